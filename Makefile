@@ -1,0 +1,47 @@
+# Every target works from a fresh clone: the virtual environment is made on first use.
+
+PYTHON ?= python3
+VENV   := .venv
+STAMP  := $(VENV)/.installed
+JOBS   ?= 2
+
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check bench conformance golden clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP)  ## build ResNet-18, compile it, check it against onnxruntime and time it
+	bash examples/demo.sh
+
+test: $(STAMP)  ## the tests that take seconds
+	pytest -n $(JOBS) -m "not slow"
+
+test-all: $(STAMP)  ## every test
+	pytest -n $(JOBS)
+
+check: $(STAMP)  ## lint, format, types, architecture and unit tests
+	ruff check .
+	ruff format --check .
+	mypy
+	pytest -n $(JOBS) -m "not slow" tests/test_architecture.py tests/unit
+
+bench: $(STAMP)  ## time the x86 target against onnxruntime
+	python -m benchmarks.bench_x86
+
+conformance: $(STAMP)  ## run the ONNX backend test suite
+	python -m tests.conformance
+
+golden: $(STAMP)  ## rewrite the golden texts from what the compiler prints now
+	pytest -n 0 --update-golden tests/unit
+
+clean:  ## remove build outputs and caches (the virtual environment stays)
+	rm -rf build .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --editable '.[dev]'
+	touch $@

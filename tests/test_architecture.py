@@ -1,0 +1,177 @@
+"""The house rules that no single file can check: which room imports which, and calls that are never allowed.
+
+``docs/architecture.md`` explains the rooms. The table below is the whole rule; a new room or a new edge is added here,
+in the same commit that needs it, so that it is seen in review.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[1] / "src" / "mlc"
+
+# Rooms, lowest floor first, and what each may import besides itself and the ground floor.
+GROUND = {"errors", "settings"}
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "settings": set(),
+    "ir": set(),
+    "ops": {"ir"},
+    "frontend": {"ir", "ops"},
+    "rewrite": {"ir", "ops"},
+    "lower": {"ir"},
+    "targets": {"ir", "ops", "lower"},
+    "vdla": {"ir", "ops", "rewrite", "lower", "targets"},
+    # The runtime is what gets deployed: it must be able to live without the compiler.
+    "runtime": set(),
+    "tune": {"ir", "ops", "rewrite", "lower", "targets", "runtime"},
+    "train": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "tune"},
+    "api": {"ir", "ops", "frontend", "rewrite", "lower", "targets", "vdla", "runtime", "tune", "train"},
+    "cli": {"ir", "ops", "frontend", "rewrite", "lower", "targets", "vdla", "runtime", "tune", "train", "api"},
+    "__main__": {"cli"},
+}
+
+# The package's own face: the version is anybody's, the public functions come from `api`.
+FACE = "__init__"
+FACE_MAY_IMPORT = {"api"}
+FREE_NAMES = {"__version__"}
+
+FORBIDDEN_MODULES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
+FORBIDDEN_CALLS = {"eval", "exec", "yaml.load", "torch.load", "os.system", "os.popen"}
+FORBIDDEN_KEYWORDS = {"shell", "allow_pickle"}
+
+FILES = sorted(SRC.rglob("*.py"))
+
+
+def room_of(file: Path) -> str:
+    """The room that a source file lies in: its first folder below ``mlc``, or its own name on the top level."""
+    relative = file.relative_to(SRC)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imported(tree: ast.AST, file: Path) -> Iterator[tuple[int, str]]:
+    """Every import in a file as (line, absolute dotted name), those inside functions and type checks included."""
+    package = ("mlc", *file.relative_to(SRC).parent.parts)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def rooms_imported(tree: ast.AST, file: Path) -> Iterator[tuple[int, str]]:
+    """The rooms that a file imports, as (line, room)."""
+    for line, name in imported(tree, file):
+        parts = name.split(".")
+        if parts[0] == "mlc" and (len(parts) < 2 or parts[1] not in FREE_NAMES):
+            yield line, parts[1] if len(parts) > 1 else FACE
+
+
+def wrong_edges(tree: ast.AST, file: Path) -> list[str]:
+    """The imports of one file that the table does not allow, each as one readable line."""
+    room = room_of(file)
+    allowed = GROUND | (FACE_MAY_IMPORT if room == FACE else ROOMS[room] | {room})
+    if room in GROUND:
+        allowed = GROUND
+    where = file.relative_to(SRC)
+    return [
+        f"{where}:{line}: `{room}` imports `{target}`"
+        for line, target in rooms_imported(tree, file)
+        if target not in allowed
+    ]
+
+
+def dotted(node: ast.expr) -> str:
+    """``a.b.c`` for a chain of names, and the empty string for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (base := dotted(node.value)):
+        return f"{base}.{node.attr}"
+    return ""
+
+
+def forbidden(tree: ast.AST, file: Path) -> list[str]:
+    """The unsafe imports, calls and keywords in one file: a model file must never be able to run code."""
+    where = file.relative_to(SRC)
+    found = [
+        f"{where}:{line}: imports {name}"
+        for line, name in imported(tree, file)
+        if name.split(".")[0] in FORBIDDEN_MODULES or name in FORBIDDEN_CALLS
+    ]
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if dotted(node.func) in FORBIDDEN_CALLS:
+            found.append(f"{where}:{node.lineno}: calls {dotted(node.func)}")
+        for keyword in node.keywords:
+            off = isinstance(keyword.value, ast.Constant) and not keyword.value.value
+            if keyword.arg in FORBIDDEN_KEYWORDS and not off:
+                found.append(f"{where}:{node.lineno}: passes {keyword.arg}=")
+    return found
+
+
+def test_every_source_file_lies_in_a_known_room() -> None:
+    assert FILES
+    assert {room_of(file) for file in FILES} - {FACE} <= set(ROOMS)
+
+
+def test_the_table_has_no_upward_edge() -> None:
+    floors = {room: floor for floor, room in enumerate(ROOMS)}
+    assert not [(room, edge) for room, edges in ROOMS.items() for edge in edges if floors[edge] >= floors[room]]
+
+
+def test_rooms_import_only_what_the_table_allows() -> None:
+    wrong = [line for file in FILES if room_of(file) in {*ROOMS, FACE} for line in wrong_edges(parse(file), file)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_in_the_sources_can_run_code_from_a_file() -> None:
+    found = [line for file in FILES for line in forbidden(parse(file), file)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "file, source, edges",
+    [
+        ("ir/graph.py", "from mlc.errors import MlcError", 0),
+        ("ir/graph.py", "from mlc.ops import conv", 1),
+        ("ir/graph.py", "def f():\n    import mlc.targets.x86", 1),
+        ("lower/build.py", "from mlc import ir, ops", 1),
+        ("lower/build.py", "from ..ops.conv import Conv", 1),
+        ("lower/passes/unroll.py", "from ..build import lower", 0),
+        ("runtime/load.py", "from mlc import __version__", 0),
+        ("runtime/load.py", "import mlc", 1),
+        ("errors.py", "from mlc.ir import graph", 1),
+        ("__init__.py", "from mlc.api import load", 0),
+        ("__init__.py", "from mlc.cli import main", 1),
+    ],
+)
+def test_wrong_edges_are_found(file: str, source: str, edges: int) -> None:
+    assert len(wrong_edges(ast.parse(source), SRC / file)) == edges
+
+
+@pytest.mark.parametrize(
+    "source, count",
+    [
+        ("import pickle", 1),
+        ("from yaml import load", 1),
+        ("eval('1')", 1),
+        ("ast.literal_eval('1'); re.compile('x').exec('x')", 0),
+        ("subprocess.run(c, shell=True)", 1),
+        ("subprocess.run(c, shell=False)", 0),
+        ("np.load(f, allow_pickle=flag)", 1),
+    ],
+)
+def test_forbidden_calls_are_found(source: str, count: int) -> None:
+    assert len(forbidden(ast.parse(source), SRC / "ir" / "x.py")) == count
+
+
+def parse(file: Path) -> ast.Module:
+    """The syntax tree of a source file."""
+    return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
