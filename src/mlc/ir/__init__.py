@@ -1,0 +1,4 @@
+"""The three languages: tensor expressions, the graph and the loop AST, with what they share.
+
+Nothing in this room knows an operator by name, a target or a tuner.
+"""

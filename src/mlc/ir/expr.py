@@ -1,0 +1,489 @@
+"""Scalar expressions, shared by the tensor-expression language and the loop AST.
+
+Nodes are never changed after construction (unfrozen only because construction time matters) and compared by identity;
+:func:`same` compares structure. Operands of a binary node have one type; comparisons give ``bool``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Union
+
+from mlc.errors import VerifyError
+from mlc.ir.index import Dynamic, IndexLike, Linear, Quotient, Remainder, Var, as_index, substitute
+from mlc.ir.types import DType, boolean, f32, i64
+
+
+class Source(Protocol):
+    """What can be loaded from: a tensor of the tensor-expression language or a buffer of the loop AST."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+class Expr:
+    """Base of scalar expressions; carries the operators that build them."""
+
+    __slots__ = ()
+    dtype: DType
+
+    def __add__(self, other: ExprLike) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: ExprLike) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: ExprLike) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: ExprLike) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: ExprLike) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: ExprLike) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: ExprLike) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: ExprLike) -> Expr:
+        return binary("div", other, self)
+
+    def __neg__(self) -> Expr:
+        return call("neg", self)
+
+    def __repr__(self) -> str:
+        from mlc.ir.printer import expr_text
+
+        return expr_text(self)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Const(Expr):
+    """A literal of the given type; floats hold Python floats, integers and booleans Python integers."""
+
+    value: Any
+    dtype: DType
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class IndexValue(Expr):
+    """The value of an index, as an integer of type ``dtype``."""
+
+    index: Linear
+    dtype: DType
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Within(Expr):
+    """``lo <= index < hi``: the one form of bounds guard."""
+
+    index: Linear
+    lo: int
+    hi: int
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return boolean
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Load(Expr):
+    """An element of a tensor or buffer."""
+
+    source: Any
+    indices: tuple[Linear, ...]
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.source.dtype
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Binary(Expr):
+    """``op(a, b)``; the operators and their meaning are in ``BINARY``."""
+
+    op: str
+    a: Expr
+    b: Expr
+    dtype: DType
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Call(Expr):
+    """An intrinsic function of ``INTRINSICS``."""
+
+    fn: str
+    args: tuple[Expr, ...]
+    dtype: DType
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Cast(Expr):
+    """Conversion between element types: floats to integers truncate, integers wrap, ``bool`` is ``!= 0``."""
+
+    a: Expr
+    dtype: DType
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Select(Expr):
+    """``a if cond else b``; only the chosen side's loads need be in bounds."""
+
+    cond: Expr
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.a.dtype
+
+
+ExprLike = Union[Expr, Linear, Var, int, float, bool]
+
+# op -> (kinds of operand it takes, whether it gives bool)
+BINARY: dict[str, tuple[str, bool]] = {
+    "add": ("fiu", False),
+    "sub": ("fiu", False),
+    "mul": ("fiu", False),
+    "div": ("fiu", False),  # integers truncate towards zero; x / 0 is 0 and MIN / -1 wraps
+    "mod": ("fiu", False),  # sign of the divisor, as in Python; x mod 0 is 0
+    "fmod": ("fiu", False),  # sign of the dividend, as in C; integer x fmod 0 is 0
+    "pow": ("fiu", False),
+    "min": ("fiub", False),  # NaN in either operand gives NaN
+    "max": ("fiub", False),
+    "and": ("iub", False),
+    "or": ("iub", False),
+    "xor": ("iub", False),
+    "shl": ("iu", False),  # a shift by the width or more gives 0
+    "shr": ("iu", False),
+    "eq": ("fiub", True),
+    "ne": ("fiub", True),
+    "lt": ("fiub", True),
+    "le": ("fiub", True),
+    "gt": ("fiub", True),
+    "ge": ("fiub", True),
+}
+
+# fn -> (number of operands, kinds of operand, whether it gives bool)
+INTRINSICS: dict[str, tuple[int, str, bool]] = {
+    **{
+        fn: (1, "f", False)
+        for fn in (
+            "exp log sqrt rsqrt tanh sigmoid erf sin cos tan asin acos atan sinh cosh asinh acosh atanh "
+            "floor ceil round trunc"
+        ).split()
+    },
+    "neg": (1, "fiu", False),
+    "abs": (1, "fiu", False),
+    "sign": (1, "fiu", False),
+    "not": (1, "iub", False),
+    "isnan": (1, "f", True),
+    "isinf": (1, "f", True),
+}
+
+
+def const(value: float | int | bool, dtype: DType) -> Const:
+    """A literal, converted to ``dtype`` (integers wrap)."""
+    if dtype.is_float:
+        return Const(float(value), dtype)
+    if dtype.kind == "b":
+        return Const(int(bool(value)), dtype)
+    n = int(value) & ((1 << dtype.bits) - 1)
+    if dtype.kind == "i" and n >> (dtype.bits - 1):
+        n -= 1 << dtype.bits
+    return Const(n, dtype)
+
+
+def as_expr(value: ExprLike, dtype: DType | None = None) -> Expr:
+    """A scalar expression from an expression, an index or a Python number (of type ``dtype``)."""
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, (Linear, Var)):
+        return IndexValue(as_index(value), dtype if dtype is not None and dtype.is_int else i64)
+    if dtype is None:
+        dtype = boolean if isinstance(value, bool) else i64 if isinstance(value, int) else f32
+    return const(value, dtype)
+
+
+def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
+    """Build ``op(a, b)``; a Python number takes the other operand's type.
+
+    Raises:
+        VerifyError: the operand types differ or the operator does not take them.
+    """
+    if isinstance(a, Expr):
+        rhs = as_expr(b, a.dtype)
+        lhs: Expr = a
+    else:
+        rhs = as_expr(b)
+        lhs = as_expr(a, rhs.dtype)
+    kinds, gives_bool = BINARY[op]
+    dtype = lhs.dtype
+    if dtype is not rhs.dtype or dtype.kind not in kinds:
+        raise VerifyError(f"{op}({lhs!r}: {dtype}, {rhs!r}: {rhs.dtype}): operand types")
+    if op == "mul" and type(rhs) is Const and rhs.value == 1:
+        return lhs
+    if op == "mul" and type(lhs) is Const and lhs.value == 1:
+        return rhs
+    if op == "add" and dtype.is_int:
+        if type(rhs) is Const and rhs.value == 0:
+            return lhs
+        if type(lhs) is Const and lhs.value == 0:
+            return rhs
+    return Binary(op, lhs, rhs, boolean if gives_bool else dtype)
+
+
+def call(fn: str, *args: ExprLike) -> Expr:
+    """Build an intrinsic call.
+
+    Raises:
+        VerifyError: wrong number or type of operands.
+    """
+    arity, kinds, gives_bool = INTRINSICS[fn]
+    exprs = tuple(as_expr(a) for a in args)
+    if len(exprs) != arity or exprs[0].dtype.kind not in kinds:
+        raise VerifyError(f"{fn}({', '.join(map(repr, exprs))}): operands")
+    return Call(fn, exprs, boolean if gives_bool else exprs[0].dtype)
+
+
+def cast(value: ExprLike, dtype: DType) -> Expr:
+    """Convert to ``dtype``; nothing is built when the type is right already."""
+    a = as_expr(value, None)
+    if a.dtype is dtype:
+        return a
+    if type(a) is IndexValue and dtype.is_int:
+        return IndexValue(a.index, dtype)
+    return Cast(a, dtype)
+
+
+def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
+    """``a if cond else b``; Python numbers take the other side's type."""
+    if isinstance(a, Expr):
+        lhs, rhs = a, as_expr(b, a.dtype)
+    else:
+        rhs = as_expr(b)
+        lhs = as_expr(a, rhs.dtype)
+    if type(cond) is Const:
+        return lhs if cond.value else rhs
+    if lhs.dtype is not rhs.dtype or cond.dtype is not boolean:
+        raise VerifyError(f"select({cond!r}, {lhs!r}: {lhs.dtype}, {rhs!r}: {rhs.dtype}): operand types")
+    return Select(cond, lhs, rhs)
+
+
+TRUE = Const(1, boolean)
+FALSE = Const(0, boolean)
+
+
+def within(index: IndexLike, lo: int, hi: int) -> Expr:
+    """``lo <= index < hi``, decided at once where the index's range decides it."""
+    form = as_index(index)
+    least, most = form.bounds()
+    if lo <= least and most < hi:
+        return TRUE
+    if most < lo or least >= hi:
+        return FALSE
+    return Within(form, lo, hi)
+
+
+def all_of(conds: Sequence[Expr]) -> Expr:
+    """Conjunction; the empty one is true."""
+    result: Expr = TRUE
+    for cond in conds:
+        if type(cond) is Const:
+            if not cond.value:
+                return FALSE
+            continue
+        result = cond if result is TRUE else Binary("and", result, cond, boolean)
+    return result
+
+
+def conjuncts(cond: Expr) -> list[Expr]:
+    """The operands of a nested conjunction, left to right."""
+    out: list[Expr] = []
+    stack = [cond]
+    while stack:
+        c = stack.pop()
+        if type(c) is Binary and c.op == "and" and c.dtype is boolean:
+            stack += [c.b, c.a]
+        else:
+            out.append(c)
+    return out
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    """Direct operands (those inside indices excluded)."""
+    kind = type(e)
+    if kind is Binary:
+        return (e.a, e.b)  # type: ignore[attr-defined]
+    if kind is Call:
+        return e.args  # type: ignore[attr-defined]
+    if kind is Cast:
+        return (e.a,)  # type: ignore[attr-defined]
+    if kind is Select:
+        return (e.cond, e.a, e.b)  # type: ignore[attr-defined]
+    return ()
+
+
+def indices_of(e: Expr) -> tuple[Linear, ...]:
+    """The indices written directly in this node."""
+    kind = type(e)
+    if kind is Load:
+        return e.indices  # type: ignore[attr-defined]
+    if kind is Within or kind is IndexValue:
+        return (e.index,)  # type: ignore[attr-defined]
+    return ()
+
+
+def with_children(e: Expr, args: Sequence[Expr]) -> Expr:
+    """The same node over other operands, simplified as the builders do."""
+    kind = type(e)
+    if kind is Binary:
+        return binary(e.op, args[0], args[1])  # type: ignore[attr-defined]
+    if kind is Call:
+        return Call(e.fn, tuple(args), e.dtype)  # type: ignore[attr-defined]
+    if kind is Cast:
+        return cast(args[0], e.dtype)
+    if kind is Select:
+        return select(args[0], args[1], args[2])
+    return e
+
+
+def walk(e: Expr) -> list[Expr]:
+    """Every distinct node, operands before users, run-time indices included."""
+    order: list[Expr] = []
+    seen: set[int] = set()
+    stack: list[tuple[Expr, bool]] = [(e, False)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+            continue
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        stack.append((node, True))
+        for c in children(node):
+            stack.append((c, False))
+        for ix in indices_of(node):
+            for d in _dynamics(ix):
+                stack.append((d.expr, False))
+    return order
+
+
+def _dynamics(index: Linear) -> list[Dynamic]:
+    out: list[Dynamic] = []
+    for atom in index.terms:
+        if type(atom) is Dynamic:
+            out.append(atom)
+        elif type(atom) is Quotient or type(atom) is Remainder:
+            out += _dynamics(atom.form)
+    return out
+
+
+def loads(e: Expr) -> list[Load]:
+    """Every distinct load in the expression, those inside run-time indices included."""
+    return [n for n in walk(e) if type(n) is Load]
+
+
+def index_vars(e: Expr) -> set[Var]:
+    """Every loop variable that occurs in the expression."""
+    found: set[Var] = set()
+    for node in walk(e):
+        for ix in indices_of(node):
+            found |= ix.vars()
+    return found
+
+
+def rewrite(
+    e: Expr,
+    leaf: Callable[[Expr], Expr],
+    on_index: Callable[[Linear], Linear] | None = None,
+) -> Expr:
+    """Rebuild bottom-up with a memo; the same object comes back where nothing changed.
+
+    Args:
+        e: the expression.
+        leaf: applied to every rebuilt node (operands already rewritten).
+        on_index: applied to each index of a node before ``leaf``.
+    """
+    memo: dict[int, Expr] = {}
+    stack: list[tuple[Expr, bool]] = [(e, False)]
+    while stack:
+        node, done = stack.pop()
+        key = id(node)
+        if key in memo:
+            continue
+        kids = children(node)
+        if not done and kids:
+            stack.append((node, True))
+            for c in kids:
+                if id(c) not in memo:
+                    stack.append((c, False))
+            continue
+        new = node
+        if kids:
+            args = [memo[id(c)] for c in kids]
+            if any(a is not c for a, c in zip(args, kids, strict=True)):
+                new = with_children(node, args)
+        elif on_index is not None:
+            new = map_indices(node, on_index)
+        memo[key] = leaf(new)
+    return memo[id(e)]
+
+
+def map_indices(e: Expr, fn: Callable[[Linear], Linear]) -> Expr:
+    """Apply ``fn`` to the indices written in this node; guards decide themselves anew."""
+    kind = type(e)
+    if kind is Load:
+        old = e.indices  # type: ignore[attr-defined]
+        new = tuple([fn(i) for i in old])
+        return e if all(a is b for a, b in zip(new, old, strict=True)) else Load(e.source, new)  # type: ignore[attr-defined]
+    if kind is Within:
+        ix = fn(e.index)  # type: ignore[attr-defined]
+        return e if ix is e.index else within(ix, e.lo, e.hi)  # type: ignore[attr-defined]
+    if kind is IndexValue:
+        ix = fn(e.index)  # type: ignore[attr-defined]
+        return e if ix is e.index else IndexValue(ix, e.dtype)  # type: ignore[attr-defined]
+    return e
+
+
+def substitute_vars(e: Expr, env: Mapping[Var, IndexLike]) -> Expr:
+    """Replace loop variables everywhere in the expression."""
+    if not env:
+        return e
+    return rewrite(e, lambda n: n, lambda ix: substitute(ix, env))
+
+
+def replace_loads(e: Expr, fn: Callable[[Load], Expr]) -> Expr:
+    """Replace each load by ``fn(load)``, inside run-time indices too."""
+
+    def on_index(ix: Linear) -> Linear:
+        return substitute(ix, {}, lambda d: replace_loads(d, fn)) if _dynamics(ix) else ix
+
+    return rewrite(e, lambda n: fn(n) if type(n) is Load else n, on_index)
+
+
+def same(a: Expr, b: Expr) -> bool:
+    """Structural equality (variables and sources by identity)."""
+    stack = [(a, b)]
+    while stack:
+        x, y = stack.pop()
+        if x is y:
+            continue
+        if type(x) is not type(y) or x.dtype is not y.dtype:
+            return False
+        for field in ("value", "op", "fn", "source", "lo", "hi"):
+            if getattr(x, field, None) != getattr(y, field, None):
+                return False
+        if indices_of(x) != indices_of(y):
+            return False
+        kx, ky = children(x), children(y)
+        if len(kx) != len(ky):
+            return False
+        stack += list(zip(kx, ky, strict=True))
+    return True

@@ -1,0 +1,458 @@
+"""Index arithmetic in canonical linear form.
+
+An index is an integer constant plus integer multiples of *atoms*: loop variables, ``//`` and ``%`` by positive constants,
+and values known only at run time (a gather's row). The form is canonical from construction on: equality is a dictionary
+comparison and simplification needs no search. Division and remainder round towards minus infinity, as in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import gcd
+from typing import TYPE_CHECKING, Final, Union
+
+if TYPE_CHECKING:
+    from mlc.ir.expr import Expr
+
+
+class Var:
+    """A loop variable with a known inclusive range; compared by identity."""
+
+    __slots__ = ("hi", "lo", "name")
+
+    def __init__(self, name: str, lo: int, hi: int) -> None:
+        self.name = name
+        self.lo = lo
+        self.hi = hi
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Quotient:
+    """Atom ``form // divisor``; compared by value."""
+
+    __slots__ = ("_hash", "divisor", "form", "hi", "lo")
+
+    def __init__(self, form: Linear, divisor: int) -> None:
+        self.form = form
+        self.divisor = divisor
+        lo, hi = form.bounds()
+        self.lo = lo // divisor
+        self.hi = hi // divisor
+        self._hash = hash((form, divisor, "//"))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            type(other) is Quotient and other.divisor == self.divisor and other.form == self.form
+        )
+
+    def __repr__(self) -> str:
+        return f"{_wrapped(self.form)}//{self.divisor}"
+
+
+class Remainder:
+    """Atom ``form % divisor``; compared by value."""
+
+    __slots__ = ("_hash", "divisor", "form", "hi", "lo")
+
+    def __init__(self, form: Linear, divisor: int) -> None:
+        self.form = form
+        self.divisor = divisor
+        lo, hi = form.bounds()
+        if lo // divisor == hi // divisor:
+            self.lo, self.hi = lo % divisor, hi % divisor
+        else:
+            self.lo, self.hi = 0, divisor - 1
+        self._hash = hash((form, divisor, "%"))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            type(other) is Remainder and other.divisor == self.divisor and other.form == self.form
+        )
+
+    def __repr__(self) -> str:
+        return f"{_wrapped(self.form)}%{self.divisor}"
+
+
+class Dynamic:
+    """Atom whose value comes from an integer expression at run time, clamped to ``[lo, hi]`` by whoever built it."""
+
+    __slots__ = ("expr", "hi", "lo")
+
+    def __init__(self, expr: Expr, lo: int, hi: int) -> None:
+        self.expr = expr
+        self.lo = lo
+        self.hi = hi
+
+    def __hash__(self) -> int:
+        return hash((type(self.expr), self.lo, self.hi))
+
+    def __eq__(self, other: object) -> bool:
+        from mlc.ir.expr import same
+
+        return self is other or (
+            type(other) is Dynamic and other.lo == self.lo and other.hi == self.hi and same(self.expr, other.expr)
+        )
+
+    def __repr__(self) -> str:
+        from mlc.ir.printer import expr_text
+
+        return f"int({expr_text(self.expr)})"
+
+
+Atom = Union[Var, Quotient, Remainder, Dynamic]
+
+
+class Linear:
+    """``const + sum(coefficient * atom)``; never changed after construction."""
+
+    __slots__ = ("_hash", "const", "terms")
+
+    def __init__(self, terms: dict[Atom, int], const: int) -> None:
+        self.terms: Final = terms
+        self.const: Final = const
+        self._hash = -1
+
+    # -- queries ------------------------------------------------------------------------------------------------
+    @property
+    def is_const(self) -> bool:
+        return not self.terms
+
+    def bounds(self) -> tuple[int, int]:
+        """Inclusive range, by interval arithmetic over the atoms."""
+        lo = hi = self.const
+        for atom, c in self.terms.items():
+            if c > 0:
+                lo += c * atom.lo
+                hi += c * atom.hi
+            else:
+                lo += c * atom.hi
+                hi += c * atom.lo
+        return lo, hi
+
+    def multiple_of(self, n: int) -> bool:
+        """Whether the value is provably a multiple of ``n``."""
+        return self.const % n == 0 and all(c % n == 0 for c in self.terms.values())
+
+    def coefficient(self, var: Var) -> int | None:
+        """Stride along ``var``: its coefficient, or ``None`` when ``var`` occurs inside another atom."""
+        for atom in self.terms:
+            if type(atom) is not Var and depends_on(atom, var):
+                return None
+        return self.terms.get(var, 0)
+
+    def vars(self) -> set[Var]:
+        """Every loop variable that occurs, inside atoms too."""
+        found: set[Var] = set()
+        stack: list[Linear] = [self]
+        while stack:
+            for atom in stack.pop().terms:
+                if type(atom) is Var:
+                    found.add(atom)
+                elif type(atom) is Dynamic:
+                    from mlc.ir.expr import index_vars
+
+                    found |= index_vars(atom.expr)
+                else:
+                    stack.append(atom.form)  # type: ignore[union-attr]
+        return found
+
+    def __hash__(self) -> int:
+        if self._hash == -1:
+            self._hash = hash((self.const, frozenset(self.terms.items())))
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Linear) and self.const == other.const and self.terms == other.terms
+
+    def __repr__(self) -> str:
+        return linear_text(self)
+
+    # -- arithmetic ---------------------------------------------------------------------------------------------
+    def __add__(self, other: IndexLike) -> Linear:
+        if isinstance(other, int):
+            return Linear(self.terms, self.const + other) if other else self
+        rhs = as_index(other)
+        if not rhs.terms:
+            return Linear(self.terms, self.const + rhs.const) if rhs.const else self
+        if not self.terms:
+            return Linear(rhs.terms, self.const + rhs.const) if self.const else rhs
+        return _sum(dict(self.terms), rhs.terms, self.const + rhs.const)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Linear:
+        return self * -1
+
+    def __sub__(self, other: IndexLike) -> Linear:
+        return self + (-as_index(other))
+
+    def __rsub__(self, other: IndexLike) -> Linear:
+        return as_index(other) + (-self)
+
+    def __mul__(self, factor: int | Linear) -> Linear:
+        if isinstance(factor, Linear):
+            if factor.is_const:
+                factor = factor.const
+            elif self.is_const:
+                return factor * self.const
+            else:
+                raise TypeError(f"product of two index variables: ({self}) * ({factor})")
+        if factor == 1:
+            return self
+        if factor == 0:
+            return ZERO
+        return Linear({a: c * factor for a, c in self.terms.items()}, self.const * factor)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> Linear:
+        if divisor <= 0:
+            raise ValueError(f"index divided by {divisor}")
+        if divisor == 1:
+            return self
+        if not self.terms:
+            return Linear({}, self.const // divisor)
+        whole, rest = _divide(self, divisor)
+        lo, hi = rest.bounds()
+        if lo // divisor == hi // divisor:
+            return whole + lo // divisor
+        # (g*a + r) // (g*m) == a // m when 0 <= r < g
+        reduced = _strip_small(rest, divisor)
+        if reduced is not None:
+            inner, m = reduced
+            return whole + inner // m
+        if len(rest.terms) == 1 and rest.const == 0:
+            ((atom, c),) = rest.terms.items()
+            if c == 1 and type(atom) is Quotient:
+                return whole + atom.form // (atom.divisor * divisor)
+        return whole + Linear({Quotient(rest, divisor): 1}, 0)
+
+    def __mod__(self, divisor: int) -> Linear:
+        if divisor <= 0:
+            raise ValueError(f"index modulo {divisor}")
+        if divisor == 1:
+            return ZERO
+        if not self.terms:
+            return Linear({}, self.const % divisor)
+        _, rest = _divide(self, divisor)
+        lo, hi = rest.bounds()
+        if lo // divisor == hi // divisor:
+            return rest - (lo // divisor) * divisor
+        g = _scale_over_small(rest, divisor)
+        if g is not None:
+            scaled, small = _split_by(rest, g)
+            return (scaled // g % (divisor // g)) * g + small if g > 1 else Linear({Remainder(rest, divisor): 1}, 0)
+        if len(rest.terms) == 1 and rest.const == 0:
+            ((atom, c),) = rest.terms.items()
+            if c == 1 and type(atom) is Remainder and atom.divisor % divisor == 0:
+                return atom.form % divisor
+        return Linear({Remainder(rest, divisor): 1}, 0)
+
+
+IndexLike = Union[int, Var, Linear]
+ZERO: Final = Linear({}, 0)
+
+
+def as_index(value: IndexLike) -> Linear:
+    """An integer or variable in linear form."""
+    if isinstance(value, Linear):
+        return value
+    if isinstance(value, Var):
+        if value.lo == value.hi:
+            return Linear({}, value.lo)
+        return Linear({value: 1}, 0)
+    return Linear({}, int(value))
+
+
+def dynamic(expr: Expr, lo: int, hi: int) -> Linear:
+    """A run-time integer, promised to lie in ``[lo, hi]``, as an index."""
+    return Linear({Dynamic(expr, lo, hi): 1}, 0)
+
+
+def depends_on(atom: Atom, var: Var) -> bool:
+    """Whether ``var`` occurs in ``atom``."""
+    if type(atom) is Var:
+        return atom is var
+    if type(atom) is Dynamic:
+        from mlc.ir.expr import index_vars
+
+        return var in index_vars(atom.expr)
+    return any(depends_on(a, var) for a in atom.form.terms)  # type: ignore[union-attr]
+
+
+def substitute(index: Linear, env: Mapping[Var, IndexLike], dyn: Callable[[Expr], Expr] | None = None) -> Linear:
+    """Replace variables; returns the same object when none occurs.
+
+    Args:
+        index: the form to rewrite.
+        env: what each variable becomes.
+        dyn: rewriting of expressions inside ``Dynamic`` atoms; ``None`` rewrites only their variables.
+    """
+    changed = False
+    out: dict[Atom, int] = {}
+    const = index.const
+    parts: list[Linear] = []
+    for atom, c in index.terms.items():
+        new: IndexLike | None = None
+        kind = type(atom)
+        if kind is Var:
+            new = env.get(atom)  # type: ignore[arg-type]
+            if new is None:
+                out[atom] = c
+                continue
+        elif kind is Dynamic:
+            from mlc.ir.expr import substitute_vars
+
+            expr = dyn(atom.expr) if dyn is not None else substitute_vars(atom.expr, env)  # type: ignore[union-attr]
+            if expr is atom.expr:  # type: ignore[union-attr]
+                out[atom] = c
+                continue
+            new = dynamic(expr, atom.lo, atom.hi)
+        else:
+            form = substitute(atom.form, env, dyn)  # type: ignore[union-attr]
+            if form is atom.form:  # type: ignore[union-attr]
+                out[atom] = c
+                continue
+            new = form // atom.divisor if kind is Quotient else form % atom.divisor  # type: ignore[union-attr]
+        changed = True
+        if isinstance(new, int):
+            const += c * new
+        else:
+            parts.append(as_index(new) * c)
+    if not changed:
+        return index
+    result = Linear(out, const)
+    for part in parts:
+        result = result + part
+    return result
+
+
+def evaluate(index: Linear, env: Mapping[Var, int], dyn: Callable[[Expr], int] | None = None) -> int:
+    """Value under an assignment of the variables; works on numpy arrays of values too."""
+    total = index.const
+    for atom, c in index.terms.items():
+        kind = type(atom)
+        if kind is Var:
+            value = env[atom]  # type: ignore[index]
+        elif kind is Quotient:
+            value = evaluate(atom.form, env, dyn) // atom.divisor  # type: ignore[union-attr]
+        elif kind is Remainder:
+            value = evaluate(atom.form, env, dyn) % atom.divisor  # type: ignore[union-attr]
+        else:
+            if dyn is None:
+                raise TypeError(f"run-time index {atom} needs an evaluator")
+            value = dyn(atom.expr)  # type: ignore[union-attr]
+        total = total + c * value
+    return total
+
+
+def linear_text(index: Linear) -> str:
+    """Python text of the form, terms in order of first appearance, e.g. ``4*o + i - 1``."""
+    out = ""
+    for atom, c in index.terms.items():
+        body = str(atom) if abs(c) == 1 else f"{abs(c)}*{atom}"
+        if not out:
+            out = body if c > 0 else f"-{body}"
+        else:
+            out += f" + {body}" if c > 0 else f" - {body}"
+    if not out:
+        return str(index.const)
+    if index.const:
+        out += f" + {index.const}" if index.const > 0 else f" - {-index.const}"
+    return out
+
+
+def _wrapped(form: Linear) -> str:
+    text = linear_text(form)
+    return text if len(form.terms) == 1 and not form.const and all(c == 1 for c in form.terms.values()) else f"({text})"
+
+
+def _sum(terms: dict[Atom, int], more: Mapping[Atom, int], const: int) -> Linear:
+    has_rem = False
+    for atom, c in more.items():
+        old = terms.get(atom)
+        if old is None:
+            terms[atom] = c
+        elif old + c:
+            terms[atom] = old + c
+        else:
+            del terms[atom]
+    for atom in terms:
+        if type(atom) is Remainder:
+            has_rem = True
+            break
+    result = Linear(terms, const)
+    return _rejoin(result) if has_rem else result
+
+
+def _rejoin(index: Linear) -> Linear:
+    """Undo a split: ``d*(x // d) + x % d`` becomes ``x``."""
+    for atom, c in index.terms.items():
+        if type(atom) is not Remainder:
+            continue
+        whole = atom.form // atom.divisor
+        if len(whole.terms) != 1 or whole.const:
+            continue
+        ((quotient, q),) = whole.terms.items()
+        if index.terms.get(quotient) == c * atom.divisor * q and q == 1:
+            rest = {a: k for a, k in index.terms.items() if a is not atom and a != quotient}
+            return _sum(rest, (atom.form * c).terms, index.const + atom.form.const * c)
+    return index
+
+
+def _divide(index: Linear, divisor: int) -> tuple[Linear, Linear]:
+    """``index == whole * divisor + rest`` with every coefficient of ``rest`` in ``[0, divisor)`` or not divisible."""
+    whole: dict[Atom, int] = {}
+    rest: dict[Atom, int] = {}
+    for atom, c in index.terms.items():
+        q, r = divmod(c, divisor)
+        if r == 0:
+            whole[atom] = q
+        elif abs(c) < divisor:
+            rest[atom] = c
+        else:
+            whole[atom] = q
+            rest[atom] = r
+    q, r = divmod(index.const, divisor)
+    return Linear(whole, q), Linear(rest, r)
+
+
+def _split_by(index: Linear, g: int) -> tuple[Linear, Linear]:
+    """The part whose coefficients are multiples of ``g``, and the rest with the constant's remainder."""
+    big = {a: c for a, c in index.terms.items() if c % g == 0}
+    small = {a: c for a, c in index.terms.items() if c % g}
+    q = index.const // g
+    return Linear(big, q * g), Linear(small, index.const - q * g)
+
+
+def _scale_over_small(rest: Linear, divisor: int) -> int | None:
+    """A ``g > 1`` dividing ``divisor`` such that ``rest = g*a + r`` with ``0 <= r < g``; the largest one."""
+    candidates = {gcd(c, divisor) for c in rest.terms.values()}
+    for g in sorted(candidates, reverse=True):
+        if g <= 1:
+            break
+        big, small = _split_by(rest, g)
+        if not big.terms:
+            continue
+        lo, hi = small.bounds()
+        if lo >= 0 and hi < g:
+            return g
+    return None
+
+
+def _strip_small(rest: Linear, divisor: int) -> tuple[Linear, int] | None:
+    g = _scale_over_small(rest, divisor)
+    if g is None:
+        return None
+    big, _ = _split_by(rest, g)
+    return Linear({a: c // g for a, c in big.terms.items()}, big.const // g), divisor // g

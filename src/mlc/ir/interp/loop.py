@@ -1,0 +1,100 @@
+"""Reference interpreter of the loop AST: one statement at a time, every index checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlc.errors import VerifyError
+from mlc.ir import loop
+from mlc.ir.expr import Expr, Select
+from mlc.ir.index import Linear, Var, evaluate
+from mlc.ir.interp.te import Evaluator
+
+
+def run_function(fn: loop.Function, arrays: Sequence[np.ndarray]) -> None:
+    """Run a kernel on its parameters, in place.
+
+    Args:
+        fn: the kernel.
+        arrays: one array a parameter, of the buffer's physical shape.
+    Raises:
+        VerifyError: an index out of bounds or a mistyped parameter.
+    """
+    if len(arrays) != len(fn.params):
+        raise VerifyError(f"{fn.name} takes {len(fn.params)} buffers, given {len(arrays)}")
+    memory: dict[int, np.ndarray] = {}
+    for b, a in zip(fn.params, arrays, strict=True):
+        if tuple(a.shape) != b.shape or a.dtype != b.dtype.numpy:
+            raise VerifyError(f"{fn.name}: {b!r} given {a.dtype}{a.shape}")
+        memory[id(b)] = a
+    with np.errstate(all="ignore"):
+        _Machine(memory).run(fn.body, {})
+
+
+class _Machine:
+    def __init__(self, memory: dict[int, np.ndarray]) -> None:
+        self.memory = memory
+
+    def run(self, s: loop.Stmt, env: dict[Var, int]) -> None:
+        match s:
+            case loop.For():
+                for k in range(s.extent):
+                    env[s.var] = k
+                    self.run(s.body, env)
+            case loop.ForRange():
+                begin, end = int(self.value(s.begin, env)), int(self.value(s.end, env))
+                for k in range(begin, end):
+                    env[s.var] = k
+                    self.run(s.body, env)
+            case loop.Seq():
+                for c in s.stmts:
+                    self.run(c, env)
+            case loop.If():
+                if bool(self.value(s.cond, env)):
+                    self.run(s.then, env)
+                elif s.orelse is not None:
+                    self.run(s.orelse, env)
+            case loop.Allocate():
+                # fresh contents on every entry, so that nothing may rely on an earlier iteration
+                fill = np.nan if s.buffer.dtype.is_float else 0x55 % (1 << min(8, s.buffer.dtype.bits - 1))
+                self.memory[id(s.buffer)] = np.full(s.buffer.shape, fill, s.buffer.dtype.numpy)
+                self.run(s.body, env)
+            case loop.Store():
+                self.store(s, env)
+            case loop.Evaluate() | loop.Barrier():
+                pass
+            case _:
+                raise VerifyError(f"no meaning for {type(s).__name__}")
+
+    def value(self, e: Expr, env: dict[Var, int]) -> np.ndarray:
+        return _Scalar(env, self.memory, None).eval(e)
+
+    def store(self, s: loop.Store, env: dict[Var, int]) -> None:
+        scope: dict[Var, object] = dict(env)
+        if s.lane is not None:
+            scope[s.lane] = np.arange(s.lane.hi + 1)
+        ev = _Scalar(scope, self.memory, None)
+        value = ev.eval(s.value)
+        array = self.memory[id(s.buffer)]
+        index = tuple(_checked(ev.index(ix), n, s, ix) for ix, n in zip(s.indices, array.shape, strict=True))
+        array[index] = value
+
+
+class _Scalar(Evaluator):
+    """The grid evaluator with a scalar ``select`` that looks only at the chosen side."""
+
+    def _eval(self, e: Expr, guarded: bool):  # type: ignore[no-untyped-def]
+        if type(e) is Select:
+            cond = np.asarray(self.eval(e.cond, guarded))
+            if cond.ndim == 0:
+                return self.eval(e.a if bool(cond) else e.b, guarded)
+        return super()._eval(e, guarded)
+
+
+def _checked(i: object, n: int, s: loop.Store, ix: Linear) -> object:
+    a = np.asarray(i)
+    if a.size and (a.min() < 0 or a.max() >= n):
+        raise VerifyError(f"store outside {s.buffer!r}: {ix} is {a} in\n{s!r}")
+    return i

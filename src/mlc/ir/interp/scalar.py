@@ -1,0 +1,120 @@
+"""Meaning of the scalar operators on numpy arrays, shared by the interpreters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mlc.ir.types import DType
+
+Array = Any  # numpy scalar or array
+
+
+def _int_div(a: Array, b: Array) -> Array:
+    """Truncating division in guarded form: x / 0 is 0 and MIN / -1 wraps."""
+    b_safe = np.where(b == 0, 1, b).astype(b.dtype)
+    q, r = np.floor_divide(a, b_safe), np.remainder(a, b_safe)
+    q = q + ((r != 0) & ((a < 0) != (b_safe < 0))).astype(q.dtype)
+    return np.where(b == 0, 0, q).astype(a.dtype)
+
+
+def _mod(a: Array, b: Array) -> Array:
+    if a.dtype.kind == "f":
+        return np.mod(a, b)
+    return np.where(b == 0, 0, np.remainder(a, np.where(b == 0, 1, b).astype(b.dtype))).astype(a.dtype)
+
+
+def _fmod(a: Array, b: Array) -> Array:
+    if a.dtype.kind == "f":
+        return np.fmod(a, b)
+    return np.where(b == 0, 0, np.fmod(a, np.where(b == 0, 1, b).astype(b.dtype))).astype(a.dtype)
+
+
+def _pow(a: Array, b: Array) -> Array:
+    if a.dtype.kind == "f":
+        return np.power(a, b)
+    # numpy refuses negative integer exponents; a ** -n is 0 but for |a| == 1
+    positive = np.power(a, np.maximum(b, 0).astype(b.dtype))
+    negative = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0)) if a.dtype.kind == "i" else 0
+    return np.where(b < 0, negative, positive).astype(a.dtype)
+
+
+def _shift(fn: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    def apply(a: Array, b: Array) -> Array:
+        bits = a.dtype.itemsize * 8
+        big = (b < 0) | (b >= bits)
+        return np.where(big, 0, fn(a, np.where(big, 0, b).astype(b.dtype))).astype(a.dtype)
+
+    return apply
+
+
+BINARY: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": lambda a, b: np.divide(a, b) if a.dtype.kind == "f" or a.dtype.kind == "V" else _int_div(a, b),
+    "mod": _mod,
+    "fmod": _fmod,
+    "pow": _pow,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "shl": _shift(np.left_shift),
+    "shr": _shift(np.right_shift),
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+
+
+def _through_f64(fn: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Evaluate in double precision and round once."""
+    return lambda a: np.asarray(fn(a.astype(np.float64))).astype(a.dtype)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+UNARY: dict[str, Callable[[Array], Array]] = {
+    **{
+        fn: _through_f64(getattr(np, {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh",
+                                      "acosh": "arccosh", "atanh": "arctanh"}.get(fn, fn)))
+        for fn in "exp log sqrt tanh sin cos tan asin acos atan sinh cosh asinh acosh atanh".split()
+    },
+    "rsqrt": _through_f64(lambda a: 1.0 / np.sqrt(a)),
+    "sigmoid": _through_f64(lambda a: np.where(a >= 0, 1 / (1 + np.exp(-np.abs(a))), np.exp(-np.abs(a)) / (1 + np.exp(-np.abs(a))))),
+    "erf": _through_f64(lambda a: _erf(a) if a.size else a),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,  # halves to even
+    "trunc": np.trunc,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "not": lambda a: np.logical_not(a) if a.dtype.kind == "b" else np.invert(a),
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+}  # fmt: skip
+
+
+def convert(a: Array, dtype: DType) -> Array:
+    """Numeric conversion: floats to integers truncate (saturating, NaN gives 0), integers wrap, ``bool`` is ``!= 0``."""
+    a = np.asarray(a)
+    if dtype.kind == "b":
+        return a != 0
+    if dtype.is_int and a.dtype.kind not in "iub":
+        wide = np.trunc(np.nan_to_num(a.astype(np.float64), nan=0.0))
+        lo, hi = float(dtype.min_value), float(dtype.max_value)
+        inside = np.clip(wide, lo, hi)
+        out = inside.astype(np.uint64 if dtype.kind == "u" else np.int64, casting="unsafe")
+        # float(max) rounds up for 64-bit types, where the conversion above would overflow
+        out = np.where(wide >= hi, np.array(dtype.max_value, out.dtype), out)
+        return np.where(wide <= lo, np.array(dtype.min_value, out.dtype), out).astype(dtype.numpy)
+    return a.astype(dtype.numpy)

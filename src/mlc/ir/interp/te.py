@@ -1,0 +1,226 @@
+"""Reference interpreter of tensor expressions: whole loop nests as numpy broadcasting, in bounded chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mlc.errors import VerifyError
+from mlc.ir import te
+from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within
+from mlc.ir.index import Linear, Var, evaluate
+from mlc.ir.interp.scalar import BINARY, UNARY, convert
+
+Array = Any
+_CHUNK = 1 << 21  # grid points evaluated at once
+
+
+def run_tensors(
+    outputs: Sequence[te.Tensor], inputs: Mapping[te.Tensor, np.ndarray]
+) -> list[np.ndarray]:
+    """Values of ``outputs`` given those of the placeholders.
+
+    Raises:
+        VerifyError: a load outside its tensor that no ``select`` guards.
+    """
+    values: dict[int, np.ndarray] = {id(t): np.asarray(a) for t, a in inputs.items()}
+    for op in te.topological(outputs):
+        if all(id(t) in values for t in op.outputs):
+            continue
+        for t, array in zip(op.outputs, run_compute(op, values), strict=True):
+            values[id(t)] = array
+    return [values[id(t)] for t in outputs]
+
+
+def run_compute(op: te.Compute, values: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+    """Outputs of one compute; ``values`` maps ``id(tensor)`` to its array."""
+    if any(a.hi < a.lo for a in op.axes):
+        return [np.empty(op.shape, b.dtype.numpy) for b in op.bodies]
+    if op.combiner is not None and any(a.hi < a.lo for a in op.reduce_axes):
+        ids = op.combiner.identity([b.dtype for b in op.bodies])
+        return [np.full(op.shape, c.value, b.dtype.numpy) for c, b in zip(ids, op.bodies, strict=True)]
+    if op.combiner is te.SUM and len(op.bodies) == 1:
+        fast = _contraction(op, values)
+        if fast is not None:
+            return [fast]
+    outs = [np.empty(op.shape, b.dtype.numpy) for b in op.bodies]
+    dims = list(op.axes) + list(op.reduce_axes)
+    total = prod(a.hi + 1 for a in dims)
+    if op.axes and total > _CHUNK:
+        # chunk along the longest data axis
+        d = max(range(len(op.axes)), key=lambda k: op.axes[k].hi)
+        step = max(1, _CHUNK // max(1, total // (op.axes[d].hi + 1)))
+    else:
+        d, step = 0, (op.axes[0].hi + 1 if op.axes else 1)
+    extent = op.axes[d].hi + 1 if op.axes else 1
+    for begin in range(0, extent, step):
+        end = min(extent, begin + step)
+        env: dict[Var, Array] = {}
+        for k, a in enumerate(dims):
+            lo, hi = (begin, end) if op.axes and k == d else (0, a.hi + 1)
+            shape = [1] * len(dims)
+            shape[k] = hi - lo
+            env[a] = np.arange(lo, hi).reshape(shape)
+        full = [len(env[a].reshape(-1)) for a in dims]
+        with np.errstate(all="ignore"):
+            terms = [np.broadcast_to(Evaluator(env, values, op).eval(b), full) for b in op.bodies]
+            results = terms if op.combiner is None else _fold(op, terms)
+        where = tuple(slice(begin, end) if k == d else slice(None) for k in range(len(op.axes)))
+        for out, r in zip(outs, results, strict=True):
+            out[where] = r
+    return outs
+
+
+def _fold(op: te.Compute, terms: list[np.ndarray]) -> list[np.ndarray]:
+    """Reduce the trailing axes of the grid with the compute's combiner."""
+    n = len(op.axes)
+    axes = tuple(range(n, n + len(op.reduce_axes)))
+    name = op.combiner.name if op.combiner is not None else ""
+    simple = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "all": np.all, "any": np.any}
+    if name in simple:
+        (term,) = terms
+        if name in ("sum", "prod"):
+            wide = np.float64 if term.dtype.kind not in "iub" else term.dtype
+            return [simple[name](term, axis=axes, dtype=wide).astype(term.dtype)]
+        return [simple[name](term, axis=axes)]
+    return _fold_pairwise(op, [t.reshape(*t.shape[:n], -1) for t in terms])
+
+
+def _fold_pairwise(op: te.Compute, terms: list[np.ndarray]) -> list[np.ndarray]:
+    """Apply a user's combiner over the last axis, one element at a time, vectorised over the rest."""
+    assert op.combiner is not None
+    dtypes = [b.dtype for b in op.bodies]
+    acc_t = [te.placeholder((), t, f"acc{k}") for k, t in enumerate(dtypes)]
+    new_t = [te.placeholder((), t, f"new{k}") for k, t in enumerate(dtypes)]
+    combined = op.combiner.combine(tuple(t[()] for t in acc_t), tuple(t[()] for t in new_t))
+    shape = terms[0].shape[:-1]
+    acc = [np.full(shape, c.value, t.numpy) for c, t in zip(op.combiner.identity(dtypes), dtypes, strict=True)]
+    for k in range(terms[0].shape[-1]):
+        bound = {id(t): a for t, a in zip(acc_t, acc, strict=True)}
+        bound |= {id(t): term[..., k] for t, term in zip(new_t, terms, strict=True)}
+        ev = Evaluator({}, bound, op, scalars=True)
+        acc = [np.asarray(ev.eval(e)) for e in combined]
+    return acc
+
+
+class Evaluator:
+    """Evaluates scalar expressions over a grid.
+
+    Args:
+        env: an array of values for each axis, shaped to broadcast.
+        values: ``id(source)`` -> array.
+        op: the compute, for messages.
+        scalars: loads give whole arrays (used to apply combiners elementwise).
+    """
+
+    def __init__(
+        self, env: Mapping[Var, Array], values: Mapping[int, np.ndarray], op: te.Compute | None, scalars: bool = False
+    ) -> None:
+        self.env = env
+        self.values = values
+        self.op = op
+        self.scalars = scalars
+        self.memo: dict[tuple[int, bool], Array] = {}
+
+    def eval(self, e: Expr, guarded: bool = False) -> Array:
+        """Value of ``e``; under a guard, indices out of range are clipped (their values are not chosen)."""
+        key = (id(e), guarded)
+        if key not in self.memo:
+            self.memo[key] = self._eval(e, guarded)
+        return self.memo[key]
+
+    def index(self, ix: Linear, guarded: bool = False) -> Array:
+        return evaluate(ix, self.env, lambda d: self.eval(d, guarded))
+
+    def _eval(self, e: Expr, guarded: bool) -> Array:
+        match e:
+            case Const():
+                return np.asarray(e.value).astype(e.dtype.numpy)
+            case IndexValue():
+                return np.asarray(self.index(e.index, guarded)).astype(e.dtype.numpy)
+            case Within():
+                ix = self.index(e.index, guarded)
+                return np.asarray((ix >= e.lo) & (ix < e.hi))
+            case Load():
+                return self._load(e, guarded)
+            case Binary():
+                return np.asarray(BINARY[e.op](self.eval(e.a, guarded), self.eval(e.b, guarded)))
+            case Call():
+                return np.asarray(UNARY[e.fn](self.eval(e.args[0], guarded)))
+            case Cast():
+                return convert(self.eval(e.a, guarded), e.dtype)
+            case Select():
+                cond = self.eval(e.cond, guarded)
+                return np.where(cond, self.eval(e.a, True), self.eval(e.b, True))
+        raise VerifyError(f"no meaning for {type(e).__name__}")
+
+    def _load(self, e: Load, guarded: bool) -> Array:
+        array = self.values.get(id(e.source))
+        if array is None:
+            raise VerifyError(f"{e.source.name} has no value")
+        if self.scalars or not e.indices:
+            return array
+        indices = []
+        for d, ix in enumerate(e.indices):
+            i = np.asarray(self.index(ix, guarded))
+            n = array.shape[d]
+            if i.size and (i.min() < 0 or i.max() >= n):
+                if not guarded:
+                    raise VerifyError(f"{e!r} leaves axis {d} of extent {n}" + (f" in\n{self.op!r}" if self.op else ""))
+                i = np.clip(i, 0, max(0, n - 1))
+            indices.append(i)
+        if array.size == 0:
+            return np.zeros(np.broadcast_shapes(*[i.shape for i in indices]), array.dtype)
+        return array[tuple(indices)]
+
+
+def _contraction(op: te.Compute, values: Mapping[int, np.ndarray]) -> np.ndarray | None:
+    """A sum of a product of affine loads as one einsum over strided views, in double precision; ``None`` if it is not."""
+    factors: list[Load] = []
+    stack = [op.bodies[0]]
+    dtype = op.bodies[0].dtype
+    while stack:
+        e = stack.pop()
+        if type(e) is Cast and e.a.dtype.is_int == dtype.is_int and e.a.dtype.bits <= dtype.bits:
+            e = e.a
+        if type(e) is Binary and e.op == "mul":
+            stack += [e.a, e.b]
+        elif type(e) is Load:
+            factors.append(e)
+        else:
+            return None
+    if len(factors) > 3:
+        return None
+    letters = {a: k for k, a in enumerate((*op.axes, *op.reduce_axes))}
+    operands: list[Any] = []
+    used: set[int] = set()
+    for f in factors:
+        array = values[id(f.source)]
+        wide = array.astype(np.float64 if dtype.is_float else dtype.numpy)
+        steps: dict[Var, int] = {}
+        offset = 0
+        for d, ix in enumerate(f.indices):
+            lo, hi = ix.bounds()
+            if lo < 0 or hi >= array.shape[d] or any(type(a) is not Var for a in ix.terms):
+                return None
+            offset += ix.const * wide.strides[d]
+            for a, c in ix.terms.items():
+                steps[a] = steps.get(a, 0) + c * wide.strides[d]  # type: ignore[index,arg-type]
+        if any(v not in letters for v in steps):
+            return None
+        flat = np.ndarray(
+            tuple(v.hi + 1 for v in steps), wide.dtype, wide, offset, tuple(steps.values())
+        ) if wide.size else None
+        if flat is None:
+            return None
+        operands += [flat, [letters[v] for v in steps]]
+        used |= {letters[v] for v in steps}
+    out = [letters[a] for a in op.axes if letters[a] in used]
+    result = np.einsum(*operands, out, optimize=True)
+    missing = prod(a.hi + 1 for a in op.reduce_axes if letters[a] not in used)
+    shape = [a.hi + 1 if letters[a] in used else 1 for a in op.axes]
+    result = np.asarray(result * missing).reshape(shape)
+    return np.ascontiguousarray(np.broadcast_to(result, op.shape)).astype(dtype.numpy)

@@ -1,0 +1,232 @@
+"""The loop AST: what a schedule lowers to and the only thing a target's code generator sees.
+
+A vector statement is a :class:`Store` with a *lane* variable: its value is computed for every lane first, then stored.
+Memory scopes are open names defined by targets (``global``, ``local``, ``register``, ``shared`` …), never an enum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import prod
+from typing import Any
+
+from mlc.ir.expr import Expr
+from mlc.ir.index import Linear, Var
+from mlc.ir.types import DType
+
+
+class ForKind(StrEnum):
+    """How the iterations of a loop are carried out."""
+
+    SERIAL = "serial"
+    PARALLEL = "parallel"
+    VECTORIZED = "vectorized"
+    UNROLLED = "unrolled"
+    THREAD = "thread"
+    VTHREAD = "vthread"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Buffer:
+    """A dense row-major array in some memory.
+
+    Args:
+        name: unique within a function.
+        shape: physical extents.
+        dtype: element type.
+        scope: memory it lives in.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    scope: str = "global"
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def strides(self) -> tuple[int, ...]:
+        """Elements between neighbours along each axis."""
+        out: list[int] = []
+        step = 1
+        for n in reversed(self.shape):
+            out.append(step)
+            step *= n
+        return tuple(reversed(out))
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+class Stmt:
+    """Base of statements."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        from mlc.ir.printer import stmt_text
+
+        return stmt_text(self)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class For(Stmt):
+    """``for var in range(extent)``; ``var`` starts at 0. ``thread`` names the axis for ``kind=THREAD``."""
+
+    var: Var
+    extent: int
+    kind: ForKind
+    body: Stmt
+    thread: str = ""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class ForRange(Stmt):
+    """``for var in range(begin, end)`` with bounds known at run time (opaque routines)."""
+
+    var: Var
+    begin: Expr
+    end: Expr
+    body: Stmt
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Seq(Stmt):
+    """Statements in order."""
+
+    stmts: tuple[Stmt, ...]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Store(Stmt):
+    """``buffer[indices] = value``, for every value of ``lane`` at once where there is one."""
+
+    buffer: Buffer
+    indices: tuple[Linear, ...]
+    value: Expr
+    lane: Var | None = None
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class If(Stmt):
+    """A branch; ``orelse`` may be absent."""
+
+    cond: Expr
+    then: Stmt
+    orelse: Stmt | None = None
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Allocate(Stmt):
+    """A buffer that lives for the duration of ``body``; its contents are undefined at first."""
+
+    buffer: Buffer
+    body: Stmt
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Evaluate(Stmt):
+    """An intrinsic for its effect (prefetch, DMA …)."""
+
+    name: str
+    args: tuple[Any, ...]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Barrier(Stmt):
+    """All threads of ``scope`` meet."""
+
+    scope: str
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Function:
+    """A kernel.
+
+    Args:
+        name: symbol.
+        params: buffers passed in, inputs before outputs.
+        outputs: how many of the last parameters are written.
+        body: what it does.
+        attrs: facts for the code generator and reports (``flops``, ``bytes`` …).
+    """
+
+    name: str
+    params: tuple[Buffer, ...]
+    outputs: int
+    body: Stmt
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        from mlc.ir.printer import function_text
+
+        return function_text(self)
+
+
+NOTHING = Seq(())
+
+
+def seq(stmts: Sequence[Stmt]) -> Stmt:
+    """Statements in order, flattened; a single one stays itself."""
+    out: list[Stmt] = []
+    for s in stmts:
+        if type(s) is Seq:
+            out += s.stmts
+        else:
+            out.append(s)
+    return out[0] if len(out) == 1 else Seq(tuple(out))
+
+
+def sub_statements(s: Stmt) -> tuple[Stmt, ...]:
+    """Direct sub-statements."""
+    kind = type(s)
+    if kind is For or kind is ForRange or kind is Allocate:
+        return (s.body,)  # type: ignore[attr-defined]
+    if kind is Seq:
+        return s.stmts  # type: ignore[attr-defined]
+    if kind is If:
+        return (s.then,) if s.orelse is None else (s.then, s.orelse)  # type: ignore[attr-defined]
+    return ()
+
+
+def walk(s: Stmt) -> Iterator[Stmt]:
+    """Every statement, outer before inner, in program order."""
+    stack = [s]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(sub_statements(node)))
+
+
+def rebuild(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
+    """The same statement over rewritten sub-statements; itself when none changed."""
+    kind = type(s)
+    if kind is For:
+        body = fn(s.body)  # type: ignore[attr-defined]
+        return s if body is s.body else For(s.var, s.extent, s.kind, body, s.thread)  # type: ignore[attr-defined]
+    if kind is Seq:
+        new = [fn(c) for c in s.stmts]  # type: ignore[attr-defined]
+        return s if all(a is b for a, b in zip(new, s.stmts, strict=True)) else seq(new)  # type: ignore[attr-defined]
+    if kind is If:
+        then = fn(s.then)  # type: ignore[attr-defined]
+        orelse = None if s.orelse is None else fn(s.orelse)  # type: ignore[attr-defined]
+        return s if then is s.then and orelse is s.orelse else If(s.cond, then, orelse)  # type: ignore[attr-defined]
+    if kind is Allocate:
+        body = fn(s.body)  # type: ignore[attr-defined]
+        return s if body is s.body else Allocate(s.buffer, body)  # type: ignore[attr-defined]
+    if kind is ForRange:
+        body = fn(s.body)  # type: ignore[attr-defined]
+        return s if body is s.body else ForRange(s.var, s.begin, s.end, body)  # type: ignore[attr-defined]
+    return s
+
+
+def is_nothing(s: Stmt | None) -> bool:
+    """Whether a statement does nothing at all."""
+    return s is None or (type(s) is Seq and not s.stmts)

@@ -1,0 +1,220 @@
+"""Python-like text of the three languages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlc.ir import loop
+from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within
+from mlc.ir.index import Linear, Var, linear_text
+
+if TYPE_CHECKING:
+    from mlc.ir.graph import Graph, Node, Value
+    from mlc.ir.te import Compute
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%", "and": "&", "or": "|", "xor": "^",
+    "shl": "<<", "shr": ">>", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+}  # fmt: skip
+
+
+def const_text(e: Const) -> str:
+    """A literal: booleans as words, floats so that they read back exactly."""
+    if e.dtype.kind == "b":
+        return str(bool(e.value))
+    return repr(e.value)
+
+
+def expr_text(e: Expr, lane: Var | None = None) -> str:
+    """One line of text; indices along ``lane`` print as slices."""
+    kind = type(e)
+    if kind is Const:
+        return const_text(e)  # type: ignore[arg-type]
+    if kind is IndexValue:
+        text = linear_text(e.index)  # type: ignore[attr-defined]
+        return f"{e.dtype}({text})"
+    if kind is Within:
+        lo, hi, text = e.lo, e.hi, linear_text(e.index)  # type: ignore[attr-defined]
+        least, most = e.index.bounds()  # type: ignore[attr-defined]
+        if least >= lo:
+            return f"{text} < {hi}"
+        return f"{lo} <= {text}" if most < hi else f"{lo} <= {text} < {hi}"
+    if kind is Load:
+        return f"{e.source.name}[{indices_text(e.indices, lane)}]"  # type: ignore[attr-defined]
+    if kind is Binary:
+        a, b = _operand(e.a, lane), _operand(e.b, lane)  # type: ignore[attr-defined]
+        op = e.op  # type: ignore[attr-defined]
+        if op == "and" and e.dtype.kind == "b":
+            return f"{a} and {b}"
+        return f"{a} {_INFIX[op]} {b}" if op in _INFIX else f"{op}({strip(a)}, {strip(b)})"
+    if kind is Call:
+        return f"{e.fn}({', '.join(expr_text(a, lane) for a in e.args)})"  # type: ignore[attr-defined]
+    if kind is Cast:
+        return f"{e.dtype}({expr_text(e.a, lane)})"  # type: ignore[attr-defined]
+    if kind is Select:
+        return "select(" + ", ".join(expr_text(x, lane) for x in (e.cond, e.a, e.b)) + ")"  # type: ignore[attr-defined]
+    raise TypeError(f"no text for {kind.__name__}")
+
+
+def strip(text: str) -> str:
+    """Drop one pair of parentheses that wraps the whole text."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for k, ch in enumerate(text):
+        depth += (ch == "(") - (ch == ")")
+        if depth == 0 and k < len(text) - 1:
+            return text
+    return text[1:-1]
+
+
+def _operand(e: Expr, lane: Var | None) -> str:
+    text = expr_text(e, lane)
+    wrap = type(e) is Within or (type(e) is Binary and e.op in _INFIX)  # type: ignore[attr-defined]
+    return f"({text})" if wrap else text
+
+
+def indices_text(indices: tuple[Linear, ...], lane: Var | None = None) -> str:
+    """Comma-separated indices; a unit stride along ``lane`` prints as ``a:b``."""
+    out = []
+    for ix in indices:
+        if lane is not None and ix.terms.get(lane) == 1:
+            base = ix - lane
+            start = linear_text(base)
+            stop = linear_text(base + lane.hi + 1)
+            out.append(f"{start}:{stop}")
+        else:
+            out.append(linear_text(ix))
+    return ", ".join(out)
+
+
+def compute_text(op: Compute) -> str:
+    """``name[i, j] = sum(a[i, k] * b[k, j] for k in range(8))`` with the ranges of the axes."""
+    ranges = ", ".join(f"{a.name}:{a.hi + 1}" for a in op.axes)
+    bodies = [expr_text(b) for b in op.bodies]
+    if op.combiner is not None:
+        over = ", ".join(a.name for a in op.reduce_axes)
+        sizes = ", ".join(str(a.hi + 1) for a in op.reduce_axes)
+        text = f"{op.combiner.name}({', '.join(bodies)} for {over} in ({sizes}))"
+    else:
+        text = ", ".join(bodies)
+    tag = f"  # {op.tag}" if op.tag else ""
+    names = ", ".join(t.name for t in op.outputs) or op.name
+    return f"{names}[{ranges}] = {text}{tag}"
+
+
+def buffer_text(b: loop.Buffer) -> str:
+    where = "" if b.scope == "global" else f" in {b.scope}"
+    return f"{b.name}: {b.dtype}[{','.join(map(str, b.shape))}]{where}"
+
+
+def stmt_text(s: loop.Stmt, indent: int = 0) -> str:
+    """Python-like lines of a statement."""
+    lines: list[str] = []
+    _stmt(s, indent, lines)
+    return "\n".join(lines)
+
+
+def _stmt(s: loop.Stmt, depth: int, lines: list[str]) -> None:
+    pad = "  " * depth
+    kind = type(s)
+    if kind is loop.For:
+        tag = {"serial": "range"}.get(str(s.kind), str(s.kind))  # type: ignore[attr-defined]
+        extra = f', "{s.thread}"' if s.thread else ""  # type: ignore[attr-defined]
+        lines.append(f"{pad}for {s.var.name} in {tag}({s.extent}{extra}):")  # type: ignore[attr-defined]
+        _stmt(s.body, depth + 1, lines)  # type: ignore[attr-defined]
+    elif kind is loop.ForRange:
+        lines.append(f"{pad}for {s.var.name} in range({expr_text(s.begin)}, {expr_text(s.end)}):")  # type: ignore[attr-defined]
+        _stmt(s.body, depth + 1, lines)  # type: ignore[attr-defined]
+    elif kind is loop.Seq:
+        if not s.stmts:  # type: ignore[attr-defined]
+            lines.append(f"{pad}pass")
+        for c in s.stmts:  # type: ignore[attr-defined]
+            _stmt(c, depth, lines)
+    elif kind is loop.Store:
+        lane = s.lane  # type: ignore[attr-defined]
+        target = f"{s.buffer.name}[{indices_text(s.indices, lane)}]"  # type: ignore[attr-defined]
+        value = expr_text(s.value, lane)  # type: ignore[attr-defined]
+        note = f"  # {lane.name} in {lane.hi + 1} lanes" if lane is not None else ""
+        lines.append(f"{pad}{target} = {value}{note}")
+    elif kind is loop.If:
+        lines.append(f"{pad}if {expr_text(s.cond)}:")  # type: ignore[attr-defined]
+        _stmt(s.then, depth + 1, lines)  # type: ignore[attr-defined]
+        if s.orelse is not None:  # type: ignore[attr-defined]
+            lines.append(f"{pad}else:")
+            _stmt(s.orelse, depth + 1, lines)  # type: ignore[attr-defined]
+    elif kind is loop.Allocate:
+        lines.append(f"{pad}{buffer_text(s.buffer)}")  # type: ignore[attr-defined]
+        _stmt(s.body, depth, lines)  # type: ignore[attr-defined]
+    elif kind is loop.Evaluate:
+        lines.append(f"{pad}{s.name}({', '.join(map(str, s.args))})")  # type: ignore[attr-defined]
+    elif kind is loop.Barrier:
+        lines.append(f"{pad}barrier({s.scope!r})")  # type: ignore[attr-defined]
+    else:
+        raise TypeError(f"no text for {kind.__name__}")
+
+
+def function_text(f: loop.Function) -> str:
+    """A kernel as a Python-like ``def``; its outputs follow ``->``."""
+    n = len(f.params) - f.outputs
+    ins = ", ".join(buffer_text(b) for b in f.params[:n])
+    outs = ", ".join(buffer_text(b) for b in f.params[n:])
+    return f"def {f.name}({ins}) -> {outs}:\n{stmt_text(f.body, 1)}\n"
+
+
+def attr_text(value: Any) -> str:
+    """An attribute of a node; arrays are shortened, graphs named."""
+    if isinstance(value, np.ndarray):
+        return f"array<{value.dtype}{list(value.shape)}>"
+    if isinstance(value, str):
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(map(attr_text, value)) + ")"
+    return str(value)
+
+
+def node_text(n: Node) -> str:
+    """``a, b = op(x, y, key=value)``."""
+    from mlc.ir.graph import Graph
+
+    attrs = [
+        f"{k}={attr_text(v)}"
+        for k, v in n.attrs.items()
+        if not isinstance(v, Graph) and not (k in n.op.attrs and n.op.attrs[k] is not ... and _equal(v, n.op.attrs[k]))
+    ]
+    args = [value_ref(v) for v in n.inputs] + attrs
+    outs = ", ".join(f"{value_ref(v)}: {v.type}" for v in n.outputs)
+    return f"{outs} = {n.op.name}({', '.join(args)})"
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and not isinstance(a, np.ndarray) and a == b
+
+
+def value_ref(v: Value) -> str:
+    """A value's name as an identifier-like word; odd names are quoted."""
+    name = v.name
+    return f"%{name}" if name and all(c.isalnum() or c in "_./:-" for c in name) else f"%{name!r}"
+
+
+def graph_text(g: Graph, indent: int = 0) -> str:
+    """The graph as a Python-like function, fused groups with their bodies."""
+    from mlc.ir.graph import Graph
+
+    pad = "  " * indent
+    ins = ", ".join(f"{value_ref(v)}: {v.type}" for v in g.inputs)
+    outs = ", ".join(str(v.type) for v in g.outputs)
+    lines = [f"{pad}@graph {g.name}({ins}) -> ({outs}):"]
+    for v, array in g.constants.items():
+        shown = f" = {array.reshape(-1)[0].item()!r}" if array.size == 1 else ""
+        lines.append(f"{pad}  {value_ref(v)}: const {v.type}{shown}")
+    for n in g.nodes:
+        source = f"  # {', '.join(n.sources)}" if n.sources else ""
+        lines.append(f"{pad}  {node_text(n)}{source}")
+        for attr in n.attrs.values():
+            if isinstance(attr, Graph):
+                lines.append(graph_text(attr, indent + 2))
+    lines.append(f"{pad}  return {', '.join(value_ref(v) for v in g.outputs)}")
+    return "\n".join(lines)

@@ -1,0 +1,294 @@
+"""Tensor expressions: what every element of an output is, in logical index space.
+
+A reduction is a property of a :class:`Compute`, not an expression: its body gives the reduced terms, its combiner and
+reduction axes say how they are folded. Several outputs may be folded at once (argmax folds values and positions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from mlc.errors import VerifyError
+from mlc.ir.expr import Const, Expr, ExprLike, Load, as_expr, binary, call, const, loads, select
+from mlc.ir.index import IndexLike, Var, as_index
+from mlc.ir.types import DType
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Tensor:
+    """An n-dimensional value: an input (``op is None``) or one output of a :class:`Compute`.
+
+    Args:
+        name: for printing.
+        shape: extents.
+        dtype: element type.
+        op: what computes it.
+        which: which output of ``op``.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    op: Compute | None = None
+    which: int = 0
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    def __getitem__(self, indices: IndexLike | tuple[IndexLike, ...]) -> Load:
+        ixs = indices if isinstance(indices, tuple) else (indices,)
+        if len(ixs) != len(self.shape):
+            raise VerifyError(f"{self.name} has {len(self.shape)} axes, indexed with {len(ixs)}")
+        return Load(self, tuple([as_index(i) for i in ixs]))
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Combiner:
+    """How a reduction folds terms.
+
+    Args:
+        name: for printing and code generation (``sum``, ``max`` …).
+        identity: the neutral value of each output, given their types.
+        combine: accumulated values and new terms -> accumulated values; associative.
+    """
+
+    name: str
+    identity: Callable[[Sequence[DType]], tuple[Const, ...]]
+    combine: Callable[[tuple[Expr, ...], tuple[Expr, ...]], tuple[Expr, ...]]
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _simple(name: str, op: str, identity: Callable[[DType], float | int]) -> Combiner:
+    return Combiner(
+        name,
+        lambda ts: tuple(const(identity(t), t) for t in ts),
+        lambda acc, new: tuple(binary(op, a, b) for a, b in zip(acc, new, strict=True)),
+    )
+
+
+SUM = _simple("sum", "add", lambda t: 0)
+PROD = _simple("prod", "mul", lambda t: 1)
+MAX = _simple("max", "max", lambda t: t.min_value)
+MIN = _simple("min", "min", lambda t: t.max_value)
+ALL = _simple("all", "and", lambda t: 1)
+ANY = _simple("any", "or", lambda t: 0)
+
+
+def _arg(name: str, better: str, worst: Callable[[DType], float | int], last: bool) -> Combiner:
+    """Fold of ``(value, position)``: the best value, at its first (or last) position; NaN wins, as in numpy."""
+
+    def combine(acc: tuple[Expr, ...], new: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        wins = binary(better, new[0], acc[0])
+        tie = binary("eq", new[0], acc[0])
+        if new[0].dtype.is_float:
+            acc_nan, new_nan = call("isnan", acc[0]), call("isnan", new[0])
+            wins = binary("and", binary("or", wins, new_nan), call("not", acc_nan))
+            tie = binary("or", tie, binary("and", acc_nan, new_nan))
+        # positions may arrive in any order (vector lanes, threads), so a tie looks at the position;
+        # the identity's position -1 loses every tie
+        earlier = binary("gt" if last else "lt", new[1], acc[1])
+        tie_wins = binary("and", tie, binary("or", binary("lt", acc[1], 0), earlier))
+        tie_wins = binary("and", tie_wins, binary("ge", new[1], 0))
+        take = binary("or", wins, tie_wins)
+        return select(take, new[0], acc[0]), select(take, new[1], acc[1])
+
+    return Combiner(name, lambda ts: (const(worst(ts[0]), ts[0]), const(-1, ts[1])), combine)
+
+
+ARGMAX = _arg("argmax", "gt", lambda t: t.min_value, last=False)
+ARGMIN = _arg("argmin", "lt", lambda t: t.max_value, last=False)
+ARGMAX_LAST = _arg("argmax_last", "gt", lambda t: t.min_value, last=True)
+ARGMIN_LAST = _arg("argmin_last", "lt", lambda t: t.max_value, last=True)
+COMBINERS = {c.name: c for c in (SUM, PROD, MAX, MIN, ALL, ANY, ARGMAX, ARGMIN, ARGMAX_LAST, ARGMIN_LAST)}
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Compute:
+    """One loop nest over data axes, with an optional reduction.
+
+    Args:
+        name: for printing.
+        axes: data axes, outermost first; ``axes[d]`` ranges over dimension ``d`` of every output.
+        reduce_axes: reduction axes.
+        bodies: one expression an output: the element, or the term that is folded.
+        combiner: ``None`` exactly when there is no reduction.
+        tag: the kind of computation for schedules to recognise (``conv``, ``matmul``, ``pad`` …); free text.
+        attrs: facts a schedule may want (strides, groups …).
+    """
+
+    name: str
+    axes: tuple[Var, ...]
+    reduce_axes: tuple[Var, ...]
+    bodies: tuple[Expr, ...]
+    combiner: Combiner | None
+    tag: str = ""
+    attrs: dict[str, Any] = field(default_factory=dict)
+    outputs: tuple[Tensor, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple([a.hi + 1 for a in self.axes])
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """Tensors read, each once, in order of appearance."""
+        seen: dict[int, Tensor] = {}
+        for body in self.bodies:
+            for ld in loads(body):
+                seen.setdefault(id(ld.source), ld.source)
+        return list(seen.values())
+
+    def __repr__(self) -> str:
+        from mlc.ir.printer import compute_text
+
+        return compute_text(self)
+
+
+@dataclass(slots=True, eq=False)
+class Reduction:
+    """What a ``compute`` callback returns to fold terms over axes."""
+
+    combiner: Combiner
+    terms: tuple[Expr, ...]
+    axes: tuple[Var, ...]
+
+
+def axis(extent: int, name: str) -> Var:
+    """A loop variable over ``range(extent)``."""
+    return Var(name, 0, extent - 1)
+
+
+reduce_axis = axis
+
+
+def placeholder(shape: Sequence[int], dtype: DType, name: str = "x") -> Tensor:
+    """An input tensor."""
+    return Tensor(name, tuple(shape), dtype)
+
+
+def _reduction(combiner: Combiner) -> Callable[[ExprLike, Var | Iterable[Var]], Reduction]:
+    def fold(term: ExprLike, axes: Var | Iterable[Var]) -> Reduction:
+        return Reduction(combiner, (as_expr(term),), (axes,) if isinstance(axes, Var) else tuple(axes))
+
+    return fold
+
+
+sum_of = _reduction(SUM)
+prod_of = _reduction(PROD)
+max_of = _reduction(MAX)
+min_of = _reduction(MIN)
+
+_AXIS_NAMES = "ijklmnopq"
+
+
+def compute(
+    shape: Sequence[int],
+    fn: Callable[..., ExprLike | Reduction],
+    name: str = "t",
+    *,
+    axis_names: Sequence[str] | None = None,
+    tag: str = "",
+    attrs: dict[str, Any] | None = None,
+) -> Tensor:
+    """The tensor whose element at ``(i, j, …)`` is ``fn(i, j, …)``.
+
+    Args:
+        shape: extents of the result.
+        fn: takes one index a dimension; gives an expression or a :class:`Reduction` of one term.
+        name: for printing.
+        axis_names: names of the axes; letters otherwise.
+        tag: kind of computation, see :class:`Compute`.
+        attrs: facts for schedules.
+    """
+    return compute_many(shape, fn, name, axis_names=axis_names, tag=tag, attrs=attrs)[0]
+
+
+def compute_many(
+    shape: Sequence[int],
+    fn: Callable[..., Any],
+    name: str = "t",
+    *,
+    axis_names: Sequence[str] | None = None,
+    tag: str = "",
+    attrs: dict[str, Any] | None = None,
+) -> tuple[Tensor, ...]:
+    """Several outputs from one loop nest: ``fn`` gives a tuple of expressions or a :class:`Reduction` of several terms."""
+    names = axis_names or [_AXIS_NAMES[d] if d < len(_AXIS_NAMES) else f"i{d}" for d in range(len(shape))]
+    axes = tuple(axis(n, a) for n, a in zip(shape, names, strict=True))
+    body = fn(*[as_index(a) for a in axes])
+    if isinstance(body, Reduction):
+        op = Compute(name, axes, body.axes, body.terms, body.combiner, tag, attrs or {})
+    else:
+        bodies = tuple(as_expr(b) for b in (body if isinstance(body, tuple) else (body,)))
+        op = Compute(name, axes, (), bodies, None, tag, attrs or {})
+    return finish(op)
+
+
+def finish(op: Compute) -> tuple[Tensor, ...]:
+    """Give a freshly built compute its output tensors."""
+    many = len(op.bodies) > 1
+    op.outputs = tuple(
+        Tensor(f"{op.name}_{k}" if many else op.name, op.shape, b.dtype, op, k) for k, b in enumerate(op.bodies)
+    )
+    return op.outputs
+
+
+def topological(outputs: Sequence[Tensor]) -> list[Compute]:
+    """Every compute that ``outputs`` need, producers first."""
+    order: list[Compute] = []
+    seen: set[int] = set()
+    stack: list[tuple[Compute, bool]] = [(t.op, False) for t in reversed(outputs) if t.op is not None]
+    while stack:
+        op, done = stack.pop()
+        if done:
+            order.append(op)
+            continue
+        if id(op) in seen:
+            continue
+        seen.add(id(op))
+        stack.append((op, True))
+        for t in reversed(op.inputs):
+            if t.op is not None and id(t.op) not in seen:
+                stack.append((t.op, False))
+    return order
+
+
+def verify(outputs: Sequence[Tensor]) -> None:
+    """Check ranks, types, and that every variable is an axis.
+
+    Raises:
+        VerifyError: the first fault found, with the compute's text.
+    """
+    from mlc.ir.expr import index_vars
+
+    for op in topological(outputs):
+        known = set(op.axes) | set(op.reduce_axes)
+        if (op.combiner is None) != (not op.reduce_axes):
+            raise VerifyError(f"{op.name}: reduction axes and combiner must come together")
+        for body in op.bodies:
+            loose = index_vars(body) - known
+            if loose:
+                raise VerifyError(f"{op.name}: {sorted(v.name for v in loose)} is no axis of it, in\n{op!r}")
+            for ld in loads(body):
+                if len(ld.indices) != len(ld.source.shape):
+                    raise VerifyError(f"{op.name}: {ld!r} has {len(ld.indices)} of {len(ld.source.shape)} indices")
+
+
+__all__ = [
+    "ALL", "ANY", "ARGMAX", "ARGMAX_LAST", "ARGMIN", "ARGMIN_LAST", "COMBINERS", "MAX", "MIN", "PROD", "SUM",
+    "Combiner", "Compute", "Reduction", "Tensor", "axis", "compute", "compute_many", "finish", "max_of",
+    "min_of", "placeholder", "prod_of", "reduce_axis", "sum_of", "topological", "verify",
+]  # fmt: skip

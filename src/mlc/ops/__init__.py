@@ -1,0 +1,5 @@
+"""The operators: the meaning of each in one place (type rule, expression, fusion kind), one file a family."""
+
+from mlc.ops.registry import get, operators
+
+__all__ = ["get", "operators"]
