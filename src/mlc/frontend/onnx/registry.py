@@ -1,7 +1,7 @@
 """The table of ONNX converters and what each is given.
 
-A converter is one function an operator: ``(ctx, node, inputs) -> outputs``. It reads attributes from ``node`` and appends
-core operators through ``ctx``. Which versions of the operator it understands is declared beside its name.
+A converter is one function an operator: ``(ctx, node, inputs) -> outputs``. It reads attributes from ``node`` and
+appends core operators through ``ctx``. Which versions of the operator it understands is declared beside its name.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from mlc.errors import UnsupportedError
+from mlc.errors import ImportModelError, UnsupportedError
+from mlc.frontend.limits import DEFAULT_LIMITS, Limits
+from mlc.frontend.onnx.folding import Folder
 from mlc.ir.graph import Attrs, Builder, Operator, Value
-from mlc.ir.interp.graph import run_node
+from mlc.ir.types import TensorType
 from mlc.ops import get
-
-# eager folding at import is for shape computations; bigger constants are left to the folding pass
-EAGER_FOLD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,40 @@ class OnnxNode:
         return self.attrs.get(name, default)
 
 
-class Context:
-    """What a converter may use: it appends nodes and knows which values are constants."""
+class UnknownValueError(UnsupportedError):
+    """An operand that must be known at compile time depends on inputs of the model.
 
-    def __init__(self, builder: Builder) -> None:
+    Args:
+        inputs: names of those inputs; giving them values (``--const name=value``) makes the operand known.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", inputs: tuple[str, ...] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.inputs = inputs
+
+
+class Context:
+    """What a converter may use: it appends nodes and knows which values are constants.
+
+    Args:
+        builder: the graph that grows.
+        limits: budgets of the import.
+    """
+
+    def __init__(self, builder: Builder, limits: Limits = DEFAULT_LIMITS) -> None:
         self.builder = builder
+        self.limits = limits
         self.node: OnnxNode | None = None
+        self.source = ""
+        self.stored_bytes = 0  # of the model's own constants: what converters derive from them is not charged
+        self._made_bytes = 0
+        self._folder = Folder()
+        self._roots: dict[Value, int] = {}  # which inputs of the model a value depends on, as a bit set
+
+    def begin(self, node: OnnxNode, source: str = "") -> None:
+        """Convert ``node`` from now on; ``source`` is the node of the model file that it belongs to."""
+        self.node = node
+        self.source = source or node.name
 
     def const(self, value: Value | None) -> np.ndarray | None:
         """The array of a value known at import, else ``None``."""
@@ -61,21 +88,58 @@ class Context:
         """The array of a value that must be known at import.
 
         Raises:
-            UnsupportedError: it depends on the model's inputs.
+            UnknownValueError: it depends on the model's inputs.
         """
         array = self.const(value)
         if array is None:
-            node = self.node
-            where = f"{node.op_type} node {node.name!r}" if node else "node"
-            raise UnsupportedError(
-                f"{where}: {what} depends on the model's inputs; it must be known at compile time",
-                hint="make it an initializer, or run the model through a constant-folding exporter",
+            inputs = self.depends_on(value)
+            hint = "make it an initializer, or run the model through a constant-folding exporter"
+            if inputs:
+                hint = "give it a value at compile time: " + " ".join(f"--const {name}=VALUE" for name in inputs)
+            raise UnknownValueError(
+                f"{what} depends on the model's inputs; it must be known at compile time", hint=hint, inputs=inputs
             )
         return array
 
+    def depends_on(self, value: Value | None) -> tuple[str, ...]:
+        """Names of the model's inputs that a value is computed from."""
+        if value is None:
+            return ()
+        inputs = self.builder.inputs
+        bits = self._bits(value)
+        return tuple(v.name for k, v in enumerate(inputs) if bits >> k & 1)
+
+    def _bits(self, value: Value) -> int:
+        if not self._roots:
+            self._roots = {v: 1 << k for k, v in enumerate(self.builder.inputs)}
+        return self._roots.get(value, 0)
+
     def constant(self, array: Any, dtype: Any = None, name: str = "const") -> Value:
-        """A new constant."""
-        return self.builder.constant(np.asarray(array, dtype=dtype), name)
+        """A new constant.
+
+        Raises:
+            ImportModelError: it is beyond the limits ``constant_bytes`` or ``constants_bytes``.
+        """
+        made = np.asarray(array, dtype=dtype)
+        self.check_constant(made.shape, made.itemsize)
+        self._made_bytes += made.nbytes
+        return self.builder.constant(made, self._inner(name))
+
+    def check_constant(self, shape: Iterable[int], itemsize: int) -> None:
+        """Refuse a constant that is too large; to be asked before numpy allocates it.
+
+        Args:
+            shape: extents.
+            itemsize: bytes an element.
+        Raises:
+            ImportModelError: it is beyond the limits ``constant_bytes`` or ``constants_bytes``.
+        """
+        size = prod(int(n) for n in shape) * itemsize
+        # a repacked weight may be as large as the weight itself
+        if size > self.stored_bytes:
+            self.limits.check("constant_bytes", size, "a constant made by the import")
+        if self._made_bytes + size > 2 * self.stored_bytes:
+            self.limits.check("constants_bytes", self._made_bytes + size, "all constants made by the import")
 
     def add(self, op: Operator | str, inputs: Iterable[Value], **attrs: Any) -> Value:
         """Append a one-output operator, or fold it at once when it is small and all inputs are constants."""
@@ -83,19 +147,44 @@ class Context:
         return out
 
     def add_many(self, op: Operator | str, inputs: Iterable[Value], attrs: Attrs) -> tuple[Value, ...]:
-        """Append an operator and give all its outputs."""
+        """Append an operator and give all its outputs, named after the node; the importer renames final outputs."""
         operator = get(op) if isinstance(op, str) else op
         ins = tuple(inputs)
-        sources = (self.node.name,) if self.node is not None else ()
-        names = [n for n in (self.node.outputs if self.node is not None else ()) if n]
         known = [self.builder.constants.get(v) for v in ins]
-        outs = self.builder.add(operator, ins, attrs, names=names, sources=sources)
-        small = sum(prod(v.type.shape) * v.type.dtype.itemsize for v in outs) <= EAGER_FOLD_BYTES
-        if small and all(a is not None for a in known):
-            node = self.builder.nodes.pop()
-            for v, array in zip(node.outputs, run_node(node, [a for a in known if a is not None]), strict=True):
-                self.builder.constants[v] = array
+        sources = (self.source,) if self.source else ()
+        outs = self.builder.add(operator, ins, attrs, names=[self._inner(operator.name)] * 3, sources=sources)
+        for v in outs:
+            check_type(v.type, self.limits, f"the result of {operator.name}")
+        self.limits.check("operators", len(self.builder.nodes), "core operators so far")
+        if all(a is not None for a in known):
+            values = self._folder.fold(self.builder.nodes[-1], [a for a in known if a is not None])
+            if values is not None:
+                self.builder.nodes.pop()
+                self.builder.constants.update(zip(outs, values, strict=True))
+                return outs
+        bits = 0
+        for v in ins:
+            bits |= self._bits(v)
+        if bits:
+            self._roots.update(dict.fromkeys(outs, bits))
         return outs
+
+    def _inner(self, name: str) -> str:
+        return f"{self.node.name}/{name}" if self.node is not None else name
+
+
+def check_type(type: TensorType, limits: Limits, what: str) -> None:
+    """Refuse a tensor of absurd extent, rank or size, before anything is allocated for it.
+
+    Raises:
+        ImportModelError: it is beyond the limits ``rank`` or ``tensor_bytes``, or an extent is negative.
+    """
+    limits.check("rank", len(type.shape), f"{what}: rank")
+    if any(n < 0 for n in type.shape):
+        raise ImportModelError(f"{what}: negative extent in shape {list(type.shape)}")
+    # an extent of 0 must not hide a large one beside it: index arithmetic is done with all of them
+    size = prod(max(1, n) for n in type.shape) * type.dtype.itemsize
+    limits.check("tensor_bytes", size, f"{what} ({type})")
 
 
 ConvertFn = Callable[[Context, OnnxNode, list[Any]], Sequence[Value]]
