@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +88,7 @@ class Net:
         """A float32 constant of rank 0, shared by all that ask for the same name."""
         return name if name in self._constants else self.constant(name, np.array(value, np.float32))
 
-    def op(self, kind: str, *inputs: str, name: str, result: str = "", **attributes: object) -> str:
+    def op(self, kind: str, *inputs: str, name: str, result: str = "", **attributes: Any) -> str:
         """Any operator with one result, called like its node unless ``result`` says otherwise."""
         result = result or name
         self._graph.node.append(helper.make_node(kind, inputs, [result], name=name, **attributes))
@@ -147,7 +148,7 @@ class Net:
             operands.append(self.constant(f"{name}.bias", offset))
             after = moments.after_affine(after, np.ones_like(offset), offset)
         self.constant(f"{name}.weight", weight)
-        attributes = {"kernel_shape": window, "strides": strides, "pads": pads * 2, "group": groups}
+        attributes: dict[str, Any] = {"kernel_shape": window, "strides": strides, "pads": pads * 2, "group": groups}
         y = self.op("Conv", *operands, name=name, result=result, dilations=(1,) * rank, **attributes)
         self._moments[y] = after
         return y
@@ -231,8 +232,8 @@ class Net:
         self._moments[y] = moments.after_mean(self._moments[x], kernel * kernel)
         return y
 
-    def _pool(self, kind: str, x: str, kernel: int, stride: int, pad: int, name: str, **more: int) -> str:
-        window = {"kernel_shape": (kernel, kernel), "strides": (stride, stride), "pads": (pad,) * 4}
+    def _pool(self, kind: str, x: str, kernel: int, stride: int, pad: int, name: str, **more: Any) -> str:
+        window: dict[str, Any] = {"kernel_shape": (kernel, kernel), "strides": (stride, stride), "pads": (pad,) * 4}
         return self.op(kind, x, name=name, **window, **more)
 
     def channel_shuffle(self, x: str, shape: Sequence[int], groups: int, *, name: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+Factors = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -53,7 +54,7 @@ def after_conv_transpose(x: Moments, weight: npt.NDArray[np.float32], stride: in
     return Moments(x.mean @ wide.sum(axis=taps) / share, x.var @ np.square(wide).sum(axis=taps) / share)
 
 
-def after_affine(x: Moments, scale: npt.NDArray[np.float32], shift: npt.NDArray[np.float32]) -> Moments:
+def after_affine(x: Moments, scale: Factors, shift: Factors) -> Moments:
     """Through ``x * scale + shift``, one scale and shift a channel."""
     return Moments(x.mean * scale + shift, x.var * np.square(scale.astype(np.float64)))
 
