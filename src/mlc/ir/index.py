@@ -360,7 +360,11 @@ def linear_text(index: Linear) -> str:
     """Python text of the form, terms in order of first appearance, e.g. ``4*o + i - 1``."""
     out = ""
     for atom, c in index.terms.items():
-        body = str(atom) if abs(c) == 1 else f"{abs(c)}*{atom}"
+        body = str(atom)
+        if c != 1 and type(atom) in (Quotient, Remainder):
+            body = f"({body})"  # `2*i//3` would read as `(2*i)//3`
+        if abs(c) != 1:
+            body = f"{abs(c)}*{body}"
         if not out:
             out = body if c > 0 else f"-{body}"
         else:
