@@ -284,6 +284,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"neither in the zoo nor a file: {', '.join(unknown)}")
     plan = QUICK if options.quick else NORMAL
     console = Console()
+    # The table is legible when it wraps as a whole, not when its cells do.
+    console.width = max(console.width, 100)
     about = machine.describe()
     for key, value in about.items():
         console.print(f"[dim]{key:9}[/] {value}", highlight=False)
