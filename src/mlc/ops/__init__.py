@@ -1,6 +1,19 @@
 """The operators: the meaning of each in one place (type rule, expression, fusion kind), one file a family."""
 
-from mlc.ops import conv, matmul, norm, pooling, softmax  # noqa: F401  (importing registers)
+# importing a family registers its operators
+from mlc.ops import (  # noqa: F401
+    conv,
+    elementwise,
+    index,
+    matmul,
+    norm,
+    pooling,
+    reduction,
+    resize,
+    scatter,
+    shape,
+    softmax,
+)
 from mlc.ops.registry import get, operators
 
 __all__ = ["get", "operators"]
