@@ -113,7 +113,8 @@ def _channel_type(op: str) -> Callable[[Sequence[TensorType], Attrs], list[Tenso
         x, *params = types
         check_float(op, x)
         check_same_dtype(op, x, *params)
-        check(x.rank >= 2, op, f"x has rank {x.rank}, 2 or more is needed")
+        least = 3 if op == "instance_norm" else 2
+        check(x.rank >= least, op, f"x has rank {x.rank}, {least} or more is needed")
         for what, p in zip(("scale", "bias"), params, strict=False):
             check(p.shape == x.shape[1:2], op, f"{what} {p.shape} for {x.shape[1]} channels")
         groups = attrs.get("groups", 1)

@@ -22,7 +22,7 @@ def run_node(node: Node, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         body = node.op.routine(ins, outs, node.attrs)
         fn = Function(node.op.name, ins + outs, len(outs), body)
         results = [np.zeros(b.shape, b.dtype.numpy) for b in outs]
-        run_function(fn, [*[np.ascontiguousarray(a) for a in inputs], *results])
+        run_function(fn, [*[np.asarray(a, order="C") for a in inputs], *results])
         return results
     tensors = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
     outputs = express(node, tensors)

@@ -199,7 +199,7 @@ def _contraction(op: te.Compute, values: Mapping[int, np.ndarray]) -> np.ndarray
     used: set[int] = set()
     for f in factors:
         array = values[id(f.source)]
-        wide = array.astype(np.float64 if dtype.is_float else dtype.numpy)
+        wide = np.array(array, np.float64 if dtype.is_float else dtype.numpy, order="C")
         steps: dict[Var, int] = {}
         offset = 0
         for d, ix in enumerate(f.indices):
@@ -223,4 +223,4 @@ def _contraction(op: te.Compute, values: Mapping[int, np.ndarray]) -> np.ndarray
     missing = prod(a.hi + 1 for a in op.reduce_axes if letters[a] not in used)
     shape = [a.hi + 1 if letters[a] in used else 1 for a in op.axes]
     result = np.asarray(result * missing).reshape(shape)
-    return np.ascontiguousarray(np.broadcast_to(result, op.shape)).astype(dtype.numpy)
+    return np.array(np.broadcast_to(result, op.shape), dtype.numpy, order="C")
