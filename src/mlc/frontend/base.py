@@ -1,0 +1,183 @@
+"""What a front end is, and how one is found.
+
+A front end reads one format of model file into a graph. The built-in ones are in a literal table, so that a bare
+checkout works; others come from the entry-point group ``mlc.frontends``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from mlc.errors import ImportModelError, UsageError
+from mlc.frontend.files import read_head
+from mlc.frontend.limits import DEFAULT_LIMITS, Limits
+from mlc.frontend.sniff import describe
+from mlc.ir.graph import Graph
+
+GROUP = "mlc.frontends"
+BUILT_IN = {"mlc": "mlc.frontend.saved:SavedFrontend", "onnx": "mlc.frontend.onnx:OnnxFrontend"}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output of a model.
+
+    Args:
+        name: the model's own name.
+        shape: extents.
+        dtype: element type, e.g. ``f32``.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a graph came from.
+
+    Args:
+        format: name of the front end.
+        path: the file, or empty when the model was given as bytes.
+        name: the model's own name.
+        producer: program that wrote it, with its version.
+        sha256: of the model file, in hexadecimal; external data is not covered.
+        inputs: what the graph takes, dynamic dimensions resolved.
+        outputs: what it gives.
+        opsets: versions of the operator sets in use, by domain.
+        metadata: what else the file says about itself.
+        constants: inputs that were given a value at import and so are no longer inputs.
+    """
+
+    format: str
+    path: str
+    name: str
+    producer: str
+    sha256: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    opsets: Mapping[str, int] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    constants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A graph and where it came from."""
+
+    graph: Graph
+    source: ModelSource
+
+
+@dataclass(frozen=True)
+class OperatorInfo:
+    """An operator that a front end can import, as printed by ``mlc ops``.
+
+    Args:
+        name: as the format calls it.
+        domain: its name space; empty for the format's own.
+        since: first version that is understood.
+        limits: what is not covered, in words.
+        via: ``converter``, or ``function`` when it is expanded from its own definition in other operators.
+    """
+
+    name: str
+    domain: str = ""
+    since: int = 1
+    limits: str = ""
+    via: str = "converter"
+
+
+class Frontend(Protocol):
+    """A format of model files.
+
+    Attributes:
+        name: what users type.
+        suffixes: usual file endings, with the dot.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+
+    def matches(self, head: bytes, path: Path) -> bool:
+        """Whether a file with these first bytes is of this format; the content counts, not the suffix."""
+        ...
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        dims: Mapping[str, int] | None = None,
+        constants: Mapping[str, np.ndarray] | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> ImportedModel:
+        """Import a file; see the front end's own ``load`` for the errors."""
+        ...
+
+    def supported_operators(self) -> list[OperatorInfo]:
+        """Every operator that can be imported, by name."""
+        ...
+
+
+def _found() -> dict[str, str]:
+    """Name -> ``module:class`` of every front end.
+
+    Raises:
+        UsageError: two packages claim one name.
+    """
+    table = dict(BUILT_IN)
+    for point in metadata.entry_points(group=GROUP):
+        if table.setdefault(point.name, point.value) != point.value:
+            raise UsageError(f"front end {point.name!r} is registered twice: {table[point.name]} and {point.value}")
+    return table
+
+
+def frontend_names() -> list[str]:
+    """Names of all front ends."""
+    return sorted(_found())
+
+
+def get_frontend(name: str) -> Frontend:
+    """The front end called ``name``.
+
+    Raises:
+        UsageError: there is none; names the known ones.
+    """
+    table = _found()
+    if name not in table:
+        near = get_close_matches(name, table, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(table))}"
+        raise UsageError(f"no front end {name!r}", hint=hint)
+    module, _, attribute = table[name].partition(":")
+    frontend: Frontend = getattr(import_module(module), attribute)()
+    return frontend
+
+
+def guess_frontend(path: str | os.PathLike[str]) -> Frontend:
+    """The front end for a file, by its content.
+
+    Raises:
+        ImportModelError: the file cannot be read, or no front end knows its format.
+    """
+    file = Path(path)
+    head = read_head(file)
+    for name in frontend_names():
+        frontend = get_frontend(name)
+        if frontend.matches(head, file):
+            return frontend
+    looks = describe(head)
+    known = ", ".join(frontend_names())
+    raise ImportModelError(
+        f"{os.fspath(path)}: not a model file" + (f": looks like {looks}" if looks else ""),
+        hint=f"known formats: {known}",
+    )

@@ -1,0 +1,112 @@
+"""``AttributeProto`` to Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx
+from onnx import AttributeProto
+
+from mlc.errors import ImportModelError
+from mlc.frontend.limits import Limits
+from mlc.frontend.onnx.external import ExternalData
+from mlc.frontend.onnx.tensors import decode_sparse, decode_tensor
+
+# type -> field; the old models that leave the type out have exactly one of these filled
+_FIELDS: dict[int, str] = {
+    AttributeProto.FLOAT: "f",
+    AttributeProto.INT: "i",
+    AttributeProto.STRING: "s",
+    AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g",
+    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+    AttributeProto.TYPE_PROTO: "tp",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.INTS: "ints",
+    AttributeProto.STRINGS: "strings",
+    AttributeProto.TENSORS: "tensors",
+    AttributeProto.GRAPHS: "graphs",
+    AttributeProto.SPARSE_TENSORS: "sparse_tensors",
+    AttributeProto.TYPE_PROTOS: "type_protos",
+}
+_REPEATED = {"floats", "ints", "strings", "tensors", "graphs", "sparse_tensors", "type_protos"}
+
+
+def attribute_type(attr: AttributeProto) -> int:
+    """The type of an attribute, also where the model leaves it out; ``UNDEFINED`` when it cannot be told."""
+    if attr.type != AttributeProto.UNDEFINED or attr.ref_attr_name:
+        return attr.type
+    filled = [t for t, f in _FIELDS.items() if (len(getattr(attr, f)) if f in _REPEATED else attr.HasField(f))]
+    return filled[0] if len(filled) == 1 else AttributeProto.UNDEFINED
+
+
+def resolve_references(
+    node: onnx.NodeProto, given: Mapping[str, AttributeProto] | None, where: str
+) -> onnx.NodeProto:
+    """The node with references to a function's attributes replaced by what the call gave.
+
+    Args:
+        node: from the model, or from a function's body; itself when it refers to nothing.
+        given: attributes of the call, ``None`` outside a function.
+        where: the node, for messages.
+    Raises:
+        ImportModelError: a reference outside a function.
+    """
+    if not any(attr.ref_attr_name for attr in node.attribute):
+        return node
+    if given is None:
+        raise ImportModelError(f"{where}: an attribute refers to a function's, but the node is in no function")
+    resolved = onnx.NodeProto()
+    resolved.CopyFrom(node)
+    del resolved.attribute[:]
+    for attr in node.attribute:
+        # a reference to an optional attribute that the call left out leaves this one out as well
+        value = given.get(attr.ref_attr_name) if attr.ref_attr_name else attr
+        if value is not None:
+            resolved.attribute.add().CopyFrom(value)
+            resolved.attribute[-1].name = attr.name
+    return resolved
+
+
+class AttributeReader:
+    """Decodes attributes.
+
+    Args:
+        external: reader of data beside the model.
+        limits: budgets.
+    """
+
+    def __init__(self, external: ExternalData, limits: Limits) -> None:
+        self.external = external
+        self.limits = limits
+
+    def read(self, node: onnx.NodeProto, where: str) -> dict[str, Any]:
+        """The attributes of a node, references resolved before (:func:`resolve_references`).
+
+        Raises:
+            ImportModelError: an attribute is malformed.
+            UnsupportedError: a tensor of an element type that ``mlc`` does not compute with.
+        """
+        return {attr.name: self.value(attr, f"{where}: attribute {attr.name!r}") for attr in node.attribute}
+
+    def value(self, attr: AttributeProto, where: str) -> Any:
+        """The value of one attribute; repeated ones are tuples, tensors are arrays (sparse ones made dense)."""
+        kind = attribute_type(attr)
+        field = _FIELDS.get(kind)
+        if field is None:
+            raise ImportModelError(f"{where}: has no type")
+        raw = getattr(attr, field)
+        if field not in _REPEATED:
+            return self._one(field, raw, where)
+        return tuple(self._one(field.removesuffix("s"), item, where) for item in raw)
+
+    def _one(self, field: str, raw: Any, where: str) -> Any:
+        match field:
+            case "s" | "string":
+                return raw.decode("utf-8", "backslashreplace")
+            case "t" | "tensor":
+                return decode_tensor(raw, where, self.external, self.limits)
+            case "sparse_tensor":
+                return decode_sparse(raw, where, self.external, self.limits)
+        return raw

@@ -1,0 +1,209 @@
+"""Structural checks of a model before anything is converted: names, scopes, versions, counts, nesting.
+
+``onnx.checker`` is no gate (it accepts operator set 9999 and subgraphs that read what nobody makes), and it is C++ over
+hostile data. These checks are linear in the size of the model and never recurse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+
+from mlc.errors import ImportModelError, UnsupportedError
+from mlc.frontend.limits import Limits
+from mlc.frontend.onnx.order import node_name, subgraphs
+from mlc.frontend.onnx.schema import NEWEST_OPSET
+
+NEWEST_IR = int(onnx.IR_VERSION)
+
+
+def text(value: Any, what: str) -> str:
+    """A string of the model; protobuf hands over bytes where it is no UTF-8.
+
+    Raises:
+        ImportModelError: it is no UTF-8.
+    """
+    if not isinstance(value, str):
+        raise ImportModelError(f"{what} {value!r} is not UTF-8 text")
+    return value
+
+
+def normal_domain(domain: str) -> str:
+    """``""`` for both spellings of the standard operators' domain."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def read_opsets(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> dict[str, int]:
+    """Versions of operator sets, by domain.
+
+    Raises:
+        ImportModelError: a domain occurs twice with different versions, or a version is below 1.
+        UnsupportedError: the standard operators in a version that is not known yet.
+    """
+    opsets: dict[str, int] = {}
+    for entry in imports:
+        domain = normal_domain(text(entry.domain, f"{where}: operator set"))
+        version = int(entry.version)
+        if version < 1:
+            raise ImportModelError(f"{where}: operator set {domain or 'ai.onnx'!r} has version {version}")
+        if opsets.setdefault(domain, version) != version:
+            raise ImportModelError(f"{where}: operator set {domain or 'ai.onnx'!r} is imported in two versions")
+    if opsets.get("", 1) > NEWEST_OPSET:
+        raise UnsupportedError(
+            f"{where}: uses operator set {opsets['']}, the newest known is {NEWEST_OPSET}",
+            hint=f"export the model for operator set {NEWEST_OPSET} or older, or install a newer onnx package",
+        )
+    return opsets
+
+
+def check_model(model: onnx.ModelProto, limits: Limits) -> dict[str, int]:
+    """Check a model's structure.
+
+    Returns:
+        the versions of its operator sets by domain.
+    Raises:
+        ImportModelError: the first fault, with the node or tensor.
+        UnsupportedError: a version of the format or of the operators that is too new.
+    """
+    if model.ir_version < 1:
+        raise ImportModelError("the model has no format version (ir_version)")
+    if model.ir_version > NEWEST_IR:
+        raise UnsupportedError(
+            f"the model's format version (ir_version) is {model.ir_version}, the newest known is {NEWEST_IR}",
+            hint="export the model for an older version, or install a newer onnx package",
+        )
+    opsets = read_opsets(model.opset_import, "the model")
+    if model.ir_version < 3 and not opsets:
+        opsets[""] = 1  # the first formats had no imports
+    for what, value in (("producer", model.producer_name), ("version of the producer", model.producer_version)):
+        text(value, what)
+    for entry in model.metadata_props:
+        text(entry.key, "metadata key")
+        text(entry.value, f"metadata {entry.key!r}")
+    count = _check_graph(model.graph, limits)
+    for function in model.functions:
+        count += _check_function(function, limits)
+    limits.check("nodes", count, "nodes in the model")
+    return opsets
+
+
+@dataclass(frozen=True)
+class _Body:
+    """A list of nodes and the names that it knows; ``outer`` is the body around it, for subgraphs."""
+
+    nodes: Iterable[onnx.NodeProto]
+    outputs: tuple[str, ...]
+    outer: _Body | None
+    depth: int
+    where: str
+    known: set[str] = field(default_factory=set)
+
+
+def _check_graph(graph: onnx.GraphProto, limits: Limits) -> int:
+    return _check_bodies(_graph_body(graph, None, "the graph"), limits)
+
+
+def _check_function(function: onnx.FunctionProto, limits: Limits) -> int:
+    name = text(function.name, "function")
+    where = f"function {name!r}"
+    read_opsets(function.opset_import, where)
+    given = [text(n, f"{where}: input") for n in function.input]
+    outputs = tuple(text(n, f"{where}: output") for n in function.output)
+    if len(set(given)) < len(given):
+        raise ImportModelError(f"{where}: two inputs have one name")
+    return _check_bodies(_Body(function.node, outputs, None, 0, where, set(given)), limits)
+
+
+def _graph_body(graph: onnx.GraphProto, outer: _Body | None, where: str) -> _Body:
+    text(graph.name, f"{where}: name")
+    inputs = [text(v.name, f"{where}: input") for v in graph.input]
+    stored = [text(t.name, f"{where}: initializer") for t in graph.initializer]
+    stored += [text(t.values.name, f"{where}: sparse initializer") for t in graph.sparse_initializer]
+    for what, names in (("inputs", inputs), ("initializers", stored)):
+        twice = _first_duplicate(names)
+        if twice is not None:
+            raise ImportModelError(f"{where}: two {what} are called {twice!r}")
+    if "" in inputs or "" in stored:
+        raise ImportModelError(f"{where}: an input or initializer has no name")
+    outputs = tuple(text(v.name, f"{where}: output") for v in graph.output)
+    for v in (*graph.input, *graph.output):
+        for d in v.type.tensor_type.shape.dim:
+            text(d.dim_param, f"{where}: tensor {v.name!r}: dimension")
+    known = {*inputs, *stored}
+    depth = 0 if outer is None else outer.depth + 1
+    return _Body(graph.node, outputs, outer, depth, where, known)
+
+
+def _check_bodies(first: _Body, limits: Limits) -> int:
+    """Check a body and all that it contains; gives the number of nodes."""
+    count = 0
+    stack = [first]
+    while stack:
+        body = stack.pop()
+        limits.check("depth", body.depth, f"{body.where}: nesting of subgraphs")
+        nodes = list(body.nodes)
+        count += len(nodes)
+        for k, node in enumerate(nodes):
+            _check_node(node, node_name(node, k), body)
+        for k, node in enumerate(nodes):
+            where = f"node {node_name(node, k)!r}"
+            for name in node.input:
+                if not _visible(name, body):
+                    raise ImportModelError(f"{where} ({node.op_type}): reads {name!r}, which nothing makes")
+            stack += [_graph_body(g, body, f"{where}: subgraph") for g in subgraphs(node)]
+        for name in body.outputs:
+            if not _visible(name, body) or not name:
+                raise ImportModelError(f"{body.where}: output {name!r} is never made")
+    return count
+
+
+def _check_node(node: onnx.NodeProto, name: str, body: _Body) -> None:
+    where = f"node {text(name, 'node')!r}"
+    for value in (node.op_type, node.domain, node.overload, *node.input):
+        text(value, f"{where}: name")
+    if not node.op_type:
+        raise ImportModelError(f"{where}: has no operator")
+    for attr in node.attribute:
+        text(attr.name, f"{where}: attribute")
+        text(attr.ref_attr_name, f"{where}: attribute {attr.name!r}")
+    twice = _first_duplicate([a.name for a in node.attribute])
+    if twice is not None:
+        raise ImportModelError(f"{where} ({node.op_type}): attribute {twice!r} occurs twice")
+    for output in node.output:
+        if text(output, f"{where}: output") in body.known and output:
+            raise ImportModelError(f"{where} ({node.op_type}): makes {output!r}, which exists already")
+        body.known.add(output)
+
+
+def _visible(name: str, body: _Body | None) -> bool:
+    if not name:
+        return True
+    while body is not None:
+        if name in body.known:
+            return True
+        body = body.outer
+    return False
+
+
+def _first_duplicate(names: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+def opset_of(domain: str, opsets: Mapping[str, int], where: str) -> int:
+    """The version in which a node's domain is imported.
+
+    Raises:
+        ImportModelError: it is not imported.
+    """
+    version = opsets.get(normal_domain(domain))
+    if version is None:
+        raise ImportModelError(f"{where}: the model imports no operator set {domain or 'ai.onnx'!r}")
+    return version
