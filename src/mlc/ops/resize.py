@@ -41,7 +41,7 @@ def _resize_nearest(inputs: Sequence[te.Tensor], attrs: Attrs) -> Sequence[te.Te
     shape = tuple(attrs["shape"])
 
     def element(*i: Linear) -> Expr:
-        return x[tuple(k * n // m if m != n else k for k, n, m in zip(i, x.shape, shape, strict=True))]
+        return x[tuple(k * n // m if m not in (0, n) else k for k, n, m in zip(i, x.shape, shape, strict=True))]
 
     return [te.compute(shape, element, "resize_nearest", tag="resize_nearest")]
 
