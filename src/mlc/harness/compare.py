@@ -1,0 +1,135 @@
+"""Is this output the same as that one? Element by element, with a tolerance that follows the element type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlc.runtime.dtypes import describe
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far an output may be from the reference: ``absolute + relative * (largest magnitude of the reference)``."""
+
+    absolute: float
+    relative: float
+
+    def limit(self, scale: float) -> float:
+        return self.absolute + self.relative * scale
+
+
+# By numpy name. Relative to the largest magnitude of the whole output, not to each element: an element that is small
+# only because large terms cancelled carries the rounding of those terms. The absolute parts let outputs of zeros pass.
+TOLERANCES: Mapping[str, Tolerance] = {
+    "float64": Tolerance(1e-12, 1e-9),
+    "float32": Tolerance(1e-7, 1e-4),
+    "float16": Tolerance(1e-5, 1e-2),
+    "bfloat16": Tolerance(1e-5, 4e-2),
+}
+EXACT = Tolerance(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How one output compares.
+
+    Args:
+        name: of the output.
+        type: element type and shape, e.g. ``f32[1,1000]``.
+        max_error: largest absolute difference over the elements where both are finite.
+        relative_error: ``max_error`` over ``scale``; 0 where both are 0.
+        scale: largest finite magnitude of the reference.
+        limit: what ``max_error`` may be.
+        worst: index of the largest difference; ``None`` without elements.
+        reason: why it failed; empty when it passed.
+    """
+
+    name: str
+    type: str
+    max_error: float
+    relative_error: float
+    scale: float
+    limit: float
+    worst: tuple[int, ...] | None
+    reason: str
+
+    @property
+    def ok(self) -> bool:
+        return not self.reason
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "type": self.type,
+            "ok": self.ok,
+            "max_error": self.max_error,
+            "relative_error": self.relative_error,
+            "scale": self.scale,
+            "limit": self.limit,
+            "worst": None if self.worst is None else list(self.worst),
+            "reason": self.reason,
+        }
+
+
+def tolerance_for(dtype: np.dtype, absolute: float | None = None, relative: float | None = None) -> Tolerance:
+    """The tolerance for an element type, with what the user said in place of the defaults.
+
+    Integers and booleans must be exact unless the user gives a tolerance.
+    """
+    default = TOLERANCES.get(dtype.name, EXACT)
+    return Tolerance(
+        default.absolute if absolute is None else absolute, default.relative if relative is None else relative
+    )
+
+
+def compare(name: str, got: np.ndarray, expected: np.ndarray, tolerance: Tolerance) -> Comparison:
+    """Compares an output with its reference.
+
+    Shape and element type must agree, NaNs must stand in the same places, infinities too and with the same sign; the
+    rest must be within the tolerance.
+    """
+    kind = describe(got.dtype, got.shape)
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        reason = f"the reference is {describe(expected.dtype, expected.shape)}"
+        return Comparison(name, kind, 0.0, 0.0, 0.0, 0.0, None, reason)
+    # Wide enough to hold every difference: float64 for floats, and for integers of up to 32 bits; 64-bit integers
+    # are compared as they are first, so rounding here can only blur the size of a difference, never hide one.
+    a, b = got.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(a) & np.isfinite(b)
+    with np.errstate(invalid="ignore"):
+        difference = np.where(finite, np.abs(a - b), 0.0)
+    if got.dtype.kind in "iu":
+        difference = np.where(got != expected, np.maximum(difference, 1.0), difference)
+    worst = np.unravel_index(int(difference.argmax()), difference.shape) if difference.size else None
+    max_error = float(difference.max(initial=0.0))
+    scale = float(np.abs(b, where=np.isfinite(b), out=np.zeros_like(b)).max(initial=0.0))
+    limit = tolerance.limit(scale)
+    return Comparison(
+        name,
+        kind,
+        max_error,
+        max_error / scale if scale else (0.0 if not max_error else float("inf")),
+        scale,
+        limit,
+        None if worst is None else tuple(int(i) for i in worst),
+        _special_mismatch(a, b) or ("" if max_error <= limit else "beyond the tolerance"),
+    )
+
+
+def _special_mismatch(a: np.ndarray, b: np.ndarray) -> str:
+    """Where NaNs or infinities differ, in words; empty when they agree."""
+    for what, in_a, in_b in (
+        ("NaN", np.isnan(a), np.isnan(b)),
+        ("+inf", np.isposinf(a), np.isposinf(b)),
+        ("-inf", np.isneginf(a), np.isneginf(b)),
+    ):
+        differs = in_a != in_b
+        if differs.any():
+            at = tuple(int(i) for i in np.argwhere(differs)[0])
+            side = "the output" if in_a[at] else "the reference"
+            return f"{what} only in {side}, at {list(at)} and {int(differs.sum()) - 1} other places"
+    return ""

@@ -1,0 +1,91 @@
+"""Which step of a module is the first to differ from the original model?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlc.harness.compare import Comparison, compare, tolerance_for
+from mlc.harness.reference import OnnxReference, Tap
+from mlc.runtime.manifest import ResultSpec
+from mlc.runtime.module import Module
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One tensor of a step, compared.
+
+    Args:
+        step: position of the step in the module, from 0.
+        kernel: its kernel.
+        sources: the original model's nodes that the step computes.
+        result: the comparison.
+    """
+
+    step: int
+    kernel: str
+    sources: tuple[str, ...]
+    result: Comparison
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "step": self.step,
+            "kernel": self.kernel,
+            "sources": list(self.sources),
+            **self.result.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """All comparisons in the model's order, and how many results have no counterpart in the original model."""
+
+    layers: tuple[Layer, ...]
+    skipped: int
+
+    @property
+    def first_wrong(self) -> Layer | None:
+        return next((layer for layer in self.layers if not layer.result.ok), None)
+
+
+def compare_layers(
+    module: Module,
+    reference: OnnxReference,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    absolute: float | None = None,
+    relative: float | None = None,
+) -> LayerReport:
+    """Compares what every step leaves behind with the tensor of the same name in the original model.
+
+    Steps are traced and compared in batches, so that no more than about ``reference.BATCH_BYTES`` of them are held.
+
+    Args:
+        module: the compiled model.
+        reference: the original.
+        inputs: for both.
+        absolute, relative: tolerances in place of those of the element types.
+    """
+    there = reference.tensor_names()
+    steps = module.manifest.steps
+    wanted: dict[str, tuple[int, ResultSpec]] = {}
+    for i, step in enumerate(steps):
+        for result in step.results:
+            if result.name in there:
+                wanted.setdefault(result.name, (i, result))
+    skipped = sum(len(step.results) for step in steps) - len(wanted)
+    supply = reference.intermediates(inputs, [Tap(name, result.nbytes) for name, (_, result) in wanted.items()])
+    expected: dict[str, np.ndarray] = {}
+    layers: list[Layer] = []
+    for i, (step, results) in enumerate(module.trace(inputs)):
+        for name, got in results.items():
+            if wanted.get(name, (None,))[0] != i:
+                continue
+            if name not in expected:
+                # Taps come in the order of the trace: all of the batch before have been used.
+                expected = next(supply)
+            tolerance = tolerance_for(got.dtype, absolute, relative)
+            layers.append(Layer(i, step.kernel, step.sources, compare(name, got, expected[name], tolerance)))
+    return LayerReport(tuple(layers), skipped)

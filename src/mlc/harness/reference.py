@@ -1,0 +1,168 @@
+"""onnxruntime as the reference: the original model, run on the same inputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mlc.errors import ImportModelError, MissingDependencyError, UnsupportedError, UsageError
+
+# Tensors of a batch of intermediate results, together, in bytes; one of them may be larger by itself.
+BATCH_BYTES = 256 << 20
+
+_EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(frozen=True)
+class Tap:
+    """An intermediate tensor to look at: its name in the model, and its size in bytes."""
+
+    name: str
+    nbytes: int
+
+
+class OnnxReference:
+    """An ``.onnx`` file run by onnxruntime on the CPU.
+
+    Args:
+        path: the file; data beside it is found.
+        constants: values for inputs that were made constants when the model was compiled.
+        threads: as many as there are cores unless given.
+    Raises:
+        MissingDependencyError: onnxruntime is not installed.
+        UnsupportedError: onnxruntime cannot run the model.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        constants: Mapping[str, np.ndarray] | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self._ort = _onnxruntime()
+        self._constants = dict(constants or {})
+        self._threads = threads
+        self._session = self._open(os.fspath(path))
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs by name.
+
+        Raises:
+            UsageError: the model has an input for which there is no value.
+            UnsupportedError: onnxruntime fails.
+        """
+        return self._run(self._session, self._feeds(inputs), [output.name for output in self._session.get_outputs()])
+
+    def intermediates(self, inputs: Mapping[str, np.ndarray], taps: Sequence[Tap]) -> Iterator[dict[str, np.ndarray]]:
+        """Intermediate tensors, in batches that stay below ``BATCH_BYTES``.
+
+        The graph is run as it stands, without onnxruntime's own optimisations, once for each batch.
+
+        Args:
+            inputs: as for ``run``.
+            taps: tensors of the model, see ``tensor_names``.
+        Returns:
+            an iterator of batches, in the order of ``taps``.
+        """
+        import onnx
+
+        feeds = self._feeds(inputs)
+        model = self._parse()
+        own = [output.name for output in model.graph.output]
+        for batch in batches(taps):
+            del model.graph.output[len(own) :]
+            model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in batch if name not in own)
+            session = self._open(model.SerializeToString(), optimise=False)
+            yield self._run(session, feeds, batch)
+
+    def tensor_names(self) -> set[str]:
+        """The tensors that nodes of the model's graph compute."""
+        return {name for node in self._parse().graph.node for name in node.output if name}
+
+    def _parse(self) -> Any:
+        import onnx
+        from google.protobuf.message import DecodeError
+
+        try:
+            return onnx.load(os.fspath(self.path), load_external_data=False)
+        except (OSError, DecodeError) as error:
+            raise ImportModelError(f"{self.path}: cannot be read as ONNX: {error}") from error
+
+    def _feeds(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        feeds = {}
+        known = {**self._constants, **inputs}
+        for wanted in self._session.get_inputs():
+            if wanted.name not in known:
+                raise UsageError(
+                    f"{self.path}: onnxruntime needs input {wanted.name!r}, which the module does not have",
+                    hint=f"if it was fixed when the model was compiled, give it again: --const {wanted.name}=VALUE",
+                )
+            feeds[wanted.name] = known[wanted.name]
+        return feeds
+
+    def _open(self, model: str | bytes, *, optimise: bool = True) -> Any:
+        ort = self._ort
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = self._threads or 0
+        options.add_session_config_entry(_EXTERNAL_FOLDER, os.fspath(self.path.resolve().parent))
+        if not optimise:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        with _failing_as_unsupported(self.path):
+            return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    def _run(self, session: Any, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+        with _failing_as_unsupported(self.path):
+            return dict(zip(names, session.run(list(names), dict(feeds)), strict=True))
+
+
+def batches(taps: Iterable[Tap]) -> Iterator[list[str]]:
+    """Names in the order given, cut where a batch would exceed ``BATCH_BYTES``."""
+    batch: list[str] = []
+    size = 0
+    for tap in taps:
+        if batch and size + tap.nbytes > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(tap.name)
+        size += tap.nbytes
+    if batch:
+        yield batch
+
+
+class _failing_as_unsupported:
+    """Turns what onnxruntime raises, which has no base class of its own, into one error of ours."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        # Only what comes from onnxruntime itself, and the mistyped feeds that it reports as RuntimeError or ValueError.
+        if error is None or not (
+            type(error).__module__.startswith("onnxruntime") or isinstance(error, (RuntimeError, ValueError, TypeError))
+        ):
+            return
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UnsupportedError(f"{self._path}: onnxruntime cannot run it: {reason}") from error
+
+
+def _onnxruntime() -> ModuleType:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingDependencyError(
+            "onnxruntime, the reference to compare with, is not installed",
+            hint="pip install 'mlc[verify]', or compare with your own results: --verify reference.npz",
+        ) from error
+    return onnxruntime

@@ -1,0 +1,73 @@
+"""What the environment may say, read once and passed on as a frozen record.
+
+=============  =========================================  ======================================
+variable       meaning                                    same as
+=============  =========================================  ======================================
+``MLC_DUMP``   folder for the IR after every pass         ``mlc compile --dump-ir DIR``
+``MLC_DEBUG``  1: stages and tracebacks; 2: details too   ``mlc -v --debug``; ``mlc -vv --debug``
+``MLC_VERIFY`` 1: check the program after every pass      ``mlc compile --verify-passes``
+``MLC_SEED``   seed of random inputs                      ``mlc run --seed N``
+=============  =========================================  ======================================
+
+An option on the command line wins over its variable. An empty variable counts as absent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlc.errors import UsageError
+
+MAX_DEBUG = 2
+MAX_SEED = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The defaults that a user may set for all commands.
+
+    Args:
+        dump: where to write the IR after every pass; ``None`` writes nothing.
+        debug: 0 (off) to 2.
+        verify: check the program after every pass.
+        seed: of random inputs.
+    """
+
+    dump: Path | None = None
+    debug: int = 0
+    verify: bool = False
+    seed: int = 0
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Reads the ``MLC_`` variables of the table above.
+
+        Args:
+            environment: that of the process unless given.
+        Raises:
+            UsageError: a value cannot be understood; names the variable and what it may be.
+        """
+        environment = os.environ if environment is None else environment
+        dump = environment.get("MLC_DUMP", "")
+        return cls(
+            dump=Path(dump) if dump else None,
+            debug=_integer(environment, "MLC_DEBUG", MAX_DEBUG),
+            verify=bool(_integer(environment, "MLC_VERIFY", 1)),
+            seed=_integer(environment, "MLC_SEED", MAX_SEED),
+        )
+
+
+def _integer(environment: Mapping[str, str], name: str, most: int) -> int:
+    """A variable from 0 to ``most``; 0 when it is not set."""
+    text = environment.get(name, "").strip()
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > most:
+        raise UsageError(
+            f"the environment variable {name} must be an integer from 0 to {most}, not {text!r}",
+            hint=f"unset {name}, or set it to a number",
+        )
+    return int(text)
