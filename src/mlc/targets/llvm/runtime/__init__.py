@@ -6,8 +6,8 @@ from importlib.resources import files
 
 from mlc.errors import UnsupportedError
 
-# What differs between CPUs: the number of the futex system call (Linux, asm/unistd.h), and the instruction that tells the
-# core that it is in a spinning loop.
+# What differs between CPUs: the number of the futex system call (Linux, asm/unistd.h), and the instruction that tells
+# the core that it is in a spinning loop.
 _CPUS = {
     "x86_64": (202, "declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
     # HINT #1 is YIELD
@@ -31,9 +31,9 @@ define internal void @mlc.pool.relax() alwaysinline nounwind {{
 def pool_ir(triple: str) -> str:
     """The thread pool as LLVM IR text, to be pasted into (or linked with) a model's module.
 
-    It defines ``mlc_pool_create``, ``mlc_pool_destroy`` and ``mlc_parallel``; everything else it defines is internal and
-    starts with ``mlc.pool``. It declares ``calloc``, ``free``, ``pthread_create``, ``pthread_join``, ``syscall`` and one
-    intrinsic, which the text it is pasted into must not declare again. ``pool.ll`` documents the calls.
+    It defines ``mlc_pool_create``, ``mlc_pool_destroy`` and ``mlc_parallel``; everything else it defines is internal
+    and starts with ``mlc.pool``. It declares ``calloc``, ``free``, ``pthread_create``, ``pthread_join``, ``syscall``
+    and one intrinsic, which the text it is pasted into must not declare again. ``pool.ll`` documents the calls.
 
     Args:
         triple: LLVM target triple; a 64-bit Linux on x86-64 or AArch64.

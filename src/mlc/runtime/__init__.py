@@ -1,0 +1,49 @@
+"""Running compiled models: the package format, the executor, and the C header. Knows nothing of the compiler."""
+
+from __future__ import annotations
+
+from mlc.runtime.atomic import atomic_write
+from mlc.runtime.cheader import c_example, c_header
+from mlc.runtime.layout import Physical
+from mlc.runtime.manifest import (
+    ALIGNMENT,
+    FORMAT_VERSION,
+    Manifest,
+    MemberSpec,
+    MemorySpec,
+    ModelSpec,
+    ParamSpec,
+    ResultSpec,
+    StepSpec,
+    TargetSpec,
+    TensorSpec,
+)
+from mlc.runtime.module import Module, StepTime, load_module
+from mlc.runtime.package import Package, open_package, write_package
+from mlc.runtime.params import ParamPlan, plan_params
+
+__all__ = [
+    "ALIGNMENT",
+    "FORMAT_VERSION",
+    "Manifest",
+    "MemberSpec",
+    "MemorySpec",
+    "ModelSpec",
+    "Module",
+    "Package",
+    "ParamPlan",
+    "ParamSpec",
+    "Physical",
+    "ResultSpec",
+    "StepSpec",
+    "StepTime",
+    "TargetSpec",
+    "TensorSpec",
+    "atomic_write",
+    "c_example",
+    "c_header",
+    "load_module",
+    "open_package",
+    "plan_params",
+    "write_package",
+]

@@ -1,0 +1,132 @@
+"""Memory for native code: aligned arrays, their addresses, and the checks that stand before a raw pointer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from ctypes import addressof, c_char
+from math import prod
+
+import numpy as np
+
+from mlc.errors import UsageError
+from mlc.runtime.dtypes import describe, numpy_dtype
+from mlc.runtime.manifest import ALIGNMENT, TensorSpec
+
+
+def address(array: np.ndarray) -> int:
+    """The address of an array's first element.
+
+    ``array.ctypes.data`` says the same, but takes longer than all else in the run of a small model.
+    """
+    if array.flags.writeable:
+        try:
+            return addressof(c_char.from_buffer(array.data))
+        except (TypeError, ValueError, BufferError):
+            pass  # empty, strided, or of a type that the buffer protocol lacks (bfloat16)
+    return array.__array_interface__["data"][0]
+
+
+def aligned_empty(shape: Sequence[int], dtype: np.dtype | type) -> np.ndarray:
+    """An uninitialised row-major array that starts at a multiple of ``ALIGNMENT`` bytes (numpy promises 16 only)."""
+    dtype = np.dtype(dtype)
+    raw = np.empty(prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+    return np.ndarray(shape, dtype, raw, -address(raw) % ALIGNMENT)
+
+
+class Ports:
+    """The inputs, or the outputs, of a model: what stands between a user's arrays and the native calls.
+
+    Args:
+        kind: ``input`` or ``output``, for messages.
+        specs: their types, in the model's order.
+    """
+
+    def __init__(self, kind: str, specs: Sequence[TensorSpec]) -> None:
+        self._kind = kind
+        self._specs = tuple((spec, spec.name, numpy_dtype(spec.dtype), spec.shape) for spec in specs)
+        self._names = frozenset(spec.name for spec in specs)
+
+    def empty(self) -> list[np.ndarray]:
+        """A fresh aligned array for each."""
+        return [aligned_empty(shape, dtype) for _, _, dtype, shape in self._specs]
+
+    def to_read(self, values: Mapping[str, object]) -> list[np.ndarray]:
+        """The arrays to read from, in the model's order; strided ones are copied.
+
+        Nothing is cast: a float64 array for a float32 input is more often a mistake than a wish.
+
+        Raises:
+            UsageError: one is missing, unknown, or of another element type or shape.
+        """
+        if not isinstance(values, Mapping):
+            raise UsageError(
+                f"expected a mapping from {self._kind} names to arrays, got {type(values).__name__}", hint=self._hint()
+            )
+        if values.keys() != self._names:
+            self._refuse_unknown(values)
+            missing = next(name for _, name, _, _ in self._specs if name not in values)
+            raise UsageError(f"{self._kind} {missing!r} is missing", hint=self._hint())
+        arrays = []
+        for spec, name, dtype, shape in self._specs:
+            array = np.asarray(values[name])
+            if array.dtype != dtype or array.shape != shape:
+                self._refuse_type(spec, array)
+            flags = array.flags
+            if not (flags.c_contiguous and flags.aligned):
+                array = np.require(array, requirements=("C", "A"))
+            arrays.append(array)
+        return arrays
+
+    def to_write(self, values: Mapping[str, np.ndarray], apart: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The arrays to write to, in the model's order: those given, and fresh ones for the rest.
+
+        Args:
+            values: arrays by name.
+            apart: arrays that must not be written to.
+        Raises:
+            UsageError: a name is unknown, or an array is of another type, not contiguous, read-only, or overlaps.
+        """
+        self._refuse_unknown(values)
+        arrays: list[np.ndarray] = []
+        for spec, name, dtype, shape in self._specs:
+            array = values.get(name)
+            if array is None:
+                array = aligned_empty(shape, dtype)
+            else:
+                self._check_target(spec, array, dtype, (*apart, *arrays))
+            arrays.append(array)
+        return arrays
+
+    def _check_target(self, spec: TensorSpec, array: np.ndarray, dtype: np.dtype, apart: Sequence[np.ndarray]) -> None:
+        where = f"{self._kind} {spec.name!r}"
+        if not isinstance(array, np.ndarray):
+            raise UsageError(f"{where}: expected a numpy array, got {type(array).__name__}")
+        if array.dtype != dtype or array.shape != spec.shape:
+            self._refuse_type(spec, array)
+        if not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):
+            raise UsageError(f"{where}: the array must be contiguous, aligned and writeable")
+        # Compares address ranges only; that is exact for contiguous arrays.
+        if any(np.may_share_memory(array, other) for other in apart):
+            raise UsageError(f"{where}: the array shares memory with an input or another output")
+
+    def _refuse_unknown(self, values: Mapping[str, object]) -> None:
+        for name in values:
+            if name not in self._names:
+                raise UsageError(f"unknown {self._kind} {name!r}", hint=self._hint())
+
+    def _refuse_type(self, spec: TensorSpec, array: np.ndarray) -> None:
+        dtype = numpy_dtype(spec.dtype)
+        if array.dtype == dtype:
+            hint = "the model was compiled for this shape; compile it for the other one with --shape"
+        elif spec.dtype == "bf16":
+            hint = "convert the array with .astype(ml_dtypes.bfloat16)"
+        else:
+            hint = f"convert the array with .astype({dtype.name!r})"
+        got = describe(array.dtype, array.shape)
+        raise UsageError(f"{self._kind} {spec.name!r}: expected {spec}, got {got}", hint=hint)
+
+    def _hint(self) -> str:
+        return f"the model's {self._kind}s: {', '.join(self._each()) or 'none'}"
+
+    def _each(self) -> Iterator[str]:
+        return (f"{spec.name!r} {spec}" for spec, _, _, _ in self._specs)

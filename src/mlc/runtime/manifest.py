@@ -1,0 +1,477 @@
+"""``module.json``: what a package says about itself, as frozen records that read and write JSON strictly.
+
+Every record has ``to_json`` and ``from_json(value, where)``; ``where`` is the path that leads to the value, and comes
+back in the message of a ``PackageError``. ``Manifest.check`` holds what no single field can: sizes and places agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any, ClassVar
+
+from mlc.errors import PackageError
+from mlc.runtime.dtypes import ELEMENTS
+from mlc.runtime.fields import Fields, as_integer, as_integers, as_list, as_object, as_text, wrong
+from mlc.runtime.layout import Physical
+
+FORMAT_VERSION = 1
+
+ALIGNMENT = 64
+"""Bytes to which the arena, the parameters and each tensor in them are aligned: a cache line, an AVX-512 register."""
+
+SPACES = ("workspace", "output", "input", "params")
+"""Where a result may lie; ``output`` and ``input`` are numbered by ``ResultSpec.index``."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def _dtype(value: object, where: str) -> str:
+    if not isinstance(value, str) or value not in ELEMENTS:
+        raise wrong(where, "one of " + " ".join(ELEMENTS), value)
+    return value
+
+
+def _sum(value: object, where: str) -> str:
+    if not isinstance(value, str) or not _SHA256.fullmatch(value):
+        raise wrong(where, "a SHA-256 of 64 hexadecimal digits", value)
+    return value
+
+
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    return as_list(value, where, as_text)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A named tensor: an input or output of the model, or a parameter before it has a place.
+
+    Args:
+        name: as in the original model.
+        dtype: short element type, a key of ``dtypes.ELEMENTS``.
+        shape: extents, each >= 0, row-major.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return prod(self.shape) * ELEMENTS[self.dtype].itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> TensorSpec:
+        fields = Fields(value, where)
+        spec = cls(fields.take("name", as_text), fields.take("dtype", _dtype), fields.take("shape", as_integers))
+        fields.end()
+        return spec
+
+
+@dataclass(frozen=True)
+class ParamSpec(TensorSpec):
+    """A parameter in its place.
+
+    Args:
+        offset: bytes from the start of the data section of ``params.safetensors``, a multiple of ``ALIGNMENT``.
+    """
+
+    offset: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {**TensorSpec.to_json(self), "offset": self.offset}
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> ParamSpec:
+        fields = Fields(value, where)
+        spec = cls(
+            fields.take("name", as_text),
+            fields.take("dtype", _dtype),
+            fields.take("shape", as_integers),
+            fields.take("offset", as_integer),
+        )
+        fields.end()
+        return spec
+
+
+@dataclass(frozen=True)
+class ResultSpec(TensorSpec):
+    """A tensor that a step leaves behind, and where to read it right after that step.
+
+    Args:
+        shape: logical extents.
+        space: one of ``SPACES``.
+        offset: bytes from the start of the space.
+        index: which input or output; 0 in the other spaces.
+        physical: how it lies in memory; ``None`` is row-major.
+    """
+
+    space: str
+    offset: int = 0
+    index: int = 0
+    physical: Physical | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory in bytes, padding of the layout included."""
+        shape = self.physical.shape if self.physical else self.shape
+        return prod(shape) * ELEMENTS[self.dtype].itemsize
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **TensorSpec.to_json(self),
+            "space": self.space,
+            "offset": self.offset,
+            "index": self.index,
+            "physical": self.physical and self.physical.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> ResultSpec:
+        fields = Fields(value, where)
+        spec = cls(
+            fields.take("name", as_text),
+            fields.take("dtype", _dtype),
+            fields.take("shape", as_integers),
+            fields.take("space", as_text),
+            fields.take("offset", as_integer),
+            fields.take("index", as_integer),
+            fields.maybe("physical", Physical.from_json),
+        )
+        fields.end()
+        return spec
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """One call of one kernel.
+
+    Args:
+        kernel: name of the kernel; several steps may share one.
+        sources: names of the original model's nodes that it computes.
+        flops: floating-point (or integer) operations.
+        bytes: bytes that must be read and written at least once.
+        results: what it leaves behind.
+    """
+
+    kernel: str
+    sources: tuple[str, ...]
+    flops: int
+    bytes: int
+    results: tuple[ResultSpec, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kernel": self.kernel,
+            "sources": list(self.sources),
+            "flops": self.flops,
+            "bytes": self.bytes,
+            "results": [result.to_json() for result in self.results],
+        }
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> StepSpec:
+        fields = Fields(value, where)
+        spec = cls(
+            fields.take("kernel", as_text),
+            fields.take("sources", _texts),
+            fields.take("flops", as_integer),
+            fields.take("bytes", as_integer),
+            fields.take("results", lambda items, place: as_list(items, place, ResultSpec.from_json)),
+        )
+        fields.end()
+        return spec
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """What the code was generated for.
+
+    Args:
+        string: the target as the user wrote it, e.g. ``x86 -mcpu=skylake-avx512``.
+        triple: LLVM triple.
+        cpu: LLVM's name of the CPU.
+        features: LLVM features the code needs, e.g. ``avx512f``; checked against the machine before running.
+        details: anything else worth knowing, by name.
+    """
+
+    string: str
+    triple: str
+    cpu: str
+    features: tuple[str, ...] = ()
+    details: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "string": self.string,
+            "triple": self.triple,
+            "cpu": self.cpu,
+            "features": list(self.features),
+            "details": dict(self.details),
+        }
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> TargetSpec:
+        fields = Fields(value, where)
+        spec = cls(
+            fields.take("string", as_text),
+            fields.take("triple", as_text),
+            fields.take("cpu", as_text),
+            fields.take("features", _texts),
+            fields.take("details", lambda items, place: as_object(items, place, as_text)),
+        )
+        fields.end()
+        return spec
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which model this is: its name, the SHA-256 of its file, and where that came from (free text)."""
+
+    name: str
+    sha256: str
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "sha256": self.sha256, "source": self.source}
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> ModelSpec:
+        fields = Fields(value, where)
+        spec = cls(fields.take("name", as_text), fields.take("sha256", _sum), fields.take("source", as_text))
+        fields.end()
+        return spec
+
+
+@dataclass(frozen=True)
+class MemorySpec:
+    """Bytes of the arena and of the parameters' data section, and the alignment of both."""
+
+    workspace_bytes: int
+    params_bytes: int
+    alignment: int = ALIGNMENT
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "workspace_bytes": self.workspace_bytes,
+            "params_bytes": self.params_bytes,
+            "alignment": self.alignment,
+        }
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> MemorySpec:
+        fields = Fields(value, where)
+        spec = cls(
+            fields.take("workspace_bytes", as_integer),
+            fields.take("params_bytes", as_integer),
+            fields.take("alignment", as_integer),
+        )
+        fields.end()
+        return spec
+
+
+@dataclass(frozen=True)
+class MemberSpec:
+    """Sum and size in bytes of one member of the tar file."""
+
+    sha256: str
+    size: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"sha256": self.sha256, "size": self.size}
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> MemberSpec:
+        fields = Fields(value, where)
+        spec = cls(fields.take("sha256", _sum), fields.take("size", as_integer))
+        fields.end()
+        return spec
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything ``module.json`` says. Inputs, outputs and steps stand in the order of the native calls.
+
+    ``members`` (every file in the package but this one) is filled in by the writer. ``module_so`` is the member that
+    holds the shared library, where one was linked.
+    """
+
+    mlc_version: str
+    target: TargetSpec
+    model: ModelSpec
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    steps: tuple[StepSpec, ...]
+    memory: MemorySpec
+    params: tuple[ParamSpec, ...] = ()
+    members: Mapping[str, MemberSpec] = field(default_factory=dict)
+    module_so: str | None = None
+
+    format_version: ClassVar[int] = FORMAT_VERSION
+
+    def with_members(self, members: Mapping[str, MemberSpec]) -> Manifest:
+        return replace(self, members=dict(members))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format_version": self.format_version,
+            "mlc_version": self.mlc_version,
+            "target": self.target.to_json(),
+            "model": self.model.to_json(),
+            "inputs": [spec.to_json() for spec in self.inputs],
+            "outputs": [spec.to_json() for spec in self.outputs],
+            "memory": self.memory.to_json(),
+            "module_so": self.module_so,
+            "members": {path: member.to_json() for path, member in self.members.items()},
+            "params": [spec.to_json() for spec in self.params],
+            "steps": [step.to_json() for step in self.steps],
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Manifest:
+        """Reads and checks the parsed JSON.
+
+        Raises:
+            PackageError: another format version, or a field that is missing, unknown, or wrong.
+        """
+        fields = Fields(value, "")
+        _require_version(fields.take("format_version", as_integer))
+        manifest = cls(
+            mlc_version=fields.take("mlc_version", as_text),
+            target=fields.take("target", TargetSpec.from_json),
+            model=fields.take("model", ModelSpec.from_json),
+            inputs=fields.take("inputs", lambda items, place: as_list(items, place, TensorSpec.from_json)),
+            outputs=fields.take("outputs", lambda items, place: as_list(items, place, TensorSpec.from_json)),
+            memory=fields.take("memory", MemorySpec.from_json),
+            module_so=fields.maybe("module_so", as_text),
+            members=fields.take("members", lambda items, place: as_object(items, place, MemberSpec.from_json)),
+            params=fields.take("params", lambda items, place: as_list(items, place, ParamSpec.from_json)),
+            steps=fields.take("steps", lambda items, place: as_list(items, place, StepSpec.from_json)),
+        )
+        fields.end()
+        manifest.check()
+        return manifest
+
+    def to_text(self) -> bytes:
+        """``module.json``: one line an item, and last a checksum over everything else."""
+        body = self.to_json()
+        return _pretty({**body, "checksum": _checksum(body)}).encode("ascii")
+
+    @classmethod
+    def from_text(cls, text: bytes) -> Manifest:
+        """Reads ``module.json``.
+
+        Raises:
+            PackageError: not JSON, altered, of a newer format, or wrong in a field.
+        """
+        try:
+            value = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise PackageError(f"is not JSON: {error}") from None
+        fields = Fields(value, "")
+        # The version comes first: a newer format may well have another checksum.
+        _require_version(fields.take("format_version", as_integer))
+        checksum = fields.take("checksum", _sum)
+        body = {key: item for key, item in value.items() if key != "checksum"}
+        if _checksum(body) != checksum:
+            raise PackageError("does not match its checksum", hint="the file was altered or damaged; compile it again")
+        return cls.from_json(body)
+
+    def check(self) -> None:
+        """Checks that names are unique and that every size and place lies within its space.
+
+        Raises:
+            PackageError: naming the field.
+        """
+        for kind, specs in (("inputs", self.inputs), ("outputs", self.outputs), ("params", self.params)):
+            _require_unique(kind, specs)
+            for i, spec in enumerate(specs):
+                as_integer(spec.nbytes, f"{kind}[{i}].shape")
+        if self.memory.alignment != ALIGNMENT:
+            raise wrong("memory.alignment", str(ALIGNMENT), self.memory.alignment)
+        if self.module_so is not None and self.module_so not in self.members:
+            raise wrong("module_so", "the name of a member", self.module_so)
+        for i, param in enumerate(self.params):
+            _require_inside(f"params[{i}]", param.offset, param.nbytes, self.memory.params_bytes)
+            if param.offset % ALIGNMENT:
+                raise wrong(f"params[{i}].offset", f"a multiple of {ALIGNMENT}", param.offset)
+        for i, step in enumerate(self.steps):
+            for j, result in enumerate(step.results):
+                self._check_result(result, f"steps[{i}].results[{j}]")
+
+    def _check_result(self, result: ResultSpec, where: str) -> None:
+        sizes = {
+            "workspace": (self.memory.workspace_bytes,),
+            "params": (self.memory.params_bytes,),
+            "output": tuple(spec.nbytes for spec in self.outputs),
+            "input": tuple(spec.nbytes for spec in self.inputs),
+        }.get(result.space)
+        if sizes is None:
+            raise wrong(f"{where}.space", "one of " + " ".join(SPACES), result.space)
+        if result.index >= len(sizes):
+            raise wrong(f"{where}.index", f"less than {len(sizes)}", result.index)
+        _require_inside(where, result.offset, result.nbytes, sizes[result.index])
+        if result.physical:
+            shape = result.physical.logical_shape(f"{where}.physical.unpack")
+            if shape != result.shape:
+                raise wrong(f"{where}.physical.unpack", f"steps that lead to shape {list(result.shape)}", list(shape))
+
+
+def _require_version(version: int) -> None:
+    if version > FORMAT_VERSION:
+        raise PackageError(
+            f"format version {version} is newer than the {FORMAT_VERSION} that this mlc reads",
+            hint="upgrade mlc, or compile the model again with this one",
+        )
+    if version < 1:
+        raise wrong("format_version", "at least 1", version)
+
+
+def _require_unique(kind: str, specs: Iterable[TensorSpec]) -> None:
+    seen: set[str] = set()
+    for i, spec in enumerate(specs):
+        if spec.name in seen:
+            raise PackageError(f"{kind}[{i}].name: {spec.name!r} occurs twice")
+        seen.add(spec.name)
+
+
+def _require_inside(where: str, offset: int, nbytes: int, size: int) -> None:
+    if offset + nbytes > size:
+        raise PackageError(f"{where}: bytes {offset} to {offset + nbytes} lie outside a space of {size} bytes")
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not allowed")
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    """SHA-256 of the values, so that a pretty-printer in between does no harm."""
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+def _pretty(body: Mapping[str, Any]) -> str:
+    """JSON with one line for each item of the top level's lists and objects: short enough to read, easy to compare."""
+    lines = []
+    for key, value in body.items():
+        if isinstance(value, list) and value:
+            inner = ",\n".join(f"    {json.dumps(item)}" for item in value)
+            text = f"[\n{inner}\n  ]"
+        elif isinstance(value, dict) and value:
+            inner = ",\n".join(f"    {json.dumps(name)}: {json.dumps(item)}" for name, item in value.items())
+            text = f"{{\n{inner}\n  }}"
+        else:
+            text = json.dumps(value)
+        lines.append(f"  {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"

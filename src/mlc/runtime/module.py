@@ -1,0 +1,252 @@
+"""The executor: a ``module.tar`` in memory, ready to run, to be timed, and to be looked into step by step."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from mlc.errors import DeviceError, PackageError, UsageError
+from mlc.runtime.buffers import Ports, address, aligned_empty
+from mlc.runtime.dtypes import numpy_dtype
+from mlc.runtime.manifest import Manifest, ResultSpec, StepSpec, TensorSpec
+from mlc.runtime.native import MAX_THREADS, NativeModel, available_cores, check_device
+from mlc.runtime.package import OBJECT, Package, open_package
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Measured times of one step, in nanoseconds, one for each repeat."""
+
+    step: StepSpec
+    ns: tuple[int, ...]
+
+    @property
+    def median_ns(self) -> float:
+        return median(self.ns)
+
+    @property
+    def min_ns(self) -> int:
+        return min(self.ns)
+
+
+class _Frame:
+    """The memory of one execution: the arrays and the pointers to them in the order of the native calls."""
+
+    def __init__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], workspace: np.ndarray) -> None:
+        self.inputs, self.outputs, self.workspace = inputs, outputs, workspace
+        self._input_slots = _slots(inputs)
+        self._output_slots = _slots(outputs)
+        self.pointers = (ctypes.addressof(self._input_slots), ctypes.addressof(self._output_slots))
+
+
+class Module:
+    """A loaded model. Made by ``load_module``; a context manager.
+
+    It may be used from several threads; since the arena is one, runs wait for each other.
+
+    Attributes:
+        manifest: all that the package says about itself.
+        inputs, outputs: types, in the model's order.
+        input_names, output_names: their names.
+        threads: threads that run a model's step, the caller's included.
+    """
+
+    def __init__(self, package: Package, native: NativeModel, threads: int) -> None:
+        manifest = package.manifest
+        self.manifest: Manifest = manifest
+        self.threads = threads
+        self.inputs: tuple[TensorSpec, ...] = manifest.inputs
+        self.outputs: tuple[TensorSpec, ...] = manifest.outputs
+        self.input_names = tuple(spec.name for spec in self.inputs)
+        self.output_names = tuple(spec.name for spec in self.outputs)
+        self._native = native
+        # Also runs when the interpreter ends: the threads must not outlive the code they run.
+        self._end = weakref.finalize(self, native.close)
+        self._input_ports = Ports("input", self.inputs)
+        self._output_ports = Ports("output", self.outputs)
+        self._params = package.params()
+        self._workspace = self._new_workspace()
+        self._memory = (address(self._params), address(self._workspace), native.pool)
+        self._input_slots = (ctypes.c_void_p * len(self.inputs))()
+        self._output_slots = (ctypes.c_void_p * len(self.outputs))()
+        self._call = (ctypes.addressof(self._input_slots), ctypes.addressof(self._output_slots), *self._memory)
+
+    def run(
+        self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Runs the model once.
+
+        Args:
+            inputs: an array for each input, of exactly its element type and shape; strided ones are copied.
+            outputs: arrays to write some or all outputs to; contiguous, and apart from the inputs and each other.
+        Returns:
+            an array for each output: the one given, or a fresh one.
+        Raises:
+            UsageError: an array is missing, unknown or unfit, or the module was closed.
+        """
+        arrays = self._input_ports.to_read(inputs)
+        results = self._output_ports.to_write(outputs, arrays) if outputs else self._output_ports.empty()
+        native = self._native
+        with native.lock:
+            native.require_open()
+            for i, array in enumerate(arrays):
+                self._input_slots[i] = address(array)
+            for i, array in enumerate(results):
+                self._output_slots[i] = address(array)
+            _require_success(native.run(*self._call))
+        return dict(zip(self.output_names, results, strict=True))
+
+    def benchmark(
+        self, inputs: Mapping[str, np.ndarray], warmup: int = 3, min_seconds: float = 3.0, max_runs: int = 100
+    ) -> list[int]:
+        """Times the native call alone, on aligned buffers bound beforehand.
+
+        Args:
+            inputs: as for ``run``.
+            warmup: runs that are not counted.
+            min_seconds: stop as soon as the counted runs took this long together,
+            max_runs: or when there were this many; at least one is made.
+        Returns:
+            nanoseconds of each run, in order.
+        """
+        frame = self._aligned_frame(inputs)
+        native, clock = self._native, time.perf_counter_ns
+        times: list[int] = []
+        call = (*frame.pointers, *self._memory)
+        with native.lock:
+            native.require_open()
+            for _ in range(warmup):
+                _require_success(native.run(*call))
+            left = min_seconds * 1e9
+            while not times or (len(times) < max_runs and left > 0):
+                start = clock()
+                native.run(*call)
+                times.append(clock() - start)
+                left -= times[-1]
+        return times
+
+    def profile(self, inputs: Mapping[str, np.ndarray], repeats: int = 10) -> list[StepTime]:
+        """Times every step of ``repeats`` runs, after one run that is not counted.
+
+        Returns:
+            one entry a step, in the model's order.
+        """
+        frame = self._aligned_frame(inputs)
+        native = self._native
+        times = np.zeros((repeats + 1, len(self.manifest.steps)), np.int64)
+        call = (*frame.pointers, *self._memory)
+        with native.lock:
+            native.require_open()
+            for row in times:
+                native.profile(*call, address(row))
+        return [
+            StepTime(step, tuple(column.tolist()))
+            for step, column in zip(self.manifest.steps, times[1:].T, strict=True)
+        ]
+
+    def trace(self, inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[StepSpec, dict[str, np.ndarray]]]:
+        """Runs the model step by step, and gives what each step left behind, in logical index space.
+
+        The arrays are copies taken right after the step, because later steps use the same memory again. The trace has
+        an arena of its own, so the module may be run in between.
+
+        Returns:
+            an iterator of each step with its results by name; a step is run when it is asked for.
+        """
+        frame = _Frame(self._input_ports.to_read(inputs), self._output_ports.empty(), self._new_workspace())
+        return self._steps(frame)
+
+    def _steps(self, frame: _Frame) -> Iterator[tuple[StepSpec, dict[str, np.ndarray]]]:
+        native = self._native
+        call = (*frame.pointers, address(self._params), address(frame.workspace))
+        for i, step in enumerate(self.manifest.steps):
+            with native.lock:
+                native.require_open()
+                native.step(*call, native.pool, i)
+            yield step, {result.name: self._read(result, frame) for result in step.results}
+
+    def close(self) -> None:
+        """Stops the threads and unloads the code. Twice is fine; any use afterwards is a ``UsageError``."""
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        model = self.manifest.model.name
+        return f"<Module {model!r} for {self.manifest.target.string!r}, {self.threads} threads>"
+
+    def _new_workspace(self) -> np.ndarray:
+        nbytes = self.manifest.memory.workspace_bytes
+        try:
+            return aligned_empty((nbytes,), np.uint8)
+        except (MemoryError, ValueError):  # ValueError: more than an address can count
+            raise DeviceError(f"the model needs {nbytes} bytes of working memory, more than there is") from None
+
+    def _aligned_frame(self, inputs: Mapping[str, np.ndarray]) -> _Frame:
+        """Aligned copies of the inputs, and fresh outputs, so that times do not depend on where the caller's lie."""
+        copies = self._input_ports.empty()
+        for copy, array in zip(copies, self._input_ports.to_read(inputs), strict=True):
+            copy[...] = array
+        return _Frame(copies, self._output_ports.empty(), self._workspace)
+
+    def _read(self, result: ResultSpec, frame: _Frame) -> np.ndarray:
+        """A copy of a result as it is now, in logical index space."""
+        if result.space == "workspace":
+            space = frame.workspace
+        elif result.space == "params":
+            space = self._params
+        else:
+            array = (frame.outputs if result.space == "output" else frame.inputs)[result.index]
+            space = array.reshape(-1).view(np.uint8)
+        raw = space[result.offset : result.offset + result.nbytes].view(numpy_dtype(result.dtype))
+        return (result.physical.undo(raw) if result.physical else raw.reshape(result.shape)).copy()
+
+
+def load_module(path: str | os.PathLike[str], threads: int | None = None) -> Module:
+    """Loads a ``module.tar`` into this process. A module is native code: load only those you trust.
+
+    Args:
+        path: the package.
+        threads: threads to run on, the caller's included; all available cores unless given.
+    Raises:
+        UsageError: the file cannot be opened, or ``threads`` makes no sense.
+        PackageError: the package is unsound.
+        DeviceError: this machine cannot run it.
+    """
+    if threads is None:
+        threads = min(available_cores(), MAX_THREADS)
+    elif isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
+        raise UsageError(f"threads must be an integer from 1 to {MAX_THREADS}, not {threads!r}")
+    with open_package(path) as package:
+        code = package.read(OBJECT)
+        try:
+            check_device(package.manifest.target)
+            return Module(package, NativeModel(code, threads), threads)
+        except DeviceError as error:
+            raise DeviceError(f"{os.fspath(path)}: {error.message}", hint=error.hint) from None
+        except PackageError as error:
+            raise PackageError(f"{os.fspath(path)}: {OBJECT}: {error.message}") from None
+
+
+def _slots(arrays: Sequence[np.ndarray]) -> ctypes.Array:
+    return (ctypes.c_void_p * len(arrays))(*(address(array) for array in arrays))
+
+
+def _require_success(code: int) -> None:
+    if code:
+        raise DeviceError(f"the model stopped with code {code}")

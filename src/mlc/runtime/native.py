@@ -1,0 +1,125 @@
+"""The native side of a loaded model: the code in this process, its thread pool, and the end of both."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterable
+
+from mlc.errors import DeviceError, PackageError, UsageError
+from mlc.runtime.manifest import TargetSpec
+
+_POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
+_CALL = (_POINTER,) * 5  # inputs, outputs, params, workspace, pool
+
+# The model's calls; docs and argument names stand in the C header (see ``cheader.py``).
+_SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "mlc_run": (ctypes.c_int32, _CALL),
+    "mlc_profile": (None, (*_CALL, _POINTER)),
+    "mlc_step": (None, (*_CALL, _I64)),
+    "mlc_pool_create": (_POINTER, (ctypes.c_int32,)),
+    "mlc_pool_destroy": (None, (_POINTER,)),
+}
+
+MAX_THREADS = 1024
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def check_device(target: TargetSpec) -> None:
+    """Checks that this machine can run code for a target.
+
+    Raises:
+        DeviceError: another architecture, or a CPU without some feature that the code uses.
+    """
+    from llvmlite import binding as llvm
+
+    here, there = (triple.split("-", 1)[0] for triple in (llvm.get_process_triple(), target.triple))
+    if here != there:
+        raise DeviceError(f"the module was compiled for {there}, and this machine is {here}")
+    present = llvm.get_host_cpu_features()
+    missing = [feature for feature in target.features if not present.get(feature, False)]
+    if missing:
+        raise DeviceError(
+            f"this CPU ({llvm.get_host_cpu_name()}) lacks {', '.join(missing)}, which the module uses",
+            hint=f"it was compiled for {target.string!r}; compile it for this CPU, or for -mcpu=x86-64",
+        )
+
+
+class NativeModel:
+    """A model's object code, linked into this process, with a pool of threads.
+
+    The calls (``run``, ``profile``, ``step``) take addresses and release the interpreter's lock. They must be made with
+    ``lock`` held and after ``require_open``.
+
+    Args:
+        code: a relocatable object that exports the model's calls.
+        threads: threads of the pool, the caller included, 1 .. 1024.
+    Raises:
+        PackageError: the object cannot be linked.
+        DeviceError: the threads cannot be started.
+    """
+
+    def __init__(self, code: bytes, threads: int) -> None:
+        self.lock = threading.Lock()
+        self._process = os.getpid()
+        self._jit, self._code = _link(code, _SIGNATURES)
+        calls = {
+            name: ctypes.CFUNCTYPE(result, *arguments)(self._code[name])
+            for name, (result, arguments) in _SIGNATURES.items()
+        }
+        self.run, self.profile, self.step = calls["mlc_run"], calls["mlc_profile"], calls["mlc_step"]
+        self._destroy = calls["mlc_pool_destroy"]
+        self.pool: int | None = calls["mlc_pool_create"](threads)
+        if self.pool is None:
+            self._unload()
+            raise DeviceError(f"cannot start a pool of {threads} threads", hint="run with fewer threads")
+
+    def require_open(self) -> None:
+        """Refuses to go on after ``close``, or in a child process, which has none of the threads.
+
+        Raises:
+            UsageError: either of those.
+        """
+        if self.pool is None:
+            raise UsageError("the module was closed")
+        if os.getpid() != self._process:
+            raise UsageError("the module was loaded in another process", hint="load it after the fork")
+
+    def close(self) -> None:
+        """Joins the threads and unloads the code; twice is fine. Waits for a call that is still running."""
+        # In a forked child there is nothing to join, and the lock may be held by a thread that does not exist here.
+        if os.getpid() != self._process:
+            return
+        with self.lock:
+            if self.pool is not None:
+                # Workers run the code: they must be gone before it is.
+                self._destroy(self.pool)
+                self.pool = None
+                self._unload()
+
+    def _unload(self) -> None:
+        self._code.close()
+        self._jit.close()
+
+
+def _link(code: bytes, symbols: Iterable[str]) -> tuple:
+    """Links an object against this process (libm, pthread) and returns the JIT and the tracker of the code."""
+    from llvmlite import binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    # A JIT of its own for each model: a shared one keeps some memory of every model that ever was in it.
+    jit = llvm.create_lljit_compiler(suppress_errors=True)
+    builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    for symbol in symbols:
+        builder.export_symbol(symbol)
+    try:
+        return jit, builder.link(jit, "model")
+    except RuntimeError as error:
+        jit.close()
+        raise PackageError(f"cannot be linked: {error}") from None
