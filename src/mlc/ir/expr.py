@@ -226,6 +226,10 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     dtype = lhs.dtype
     if dtype is not rhs.dtype or dtype.kind not in kinds:
         raise VerifyError(f"{op}({lhs!r}: {dtype}, {rhs!r}: {rhs.dtype}): operand types")
+    if dtype.kind == "b" and op in ("and", "or"):
+        for known, other in ((lhs, rhs), (rhs, lhs)):
+            if type(known) is Const:
+                return other if bool(known.value) == (op == "and") else known
     if op == "mul" and type(rhs) is Const and rhs.value == 1:
         return lhs
     if op == "mul" and type(lhs) is Const and lhs.value == 1:

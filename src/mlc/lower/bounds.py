@@ -1,0 +1,197 @@
+"""Which part of each tensor is needed where it is computed: interval arithmetic over canonical index forms."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from mlc.errors import ScheduleError
+from mlc.ir import te
+from mlc.ir.expr import Expr, loads, within
+from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
+from mlc.lower.schedule import Fuse, Schedule, Split, Stage
+
+
+@dataclass(slots=True, eq=False)
+class Nest:
+    """The loops of one stage once its region is known.
+
+    Attributes:
+        stage: the stage.
+        origin: first index of the region along each data axis, over enclosing loop variables.
+        extents: extent of the region along each data axis.
+        loops: the loop variable of every leaf (of extent 1 too).
+        values: every axis of the compute over loop variables.
+        data_guards: conditions on data axes under which an iteration counts.
+        reduce_guards: the same for reduction axes.
+    """
+
+    stage: Stage
+    origin: tuple[Linear, ...]
+    extents: tuple[int, ...]
+    loops: dict[Var, Var] = field(default_factory=dict)
+    values: dict[Var, Linear] = field(default_factory=dict)
+    data_guards: list[Expr] = field(default_factory=list)
+    reduce_guards: list[Expr] = field(default_factory=list)
+
+
+def infer(schedule: Schedule) -> dict[Stage, Nest]:
+    """A nest for every stage that is not inlined; consumers decide the regions of what is computed inside them.
+
+    Raises:
+        ScheduleError: a stage is read from outside the loop it is computed in.
+    """
+    nests: dict[Stage, Nest] = {}
+    for stage in reversed(schedule.stages):
+        if stage.inlined:
+            continue
+        shape = stage.op.shape
+        if stage.attach is None:
+            origin, extents = tuple(ZERO for _ in shape), shape
+        else:
+            origin, extents = _region(schedule, stage, nests)
+        nest = Nest(stage, origin, extents)
+        _loops(nest)
+        nests[stage] = nest
+    return nests
+
+
+def enclosing(stage: Stage, axis: Var, nests: dict[Stage, Nest]) -> set[Var]:
+    """Loop variables in force inside ``axis`` of ``stage``."""
+    outer: set[Var] = set()
+    at: tuple[Stage, Var] | None = (stage, axis)
+    while at is not None:
+        s, a = at
+        for leaf in s.leaves[: s.leaves.index(a) + 1]:
+            outer.add(nests[s].loops[leaf])
+        at = (s.attach.stage, s.attach.axis) if s.attach is not None else None
+    return outer
+
+
+def _is_inside(user: Stage, host: Stage) -> bool:
+    """Whether ``user`` is ``host`` or computed inside it."""
+    s: Stage | None = user
+    while s is not None:
+        if s is host:
+            return True
+        s = s.attach.stage if s.attach is not None else None
+    return False
+
+
+def _region(schedule: Schedule, stage: Stage, nests: dict[Stage, Nest]) -> tuple[tuple[Linear, ...], tuple[int, ...]]:
+    """Origin and extents of what the readers of an attached stage need in one iteration of its attach point."""
+    assert stage.attach is not None
+    host, axis = stage.attach.stage, stage.attach.axis
+    if axis not in host.leaves:
+        raise ScheduleError(f"stage {stage.name} is computed at {axis.name}, which is no loop of {host.name} any more")
+    if host not in nests:
+        raise ScheduleError(f"stage {stage.name} is computed inside {host.name}, which does not read it")
+    outer = enclosing(host, axis, nests)
+    wanted = set(stage.op.outputs)
+    boxes: list[list[tuple[Linear, int, int] | None]] = [[] for _ in stage.op.shape]
+    for user, nest in nests.items():
+        if not any(t in wanted for t in user.op.inputs):
+            continue
+        if not _is_inside(user, host):
+            raise ScheduleError(f"stage {stage.name} is computed inside {host.name} but read by {user.name} outside")
+        for body in user.op.bodies:
+            for ld in loads(body):
+                if ld.source in wanted:
+                    for d, ix in enumerate(ld.indices):
+                        boxes[d].append(_interval(substitute(ix, nest.values), outer))
+    origin: list[Linear] = []
+    extents: list[int] = []
+    for d, found in enumerate(boxes):
+        box = _union(found, stage.op.shape[d])
+        origin.append(box[0])
+        extents.append(box[1])
+    return tuple(origin), tuple(extents)
+
+
+def _interval(ix: Linear, outer: Collection[Var]) -> tuple[Linear, int, int] | None:
+    """``ix`` as (part fixed by the outer loops, least and greatest of the rest); ``None`` when they do not separate."""
+    fixed: dict = {}
+    rest: dict = {}
+    for atom, c in ix.terms.items():
+        if type(atom) is Var:
+            (fixed if atom in outer else rest)[atom] = c
+            continue
+        used = Linear({atom: 1}, 0).vars()
+        if used and used <= set(outer):
+            fixed[atom] = c
+        elif used & set(outer) or not used:
+            return None
+        else:
+            rest[atom] = c
+    lo, hi = Linear(rest, ix.const).bounds()
+    return Linear(fixed, 0), lo, hi
+
+
+def _union(found: list[tuple[Linear, int, int] | None], extent: int) -> tuple[Linear, int]:
+    """One box around all reads: the whole dimension when their outer parts differ."""
+    if not found or any(b is None for b in found):
+        return ZERO, extent
+    boxes = [b for b in found if b is not None]
+    base = boxes[0][0]
+    if any(b[0] != base for b in boxes):
+        return ZERO, extent
+    lo, hi = min(b[1] for b in boxes), max(b[2] for b in boxes)
+    if not base.terms:
+        # nothing moves: stay inside the tensor
+        lo, hi = max(lo, 0), min(hi, extent - 1)
+    if hi - lo + 1 > extent:
+        return ZERO, extent
+    return base + lo, max(hi - lo + 1, 1)
+
+
+def _loops(nest: Nest) -> None:
+    """Extents of every leaf from the region's, then every axis as a form over the loop variables."""
+    stage = nest.stage
+    extent: dict[Var, int] = dict(zip(stage.op.axes, nest.extents, strict=True))
+    extent |= {r: r.hi + 1 for r in stage.op.reduce_axes}
+    for rel in stage.relations:
+        if isinstance(rel, Split):
+            whole = extent[rel.parent]
+            inner = min(rel.factor, max(whole, 1))
+            extent[rel.inner], extent[rel.outer] = inner, -(-whole // inner)
+        else:
+            extent[rel.fused] = extent[rel.outer] * extent[rel.inner]
+    nest.loops = {leaf: Var(leaf.name, 0, extent[leaf] - 1) for leaf in stage.leaves}
+    local: dict[Var, Linear] = {leaf: as_index(v) for leaf, v in nest.loops.items()}
+    for rel in reversed(stage.relations):
+        if isinstance(rel, Fuse):
+            f, n = local[rel.fused], extent[rel.inner]
+            local[rel.outer], local[rel.inner] = f // n, f % n
+        else:
+            value = local[rel.outer] * extent[rel.inner] + local[rel.inner]
+            local[rel.parent] = value
+            if extent[rel.outer] * extent[rel.inner] != extent[rel.parent]:
+                guards = nest.reduce_guards if stage.is_reducing(rel.parent) else nest.data_guards
+                guards.append(within(value, 0, extent[rel.parent]))
+    for d, a in enumerate(stage.op.axes):
+        nest.values[a] = nest.origin[d] + local[a]
+        if stage.attach is not None:
+            nest.data_guards.append(within(nest.values[a], 0, stage.op.shape[d]))
+    for r in stage.op.reduce_axes:
+        nest.values[r] = local[r]
+
+
+def inline(schedule: Schedule) -> None:
+    """Substitute every inlined stage into its readers' expressions."""
+    from mlc.ir.expr import Load, replace_loads, substitute_vars
+    from mlc.lower.schedule import _with_bodies
+
+    inlined: dict[te.Tensor, te.Compute] = {}
+
+    def swap(ld: Load) -> Expr:
+        op = inlined.get(ld.source)
+        if op is None:
+            return ld
+        return substitute_vars(op.bodies[ld.source.which], dict(zip(op.axes, ld.indices, strict=True)))
+
+    for stage in schedule.stages:
+        if any(t in inlined for t in stage.op.inputs):
+            stage.op = _with_bodies(stage.op, [replace_loads(b, swap) for b in stage.op.bodies])
+        if stage.inlined:
+            for t in stage.op.outputs:
+                inlined[t] = stage.op

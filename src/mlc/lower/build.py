@@ -1,0 +1,202 @@
+"""Schedule and nests to one loop AST: loops, guards, reductions as init and update, buffers where they live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlc.errors import ScheduleError
+from mlc.ir import te
+from mlc.ir.expr import Expr, Load, all_of, loads, replace_loads, substitute_vars
+from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
+from mlc.ir.loop import Allocate, Buffer, Evaluate, For, ForKind, Function, If, Stmt, Store, seq
+from mlc.lower.bounds import Nest, infer, inline
+from mlc.lower.schedule import Schedule, Stage
+
+
+def build(schedule: Schedule, params: Sequence[te.Tensor], name: str) -> Function:
+    """The loop AST of a schedule, guards and all.
+
+    Args:
+        schedule: what to build; every output of it must be among ``params``.
+        params: tensors passed in by the caller, inputs before outputs.
+        name: symbol of the kernel.
+    Raises:
+        ScheduleError: the schedule cannot be built.
+    """
+    inline(schedule)
+    return _Builder(schedule, params, name).function()
+
+
+class _Builder:
+    def __init__(self, schedule: Schedule, params: Sequence[te.Tensor], name: str) -> None:
+        self.schedule = schedule
+        self.name = name
+        self.nests = infer(schedule)
+        self.buffers: dict[te.Tensor, Buffer] = {}
+        self.names: set[str] = set()
+        self.params = tuple(self._buffer(t, t.shape, "global") for t in params)
+        self.outputs = len(schedule.outputs)
+        for t in schedule.outputs:
+            if t not in self.buffers:
+                raise ScheduleError(f"output {t.name} is no parameter of {name}")
+        self.inside: dict[tuple[Stage, Var], list[Stage]] = {}
+        for s in schedule.stages:
+            if s.attach is not None and not s.inlined:
+                self.inside.setdefault((s.attach.stage, s.attach.axis), []).append(s)
+
+    def _buffer(self, t: te.Tensor, shape: Sequence[int], scope: str) -> Buffer:
+        base = "".join(c if c.isalnum() or c in "._" else "_" for c in t.name) or "t"
+        unique, k = base, 0
+        while unique in self.names:
+            k += 1
+            unique = f"{base}_{k}"
+        self.names.add(unique)
+        buffer = Buffer(unique, tuple(shape), t.dtype, scope)
+        self.buffers[t] = buffer
+        return buffer
+
+    def function(self) -> Function:
+        body: list[Stmt] = []
+        owned: list[Buffer] = []
+        for stage in self.schedule.stages:
+            if stage.inlined or stage.attach is not None:
+                continue
+            for t in stage.op.outputs:
+                if t not in self.buffers:
+                    owned.append(self._buffer(t, t.shape, stage.scope or "global"))
+            body.append(self._stage(stage))
+        whole = seq(body)
+        for b in reversed(owned):
+            whole = Allocate(b, whole)
+        return Function(self.name, self.params, self.outputs, whole)
+
+    def _stage(self, stage: Stage) -> Stmt:
+        nest = self.nests[stage]
+        if stage.op.combiner is None:
+            value = [substitute_vars(b, nest.values) for b in stage.op.bodies]
+            store = self._guarded(nest.data_guards, self._stores(stage, nest, value))
+            return self._wrap(stage, nest, stage.leaves, store)
+        return self._reduction(stage, nest)
+
+    def _reduction(self, stage: Stage, nest: Nest) -> Stmt:
+        """Shared outer loops, then the init nest, then the update nest."""
+        op = stage.op
+        assert op.combiner is not None
+        first = next((k for k, a in enumerate(stage.leaves) if stage.is_reducing(a)), len(stage.leaves))
+        outer, inner = stage.leaves[:first], stage.leaves[first:]
+        ids = op.combiner.identity([b.dtype for b in op.bodies])
+        fresh = {
+            nest.loops[a]: Var(nest.loops[a].name, 0, nest.loops[a].hi) for a in inner if not stage.is_reducing(a)
+        }
+        init = self._stores(stage, nest, list(ids), fresh)
+        guards = [substitute_vars(g, fresh) for g in nest.data_guards]
+        init = self._guarded(guards, init)
+        for a in reversed(inner):
+            if not stage.is_reducing(a):
+                init = self._loop(stage, a, fresh[nest.loops[a]], init)
+        terms = [substitute_vars(b, nest.values) for b in op.bodies]
+        indices = self._indices(stage, nest)
+        acc = tuple(Load(self.buffers[t], indices) if t in self.buffers else t[indices] for t in op.outputs)
+        folded = op.combiner.combine(acc, tuple(terms))
+        update = self._update(stage, nest, list(folded))
+        update = self._guarded([*nest.data_guards, *nest.reduce_guards], update)
+        update = self._wrap(stage, nest, inner, update)
+        return self._wrap(stage, nest, outer, seq([init, update]))
+
+    def _indices(self, stage: Stage, nest: Nest) -> tuple[Linear, ...]:
+        """Where in its own buffer the stage stores the current element."""
+        return tuple(nest.values[a] - o for a, o in zip(stage.op.axes, nest.origin, strict=True))
+
+    def _stores(
+        self, stage: Stage, nest: Nest, values: Sequence[Expr], env: dict[Var, Var] | None = None
+    ) -> Stmt:
+        indices = self._indices(stage, nest)
+        if env:
+            indices = tuple(substitute(ix, env) for ix in indices)
+        return seq(
+            [
+                Store(self.buffers[t], indices, self._resolve(v))
+                for t, v in zip(stage.op.outputs, values, strict=True)
+            ]
+        )
+
+    def _update(self, stage: Stage, nest: Nest, values: Sequence[Expr]) -> Stmt:
+        """Stores of folded values; several outputs are computed before any is stored."""
+        if len(values) == 1:
+            return self._stores(stage, nest, values)
+        lanes = [nest.loops[a] for a in stage.leaves if stage.kinds.get(a) is ForKind.VECTORIZED]
+        shape = tuple(v.hi + 1 for v in lanes)
+        at = tuple(as_index(v) for v in lanes)
+        temps = [
+            self._buffer(te.Tensor(f"{t.name}.new", shape, t.dtype), shape, "register") for t in stage.op.outputs
+        ]
+        first = [Store(tmp, at, self._resolve(v)) for tmp, v in zip(temps, values, strict=True)]
+        indices = self._indices(stage, nest)
+        then = [
+            Store(self.buffers[t], indices, Load(tmp, at)) for t, tmp in zip(stage.op.outputs, temps, strict=True)
+        ]
+        body = seq([*first, *then])
+        for tmp in temps:
+            body = Allocate(tmp, body)
+        return body
+
+    def _guarded(self, guards: Sequence[Expr], body: Stmt) -> Stmt:
+        cond = all_of(guards)
+        if type(cond).__name__ == "Const":
+            return body if cond.value else seq([])  # type: ignore[attr-defined]
+        return If(cond, body)
+
+    def _wrap(self, stage: Stage, nest: Nest, leaves: Sequence[Var], body: Stmt) -> Stmt:
+        """Loops over ``leaves`` around ``body``, with what is computed inside each."""
+        for a in reversed(leaves):
+            guests = self.inside.get((stage, a), ())
+            if guests:
+                body = self._with_guests(guests, body)
+            body = self._loop(stage, a, nest.loops[a], body)
+        return body
+
+    def _with_guests(self, guests: Sequence[Stage], body: Stmt) -> Stmt:
+        parts: list[Stmt] = []
+        owned: list[Buffer] = []
+        for g in guests:
+            nest = self.nests[g]
+            for t in g.op.outputs:
+                owned.append(self._buffer(t, nest.extents, g.scope or "local"))
+        for g in guests:
+            parts.append(self._stage(g))
+        # reads inside ``body`` were built before the guests' buffers existed: resolve them now
+        whole = seq([*parts, _resolve_stmt(body, self._resolve)])
+        for b in reversed(owned):
+            whole = Allocate(b, whole)
+        return whole
+
+    def _loop(self, stage: Stage, leaf: Var, var: Var, body: Stmt) -> Stmt:
+        marks = [Evaluate(f"pragma.{key}", (value,)) for (a, key), value in stage.pragmas.items() if a is leaf]
+        if marks:
+            body = seq([*marks, body])
+        if var.hi == 0:
+            return body  # an extent of one folded into constants when the forms were built
+        return For(var, var.hi + 1, stage.kinds.get(leaf, ForKind.SERIAL), body)
+
+    def _resolve(self, e: Expr) -> Expr:
+        """Loads of tensors become loads of their buffers, relative to the region held."""
+
+        def swap(ld: Load) -> Expr:
+            t = ld.source
+            buffer = self.buffers.get(t)
+            if buffer is None:
+                return ld
+            stage = self.schedule.find(t)
+            origin = self.nests[stage].origin if stage is not None else ()
+            indices = ld.indices
+            if any(o is not ZERO for o in origin):
+                indices = tuple(ix - o for ix, o in zip(indices, origin, strict=True))
+            return Load(buffer, indices)
+
+        return replace_loads(e, swap) if any(type(ld.source) is te.Tensor for ld in loads(e)) else e
+
+
+def _resolve_stmt(s: Stmt, resolve: object) -> Stmt:
+    from mlc.lower.rewrite import map_exprs
+
+    return map_exprs(s, resolve)  # type: ignore[arg-type]

@@ -1,0 +1,117 @@
+"""Loop partitioning: split loops so that their middle needs no guard, and hoist guards out of loops they ignore.
+
+In: loops with ``if``/``select`` guards. Out: the same values, with guards decided where a range of iterations decides
+them. ``for i in range(10): if i < 8: f`` becomes ``for i in range(8): f``; a condition that does not depend on a loop
+moves in front of it.
+"""
+
+from __future__ import annotations
+
+from mlc.ir.expr import Binary, Const, Expr, Select, Within, rewrite, walk
+from mlc.ir.index import as_index
+from mlc.ir.loop import For, ForKind, Seq, Stmt, is_nothing, rebuild, seq
+from mlc.ir.loop import walk as walk_stmts
+from mlc.lower.rewrite import decided, exprs_of, map_exprs, slice_loop
+
+_MAX_HOISTS = 3  # each doubles the code under it
+
+
+def partition(s: Stmt) -> Stmt:
+    """Partition every loop, outermost first, then hoist what is left."""
+    return _hoist(_partition(s))
+
+
+def _partition(s: Stmt) -> Stmt:
+    if type(s) is not For or s.kind is ForKind.PARALLEL or s.kind is ForKind.UNROLLED:
+        return rebuild(s, _partition)
+    cut = _cut(s)
+    if cut is None:
+        return rebuild(s, _partition)
+    begin, end = cut
+    parts = [slice_loop(s, 0, begin), slice_loop(s, begin, end), slice_loop(s, end, s.extent)]
+    # an edge of one iteration may hold inner loops that now can be cut; the middle as well
+    return seq([_partition(p) if type(p) is not For else rebuild(p, _partition) for p in parts if not is_nothing(p)])
+
+
+def _guards(s: Stmt) -> list[Within]:
+    found: dict[tuple, Within] = {}
+    for stmt in walk_stmts(s):
+        for e in exprs_of(stmt):
+            if type(e) is Const:
+                continue
+            for node in walk(e):
+                if type(node) is Within:
+                    found.setdefault((node.index, node.lo, node.hi), node)
+    return list(found.values())
+
+
+def _cut(loop: For) -> tuple[int, int] | None:
+    """The longest range of iterations in which every guard that a range can decide holds; ``None`` if nothing is won."""
+    begin, end = 0, loop.extent
+    for g in _guards(loop.body):
+        c = g.index.coefficient(loop.var)
+        if not c:
+            continue
+        rest = g.index - as_index(loop.var) * c
+        lo, hi = rest.bounds()
+        # lo_g <= c*v + rest < hi_g for every value of the rest
+        if c > 0:
+            first, last = _ceil(g.lo - lo, c), (g.hi - 1 - hi) // c
+        else:
+            first, last = _ceil(hi - (g.hi - 1), -c), (lo - g.lo) // -c
+        a, b = max(begin, first), min(end, last + 1)
+        if a < b:
+            begin, end = a, b
+    return None if (begin, end) == (0, loop.extent) else (begin, end)
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _hoist(s: Stmt) -> Stmt:
+    """Move conditions in front of the innermost loops that they do not depend on."""
+    if type(s) is Seq or type(s) is not For:
+        return rebuild(s, _hoist)
+    body = _hoist(s.body)
+    loop = s if body is s.body else For(s.var, s.extent, s.kind, body, s.thread)
+    if s.kind is ForKind.PARALLEL:
+        return loop
+    return _unswitch(loop, _MAX_HOISTS)
+
+
+def _unswitch(loop: For, budget: int) -> Stmt:
+    bound = {loop.var} | {x.var for x in walk_stmts(loop.body) if type(x) is For}
+    if budget == 0:
+        return loop
+    for g in _guards(loop.body):
+        if not (g.index.vars() & bound):
+            yes = map_exprs(loop, lambda e, g=g: _assume(e, g, True))  # type: ignore[misc]
+            no = map_exprs(loop, lambda e, g=g: _assume(e, g, False))  # type: ignore[misc]
+            then = _unswitch(yes, budget - 1) if type(yes) is For else yes
+            orelse = _unswitch(no, budget - 1) if type(no) is For else no
+            return decided(g, _clean(then), None if is_nothing(_clean(orelse)) else _clean(orelse))
+    return loop
+
+
+def _clean(s: Stmt) -> Stmt:
+    """Drop loops without a body."""
+    new = rebuild(s, _clean)
+    return seq([]) if type(new) is For and is_nothing(new.body) else new
+
+
+def _assume(e: Expr, guard: Within, value: bool) -> Expr:
+    """The expression where ``guard`` is known."""
+
+    def leaf(n: Expr) -> Expr:
+        if type(n) is Within and n.lo == guard.lo and n.hi == guard.hi and n.index == guard.index:
+            return Const(int(value), n.dtype)
+        if type(n) is Binary and n.op == "and":
+            for a, b in ((n.a, n.b), (n.b, n.a)):
+                if type(a) is Const and n.dtype.kind == "b":
+                    return b if a.value else a
+        if type(n) is Select and type(n.cond) is Const:
+            return n.a if n.cond.value else n.b
+        return n
+
+    return rewrite(e, leaf)

@@ -1,0 +1,105 @@
+"""Rewriting of loop ASTs, shared by the passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from mlc.ir.expr import Const, Expr, substitute_vars
+from mlc.ir.index import IndexLike, Linear, Var, substitute
+from mlc.ir.loop import NOTHING, Allocate, For, ForRange, If, Seq, Stmt, Store, is_nothing, rebuild, seq
+
+
+def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
+    """Apply ``fn`` to every value and condition; indices of stores are left alone."""
+    kind = type(s)
+    if kind is Store:
+        value = fn(s.value)  # type: ignore[attr-defined]
+        return s if value is s.value else Store(s.buffer, s.indices, value, s.lane)  # type: ignore[attr-defined]
+    if kind is If:
+        cond = fn(s.cond)  # type: ignore[attr-defined]
+        new = rebuild(s, lambda c: map_exprs(c, fn))
+        return decided(cond, new.then, new.orelse) if cond is not s.cond else new  # type: ignore[attr-defined]
+    if kind is ForRange:
+        new = rebuild(s, lambda c: map_exprs(c, fn))
+        return ForRange(new.var, fn(new.begin), fn(new.end), new.body)  # type: ignore[attr-defined]
+    return rebuild(s, lambda c: map_exprs(c, fn))
+
+
+def decided(cond: Expr, then: Stmt, orelse: Stmt | None) -> Stmt:
+    """A branch, or the side that a constant condition chooses."""
+    if type(cond) is Const:
+        return then if cond.value else (orelse if orelse is not None else NOTHING)
+    if is_nothing(then) and is_nothing(orelse):
+        return NOTHING
+    return If(cond, then, orelse)
+
+
+def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike]) -> Stmt:
+    """Replace loop variables everywhere; guards that become decided disappear, empty loops too."""
+    kind = type(s)
+    if kind is Store:
+        old = s.indices  # type: ignore[attr-defined]
+        indices = tuple([substitute(ix, env) for ix in old])
+        value = substitute_vars(s.value, env)  # type: ignore[attr-defined]
+        if value is s.value and all(a is b for a, b in zip(indices, old, strict=True)):  # type: ignore[attr-defined]
+            return s
+        return Store(s.buffer, indices, value, s.lane)  # type: ignore[attr-defined]
+    if kind is If:
+        cond = substitute_vars(s.cond, env)  # type: ignore[attr-defined]
+        if type(cond) is Const:
+            side = s.then if cond.value else s.orelse  # type: ignore[attr-defined]
+            return NOTHING if side is None else substitute_stmt(side, env)
+        then = substitute_stmt(s.then, env)  # type: ignore[attr-defined]
+        orelse = None if s.orelse is None else substitute_stmt(s.orelse, env)  # type: ignore[attr-defined]
+        if cond is s.cond and then is s.then and orelse is s.orelse:  # type: ignore[attr-defined]
+            return s
+        return decided(cond, then, orelse)
+    if kind is Seq:
+        new = [substitute_stmt(c, env) for c in s.stmts]  # type: ignore[attr-defined]
+        if all(a is b for a, b in zip(new, s.stmts, strict=True)):  # type: ignore[attr-defined]
+            return s
+        return seq(new)
+    if kind is For:
+        body = substitute_stmt(s.body, env)  # type: ignore[attr-defined]
+        if body is s.body:  # type: ignore[attr-defined]
+            return s
+        return NOTHING if is_nothing(body) else For(s.var, s.extent, s.kind, body, s.thread)  # type: ignore[attr-defined]
+    if kind is ForRange:
+        return ForRange(
+            s.var,  # type: ignore[attr-defined]
+            substitute_vars(s.begin, env),  # type: ignore[attr-defined]
+            substitute_vars(s.end, env),  # type: ignore[attr-defined]
+            substitute_stmt(s.body, env),  # type: ignore[attr-defined]
+        )
+    if kind is Allocate:
+        body = substitute_stmt(s.body, env)  # type: ignore[attr-defined]
+        return s if body is s.body else NOTHING if is_nothing(body) else Allocate(s.buffer, body)  # type: ignore[attr-defined]
+    return s
+
+
+def exprs_of(s: Stmt) -> tuple[Expr, ...]:
+    """Values and conditions written directly in a statement."""
+    kind = type(s)
+    if kind is Store:
+        return (s.value,)  # type: ignore[attr-defined]
+    if kind is If:
+        return (s.cond,)  # type: ignore[attr-defined]
+    if kind is ForRange:
+        return (s.begin, s.end)  # type: ignore[attr-defined]
+    return ()
+
+
+def loop_of(var: Var, extent: int, like: For, body: Stmt) -> Stmt:
+    """A loop like another with a new variable; an extent of one leaves the body alone."""
+    if extent <= 0 or is_nothing(body):
+        return NOTHING
+    return body if extent == 1 else For(var, extent, like.kind, body, like.thread)
+
+
+def slice_loop(loop: For, begin: int, end: int) -> Stmt:
+    """The iterations ``begin … end - 1`` of a loop, as a loop from 0."""
+    if end <= begin:
+        return NOTHING
+    var = Var(loop.var.name, 0, end - begin - 1)
+    start: IndexLike = begin if end - begin == 1 else Linear({var: 1}, begin)
+    return loop_of(var, end - begin, loop, substitute_stmt(loop.body, {loop.var: start}))

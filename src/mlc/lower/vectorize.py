@@ -1,0 +1,50 @@
+"""Vectorisation: a vectorised loop becomes vector stores along its lane variable.
+
+In: ``For(kind=VECTORIZED)``. Out: none left; loops inside it run once for all lanes. A body that lanes cannot share (a
+guard that differs between lanes, a buffer of its own a lane) runs as a serial loop instead.
+"""
+
+from __future__ import annotations
+
+from mlc.ir.expr import Expr, index_vars
+from mlc.ir.index import Var
+from mlc.ir.loop import Allocate, For, ForKind, If, Seq, Stmt, Store, rebuild, walk
+
+
+def vectorize(s: Stmt) -> Stmt:
+    """Remove every vectorised loop."""
+    if type(s) is For and s.kind is ForKind.VECTORIZED:
+        body = vectorize(s.body)
+        if s.extent == 1 or not _sharable(body, s.var):
+            return For(s.var, s.extent, ForKind.SERIAL, body)
+        return _spread(body, s.var)
+    return rebuild(s, vectorize)
+
+
+def _varies(e: Expr, lane: Var) -> bool:
+    return lane in index_vars(e)
+
+
+def _sharable(body: Stmt, lane: Var) -> bool:
+    for s in walk(body):
+        if type(s) is If:
+            if _varies(s.cond, lane):
+                return False
+        elif type(s) is Store:
+            if s.lane is not None:
+                return False
+            if not any(lane in ix.vars() for ix in s.indices) and _varies(s.value, lane):
+                return False
+        elif not (type(s) is For or type(s) is Seq or (type(s) is Allocate and s.buffer.scope == "register")):
+            return False
+    return True
+
+
+def _spread(s: Stmt, lane: Var) -> Stmt:
+    if type(s) is Store:
+        if any(lane in ix.vars() for ix in s.indices):
+            return Store(s.buffer, s.indices, s.value, lane)
+        return s
+    return rebuild(s, lambda c: _spread(c, lane))
+
+

@@ -1,0 +1,91 @@
+"""What a final loop AST must satisfy; run after every pass in tests and once before code generation.
+
+* Every loop variable is bound by exactly one enclosing loop and every buffer is a parameter or allocated around its use.
+* Loads and stores have one index a dimension, stay in bounds as far as ranges tell, and stores fit the buffer's type.
+* No vectorised or unrolled loop is left.
+"""
+
+from __future__ import annotations
+
+from mlc.errors import VerifyError
+from mlc.ir import loop
+from mlc.ir.expr import Expr, Load, Select, children, index_vars, indices_of, loads
+from mlc.ir.index import Var
+
+
+def verify(fn: loop.Function, *, final: bool = True) -> None:
+    """Check a kernel.
+
+    Raises:
+        VerifyError: the first fault, with the statement.
+    """
+    _check(fn.body, fn, set(), set(fn.params), final)
+
+
+def _check(s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.Buffer], final: bool) -> None:
+    def expr(e: Expr, lane: Var | None = None) -> None:
+        loose = index_vars(e) - bound - ({lane} if lane is not None else set())
+        if loose:
+            raise VerifyError(f"{fn.name}: {sorted(v.name for v in loose)} unbound in\n{s!r}")
+        for ld in loads(e):
+            if ld.source not in buffers:
+                raise VerifyError(f"{fn.name}: {ld.source!r} is not in scope in\n{s!r}")
+        _bounds(e, fn, s)
+
+    match s:
+        case loop.For():
+            if final and s.kind in (loop.ForKind.VECTORIZED, loop.ForKind.UNROLLED):
+                raise VerifyError(f"{fn.name}: a {s.kind} loop is left:\n{s!r}")
+            if s.var in bound:
+                raise VerifyError(f"{fn.name}: {s.var.name} is bound twice")
+            if s.var.hi != s.extent - 1 or s.var.lo != 0:
+                raise VerifyError(f"{fn.name}: {s.var.name} ranges over [{s.var.lo}, {s.var.hi}], the loop over {s.extent}")
+            _check(s.body, fn, bound | {s.var}, buffers, final)
+        case loop.ForRange():
+            expr(s.begin)
+            expr(s.end)
+            _check(s.body, fn, bound | {s.var}, buffers, final)
+        case loop.Store():
+            if s.buffer not in buffers:
+                raise VerifyError(f"{fn.name}: {s.buffer!r} is not in scope in\n{s!r}")
+            if len(s.indices) != len(s.buffer.shape) or s.value.dtype is not s.buffer.dtype:
+                raise VerifyError(f"{fn.name}: store of {s.value.dtype} with {len(s.indices)} indices into {s.buffer!r}")
+            lanes = {s.lane} if s.lane is not None else set()
+            for ix in s.indices:
+                if ix.vars() - bound - lanes:
+                    raise VerifyError(f"{fn.name}: unbound index in\n{s!r}")
+            expr(s.value, s.lane)
+        case loop.If():
+            expr(s.cond)
+            _check(s.then, fn, bound, buffers, final)
+            if s.orelse is not None:
+                _check(s.orelse, fn, bound, buffers, final)
+        case loop.Allocate():
+            _check(s.body, fn, bound, buffers | {s.buffer}, final)
+        case loop.Seq():
+            for c in s.stmts:
+                _check(c, fn, bound, buffers, final)
+        case loop.Evaluate() | loop.Barrier():
+            pass
+        case _:
+            raise VerifyError(f"{fn.name}: {type(s).__name__} is no statement")
+
+
+def _bounds(e: Expr, fn: loop.Function, s: loop.Stmt) -> None:
+    """Loads that no ``select`` guards must not be provably out of bounds."""
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if type(node) is Select:
+            stack.append(node.cond)
+            continue
+        if type(node) is Load:
+            if len(node.indices) != len(node.source.shape):
+                raise VerifyError(f"{fn.name}: {node!r} has {len(node.indices)} of {len(node.source.shape)} indices")
+            for ix, n in zip(node.indices, node.source.shape, strict=True):
+                lo, hi = ix.bounds()
+                if lo >= n or hi < 0:
+                    raise VerifyError(f"{fn.name}: {node!r} is out of bounds in\n{s!r}")
+        stack += children(node)
+    for ix in indices_of(e):
+        ix.bounds()

@@ -1,0 +1,1 @@
+"""Code generation through LLVM, shared by x86 and ARM."""

@@ -1,0 +1,383 @@
+"""A loop AST to the text of one LLVM function, with one more for every parallel region.
+
+* Index arithmetic is emitted where its variables are bound (at the top of the loop that binds the last of them), so
+  inner loops hold one pointer and constant offsets.
+* ``register`` buffers whose indices are all constants become SSA values carried by loop phis; nothing is left to chance.
+* Lanes of a vector store are LLVM vectors; a unit stride is a vector load, a zero stride a broadcast, any other a gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from mlc.errors import CodegenError
+from mlc.ir import loop
+from mlc.ir.index import Var
+from mlc.ir.types import DType
+from mlc.targets.llvm.arith import Val
+from mlc.targets.llvm.index import IndexEmitter, Level
+from mlc.targets.llvm.registers import Slot, Slots, flat
+from mlc.targets.llvm.values import ValueEmitter
+
+MAX_STACK = 1 << 20  # bytes of thread-private buffers in one function
+
+
+class ModuleSink(Protocol):
+    """What function emitters share: finished functions, declarations, requests to the math library."""
+
+    def declare(self, line: str) -> None: ...
+
+    def math(self, fn: str, dtype: str, lanes: int) -> str: ...
+
+    def define(self, text: str) -> None: ...
+
+
+def emit_function(fn: loop.Function, module: ModuleSink, *, contract: bool = True) -> int:
+    """Write a kernel ``void name(ptr params…, ptr scratch, ptr pool)`` into the module.
+
+    Args:
+        fn: a verified loop AST.
+        module: where the text goes.
+        contract: whether ``a*b + c`` may be one fused operation.
+    Returns:
+        bytes of scratch memory that the kernel needs from its caller, to be 64-byte aligned.
+    Raises:
+        CodegenError: something this target cannot express.
+    """
+    emitter = FunctionEmitter(fn, module, contract)
+    emitter.kernel()
+    return emitter.scratch_bytes
+
+
+class FunctionEmitter(ValueEmitter, IndexEmitter):
+    """State while one LLVM function is written."""
+
+    def __init__(self, fn: loop.Function, module: ModuleSink, contract: bool) -> None:
+        self.fn = fn
+        self.module = module
+        self.flags = "contract " if contract else ""
+        self.slots = Slots(fn.body)
+        self.scratch_bytes = 0
+        self.regions = 0
+        self.in_parallel = False
+        self.counter = 0
+        self.slot_dtypes: dict[int, DType] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Start an empty function body."""
+        self.lines: list[Any] = []
+        self.label = "entry"
+        self.levels: list[Level] = [Level(self.lines)]
+        self.depth: dict[Var, int] = {}
+        self.names: dict[Var, str] = {}
+        self.pointers: dict[int, str] = {}
+        self.registers: dict[Slot, Val] = {}
+        self.frames: list[dict[str, str]] = [{}]
+        self.loaded: dict[str, tuple[int, str]] = {}
+        self.stack_bytes = 0
+
+    # -- the sink of arith -------------------------------------------------------------------------------------
+    def fresh(self, hint: str = "v") -> str:
+        self.counter += 1
+        return f"%{hint}{self.counter}"
+
+    def pure(self, text: str) -> str:
+        for frame in self.frames:
+            if text in frame:
+                return frame[text]
+        name = self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        self.frames[-1][text] = name
+        return name
+
+    def declare(self, line: str) -> None:
+        self.module.declare(line)
+
+    def math(self, fn: str, dtype: str, lanes: int) -> str:
+        return self.module.math(fn, dtype, lanes)
+
+    # -- functions ---------------------------------------------------------------------------------------------
+    def kernel(self) -> None:
+        params = [f"%p{k}" for k in range(len(self.fn.params))]
+        for b, p in zip(self.fn.params, params, strict=True):
+            self.pointers[id(b)] = p
+        self.pointers[-1] = "%scratch"
+        self.statement(self.fn.body)
+        self.lines.append("  ret void")
+        shared = set(self.fn.attrs.get("aliased", ()))
+        args = [
+            f"ptr {'' if k in shared else 'noalias '}noundef {p}" for k, p in enumerate(params)
+        ] + ["ptr noalias noundef %scratch", "ptr noundef %pool"]
+        self.module.define(
+            f"define internal void @{self.fn.name}({', '.join(args)}) #0 {{\nentry:\n" + _flatten(self.lines) + "\n}\n"
+        )
+
+    def statement(self, s: loop.Stmt) -> None:
+        match s:
+            case loop.Seq():
+                for c in s.stmts:
+                    self.statement(c)
+            case loop.Store():
+                self.store(s)
+            case loop.For():
+                if s.kind is loop.ForKind.PARALLEL and not self.in_parallel:
+                    self.parallel(s)
+                elif s.kind in (loop.ForKind.SERIAL, loop.ForKind.PARALLEL):
+                    self.loop(s.var, "0", str(s.extent), s.body)
+                else:
+                    raise CodegenError(f"{self.fn.name}: the LLVM targets have no {s.kind} loops")
+            case loop.ForRange():
+                begin, end = self.eval(s.begin, None).text, self.eval(s.end, None).text
+                self.range_loop(s.var, begin, end, s.body)
+            case loop.If():
+                self.branch(s)
+            case loop.Allocate():
+                self.allocate(s)
+            case loop.Evaluate():
+                self.intrinsic(s)
+            case _:
+                raise CodegenError(f"{self.fn.name}: the LLVM targets have no {type(s).__name__}")
+
+    def intrinsic(self, s: loop.Evaluate) -> None:
+        raise CodegenError(f"{self.fn.name}: the LLVM targets have no intrinsic {s.name}")
+
+    # -- control flow ------------------------------------------------------------------------------------------
+    @contextmanager
+    def frame(self) -> Iterator[None]:
+        """Values emitted inside are not visible after; loads before are forgotten on both sides."""
+        self.frames.append({})
+        self.loaded.clear()
+        try:
+            yield
+        finally:
+            self.frames.pop()
+            self.loaded.clear()
+
+    def block(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.label = label
+
+    def loop(self, var: Var, begin: str, end: str, body: loop.Stmt) -> None:
+        """A counted loop of at least one iteration, tested at its end."""
+        self.counter += 1
+        n = self.counter
+        head, exit_ = f"loop{n}", f"done{n}"
+        name = f"%i{n}"
+        carried = self.slots.written(body)
+        entry_label = self.label
+        before = {slot: self.registers.get(slot) for slot in carried}
+        self.lines.append(f"  br label %{head}")
+        self.block(head)
+        phis: list[Any] = []
+        self.lines.append(phis)
+        inside: dict[Slot, str] = {}
+        for slot in carried:
+            dtype, lanes = self.slot_type(slot)
+            inside[slot] = self.fresh("r")
+            self.registers[slot] = Val(inside[slot], dtype, lanes)
+        self.levels.append(Level(self.lines))
+        self.depth[var] = len(self.levels) - 1
+        self.names[var] = name
+        with self.frame():
+            self.statement(body)
+            self.lines.append(f"  %n{n} = add nuw nsw i64 {name}, 1")
+            self.lines.append(f"  %c{n} = icmp eq i64 %n{n}, {end}")
+        self.levels.pop()
+        del self.depth[var], self.names[var]
+        latch = self.label
+        phis.append(f"  {name} = phi i64 [ {begin}, %{entry_label} ], [ %n{n}, %{latch} ]")
+        for slot in carried:
+            old, new = before[slot], self.registers[slot]
+            start = old.text if old is not None else "zeroinitializer" if new.lanes else "poison"
+            if old is None:
+                start = "poison"
+            phis.append(f"  {inside[slot]} = phi {new.type} [ {start}, %{entry_label} ], [ {new.text}, %{latch} ]")
+        self.lines.append(f"  br i1 %c{n}, label %{exit_}, label %{head}")
+        self.block(exit_)
+
+    def range_loop(self, var: Var, begin: str, end: str, body: loop.Stmt) -> None:
+        """A loop that may have no iteration at all."""
+        if self.slots.written(body):
+            raise CodegenError(f"{self.fn.name}: a register buffer is assigned in a loop of unknown length")
+        self.counter += 1
+        n = self.counter
+        self.lines.append(f"  %any{n} = icmp slt i64 {begin}, {end}")
+        self.lines.append(f"  br i1 %any{n}, label %some{n}, label %none{n}")
+        self.block(f"some{n}")
+        self.loop(var, begin, end, body)
+        self.lines.append(f"  br label %none{n}")
+        self.block(f"none{n}")
+
+    def branch(self, s: loop.If) -> None:
+        cond = self.eval(s.cond, None)
+        self.counter += 1
+        n = self.counter
+        merged = list(dict.fromkeys(self.slots.written(s.then) + (self.slots.written(s.orelse) if s.orelse else [])))
+        before = dict(self.registers)
+        other = f"else{n}" if s.orelse is not None else f"end{n}"
+        from_label = self.label
+        self.lines.append(f"  br i1 {cond.text}, label %then{n}, label %{other}")
+        self.block(f"then{n}")
+        with self.frame():
+            self.statement(s.then)
+        then_label, then_regs = self.label, self.registers
+        self.lines.append(f"  br label %end{n}")
+        self.registers = dict(before)
+        else_label = from_label
+        if s.orelse is not None:
+            self.block(other)
+            with self.frame():
+                self.statement(s.orelse)
+            else_label = self.label
+            self.lines.append(f"  br label %end{n}")
+        else_regs = self.registers
+        self.block(f"end{n}")
+        self.registers = dict(before)
+        for slot in merged:
+            a, b = then_regs.get(slot), else_regs.get(slot)
+            known = a if a is not None else b
+            assert known is not None
+            name = self.fresh("r")
+            left, right = (a.text if a else "poison"), (b.text if b else "poison")
+            self.lines.append(f"  {name} = phi {known.type} [ {left}, %{then_label} ], [ {right}, %{else_label} ]")
+            self.registers[slot] = Val(name, known.dtype, known.lanes)
+
+    def slot_type(self, slot: Slot) -> tuple[DType, int]:
+        return self.slot_dtypes[slot[0]], slot[2]
+
+    # -- memory ------------------------------------------------------------------------------------------------
+    def allocate(self, s: loop.Allocate) -> None:
+        b = s.buffer
+        if id(b) in self.slots.buffers:
+            self.slot_dtypes[id(b)] = b.dtype
+            self.statement(s.body)
+            self.registers = {k: v for k, v in self.registers.items() if k[0] != id(b)}
+            return
+        nbytes = -(-b.nbytes // 64) * 64
+        if b.scope == "global" and not self.in_parallel:
+            offset = self.scratch_bytes
+            self.scratch_bytes += nbytes
+            self.pointers[id(b)] = self.at_entry(f"getelementptr inbounds i8, ptr %scratch, i64 {offset}")
+        else:
+            self.stack_bytes += nbytes
+            if self.stack_bytes > MAX_STACK:
+                raise CodegenError(f"{self.fn.name}: {b!r} and others take {self.stack_bytes} bytes of stack")
+            self.pointers[id(b)] = self.at_entry(f"alloca [{nbytes} x i8], align 64")
+        self.statement(s.body)
+
+    def at_entry(self, text: str) -> str:
+        """An instruction at the very top of the function."""
+        name = self.fresh("m")
+        self.levels[0].top.append(f"  {name} = {text}")
+        return name
+
+
+
+    def store(self, s: loop.Store) -> None:
+        lane = s.lane
+        lanes = lane.hi + 1 if lane is not None else 0
+        value = self.widen(self.eval(s.value, lane), lanes)
+        slot = self.slots.slot(s.buffer, s.indices, lane)
+        if slot is not None:
+            self.registers[slot] = value
+            return
+        self.write(s.buffer, flat(s.buffer, s.indices), lane, value)
+        self.forget(s.buffer)
+
+    def forget(self, buffer: loop.Buffer) -> None:
+        """Loads of a buffer that was just written are no longer known; aliased parameters share the fate."""
+        self.loaded = {k: v for k, v in self.loaded.items() if v[0] != id(buffer) and not self._may_alias(v[0], buffer)}
+
+    def _may_alias(self, other: int, buffer: loop.Buffer) -> bool:
+        shared = self.fn.attrs.get("aliased", ())
+        ids = {id(self.fn.params[k]) for k in shared}
+        return other in ids and id(buffer) in ids
+
+    # -- threads -----------------------------------------------------------------------------------------------
+    def parallel(self, s: loop.For) -> None:
+        """The loop as a function of a range, run by the pool."""
+        outer_vars = list(self.names)
+        used = _used_buffers(s, self.slots)
+        self.regions += 1
+        name = f"{self.fn.name}.r{self.regions}"
+        passed = [b for b in used if id(b) in self.pointers]
+        inner_ids = {id(b) for b in passed}
+        saved = {k: getattr(self, k) for k in _STATE}
+        self.begin()
+        self.in_parallel = True
+        shared = set(self.fn.attrs.get("aliased", ()))
+        aliased = {id(self.fn.params[k]) for k in shared}
+        args = []
+        for k, b in enumerate(passed):
+            self.pointers[id(b)] = f"%b{k}"
+            args.append(f"ptr {'' if id(b) in aliased else 'noalias '}noundef %b{k}")
+        for k, v in enumerate(outer_vars):
+            self.names[v], self.depth[v] = f"%o{k}", 0
+            args.append(f"i64 noundef %o{k}")
+        assert inner_ids == {id(b) for b in passed}
+        self.loop(s.var, "%begin", "%end", s.body)
+        self.lines.append("  ret void")
+        body = _flatten(self.lines)
+        text = f"define internal void @{name}({', '.join([*args, 'i64 noundef %begin', 'i64 noundef %end'])}) #0 {{\n"
+        self.module.define(f"{text}entry:\n{body}\n}}\n")
+        for k, v in saved.items():
+            setattr(self, k, v)
+        self.in_parallel = False
+        fields = ["ptr"] * len(passed) + ["i64"] * len(outer_vars)
+        self.module.define(_thunk(name, fields))
+        n = max(1, len(fields))
+        ctx = self.at_entry(f"alloca [{n} x i64], align 8")
+        values = [self.pointers[id(b)] for b in passed] + [self.names[v] for v in outer_vars]
+        for k, (t, v) in enumerate(zip(fields, values, strict=True)):
+            at = self.pure(f"getelementptr inbounds i64, ptr {ctx}, i64 {k}")
+            self.lines.append(f"  store {t} {v}, ptr {at}, align 8")
+        self.lines.append(f"  call void @mlc_parallel(ptr %pool, ptr @{name}.thunk, ptr {ctx}, i64 {s.extent})")
+        self.loaded.clear()
+
+
+_STATE = (
+    "lines", "label", "levels", "depth", "names", "pointers", "registers", "frames", "loaded", "stack_bytes",
+)  # fmt: skip
+
+
+def _thunk(name: str, fields: Sequence[str]) -> str:
+    """``void(ptr ctx, i64 begin, i64 end)``: unpacks the context, so that the region itself can say ``noalias``."""
+    lines = [f"define internal void @{name}.thunk(ptr noundef %ctx, i64 noundef %begin, i64 noundef %end) #0 {{", "entry:"]
+    args = []
+    for k, t in enumerate(fields):
+        lines.append(f"  %a{k} = getelementptr inbounds i64, ptr %ctx, i64 {k}")
+        lines.append(f"  %f{k} = load {t}, ptr %a{k}, align 8")
+        args.append(f"{t} %f{k}")
+    lines.append(f"  call void @{name}({', '.join([*args, 'i64 %begin', 'i64 %end'])})")
+    return "\n".join([*lines, "  ret void", "}", ""])
+
+
+def _used_buffers(s: loop.Stmt, slots: Slots) -> list[loop.Buffer]:
+    """Buffers that a statement touches, each once, in order of appearance."""
+    from mlc.targets.llvm.registers import accesses
+
+    found: dict[loop.Buffer, None] = {}
+    for stmt in loop.walk(s):
+        for buffer, _, _ in accesses(stmt):
+            if id(buffer) not in slots.buffers:
+                found[buffer] = None
+    return list(found)
+
+
+def _flatten(lines: list[Any]) -> str:
+    out: list[str] = []
+    stack = [iter(lines)]
+    while stack:
+        for x in stack[-1]:
+            if isinstance(x, list):
+                stack.append(iter(x))
+                break
+            out.append(x)
+        else:
+            stack.pop()
+    return "\n".join(out)
+
+

@@ -1,0 +1,126 @@
+"""Index arithmetic: canonical forms to ``i64`` values and pointers, emitted as far out as their variables allow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mlc.ir import loop
+from mlc.ir.index import Atom, Dynamic, Linear, Quotient, Var
+from mlc.ir.types import i64
+from mlc.targets.llvm.text import memory_type
+
+if TYPE_CHECKING:
+    from mlc.ir.expr import Expr
+    from mlc.targets.llvm.arith import Val
+
+
+class Level:
+    """One loop body: what is emitted at its top, and can be reused anywhere inside it."""
+
+    def __init__(self, lines: list[Any]) -> None:
+        self.top: list[Any] = []
+        lines.append(self.top)
+        self.cache: dict[str, str] = {}
+
+
+class IndexEmitter:
+    """The part of a function emitter that deals with indices."""
+
+    lines: list[Any]
+    levels: list[Level]
+    depth: dict[Var, int]
+    names: dict[Var, str]
+    pointers: dict[int, str]
+
+    if TYPE_CHECKING:
+
+        def fresh(self, hint: str = "v") -> str: ...
+
+        def pure(self, text: str) -> str: ...
+
+        def eval(self, e: Expr, lane: Var | None) -> Val: ...
+
+    def at(self, level: int | None, text: str) -> str:
+        """Emit at the top of a loop level, or right here when ``level`` is ``None``."""
+        if level is None:
+            return self.pure(text)
+        for outer in self.levels[: level + 1]:
+            if text in outer.cache:
+                return outer.cache[text]
+        name = self.fresh("x")
+        self.levels[level].top.append(f"  {name} = {text}")
+        self.levels[level].cache[text] = name
+        return name
+
+    def level_of(self, atom: Atom) -> int | None:
+        """The innermost level that an atom depends on; ``None`` for run-time values, which stay in place."""
+        if type(atom) is Var:
+            return self.depth[atom]
+        if type(atom) is Dynamic:
+            return None
+        levels = [self.level_of(a) for a in atom.form.terms]  # type: ignore[union-attr]
+        return None if None in levels else max(levels, default=0)  # type: ignore[type-var]
+
+    def atom(self, atom: Atom) -> str:
+        """The value of an atom."""
+        if type(atom) is Var:
+            return self.names[atom]
+        if type(atom) is Dynamic:
+            from mlc.targets.llvm import arith
+
+            return arith.cast(self, self.eval(atom.expr, None), i64).text  # type: ignore[arg-type]
+        level = self.level_of(atom)
+        value = self.index(atom.form)  # type: ignore[union-attr]
+        d = atom.divisor  # type: ignore[union-attr]
+        least, _ = atom.form.bounds()  # type: ignore[union-attr]
+        quotient = type(atom) is Quotient
+        if least >= 0:
+            return self.at(level, f"{'udiv' if quotient else 'urem'} i64 {value}, {d}")
+        # floor semantics: r = ((x srem d) + d) srem d; q = (x - r) / d
+        r = self.at(level, f"srem i64 {value}, {d}")
+        r = self.at(level, f"add nsw i64 {r}, {d}")
+        r = self.at(level, f"urem i64 {r}, {d}")
+        if not quotient:
+            return r
+        return self.at(level, f"sdiv exact i64 {self.at(level, f'sub nsw i64 {value}, {r}')}, {d}")
+
+    def by_level(self, index: Linear) -> list[tuple[int | None, list[tuple[Atom, int]]]]:
+        """Terms grouped by the level they depend on, outermost first, run-time values last."""
+        groups: dict[int | None, list[tuple[Atom, int]]] = {}
+        for atom, c in index.terms.items():
+            groups.setdefault(self.level_of(atom), []).append((atom, c))
+        return sorted(groups.items(), key=lambda g: 1 << 30 if g[0] is None else g[0])
+
+    def partial(self, level: int | None, terms: list[tuple[Atom, int]]) -> str:
+        """The sum of some terms."""
+        total = ""
+        for atom, c in terms:
+            value = self.atom(atom)
+            scaled = value if c == 1 else self.at(level, f"mul nsw i64 {value}, {c}")
+            total = scaled if not total else self.at(level, f"add nsw i64 {total}, {scaled}")
+        return total
+
+    def index(self, index: Linear) -> str:
+        """The value of a form."""
+        total = ""
+        last: int | None = 0
+        for level, terms in self.by_level(index):
+            last = level
+            part = self.partial(level, terms)
+            total = part if not total else self.at(level, f"add nsw i64 {total}, {part}")
+        if not total:
+            return str(index.const)
+        return self.at(last, f"add nsw i64 {total}, {index.const}") if index.const else total
+
+    def pointer(self, buffer: loop.Buffer, offset: Linear) -> str:
+        """Address of an element: one pointer a loop level, the constant last.
+
+        Partial sums may leave the buffer (a negative constant comes last), hence no ``inbounds``.
+        """
+        t = memory_type(buffer.dtype)
+        at = self.pointers[id(buffer)]
+        for level, terms in self.by_level(offset):
+            at = self.at(level, f"getelementptr {t}, ptr {at}, i64 {self.partial(level, terms)}")
+        if not offset.const:
+            return at
+        return self.pure(f"getelementptr {t}, ptr {at}, i64 {offset.const}")

@@ -1,0 +1,132 @@
+"""A whole LLVM module: kernels, math library, thread pool and entry points as text, optimised and emitted as an object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mlc.errors import ToolchainError
+from mlc.targets.llvm.arith import INTEGER_POWER
+from mlc.targets.llvm.math import math_module, math_symbol
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What code is generated for.
+
+    Args:
+        triple: LLVM target triple.
+        cpu: LLVM processor name.
+        features: LLVM feature string, e.g. ``+avx512f,-prefer-256-bit``.
+        vector_bits: width of a vector register.
+    """
+
+    triple: str
+    cpu: str
+    features: str
+    vector_bits: int
+
+
+class ModuleText:
+    """Collects the text of a module; what :class:`~mlc.targets.llvm.function.FunctionEmitter` writes to."""
+
+    def __init__(self) -> None:
+        self.definitions: list[str] = []
+        self.declarations: dict[str, None] = {}
+        self.requests: dict[tuple[str, str, int], None] = {}
+
+    def declare(self, line: str) -> None:
+        self.declarations[line] = None
+
+    def math(self, fn: str, dtype: str, lanes: int) -> str:
+        self.requests[fn, dtype, lanes] = None
+        return math_symbol(fn, dtype, lanes)
+
+    def define(self, text: str) -> None:
+        self.definitions.append(text)
+
+    def text(self, machine: Machine) -> str:
+        """The module, in an order that depends on nothing but its contents."""
+        body = "\n".join(self.definitions)
+        library = math_module(list(self.requests)) if self.requests else ""
+        declared = [d for d in self.declarations if d not in library]
+        parts = [f'target triple = "{machine.triple}"', "", *declared]
+        if not any("@mlc_parallel" in d for d in self.definitions if d.startswith("define")):
+            parts.append("declare void @mlc_parallel(ptr, ptr, ptr, i64)")
+        if "@mlc.ipow." in body:
+            parts.append(INTEGER_POWER)
+        parts += [library, body]
+        parts.append(f'attributes #0 = {{ nounwind "prefer-vector-width"="{machine.vector_bits}" }}')
+        return "\n".join(parts) + "\n"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What came out of LLVM."""
+
+    obj: bytes
+    assembly: str
+
+
+def target_machine(machine: Machine, opt: int = 3) -> Any:
+    """An LLVM target machine.
+
+    Raises:
+        ToolchainError: LLVM has no such target.
+    """
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    try:
+        target = llvm.Target.from_triple(machine.triple)
+    except RuntimeError as e:
+        raise ToolchainError(f"LLVM has no target {machine.triple!r}: {e}") from e
+    return target.create_target_machine(
+        cpu=machine.cpu, features=machine.features, opt=opt, reloc="pic", codemodel="small"
+    )
+
+
+def compile_text(
+    text: str,
+    machine: Machine,
+    *,
+    opt_level: int = 3,
+    want_assembly: bool = True,
+    on_stage: Callable[[str], None] | None = None,
+) -> Compiled:
+    """Optimise and emit a module.
+
+    Args:
+        text: LLVM IR.
+        machine: what to generate code for.
+        opt_level: 0 leaves the code as written (the oracle for the optimiser), otherwise a short pipeline runs.
+        want_assembly: whether readable assembly is wanted beside the object.
+        on_stage: called with ``parse``, ``optimise``, ``emit`` as each begins.
+    Raises:
+        ToolchainError: LLVM refused the module: a bug in the code generator.
+    """
+    import llvmlite.binding as llvm
+
+    stage = on_stage or (lambda _: None)
+    tm = target_machine(machine, opt=0 if opt_level == 0 else 3)
+    stage("parse")
+    try:
+        mod = llvm.parse_assembly(text)
+        mod.triple = machine.triple
+        mod.data_layout = str(tm.target_data)
+        mod.verify()
+    except RuntimeError as e:
+        raise ToolchainError(f"LLVM refused the generated code: {e}", hint="this is a bug in mlc; --dump-ir keeps the text") from e
+    if opt_level > 0:
+        stage("optimise")
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        options.loop_unrolling = False
+        options.loop_vectorization = False
+        options.loop_interleaving = False
+        options.slp_vectorization = False
+        builder = llvm.create_pass_builder(tm, options)
+        builder.getModulePassManager().run(mod, builder)
+    stage("emit")
+    return Compiled(tm.emit_object(mod), tm.emit_assembly(mod) if want_assembly else "")

@@ -1,0 +1,92 @@
+"""Which buffers become SSA values: ``register`` scope, constant indices, every element always accessed alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mlc.ir import loop
+from mlc.ir.expr import loads
+from mlc.ir.index import ZERO, Linear, Var
+
+Slot = tuple[int, int, int]  # (id of the buffer, first element, lanes; 0 lanes for a scalar)
+
+
+def flat(buffer: loop.Buffer, indices: tuple[Linear, ...]) -> Linear:
+    """Offset in elements of an access."""
+    total = ZERO
+    for ix, stride in zip(indices, buffer.strides(), strict=True):
+        total = total + ix * stride
+    return total
+
+
+class Slots:
+    """The register slots of one function.
+
+    A buffer qualifies when every access to it has a constant offset once the lane is taken out, and no two accesses
+    overlap without being the same. Buffers that do not qualify live in memory.
+    """
+
+    def __init__(self, body: loop.Stmt) -> None:
+        touched: dict[int, set[tuple[int, int]]] = {}
+        refused: set[int] = set()
+        registers = {
+            id(s.buffer) for s in loop.walk(body) if type(s) is loop.Allocate and s.buffer.scope == "register"
+        }
+        for s in loop.walk(body):
+            for buffer, indices, lane in accesses(s):
+                if id(buffer) not in registers:
+                    continue
+                key = slot_key(buffer, indices, lane)
+                if key is None:
+                    refused.add(id(buffer))
+                else:
+                    touched.setdefault(id(buffer), set()).add(key)
+        for b, keys in touched.items():
+            taken: dict[int, tuple[int, int]] = {}
+            for key in keys:
+                for e in range(key[0], key[0] + max(key[1], 1)):
+                    if taken.setdefault(e, key) != key:
+                        refused.add(b)
+        self.buffers = registers - refused
+
+    def slot(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> Slot | None:
+        """The slot of an access, or ``None`` when the buffer is in memory."""
+        if id(buffer) not in self.buffers:
+            return None
+        key = slot_key(buffer, indices, lane)
+        assert key is not None
+        return (id(buffer), *key)
+
+    def written(self, s: loop.Stmt) -> list[Slot]:
+        """Slots that a statement assigns and that live longer than it, in program order."""
+        inner = {id(a.buffer) for a in loop.walk(s) if type(a) is loop.Allocate}
+        found: dict[Slot, None] = {}
+        for stmt in loop.walk(s):
+            if type(stmt) is loop.Store and id(stmt.buffer) in self.buffers and id(stmt.buffer) not in inner:
+                slot = self.slot(stmt.buffer, stmt.indices, stmt.lane)
+                if slot is not None:
+                    found[slot] = None
+        return list(found)
+
+
+def slot_key(buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> tuple[int, int] | None:
+    """(first element, lanes) of a constant access; ``None`` for any other."""
+    offset = flat(buffer, indices)
+    lanes = 0
+    if lane is not None and lane in offset.terms:
+        if offset.terms[lane] != 1:
+            return None
+        offset = offset - lane
+        lanes = lane.hi + 1
+    return (offset.const, lanes) if not offset.terms else None
+
+
+def accesses(s: loop.Stmt) -> Iterator[tuple[loop.Buffer, tuple[Linear, ...], Var | None]]:
+    from mlc.lower.rewrite import exprs_of
+
+    lane = s.lane if type(s) is loop.Store else None
+    for e in exprs_of(s):
+        for ld in loads(e):
+            yield ld.source, ld.indices, lane
+    if type(s) is loop.Store:
+        yield s.buffer, s.indices, lane

@@ -1,0 +1,294 @@
+"""Values and memory accesses: scalar expressions to LLVM operands, for one lane or many."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mlc.errors import CodegenError
+from mlc.ir import loop
+from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within, children, index_vars
+from mlc.ir.index import ZERO, Atom, Linear, Quotient, Remainder, Var, as_index
+from mlc.ir.types import boolean, i64
+from mlc.targets.llvm import arith
+from mlc.targets.llvm.arith import Val
+from mlc.targets.llvm.registers import Slot, Slots, flat
+from mlc.targets.llvm.text import mangle_suffix, memory_type, register_type, splat
+
+_BASE = arith.Sink if TYPE_CHECKING else object
+
+
+class ValueEmitter(_BASE):  # type: ignore[misc,valid-type]
+    """The part of a function emitter that evaluates expressions."""
+
+    lines: list[Any]
+    label: str
+    slots: Slots
+    registers: dict[Slot, Val]
+    loaded: dict[str, tuple[int, str]]
+    counter: int
+
+    def widen(self, v: Val, lanes: int) -> Val:
+        return arith.broadcast(self, v, lanes)
+
+    def eval(self, e: Expr, lane: Var | None, mask: Val | None = None) -> Val:
+        """The value of an expression.
+
+        Args:
+            e: the expression.
+            lane: variable of the vector store it is part of; the result is a vector only where it varies with it.
+            mask: lanes whose loads may touch memory; ``None`` for all.
+        """
+        match e:
+            case Const():
+                return Val(splat(e.value, e.dtype, 0), e.dtype, 0)
+            case IndexValue():
+                return arith.cast(self, self.index_value(e.index, lane), e.dtype)
+            case Within():
+                return self.within(e, lane)
+            case Load():
+                return self.load(e, lane, mask)
+            case Binary():
+                a, b = self.eval(e.a, lane, mask), self.eval(e.b, lane, mask)
+                lanes = max(a.lanes, b.lanes)
+                known = e.b.value if type(e.b) is Const else None
+                if known is None and type(e.a) is Const and e.op in ("min", "max", "add", "mul"):
+                    a, b, known = b, a, e.a.value
+                return arith.binary(self, e.op, self._wide(a, lanes), self._wide(b, lanes), known)
+            case Call():
+                return arith.unary(self, e.fn, self.eval(e.args[0], lane, mask))
+            case Cast():
+                return arith.cast(self, self.eval(e.a, lane, mask), e.dtype)
+            case Select():
+                return self.select(e, lane, mask)
+        raise CodegenError(f"no code for {type(e).__name__}")
+
+    def _wide(self, v: Val, lanes: int) -> Val:
+        return arith.broadcast(self, v, lanes)
+
+    # -- indices as values ---------------------------------------------------------------------------------------
+    def index_value(self, ix: Linear, lane: Var | None) -> Val:
+        """An index as an ``i64`` value, a vector when it varies with the lane."""
+        if lane is None or lane not in ix.vars():
+            return Val(self.index(ix), i64, 0)  # type: ignore[attr-defined]
+        return self.vector_index(ix, lane)
+
+    def vector_index(self, ix: Linear, lane: Var) -> Val:
+        """An index for every lane."""
+        lanes = lane.hi + 1
+        t = register_type(i64, lanes)
+        plain = {a: c for a, c in ix.terms.items() if type(a) is not Var and lane in _vars(a)}
+        step = ix.terms.get(lane, 0)
+        rest = Linear({a: c for a, c in ix.terms.items() if a is not lane and a not in plain}, ix.const)
+        total: Val | None = None
+        if rest.terms or rest.const or (not plain and not step):
+            total = arith.broadcast(self, Val(self.index(rest), i64, 0), lanes)  # type: ignore[attr-defined]
+        if step:
+            iota = Val("<" + ", ".join(f"i64 {k * step}" for k in range(lanes)) + ">", i64, lanes)
+            total = iota if total is None else arith.binary(self, "add", total, iota)
+        for atom, c in plain.items():
+            v = self._vector_atom(atom, lane)
+            if c != 1:
+                v = Val(self.pure(f"mul {t} {v.text}, {splat(c, i64, lanes)}"), i64, lanes)
+            total = v if total is None else arith.binary(self, "add", total, v)
+        assert total is not None
+        return total
+
+    def _vector_atom(self, atom: Atom, lane: Var) -> Val:
+        lanes = lane.hi + 1
+        if isinstance(atom, (Quotient, Remainder)):
+            form = self.vector_index(atom.form, lane)
+            word = "div" if type(atom) is Quotient else "mod"
+            d = Val(splat(atom.divisor, i64, lanes), i64, lanes)
+            if word == "div" and atom.form.bounds()[0] < 0:
+                r = arith.binary(self, "mod", form, d, atom.divisor)
+                form = arith.binary(self, "sub", form, r)
+            return arith.binary(self, word, form, d, atom.divisor)
+        return arith.broadcast(self, arith.cast(self, self.eval(atom.expr, lane), i64), lanes)  # type: ignore[union-attr]
+
+    def within(self, e: Within, lane: Var | None) -> Val:
+        ix = self.index_value(e.index, lane)
+        shifted = arith.binary(self, "sub", ix, Val(splat(e.lo, i64, ix.lanes), i64, ix.lanes)) if e.lo else ix
+        # as unsigned numbers, what is below the range is above it too
+        text = f"icmp ult {ix.type} {shifted.text}, {splat(e.hi - e.lo, i64, ix.lanes)}"
+        return Val(self.pure(text), boolean, ix.lanes)
+
+    # -- choices -------------------------------------------------------------------------------------------------
+    def select(self, e: Select, lane: Var | None, mask: Val | None) -> Val:
+        cond = self.eval(e.cond, lane, mask)
+        risky = _may_leave(e.a) or _may_leave(e.b)
+        if not risky:
+            a, b = self.eval(e.a, lane, mask), self.eval(e.b, lane, mask)
+        elif cond.lanes:
+            opposite = arith.unary(self, "not", cond)
+            yes = cond if mask is None else arith.logic(self, "and", cond, self._wide(mask, cond.lanes))
+            no = opposite if mask is None else arith.logic(self, "and", opposite, self._wide(mask, cond.lanes))
+            a, b = self.eval(e.a, lane, yes), self.eval(e.b, lane, no)
+        else:
+            return self.diamond(cond, e, lane, mask)
+        lanes = max(a.lanes, b.lanes, cond.lanes)
+        return arith.select(self, cond, self._wide(a, lanes), self._wide(b, lanes))
+
+    def diamond(self, cond: Val, e: Select, lane: Var | None, mask: Val | None) -> Val:
+        """A branch, for sides whose loads must not happen unless chosen."""
+        self.counter += 1
+        n = self.counter
+        lanes = lane.hi + 1 if lane is not None and (lane in index_vars(e.a) or lane in index_vars(e.b)) else 0
+        self.lines.append(f"  br i1 {cond.text}, label %yes{n}, label %no{n}")
+        arms = []
+        for label, side in ((f"yes{n}", e.a), (f"no{n}", e.b)):
+            self.block(label)  # type: ignore[attr-defined]
+            with self.frame():  # type: ignore[attr-defined]
+                v = self._wide(self.eval(side, lane, mask), lanes)
+            arms.append((v, self.label))
+            self.lines.append(f"  br label %join{n}")
+        self.block(f"join{n}")  # type: ignore[attr-defined]
+        (a, la), (b, lb) = arms
+        name = self.fresh("r")  # type: ignore[attr-defined]
+        self.lines.append(f"  {name} = phi {a.type} [ {a.text}, %{la} ], [ {b.text}, %{lb} ]")
+        return Val(name, a.dtype, a.lanes)
+
+    # -- memory --------------------------------------------------------------------------------------------------
+    def load(self, e: Load, lane: Var | None, mask: Val | None) -> Val:
+        buffer: loop.Buffer = e.source
+        slot = self.slots.slot(buffer, e.indices, lane)
+        if slot is not None:
+            held = self.registers.get(slot)
+            if held is None:
+                return Val("poison", buffer.dtype, slot[2])
+            return held
+        offset = flat(buffer, e.indices)
+        step = 0 if lane is None else offset.coefficient(lane)
+        if mask is not None and _in_bounds(e):
+            mask = None
+        if lane is None or step == 0:
+            if mask is not None and mask.lanes:
+                return self._gather(buffer, offset, lane, mask)
+            return self._read(buffer, self.pointer(buffer, offset), 0)  # type: ignore[attr-defined]
+        base = offset - as_index(lane) * step if step is not None else ZERO
+        if step == 1 and mask is None:
+            return self._read(buffer, self.pointer(buffer, base), lane.hi + 1)  # type: ignore[attr-defined]
+        if step == 1:
+            return self._masked_read(buffer, self.pointer(buffer, base), lane.hi + 1, mask)  # type: ignore[attr-defined,arg-type]
+        return self._gather(buffer, offset, lane, mask)
+
+    def _read(self, buffer: loop.Buffer, at: str, lanes: int) -> Val:
+        t = memory_type(buffer.dtype, lanes)
+        text = f"load {t}, ptr {at}, align {buffer.dtype.itemsize}"
+        known = self.loaded.get(text)
+        if known is None:
+            name = self.fresh("l")  # type: ignore[attr-defined]
+            self.lines.append(f"  {name} = {text}")
+            known = self.loaded[text] = (id(buffer), name)
+        return self._from_memory(known[1], buffer, lanes)
+
+    def _masked_read(self, buffer: loop.Buffer, at: str, lanes: int, mask: Val) -> Val:
+        t = memory_type(buffer.dtype, lanes)
+        symbol = f"@llvm.masked.load.{_memory_suffix(buffer, lanes)}.p0"
+        m = register_type(boolean, lanes)
+        self.declare(f"declare {t} {symbol}(ptr, {m}, {t})")
+        wide = self._wide(mask, lanes)
+        name = self.fresh("l")  # type: ignore[attr-defined]
+        align = f"align {buffer.dtype.itemsize} "
+        self.lines.append(f"  {name} = call {t} {symbol}(ptr {align}{at}, {m} {wide.text}, {t} zeroinitializer)")
+        return self._from_memory(name, buffer, lanes)
+
+    def _lane_pointers(self, buffer: loop.Buffer, offset: Linear, lane: Var) -> str:
+        """A vector of addresses, one a lane."""
+        lanes = lane.hi + 1
+        t = memory_type(buffer.dtype)
+        step = offset.coefficient(lane)
+        if step is not None:
+            base = self.pointer(buffer, offset - as_index(lane) * step)  # type: ignore[attr-defined]
+            steps = "<" + ", ".join(f"i32 {k * step}" for k in range(lanes)) + ">"
+            return self.pure(f"getelementptr {t}, ptr {base}, <{lanes} x i32> {steps}")
+        at = self.pointers[id(buffer)]  # type: ignore[attr-defined]
+        ix = self.vector_index(offset, lane)
+        return self.pure(f"getelementptr {t}, ptr {at}, {ix.type} {ix.text}")
+
+    def _gather(self, buffer: loop.Buffer, offset: Linear, lane: Var | None, mask: Val | None) -> Val:
+        assert lane is not None
+        lanes = lane.hi + 1
+        t = memory_type(buffer.dtype, lanes)
+        m = register_type(boolean, lanes)
+        symbol = f"@llvm.masked.gather.{_memory_suffix(buffer, lanes)}.v{lanes}p0"
+        self.declare(f"declare {t} {symbol}(<{lanes} x ptr>, {m}, {t})")
+        on = self._wide(mask, lanes).text if mask is not None else splat(1, boolean, lanes)
+        at = self._lane_pointers(buffer, offset, lane)
+        name = self.fresh("l")  # type: ignore[attr-defined]
+        align = f"align {buffer.dtype.itemsize} "
+        self.lines.append(f"  {name} = call {t} {symbol}(<{lanes} x ptr> {align}{at}, {m} {on}, {t} zeroinitializer)")
+        return self._from_memory(name, buffer, lanes)
+
+    def _from_memory(self, name: str, buffer: loop.Buffer, lanes: int) -> Val:
+        dtype = buffer.dtype
+        if dtype is boolean:
+            t = memory_type(dtype, lanes)
+            return Val(self.pure(f"icmp ne {t} {name}, {'zeroinitializer' if lanes else '0'}"), dtype, lanes)
+        if dtype.name == "bf16":
+            wide, f = (f"<{lanes} x i32>", f"<{lanes} x float>") if lanes else ("i32", "float")
+            sixteen = f"splat (i32 16)" if lanes else "16"
+            bits = self.pure(f"zext {memory_type(dtype, lanes)} {name} to {wide}")
+            return Val(self.pure(f"bitcast {wide} {self.pure(f'shl {wide} {bits}, {sixteen}')} to {f}"), dtype, lanes)
+        return Val(name, dtype, lanes)
+
+    def _to_memory(self, v: Val) -> str:
+        t = memory_type(v.dtype, v.lanes)
+        if v.dtype is boolean:
+            return self.pure(f"zext {v.type} {v.text} to {t}")
+        if v.dtype.name == "bf16":
+            wide = f"<{v.lanes} x i32>" if v.lanes else "i32"
+            sixteen = "splat (i32 16)" if v.lanes else "16"
+            bits = self.pure(f"bitcast {v.type} {v.text} to {wide}")
+            return self.pure(f"trunc {wide} {self.pure(f'lshr {wide} {bits}, {sixteen}')} to {t}")
+        return v.text
+
+    def write(self, buffer: loop.Buffer, offset: Linear, lane: Var | None, v: Val) -> None:
+        """Store a value, or one value a lane."""
+        t = memory_type(buffer.dtype, v.lanes)
+        text = self._to_memory(v)
+        size = buffer.dtype.itemsize
+        step = None if lane is None else offset.coefficient(lane)
+        if lane is None or not v.lanes:
+            self.lines.append(f"  store {t} {text}, ptr {self.pointer(buffer, offset)}, align {size}")  # type: ignore[attr-defined]
+        elif step == 1:
+            at = self.pointer(buffer, offset - lane)  # type: ignore[attr-defined]
+            self.lines.append(f"  store {t} {text}, ptr {at}, align {size}")
+        else:
+            m = register_type(boolean, v.lanes)
+            symbol = f"@llvm.masked.scatter.{_memory_suffix(buffer, v.lanes)}.v{v.lanes}p0"
+            self.declare(f"declare void {symbol}({t}, <{v.lanes} x ptr>, {m})")
+            at = self._lane_pointers(buffer, offset, lane)
+            on = splat(1, boolean, v.lanes)
+            self.lines.append(f"  call void {symbol}({t} {text}, <{v.lanes} x ptr> align {size} {at}, {m} {on})")
+
+
+def _memory_suffix(buffer: loop.Buffer, lanes: int) -> str:
+    if buffer.dtype.name == "bf16":
+        return f"v{lanes}i16"
+    if buffer.dtype is boolean:
+        return f"v{lanes}i8"
+    return mangle_suffix(buffer.dtype, lanes)
+
+
+def _vars(atom: Atom) -> set[Var]:
+    return Linear({atom: 1}, 0).vars()
+
+
+def _in_bounds(e: Load) -> bool:
+    """Whether ranges alone prove that a load stays inside its buffer."""
+    for ix, n in zip(e.indices, e.source.shape, strict=True):
+        lo, hi = ix.bounds()
+        if lo < 0 or hi >= n:
+            return False
+    return True
+
+
+def _may_leave(e: Expr) -> bool:
+    """Whether some load in the expression might be out of bounds if evaluated without its guard."""
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if type(node) is Load and not _in_bounds(node):
+            return True
+        stack += children(node)
+    return False
