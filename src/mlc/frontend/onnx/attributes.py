@@ -41,9 +41,7 @@ def attribute_type(attr: AttributeProto) -> int:
     return filled[0] if len(filled) == 1 else AttributeProto.UNDEFINED
 
 
-def resolve_references(
-    node: onnx.NodeProto, given: Mapping[str, AttributeProto] | None, where: str
-) -> onnx.NodeProto:
+def resolve_references(node: onnx.NodeProto, given: Mapping[str, AttributeProto] | None, where: str) -> onnx.NodeProto:
     """The node with references to a function's attributes replaced by what the call gave.
 
     Args:

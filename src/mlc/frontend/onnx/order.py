@@ -21,11 +21,13 @@ class Step:
         node: from the model.
         position: its index in the graph, for naming it when it has no name.
         outputs: its outputs; ``""`` where one is not wanted by anybody.
+        reads: names it needs, those that its subgraphs take from outside included.
     """
 
     node: onnx.NodeProto
     position: int
     outputs: tuple[str, ...]
+    reads: frozenset[str]
 
 
 def node_name(node: onnx.NodeProto, position: int) -> str:
@@ -79,7 +81,7 @@ def plan(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[Step]:
         ImportModelError: nodes depend on each other in a circle; the message names some of them.
     """
     maker = {name: k for k, node in enumerate(nodes) for name in node.output if name}
-    reads = [{n for n in node.input if n} | captured_names(node) for node in nodes]
+    reads = [frozenset(n for n in node.input if n) | captured_names(node) for node in nodes]
     needs = [{maker[name] for name in names if name in maker} for names in reads]
     order = _sort(nodes, needs)
     wanted = set(outputs)
@@ -87,7 +89,8 @@ def plan(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[Step]:
     for k in reversed(order):
         if wanted.isdisjoint(nodes[k].output):
             continue
-        steps.append(Step(nodes[k], k, tuple(name if name in wanted else "" for name in nodes[k].output)))
+        kept = tuple(name if name in wanted else "" for name in nodes[k].output)
+        steps.append(Step(nodes[k], k, kept, reads[k]))
         wanted |= reads[k]
     return steps[::-1]
 

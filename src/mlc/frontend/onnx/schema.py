@@ -162,9 +162,7 @@ class Schema:
 
     def defaults(self) -> dict[str, AttributeProto]:
         """Attributes with a default value, by name."""
-        return {
-            name: spec.default_value for name, spec in self.raw.attributes.items() if spec.default_value.type
-        }
+        return {name: spec.default_value for name, spec in self.raw.attributes.items() if spec.default_value.type}
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,44 @@
+"""ONNX models: reading them safely, and converting their operators to ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mlc.frontend.base import ImportedModel, OperatorInfo
+from mlc.frontend.limits import DEFAULT_LIMITS, Limits
+from mlc.frontend.onnx.reader import looks_like_onnx
+
+
+class OnnxFrontend:
+    """The front end for ``.onnx`` files."""
+
+    name = "onnx"
+    suffixes = (".onnx",)
+
+    def matches(self, head: bytes, path: Path) -> bool:
+        """Whether a file with these first bytes is an ONNX model."""
+        return looks_like_onnx(head)
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        dims: Mapping[str, int] | None = None,
+        constants: Mapping[str, np.ndarray] | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> ImportedModel:
+        """Import a file; see :func:`mlc.frontend.onnx.importer.import_onnx`."""
+        from mlc.frontend.onnx.importer import import_onnx
+
+        return import_onnx(path, shapes=shapes, dims=dims, constants=constants, limits=limits)
+
+    def supported_operators(self) -> list[OperatorInfo]:
+        """Every operator that can be imported, by name."""
+        from mlc.frontend.onnx.catalogue import supported_operators
+
+        return supported_operators()

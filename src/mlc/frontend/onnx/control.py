@@ -1,0 +1,224 @@
+"""Control flow: resolved while the model is imported, since a graph of ours has none.
+
+A branch on a known condition is taken; on an unknown one both branches run and the result is selected, which is sound
+because nodes have no effects. Loops are unrolled, so their number of rounds must be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from mlc.errors import ImportModelError, UnsupportedError
+from mlc.frontend.onnx.emit import concat, normal_axis, reshape, take
+from mlc.frontend.onnx.order import Step
+from mlc.frontend.onnx.registry import OnnxNode
+from mlc.frontend.onnx.scope import UNKNOWN, Frame, Known, Unknown
+from mlc.ir.graph import Value
+
+if TYPE_CHECKING:
+    from mlc.frontend.onnx.walk import Walk
+
+Attrs = dict[str, Any]
+
+
+def _begin(walk: Walk, frame: Frame, step: Step) -> None:
+    """Make what is appended from now on belong to the control-flow node."""
+    name = frame.name_of(step)
+    walk.ctx.begin(OnnxNode(name, step.node.op_type, "", frame.opsets[""], {}, step.outputs), frame.source)
+
+
+def _bind_all(walk: Walk, frame: Frame, step: Step, values: Sequence[Known]) -> None:
+    if len(values) < len(step.outputs):
+        raise ImportModelError(f"{len(step.outputs)} outputs, the subgraph gives {len(values)}")
+    for name, value in zip(step.outputs, values, strict=False):
+        walk.bind(frame, name, value)
+
+
+def _scalar(walk: Walk, value: Known, what: str) -> Any:
+    """A known operand of one element."""
+    array = walk.ctx.require_const(value if isinstance(value, Value) else None, what)
+    if array.size != 1:
+        raise ImportModelError(f"{what} has {array.size} elements, not one")
+    return array.reshape(-1)[0]
+
+
+def convert_if(walk: Walk, frame: Frame, step: Step, inputs: Sequence[Known], attrs: Attrs) -> None:
+    """Take a branch, or run both and select."""
+    branches = {"else": attrs["else_branch"], "then": attrs["then_branch"]}
+    condition = inputs[0]
+    known = walk.ctx.const(condition) if isinstance(condition, Value) else None
+    if known is not None:
+        label = "then" if bool(_scalar(walk, condition, "the condition")) else "else"
+        walk.enter_graph(frame, step, branches[label], label, (), lambda values: _bind_all(walk, frame, step, values))
+        return
+    results: dict[str, list[Known]] = {}
+
+    def select() -> None:
+        _begin(walk, frame, step)
+        pairs = list(zip(results["then"], results["else"], strict=True))
+        _bind_all(walk, frame, step, [_select(walk, condition, a, b) for a, b in pairs])
+
+    walk.later(frame, step, select)
+    for label, graph in branches.items():
+        walk.enter_graph(frame, step, graph, label, (), lambda values, label=label: results.update({label: values}))
+
+
+def _select(walk: Walk, condition: Known, then: Known, otherwise: Known) -> Known:
+    if not (isinstance(condition, Value) and isinstance(then, Value) and isinstance(otherwise, Value)):
+        return UNKNOWN
+    if (then.type.shape, then.type.dtype) != (otherwise.type.shape, otherwise.type.dtype):
+        raise UnsupportedError(
+            f"the branches give {then.type} and {otherwise.type}, and the condition is not known at compile time"
+        )
+    if condition.type.size != 1:
+        raise ImportModelError(f"the condition has {condition.type.size} elements, not one")
+    return walk.ctx.add("where", [reshape(walk.ctx, condition, ()), then, otherwise])
+
+
+class _Rounds:
+    """A loop that is being unrolled: values carried from round to round, and those gathered."""
+
+    def __init__(self, walk: Walk, frame: Frame, step: Step, body: onnx.GraphProto, carried: Sequence[Known]) -> None:
+        self.walk = walk
+        self.frame = frame
+        self.step = step
+        self.body = body
+        self.carried = list(carried)
+        self.gathered: list[list[Known]] = []
+        self.done = 0
+
+    def enter(self, given: Sequence[Known], finish: Callable[[list[Known]], None]) -> None:
+        """Walk the body once more."""
+        self.walk.count(f"node {self.frame.name_of(self.step)!r} ({self.step.node.op_type})")
+        label = str(self.done)
+        self.done += 1
+        self.walk.enter_graph(self.frame, self.step, self.body, label, given, finish)
+
+    def take(self, values: Sequence[Known]) -> None:
+        """Results of a round: carried values first."""
+        count = len(self.carried)
+        self.carried = list(values[:count])
+        self.gathered.append(list(values[count:]))
+
+    def stop(self, axes: Sequence[int] = (), backwards: Sequence[bool] = ()) -> None:
+        """Bind the outputs: carried values, then the gathered ones stacked along ``axes``."""
+        _begin(self.walk, self.frame, self.step)
+        wanted = self.step.outputs[len(self.carried) :]
+        stacked: list[Known] = []
+        for k, name in enumerate(wanted):
+            items = [row[k] for row in self.gathered] if name else []
+            if name and not items:
+                raise UnsupportedError("the loop has no rounds, so the shape of what it gathers is not known")
+            if k < len(backwards) and backwards[k]:
+                items.reverse()
+            stacked.append(_stack(self.walk, items, axes[k] if k < len(axes) else 0) if name else None)
+        _bind_all(self.walk, self.frame, self.step, [*self.carried, *stacked])
+
+
+def _stack(walk: Walk, items: Sequence[Known], axis: int) -> Known:
+    values = [v for v in items if isinstance(v, Value)]
+    if len(values) < len(items):
+        return UNKNOWN
+    shape = values[0].type.shape
+    axis = normal_axis(axis, len(shape) + 1)
+    if any(v.type.shape != shape for v in values):
+        raise UnsupportedError("what the loop gathers changes its shape from round to round")
+    rows = [reshape(walk.ctx, v, (*shape[:axis], 1, *shape[axis:])) for v in values]
+    return concat(walk.ctx, rows, axis)
+
+
+def convert_loop(walk: Walk, frame: Frame, step: Step, inputs: Sequence[Known], attrs: Attrs) -> None:
+    """Unroll a loop whose number of rounds is known."""
+    trips, condition, *carried = [*inputs, None, None][: max(2, len(inputs))]
+    if isinstance(trips, Unknown) or isinstance(condition, Unknown):
+        raise UnsupportedError("its number of rounds depends on operators that are not supported")
+    limit = None if trips is None else int(_scalar(walk, trips, "the number of rounds"))
+    running = condition is None or bool(_scalar(walk, condition, "the condition"))
+    if trips is None and condition is None:
+        raise UnsupportedError("the loop never ends")
+    rounds = _Rounds(walk, frame, step, attrs["body"], carried)
+    if len(rounds.body.output) < 1 + len(carried):
+        raise ImportModelError(f"the body has {len(rounds.body.output)} outputs, at least {1 + len(carried)} expected")
+
+    def advance(running: bool) -> None:
+        if not running or (limit is not None and rounds.done >= limit):
+            rounds.stop()
+            return
+        _begin(walk, frame, step)
+        number = walk.ctx.constant(np.int64(rounds.done), name="round")
+        rounds.enter([number, walk.ctx.constant(np.bool_(True), name="condition"), *rounds.carried], after)
+
+    def after(values: list[Known]) -> None:
+        rounds.take(values[1:])
+        if any(isinstance(v, Unknown) for v in values):
+            # what is not supported in the body has been noted in this round
+            rounds.stop()
+            return
+        advance(bool(_scalar(walk, values[0], "the condition to go on")))
+
+    advance(running)
+
+
+def convert_scan(walk: Walk, frame: Frame, step: Step, inputs: Sequence[Known], attrs: Attrs) -> None:
+    """Unroll a scan: the number of rounds is an extent."""
+    if frame.opsets[""] < 9:
+        raise UnsupportedError("defined before operator set 9, the oldest understood")
+    body = attrs["body"]
+    scanned_count = attrs["num_scan_inputs"]
+    carried_count = len(inputs) - scanned_count
+    if not 0 < scanned_count <= len(inputs) or len(body.output) < carried_count:
+        raise ImportModelError(
+            f"{scanned_count} of {len(inputs)} inputs to scan, {len(body.output)} outputs of the body"
+        )
+    scanned = inputs[carried_count:]
+    gathered_count = len(body.output) - carried_count
+    in_axes = _per_item(attrs, "scan_input_axes", scanned_count)
+    in_backwards = _per_item(attrs, "scan_input_directions", scanned_count)
+    out_axes = _per_item(attrs, "scan_output_axes", gathered_count)
+    out_backwards = _per_item(attrs, "scan_output_directions", gathered_count)
+    if any(isinstance(v, Unknown) for v in scanned):
+        raise UnsupportedError("its operands depend on operators that are not supported")
+    axes = [normal_axis(a, v.type.rank) for a, v in zip(in_axes, scanned, strict=True)]  # type: ignore[union-attr]
+    extents = {v.type.shape[a] for a, v in zip(axes, scanned, strict=True)}  # type: ignore[union-attr]
+    if len(extents) != 1:
+        raise ImportModelError(f"the scanned inputs differ in length: {sorted(extents)}")
+    (length,) = extents
+    rounds = _Rounds(walk, frame, step, body, inputs[:carried_count])
+
+    def advance() -> None:
+        if rounds.done == length:
+            rounds.stop(out_axes, [bool(b) for b in out_backwards])
+            return
+        _begin(walk, frame, step)
+        rows = [
+            take(walk.ctx, v, a, length - 1 - rounds.done if back else rounds.done)  # type: ignore[arg-type]
+            for v, a, back in zip(scanned, axes, in_backwards, strict=True)
+        ]
+        rounds.enter([*rounds.carried, *rows], after)
+
+    def after(values: list[Known]) -> None:
+        rounds.take(values)
+        if any(isinstance(v, Unknown) for v in values):
+            rounds.stop()
+        else:
+            advance()
+
+    advance()
+
+
+def _per_item(attrs: Attrs, name: str, count: int) -> list[int]:
+    values = list(attrs.get(name, ())) or [0] * count
+    if len(values) != count:
+        raise ImportModelError(f"attribute {name!r} has {len(values)} values, {count} expected")
+    return values
+
+
+CONTROL_FLOW: dict[str, Callable[[Walk, Frame, Step, Sequence[Known], Attrs], None]] = {
+    "If": convert_if,
+    "Loop": convert_loop,
+    "Scan": convert_scan,
+}

@@ -1,0 +1,157 @@
+"""``import_onnx``: from a file or bytes to a graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from mlc.errors import ImportModelError, MlcError, UnsupportedError, UsageError
+from mlc.frontend.base import ImportedModel, ModelSource, TensorInfo
+from mlc.frontend.limits import DEFAULT_LIMITS, Limits
+from mlc.frontend.onnx.external import ExternalData
+from mlc.frontend.onnx.problems import Problems
+from mlc.frontend.onnx.reader import read_model
+from mlc.frontend.onnx.scope import UNKNOWN, Known, Scope
+from mlc.frontend.onnx.shapes import Declared, check_constant_input, declared_type, resolve_shapes
+from mlc.frontend.onnx.tensors import element_type
+from mlc.frontend.onnx.validate import check_model
+from mlc.frontend.onnx.walk import Walk
+from mlc.ir.graph import Builder, Graph, Node, Value
+
+
+def import_onnx(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    constants: Mapping[str, np.ndarray] | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> ImportedModel:
+    """Import an ONNX model.
+
+    Args:
+        source: path of the model, or its bytes (then without external data).
+        shapes: shapes of inputs by name, needed where the model leaves dimensions open.
+        dims: values of symbolic dimensions, for all inputs at once.
+        constants: values of inputs by name; such an input becomes a constant and is no longer an input of the graph.
+        limits: budgets.
+    Raises:
+        ImportModelError: the file is no ONNX model, is damaged, contradicts itself, or is beyond a limit.
+        UnsupportedModelError: it uses what is not supported; lists everything.
+        UnsupportedError: its format or operator set is newer than what is known.
+        UsageError: an unknown name or a contradiction in the arguments, or dimensions that are left open.
+    """
+    label = "" if isinstance(source, bytes) else os.fspath(source)
+    try:
+        file = read_model(source, limits)
+        opsets = check_model(file.proto, limits)
+        walk = Walk(file.proto, opsets, ExternalData(file.folder), limits)
+        inputs = _inputs(walk, shapes or {}, dims or {}, constants or {})
+        scope = walk.run(inputs)
+        walk.problems.check()
+        graph = _finish(file.proto.graph, walk.builder, scope)
+    except MlcError as error:
+        if label and not error.message.startswith(label):
+            error.message = f"{label}: {error.message}"
+        raise
+    proto = file.proto
+    info = ModelSource(
+        format="onnx",
+        path=label,
+        name=proto.graph.name,
+        producer=f"{proto.producer_name} {proto.producer_version}".strip(),
+        sha256=file.sha256,
+        inputs=tuple(_info(v.name, v) for v in graph.inputs),
+        outputs=tuple(_info(n, v) for n, v in zip(graph.output_names, graph.outputs, strict=True)),
+        opsets={domain or "ai.onnx": version for domain, version in opsets.items()},
+        metadata={entry.key: entry.value for entry in proto.metadata_props},
+        constants=tuple(constants or ()),
+    )
+    return ImportedModel(graph, info)
+
+
+def _info(name: str, value: Value) -> TensorInfo:
+    return TensorInfo(name, value.type.shape, value.type.dtype.name)
+
+
+def _inputs(
+    walk: Walk, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int], constants: Mapping[str, np.ndarray]
+) -> dict[str, Known]:
+    """What the names of the model's inputs stand for; an input with an initializer is a constant."""
+    graph = walk.model.graph
+    stored = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    infos = [v for v in graph.input if v.name not in stored]
+    _check_constants([v.name for v in infos], shapes, constants)
+    declared, inputs = _declared(infos, walk.problems)
+    values = {d.name: check_constant_input(d, constants[d.name]) for d in declared if d.name in constants}
+    given = {**shapes, **{name: array.shape for name, array in values.items()}}
+    if inputs:
+        # inputs that are no tensors have no shape to give; they are reported as such in the end
+        given = {name: shape for name, shape in given.items() if name not in inputs}
+    types = resolve_shapes(declared, given, dims, walk.limits)
+    for d in declared:
+        if d.name in values:
+            inputs[d.name] = walk.builder.constant(values[d.name], d.name)
+        else:
+            inputs[d.name] = walk.builder.input(d.name, types[d.name])
+    return inputs
+
+
+def _check_constants(
+    names: Sequence[str], shapes: Mapping[str, Sequence[int]], constants: Mapping[str, np.ndarray]
+) -> None:
+    for name in constants:
+        if name not in names:
+            known = ", ".join(map(repr, names)) or "none"
+            raise UsageError(f"no input {name!r} to give a value", hint=f"inputs: {known}")
+        if name in shapes:
+            raise UsageError(f"input {name!r}: given both a value and a shape", hint="the value has the shape")
+
+
+def _declared(infos: Iterable[onnx.ValueInfoProto], problems: Problems) -> tuple[list[Declared], dict[str, Known]]:
+    """Inputs that are tensors of a supported type, and the others as unknown values."""
+    declared: list[Declared] = []
+    unknown: dict[str, Known] = {}
+    for info in infos:
+        try:
+            declared.append(declared_type(info))
+        except UnsupportedError as error:
+            problems.add("input", info.name, error)
+            unknown[info.name] = UNKNOWN
+    return declared, unknown
+
+
+def _finish(proto: onnx.GraphProto, builder: Builder, scope: Scope) -> Graph:
+    """The graph of what was built, without the nodes and constants that nothing uses.
+
+    Raises:
+        ImportModelError: an output has another element type than the model declares.
+    """
+    outputs: list[Value] = []
+    for info in proto.output:
+        value = scope[info.name]
+        if not isinstance(value, Value):
+            raise ImportModelError(f"output {info.name!r} is never made")
+        where = f"output {info.name!r}"
+        elem_type = info.type.tensor_type.elem_type
+        declared = element_type(elem_type, where) if elem_type else value.type.dtype
+        if declared is not value.type.dtype:
+            raise ImportModelError(f"{where} is declared {declared}, its nodes make {value.type.dtype}")
+        outputs.append(value)
+    builder.nodes = _needed(builder.nodes, outputs)
+    used = {v for node in builder.nodes for v in node.inputs} | set(outputs)
+    builder.constants = {v: array for v, array in builder.constants.items() if v in used}
+    return builder.finish(outputs, [info.name for info in proto.output])
+
+
+def _needed(nodes: Sequence[Node], outputs: Iterable[Value]) -> list[Node]:
+    wanted = set(outputs)
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.outputs):
+            kept.append(node)
+            wanted.update(node.inputs)
+    return kept[::-1]

@@ -1,0 +1,343 @@
+"""The walk over a model: every node becomes core operators, in one pass with an explicit stack.
+
+Functions, branches and loops are expanded where they are called, by pushing a :class:`Frame`. Whatever is not supported
+is noted and its results are marked unknown, so that one report names everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import onnx
+from onnx import AttributeProto
+
+from mlc.errors import ImportModelError, UnsupportedError, UsageError, VerifyError
+from mlc.frontend.limits import Limits
+from mlc.frontend.onnx import converters as _converters  # noqa: F401, fills the table
+from mlc.frontend.onnx.attributes import AttributeReader, resolve_references
+from mlc.frontend.onnx.control import CONTROL_FLOW
+from mlc.frontend.onnx.external import ExternalData
+from mlc.frontend.onnx.functions import FunctionTable
+from mlc.frontend.onnx.order import Step, plan
+from mlc.frontend.onnx.problems import Problems
+from mlc.frontend.onnx.registry import CONVERTERS, Context, Converter, OnnxNode
+from mlc.frontend.onnx.schema import Schema, find_schema, first_version
+from mlc.frontend.onnx.scope import UNKNOWN, Frame, Known, Scope, Unknown
+from mlc.frontend.onnx.tensors import decode_sparse, decode_tensor
+from mlc.frontend.onnx.validate import normal_domain, opset_of, read_opsets
+from mlc.ir.graph import Builder, Value
+
+# What a converter, or numpy below it, raises on attributes and shapes that contradict each other. The model is to blame
+# as far as the user is concerned; the cause stays attached for `--debug`.
+_CONVERTER_FAULTS = (ArithmeticError, LookupError, ValueError, TypeError, MemoryError)
+
+
+class Walk:
+    """The state of one import.
+
+    Args:
+        model: structurally checked.
+        opsets: versions of operator sets by domain.
+        external: reader of data beside the model.
+        limits: budgets.
+    """
+
+    def __init__(self, model: onnx.ModelProto, opsets: dict[str, int], external: ExternalData, limits: Limits) -> None:
+        self.model = model
+        self.opsets = opsets
+        self.external = external
+        self.limits = limits
+        self.functions = FunctionTable(model, limits)
+        self.attributes = AttributeReader(external, limits)
+        self.builder = Builder(model.graph.name or "main")
+        self.ctx = Context(self.builder, limits)
+        self.problems = Problems()
+        self._stack: list[Frame] = []
+        self._walked = 0
+        self._named: set[Value] = set()  # values that carry their final name
+
+    def run(self, inputs: Mapping[str, Known]) -> Scope:
+        """Walk the main graph.
+
+        Args:
+            inputs: what the names of its inputs stand for.
+        Returns:
+            the names of the main graph.
+        Raises:
+            ImportModelError: the model contradicts itself or is beyond a limit.
+        """
+        scope = Scope(values=dict(inputs))
+        self._named.update(v for v in inputs.values() if isinstance(v, Value))
+        graph = self.model.graph
+        self._push_graph(graph, Frame(iter(()), scope, self.opsets))
+        # the tensors' own names are kept free for them: what converters make on the way is named around them
+        for name in {name for node in graph.node for name in node.output if name}:
+            self.builder.unique(name)
+        while self._stack:
+            frame = self._stack[-1]
+            step = next(frame.steps, None)
+            if step is not None:
+                self._guard(frame, step, lambda f=frame, s=step: self._step(f, s))  # type: ignore[misc]
+                continue
+            self._stack.pop()
+            if frame.finish is not None and frame.caller is not None:
+                self._guard(*frame.caller, frame.finish)
+        return scope
+
+    # -- what control flow uses as well
+
+    def bind(self, frame: Frame, name: str, value: Known) -> None:
+        """Let ``name`` stand for ``value``; a value that was made on the way takes the name over."""
+        if not name:
+            return
+        frame.scope.values[name] = value
+        if isinstance(value, Value) and value not in self._named:
+            if frame.prefix:
+                value.name = self.builder.unique(frame.prefix + name)
+            else:
+                value.name = name
+                self._named.add(value)
+
+    def enter_graph(
+        self,
+        frame: Frame,
+        step: Step,
+        graph: onnx.GraphProto,
+        label: str,
+        given: Sequence[Known],
+        finish: Callable[[list[Known]], None],
+    ) -> None:
+        """Walk a subgraph next.
+
+        Args:
+            frame: where its node is.
+            step: its node.
+            graph: the subgraph; it sees the names of ``frame``.
+            label: tells it from other subgraphs of the node.
+            given: values of its inputs.
+            finish: called with its outputs when it is done.
+        Raises:
+            ImportModelError: the number of inputs is wrong, or the nesting is beyond a limit.
+        """
+        if len(graph.input) != len(given):
+            raise ImportModelError(f"subgraph {label!r} has {len(graph.input)} inputs, {len(given)} expected")
+        scope = Scope(frame.scope, {v.name: value for v, value in zip(graph.input, given, strict=True)})
+        inner = Frame(
+            iter(()),
+            scope,
+            frame.opsets,
+            prefix=f"{frame.name_of(step)}/{label}/",
+            source=frame.source,
+            given=frame.given,
+            caller=(frame, step),
+            finish=lambda: finish([scope[v.name] for v in graph.output]),
+            depth=frame.depth + 1,
+        )
+        self._push_graph(graph, inner)
+
+    def later(self, frame: Frame, step: Step, action: Callable[[], None]) -> None:
+        """Do ``action`` when every body entered after this call is done."""
+        self._stack.append(Frame(iter(()), frame.scope, frame.opsets, caller=(frame, step), finish=action))
+
+    def count(self, what: str) -> None:
+        """One more unit of work against the limit ``nodes``."""
+        self._walked += 1
+        self.limits.check("nodes", self._walked, f"{what}: nodes so far, with functions and loops expanded")
+
+    # -- bodies
+
+    def _push(self, frame: Frame, nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[Step]:
+        self.limits.check("depth", frame.depth, "nesting of subgraphs and calls")
+        steps = plan(nodes, outputs)
+        frame.steps = iter(steps)
+        self._stack.append(frame)
+        return steps
+
+    def _push_graph(self, graph: onnx.GraphProto, frame: Frame) -> None:
+        outputs = [v.name for v in graph.output]
+        steps = self._push(frame, graph.node, outputs)
+        self._store(graph, frame, frozenset(outputs).union(*(s.reads for s in steps)))
+
+    def _store(self, graph: onnx.GraphProto, frame: Frame, wanted: Collection[str]) -> None:
+        """Constants that are stored in a graph, only those that are wanted."""
+        stored = [(t.name, t) for t in graph.initializer] + [(t.values.name, t) for t in graph.sparse_initializer]
+        for name, proto in stored:
+            if name not in wanted:
+                continue
+            where = f"initializer {frame.prefix + name!r}"
+            try:
+                decode = decode_tensor if isinstance(proto, onnx.TensorProto) else decode_sparse
+                array = decode(proto, where, self.external, self.limits)
+            except UnsupportedError as error:
+                self.problems.add("initializer", name, error)
+                frame.scope.values[name] = UNKNOWN
+                continue
+            value = self.builder.constant(array, frame.prefix + name)
+            self.ctx.stored_bytes += array.nbytes
+            self._named.add(value)
+            frame.scope.values[name] = value
+
+    # -- nodes
+
+    def _guard(self, frame: Frame, step: Step, action: Callable[[], None]) -> None:
+        """Do something for a node: what is not supported is noted, other errors learn where they are."""
+        name = frame.name_of(step)
+        where = f"node {name!r} ({step.node.op_type})"
+        try:
+            action()
+        except UnsupportedError as error:
+            self.problems.add(_label(frame, step), name, error)
+            self._give_up(frame, step)
+        except ImportModelError as error:
+            if not error.message.startswith("node "):
+                error.message = f"{where}: {error.message}"
+            raise
+        except (VerifyError, UsageError) as error:
+            raise ImportModelError(f"{where}: {error.message}", hint=error.hint) from error
+        except _CONVERTER_FAULTS as error:
+            reason = str(error) or type(error).__name__
+            raise ImportModelError(f"{where}: operands and attributes do not fit together: {reason}") from error
+
+    def _give_up(self, frame: Frame, step: Step) -> None:
+        frame.scope.values.update(dict.fromkeys(filter(None, step.outputs), UNKNOWN))
+
+    def _step(self, frame: Frame, step: Step) -> None:
+        name = frame.name_of(step)
+        where = f"node {name!r} ({step.node.op_type})"
+        self.count(where)
+        node = resolve_references(step.node, frame.given, where)
+        inputs = [frame.scope[n] if n else None for n in node.input]
+        own = self.functions.find(node)
+        if own is not None:
+            self._call(frame, step, node, own, inputs, {}, frame.source)
+            return
+        domain = normal_domain(node.domain)
+        opset = opset_of(domain, frame.opsets, where)
+        schema = find_schema(domain, node.op_type, opset)
+        if schema is not None:
+            schema.check_node(node, where)
+        control = CONTROL_FLOW.get(node.op_type) if not domain else None
+        if control is not None:
+            control(self, frame, step, inputs, self.attributes.read(node, where))
+            return
+        converter = CONVERTERS.find(domain, node.op_type)
+        if converter is not None and converter.since <= opset:
+            if not _known(inputs):
+                self._give_up(frame, step)
+                return
+            self._convert(frame, step, node, opset, schema, converter, inputs)
+        elif schema is not None and schema.is_function:
+            self._expand(frame, step, node, opset, schema, inputs)
+        else:
+            raise _missing(domain, node.op_type, opset, converter)
+
+    def _convert(
+        self,
+        frame: Frame,
+        step: Step,
+        node: onnx.NodeProto,
+        opset: int,
+        schema: Schema | None,
+        converter: Converter,
+        inputs: Sequence[Known],
+    ) -> None:
+        name = frame.name_of(step)
+        where = f"node {name!r} ({node.op_type})"
+        values = [v for v in inputs if not isinstance(v, Unknown)]
+        if schema is not None:
+            schema.check_types(values, where)
+            # a converter may look at any formal input: those left out at the end are there as None
+            values += [None] * (len(schema.inputs) - len(values))
+        attrs = self.attributes.read(node, where)
+        self.ctx.begin(
+            OnnxNode(name, node.op_type, normal_domain(node.domain), opset, attrs, step.outputs), frame.source
+        )
+        outputs = converter.convert(self.ctx, self.ctx.node, values)  # type: ignore[arg-type]
+        for k, wanted in enumerate(step.outputs):
+            if wanted and (k >= len(outputs) or outputs[k] is None):
+                formal = schema.outputs[min(k, len(schema.outputs) - 1)] if schema is not None else str(k)
+                raise UnsupportedError(f"output {formal!r} is not supported")
+        for wanted, value in zip(step.outputs, outputs, strict=False):
+            self.bind(frame, wanted, value)
+
+    def _expand(
+        self, frame: Frame, step: Step, node: onnx.NodeProto, opset: int, schema: Schema, inputs: Sequence[Known]
+    ) -> None:
+        """Replace an operator by its definition in other operators."""
+        if not _known(inputs):
+            self._give_up(frame, step)
+            return
+        values = [v for v in inputs if not isinstance(v, Unknown)]
+        schema.check_types(values, f"node {frame.name_of(step)!r} ({node.op_type})")
+        function = schema.function(node, opset, [None if v is None else v.type for v in values])
+        if function is None:
+            raise UnsupportedError("there is no converter, and no definition in other operators for these operands")
+        self._call(frame, step, node, function, inputs, schema.defaults(), frame.source or frame.name_of(step))
+
+    def _call(
+        self,
+        frame: Frame,
+        step: Step,
+        node: onnx.NodeProto,
+        function: onnx.FunctionProto,
+        inputs: Sequence[Known],
+        defaults: Mapping[str, AttributeProto],
+        source: str,
+    ) -> None:
+        """Walk the body of a function next."""
+        where = f"node {frame.name_of(step)!r} ({node.op_type})"
+        if len(inputs) > len(function.input) or len(node.output) > len(function.output):
+            raise ImportModelError(
+                f"{where}: {len(inputs)} inputs and {len(node.output)} outputs, the function has "
+                f"{len(function.input)} and {len(function.output)}"
+            )
+        given = {
+            **defaults,
+            **{a.name: a for a in function.attribute_proto},
+            **{a.name: a for a in node.attribute},
+        }
+        padded = [*inputs, *[None] * (len(function.input) - len(inputs))]
+        scope = Scope(values=dict(zip(function.input, padded, strict=True)))
+        pairs = [(actual, formal) for actual, formal in zip(step.outputs, function.output, strict=False) if actual]
+
+        def finish() -> None:
+            for actual, formal in pairs:
+                self.bind(frame, actual, scope[formal])
+
+        inner = Frame(
+            iter(()),
+            scope,
+            read_opsets(function.opset_import, where) or frame.opsets,
+            prefix=f"{frame.name_of(step)}/",
+            source=source,
+            given=given,
+            caller=(frame, step),
+            finish=finish,
+            depth=frame.depth + 1,
+        )
+        self._push(inner, function.node, [formal for _, formal in pairs])
+
+
+def _known(inputs: Iterable[Known]) -> bool:
+    return not any(isinstance(v, Unknown) for v in inputs)
+
+
+def _label(frame: Frame, step: Step) -> str:
+    """``Resize (ai.onnx 13)``: an operator as the report names it."""
+    domain = normal_domain(step.node.domain)
+    version = frame.opsets.get(domain)
+    return f"{step.node.op_type} ({domain or 'ai.onnx'}{'' if version is None else f' {version}'})"
+
+
+def _missing(domain: str, op_type: str, opset: int, converter: Converter | None) -> UnsupportedError:
+    if converter is not None:
+        return UnsupportedError(
+            f"defined before operator set {converter.since}, the oldest understood",
+            hint=f"export the model for operator set {converter.since} or newer",
+        )
+    first = first_version(domain, op_type)
+    if first is not None and first > opset:
+        return UnsupportedError(f"exists since operator set {first} only")
+    if first is None and not domain:
+        return UnsupportedError("ONNX has no operator of this name")
+    return UnsupportedError("there is no converter for it")
