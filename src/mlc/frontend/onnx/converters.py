@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mlc.frontend.onnx import conv, pooling
+from mlc.frontend.onnx import conv, matmul, norm, pooling
 
-__all__ = ["conv", "pooling"]
+__all__ = ["conv", "matmul", "norm", "pooling"]

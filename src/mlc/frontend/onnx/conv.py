@@ -1,0 +1,116 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlc.errors import ImportModelError, UnsupportedError
+from mlc.frontend.onnx.emit import int_list, need_rank, per_channel
+from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.onnx.windows import Window, auto_pad, read_window, split_pads
+from mlc.ir.graph import Value
+from mlc.ops.window import span
+
+_RANKS = "1 to 3 spatial axes"
+
+
+def _check_kernel(node: OnnxNode, w: Value) -> tuple[int, ...]:
+    """The spatial extents of the weights, which ``kernel_shape`` must repeat if it is there."""
+    kernel = w.type.shape[2:]
+    declared = node.attr("kernel_shape")
+    if declared and tuple(declared) != kernel:
+        raise ImportModelError(f"kernel_shape is {tuple(declared)}, the weights have {kernel}")
+    return kernel
+
+
+def with_bias(ctx: Context, y: Value, bias: Value | None) -> Value:
+    """``y`` plus one number a channel."""
+    if bias is None:
+        return y
+    if bias.type.shape != y.type.shape[1:2]:
+        raise ImportModelError(f"a bias of shape {bias.type.shape} for {y.type.shape[1]} channels")
+    return ctx.add("add", [y, per_channel(ctx, bias, y.type.rank)])
+
+
+def convolve(ctx: Context, node: OnnxNode, x: Value, w: Value, bias: Value | None) -> Value:
+    """The convolution that ``node``'s attributes describe."""
+    need_rank(x, "X", 3, 5)
+    if w.type.rank != x.type.rank:
+        raise ImportModelError(f"X has rank {x.type.rank} but W has rank {w.type.rank}")
+    window = read_window(node, x.type.shape[2:], _check_kernel(node, w))
+    y = ctx.add("conv", [x, w], **window.attrs, groups=node.attr("group", 1))
+    return with_bias(ctx, y, bias)
+
+
+@converter("Conv", limits=_RANKS)
+def conv(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    x, w, bias = (*inputs, None)[:3]
+    return [convolve(ctx, node, x, w, bias)]
+
+
+@converter("FusedConv", domain="com.microsoft", limits=_RANKS)
+def fused_conv(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    x, w, bias, residual = (*inputs, None, None)[:4]
+    y = convolve(ctx, node, x, w, bias)
+    if residual is not None:
+        y = ctx.add("add", [y, residual])
+    return [_activated(ctx, node, y)]
+
+
+def _activated(ctx: Context, node: OnnxNode, y: Value) -> Value:
+    """``y`` through the activation that onnxruntime's optimiser fused in."""
+    kind, params = node.attr("activation", ""), node.attr("activation_params", ())
+    match kind:
+        case "":
+            return y
+        case "Relu" | "Sigmoid" | "Tanh":
+            return ctx.add(kind.lower(), [y])
+        case "LeakyRelu":
+            return ctx.add("leaky_relu", [y], alpha=params[0])
+        case "Clip":
+            return ctx.add("clip", [y], lo=params[0], hi=params[1])
+        case "HardSigmoid":
+            return ctx.add("hard_sigmoid", [y], alpha=params[0], beta=params[1])
+    raise UnsupportedError(f"activation {kind!r} of a fused convolution")
+
+
+@converter("ConvTranspose", limits=_RANKS)
+def conv_transpose(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    x, w, bias = (*inputs, None)[:3]
+    need_rank(x, "X", 3, 5)
+    if w.type.rank != x.type.rank:
+        raise ImportModelError(f"X has rank {x.type.rank} but W has rank {w.type.rank}")
+    space, kernel = x.type.shape[2:], _check_kernel(node, w)
+    window = read_window(node, space, kernel)
+    extra = int_list(node, "output_padding", len(space), 0)
+    pads, outputs = _transposed_pads(node, window, space, extra)
+    y = ctx.add(
+        "conv_transpose", [x, w], strides=window.strides, pads=pads, dilations=window.dilations,
+        groups=node.attr("group", 1), output_shape=outputs,
+    )  # fmt: skip
+    return [with_bias(ctx, y, bias)]
+
+
+def _transposed_pads(
+    node: OnnxNode, window: Window, space: tuple[int, ...], extra: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Pads and output extents: where the output shape is given, the pads follow from it."""
+    rank = len(space)
+    full = [
+        s * (n - 1) + e + span(k, d)
+        for s, n, e, k, d in zip(window.strides, space, extra, window.kernel, window.dilations, strict=True)
+    ]
+    mode = auto_pad(node)
+    wanted = tuple(node.attr("output_shape", ()))
+    if wanted:
+        # older exporters give the whole shape
+        wanted = wanted[-rank:]
+        if len(wanted) != rank:
+            raise ImportModelError(f"output_shape {wanted} for {rank} spatial axes")
+    elif mode in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = tuple(n * s for n, s in zip(space, window.strides, strict=True))
+    else:
+        pads = window.pads
+        return pads, tuple(f - pads[d] - pads[rank + d] for d, f in enumerate(full))
+    totals = [max(0, f - w) for f, w in zip(full, wanted, strict=True)]
+    return split_pads(totals, upper=mode == "SAME_UPPER"), wanted

@@ -1,0 +1,84 @@
+"""Windows as ONNX describes them: automatic pads, output shapes rounded up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlc.errors import ImportModelError
+from mlc.frontend.onnx.emit import int_list
+from mlc.frontend.onnx.registry import OnnxNode
+from mlc.ops.window import span
+
+AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+@dataclass(frozen=True)
+class Window:
+    """A sliding window with all its numbers, one a spatial axis (pads: begins, then ends)."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    ceil: bool = False
+
+    @property
+    def attrs(self) -> dict[str, tuple[int, ...]]:
+        """What core operators take besides the kernel."""
+        return {"strides": self.strides, "pads": self.pads, "dilations": self.dilations}
+
+    def outputs(self, space: Sequence[int]) -> tuple[int, ...]:
+        """Output extents; rounded up, but a last window that would start behind the input is dropped."""
+        out = []
+        for d, n in enumerate(space):
+            before, after = self.pads[d], self.pads[len(space) + d]
+            room = n + before + after - span(self.kernel[d], self.dilations[d])
+            count = (-(-room // self.strides[d]) if self.ceil else room // self.strides[d]) + 1
+            if self.ceil and (count - 1) * self.strides[d] >= n + before:
+                count -= 1
+            out.append(count)
+        return tuple(out)
+
+
+def auto_pad(node: OnnxNode) -> str:
+    """The attribute of that name.
+
+    Raises:
+        ImportModelError: it is no known mode.
+    """
+    mode = node.attr("auto_pad", "NOTSET") or "NOTSET"
+    if mode not in AUTO_PADS:
+        raise ImportModelError(f"auto_pad is {mode!r}, it may be {', '.join(AUTO_PADS)}")
+    return mode
+
+
+def read_window(node: OnnxNode, space: Sequence[int], kernel: Sequence[int]) -> Window:
+    """The window of a convolution or pool over an input with spatial extents ``space``.
+
+    Raises:
+        ImportModelError: an attribute has the wrong number of entries.
+    """
+    rank = len(space)
+    if len(kernel) != rank:
+        raise ImportModelError(f"a kernel of {len(kernel)} axes over {rank} spatial axes")
+    strides, dilations = int_list(node, "strides", rank, 1), int_list(node, "dilations", rank, 1)
+    if any(v < 1 for v in (*kernel, *strides, *dilations)):
+        raise ImportModelError(f"kernel {tuple(kernel)}, strides {strides} and dilations {dilations} must be positive")
+    mode = auto_pad(node)
+    if mode == "NOTSET":
+        pads = int_list(node, "pads", 2 * rank, 0)
+    elif mode == "VALID":
+        pads = (0,) * (2 * rank)
+    else:
+        reaches = [span(k, d) for k, d in zip(kernel, dilations, strict=True)]
+        totals = [max(0, (-(-n // s) - 1) * s + r - n) for n, s, r in zip(space, strides, reaches, strict=True)]
+        pads = split_pads(totals, upper=mode == "SAME_UPPER")
+    return Window(tuple(kernel), strides, dilations, pads, bool(node.attr("ceil_mode", 0)))
+
+
+def split_pads(totals: Sequence[int], *, upper: bool) -> tuple[int, ...]:
+    """Padding of each axis divided into begins and ends; an odd one goes to the end if ``upper``."""
+    small = [t // 2 for t in totals]
+    large = [t - t // 2 for t in totals]
+    return (*small, *large) if upper else (*large, *small)
