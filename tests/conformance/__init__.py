@@ -1,0 +1,1 @@
+"""The ONNX backend test suite, run through ``mlc``: ``python -m tests.conformance``."""
