@@ -371,11 +371,8 @@ def walk(e: Expr) -> list[Expr]:
             continue
         seen.add(id(node))
         stack.append((node, True))
-        for c in children(node):
-            stack.append((c, False))
-        for ix in indices_of(node):
-            for d in _dynamics(ix):
-                stack.append((d.expr, False))
+        below = [*children(node), *(d.expr for ix in indices_of(node) for d in _dynamics(ix))]
+        stack.extend((c, False) for c in reversed(below))
     return order
 
 

@@ -1,0 +1,129 @@
+"""What a target is, and the table of targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Protocol
+
+from mlc.errors import UsageError
+from mlc.ir.graph import Node
+from mlc.ir.layout import Layout
+from mlc.ir.loop import Function
+from mlc.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class LayoutChoice:
+    """How a group wants its operands and results to lie in memory.
+
+    Args:
+        outputs: a layout for each output; ``None`` is row-major.
+        constants: layouts for those inputs that are constants, by position; they are packed at compile time.
+    """
+
+    outputs: tuple[Layout | None, ...]
+    constants: Mapping[int, Layout] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """One step of a model: a kernel applied to places in memory.
+
+    Args:
+        kernel: symbol of the kernel, or ``""`` for a plain copy from the first argument to the second.
+        args: (space, index or byte offset) of each parameter; spaces are ``input``, ``output``, ``param``, ``workspace``.
+        scratch: byte offset in the workspace of the kernel's own scratch memory.
+        nbytes: size of a plain copy.
+    """
+
+    kernel: str
+    args: tuple[tuple[str, int], ...]
+    scratch: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What code generation gives.
+
+    Args:
+        obj: a relocatable object with the model's entry points.
+        sources: readable texts by file name (LLVM IR, assembly …).
+        scratch: bytes of scratch memory by kernel.
+    """
+
+    obj: bytes
+    sources: Mapping[str, str]
+
+
+class Target(Protocol):
+    """A machine to compile for."""
+
+    name: str
+
+    def describe(self) -> dict[str, object]:
+        """Facts for the manifest: ``string``, ``triple``, ``cpu``, ``features`` …"""
+        ...
+
+    def layouts(self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool]) -> LayoutChoice:
+        """Layouts that the group prefers, given those of its inputs."""
+        ...
+
+    def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:
+        """The group's loop AST under the target's schedule; parameters are the node's inputs, then its outputs."""
+        ...
+
+    def codegen(
+        self,
+        kernels: Mapping[str, Function],
+        steps: Callable[[Mapping[str, int]], Sequence[CallSpec]],
+        *,
+        opt_level: int,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Artifact:
+        """Machine code for all kernels and the entry points; ``steps`` is asked once scratch sizes are known."""
+        ...
+
+
+BUILTIN = {"x86": "mlc.targets.x86.target:X86Target"}
+_GROUP = "mlc.targets"
+
+
+def target_names() -> list[str]:
+    """Names of every target that is installed."""
+    return sorted({*BUILTIN, *(e.name for e in entry_points(group=_GROUP))})
+
+
+def get_target(text: str) -> Target:
+    """The target for a string such as ``x86`` or ``x86 -mcpu=haswell``.
+
+    Raises:
+        UsageError: no such target or option.
+    """
+    words = text.split()
+    if not words:
+        raise UsageError("empty target", hint=f"known targets: {', '.join(target_names())}")
+    name, options = words[0], words[1:]
+    found = BUILTIN.get(name)
+    if found is None:
+        match = [e for e in entry_points(group=_GROUP) if e.name == name]
+        if not match:
+            near = get_close_matches(name, target_names(), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known targets: {', '.join(target_names())}"
+            raise UsageError(f"unknown target {name!r}", hint=hint)
+        factory = match[0].load()
+    else:
+        module, _, attr = found.partition(":")
+        factory = getattr(import_module(module), attr)
+    parsed: dict[str, str] = {}
+    for word in options:
+        key, eq, value = word.partition("=")
+        if not word.startswith("-") or not eq or not value:
+            raise UsageError(f"target option {word!r} is not of the form -name=value", hint=f"in target {text!r}")
+        parsed[key.lstrip("-")] = value
+    target: Target = factory.from_options(parsed)
+    return target

@@ -1,0 +1,1 @@
+"""x86-64: host detection, layouts and schedules."""

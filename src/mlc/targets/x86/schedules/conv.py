@@ -1,0 +1,199 @@
+"""Direct convolution in blocked layouts, and in plain ones for groups and few channels.
+
+Blocked: outputs ``NCHW[v]c`` with ``v`` the vector width, a register tile of pixels × channel vectors, one broadcast of
+the input and one fused multiply-add a vector; weights are packed in the order in which they are used. What tiles do
+well: ``benchmarks`` and the roofline of 2 FMA and 2 loads a cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlc.ir import te
+from mlc.ir.layout import Layout, blocked
+from mlc.ir.types import TensorType
+from mlc.lower.schedule import Schedule
+from mlc.targets.x86.record import X86
+from mlc.targets.x86.schedules.group import Group, best_divisor, inline_rest, padded_input, size_of
+from mlc.targets.x86.schedules.injective import spread
+
+MIN_BLOCKED = 8  # output channels from which a blocked layout pays
+
+
+def channel_vectors(channels: int, target: X86) -> int:
+    """How many vectors of output channels a register tile holds: a divisor of what there is, at most 4."""
+    vectors = -(-channels // target.lanes)
+    return best_divisor(vectors, 4 if target.registers >= 32 else 2, 2 if vectors % 2 == 0 else 1)
+
+
+def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, target: X86) -> Layout:
+    """Weights in the order of use: ``[O / tile][C / block][taps…][block of C][tile of O]``.
+
+    Args:
+        shape: logical shape.
+        out_dim: dimension of the output channels.
+        in_dim: dimension of the input channels.
+        target: gives the vector width.
+    """
+    tile = channel_vectors(shape[out_dim], target) * target.lanes
+    block = min(target.lanes, shape[in_dim])
+    layout = Layout(tuple(shape)).pad(out_dim, 0, -shape[out_dim] % tile).pad(in_dim, 0, -shape[in_dim] % block)
+    layout = layout.split(out_dim, tile)
+    c = in_dim + (1 if in_dim > out_dim else 0)
+    layout = layout.split(c, block)
+    o = out_dim + (2 if out_dim > in_dim else 0)
+    c = in_dim + (1 if in_dim > out_dim else 0)
+    taps = [k for k in range(len(layout.physical_shape)) if k not in (o, o + 1, c, c + 1)]
+    return layout.reorder(o, c, *taps, c + 1, o + 1)
+
+
+def width_tile(extent: int, vectors: int, target: X86) -> int:
+    """Pixels of a register tile: accumulators, one vector of weights each and a broadcast fit the registers."""
+    room = max(1, (target.registers - vectors - 1) // vectors)
+    if vectors == 4 and target.registers >= 32 and extent % 7 == 0 and extent % 6:
+        room = 7  # one accumulator more than registers: one spill an iteration is cheaper than a ragged tile
+    tile = best_divisor(extent, room)
+    return tile if tile * 2 > min(room, extent) else min(room, extent)
+
+
+def conv_blocked(g: Group, target: X86) -> Schedule:
+    """Convolution whose output is blocked by channels."""
+    assert g.anchor is not None
+    anchor = g.anchor
+    y = anchor.outputs[0]
+    extra: dict[te.Tensor, Layout] = {}
+    out_layout = g.layouts[g.outputs[0]]
+    for op in te.topological(g.outputs):
+        # the convolution and everything after it share one layout; the padded input follows the input
+        t = op.outputs[0]
+        if t.shape == y.shape and t not in g.layouts and op.tag != "pad":
+            extra[t] = out_layout
+    pad = padded_input(anchor)
+    data = anchor.inputs[0]
+    if pad is not None and pad.op is not None:
+        source = pad.op.inputs[0]
+        layout = g.layouts.get(source)
+        if layout is not None:
+            extra[pad] = blocked(pad.shape, 1, layout.physical_shape[-1])
+    flat = pad is None and _pointwise(anchor, data, y)
+    if flat:
+        # 1×1, stride 1: pixels are one axis; the memory is the same
+        spatial = len(y.shape) - 2
+        for t in (*g.inputs, *(op.outputs[0] for op in te.topological(g.outputs))):
+            layout = extra.get(t) or g.layouts.get(t)
+            if len(t.shape) == len(y.shape) and t.shape[2:] == y.shape[2:]:
+                extra[t] = (layout or Layout(t.shape)).fuse(2, spatial)
+    p = g.apply(extra)
+    return _blocked_loops(p, target, pad is not None, flat)
+
+
+def _pointwise(anchor: te.Compute, data: te.Tensor, y: te.Tensor) -> bool:
+    taps = [a for a in anchor.reduce_axes[1:] if a.hi > 0]
+    return not taps and all(k == 1 for k in anchor.attrs["strides"]) and data.shape[2:] == y.shape[2:]
+
+
+def _blocked_loops(p: Group, target: X86, has_pad: bool, flat: bool) -> Schedule:
+    assert p.anchor is not None
+    conv = p.anchor.outputs[0]
+    s = Schedule(p.outputs)
+    out = p.outputs[0]
+    pad = padded_input(p.anchor) if has_pad else None
+    if conv in p.outputs:
+        conv = s.cache_write(conv, "register")
+        inline_rest(s, [pad] if pad is not None else [])
+    else:
+        inline_rest(s, [pad] if pad is not None else [])
+        s[conv].set_scope("register")
+    vectors = p.anchor.inputs[1].shape[-1] // target.lanes
+    stage = s[out]
+    n, o, *space, oi = stage.op.axes
+    width = space[-1]
+    tile = width_tile(width.hi + 1, vectors, target)
+    oo, ov = stage.split(o, vectors)
+    wo, wi = stage.split(width, tile)
+    stage.reorder(n, oo, *space[:-1], wo, ov, wi, oi)
+    exact = (width.hi + 1) % tile == 0
+    shared = [n, oo, *space[:-1]]
+    if (flat or size_of([a.hi + 1 for a in shared]) < 8) and exact:
+        shared.append(wo)
+    at = stage.fuse(*shared)
+    stage.parallel(at)
+    stage.vectorize(oi)
+    stage.unroll(wi)
+    stage.unroll(ov)
+    local = s[conv]
+    local.compute_at(stage, at if wo in shared else wo)
+    _tile_body(local, target)
+    if pad is not None:
+        spread(s[pad], target)
+    return s
+
+
+def _tile_body(local, target: X86) -> None:  # type: ignore[no-untyped-def]
+    """Reduction outside, register tile inside: pixels × channel vectors unrolled."""
+    n, o, *space, oi = local.op.axes
+    c, *taps = local.op.reduce_axes
+    if c.hi + 1 > target.lanes:
+        co, ci = local.split(c, target.lanes)
+        local.reorder(co, *taps, ci, n, *space, o, oi)
+    else:
+        local.reorder(*taps, c, n, *space, o, oi)
+    local.vectorize(oi)
+    local.unroll(o)
+    local.unroll(space[-1])
+
+
+def conv_plain(g: Group, target: X86) -> Schedule:
+    """Convolution in row-major layout: vectors along the width, a register tile of channels × vectors of pixels."""
+    assert g.anchor is not None
+    pad = padded_input(g.anchor)
+    y = g.anchor.outputs[0]
+    extra: dict[te.Tensor, Layout] = {}
+    data = g.anchor.inputs[0]
+    flat = pad is None and _pointwise(g.anchor, data, y) and not g.layouts.get(data)
+    if flat and len(y.shape) > 3:
+        for t in (*g.inputs, *(op.outputs[0] for op in te.topological(g.outputs))):
+            if len(t.shape) == len(y.shape) and t.shape[2:] == y.shape[2:] and t not in g.layouts:
+                extra[t] = Layout(t.shape).fuse(2, len(y.shape) - 2)
+    p = g.apply(extra)
+    assert p.anchor is not None
+    conv = p.anchor.outputs[0]
+    s = Schedule(p.outputs)
+    pad = padded_input(p.anchor)
+    keep = [pad] if pad is not None else []
+    if conv in p.outputs:
+        conv = s.cache_write(conv, "register")
+    else:
+        s[conv].set_scope("register")
+    inline_rest(s, keep)
+    out = p.outputs[0]
+    stage = s[out]
+    n, o, *space = stage.op.axes
+    width = space[-1]
+    per_group = (o.hi + 1) // int(p.anchor.attrs.get("groups", 1))
+    channels = best_divisor(per_group, 6 if target.registers >= 32 else 4)
+    vectors = min(4 if target.registers >= 32 else 2, -(-(width.hi + 1) // target.lanes))
+    oo, oc = stage.split(o, channels)
+    wo, wv = stage.split(width, vectors * target.lanes)
+    stage.reorder(n, oo, *space[:-1], wo, oc, wv)
+    _, wi = stage.split(wv, target.lanes)
+    at = stage.fuse(n, oo, *space[:-1])
+    stage.parallel(at)
+    stage.vectorize(wi)
+    stage.unroll(oc)
+    local = s[conv]
+    local.compute_at(stage, wo)
+    ln, lo, *lspace = local.op.axes
+    lo_w, li_w = local.split(lspace[-1], target.lanes)
+    local.reorder(*local.op.reduce_axes, ln, *lspace[:-1], lo, lo_w, li_w)
+    local.vectorize(li_w)
+    local.unroll(lo_w)
+    local.unroll(lo)
+    if pad is not None:
+        spread(s[pad], target)
+    return s
+
+
+def conv_layouts(x: TensorType, channels: int, groups: int) -> bool:
+    """Whether a convolution's output should be blocked by channels."""
+    return groups == 1 and channels >= MIN_BLOCKED and x.rank >= 3

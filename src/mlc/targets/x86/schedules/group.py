@@ -1,0 +1,87 @@
+"""A fused group as tensor expressions, and what a schedule wants to know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mlc.ir import te
+from mlc.ir.graph import Node, express
+from mlc.ir.layout import Layout
+from mlc.lower.relayout import relayout
+from mlc.lower.schedule import Schedule
+
+HEAVY = ("conv", "conv_transpose", "group_conv", "depthwise", "matmul", "einsum")
+WINDOWS = ("max_pool", "avg_pool", "lp_pool")
+
+
+@dataclass(eq=False)
+class Group:
+    """Expressions of one group.
+
+    Attributes:
+        inputs: placeholders, one a node input.
+        outputs: results.
+        anchor: the heavy compute (convolution, matrix product …) if there is one.
+        layouts: layouts of inputs and outputs that are not row-major.
+    """
+
+    inputs: tuple[te.Tensor, ...]
+    outputs: tuple[te.Tensor, ...]
+    anchor: te.Compute | None
+    layouts: dict[te.Tensor, Layout]
+
+    def apply(self, layouts: Mapping[te.Tensor, Layout]) -> Group:
+        """The group over physical shapes; ``layouts`` adds to (or replaces) those of inputs and outputs."""
+        outputs, new = relayout(self.outputs, {**self.layouts, **layouts})
+        inputs = tuple(new.get(t, t) for t in self.inputs)
+        anchor = new[self.anchor.outputs[0]].op if self.anchor is not None else None
+        return Group(inputs, tuple(outputs), anchor, {})
+
+    @property
+    def computes(self) -> list[te.Compute]:
+        return te.topological(self.outputs)
+
+    @property
+    def reductions(self) -> list[te.Compute]:
+        return [op for op in self.computes if op.combiner is not None]
+
+
+def group_of(node: Node) -> Group:
+    """Express a node over fresh placeholders of logical shapes."""
+    inputs = tuple(te.placeholder(v.type.shape, v.type.dtype, f"p{k}") for k, v in enumerate(node.inputs))
+    outputs = tuple(express(node, inputs))
+    layouts = {
+        t: v.type.layout
+        for t, v in zip((*inputs, *outputs), (*node.inputs, *node.outputs), strict=True)
+        if v.type.layout is not None
+    }
+    heavy = [op for op in te.topological(outputs) if op.tag in HEAVY and op.combiner is not None]
+    return Group(inputs, outputs, heavy[-1] if heavy else None, layouts)
+
+
+def padded_input(op: te.Compute) -> te.Tensor | None:
+    """The computed ``pad`` tensor that a convolution or pool reads, if any."""
+    return next((t for t in op.inputs if t.op is not None and t.op.tag == "pad"), None)
+
+
+def inline_rest(s: Schedule, keep: Sequence[te.Tensor]) -> None:
+    """Inline every stage that is no reduction, no output, and not in ``keep``."""
+    held = {t for k in keep for t in (k.op.outputs if k.op is not None else (k,))}
+    for stage in s.stages:
+        outs = stage.op.outputs
+        if stage.op.combiner is None and not any(t in held or t in s.outputs for t in outs):
+            stage.compute_inline()
+
+
+def best_divisor(extent: int, most: int, least: int = 1) -> int:
+    """The greatest divisor of ``extent`` in ``[least, most]``; ``min(extent, most)`` when there is none."""
+    for k in range(min(extent, most), least - 1, -1):
+        if extent % k == 0:
+            return k
+    return min(extent, most)
+
+
+def size_of(shape: Sequence[int]) -> int:
+    return prod(shape)

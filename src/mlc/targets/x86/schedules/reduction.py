@@ -1,0 +1,177 @@
+"""Reductions: rows folded along memory, columns folded across it, and chains of both (softmax, norms)."""
+
+from __future__ import annotations
+
+from mlc.ir import te
+from mlc.ir.expr import loads
+from mlc.ir.index import Var
+from mlc.lower.schedule import Schedule
+from mlc.targets.x86.record import X86
+from mlc.targets.x86.schedules.group import Group, inline_rest, size_of
+from mlc.targets.x86.schedules.injective import PARALLEL_FROM, lanes_of, spread
+
+
+def along_memory(op: te.Compute) -> Var | None:
+    """The reduction axis that walks the innermost dimension of what is read; ``None`` when a data axis does."""
+    for body in op.bodies:
+        for ld in loads(body):
+            if ld.indices:
+                for axis in op.reduce_axes:
+                    if ld.indices[-1].terms.get(axis) == 1 and axis.hi > 0:
+                        return axis
+    return None
+
+
+def schedule_reduction(g: Group, target: X86) -> Schedule:
+    """A group whose work is reductions without a heavy anchor."""
+    out = g.outputs[0]
+    rank = len(out.shape)
+    reductions = g.reductions
+    if len(g.outputs) == 1 and out.op is not None and out.op.combiner is None:
+        kept = _row_rank(out, reductions)
+        if kept is not None:
+            return _rows(g, kept, target)
+    del rank
+    return _staged(g, target)
+
+
+def _row_rank(out: te.Tensor, reductions: list[te.Compute]) -> int | None:
+    """How many leading axes of ``out`` every reduction keeps as they are, when it folds exactly the rest."""
+    ranks = {len([a for a in op.axes if a.hi > 0]) for op in reductions}
+    if not reductions or len(ranks) != 1:
+        return None
+    shapes = {tuple(n for n in op.shape if n > 1) for op in reductions}
+    if len(shapes) != 1:
+        return None
+    (rows,) = shapes
+    # the leading axes of ``out`` must multiply up to the rows, in order
+    k, seen = 0, []
+    while k < len(out.shape) and len(seen) < len(rows):
+        if out.shape[k] > 1:
+            seen.append(out.shape[k])
+        k += 1
+    if tuple(seen) != rows:
+        return None
+    if any(along_memory(op) is None for op in reductions):
+        return None
+    return k
+
+
+def _rows(g: Group, kept: int, target: X86) -> Schedule:
+    """One parallel loop over rows; everything a row needs is computed inside it and stays in cache."""
+    (out,) = g.outputs
+    s = Schedule(g.outputs)
+    users: dict[te.Tensor, int] = {}
+    for op in g.computes:
+        for t in op.inputs:
+            users[t] = users.get(t, 0) + 1
+    held = [
+        op.outputs[0] for op in g.computes if op.combiner is None and op.tag == "exp" and op.outputs[0] is not out
+    ]
+    inline_rest(s, held)
+    stage = s[out]
+    axes = list(out.op.axes) if out.op is not None else []
+    rows, inner = axes[:kept], axes[kept:]
+    if not rows:
+        # a single row: a loop of one iteration to compute things in
+        return _staged(g, target)
+    row = stage.fuse(*rows)
+    if inner:
+        if size_of([a.hi + 1 for a in inner]) > 1:
+            _, vi = stage.split(stage.fuse(*inner), lanes_of(out, target))
+            stage.vectorize(vi)
+    if row.hi > 0 and size_of(out.shape) + sum(_work(op) for op in g.reductions) >= PARALLEL_FROM:
+        stage.parallel(row)
+    for op in g.computes:
+        t = op.outputs[0]
+        if t is out:
+            continue
+        if op.combiner is not None:
+            for part in _fold_rows(s, t, target):
+                part.compute_at(stage, row)
+        elif t in held:
+            cached = s[t]
+            cached.compute_at(stage, row)
+            last = cached.op.axes[-1]
+            if last.hi > 0:
+                cached.vectorize(cached.split(last, lanes_of(t, target))[1])
+    return s
+
+
+def _work(op: te.Compute) -> int:
+    return size_of(op.shape) * size_of([a.hi + 1 for a in op.reduce_axes])
+
+
+def _fold_rows(s: Schedule, t: te.Tensor, target: X86) -> list:  # type: ignore[type-arg]
+    """Vectorise a reduction along memory: partial results a lane, then a fold over the lanes."""
+    stage = s[t]
+    axis = along_memory(stage.op)
+    lanes = lanes_of(t, target)
+    if axis is None or axis.hi + 1 < 2 * lanes or len(stage.op.bodies) > 1:
+        return [stage]
+    _, ki = stage.split(axis, lanes)
+    partial = s.rfactor(t, ki)
+    rf = s[partial]
+    lane = rf.op.axes[0]
+    rest = [a for a in rf.leaves if a is not lane]
+    rf.reorder(*rest, lane)
+    rf.vectorize(lane)
+    rf.set_scope("register")
+    return [rf, s[t]]
+
+
+def _staged(g: Group, target: X86) -> Schedule:
+    """Every reduction at the root with its own loops; the rest inlined."""
+    s = Schedule(g.outputs)
+    multi = [op.outputs[0] for op in g.computes if op.combiner is None and op.tag == "exp"]
+    inline_rest(s, multi)
+    for op in g.computes:
+        t = op.outputs[0]
+        stage = s[t]
+        if stage.inlined:
+            continue
+        if op.combiner is None:
+            spread(stage, target)
+        else:
+            fold(s, t, target)
+    return s
+
+
+def fold(s: Schedule, t: te.Tensor, target: X86) -> None:
+    """A reduction at the root: accumulated in registers, then stored."""
+    op = s[t].op
+    if any(a.hi < 0 for a in op.reduce_axes) or size_of(op.shape) == 0:
+        return
+    axis = along_memory(op)
+    work = _work(op)
+    lanes = lanes_of(t, target)
+    acc = s.cache_write(t, "register")
+    out, local = s[t], s[acc]
+    if not out.op.axes:
+        return
+    vector = axis is None and out.op.axes[-1].hi + 1 >= 4
+    axes = list(out.op.axes)
+    if vector:
+        vo, vi = out.split(axes[-1], lanes)
+        outer = [*axes[:-1], vo]
+        out.vectorize(vi)
+        exact = (axes[-1].hi + 1) % min(lanes, axes[-1].hi + 1) == 0
+    else:
+        outer, exact = axes, True
+    at = outer[-1]
+    if exact:
+        at = out.fuse(*outer)
+    elif len(outer) > 1:
+        shared = out.fuse(*outer[:-1])
+        if work >= PARALLEL_FROM and shared.hi > 0:
+            out.parallel(shared)
+    if exact and work >= PARALLEL_FROM and at.hi > 0:
+        out.parallel(at)
+    local.compute_at(out, at)
+    if vector:
+        data, inner = list(local.op.axes), list(local.op.reduce_axes)
+        local.reorder(*data[:-1], *inner, data[-1])
+        local.vectorize(data[-1])
+    else:
+        for part in _fold_rows(s, acc, target):
+            part.compute_at(out, at)

@@ -1,0 +1,183 @@
+"""Which schedule and which layouts a group gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlc.ir import te
+from mlc.ir.expr import loads
+from mlc.ir.graph import Node
+from mlc.ir.layout import Layout, blocked
+from mlc.ir.types import TensorType
+from mlc.lower.schedule import Schedule
+from mlc.targets.base import LayoutChoice
+from mlc.targets.x86.record import X86
+from mlc.targets.x86.schedules.conv import MIN_BLOCKED, conv_blocked, conv_plain, weight_layout
+from mlc.targets.x86.schedules.group import Group, group_of
+from mlc.targets.x86.schedules.injective import schedule_injective
+from mlc.targets.x86.schedules.matmul import panel_layout, schedule_matmul
+from mlc.targets.x86.schedules.reduction import schedule_reduction
+from mlc.targets.x86.schedules.window import depthwise_layout, schedule_window, window_of
+
+
+def schedule_group(node: Node, target: X86) -> tuple[Schedule, list[te.Tensor]]:
+    """The default schedule of a group, and the tensors of its parameters in physical shapes.
+
+    Raises:
+        ScheduleError: no schedule fits (a bug: the plain one fits everything).
+    """
+    g = group_of(node)
+    single = len(g.outputs) == 1
+    tag = g.anchor.tag if g.anchor is not None else ""
+    if single and tag in ("conv", "conv_transpose") and g.outputs[0] in g.layouts:
+        s = conv_blocked(g, target)
+    elif single and tag in ("conv", "group_conv", "conv_transpose") and _shapes_agree(g):
+        s = conv_plain(g, target)
+    elif single and tag == "matmul" and _shapes_agree(g):
+        s = schedule_matmul(g, target)
+    elif single and window_of(g) is not None and _window_shapes_agree(g):
+        s = schedule_window(g, target)
+    else:
+        p = g.apply(_inner_layouts(g))
+        s = schedule_reduction(p, target) if p.reductions else schedule_injective(p, target)
+    return s, _params(g, s)
+
+
+def _inner_layouts(g: Group) -> dict[te.Tensor, Layout]:
+    """Intermediate tensors of an output's shape take the output's layout."""
+    extra: dict[te.Tensor, Layout] = {}
+    for t in g.outputs:
+        layout = g.layouts.get(t)
+        if layout is not None:
+            for op in g.computes:
+                inner = op.outputs[0]
+                if inner.shape == t.shape and inner not in g.layouts:
+                    extra[inner] = layout
+    return extra
+
+
+def _shapes_agree(g: Group) -> bool:
+    """Whether the output has the shape of the anchor: loops can be shared."""
+    return g.anchor is not None and g.outputs[0].shape == g.anchor.shape
+
+
+def _window_shapes_agree(g: Group) -> bool:
+    op = window_of(g)
+    return op is not None and g.outputs[0].shape == op.shape and len(op.shape) >= 3
+
+
+def _params(g: Group, s: Schedule) -> list[te.Tensor]:
+    """Parameters of the kernel: the schedule's tensors that stand for the group's inputs, then its outputs."""
+    found: dict[str, te.Tensor] = {}
+    for stage in s.stages:
+        for t in stage.op.inputs:
+            if t.op is None:
+                found[t.name] = t
+    inputs = []
+    for t in g.inputs:
+        layout = g.layouts.get(t)
+        plain = te.Tensor(t.name, layout.physical_shape if layout is not None else t.shape, t.dtype)
+        inputs.append(found.get(t.name, plain))
+    return [*inputs, *s.outputs]
+
+
+def choose_layouts(node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], target: X86) -> LayoutChoice:
+    """Layouts that a group prefers.
+
+    Convolutions and windows over channels choose for themselves; element-wise groups take over the layout of an operand
+    of the same shape (ALT §4.2); everything else is row-major.
+    """
+    if node.op.routine is not None:
+        return LayoutChoice(tuple(None for _ in node.outputs))
+    g = group_of(node)
+    plain = LayoutChoice(tuple(None for _ in node.outputs))
+    if len(g.outputs) != 1:
+        return plain
+    out = g.outputs[0]
+    v = target.lanes
+    chosen: Layout | None = None
+    constants: dict[int, Layout] = {}
+    tag = g.anchor.tag if g.anchor is not None else ""
+    position = {t: k for k, t in enumerate(g.inputs)}
+    if tag in ("conv", "conv_transpose") and g.anchor is not None and _shapes_agree(g):
+        weights = g.anchor.inputs[1]
+        k = position.get(weights)
+        groups = g.anchor.attrs.get("groups", 1)
+        if out.shape[1] >= MIN_BLOCKED and groups == 1 and k is not None and constant[k]:
+            chosen = blocked(out.shape, 1, v)
+            o, c = (1, 0) if tag == "conv_transpose" else (0, 1)
+            constants[k] = weight_layout(weights.shape, o, c, target)
+    elif tag == "matmul" and g.anchor is not None and _shapes_agree(g):
+        b = g.anchor.inputs[1]
+        k = position.get(b)
+        if k is not None and constant[k] and len(b.shape) == 2 and len(out.shape) == 2:
+            constants[k] = panel_layout(b.shape, bool(g.anchor.attrs.get("transpose_b")), out.shape[0], target)
+        return LayoutChoice((None,), constants)
+    elif _window_shapes_agree(g) and out.shape[1] >= MIN_BLOCKED:
+        op = window_of(g)
+        assert op is not None
+        if op.tag == "depthwise":
+            k = position.get(op.inputs[1])
+            if k is not None and constant[k] and op.attrs["groups"] == out.shape[1]:
+                chosen = blocked(out.shape, 1, v)
+                constants[k] = depthwise_layout(op.inputs[1].shape, target)
+        elif any(t.layout is not None and t.rank == len(out.shape) for t in inputs):
+            chosen = blocked(out.shape, 1, v)
+    elif not g.reductions and len(out.shape) >= 3:
+        chosen = _inherited(g, inputs, node, v)
+    elif g.reductions and len(out.shape) >= 3 and out.shape[1] >= MIN_BLOCKED:
+        if any(t.layout is not None and t.shape[:2] == out.shape[:2] for t in inputs) and _keeps_channels(g, inputs):
+            chosen = blocked(out.shape, 1, v)
+    if chosen is not None:
+        constants |= _channel_constants(g, inputs, constant, constants, v)
+    return LayoutChoice((chosen,), constants)
+
+
+def _inherited(g: Group, inputs: Sequence[TensorType], node: Node, block: int) -> Layout | None:
+    """The layout of a blocked operand, where every operand's channel is the output's or channels move in whole blocks."""
+    out = g.outputs[0]
+    for t in inputs:
+        if t.layout is not None and t.shape == out.shape and _keeps_channels(g, inputs):
+            return t.layout
+    same_rank = [t for t in inputs if t.rank == len(out.shape)]
+    if any(t.layout is not None for t in same_rank):
+        if _keeps_channels(g, inputs) and all(t.shape[1] == out.shape[1] for t in same_rank if t.layout is not None):
+            return blocked(out.shape, 1, block)
+        whole = all(t.layout is not None and t.shape[1] % block == 0 for t in inputs)
+        if whole and out.op is not None and out.op.tag == "concat" and out.op.attrs.get("axis") == 1:
+            return blocked(out.shape, 1, block)
+    return None
+
+
+def _keeps_channels(g: Group, inputs: Sequence[TensorType]) -> bool:
+    """Whether every blocked operand is read at the output's own channel."""
+    layouts = {t: ty.layout for t, ty in zip(g.inputs, inputs, strict=True) if ty.layout is not None}
+    good = {t for t in g.inputs if t in layouts}
+    for op in g.computes:
+        if len(op.shape) < 2:
+            return False
+        for body in op.bodies:
+            for ld in loads(body):
+                if ld.source in good or ld.source.op is not None:
+                    if len(ld.indices) < 2:
+                        return False
+                    terms = ld.indices[1]
+                    if terms.const or terms.terms != {op.axes[1]: 1}:
+                        return False
+    return True
+
+
+def _channel_constants(
+    g: Group, inputs: Sequence[TensorType], constant: Sequence[bool], taken: dict[int, Layout], block: int
+) -> dict[int, Layout]:
+    """Per-channel constants, blocked like the channels they go with, so that padding never reads past their end."""
+    out = g.outputs[0]
+    found: dict[int, Layout] = {}
+    for k, t in enumerate(inputs):
+        if constant[k] and k not in taken and t.rank <= len(out.shape) and t.rank >= len(out.shape) - 1:
+            dim = 1 - (len(out.shape) - t.rank)
+            if 0 <= dim < t.rank and t.shape[dim] == out.shape[1] and t.size == out.shape[1]:
+                found[k] = blocked(t.shape, dim, block)
+    return found
+
+

@@ -1,0 +1,113 @@
+"""The x86 target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
+
+from mlc.errors import UsageError
+from mlc.ir.graph import Node
+from mlc.ir.loop import Buffer, Function
+from mlc.ir.types import TensorType
+from mlc.lower import lower
+from mlc.targets.base import Artifact, CallSpec, LayoutChoice
+from mlc.targets.x86.record import X86, record_for
+
+
+class X86Target:
+    """Compiles for an x86-64 processor, this machine's unless ``-mcpu`` names another.
+
+    Args:
+        record: vectors, registers and caches.
+        native: whether the processor is this machine's.
+    """
+
+    name = "x86"
+    triple = "x86_64-unknown-linux-gnu"
+
+    def __init__(self, record: X86, *, native: bool, loadable: Sequence[str] = ()) -> None:
+        self.record = record
+        self.native = native
+        self._loadable = tuple(loadable)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """The target for options of its string form.
+
+        Raises:
+            UsageError: an unknown option or processor.
+        """
+        unknown = set(options) - {"mcpu"}
+        if unknown:
+            raise UsageError(f"target x86 has no option -{sorted(unknown)[0]}", hint="it has -mcpu=NAME")
+        cpu = options.get("mcpu", "native")
+        if cpu != "native":
+            return cls(record_for(cpu), native=False, loadable=_needed(record_for(cpu)))
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        host = llvm.get_host_cpu_features()
+        features = tuple(sorted(f"{'+' if on else '-'}{f}" for f, on in host.items()))
+        record = record_for(llvm.get_host_cpu_name(), features)
+        return cls(record, native=True, loadable=_needed(record))
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "string": f"x86 -mcpu={self.record.cpu}",
+            "triple": self.triple,
+            "cpu": self.record.cpu,
+            "features": list(self._loadable),
+            "vector_bits": str(self.record.vector_bits),
+        }
+
+    def layouts(self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool]) -> LayoutChoice:
+        from mlc.targets.x86.schedules import choose_layouts
+
+        return choose_layouts(node, inputs, constant, self.record)
+
+    def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:
+        from mlc.targets.x86.schedules import schedule_group
+
+        if node.op.routine is not None:
+            ins = tuple(Buffer(f"p{k}", v.type.physical_shape, v.type.dtype) for k, v in enumerate(node.inputs))
+            outs = tuple(Buffer(f"out{k}", v.type.physical_shape, v.type.dtype) for k, v in enumerate(node.outputs))
+            return Function(name, ins + outs, len(outs), node.op.routine(ins, outs, node.attrs))
+        schedule, params = schedule_group(node, self.record)
+        if watch is not None:
+            watch("te", "\n".join(repr(s.op) for s in schedule.stages) + "\n")
+            watch("schedule", "\n".join(schedule.history) + "\n")
+            return lower(schedule, params, name, watch=lambda stage, fn: watch(stage, repr(fn)))
+        return lower(schedule, params, name)
+
+    def codegen(
+        self,
+        kernels: Mapping[str, Function],
+        steps: Callable[[Mapping[str, int]], Sequence[CallSpec]],
+        *,
+        opt_level: int,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Artifact:
+        from mlc.targets.llvm.entry import entry_points
+        from mlc.targets.llvm.function import emit_function
+        from mlc.targets.llvm.module import Machine, ModuleText, compile_text
+        from mlc.targets.llvm.runtime import pool_ir
+
+        machine = Machine(self.triple, self.record.cpu, ",".join(self.record.features), self.record.vector_bits)
+        text = ModuleText()
+        if on_stage is not None:
+            on_stage("codegen")
+        scratch = {name: emit_function(fn, text) for name, fn in kernels.items()}
+        text.define(entry_points(steps(scratch)))
+        text.define(pool_ir(self.triple))
+        ir = text.text(machine)
+        compiled = compile_text(ir, machine, opt_level=opt_level, on_stage=on_stage)
+        return Artifact(compiled.obj, {"model.ll": ir, "model.s": compiled.assembly})
+
+
+def _needed(record: X86) -> list[str]:
+    """Features that the code may use and a machine must have to run it."""
+    if record.lanes == 16:
+        return ["avx512f", "avx512bw", "avx512vl", "avx512dq", "avx2", "fma", "f16c"]
+    if record.lanes == 8:
+        return ["avx2", "fma", "f16c"]
+    return ["sse2"]
