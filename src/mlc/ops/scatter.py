@@ -112,34 +112,38 @@ def _scatter_nd(ins: Sequence[Buffer], outs: Sequence[Buffer], attrs: Attrs) -> 
 _opaque("scatter_nd", _infer_scatter_nd, _scatter_nd, reduction="none")
 
 
-def _infer_cumsum(types: Sequence[TensorType], attrs: Attrs) -> Sequence[TensorType]:
-    check_count("cumsum", types, 1)
-    check_kinds("cumsum", types[0], "fiu")
-    check_axes("cumsum", [attrs["axis"]], types[0].rank)
-    return [types[0]]
+def _register_cumulative(name: str, fold: str, identity: int) -> Operator:
+    """Running ``fold`` along ``axis``: ``exclusive`` leaves the element itself out, ``reverse`` starts at the end."""
+
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> Sequence[TensorType]:
+        check_count(name, types, 1)
+        check_kinds(name, types[0], "fiu")
+        check_axes(name, [attrs["axis"]], types[0].rank)
+        return [types[0]]
+
+    def routine(ins: Sequence[Buffer], outs: Sequence[Buffer], attrs: Attrs) -> Stmt:
+        (x,), (out,) = ins, outs
+        axis, n = attrs["axis"], x.shape[attrs["axis"]]
+        total = Buffer("total", (1,), accumulator(x.dtype), "local")
+        here = (as_index(0),)
+
+        def line(i: Index) -> Stmt:
+            def step(ks: Index) -> Stmt:
+                k = n - 1 - ks[0] if attrs["reverse"] else ks[0]
+                at = (*i[:axis], k, *i[axis:])
+                take = Store(total, here, binary(fold, Load(total, here), cast(Load(x, at), total.dtype)))
+                give = Store(out, at, cast(Load(total, here), x.dtype))
+                return seq([give, take] if attrs["exclusive"] else [take, give])
+
+            return seq([Store(total, here, const(identity, total.dtype)), _nest([n], step, "k")])
+
+        return Allocate(total, _nest([*x.shape[:axis], *x.shape[axis + 1 :]], line))
+
+    return _opaque(name, infer, routine, axis=..., exclusive=False, reverse=False)
 
 
-def _cumsum(ins: Sequence[Buffer], outs: Sequence[Buffer], attrs: Attrs) -> Stmt:
-    """Running sum along ``axis``: ``exclusive`` leaves the element itself out, ``reverse`` starts at the end."""
-    (x,), (out,) = ins, outs
-    axis, n = attrs["axis"], x.shape[attrs["axis"]]
-    total = Buffer("total", (1,), accumulator(x.dtype), "local")
-    zero = (as_index(0),)
-
-    def line(i: Index) -> Stmt:
-        def step(ks: Index) -> Stmt:
-            k = n - 1 - ks[0] if attrs["reverse"] else ks[0]
-            at = (*i[:axis], k, *i[axis:])
-            add = Store(total, zero, Load(total, zero) + cast(Load(x, at), total.dtype))
-            write = Store(out, at, cast(Load(total, zero), x.dtype))
-            return seq([write, add] if attrs["exclusive"] else [add, write])
-
-        return seq([Store(total, zero, const(0, total.dtype)), _nest([n], step, "k")])
-
-    return Allocate(total, _nest([*x.shape[:axis], *x.shape[axis + 1 :]], line))
-
-
-_opaque("cumsum", _infer_cumsum, _cumsum, axis=..., exclusive=False, reverse=False)
+_register_cumulative("cumsum", "add", 0)
+_register_cumulative("cumprod", "mul", 1)
 
 
 def _infer_top_k(types: Sequence[TensorType], attrs: Attrs) -> Sequence[TensorType]:

@@ -49,15 +49,19 @@ def test_scatter_of_nothing_copies(rng):
     np.testing.assert_array_equal(evaluate("scatter_nd", data, np.zeros((0, 1), int), np.zeros((0, 3))), data)
 
 
+@pytest.mark.parametrize("name, fold", [("cumsum", np.add), ("cumprod", np.multiply)])
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("shape, axis", [((5,), 0), ((3, 4), 0), ((2, 3, 4), 1), ((0, 3), 1), ((1,), 0)])
-def test_cumsum(rng, shape, axis, exclusive, reverse):
+def test_running_folds(rng, shape, axis, exclusive, reverse, name, fold):
     x = rng.integers(-5, 5, shape)
     y = np.flip(x, axis) if reverse else x
-    total = np.cumsum(y, axis) - (y if exclusive else 0)
+    total = fold.accumulate(y, axis)
+    if exclusive:
+        first = np.full_like(np.take(y, [0], axis), fold.identity)
+        total = np.concatenate([first, np.delete(total, -1, axis)], axis)
     wanted = np.flip(total, axis) if reverse else total
-    np.testing.assert_array_equal(evaluate("cumsum", x, axis=axis, exclusive=exclusive, reverse=reverse), wanted)
+    np.testing.assert_array_equal(evaluate(name, x, axis=axis, exclusive=exclusive, reverse=reverse), wanted)
 
 
 def test_half_cumsum_keeps_a_wide_total():

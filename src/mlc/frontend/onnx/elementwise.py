@@ -1,0 +1,248 @@
+"""Operators on each element: functions, activations, arithmetic, logic, conversions, batch normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from mlc.errors import ImportModelError, UnsupportedError
+from mlc.frontend.onnx.emit import arith, cast, need_rank, normal_axis, reshape, scalar
+from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.onnx.tensors import element_type
+from mlc.ir.graph import Value
+from mlc.ir.types import DType, boolean, f32, f64, i64
+
+# ONNX name -> (core operator, its float attributes with their defaults)
+_UNARY: dict[str, tuple[str, dict[str, float]]] = {
+    **{
+        name: (name.lower(), {})
+        for name in (
+            "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor",
+            "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus",
+            "Softsign", "Sqrt", "Tan", "Tanh", "IsNaN",
+        )
+    },
+    "BitwiseNot": ("bitwise_not", {}),
+    "HardSwish": ("hard_swish", {}),
+    "LeakyRelu": ("leaky_relu", {"alpha": 0.01}),
+    "Elu": ("elu", {"alpha": 1.0}),
+    "Selu": ("selu", {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
+    "Celu": ("celu", {"alpha": 1.0}),
+    "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
+    "Swish": ("swish", {"alpha": 1.0}),
+    "ThresholdedRelu": ("thresholded_relu", {"alpha": 1.0}),
+    "Shrink": ("shrink", {"lambd": 0.5, "bias": 0.0}),
+}  # fmt: skip
+
+_BINARY = {
+    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "And": "and", "Or": "or", "Xor": "xor", "Equal": "eq",
+    "Less": "lt", "Greater": "gt", "LessOrEqual": "le", "GreaterOrEqual": "ge", "BitwiseAnd": "and",
+    "BitwiseOr": "or", "BitwiseXor": "xor",
+}  # fmt: skip
+
+_VARIADIC = {"Sum": "add", "Mean": "add", "Max": "max", "Min": "min"}
+
+
+@converter(*_UNARY)
+def unary(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    op, defaults = _UNARY[node.op_type]
+    return [ctx.add(op, inputs[:1], **{name: float(node.attr(name, value)) for name, value in defaults.items()})]
+
+
+@converter("Gelu", since=20)
+def gelu(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    return [ctx.add("gelu", inputs, approximate=node.attr("approximate", "none"))]
+
+
+@converter("IsInf", since=10)
+def isinf(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    positive, negative = bool(node.attr("detect_positive", 1)), bool(node.attr("detect_negative", 1))
+    if not positive and not negative:
+        return [ctx.add("broadcast_to", [scalar(ctx, 0, boolean)], shape=inputs[0].type.shape)]
+    return [ctx.add("isinf", inputs, detect_positive=positive, detect_negative=negative)]
+
+
+@converter(*_BINARY, since=7)
+def binary(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    return [ctx.add(_BINARY[node.op_type], inputs)]
+
+
+@converter(*_VARIADIC, since=6)
+def variadic(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    total = reduce(lambda a, b: ctx.add(_VARIADIC[node.op_type], [a, b]), inputs)
+    return [arith(ctx, "div", total, len(inputs)) if node.op_type == "Mean" else total]
+
+
+@converter("Mod", since=10)
+def mod(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    return [ctx.add("fmod" if node.attr("fmod", 0) else "mod", inputs)]
+
+
+def _power_type(base: DType, exponent: DType) -> DType:
+    """The type in which a power of mixed types is computed; the result has the type of the base."""
+    if base is exponent:
+        return base
+    if base.is_float and exponent.is_float:
+        return base if base.bits > exponent.bits else exponent if exponent.bits > base.bits else f32
+    if base.is_float:
+        return base
+    if exponent.is_float:
+        # a 32-bit integer has more digits than f32
+        return f64 if base.bits > 16 else f32
+    return i64
+
+
+@converter("Pow", since=7)
+def power(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    x, y = inputs
+    known = ctx.const(y)
+    if known is not None and known.size == 1 and known.ndim <= x.type.rank and known.reshape(-1)[0] == 2:
+        return [ctx.add("mul", [x, x])]
+    dtype = _power_type(x.type.dtype, y.type.dtype)
+    return [cast(ctx, ctx.add("pow", [cast(ctx, x, dtype), cast(ctx, y, dtype)]), x.type.dtype)]
+
+
+@converter("BitShift", since=11)
+def bit_shift(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    x, y = inputs
+    direction = node.attr("direction")
+    if direction not in ("LEFT", "RIGHT"):
+        raise ImportModelError(f"direction {direction!r}, LEFT or RIGHT is needed")
+    if direction == "LEFT":
+        return [ctx.add("shl", inputs)]
+    if x.type.dtype.kind == "i":
+        # an amount out of range leaves nothing but copies of the sign, as does the greatest one in range
+        most = x.type.dtype.bits - 1
+        bad = ctx.add("or", [arith(ctx, "lt", y, 0), arith(ctx, "gt", y, most)])
+        y = ctx.add("where", [bad, scalar(ctx, most, y.type.dtype), y])
+    return [ctx.add("shr", [x, y])]
+
+
+@converter("PRelu", since=7)
+def prelu(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    return [ctx.add("prelu", inputs)]
+
+
+@converter("Where", since=9)
+def where(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    return [ctx.add("where", inputs)]
+
+
+def _bound(ctx: Context, value: Value | None) -> float | int | None:
+    """A bound known at compile time."""
+    array = ctx.const(value)
+    return None if array is None or array.size != 1 else array.reshape(-1)[0].item()
+
+
+@converter("Clip", since=6)
+def clip(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    x = inputs[0]
+    if node.opset < 11:
+        return [ctx.add("clip", [x], lo=node.attr("min"), hi=node.attr("max"))]
+    bounds = dict(zip(("lo", "hi"), inputs[1:3], strict=True))
+    known = {name: _bound(ctx, v) for name, v in bounds.items() if v is not None}
+    if None not in known.values():
+        return [ctx.add("clip", [x], **known)]
+    for name, op in (("lo", "max"), ("hi", "min")):
+        v = bounds[name]
+        if v is not None:
+            if v.type.size != 1:
+                raise ImportModelError(f"a bound has {v.type.size} elements, not one")
+            x = ctx.add(op, [x, reshape(ctx, v, ())])
+    return [x]
+
+
+@converter("Cast", since=6, limits="no 8-bit floats, strings, sub-byte integers")
+def cast_to(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    return [cast(ctx, inputs[0], element_type(node.attr("to"), "attribute 'to'"))]
+
+
+@converter("CastLike", since=15)
+def cast_like(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    return [cast(ctx, inputs[0], inputs[1].type.dtype)]
+
+
+@converter("BitCast", since=26, limits="constants, or to the same type")
+def bit_cast(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    (x,) = inputs
+    to = element_type(node.attr("to"), "attribute 'to'")
+    if to is x.type.dtype:
+        return [x]
+    if to.bits != x.type.dtype.bits:
+        raise ImportModelError(f"{x.type.dtype} and {to} differ in width")
+    return [ctx.constant(ctx.require_const(x, "the operand").view(to.numpy))]
+
+
+@converter("Identity")
+def identity(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    return [inputs[0]]
+
+
+@converter("Dropout", since=7, limits="inference")
+def dropout(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    x = inputs[0]
+    if node.opset >= 12 and inputs[2] is not None:
+        training = bool(ctx.require_const(inputs[2], "training_mode").all())
+        ratio = 0.5 if inputs[1] is None else float(ctx.require_const(inputs[1], "ratio"))
+        if training and ratio != 0:
+            raise UnsupportedError("drops out at random: it is in training mode", hint="export it for inference")
+    mask_type = boolean if node.opset >= 10 else x.type.dtype
+    wants_mask = len(node.outputs) > 1 and node.outputs[1]
+    return [x, *([ctx.add("broadcast_to", [scalar(ctx, 1, mask_type)], shape=x.type.shape)] if wants_mask else [])]
+
+
+@converter("BatchNormalization", since=7, limits="inference")
+def batch_normalization(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    x, *parameters = inputs
+    if node.attr("training_mode", 0) or any(node.outputs[1:]):
+        raise UnsupportedError("computes statistics: it is in training mode", hint="export the model for inference")
+    if not node.attr("spatial", 1):
+        raise UnsupportedError("spatial=0 (statistics for each element) is not supported")
+    dtype = x.type.dtype
+    if any(p.type.dtype is not dtype for p in parameters):
+        # the parameters may be wider than the data: nothing is gained by rounding them first
+        wide = f64 if f64 in (dtype, *[p.type.dtype for p in parameters]) else f32
+        x, parameters = cast(ctx, x, wide), [cast(ctx, p, wide) for p in parameters]
+    shape = x.type.shape
+    if need_rank(x, "X", 1) == 1:
+        x = reshape(ctx, x, (shape[0], 1))
+    y = ctx.add("batch_norm", [x, *parameters], epsilon=float(node.attr("epsilon", 1e-5)))
+    return [cast(ctx, reshape(ctx, y, shape), dtype)]
+
+
+@converter("MeanVarianceNormalization", since=9)
+def mean_variance_normalization(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    (x,) = inputs
+    axes = tuple(normal_axis(a, x.type.rank) for a in node.attr("axes", (0, 2, 3)))
+    dtype = x.type.dtype
+    x = cast(ctx, x, f32 if dtype.bits == 16 else dtype)
+    centred = ctx.add("sub", [x, ctx.add("reduce_mean", [x], axes=axes, keepdims=True)])
+    square = ctx.add("mul", [centred, centred])
+    deviation = ctx.add("sqrt", [ctx.add("reduce_mean", [square], axes=axes, keepdims=True)])
+    # the summand that keeps a constant input from dividing by zero is part of the definition
+    return [cast(ctx, ctx.add("div", [centred, arith(ctx, "add", deviation, 1e-9)]), dtype)]
+
+
+_CONSTANT_TYPES: dict[str, Callable[[Any], np.ndarray]] = {
+    "value": np.asarray,
+    "sparse_value": np.asarray,
+    "value_float": lambda v: np.asarray(v, np.float32),
+    "value_floats": lambda v: np.asarray(v, np.float32),
+    "value_int": lambda v: np.asarray(v, np.int64),
+    "value_ints": lambda v: np.asarray(v, np.int64),
+}
+
+
+@converter("Constant", limits="no strings")
+def constant(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    for name, value in node.attrs.items():
+        if name not in _CONSTANT_TYPES:
+            raise UnsupportedError(f"attribute {name!r}: strings are not supported")
+        array = _CONSTANT_TYPES[name](value)
+        # it is stored in the model, as an initializer is
+        ctx.stored_bytes += array.nbytes
+        return [ctx.constant(array)]
+    raise ImportModelError("a constant without a value")

@@ -1,0 +1,159 @@
+"""Operators that look up, scatter or select by position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mlc.errors import ImportModelError
+from mlc.frontend.onnx.axes import one_int
+from mlc.frontend.onnx.emit import arith, cast, concat, normal_axis, reshape, slice_axis, take
+from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.ir.graph import Value
+from mlc.ir.types import f32, f64, i64
+
+
+def _check_range(ctx: Context, indices: Value, extents: Sequence[int]) -> None:
+    """Refuse constant indices that are out of range.
+
+    Args:
+        ctx: knows the constants.
+        indices: into one axis, or along its last axis into as many axes as there are ``extents``.
+        extents: of those axes.
+    Raises:
+        ImportModelError: one index is out of range.
+    """
+    array = ctx.const(indices)
+    if array is None or array.size == 0:
+        return
+    for k, n in enumerate(extents):
+        column = array[..., k] if len(extents) > 1 or (array.ndim and array.shape[-1] == 1) else array
+        least, most = int(column.min()), int(column.max())
+        if least < -n or most >= n:
+            raise ImportModelError(f"index {least if least < -n else most} of an axis of extent {n}")
+
+
+@converter("Gather")
+def gather(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    data, indices = inputs
+    axis = normal_axis(node.attr("axis", 0), data.type.rank)
+    _check_range(ctx, indices, [data.type.shape[axis]])
+    known = ctx.const(indices)
+    if known is not None:
+        plain = _as_slice(ctx, data, axis, known)
+        if plain is not None:
+            return [plain]
+    return [ctx.add("gather", [data, indices], axis=axis)]
+
+
+def _as_slice(ctx: Context, data: Value, axis: int, indices: np.ndarray) -> Value | None:
+    """A gather at one position, or at neighbouring ones in order, is a slice."""
+    extent = data.type.shape[axis]
+    at = indices.astype(np.int64)
+    at = np.where(at < 0, at + extent, at)
+    if at.ndim == 0:
+        return take(ctx, data, axis, int(at))
+    if at.ndim == 1 and at.size and (np.diff(at) == 1).all():
+        return slice_axis(ctx, data, axis, int(at[0]), int(at[-1]) + 1)
+    return None
+
+
+@converter("GatherElements", since=11)
+def gather_elements(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    data, indices = inputs
+    axis = normal_axis(node.attr("axis", 0), data.type.rank)
+    _check_range(ctx, indices, [data.type.shape[axis]])
+    return [ctx.add("gather_elements", [data, indices], axis=axis)]
+
+
+@converter("GatherND", since=11)
+def gather_nd(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    data, indices = inputs
+    batch = node.attr("batch_dims", 0)
+    depth = indices.type.shape[-1] if indices.type.rank else 0
+    _check_range(ctx, indices, data.type.shape[batch : batch + depth])
+    return [ctx.add("gather_nd", [data, indices], batch_dims=batch)]
+
+
+@converter("ScatterElements", "Scatter", since=9)
+def scatter_elements(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    data, indices, updates = inputs
+    axis = normal_axis(node.attr("axis", 0), data.type.rank)
+    _check_range(ctx, indices, [data.type.shape[axis]])
+    reduction = node.attr("reduction", "none")
+    return [ctx.add("scatter_elements", [data, indices, updates], axis=axis, reduction=reduction)]
+
+
+@converter("ScatterND", since=11)
+def scatter_nd(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    data, indices, _ = inputs
+    depth = indices.type.shape[-1] if indices.type.rank else 0
+    _check_range(ctx, indices, data.type.shape[:depth])
+    return [ctx.add("scatter_nd", inputs, reduction=node.attr("reduction", "none"))]
+
+
+@converter("OneHot", since=9)
+def one_hot(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    indices, depth, values = inputs
+    if not indices.type.dtype.is_int:
+        indices = cast(ctx, indices, i64)
+    axis = normal_axis(node.attr("axis", -1), indices.type.rank + 1)
+    return [ctx.add("one_hot", [indices, values], depth=one_int(ctx, depth, "depth"), axis=axis)]
+
+
+@converter("Compress", since=9, limits="condition known at compile time")
+def compress(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    data, condition = inputs
+    kept = np.flatnonzero(ctx.require_const(condition, "the condition"))
+    axis = node.attr("axis")
+    if axis is None:
+        data, axis = reshape(ctx, data, (data.type.size,)), 0
+    axis = normal_axis(axis, data.type.rank)
+    indices = ctx.constant(kept, np.int64)
+    _check_range(ctx, indices, [data.type.shape[axis]])
+    return [ctx.add("gather", [data, indices], axis=axis)]
+
+
+@converter("ReverseSequence", since=10)
+def reverse_sequence(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    data, lengths = inputs
+    time, batch = node.attr("time_axis", 0), node.attr("batch_axis", 1)
+    if sorted((time, batch)) != [0, 1]:
+        raise ImportModelError(f"time_axis {time} and batch_axis {batch}, 0 and 1 are needed")
+    steps, count = data.type.shape[time], data.type.shape[batch]
+    if lengths.type.shape != (count,):
+        raise ImportModelError(f"lengths are {lengths.type}, [{count}] is needed")
+    # within a sequence step t comes from length - 1 - t, behind it from t itself
+    t = ctx.constant(np.arange(steps).reshape((steps, 1) if time == 0 else (1, steps)), np.int64)
+    length = reshape(ctx, lengths, (1, count) if time == 0 else (count, 1))
+    mirrored = ctx.add("sub", [arith(ctx, "sub", length, 1), t])
+    source = ctx.add("where", [ctx.add("lt", [t, length]), mirrored, t])
+    shape = data.type.shape[:2]
+    own = np.arange(count).reshape((1, count) if time == 0 else (count, 1))
+    sequence = ctx.constant(np.broadcast_to(own, shape), np.int64)
+    pair = [source, sequence] if time == 0 else [sequence, source]
+    return [ctx.add("gather_nd", [data, concat(ctx, [reshape(ctx, v, (*shape, 1)) for v in pair], 2)])]
+
+
+# names of the modes before and since opset 20
+_SAMPLE_MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
+
+
+@converter("GridSample", since=16)
+def grid_sample(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    x, grid = inputs
+    dtype = x.type.dtype
+    mode = node.attr("mode", "linear")
+    if mode not in _SAMPLE_MODES:
+        raise ImportModelError(f"mode {mode!r}, known: {', '.join(_SAMPLE_MODES)}")
+    wide = f64 if f64 in (dtype, grid.type.dtype) else f32
+    out = ctx.add(
+        "grid_sample",
+        [cast(ctx, x, wide), cast(ctx, grid, wide)],
+        mode=_SAMPLE_MODES[mode],
+        padding_mode=node.attr("padding_mode", "zeros"),
+        align_corners=bool(node.attr("align_corners", 0)),
+    )
+    return [cast(ctx, out, dtype)]
