@@ -36,24 +36,40 @@ def cast(ctx: Context, x: Value, dtype: DType) -> Value:
 
 
 def reshape(ctx: Context, x: Value, shape: Sequence[int]) -> Value:
-    """``x`` under another shape, where one extent may be -1; ``x`` itself when it has that shape."""
+    """``x`` under another shape, where one extent may be -1; ``x`` itself when it has that shape.
+
+    A constant stays one, however large: it is the same memory.
+    """
     target = tuple(shape)
     if -1 in target:
         known = prod(n for n in target if n != -1)
         target = tuple(x.type.size // max(known, 1) if n == -1 else n for n in target)
-    return x if x.type.shape == target else ctx.add("reshape", [x], shape=target)
+    if x.type.shape == target:
+        return x
+    array = ctx.const(x)
+    if array is not None and prod(target) == array.size and min(target, default=0) >= 0:
+        return ctx.constant(array.reshape(target))
+    return ctx.add("reshape", [x], shape=target)
 
 
 def transpose(ctx: Context, x: Value, perm: Sequence[int]) -> Value:
-    """``x`` with its axes in the order ``perm``; ``x`` itself when that is their order."""
-    return x if list(perm) == list(range(x.type.rank)) else ctx.add("transpose", [x], perm=tuple(perm))
+    """``x`` with its axes in the order ``perm``; a reshape where only axes of extent 1 move."""
+    shape = x.type.shape
+    moving = [p for p in perm if shape[p] != 1]
+    if moving == sorted(moving):
+        return reshape(ctx, x, [shape[p] for p in perm])
+    return ctx.add("transpose", [x], perm=tuple(perm))
 
 
 def slice_axis(ctx: Context, x: Value, axis: int, begin: int, end: int) -> Value:
-    """``x[begin:end]`` along one axis; ``x`` itself when that is all of it."""
+    """``x[begin:end]`` along one axis; ``x`` itself when that is all of it. A piece of a constant is a constant."""
     shape = x.type.shape
     if (begin, end) == (0, shape[axis]):
         return x
+    array = ctx.const(x)
+    if array is not None and 0 <= begin <= end <= shape[axis]:
+        cut = array[(slice(None),) * axis + (slice(begin, end),)]
+        return ctx.constant(np.asarray(cut, order="C"))
     begins = tuple(begin if d == axis else 0 for d in range(len(shape)))
     ends = tuple(end if d == axis else n for d, n in enumerate(shape))
     return ctx.add("slice", [x], begin=begins, end=ends, step=(1,) * len(shape))

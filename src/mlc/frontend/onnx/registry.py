@@ -187,7 +187,7 @@ def check_type(type: TensorType, limits: Limits, what: str) -> None:
     limits.check("tensor_bytes", size, f"{what} ({type})")
 
 
-ConvertFn = Callable[[Context, OnnxNode, list[Any]], Sequence[Value]]
+ConvertFn = Callable[[Context, OnnxNode, list[Any]], Sequence[Value | None]]
 
 
 @dataclass(frozen=True)
