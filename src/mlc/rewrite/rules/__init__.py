@@ -1,0 +1,1 @@
+"""Rewriting rules, one file a family; :mod:`mlc.rewrite.algebra` puts the tables together."""

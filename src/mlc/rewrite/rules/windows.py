@@ -1,0 +1,86 @@
+"""Rules that take a ``pad`` into the convolution or pool behind it, which pads without a copy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlc.ir.graph import Node, Value
+from mlc.ops import get
+from mlc.rewrite.pattern import Match, rule
+from mlc.rewrite.rewriter import Rewriter
+from mlc.rewrite.rules.arithmetic import NON_NEGATIVE
+
+
+def _spatial_pads(rw: Rewriter, m: Match) -> tuple[int, ...] | None:
+    """The pads of ``p``, if it is a constant pad that grows spatial axes only."""
+    pad = rw.maker(m["p"])
+    assert pad is not None
+    pads, rank = pad.attrs["pads"], m["x"].type.rank
+    if pad.attrs["mode"] != "constant" or min(pads) < 0 or any((*pads[:2], *pads[rank : rank + 2])):
+        return None
+    return (*pads[2:rank], *pads[rank + 2 :])
+
+
+def _with_pads(rw: Rewriter, m: Match, pads: tuple[int, ...], **attrs: object) -> Value:
+    """The root without the pad in front of it, its own pads grown by ``pads``."""
+    total = tuple(a + b for a, b in zip(m.root.attrs["pads"], pads, strict=True))
+    return rw.emit(m.root.op, (m["x"], *m.root.inputs[1:]), {**m.root.attrs, **attrs, "pads": total})
+
+
+def _fill(rw: Rewriter, m: Match) -> float:
+    pad = rw.maker(m["p"])
+    assert pad is not None
+    return float(pad.attrs["value"])
+
+
+@rule("pad_into_conv", "conv(p=pad(x), w)")
+def pad_into_conv(rw: Rewriter, m: Match) -> Value | None:
+    """Zeros around the input of a convolution."""
+    pads = _spatial_pads(rw, m)
+    return None if pads is None or _fill(rw, m) != 0 else _with_pads(rw, m, pads)
+
+
+@rule("pad_into_avg_pool", "avg_pool(p=pad(x))")
+def pad_into_avg_pool(rw: Rewriter, m: Match) -> Value | None:
+    """Zeros that an average counts: with ``count_include_pad``, or where the pool has no padding of its own."""
+    pads = _spatial_pads(rw, m)
+    if pads is None or _fill(rw, m) != 0 or (any(m.root.attrs["pads"]) and not m.root.attrs["count_include_pad"]):
+        return None
+    return _with_pads(rw, m, pads, count_include_pad=True)
+
+
+@rule("pad_into_max_pool", "max_pool(p=pad(x))")
+def pad_into_max_pool(rw: Rewriter, m: Match) -> Value | None:
+    """Padding that never wins: the least value; or 0 around what is never negative, if all windows meet some of it."""
+    pads = _spatial_pads(rw, m)
+    if pads is None:
+        return None
+    if _fill(rw, m) != m["x"].type.dtype.min_value:
+        positive = rw.maker(m["x"])
+        if _fill(rw, m) != 0 or positive is None or not _is_non_negative(positive) or not _windows_meet(m, pads):
+            return None
+    return _with_pads(rw, m, pads)
+
+
+def _is_non_negative(node: Node) -> bool:
+    floats = node.outputs[0].type.dtype.is_float
+    if node.op.name not in (*NON_NEGATIVE, "relu", "clip") or node.op is not get(node.op.name):
+        return False
+    if node.op.name == "clip":
+        lo = node.attrs["lo"]
+        return lo is not None and lo >= 0
+    return node.op.name == "relu" or floats
+
+
+def _windows_meet(m: Match, pads: tuple[int, ...]) -> bool:
+    """Whether every window has an element of ``x`` in it."""
+    a, rank = m.root.attrs, len(pads) // 2
+    for d, n in enumerate(m["x"].type.shape[2:]):
+        starts = np.arange(m.root.outputs[0].type.shape[2 + d]) * a["strides"][d] - a["pads"][d] - pads[d]
+        taps = starts[:, None] + np.arange(a["kernel"][d]) * a["dilations"][d]
+        if not ((taps >= 0) & (taps < n)).any(axis=1).all():
+            return False
+    return rank > 0
+
+
+RULES = (pad_into_conv, pad_into_avg_pool, pad_into_max_pool)
