@@ -14,13 +14,8 @@ from mlc.targets.llvm import math_f32
 from mlc.targets.llvm.math_emit import Emitter, Value
 
 # Every function there is, and the number of its operands.
-ARITY = {
-    **dict.fromkeys(
-        "exp log tanh sigmoid erf sin cos tan asin acos atan sinh cosh asinh acosh atanh".split(),
-        1,
-    ),
-    "pow": 2,
-}
+_UNARY = "exp log tanh sigmoid erf sin cos tan asin acos atan sinh cosh asinh acosh atanh"
+ARITY = {**{fn: 1 for fn in _UNARY.split()}, "pow": 2}
 _KINDS = {"f32": "float", "f64": "double"}
 
 

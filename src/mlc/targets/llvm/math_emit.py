@@ -10,12 +10,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Union
 
 # Element types by their LLVM names, and the integer that has the bits of each floating one.
 BITS_OF = {"float": "i32", "double": "i64"}
 FLOAT_OF = {bits: kind for kind, bits in BITS_OF.items()}
-INTEGER_PREDICATE = {"olt": "slt", "ogt": "sgt", "oeq": "eq", "one": "ne"}
+INTEGER_PREDICATE = {"olt": "slt", "ogt": "sgt", "oeq": "eq"}
 WIDTH = {"i1": 1, "i32": 32, "i64": 64, "float": 32, "double": 64}
 
 
@@ -23,7 +22,7 @@ WIDTH = {"i1": 1, "i32": 32, "i64": 64, "float": 32, "double": 64}
 class Value:
     """An SSA value or constant: one number of type ``kind`` in every lane.
 
-    Python numbers on either side of an operator become constants of the same kind (rounded to single precision for
+    Python numbers on the right side of an operator become constants of the same kind (rounded to single precision for
     ``float``). Comparisons are ordered: false where an operand is NaN; ``&``, ``|``, ``^``, ``<<`` and the logical
     ``>>`` are for integers, the first three for conditions too.
     """
@@ -51,12 +50,6 @@ class Value:
 
     def __truediv__(self, other: ValueLike) -> Value:
         return self._binary("fdiv", other)
-
-    def __rsub__(self, other: float) -> Value:
-        return self.emitter.value(self.kind, other) - self
-
-    def __rtruediv__(self, other: float) -> Value:
-        return self.emitter.value(self.kind, other) / self
 
     def __neg__(self) -> Value:
         return self.emitter.emit(self.kind, f"fneg {self.emitter.type_of(self.kind)} {self.text}")
@@ -95,10 +88,6 @@ class Value:
         """Whether both are equal (zeros are, whatever their signs)."""
         return self._compare("oeq", other)
 
-    def differs(self, other: ValueLike) -> Value:
-        """Whether the two are ordered and unequal."""
-        return self._compare("one", other)
-
     def bits(self) -> Value:
         """The bits of a floating value, as an integer of the same width."""
         return self._cast("bitcast", BITS_OF[self.kind])
@@ -108,20 +97,19 @@ class Value:
         return self._cast("bitcast", FLOAT_OF[self.kind])
 
     def to(self, kind: str) -> Value:
-        """Conversion by value: between the floating types, and between ``float`` and signed integers.
+        """Conversion by value: between the floating types, to and from signed integers, to a narrower integer.
 
         A floating value has to be within the integer's range.
         """
-        wider = WIDTH[kind] > WIDTH[self.kind]
         match self.kind in BITS_OF, kind in BITS_OF:
             case True, True:
-                op = "fpext" if wider else "fptrunc"
+                op = "fpext" if WIDTH[kind] > WIDTH[self.kind] else "fptrunc"
             case True, False:
                 op = "fptosi"
             case False, True:
                 op = "sitofp"
             case _:
-                op = "sext" if wider else "trunc"
+                op = "trunc"
         return self._cast(op, kind)
 
     def _cast(self, op: str, kind: str) -> Value:
@@ -158,7 +146,7 @@ class Value:
         return e.emit(kind, f"select {e.type_of('i1')} {self.text}, {both}")
 
 
-ValueLike = Union[Value, float]
+ValueLike = Value | float
 
 
 class Emitter:
@@ -183,7 +171,7 @@ class Emitter:
         return Value(self, kind, name)
 
     def value(self, kind: str, number: ValueLike) -> Value:
-        """The value itself, or the constant of that kind with ``number`` in every lane."""
+        """The constant of that kind with ``number`` in every lane; a :class:`Value` is passed through."""
         if isinstance(number, Value):
             return number
         literal = float_literal(kind, number) if kind in BITS_OF else str(int(number))

@@ -41,8 +41,7 @@ def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, target: X86) 
     layout = layout.split(out_dim, tile)
     c = in_dim + (1 if in_dim > out_dim else 0)
     layout = layout.split(c, block)
-    o = out_dim + (2 if out_dim > in_dim else 0)
-    c = in_dim + (1 if in_dim > out_dim else 0)
+    o = out_dim + (1 if out_dim > in_dim else 0)
     taps = [k for k in range(len(layout.physical_shape)) if k not in (o, o + 1, c, c + 1)]
     return layout.reorder(o, c, *taps, c + 1, o + 1)
 

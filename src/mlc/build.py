@@ -1,0 +1,236 @@
+"""A graph to the contents of a package: the compiler as one readable sequence.
+
+graph passes → groups → layouts → one kernel for each distinct group → memory plan → code → manifest.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlc import __version__
+from mlc.errors import MlcError
+from mlc.ir import te
+from mlc.ir.cost import operations
+from mlc.ir.graph import Graph, Node, Value, express
+from mlc.ir.graph import verify as verify_graph
+from mlc.ir.loop import Function
+from mlc.ops import get
+from mlc.rewrite.fuse import group_key
+from mlc.rewrite.layout import assign_layouts
+from mlc.rewrite.memory import MemoryPlan, plan_memory
+from mlc.rewrite.pipeline import optimise
+from mlc.runtime import (
+    Manifest,
+    MemorySpec,
+    ModelSpec,
+    Physical,
+    ResultSpec,
+    StepSpec,
+    TargetSpec,
+    TensorSpec,
+    c_example,
+    c_header,
+    plan_params,
+)
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import CallSpec, Target
+
+
+@dataclass(eq=False)
+class _Kernels:
+    """Distinct kernels and which node uses which."""
+
+    functions: dict[str, Function]
+    of_node: dict[Node, str]
+    texts: dict[str, str]
+
+
+def build_package(
+    graph: Graph, target: Target, options: CompileOptions, watch: Observer
+) -> tuple[Manifest, dict[str, np.ndarray], dict[str, bytes]]:
+    """Compile a graph.
+
+    Args:
+        graph: the model, row-major.
+        target: what to compile for.
+        options: how.
+        watch: is told how it goes on.
+    Returns:
+        the manifest, the parameters by name, and the other members of the package.
+    Raises:
+        MlcError: with a note that names the kernel that was being compiled.
+    """
+    watch.stage("optimise the graph")
+    fused = optimise(graph, options, watch)
+    if options.opt_level >= 3 and "layout" not in options.disabled_passes:
+        start = time.perf_counter()
+        fused = assign_layouts(fused, target.layouts, get("identity"))
+        watch.passed("layout", fused, time.perf_counter() - start)
+        if options.verify:
+            verify_graph(fused)
+    watch.stage("schedule and lower")
+    kernels = _make_kernels(fused, target, watch)
+
+    params = _params_in_order(fused)
+    specs = [TensorSpec(v.name, v.type.dtype.name, v.type.physical_shape) for v in params]
+    places = plan_params(specs)
+    param_offset = {v: p.offset for v, p in zip(params, places.params, strict=True)}
+    planned: list[MemoryPlan] = []
+
+    def steps(scratch: Mapping[str, int]) -> Sequence[CallSpec]:
+        start = time.perf_counter()
+        needs = {n: scratch[k] for n, k in kernels.of_node.items() if scratch[k]}
+        plan = plan_memory(fused, needs)
+        planned.append(plan)
+        watch.passed("memory", plan, time.perf_counter() - start)
+        return _calls(fused, plan, kernels, param_offset)
+
+    watch.stage("generate code")
+    stages = _StageTimes(watch)
+    artifact = target.codegen(kernels.functions, steps, opt_level=options.opt_level, on_stage=stages.begin)
+    stages.end()
+    plan = planned[0]
+
+    facts = target.describe()
+    manifest = Manifest(
+        mlc_version=__version__,
+        target=TargetSpec.from_facts(facts),
+        model=ModelSpec(options.name, options.sha256, options.source),
+        inputs=tuple(TensorSpec(v.name, v.type.dtype.name, v.type.shape) for v in fused.inputs),
+        outputs=tuple(
+            TensorSpec(name, v.type.dtype.name, v.type.shape)
+            for name, v in zip(fused.output_names, fused.outputs, strict=True)
+        ),
+        steps=_step_specs(fused, plan, kernels),
+        memory=MemorySpec(plan.workspace_bytes, places.nbytes),
+        params=places.params,
+    )
+    members = {"graph.txt": f"{fused}\n".encode(), "lib/model.o": artifact.obj}
+    for name, text in {**artifact.sources, "kernels.txt": "\n".join(kernels.texts.values())}.items():
+        members[f"src/{name}"] = text.encode()
+    members["include/mlc_model.h"] = c_header(manifest).encode()
+    members["examples/main.c"] = c_example(manifest).encode()
+    arrays = {v.name: fused.constants[v] for v in params}
+    return manifest, arrays, members
+
+
+class _StageTimes:
+    """Turns the code generator's stages into timed passes."""
+
+    def __init__(self, watch: Observer) -> None:
+        self.watch = watch
+        self.name = ""
+        self.start = 0.0
+
+    def begin(self, name: str) -> None:
+        self.end()
+        self.name, self.start = name, time.perf_counter()
+
+    def end(self) -> None:
+        if self.name:
+            self.watch.passed(f"llvm-{self.name}", "", time.perf_counter() - self.start)
+            self.name = ""
+
+
+def _make_kernels(graph: Graph, target: Target, watch: Observer) -> _Kernels:
+    """One kernel for every distinct group."""
+    by_key: dict[object, str] = {}
+    kernels = _Kernels({}, {}, {})
+    start = time.perf_counter()
+    work: dict[str, Node] = {}
+    for node in graph.nodes:
+        if node.attrs.get("alias"):
+            continue
+        key = group_key(node)
+        if key not in by_key:
+            by_key[key] = f"k{len(by_key)}_{_identifier(node)}"
+            work[by_key[key]] = node
+        kernels.of_node[node] = by_key[key]
+    for done, (name, node) in enumerate(work.items()):
+        stages: list[str] = []
+
+        def note(stage: str, text: str, stages: list[str] = stages) -> None:
+            stages.append(f"# {stage}\n{text}")
+
+        try:
+            kernels.functions[name] = target.kernel(node, name, note)
+        except MlcError as error:
+            error.add_note(f"while compiling {name} for {', '.join(node.sources[:8]) or node!r}")
+            raise
+        kernels.texts[name] = f"### {name}\n\n" + "\n".join(stages) + "\n"
+        watch.kernel(done + 1, len(work))
+    watch.passed("lower", "\n".join(kernels.texts.values()), time.perf_counter() - start)
+    return kernels
+
+
+def _identifier(node: Node) -> str:
+    """A short symbol-like name for a group."""
+    body = node.attrs.get("body")
+    words = [n.op.name for n in body.nodes] if isinstance(body, Graph) else [node.op.name]
+    return re.sub(r"[^a-z0-9_]", "_", "_".join(dict.fromkeys(words)).lower())[:40]
+
+
+def _params_in_order(graph: Graph) -> list[Value]:
+    """Constants that are read at run time, in order of first use."""
+    used: dict[Value, None] = {}
+    for v in [*(v for n in graph.nodes for v in n.inputs), *graph.outputs]:
+        if v in graph.constants:
+            used[v] = None
+    return list(used)
+
+
+def _calls(
+    graph: Graph, plan: MemoryPlan, kernels: _Kernels, param_offset: Mapping[Value, int]
+) -> list[CallSpec]:
+    """Every step of the model as a call, copies included."""
+
+    def place(v: Value) -> tuple[str, int]:
+        if v in param_offset:
+            return "param", param_offset[v]
+        at = plan.locations[v]
+        return at.space, at.where
+
+    calls = [
+        CallSpec(kernels.of_node[n], tuple(place(v) for v in (*n.inputs, *n.outputs)), plan.scratch.get(n, 0))
+        for n in graph.nodes
+        if n in kernels.of_node
+    ]
+    calls += [CallSpec("", (place(v), ("output", k)), nbytes=v.type.nbytes) for v, k in plan.copies]
+    return calls
+
+
+def _step_specs(graph: Graph, plan: MemoryPlan, kernels: _Kernels) -> tuple[StepSpec, ...]:
+    specs = []
+    for n in graph.nodes:
+        if n not in kernels.of_node:
+            continue
+        results = []
+        for v in n.outputs:
+            at = plan.locations[v]
+            physical = None
+            if v.type.layout is not None:
+                steps = tuple((kind, _frozen(arg)) for kind, arg in v.type.layout.unpack_recipe())
+                physical = Physical(str(v.type.layout), v.type.physical_shape, steps)
+            index, offset = (at.where, 0) if at.space in ("input", "output") else (0, at.where)
+            results.append(ResultSpec(v.name, v.type.dtype.name, v.type.shape, at.space, offset, index, physical))
+        nbytes = sum(v.type.nbytes for v in {*n.inputs, *n.outputs})
+        specs.append(StepSpec(kernels.of_node[n], n.sources, _flops(n), nbytes, tuple(results)))
+    for v, _ in plan.copies:
+        specs.append(StepSpec("copy", (), 0, 2 * v.type.nbytes, ()))
+    return tuple(specs)
+
+
+def _frozen(arg: Sequence[object]) -> tuple[object, ...]:
+    return tuple(tuple(a) if isinstance(a, list) else a for a in arg)
+
+
+def _flops(node: Node) -> int:
+    if node.op.routine is not None:
+        return 0
+    inputs = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
+    return operations(list(express(node, inputs)))
