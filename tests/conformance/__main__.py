@@ -16,7 +16,6 @@ from pathlib import Path
 from . import expected
 from .cases import KINDS, CaseFile, archive
 from .check import Result
-from .engines import ENGINES
 from .pool import run_all
 
 
@@ -78,7 +77,7 @@ def report(results: Sequence[Result], verdict: expected.Verdict, engine: str) ->
     fixed = sum(1 for r in results if r.passed and r.constants)
     passed = sum(1 for r in results if r.passed)
     lines.append(f"all, {engine}: {passed} / {len(results)} passed ({fixed} of them with inputs given as constants)")
-    lines += [f"UNEXPECTED FAILURE {r.name}: {r.reason}" for r in verdict.fails]
+    lines += [f"UNEXPECTED FAILURE {r.name}: {r.reason[:160]}" for r in verdict.fails]
     lines += [f"UNEXPECTED PASS {name}" for name in verdict.passes]
     lines += [f"no such case, but on the list: {name}" for name in verdict.strange]
     return "\n".join(lines)

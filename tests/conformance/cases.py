@@ -117,7 +117,7 @@ def _build(path: Path) -> None:
 
 def _load(kind: str) -> list[TestCase]:
     # the node cases draw from numpy's global generator while they are imported
-    np.random.seed(0)  # noqa: NPY002
+    np.random.seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return list(load_model_tests(kind=kind))

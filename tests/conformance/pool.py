@@ -75,9 +75,8 @@ def run_all(path: Path, names: Sequence[str], engine: str, *, jobs: int, timeout
                 workers.append(_Worker(path, engine))
                 # the first case pays for the imports
                 workers[-1].give(waiting.pop(), timeout + 30)
-            ready = wait(
-                [w.pipe for w in workers], timeout=max(0.0, min(w.deadline for w in workers) - time.monotonic())
-            )
+            patience = min(w.deadline for w in workers) - time.monotonic()
+            ready = wait([w.pipe for w in workers], timeout=max(0.0, patience))
             for worker in list(workers):
                 if worker.pipe not in ready and time.monotonic() < worker.deadline:
                     continue

@@ -27,7 +27,7 @@ class Limits:
     constant_bytes: int = 64 << 20
     constants_bytes: int = 256 << 20
     nodes: int = 100_000
-    operators: int = 200_000
+    operators: int = 100_000
     depth: int = 64
     rank: int = 32
 

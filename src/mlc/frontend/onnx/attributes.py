@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import AttributeProto
 
@@ -41,20 +42,19 @@ def attribute_type(attr: AttributeProto) -> int:
     return filled[0] if len(filled) == 1 else AttributeProto.UNDEFINED
 
 
-def resolve_references(node: onnx.NodeProto, given: Mapping[str, AttributeProto] | None, where: str) -> onnx.NodeProto:
+def resolve_references(node: onnx.NodeProto, given: Mapping[str, AttributeProto] | None) -> onnx.NodeProto:
     """The node with references to a function's attributes replaced by what the call gave.
 
     Args:
         node: from the model, or from a function's body; itself when it refers to nothing.
         given: attributes of the call, ``None`` outside a function.
-        where: the node, for messages.
     Raises:
         ImportModelError: a reference outside a function.
     """
     if not any(attr.ref_attr_name for attr in node.attribute):
         return node
     if given is None:
-        raise ImportModelError(f"{where}: an attribute refers to a function's, but the node is in no function")
+        raise ImportModelError("an attribute refers to a function's, but the node is in no function")
     resolved = onnx.NodeProto()
     resolved.CopyFrom(node)
     del resolved.attribute[:]
@@ -70,23 +70,29 @@ def resolve_references(node: onnx.NodeProto, given: Mapping[str, AttributeProto]
 class AttributeReader:
     """Decodes attributes.
 
+    Tensors are decoded once, however often a function or a loop comes by them.
+
     Args:
         external: reader of data beside the model.
         limits: budgets.
+        note: told of every tensor that is decoded.
     """
 
-    def __init__(self, external: ExternalData, limits: Limits) -> None:
+    def __init__(self, external: ExternalData, limits: Limits, note: Callable[[np.ndarray], None]) -> None:
         self.external = external
         self.limits = limits
+        self.note = note
+        # the message is kept beside its array: as long as it lives, its identity is its own
+        self._decoded: dict[int, tuple[Any, np.ndarray]] = {}
 
-    def read(self, node: onnx.NodeProto, where: str) -> dict[str, Any]:
+    def read(self, node: onnx.NodeProto) -> dict[str, Any]:
         """The attributes of a node, references resolved before (:func:`resolve_references`).
 
         Raises:
             ImportModelError: an attribute is malformed.
             UnsupportedError: a tensor of an element type that ``mlc`` does not compute with.
         """
-        return {attr.name: self.value(attr, f"{where}: attribute {attr.name!r}") for attr in node.attribute}
+        return {attr.name: self.value(attr, f"attribute {attr.name!r}") for attr in node.attribute}
 
     def value(self, attr: AttributeProto, where: str) -> Any:
         """The value of one attribute; repeated ones are tuples, tensors are arrays (sparse ones made dense)."""
@@ -103,8 +109,14 @@ class AttributeReader:
         match field:
             case "s" | "string":
                 return raw.decode("utf-8", "backslashreplace")
-            case "t" | "tensor":
-                return decode_tensor(raw, where, self.external, self.limits)
-            case "sparse_tensor":
-                return decode_sparse(raw, where, self.external, self.limits)
+            case "t" | "tensor" | "sparse_tensor":
+                return self._tensor(raw, where)
         return raw
+
+    def _tensor(self, raw: onnx.TensorProto | onnx.SparseTensorProto, where: str) -> np.ndarray:
+        if id(raw) not in self._decoded:
+            decode = decode_tensor if isinstance(raw, onnx.TensorProto) else decode_sparse
+            array = decode(raw, where, self.external, self.limits)
+            self._decoded[id(raw)] = raw, array
+            self.note(array)
+        return self._decoded[id(raw)][1]

@@ -93,7 +93,7 @@ class _Rounds:
 
     def enter(self, given: Sequence[Known], finish: Callable[[list[Known]], None]) -> None:
         """Walk the body once more."""
-        self.walk.count(f"node {self.frame.name_of(self.step)!r} ({self.step.node.op_type})")
+        self.walk.count()
         label = str(self.done)
         self.done += 1
         self.walk.enter_graph(self.frame, self.step, self.body, label, given, finish)
@@ -221,4 +221,11 @@ CONTROL_FLOW: dict[str, Callable[[Walk, Frame, Step, Sequence[Known], Attrs], No
     "If": convert_if,
     "Loop": convert_loop,
     "Scan": convert_scan,
+}
+
+# what each does not cover, for the list of operators
+LIMITS: dict[str, str] = {
+    "If": "branches of equal shapes where the condition is not known at compile time; no sequences",
+    "Loop": "number of rounds known at compile time; no sequences",
+    "Scan": "since operator set 9",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from mlc.frontend.onnx import conv, matmul, norm, pooling
+from mlc.frontend.onnx import conv, elementwise, index, matmul, norm, pooling, recurrent, reduction, resize, shape
 
-__all__ = ["conv", "matmul", "norm", "pooling"]
+__all__ = [
+    "conv", "elementwise", "index", "matmul", "norm", "pooling", "recurrent", "reduction", "resize", "shape",
+]  # fmt: skip

@@ -55,6 +55,8 @@ def reshape(ctx: Context, x: Value, shape: Sequence[int]) -> Value:
 def transpose(ctx: Context, x: Value, perm: Sequence[int]) -> Value:
     """``x`` with its axes in the order ``perm``; a reshape where only axes of extent 1 move."""
     shape = x.type.shape
+    if sorted(perm) != list(range(len(shape))):
+        raise ImportModelError(f"{list(perm)} is no order of {len(shape)} axes")
     moving = [p for p in perm if shape[p] != 1]
     if moving == sorted(moving):
         return reshape(ctx, x, [shape[p] for p in perm])

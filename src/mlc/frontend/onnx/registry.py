@@ -70,7 +70,8 @@ class Context:
         self.limits = limits
         self.node: OnnxNode | None = None
         self.source = ""
-        self.stored_bytes = 0  # of the model's own constants: what converters derive from them is not charged
+        self._stored: dict[int, np.ndarray] = {}  # the model's own constants; what equals them in size is not charged
+        self._stored_bytes = 0
         self._made_bytes = 0
         self._folder = Folder()
         self._roots: dict[Value, int] = {}  # which inputs of the model a value depends on, as a bit set
@@ -79,6 +80,12 @@ class Context:
         """Convert ``node`` from now on; ``source`` is the node of the model file that it belongs to."""
         self.node = node
         self.source = source or node.name
+
+    def note_stored(self, array: np.ndarray) -> None:
+        """Tell of an array that the model file holds: constants that it becomes cost nothing."""
+        if id(array) not in self._stored:
+            self._stored[id(array)] = array
+            self._stored_bytes += array.nbytes
 
     def const(self, value: Value | None) -> np.ndarray | None:
         """The array of a value known at import, else ``None``."""
@@ -121,8 +128,9 @@ class Context:
             ImportModelError: it is beyond the limits ``constant_bytes`` or ``constants_bytes``.
         """
         made = np.asarray(array, dtype=dtype)
-        self.check_constant(made.shape, made.itemsize)
-        self._made_bytes += made.nbytes
+        if id(made) not in self._stored:
+            self.check_constant(made.shape, made.itemsize)
+            self._made_bytes += made.nbytes
         return self.builder.constant(made, self._inner(name))
 
     def check_constant(self, shape: Iterable[int], itemsize: int) -> None:
@@ -136,9 +144,9 @@ class Context:
         """
         size = prod(int(n) for n in shape) * itemsize
         # a repacked weight may be as large as the weight itself
-        if size > self.stored_bytes:
+        if size > self._stored_bytes:
             self.limits.check("constant_bytes", size, "a constant made by the import")
-        if self._made_bytes + size > 2 * self.stored_bytes:
+        if self._made_bytes + size > 2 * self._stored_bytes:
             self.limits.check("constants_bytes", self._made_bytes + size, "all constants made by the import")
 
     def add(self, op: Operator | str, inputs: Iterable[Value], **attrs: Any) -> Value:
@@ -154,8 +162,9 @@ class Context:
         sources = (self.source,) if self.source else ()
         outs = self.builder.add(operator, ins, attrs, names=[self._inner(operator.name)] * 3, sources=sources)
         for v in outs:
-            check_type(v.type, self.limits, f"the result of {operator.name}")
-        self.limits.check("operators", len(self.builder.nodes), "core operators so far")
+            check_type(v.type, self.limits, "the result")
+        if len(self.builder.nodes) > self.limits.operators:
+            self.limits.check("operators", len(self.builder.nodes), "core operators so far")
         if all(a is not None for a in known):
             values = self._folder.fold(self.builder.nodes[-1], [a for a in known if a is not None])
             if values is not None:
@@ -179,11 +188,13 @@ def check_type(type: TensorType, limits: Limits, what: str) -> None:
     Raises:
         ImportModelError: it is beyond the limits ``rank`` or ``tensor_bytes``, or an extent is negative.
     """
-    limits.check("rank", len(type.shape), f"{what}: rank")
-    if any(n < 0 for n in type.shape):
-        raise ImportModelError(f"{what}: negative extent in shape {list(type.shape)}")
     # an extent of 0 must not hide a large one beside it: index arithmetic is done with all of them
-    size = prod(max(1, n) for n in type.shape) * type.dtype.itemsize
+    size = prod([n or 1 for n in type.shape]) * type.dtype.itemsize
+    if min(type.shape, default=0) >= 0 and size <= limits.tensor_bytes and len(type.shape) <= limits.rank:
+        return
+    limits.check("rank", len(type.shape), f"{what}: rank")
+    if min(type.shape) < 0:
+        raise ImportModelError(f"{what}: negative extent in shape {list(type.shape)}")
     limits.check("tensor_bytes", size, f"{what} ({type})")
 
 

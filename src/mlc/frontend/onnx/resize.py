@@ -165,6 +165,9 @@ def _resize(ctx: Context, x: Value, method: _Method, axes: Sequence[_Axis]) -> V
     for a in axes:
         if a.out and not a.extent:
             raise ImportModelError(f"axis {a.axis} is empty, it cannot be resized to {a.out}")
+        # the tables below have a row a tap and an entry a position
+        stretch = min(a.scale, 1.0) if method.antialias else 1.0
+        ctx.check_constant((ceil(4 / stretch), a.out), 8)
     if any(a.out == 0 for a in axes):
         shape = {a.axis: a.out for a in axes}
         final = tuple(shape.get(d, n) for d, n in enumerate(x.type.shape))

@@ -82,7 +82,7 @@ class Schema:
             return self.inputs[k]
         return self.inputs[-1] if self.inputs and self.inputs[-1].variadic else None
 
-    def check_node(self, node: onnx.NodeProto, where: str) -> None:
+    def check_node(self, node: onnx.NodeProto) -> None:
         """Check arity and attributes.
 
         Raises:
@@ -90,33 +90,31 @@ class Schema:
         """
         count = len(node.input)
         if count > self.raw.max_input or count < self.raw.min_input:
-            raise ImportModelError(
-                f"{where}: {count} inputs, {_range(self.raw.min_input, self.raw.max_input)} expected"
-            )
+            raise ImportModelError(f"{count} inputs, {_range(self.raw.min_input, self.raw.max_input)} expected")
         if len(node.output) > self.raw.max_output or len(node.output) < self.raw.min_output:
             raise ImportModelError(
-                f"{where}: {len(node.output)} outputs, {_range(self.raw.min_output, self.raw.max_output)} expected"
+                f"{len(node.output)} outputs, {_range(self.raw.min_output, self.raw.max_output)} expected"
             )
         for k, name in enumerate(node.input):
             formal = self.formal(k)
             if not name and formal is not None and not formal.optional and not formal.variadic:
-                raise ImportModelError(f"{where}: input {formal.name!r} is missing")
+                raise ImportModelError(f"input {formal.name!r} is missing")
         present = {a.name for a in node.attribute}
         for attr in node.attribute:
             known = self.raw.attributes.get(attr.name)
             if known is None:
                 raise ImportModelError(
-                    f"{where}: has no attribute {attr.name!r} in opset version {self.since}",
+                    f"has no attribute {attr.name!r} in opset version {self.since}",
                     hint=f"known: {', '.join(sorted(self.raw.attributes)) or 'none'}",
                 )
             if attribute_type(attr) != known.type.value:
                 got, want = AttributeProto.AttributeType.Name(attribute_type(attr)), known.type.name
-                raise ImportModelError(f"{where}: attribute {attr.name!r} is of type {got}, not {want}")
+                raise ImportModelError(f"attribute {attr.name!r} is of type {got}, not {want}")
         missing = [a for a, spec in self.raw.attributes.items() if spec.required and a not in present]
         if missing:
-            raise ImportModelError(f"{where}: attribute {missing[0]!r} is missing")
+            raise ImportModelError(f"attribute {missing[0]!r} is missing")
 
-    def check_types(self, values: Sequence[Value | None], where: str) -> None:
+    def check_types(self, values: Sequence[Value | None]) -> None:
         """Check the element types of the operands.
 
         Raises:
@@ -129,14 +127,12 @@ class Schema:
                 continue
             dtype = value.type.dtype
             if type_string(dtype) not in formal.types:
-                raise ImportModelError(
-                    f"{where}: input {formal.name!r} cannot be {dtype} in opset version {self.since}"
-                )
+                raise ImportModelError(f"input {formal.name!r} cannot be {dtype} in opset version {self.since}")
             if formal.variadic and not formal.homogeneous:
                 continue
             other, name = bound.setdefault(formal.variable, (dtype, formal.name))
             if other is not dtype:
-                raise ImportModelError(f"{where}: inputs {name!r} and {formal.name!r} are {other} and {dtype}")
+                raise ImportModelError(f"inputs {name!r} and {formal.name!r} are {other} and {dtype}")
 
     def function(
         self, node: onnx.NodeProto, opset: int, types: Sequence[TensorType | None]

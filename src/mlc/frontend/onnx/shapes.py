@@ -171,13 +171,16 @@ def _symbols(
     return symbols
 
 
-def check_constant_input(declared: Declared, array: np.ndarray) -> np.ndarray:
+def check_constant_input(declared: Declared, value: object) -> np.ndarray:
     """A value for an input that is to be a constant, checked against its declaration.
 
+    Args:
+        declared: the input.
+        value: an array of its very type; or a number, truth value or nested list of them, which takes its element type.
     Raises:
-        UsageError: element type or shape differ.
+        UsageError: element type or shape differ, or a number does not fit the element type.
     """
-    array = np.asarray(array)
+    array = value if isinstance(value, (np.ndarray, np.generic)) else _typed(declared, value)
     fits = declared.dims is None or (
         array.ndim == len(declared.dims)
         and all(not isinstance(n, int) or n in (have, -1) for n, have in zip(declared.dims, array.shape, strict=True))
@@ -188,3 +191,17 @@ def check_constant_input(declared: Declared, array: np.ndarray) -> np.ndarray:
             f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
         )
     return np.array(array, dtype=dtype_of(array.dtype).numpy)
+
+
+def _typed(declared: Declared, value: object) -> np.ndarray:
+    """Python numbers as an array of the declared element type; only floats may be rounded."""
+    try:
+        array = np.asarray(value)
+        with np.errstate(all="ignore"):
+            typed = array.astype(declared.dtype.numpy)
+        exact = declared.dtype.is_float or bool(np.all(typed == array))
+    except (ValueError, TypeError, OverflowError):
+        exact = False
+    if not exact or array.dtype.kind not in "biuf":
+        raise UsageError(f"input {declared.name!r} is {declared}, the constant given for it is {value!r:.60}")
+    return typed

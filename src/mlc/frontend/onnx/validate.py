@@ -197,7 +197,7 @@ def _first_duplicate(names: Iterable[str]) -> str | None:
     return None
 
 
-def opset_of(domain: str, opsets: Mapping[str, int], where: str) -> int:
+def opset_of(domain: str, opsets: Mapping[str, int]) -> int:
     """The version in which a node's domain is imported.
 
     Raises:
@@ -205,5 +205,5 @@ def opset_of(domain: str, opsets: Mapping[str, int], where: str) -> int:
     """
     version = opsets.get(normal_domain(domain))
     if version is None:
-        raise ImportModelError(f"{where}: the model imports no operator set {domain or 'ai.onnx'!r}")
+        raise ImportModelError(f"the model imports no operator set {domain or 'ai.onnx'!r}")
     return version

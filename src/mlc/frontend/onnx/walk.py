@@ -7,6 +7,7 @@ is noted and its results are marked unknown, so that one report names everything
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import onnx
 from onnx import AttributeProto
@@ -48,12 +49,14 @@ class Walk:
         self.external = external
         self.limits = limits
         self.functions = FunctionTable(model, limits)
-        self.attributes = AttributeReader(external, limits)
         self.builder = Builder(model.graph.name or "main")
         self.ctx = Context(self.builder, limits)
+        self.attributes = AttributeReader(external, limits, self.ctx.note_stored)
         self.problems = Problems()
         self._stack: list[Frame] = []
         self._walked = 0
+        self._plans: dict[tuple[int | str, ...], tuple[Any, list[Step]]] = {}
+        self._stores: dict[int, dict[str, Known]] = {}
         self._named: set[Value] = set()  # values that carry their final name
 
     def run(self, inputs: Mapping[str, Known]) -> Scope:
@@ -139,86 +142,92 @@ class Walk:
         """Do ``action`` when every body entered after this call is done."""
         self._stack.append(Frame(iter(()), frame.scope, frame.opsets, caller=(frame, step), finish=action))
 
-    def count(self, what: str) -> None:
+    def count(self) -> None:
         """One more unit of work against the limit ``nodes``."""
         self._walked += 1
-        self.limits.check("nodes", self._walked, f"{what}: nodes so far, with functions and loops expanded")
+        self.limits.check("nodes", self._walked, "nodes so far, with functions and loops expanded")
 
     # -- bodies
 
-    def _push(self, frame: Frame, nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[Step]:
+    def _push(self, frame: Frame, body: onnx.GraphProto | onnx.FunctionProto, outputs: Sequence[str]) -> list[Step]:
         self.limits.check("depth", frame.depth, "nesting of subgraphs and calls")
-        steps = plan(nodes, outputs)
+        key = id(body), *outputs
+        if key not in self._plans:
+            # the message is kept beside its plan: as long as it lives, its identity is its own
+            self._plans[key] = body, plan(body.node, outputs)
+        steps = self._plans[key][1]
         frame.steps = iter(steps)
         self._stack.append(frame)
         return steps
 
     def _push_graph(self, graph: onnx.GraphProto, frame: Frame) -> None:
         outputs = [v.name for v in graph.output]
-        steps = self._push(frame, graph.node, outputs)
-        self._store(graph, frame, frozenset(outputs).union(*(s.reads for s in steps)))
+        steps = self._push(frame, graph, outputs)
+        if id(graph) not in self._stores:
+            wanted = frozenset(outputs).union(*(s.reads for s in steps))
+            self._stores[id(graph)] = self._store(graph, frame.prefix, wanted)
+        frame.scope.values.update(self._stores[id(graph)])
 
-    def _store(self, graph: onnx.GraphProto, frame: Frame, wanted: Collection[str]) -> None:
+    def _store(self, graph: onnx.GraphProto, prefix: str, wanted: Collection[str]) -> dict[str, Known]:
         """Constants that are stored in a graph, only those that are wanted."""
+        values: dict[str, Known] = {}
         stored = [(t.name, t) for t in graph.initializer] + [(t.values.name, t) for t in graph.sparse_initializer]
         for name, proto in stored:
             if name not in wanted:
                 continue
-            where = f"initializer {frame.prefix + name!r}"
             try:
                 decode = decode_tensor if isinstance(proto, onnx.TensorProto) else decode_sparse
-                array = decode(proto, where, self.external, self.limits)
+                array = decode(proto, f"initializer {prefix + name!r}", self.external, self.limits)
             except UnsupportedError as error:
                 self.problems.add("initializer", name, error)
-                frame.scope.values[name] = UNKNOWN
+                values[name] = UNKNOWN
                 continue
-            value = self.builder.constant(array, frame.prefix + name)
-            self.ctx.stored_bytes += array.nbytes
+            value = self.builder.constant(array, prefix + name)
+            self.ctx.note_stored(array)
             self._named.add(value)
-            frame.scope.values[name] = value
+            values[name] = value
+        return values
 
     # -- nodes
 
     def _guard(self, frame: Frame, step: Step, action: Callable[[], None]) -> None:
         """Do something for a node: what is not supported is noted, other errors learn where they are."""
-        name = frame.name_of(step)
-        where = f"node {name!r} ({step.node.op_type})"
         try:
             action()
         except UnsupportedError as error:
-            self.problems.add(_label(frame, step), name, error)
+            self.problems.add(_label(frame, step), frame.name_of(step), error)
             self._give_up(frame, step)
         except ImportModelError as error:
             if not error.message.startswith("node "):
-                error.message = f"{where}: {error.message}"
+                error.message = f"{_place(frame, step)}: {error.message}"
             raise
         except (VerifyError, UsageError) as error:
-            raise ImportModelError(f"{where}: {error.message}", hint=error.hint) from error
+            raise ImportModelError(f"{_place(frame, step)}: {error.message}", hint=error.hint) from error
         except _CONVERTER_FAULTS as error:
             reason = str(error) or type(error).__name__
-            raise ImportModelError(f"{where}: operands and attributes do not fit together: {reason}") from error
+            raise ImportModelError(
+                f"{_place(frame, step)}: operands and attributes do not fit together: {reason}"
+            ) from error
 
     def _give_up(self, frame: Frame, step: Step) -> None:
         frame.scope.values.update(dict.fromkeys(filter(None, step.outputs), UNKNOWN))
 
     def _step(self, frame: Frame, step: Step) -> None:
-        name = frame.name_of(step)
-        where = f"node {name!r} ({step.node.op_type})"
-        self.count(where)
-        node = resolve_references(step.node, frame.given, where)
+        self.count()
+        node = resolve_references(step.node, frame.given)
         inputs = [frame.scope[n] if n else None for n in node.input]
         own = self.functions.find(node)
         if own is not None:
             self._call(frame, step, node, own, inputs, {}, frame.source)
             return
         domain = normal_domain(node.domain)
-        opset = opset_of(domain, frame.opsets, where)
+        opset = opset_of(domain, frame.opsets)
         schema = find_schema(domain, node.op_type, opset)
         if schema is not None:
-            schema.check_node(node, where)
+            schema.check_node(node)
         control = CONTROL_FLOW.get(node.op_type) if not domain else None
         if control is not None:
-            control(self, frame, step, inputs, self.attributes.read(node, where))
+            control(self, frame, step, inputs, self.attributes.read(node))
             return
         converter = CONVERTERS.find(domain, node.op_type)
         if converter is not None and converter.since <= opset:
@@ -241,18 +250,16 @@ class Walk:
         converter: Converter,
         inputs: Sequence[Known],
     ) -> None:
-        name = frame.name_of(step)
-        where = f"node {name!r} ({node.op_type})"
         values = [v for v in inputs if not isinstance(v, Unknown)]
         if schema is not None:
-            schema.check_types(values, where)
+            schema.check_types(values)
             # a converter may look at any formal input: those left out at the end are there as None
             values += [None] * (len(schema.inputs) - len(values))
-        attrs = self.attributes.read(node, where)
-        self.ctx.begin(
-            OnnxNode(name, node.op_type, normal_domain(node.domain), opset, attrs, step.outputs), frame.source
-        )
-        outputs = converter.convert(self.ctx, self.ctx.node, values)  # type: ignore[arg-type]
+        attrs = self.attributes.read(node)
+        domain = normal_domain(node.domain)
+        view = OnnxNode(frame.name_of(step), node.op_type, domain, opset, attrs, step.outputs)
+        self.ctx.begin(view, frame.source)
+        outputs = converter.convert(self.ctx, view, values)
         for k, wanted in enumerate(step.outputs):
             if wanted and (k >= len(outputs) or outputs[k] is None):
                 formal = schema.outputs[min(k, len(schema.outputs) - 1)] if schema is not None else str(k)
@@ -268,10 +275,16 @@ class Walk:
             self._give_up(frame, step)
             return
         values = [v for v in inputs if not isinstance(v, Unknown)]
-        schema.check_types(values, f"node {frame.name_of(step)!r} ({node.op_type})")
+        schema.check_types(values)
         function = schema.function(node, opset, [None if v is None else v.type for v in values])
         if function is None:
             raise UnsupportedError("there is no converter, and no definition in other operators for these operands")
+        # definitions import the versions that they are written for; some leave out the standard operators
+        function.opset_import.extend(
+            onnx.helper.make_opsetid(d, v)
+            for d, v in frame.opsets.items()
+            if d not in {normal_domain(o.domain) for o in function.opset_import}
+        )
         self._call(frame, step, node, function, inputs, schema.defaults(), frame.source or frame.name_of(step))
 
     def _call(
@@ -285,10 +298,9 @@ class Walk:
         source: str,
     ) -> None:
         """Walk the body of a function next."""
-        where = f"node {frame.name_of(step)!r} ({node.op_type})"
         if len(inputs) > len(function.input) or len(node.output) > len(function.output):
             raise ImportModelError(
-                f"{where}: {len(inputs)} inputs and {len(node.output)} outputs, the function has "
+                f"{len(inputs)} inputs and {len(node.output)} outputs, the function has "
                 f"{len(function.input)} and {len(function.output)}"
             )
         given = {
@@ -307,7 +319,7 @@ class Walk:
         inner = Frame(
             iter(()),
             scope,
-            read_opsets(function.opset_import, where) or frame.opsets,
+            read_opsets(function.opset_import, "the function") or frame.opsets,
             prefix=f"{frame.name_of(step)}/",
             source=source,
             given=given,
@@ -315,11 +327,15 @@ class Walk:
             finish=finish,
             depth=frame.depth + 1,
         )
-        self._push(inner, function.node, [formal for _, formal in pairs])
+        self._push(inner, function, [formal for _, formal in pairs])
 
 
 def _known(inputs: Iterable[Known]) -> bool:
     return not any(isinstance(v, Unknown) for v in inputs)
+
+
+def _place(frame: Frame, step: Step) -> str:
+    return f"node {frame.name_of(step)!r} ({step.node.op_type})"
 
 
 def _label(frame: Frame, step: Step) -> str:
