@@ -173,6 +173,8 @@ def _recurrent(
         initial = [v if v is None else transpose(ctx, v, (1, 0, 2)) for v in initial]
     steps, batch, size = x.type.shape
     hidden = _check_shapes(node, len(backwards), gates, batch, size, (w, r, b, lengths, *initial), peephole)
+    # refused before anything is unrolled: every step takes more operators than it has gates
+    ctx.limits.check("operators", steps * gates * len(backwards), f"operators of {steps} unrolled steps, at least")
 
     dtype = x.type.dtype
     rows = reshape(ctx, x, (steps * batch, size))
@@ -282,7 +284,7 @@ _ALPHA_BETA = {"affine": (1.0, 0.0), "scaledtanh": (1.0, 1.0), "hardsigmoid": (0
 
 
 def _activations(ctx: Context, node: OnnxNode, defaults: Sequence[str], directions: int) -> list[list[Function]]:
-    """The activation functions of every direction; each clips its argument first.
+    """The activation functions of every direction; those of gates clip their argument first.
 
     Raises:
         ImportModelError: too few of them, or an unknown one.
@@ -295,7 +297,8 @@ def _activations(ctx: Context, node: OnnxNode, defaults: Sequence[str], directio
     made = [_activation(ctx, name, alphas, betas) for name in names[: count * directions]]
     clip = node.attr("clip", 0.0)
     if clip > 0:
-        made = [partial(_clipped, ctx, clip, f) for f in made]
+        # not the third one, which takes the cell: so does onnxruntime, though the definition says "of activations"
+        made = [partial(_clipped, ctx, clip, f) if k % count < 2 else f for k, f in enumerate(made)]
     return [made[d * count : (d + 1) * count] for d in range(directions)]
 
 
