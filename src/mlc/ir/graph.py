@@ -214,9 +214,7 @@ class Builder:
         ins = tuple(inputs)
         full = fill_attrs(op, attrs or {})
         types = op.infer([v.type for v in ins], full)
-        outs = tuple(
-            Value(self.unique(names[k] if k < len(names) else op.name), t) for k, t in enumerate(types)
-        )
+        outs = tuple(Value(self.unique(names[k] if k < len(names) else op.name), t) for k, t in enumerate(types))
         self.nodes.append(Node(op, ins, full, outs, tuple(sources)))
         return outs
 

@@ -46,9 +46,7 @@ class Quotient:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (
-            type(other) is Quotient and other.divisor == self.divisor and other.form == self.form
-        )
+        return self is other or (type(other) is Quotient and other.divisor == self.divisor and other.form == self.form)
 
     def __repr__(self) -> str:
         return f"{_wrapped(self.form)}//{self.divisor}"
@@ -73,9 +71,7 @@ class Remainder:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (
-            type(other) is Remainder and other.divisor == self.divisor and other.form == self.form
-        )
+        return self is other or (type(other) is Remainder and other.divisor == self.divisor and other.form == self.form)
 
     def __repr__(self) -> str:
         return f"{_wrapped(self.form)}%{self.divisor}"

@@ -210,9 +210,7 @@ class Layout:
                 case Reorder(perm):
                     steps.append(("transpose", [int(k) for k in np.argsort(perm)]))
                 case Pad(d, before, _):
-                    steps.append(
-                        ("slice", [[before, before + n] if k == d else [0, n] for k, n in enumerate(shape)])
-                    )
+                    steps.append(("slice", [[before, before + n] if k == d else [0, n] for k, n in enumerate(shape)]))
         return steps
 
 

@@ -85,9 +85,7 @@ class _Builder:
         first = next((k for k, a in enumerate(stage.leaves) if stage.is_reducing(a)), len(stage.leaves))
         outer, inner = stage.leaves[:first], stage.leaves[first:]
         ids = op.combiner.identity([b.dtype for b in op.bodies])
-        fresh = {
-            nest.loops[a]: Var(nest.loops[a].name, 0, nest.loops[a].hi) for a in inner if not stage.is_reducing(a)
-        }
+        fresh = {nest.loops[a]: Var(nest.loops[a].name, 0, nest.loops[a].hi) for a in inner if not stage.is_reducing(a)}
         init = self._stores(stage, nest, list(ids), fresh)
         guards = [substitute_vars(g, fresh) for g in nest.data_guards]
         init = self._guarded(guards, init)
@@ -107,17 +105,12 @@ class _Builder:
         """Where in its own buffer the stage stores the current element."""
         return tuple(nest.values[a] - o for a, o in zip(stage.op.axes, nest.origin, strict=True))
 
-    def _stores(
-        self, stage: Stage, nest: Nest, values: Sequence[Expr], env: dict[Var, Var] | None = None
-    ) -> Stmt:
+    def _stores(self, stage: Stage, nest: Nest, values: Sequence[Expr], env: dict[Var, Var] | None = None) -> Stmt:
         indices = self._indices(stage, nest)
         if env:
             indices = tuple(substitute(ix, env) for ix in indices)
         return seq(
-            [
-                Store(self.buffers[t], indices, self._resolve(v))
-                for t, v in zip(stage.op.outputs, values, strict=True)
-            ]
+            [Store(self.buffers[t], indices, self._resolve(v)) for t, v in zip(stage.op.outputs, values, strict=True)]
         )
 
     def _update(self, stage: Stage, nest: Nest, values: Sequence[Expr]) -> Stmt:
@@ -127,14 +120,10 @@ class _Builder:
         lanes = [nest.loops[a] for a in stage.leaves if stage.kinds.get(a) is ForKind.VECTORIZED]
         shape = tuple(v.hi + 1 for v in lanes)
         at = tuple(as_index(v) for v in lanes)
-        temps = [
-            self._buffer(te.Tensor(f"{t.name}.new", shape, t.dtype), shape, "register") for t in stage.op.outputs
-        ]
+        temps = [self._buffer(te.Tensor(f"{t.name}.new", shape, t.dtype), shape, "register") for t in stage.op.outputs]
         first = [Store(tmp, at, self._resolve(v)) for tmp, v in zip(temps, values, strict=True)]
         indices = self._indices(stage, nest)
-        then = [
-            Store(self.buffers[t], indices, Load(tmp, at)) for t, tmp in zip(stage.op.outputs, temps, strict=True)
-        ]
+        then = [Store(self.buffers[t], indices, Load(tmp, at)) for t, tmp in zip(stage.op.outputs, temps, strict=True)]
         body = seq([*first, *then])
         for tmp in temps:
             body = Allocate(tmp, body)

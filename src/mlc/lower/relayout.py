@@ -72,7 +72,11 @@ def _names(op: te.Compute, layout: Layout) -> list[str]:
 
 
 def _rewrite(
-    body: Expr, env: Mapping[Var, IndexLike], layouts: Mapping[te.Tensor, Layout], source, padded: bool  # type: ignore[no-untyped-def]
+    body: Expr,
+    env: Mapping[Var, IndexLike],
+    layouts: Mapping[te.Tensor, Layout],
+    source,
+    padded: bool,  # type: ignore[no-untyped-def]
 ) -> Expr:
     """Accesses through their layouts; where padding makes an access leave its tensor, zero is read."""
     body = substitute_vars(body, env)

@@ -116,7 +116,9 @@ class Stage:
         """
         k = self._leaf(axis, "split")
         if factor < 1:
-            raise ScheduleError(f"split: factor {factor} of axis {axis.name} of stage {self.name}; it must be at least 1")
+            raise ScheduleError(
+                f"split: factor {factor} of axis {axis.name} of stage {self.name}; it must be at least 1"
+            )
         extent = axis.hi + 1
         inner_extent = min(factor, max(extent, 1))
         outer = Var(f"{axis.name}o", 0, -(-extent // inner_extent) - 1)
@@ -149,7 +151,9 @@ class Stage:
             if self._leaf(inner, "fuse") != k + 1:
                 raise ScheduleError(f"fuse: {inner.name} does not follow {fused.name} in stage {self.name}")
             if self.is_reducing(fused) != self.is_reducing(inner):
-                raise ScheduleError(f"fuse: {fused.name} and {inner.name} of stage {self.name} are data and reduction axes")
+                raise ScheduleError(
+                    f"fuse: {fused.name} and {inner.name} of stage {self.name} are data and reduction axes"
+                )
             outer = fused
             fused = Var(f"{outer.name}{inner.name}", 0, (outer.hi + 1) * (inner.hi + 1) - 1)
             self.leaves[k : k + 2] = [fused]
@@ -332,7 +336,9 @@ class Schedule:
                 rest.append(loop)
                 env[r] = loop
         if partial not in env.values() and not any(isinstance(v, Linear) and partial in v.terms for v in env.values()):
-            raise ScheduleError(f"rfactor: {axis.name} of stage {stage.name} does not come from one split of a reduction axis")
+            raise ScheduleError(
+                f"rfactor: {axis.name} of stage {stage.name} does not come from one split of a reduction axis"
+            )
         if not rest:  # nothing left to fold: keep the form of a reduction with one term
             rest.append(Var("one", 0, 0))
         ids = op.combiner.identity([b.dtype for b in op.bodies])
@@ -346,7 +352,14 @@ class Schedule:
         last = Var(axis.name, 0, axis.hi)
         position = (as_index(last), *[as_index(a) for a in op.axes])
         outer_op = te.Compute(
-            op.name, op.axes, (last,), tuple(as_expr(p[position]) for p in partials), op.combiner, "rfactor", {}, op.outputs
+            op.name,
+            op.axes,
+            (last,),
+            tuple(as_expr(p[position]) for p in partials),
+            op.combiner,
+            "rfactor",
+            {},
+            op.outputs,
         )
         k = self.stages.index(stage)
         replacement = Stage(self, outer_op)

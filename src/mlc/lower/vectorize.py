@@ -46,5 +46,3 @@ def _spread(s: Stmt, lane: Var) -> Stmt:
             return Store(s.buffer, s.indices, s.value, lane)
         return s
     return rebuild(s, lambda c: _spread(c, lane))
-
-

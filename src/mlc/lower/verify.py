@@ -39,7 +39,9 @@ def _check(s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.B
             if s.var in bound:
                 raise VerifyError(f"{fn.name}: {s.var.name} is bound twice")
             if s.var.hi != s.extent - 1 or s.var.lo != 0:
-                raise VerifyError(f"{fn.name}: {s.var.name} ranges over [{s.var.lo}, {s.var.hi}], the loop over {s.extent}")
+                raise VerifyError(
+                    f"{fn.name}: {s.var.name} ranges over [{s.var.lo}, {s.var.hi}], the loop over {s.extent}"
+                )
             _check(s.body, fn, bound | {s.var}, buffers, final)
         case loop.ForRange():
             expr(s.begin)
@@ -49,7 +51,9 @@ def _check(s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.B
             if s.buffer not in buffers:
                 raise VerifyError(f"{fn.name}: {s.buffer!r} is not in scope in\n{s!r}")
             if len(s.indices) != len(s.buffer.shape) or s.value.dtype is not s.buffer.dtype:
-                raise VerifyError(f"{fn.name}: store of {s.value.dtype} with {len(s.indices)} indices into {s.buffer!r}")
+                raise VerifyError(
+                    f"{fn.name}: store of {s.value.dtype} with {len(s.indices)} indices into {s.buffer!r}"
+                )
             lanes = {s.lane} if s.lane is not None else set()
             for ix in s.indices:
                 if ix.vars() - bound - lanes:

@@ -18,9 +18,7 @@ Array = Any
 _CHUNK = 1 << 21  # grid points evaluated at once
 
 
-def run_tensors(
-    outputs: Sequence[te.Tensor], inputs: Mapping[te.Tensor, np.ndarray]
-) -> list[np.ndarray]:
+def run_tensors(outputs: Sequence[te.Tensor], inputs: Mapping[te.Tensor, np.ndarray]) -> list[np.ndarray]:
     """Values of ``outputs`` given those of the placeholders.
 
     Raises:
@@ -211,9 +209,11 @@ def _contraction(op: te.Compute, values: Mapping[int, np.ndarray]) -> np.ndarray
                 steps[a] = steps.get(a, 0) + c * wide.strides[d]  # type: ignore[index,arg-type]
         if any(v not in letters for v in steps):
             return None
-        flat = np.ndarray(
-            tuple(v.hi + 1 for v in steps), wide.dtype, wide, offset, tuple(steps.values())
-        ) if wide.size else None
+        flat = (
+            np.ndarray(tuple(v.hi + 1 for v in steps), wide.dtype, wide, offset, tuple(steps.values()))
+            if wide.size
+            else None
+        )
         if flat is None:
             return None
         operands += [flat, [letters[v] for v in steps]]

@@ -138,7 +138,9 @@ def _int_binary(s: Sink, op: str, a: Val, b: Val, const_b: float | int | None) -
         inside = Val(s.pure(f"icmp ult {b.type} {b.text}, {bits.text}"), boolean, a.lanes)
         amount = select(s, inside, b, _const(0, b))
         word = "shl" if op == "shl" else "ashr" if signed else "lshr"
-        return select(s, inside, Val(s.pure(f"{word} {a.type} {a.text}, {amount.text}"), a.dtype, a.lanes), _const(0, a))
+        return select(
+            s, inside, Val(s.pure(f"{word} {a.type} {a.text}, {amount.text}"), a.dtype, a.lanes), _const(0, a)
+        )
     if op in ("div", "mod", "fmod"):
         return _divide(s, op, a, b, const_b)
     if op == "pow":
@@ -286,18 +288,13 @@ def cast(s: Sink, a: Val, to: DType) -> Val:
     return one("sext" if a.dtype.kind == "i" else "zext")
 
 
-
-
-
 def broadcast(s: Sink, a: Val, lanes: int) -> Val:
     """A scalar in every lane."""
     if a.lanes or not lanes:
         return a
     t = register_type(a.dtype, lanes)
     first = s.pure(f"insertelement {t} poison, {a.type} {a.text}, i32 0")
-    return Val(
-        s.pure(f"shufflevector {t} {first}, {t} poison, <{lanes} x i32> zeroinitializer"), a.dtype, lanes
-    )
+    return Val(s.pure(f"shufflevector {t} {first}, {t} poison, <{lanes} x i32> zeroinitializer"), a.dtype, lanes)
 
 
 INTEGER_POWER = "\n".join(

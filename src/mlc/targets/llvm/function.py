@@ -108,9 +108,10 @@ class FunctionEmitter(ValueEmitter, IndexEmitter):
         self.statement(self.fn.body)
         self.lines.append("  ret void")
         shared = set(self.fn.attrs.get("aliased", ()))
-        args = [
-            f"ptr {'' if k in shared else 'noalias '}noundef {p}" for k, p in enumerate(params)
-        ] + ["ptr noalias noundef %scratch", "ptr noundef %pool"]
+        args = [f"ptr {'' if k in shared else 'noalias '}noundef {p}" for k, p in enumerate(params)] + [
+            "ptr noalias noundef %scratch",
+            "ptr noundef %pool",
+        ]
         self.module.define(
             f"define internal void @{self.fn.name}({', '.join(args)}) #0 {{\nentry:\n" + _flatten(self.lines) + "\n}\n"
         )
@@ -274,8 +275,6 @@ class FunctionEmitter(ValueEmitter, IndexEmitter):
         self.levels[0].top.append(f"  {name} = {text}")
         return name
 
-
-
     def store(self, s: loop.Store) -> None:
         lane = s.lane
         lanes = lane.hi + 1 if lane is not None else 0
@@ -345,7 +344,10 @@ _STATE = (
 
 def _thunk(name: str, fields: Sequence[str]) -> str:
     """``void(ptr ctx, i64 begin, i64 end)``: unpacks the context, so that the region itself can say ``noalias``."""
-    lines = [f"define internal void @{name}.thunk(ptr noundef %ctx, i64 noundef %begin, i64 noundef %end) #0 {{", "entry:"]
+    lines = [
+        f"define internal void @{name}.thunk(ptr noundef %ctx, i64 noundef %begin, i64 noundef %end) #0 {{",
+        "entry:",
+    ]
     args = []
     for k, t in enumerate(fields):
         lines.append(f"  %a{k} = getelementptr inbounds i64, ptr %ctx, i64 {k}")
@@ -379,5 +381,3 @@ def _flatten(lines: list[Any]) -> str:
         else:
             stack.pop()
     return "\n".join(out)
-
-

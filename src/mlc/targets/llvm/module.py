@@ -137,7 +137,9 @@ def compile_text(
         mod.data_layout = str(tm.target_data)
         mod.verify()
     except RuntimeError as e:
-        raise ToolchainError(f"LLVM refused the generated code: {e}", hint="this is a bug in mlc; --dump-ir keeps the text") from e
+        raise ToolchainError(
+            f"LLVM refused the generated code: {e}", hint="this is a bug in mlc; --dump-ir keeps the text"
+        ) from e
     if opt_level > 0:
         stage("optimise")
         _optimise(mod, tm)

@@ -29,9 +29,7 @@ class Slots:
     def __init__(self, body: loop.Stmt) -> None:
         touched: dict[int, set[tuple[int, int]]] = {}
         refused: set[int] = set()
-        registers = {
-            id(s.buffer) for s in loop.walk(body) if type(s) is loop.Allocate and s.buffer.scope == "register"
-        }
+        registers = {id(s.buffer) for s in loop.walk(body) if type(s) is loop.Allocate and s.buffer.scope == "register"}
         for s in loop.walk(body):
             for buffer, indices, lane in accesses(s):
                 if id(buffer) not in registers:
