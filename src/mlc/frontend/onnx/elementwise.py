@@ -89,10 +89,8 @@ def _power_type(base: DType, exponent: DType) -> DType:
         return base if base.bits > exponent.bits else exponent if exponent.bits > base.bits else f32
     if base.is_float:
         return base
-    if exponent.is_float:
-        # a 32-bit integer has more digits than f32
-        return f64 if base.bits > 16 else f32
-    return i64
+    # integer bases have at least 32 bits, more digits than f32
+    return f64 if exponent.is_float else i64
 
 
 @converter("Pow", since=7)
@@ -194,23 +192,41 @@ def dropout(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     return [x, *([ctx.add("broadcast_to", [scalar(ctx, 1, mask_type)], shape=x.type.shape)] if wants_mask else [])]
 
 
-@converter("BatchNormalization", since=7, limits="inference")
+@converter("BatchNormalization", since=7, limits="no training mode before opset 14")
 def batch_normalization(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     x, *parameters = inputs
-    if node.attr("training_mode", 0) or any(node.outputs[1:]):
+    if node.opset < 14 and any(node.outputs[1:]):
         raise UnsupportedError("computes statistics: it is in training mode", hint="export the model for inference")
     if not node.attr("spatial", 1):
         raise UnsupportedError("spatial=0 (statistics for each element) is not supported")
-    dtype = x.type.dtype
-    if any(p.type.dtype is not dtype for p in parameters):
+    types = [p.type.dtype for p in parameters]
+    dtype, shape = x.type.dtype, x.type.shape
+    training = bool(node.attr("training_mode", 0))
+    if training or any(t is not dtype for t in types):
         # the parameters may be wider than the data: nothing is gained by rounding them first
-        wide = f64 if f64 in (dtype, *[p.type.dtype for p in parameters]) else f32
+        wide = f64 if f64 in (dtype, *types) else f32
         x, parameters = cast(ctx, x, wide), [cast(ctx, p, wide) for p in parameters]
-    shape = x.type.shape
     if need_rank(x, "X", 1) == 1:
         x = reshape(ctx, x, (shape[0], 1))
-    y = ctx.add("batch_norm", [x, *parameters], epsilon=float(node.attr("epsilon", 1e-5)))
-    return [cast(ctx, reshape(ctx, y, shape), dtype)]
+    scale, bias, mean, var = parameters
+    running: list[Value] = []
+    if training:
+        old, momentum = (mean, var), float(node.attr("momentum", 0.9))
+        mean, var = _channel_statistics(ctx, x)
+        for before, now, t in zip(old, (mean, var), types[2:], strict=True):
+            blend = ctx.add("add", [arith(ctx, "mul", before, momentum), arith(ctx, "mul", now, 1 - momentum)])
+            running.append(cast(ctx, blend, t))
+    y = ctx.add("batch_norm", [x, scale, bias, mean, var], epsilon=float(node.attr("epsilon", 1e-5)))
+    return [cast(ctx, reshape(ctx, y, shape), dtype), *running]
+
+
+def _channel_statistics(ctx: Context, x: Value) -> tuple[Value, Value]:
+    """Mean and variance of each channel (axis 1)."""
+    axes = tuple(d for d in range(x.type.rank) if d != 1)
+    mean = ctx.add("reduce_mean", [x], axes=axes, keepdims=True)
+    centred = ctx.add("sub", [x, mean])
+    var = ctx.add("reduce_mean", [ctx.add("mul", [centred, centred])], axes=axes, keepdims=False)
+    return reshape(ctx, mean, var.type.shape), var
 
 
 @converter("MeanVarianceNormalization", since=9)
@@ -241,8 +257,5 @@ def constant(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     for name, value in node.attrs.items():
         if name not in _CONSTANT_TYPES:
             raise UnsupportedError(f"attribute {name!r}: strings are not supported")
-        array = _CONSTANT_TYPES[name](value)
-        # it is stored in the model, as an initializer is
-        ctx.stored_bytes += array.nbytes
-        return [ctx.constant(array)]
+        return [ctx.constant(_CONSTANT_TYPES[name](value))]
     raise ImportModelError("a constant without a value")

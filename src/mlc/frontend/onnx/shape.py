@@ -19,17 +19,17 @@ from mlc.ir.graph import Value
 @converter("Reshape", since=5)
 def reshape_to(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     x, wanted = inputs[0], ints(ctx, inputs[1], "the shape")
-    shape = list(wanted)
-    if not node.attr("allowzero", 0):
-        if any(n == 0 and d >= x.type.rank for d, n in enumerate(shape)):
-            raise ImportModelError(f"{list(wanted)} copies an extent that {x.type} does not have")
-        shape = [x.type.shape[d] if n == 0 else n for d, n in enumerate(shape)]
-    if shape.count(-1) > 1 or any(n < -1 for n in shape):
+    copied = [] if node.attr("allowzero", 0) else [d for d, n in enumerate(wanted) if n == 0]
+    if copied and copied[-1] >= x.type.rank:
+        raise ImportModelError(f"{list(wanted)} copies an extent that {x.type} does not have")
+    if wanted.count(-1) > 1 or any(n < -1 for n in wanted):
         raise ImportModelError(f"{list(wanted)} is no shape")
-    known = prod(n for n in shape if n != -1)
-    if -1 in shape and known and x.type.size % known == 0:
-        shape[shape.index(-1)] = x.type.size // known
-    if -1 in shape or prod(shape) != x.type.size:
+    # extents that are copied cancel out, so that one of them may be zero
+    left = prod(n for d, n in enumerate(x.type.shape) if d not in copied)
+    known = prod(n for d, n in enumerate(wanted) if d not in copied and n != -1)
+    inferred = left // known if known else -1
+    shape = [x.type.shape[d] if d in copied else inferred if n == -1 else n for d, n in enumerate(wanted)]
+    if -1 in shape or known * (inferred if -1 in wanted else 1) != left:
         raise ImportModelError(f"{x.type} has {x.type.size} elements, they do not fit {list(wanted)}")
     return [reshape(ctx, x, shape)]
 
@@ -181,7 +181,7 @@ def expand(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
 @converter("Tile", since=6)
 def tile(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     x, repeats = inputs[0], ints(ctx, inputs[1], "repeats")
-    return [x if all(r == 1 for r in repeats) else ctx.add("tile", [x], repeats=repeats)]
+    return [x if repeats == (1,) * x.type.rank else ctx.add("tile", [x], repeats=repeats)]
 
 
 # order of the axes [n, c, block row, block column, h, w] that the depth is made of, outermost first
