@@ -123,7 +123,12 @@ class Schema:
         bound: dict[str, tuple[DType, str]] = {}
         for k, value in enumerate(values):
             formal = self.formal(k)
-            if value is None or formal is None:
+            if formal is None:
+                continue
+            if value is None:
+                # left out by the call of a function around this node
+                if not formal.optional and not formal.variadic:
+                    raise ImportModelError(f"input {formal.name!r} is missing")
                 continue
             dtype = value.type.dtype
             if type_string(dtype) not in formal.types:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import AttributeProto
 
@@ -76,16 +77,19 @@ class Walk:
         # the tensors' own names are kept free for them: what converters make on the way is named around them
         for name in {name for node in graph.node for name in node.output if name}:
             self.builder.unique(name)
-        while self._stack:
-            frame = self._stack[-1]
-            step = next(frame.steps, None)
-            if step is not None:
-                self._guard(frame, step, lambda f=frame, s=step: self._step(f, s))  # type: ignore[misc]
-                continue
-            self._stack.pop()
-            if frame.finish is not None and frame.caller is not None:
-                self._guard(*frame.caller, frame.finish)
+        with np.errstate(all="ignore"):
+            while self._stack:
+                self._advance(self._stack[-1])
         return scope
+
+    def _advance(self, frame: Frame) -> None:
+        step = next(frame.steps, None)
+        if step is not None:
+            self._guard(frame, step, lambda: self._step(frame, step))
+            return
+        self._stack.pop()
+        if frame.finish is not None and frame.caller is not None:
+            self._guard(*frame.caller, frame.finish)
 
     # -- what control flow uses as well
 
@@ -259,7 +263,13 @@ class Walk:
         domain = normal_domain(node.domain)
         view = OnnxNode(frame.name_of(step), node.op_type, domain, opset, attrs, step.outputs)
         self.ctx.begin(view, frame.source)
-        outputs = converter.convert(self.ctx, view, values)
+        try:
+            outputs = converter.convert(self.ctx, view, values)
+        except AttributeError as error:
+            # without a definition of the operator nobody has checked that its operands are all there
+            if schema is None and None in values:
+                raise ImportModelError("an input is missing") from error
+            raise
         for k, wanted in enumerate(step.outputs):
             if wanted and (k >= len(outputs) or outputs[k] is None):
                 formal = schema.outputs[min(k, len(schema.outputs) - 1)] if schema is not None else str(k)
