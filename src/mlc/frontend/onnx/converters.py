@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlc.frontend.onnx import conv, elementwise, index, matmul, norm, pooling, recurrent, reduction, resize, shape
+from mlc.frontend.onnx import attention, contrib, conv, elementwise, index, matmul, norm, pooling, recurrent, reduction, resize, shape
 
 __all__ = [
-    "conv", "elementwise", "index", "matmul", "norm", "pooling", "recurrent", "reduction", "resize", "shape",
+    "attention", "contrib", "conv", "elementwise", "index", "matmul", "norm", "pooling", "recurrent", "reduction", "resize", "shape",
 ]  # fmt: skip
