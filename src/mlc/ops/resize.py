@@ -125,7 +125,7 @@ def _cubic_weights(t: Expr) -> list[Expr]:
 class _Tap(NamedTuple):
     """One neighbour on an axis: where it is, whether it exists (``None``: always), its weight (``None``: 1)."""
 
-    index: Linear
+    at: Linear
     inside: Expr | None
     weight: Expr | None
 
@@ -187,7 +187,7 @@ def _grid_sample(inputs: Sequence[te.Tensor], attrs: Attrs) -> Sequence[te.Tenso
             per_axis.append(_AxisSampler(attrs, n).taps(g))
         terms = []
         for corner in product(*per_axis):
-            value: Expr = wide(x[(i[0], i[1], *[tap.index for tap in corner])])
+            value: Expr = wide(x[(i[0], i[1], *[tap.at for tap in corner])])
             value = select(all_of([tap.inside for tap in corner if tap.inside is not None]), value, 0)
             terms.append(reduce(mul, [tap.weight for tap in corner if tap.weight is not None], value))
         return cast(reduce(add, terms), x.dtype)

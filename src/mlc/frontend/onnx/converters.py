@@ -2,8 +2,34 @@
 
 from __future__ import annotations
 
-from mlc.frontend.onnx import attention, contrib, conv, elementwise, index, matmul, norm, pooling, recurrent, reduction, resize, shape
+from mlc.frontend.onnx import (
+    attention,
+    constants,
+    contrib,
+    conv,
+    elementwise,
+    index,
+    matmul,
+    norm,
+    pooling,
+    recurrent,
+    reduction,
+    resize,
+    shape,
+)
 
 __all__ = [
-    "attention", "contrib", "conv", "elementwise", "index", "matmul", "norm", "pooling", "recurrent", "reduction", "resize", "shape",
-]  # fmt: skip
+    "attention",
+    "constants",
+    "contrib",
+    "conv",
+    "elementwise",
+    "index",
+    "matmul",
+    "norm",
+    "pooling",
+    "recurrent",
+    "reduction",
+    "resize",
+    "shape",
+]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
-
-import numpy as np
 
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.onnx.emit import arith, cast, need_rank, normal_axis, reshape, scalar
@@ -240,22 +237,3 @@ def mean_variance_normalization(ctx: Context, node: OnnxNode, inputs: list[Any])
     deviation = ctx.add("sqrt", [ctx.add("reduce_mean", [square], axes=axes, keepdims=True)])
     # the summand that keeps a constant input from dividing by zero is part of the definition
     return [cast(ctx, ctx.add("div", [centred, arith(ctx, "add", deviation, 1e-9)]), dtype)]
-
-
-_CONSTANT_TYPES: dict[str, Callable[[Any], np.ndarray]] = {
-    "value": np.asarray,
-    "sparse_value": np.asarray,
-    "value_float": lambda v: np.asarray(v, np.float32),
-    "value_floats": lambda v: np.asarray(v, np.float32),
-    "value_int": lambda v: np.asarray(v, np.int64),
-    "value_ints": lambda v: np.asarray(v, np.int64),
-}
-
-
-@converter("Constant", limits="no strings")
-def constant(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    for name, value in node.attrs.items():
-        if name not in _CONSTANT_TYPES:
-            raise UnsupportedError(f"attribute {name!r}: strings are not supported")
-        return [ctx.constant(_CONSTANT_TYPES[name](value))]
-    raise ImportModelError("a constant without a value")

@@ -1,18 +1,15 @@
-"""Operators that move elements or make constants: reshape and its kin, slices, pads, shapes, ranges."""
+"""Operators that only move elements: reshape and its kin, slices, pads, tiles, blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, isfinite, prod
+from math import prod
 from typing import Any
-
-import numpy as np
 
 from mlc.errors import ImportModelError
 from mlc.frontend.onnx.axes import ints, ints_of, normal_axes, one_int
-from mlc.frontend.onnx.emit import need_rank, normal_axis, reshape, scalar, slice_axis, split, transpose
+from mlc.frontend.onnx.emit import need_rank, normal_axis, reshape, slice_axis, split, transpose
 from mlc.frontend.onnx.registry import Context, OnnxNode, converter
-from mlc.frontend.onnx.tensors import element_type
 from mlc.ir.graph import Value
 
 
@@ -118,9 +115,9 @@ def slice_axes(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
             f"starts, ends, axes, steps have {len(starts)}, {len(ends)}, {len(axes)}, {len(steps)} values"
         )
     begin, end, step = [0] * x.type.rank, list(x.type.shape), [1] * x.type.rank
-    for a, *given in zip(normal_axes(axes, x.type.rank), starts, ends, steps, strict=True):
-        begin[a], end[a] = _slice_range(*given, x.type.shape[a])
-        step[a] = given[2]
+    for a, first, last, stride in zip(normal_axes(axes, x.type.rank), starts, ends, steps, strict=True):
+        begin[a], end[a] = _slice_range(first, last, stride, x.type.shape[a])
+        step[a] = stride
     if not any(begin) and end == list(x.type.shape) and all(s == 1 for s in step):
         return [x]
     return [ctx.add("slice", [x], begin=tuple(begin), end=tuple(end), step=tuple(step))]
@@ -221,62 +218,3 @@ def depth_space(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
 def trilu(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     k = 0 if inputs[1] is None else one_int(ctx, inputs[1], "k")
     return [ctx.add("trilu", inputs[:1], upper=bool(node.attr("upper", 1)), k=k)]
-
-
-@converter("Shape")
-def shape_of(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    shape = inputs[0].type.shape
-    # Python slices clamp exactly as the definition says
-    return [ctx.constant(shape[node.attr("start", 0) : node.attr("end", len(shape))], np.int64)]
-
-
-@converter("Size")
-def size_of(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    return [ctx.constant(inputs[0].type.size, np.int64)]
-
-
-@converter("ConstantOfShape", since=9)
-def constant_of_shape(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    shape = ints(ctx, inputs[0], "the shape")
-    value = np.asarray(node.attr("value", np.float32(0)))
-    if value.size != 1 or min(shape, default=0) < 0:
-        raise ImportModelError(f"{value.size} values for the shape {list(shape)}")
-    return [ctx.add("broadcast_to", [ctx.constant(value.reshape(()))], shape=shape)]
-
-
-@converter("Range", since=11)
-def arange(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    dtype = inputs[0].type.dtype
-    start, limit, delta = (
-        _scalar_of(ctx, v, what) for v, what in zip(inputs, ("start", "limit", "delta"), strict=True)
-    )
-    if delta == 0 or not all(isfinite(v) for v in (start, limit, delta)):
-        raise ImportModelError(f"a range from {start} to {limit} by {delta}")
-    if dtype.is_float:
-        count = max(0, ceil((limit - start) / delta))
-    else:
-        count = len(range(start, limit, delta))
-    # the steps are counted in 64 bits before anything is made
-    ctx.check_constant((count,), 8)
-    steps = np.arange(count, dtype=np.float64 if dtype.is_float else np.int64)
-    return [ctx.constant((start + steps * delta).astype(dtype.numpy))]
-
-
-def _scalar_of(ctx: Context, value: Value, what: str) -> Any:
-    array = ctx.require_const(value, what)
-    if array.size != 1:
-        raise ImportModelError(f"{what} has {array.size} elements, one is needed")
-    item = array.reshape(-1)[0]
-    return float(item) if value.type.dtype.is_float else int(item)
-
-
-@converter("EyeLike", since=9)
-def eye_like(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    (x,) = inputs
-    need_rank(x, "the input", 2, 2)
-    code = node.attr("dtype")
-    dtype = x.type.dtype if code is None else element_type(code, "attribute 'dtype'")
-    ones = ctx.add("broadcast_to", [scalar(ctx, 1, dtype)], shape=x.type.shape)
-    k = node.attr("k", 0)
-    # what is on the k-th diagonal is neither above nor below it
-    return [ctx.add("trilu", [ctx.add("trilu", [ones], upper=True, k=k)], upper=False, k=k)]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from mlc.errors import ImportModelError, UnsupportedError
 from tests.unit.frontend.onnx.single import compare, imported, operators_of, ours, output_of
@@ -224,22 +224,6 @@ def test_mean_variance_normalization():
 
 
 @pytest.mark.parametrize(
-    "attrs, wanted",
-    [
-        ({"value": helper.make_tensor("v", TensorProto.INT32, [2], [3, 4])}, np.int32([3, 4])),
-        ({"value_float": 1.5}, np.array(1.5, np.float32)),
-        ({"value_floats": [1.5, 2.0]}, np.float32([1.5, 2])),
-        ({"value_int": 7}, np.array(7, np.int64)),
-        ({"value_ints": [7, 8]}, np.int64([7, 8])),
-    ],
-)
-def test_constant(attrs, wanted):
-    out = output_of("Constant", [], opset=13, **attrs)
-    np.testing.assert_array_equal(out, wanted)
-    assert out.dtype == wanted.dtype
-
-
-@pytest.mark.parametrize(
     "name, operands, kwargs, error, message",
     [
         ("BitShift", [U, U], {"opset": 11, "direction": "UP"}, ImportModelError, "direction 'UP', LEFT or RIGHT"),
@@ -277,8 +261,6 @@ def test_constant(attrs, wanted):
             "it is in training mode",
         ),
         ("BatchNormalization", [F, *PARAMETERS], {"opset": 7, "spatial": 0}, UnsupportedError, "spatial=0"),
-        ("Constant", [], {"opset": 13, "value_string": "x"}, UnsupportedError, "strings are not supported"),
-        ("Constant", [], {"opset": 13}, ImportModelError, "a constant without a value"),
         ("Add", [F, F[0].T.copy()], {"opset": 13}, ImportModelError, "do not broadcast"),
         ("Celu", [F], {"opset": 12, "alpha": 0.0}, ImportModelError, "alpha is 0"),
         (

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from mlc.errors import ImportModelError, UnsupportedError
 from tests.unit.frontend.onnx.single import compare, imported, operators_of, ours, output_of
@@ -139,40 +138,6 @@ def test_trilu(upper, k):
     stored("Trilu", [F, *([] if k is None else [np.array(k)])], opset=14, upper=upper)
 
 
-@pytest.mark.parametrize("attrs", [{}, {"start": 1}, {"end": -1}, {"start": -9, "end": 99}, {"start": 2, "end": 1}])
-def test_shape(attrs):
-    compare("Shape", [F], opset=15, **attrs)
-    assert operators_of(imported("Shape", [F], opset=15, **attrs)) == []
-
-
-def test_size():
-    compare("Size", [F], opset=13)
-
-
-def test_constant_of_shape():
-    value = helper.make_tensor("value", TensorProto.INT8, [1], [3])
-    compare("ConstantOfShape", [vector(2, 3)], opset=9, constants=[0], value=value)
-    compare("ConstantOfShape", [vector(2, 3)], opset=9, constants=[0])
-    assert output_of("ConstantOfShape", [vector()], opset=9, constants=[0]).shape == ()
-
-
-def test_a_large_constant_of_shape_is_computed_not_stored():
-    graph = imported("ConstantOfShape", [vector(1 << 24)], opset=9, constants=[0])
-    assert operators_of(graph) == ["broadcast_to"]
-
-
-@pytest.mark.parametrize("values", [(0, 5, 1), (5, 0, -2), (0, 5, -1), (3, 3, 1), (0, 1, 0.3), (1.5, -2, -0.5)])
-def test_range(values):
-    dtype = np.int64 if all(isinstance(v, int) for v in values) else np.float32
-    compare("Range", [np.array(v, dtype) for v in values], opset=11, constants=[0, 1, 2])
-
-
-@pytest.mark.parametrize("k", [-5, -1, 0, 2, 9])
-def test_eye_like(k):
-    compare("EyeLike", [F[0]], opset=9, k=k, dtype=TensorProto.INT32)
-    compare("EyeLike", [F[0]], opset=9, k=k)
-
-
 HUGE = vector(1 << 20, 1 << 20)
 
 
@@ -222,19 +187,6 @@ HUGE = vector(1 << 20, 1 << 20)
         ("DepthToSpace", [IMAGE], {"opset": 13, "blocksize": 2, "mode": "X"}, ImportModelError, "mode 'X', DCR or CRD"),
         ("SpaceToDepth", [IMAGE], {"opset": 13, "blocksize": 0}, ImportModelError, "does not divide into blocks of 0"),
         ("SpaceToDepth", [F], {"opset": 13, "blocksize": 1}, ImportModelError, "the input has rank 3, 4"),
-        ("EyeLike", [F], {"opset": 9}, UnsupportedError, "the input has rank 3, up to 2"),
-        ("Range", [np.array(0), np.array(5), np.array(0)], {"opset": 11}, ImportModelError, "a range from 0 to 5 by 0"),
-        ("Range", [np.array(0), vector(5, 6), np.array(1)], {"opset": 11}, ImportModelError, "limit has 2 elements"),
-        (
-            "Range",
-            [np.array(0.0), np.array(np.inf), np.array(1.0)],
-            {"opset": 11},
-            ImportModelError,
-            "a range from 0.0 to inf",
-        ),
-        ("Range", [np.array(0), np.array(1 << 40), np.array(1)], {"opset": 11}, ImportModelError, "'constant_bytes'"),
-        ("ConstantOfShape", [HUGE], {"opset": 9}, ImportModelError, "the limit 'tensor_bytes'"),
-        ("ConstantOfShape", [vector(-1)], {"opset": 9}, ImportModelError, r"1 values for the shape \[-1\]"),
         ("Expand", [F[:1, :1, :1], vector(*HUGE, 4)], {"opset": 9}, ImportModelError, "the limit 'tensor_bytes'"),
         ("Tile", [F, vector(1, *HUGE)], {"opset": 9}, ImportModelError, "the limit 'tensor_bytes'"),
         ("Pad", [F, vector(*[1 << 40] * 6)], {"opset": 13}, ImportModelError, "the limit 'tensor_bytes'"),
