@@ -30,9 +30,24 @@ ROOMS: dict[str, set[str]] = {
     "runtime": set(),
     # Feeds, comparisons with a reference, timing: around a loaded module, so without the compiler too.
     "harness": {"runtime"},
+    # The whole compilation of a graph: passes, schedules, code, package.
+    "build": {"ir", "ops", "rewrite", "lower", "targets", "vdla", "runtime"},
     "tune": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness"},
     "train": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "tune"},
-    "api": {"ir", "ops", "frontend", "rewrite", "lower", "targets", "vdla", "runtime", "harness", "tune", "train"},
+    "api": {
+        "ir",
+        "ops",
+        "frontend",
+        "rewrite",
+        "lower",
+        "targets",
+        "vdla",
+        "runtime",
+        "harness",
+        "build",
+        "tune",
+        "train",
+    },
     "cli": {
         "ir",
         "ops",

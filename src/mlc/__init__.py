@@ -1,3 +1,29 @@
-"""mlc: a deep-learning compiler from trained models to deployable ``module.tar`` packages."""
+"""mlc: a deep-learning compiler from trained models to deployable ``module.tar`` packages.
+
+The public functions live in ``mlc.api`` and are imported on first use: ``import mlc`` itself loads nothing else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+__all__ = ["Model", "Package", "__version__", "compile", "errors", "load", "load_module"]
+
+if TYPE_CHECKING:
+    from mlc import errors
+    from mlc.api import Model, Package, compile, load, load_module
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("mlc.errors")
+    if name in __all__:
+        return getattr(import_module("mlc.api"), name)
+    raise AttributeError(f"module 'mlc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

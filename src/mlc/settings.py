@@ -1,13 +1,13 @@
-"""What the environment may say, read once and passed on as a frozen record.
+"""What a user may choose: the environment, read once, and the options of a compilation; and who watches it.
 
-=============  =========================================  ======================================
+=============  =========================================  ========================================
 variable       meaning                                    same as
-=============  =========================================  ======================================
-``MLC_DUMP``   folder for the IR after every pass         ``mlc compile --dump-ir DIR``
-``MLC_DEBUG``  1: stages and tracebacks; 2: details too   ``mlc -v --debug``; ``mlc -vv --debug``
+=============  =========================================  ========================================
+``MLC_DUMP``   folder for the program after every pass    ``mlc compile --dump-ir DIR``
+``MLC_DEBUG``  1: messages and tracebacks; 2: details     ``mlc -v --debug``; ``mlc -vv --debug``
 ``MLC_VERIFY`` 1: check the program after every pass      ``mlc compile --verify-passes``
 ``MLC_SEED``   seed of random inputs                      ``mlc run --seed N``
-=============  =========================================  ======================================
+=============  =========================================  ========================================
 
 An option on the command line wins over its variable. An empty variable counts as absent.
 """
@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlc.errors import UsageError
 
 MAX_DEBUG = 2
 MAX_SEED = (1 << 63) - 1
+MAX_OPT_LEVEL = 3
+
+PassValue = bool | int | float | str
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Settings:
     """The defaults that a user may set for all commands.
 
     Args:
-        dump: where to write the IR after every pass; ``None`` writes nothing.
+        dump: where to write the program after every pass; ``None`` writes nothing.
         debug: 0 (off) to 2.
         verify: check the program after every pass.
         seed: of random inputs.
@@ -58,6 +61,42 @@ class Settings:
             verify=bool(_integer(environment, "MLC_VERIFY", 1)),
             seed=_integer(environment, "MLC_SEED", MAX_SEED),
         )
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How to compile, apart from the target.
+
+    Args:
+        name: of the model in its package.
+        source: where the model came from, as the user wrote it; recorded in the package.
+        sha256: of the model's file, in hexadecimal.
+        opt_level: 0 (as it stands) to 3.
+        disabled_passes: names of passes to leave out.
+        pass_config: values for passes, by ``pass.option``.
+        verify: check the program after every pass.
+    """
+
+    name: str
+    source: str
+    sha256: str
+    opt_level: int = MAX_OPT_LEVEL
+    disabled_passes: tuple[str, ...] = ()
+    pass_config: Mapping[str, PassValue] = field(default_factory=dict)
+    verify: bool = False
+
+
+class Observer:
+    """Is told how a compilation goes on. Does nothing; who wants to know overrides what he wants to know."""
+
+    def stage(self, name: str) -> None:
+        """A stage begins, e.g. ``optimise`` or ``generate code``."""
+
+    def passed(self, name: str, program: object, seconds: float) -> None:
+        """A pass has ended; ``str(program)`` is the program after it, as text."""
+
+    def kernel(self, done: int, total: int) -> None:
+        """``done`` of ``total`` kernels are ready."""
 
 
 def _integer(environment: Mapping[str, str], name: str, most: int) -> int:

@@ -20,6 +20,7 @@ from mlc.errors import ImportModelError, UsageError
 from mlc.frontend.files import read_head
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.sniff import describe
+from mlc.frontend.survey import Survey
 from mlc.ir.graph import Graph
 
 GROUP = "mlc.frontends"
@@ -122,6 +123,10 @@ class Frontend(Protocol):
         limits: Limits = DEFAULT_LIMITS,
     ) -> ImportedModel:
         """Import a file; see the front end's own ``load`` for the errors."""
+        ...
+
+    def survey(self, path: str | os.PathLike[str], limits: Limits = DEFAULT_LIMITS) -> Survey:
+        """What is in a file, whether or not it can be imported."""
         ...
 
     def supported_operators(self) -> list[OperatorInfo]:

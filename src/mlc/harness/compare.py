@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mlc.errors import UsageError
 from mlc.runtime.dtypes import describe
 
 
@@ -61,6 +62,12 @@ class Comparison:
     def ok(self) -> bool:
         return not self.reason
 
+    def summary(self) -> str:
+        """Why it failed, in words."""
+        if not self.max_error > self.limit:
+            return self.reason
+        return f"{self.max_error:.3g} at {list(self.worst or ())}, allowed are {self.limit:.3g}"
+
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -84,6 +91,33 @@ def tolerance_for(dtype: np.dtype, absolute: float | None = None, relative: floa
     return Tolerance(
         default.absolute if absolute is None else absolute, default.relative if relative is None else relative
     )
+
+
+def compare_outputs(
+    got: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+    *,
+    absolute: float | None = None,
+    relative: float | None = None,
+) -> list[Comparison]:
+    """Compares all outputs with those of the same name; float32 in a file stands for bfloat16 as well.
+
+    Args:
+        got: from the module.
+        expected: from the reference; may have more.
+        absolute, relative: tolerances in place of those of the element types.
+    Raises:
+        UsageError: the reference lacks an output.
+    """
+    found = []
+    for name, array in got.items():
+        if name not in expected:
+            raise UsageError(f"the reference has no output {name!r}", hint=f"it has: {', '.join(map(repr, expected))}")
+        other = expected[name]
+        if array.dtype.name == "bfloat16" and other.dtype == np.float32:
+            other = other.astype(array.dtype)
+        found.append(compare(name, array, other, tolerance_for(array.dtype, absolute, relative)))
+    return found
 
 
 def compare(name: str, got: np.ndarray, expected: np.ndarray, tolerance: Tolerance) -> Comparison:

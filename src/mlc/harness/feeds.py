@@ -1,23 +1,16 @@
-"""Inputs for a model: read from files that nobody has vouched for, or made up from a seed."""
+"""Inputs for a model, made up from a seed."""
 
 from __future__ import annotations
 
-import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 import numpy as np
 
 from mlc.errors import UsageError
 from mlc.runtime.dtypes import ELEMENTS, numpy_dtype
 from mlc.runtime.manifest import TensorSpec
-
-# What a file of arrays may unpack to, in bytes, for each byte that it has: .npz files may be compressed.
-_MAX_RATIO = 200
-_MIB = 1 << 20
 
 
 class Fill(StrEnum):
@@ -39,40 +32,6 @@ class Span:
 # Integers wider than a byte are mostly token ids, masks, positions and the like: 0 and 1 are valid for all of these,
 # whatever the size of the table that they index. Bytes are mostly quantised data, where every value is valid.
 _WIDE_INTEGERS = Span(0, 1)
-
-
-def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The arrays of an ``.npz`` file, by name.
-
-    Raises:
-        UsageError: the file cannot be read, is not an ``.npz`` of plain arrays, or unpacks to far more than its size.
-    """
-    _require_file(path)
-    try:
-        _require_modest(path)
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise UsageError(f"{os.fspath(path)}: is one array, not an .npz", hint="give it as NAME=FILE.npy")
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, "an .npz file of arrays", error) from error
-
-
-def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
-    """The array of an ``.npy`` file.
-
-    Raises:
-        UsageError: the file cannot be read or is not an ``.npy``.
-    """
-    _require_file(path)
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, "an .npy file", error) from error
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise UsageError(f"{os.fspath(path)}: is an .npz, not an .npy", hint="give the .npz without a name")
-    return array
 
 
 def make_feeds(
@@ -102,6 +61,14 @@ def make_feeds(
             hint = "the model's inputs: " + ", ".join(repr(spec.name) for spec in specs)
             raise UsageError(f"a range is given for {name!r}, which is not an input", hint=hint)
     return {spec.name: _filled(spec, fill, seed, spans.get(spec.name, everywhere)) for spec in specs}
+
+
+def as_input(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
+    """An array from a file as the input wants it: ``.npy`` has no bfloat16, so float32 stands for it.
+
+    Nothing else is converted: the module refuses another element type.
+    """
+    return array.astype(numpy_dtype("bf16")) if spec.dtype == "bf16" and array.dtype == np.float32 else array
 
 
 def _filled(spec: TensorSpec, fill: Fill, seed: int, span: Span | None) -> np.ndarray:
@@ -139,30 +106,3 @@ def integer_limits(dtype: str) -> tuple[int, int]:
     """The least and greatest value of an integer element type, sub-byte ones included."""
     bits = int(dtype[1:])
     return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if dtype.startswith("i") else (0, (1 << bits) - 1)
-
-
-def _require_file(path: str | os.PathLike[str]) -> None:
-    """Refuses what is not a plain file; opening a pipe would wait for ever."""
-    if not Path(path).is_file():
-        reason = "is not a regular file" if Path(path).exists() else "there is no such file"
-        raise UsageError(f"{os.fspath(path)}: {reason}", hint="check the path")
-
-
-def _require_modest(path: str | os.PathLike[str]) -> None:
-    """Refuses an archive that unpacks to far more than it takes."""
-    if not zipfile.is_zipfile(path):
-        return
-    with zipfile.ZipFile(path) as archive:
-        unpacked = sum(entry.file_size for entry in archive.infolist())
-    if unpacked > max(_MAX_RATIO * Path(path).stat().st_size, 256 * _MIB):
-        raise UsageError(
-            f"{os.fspath(path)}: unpacks to {unpacked} bytes, more than {_MAX_RATIO} times its size",
-            hint="save it with numpy.savez, without compression",
-        )
-
-
-def _unreadable(path: str | os.PathLike[str], expected: str, error: Exception) -> UsageError:
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0] if str(error) else type(error).__name__
-    if "allow_pickle" in str(error):
-        reason = "it holds Python objects, which are never loaded"
-    return UsageError(f"{os.fspath(path)}: is not {expected}: {reason}", hint="write it with numpy.savez or numpy.save")

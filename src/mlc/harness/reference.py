@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,18 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mlc.errors import ImportModelError, MissingDependencyError, UnsupportedError, UsageError
+from mlc.runtime.manifest import ModelSpec
 
 # Tensors of a batch of intermediate results, together, in bytes; one of them may be larger by itself.
 BATCH_BYTES = 256 << 20
 
+# onnxruntime's names of element types where numpy has another
+_NUMPY_NAMES = {"float": "float32", "double": "float64"} | {
+    name: name for name in ("float16", "bool", *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)))
+}
 _EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
@@ -43,7 +50,7 @@ class OnnxReference:
         self,
         path: str | os.PathLike[str],
         *,
-        constants: Mapping[str, np.ndarray] | None = None,
+        constants: Mapping[str, npt.ArrayLike] | None = None,
         threads: int | None = None,
     ) -> None:
         self.path = Path(path)
@@ -98,14 +105,18 @@ class OnnxReference:
 
     def _feeds(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         feeds = {}
-        known = {**self._constants, **inputs}
         for wanted in self._session.get_inputs():
-            if wanted.name not in known:
+            if wanted.name in inputs:
+                feeds[wanted.name] = np.asarray(inputs[wanted.name])
+            elif wanted.name in self._constants:
+                # Plain numbers have no element type of their own.
+                kind = _NUMPY_NAMES.get(wanted.type.removeprefix("tensor(").removesuffix(")"))
+                feeds[wanted.name] = np.asarray(self._constants[wanted.name], kind)
+            else:
                 raise UsageError(
                     f"{self.path}: onnxruntime needs input {wanted.name!r}, which the module does not have",
                     hint=f"if it was fixed when the model was compiled, give it again: --const {wanted.name}=VALUE",
                 )
-            feeds[wanted.name] = known[wanted.name]
         return feeds
 
     def _open(self, model: str | bytes, *, optimise: bool = True) -> Any:
@@ -122,6 +133,34 @@ class OnnxReference:
     def _run(self, session: Any, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
         with _failing_as_unsupported(self.path):
             return dict(zip(names, session.run(list(names), dict(feeds)), strict=True))
+
+
+def find_source(module: str | os.PathLike[str], model: ModelSpec) -> Path:
+    """The file that a module was compiled from.
+
+    It is looked for where it was then, and beside the module; it counts only when it is the very same file.
+
+    Raises:
+        UsageError: it is not there, or was changed.
+    """
+    hint = "name the original model: --model MODEL.onnx"
+    if not model.source:
+        raise UsageError(f"{os.fspath(module)}: does not say which file it was compiled from", hint=hint)
+    recorded = Path(model.source)
+    changed = False
+    for candidate in (recorded, Path(module).parent / recorded.name):
+        if candidate.is_file():
+            if file_sha256(candidate) == model.sha256:
+                return candidate
+            changed = True
+    reason = "was changed since" if changed else "is not there any more"
+    raise UsageError(f"{os.fspath(module)}: was compiled from {model.source}, which {reason}", hint=hint)
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def batches(taps: Iterable[Tap]) -> Iterator[list[str]]:

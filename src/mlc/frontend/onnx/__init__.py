@@ -11,6 +11,7 @@ import numpy as np
 from mlc.frontend.base import ImportedModel, OperatorInfo
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.onnx.reader import looks_like_onnx
+from mlc.frontend.survey import Survey
 
 
 class OnnxFrontend:
@@ -36,6 +37,12 @@ class OnnxFrontend:
         from mlc.frontend.onnx.importer import import_onnx
 
         return import_onnx(path, shapes=shapes, dims=dims, constants=constants, limits=limits)
+
+    def survey(self, path: str | os.PathLike[str], limits: Limits = DEFAULT_LIMITS) -> Survey:
+        """What is in a file; see :func:`mlc.frontend.onnx.survey.survey_onnx`."""
+        from mlc.frontend.onnx.survey import survey_onnx
+
+        return survey_onnx(path, limits)
 
     def supported_operators(self) -> list[OperatorInfo]:
         """Every operator that can be imported, by name."""

@@ -7,17 +7,19 @@ that other tools can read both. Its hashes are checked, and the graph is built t
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from mlc.errors import ImportModelError, UsageError
-from mlc.frontend.base import ImportedModel, OperatorInfo
+from mlc.frontend.base import ImportedModel, OperatorInfo, TensorInfo
 from mlc.frontend.files import open_regular
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.saved.container import MAGIC, read_container, write_container
 from mlc.frontend.saved.document import model_from_json, model_to_json
+from mlc.frontend.survey import Survey, by_count
 from mlc.ops import operators
 
 
@@ -68,6 +70,26 @@ class SavedFrontend:
         _require_same(model, shapes or {}, {**(dims or {}), **(constants or {})})
         return model
 
+    def survey(self, path: str | os.PathLike[str], limits: Limits = DEFAULT_LIMITS) -> Survey:
+        """What is in a file: core operators, since that is what it holds.
+
+        Raises:
+            ImportModelError: as for ``load``.
+        """
+        model = self.load(path, limits=limits)
+        arrays = model.graph.constants.values()
+        return Survey(
+            format=self.name,
+            name=model.source.name,
+            producer=f"mlc import, from {model.source.format} ({model.source.path})",
+            inputs=tuple((info.name, _type_text(info)) for info in model.source.inputs),
+            outputs=tuple((info.name, _type_text(info)) for info in model.source.outputs),
+            operators=by_count(Counter(node.op.name for node in model.graph.nodes)),
+            parameters=sum(array.size for array in arrays),
+            parameter_bytes=sum(array.nbytes for array in arrays),
+            versions=model.source.opsets,
+        )
+
     def supported_operators(self) -> list[OperatorInfo]:
         """The core operators: a saved model may hold any of them."""
         return [OperatorInfo(op.name) for op in operators()]
@@ -97,3 +119,7 @@ def _require_same(model: ImportedModel, shapes: Mapping[str, Sequence[int]], oth
         if tuple(shape) != inputs[name]:
             had = ",".join(map(str, inputs[name]))
             raise UsageError(f"--shape {name}: the saved model was imported with {had}", hint=hint)
+
+
+def _type_text(info: TensorInfo) -> str:
+    return f"{info.dtype}[{','.join(map(str, info.shape))}]"

@@ -1,0 +1,5 @@
+"""``python -m mlc`` is ``mlc``."""
+
+from mlc.cli.main import main
+
+main()

@@ -1,0 +1,315 @@
+"""The Python face of mlc: load a model, compile it, run the package. Nothing here prints or exits.
+
+>>> import mlc
+>>> model = mlc.load("resnet18.onnx", dims={"batch": 1})       # doctest: +SKIP
+>>> package = mlc.compile(model, target="x86")                 # doctest: +SKIP
+>>> package.save("resnet18.tar")                               # doctest: +SKIP
+>>> outputs = package.load().run({"data": image})              # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlc import __version__
+from mlc.errors import DeviceError, MlcError, OutputError, UnsupportedError, UsageError
+from mlc.frontend.base import ImportedModel, ModelSource, TensorInfo, get_frontend, guess_frontend
+from mlc.frontend.limits import DEFAULT_LIMITS, Limits
+from mlc.frontend.survey import Survey
+from mlc.ir.graph import Graph
+from mlc.runtime import Manifest, Module, TargetSpec, atomic_write, load_module, write_package
+from mlc.runtime.native import check_device
+from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer, PassValue
+
+__all__ = ["Model", "Package", "Report", "TargetInfo", "compile", "load", "load_module", "survey", "targets"]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """An imported model.
+
+    Args:
+        graph: its operators.
+        info: the file it came from; for a saved model, the one it was first imported from.
+        format: the front end that read it.
+    """
+
+    graph: Graph
+    info: ModelSource
+    format: str
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What the model takes: names, shapes and element types."""
+        return self.info.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What it gives."""
+        return self.info.outputs
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a ``.mlc`` file, whole or not at all.
+
+        Raises:
+            OutputError: the file cannot be written.
+            UnsupportedError: the graph holds an operator of the user's own.
+        """
+        from mlc.frontend.saved import encode_model
+
+        with atomic_write(path) as file:
+            for chunk in encode_model(ImportedModel(self.graph, self.info), __version__):
+                file.write(chunk)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a compilation took.
+
+    Args:
+        passes: name and seconds of every pass, in order.
+        seconds: all of it.
+        peak_bytes: the most memory this process ever held.
+    """
+
+    passes: tuple[tuple[str, float], ...]
+    seconds: float
+    peak_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "passes": [{"name": name, "seconds": seconds} for name, seconds in self.passes],
+            "seconds": self.seconds,
+            "peak_bytes": self.peak_bytes,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Package:
+    """A compiled model, not yet written.
+
+    Args:
+        manifest: what it says about itself, the list of members excepted.
+        params: the parameters as the kernels want them, by name.
+        members: contents of the other files of the package.
+        report: what compiling it took.
+    """
+
+    manifest: Manifest
+    params: Mapping[str, np.ndarray]
+    members: Mapping[str, bytes]
+    report: Report
+
+    def save(self, path: str | os.PathLike[str]) -> Manifest:
+        """Write a ``module.tar``, whole or not at all.
+
+        Returns:
+            the manifest as written, with size and hash of every member.
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        return write_package(path, self.manifest, self.params, self.members)
+
+    def load(self, threads: int | None = None) -> Module:
+        """Load the model into this process.
+
+        Args:
+            threads: threads to run on, the caller's included; all available cores unless given.
+        Raises:
+            DeviceError: this machine cannot run it.
+        """
+        # A loaded module maps its package; the mapping stays after the file is gone.
+        with tempfile.TemporaryDirectory(prefix="mlc-") as folder:
+            path = Path(folder) / "module.tar"
+            self.save(path)
+            return load_module(path, threads)
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    constants: Mapping[str, npt.ArrayLike] | None = None,
+    limits: Limits | None = None,
+    frontend: str | None = None,
+) -> Model:
+    """Import a model file.
+
+    Args:
+        path: the file; its format is guessed by its content.
+        shapes: shapes of inputs, by name.
+        dims: values of symbolic dimensions, by name.
+        constants: values for inputs that shall be fixed; plain numbers take the input's element type.
+        limits: budgets of the import.
+        frontend: name of the front end, when its guess shall not count.
+    Raises:
+        ImportModelError: the file is broken, hostile, or beyond a limit.
+        UnsupportedError: it uses something that cannot be compiled; names all of it.
+        UsageError: a shape, dimension or constant does not fit the model.
+    """
+    reader = get_frontend(frontend) if frontend else guess_frontend(path)
+    imported = reader.load(path, shapes=shapes, dims=dims, constants=constants, limits=limits or DEFAULT_LIMITS)
+    return Model(imported.graph, imported.source, reader.name)
+
+
+def compile(
+    model: Model,
+    target: str = "x86",
+    *,
+    opt_level: int = MAX_OPT_LEVEL,
+    disabled_passes: Sequence[str] = (),
+    pass_config: Mapping[str, PassValue] | None = None,
+    verify_passes: bool = False,
+    dump_dir: str | os.PathLike[str] | None = None,
+    max_memory: int | None = None,
+    name: str | None = None,
+    observer: Observer | None = None,
+) -> Package:
+    """Compile a model for a target.
+
+    Args:
+        model: from ``load``.
+        target: e.g. ``x86``, ``x86 -mcpu=skylake-avx512 -threads=2``.
+        opt_level: 0 (as it stands) to 3.
+        disabled_passes: names of passes to leave out.
+        pass_config: values for passes, by ``pass.option``.
+        verify_passes: check the program after every pass.
+        dump_dir: folder for the program after every pass, numbered; made if it is not there.
+        max_memory: bytes that parameters and working memory may take together when the model runs.
+        name: of the model in its package; the model's own unless given.
+        observer: is told how it goes on.
+    Raises:
+        UsageError: an option or the target cannot be understood.
+        UnsupportedError: the target cannot express the model, or it needs more than ``max_memory``.
+        OutputError: ``dump_dir`` cannot be written.
+    """
+    from mlc.build import build_package
+    from mlc.targets.base import get_target
+
+    if opt_level not in range(MAX_OPT_LEVEL + 1):
+        raise UsageError(f"the optimisation level must be from 0 to {MAX_OPT_LEVEL}, not {opt_level}")
+    options = CompileOptions(
+        name=name or model.info.name or Path(model.info.path).stem or "model",
+        source=model.info.path,
+        sha256=model.info.sha256,
+        opt_level=opt_level,
+        disabled_passes=tuple(disabled_passes),
+        pass_config=dict(pass_config or {}),
+        verify=verify_passes,
+    )
+    watch = _Watch(observer or Observer(), None if dump_dir is None else Path(dump_dir))
+    manifest, params, members = build_package(model.graph, get_target(target), options, watch)
+    _require_memory(manifest, max_memory)
+    return Package(manifest, params, members, watch.report())
+
+
+class _Watch(Observer):
+    """Keeps the times of the passes and writes dumps, for the observer that the user gave."""
+
+    def __init__(self, inner: Observer, dump_dir: Path | None) -> None:
+        self._inner = inner
+        self._dump_dir = dump_dir
+        self._passes: list[tuple[str, float]] = []
+        self._start = time.perf_counter()
+
+    def stage(self, name: str) -> None:
+        self._inner.stage(name)
+
+    def passed(self, name: str, program: object, seconds: float) -> None:
+        self._passes.append((name, seconds))
+        if self._dump_dir is not None:
+            _dump(self._dump_dir, len(self._passes), name, program)
+        self._inner.passed(name, program, seconds)
+
+    def kernel(self, done: int, total: int) -> None:
+        self._inner.kernel(done, total)
+
+    def report(self) -> Report:
+        # Linux counts the largest resident set in KiB.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return Report(tuple(self._passes), time.perf_counter() - self._start, peak)
+
+
+def _dump(folder: Path, number: int, name: str, program: object) -> None:
+    """Write ``NN-name.txt``; what a pass is called need not be fit for a file name."""
+    file = folder / f"{number:02d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:64]}.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be made: {error.strerror}", hint="name a folder to be created") from error
+    with atomic_write(file) as out:
+        out.write(f"{program}\n".encode())
+
+
+def _require_memory(manifest: Manifest, most: int | None) -> None:
+    needed = manifest.memory.params_bytes + manifest.memory.workspace_bytes
+    if most is not None and needed > most:
+        raise UnsupportedError(
+            f"the model needs {needed} bytes to run ({manifest.memory.params_bytes} of parameters and "
+            f"{manifest.memory.workspace_bytes} of working memory), more than the limit of {most}",
+            hint=f"raise it with --max-memory {needed}, or give the model a smaller batch",
+        )
+
+
+def survey(path: str | os.PathLike[str], *, limits: Limits | None = None, frontend: str | None = None) -> Survey:
+    """What is in a model file, whether or not it can be imported.
+
+    Args:
+        path: the file.
+        limits, frontend: as for ``load``.
+    Raises:
+        ImportModelError: the file is broken, hostile, or beyond a limit.
+    """
+    reader = get_frontend(frontend) if frontend else guess_frontend(path)
+    return reader.survey(path, limits or DEFAULT_LIMITS)
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """A target, as ``mlc targets`` lists it.
+
+    Args:
+        name: what users type.
+        facts: what it stands for on this machine, by name: ``triple``, ``cpu``, ``features`` …
+        compiles: code for it can be generated here.
+        runs: such code can be run here.
+        reason: why it does not compile or run; empty when it does both.
+    """
+
+    name: str
+    facts: Mapping[str, Any]
+    compiles: bool
+    runs: bool
+    reason: str
+
+
+def targets() -> list[TargetInfo]:
+    """Every installed target, and what this machine can do with it."""
+    from mlc.targets.base import get_target, target_names
+
+    found = []
+    for name in target_names():
+        try:
+            facts: Mapping[str, Any] = get_target(name).describe()
+        except MlcError as error:
+            found.append(TargetInfo(name, {}, False, False, error.message))
+            continue
+        try:
+            check_device(TargetSpec(name, str(facts["triple"]), str(facts["cpu"]), tuple(facts["features"])))
+            reason = ""
+        except DeviceError as error:
+            reason = error.message
+        found.append(TargetInfo(name, facts, True, not reason, reason))
+    return found

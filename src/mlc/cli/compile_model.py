@@ -1,0 +1,162 @@
+"""``mlc compile``: from a model to a ``module.tar``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlc.cli import values
+from mlc.cli.console import Console, file_bytes, require_folder, require_writable, status, write_json
+from mlc.cli.group import Command, did_you_mean
+from mlc.cli.import_model import require_distinct
+from mlc.cli.options import LoadOptions, json_option, load_options
+from mlc.cli.progress import CompileProgress
+from mlc.errors import UsageError
+from mlc.settings import MAX_OPT_LEVEL
+
+if TYPE_CHECKING:
+    from mlc.api import Package, Report
+    from mlc.runtime import Manifest
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    mlc compile resnet18.onnx -o resnet18.tar
+    mlc compile resnet18.onnx --target "x86 -mcpu=haswell" -o resnet18.tar
+    mlc compile model.onnx --target help
+    mlc compile bert.onnx --dim batch=1 --dim sequence=128 -o bert.tar
+    mlc compile resnet18.onnx -O1 --time-passes --dump-ir ir --dry-run
+    """,
+)
+@click.argument("model")
+@click.option("--target", default="x86", show_default=True, help="What to compile for; 'help' lists the targets.")
+@click.option("-o", "--output", default="module.tar", show_default=True, metavar="FILE", help="The package to write.")
+@click.option(
+    "-O", "opt_level", type=values.Whole(0, MAX_OPT_LEVEL), default=MAX_OPT_LEVEL, show_default=True, metavar="0..3",
+    help="How much to optimise.",
+)  # fmt: skip
+@load_options
+@click.option("--name", help="Name of the model in its package; its own unless given.")
+@click.option("--disable-pass", multiple=True, metavar="A,B", help="Leave out passes.")
+@click.option("--pass-config", multiple=True, metavar="PASS.OPTION=VALUE", help="Set an option of a pass.")
+@click.option("--dump-ir", type=click.Path(path_type=Path), metavar="DIR", help="Write the program after every pass.")
+@click.option("--print-ir-after", multiple=True, metavar="PASS", help="Print the program after a pass.")
+@click.option("--verify-passes", is_flag=True, help="Check the program after every pass.")
+@click.option("--time-passes", is_flag=True, help="Show what every pass took.")
+@click.option("--max-memory", metavar="SIZE", help="Refuse a model that needs more to run, e.g. 512M.")
+@click.option("--dry-run", is_flag=True, help="Compile, but write no package.")
+@json_option
+@click.pass_obj
+def command(
+    console: Console,
+    model: str,
+    target: str,
+    output: str,
+    opt_level: int,
+    load_options: LoadOptions,
+    name: str | None,
+    disable_pass: tuple[str, ...],
+    pass_config: tuple[str, ...],
+    dump_ir: Path | None,
+    print_ir_after: tuple[str, ...],
+    verify_passes: bool,
+    time_passes: bool,
+    max_memory: str | None,
+    dry_run: bool,
+    json_file: str | None,
+) -> None:
+    """Compile MODEL (.onnx or .mlc) into a package that mlc run, or a program of yours, can run."""
+    if target.strip() == "help":
+        from mlc.cli.targets import show_targets
+
+        show_targets(console)
+        return
+    from mlc.api import compile as compile_model
+    from mlc.targets.base import get_target
+
+    # What can be refused at once is refused before the model is read.
+    get_target(target)
+    memory = None if max_memory is None else values.size(max_memory, "--max-memory")
+    config = values.merged("--pass-config", [values.pass_value(text) for text in pass_config])
+    after = values.comma_separated(print_ir_after)
+    dump_ir = dump_ir or console.settings.dump
+    if not dry_run:
+        require_distinct(model, output)
+        require_writable(output)
+    require_writable(json_file)
+    require_folder(dump_ir)
+    with status(console, f"importing {model}"):
+        loaded = load_options.load(model)
+    with CompileProgress(console, after) as progress:
+        package = compile_model(
+            loaded,
+            target,
+            opt_level=opt_level,
+            disabled_passes=values.comma_separated(disable_pass),
+            pass_config=config,
+            verify_passes=verify_passes or console.settings.verify,
+            dump_dir=dump_ir,
+            max_memory=memory,
+            name=name,
+            observer=progress,
+        )
+        if not dry_run:
+            progress.stage("write")
+            package.save(output)
+    _require_seen(after, progress.passes)
+    if time_passes:
+        console.say(_times(console, package.report))
+    console.say(_summary(package, None if dry_run else output))
+    write_json(console, json_file, "compile", _document(package, None if dry_run else output))
+
+
+def _require_seen(wanted: tuple[str, ...], seen: list[str]) -> None:
+    """Complains of passes to print after which never ran."""
+    for name in wanted:
+        if name not in seen:
+            raise UsageError(f"--print-ir-after: no pass {name!r} ran", hint=did_you_mean(name, seen))
+
+
+def _times(console: Console, report: Report) -> str:
+    total = report.seconds or 1.0
+    rows = [(name, f"{seconds * 1e3:.1f}", f"{100 * seconds / total:.1f}") for name, seconds in report.passes]
+    rows.append(("all", f"{report.seconds * 1e3:.1f}", "100.0"))
+    return console.table(("pass", "ms", "%"), rows, numbers=("ms", "%"))
+
+
+def _summary(package: Package, output: str | None) -> str:
+    manifest = package.manifest
+    facts = {
+        "target": manifest.target.string,
+        "kernels": f"{kernel_count(manifest)}, called in {len(manifest.steps)} steps",
+        "parameters": file_bytes(manifest.memory.params_bytes),
+        "workspace": file_bytes(manifest.memory.workspace_bytes),
+        "compiled in": f"{package.report.seconds:.2f} s, {file_bytes(package.report.peak_bytes)} at most",
+    }
+    head = "nothing is written" if output is None else f"{output}: {file_bytes(Path(output).stat().st_size)}"
+    width = max(map(len, facts))
+    return "\n".join([head, *(f"  {key:{width}}  {text}" for key, text in facts.items())])
+
+
+def _document(package: Package, output: str | None) -> dict[str, Any]:
+    manifest = package.manifest
+    return {
+        "output": output,
+        "bytes": Path(output).stat().st_size if output else None,
+        "model": manifest.model.to_json(),
+        "target": manifest.target.to_json(),
+        "inputs": [spec.to_json() for spec in manifest.inputs],
+        "outputs": [spec.to_json() for spec in manifest.outputs],
+        "kernels": kernel_count(manifest),
+        "steps": len(manifest.steps),
+        "memory": manifest.memory.to_json(),
+        **package.report.to_json(),
+    }
+
+
+def kernel_count(manifest: Manifest) -> int:
+    """How many different kernels the steps call."""
+    return len({step.kernel for step in manifest.steps})

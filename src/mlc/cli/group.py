@@ -1,0 +1,139 @@
+"""The command tree: subcommands imported on use, nearest matches for what is mistyped, examples in every help text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+import click
+
+from mlc.cli.console import Console
+from mlc.errors import UsageError
+
+# name -> where it is, and its line in `mlc --help`, so that help needs no imports
+COMMANDS: dict[str, tuple[str, str]] = {
+    "import": ("mlc.cli.import_model:command", "Import a model; check it or save it as .mlc."),
+    "compile": ("mlc.cli.compile_model:command", "Compile a model into a module.tar."),
+    "run": ("mlc.cli.run:command", "Run a module.tar: outputs, verification, timing."),
+    "inspect": ("mlc.cli.inspect:command", "Show what is in a model or a module.tar."),
+    "ops": ("mlc.cli.ops:command", "List the operators that can be imported."),
+    "targets": ("mlc.cli.targets:command", "List the targets to compile for."),
+    "completion": ("mlc.cli.completion:command", "Print a completion script for your shell."),
+}
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+class LazyGroup(click.Group):
+    """A group whose subcommands are imported when they are called."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"context_settings": CONTEXT, **kwargs})
+        self.params.extend(_common_options())
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            raise UsageError(
+                f"there is no command {name!r}", hint=did_you_mean(name, COMMANDS, "mlc --help lists them")
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_examples(formatter, _TOUR)
+
+
+class Command(click.Command):
+    """A subcommand with examples.
+
+    Args:
+        examples: shell lines, shown as they are at the end of the help text.
+    """
+
+    def __init__(self, *args: Any, examples: str, **kwargs: Any) -> None:
+        super().__init__(*args, **{"context_settings": CONTEXT, **kwargs})
+        self.examples = examples
+        self.params.extend(_common_options())
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # Not before: -v may stand after the subcommand.
+        ctx.ensure_object(Console).start_logging()
+        return super().invoke(ctx)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_examples(formatter, self.examples)
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint with the nearest of the known names; with all of them, or ``otherwise``, when none is near."""
+    known = list(known)
+    near = get_close_matches(name, known, n=2)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return otherwise or f"known: {', '.join(known)}"
+
+
+def _common_options() -> list[click.Option]:
+    return [
+        click.Option(
+            ["-v", "--verbose"], count=True, expose_value=False, callback=_verbose, help="Say more; -vv for details."
+        ),
+        click.Option(
+            ["-q", "--quiet"],
+            is_flag=True,
+            expose_value=False,
+            callback=_quiet,
+            help="Say only errors and data.",
+        ),
+        click.Option(["--debug"], is_flag=True, expose_value=False, callback=_debug, help="Show tracebacks of errors."),
+    ]
+
+
+def _verbose(ctx: click.Context, param: click.Parameter, value: int) -> None:
+    console = ctx.find_object(Console)
+    if console is not None:
+        console.verbose = min(2, console.verbose + value)
+
+
+def _quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    console = ctx.find_object(Console)
+    if console is not None:
+        console.quiet |= value
+
+
+def _debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    console = ctx.find_object(Console)
+    if console is not None:
+        console.debug |= value
+
+
+def _write_examples(formatter: click.HelpFormatter, examples: str) -> None:
+    with formatter.section("Examples"):
+        for line in examples.strip().splitlines():
+            formatter.write(f"  {line.strip()}\n")
+
+
+_TOUR = """
+mlc compile resnet18.onnx --target x86 -o resnet18.tar
+mlc run resnet18.tar --verify onnxruntime
+mlc run resnet18.tar --bench
+mlc inspect resnet18.tar
+"""

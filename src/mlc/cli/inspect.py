@@ -1,0 +1,191 @@
+"""``mlc inspect``: what is in a model or a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlc.cli.console import Console, file_bytes, one_line, status, write_json
+from mlc.cli.group import Command, did_you_mean
+from mlc.cli.options import LoadOptions, is_package, json_flag, load_options
+from mlc.errors import UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from mlc.runtime import Manifest, Package
+
+_SOURCES_SHOWN = 4
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    mlc inspect resnet18.onnx
+    mlc inspect resnet18.tar
+    mlc inspect resnet18.tar --json
+    mlc inspect resnet18.tar --asm conv_relu_3
+    mlc inspect resnet18.onnx --graph --dim batch=1
+    """,
+)
+@click.argument("file")
+@click.option("--graph", is_flag=True, help="Print the graph: of a model as imported, of a module as compiled.")
+@click.option("--asm", metavar="KERNEL", help="Print the assembly of a kernel.")
+@click.option("--src", metavar="KERNEL", help="Print the loops of a kernel.")
+@load_options
+@json_flag
+@click.pass_obj
+def command(
+    console: Console,
+    file: str,
+    graph: bool,
+    asm: str | None,
+    src: str | None,
+    load_options: LoadOptions,
+    json_file: str | None,
+) -> None:
+    """Show what is in FILE: a model (.onnx, .mlc) or a module.tar."""
+    if is_package(file):
+        from mlc.runtime import open_package
+
+        if load_options.given:
+            raise UsageError("--shape, --dim, --const and --model-format are for models", hint="leave them out")
+        with open_package(file) as package:
+            if graph:
+                console.data(package.read("graph.txt").decode("utf-8", "replace"))
+            elif asm or src:
+                console.data(_listing(package, asm, src))
+            else:
+                _show_package(console, file, package, json_file)
+        return
+    if asm or src:
+        raise UsageError(f"{file}: is a model; only a module.tar has kernels", hint="compile it first: mlc compile")
+    if graph:
+        console.data(repr(load_options.load(file).graph))
+        return
+    _show_model(console, file, load_options, json_file)
+
+
+def _listing(package: Package, asm: str | None, src: str | None) -> str:
+    """The code of one kernel."""
+    from mlc.harness import listing
+
+    kernel = asm or src or ""
+    known = list(dict.fromkeys(step.kernel for step in package.manifest.steps))
+    if kernel not in known:
+        raise UsageError(f"{package.path}: there is no kernel {kernel!r}", hint=did_you_mean(kernel, known))
+    texts = {name: package.read(name).decode("utf-8", "replace") for name in package.names() if name.startswith("src/")}
+    found = listing.assembly(texts, kernel) if asm else listing.source(texts, kernel)
+    if not found:
+        raise UsageError(
+            f"{package.path}: holds no {'assembly' if asm else 'source'} of {kernel}",
+            hint=f"it has: {', '.join(texts) or 'no sources'}",
+        )
+    return found
+
+
+def _show_package(console: Console, path: str, package: Package, json_file: str | None) -> None:
+    manifest = package.manifest
+    model, target, memory = manifest.model, manifest.target, manifest.memory
+    kernels = kernel_facts(manifest)
+    write_json(console, json_file, "inspect", {"kind": "module", **manifest.to_json(), "kernels": kernels})
+    if json_file is not None:
+        return
+    console.data(one_line(f"{path}: module {model.name!r}, made by mlc {manifest.mlc_version}"))
+    facts = {
+        "compiled from": f"{model.source or 'unknown'} (sha256 {model.sha256[:16]}…)",
+        "target": target.string,
+        "needs": ", ".join(target.features) or "nothing special",
+        "parameters": file_bytes(memory.params_bytes),
+        "workspace": file_bytes(memory.workspace_bytes),
+        "members": ", ".join(f"{name} {file_bytes(m.size)}" for name, m in manifest.members.items()),
+    }
+    console.data("\n".join(f"  {key:13}  {one_line(text)}" for key, text in facts.items()))
+    ports = [(role, t.name, t) for role, ts in (("input", manifest.inputs), ("output", manifest.outputs)) for t in ts]
+    console.data("\n" + console.table(("", "name", "type"), ports))
+    heads = ("steps", "MFLOP", "MB")
+    rows = [
+        (
+            k["kernel"],
+            k["steps"],
+            f"{k['flops'] / 1e6:.2f}",
+            f"{k['bytes'] / 1e6:.2f}",
+            _shortened(k["sources"]),
+        )
+        for k in kernels
+    ]
+    console.data("\n" + console.table(("kernel", *heads, "nodes of the model"), rows, heads))
+
+
+def kernel_facts(manifest: Manifest) -> list[dict[str, Any]]:
+    """Each kernel with its steps, operations and bytes of all of them, in the order of their first step."""
+    found: dict[str, dict[str, Any]] = {}
+    for step in manifest.steps:
+        facts = found.setdefault(
+            step.kernel, {"kernel": step.kernel, "steps": 0, "flops": 0, "bytes": 0, "sources": []}
+        )
+        facts["steps"] += 1
+        facts["flops"] += step.flops
+        facts["bytes"] += step.bytes
+        facts["sources"] += step.sources
+    return list(found.values())
+
+
+def _show_model(console: Console, path: str, load_options: LoadOptions, json_file: str | None) -> None:
+    from mlc.api import survey
+
+    found = survey(path, limits=load_options.limits, frontend=load_options.frontend)
+    with status(console, f"importing {one_line(path)}"):
+        problems, hint = _problems(path, load_options)
+    document = {
+        "kind": "model",
+        "format": found.format,
+        "name": found.name,
+        "producer": found.producer,
+        "versions": dict(found.versions),
+        "inputs": [{"name": name, "type": kind} for name, kind in found.inputs],
+        "outputs": [{"name": name, "type": kind} for name, kind in found.outputs],
+        "operators": dict(found.operators),
+        "parameters": {"elements": found.parameters, "bytes": found.parameter_bytes},
+        "importable": not problems,
+        "problems": problems,
+    }
+    write_json(console, json_file, "inspect", document)
+    if json_file is not None:
+        return
+    console.data(
+        one_line(f"{path}: {found.format} model {found.name!r}, from {found.producer or 'an unknown program'}")
+    )
+    console.data(f"  operator sets  {_pairs(found.versions)}")
+    console.data(f"  parameters     {found.parameters:,} ({file_bytes(found.parameter_bytes)})")
+    ports = [(role, *port) for role, ts in (("input", found.inputs), ("output", found.outputs)) for port in ts]
+    console.data("\n" + console.table(("", "name", "type"), ports))
+    numbers = ("count",)
+    console.data("\n" + console.table(("operator", "count"), list(found.operators.items()), numbers))
+    console.data("")
+    if not problems:
+        console.data("it can be imported")
+        return
+    console.data("it cannot be imported as it stands:")
+    console.data("\n".join(f"  {one_line(problem)}" for problem in problems))
+    if hint:
+        console.data(f"hint: {hint}")
+
+
+def _problems(path: str, load_options: LoadOptions) -> tuple[list[str], str]:
+    """Why a model cannot be imported, all reasons, and what to do; empty when it can."""
+    try:
+        load_options.load(path)
+    except (UnsupportedError, UsageError) as error:
+        # A list of reasons comes as one line each.
+        return [line.strip() for line in error.message.splitlines() if line.strip()], error.hint
+    return [], ""
+
+
+def _pairs(mapping: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in mapping.items())
+
+
+def _shortened(names: list[str]) -> str:
+    more = f" and {len(names) - _SOURCES_SHOWN} more" if len(names) > _SOURCES_SHOWN else ""
+    return ", ".join(names[:_SOURCES_SHOWN]) + more

@@ -1,0 +1,340 @@
+"""``mlc run``: outputs of a module, their comparison with a reference, and where the time goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mlc.cli import run_views as views
+from mlc.cli import values
+from mlc.cli.console import Console, require_writable, status, write_json
+from mlc.cli.group import Command
+from mlc.cli.options import LoadOptions, is_package, json_option, load_options
+from mlc.errors import CheckFailedError, DeviceError, UsageError
+from mlc.settings import MAX_SEED
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from mlc.runtime import Module
+
+Arrays = Mapping[str, "np.ndarray"]
+
+WARMUP, DURATION, ITERATIONS = 3, 3.0, 100
+MAX_COUNT, MAX_THREADS = 1 << 40, 1024
+# More than any machine can make in the longest duration anybody waits for.
+_UNLIMITED_RUNS = MAX_COUNT
+_UNLIMITED_SECONDS = 1e9
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What to compare the outputs with; ``model`` is where the user says the original is."""
+
+    verify: str | None
+    layers: bool
+    model: str | None
+    atol: float | None
+    rtol: float | None
+
+    def __post_init__(self) -> None:
+        if not self.wanted and (self.model is not None or self.atol is not None or self.rtol is not None):
+            raise UsageError(
+                "--model, --atol and --rtol are only for a comparison",
+                hint="add --verify onnxruntime, or leave them out",
+            )
+        if self.verify not in (None, "onnxruntime") and not str(self.verify).endswith(".npz"):
+            raise UsageError(f"--verify {self.verify}: there is no such reference", hint="onnxruntime, or a FILE.npz")
+
+    @property
+    def wanted(self) -> bool:
+        return self.verify is not None or self.layers
+
+    @property
+    def onnxruntime(self) -> bool:
+        """The original model has to be run."""
+        return self.verify == "onnxruntime" or self.layers
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long to measure; ``None`` is the default."""
+
+    bench: bool
+    warmup: int | None
+    duration: float | None
+    iterations: int | None
+    profile: bool
+    trace: str | None
+
+    def __post_init__(self) -> None:
+        if not self.bench and (self.warmup, self.duration, self.iterations) != (None, None, None):
+            raise UsageError("--warmup, --duration and --iterations are only for --bench", hint="add --bench")
+
+    @property
+    def seconds(self) -> float:
+        return self.duration if self.duration is not None else (_UNLIMITED_SECONDS if self.iterations else DURATION)
+
+    @property
+    def runs(self) -> int:
+        return self.iterations or (_UNLIMITED_RUNS if self.duration is not None else ITERATIONS)
+
+
+@dataclass
+class Session:
+    """One run of the command: the module, what it is fed, and what goes into the JSON document."""
+
+    console: Console
+    path: str
+    module: Module
+    threads: int | None
+    feeds: dict[str, np.ndarray] = field(default_factory=dict)
+    document: dict[str, Any] = field(default_factory=dict)
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    mlc run resnet18.tar --inputs image.npz --outputs result.npz --top 5
+    mlc run resnet18.tar --verify onnxruntime
+    mlc run resnet18.tar --verify onnxruntime --verify-layers --model resnet18.onnx
+    mlc run resnet18.tar --bench --threads 2
+    mlc run resnet18.tar --profile --json profile.json
+    mlc run bert.tar --range input_ids=0:30521 --verify expected.npz
+    """,
+)
+@click.argument("module", metavar="MODULE.tar")
+@click.option("--inputs", "-i", multiple=True, metavar="FILE.npz|NAME=FILE.npy", help="Inputs; may be repeated.")
+@click.option("--outputs", "-o", metavar="FILE.npz", help="Save the outputs under the model's own names.")
+@click.option("--fill", "--fill-mode", type=click.Choice(["random", "zeros", "ones"]), help="Fill inputs not given.")
+@click.option("--seed", type=values.Whole(0, MAX_SEED), metavar="N", help="Seed of random inputs.  [default: 0]")
+@click.option("--range", "ranges", multiple=True, metavar="[NAME=]A:B", help="Values of random inputs.")
+@click.option("--top", "--print-top", type=values.Whole(1, MAX_COUNT), metavar="N", help="Show the N highest entries.")
+@click.option("--labels", metavar="FILE", help="Names for --top, one a line.")
+@click.option("--verify", metavar="onnxruntime|FILE.npz", help="Compare the outputs; exit code 1 if they differ.")
+@click.option("--verify-layers", is_flag=True, help="Find the first step that differs from onnxruntime.")
+@click.option("--model", metavar="FILE.onnx", help="The original model, if it is not where it was.")
+@click.option("--atol", type=values.Real(), metavar="X", help="Absolute tolerance.")
+@click.option("--rtol", type=values.Real(), metavar="X", help="Tolerance over the largest magnitude.")
+@click.option("--bench", "--print-time", is_flag=True, help=f"Time it: {DURATION:g} s, or {ITERATIONS} runs.")
+@click.option(
+    "--warmup", type=values.Whole(0, MAX_COUNT), metavar="N", help=f"Runs before timing.  [default: {WARMUP}]"
+)
+@click.option("--duration", type=values.Real(), metavar="S", help="Seconds to time, however many runs.")
+@click.option("--iterations", type=values.Whole(1, MAX_COUNT), metavar="N", help="Runs to time, however long.")
+@click.option("--profile", is_flag=True, help="Time every step, in runs of their own.")
+@click.option("--trace", metavar="FILE.json", help="Write the profile as a Chrome trace.")
+@click.option("--threads", type=values.Whole(1, MAX_THREADS), metavar="N", help="Threads.  [default: all cores]")
+@click.option("--device", default="cpu", show_default=True, metavar="NAME", help="Where to run; 'list' lists them.")
+@load_options
+@json_option
+@click.pass_obj
+def command(
+    console: Console,
+    module: str,
+    inputs: tuple[str, ...],
+    outputs: str | None,
+    fill: str | None,
+    seed: int | None,
+    ranges: tuple[str, ...],
+    top: int | None,
+    labels: str | None,
+    verify: str | None,
+    verify_layers: bool,
+    model: str | None,
+    atol: float | None,
+    rtol: float | None,
+    bench: bool,
+    warmup: int | None,
+    duration: float | None,
+    iterations: int | None,
+    profile: bool,
+    trace: str | None,
+    threads: int | None,
+    device: str,
+    load_options: LoadOptions,
+    json_file: str | None,
+) -> None:
+    """Run MODULE.tar once, and show, save, verify or time what it does. A module is native code: trust it first.
+
+    Inputs that no file gives are random: floats are standard normal, booleans even odds, bytes anything, and wider
+    integers 0 or 1, which is a valid token, mask or index in any model; --range says otherwise.
+
+    A model (.onnx, .mlc) in place of the module is compiled in memory first.
+    """
+    from mlc.harness.arrays import write_npz
+    from mlc.harness.top import read_labels
+
+    checks = Checks(verify, verify_layers, model, atol, rtol)
+    timing = Timing(bench, warmup, duration, iterations, profile or trace is not None, trace)
+    if _device_listed(console, device):
+        return
+    if labels is not None and top is None:
+        raise UsageError("--labels is only for --top", hint="add --top 5")
+    require_writable(outputs, trace, json_file)
+    names = None if labels is None else read_labels(labels)
+    session = _open(console, module, threads, load_options, checks)
+    session.feeds = _feeds(session, inputs, fill, console.settings.seed if seed is None else seed, ranges)
+    results = session.module.run(session.feeds)
+    if outputs:
+        write_npz(outputs, results)
+    session.document["outputs"] = views.show_outputs(console, results, saved=outputs)
+    if top is not None:
+        session.document["top"] = views.show_top(console, results, top, names)
+    failures = _verify(session, results, checks, load_options) if checks.wanted else []
+    if timing.bench:
+        times = session.module.benchmark(
+            session.feeds, WARMUP if timing.warmup is None else timing.warmup, timing.seconds, timing.runs
+        )
+        session.document["bench"] = views.show_bench(console, times)
+    if timing.profile:
+        session.document["profile"] = _profile(session, timing.trace)
+    write_json(console, json_file, "run", session.document)
+    if failures:
+        raise CheckFailedError("; ".join(failures), hint=_next_step(checks))
+
+
+def _device_listed(console: Console, device: str) -> bool:
+    """Shows the devices when asked for; refuses one that is not there."""
+    if device == "list":
+        from mlc.runtime.native import available_cores
+
+        console.data(f"cpu: {available_cores()} cores")
+        return True
+    if device != "cpu":
+        raise DeviceError(f"there is no device {device!r}", hint="devices here: cpu")
+    return False
+
+
+def _open(console: Console, path: str, threads: int | None, load_options: LoadOptions, checks: Checks) -> Session:
+    """Loads a module, or compiles a model in memory."""
+    from mlc.runtime import load_module
+
+    if is_package(path):
+        if load_options.shapes or load_options.dims or load_options.frontend:
+            raise UsageError(
+                "--shape, --dim and --model-format are for a model; a module has fixed shapes", hint="compile it again"
+            )
+        if load_options.constants and not checks.onnxruntime:
+            raise UsageError("--const is only for a model, or for --verify onnxruntime", hint="leave it out")
+        loaded = load_module(path, threads)
+    else:
+        from mlc.api import compile as compile_model
+
+        with status(console, f"compiling {path}"):
+            loaded = compile_model(load_options.load(path)).load(threads)
+        console.note(f"{path} is a model: compiled in memory; mlc compile makes a module to keep")
+    manifest = loaded.manifest
+    document = {
+        "module": path,
+        "model": manifest.model.to_json(),
+        "target": manifest.target.to_json(),
+        "threads": loaded.threads,
+    }
+    return Session(console, path, loaded, threads, document=document)
+
+
+def _feeds(
+    session: Session, files: tuple[str, ...], fill: str | None, seed: int, ranges: tuple[str, ...]
+) -> dict[str, np.ndarray]:
+    """Inputs from files, and made up ones for the rest."""
+    from mlc.harness.arrays import read_npy, read_npz
+    from mlc.harness.feeds import Fill, as_input, make_feeds
+
+    given: dict[str, np.ndarray] = {}
+    for name, file in map(values.named_file, files):
+        arrays = read_npz(file) if name is None else {name: read_npy(file)}
+        given = values.merged("--inputs", [*given.items(), *arrays.items()])
+    specs = session.module.inputs
+    spans = [values.span(text) for text in ranges]
+    # With some inputs at hand, leaving others out is more often a mistake than a wish.
+    left = [spec for spec in specs if spec.name not in given] if fill or not given else []
+    everywhere = next((span for name, span in reversed(spans) if name is None), None)
+    if ranges and not left:
+        raise UsageError("--range is for random inputs, and there are none", hint="leave it out")
+    mode = Fill(fill or "random")
+    made = make_feeds(
+        left, mode, seed, everywhere, values.merged("--range", [(n, s) for n, s in spans if n is not None])
+    )
+    feeds = {spec.name: as_input(spec, given[spec.name]) for spec in specs if spec.name in given}
+    unknown = {name: array for name, array in given.items() if name not in feeds}
+    how = f"random, seed {seed}" if mode is Fill.RANDOM else str(mode)
+    if made:
+        session.console.note(f"inputs: {how}")
+    session.document["inputs"] = [{**spec.to_json(), "from": how if spec.name in made else "file"} for spec in specs]
+    # The module itself complains of missing and unknown names.
+    return {**feeds, **made, **unknown}
+
+
+def _verify(session: Session, results: Arrays, checks: Checks, load_options: LoadOptions) -> list[str]:
+    """Compares outputs, and steps if asked to; gives what differs, in words."""
+    from mlc.harness.arrays import read_npz
+    from mlc.harness.compare import compare_outputs
+    from mlc.harness.layers import compare_layers
+    from mlc.harness.reference import OnnxReference
+
+    failures = []
+    reference = None
+    if checks.onnxruntime:
+        original = _original(session, checks)
+        reference = OnnxReference(original, constants=load_options.constants, threads=session.threads)
+    if checks.verify is not None:
+        with status(session.console, f"running {checks.verify}"):
+            expected = reference.run(session.feeds) if checks.verify == "onnxruntime" and reference else None
+        if expected is None:
+            expected = read_npz(checks.verify)
+        found = compare_outputs(results, expected, absolute=checks.atol, relative=checks.rtol)
+        session.document["verify"] = views.show_comparison(session.console, checks.verify, found)
+        failures += [f"output {c.name!r} differs from {checks.verify}: {c.summary()}" for c in found if not c.ok]
+    if checks.layers and reference is not None:
+        with status(session.console, "comparing every step"):
+            report = compare_layers(
+                session.module, reference, session.feeds, absolute=checks.atol, relative=checks.rtol
+            )
+        session.document["layers"] = views.show_layers(session.console, report)
+        first = report.first_wrong
+        if first is not None:
+            failures.append(
+                f"the first step to differ is {first.step} ({first.kernel}), tensor {first.result.name!r}, "
+                f"from {', '.join(first.sources) or 'no node'}: {first.result.summary()}"
+            )
+    return failures
+
+
+def _original(session: Session, checks: Checks) -> Path:
+    """The original model: where the user says, or where it was."""
+    from mlc.harness.reference import file_sha256, find_source
+
+    recorded = session.module.manifest.model
+    if checks.model is None:
+        return find_source(session.path, recorded)
+    path = Path(checks.model)
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file", hint="check the path after --model")
+    if file_sha256(path) != recorded.sha256:
+        session.console.note(f"warning: {path} is not the very file that {session.path} was compiled from")
+    return path
+
+
+def _profile(session: Session, trace: str | None) -> list[dict[str, Any]]:
+    """Times every step, shows the table, and writes the trace."""
+    from mlc.harness.profile import chrome_trace, rows
+    from mlc.runtime.atomic import atomic_write
+
+    table = rows(session.module.profile(session.feeds))
+    views.show_profile(session.console, table)
+    if trace is not None:
+        with atomic_write(trace) as file:
+            file.write(json.dumps(chrome_trace(table, session.module.manifest.model.name)).encode())
+    return [row.to_json() for row in table]
+
+
+def _next_step(checks: Checks) -> str:
+    if checks.layers:
+        return "look at that step with: mlc inspect MODULE.tar --src KERNEL"
+    return "find the first step that differs with --verify-layers" if checks.onnxruntime else "widen it with --rtol"

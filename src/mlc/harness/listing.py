@@ -1,0 +1,45 @@
+"""The generated code of one kernel, cut out of the readable texts in a package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+Cut = Callable[[str, str], str]
+
+
+def assembly(sources: Mapping[str, str], kernel: str) -> str:
+    """The assembly of a kernel, from its label to its ``.size``; empty when there is none.
+
+    Args:
+        sources: texts by member name.
+        kernel: symbol.
+    """
+    return _first(sources, (".s", ".asm"), kernel, _cut_assembly)
+
+
+def source(sources: Mapping[str, str], kernel: str) -> str:
+    """The loops of a kernel, or else its LLVM IR; empty when there is neither."""
+    return _first(sources, (".py", ".txt"), kernel, _cut_definition) or _first(sources, (".ll",), kernel, _cut_llvm)
+
+
+def _first(sources: Mapping[str, str], endings: tuple[str, ...], kernel: str, cut: Cut) -> str:
+    found = (cut(text, kernel) for name, text in sources.items() if name.endswith(endings))
+    return next(filter(None, found), "")
+
+
+def _cut_assembly(text: str, kernel: str) -> str:
+    name = re.escape(kernel)
+    match = re.search(rf"^{name}:.*?(?=^\s*\.size\s+{name},|\Z)", text, re.MULTILINE | re.DOTALL)
+    return match[0] if match else ""
+
+
+def _cut_definition(text: str, kernel: str) -> str:
+    """From ``def kernel(`` to the next line that is not indented."""
+    match = re.search(rf"^def {re.escape(kernel)}\(.*\n(?:(?:[ \t].*)?\n)*", text, re.MULTILINE)
+    return match[0].rstrip() + "\n" if match else ""
+
+
+def _cut_llvm(text: str, kernel: str) -> str:
+    match = re.search(rf'^define [^\n]*@"?{re.escape(kernel)}"?\(.*?^}}\n?', text, re.MULTILINE | re.DOTALL)
+    return match[0] if match else ""

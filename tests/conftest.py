@@ -1,0 +1,38 @@
+"""Shared by all tests: texts that are compared with a file, ``golden/<test file>/<test>.txt`` beside the test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.fuzz import register_profiles
+
+register_profiles()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite golden texts with what the tests get now")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Iterator[Callable[[str], None]]:
+    """``golden(text)`` compares a text with the test's file; a test that asks for it must call it, once."""
+    name = re.sub(r"[^A-Za-z0-9_.\[\]-]", "_", request.node.name)
+    file = Path(request.path).parent / "golden" / Path(request.path).stem / f"{name}.txt"
+    calls = 0
+
+    def compare(text: str) -> None:
+        nonlocal calls
+        calls += 1
+        if request.config.getoption("--update-golden"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            return
+        if not file.exists():
+            pytest.fail(f"{file} does not exist; write it with --update-golden and look at it")
+        assert text == file.read_text(encoding="utf-8"), f"differs from {file}; --update-golden rewrites it"
+
+    yield compare
+    assert calls == 1, "the test asks for its golden text, and must compare it once"

@@ -1,0 +1,133 @@
+"""``mlc compile``, with a package made by hand in the place of the compiler's."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlc.runtime import load_module
+from tests.unit.cli.conftest import Result
+
+Mlc = Callable[..., Result]
+Asked = dict[str, Any]
+
+
+def test_summary_and_package(mlc: Mlc, model: Path, fake_build: Asked, tmp_path: Path) -> None:
+    result = mlc("compile", "line.onnx", "-o", "line.tar")
+    assert result.code == 0
+    assert re.fullmatch(
+        r"line\.tar: [\d.]+ KiB\n"
+        r"  target +x86\n"
+        r"  kernels +2, called in 2 steps\n"
+        r"  parameters +128 B\n"
+        r"  workspace +144 B\n"
+        r"  compiled in +[\d.]+ s, [\d.]+ [MG]iB at most\n",
+        result.out,
+    )
+    assert re.findall(r"\] (.*)", result.err) == ["optimise", "generate code", "write"]
+    with load_module(tmp_path / "line.tar", threads=1) as module:
+        assert module.manifest.model.source == "line.onnx"
+        assert module.manifest.model.name == "line"
+
+
+def test_options_reach_the_compiler(mlc: Mlc, model: Path, fake_build: Asked) -> None:
+    result = mlc(
+        "compile", "line.onnx", "--target", "x86 -mcpu=haswell", "-O1", "--name", "n", "--disable-pass", "a,b",
+        "--disable-pass", "c", "--pass-config", "fuse.limit=3", "--verify-passes",
+    )  # fmt: skip
+    assert result.code == 0
+    options = fake_build["options"]
+    assert (options.name, options.opt_level, options.verify) == ("n", 1, True)
+    assert options.disabled_passes == ("a", "b", "c")
+    assert options.pass_config == {"fuse.limit": 3}
+    assert fake_build["target"].describe()["cpu"] == "haswell"
+
+
+def test_the_environment_is_the_default(
+    mlc: Mlc, model: Path, fake_build: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLC_DUMP", "ir")
+    monkeypatch.setenv("MLC_VERIFY", "1")
+    assert mlc("compile", "line.onnx").code == 0
+    assert fake_build["options"].verify
+    assert sorted(p.name for p in (tmp_path / "ir").iterdir()) == ["01-fold.txt", "02-fuse.txt"]
+
+
+def test_dumps_and_prints(mlc: Mlc, model: Path, fake_build: Asked, tmp_path: Path) -> None:
+    result = mlc("compile", "line.onnx", "--dump-ir", "a/b", "--print-ir-after", "fuse")
+    assert (tmp_path / "a/b/02-fuse.txt").read_text() == "graph after fuse\n"
+    assert result.out.startswith("# after fuse\ngraph after fuse\n")
+    result = mlc("compile", "line.onnx", "--print-ir-after", "fuze")
+    assert result.code == 2
+    assert result.err.endswith("error: --print-ir-after: no pass 'fuze' ran\nhint: did you mean fuse?\n")
+
+
+def test_times_of_passes(mlc: Mlc, model: Path, fake_build: Asked) -> None:
+    lines = mlc("compile", "line.onnx", "--time-passes").out.splitlines()
+    assert lines[0].split() == ["pass", "ms", "%"]
+    assert [line.split()[:2] for line in lines[1:3]] == [["fold", "250.0"], ["fuse", "500.0"]]
+    assert lines[3].startswith("all ")
+
+
+def test_dry_run_writes_nothing(mlc: Mlc, model: Path, fake_build: Asked, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    result = mlc("compile", "line.onnx", "--dry-run", "-o", "none/x.tar")
+    assert result.code == 0
+    assert result.out.startswith("nothing is written\n")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_json(mlc: Mlc, model: Path, fake_build: Asked, tmp_path: Path) -> None:
+    result = mlc("compile", "line.onnx", "-o", "line.tar", "--json", "-")
+    document = json.loads(result.out)
+    assert document["output"] == "line.tar"
+    assert document["bytes"] == (tmp_path / "line.tar").stat().st_size
+    assert (document["kernels"], document["steps"]) == (2, 2)
+    assert document["passes"] == [{"name": "fold", "seconds": 0.25}, {"name": "fuse", "seconds": 0.5}]
+    assert document["memory"]["workspace_bytes"] == 144
+
+
+def test_quiet(mlc: Mlc, model: Path, fake_build: Asked) -> None:
+    result = mlc("-q", "compile", "line.onnx")
+    assert (result.code, result.out, result.err) == (0, "", "")
+
+
+def test_target_help_lists_the_targets(mlc: Mlc) -> None:
+    result = mlc("compile", "none.onnx", "--target", "help")
+    assert result.code == 0
+    assert result.out.splitlines()[1].startswith("x86 ")
+
+
+@pytest.mark.parametrize(
+    "arguments, code, message",
+    [
+        (("-o", "line.onnx"), 2, "error: line.onnx: is the model itself"),
+        (("-o", "none/x.tar"), 2, "error: none/x.tar: cannot be written"),
+        (("--dump-ir", "line.onnx"), 2, "error: line.onnx: cannot be made"),
+        (("--target", "x68"), 2, "error: unknown target 'x68'\nhint: did you mean x86?"),
+        (("--target", "x86 -mcpu=i386"), 2, "error: unknown processor 'i386'"),
+        (("--max-memory", "lots"), 2, "error: --max-memory: 'lots' is no size"),
+        (("--pass-config", "x"), 2, "error: --pass-config x: cannot be understood"),
+    ],
+)
+def test_refused_before_the_work(
+    mlc: Mlc, model: Path, fake_build: Asked, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    result = mlc("compile", "line.onnx", *arguments)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith(message)
+    assert not fake_build
+
+
+def test_too_much_memory_is_refused(mlc: Mlc, model: Path, fake_build: Asked, tmp_path: Path) -> None:
+    result = mlc("compile", "line.onnx", "--max-memory", "100")
+    assert result.code == 4
+    assert "error: the model needs 272 bytes to run (128 of parameters and 144 of working memory)" in result.err
+    assert "hint: raise it with --max-memory 272" in result.err
+    assert not (tmp_path / "module.tar").exists()
+    assert mlc("compile", "line.onnx", "--max-memory", "1K").code == 0

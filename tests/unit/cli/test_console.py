@@ -1,0 +1,88 @@
+"""Tables, sizes, and outputs that are refused before the work."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from mlc.cli.console import (
+    Console,
+    file_bytes,
+    one_line,
+    printable,
+    render_table,
+    require_folder,
+    require_writable,
+    write_json,
+)
+from mlc.errors import OutputError
+
+
+def test_table_of_names_that_no_terminal_should_see() -> None:
+    text = render_table(("name", "n"), [("[red]a\x1b[31m\nb", 1), ("x" * 200, 1234)], numbers=("n",))
+    lines = text.splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith("[red]a\\x1b[31m\\nb")
+    assert lines[2] == f"{'x' * 200}  1234"
+    assert not any(line.endswith(" ") for line in lines)
+
+
+def test_table_on_a_terminal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert len(render_table(("name",), [("x" * 100,)], terminal=True).splitlines()) >= 4
+
+
+def test_escapes() -> None:
+    assert printable("a\nb\tc\x9b") == "a\nb\\tc\\x9b"
+    assert one_line("ü\n\u202e") == "ü\\n\\u202e"
+
+
+@pytest.mark.parametrize(
+    "count, text",
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (46_800_000, "44.6 MiB"),
+        (1 << 30, "1.0 GiB"),
+        (1 << 50, "1024.0 TiB"),
+    ],
+)
+def test_sizes(count: int, text: str) -> None:
+    assert file_bytes(count) == text
+
+
+def test_unwritable_files_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    require_writable(tmp_path / "new", tmp_path / "old", None, "-")
+    assert os.listdir(tmp_path) == ["old"]
+    assert (tmp_path / "old").read_text() == "old"
+    with pytest.raises(OutputError, match="cannot be written: No such file or directory"):
+        require_writable(tmp_path / "none" / "x")
+    with pytest.raises(OutputError, match="it is a directory"):
+        require_writable(tmp_path)
+
+
+def test_folders_are_made_or_refused(tmp_path: Path) -> None:
+    require_folder(None)
+    require_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="file: cannot be made: File exists"):
+        require_folder(tmp_path / "file")
+
+
+def test_json_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fields = {"a": float("nan"), "b": [float("inf"), -float("inf")], "c": (1, "x"), "d": {"e": None}}
+    write_json(Console(), str(tmp_path / "x.json"), "run", fields)
+    write_json(Console(quiet=True), "-", "run", fields)
+    write_json(Console(), None, "run", fields)
+    text = (tmp_path / "x.json").read_text()
+    assert capsys.readouterr().out == text
+    document = json.loads(text)
+    assert (document.pop("schema"), document.pop("command")) == (1, "run")
+    del document["mlc"]
+    assert document == {"a": "NaN", "b": ["Infinity", "-Infinity"], "c": [1, "x"], "d": {"e": None}}

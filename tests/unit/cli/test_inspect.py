@@ -1,0 +1,97 @@
+"""``mlc inspect``, ``mlc ops`` and ``mlc targets``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.unit.cli.conftest import Result, onnx_model
+
+Mlc = Callable[..., Result]
+
+
+def test_a_module(mlc: Mlc, module: Path) -> None:
+    result = mlc("inspect", "module.tar")
+    assert (result.code, result.err) == (0, "")
+    for line in ("module 'line', made by mlc 0.1.0", "workspace      144 B", "scale       1   0.00  0.00  Mul_0"):
+        assert line in result.out
+    document = json.loads(mlc("inspect", "module.tar", "--json").out)
+    assert document["kind"] == "module"
+    assert document["kernels"][1] == {"kernel": "shift", "steps": 1, "flops": 15, "bytes": 140, "sources": ["Add_1"]}
+    assert document["memory"]["workspace_bytes"] == 144
+
+
+def test_code_of_a_kernel(mlc: Mlc, module: Path) -> None:
+    assert mlc("inspect", "module.tar", "--asm", "scale").out == "scale:\n\tmulps\n\tret\n"
+    assert mlc("inspect", "module.tar", "--src", "shift").out == "def shift(t) -> y:\n  y[0] = t[0]\n"
+    assert mlc("inspect", "module.tar", "--graph").out == "y = x * w + b\n"
+    result = mlc("inspect", "module.tar", "--src", "shiftt")
+    assert (result.code, result.err.splitlines()[-1]) == (2, "hint: did you mean shift?")
+    result = mlc("inspect", "module.tar", "--asm", "zzz")
+    assert result.err == "error: module.tar: there is no kernel 'zzz'\nhint: known: scale, shift\n"
+
+
+def test_a_model(mlc: Mlc, model: Path, golden: Callable[[str], None]) -> None:
+    golden(mlc("inspect", "line.onnx").out)
+
+
+def test_a_saved_model(mlc: Mlc, model: Path) -> None:
+    mlc("import", "line.onnx", "-o", "line.mlc")
+    document = json.loads(mlc("inspect", "line.mlc", "--json").out)
+    assert (document["kind"], document["format"], document["importable"]) == ("model", "mlc", True)
+    assert document["operators"] == {"add": 1, "mul": 1}
+    assert document["producer"] == "mlc import, from onnx (line.onnx)"
+
+
+def test_the_graph_of_a_model(mlc: Mlc, model: Path) -> None:
+    out = mlc("inspect", "line.onnx", "--graph").out
+    assert out.startswith("@graph ")
+    assert "%y: f32[3,5] = add(%t, %b)  # Add_1" in out
+
+
+def test_what_cannot_be_imported_is_listed(mlc: Mlc, tmp_path: Path) -> None:
+    onnx.save(onnx_model(extra="Frobnicate"), tmp_path / "odd.onnx")
+    result = mlc("inspect", "odd.onnx")
+    assert result.code == 0
+    assert "Frobnicate" in result.out.partition("it cannot be imported as it stands:\n")[2]
+    onnx.save(onnx_model("rows"), tmp_path / "open.onnx")
+    result = mlc("inspect", "open.onnx")
+    assert "x     f32[rows,5]" in result.out
+    assert "--dim rows=" in result.out.rpartition("hint: ")[2]
+    assert mlc("inspect", "open.onnx", "--dim", "rows=3").out.endswith("it can be imported\n")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("module.tar", "--dim", "n=1"), "error: --shape, --dim, --const and --model-format are for models"),
+        (("line.onnx", "--asm", "k"), "error: line.onnx: is a model; only a module.tar has kernels"),
+        (("none",), "error: none: cannot be read"),
+    ],
+)
+def test_refusals(mlc: Mlc, module: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = mlc("inspect", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(message)
+
+
+def test_operators(mlc: Mlc) -> None:
+    result = mlc("ops")
+    assert result.code == 0
+    assert "\nConv " in result.out
+    document = json.loads(mlc("ops", "--json").out)
+    assert document["frontend"] == "onnx"
+    assert {"Conv", "MatMul"} <= {entry["name"] for entry in document["operators"]}
+    assert result.err == f"{len(document['operators'])} operators\n"
+    assert mlc("ops", "--frontend", "onx").err == "error: no front end 'onx'\nhint: did you mean onnx?\n"
+
+
+def test_targets(mlc: Mlc) -> None:
+    result = mlc("targets")
+    assert result.out.splitlines()[0].split() == ["target", "compiles", "here", "runs", "here", "about"]
+    (x86,) = (t for t in json.loads(mlc("targets", "--json").out)["targets"] if t["name"] == "x86")
+    assert x86["compiles"] is True

@@ -1,0 +1,199 @@
+"""Exit codes and messages: whatever happens, the user gets one message and the code that the documents promise."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlc import __version__, errors
+from mlc.errors import ExitCode
+from tests.unit.cli.conftest import Result
+
+Mlc = Callable[..., Result]
+
+
+@pytest.fixture
+def ops_raises(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Makes ``mlc ops`` raise."""
+
+    def arrange(error: BaseException) -> None:
+        def fail(name: str) -> None:
+            raise error
+
+        monkeypatch.setattr("mlc.frontend.base.get_frontend", fail)
+
+    return arrange
+
+
+@pytest.mark.parametrize(
+    "error, code",
+    [
+        (errors.CheckFailedError("no"), 1),
+        (errors.UsageError("no"), 2),
+        (errors.OutputError("no"), 2),
+        (errors.ImportModelError("no"), 3),
+        (errors.PackageError("no"), 3),
+        (errors.UnsupportedError("no"), 4),
+        (errors.MissingDependencyError("no"), 5),
+        (errors.DeviceError("no"), 6),
+        (errors.ToolchainError("no"), 7),
+        (errors.CodegenError("no"), 7),
+    ],
+)
+def test_every_error_has_its_code_and_no_traceback(mlc: Mlc, ops_raises: Callable, error: Exception, code: int) -> None:
+    ops_raises(error)
+    result = mlc("ops")
+    assert (result.code, result.err, result.out) == (code, "error: no\n", "")
+
+
+def test_hint_stands_below_the_message(mlc: Mlc, ops_raises: Callable) -> None:
+    ops_raises(errors.UsageError("wrong\x1b[31m", hint="do this"))
+    assert mlc("ops").err == "error: wrong\\x1b[31m\nhint: do this\n"
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), errors.VerifyError("odd"), errors.LowerError("odd")])
+def test_a_fault_of_ours_leaves_its_traceback_in_a_file(mlc: Mlc, ops_raises: Callable, error: Exception) -> None:
+    ops_raises(error)
+    result = mlc("ops")
+    assert result.code == ExitCode.INTERNAL
+    assert result.err.startswith(f"error: {type(error).__name__}: odd\nhint: this is a fault in mlc; please report it")
+    file = Path(result.err.split()[-1])
+    assert "Traceback" in file.read_text()
+    file.unlink()
+
+
+def test_debug_shows_the_traceback(mlc: Mlc, ops_raises: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    ops_raises(errors.UsageError("no"))
+    for result in (mlc("--debug", "ops"), mlc("ops", "--debug")):
+        assert result.err.startswith("Traceback")
+        assert result.err.endswith("error: no\n")
+    monkeypatch.setenv("MLC_DEBUG", "1")
+    assert mlc("ops").err.startswith("Traceback")
+
+
+@pytest.mark.parametrize(
+    "error, code, message",
+    [
+        (KeyboardInterrupt(), 130, "error: interrupted\n"),
+        (MemoryError(), 6, "error: out of memory\nhint: use a smaller batch, or a machine with more memory\n"),
+    ],
+)
+def test_interrupt_and_memory(mlc: Mlc, ops_raises: Callable, error: BaseException, code: int, message: str) -> None:
+    ops_raises(error)
+    result = mlc("ops")
+    assert (result.code, result.err) == (code, message)
+
+
+def test_a_wrong_variable_is_named(mlc: Mlc, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLC_SEED", "x")
+    result = mlc("ops")
+    assert result.code == 2
+    assert "the environment variable MLC_SEED must be an integer" in result.err
+
+
+def test_nothing_to_do_is_a_usage_error_that_helps(mlc: Mlc) -> None:
+    result = mlc()
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("Usage: mlc")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("compil",), "error: there is no command 'compil'\nhint: did you mean compile or completion?\n"),
+        (("zzz",), "error: there is no command 'zzz'\nhint: mlc --help lists them\n"),
+        (("--verson",), "error: there is no option --verson\nhint: did you mean --version"),
+        (("run", "--treads", "2"), "error: there is no option --treads\nhint: did you mean --threads"),
+        (("import",), "error: Missing argument 'MODEL'\nhint: mlc import --help shows what can be given\n"),
+        (("compile", "m", "-O4"), "error: Invalid value for '-O': '4' is not a whole number from 0 to 3"),
+        (("run", "m", "--rtol", "nan"), "error: Invalid value for '--rtol': 'nan' is not a number of at least 0"),
+        (("--json", "ops"), "error: --json stands after the command\nhint: for example"),
+        (("completion", "tcsh"), "error: Invalid value for"),
+    ],
+)
+def test_what_is_mistyped_is_named(mlc: Mlc, arguments: tuple[str, ...], message: str) -> None:
+    result = mlc(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(message)
+
+
+def test_version(mlc: Mlc) -> None:
+    assert mlc("--version").out == f"mlc {__version__}\n"
+    document = json.loads(mlc("--version", "--json").out)
+    assert document["schema"] == 1
+    assert document["mlc"] == __version__
+    assert document["libraries"]["numpy"]
+
+
+def test_log_file_gets_messages_and_errors(mlc: Mlc, tmp_path: Path) -> None:
+    mlc("--log-file", "log.txt", "ops", "-q")
+    mlc("--log-file", "log.txt", "ops", "--frontend", "onx")
+    text = (tmp_path / "log.txt").read_text()
+    assert "operators" in text
+    assert "ERROR mlc: error: no front end 'onx'" in text
+
+
+def test_an_unwritable_log_file_is_refused(mlc: Mlc) -> None:
+    result = mlc("--log-file", "none/log.txt", "ops")
+    assert result.code == 2
+    assert result.err.startswith("error: none/log.txt: cannot be written: No such file")
+
+
+def test_verbose_shows_the_log_once(mlc: Mlc) -> None:
+    assert mlc("ops").err.count("operators") == 1
+    assert mlc("-v", "ops").err.count("operators") == 1
+    assert mlc("ops", "-vv").err.count("operators") == 1
+    assert mlc("ops", "-q").err == ""
+
+
+def mlc_process(*arguments: str, **options: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "mlc", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    process = mlc_process("ops")
+    assert process.stdout
+    assert process.stderr
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 128 + signal.SIGPIPE
+
+
+def test_a_full_disk_is_one_message() -> None:
+    with open("/dev/full", "w") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "mlc", "--version"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert process.stderr == "error: cannot write: No space left on device\nhint: free some space\n"
+    assert process.returncode == 2
+
+
+def test_sigterm_unwinds(mlc: Mlc, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("mlc.frontend.base.get_frontend", lambda name: os.kill(os.getpid(), signal.SIGTERM))
+    result = mlc("ops")
+    assert (result.code, result.err) == (128 + signal.SIGTERM, "error: terminated\n")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(mlc: Mlc, shell: str) -> None:
+    result = mlc("completion", shell)
+    assert result.code == 0
+    assert f"{shell}_complete" in result.out
+
+
+def test_the_shell_gets_completions() -> None:
+    environment = {**os.environ, "_MLC_COMPLETE": "bash_complete", "COMP_WORDS": "mlc co", "COMP_CWORD": "1"}
+    process = mlc_process(env=environment)
+    assert process.stdout
+    assert process.stdout.read().split() == ["plain,compile", "plain,completion"]
+    process.communicate()

@@ -1,0 +1,28 @@
+"""Cutting one kernel out of the generated texts."""
+
+from __future__ import annotations
+
+from mlc.harness.listing import assembly, source
+
+SOURCES = {
+    "src/model.s": (
+        "\t.text\na:\n\tret\n.Lfunc_end0:\n\t.size\ta, .Lfunc_end0-a\nab:\n\tnop\n\t.size\tab, 1\nlast:\n\tret\n"
+    ),
+    "src/model.ll": 'define void @a(ptr %x) {\n  ret void\n}\n\ndefine internal i32 @"odd"(ptr %x) {\n  ret i32 0\n}\n',
+    "src/kernels.txt": "def ab(x) -> y:\n  for i in range(3):\n\n    y[i] = x[i]\n\ndef c(x) -> y:\n  pass\n",
+}
+
+
+def test_assembly_ends_with_the_function() -> None:
+    assert assembly(SOURCES, "a") == "a:\n\tret\n.Lfunc_end0:\n"
+    assert assembly(SOURCES, "ab") == "ab:\n\tnop\n"
+    assert assembly(SOURCES, "last") == "last:\n\tret\n"
+    assert assembly(SOURCES, "b") == ""
+
+
+def test_loops_come_before_llvm() -> None:
+    assert source(SOURCES, "ab") == "def ab(x) -> y:\n  for i in range(3):\n\n    y[i] = x[i]\n"
+    assert source(SOURCES, "c") == "def c(x) -> y:\n  pass\n"
+    assert source(SOURCES, "a") == "define void @a(ptr %x) {\n  ret void\n}\n"
+    assert source(SOURCES, "odd").startswith('define internal i32 @"odd"')
+    assert source(SOURCES, "none") == ""

@@ -1,0 +1,110 @@
+"""``mlc.load`` and ``mlc.compile``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlc
+from mlc.errors import OutputError, UnsupportedError, UsageError
+from mlc.settings import Observer
+from tests.unit.cli.conftest import WEIGHTS, fake_build, model, parts  # noqa: F401
+
+# The model and the package are those of the command line's tests.
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+class Recorder(Observer):
+    def __init__(self) -> None:
+        self.events: list[tuple[object, ...]] = []
+
+    def stage(self, name: str) -> None:
+        self.events.append(("stage", name))
+
+    def passed(self, name: str, program: object, seconds: float) -> None:
+        self.events.append(("passed", name, seconds))
+
+    def kernel(self, done: int, total: int) -> None:
+        self.events.append(("kernel", done, total))
+
+
+def test_load_and_save(model: Path, tmp_path: Path) -> None:  # noqa: F811
+    loaded = mlc.load(model)
+    assert (loaded.format, loaded.info.format) == ("onnx", "onnx")
+    assert [(t.name, t.shape, t.dtype) for t in (*loaded.inputs, *loaded.outputs)] == [
+        ("x", (3, 5), "f32"),
+        ("y", (3, 5), "f32"),
+    ]
+    loaded.save(tmp_path / "line.mlc")
+    again = mlc.load(tmp_path / "line.mlc")
+    assert (again.format, again.info) == ("mlc", loaded.info)
+    assert repr(again.graph) == repr(loaded.graph)
+    with pytest.raises(OutputError):
+        loaded.save(tmp_path / "none" / "x.mlc")
+
+
+def test_a_front_end_can_be_named(model: Path) -> None:  # noqa: F811
+    assert mlc.load(model, frontend="onnx").format == "onnx"
+    with pytest.raises(UsageError, match="no front end 'keras'"):
+        mlc.load(model, frontend="keras")
+
+
+def test_compile_save_load_and_run(model: Path, fake_build: dict[str, Any], tmp_path: Path) -> None:  # noqa: F811
+    recorder = Recorder()
+    package = mlc.compile(mlc.load(model), "x86", dump_dir=tmp_path / "ir", observer=recorder)
+    assert package.report.passes == (("fold", 0.25), ("fuse", 0.5))
+    assert package.report.peak_bytes > 1 << 20
+    assert recorder.events == [
+        ("stage", "optimise"),
+        ("passed", "fold", 0.25),
+        ("passed", "fuse", 0.5),
+        ("stage", "generate code"),
+        ("kernel", 1, 2),
+        ("kernel", 2, 2),
+    ]
+    assert (tmp_path / "ir" / "01-fold.txt").read_text() == "graph after fold\n"
+    manifest = package.save(tmp_path / "line.tar")
+    assert manifest.model.name == "line"
+    x = np.ones((3, 5), np.float32)
+    with package.load(threads=1) as module, mlc.load_module(tmp_path / "line.tar") as again:
+        np.testing.assert_array_equal(module.run({"x": x})["y"], again.run({"x": x})["y"])
+        np.testing.assert_array_equal(module.run({"x": x})["y"], x * WEIGHTS["w"] + WEIGHTS["b"])
+
+
+def test_refusals(model: Path, fake_build: dict[str, Any], tmp_path: Path) -> None:  # noqa: F811
+    loaded = mlc.load(model)
+    with pytest.raises(UsageError, match="the optimisation level must be from 0 to 3, not 4"):
+        mlc.compile(loaded, opt_level=4)
+    with pytest.raises(UsageError, match="unknown target 'x87'"):
+        mlc.compile(loaded, "x87")
+    with pytest.raises(UnsupportedError, match="the model needs 272 bytes to run"):
+        mlc.compile(loaded, max_memory=271)
+    with pytest.raises(OutputError, match="cannot be made"):
+        mlc.compile(loaded, dump_dir=model)
+
+
+def test_targets_say_what_this_machine_can_do() -> None:
+    from mlc.api import targets
+
+    (x86,) = (info for info in targets() if info.name == "x86")
+    assert x86.compiles
+    assert x86.runs == (not x86.reason)
+
+
+def test_importing_mlc_imports_little() -> None:
+    code = (
+        "import mlc, sys; mlc.__version__; mlc.errors; print(*{'numpy', 'onnx', 'llvmlite', 'rich'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_unknown_names_are_unknown() -> None:
+    assert "compile" in dir(mlc)
+    with pytest.raises(AttributeError, match="module 'mlc' has no attribute 'tune_it'"):
+        mlc.tune_it  # noqa: B018
