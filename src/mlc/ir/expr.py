@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Union
 
 from mlc.errors import VerifyError
-from mlc.ir.index import Dynamic, IndexLike, Linear, Quotient, Remainder, Var, as_index, substitute
+from mlc.ir.index import IndexLike, Linear, Var, as_index, dynamics, substitute
 from mlc.ir.types import DType, boolean, f32, i64
 
 
@@ -371,19 +371,9 @@ def walk(e: Expr) -> list[Expr]:
             continue
         seen.add(id(node))
         stack.append((node, True))
-        below = [*children(node), *(d.expr for ix in indices_of(node) for d in _dynamics(ix))]
+        below = [*children(node), *(d.expr for ix in indices_of(node) for d in dynamics(ix))]
         stack.extend((c, False) for c in reversed(below))
     return order
-
-
-def _dynamics(index: Linear) -> list[Dynamic]:
-    out: list[Dynamic] = []
-    for atom in index.terms:
-        if type(atom) is Dynamic:
-            out.append(atom)
-        elif type(atom) is Quotient or type(atom) is Remainder:
-            out += _dynamics(atom.form)
-    return out
 
 
 def loads(e: Expr) -> list[Load]:
@@ -464,7 +454,7 @@ def replace_loads(e: Expr, fn: Callable[[Load], Expr]) -> Expr:
     """Replace each load by ``fn(load)``, inside run-time indices too."""
 
     def on_index(ix: Linear) -> Linear:
-        return substitute(ix, {}, lambda d: replace_loads(d, fn)) if _dynamics(ix) else ix
+        return substitute(ix, {}, lambda d: replace_loads(d, fn)) if dynamics(ix) else ix
 
     return rewrite(e, lambda n: fn(n) if type(n) is Load else n, on_index)
 

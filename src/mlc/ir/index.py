@@ -275,6 +275,17 @@ def dynamic(expr: Expr, lo: int, hi: int) -> Linear:
     return Linear({Dynamic(expr, lo, hi): 1}, 0)
 
 
+def dynamics(index: Linear) -> list[Dynamic]:
+    """Every run-time value that occurs in a form."""
+    out: list[Dynamic] = []
+    for atom in index.terms:
+        if type(atom) is Dynamic:
+            out.append(atom)
+        elif type(atom) is Quotient or type(atom) is Remainder:
+            out += dynamics(atom.form)
+    return out
+
+
 def depends_on(atom: Atom, var: Var) -> bool:
     """Whether ``var`` occurs in ``atom``."""
     if type(atom) is Var:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import Expr, loads, within
-from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
+from mlc.ir.index import ZERO, Atom, Linear, Var, as_index, dynamics, substitute
 from mlc.lower.schedule import Fuse, Schedule, Split, Stage
 
 
@@ -110,17 +110,18 @@ def _region(schedule: Schedule, stage: Stage, nests: dict[Stage, Nest]) -> tuple
 
 def _interval(ix: Linear, outer: Collection[Var]) -> tuple[Linear, int, int] | None:
     """``ix`` as (part fixed by the outer loops, least and greatest of the rest); ``None`` when they do not separate."""
-    fixed: dict = {}
-    rest: dict = {}
+    fixed: dict[Atom, int] = {}
+    rest: dict[Atom, int] = {}
     for atom, c in ix.terms.items():
         if type(atom) is Var:
             (fixed if atom in outer else rest)[atom] = c
             continue
-        used = Linear({atom: 1}, 0).vars()
-        if used and used <= set(outer):
+        alone = Linear({atom: 1}, 0)
+        used = alone.vars()
+        if dynamics(alone) or used & set(outer) and not used <= set(outer):
+            return None  # what is known only at run time may not be readable yet, or only behind a guard
+        if used <= set(outer):
             fixed[atom] = c
-        elif used & set(outer) or not used:
-            return None
         else:
             rest[atom] = c
     lo, hi = Linear(rest, ix.const).bounds()

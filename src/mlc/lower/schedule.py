@@ -261,6 +261,7 @@ class Schedule:
         stage = self[tensor]
         if stage.relations or stage.attach or stage.inlined:
             raise ScheduleError(f"cache_write: stage {stage.name} is scheduled already; cache it first")
+        self._require_no_guests(stage, "cache_write")
         old = stage.op
         fresh = [Var(a.name, 0, a.hi) for a in (*old.axes, *old.reduce_axes)]
         env = dict(zip((*old.axes, *old.reduce_axes), fresh, strict=True))
@@ -314,15 +315,18 @@ class Schedule:
         stage._leaf(axis, "rfactor")
         if op.combiner is None or not stage.is_reducing(axis):
             raise ScheduleError(f"rfactor: {axis.name} of stage {stage.name} is no reduction axis")
+        self._require_no_guests(stage, "rfactor")
         fresh = {a: Var(a.name, 0, a.hi) for a in op.axes}
         partial = Var(axis.name, 0, axis.hi)
         rest: list[Var] = []
         env: dict[Var, Var | Linear] = dict(fresh)
         guard = None
+        found = False
         for r in op.reduce_axes:
             split = next((x for x in stage.relations if isinstance(x, Split) and x.parent is r), None)
             if r is axis:
                 env[r] = partial
+                found = True
             elif split is not None and axis in (split.outer, split.inner):
                 other = split.inner if axis is split.outer else split.outer
                 loop = Var(other.name, 0, other.hi)
@@ -331,11 +335,12 @@ class Schedule:
                 value = as_index(outer) * (inner.hi + 1) + inner
                 env[r] = value
                 guard = within(value, 0, r.hi + 1)
+                found = True
             else:
                 loop = Var(r.name, 0, r.hi)
                 rest.append(loop)
                 env[r] = loop
-        if partial not in env.values() and not any(isinstance(v, Linear) and partial in v.terms for v in env.values()):
+        if not found:
             raise ScheduleError(
                 f"rfactor: {axis.name} of stage {stage.name} does not come from one split of a reduction axis"
             )
@@ -367,12 +372,14 @@ class Schedule:
         self.stages[k] = replacement
         for t in op.outputs:
             self._by_tensor[t] = replacement
-        for s in self.stages:
-            if s.attach is not None and s.attach.stage is stage:
-                raise ScheduleError(f"rfactor: stage {s.name} is computed inside {stage.name}; factor first")
         self._insert(inner_op, before=replacement, scope="local")
         self.history.append(f"rfactor({tensor.name}, {axis.name})")
         return partials[tensor.which]
+
+    def _require_no_guests(self, host: Stage, primitive: str) -> None:
+        for s in self.stages:
+            if s.attach is not None and s.attach.stage is host:
+                raise ScheduleError(f"{primitive}: stage {s.name} is computed inside {host.name}; {primitive} comes first")
 
     def _insert(self, op: te.Compute, *, before: Stage, scope: str) -> Stage:
         stage = Stage(self, op)
