@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mlc.errors import UnsupportedError, UsageError
-from mlc.ir.graph import Graph, Node, Operator, Value
-from mlc.ops import get
+from mlc.errors import UsageError
+from mlc.ir.graph import Graph, Node, Value
+from mlc.rewrite.keys import is_core
 from mlc.rewrite.rewriter import Rewriter, replay
 
 COMMUTATIVE = frozenset({"add", "mul", "min", "max", "and", "or", "xor", "eq", "ne"})
@@ -211,14 +211,6 @@ def _op_fits(pattern: Call, node: Node) -> bool:
     named = node.op.name in pattern.ops or (ELEMENTWISE in pattern.ops and node.op.elementwise)
     # a user's own operator may have the name of a core one, and shapes of its own
     return named and is_core(node.op)
-
-
-def is_core(op: Operator) -> bool:
-    """Whether an operator is one of the table's, not a user's own."""
-    try:
-        return get(op.name) is op
-    except UnsupportedError:
-        return False
 
 
 def scalar_of(rw: Rewriter, value: Value) -> float | None:

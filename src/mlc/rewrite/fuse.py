@@ -1,0 +1,247 @@
+"""Operator fusion by the four kinds of TVM §3.
+
+* injective operators fuse into injective ones;
+* a reduction takes in the injective operators on its inputs;
+* a complex operator (convolution, matrix product) takes in the elementwise operators on its output, together with
+  elementwise operators on their other operands, as long as shapes stay those of its output;
+* opaque operators never fuse.
+
+As in TVM, a node fuses into its *immediate post-dominator*, the node where all paths from it meet, together with all
+that lies between. So diamonds fuse as a whole, only the last node's results leave a group, no cycle can arise, and
+nothing is computed twice. A group has at most one anchor (reduction or complex). Elementwise operators go first, so
+that convolutions find their activations; operators that move elements go in a second round.
+
+:class:`FuseLimits` keeps expressions readable by a compiler, and keeps functions like ``exp`` out of places where they
+would be evaluated again for every reader (windows that overlap, broadcasts).
+
+Stage in: an optimised graph. Stage out: every node is a group (:mod:`mlc.rewrite.group`) or an opaque routine.
+
+Example: ``relu(add(conv(x, w), b))`` becomes ``g0_conv_add_relu(x, w, b)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mlc.ir.graph import FusionKind, Graph, Node, Value
+from mlc.rewrite.dominators import post_dominators
+from mlc.rewrite.group import is_group, make_group
+from mlc.rewrite.keys import is_core
+from mlc.rewrite.profile import Profiler
+
+INJECTIVE, REDUCTION, COMPLEX, OPAQUE = (
+    FusionKind.INJECTIVE, FusionKind.REDUCTION, FusionKind.COMPLEX, FusionKind.OPAQUE,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FuseLimits:
+    """When fusion stops.
+
+    Args:
+        nodes: operators in a group.
+        expression: scalar operations of the group's result with everything inlined.
+        recompute: how often an element that takes a function like ``exp`` may be computed.
+    """
+
+    nodes: int = 64
+    expression: int = 2048
+    recompute: float = 4.0
+
+
+DEFAULT_FUSE_LIMITS = FuseLimits()
+
+
+def fuse(graph: Graph, limits: FuseLimits = DEFAULT_FUSE_LIMITS) -> Graph:
+    """Partition the graph into groups and wrap each."""
+    if all(is_group(n) or not _can_wrap(n) for n in graph.nodes):
+        return graph
+    fuser = _Fuser(graph, limits)
+    for phase in (0, 1):
+        for node in graph.nodes:
+            fuser.visit(node, phase)
+    return wrap(graph, [g.ordered(fuser.position) for g in fuser.groups()])
+
+
+def group_each(graph: Graph) -> Graph:
+    """Wrap every node that is in no group yet into one of its own, so that later stages only meet groups and routines.
+
+    Example: ``relu(x)`` becomes ``g0_relu(x)``.
+    """
+    return wrap(graph, [[n] for n in graph.nodes])
+
+
+def _can_wrap(node: Node) -> bool:
+    return node.op.kind is not OPAQUE and node.op.express is not None
+
+
+def wrap(graph: Graph, parts: Iterable[list[Node]]) -> Graph:
+    """Replace each list of nodes by one group; the last of a list makes the group's results.
+
+    Nodes that are groups already, or opaque, must be alone; they stay as they are.
+    """
+    by_root = {part[-1]: part for part in parts}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        part = by_root.get(node)
+        if part is None:
+            continue
+        nodes.append(node if is_group(node) or not _can_wrap(node) else make_group(part, graph.constants, len(nodes)))
+    if nodes == list(graph.nodes):
+        return graph
+    used = {v for n in nodes for v in n.inputs} | set(graph.outputs)
+    constants = {v: a for v, a in graph.constants.items() if v in used}
+    return Graph(graph.name, graph.inputs, graph.outputs, tuple(nodes), constants, graph.output_names)
+
+
+@dataclass(eq=False)
+class _Group:
+    """Nodes that will share a kernel; ``root`` is the one whose results leave it."""
+
+    root: Node
+    members: set[Node] = field(default_factory=set)
+    anchor: Node | None = None
+
+    @property
+    def kind(self) -> FusionKind:
+        return INJECTIVE if self.anchor is None else self.anchor.op.kind
+
+    def ordered(self, position: dict[Node, int]) -> list[Node]:
+        return sorted(self.members, key=position.__getitem__)
+
+
+@dataclass(frozen=True)
+class _Region:
+    """Everything on the paths from a node to its post-dominator.
+
+    Args:
+        between: the nodes strictly between.
+        edges: (value read, its reader), readers in ``between`` or the post-dominator.
+    """
+
+    between: list[Node]
+    edges: list[tuple[Value, Node]]
+
+
+class _Fuser:
+    def __init__(self, graph: Graph, limits: FuseLimits) -> None:
+        self.limits = limits
+        self.position = {n: k for k, n in enumerate(graph.nodes)}
+        self._consumers = graph.consumers()
+        self._sinks = post_dominators(graph)
+        self._profile = Profiler()
+        self._group = {n: _Group(n, {n}, n if n.op.kind is not INJECTIVE else None) for n in graph.nodes}
+
+    def groups(self) -> Iterable[_Group]:
+        """Every group once."""
+        return dict.fromkeys(self._group.values())
+
+    def visit(self, node: Node, phase: int) -> None:
+        """Fuse a node into its post-dominator where the rules allow it."""
+        group, sink = self._group[node], self._sinks[node]
+        if sink is None or group.root is not node or group.kind in (OPAQUE, REDUCTION):
+            return
+        if is_group(node) or is_group(sink):
+            return
+        # a complex operator has first choice of what follows; what moves elements waits for it
+        if phase != (0 if group.kind is COMPLEX else 1) and not (group.kind is INJECTIVE and node.op.elementwise):
+            return
+        region = self._region(node, sink)
+        if region is None:
+            return
+        if group.kind is COMPLEX:
+            allowed = self._complex_fuses(sink, region)
+        else:
+            allowed = self._injective_fuses(node, sink, region)
+        if allowed:
+            self._merge([node, *region.between, sink])
+
+    def _region(self, node: Node, sink: Node) -> _Region | None:
+        """The paths from ``node`` to ``sink``; ``None`` when there is more on them than a group may hold."""
+        seen: dict[Node, None] = {}
+        edges: list[tuple[Value, Node]] = []
+        stack = [node]
+        while stack:
+            for v in stack.pop().outputs:
+                for reader in self._consumers.get(v, ()):
+                    edges.append((v, reader))
+                    if reader is not sink and reader not in seen:
+                        seen[reader] = None
+                        stack.append(reader)
+            if len(seen) >= self.limits.nodes:
+                return None
+        return _Region(list(seen), edges)
+
+    def _complex_fuses(self, sink: Node, region: _Region) -> bool:
+        """Only elementwise operators follow a complex one, and they follow no other anchor."""
+        return all(self._group[n].anchor is None for n in (*region.between, sink)) and _all_elementwise(region)
+
+    def _injective_fuses(self, node: Node, sink: Node, region: _Region) -> bool:
+        if any(self._group[n].anchor is not None for n in region.between):
+            return False
+        target = self._group[sink]
+        if target.kind is COMPLEX:
+            # beside the anchor, as another operand of its elementwise tail; never on the way into the anchor
+            return node.op.elementwise and sink is not target.anchor and _all_elementwise(region)
+        return target.kind in (INJECTIVE, REDUCTION)
+
+    def _merge(self, nodes: list[Node]) -> None:
+        """Join the groups of ``nodes``, the last of which is the sink, unless a limit forbids it."""
+        groups = list(dict.fromkeys(self._group[n] for n in nodes))
+        target = self._group[nodes[-1]]
+        members = set().union(*(g.members for g in groups))
+        if len(members) > self.limits.nodes or not self._affordable(members, target.root):
+            return
+        anchors = [g.anchor for g in groups if g.anchor is not None]
+        merged = _Group(target.root, members, anchors[0] if anchors else None)
+        if merged.kind is COMPLEX and not self._is_elementwise_tail(merged):
+            return
+        self._group.update(dict.fromkeys(members, merged))
+
+    def _is_elementwise_tail(self, group: _Group) -> bool:
+        """Whether all beside the anchor is elementwise, and all behind it has its shape.
+
+        The sink may have joined a group before the anchor came to it, so the region says too little.
+        """
+        assert group.anchor is not None
+        shape = group.anchor.outputs[0].type.shape
+        behind = set(group.anchor.outputs)
+        for node in group.ordered(self.position):
+            if node is group.anchor:
+                continue
+            if not node.op.elementwise:
+                return False
+            if any(v in behind for v in node.inputs):
+                if any(v.type.shape != shape for v in node.outputs):
+                    return False
+                behind.update(node.outputs)
+        return True
+
+    def _affordable(self, members: set[Node], root: Node) -> bool:
+        """Whether the expression stays small, repeats nothing dear, and ends at a concat of what it computes."""
+        copies = dict.fromkeys(members, 0)  # how often a node's expression is written in the root's
+        runs = dict.fromkeys(members, 0.0)  # how often each of its elements is computed, at most
+        copies[root], runs[root] = 1, 1.0
+        makers = {v: n for n in members for v in n.outputs}
+        size = 0
+        for node in sorted(members, key=self.position.__getitem__, reverse=True):
+            if node.op.kind is COMPLEX:
+                copies[node], runs[node] = 1, 1.0  # computed once, whatever reads it
+            profile = self._profile(node)
+            size += copies[node] * profile.size
+            if size > self.limits.expression or (profile.dear and runs[node] > self.limits.recompute):
+                return False
+            for v, sites, reads in zip(dict.fromkeys(node.inputs), profile.sites, profile.reads, strict=True):
+                maker = makers.get(v)
+                if maker is None:
+                    continue
+                if node.op.name == "concat" and is_core(node.op) and node is not root:
+                    return False
+                copies[maker] += copies[node] * sites
+                runs[maker] = max(runs[maker], runs[node] * max(1.0, reads))
+        return True
+
+
+def _all_elementwise(region: _Region) -> bool:
+    return all(reader.op.elementwise and len(reader.outputs) == 1 for _, reader in region.edges)

@@ -1,0 +1,314 @@
+"""Static memory planning (TVM §3): every intermediate value gets its place before anything runs.
+
+Intermediate values and the kernels' scratch memory share one arena, the workspace, by their lifetimes over the order of
+the nodes. Model inputs, outputs and constants lie outside; what becomes an output is written to the caller's buffer at
+once. Values share storage in two ways:
+
+* an *alias* (a reshape between row-major tensors, see :func:`mlc.rewrite.group.is_alias`) is its operand; its node is
+  no step of the plan;
+* a kernel writes *in place* of an operand that dies there (:mod:`mlc.rewrite.inplace`).
+
+Stage in: a fused graph, layouts assigned. Stage out: the graph as it is and a :class:`MemoryPlan` beside it.
+
+Example: in ``y = g0(x); z = g1(y); return z`` only ``y`` lies in the workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from mlc.errors import ImportModelError, VerifyError
+from mlc.ir.graph import Graph, Node, Value
+from mlc.rewrite.arena import ALIGNMENT, Block, live_bytes, place, rounded
+from mlc.rewrite.group import is_alias
+from mlc.rewrite.inplace import in_place_operands
+
+
+class Space(StrEnum):
+    """A kind of memory that a kernel's parameter may point into."""
+
+    WORKSPACE = "workspace"
+    INPUT = "input"
+    OUTPUT = "output"
+    PARAM = "param"
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a value lies: a byte offset into the workspace, or the position of an input, output or constant."""
+
+    space: Space
+    at: int
+
+
+@dataclass(frozen=True)
+class Copy:
+    """An output that needs a copy after the last step: it is an input, a constant, or another output.
+
+    Args:
+        source: where the value lies; never in the workspace.
+        output: position of the output.
+        nbytes: how much to copy.
+    """
+
+    source: Location
+    output: int
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class InPlace:
+    """A step that writes its only result over the operand at position ``operand``."""
+
+    node: Node
+    operand: int
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryPlan:
+    """Where everything lies.
+
+    Args:
+        workspace_bytes: size of the arena, a multiple of ``ALIGNMENT``.
+        steps: the nodes to run, in order; aliases are none.
+        locations: of every input, constant and result. A constant's position counts ``graph.constants`` in order.
+        scratch: offset into the workspace of the scratch memory of every node that asked for some.
+        in_place: results written over an operand.
+        copies: to be made after the last step.
+        live_bytes: the most bytes alive at once, a bound that no plan with the same sharing can beat.
+        unshared_bytes: what the workspace would take without any reuse.
+    """
+
+    workspace_bytes: int
+    steps: tuple[Node, ...]
+    locations: Mapping[Value, Location]
+    scratch: Mapping[Node, int]
+    in_place: tuple[InPlace, ...]
+    copies: tuple[Copy, ...]
+    live_bytes: int
+    unshared_bytes: int
+
+
+@dataclass(eq=False)
+class _Storage:
+    """Memory of one value and all its aliases; ``home`` is set where that is not the workspace."""
+
+    nbytes: int
+    first: int
+    last: int
+    home: Location | None = None
+    is_output: bool = False
+    over: _Storage | None = None  # in whose place it was put
+
+    @property
+    def base(self) -> _Storage:
+        storage = self
+        while storage.over is not None:
+            storage = storage.over
+        return storage
+
+
+def plan_memory(graph: Graph, *, scratch: Mapping[Node, int] | None = None, max_bytes: int | None = None) -> MemoryPlan:
+    """Lay out the memory of a graph.
+
+    Args:
+        graph: what is compiled, one kernel a node.
+        scratch: bytes that nodes need while they run.
+        max_bytes: the greatest workspace allowed.
+    Raises:
+        ImportModelError: the workspace is greater; names the limit.
+        VerifyError: an output is not row-major.
+    """
+    return _Planner(graph, scratch or {}).plan(max_bytes)
+
+
+class _Planner:
+    def __init__(self, graph: Graph, scratch: Mapping[Node, int]) -> None:
+        self.graph = graph
+        self.scratch = scratch
+        self.steps = tuple(n for n in graph.nodes if not is_alias(n))
+        self.storage: dict[Value, _Storage] = {}
+        self.copies: list[Copy] = []
+        self.in_place: list[InPlace] = []
+
+    def plan(self, max_bytes: int | None) -> MemoryPlan:
+        self._make_storages()
+        self._settle_outputs()
+        unshared = sum(rounded(s.nbytes) for s in self._in_workspace())
+        self._share_in_place()
+        kept = [s for s in self._in_workspace() if s.over is None]
+        position = {n: k for k, n in enumerate(self.steps)}
+        asking = [n for n in self.steps if self.scratch.get(n)]
+        blocks = [Block(s.nbytes, s.first, s.last) for s in kept]
+        blocks += [Block(self.scratch[n], position[n], position[n]) for n in asking]
+        offsets, total = place(blocks)
+        if max_bytes is not None and total > max_bytes:
+            raise ImportModelError(
+                f"the model needs {total} bytes of workspace, the limit is {max_bytes}", hint="raise --max-memory"
+            )
+        for s, offset in zip(kept, offsets, strict=False):
+            s.home = Location(Space.WORKSPACE, offset)
+        locations: dict[Value, Location] = {}
+        for v, s in self.storage.items():
+            home = s.base.home
+            assert home is not None
+            locations[v] = home
+        return MemoryPlan(
+            total,
+            self.steps,
+            locations,
+            dict(zip(asking, offsets[len(kept) :], strict=True)),
+            tuple(self.in_place),
+            tuple(self.copies),
+            live_bytes(blocks),
+            unshared,
+        )
+
+    def _in_workspace(self) -> list[_Storage]:
+        return [s for s in dict.fromkeys(self.storage.values()) if s.home is None]
+
+    def _make_storages(self) -> None:
+        """One storage for each value that is no alias, alive from its step to its last reader's."""
+        for space, values in ((Space.INPUT, self.graph.inputs), (Space.PARAM, tuple(self.graph.constants))):
+            for k, v in enumerate(values):
+                self.storage[v] = _Storage(v.type.nbytes, -1, -1, Location(space, k))
+        step = -1
+        for node in self.graph.nodes:
+            if is_alias(node):
+                self.storage[node.outputs[0]] = self.storage[node.inputs[0]]
+                continue
+            step += 1
+            for v in node.inputs:
+                self.storage[v].last = step
+            for v in node.outputs:
+                self.storage[v] = _Storage(v.type.nbytes, step, step)
+
+    def _settle_outputs(self) -> None:
+        """Give the caller's buffers to what can be written there; the rest is copied."""
+        for k, v in enumerate(self.graph.outputs):
+            if v.type.layout is not None:
+                raise VerifyError(f"output {v.name} has layout {v.type.layout}, it must be row-major")
+            s = self.storage[v]
+            if s.home is None:
+                s.home = Location(Space.OUTPUT, k)
+            else:
+                self.copies.append(Copy(s.home, k, v.type.nbytes))
+
+    def _share_in_place(self) -> None:
+        """Put results over operands that die there."""
+        for step, node in enumerate(self.steps):
+            if len(node.outputs) != 1:
+                continue
+            result = self.storage[node.outputs[0]]
+            dying = [k for k, v in enumerate(node.inputs) if self._dies(self.storage[v], step, result)]
+            if result.home is not None or not dying:
+                continue
+            fitting = in_place_operands(node)
+            for k in dying:
+                base = self.storage[node.inputs[k]].base
+                # aliases of the operand may be operands too
+                sharers = [j for j, v in enumerate(node.inputs) if self.storage[v].base is base]
+                if all(j in fitting for j in sharers):
+                    result.over = base
+                    base.last = result.last
+                    self.in_place.append(InPlace(node, k))
+                    break
+
+    def _dies(self, operand: _Storage, step: int, result: _Storage) -> bool:
+        base = operand.base
+        return base.home is None and base.last == step and 0 < base.nbytes == result.nbytes
+
+
+# -- checking -------------------------------------------------------------------------------------------------------
+def check_plan(graph: Graph, plan: MemoryPlan, scratch: Mapping[Node, int] | None = None) -> None:
+    """Follow a plan step by step and make sure that nothing is read after it was overwritten.
+
+    Args:
+        graph: what was planned.
+        plan: the plan.
+        scratch: bytes that nodes asked for.
+    Raises:
+        VerifyError: the first fault.
+    """
+    _Checker(graph, plan, scratch or {}).check()
+
+
+_Range = tuple[Location | None, int, int]  # (place outside the workspace, begin, end)
+
+
+@dataclass(eq=False)
+class _Checker:
+    graph: Graph
+    plan: MemoryPlan
+    scratch: Mapping[Node, int]
+    contents: dict[_Range, Value] = field(default_factory=dict)  # what each written range holds
+    origin: dict[Value, Value] = field(default_factory=dict)  # of aliases
+
+    def check(self) -> None:
+        for v in (*self.graph.inputs, *self.graph.constants):
+            self.contents[self._range(v)] = v
+        over = {p.node: p.operand for p in self.plan.in_place}
+        for node in self.graph.nodes:
+            for v in node.inputs:
+                self._expect(v, f"{node!r} reads {v.name}")
+            if is_alias(node):
+                v, base = node.outputs[0], self._original(node.inputs[0])
+                self.origin[v] = base
+                if self._range(v) != self._range(base):
+                    raise VerifyError(f"alias {v.name} does not lie where {base.name} does")
+                continue
+            self._run(node, over.get(node))
+        self._finish()
+
+    def _run(self, node: Node, over: int | None) -> None:
+        reads = {self._range(v) for v in node.inputs}
+        if over is not None:
+            shared = self._range(node.inputs[over])
+            if shared != self._range(node.outputs[0]):
+                raise VerifyError(f"{node!r} is not where its operand {over} was")
+            reads.discard(shared)
+        written: list[_Range] = [self._range(v) for v in node.outputs]
+        if self.scratch.get(node):
+            begin = self.plan.scratch[node]
+            written.append((None, begin, begin + self.scratch[node]))
+        for k, w in enumerate(written):
+            if w[0] is None and (w[1] % ALIGNMENT or w[2] > self.plan.workspace_bytes):
+                raise VerifyError(f"{node!r}: bytes {w[1]} to {w[2]} are misaligned or outside the workspace")
+            clash = [r for r in (*reads, *written[:k]) if _overlap(w, r)]
+            if clash:
+                raise VerifyError(f"{node!r}: bytes {w[1]} to {w[2]} are in use while it runs")
+            for r in [r for r in self.contents if _overlap(w, r)]:
+                del self.contents[r]
+        for v in node.outputs:
+            self.contents[self._range(v)] = v
+
+    def _finish(self) -> None:
+        copied = {c.output: c for c in self.plan.copies}
+        for k, v in enumerate(self.graph.outputs):
+            self._expect(v, f"output {k} is {v.name}")
+            place = self.plan.locations[v]
+            if (copied[k].source if k in copied else Location(Space.OUTPUT, k)) != place:
+                raise VerifyError(f"output {k} is not {v.name}, which lies in {place}")
+
+    def _original(self, v: Value) -> Value:
+        return self.origin.get(v, v)
+
+    def _range(self, v: Value) -> _Range:
+        place = self.plan.locations.get(v)
+        if place is None:
+            raise VerifyError(f"{v.name} has no place")
+        if place.space is Space.WORKSPACE:
+            return None, place.at, place.at + v.type.nbytes
+        return place, 0, v.type.nbytes
+
+    def _expect(self, v: Value, what: str) -> None:
+        base = self._original(v)
+        held = self.contents.get(self._range(base))
+        if held is not base and v.type.nbytes:
+            raise VerifyError(f"{what}, which was overwritten" + (f" by {held.name}" if held is not None else ""))
+
+
+def _overlap(a: _Range, b: _Range) -> bool:
+    return a[0] == b[0] and a[1] < b[2] and b[1] < a[2]

@@ -1,0 +1,85 @@
+"""What inlining a node into its readers would cost, derived from its expression."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from math import prod
+
+from mlc.ir import te
+from mlc.ir.expr import Binary, Call, Expr, loads, walk
+from mlc.ir.graph import Node, express
+from mlc.rewrite.keys import attrs_key
+
+# functions that cost about as much as reading an element, or less; the others take tens of instructions
+_CHEAP = frozenset({"neg", "abs", "sign", "not", "isnan", "isinf", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt"})
+_DEAR_BINARY = frozenset({"pow", "fmod"})
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Cost of a node's expression.
+
+    Args:
+        size: scalar operations, loads and constants, as written.
+        dear: how many of them are functions like ``exp``.
+        sites: for each operand, the loads from it as written: so many copies of the operand's expression replace them.
+        reads: for each operand, how often each of its elements is read on average; stages without a reduction count as
+            inlined.
+    """
+
+    size: int
+    dear: int
+    sites: tuple[int, ...]
+    reads: tuple[float, ...]
+
+
+class Profiler:
+    """Profiles of nodes; equal applications on equal types are looked at once."""
+
+    def __init__(self) -> None:
+        self._memo: dict[Hashable, Profile] = {}
+
+    def __call__(self, node: Node) -> Profile:
+        # the same operand twice is one operand: what it is read with adds up
+        operands = tuple(dict.fromkeys(node.inputs))
+        wiring = tuple(operands.index(v) for v in node.inputs)
+        key = node.op, tuple(v.type for v in operands), wiring, attrs_key(node.attrs)
+        if key not in self._memo:
+            self._memo[key] = _profile(node, operands)
+        return self._memo[key]
+
+
+def _profile(node: Node, operands: tuple[object, ...]) -> Profile:
+    placeholders = {v: te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs}
+    outputs = express(node, [placeholders[v] for v in node.inputs])
+    stages = te.topological(outputs)
+    size = dear = 0
+    sites: dict[int, int] = {}
+    points: dict[int, int] = {}
+    results = {id(t) for t in outputs}
+    for stage in reversed(stages):
+        own = prod(a.hi + 1 for a in (*stage.axes, *stage.reduce_axes))
+        kept = stage.combiner is not None or any(id(t) in results for t in stage.outputs)
+        runs = own if kept else sum(points.get(id(t), 0) for t in stage.outputs)
+        for body in stage.bodies:
+            exprs = walk(body)
+            size += len(exprs)
+            dear += sum(map(_is_dear, exprs))
+            distinct = set()
+            for ld in loads(body):
+                sites[id(ld.source)] = sites.get(id(ld.source), 0) + 1
+                distinct.add((id(ld.source), ld.indices))
+            for source, _ in distinct:
+                points[source] = points.get(source, 0) + runs
+    inputs = [placeholders[v] for v in operands]  # type: ignore[index]
+    return Profile(
+        size,
+        dear,
+        tuple(sites.get(id(t), 0) for t in inputs),
+        tuple(points.get(id(t), 0) / max(1, t.size) for t in inputs),
+    )
+
+
+def _is_dear(e: Expr) -> bool:
+    return (type(e) is Call and e.fn not in _CHEAP) or (type(e) is Binary and e.op in _DEAR_BINARY)
