@@ -93,7 +93,7 @@ def build_package(
     watch.stage("generate code")
     stages = _StageTimes(watch)
     artifact = target.codegen(kernels.functions, steps, opt_level=options.opt_level, on_stage=stages.begin)
-    stages.end()
+    stages.report({"codegen": artifact.sources.get("model.ll", ""), "emit": artifact.sources.get("model.s", "")})
     plan = planned[0]
 
     facts = target.describe()
@@ -120,21 +120,20 @@ def build_package(
 
 
 class _StageTimes:
-    """Turns the code generator's stages into timed passes."""
+    """Times the code generator's stages, and reports them as passes once their programs are known."""
 
     def __init__(self, watch: Observer) -> None:
         self.watch = watch
-        self.name = ""
-        self.start = 0.0
+        self.begun: list[tuple[str, float]] = []
 
     def begin(self, name: str) -> None:
-        self.end()
-        self.name, self.start = name, time.perf_counter()
+        self.begun.append((name, time.perf_counter()))
 
-    def end(self) -> None:
-        if self.name:
-            self.watch.passed(f"llvm-{self.name}", "", time.perf_counter() - self.start)
-            self.name = ""
+    def report(self, programs: Mapping[str, str]) -> None:
+        """Tell the observer; ``programs`` are the texts after those stages that have one."""
+        ends = [start for _, start in self.begun[1:]] + [time.perf_counter()]
+        for (name, start), end in zip(self.begun, ends, strict=True):
+            self.watch.passed(f"llvm-{name}", programs.get(name, ""), end - start)
 
 
 def _make_kernels(graph: Graph, target: Target, watch: Observer) -> _Kernels:

@@ -22,7 +22,7 @@ def partition(s: Stmt) -> Stmt:
 
 
 def _partition(s: Stmt) -> Stmt:
-    if type(s) is not For or s.kind is ForKind.PARALLEL or s.kind is ForKind.UNROLLED:
+    if type(s) is not For:
         return rebuild(s, _partition)
     cut = _cut(s)
     if cut is None:
