@@ -6,7 +6,7 @@ from functools import reduce
 from typing import Any
 
 from mlc.errors import ImportModelError, UnsupportedError
-from mlc.frontend.onnx.emit import arith, cast, need_rank, normal_axis, reshape, scalar
+from mlc.frontend.onnx.emit import arith, cast, need_rank, normal_axis, per_channel, reshape, scalar
 from mlc.frontend.onnx.registry import Context, OnnxNode, converter
 from mlc.frontend.onnx.tensors import element_type
 from mlc.ir.graph import Value
@@ -62,9 +62,21 @@ def isinf(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     return [ctx.add("isinf", inputs, detect_positive=positive, detect_negative=negative)]
 
 
-@converter(*_BINARY, since=7)
+def _operands(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    """Both operands, shaped to broadcast numpy style: before opset 7 the second one could be laid along an axis."""
+    a, b = inputs
+    axis = node.attr("axis")
+    if node.opset >= 7 or axis is None:
+        return [a, b]
+    axis = normal_axis(axis, a.type.rank)
+    if axis + b.type.rank > a.type.rank:
+        raise ImportModelError(f"{b.type} does not lie along axis {axis} of {a.type}")
+    return [a, reshape(ctx, b, (*b.type.shape, *[1] * (a.type.rank - axis - b.type.rank)))]
+
+
+@converter(*_BINARY)
 def binary(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    return [ctx.add(_BINARY[node.op_type], inputs)]
+    return [ctx.add(_BINARY[node.op_type], _operands(ctx, node, inputs))]
 
 
 @converter(*_VARIADIC, since=6)
@@ -90,9 +102,9 @@ def _power_type(base: DType, exponent: DType) -> DType:
     return f64 if exponent.is_float else i64
 
 
-@converter("Pow", since=7)
+@converter("Pow")
 def power(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    x, y = inputs
+    x, y = _operands(ctx, node, inputs)
     known = ctx.const(y)
     if known is not None and known.size == 1 and known.ndim <= x.type.rank and known.reshape(-1)[0] == 2:
         return [ctx.add("mul", [x, x])]
@@ -116,9 +128,12 @@ def bit_shift(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     return [ctx.add("shr", [x, y])]
 
 
-@converter("PRelu", since=7)
+@converter("PRelu")
 def prelu(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    return [ctx.add("prelu", inputs)]
+    x, slope = inputs
+    if node.opset < 7 and slope.type.size > 1:
+        slope = per_channel(ctx, slope, x.type.rank)
+    return [ctx.add("prelu", [x, slope])]
 
 
 @converter("Where", since=9)
@@ -176,23 +191,26 @@ def identity(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     return [inputs[0]]
 
 
-@converter("Dropout", since=7, limits="inference")
+@converter("Dropout", limits="inference")
 def dropout(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     x = inputs[0]
-    if node.opset >= 12 and inputs[2] is not None:
+    training, ratio = False, float(node.attr("ratio", 0.5))
+    if node.opset < 7:
+        training = not node.attr("is_test", 0)
+    elif node.opset >= 12 and inputs[2] is not None:
         training = bool(ctx.require_const(inputs[2], "training_mode").all())
         ratio = 0.5 if inputs[1] is None else float(ctx.require_const(inputs[1], "ratio"))
-        if training and ratio != 0:
-            raise UnsupportedError("drops out at random: it is in training mode", hint="export it for inference")
+    if training and ratio != 0:
+        raise UnsupportedError("drops out at random: it is in training mode", hint="export it for inference")
     mask_type = boolean if node.opset >= 10 else x.type.dtype
     wants_mask = len(node.outputs) > 1 and node.outputs[1]
     return [x, *([ctx.add("broadcast_to", [scalar(ctx, 1, mask_type)], shape=x.type.shape)] if wants_mask else [])]
 
 
-@converter("BatchNormalization", since=7, limits="no training mode before opset 14")
+@converter("BatchNormalization", limits="no training mode before opset 14")
 def batch_normalization(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     x, *parameters = inputs
-    if node.opset < 14 and any(node.outputs[1:]):
+    if (node.opset < 14 and any(node.outputs[1:])) or (node.opset < 7 and not node.attr("is_test", 0)):
         raise UnsupportedError("computes statistics: it is in training mode", hint="export the model for inference")
     if not node.attr("spatial", 1):
         raise UnsupportedError("spatial=0 (statistics for each element) is not supported")

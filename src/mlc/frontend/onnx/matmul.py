@@ -67,7 +67,7 @@ def _factor(factor: float, dtype: DType) -> Number:
     return int(factor)
 
 
-@converter("Gemm", since=7)
+@converter("Gemm", since=6)
 def gemm(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     """``alpha * A' @ B' + beta * C``; ``alpha`` goes into a constant operand, else onto the product."""
     a, b, c = (*inputs, None)[:3]

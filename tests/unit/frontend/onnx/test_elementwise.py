@@ -58,6 +58,16 @@ def test_arithmetic_broadcasts(name, opset):
     compare(name, [np.abs(F) + 0.5, F[0, :, :1]], opset=opset)
 
 
+@pytest.mark.parametrize("axis, shape", [(0, (2,)), (1, (3,)), (-2, (3, 4)), (2, (4,)), (None, (3, 4)), (1, ())])
+def test_broadcasting_before_opset_7(axis, shape):
+    b = np.ones(shape, np.float32)
+    start = 3 - len(shape) if axis is None else axis % 3
+    wide = b.reshape([1] * start + list(shape) + [1] * (3 - start - len(shape)))
+    for name, wanted in (("Add", F + wide), ("Pow", F)):
+        out = output_of(name, [F, b], opset=6, broadcast=1, axis=axis)
+        np.testing.assert_array_equal(out, wanted)
+
+
 @pytest.mark.parametrize("name", ["LessOrEqual", "GreaterOrEqual", "Equal"])
 def test_comparisons(name):
     compare(name, [I, np.array(1, np.int32)], opset=16)
@@ -195,6 +205,19 @@ def test_dropout(opset, operands):
 PARAMETERS = [np.float32([1, 2, 3]), np.float32([0.5, 0, -1]), np.float32([0, 1, 2]), np.float32([1, 0.5, 2])]
 
 
+def test_slopes_before_opset_7_are_one_a_channel():
+    slope = np.float32([0.1, 0.2, 0.3])
+    wanted = np.where(F < 0, F * slope[:, None], F)
+    np.testing.assert_array_equal(output_of("PRelu", [F, slope], opset=6), wanted)
+    np.testing.assert_array_equal(output_of("PRelu", [F, slope[:1]], opset=6), np.where(F < 0, F * slope[0], F))
+
+
+def test_what_is_marked_as_test_before_opset_7():
+    np.testing.assert_array_equal(output_of("Dropout", [F], opset=6, is_test=1), F)
+    out = output_of("BatchNormalization", [F, *PARAMETERS], opset=6, is_test=1)
+    np.testing.assert_array_equal(out, output_of("BatchNormalization", [F, *PARAMETERS], opset=7))
+
+
 @pytest.mark.parametrize("opset", [7, 9, 14, 15])
 def test_batch_normalization(opset):
     compare("BatchNormalization", [F, *PARAMETERS], opset=opset, epsilon=1e-3)
@@ -260,6 +283,9 @@ def test_mean_variance_normalization():
             UnsupportedError,
             "it is in training mode",
         ),
+        ("BatchNormalization", [F, *PARAMETERS], {"opset": 6}, UnsupportedError, "it is in training mode"),
+        ("Dropout", [F], {"opset": 6}, UnsupportedError, "it is in training mode"),
+        ("Add", [F, F[0]], {"opset": 6, "axis": 2}, ImportModelError, r"f32\[3,4\] does not lie along axis 2 of"),
         ("BatchNormalization", [F, *PARAMETERS], {"opset": 7, "spatial": 0}, UnsupportedError, "spatial=0"),
         ("Add", [F, F[0].T.copy()], {"opset": 13}, ImportModelError, "do not broadcast"),
         ("Celu", [F], {"opset": 12, "alpha": 0.0}, ImportModelError, "alpha is 0"),
