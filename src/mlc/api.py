@@ -307,7 +307,7 @@ def targets() -> list[TargetInfo]:
             found.append(TargetInfo(name, {}, False, False, error.message))
             continue
         try:
-            check_device(TargetSpec(name, str(facts["triple"]), str(facts["cpu"]), tuple(facts["features"])))
+            check_device(TargetSpec.from_facts(facts))
             reason = ""
         except DeviceError as error:
             reason = error.message

@@ -31,7 +31,7 @@ _SOURCES_SHOWN = 4
 @click.argument("file")
 @click.option("--graph", is_flag=True, help="Print the graph: of a model as imported, of a module as compiled.")
 @click.option("--asm", metavar="KERNEL", help="Print the assembly of a kernel.")
-@click.option("--src", metavar="KERNEL", help="Print the loops of a kernel.")
+@click.option("--src", metavar="KERNEL", help="Print how a kernel came about: expression, schedule, loops.")
 @load_options
 @json_flag
 @click.pass_obj

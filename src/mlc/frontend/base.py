@@ -14,7 +14,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
+import numpy.typing as npt
 
 from mlc.errors import ImportModelError, UsageError
 from mlc.frontend.files import read_head
@@ -119,7 +119,7 @@ class Frontend(Protocol):
         *,
         shapes: Mapping[str, Sequence[int]] | None = None,
         dims: Mapping[str, int] | None = None,
-        constants: Mapping[str, np.ndarray] | None = None,
+        constants: Mapping[str, npt.ArrayLike] | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> ImportedModel:
         """Import a file; see the front end's own ``load`` for the errors."""

@@ -19,8 +19,8 @@ def assembly(sources: Mapping[str, str], kernel: str) -> str:
 
 
 def source(sources: Mapping[str, str], kernel: str) -> str:
-    """The loops of a kernel, or else its LLVM IR; empty when there is neither."""
-    return _first(sources, (".py", ".txt"), kernel, _cut_definition) or _first(sources, (".ll",), kernel, _cut_llvm)
+    """How a kernel came about (expressions, schedule, loops), or else its LLVM IR; empty when there is neither."""
+    return _first(sources, (".txt",), kernel, _cut_section) or _first(sources, (".ll",), kernel, _cut_llvm)
 
 
 def _first(sources: Mapping[str, str], endings: tuple[str, ...], kernel: str, cut: Cut) -> str:
@@ -34,9 +34,9 @@ def _cut_assembly(text: str, kernel: str) -> str:
     return match[0] if match else ""
 
 
-def _cut_definition(text: str, kernel: str) -> str:
-    """From ``def kernel(`` to the next line that is not indented."""
-    match = re.search(rf"^def {re.escape(kernel)}\(.*\n(?:(?:[ \t].*)?\n)*", text, re.MULTILINE)
+def _cut_section(text: str, kernel: str) -> str:
+    """From ``### kernel`` to the next such line."""
+    match = re.search(rf"^### {re.escape(kernel)}\n.*?(?=^### |\Z)", text, re.MULTILINE | re.DOTALL)
     return match[0].rstrip() + "\n" if match else ""
 
 

@@ -88,7 +88,7 @@ def parts() -> Parts:
     made = package_of(HANDMADE.read_text(), (x,), (y,), steps, WEIGHTS, workspace_bytes=144)
     sources = {
         "src/model.s": b"scale:\n\tmulps\n\tret\n\t.size\tscale, 2\nshift:\n\taddps\n\t.size\tshift, 1\n",
-        "src/kernels.txt": b"def scale(x) -> t:\n  t[0] = x[0]\n\ndef shift(t) -> y:\n  y[0] = t[0]\n",
+        "src/kernels.txt": b"### scale\n\nt[0] = x[0]\n\n### shift\n\ny[0] = t[0]\n",
     }
     return replace(made, members={**made.members, **sources})
 

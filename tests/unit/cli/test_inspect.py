@@ -27,7 +27,7 @@ def test_a_module(mlc: Mlc, module: Path) -> None:
 
 def test_code_of_a_kernel(mlc: Mlc, module: Path) -> None:
     assert mlc("inspect", "module.tar", "--asm", "scale").out == "scale:\n\tmulps\n\tret\n"
-    assert mlc("inspect", "module.tar", "--src", "shift").out == "def shift(t) -> y:\n  y[0] = t[0]\n"
+    assert mlc("inspect", "module.tar", "--src", "shift").out == "### shift\n\ny[0] = t[0]\n"
     assert mlc("inspect", "module.tar", "--graph").out == "y = x * w + b\n"
     result = mlc("inspect", "module.tar", "--src", "shiftt")
     assert (result.code, result.err.splitlines()[-1]) == (2, "hint: did you mean shift?")

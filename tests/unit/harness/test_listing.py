@@ -9,7 +9,7 @@ SOURCES = {
         "\t.text\na:\n\tret\n.Lfunc_end0:\n\t.size\ta, .Lfunc_end0-a\nab:\n\tnop\n\t.size\tab, 1\nlast:\n\tret\n"
     ),
     "src/model.ll": 'define void @a(ptr %x) {\n  ret void\n}\n\ndefine internal i32 @"odd"(ptr %x) {\n  ret i32 0\n}\n',
-    "src/kernels.txt": "def ab(x) -> y:\n  for i in range(3):\n\n    y[i] = x[i]\n\ndef c(x) -> y:\n  pass\n",
+    "src/kernels.txt": "### ab\n\n# te\ny[i] = x[i]\n# unroll\ndef ab(x) -> y:\n  pass\n\n### c\n\n# te\nz[i] = 0\n",
 }
 
 
@@ -20,9 +20,9 @@ def test_assembly_ends_with_the_function() -> None:
     assert assembly(SOURCES, "b") == ""
 
 
-def test_loops_come_before_llvm() -> None:
-    assert source(SOURCES, "ab") == "def ab(x) -> y:\n  for i in range(3):\n\n    y[i] = x[i]\n"
-    assert source(SOURCES, "c") == "def c(x) -> y:\n  pass\n"
+def test_the_whole_way_of_a_kernel_or_else_its_llvm() -> None:
+    assert source(SOURCES, "ab") == "### ab\n\n# te\ny[i] = x[i]\n# unroll\ndef ab(x) -> y:\n  pass\n"
+    assert source(SOURCES, "c") == "### c\n\n# te\nz[i] = 0\n"
     assert source(SOURCES, "a") == "define void @a(ptr %x) {\n  ret void\n}\n"
     assert source(SOURCES, "odd").startswith('define internal i32 @"odd"')
     assert source(SOURCES, "none") == ""

@@ -210,3 +210,8 @@ def test_undoing_a_blocked_layout_gives_the_logical_array() -> None:
 def test_element_types_agree_with_numpy(name: str) -> None:
     assert numpy_dtype(name).itemsize == ELEMENTS[name].itemsize
     assert describe(numpy_dtype(name), (2, 3)) == {"i4": "i8", "u2": "u8", "u1": "u8"}.get(name, name) + "[2,3]"
+
+
+def test_a_target_from_the_facts_it_states() -> None:
+    facts = {"string": "x86 -mcpu=k8", "triple": "x86_64", "cpu": "k8", "features": ["sse2"], "lanes": 4}
+    assert TargetSpec.from_facts(facts) == TargetSpec("x86 -mcpu=k8", "x86_64", "k8", ("sse2",), {"lanes": "4"})

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
+import numpy.typing as npt
 
 from mlc.frontend.base import ImportedModel, OperatorInfo
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
@@ -30,7 +30,7 @@ class OnnxFrontend:
         *,
         shapes: Mapping[str, Sequence[int]] | None = None,
         dims: Mapping[str, int] | None = None,
-        constants: Mapping[str, np.ndarray] | None = None,
+        constants: Mapping[str, npt.ArrayLike] | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> ImportedModel:
         """Import a file; see :func:`mlc.frontend.onnx.importer.import_onnx`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
+import numpy.typing as npt
 import onnx
 
 from mlc.errors import ImportModelError, MlcError, UnsupportedError, UsageError
@@ -27,7 +27,7 @@ def import_onnx(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
-    constants: Mapping[str, np.ndarray] | None = None,
+    constants: Mapping[str, npt.ArrayLike] | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> ImportedModel:
     """Import an ONNX model.
@@ -37,6 +37,7 @@ def import_onnx(
         shapes: shapes of inputs by name, needed where the model leaves dimensions open.
         dims: values of symbolic dimensions, for all inputs at once.
         constants: values of inputs by name; such an input becomes a constant and is no longer an input of the graph.
+            Arrays must be of its element type; plain numbers take it.
         limits: budgets.
     Raises:
         ImportModelError: the file is no ONNX model, is damaged, contradicts itself, or is beyond a limit.
@@ -78,7 +79,7 @@ def _info(name: str, value: Value) -> TensorInfo:
 
 
 def _inputs(
-    walk: Walk, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int], constants: Mapping[str, np.ndarray]
+    walk: Walk, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int], constants: Mapping[str, npt.ArrayLike]
 ) -> dict[str, Known]:
     """What the names of the model's inputs stand for; an input with an initializer is a constant."""
     graph = walk.model.graph
@@ -101,7 +102,7 @@ def _inputs(
 
 
 def _check_constants(
-    names: Sequence[str], shapes: Mapping[str, Sequence[int]], constants: Mapping[str, np.ndarray]
+    names: Sequence[str], shapes: Mapping[str, Sequence[int]], constants: Mapping[str, npt.ArrayLike]
 ) -> None:
     for name in constants:
         if name not in names:

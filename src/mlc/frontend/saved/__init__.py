@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
+import numpy.typing as npt
 
 from mlc.errors import ImportModelError, UsageError
 from mlc.frontend.base import ImportedModel, OperatorInfo, TensorInfo
@@ -39,7 +39,7 @@ class SavedFrontend:
         *,
         shapes: Mapping[str, Sequence[int]] | None = None,
         dims: Mapping[str, int] | None = None,
-        constants: Mapping[str, np.ndarray] | None = None,
+        constants: Mapping[str, npt.ArrayLike] | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> ImportedModel:
         """Read a saved model.

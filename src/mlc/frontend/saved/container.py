@@ -169,7 +169,7 @@ def _chunks(header: bytes, arrays: list[np.ndarray]) -> Iterator[bytes | memoryv
 
 def _raw(array: np.ndarray) -> memoryview:
     """The bytes of an array in row-major order; the formats and targets of ours are all little-endian."""
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def _damaged(reason: str) -> ImportModelError:
