@@ -215,7 +215,9 @@ class TargetSpec:
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> TargetSpec:
         """From what a target says of itself: ``string``, ``triple``, ``cpu``, ``features``, and details by any name."""
-        details = {key: str(value) for key, value in facts.items() if key not in ("string", "triple", "cpu", "features")}
+        details = {
+            key: str(value) for key, value in facts.items() if key not in ("string", "triple", "cpu", "features")
+        }
         return cls(facts["string"], facts["triple"], facts["cpu"], tuple(facts["features"]), details)
 
     def to_json(self) -> dict[str, Any]:
