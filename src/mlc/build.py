@@ -17,13 +17,13 @@ from mlc.errors import MlcError
 from mlc.ir import te
 from mlc.ir.cost import operations
 from mlc.ir.graph import Graph, Node, Value, express
-from mlc.ir.graph import verify as verify_graph
 from mlc.ir.loop import Function
 from mlc.ops import get
-from mlc.rewrite.fuse import group_key
+from mlc.rewrite.group import body_of, group_key, is_alias, is_group
+from mlc.rewrite.inplace import in_place_operands
 from mlc.rewrite.layout import assign_layouts
-from mlc.rewrite.memory import MemoryPlan, plan_memory
-from mlc.rewrite.pipeline import optimise
+from mlc.rewrite.memory import Location, MemoryPlan, Space, plan_memory
+from mlc.rewrite.pipeline import MAX_LEVEL, GraphPass, passes_for, run_passes
 from mlc.runtime import (
     Manifest,
     MemorySpec,
@@ -66,13 +66,7 @@ def build_package(
         MlcError: with a note that names the kernel that was being compiled.
     """
     watch.stage("optimise the graph")
-    fused = optimise(graph, options, watch)
-    if options.opt_level >= 3 and "layout" not in options.disabled_passes:
-        start = time.perf_counter()
-        fused = assign_layouts(fused, target.layouts, get("identity"))
-        watch.passed("layout", fused, time.perf_counter() - start)
-        if options.verify:
-            verify_graph(fused)
+    fused = _optimise(graph, target, options, watch)
     watch.stage("schedule and lower")
     kernels = _make_kernels(fused, target, watch)
 
@@ -85,7 +79,7 @@ def build_package(
     def steps(scratch: Mapping[str, int]) -> Sequence[CallSpec]:
         start = time.perf_counter()
         needs = {n: scratch[k] for n, k in kernels.of_node.items() if scratch[k]}
-        plan = plan_memory(fused, needs)
+        plan = plan_memory(fused, scratch=needs)
         planned.append(plan)
         watch.passed("memory", plan, time.perf_counter() - start)
         return _calls(fused, plan, kernels, param_offset)
@@ -106,7 +100,7 @@ def build_package(
             TensorSpec(name, v.type.dtype.name, v.type.shape)
             for name, v in zip(fused.output_names, fused.outputs, strict=True)
         ),
-        steps=_step_specs(fused, plan, kernels),
+        steps=_step_specs(plan, kernels),
         memory=MemorySpec(plan.workspace_bytes, places.nbytes),
         params=places.params,
     )
@@ -117,6 +111,19 @@ def build_package(
     members["examples/main.c"] = c_example(manifest).encode()
     arrays = {v.name: fused.constants[v] for v in params}
     return manifest, arrays, members
+
+
+def _optimise(graph: Graph, target: Target, options: CompileOptions, watch: Observer) -> Graph:
+    """The graph passes of an optimisation level; the layout pass asks the target."""
+    layout = GraphPass(
+        "layout",
+        lambda g: assign_layouts(g, target.layouts, get("identity")),
+        "lay tensors out as kernels want them, pack constants",
+        MAX_LEVEL,
+    )
+    passes = [*passes_for(options.opt_level), layout]
+    off = {*options.disabled_passes, *((layout.name,) if options.opt_level < layout.level else ())}
+    return run_passes(graph, passes, disabled=off, check=options.verify, on_pass=watch.passed)
 
 
 class _StageTimes:
@@ -143,7 +150,7 @@ def _make_kernels(graph: Graph, target: Target, watch: Observer) -> _Kernels:
     start = time.perf_counter()
     work: dict[str, Node] = {}
     for node in graph.nodes:
-        if node.attrs.get("alias"):
+        if is_alias(node):
             continue
         key = group_key(node)
         if key not in by_key:
@@ -157,10 +164,14 @@ def _make_kernels(graph: Graph, target: Target, watch: Observer) -> _Kernels:
             stages.append(f"# {stage}\n{text}")
 
         try:
-            kernels.functions[name] = target.kernel(node, name, note)
+            fn = target.kernel(node, name, note)
         except MlcError as error:
             error.add_note(f"while compiling {name} for {', '.join(node.sources[:8]) or node!r}")
             raise
+        # whether a result really takes an operand's place is decided later, node by node; the kernel must bear it
+        shared = sorted(in_place_operands(node)) if is_group(node) else []
+        fn.attrs["aliased"] = (*shared, len(node.inputs)) if shared else ()
+        kernels.functions[name] = fn
         kernels.texts[name] = f"### {name}\n\n" + "\n".join(stages) + "\n"
         watch.kernel(done + 1, len(work))
     watch.passed("lower", "\n".join(kernels.texts.values()), time.perf_counter() - start)
@@ -169,8 +180,7 @@ def _make_kernels(graph: Graph, target: Target, watch: Observer) -> _Kernels:
 
 def _identifier(node: Node) -> str:
     """A short symbol-like name for a group."""
-    body = node.attrs.get("body")
-    words = [n.op.name for n in body.nodes] if isinstance(body, Graph) else [node.op.name]
+    words = [n.op.name for n in body_of(node).nodes] if is_group(node) else [node.op.name]
     return re.sub(r"[^a-z0-9_]", "_", "_".join(dict.fromkeys(words)).lower())[:40]
 
 
@@ -188,26 +198,26 @@ def _calls(
 ) -> list[CallSpec]:
     """Every step of the model as a call, copies included."""
 
-    def place(v: Value) -> tuple[str, int]:
-        if v in param_offset:
-            return "param", param_offset[v]
-        at = plan.locations[v]
-        return at.space, at.where
+    constants = list(graph.constants)
+
+    def place(at: Location) -> tuple[str, int]:
+        return (at.space, param_offset[constants[at.at]]) if at.space is Space.PARAM else (at.space, at.at)
 
     calls = [
-        CallSpec(kernels.of_node[n], tuple(place(v) for v in (*n.inputs, *n.outputs)), plan.scratch.get(n, 0))
-        for n in graph.nodes
-        if n in kernels.of_node
+        CallSpec(
+            kernels.of_node[n],
+            tuple(place(plan.locations[v]) for v in (*n.inputs, *n.outputs)),
+            plan.scratch.get(n, 0),
+        )
+        for n in plan.steps
     ]
-    calls += [CallSpec("", (place(v), ("output", k)), nbytes=v.type.nbytes) for v, k in plan.copies]
+    calls += [CallSpec("", (place(c.source), ("output", c.output)), nbytes=c.nbytes) for c in plan.copies]
     return calls
 
 
-def _step_specs(graph: Graph, plan: MemoryPlan, kernels: _Kernels) -> tuple[StepSpec, ...]:
+def _step_specs(plan: MemoryPlan, kernels: _Kernels) -> tuple[StepSpec, ...]:
     specs = []
-    for n in graph.nodes:
-        if n not in kernels.of_node:
-            continue
+    for n in plan.steps:
         results = []
         for v in n.outputs:
             at = plan.locations[v]
@@ -215,12 +225,11 @@ def _step_specs(graph: Graph, plan: MemoryPlan, kernels: _Kernels) -> tuple[Step
             if v.type.layout is not None:
                 steps = tuple((kind, _frozen(arg)) for kind, arg in v.type.layout.unpack_recipe())
                 physical = Physical(str(v.type.layout), v.type.physical_shape, steps)
-            index, offset = (at.where, 0) if at.space in ("input", "output") else (0, at.where)
-            results.append(ResultSpec(v.name, v.type.dtype.name, v.type.shape, at.space, offset, index, physical))
+            index, offset = (at.at, 0) if at.space is Space.OUTPUT else (0, at.at)
+            results.append(ResultSpec(v.name, v.type.dtype.name, v.type.shape, str(at.space), offset, index, physical))
         nbytes = sum(v.type.nbytes for v in {*n.inputs, *n.outputs})
         specs.append(StepSpec(kernels.of_node[n], n.sources, _flops(n), nbytes, tuple(results)))
-    for v, _ in plan.copies:
-        specs.append(StepSpec("copy", (), 0, 2 * v.type.nbytes, ()))
+    specs += [StepSpec("copy", (), 0, 2 * c.nbytes, ()) for c in plan.copies]
     return tuple(specs)
 
 
