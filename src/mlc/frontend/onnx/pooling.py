@@ -17,10 +17,7 @@ _RANKS = "1 to 3 spatial axes"
 
 def _window(node: OnnxNode, x: Value) -> Window:
     need_rank(x, "X", 3, 5)
-    kernel = node.attr("kernel_shape")
-    if not kernel:
-        raise ImportModelError("a pool without kernel_shape")
-    return read_window(node, x.type.shape[2:], tuple(int(k) for k in kernel))
+    return read_window(node, x.type.shape[2:], node.attr("kernel_shape", ()))
 
 
 def _pool(ctx: Context, op: str, node: OnnxNode, x: Value, **attrs: Any) -> tuple[Value, ...]:
