@@ -52,19 +52,20 @@ class ExternalData:
             ImportModelError: a rule of this module is broken.
         """
         fields = _fields(tensor, where)
-        location = fields.get("location", "")
+        parts = _components(fields.get("location", ""), where)
+        location = "/".join(parts)
         offset = _number(fields, "offset", 0, where)
         length = _number(fields, "length", nbytes, where)
         file = self._files.setdefault(location, _Read())
         if (offset, length) not in file.regions:
-            file.regions[offset, length] = self._region(location, offset, length, file, where)
+            file.regions[offset, length] = self._region(parts, offset, length, file, where)
         data = file.regions[offset, length]
         if length != nbytes:
             raise ImportModelError(f"{where}: external data of {length} bytes, its shape and type need {nbytes}")
         return data
 
-    def _region(self, location: str, offset: int, length: int, file: _Read, where: str) -> bytes:
-        parts = _components(location, where)
+    def _region(self, parts: list[str], offset: int, length: int, file: _Read, where: str) -> bytes:
+        location = "/".join(parts)
         if self.folder is None:
             raise ImportModelError(
                 f"{where}: has external data, but the model was given as bytes", hint="load the model by its path"

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+
+from mlc.errors import ImportModelError, UsageError
+from mlc.frontend import base
+from mlc.frontend.base import frontend_names, get_frontend, guess_frontend
+from tests.unit.frontend.onnx.models import relu_model
+
+
+class Other:
+    """A front end of another package."""
+
+    name = "other"
+    suffixes = (".other",)
+
+    def matches(self, head, path):
+        return head.startswith(b"OTHER")
+
+
+def point(name, value):
+    return metadata.EntryPoint(name, value, base.GROUP)
+
+
+@pytest.fixture
+def points(monkeypatch):
+    """Sets the entry points that are found."""
+
+    def use(*found):
+        monkeypatch.setattr(metadata, "entry_points", lambda group: [p for p in found if p.group == group])
+
+    return use
+
+
+def test_built_in_front_ends_are_found_without_entry_points(points):
+    points()
+    assert "onnx" in frontend_names()
+    assert get_frontend("onnx").name == "onnx"
+    assert ".onnx" in get_frontend("onnx").suffixes
+
+
+def test_front_ends_of_other_packages_are_found(points, tmp_path):
+    points(point("other", "tests.unit.frontend.test_base:Other"))
+    (tmp_path / "m").write_bytes(b"OTHER\0\1")
+    assert "other" in frontend_names()
+    assert guess_frontend(tmp_path / "m").name == "other"
+
+
+def test_a_built_in_may_be_registered_again_as_itself(points):
+    points(point("onnx", base.BUILT_IN["onnx"]))
+    assert "onnx" in frontend_names()
+
+
+def test_two_front_ends_of_one_name_are_refused(points):
+    points(point("onnx", "elsewhere:Thing"))
+    with pytest.raises(UsageError, match="'onnx' is registered twice: mlc.frontend.onnx:OnnxFrontend and elsewhere"):
+        frontend_names()
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(UsageError, match="no front end 'onx'") as caught:
+        get_frontend("onx")
+    assert "did you mean onnx?" in caught.value.hint
+    with pytest.raises(UsageError, match="no front end 'zzz'") as caught:
+        get_frontend("zzz")
+    assert "onnx" in caught.value.hint
+
+
+def test_the_content_decides_not_the_suffix(tmp_path):
+    file = tmp_path / "model.h5"
+    file.write_bytes(relu_model(2).SerializeToString())
+    assert guess_frontend(file).name == "onnx"
+
+
+def test_what_no_front_end_knows_is_described(tmp_path):
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"\x93NUMPY\1\0")
+    with pytest.raises(ImportModelError, match=r"model.onnx: not a model file: looks like a numpy array") as caught:
+        guess_frontend(file)
+    assert "onnx" in caught.value.hint
+    file.write_bytes(b"\xff\xfe\xfd\xfc")
+    with pytest.raises(ImportModelError, match="not a model file$"):
+        guess_frontend(file)
