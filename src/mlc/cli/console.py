@@ -235,6 +235,7 @@ def status(console: Console, text: str) -> Iterator[None]:
         yield
         return
     from rich.console import Console as RichConsole
+    from rich.text import Text
 
-    with RichConsole(stderr=True).status(text):
+    with RichConsole(stderr=True).status(Text(one_line(text))):
         yield

@@ -40,7 +40,7 @@ def command(
         raise UsageError("--check writes nothing, so it cannot stand with -o", hint="leave one of them out")
     require_distinct(model, output)
     require_writable(output, json_file)
-    with status(console, f"importing {one_line(model)}"):
+    with status(console, f"importing {model}"):
         loaded = load_options.load(model)
     if output:
         loaded.save(output)

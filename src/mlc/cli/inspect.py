@@ -135,7 +135,7 @@ def _show_model(console: Console, path: str, load_options: LoadOptions, json_fil
     from mlc.api import survey
 
     found = survey(path, limits=load_options.limits, frontend=load_options.frontend)
-    with status(console, f"importing {one_line(path)}"):
+    with status(console, f"importing {path}"):
         problems, hint = _problems(path, load_options)
     document = {
         "kind": "model",

@@ -11,7 +11,7 @@ from mlc.cli.console import Console
 from mlc.settings import Observer
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 
 class CompileProgress(Observer):
@@ -27,12 +27,14 @@ class CompileProgress(Observer):
         self._print_after = set(print_after)
         self._seen: dict[str, None] = {}
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
         self._start = time.perf_counter()
 
     def stage(self, name: str) -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=name, completed=0, total=None)
+        if self._bar is not None:
+            (task,) = self._bar.tasks
+            # Not update(): for it, a total of None means to keep the old one.
+            task.description, task.completed, task.total = name, 0, None
+            task.fields["count"] = ""
         else:
             self._console.note(f"[{time.perf_counter() - self._start:6.2f} s] {name}")
 
@@ -42,8 +44,9 @@ class CompileProgress(Observer):
             self._console.data(f"# after {name}\n{program}")
 
     def kernel(self, done: int, total: int) -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=total)
+        if self._bar is not None:
+            (task,) = self._bar.tasks
+            self._bar.update(task.id, completed=done, total=total, count=f"{done}/{total}")
 
     @property
     def passes(self) -> list[str]:
@@ -54,7 +57,7 @@ class CompileProgress(Observer):
         if self._console.interactive:
             self._bar = _bar()
             self._bar.start()
-            self._task = self._bar.add_task("start", total=None)
+            self._bar.add_task("start", total=None, count="")
         return self
 
     def __exit__(
@@ -67,13 +70,13 @@ class CompileProgress(Observer):
 
 def _bar() -> Progress:
     from rich.console import Console as RichConsole
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns: list[Any] = [
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[count]}"),
         TimeElapsedColumn(),
     ]
     return Progress(*columns, console=RichConsole(stderr=True), transient=True)
