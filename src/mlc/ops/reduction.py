@@ -66,6 +66,9 @@ def _register_reduction(name: str, combiner: te.Combiner, kinds: str) -> Operato
         inner = [te.reduce_axis(x.shape[d], f"r{k}") for k, d in enumerate(axes)]
 
         def term(*i: IndexLike) -> Expr | te.Reduction:
+            if any(r.hi < r.lo for r in inner):
+                # nothing to fold; a loop that never runs would have to be understood by everything downstream
+                return combiner.identity([sum_type])[0]
             value = cast(x[_full_index(i, inner, axes, x.rank, keepdims)], sum_type)
             return te.Reduction(combiner, (value,), tuple(inner)) if inner else value
 
