@@ -17,7 +17,7 @@ from mlc.ir import loop
 from mlc.ir.index import Var
 from mlc.ir.types import DType
 from mlc.targets.llvm.arith import Val
-from mlc.targets.llvm.index import IndexEmitter, Level
+from mlc.targets.llvm.index import Level
 from mlc.targets.llvm.registers import Slot, Slots, flat
 from mlc.targets.llvm.values import ValueEmitter
 
@@ -51,7 +51,7 @@ def emit_function(fn: loop.Function, module: ModuleSink, *, contract: bool = Tru
     return emitter.scratch_bytes
 
 
-class FunctionEmitter(ValueEmitter, IndexEmitter):
+class FunctionEmitter(ValueEmitter):
     """State while one LLVM function is written."""
 
     def __init__(self, fn: loop.Function, module: ModuleSink, contract: bool) -> None:
@@ -78,6 +78,7 @@ class FunctionEmitter(ValueEmitter, IndexEmitter):
         self.frames: list[dict[str, str]] = [{}]
         self.loaded: dict[str, tuple[int, str]] = {}
         self.stack_bytes = 0
+        self.mask = None
 
     # -- the sink of arith -------------------------------------------------------------------------------------
     def fresh(self, hint: str = "v") -> str:
@@ -127,7 +128,7 @@ class FunctionEmitter(ValueEmitter, IndexEmitter):
                 if s.kind is loop.ForKind.PARALLEL and not self.in_parallel:
                     self.parallel(s)
                 elif s.kind in (loop.ForKind.SERIAL, loop.ForKind.PARALLEL):
-                    self.loop(s.var, "0", str(s.extent), s.body)
+                    self.counted(s.var, "0", str(s.extent), s.body)
                 else:
                     raise CodegenError(f"{self.fn.name}: the LLVM targets have no {s.kind} loops")
             case loop.ForRange():
@@ -161,7 +162,7 @@ class FunctionEmitter(ValueEmitter, IndexEmitter):
         self.lines.append(f"{label}:")
         self.label = label
 
-    def loop(self, var: Var, begin: str, end: str, body: loop.Stmt) -> None:
+    def counted(self, var: Var, begin: str, end: str, body: loop.Stmt) -> None:
         """A counted loop of at least one iteration, tested at its end."""
         self.counter += 1
         n = self.counter
@@ -208,7 +209,7 @@ class FunctionEmitter(ValueEmitter, IndexEmitter):
         self.lines.append(f"  %any{n} = icmp slt i64 {begin}, {end}")
         self.lines.append(f"  br i1 %any{n}, label %some{n}, label %none{n}")
         self.block(f"some{n}")
-        self.loop(var, begin, end, body)
+        self.counted(var, begin, end, body)
         self.lines.append(f"  br label %none{n}")
         self.block(f"none{n}")
 
@@ -317,7 +318,7 @@ class FunctionEmitter(ValueEmitter, IndexEmitter):
             self.names[v], self.depth[v] = f"%o{k}", 0
             args.append(f"i64 noundef %o{k}")
         assert inner_ids == {id(b) for b in passed}
-        self.loop(s.var, "%begin", "%end", s.body)
+        self.counted(s.var, "%begin", "%end", s.body)
         self.lines.append("  ret void")
         body = _flatten(self.lines)
         text = f"define internal void @{name}({', '.join([*args, 'i64 noundef %begin', 'i64 noundef %end'])}) #0 {{\n"

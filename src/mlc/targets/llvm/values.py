@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 from mlc.errors import CodegenError
 from mlc.ir import loop
-from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within, children, index_vars
-from mlc.ir.index import ZERO, Atom, Linear, Quotient, Remainder, Var, as_index
+from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within, index_vars, loads
+from mlc.ir.index import Atom, Dynamic, Linear, Quotient, Var, as_index
 from mlc.ir.types import boolean, i64
 from mlc.targets.llvm import arith
 from mlc.targets.llvm.arith import Val
+from mlc.targets.llvm.index import IndexEmitter
 from mlc.targets.llvm.registers import Slot, Slots, flat
 from mlc.targets.llvm.text import mangle_suffix, memory_type, register_type, splat
 
-_BASE = arith.Sink if TYPE_CHECKING else object
 
-
-class ValueEmitter(_BASE):  # type: ignore[misc,valid-type]
+class ValueEmitter(IndexEmitter):
     """The part of a function emitter that evaluates expressions."""
 
-    lines: list[Any]
     label: str
     slots: Slots
     registers: dict[Slot, Val]
     loaded: dict[str, tuple[int, str]]
     counter: int
+    flags: str
+    mask: Val | None  # lanes whose loads may touch memory; ``None`` for all
 
-    def widen(self, v: Val, lanes: int) -> Val:
-        return arith.broadcast(self, v, lanes)
+    if TYPE_CHECKING:
 
-    def eval(self, e: Expr, lane: Var | None, mask: Val | None = None) -> Val:
+        def declare(self, line: str) -> None: ...
+
+        def math(self, fn: str, dtype: str, lanes: int) -> str: ...
+
+        def block(self, label: str) -> None: ...
+
+        def frame(self) -> AbstractContextManager[None]: ...
+
+    def eval(self, e: Expr, lane: Var | None) -> Val:
         """The value of an expression.
 
         Args:
             e: the expression.
             lane: variable of the vector store it is part of; the result is a vector only where it varies with it.
-            mask: lanes whose loads may touch memory; ``None`` for all.
         """
         match e:
             case Const():
@@ -46,30 +54,30 @@ class ValueEmitter(_BASE):  # type: ignore[misc,valid-type]
             case Within():
                 return self.within(e, lane)
             case Load():
-                return self.load(e, lane, mask)
+                return self.load(e, lane)
             case Binary():
-                a, b = self.eval(e.a, lane, mask), self.eval(e.b, lane, mask)
+                a, b = self.eval(e.a, lane), self.eval(e.b, lane)
                 lanes = max(a.lanes, b.lanes)
                 known = e.b.value if type(e.b) is Const else None
                 if known is None and type(e.a) is Const and e.op in ("min", "max", "add", "mul"):
                     a, b, known = b, a, e.a.value
-                return arith.binary(self, e.op, self._wide(a, lanes), self._wide(b, lanes), known)
+                return arith.binary(self, e.op, self.widen(a, lanes), self.widen(b, lanes), known)
             case Call():
-                return arith.unary(self, e.fn, self.eval(e.args[0], lane, mask))
+                return arith.unary(self, e.fn, self.eval(e.args[0], lane))
             case Cast():
-                return arith.cast(self, self.eval(e.a, lane, mask), e.dtype)
+                return arith.cast(self, self.eval(e.a, lane), e.dtype)
             case Select():
-                return self.select(e, lane, mask)
+                return self.select(e, lane)
         raise CodegenError(f"no code for {type(e).__name__}")
 
-    def _wide(self, v: Val, lanes: int) -> Val:
+    def widen(self, v: Val, lanes: int) -> Val:
         return arith.broadcast(self, v, lanes)
 
     # -- indices as values ---------------------------------------------------------------------------------------
     def index_value(self, ix: Linear, lane: Var | None) -> Val:
         """An index as an ``i64`` value, a vector when it varies with the lane."""
         if lane is None or lane not in ix.vars():
-            return Val(self.index(ix), i64, 0)  # type: ignore[attr-defined]
+            return Val(self.index(ix), i64, 0)
         return self.vector_index(ix, lane)
 
     def vector_index(self, ix: Linear, lane: Var) -> Val:
@@ -81,7 +89,7 @@ class ValueEmitter(_BASE):  # type: ignore[misc,valid-type]
         rest = Linear({a: c for a, c in ix.terms.items() if a is not lane and a not in plain}, ix.const)
         total: Val | None = None
         if rest.terms or rest.const or (not plain and not step):
-            total = arith.broadcast(self, Val(self.index(rest), i64, 0), lanes)  # type: ignore[attr-defined]
+            total = self.widen(Val(self.index(rest), i64, 0), lanes)
         if step:
             iota = Val("<" + ", ".join(f"i64 {k * step}" for k in range(lanes)) + ">", i64, lanes)
             total = iota if total is None else arith.binary(self, "add", total, iota)
@@ -95,15 +103,16 @@ class ValueEmitter(_BASE):  # type: ignore[misc,valid-type]
 
     def _vector_atom(self, atom: Atom, lane: Var) -> Val:
         lanes = lane.hi + 1
-        if isinstance(atom, (Quotient, Remainder)):
-            form = self.vector_index(atom.form, lane)
-            word = "div" if type(atom) is Quotient else "mod"
-            d = Val(splat(atom.divisor, i64, lanes), i64, lanes)
-            if word == "div" and atom.form.bounds()[0] < 0:
-                r = arith.binary(self, "mod", form, d, atom.divisor)
-                form = arith.binary(self, "sub", form, r)
-            return arith.binary(self, word, form, d, atom.divisor)
-        return arith.broadcast(self, arith.cast(self, self.eval(atom.expr, lane), i64), lanes)  # type: ignore[union-attr]
+        assert not isinstance(atom, Var)
+        if isinstance(atom, Dynamic):
+            return self.widen(arith.cast(self, self.eval(atom.expr, lane), i64), lanes)
+        form = self.vector_index(atom.form, lane)
+        word = "div" if type(atom) is Quotient else "mod"
+        d = Val(splat(atom.divisor, i64, lanes), i64, lanes)
+        if word == "div" and atom.form.bounds()[0] < 0:
+            r = arith.binary(self, "mod", form, d, atom.divisor)
+            form = arith.binary(self, "sub", form, r)
+        return arith.binary(self, word, form, d, atom.divisor)
 
     def within(self, e: Within, lane: Var | None) -> Val:
         ix = self.index_value(e.index, lane)
@@ -113,22 +122,29 @@ class ValueEmitter(_BASE):  # type: ignore[misc,valid-type]
         return Val(self.pure(text), boolean, ix.lanes)
 
     # -- choices -------------------------------------------------------------------------------------------------
-    def select(self, e: Select, lane: Var | None, mask: Val | None) -> Val:
-        cond = self.eval(e.cond, lane, mask)
-        risky = _may_leave(e.a) or _may_leave(e.b)
-        if not risky:
-            a, b = self.eval(e.a, lane, mask), self.eval(e.b, lane, mask)
+    def select(self, e: Select, lane: Var | None) -> Val:
+        cond = self.eval(e.cond, lane)
+        if not (_may_leave(e.a) or _may_leave(e.b)):
+            a, b = self.eval(e.a, lane), self.eval(e.b, lane)
         elif cond.lanes:
-            opposite = arith.unary(self, "not", cond)
-            yes = cond if mask is None else arith.logic(self, "and", cond, self._wide(mask, cond.lanes))
-            no = opposite if mask is None else arith.logic(self, "and", opposite, self._wide(mask, cond.lanes))
-            a, b = self.eval(e.a, lane, yes), self.eval(e.b, lane, no)
+            with self.only(cond):
+                a = self.eval(e.a, lane)
+            with self.only(arith.unary(self, "not", cond)):
+                b = self.eval(e.b, lane)
         else:
-            return self.diamond(cond, e, lane, mask)
+            return self.diamond(cond, e, lane)
         lanes = max(a.lanes, b.lanes, cond.lanes)
-        return arith.select(self, cond, self._wide(a, lanes), self._wide(b, lanes))
+        return arith.select(self, cond, self.widen(a, lanes), self.widen(b, lanes))
 
-    def diamond(self, cond: Val, e: Select, lane: Var | None, mask: Val | None) -> Val:
+    @contextmanager
+    def only(self, lanes: Val) -> Iterator[None]:
+        """Loads inside touch memory only for the given lanes (of those allowed around)."""
+        around = self.mask
+        self.mask = lanes if around is None else arith.logic(self, "and", lanes, self.widen(around, lanes.lanes))
+        yield
+        self.mask = around
+
+    def diamond(self, cond: Val, e: Select, lane: Var | None) -> Val:
         """A branch, for sides whose loads must not happen unless chosen."""
         self.counter += 1
         n = self.counter
@@ -136,19 +152,19 @@ class ValueEmitter(_BASE):  # type: ignore[misc,valid-type]
         self.lines.append(f"  br i1 {cond.text}, label %yes{n}, label %no{n}")
         arms = []
         for label, side in ((f"yes{n}", e.a), (f"no{n}", e.b)):
-            self.block(label)  # type: ignore[attr-defined]
-            with self.frame():  # type: ignore[attr-defined]
-                v = self._wide(self.eval(side, lane, mask), lanes)
+            self.block(label)
+            with self.frame():
+                v = self.widen(self.eval(side, lane), lanes)
             arms.append((v, self.label))
             self.lines.append(f"  br label %join{n}")
-        self.block(f"join{n}")  # type: ignore[attr-defined]
+        self.block(f"join{n}")
         (a, la), (b, lb) = arms
-        name = self.fresh("r")  # type: ignore[attr-defined]
+        name = self.fresh("r")
         self.lines.append(f"  {name} = phi {a.type} [ {a.text}, %{la} ], [ {b.text}, %{lb} ]")
         return Val(name, a.dtype, a.lanes)
 
     # -- memory --------------------------------------------------------------------------------------------------
-    def load(self, e: Load, lane: Var | None, mask: Val | None) -> Val:
+    def load(self, e: Load, lane: Var | None) -> Val:
         buffer: loop.Buffer = e.source
         slot = self.slots.slot(buffer, e.indices, lane)
         if slot is not None:
@@ -158,38 +174,41 @@ class ValueEmitter(_BASE):  # type: ignore[misc,valid-type]
             return held
         offset = flat(buffer, e.indices)
         step = 0 if lane is None else offset.coefficient(lane)
-        if mask is not None and _in_bounds(e):
-            mask = None
+        mask = None if _in_bounds(e) else self.mask
         if lane is None or step == 0:
-            if mask is not None and mask.lanes:
-                return self._gather(buffer, offset, lane, mask)
-            return self._read(buffer, self.pointer(buffer, offset), 0)  # type: ignore[attr-defined]
-        base = offset - as_index(lane) * step if step is not None else ZERO
-        if step == 1 and mask is None:
-            return self._read(buffer, self.pointer(buffer, base), lane.hi + 1)  # type: ignore[attr-defined]
-        if step == 1:
-            return self._masked_read(buffer, self.pointer(buffer, base), lane.hi + 1, mask)  # type: ignore[attr-defined,arg-type]
-        return self._gather(buffer, offset, lane, mask)
+            at = self.pointer(buffer, offset)
+            return self._read(buffer, at if mask is None else self._if_any(mask, at, buffer), 0)
+        if step != 1:
+            return self._gather(buffer, offset, lane, mask)
+        at = self.pointer(buffer, offset - lane)
+        return self._read(buffer, at, lane.hi + 1) if mask is None else self._masked_read(buffer, at, mask)
+
+    def _if_any(self, mask: Val, at: str, buffer: loop.Buffer) -> str:
+        """An address that all lanes read, or the buffer's first element when no lane may read it."""
+        symbol = f"@llvm.vector.reduce.or.v{mask.lanes}i1"
+        self.declare(f"declare i1 {symbol}({mask.type})")
+        some = self.pure(f"call i1 {symbol}({mask.type} {mask.text})")
+        return self.pure(f"select i1 {some}, ptr {at}, ptr {self.pointers[id(buffer)]}")
 
     def _read(self, buffer: loop.Buffer, at: str, lanes: int) -> Val:
         t = memory_type(buffer.dtype, lanes)
         text = f"load {t}, ptr {at}, align {buffer.dtype.itemsize}"
         known = self.loaded.get(text)
         if known is None:
-            name = self.fresh("l")  # type: ignore[attr-defined]
+            name = self.fresh("l")
             self.lines.append(f"  {name} = {text}")
             known = self.loaded[text] = (id(buffer), name)
         return self._from_memory(known[1], buffer, lanes)
 
-    def _masked_read(self, buffer: loop.Buffer, at: str, lanes: int, mask: Val) -> Val:
+    def _masked_read(self, buffer: loop.Buffer, at: str, mask: Val) -> Val:
+        lanes = mask.lanes
         t = memory_type(buffer.dtype, lanes)
         symbol = f"@llvm.masked.load.{_memory_suffix(buffer, lanes)}.p0"
         m = register_type(boolean, lanes)
         self.declare(f"declare {t} {symbol}(ptr, {m}, {t})")
-        wide = self._wide(mask, lanes)
-        name = self.fresh("l")  # type: ignore[attr-defined]
+        name = self.fresh("l")
         align = f"align {buffer.dtype.itemsize} "
-        self.lines.append(f"  {name} = call {t} {symbol}(ptr {align}{at}, {m} {wide.text}, {t} zeroinitializer)")
+        self.lines.append(f"  {name} = call {t} {symbol}(ptr {align}{at}, {m} {mask.text}, {t} zeroinitializer)")
         return self._from_memory(name, buffer, lanes)
 
     def _lane_pointers(self, buffer: loop.Buffer, offset: Linear, lane: Var) -> str:
@@ -198,23 +217,22 @@ class ValueEmitter(_BASE):  # type: ignore[misc,valid-type]
         t = memory_type(buffer.dtype)
         step = offset.coefficient(lane)
         if step is not None:
-            base = self.pointer(buffer, offset - as_index(lane) * step)  # type: ignore[attr-defined]
+            base = self.pointer(buffer, offset - as_index(lane) * step)
             steps = "<" + ", ".join(f"i32 {k * step}" for k in range(lanes)) + ">"
             return self.pure(f"getelementptr {t}, ptr {base}, <{lanes} x i32> {steps}")
-        at = self.pointers[id(buffer)]  # type: ignore[attr-defined]
+        at = self.pointers[id(buffer)]
         ix = self.vector_index(offset, lane)
         return self.pure(f"getelementptr {t}, ptr {at}, {ix.type} {ix.text}")
 
-    def _gather(self, buffer: loop.Buffer, offset: Linear, lane: Var | None, mask: Val | None) -> Val:
-        assert lane is not None
+    def _gather(self, buffer: loop.Buffer, offset: Linear, lane: Var, mask: Val | None) -> Val:
         lanes = lane.hi + 1
         t = memory_type(buffer.dtype, lanes)
         m = register_type(boolean, lanes)
         symbol = f"@llvm.masked.gather.{_memory_suffix(buffer, lanes)}.v{lanes}p0"
         self.declare(f"declare {t} {symbol}(<{lanes} x ptr>, {m}, {t})")
-        on = self._wide(mask, lanes).text if mask is not None else splat(1, boolean, lanes)
+        on = mask.text if mask is not None else splat(1, boolean, lanes)
         at = self._lane_pointers(buffer, offset, lane)
-        name = self.fresh("l")  # type: ignore[attr-defined]
+        name = self.fresh("l")
         align = f"align {buffer.dtype.itemsize} "
         self.lines.append(f"  {name} = call {t} {symbol}(<{lanes} x ptr> {align}{at}, {m} {on}, {t} zeroinitializer)")
         return self._from_memory(name, buffer, lanes)
@@ -226,7 +244,7 @@ class ValueEmitter(_BASE):  # type: ignore[misc,valid-type]
             return Val(self.pure(f"icmp ne {t} {name}, {'zeroinitializer' if lanes else '0'}"), dtype, lanes)
         if dtype.name == "bf16":
             wide, f = (f"<{lanes} x i32>", f"<{lanes} x float>") if lanes else ("i32", "float")
-            sixteen = f"splat (i32 16)" if lanes else "16"
+            sixteen = "splat (i32 16)" if lanes else "16"
             bits = self.pure(f"zext {memory_type(dtype, lanes)} {name} to {wide}")
             return Val(self.pure(f"bitcast {wide} {self.pure(f'shl {wide} {bits}, {sixteen}')} to {f}"), dtype, lanes)
         return Val(name, dtype, lanes)
@@ -249,9 +267,9 @@ class ValueEmitter(_BASE):  # type: ignore[misc,valid-type]
         size = buffer.dtype.itemsize
         step = None if lane is None else offset.coefficient(lane)
         if lane is None or not v.lanes:
-            self.lines.append(f"  store {t} {text}, ptr {self.pointer(buffer, offset)}, align {size}")  # type: ignore[attr-defined]
+            self.lines.append(f"  store {t} {text}, ptr {self.pointer(buffer, offset)}, align {size}")
         elif step == 1:
-            at = self.pointer(buffer, offset - lane)  # type: ignore[attr-defined]
+            at = self.pointer(buffer, offset - lane)
             self.lines.append(f"  store {t} {text}, ptr {at}, align {size}")
         else:
             m = register_type(boolean, v.lanes)
@@ -285,10 +303,4 @@ def _in_bounds(e: Load) -> bool:
 
 def _may_leave(e: Expr) -> bool:
     """Whether some load in the expression might be out of bounds if evaluated without its guard."""
-    stack = [e]
-    while stack:
-        node = stack.pop()
-        if type(node) is Load and not _in_bounds(node):
-            return True
-        stack += children(node)
-    return False
+    return not all(_in_bounds(ld) for ld in loads(e))
