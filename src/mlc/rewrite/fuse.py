@@ -22,7 +22,7 @@ Example: ``relu(add(conv(x, w), b))`` becomes ``g0_conv_add_relu(x, w, b)``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mlc.ir.graph import FusionKind, Graph, Node, Value
 from mlc.rewrite.dominators import post_dominators
@@ -95,13 +95,31 @@ def wrap(graph: Graph, parts: Iterable[list[Node]]) -> Graph:
     return Graph(graph.name, graph.inputs, graph.outputs, tuple(nodes), constants, graph.output_names)
 
 
+@dataclass(frozen=True)
+class _Cost:
+    """What a group costs with everything inlined; upper bounds.
+
+    Args:
+        size: scalar operations in the expression of its result.
+        copies: how often the expression of any of its nodes is written there.
+        runs: how often an element of any of its nodes is computed.
+        dear: the same, of nodes with functions like ``exp``; 0 when there are none.
+    """
+
+    size: int
+    copies: int
+    runs: float
+    dear: float
+
+
 @dataclass(eq=False)
 class _Group:
     """Nodes that will share a kernel; ``root`` is the one whose results leave it."""
 
     root: Node
-    members: set[Node] = field(default_factory=set)
+    members: set[Node]
     anchor: Node | None = None
+    cost: _Cost | None = None  # looked up when it is first needed
 
     @property
     def kind(self) -> FusionKind:
@@ -155,7 +173,7 @@ class _Fuser:
         else:
             allowed = self._injective_fuses(node, sink, region)
         if allowed:
-            self._merge([node, *region.between, sink])
+            self._merge(node, region, sink)
 
     def _region(self, node: Node, sink: Node) -> _Region | None:
         """The paths from ``node`` to ``sink``; ``None`` when there is more on them than a group may hold."""
@@ -186,18 +204,70 @@ class _Fuser:
             return node.op.elementwise and sink is not target.anchor and _all_elementwise(region)
         return target.kind in (INJECTIVE, REDUCTION)
 
-    def _merge(self, nodes: list[Node]) -> None:
-        """Join the groups of ``nodes``, the last of which is the sink, unless a limit forbids it."""
-        groups = list(dict.fromkeys(self._group[n] for n in nodes))
-        target = self._group[nodes[-1]]
+    def _merge(self, node: Node, region: _Region, sink: Node) -> None:
+        """Join the groups of a node, its post-dominator, and all between, unless a limit forbids it."""
+        target = self._group[sink]
+        groups = list(dict.fromkeys(self._group[n] for n in (node, *region.between, sink)))
         members = set().union(*(g.members for g in groups))
-        if len(members) > self.limits.nodes or not self._affordable(members, target.root):
+        if len(members) > self.limits.nodes or self._buries_concat(groups, target, region):
+            return
+        cost = self._cost_of_chain(node, sink) if not region.between else None
+        if cost is None or not self._affordable(cost):
+            cost = self._cost_of(members, target.root)
+        if not self._affordable(cost):
             return
         anchors = [g.anchor for g in groups if g.anchor is not None]
-        merged = _Group(target.root, members, anchors[0] if anchors else None)
+        merged = _Group(target.root, members, anchors[0] if anchors else None, cost)
         if merged.kind is COMPLEX and not self._is_elementwise_tail(merged):
             return
         self._group.update(dict.fromkeys(members, merged))
+
+    def _buries_concat(self, groups: list[_Group], target: _Group, region: _Region) -> bool:
+        """Whether a concat of what the group computes would not be its last node (each element is one of several)."""
+        ends = any(_is_concat(g.root) and len(g.members) > 1 for g in groups if g is not target)
+        return ends or any(_is_concat(reader) and reader is not target.root for _, reader in region.edges)
+
+    def _affordable(self, cost: _Cost) -> bool:
+        return cost.size <= self.limits.expression and cost.dear <= self.limits.recompute
+
+    def _cost_of_chain(self, node: Node, sink: Node) -> _Cost:
+        """A bound for a group that ends at ``node`` put before ``sink``, from what is known of both."""
+        a, b = (self._known_cost(self._group[n]) for n in (node, sink))
+        profile = self._profile(sink)
+        copies, runs = 0, 1.0
+        for v, sites, reads in zip(dict.fromkeys(sink.inputs), profile.sites, profile.reads, strict=True):
+            if v in node.outputs:
+                copies, runs = copies + sites, max(runs, reads)
+        copies, runs = max(1, copies) * b.copies, runs * b.runs
+        return _Cost(
+            b.size + a.size * copies, max(b.copies, a.copies * copies), max(b.runs, a.runs * runs),
+            max(b.dear, a.dear * runs),
+        )  # fmt: skip
+
+    def _known_cost(self, group: _Group) -> _Cost:
+        if group.cost is None:
+            profile = self._profile(group.root)
+            group.cost = _Cost(profile.size, 1, 1.0, 1.0 if profile.dear else 0.0)
+        return group.cost
+
+    def _cost_of(self, members: set[Node], root: Node) -> _Cost:
+        """The cost of a group, from every node of it."""
+        copies, runs = dict.fromkeys(members, 0), dict.fromkeys(members, 0.0)
+        copies[root], runs[root] = 1, 1.0
+        makers = {v: n for n in members for v in n.outputs}
+        size, dear = 0, 0.0
+        for node in sorted(members, key=self.position.__getitem__, reverse=True):
+            if node.op.kind is COMPLEX:
+                copies[node], runs[node] = 1, 1.0  # computed once, whatever reads it
+            profile = self._profile(node)
+            size += copies[node] * profile.size
+            dear = max(dear, runs[node] if profile.dear else 0.0)
+            for v, sites, reads in zip(dict.fromkeys(node.inputs), profile.sites, profile.reads, strict=True):
+                maker = makers.get(v)
+                if maker is not None:
+                    copies[maker] += copies[node] * sites
+                    runs[maker] = max(runs[maker], runs[node] * max(1.0, reads))
+        return _Cost(size, max(copies.values()), max(runs.values()), dear)
 
     def _is_elementwise_tail(self, group: _Group) -> bool:
         """Whether all beside the anchor is elementwise, and all behind it has its shape.
@@ -218,29 +288,9 @@ class _Fuser:
                 behind.update(node.outputs)
         return True
 
-    def _affordable(self, members: set[Node], root: Node) -> bool:
-        """Whether the expression stays small, repeats nothing dear, and ends at a concat of what it computes."""
-        copies = dict.fromkeys(members, 0)  # how often a node's expression is written in the root's
-        runs = dict.fromkeys(members, 0.0)  # how often each of its elements is computed, at most
-        copies[root], runs[root] = 1, 1.0
-        makers = {v: n for n in members for v in n.outputs}
-        size = 0
-        for node in sorted(members, key=self.position.__getitem__, reverse=True):
-            if node.op.kind is COMPLEX:
-                copies[node], runs[node] = 1, 1.0  # computed once, whatever reads it
-            profile = self._profile(node)
-            size += copies[node] * profile.size
-            if size > self.limits.expression or (profile.dear and runs[node] > self.limits.recompute):
-                return False
-            for v, sites, reads in zip(dict.fromkeys(node.inputs), profile.sites, profile.reads, strict=True):
-                maker = makers.get(v)
-                if maker is None:
-                    continue
-                if node.op.name == "concat" and is_core(node.op) and node is not root:
-                    return False
-                copies[maker] += copies[node] * sites
-                runs[maker] = max(runs[maker], runs[node] * max(1.0, reads))
-        return True
+
+def _is_concat(node: Node) -> bool:
+    return node.op.name == "concat" and is_core(node.op)
 
 
 def _all_elementwise(region: _Region) -> bool:

@@ -2,37 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from mlc.ir import te
 from mlc.ir.expr import loads
-from mlc.ir.graph import Node, express
+from mlc.ir.graph import Graph, Node, Value, express
 from mlc.ir.index import as_index
+from mlc.rewrite.group import body_of, is_group
+from mlc.rewrite.keys import attrs_key
 
 
-def in_place_operands(node: Node) -> frozenset[int]:
-    """Positions of the operands that may lie in the same memory as the node's only result.
+class InPlaceOperands:
+    """Finds the operands that may lie in the same memory as a node's only result.
 
     Such an operand has the result's shape, element size and layout, and is only ever read at the very index that is
-    being written, in all stages through which it reaches the result. A kernel may then write the result over it, under
-    any schedule that computes each element of the result once.
+    being written, in all operators and stages through which it reaches the result. A kernel may then write the result
+    over it, under any schedule that computes each element of the result once.
     """
-    if node.op.express is None or len(node.outputs) != 1:
-        return frozenset()
-    (result,) = node.outputs
-    alike = [
-        k
-        for k, v in enumerate(node.inputs)
-        if (v.type.shape, v.type.layout) == (result.type.shape, result.type.layout)
-        and v.type.dtype.itemsize == result.type.dtype.itemsize
-    ]
-    if not alike:
-        return frozenset()
-    operands = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
-    stages = te.topological(express(node, operands))
-    return frozenset(k for k in alike if _read_in_step(operands[k], stages, result.type.shape))
+
+    def __init__(self) -> None:
+        self._memo: dict[Hashable, frozenset[int]] = {}
+
+    def __call__(self, node: Node) -> frozenset[int]:
+        """Positions of those operands."""
+        if len(node.outputs) != 1:
+            return frozenset()
+        (result,) = node.outputs
+        alike = [
+            k
+            for k, v in enumerate(node.inputs)
+            if (v.type.shape, v.type.layout) == (result.type.shape, result.type.layout)
+            and v.type.dtype.itemsize == result.type.dtype.itemsize
+        ]
+        if not alike:
+            return frozenset()
+        if not is_group(node):
+            return self._read_in_step(node).intersection(alike)
+        body = body_of(node)
+        return frozenset(k for k in alike if self._keeps_step(body, body.inputs[k]))
+
+    def _keeps_step(self, body: Graph, operand: Value) -> bool:
+        """Whether all that depends on ``operand`` in a group reads it, or what was made of it, at its own index."""
+        dependent = {operand}
+        for node in body.nodes:
+            reading = [k for k, v in enumerate(node.inputs) if v in dependent]
+            if reading:
+                if not self._read_in_step(node).issuperset(reading):
+                    return False
+                dependent.update(node.outputs)
+        return True
+
+    def _read_in_step(self, node: Node) -> frozenset[int]:
+        """The operands that one operator reads only at the index it writes; equal applications are looked at once."""
+        if node.op.express is None or len(node.outputs) != 1:
+            return frozenset()
+        key = node.op, tuple((v.type.shape, v.type.dtype) for v in node.inputs), attrs_key(node.attrs)
+        if key not in self._memo:
+            operands = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
+            stages = te.topological(express(node, operands))
+            shape = node.outputs[0].type.shape
+            self._memo[key] = frozenset(k for k, t in enumerate(operands) if _all_in_step(t, stages, shape))
+        return self._memo[key]
 
 
-def _read_in_step(operand: te.Tensor, stages: list[te.Compute], shape: tuple[int, ...]) -> bool:
-    """Whether whatever depends on ``operand`` reads it, directly or not, at its own index alone."""
+def _all_in_step(operand: te.Tensor, stages: list[te.Compute], shape: tuple[int, ...]) -> bool:
     dependent = {id(operand)}
     for stage in stages:
         reads = [ld for body in stage.bodies for ld in loads(body) if id(ld.source) in dependent]

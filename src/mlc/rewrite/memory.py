@@ -23,7 +23,7 @@ from mlc.errors import ImportModelError, VerifyError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.rewrite.arena import ALIGNMENT, Block, live_bytes, place, rounded
 from mlc.rewrite.group import is_alias
-from mlc.rewrite.inplace import in_place_operands
+from mlc.rewrite.inplace import InPlaceOperands
 
 
 class Space(StrEnum):
@@ -198,6 +198,7 @@ class _Planner:
 
     def _share_in_place(self) -> None:
         """Put results over operands that die there."""
+        operands = InPlaceOperands()
         for step, node in enumerate(self.steps):
             if len(node.outputs) != 1:
                 continue
@@ -205,7 +206,7 @@ class _Planner:
             dying = [k for k, v in enumerate(node.inputs) if self._dies(self.storage[v], step, result)]
             if result.home is not None or not dying:
                 continue
-            fitting = in_place_operands(node)
+            fitting = operands(node)
             for k in dying:
                 base = self.storage[node.inputs[k]].base
                 # aliases of the operand may be operands too

@@ -39,8 +39,15 @@ class Profiler:
 
     def __init__(self) -> None:
         self._memo: dict[Hashable, Profile] = {}
+        self._of_node: dict[Node, Profile] = {}
 
     def __call__(self, node: Node) -> Profile:
+        known = self._of_node.get(node)
+        if known is None:
+            known = self._of_node[node] = self._look_up(node)
+        return known
+
+    def _look_up(self, node: Node) -> Profile:
         # the same operand twice is one operand: what it is read with adds up
         operands = tuple(dict.fromkeys(node.inputs))
         wiring = tuple(operands.index(v) for v in node.inputs)

@@ -86,17 +86,33 @@ class Rewriter:
         return self._numbers.get(call_key(node.op, node.inputs, node.attrs))
 
     # -- actions ------------------------------------------------------------------------------------------------
-    def emit(self, op: Operator, inputs: Sequence[Value], attrs: Attrs | None = None) -> Value:
-        """A new application of a one-output operator; see :meth:`emit_all`."""
-        (out,) = self.emit_all(op, inputs, attrs)
-        return out
+    def emit(
+        self,
+        op: Operator,
+        inputs: Sequence[Value],
+        attrs: Attrs | None = None,
+        *,
+        sources: tuple[str, ...] | None = None,
+    ) -> Value:
+        """A new application of a one-output operator: folded when all operands are known, found again when an equal one
+        exists, simplified by the rules.
 
-    def emit_all(self, op: Operator, inputs: Sequence[Value], attrs: Attrs | None = None) -> Sequence[Value]:
-        """A new application: folded when all operands are known, found again when an equal one exists, simplified.
-
+        Args:
+            op: the operator.
+            inputs: operands.
+            attrs: attributes that differ from the defaults.
+            sources: the model's nodes that it stands for; those of this step unless given.
         Raises:
             VerifyError: the call is mistyped.
         """
+        before = self.sources
+        if sources is not None:
+            self.sources = sources
+        (out,) = self._emit(op, inputs, attrs)
+        self.sources = before
+        return out
+
+    def _emit(self, op: Operator, inputs: Sequence[Value], attrs: Attrs | None) -> Sequence[Value]:
         ins, full = tuple(inputs), fill_attrs(op, attrs or {})
         types = op.infer([v.type for v in ins], full)
         base = self._step.node.outputs[0].name if self._step is not None else op.name

@@ -30,7 +30,7 @@ def _absorbed(rw: Rewriter, operand: Value, flag: bool) -> tuple[Value, bool] | 
     if perm[-2] != rank - 1:
         return None
     rest = (*perm[:-2], perm[-1], perm[-2])
-    return transposed(rw, node.inputs[0], rest), not flag
+    return transposed(rw, node.inputs[0], rest, node.sources), not flag
 
 
 @rule("transpose_into_matmul", "matmul(a, b)")
@@ -65,9 +65,10 @@ def matmul_batch_collapse(rw: Rewriter, m: Match) -> Value | None:
     flat = b.type.rank == 2 or (batch == 1 and b.type.rank <= a.type.rank)
     if a.type.rank == 2 or attrs["transpose_a"] or not flat:
         return None
-    rows = reshaped(rw, a, (prod(a.type.shape[:-1]), a.type.shape[-1]))
-    product = rw.emit(m.root.op, (rows, reshaped(rw, b, b.type.shape[-2:])), attrs)
-    return reshaped(rw, product, m.root.outputs[0].type.shape)
+    # these reshapes are none of the model's nodes
+    rows = reshaped(rw, a, (prod(a.type.shape[:-1]), a.type.shape[-1]), ())
+    product = rw.emit(m.root.op, (rows, reshaped(rw, b, b.type.shape[-2:], ())), attrs)
+    return reshaped(rw, product, m.root.outputs[0].type.shape, ())
 
 
 RULES = (transpose_into_matmul, constant_operand_upright, matmul_batch_collapse)

@@ -35,7 +35,7 @@ def _below(rw: Rewriter, node: Node, view: str, adapt: Callable[[Node, Value], A
         if any(a is None for a in adapted):
             continue
         inner = rw.emit(node.op, [a() for a in adapted if a is not None], node.attrs)
-        return rw.emit(maker.op, (inner,), maker.attrs)
+        return rw.emit(maker.op, (inner,), maker.attrs, sources=maker.sources)
     return None
 
 
@@ -57,29 +57,33 @@ def reshape_below_elementwise(rw: Rewriter, m: Match) -> Value | None:
         if node is not None and node.op is view.op and own == shape and node.inputs[0].type.shape == inner:
             return lambda: node.inputs[0]
         if operand.type.size == 1:
-            return lambda: reshaped(rw, operand, ())
+            return lambda: reshaped(rw, operand, (), ())
         if inner and shape and inner[-1] == shape[-1] == own[-1] == operand.type.size:
-            return lambda: reshaped(rw, operand, own[-1:])
+            return lambda: reshaped(rw, operand, own[-1:], ())
         if own != shape:
             return None
         # The operand would be reshaped in turn: worth it where the operator comes to stand behind a kernel that takes
         # it in, but not when it leaves one for that, or the rule would go on for ever.
         moves = rw.constant(operand) is not None or (_fuses_upwards(rw, source) and not _fuses_upwards(rw, operand))
-        return (lambda: reshaped(rw, operand, inner)) if moves else None
+        return (lambda: reshaped(rw, operand, inner, ())) if moves else None
 
     return None if m.root.op is get("broadcast_to") else _below(rw, m.root, "reshape", adapt)
 
 
-@rule("reshape_below_row_norm", "layer_norm|rms_norm|softmax|log_softmax(r=reshape(x), …)")
+@rule("reshape_below_row_norm", "layer_norm|rms_norm|softmax|log_softmax(r, …)")
 def reshape_below_row_norm(rw: Rewriter, m: Match) -> Value | None:
     """Normalising the rows of a tensor whose leading axes were only regrouped."""
-    inner, shape, axis = m["x"].type.shape, m["r"].type.shape, m.root.attrs["axis"]
-    if not inner or inner[-1] != shape[-1] or axis % len(shape) != len(shape) - 1:
+    view, shape, axis = rw.maker(m["r"]), m["r"].type.shape, m.root.attrs["axis"]
+    if view is None or view.op is not get("reshape") or axis % len(shape) != len(shape) - 1:
+        return None
+    (source,) = view.inputs
+    inner = source.type.shape
+    if not inner or inner[-1] != shape[-1]:
         return None
     if any(v.type.size not in (1, shape[-1]) or v.type.rank > 1 for v in m.root.inputs[1:]):
         return None
-    normal = rw.emit(m.root.op, (m["x"], *m.root.inputs[1:]), {**m.root.attrs, "axis": len(inner) - 1})
-    return reshaped(rw, normal, shape)
+    normal = rw.emit(m.root.op, (source, *m.root.inputs[1:]), {**m.root.attrs, "axis": len(inner) - 1})
+    return reshaped(rw, normal, shape, view.sources)
 
 
 @rule("transpose_below_elementwise", "elementwise(…)")
@@ -93,7 +97,7 @@ def transpose_below_elementwise(rw: Rewriter, m: Match) -> Value | None:
         if node is not None and node.op is view.op and tuple(node.attrs["perm"]) == perm:
             return lambda: node.inputs[0]
         if operand.type.size == 1:
-            return lambda: reshaped(rw, operand, ())
+            return lambda: reshaped(rw, operand, (), ())
         if rw.constant(operand) is None:
             return None
         aligned = (1,) * (len(perm) - operand.type.rank) + operand.type.shape

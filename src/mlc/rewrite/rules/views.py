@@ -15,15 +15,19 @@ from mlc.rewrite.pattern import Match, rule
 from mlc.rewrite.rewriter import Rewriter
 
 
-def reshaped(rw: Rewriter, x: Value, shape: Sequence[int]) -> Value:
+def reshaped(rw: Rewriter, x: Value, shape: Sequence[int], sources: tuple[str, ...] | None = None) -> Value:
     """``x`` in another shape; ``x`` itself where it has it."""
-    return x if x.type.shape == tuple(shape) else rw.emit(get("reshape"), (x,), {"shape": tuple(shape)})
+    if x.type.shape == tuple(shape):
+        return x
+    return rw.emit(get("reshape"), (x,), {"shape": tuple(shape)}, sources=sources)
 
 
-def transposed(rw: Rewriter, x: Value, perm: Sequence[int]) -> Value:
+def transposed(rw: Rewriter, x: Value, perm: Sequence[int], sources: tuple[str, ...] | None = None) -> Value:
     """``x`` with permuted axes; ``x`` itself where nothing moves."""
     perm = tuple(perm)
-    return x if perm == tuple(range(len(perm))) else rw.emit(get("transpose"), (x,), {"perm": perm})
+    if perm == tuple(range(len(perm))):
+        return x
+    return rw.emit(get("transpose"), (x,), {"perm": perm}, sources=sources)
 
 
 def inverse_permutation(perm: Sequence[int]) -> tuple[int, ...]:
