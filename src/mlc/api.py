@@ -29,6 +29,7 @@ from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.survey import Survey
 from mlc.ir.graph import Graph
 from mlc.runtime import Manifest, Module, TargetSpec, atomic_write, load_module, write_package
+from mlc.runtime import Package as OpenPackage
 from mlc.runtime.native import check_device
 from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer, PassValue
 
@@ -208,6 +209,7 @@ def compile(
         disabled_passes=tuple(disabled_passes),
         pass_config=dict(pass_config or {}),
         verify=verify_passes,
+        keep_assembly=dump_dir is not None,
     )
     watch = _Watch(observer or Observer(), None if dump_dir is None else Path(dump_dir))
     manifest, params, members = build_package(model.graph, get_target(target), options, watch)
@@ -274,6 +276,25 @@ def survey(path: str | os.PathLike[str], *, limits: Limits | None = None, fronte
     """
     reader = get_frontend(frontend) if frontend else guess_frontend(path)
     return reader.survey(path, limits or DEFAULT_LIMITS)
+
+
+def assembly(package: OpenPackage) -> str:
+    """The assembly of a package's code, generated again from the intermediate code that it holds.
+
+    Raises:
+        UsageError: the package holds none, or its target is not installed.
+    """
+    from mlc.targets.base import get_target
+
+    spec = package.manifest.target
+    attributes = spec.details.get("mattr", "")
+    target = get_target(f"{spec.string} -mattr={attributes}" if attributes else spec.string)
+    sources = {
+        name.removeprefix("src/"): package.read(name).decode("utf-8", "replace")
+        for name in package.names()
+        if name.startswith("src/")
+    }
+    return target.assembly(sources)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from mlc.ir.graph import Graph, Node, Value, express
 from mlc.ir.loop import Function
 from mlc.ops import get
 from mlc.rewrite.group import body_of, group_key, is_alias, is_group
-from mlc.rewrite.inplace import in_place_operands
+from mlc.rewrite.inplace import InPlaceOperands
 from mlc.rewrite.layout import assign_layouts
 from mlc.rewrite.memory import Location, MemoryPlan, Space, plan_memory
 from mlc.rewrite.pipeline import MAX_LEVEL, GraphPass, passes_for, run_passes
@@ -87,7 +87,8 @@ def build_package(
     watch.stage("generate code")
     stages = _StageTimes(watch)
     artifact = target.codegen(kernels.functions, steps, opt_level=options.opt_level, on_stage=stages.begin)
-    stages.report({"codegen": artifact.sources.get("model.ll", ""), "emit": artifact.sources.get("model.s", "")})
+    listing = target.assembly(artifact.sources, opt_level=options.opt_level) if options.keep_assembly else ""
+    stages.report({"codegen": "\n".join(artifact.sources.values()), "emit": listing})
     plan = planned[0]
 
     facts = target.describe()
@@ -149,6 +150,7 @@ def _make_kernels(graph: Graph, target: Target, watch: Observer) -> _Kernels:
     kernels = _Kernels({}, {}, {})
     start = time.perf_counter()
     work: dict[str, Node] = {}
+    in_place = InPlaceOperands()
     for node in graph.nodes:
         if is_alias(node):
             continue
@@ -169,7 +171,7 @@ def _make_kernels(graph: Graph, target: Target, watch: Observer) -> _Kernels:
             error.add_note(f"while compiling {name} for {', '.join(node.sources[:8]) or node!r}")
             raise
         # whether a result really takes an operand's place is decided later, node by node; the kernel must bear it
-        shared = sorted(in_place_operands(node)) if is_group(node) else []
+        shared = sorted(in_place(node)) if is_group(node) else []
         fn.attrs["aliased"] = (*shared, len(node.inputs)) if shared else ()
         kernels.functions[name] = fn
         kernels.texts[name] = f"### {name}\n\n" + "\n".join(stages) + "\n"

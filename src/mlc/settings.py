@@ -75,6 +75,7 @@ class CompileOptions:
         disabled_passes: names of passes to leave out.
         pass_config: values for passes, by ``pass.option``.
         verify: check the program after every pass.
+        keep_assembly: show the observer the assembly, which takes as long to print as the object to make.
     """
 
     name: str
@@ -84,6 +85,7 @@ class CompileOptions:
     disabled_passes: tuple[str, ...] = ()
     pass_config: Mapping[str, PassValue] = field(default_factory=dict)
     verify: bool = False
+    keep_assembly: bool = False
 
 
 class Observer:

@@ -75,6 +75,10 @@ def _listing(package: Package, asm: str | None, src: str | None) -> str:
     if kernel not in known:
         raise UsageError(f"{package.path}: there is no kernel {kernel!r}", hint=did_you_mean(kernel, known))
     texts = {name: package.read(name).decode("utf-8", "replace") for name in package.names() if name.startswith("src/")}
+    if asm:
+        from mlc.api import assembly
+
+        texts["src/model.s"] = assembly(package)
     found = listing.assembly(texts, kernel) if asm else listing.source(texts, kernel)
     if not found:
         raise UsageError(

@@ -29,9 +29,10 @@ def _first(sources: Mapping[str, str], endings: tuple[str, ...], kernel: str, cu
 
 
 def _cut_assembly(text: str, kernel: str) -> str:
-    name = re.escape(kernel)
-    match = re.search(rf"^{name}:.*?(?=^\s*\.size\s+{name},|\Z)", text, re.MULTILINE | re.DOTALL)
-    return match[0] if match else ""
+    """The kernel's own function and its parallel regions (``kernel.r1`` …), where the hot loops are."""
+    name = rf"{re.escape(kernel)}(?:\.r\d+)?"
+    found = re.finditer(rf"^(?P<name>{name}):.*?(?=^\s*\.size\s+(?P=name),|\Z)", text, re.MULTILINE | re.DOTALL)
+    return "\n".join(match[0] for match in found)
 
 
 def _cut_section(text: str, kernel: str) -> str:
@@ -41,5 +42,5 @@ def _cut_section(text: str, kernel: str) -> str:
 
 
 def _cut_llvm(text: str, kernel: str) -> str:
-    match = re.search(rf'^define [^\n]*@"?{re.escape(kernel)}"?\(.*?^}}\n?', text, re.MULTILINE | re.DOTALL)
-    return match[0] if match else ""
+    name = rf'"?{re.escape(kernel)}(?:\.r\d+)?"?'
+    return "\n".join(m[0] for m in re.finditer(rf"^define [^\n]*@{name}\(.*?^}}\n?", text, re.MULTILINE | re.DOTALL))

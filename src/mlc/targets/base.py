@@ -52,8 +52,7 @@ class Artifact:
 
     Args:
         obj: a relocatable object with the model's entry points.
-        sources: readable texts by file name (LLVM IR, assembly …).
-        scratch: bytes of scratch memory by kernel.
+        sources: readable texts by file name (LLVM IR, CUDA …).
     """
 
     obj: bytes
@@ -86,6 +85,10 @@ class Target(Protocol):
         on_stage: Callable[[str], None] | None = None,
     ) -> Artifact:
         """Machine code for all kernels and the entry points; ``steps`` is asked once scratch sizes are known."""
+        ...
+
+    def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:
+        """Readable assembly of the object that ``codegen`` gave together with ``sources``."""
         ...
 
 

@@ -18,7 +18,7 @@ from mlc.ir.index import Var
 from mlc.ir.types import DType
 from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import Level
-from mlc.targets.llvm.registers import Slot, Slots, flat
+from mlc.targets.llvm.registers import Slot, Slots, accesses, flat
 from mlc.targets.llvm.values import ValueEmitter
 
 MAX_STACK = 1 << 20  # bytes of thread-private buffers in one function
@@ -125,6 +125,8 @@ class FunctionEmitter(ValueEmitter):
             case loop.Store():
                 self.store(s)
             case loop.For():
+                if s.extent < 1:
+                    return
                 if s.kind is loop.ForKind.PARALLEL and not self.in_parallel:
                     self.parallel(s)
                 elif s.kind in (loop.ForKind.SERIAL, loop.ForKind.PARALLEL):
@@ -258,6 +260,9 @@ class FunctionEmitter(ValueEmitter):
             self.statement(s.body)
             self.registers = {k: v for k, v in self.registers.items() if k[0] != id(b)}
             return
+        if id(b) in self.pointers:  # a copy of a loop body holds the same buffer again, after the first is done with it
+            self.statement(s.body)
+            return
         nbytes = -(-b.nbytes // 64) * 64
         if b.scope == "global" and not self.in_parallel:
             offset = self.scratch_bytes
@@ -300,11 +305,9 @@ class FunctionEmitter(ValueEmitter):
     def parallel(self, s: loop.For) -> None:
         """The loop as a function of a range, run by the pool."""
         outer_vars = list(self.names)
-        used = _used_buffers(s, self.slots)
+        passed = _used_buffers(s, self.slots)
         self.regions += 1
         name = f"{self.fn.name}.r{self.regions}"
-        passed = [b for b in used if id(b) in self.pointers]
-        inner_ids = {id(b) for b in passed}
         saved = {k: getattr(self, k) for k in _STATE}
         self.begin()
         self.in_parallel = True
@@ -317,7 +320,6 @@ class FunctionEmitter(ValueEmitter):
         for k, v in enumerate(outer_vars):
             self.names[v], self.depth[v] = f"%o{k}", 0
             args.append(f"i64 noundef %o{k}")
-        assert inner_ids == {id(b) for b in passed}
         self.counted(s.var, "%begin", "%end", s.body)
         self.lines.append("  ret void")
         body = _flatten(self.lines)
@@ -359,13 +361,14 @@ def _thunk(name: str, fields: Sequence[str]) -> str:
 
 
 def _used_buffers(s: loop.Stmt, slots: Slots) -> list[loop.Buffer]:
-    """Buffers that a statement touches, each once, in order of appearance."""
-    from mlc.targets.llvm.registers import accesses
-
+    """Buffers in memory that a statement touches but does not allocate, each once, in order of appearance."""
     found: dict[loop.Buffer, None] = {}
+    own: set[int] = set()
     for stmt in loop.walk(s):
+        if type(stmt) is loop.Allocate:
+            own.add(id(stmt.buffer))
         for buffer, _, _ in accesses(stmt):
-            if id(buffer) not in slots.buffers:
+            if id(buffer) not in slots.buffers and id(buffer) not in own:
                 found[buffer] = None
     return list(found)
 

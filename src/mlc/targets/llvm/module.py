@@ -59,14 +59,6 @@ class ModuleText:
         return "\n".join(parts) + "\n"
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """What came out of LLVM."""
-
-    obj: bytes
-    assembly: str
-
-
 def target_machine(machine: Machine, opt: int = 3) -> Any:
     """An LLVM target machine.
 
@@ -87,7 +79,7 @@ def target_machine(machine: Machine, opt: int = 3) -> Any:
 
 
 def _optimise(mod: Any, tm: Any) -> None:
-    """The passes that generated code needs.
+    """Run the passes that generated code needs.
 
     The code is vectorised, unrolled, free of redundant loads and hoisted as it is written; what is left is to inline the
     math library and to tidy up. LLVM's own -O2 took ten times as long for the same inner loops.
@@ -108,27 +100,34 @@ def _optimise(mod: Any, tm: Any) -> None:
 
 
 def compile_text(
-    text: str,
-    machine: Machine,
-    *,
-    opt_level: int = 3,
-    want_assembly: bool = True,
-    on_stage: Callable[[str], None] | None = None,
-) -> Compiled:
-    """Optimise and emit a module.
+    text: str, machine: Machine, *, opt_level: int = 3, on_stage: Callable[[str], None] | None = None
+) -> bytes:
+    """Optimise a module and emit it as a relocatable object.
 
     Args:
         text: LLVM IR.
         machine: what to generate code for.
         opt_level: 0 leaves the code as written (the oracle for the optimiser), otherwise a short pipeline runs.
-        want_assembly: whether readable assembly is wanted beside the object.
         on_stage: called with ``parse``, ``optimise``, ``emit`` as each begins.
     Raises:
         ToolchainError: LLVM refused the module: a bug in the code generator.
     """
+    tm, mod = _prepared(text, machine, opt_level, on_stage or (lambda _: None))
+    obj: bytes = tm.emit_object(mod)
+    return obj
+
+
+def assembly_of(text: str, machine: Machine, *, opt_level: int = 3) -> str:
+    """The readable assembly of the object that ``compile_text`` gives for the same arguments."""
+    tm, mod = _prepared(text, machine, opt_level, lambda _: None)
+    listing: str = tm.emit_assembly(mod)
+    return listing
+
+
+def _prepared(text: str, machine: Machine, opt_level: int, stage: Callable[[str], None]) -> tuple[Any, Any]:
+    """The target machine and the optimised module."""
     import llvmlite.binding as llvm
 
-    stage = on_stage or (lambda _: None)
     tm = target_machine(machine, opt=0 if opt_level == 0 else 3)
     stage("parse")
     try:
@@ -137,11 +136,10 @@ def compile_text(
         mod.data_layout = str(tm.target_data)
         mod.verify()
     except RuntimeError as e:
-        raise ToolchainError(
-            f"LLVM refused the generated code: {e}", hint="this is a bug in mlc; --dump-ir keeps the text"
-        ) from e
+        hint = "this is a bug in mlc; --dump-ir keeps the text"
+        raise ToolchainError(f"LLVM refused the generated code: {e}", hint=hint) from e
     if opt_level > 0:
         stage("optimise")
         _optimise(mod, tm)
     stage("emit")
-    return Compiled(tm.emit_object(mod), tm.emit_assembly(mod) if want_assembly else "")
+    return tm, mod

@@ -22,13 +22,14 @@ def flat(buffer: loop.Buffer, indices: tuple[Linear, ...]) -> Linear:
 class Slots:
     """The register slots of one function.
 
-    A buffer qualifies when every access to it has a constant offset once the lane is taken out, and no two accesses
-    overlap without being the same. Buffers that do not qualify live in memory.
+    A buffer qualifies when every access to it has a constant offset once the lane is taken out, no two accesses
+    overlap without being the same, and none is made by other threads than the buffer's own. Buffers that do not qualify
+    live in memory.
     """
 
     def __init__(self, body: loop.Stmt) -> None:
         touched: dict[int, set[tuple[int, int]]] = {}
-        refused: set[int] = set()
+        refused = _shared(body, None, {})
         registers = {id(s.buffer) for s in loop.walk(body) if type(s) is loop.Allocate and s.buffer.scope == "register"}
         for s in loop.walk(body):
             for buffer, indices, lane in accesses(s):
@@ -65,6 +66,24 @@ class Slots:
                 if slot is not None:
                     found[slot] = None
         return list(found)
+
+
+def _shared(s: loop.Stmt, region: loop.For | None, homes: dict[int, loop.For | None]) -> set[int]:
+    """Register buffers that are used inside a parallel loop but allocated around it.
+
+    Args:
+        s: what is searched.
+        region: the outermost parallel loop around it.
+        homes: the region that each register buffer in scope was allocated in.
+    """
+    if type(s) is loop.Allocate and s.buffer.scope == "register":
+        homes[id(s.buffer)] = region
+    found = {id(b) for b, _, _ in accesses(s) if homes.get(id(b), region) is not region}
+    if type(s) is loop.For and s.kind is loop.ForKind.PARALLEL and region is None:
+        region = s
+    for c in loop.sub_statements(s):
+        found |= _shared(c, region, homes)
+    return found
 
 
 def slot_key(buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> tuple[int, int] | None:

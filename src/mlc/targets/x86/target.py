@@ -11,6 +11,7 @@ from mlc.ir.loop import Buffer, Function
 from mlc.ir.types import TensorType
 from mlc.lower import lower
 from mlc.targets.base import Artifact, CallSpec, LayoutChoice
+from mlc.targets.llvm.module import Machine
 from mlc.targets.x86.record import X86, record_for
 
 
@@ -37,17 +38,23 @@ class X86Target:
         Raises:
             UsageError: an unknown option or processor.
         """
-        unknown = set(options) - {"mcpu"}
+        unknown = set(options) - {"mcpu", "mattr"}
         if unknown:
-            raise UsageError(f"target x86 has no option -{sorted(unknown)[0]}", hint="it has -mcpu=NAME")
+            hint = "it has -mcpu=NAME and -mattr=+FEATURE,-FEATURE"
+            raise UsageError(f"target x86 has no option -{sorted(unknown)[0]}", hint=hint)
         cpu = options.get("mcpu", "native")
+        given = tuple(f for f in options.get("mattr", "").split(",") if f)
+        for f in given:
+            if f[0] not in "+-" or not f[1:].replace("-", "").replace(".", "").isalnum():
+                raise UsageError(f"target x86: -mattr has {f!r}", hint="each feature is +NAME or -NAME")
         if cpu != "native":
-            return cls(record_for(cpu), native=False, loadable=_needed(record_for(cpu)))
+            record = record_for(cpu, given)
+            return cls(record, native=False, loadable=_needed(record))
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
         host = llvm.get_host_cpu_features()
-        features = tuple(sorted(f"{'+' if on else '-'}{f}" for f, on in host.items()))
+        features = (*sorted(f"{'+' if on else '-'}{f}" for f, on in host.items()), *given)
         record = record_for(llvm.get_host_cpu_name(), features)
         return cls(record, native=True, loadable=_needed(record))
 
@@ -57,7 +64,8 @@ class X86Target:
             "triple": self.triple,
             "cpu": self.record.cpu,
             "features": list(self._loadable),
-            "vector_bits": str(self.record.vector_bits),
+            "vector_bits": self.record.vector_bits,
+            "mattr": ",".join(self.record.features),
         }
 
     def layouts(self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool]) -> LayoutChoice:
@@ -89,19 +97,25 @@ class X86Target:
     ) -> Artifact:
         from mlc.targets.llvm.entry import entry_points
         from mlc.targets.llvm.function import emit_function
-        from mlc.targets.llvm.module import Machine, ModuleText, compile_text
+        from mlc.targets.llvm.module import ModuleText, compile_text
         from mlc.targets.llvm.runtime import pool_ir
 
-        machine = Machine(self.triple, self.record.cpu, ",".join(self.record.features), self.record.vector_bits)
         text = ModuleText()
         if on_stage is not None:
             on_stage("codegen")
         scratch = {name: emit_function(fn, text) for name, fn in kernels.items()}
         text.define(entry_points(steps(scratch)))
         text.define(pool_ir(self.triple))
-        ir = text.text(machine)
-        compiled = compile_text(ir, machine, opt_level=opt_level, on_stage=on_stage)
-        return Artifact(compiled.obj, {"model.ll": ir, "model.s": compiled.assembly})
+        ir = text.text(self._machine())
+        return Artifact(compile_text(ir, self._machine(), opt_level=opt_level, on_stage=on_stage), {"model.ll": ir})
+
+    def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:
+        from mlc.targets.llvm.module import assembly_of
+
+        return assembly_of(sources["model.ll"], self._machine(), opt_level=opt_level)
+
+    def _machine(self) -> Machine:
+        return Machine(self.triple, self.record.cpu, ",".join(self.record.features), self.record.vector_bits)
 
 
 def _needed(record: X86) -> list[str]:
