@@ -157,3 +157,44 @@ def grid_sample(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
         align_corners=bool(node.attr("align_corners", 0)),
     )
     return [cast(ctx, out, dtype)]
+
+
+@converter("TensorScatter", since=24)
+def tensor_scatter(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    """Writes ``update`` into a cache, from a position of its own for every sample of the batch."""
+    cache, update, begins = inputs
+    axis = normal_axis(node.attr("axis", -2), cache.type.rank)
+    mode = node.attr("mode", "linear")
+    if axis == 0 or mode not in ("linear", "circular"):
+        raise ImportModelError(f"axis {axis}, mode {mode!r}: the batch axis or an unknown mode")
+    steps = np.arange(update.type.shape[axis]).reshape(-1, *[1] * (update.type.rank - 1 - axis))
+    at = ctx.constant(steps, np.int64)
+    if begins is not None:
+        at = ctx.add("add", [reshape(ctx, begins, (begins.type.size, *[1] * (update.type.rank - 1))), at])
+    if mode == "circular":
+        at = arith(ctx, "mod", at, cache.type.shape[axis])
+    indices = ctx.add("broadcast_to", [at], shape=update.type.shape)
+    return [ctx.add("scatter_elements", [cache, indices, update], axis=axis)]
+
+
+@converter("NonZero", since=9, limits="operand known at compile time")
+def non_zero(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    array = ctx.require_const(inputs[0], "the operand, which decides the shape of the result,")
+    found = np.argwhere(array).T if array.ndim else np.zeros((0, np.count_nonzero(array)))
+    return [ctx.constant(found, np.int64)]
+
+
+@converter("Unique", since=11, limits="operand known at compile time")
+def unique(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    array = ctx.require_const(inputs[0], "the operand, which decides the shape of the result,")
+    axis = node.attr("axis")
+    if axis is None:
+        array, axis = array.reshape(-1), 0
+    axis = normal_axis(axis, array.ndim)
+    values, first, inverse, counts = np.unique(array, True, True, True, axis=axis)
+    if not node.attr("sorted", 1):
+        order = np.argsort(first)
+        values, first, counts = np.take(values, order, axis), first[order], counts[order]
+        inverse = np.argsort(order)[inverse]
+    rest = [ctx.constant(a.reshape(-1), np.int64) for a in (first, inverse, counts)]
+    return [ctx.constant(values), *rest]

@@ -85,6 +85,41 @@ def test_reverse_sequence(time, stored):
     compare("ReverseSequence", [F, lengths], opset=10, constants=stored, time_axis=time, batch_axis=1 - time)
 
 
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize("axis", [-2, 1])
+def test_tensor_scatter(mode, axis):
+    cache, update = np.zeros((2, 4, 5, 3), np.float32), RNG.normal(size=(2, 4, 5, 3)).astype(np.float32)
+    update = np.take(update, range(2), axis)
+    extent = cache.shape[axis]
+    begins = vector(1, 2) if mode == "linear" else vector(extent - 1, 2)
+    wanted = cache.copy()
+    for b in range(2):
+        for k in range(2):
+            target = np.moveaxis(wanted[b], axis if axis < 0 else axis - 1, 0)
+            target[(begins[b] + k) % extent] = np.moveaxis(update[b], axis if axis < 0 else axis - 1, 0)[k]
+    out = output_of("TensorScatter", [cache, update, begins], opset=24, mode=mode, axis=axis)
+    np.testing.assert_array_equal(out, wanted)
+    prefill = output_of("TensorScatter", [cache, update], opset=24, mode=mode, axis=axis)
+    np.testing.assert_array_equal(np.take(prefill, range(2), axis), update)
+
+
+@pytest.mark.parametrize("x", [np.array([[1, 0], [2, 3]]), np.zeros((2, 0), np.float32), np.array([True, False])])
+def test_non_zero_of_a_constant(x):
+    compare("NonZero", [x], opset=13, constants=[0])
+
+
+def test_a_scalar_has_no_axis_to_be_found_along():
+    assert output_of("NonZero", [np.array(5)], opset=13, constants=[0]).shape == (0, 1)
+    assert output_of("NonZero", [np.array(0)], opset=13, constants=[0]).shape == (0, 0)
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.parametrize("ordered", [0, 1])
+def test_unique_of_a_constant(axis, ordered):
+    x = np.array([[3, 1, 3, 0], [2, 1, 2, 0], [3, 1, 3, 0]], np.float32)
+    compare("Unique", [x], opset=11, constants=[0], outputs=4, axis=axis, sorted=ordered)
+
+
 @pytest.mark.parametrize("align", [0, 1])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
