@@ -231,8 +231,9 @@ class _Watch(Observer):
 
     def passed(self, name: str, program: object, seconds: float) -> None:
         self._passes.append((name, seconds))
-        if self._dump_dir is not None:
-            _dump(self._dump_dir, len(self._passes), name, program)
+        text = "" if self._dump_dir is None else str(program)
+        if self._dump_dir is not None and text:
+            _dump(self._dump_dir, len(self._passes), name, text)
         self._inner.passed(name, program, seconds)
 
     def kernel(self, done: int, total: int) -> None:
@@ -244,7 +245,7 @@ class _Watch(Observer):
         return Report(tuple(self._passes), time.perf_counter() - self._start, peak)
 
 
-def _dump(folder: Path, number: int, name: str, program: object) -> None:
+def _dump(folder: Path, number: int, name: str, program: str) -> None:
     """Write ``NN-name.txt``; what a pass is called need not be fit for a file name."""
     file = folder / f"{number:02d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:64]}.txt"
     try:

@@ -61,7 +61,7 @@ def _names(op: te.Compute, layout: Layout) -> list[str]:
     for p in layout.primitives:
         match p:
             case Split(d, _):
-                names[d : d + 1] = [names[d], names[d] + "i"]
+                names[d : d + 1] = [names[d], names[d] + "b"]  # b for block
             case Reorder(perm):
                 names = [names[k] for k in perm]
             case Fuse(d, n):
