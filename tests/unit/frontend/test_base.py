@@ -55,7 +55,7 @@ def test_a_built_in_may_be_registered_again_as_itself(points):
 
 def test_two_front_ends_of_one_name_are_refused(points):
     points(point("onnx", "elsewhere:Thing"))
-    with pytest.raises(UsageError, match="'onnx' is registered twice: mlc.frontend.onnx:OnnxFrontend and elsewhere"):
+    with pytest.raises(UsageError, match=r"'onnx' is registered twice: mlc.frontend.onnx:OnnxFrontend and elsewhere"):
         frontend_names()
 
 
@@ -81,5 +81,5 @@ def test_what_no_front_end_knows_is_described(tmp_path):
         guess_frontend(file)
     assert "onnx" in caught.value.hint
     file.write_bytes(b"\xff\xfe\xfd\xfc")
-    with pytest.raises(ImportModelError, match="not a model file$"):
+    with pytest.raises(ImportModelError, match=r"not a model file$"):
         guess_frontend(file)

@@ -39,6 +39,8 @@ def _by_definition(known: set[tuple[str, str]]) -> list[OperatorInfo]:
         schema = find_schema(raw.domain, raw.name, NEWEST_OPSET)
         if key in known or raw.domain not in STANDARD_DOMAINS or schema is None or not schema.is_function:
             continue
+        if any(not any(t.startswith("tensor(") for t in formal.types) for formal in schema.inputs):
+            continue
         if raw.has_function:
             fixed[key] = since[key], _operators(raw.function_body)
         else:

@@ -18,7 +18,7 @@ from mlc.ir.interp.graph import run_node
 FOLD_BYTES = 1 << 20  # inputs and outputs of one folded operator, together
 FOLD_WORK = 1 << 22  # loop iterations of one folded operator
 TOTAL_WORK = 1 << 27  # of all of them: some seconds
-STEP_WORK = 64  # a step of an opaque routine is interpreted alone, a point of an expression among many
+STEP_WORK = 1000  # a step of an opaque routine is interpreted alone (tens of microseconds), a point among many
 
 
 class Folder:

@@ -120,7 +120,7 @@ def _declared(infos: Iterable[onnx.ValueInfoProto], problems: Problems) -> tuple
         try:
             declared.append(declared_type(info))
         except UnsupportedError as error:
-            problems.add("input", info.name, error)
+            problems.add(error, info.name, noun="input")
             unknown[info.name] = UNKNOWN
     return declared, unknown
 

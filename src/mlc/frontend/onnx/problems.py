@@ -16,11 +16,12 @@ class Problem:
     """One reason, with all nodes that share it.
 
     Args:
-        what: the operator with its domain and version, or ``"inputs and initializers"``.
+        what: the operator with its domain and version; empty for what is no node.
         reason: why it is not supported.
         hint: what to do about it.
-        nodes: names of the nodes.
+        nodes: names of the nodes, or inputs or initializers.
         inputs: inputs of the model that would help if they had a value.
+        noun: what ``nodes`` are.
     """
 
     what: str
@@ -28,12 +29,13 @@ class Problem:
     hint: str
     nodes: list[str] = field(default_factory=list)
     inputs: tuple[str, ...] = ()
+    noun: str = "node"
 
     def __str__(self) -> str:
         names = ", ".join(map(repr, self.nodes[:_NAMES_SHOWN]))
         more = f" and {len(self.nodes) - _NAMES_SHOWN} more" if len(self.nodes) > _NAMES_SHOWN else ""
-        count = f"{len(self.nodes)} nodes ({names}{more})" if len(self.nodes) > 1 else f"node {names}"
-        return f"{self.what}, {count}: {self.reason}"
+        where = f"{len(self.nodes)} {self.noun}s ({names}{more})" if len(self.nodes) > 1 else f"{self.noun} {names}"
+        return f"{self.what}, {where}: {self.reason}" if self.what else f"{where}: {self.reason}"
 
 
 class UnsupportedModelError(UnsupportedError):
@@ -49,7 +51,7 @@ class UnsupportedModelError(UnsupportedError):
             lines = [*lines[:_LINES_SHOWN], f"... and {len(lines) - _LINES_SHOWN} more reasons"]
         message = f"not supported: {lines[0]}" if len(lines) == 1 else "\n  ".join(["not supported:", *lines])
         hints = dict.fromkeys(p.hint for p in problems if p.hint)
-        super().__init__(message, hint="; ".join(hints) or "`mlc ops` lists what is supported, with limits")
+        super().__init__(message, hint="; ".join(hints))
         self.problems = tuple(problems)
 
     @property
@@ -62,22 +64,23 @@ class Problems:
     """Collects reasons while the import goes on."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str], Problem] = {}
+        self._found: dict[tuple[str, str, str], Problem] = {}
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def add(self, what: str, node: str, error: UnsupportedError) -> None:
-        """Note that ``node`` cannot be imported.
+    def add(self, error: UnsupportedError, name: str, what: str = "", noun: str = "node") -> None:
+        """Note that something cannot be imported.
 
         Args:
-            what: the operator, or what else it is.
-            node: its name in the model.
             error: the reason.
+            name: the node's name in the model.
+            what: its operator.
+            noun: what it is if it is no node.
         """
-        reason = error.message
-        problem = self._found.setdefault((what, reason), Problem(what, reason, error.hint))
-        problem.nodes.append(node)
+        reason = error.message.removeprefix(f"{noun} {name!r}: ")
+        problem = self._found.setdefault((what, noun, reason), Problem(what, reason, error.hint, noun=noun))
+        problem.nodes.append(name)
         if isinstance(error, UnknownValueError):
             problem.inputs = tuple(dict.fromkeys((*problem.inputs, *error.inputs)))
 

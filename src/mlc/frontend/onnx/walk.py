@@ -183,7 +183,7 @@ class Walk:
                 decode = decode_tensor if isinstance(proto, onnx.TensorProto) else decode_sparse
                 array = decode(proto, f"initializer {prefix + name!r}", self.external, self.limits)
             except UnsupportedError as error:
-                self.problems.add("initializer", name, error)
+                self.problems.add(error, prefix + name, noun="initializer")
                 values[name] = UNKNOWN
                 continue
             value = self.builder.constant(array, prefix + name)
@@ -199,7 +199,7 @@ class Walk:
         try:
             action()
         except UnsupportedError as error:
-            self.problems.add(_label(frame, step), frame.name_of(step), error)
+            self.problems.add(error, frame.name_of(step), _label(frame, step))
             self._give_up(frame, step)
         except ImportModelError as error:
             if not error.message.startswith("node "):
@@ -356,14 +356,14 @@ def _label(frame: Frame, step: Step) -> str:
 
 
 def _missing(domain: str, op_type: str, opset: int, converter: Converter | None) -> UnsupportedError:
+    first = first_version(domain, op_type)
+    if first is not None and first > opset:
+        return UnsupportedError(f"exists since operator set {first} only")
     if converter is not None:
         return UnsupportedError(
             f"defined before operator set {converter.since}, the oldest understood",
             hint=f"export the model for operator set {converter.since} or newer",
         )
-    first = first_version(domain, op_type)
-    if first is not None and first > opset:
-        return UnsupportedError(f"exists since operator set {first} only")
     if first is None and not domain:
         return UnsupportedError("ONNX has no operator of this name")
-    return UnsupportedError("there is no converter for it")
+    return UnsupportedError("there is no converter for it", hint="`mlc ops` lists what is supported, with limits")

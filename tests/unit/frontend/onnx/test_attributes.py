@@ -22,18 +22,7 @@ def reader(noted):
 
 
 def test_values_become_python_values(reader):
-    node = helper.make_node(
-        "Any",
-        [],
-        ["y"],
-        i=7,
-        f=0.5,
-        s="text",
-        ints=[1, 2],
-        floats=[0.5, 1.5],
-        strings=["a", "b"],
-        empty=[1][:0] or None,
-    )
+    node = helper.make_node("Any", [], ["y"], i=7, f=0.5, s="text", ints=[1, 2], floats=[0.5, 1.5], strings=["a", "b"])
     assert reader.read(node) == {
         "i": 7, "f": 0.5, "s": "text", "ints": (1, 2), "floats": (0.5, 1.5), "strings": ("a", "b"),
     }  # fmt: skip

@@ -160,7 +160,7 @@ def test_tied_weights_may_share_a_region_but_regions_may_not_overlap(folder):
         return proto
 
     load(folder, tied(4))
-    with pytest.raises(ImportModelError, match="initializer 'v': external data in 'w.bin' overlaps"):
+    with pytest.raises(ImportModelError, match=r"initializer 'v': external data in 'w.bin' overlaps"):
         load(folder, tied(0))
 
 

@@ -39,7 +39,7 @@ def test_outputs_that_nobody_needs_are_blanked():
 
 def test_a_circle_is_refused_with_the_nodes_in_it():
     nodes = chain(("a", "x", "p"), ("b", "p s", "q"), ("c", "q", "r"), ("d", "r", "s"))
-    with pytest.raises(ImportModelError, match="in a circle: 'c' -> 'd' -> 'b' -> 'c'|'b' -> 'c' -> 'd' -> 'b'"):
+    with pytest.raises(ImportModelError, match=r"in a circle: 'c' -> 'd' -> 'b' -> 'c'|'b' -> 'c' -> 'd' -> 'b'"):
         plan(nodes, ["q"])
     with pytest.raises(ImportModelError, match="in a circle: 'own' -> 'own'"):
         plan(chain(("own", "a", "a")), ["a"])

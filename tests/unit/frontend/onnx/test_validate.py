@@ -52,7 +52,7 @@ def test_operator_sets_are_checked():
     twice = model([])
     twice.opset_import.append(helper.make_opsetid("", 9))
     refuse(twice, "operator set 'ai.onnx' is imported in two versions")
-    with pytest.raises(ImportModelError, match="the model imports no operator set 'my.own'"):
+    with pytest.raises(ImportModelError, match=r"the model imports no operator set 'my.own'"):
         opset_of("my.own", {"": 13})
 
 
