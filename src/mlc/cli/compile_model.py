@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @load_options
 @click.option("--name", help="Name of the model in its package; its own unless given.")
-@click.option("--disable-pass", multiple=True, metavar="A,B", help="Leave out passes.")
+@click.option("--disable-pass", "--disabled-pass", multiple=True, metavar="A,B", help="Leave out passes.")
 @click.option("--pass-config", multiple=True, metavar="PASS.OPTION=VALUE", help="Set an option of a pass.")
 @click.option("--dump-ir", type=click.Path(path_type=Path), metavar="DIR", help="Write the program after every pass.")
 @click.option("--print-ir-after", multiple=True, metavar="PASS", help="Print the program after a pass.")
 @click.option("--verify-passes", is_flag=True, help="Check the program after every pass.")
-@click.option("--time-passes", is_flag=True, help="Show what every pass took.")
+@click.option("--time-passes", "--print-pass-times", is_flag=True, help="Show what every pass took.")
 @click.option("--max-memory", metavar="SIZE", help="Refuse a model that needs more to run, e.g. 512M.")
 @click.option("--dry-run", is_flag=True, help="Compile, but write no package.")
 @json_option

@@ -78,6 +78,10 @@ def show_comparison(console: Console, reference: str, found: Sequence[Comparison
 def show_layers(console: Console, report: LayerReport) -> dict[str, Any]:
     """The first wrong step with those before and after it, or the worst ones when all agree."""
     layers, first = list(report.layers), report.first_wrong
+    console.say()
+    if not layers:
+        console.say("no step leaves behind a tensor of the original model: there is nothing to compare")
+        return {"ok": True, "skipped": report.skipped, "first_wrong": None, "layers": []}
     if first is None:
         shown = sorted(layers, key=lambda layer: -layer.result.relative_error)[:_LAYERS_SHOWN]
     else:
@@ -88,7 +92,6 @@ def show_layers(console: Console, report: LayerReport) -> dict[str, Any]:
         (x.step, f"{x.result.relative_error:.3g}", x.result.reason or "ok", x.result.name, ", ".join(x.sources))
         for x in shown
     ]
-    console.say()
     console.say(console.table((*heads, "", "tensor", "nodes of the model"), rows, heads))
     wrong = sum(not layer.result.ok for layer in layers)
     console.say(f"{len(layers)} tensors compared, {wrong} differ; {report.skipped} are not in the original model")

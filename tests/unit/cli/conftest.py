@@ -86,11 +86,8 @@ def parts() -> Parts:
     )
     x, y = TensorSpec("x", "f32", (3, 5)), TensorSpec("y", "f32", (3, 5))
     made = package_of(HANDMADE.read_text(), (x,), (y,), steps, WEIGHTS, workspace_bytes=144)
-    sources = {
-        "src/model.s": b"scale:\n\tmulps\n\tret\n\t.size\tscale, 2\nshift:\n\taddps\n\t.size\tshift, 1\n",
-        "src/kernels.txt": b"### scale\n\nt[0] = x[0]\n\n### shift\n\ny[0] = t[0]\n",
-    }
-    return replace(made, members={**made.members, **sources})
+    kernels = b"### scale\n\nt[0] = x[0]\n\n### shift\n\ny[0] = t[0]\n"
+    return replace(made, members={**made.members, "src/kernels.txt": kernels})
 
 
 def _column_major() -> Any:

@@ -25,8 +25,11 @@ def test_a_module(mlc: Mlc, module: Path) -> None:
     assert document["memory"]["workspace_bytes"] == 144
 
 
-def test_code_of_a_kernel(mlc: Mlc, module: Path) -> None:
-    assert mlc("inspect", "module.tar", "--asm", "scale").out == "scale:\n\tmulps\n\tret\n"
+def test_code_of_a_kernel(mlc: Mlc, module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlc.api.assembly", lambda package: "scale:\n\tret\n\t.size\tscale, 1\n")
+    assert mlc("inspect", "module.tar", "--asm", "scale").out == "scale:\n\tret\n"
+    result = mlc("inspect", "module.tar", "--asm", "shift")
+    assert (result.code, result.err.splitlines()[0]) == (2, "error: module.tar: holds no assembly of shift")
     assert mlc("inspect", "module.tar", "--src", "shift").out == "### shift\n\ny[0] = t[0]\n"
     assert mlc("inspect", "module.tar", "--graph").out == "y = x * w + b\n"
     result = mlc("inspect", "module.tar", "--src", "shiftt")

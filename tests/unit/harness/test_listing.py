@@ -18,6 +18,8 @@ def test_assembly_ends_with_the_function() -> None:
     assert assembly(SOURCES, "ab") == "ab:\n\tnop\n"
     assert assembly(SOURCES, "last") == "last:\n\tret\n"
     assert assembly(SOURCES, "b") == ""
+    regions = {"x.s": "k.r1:\n\tnop\n\t.size\tk.r1, 1\nk:\n\tret\n\t.size\tk, 1\nk.r1x:\n\tnop\n"}
+    assert assembly(regions, "k") == "k.r1:\n\tnop\n\nk:\n\tret\n"
 
 
 def test_the_whole_way_of_a_kernel_or_else_its_llvm() -> None:

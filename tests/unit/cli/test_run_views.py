@@ -1,0 +1,40 @@
+"""What ``mlc run`` shows where the ordinary cases do not lead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mlc.cli import run_views
+from mlc.cli.console import Console
+from mlc.harness.layers import LayerReport
+
+
+def test_layers_without_a_counterpart(capsys: pytest.CaptureFixture[str]) -> None:
+    document = run_views.show_layers(Console(), LayerReport((), 7))
+    assert document == {"ok": True, "skipped": 7, "first_wrong": None, "layers": []}
+    assert "there is nothing to compare" in capsys.readouterr().out
+
+
+def test_outputs_of_odd_contents(capsys: pytest.CaptureFixture[str]) -> None:
+    results = {
+        "nan": np.array([np.nan, 1.0], np.float32),
+        "empty": np.zeros((0, 3), np.int64),
+        "flag": np.array([True, False]),
+    }
+    nan, empty, flag = run_views.show_outputs(Console(), results, saved=None)
+    assert (nan["min"], nan["max"], nan["nan"]) == (1.0, 1.0, 1)
+    assert (empty["type"], empty["mean"]) == ("i64[0,3]", None)
+    assert flag["mean"] == 0.5
+    assert "nan" in capsys.readouterr().out
+
+
+def test_an_image_has_no_top_entries(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_views.show_top(Console(), {"y": np.zeros((1, 3, 4, 4))}, 2, None) == {}
+    assert "output y: --top needs [classes] or [batch, classes], not [1, 3, 4, 4]" in capsys.readouterr().err
+
+
+def test_a_noisy_machine_is_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
+    document = run_views.show_bench(Console(), [1_000_000, 2_000_000, 3_000_000])
+    assert document["noisy"] is True
+    assert "warning: noisy: half of the runs are more than 50 % off the median" in capsys.readouterr().err
