@@ -38,24 +38,37 @@ def pools(draw, max_dilation=2):
     return space, attrs, tuple(out), ceil
 
 
+def touches_everywhere(space, attrs, out):
+    """Whether no window holds padding alone, where onnxruntime gives the least finite number rather than infinity."""
+    for d, n in enumerate(space):
+        for i in range(out[d]):
+            start = i * attrs["strides"][d] - attrs["pads"][d]
+            taps = range(start, start + span(attrs["kernel"][d], attrs["dilations"][d]), attrs["dilations"][d])
+            if not any(0 <= t < n for t in taps):
+                return False
+    return True
+
+
 def onnx_attrs(attrs, ceil):
     names = {"kernel": "kernel_shape"}
     return {"ceil_mode": int(ceil), **{names.get(k, k): list(v) for k, v in attrs.items()}}
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, derandomize=True, max_examples=50)
 @given(pools())
 def test_max_pool_is_onnx_max_pool(pool):
     space, attrs, out, ceil = pool
+    assume(touches_everywhere(space, attrs, out))
     x = normal((2, 3, *space))
     expected = onnxruntime_output("MaxPool", x, **onnx_attrs(attrs, ceil))
     np.testing.assert_array_equal(evaluate("max_pool", x, output_shape=out, **attrs), expected)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, derandomize=True, max_examples=30)
 @given(pools(), st.booleans())
 def test_positions_are_those_of_onnx_max_pool(pool, column_major):
     space, attrs, out, ceil = pool
+    assume(touches_everywhere(space, attrs, out))
     x = np.random.default_rng(0).integers(0, 4, (2, 3, *space)).astype(np.float32)  # with ties
     expected, where = onnxruntime_output(
         "MaxPool", x, outputs=2, storage_order=int(column_major), **onnx_attrs(attrs, ceil)
@@ -65,7 +78,7 @@ def test_positions_are_those_of_onnx_max_pool(pool, column_major):
     np.testing.assert_array_equal(got[1], where)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=40)
 @given(pools(), st.booleans())
 def test_avg_pool_counts_every_tap(pool, include_pad):
     space, attrs, out, _ = pool
@@ -96,7 +109,7 @@ def test_avg_pool_counts_every_tap(pool, include_pad):
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, derandomize=True, max_examples=30)
 @given(pools(max_dilation=1), st.booleans())
 def test_avg_pool_is_onnx_average_pool(pool, include_pad):
     space, attrs, out, ceil = pool

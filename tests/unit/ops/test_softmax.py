@@ -18,7 +18,7 @@ def softmax(x, axis):
     return e / e.sum(axis=axis, keepdims=True)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=40)
 @given(st.lists(st.sampled_from([1, 2, 5, 11]), min_size=1, max_size=4), st.data())
 def test_softmax_along_any_axis(shape, data):
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))

@@ -44,7 +44,7 @@ def test_matmul_refuses_scalars_and_misfits():
         imported("MatMul", [normal((2, 3)), normal((4, 4))])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, derandomize=True, max_examples=50)
 @given(
     st.booleans(), st.booleans(), st.sampled_from([1.0, 0.5, 0.0]), st.sampled_from([1.0, -2.0, 0.0]),
     st.sampled_from([None, (), (4,), (1,), (5, 1), (1, 4), (5, 4)]), st.sampled_from([(), (1,), (0,), (0, 1), (1, 2)]),

@@ -22,9 +22,13 @@ def pools(draw, max_dilation):
     dilations = [draw(st.integers(1, 1 if mode.startswith("SAME") else max_dilation)) for _ in range(rank)]
     space = [draw(st.integers(1, 8)) for _ in range(rank)]
     assume(all(n >= d * (k - 1) + 1 for n, k, d in zip(space, kernel, dilations, strict=True)))
+    strides = [draw(st.integers(1, 3)) for _ in range(rank)]
+    if mode.startswith("SAME"):
+        # and where the stride exceeds the kernel, it pads by negative amounts
+        assume(all(k >= s for k, s in zip(kernel, strides, strict=True)))
     attrs = {
         "kernel_shape": kernel,
-        "strides": [draw(st.integers(1, 3)) for _ in range(rank)],
+        "strides": strides,
         "auto_pad": mode,
         "pads": [draw(st.integers(0, k - 1)) for _ in range(2) for k in kernel] if mode == "NOTSET" else None,
         "dilations": dilations,
@@ -34,14 +38,14 @@ def pools(draw, max_dilation):
     return space, attrs
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, derandomize=True, max_examples=50)
 @given(pools(2), st.integers(1, 2), st.integers(0, 1))
 def test_max_pool(pool, outputs, storage_order):
     space, attrs = pool
     compare("MaxPool", [normal((2, 3, *space))], outputs=outputs, storage_order=storage_order, **attrs)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, derandomize=True, max_examples=50)
 @given(pools(2), st.integers(0, 1))
 def test_average_pool(pool, include_pad):
     space, attrs = pool
@@ -50,7 +54,7 @@ def test_average_pool(pool, include_pad):
     compare("AveragePool", [normal((2, 3, *space))], count_include_pad=include_pad, **attrs)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, derandomize=True, max_examples=20)
 @given(pools(2), st.integers(1, 3))
 def test_lp_pool(pool, p):
     space, attrs = pool
