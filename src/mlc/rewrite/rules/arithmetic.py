@@ -96,7 +96,8 @@ def over_power_of_two(rw: Rewriter, m: Match) -> Value | None:
     inverse = 1.0 / wide
     if not (np.all(np.abs(mantissas) == 0.5) and np.all(np.abs(inverse) >= smallest) and np.all(np.isfinite(inverse))):
         return None
-    narrow = inverse.astype(c.dtype)
+    with np.errstate(over="ignore"):
+        narrow = inverse.astype(c.dtype)
     if not np.all(narrow.astype(np.float64) == inverse):
         return None
     return rw.emit(get("mul"), (m["x"], rw.new_constant(narrow)))

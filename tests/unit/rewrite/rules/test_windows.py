@@ -1,0 +1,67 @@
+"""Pads taken into convolutions and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mlc.ir.graph import Graph, Value
+from mlc.rewrite.rules import windows
+from tests.unit.rewrite.helpers import Net, apply_rule, assert_same, op_names
+
+RULES = {r.name: r for r in windows.RULES}
+SPATIAL = (0, 0, 1, 2, 0, 0, 0, 1)
+
+
+def conv(n: Net, x: Value, **attrs: object) -> Graph:
+    w = n.w(2, x.type.shape[1], 3, 3)
+    return n(n.conv(x, w, **{"strides": (1, 2), "pads": (1, 0, 1, 0), "dilations": (1, 1), **attrs}))
+
+
+def pool(n: Net, kind: str, x: Value, pads: tuple[int, ...] = (0, 0, 0, 0), **attrs: object) -> Graph:
+    op = getattr(n, kind)
+    return n(op(x, **{"kernel": (3, 2), "strides": (2, 1), "pads": pads, "dilations": (1, 1), **attrs}))
+
+
+FIRES: list[tuple[str, Callable[[Net], Graph]]] = [
+    ("pad_into_conv", lambda n: conv(n, n.pad(n.x(1, 3, 6, 6), pads=SPATIAL))),
+    ("pad_into_avg_pool", lambda n: pool(n, "avg_pool", n.pad(n.x(1, 3, 6, 6), pads=SPATIAL))),
+    ("pad_into_avg_pool", lambda n: pool(n, "avg_pool", n.pad(n.x(1, 3, 6, 6), pads=SPATIAL), (1, 0, 0, 1), count_include_pad=True)),
+    ("pad_into_avg_pool", lambda n: pool(n, "avg_pool", n.pad(n.x(1, 3, 6, 6), pads=SPATIAL), output_shape=(4, 9))),
+    ("pad_into_max_pool", lambda n: pool(n, "max_pool", n.pad(n.x(1, 3, 6, 6), pads=SPATIAL, value=float("-inf")))),
+    ("pad_into_max_pool", lambda n: pool(n, "max_pool", n.pad(n.relu(n.x(1, 3, 6, 6)), pads=(0, 0, 1, 1, 0, 0, 1, 0)))),
+    ("pad_into_max_pool", lambda n: pool(n, "max_pool", n.pad(n.clip(n.x(1, 3, 6, 6), lo=0.0, hi=2.0), pads=(0, 0, 1, 1, 0, 0, 1, 0)))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, build", FIRES, ids=[f"{k}-{case[0]}" for k, case in enumerate(FIRES)])
+def test_pad_goes_into_the_window(name: str, build: Callable[[Net], Graph]) -> None:
+    before = build(Net())
+    after = apply_rule(RULES[name], before)
+    assert "pad" in op_names(before)
+    assert "pad" not in op_names(after)
+    assert_same(before, after, rtol=1e-6, atol=1e-6)
+
+
+KEEPS_OFF: list[tuple[str, Callable[[Net], Graph]]] = [
+    ("pad_into_conv", lambda n: conv(n, n.pad(n.x(1, 3, 6, 6), pads=SPATIAL, value=1.0))),
+    ("pad_into_conv", lambda n: conv(n, n.pad(n.x(1, 3, 6, 6), pads=SPATIAL, mode="edge"))),
+    ("pad_into_conv", lambda n: conv(n, n.pad(n.x(1, 3, 9, 9), pads=(0, 0, -1, 2, 0, 0, 0, 1)))),
+    ("pad_into_conv", lambda n: conv(n, n.pad(n.x(1, 3, 6, 6), pads=(0, 1, 0, 0, 0, 0, 0, 0)))),
+    ("pad_into_avg_pool", lambda n: pool(n, "avg_pool", n.pad(n.x(1, 3, 6, 6), pads=SPATIAL), (1, 0, 0, 1))),
+    ("pad_into_max_pool", lambda n: pool(n, "max_pool", n.pad(n.x(1, 3, 6, 6), pads=SPATIAL))),
+    # the last windows lie in the padding alone
+    ("pad_into_max_pool", lambda n: pool(n, "max_pool", n.pad(n.relu(n.x(1, 3, 6, 6)), pads=(0, 0, 0, 0, 0, 0, 0, 2)))),
+    ("pad_into_max_pool", lambda n: pool(n, "max_pool", n.pad(n.neg(n.x(1, 3, 6, 6)), pads=SPATIAL))),
+]
+
+
+@pytest.mark.parametrize("name, build", KEEPS_OFF, ids=[f"{k}-{case[0]}" for k, case in enumerate(KEEPS_OFF)])
+def test_pad_stays(name: str, build: Callable[[Net], Graph]) -> None:
+    before = build(Net())
+    assert apply_rule(RULES[name], before) is before
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {name for name, *_ in FIRES} == set(RULES)
