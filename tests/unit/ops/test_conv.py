@@ -5,12 +5,13 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mlc.errors import VerifyError
 from mlc.ir.types import TensorType, f16, f32, i8, i32, u8
 from mlc.ops.window import span
+from tests.fuzz import examples
 from tests.unit.ops.oracle import evaluate, one_node, onnxruntime_output, stages
 
 
@@ -30,7 +31,7 @@ def windows(draw, spatial=(1, 2, 3)):
     return space, kernel, {"strides": strides, "pads": pads, "dilations": dilations}
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 @given(windows(), st.sampled_from([1, 2, 3]), st.integers(1, 3), st.integers(1, 2), st.integers(1, 3))
 def test_conv_is_onnx_conv(window, groups, per_group_in, per_group_out, batch):
     space, kernel, attrs = window
@@ -40,7 +41,7 @@ def test_conv_is_onnx_conv(window, groups, per_group_in, per_group_out, batch):
     np.testing.assert_allclose(evaluate("conv", x, w, groups=groups, **attrs), expected, rtol=1e-4, atol=1e-5)
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 @given(windows((1, 2)), st.sampled_from([1, 2]), st.integers(1, 2), st.integers(1, 2), st.data())
 def test_conv_transpose_is_onnx_conv_transpose(window, groups, per_group_in, per_group_out, data):
     space, kernel, attrs = window

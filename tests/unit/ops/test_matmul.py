@@ -5,12 +5,13 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import VerifyError
 from mlc.ir.types import TensorType, boolean, f32, f64, i8, u8
 from mlc.ops.matmul import parse_einsum
+from tests.fuzz import examples
 from tests.unit.ops.oracle import evaluate, one_node, stages
 
 
@@ -18,7 +19,7 @@ def normal(shape, seed=0, dtype=np.float32):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@examples(50)
 @given(
     st.lists(st.integers(1, 3), max_size=2),
     st.lists(st.booleans(), min_size=2, max_size=2),

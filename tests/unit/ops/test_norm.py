@@ -5,11 +5,12 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import VerifyError
 from mlc.ir.types import TensorType, f16, f32, i32
+from tests.fuzz import examples
 from tests.unit.ops.oracle import evaluate, one_node, onnxruntime_output, stages
 
 
@@ -25,7 +26,7 @@ def normalised(x, axes, epsilon):
 shapes = st.lists(st.sampled_from([1, 2, 5, 7]), min_size=1, max_size=4)
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 @given(shapes, st.data())
 def test_layer_and_rms_norm_over_trailing_axes(shape, data):
     axis = data.draw(st.integers(0, len(shape) - 1))
@@ -45,7 +46,7 @@ def test_a_large_mean_does_not_spoil_the_variance():
     np.testing.assert_allclose(got, normalised(x, 1, 1e-5), rtol=1e-3, atol=1e-3)
 
 
-@settings(deadline=None, derandomize=True, max_examples=30)
+@examples(30)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.lists(st.sampled_from([2, 3, 5]), max_size=3))
 def test_instance_and_group_norm(batch, groups, size, space):
     channels = groups * size

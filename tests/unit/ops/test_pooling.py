@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mlc.errors import VerifyError
 from mlc.ir.types import TensorType, boolean, f32, i32
 from mlc.ops.window import span
+from tests.fuzz import examples
 from tests.unit.ops.oracle import evaluate, one_node, onnxruntime_output, stages
 
 
@@ -54,7 +55,7 @@ def onnx_attrs(attrs, ceil):
     return {"ceil_mode": int(ceil), **{names.get(k, k): list(v) for k, v in attrs.items()}}
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@examples(50)
 @given(pools())
 def test_max_pool_is_onnx_max_pool(pool):
     space, attrs, out, ceil = pool
@@ -64,7 +65,7 @@ def test_max_pool_is_onnx_max_pool(pool):
     np.testing.assert_array_equal(evaluate("max_pool", x, output_shape=out, **attrs), expected)
 
 
-@settings(deadline=None, derandomize=True, max_examples=30)
+@examples(30)
 @given(pools(), st.booleans())
 def test_positions_are_those_of_onnx_max_pool(pool, column_major):
     space, attrs, out, ceil = pool
@@ -78,7 +79,7 @@ def test_positions_are_those_of_onnx_max_pool(pool, column_major):
     np.testing.assert_array_equal(got[1], where)
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 @given(pools(), st.booleans())
 def test_avg_pool_counts_every_tap(pool, include_pad):
     space, attrs, out, _ = pool
@@ -109,7 +110,7 @@ def test_avg_pool_counts_every_tap(pool, include_pad):
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
-@settings(deadline=None, derandomize=True, max_examples=30)
+@examples(30)
 @given(pools(max_dilation=1), st.booleans())
 def test_avg_pool_is_onnx_average_pool(pool, include_pad):
     space, attrs, out, ceil = pool

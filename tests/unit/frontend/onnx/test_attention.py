@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from mlc.errors import ImportModelError
+from tests.fuzz import examples
 from tests.unit.frontend.onnx.single import imported, normal, one_node_model, operators_of, ours
 
 
@@ -64,7 +65,7 @@ def attentions(draw):
     return operands, attrs
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 @given(attentions())
 def test_attention(case):
     operands, attrs = case
@@ -120,7 +121,7 @@ def test_two_caches_are_refused():
         imported("Attention", [x, x, x, None, x, x, np.array([3])], opset=24)
 
 
-@settings(deadline=None, derandomize=True, max_examples=30)
+@examples(30)
 @given(st.booleans(), st.booleans(), st.booleans(), st.booleans())
 def test_rotary_embedding(flat, interleaved, partial, with_positions):
     batch, heads, length, size = 2, 3, 4, 8

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mlc.errors import ImportModelError, UnsupportedError
+from tests.fuzz import examples
 from tests.unit.frontend.onnx.single import compare, imported, normal, operators_of, ours
 
 AUTO = ["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
@@ -28,7 +29,7 @@ def convolutions(draw):
     return axis(4, 7), axis(1, 3), attrs
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 @given(convolutions(), st.booleans(), st.booleans())
 def test_conv(case, with_bias, with_kernel_shape):
     space, kernel, attrs = case
@@ -39,7 +40,7 @@ def test_conv(case, with_bias, with_kernel_shape):
     compare("Conv", operands, kernel_shape=kernel if with_kernel_shape else None, constants=(1,), **attrs)
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 @given(convolutions(), st.booleans(), st.data())
 def test_conv_transpose(case, with_bias, data):
     space, kernel, attrs = case

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import ImportModelError
+from tests.fuzz import examples
 from tests.unit.frontend.onnx.single import compare, imported, normal, operators_of, ours
 
 
@@ -44,7 +45,7 @@ def test_matmul_refuses_scalars_and_misfits():
         imported("MatMul", [normal((2, 3)), normal((4, 4))])
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@examples(50)
 @given(
     st.booleans(), st.booleans(), st.sampled_from([1.0, 0.5, 0.0]), st.sampled_from([1.0, -2.0, 0.0]),
     st.sampled_from([None, (), (4,), (1,), (5, 1), (1, 4), (5, 4)]), st.sampled_from([(), (1,), (0,), (0, 1), (1, 2)]),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mlc.errors import ImportModelError, UnsupportedError
+from tests.fuzz import examples
 from tests.unit.frontend.onnx.single import compare, imported, normal, ours
 
 AUTO = ["NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
@@ -38,14 +39,14 @@ def pools(draw, max_dilation):
     return space, attrs
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@examples(50)
 @given(pools(2), st.integers(1, 2), st.integers(0, 1))
 def test_max_pool(pool, outputs, storage_order):
     space, attrs = pool
     compare("MaxPool", [normal((2, 3, *space))], outputs=outputs, storage_order=storage_order, **attrs)
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@examples(50)
 @given(pools(2), st.integers(0, 1))
 def test_average_pool(pool, include_pad):
     space, attrs = pool
@@ -54,7 +55,7 @@ def test_average_pool(pool, include_pad):
     compare("AveragePool", [normal((2, 3, *space))], count_include_pad=include_pad, **attrs)
 
 
-@settings(deadline=None, derandomize=True, max_examples=20)
+@examples(20)
 @given(pools(2), st.integers(1, 3))
 def test_lp_pool(pool, p):
     space, attrs = pool

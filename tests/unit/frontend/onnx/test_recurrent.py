@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from mlc.errors import ImportModelError
+from tests.fuzz import examples
 from tests.unit.frontend.onnx.single import compare, imported, normal, one_node_model, operators_of, ours
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -50,7 +51,7 @@ layers = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 @given(layers)
 def test_layers_are_those_of_onnxruntime(layer):
     op, direction = layer["op"], layer["direction"]
@@ -69,7 +70,7 @@ ACTIVATIONS = ["Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRel
                "Softsign", "Softplus"]  # fmt: skip
 
 
-@settings(deadline=None, derandomize=True, max_examples=15)
+@examples(15)
 @given(st.sampled_from(["RNN", "GRU", "LSTM"]), st.data())
 def test_activations_are_those_of_onnxruntime(op, data):
     names = [data.draw(st.sampled_from(ACTIVATIONS)) for _ in range(2 * FUNCTIONS[op])]
