@@ -195,9 +195,7 @@ def _params_in_order(graph: Graph) -> list[Value]:
     return list(used)
 
 
-def _calls(
-    graph: Graph, plan: MemoryPlan, kernels: _Kernels, param_offset: Mapping[Value, int]
-) -> list[CallSpec]:
+def _calls(graph: Graph, plan: MemoryPlan, kernels: _Kernels, param_offset: Mapping[Value, int]) -> list[CallSpec]:
     """Every step of the model as a call, copies included."""
 
     constants = list(graph.constants)

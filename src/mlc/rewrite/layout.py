@@ -1,6 +1,6 @@
 """Layout assignment: every group gets the layouts that its target prefers, constants are packed (ALT §4.2).
 
-In: a fused graph of row-major values. Out: the same graph with layouts on values. The three constraints of the paper hold:
+In: a fused graph of row-major values. Out: the same graph with layouts on values. The paper's three constraints hold:
 
 1. a layout propagates only along element-wise paths between tensors of one shape (the target's choice for such a group
    is its operand's layout);
@@ -12,7 +12,7 @@ In: a fused graph of row-major values. Out: the same graph with layouts on value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -25,10 +25,11 @@ from mlc.ir.types import TensorType
 class Choice(Protocol):
     """What a target answers for a group."""
 
-    outputs: Sequence[Layout | None]
+    @property
+    def outputs(self) -> Sequence[Layout | None]: ...
 
     @property
-    def constants(self) -> dict[int, Layout]: ...
+    def constants(self) -> Mapping[int, Layout]: ...
 
 
 Choose = Callable[[Node, Sequence[TensorType], Sequence[bool]], Choice]

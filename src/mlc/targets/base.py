@@ -35,7 +35,7 @@ class CallSpec:
 
     Args:
         kernel: symbol of the kernel, or ``""`` for a plain copy from the first argument to the second.
-        args: (space, index or byte offset) of each parameter; spaces are ``input``, ``output``, ``param``, ``workspace``.
+        args: (space, index or byte offset) of each parameter; spaces: ``input``, ``output``, ``param``, ``workspace``.
         scratch: byte offset in the workspace of the kernel's own scratch memory.
         nbytes: size of a plain copy.
     """

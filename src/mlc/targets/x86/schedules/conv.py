@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from mlc.ir import te
 from mlc.ir.layout import Layout, blocked
-from mlc.ir.types import TensorType
-from mlc.lower.schedule import Schedule
+from mlc.lower.schedule import Schedule, Stage
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import Group, best_divisor, inline_rest, padded_input, size_of
 from mlc.targets.x86.schedules.injective import spread
@@ -128,7 +127,7 @@ def _blocked_loops(p: Group, target: X86, has_pad: bool, flat: bool) -> Schedule
     return s
 
 
-def _tile_body(local, target: X86) -> None:  # type: ignore[no-untyped-def]
+def _tile_body(local: Stage, target: X86) -> None:
     """Reduction outside, register tile inside: pixels × channel vectors unrolled."""
     n, o, *space, oi = local.op.axes
     c, *taps = local.op.reduce_axes
@@ -191,8 +190,3 @@ def conv_plain(g: Group, target: X86) -> Schedule:
     if pad is not None:
         spread(s[pad], target)
     return s
-
-
-def conv_layouts(x: TensorType, channels: int, groups: int) -> bool:
-    """Whether a convolution's output should be blocked by channels."""
-    return groups == 1 and channels >= MIN_BLOCKED and x.rank >= 3

@@ -10,6 +10,7 @@ from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import Group, inline_rest, size_of
 from mlc.targets.x86.schedules.injective import spread
 
+PARALLEL_FROM = 1 << 15  # multiplications below which a second thread costs more than it gives
 PAGE = 4096  # rows this many bytes apart share one set of the first-level cache
 
 
@@ -72,24 +73,24 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     stage.reorder(*batch, jo, io, ii, ji)
     _, jv = stage.split(ji, target.lanes)
     even_j, even_i = n % (vectors * target.lanes) == 0, m % rows == 0
-    shared = [*batch]
-    if even_j or not even_i:
-        shared.append(jo)
-        if even_j and even_i:
-            shared.append(io)
-    else:
+    matrices = size_of([b.hi + 1 for b in batch])
+    # a ragged axis stays a loop of its own, so that its tail can be cut off
+    if even_j and even_i:
+        shared, inner = [*batch, jo, io], None
+    elif matrices > 1:
+        shared, inner = [*batch], io
+    elif even_i and not even_j:
         stage.reorder(io, jo)
-        shared.append(io)
+        shared, inner = [*batch, io], jo
+    else:
+        shared, inner = [*batch, jo], io
     at = stage.fuse(*shared)
-    if size_of((m, n, k)) * size_of([b.hi + 1 for b in batch]) >= 1 << 15:
+    if size_of((m, n, k)) * matrices >= PARALLEL_FROM:
         stage.parallel(at)
     stage.vectorize(jv)
     stage.unroll(ii)
-    inner = next((a for a in (jo, io) if a not in shared and a in stage.leaves), at)
-    if jo not in shared or io not in shared:
-        inner = io if io in stage.leaves else jo
     local = s[product]
-    local.compute_at(stage, inner)
+    local.compute_at(stage, inner if inner is not None else at)
     *lb, li, lj = local.op.axes
     ljo, lji = local.split(lj, target.lanes)
     local.reorder(*local.op.reduce_axes, *lb, li, ljo, lji)
@@ -117,7 +118,7 @@ def _transposed_copy(g: Group) -> Group:
     fresh = te.Compute(old.name, old.axes, old.reduce_axes, bodies, old.combiner, old.tag, attrs)
     (product,) = te.finish(fresh)
     outputs = _replace(g.outputs, old.outputs[0], product)
-    return Group(g.inputs, tuple(outputs), fresh, {k: v for k, v in _moved(g, outputs).items()})
+    return Group(g.inputs, tuple(outputs), fresh, _moved(g, outputs))
 
 
 def _moved(g: Group, outputs: list[te.Tensor]) -> dict[te.Tensor, Layout]:
@@ -137,7 +138,13 @@ def _replace(outputs: tuple[te.Tensor, ...], old: te.Tensor, new: te.Tensor) -> 
         if op.outputs[0] is old or not any(t in env for t in op.inputs):
             continue
         fresh = te.Compute(
-            op.name, op.axes, op.reduce_axes, tuple(replace_loads(b, swap) for b in op.bodies), op.combiner, op.tag, op.attrs
+            op.name,
+            op.axes,
+            op.reduce_axes,
+            tuple(replace_loads(b, swap) for b in op.bodies),
+            op.combiner,
+            op.tag,
+            op.attrs,
         )
         env.update(zip(op.outputs, te.finish(fresh), strict=True))
     return [env.get(t, t) for t in outputs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlc.ir import te
 from mlc.ir.expr import loads
 from mlc.ir.index import Var
-from mlc.lower.schedule import Schedule
+from mlc.lower.schedule import Schedule, Stage
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import Group, inline_rest, size_of
 from mlc.targets.x86.schedules.injective import PARALLEL_FROM, lanes_of, spread
@@ -25,13 +25,11 @@ def along_memory(op: te.Compute) -> Var | None:
 def schedule_reduction(g: Group, target: X86) -> Schedule:
     """A group whose work is reductions without a heavy anchor."""
     out = g.outputs[0]
-    rank = len(out.shape)
     reductions = g.reductions
     if len(g.outputs) == 1 and out.op is not None and out.op.combiner is None:
         kept = _row_rank(out, reductions)
         if kept is not None:
             return _rows(g, kept, target)
-    del rank
     return _staged(g, target)
 
 
@@ -45,7 +43,8 @@ def _row_rank(out: te.Tensor, reductions: list[te.Compute]) -> int | None:
         return None
     (rows,) = shapes
     # the leading axes of ``out`` must multiply up to the rows, in order
-    k, seen = 0, []
+    k = 0
+    seen: list[int] = []
     while k < len(out.shape) and len(seen) < len(rows):
         if out.shape[k] > 1:
             seen.append(out.shape[k])
@@ -65,9 +64,7 @@ def _rows(g: Group, kept: int, target: X86) -> Schedule:
     for op in g.computes:
         for t in op.inputs:
             users[t] = users.get(t, 0) + 1
-    held = [
-        op.outputs[0] for op in g.computes if op.combiner is None and op.tag == "exp" and op.outputs[0] is not out
-    ]
+    held = [op.outputs[0] for op in g.computes if op.combiner is None and op.tag == "exp" and op.outputs[0] is not out]
     inline_rest(s, held)
     stage = s[out]
     axes = list(out.op.axes) if out.op is not None else []
@@ -76,10 +73,9 @@ def _rows(g: Group, kept: int, target: X86) -> Schedule:
         # a single row: a loop of one iteration to compute things in
         return _staged(g, target)
     row = stage.fuse(*rows)
-    if inner:
-        if size_of([a.hi + 1 for a in inner]) > 1:
-            _, vi = stage.split(stage.fuse(*inner), lanes_of(out, target))
-            stage.vectorize(vi)
+    if inner and size_of([a.hi + 1 for a in inner]) > 1:
+        _, vi = stage.split(stage.fuse(*inner), lanes_of(out, target))
+        stage.vectorize(vi)
     if row.hi > 0 and size_of(out.shape) + sum(_work(op) for op in g.reductions) >= PARALLEL_FROM:
         stage.parallel(row)
     for op in g.computes:
@@ -102,7 +98,7 @@ def _work(op: te.Compute) -> int:
     return size_of(op.shape) * size_of([a.hi + 1 for a in op.reduce_axes])
 
 
-def _fold_rows(s: Schedule, t: te.Tensor, target: X86) -> list:  # type: ignore[type-arg]
+def _fold_rows(s: Schedule, t: te.Tensor, target: X86) -> list[Stage]:
     """Vectorise a reduction along memory: partial results a lane, then a fold over the lanes."""
     stage = s[t]
     axis = along_memory(stage.op)

@@ -126,7 +126,8 @@ def choose_layouts(node: Node, inputs: Sequence[TensorType], constant: Sequence[
     elif not g.reductions and len(out.shape) >= 3:
         chosen = _inherited(g, inputs, node, v)
     elif g.reductions and len(out.shape) >= 3 and out.shape[1] >= MIN_BLOCKED:
-        if any(t.layout is not None and t.shape[:2] == out.shape[:2] for t in inputs) and _keeps_channels(g, inputs):
+        by_channel = any(t.layout is not None and t.shape[:2] == out.shape[:2] for t in inputs)
+        if by_channel and _keeps_channels(g, inputs):
             chosen = blocked(out.shape, 1, v)
     if chosen is not None:
         constants |= _channel_constants(g, inputs, constant, constants, v)
@@ -134,7 +135,7 @@ def choose_layouts(node: Node, inputs: Sequence[TensorType], constant: Sequence[
 
 
 def _inherited(g: Group, inputs: Sequence[TensorType], node: Node, block: int) -> Layout | None:
-    """The layout of a blocked operand, where every operand's channel is the output's or channels move in whole blocks."""
+    """The layout of a blocked operand, where all channels are the output's own or move in whole blocks."""
     out = g.outputs[0]
     for t in inputs:
         if t.layout is not None and t.shape == out.shape and _keeps_channels(g, inputs):
@@ -179,5 +180,3 @@ def _channel_constants(
             if 0 <= dim < t.rank and t.shape[dim] == out.shape[1] and t.size == out.shape[1]:
                 found[k] = blocked(t.shape, dim, block)
     return found
-
-
