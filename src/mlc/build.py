@@ -41,6 +41,9 @@ from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import CallSpec, Target
 
 
+_SHARED = "lib/model.so"
+
+
 @dataclass(eq=False)
 class _Kernels:
     """Distinct kernels and which node uses which."""
@@ -104,10 +107,13 @@ def build_package(
         steps=_step_specs(plan, kernels),
         memory=MemorySpec(plan.workspace_bytes, places.nbytes),
         params=places.params,
+        module_so=_SHARED if artifact.shared is not None else None,
     )
     members = {"graph.txt": f"{fused}\n".encode(), "lib/model.o": artifact.obj}
     for name, text in {**artifact.sources, "kernels.txt": "\n".join(kernels.texts.values())}.items():
         members[f"src/{name}"] = text.encode()
+    if artifact.shared is not None:
+        members[_SHARED] = artifact.shared
     members["include/mlc_model.h"] = c_header(manifest).encode()
     members["examples/main.c"] = c_example(manifest).encode()
     arrays = {v.name: fused.constants[v] for v in params}

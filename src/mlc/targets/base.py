@@ -53,10 +53,12 @@ class Artifact:
     Args:
         obj: a relocatable object with the model's entry points.
         sources: readable texts by file name (LLVM IR, CUDA …).
+        shared: the same as a shared library, where this machine has a linker for the target.
     """
 
     obj: bytes
     sources: Mapping[str, str]
+    shared: bytes | None = None
 
 
 class Target(Protocol):

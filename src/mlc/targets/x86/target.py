@@ -97,6 +97,7 @@ class X86Target:
     ) -> Artifact:
         from mlc.targets.llvm.entry import entry_points
         from mlc.targets.llvm.function import emit_function
+        from mlc.targets.llvm.link import shared_library
         from mlc.targets.llvm.module import ModuleText, compile_text
         from mlc.targets.llvm.runtime import pool_ir
 
@@ -107,7 +108,10 @@ class X86Target:
         text.define(entry_points(steps(scratch)))
         text.define(pool_ir(self.triple))
         ir = text.text(self._machine())
-        return Artifact(compile_text(ir, self._machine(), opt_level=opt_level, on_stage=on_stage), {"model.ll": ir})
+        obj = compile_text(ir, self._machine(), opt_level=opt_level, on_stage=on_stage)
+        if on_stage is not None:
+            on_stage("link")
+        return Artifact(obj, {"model.ll": ir}, shared_library(obj, self.triple))
 
     def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:
         from mlc.targets.llvm.module import assembly_of
