@@ -31,7 +31,7 @@ from mlc.ir.graph import Graph
 from mlc.runtime import Manifest, Module, TargetSpec, atomic_write, load_module, write_package
 from mlc.runtime import Package as OpenPackage
 from mlc.runtime.native import check_device
-from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer, PassValue
+from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer
 
 __all__ = ["Model", "Package", "Report", "TargetInfo", "compile", "load", "load_module", "survey", "targets"]
 
@@ -171,7 +171,6 @@ def compile(
     *,
     opt_level: int = MAX_OPT_LEVEL,
     disabled_passes: Sequence[str] = (),
-    pass_config: Mapping[str, PassValue] | None = None,
     verify_passes: bool = False,
     dump_dir: str | os.PathLike[str] | None = None,
     max_memory: int | None = None,
@@ -185,7 +184,6 @@ def compile(
         target: e.g. ``x86``, ``x86 -mcpu=skylake-avx512 -threads=2``.
         opt_level: 0 (as it stands) to 3.
         disabled_passes: names of passes to leave out.
-        pass_config: values for passes, by ``pass.option``.
         verify_passes: check the program after every pass.
         dump_dir: folder for the program after every pass, numbered; made if it is not there.
         max_memory: bytes that parameters and working memory may take together when the model runs.
@@ -207,7 +205,6 @@ def compile(
         sha256=model.info.sha256,
         opt_level=opt_level,
         disabled_passes=tuple(disabled_passes),
-        pass_config=dict(pass_config or {}),
         verify=verify_passes,
         keep_assembly=dump_dir is not None,
     )

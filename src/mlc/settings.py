@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from mlc.errors import UsageError
@@ -24,8 +24,6 @@ from mlc.errors import UsageError
 MAX_DEBUG = 2
 MAX_SEED = (1 << 63) - 1
 MAX_OPT_LEVEL = 3
-
-PassValue = bool | int | float | str
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,6 @@ class CompileOptions:
         sha256: of the model's file, in hexadecimal.
         opt_level: 0 (as it stands) to 3.
         disabled_passes: names of passes to leave out.
-        pass_config: values for passes, by ``pass.option``.
         verify: check the program after every pass.
         keep_assembly: show the observer the assembly, which takes as long to print as the object to make.
     """
@@ -83,7 +80,6 @@ class CompileOptions:
     sha256: str
     opt_level: int = MAX_OPT_LEVEL
     disabled_passes: tuple[str, ...] = ()
-    pass_config: Mapping[str, PassValue] = field(default_factory=dict)
     verify: bool = False
     keep_assembly: bool = False
 

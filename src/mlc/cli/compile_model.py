@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 @load_options
 @click.option("--name", help="Name of the model in its package; its own unless given.")
 @click.option("--disable-pass", "--disabled-pass", multiple=True, metavar="A,B", help="Leave out passes.")
-@click.option("--pass-config", multiple=True, metavar="PASS.OPTION=VALUE", help="Set an option of a pass.")
 @click.option("--dump-ir", type=click.Path(path_type=Path), metavar="DIR", help="Write the program after every pass.")
 @click.option("--print-ir-after", multiple=True, metavar="PASS", help="Print the program after a pass.")
 @click.option("--verify-passes", is_flag=True, help="Check the program after every pass.")
@@ -59,7 +58,6 @@ def command(
     load_options: LoadOptions,
     name: str | None,
     disable_pass: tuple[str, ...],
-    pass_config: tuple[str, ...],
     dump_ir: Path | None,
     print_ir_after: tuple[str, ...],
     verify_passes: bool,
@@ -80,7 +78,6 @@ def command(
     # What can be refused at once is refused before the model is read.
     get_target(target)
     memory = None if max_memory is None else values.size(max_memory, "--max-memory")
-    config = values.merged("--pass-config", [values.pass_value(text) for text in pass_config])
     after = values.comma_separated(print_ir_after)
     dump_ir = dump_ir or console.settings.dump
     if not dry_run:
@@ -96,7 +93,6 @@ def command(
             target,
             opt_level=opt_level,
             disabled_passes=values.comma_separated(disable_pass),
-            pass_config=config,
             verify_passes=verify_passes or console.settings.verify,
             dump_dir=dump_ir,
             max_memory=memory,

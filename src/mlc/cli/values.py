@@ -13,7 +13,6 @@ import click
 
 from mlc.cli.group import did_you_mean
 from mlc.errors import UsageError
-from mlc.settings import PassValue
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -94,20 +93,6 @@ def size(text: str, what: str = "the size") -> int:
         raise UsageError(f"{what}: {text!r} is no size", hint="expected a number of bytes, or one like 512M or 1.5GiB")
     # Fractions, so that large whole numbers stay exact.
     return int(Fraction(match[1]) * _SIZE_UNITS[match[2].lower()])
-
-
-def pass_value(text: str) -> tuple[str, PassValue]:
-    """``pass.option=value``; the value is a truth value, a number, or else text."""
-    name, value = _split(text, "--pass-config", "PASS.OPTION=VALUE")
-    words: dict[str, PassValue] = {"true": True, "false": False}
-    if value in words:
-        return name, words[value]
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
 
 
 def span(text: str) -> tuple[str | None, Span]:

@@ -38,13 +38,12 @@ def test_summary_and_package(mlc: Mlc, model: Path, fake_build: Asked, tmp_path:
 def test_options_reach_the_compiler(mlc: Mlc, model: Path, fake_build: Asked) -> None:
     result = mlc(
         "compile", "line.onnx", "--target", "x86 -mcpu=haswell", "-O1", "--name", "n", "--disable-pass", "a,b",
-        "--disable-pass", "c", "--pass-config", "fuse.limit=3", "--verify-passes",
+        "--disable-pass", "c", "--verify-passes",
     )  # fmt: skip
     assert result.code == 0
     options = fake_build["options"]
     assert (options.name, options.opt_level, options.verify) == ("n", 1, True)
     assert options.disabled_passes == ("a", "b", "c")
-    assert options.pass_config == {"fuse.limit": 3}
     assert fake_build["target"].describe()["cpu"] == "haswell"
 
 
@@ -112,7 +111,6 @@ def test_target_help_lists_the_targets(mlc: Mlc) -> None:
         (("--target", "x68"), 2, "error: unknown target 'x68'\nhint: did you mean x86?"),
         (("--target", "x86 -mcpu=i386"), 2, "error: unknown processor 'i386'"),
         (("--max-memory", "lots"), 2, "error: --max-memory: 'lots' is no size"),
-        (("--pass-config", "x"), 2, "error: --pass-config x: cannot be understood"),
     ],
 )
 def test_refused_before_the_work(
