@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+_PHASES = [Phase.explicit, Phase.generate, Phase.shrink]  # explanations take minutes where an example takes a second
 
 
 def register_profiles() -> None:
     """Make ``steady`` (the default) and ``fuzz`` known; called once, before any test module is imported."""
-    settings.register_profile("steady", derandomize=True, deadline=None, database=None, suppress_health_check=_SLOW)
-    settings.register_profile("fuzz", deadline=None, max_examples=5000, suppress_health_check=_SLOW)
+    common = settings(deadline=None, database=None, phases=_PHASES, suppress_health_check=_SLOW)
+    settings.register_profile("steady", common, derandomize=True)
+    settings.register_profile("fuzz", common, max_examples=5000)
     settings.load_profile("steady")
 
 

@@ -289,7 +289,7 @@ def within(index: IndexLike, lo: int, hi: int) -> Expr:
     least, most = form.bounds()
     if lo <= least and most < hi:
         return TRUE
-    if most < lo or least >= hi:
+    if most < lo or least >= hi or lo >= hi:
         return FALSE
     return Within(form, lo, hi)
 

@@ -68,14 +68,15 @@ def enclosing(stage: Stage, axis: Var, nests: dict[Stage, Nest]) -> set[Var]:
     return outer
 
 
-def _is_inside(user: Stage, host: Stage) -> bool:
-    """Whether ``user`` is ``host`` or computed inside it."""
-    s: Stage | None = user
-    while s is not None:
-        if s is host:
-            return True
-        s = s.attach.stage if s.attach is not None else None
-    return False
+def _is_inside(user: Stage, host: Stage, axis: Var) -> bool:
+    """Whether ``user`` runs within one iteration of the host's loop ``axis``."""
+    at = user
+    inner = host.leaves[-1]
+    while at is not host:
+        if at.attach is None:
+            return False
+        at, inner = at.attach.stage, at.attach.axis
+    return host.leaves.index(inner) >= host.leaves.index(axis)
 
 
 def _region(schedule: Schedule, stage: Stage, nests: dict[Stage, Nest]) -> tuple[tuple[Linear, ...], tuple[int, ...]]:
@@ -92,8 +93,10 @@ def _region(schedule: Schedule, stage: Stage, nests: dict[Stage, Nest]) -> tuple
     for user, nest in nests.items():
         if not any(t in wanted for t in user.op.inputs):
             continue
-        if not _is_inside(user, host):
-            raise ScheduleError(f"stage {stage.name} is computed inside {host.name} but read by {user.name} outside")
+        if not _is_inside(user, host, axis):
+            raise ScheduleError(
+                f"stage {stage.name} is computed inside {axis.name} of {host.name} but read by {user.name} outside"
+            )
         for body in user.op.bodies:
             for ld in loads(body):
                 if ld.source in wanted:
@@ -161,7 +164,7 @@ def _loops(nest: Nest) -> None:
     local: dict[Var, Linear] = {leaf: as_index(v) for leaf, v in nest.loops.items()}
     for rel in reversed(stage.relations):
         if isinstance(rel, Fuse):
-            f, n = local[rel.fused], extent[rel.inner]
+            f, n = local[rel.fused], max(extent[rel.inner], 1)
             local[rel.outer], local[rel.inner] = f // n, f % n
         else:
             value = local[rel.outer] * extent[rel.inner] + local[rel.inner]

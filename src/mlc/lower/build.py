@@ -8,7 +8,7 @@ from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import Expr, Load, all_of, loads, replace_loads, substitute_vars
 from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
-from mlc.ir.loop import Allocate, Buffer, Evaluate, For, ForKind, Function, If, Stmt, Store, seq
+from mlc.ir.loop import NOTHING, Allocate, Buffer, Evaluate, For, ForKind, Function, If, Stmt, Store, seq
 from mlc.lower.bounds import Nest, infer, inline
 from mlc.lower.schedule import Schedule, Stage
 
@@ -163,6 +163,8 @@ class _Builder:
         marks = [Evaluate(f"pragma.{key}", (value,)) for (a, key), value in stage.pragmas.items() if a is leaf]
         if marks:
             body = seq([*marks, body])
+        if var.hi < 0:
+            return NOTHING
         if var.hi == 0:
             return body  # an extent of one folded into constants when the forms were built
         return For(var, var.hi + 1, stage.kinds.get(leaf, ForKind.SERIAL), body)

@@ -8,8 +8,8 @@ moves in front of it.
 from __future__ import annotations
 
 from mlc.ir.expr import Binary, Const, Expr, Select, Within, rewrite, walk
-from mlc.ir.index import as_index
-from mlc.ir.loop import For, ForKind, Seq, Stmt, is_nothing, rebuild, seq
+from mlc.ir.index import as_index, dynamics
+from mlc.ir.loop import For, ForKind, ForRange, Seq, Stmt, is_nothing, rebuild, seq
 from mlc.ir.loop import walk as walk_stmts
 from mlc.lower.rewrite import decided, exprs_of, map_exprs, slice_loop
 
@@ -81,11 +81,11 @@ def _hoist(s: Stmt) -> Stmt:
 
 
 def _unswitch(loop: For, budget: int) -> Stmt:
-    bound = {loop.var} | {x.var for x in walk_stmts(loop.body) if type(x) is For}
+    bound = {loop.var} | {x.var for x in walk_stmts(loop.body) if type(x) is For or type(x) is ForRange}
     if budget == 0:
         return loop
     for g in _guards(loop.body):
-        if not (g.index.vars() & bound):
+        if not (g.index.vars() & bound or dynamics(g.index)):  # what memory holds may change inside the loop
             yes = map_exprs(loop, lambda e, g=g: _assume(e, g, True))  # type: ignore[misc]
             no = map_exprs(loop, lambda e, g=g: _assume(e, g, False))  # type: ignore[misc]
             then = _unswitch(yes, budget - 1) if type(yes) is For else yes

@@ -108,6 +108,9 @@ class Stage:
             raise ScheduleError(f"{primitive}: {axis.name} is no loop of stage {self.name} (it has {have})")
         return self.leaves.index(axis)
 
+    def _is_output(self) -> bool:
+        return any(t in self.schedule.outputs for t in self.op.outputs)
+
     def split(self, axis: Var, factor: int) -> tuple[Var, Var]:
         """Break a loop in two.
 
@@ -202,6 +205,8 @@ class Stage:
     def compute_at(self, consumer: Stage, axis: Var) -> None:
         """Compute what one iteration of the consumer's loop ``axis`` needs, right inside that loop."""
         consumer._leaf(axis, "compute_at")
+        if self._is_output():
+            raise ScheduleError(f"compute_at: stage {self.name} is an output, it is stored in full")
         if consumer is self:
             raise ScheduleError(f"compute_at: stage {self.name} cannot be computed inside itself")
         self.attach = AttachPoint(consumer, axis)
@@ -218,8 +223,8 @@ class Stage:
         """Substitute the expression into every reader; legal for computes without a reduction that are no outputs."""
         if self.op.combiner is not None:
             raise ScheduleError(f"compute_inline: stage {self.name} is a reduction")
-        if any(t in self.schedule.outputs for t in self.op.outputs):
-            raise ScheduleError(f"compute_inline: stage {self.name} is an output")
+        if self._is_output():
+            raise ScheduleError(f"compute_inline: stage {self.name} is an output, it is stored in full")
         self.inlined = True
         self.attach = None
         self._record("compute_inline")
@@ -259,7 +264,8 @@ class Schedule:
         ``c[i] = f(i)`` becomes ``c.local[i] = f(i); c[i] = c.local[i]``. Gives the new tensor.
         """
         stage = self[tensor]
-        if stage.relations or stage.attach or stage.inlined:
+        plain = [*stage.op.axes, *stage.op.reduce_axes]
+        if stage.leaves != plain or stage.relations or stage.kinds or stage.attach or stage.inlined:
             raise ScheduleError(f"cache_write: stage {stage.name} is scheduled already; cache it first")
         self._require_no_guests(stage, "cache_write")
         old = stage.op

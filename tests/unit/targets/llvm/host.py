@@ -58,7 +58,7 @@ class Kernel:
         module.define(_entry(fn))
         module.define(pool_ir(machine().triple))
         self.text = module.text(machine())
-        code = compile_text(self.text, machine(), opt_level=opt_level, want_assembly=False).obj
+        code = compile_text(self.text, machine(), opt_level=opt_level)
         self._jit = llvm.create_lljit_compiler()
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
         for symbol in ("entry", "mlc_pool_create", "mlc_pool_destroy"):
