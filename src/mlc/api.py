@@ -292,7 +292,7 @@ def assembly(package: OpenPackage) -> str:
         for name in package.names()
         if name.startswith("src/")
     }
-    return target.assembly(sources)
+    return target.assembly(sources, opt_level=int(spec.details.get("opt_level", MAX_OPT_LEVEL)))
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def build_package(
     stages.report({"codegen": "\n".join(artifact.sources.values()), "emit": listing})
     plan = planned[0]
 
-    facts = target.describe()
+    facts = {**target.describe(), "opt_level": options.opt_level}
     manifest = Manifest(
         mlc_version=__version__,
         target=TargetSpec.from_facts(facts),

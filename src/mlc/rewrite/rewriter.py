@@ -54,6 +54,7 @@ class Rewriter:
         self._makers: dict[Value, Node] = {}
         self._numbers: dict[Hashable, Node] = {}
         self._constants = dict(graph.constants)
+        self._folded: dict[Hashable, list[Value]] = {}  # what was computed from constants, to be found again
         self._old_uses = Counter(v for n in graph.nodes for v in n.inputs)
         self._old_uses.update(graph.outputs)
         self._uses: Counter[Value] = Counter({v: self._old_uses[v] for v in (*graph.inputs, *graph.constants)})
@@ -120,9 +121,13 @@ class Rewriter:
         node = Node(op, ins, full, outs, self.sources)
         known = [self.constant(v) for v in ins]
         if known and all(a is not None for a in known):
-            arrays = evaluate(node, [a for a in known if a is not None])
-            if arrays is not None:
-                return [self.new_constant(a, base) for a in arrays]
+            key = call_key(op, ins, full)
+            if key not in self._folded:
+                arrays = evaluate(node, [a for a in known if a is not None])
+                if arrays is not None:
+                    self._folded[key] = [self.new_constant(a, base) for a in arrays]
+            if key in self._folded:
+                return self._folded[key]
         same = self.find(node)
         if same is not None:
             return same.outputs
