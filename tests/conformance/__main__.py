@@ -15,7 +15,8 @@ from pathlib import Path
 
 from . import expected
 from .cases import KINDS, CaseFile, archive
-from .check import Result
+from .check import Result, run_case
+from .engines import interpret
 from .pool import run_all
 
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{len(results)}/{len(names)} {result.name}: {word}", file=sys.stderr)
     results.sort(key=lambda r: (KINDS.index(r.kind), r.name))
     if options.update:
-        expected.update(results, engine)
+        expected.update(results, engine, lambda name: run_case(cases.read(name), interpret))
     verdict = expected.judge(results, engine, cases.names())
     print(report(results, verdict, engine))
     if options.json:

@@ -24,6 +24,7 @@ from onnx.backend.test.runner import Runner
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "conformance"
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
+Data = tuple[bytes, list[bytes], list[bytes]]  # model, inputs, expected outputs, all serialised
 _DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 
 
@@ -76,21 +77,40 @@ class CaseFile:
         """One case with its data."""
         entry = self.index[name]
         model = self._zip.read(f"{name}/model.onnx")
-        graph = onnx.load_from_string(model).graph
-        stored = {t.name for t in graph.initializer}
-        takes = [v for v in graph.input if v.name not in stored]
-        inputs = {v.name: self._value(f"{name}/input_{k}.pb", v) for k, v in enumerate(takes[: entry["inputs"]])}
-        outputs = [self._value(f"{name}/output_{k}.pb", v) for k, v in enumerate(graph.output[: entry["outputs"]])]
-        return Case(name, entry["kind"], model, inputs, tuple(outputs), entry["rtol"], entry["atol"])
+        inputs = [self._zip.read(f"{name}/input_{k}.pb") for k in range(entry["inputs"])]
+        outputs = [self._zip.read(f"{name}/output_{k}.pb") for k in range(entry["outputs"])]
+        return _case(name, entry["kind"], (model, inputs, outputs), entry["rtol"], entry["atol"])
 
-    def _value(self, member: str, info: onnx.ValueInfoProto) -> Any:
-        data = self._zip.read(member)
-        kind = info.type.WhichOneof("value")
-        if kind == "sequence_type":
-            return numpy_helper.to_list(_parsed(onnx.SequenceProto(), data))
-        if kind == "optional_type":
-            return numpy_helper.to_optional(_parsed(onnx.OptionalProto(), data))
-        return numpy_helper.to_array(_parsed(onnx.TensorProto(), data))
+
+def stored_cases(kind: str) -> Iterator[Case]:
+    """The cases that onnx keeps as files; reading them needs no archive."""
+    for test in sorted(_load(kind), key=lambda t: t.name):
+        yield _case(test.name, kind, _stored_data(test), test.rtol, test.atol)
+
+
+def _case(name: str, kind: str, data: Data, rtol: float, atol: float) -> Case:
+    model, inputs, outputs = data
+    graph = onnx.load_from_string(model).graph
+    stored = {t.name for t in graph.initializer}
+    takes = [v for v in graph.input if v.name not in stored]
+    return Case(
+        name,
+        kind,
+        model,
+        {v.name: _value(value, v) for v, value in zip(takes, inputs, strict=False)},
+        tuple(_value(value, v) for v, value in zip(graph.output, outputs, strict=False)),
+        rtol,
+        atol,
+    )
+
+
+def _value(data: bytes, info: onnx.ValueInfoProto) -> Any:
+    kind = info.type.WhichOneof("value")
+    if kind == "sequence_type":
+        return numpy_helper.to_list(_parsed(onnx.SequenceProto(), data))
+    if kind == "optional_type":
+        return numpy_helper.to_optional(_parsed(onnx.OptionalProto(), data))
+    return numpy_helper.to_array(_parsed(onnx.TensorProto(), data))
 
 
 def _parsed(message: Any, data: bytes) -> Any:
@@ -123,7 +143,7 @@ def _load(kind: str) -> list[TestCase]:
         return list(load_model_tests(kind=kind))
 
 
-def _node_data(test: TestCase) -> tuple[bytes, list[bytes], list[bytes]]:
+def _node_data(test: TestCase) -> Data:
     assert test.model is not None
     assert test.data_sets is not None
     ((inputs, outputs),) = test.data_sets
@@ -146,7 +166,7 @@ def _packed(value: Any, info: onnx.ValueInfoProto) -> bytes:
     return bytes(numpy_helper.from_array(np.asarray(value)).SerializeToString())
 
 
-def _stored_data(test: TestCase) -> tuple[bytes, list[bytes], list[bytes]]:
+def _stored_data(test: TestCase) -> Data:
     """A case that onnx keeps as files; the light models have no stored inputs, only a rule for them."""
     if test.model_dir is not None:
         folder = Path(test.model_dir)

@@ -51,7 +51,8 @@ def run_case(case: Case, engine: Engine) -> Result:
         reason = mismatch(case.outputs, outcome.outputs, case.rtol, case.atol)
     except UnsupportedModelError as error:
         # without the nodes' names, so that equal reasons read the same
-        reason = "; ".join(f"unsupported: {p.what or p.noun}: {p.reason}" for p in error.problems)
+        first, *others = [f"{p.what or p.noun}: {p.reason}" for p in error.problems]
+        reason = f"unsupported: {first}" + (f"; and {len(others)} more" if others else "")
     except MlcError as error:
         reason = f"{type(error).__name__}: {error.message.splitlines()[0]}"
     except Exception as error:  # the point of the suite is to find these, and to go on

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,11 +50,16 @@ def judge(results: Iterable[Result], engine: str, known: Iterable[str]) -> Verdi
     )
 
 
-def update(results: Iterable[Result], engine: str) -> None:
+def update(results: Iterable[Result], engine: str, interpreted: Callable[[str], Result]) -> None:
     """Rewrite the list from results, to be read before it is committed.
 
     Entries of cases that were not run stay. A reason that was written by hand stays as long as the case fails. A run of
     the interpreter leaves alone what only fails when compiled.
+
+    Args:
+        results: of the cases that were run.
+        engine: what ran them.
+        interpreted: runs a case through the interpreter, to tell failures of the compiler alone.
     """
     listed = load()
     for r in results:
@@ -63,10 +68,12 @@ def update(results: Iterable[Result], engine: str) -> None:
             if engine == "compiled" or not old.startswith(COMPILED_ONLY):
                 listed.pop(r.name, None)
         elif not old or _automatic(old):
-            listed[r.name] = r.reason
+            alone = engine == "compiled" and not r.reason.startswith("unsupported: ") and interpreted(r.name).passed
+            listed[r.name] = COMPILED_ONLY + r.reason if alone else r.reason
     FILE.write_text(json.dumps(dict(sorted(listed.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _automatic(reason: str) -> bool:
     """Whether a reason was written by :func:`update`."""
-    return reason.startswith(("unsupported: ", "output ", "crash: ", "timeout: ", "gives ")) or "Error: " in reason
+    starts = ("unsupported: ", "output ", "crash: ", "timeout: ", "gives ")
+    return reason.removeprefix(COMPILED_ONLY).startswith(starts) or "Error: " in reason
