@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 from onnx import defs
 
@@ -30,6 +32,7 @@ def _by_definition(known: set[tuple[str, str]]) -> list[OperatorInfo]:
     fixed: dict[tuple[str, str], tuple[int, set[tuple[str, str]]]] = {}
     found: list[OperatorInfo] = []
     since: dict[tuple[str, str], int] = {}
+    raw: Any  # the type stubs of onnx leave out half of what a schema has
     for raw in defs.get_all_schemas_with_history():
         if raw.has_function or raw.has_context_dependent_function:
             key = (raw.domain, raw.name)

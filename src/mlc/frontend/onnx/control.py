@@ -7,6 +7,7 @@ because nodes have no effects. Loops are unrolled, so their number of rounds mus
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def convert_if(walk: Walk, frame: Frame, step: Step, inputs: Sequence[Known], at
 
     walk.later(frame, step, select)
     for label, graph in branches.items():
-        walk.enter_graph(frame, step, graph, label, (), lambda values, label=label: results.update({label: values}))
+        walk.enter_graph(frame, step, graph, label, (), partial(results.__setitem__, label))
 
 
 def _select(walk: Walk, condition: Known, then: Known, otherwise: Known) -> Known:

@@ -144,7 +144,9 @@ def decode_sparse(sparse: onnx.SparseTensorProto, where: str, external: External
         flat, inside = indices, (indices >= 0) & (indices < size)
     elif indices.ndim == 2 and indices.shape[1] == len(shape):
         inside = ((indices >= 0) & (indices < np.array(shape, np.int64))).all(axis=1)
-        flat = np.ravel_multi_index(tuple(indices.T), shape) if inside.all() and shape else indices[:, 0:0].sum(axis=1)
+        flat = np.zeros(len(indices), np.int64)
+        for d, n in enumerate(shape):
+            flat = flat * n + indices[:, d]
     else:
         raise ImportModelError(f"{where}: indices of shape {list(indices.shape)} for a tensor of rank {len(shape)}")
     if len(flat) != len(values) or not inside.all():

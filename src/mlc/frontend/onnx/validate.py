@@ -6,7 +6,7 @@ hostile data. These checks are linear in the size of the model and never recurse
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,7 +94,7 @@ def check_model(model: onnx.ModelProto, limits: Limits) -> dict[str, int]:
 class _Body:
     """A list of nodes and the names that it knows; ``outer`` is the body around it, for subgraphs."""
 
-    nodes: Iterable[onnx.NodeProto]
+    nodes: Sequence[onnx.NodeProto]
     outputs: tuple[str, ...]
     outer: _Body | None
     depth: int
@@ -103,6 +103,7 @@ class _Body:
 
 
 def _check_graph(graph: onnx.GraphProto, limits: Limits) -> int:
+    limits.check("nodes", len(graph.initializer) + len(graph.input), "inputs and initializers")
     return _check_bodies(_graph_body(graph, None, "the graph"), limits)
 
 
@@ -144,8 +145,10 @@ def _check_bodies(first: _Body, limits: Limits) -> int:
     while stack:
         body = stack.pop()
         limits.check("depth", body.depth, f"{body.where}: nesting of subgraphs")
+        # asked before anything is looked at: a file of tiny nodes is small for what it holds
+        count += len(body.nodes)
+        limits.check("nodes", count, "nodes in the model")
         nodes = list(body.nodes)
-        count += len(nodes)
         for k, node in enumerate(nodes):
             _check_node(node, node_name(node, k), body)
         for k, node in enumerate(nodes):

@@ -56,7 +56,7 @@ class Walk:
         self.problems = Problems()
         self._stack: list[Frame] = []
         self._walked = 0
-        self._plans: dict[tuple[int | str, ...], tuple[Any, list[Step]]] = {}
+        self._plans: dict[tuple[int, tuple[str, ...]], tuple[Any, list[Step]]] = {}
         self._stores: dict[int, dict[str, Known]] = {}
         self._named: set[Value] = set()  # values that carry their final name
 
@@ -155,7 +155,7 @@ class Walk:
 
     def _push(self, frame: Frame, body: onnx.GraphProto | onnx.FunctionProto, outputs: Sequence[str]) -> list[Step]:
         self.limits.check("depth", frame.depth, "nesting of subgraphs and calls")
-        key = id(body), *outputs
+        key = (id(body), tuple(outputs))
         if key not in self._plans:
             # the message is kept beside its plan: as long as it lives, its identity is its own
             self._plans[key] = body, plan(body.node, outputs)
