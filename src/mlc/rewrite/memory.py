@@ -252,14 +252,14 @@ class _Checker:
             self.contents[self._range(v)] = v
         over = {p.node: p.operand for p in self.plan.in_place}
         for node in self.graph.nodes:
-            for v in node.inputs:
-                self._expect(v, f"{node!r} reads {v.name}")
             if is_alias(node):
                 v, base = node.outputs[0], self._original(node.inputs[0])
                 self.origin[v] = base
                 if self._range(v) != self._range(base):
                     raise VerifyError(f"alias {v.name} does not lie where {base.name} does")
                 continue
+            for v in node.inputs:
+                self._expect(v, f"{node!r} reads {v.name}")
             self._run(node, over.get(node))
         self._finish()
 

@@ -8,7 +8,17 @@ import pytest
 from mlc.errors import UsageError
 from mlc.ir.graph import Value
 from mlc.rewrite.pattern import (
-    AnyValue, Call, Literal, Match, Rule, RuleSet, apply_rules, match, parse_pattern, rule, scalar_of,
+    AnyValue,
+    Call,
+    Literal,
+    Match,
+    Rule,
+    RuleSet,
+    apply_rules,
+    match,
+    parse_pattern,
+    rule,
+    scalar_of,
 )  # fmt: skip
 from mlc.rewrite.rewriter import Rewriter
 from tests.unit.rewrite.helpers import Net, assert_same, op_names

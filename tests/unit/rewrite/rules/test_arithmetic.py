@@ -40,7 +40,11 @@ FIRES: list[tuple[str, Build, list[str]]] = [
     ("over_power_of_two", lambda n: n(n.div(n.x(3), n.c([0.25, -8, 2]))), ["mul"]),
     ("over_power_of_two", lambda n: n(n.div(n.x(3, dtype="f16"), n.c(4, "float16"))), ["mul"]),
     ("integer_chain", lambda n: n(n.add(n.add(n.x(3, dtype="i8"), n.c(100, "int8")), n.c(100, "int8"))), ["add"]),
-    ("integer_chain", lambda n: n(n.mul(n.mul(n.x(3, dtype="i64"), n.c(7, "int64")), n.c([1, 2, 3], "int64"))), ["mul"]),
+    (
+        "integer_chain",
+        lambda n: n(n.mul(n.mul(n.x(3, dtype="i64"), n.c(7, "int64")), n.c([1, 2, 3], "int64"))),
+        ["mul"],
+    ),
     ("involution", lambda n: n(n.neg(n.neg(n.x(3)))), []),
     ("involution", lambda n: n(n.not_(n.not_(n.x(3, dtype="bool")))), []),
     ("involution", lambda n: n(n.bitwise_not(n.bitwise_not(n.x(3, dtype="u8")))), []),

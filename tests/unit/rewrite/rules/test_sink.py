@@ -101,9 +101,12 @@ def test_two_strong_operands_do_not_pass_the_reshape_to_and_fro() -> None:
 def test_a_users_own_elementwise_operator_is_left_alone() -> None:
     n = Net()
     own = Operator(
-        "relu", FusionKind.INJECTIVE, get("relu").infer, lambda ts, _: [te.compute(ts[0].shape, lambda *i: ts[0][i] * 2)],
+        "relu",
+        FusionKind.INJECTIVE,
+        get("relu").infer,
+        lambda ts, _: [te.compute(ts[0].shape, lambda *i: ts[0][i] * 2)],
         elementwise=True,
-    )  # fmt: skip
+    )
     (y,) = n.builder.add(own, [rows(n, n.x(6, 4))])
     (z,) = n.builder.add(own, [y])
     before = n(z)

@@ -14,6 +14,10 @@ RULES = {r.name: r for r in windows.RULES}
 SPATIAL = (0, 0, 1, 2, 0, 0, 0, 1)
 
 
+def image(n: Net) -> Value:
+    return n.x(1, 3, 6, 6)
+
+
 def conv(n: Net, x: Value, **attrs: object) -> Graph:
     w = n.w(2, x.type.shape[1], 3, 3)
     return n(n.conv(x, w, **{"strides": (1, 2), "pads": (1, 0, 1, 0), "dilations": (1, 1), **attrs}))
@@ -24,15 +28,21 @@ def pool(n: Net, kind: str, x: Value, pads: tuple[int, ...] = (0, 0, 0, 0), **at
     return n(op(x, **{"kernel": (3, 2), "strides": (2, 1), "pads": pads, "dilations": (1, 1), **attrs}))
 
 
+def padded(n: Net, x: Value, *pads: int, value: float = 0.0) -> Value:
+    return n.pad(x, pads=pads or SPATIAL, value=value)
+
+
+ONE_ROUND = (0, 0, 1, 1, 0, 0, 1, 0)
+
 FIRES: list[tuple[str, Callable[[Net], Graph]]] = [
-    ("pad_into_conv", lambda n: conv(n, n.pad(n.x(1, 3, 6, 6), pads=SPATIAL))),
-    ("pad_into_avg_pool", lambda n: pool(n, "avg_pool", n.pad(n.x(1, 3, 6, 6), pads=SPATIAL))),
-    ("pad_into_avg_pool", lambda n: pool(n, "avg_pool", n.pad(n.x(1, 3, 6, 6), pads=SPATIAL), (1, 0, 0, 1), count_include_pad=True)),
-    ("pad_into_avg_pool", lambda n: pool(n, "avg_pool", n.pad(n.x(1, 3, 6, 6), pads=SPATIAL), output_shape=(4, 9))),
-    ("pad_into_max_pool", lambda n: pool(n, "max_pool", n.pad(n.x(1, 3, 6, 6), pads=SPATIAL, value=float("-inf")))),
-    ("pad_into_max_pool", lambda n: pool(n, "max_pool", n.pad(n.relu(n.x(1, 3, 6, 6)), pads=(0, 0, 1, 1, 0, 0, 1, 0)))),
-    ("pad_into_max_pool", lambda n: pool(n, "max_pool", n.pad(n.clip(n.x(1, 3, 6, 6), lo=0.0, hi=2.0), pads=(0, 0, 1, 1, 0, 0, 1, 0)))),
-]  # fmt: skip
+    ("pad_into_conv", lambda n: conv(n, padded(n, image(n)))),
+    ("pad_into_avg_pool", lambda n: pool(n, "avg_pool", padded(n, image(n)))),
+    ("pad_into_avg_pool", lambda n: pool(n, "avg_pool", padded(n, image(n)), (1, 0, 0, 1), count_include_pad=True)),
+    ("pad_into_avg_pool", lambda n: pool(n, "avg_pool", padded(n, image(n)), output_shape=(4, 9))),
+    ("pad_into_max_pool", lambda n: pool(n, "max_pool", padded(n, image(n), value=float("-inf")))),
+    ("pad_into_max_pool", lambda n: pool(n, "max_pool", padded(n, n.relu(image(n)), *ONE_ROUND))),
+    ("pad_into_max_pool", lambda n: pool(n, "max_pool", padded(n, n.clip(image(n), lo=0.0, hi=2.0), *ONE_ROUND))),
+]
 
 
 @pytest.mark.parametrize("name, build", FIRES, ids=[f"{k}-{case[0]}" for k, case in enumerate(FIRES)])

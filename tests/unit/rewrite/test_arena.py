@@ -1,0 +1,52 @@
+"""Blocks in an arena."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlc.rewrite import arena
+from mlc.rewrite.arena import ALIGNMENT, Block, live_bytes, place, rounded
+
+blocks = st.builds(
+    lambda size, first, length: Block(size, first, first + length),
+    st.sampled_from([0, 1, 64, 65, 200, 1000, 4096]),
+    st.integers(0, 12),
+    st.integers(0, 6),
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(blocks, max_size=14))
+def test_blocks_that_live_together_lie_apart(given_blocks: list[Block]) -> None:
+    for strategy in (place, arena._by_time, arena._by_size):
+        offsets, total = strategy(given_blocks)
+        for k, (a, x) in enumerate(zip(given_blocks, offsets, strict=True)):
+            assert x % ALIGNMENT == 0
+            assert x + a.size <= total or not a.size
+            for b, y in zip(given_blocks[:k], offsets, strict=False):
+                meet = a.first <= b.last and b.first <= a.last and a.size and b.size
+                assert not meet or x >= y + b.size or y >= x + a.size
+        assert live_bytes(given_blocks) <= total <= sum(rounded(b.size) for b in given_blocks)
+
+
+def test_a_chain_needs_two_blocks_at_a_time() -> None:
+    chain = [Block(1000, k, k + 1) for k in range(50)]
+    assert place(chain)[1] == live_bytes(chain) == 2 * 1024
+
+
+def test_the_better_of_two_orders_is_taken() -> None:
+    # by time the small one lies below and the great one cannot use its room
+    tricky = [Block(64, 0, 2), Block(64, 1, 1), Block(128, 2, 3), Block(192, 3, 4)]
+    assert place(tricky)[1] == min(arena._by_time(tricky)[1], arena._by_size(tricky)[1])
+
+
+def test_nothing_needs_nothing() -> None:
+    assert place([]) == ([], 0)
+    assert place([Block(0, 0, 5)]) == ([0], 0)
+    assert live_bytes([]) == 0
+
+
+def test_many_blocks_are_placed_by_time_alone() -> None:
+    many = [Block(100, k, k + 2) for k in range(arena.SIZE_ORDER_MOST + 1)]
+    assert place(many)[1] == live_bytes(many)

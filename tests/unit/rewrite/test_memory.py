@@ -1,0 +1,284 @@
+"""Memory plans: followed by a checker, and carried out on real bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlc.errors import ImportModelError, VerifyError
+from mlc.ir.graph import Graph, Node, Value
+from mlc.ir.interp.graph import run_graph, run_node
+from mlc.ir.layout import blocked
+from mlc.rewrite.fuse import fuse, group_each
+from mlc.rewrite.memory import Copy, InPlace, Location, MemoryPlan, Space, check_plan, plan_memory
+from tests.unit.rewrite.helpers import Net, inputs_of
+from tests.unit.rewrite.random_graphs import random_graph
+
+
+def carry_out(graph: Graph, plan: MemoryPlan, scratch: dict[Node, int]) -> dict[str, np.ndarray]:
+    """Run the plan's steps on one block of bytes, which starts as noise."""
+    rng = np.random.default_rng(3)
+    workspace = rng.integers(0, 256, plan.workspace_bytes, np.uint8)
+    given = inputs_of(graph)
+    memory = {Space.WORKSPACE: [workspace]}
+    memory[Space.INPUT] = [given[v.name].reshape(-1).view(np.uint8) for v in graph.inputs]
+    memory[Space.PARAM] = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in graph.constants.values()]
+    memory[Space.OUTPUT] = [rng.integers(0, 256, v.type.nbytes, np.uint8) for v in graph.outputs]
+
+    def view(v: Value) -> np.ndarray:
+        place = plan.locations[v]
+        if place.space is Space.WORKSPACE:
+            raw = workspace[place.at : place.at + v.type.nbytes]
+        else:
+            raw = memory[place.space][place.at]
+        return raw.view(v.type.dtype.numpy).reshape(v.type.shape)
+
+    for node in plan.steps:
+        if node in scratch:
+            workspace[plan.scratch[node] :][: scratch[node]] = 0xFF
+        for v, array in zip(node.outputs, run_node(node, [view(u) for u in node.inputs]), strict=True):
+            view(v)[...] = array
+    for c in plan.copies:
+        memory[Space.OUTPUT][c.output][:] = memory[c.source.space][c.source.at]
+    return {
+        name: raw.view(v.type.dtype.numpy).reshape(v.type.shape)
+        for name, raw, v in zip(graph.output_names, memory[Space.OUTPUT], graph.outputs, strict=True)
+    }
+
+
+def planned(graph: Graph, scratch: dict[Node, int] | None = None) -> MemoryPlan:
+    """A plan that was checked and carried out."""
+    plan = plan_memory(graph, scratch=scratch)
+    check_plan(graph, plan, scratch)
+    expected = run_graph(graph, inputs_of(graph))
+    for name, array in carry_out(graph, plan, scratch or {}).items():
+        np.testing.assert_array_equal(array, expected[name])
+    return plan
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_plans_of_random_graphs_hold(data: st.DataObject) -> None:
+    graph = random_graph(data)
+    graph = data.draw(st.sampled_from([fuse, group_each]))(graph)
+    scratch = {n: data.draw(st.sampled_from([1, 100, 1000])) for n in graph.nodes if data.draw(st.booleans())}
+    plan = planned(graph, scratch)
+    assert plan.live_bytes <= plan.workspace_bytes
+
+
+def wide(n: Net, x: Value) -> Value:
+    """A step that cannot work in place."""
+    return n.transpose(x, perm=(1, 0))
+
+
+def test_a_chain_alternates_between_two_places() -> None:
+    n = Net()
+    v = n.x(8, 8)
+    for _ in range(6):
+        v = wide(n, v)
+    plan = planned(group_each(n(v)))
+    assert plan.workspace_bytes == 2 * 256
+    assert plan.unshared_bytes == 5 * 256
+
+
+def test_the_last_value_is_written_to_the_output() -> None:
+    n = Net()
+    graph = group_each(n(wide(n, wide(n, n.x(8, 8)))))
+    plan = planned(graph)
+    assert plan.locations[graph.outputs[0]] == Location(Space.OUTPUT, 0)
+    assert plan.workspace_bytes == 256
+    assert not plan.copies
+
+
+def test_elementwise_steps_work_in_place() -> None:
+    n = Net()
+    v = wide(n, n.x(8, 8))
+    for _ in range(4):
+        v = n.relu(v)
+    graph = group_each(n(wide(n, v)))
+    plan = planned(graph)
+    assert plan.workspace_bytes == 256
+    assert [(graph.nodes.index(p.node), p.operand) for p in plan.in_place] == [(k, 0) for k in range(1, 5)]
+
+
+def test_what_is_still_needed_is_not_overwritten() -> None:
+    n = Net()
+    a = wide(n, n.x(8, 8))
+    b = n.relu(a)
+    plan = planned(group_each(n(wide(n, n.add(wide(n, b), a)))))
+    assert plan.workspace_bytes >= 2 * 256
+
+
+def test_inputs_and_constants_are_never_overwritten() -> None:
+    n = Net()
+    plan = planned(group_each(n(wide(n, n.add(n.relu(n.x(8, 8)), n.w(8, 8))))))
+    # the relu may not write over x, the sum may write over the relu
+    assert [p.operand for p in plan.in_place] == [0]
+    assert plan.workspace_bytes == 256
+
+
+def test_an_operand_read_through_an_alias_as_well_is_not_overwritten_unless_both_fit() -> None:
+    n = Net()
+    a = wide(n, n.x(4, 4))
+    b = n.reshape(n.reshape(a, shape=(16,)), shape=(4, 4))
+    plan = planned(group_each(n(wide(n, n.add(a, b)))))
+    assert len(plan.in_place) == 1
+    n = Net()
+    a = wide(n, n.x(4, 4))
+    c = n.reshape(a, shape=(1, 16))
+    graph = n(wide(n, n.matmul(a, n.reshape(c, shape=(4, 4)))))
+    assert not planned(group_each(graph)).in_place
+
+
+def test_aliases_lie_where_their_operand_does_and_are_no_steps() -> None:
+    n = Net()
+    a = wide(n, n.x(4, 4))
+    b = n.reshape(a, shape=(2, 8))
+    graph = group_each(n(wide(n, b), wide(n, a)))
+    plan = planned(graph)
+    assert plan.locations[graph.nodes[0].outputs[0]] == plan.locations[graph.nodes[1].outputs[0]]
+    assert [node.attrs["alias"] for node in plan.steps] == [False] * 3
+
+
+def test_an_alias_that_is_an_output_needs_no_copy() -> None:
+    n = Net()
+    a = wide(n, n.x(4, 4))
+    graph = group_each(n(n.reshape(a, shape=(16,))))
+    plan = planned(graph)
+    assert plan.locations[graph.nodes[0].outputs[0]] == Location(Space.OUTPUT, 0)
+    assert not plan.copies
+    assert plan.workspace_bytes == 0
+
+
+def test_a_value_and_its_alias_as_outputs_need_one_copy() -> None:
+    n = Net()
+    a = wide(n, n.x(4, 4))
+    plan = planned(group_each(n(n.reshape(a, shape=(16,)), a)))
+    assert plan.copies == (Copy(Location(Space.OUTPUT, 0), 1, 64),)
+
+
+def test_outputs_that_are_inputs_constants_or_twins_are_copied() -> None:
+    n = Net()
+    x, w = n.x(3), n.w(3)
+    y = n.relu(x)
+    plan = planned(group_each(n(x, w, y, y, n.reshape(x, shape=(3, 1)))))
+    assert [(c.source.space, c.output) for c in plan.copies] == [
+        (Space.INPUT, 0), (Space.PARAM, 1), (Space.OUTPUT, 3), (Space.INPUT, 4),
+    ]  # fmt: skip
+
+
+def test_scratch_memory_shares_the_arena() -> None:
+    n = Net()
+    graph = group_each(n(wide(n, wide(n, wide(n, n.x(8, 8))))))
+    first, middle, _ = graph.nodes
+    plan = planned(graph, {first: 300, middle: 64})
+    assert plan.workspace_bytes == 256 + 320
+    assert set(plan.scratch) == {first, middle}
+
+
+def test_empty_values_take_no_room() -> None:
+    n = Net()
+    plan = planned(group_each(n(n.neg(n.relu(n.x(0, 3))))))
+    assert plan.workspace_bytes == 0
+
+
+def test_results_that_nobody_reads_have_a_place() -> None:
+    n = Net()
+    n.relu(n.x(16))
+    y = wide(n, n.x(4, 4))
+    assert planned(group_each(n(y))).workspace_bytes == 64
+
+
+def test_a_workspace_beyond_the_limit_is_refused() -> None:
+    n = Net()
+    graph = group_each(n(wide(n, wide(n, n.x(8, 8)))))
+    assert plan_memory(graph, max_bytes=256).workspace_bytes == 256
+    with pytest.raises(ImportModelError, match="needs 256 bytes of workspace, the limit is 255") as refused:
+        plan_memory(graph, max_bytes=255)
+    assert "--max-memory" in refused.value.hint
+
+
+def test_an_output_in_a_layout_is_refused() -> None:
+    n = Net()
+    (node,) = group_each(n(n.relu(n.x(1, 16, 2)))).nodes
+    packed = Value("y", node.outputs[0].type.with_layout(blocked((1, 16, 2), 1, 8)))
+    graph = Graph("main", node.inputs, (packed,), (Node(node.op, node.inputs, node.attrs, (packed,)),), {})
+    with pytest.raises(VerifyError, match=r"output y has layout .*, it must be row-major"):
+        plan_memory(graph)
+
+
+# -- the checker ----------------------------------------------------------------------------------------------------
+def two_steps() -> tuple[Graph, MemoryPlan]:
+    n = Net()
+    a = wide(n, n.x(8, 8))
+    b = wide(n, a)
+    graph = group_each(n(n.add(wide(n, b), a)))
+    return graph, plan_memory(graph)
+
+
+def moved(plan: MemoryPlan, value: Value, place: Location) -> MemoryPlan:
+    return replace(plan, locations={**plan.locations, value: place})
+
+
+def test_the_checker_sees_a_value_that_was_overwritten() -> None:
+    graph, plan = two_steps()
+    a, c = graph.nodes[0].outputs[0], graph.nodes[2].outputs[0]
+    with pytest.raises(VerifyError, match=f"reads {a.name}, which was overwritten by {c.name}"):
+        check_plan(graph, moved(plan, c, plan.locations[a]))
+
+
+def test_the_checker_sees_a_result_over_an_operand() -> None:
+    graph, plan = two_steps()
+    a, b = graph.nodes[0].outputs[0], graph.nodes[1].outputs[0]
+    with pytest.raises(VerifyError, match="in use while it runs"):
+        check_plan(graph, moved(plan, b, plan.locations[a]))
+
+
+def test_the_checker_sees_scratch_memory_over_an_operand() -> None:
+    graph, plan = two_steps()
+    node = graph.nodes[1]
+    at = plan.locations[node.inputs[0]].at
+    with pytest.raises(VerifyError, match="in use while it runs"):
+        check_plan(graph, replace(plan, scratch={node: at}), {node: 64})
+
+
+@pytest.mark.parametrize("at", [32, 1 << 20])
+def test_the_checker_sees_places_off_the_grid_or_outside(at: int) -> None:
+    graph, plan = two_steps()
+    b = graph.nodes[1].outputs[0]
+    with pytest.raises(VerifyError, match="misaligned or outside the workspace"):
+        check_plan(graph, moved(plan, b, Location(Space.WORKSPACE, at)))
+
+
+def test_the_checker_sees_a_value_without_a_place() -> None:
+    graph, plan = two_steps()
+    b = graph.nodes[1].outputs[0]
+    with pytest.raises(VerifyError, match=f"{b.name} has no place"):
+        check_plan(graph, replace(plan, locations={v: p for v, p in plan.locations.items() if v is not b}))
+
+
+def test_the_checker_sees_a_false_claim_of_working_in_place() -> None:
+    graph, plan = two_steps()
+    with pytest.raises(VerifyError, match="is not where its operand 0 was"):
+        check_plan(graph, replace(plan, in_place=(InPlace(graph.nodes[1], 0),)))
+
+
+def test_the_checker_sees_an_alias_elsewhere() -> None:
+    n = Net()
+    graph = group_each(n(wide(n, n.reshape(wide(n, n.x(8, 8)), shape=(4, 16)))))
+    plan = plan_memory(graph)
+    alias = graph.nodes[1].outputs[0]
+    with pytest.raises(VerifyError, match="does not lie where"):
+        check_plan(graph, moved(plan, alias, Location(Space.WORKSPACE, 512)))
+
+
+def test_the_checker_sees_an_output_that_is_not_delivered() -> None:
+    n = Net()
+    x = n.x(3)
+    graph = group_each(n(x))
+    with pytest.raises(VerifyError, match="output 0 is not x, which lies in"):
+        check_plan(graph, replace(plan_memory(graph), copies=()))
