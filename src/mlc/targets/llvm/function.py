@@ -195,9 +195,7 @@ class FunctionEmitter(ValueEmitter):
         phis.append(f"  {name} = phi i64 [ {begin}, %{entry_label} ], [ %n{n}, %{latch} ]")
         for slot in carried:
             old, new = before[slot], self.registers[slot]
-            start = old.text if old is not None else "zeroinitializer" if new.lanes else "poison"
-            if old is None:
-                start = "poison"
+            start = old.text if old is not None else "poison"
             phis.append(f"  {inside[slot]} = phi {new.type} [ {start}, %{entry_label} ], [ {new.text}, %{latch} ]")
         self.lines.append(f"  br i1 %c{n}, label %{exit_}, label %{head}")
         self.block(exit_)

@@ -13,7 +13,14 @@ from mlc.ir import te
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.schedule import Schedule, Stage
 from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import Group, best_divisor, inline_rest, padded_input, size_of
+from mlc.targets.x86.schedules.group import (
+    Group,
+    best_divisor,
+    finish_tile,
+    inline_rest,
+    padded_input,
+    size_of,
+)
 from mlc.targets.x86.schedules.injective import spread
 
 MIN_BLOCKED = 8  # output channels from which a blocked layout pays
@@ -117,10 +124,10 @@ def _blocked_loops(p: Group, target: X86, has_pad: bool, flat: bool) -> Schedule
     at = stage.fuse(*shared)
     stage.parallel(at)
     stage.vectorize(oi)
-    stage.unroll(wi)
-    stage.unroll(ov)
     local = s[conv]
-    local.compute_at(stage, at if wo in shared else wo)
+    inside = at if wo in shared else wo
+    local.compute_at(stage, inside)
+    finish_tile(s, out, conv, inside, (wi, ov))
     _tile_body(local, target)
     if pad is not None:
         spread(s[pad], target)
@@ -178,9 +185,9 @@ def conv_plain(g: Group, target: X86) -> Schedule:
     at = stage.fuse(n, oo, *space[:-1])
     stage.parallel(at)
     stage.vectorize(wi)
-    stage.unroll(oc)
     local = s[conv]
     local.compute_at(stage, wo)
+    finish_tile(s, out, conv, wo, (oc,))
     ln, lo, *lspace = local.op.axes
     lo_w, li_w = local.split(lspace[-1], target.lanes)
     local.reorder(*local.op.reduce_axes, ln, *lspace[:-1], lo, lo_w, li_w)

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from math import prod
 
 from mlc.ir import te
+from mlc.ir.expr import Binary, Call, walk
 from mlc.ir.graph import Node, express
+from mlc.ir.index import Var
 from mlc.ir.layout import Layout
+from mlc.ir.loop import ForKind
 from mlc.lower.relayout import relayout
 from mlc.lower.schedule import Schedule
 
@@ -73,6 +76,64 @@ def inline_rest(s: Schedule, keep: Sequence[te.Tensor]) -> None:
         outs = stage.op.outputs
         if stage.op.combiner is None and not any(t in held or t in s.outputs for t in outs):
             stage.compute_inline()
+
+
+# functions that become polynomials of dozens of instructions and as many registers
+_LONG = frozenset("exp log tanh sigmoid erf sin cos tan asin acos atan sinh cosh asinh acosh atanh".split())
+
+
+def has_long_functions(op: te.Compute) -> bool:
+    """Whether an element takes a function such as ``erf``, with everything inlined."""
+    return any(
+        (type(e) is Call and e.fn in _LONG) or (type(e) is Binary and e.op == "pow") for b in op.bodies for e in walk(b)
+    )
+
+
+def finish_tile(s: Schedule, out: te.Tensor, tile: te.Tensor, at: Var, loops: Sequence[Var]) -> None:
+    """Run what follows a register tile.
+
+    A short epilogue works on the registers themselves, all of its loops unrolled. A long one would need the accumulators'
+    registers, and the register allocator would spill those in the innermost loop: there, the tile goes to memory once and
+    the epilogue loops over it.
+
+    Args:
+        s: the schedule.
+        out: the output, with ``tile`` computed at ``at`` and everything in between inlined.
+        tile: the accumulated tensor, in registers.
+        at: the loop of ``out`` inside which tiles are computed.
+        loops: the loops of ``out`` over a tile, without the vectors.
+    """
+    stage = s[out]
+    inlined = _inlined_body(s, out)
+    if not any(has_long_functions(op) for op in inlined):
+        for a in loops:
+            stage.unroll(a)
+        return
+    readers = [op.outputs[0] for op in inlined if tile in op.inputs]
+    stored = s[s.cache_read(tile, "local", readers)]
+    stored.compute_at(stage, at)
+    *outer, lane = stored.op.axes
+    for a in outer:
+        stored.unroll(a)
+    if stage.kinds.get(stage.leaves[-1]) is ForKind.VECTORIZED:
+        wide, lanes = lane.hi + 1, stage.leaves[-1].hi + 1
+        if wide > lanes:
+            lo, lane = stored.split(lane, lanes)
+            stored.unroll(lo)
+    stored.vectorize(lane)
+
+
+def _inlined_body(s: Schedule, out: te.Tensor) -> list[te.Compute]:
+    """The output's compute and those inlined into it."""
+    found: list[te.Compute] = []
+    stack = [out]
+    while stack:
+        stage = s.find(stack.pop())
+        if stage is None or (stage.op is not s[out].op and not stage.inlined) or stage.op in found:
+            continue
+        found.append(stage.op)
+        stack += stage.op.inputs
+    return found
 
 
 def best_divisor(extent: int, most: int, least: int = 1) -> int:

@@ -7,7 +7,7 @@ from mlc.ir.expr import Expr, Load, replace_loads
 from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule
 from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import Group, inline_rest, size_of
+from mlc.targets.x86.schedules.group import Group, finish_tile, inline_rest, size_of
 from mlc.targets.x86.schedules.injective import spread
 
 PARALLEL_FROM = 1 << 15  # multiplications below which a second thread costs more than it gives
@@ -88,9 +88,10 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     if size_of((m, n, k)) * matrices >= PARALLEL_FROM:
         stage.parallel(at)
     stage.vectorize(jv)
-    stage.unroll(ii)
     local = s[product]
-    local.compute_at(stage, inner if inner is not None else at)
+    inside = inner if inner is not None else at
+    local.compute_at(stage, inside)
+    finish_tile(s, out, product, inside, (ii,))
     *lb, li, lj = local.op.axes
     ljo, lji = local.split(lj, target.lanes)
     local.reorder(*local.op.reduce_axes, *lb, li, ljo, lji)
