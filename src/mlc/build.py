@@ -40,7 +40,6 @@ from mlc.runtime import (
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import CallSpec, Target
 
-
 _SHARED = "lib/model.so"
 
 

@@ -79,7 +79,10 @@ def inline_rest(s: Schedule, keep: Sequence[te.Tensor]) -> None:
 
 
 # functions that become polynomials of dozens of instructions and as many registers
-_LONG = frozenset("exp log tanh sigmoid erf sin cos tan asin acos atan sinh cosh asinh acosh atanh".split())
+_LONG = {
+    "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
+    "acosh", "atanh",
+}  # fmt: skip
 
 
 def has_long_functions(op: te.Compute) -> bool:
@@ -92,9 +95,9 @@ def has_long_functions(op: te.Compute) -> bool:
 def finish_tile(s: Schedule, out: te.Tensor, tile: te.Tensor, at: Var, loops: Sequence[Var]) -> None:
     """Run what follows a register tile.
 
-    A short epilogue works on the registers themselves, all of its loops unrolled. A long one would need the accumulators'
-    registers, and the register allocator would spill those in the innermost loop: there, the tile goes to memory once and
-    the epilogue loops over it.
+    A short epilogue works on the registers themselves, all of its loops unrolled. A long one would need the registers of
+    the accumulators, and the register allocator would spill those in the innermost loop: there, the tile goes to memory
+    once and the epilogue loops over it.
 
     Args:
         s: the schedule.

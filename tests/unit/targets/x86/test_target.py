@@ -1,0 +1,150 @@
+"""The x86 target: its string form, its layouts, and what its default schedules promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mlc.errors import UsageError
+from mlc.ir.graph import Builder, Graph, Node
+from mlc.ir.loop import Allocate, walk
+from mlc.ir.types import TensorType, f32
+from mlc.ops import get
+from mlc.rewrite.layout import assign_layouts
+from mlc.rewrite.pipeline import passes_for, run_passes
+from mlc.targets.base import get_target, target_names
+from mlc.targets.llvm.function import emit_function
+from mlc.targets.llvm.module import ModuleText
+from mlc.targets.x86.record import record_for
+from mlc.targets.x86.schedules.conv import channel_vectors, weight_layout, width_tile
+from mlc.targets.x86.schedules.matmul import panel_layout, tile_of
+
+AVX512 = record_for("skylake-avx512")
+AVX2 = record_for("haswell")
+
+
+def prepared(graph: Graph, target: str = "x86 -mcpu=skylake-avx512") -> Graph:
+    """After every graph pass, layouts assigned."""
+    fused = run_passes(graph, passes_for(3), check=True)
+    return assign_layouts(fused, get_target(target).layouts, get("identity"))
+
+
+def conv_relu(channels: int = 32, filters: int = 64, extent: int = 14) -> Graph:
+    b = Builder()
+    x = b.input("x", TensorType((1, channels, extent, extent), f32))
+    w = b.constant(np.ones((filters, channels, 3, 3), np.float32), "w")
+    bias = b.constant(np.ones((1, filters, 1, 1), np.float32), "bias")
+    attrs = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    (y,) = b.add(get("conv"), [x, w], attrs)
+    (z,) = b.add(get("add"), [y, bias])
+    (out,) = b.add(get("relu"), [z])
+    return b.finish([out])
+
+
+def test_native_target_describes_this_machine() -> None:
+    facts = get_target("x86").describe()
+    assert facts["triple"] == "x86_64-unknown-linux-gnu"
+    assert facts["vector_bits"] in (128, 256, 512)
+
+
+def test_target_names_include_x86() -> None:
+    assert "x86" in target_names()
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "empty target"),
+        ("x87", "unknown target 'x87'"),
+        ("x86 fast", "is not of the form -name=value"),
+        ("x86 -cores=2", "target x86 has no option -cores"),
+        ("x86 -mcpu=pentium9", "unknown processor 'pentium9'"),
+        ("x86 -mattr=avx2", "-mattr has 'avx2'"),
+    ],
+)
+def test_wrong_target_strings_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        get_target(text)
+    assert message in str(refusal.value)
+    assert refusal.value.hint
+
+
+@pytest.mark.parametrize("cpu, lanes, registers", [("skylake-avx512", 16, 32), ("haswell", 8, 16), ("x86-64", 4, 16)])
+def test_record_knows_vectors(cpu: str, lanes: int, registers: int) -> None:
+    record = record_for(cpu)
+    assert (record.lanes, record.registers) == (lanes, registers)
+
+
+@pytest.mark.parametrize("shape, out_dim, in_dim", [((64, 32, 3, 3), 0, 1), ((12, 9, 4, 4), 1, 0), ((24, 17, 5), 0, 1)])
+def test_weights_are_packed_by_tiles_of_output_channels(shape: tuple[int, ...], out_dim: int, in_dim: int) -> None:
+    layout = weight_layout(shape, out_dim, in_dim, AVX512)
+    tile = channel_vectors(shape[out_dim], AVX512) * 16
+    assert layout.physical_shape[-1] == tile
+    assert layout.physical_shape[-2] == min(16, shape[in_dim])
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    np.testing.assert_array_equal(layout.unpack(layout.pack(array)), array)
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2], ids=["avx512", "avx2"])
+@pytest.mark.parametrize("extent", [1, 5, 7, 13, 14, 28, 56, 112])
+def test_register_tiles_of_convolutions_fit_the_registers(target, extent: int) -> None:  # type: ignore[no-untyped-def]
+    for channels in (16, 48, 64, 96, 1000):
+        vectors = channel_vectors(channels, target)
+        tile = width_tile(extent, vectors, target)
+        assert 1 <= tile <= extent
+        # one accumulator may be spilled where that avoids a ragged tile
+        assert vectors * tile + vectors + 1 <= target.registers + 1
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2], ids=["avx512", "avx2"])
+@pytest.mark.parametrize("m, n, k", [(1, 1000, 512), (128, 768, 768), (512, 1024, 1024), (7, 13, 17)])
+def test_register_tiles_of_products_fit_the_registers(target, m: int, n: int, k: int) -> None:  # type: ignore[no-untyped-def]
+    rows, vectors = tile_of(m, n, k, target)
+    assert 1 <= rows <= m
+    assert rows * vectors + vectors + 1 <= target.registers
+
+
+def test_constant_right_operands_are_packed_in_column_panels() -> None:
+    layout = panel_layout((768, 3072), False, 128, AVX512)
+    assert layout.physical_shape == (96, 768, 32)
+    assert panel_layout((3072, 768), True, 128, AVX512).physical_shape == (96, 768, 32)
+
+
+def test_convolution_is_blocked_and_its_output_converted_back() -> None:
+    graph = prepared(conv_relu())
+    group, convert = graph.nodes
+    assert group.outputs[0].type.physical_shape == (1, 4, 14, 14, 16)
+    assert convert.outputs[0].type.layout is None
+    assert {v.type.physical_shape for v in graph.constants} == {(1, 2, 3, 3, 16, 64), (1, 4, 1, 1, 16)}
+
+
+def kernel_text(node: Node, target: str) -> str:
+    module = ModuleText()
+    emit_function(get_target(target).kernel(node, "k"), module)
+    return "\n".join(module.definitions)
+
+
+@pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell"])
+def test_accumulators_of_a_convolution_are_values_not_memory(cpu: str) -> None:
+    target = f"x86 -mcpu={cpu}"
+    node = prepared(conv_relu(), target).nodes[0]
+    registers = [s for s in walk(get_target(target).kernel(node, "k").body) if type(s) is Allocate]
+    assert "register" in {s.buffer.scope for s in registers}
+    # the one stack slot there is carries arguments to the threads
+    allocas = [line for line in kernel_text(node, target).splitlines() if "alloca" in line]
+    assert all("x i64]" in line for line in allocas)
+
+
+def test_innermost_loop_of_a_convolution_has_one_pointer_an_operand() -> None:
+    text = kernel_text(prepared(conv_relu()).nodes[0], "x86 -mcpu=skylake-avx512")
+    loops = [block for block in text.split("\nloop") if block.count(" fmul ") >= 24]
+    assert len(loops) == 1
+    body = loops[0].split("\ndone")[0]
+    assert body.count(" mul ") == 2  # which LLVM turns into two increments
+    assert "div" not in body
+    assert body.count("= load ") <= 7 + 4  # a pixel each, a vector of weights each
+
+
+def test_layouts_off_leaves_everything_row_major() -> None:
+    fused = run_passes(conv_relu(), passes_for(3))
+    assert all(v.type.layout is None for n in fused.nodes for v in n.outputs)
