@@ -95,9 +95,9 @@ def has_long_functions(op: te.Compute) -> bool:
 def finish_tile(s: Schedule, out: te.Tensor, tile: te.Tensor, at: Var, loops: Sequence[Var]) -> None:
     """Run what follows a register tile.
 
-    A short epilogue works on the registers themselves, all of its loops unrolled. A long one would need the registers of
-    the accumulators, and the register allocator would spill those in the innermost loop: there, the tile goes to memory
-    once and the epilogue loops over it.
+    A short epilogue works on the registers themselves, all of its loops unrolled. A long one would need the registers
+    of the accumulators, and the register allocator would spill those in the innermost loop: there, the tile goes to
+    memory once and the epilogue loops over it.
 
     Args:
         s: the schedule.

@@ -11,6 +11,9 @@ from mlc.targets.x86.schedules.group import Group, inline_rest, size_of
 from mlc.targets.x86.schedules.injective import PARALLEL_FROM, lanes_of, spread
 
 
+ROW_BYTES = 256 << 10  # of intermediate results that a thread may keep for a row
+
+
 def along_memory(op: te.Compute) -> Var | None:
     """The reduction axis that walks the innermost dimension of what is read; ``None`` when a data axis does."""
     for body in op.bodies:
@@ -60,17 +63,13 @@ def _rows(g: Group, kept: int, target: X86) -> Schedule:
     """One parallel loop over rows; everything a row needs is computed inside it and stays in cache."""
     (out,) = g.outputs
     s = Schedule(g.outputs)
-    users: dict[te.Tensor, int] = {}
-    for op in g.computes:
-        for t in op.inputs:
-            users[t] = users.get(t, 0) + 1
     held = [op.outputs[0] for op in g.computes if op.combiner is None and op.tag == "exp" and op.outputs[0] is not out]
     inline_rest(s, held)
     stage = s[out]
     axes = list(out.op.axes) if out.op is not None else []
     rows, inner = axes[:kept], axes[kept:]
-    if not rows:
-        # a single row: a loop of one iteration to compute things in
+    row_bytes = size_of([a.hi + 1 for a in inner]) * sum(t.dtype.itemsize for t in held)
+    if not rows or row_bytes > ROW_BYTES:
         return _staged(g, target)
     row = stage.fuse(*rows)
     if inner and size_of([a.hi + 1 for a in inner]) > 1:
