@@ -10,7 +10,6 @@ from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import Group, inline_rest, size_of
 from mlc.targets.x86.schedules.injective import PARALLEL_FROM, lanes_of, spread
 
-
 ROW_BYTES = 256 << 10  # of intermediate results that a thread may keep for a row
 
 
