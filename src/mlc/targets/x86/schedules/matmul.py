@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, replace_loads
+from mlc.ir.expr import Expr, Load, loads, replace_loads
 from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule
 from mlc.targets.x86.record import X86
@@ -44,10 +44,18 @@ def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: X86) 
     return layout.reorder(0, 2, 1) if transposed else layout.reorder(1, 0, 2)
 
 
+def operands_of(product: te.Compute) -> tuple[te.Tensor, te.Tensor] | None:
+    """Left and right operand, one tensor twice for a product with itself; none where one became a literal."""
+    found = [ld.source for ld in loads(product.bodies[0])]
+    return (found[0], found[1]) if len(found) == 2 else None
+
+
 def schedule_matmul(g: Group, target: X86) -> Schedule:
     """A matrix product with what follows it element by element."""
     assert g.anchor is not None
-    if g.anchor.attrs.get("transpose_b") and g.anchor.inputs[1] not in g.layouts:
+    both = operands_of(g.anchor)
+    assert both is not None
+    if g.anchor.attrs.get("transpose_b") and both[1] not in g.layouts:
         g = _transposed_copy(g)
     p = g.apply({})
     assert p.anchor is not None
@@ -65,9 +73,11 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     *batch, i, j = stage.op.axes
     m, n, k = i.hi + 1, j.hi + 1, anchor.reduce_axes[0].hi + 1
     rows, vectors = tile_of(m, n, k, target)
-    packed = len(anchor.inputs[1].shape) == 3 and anchor.inputs[1].op is None and len(batch) == 0
-    if packed:
-        vectors = anchor.inputs[1].shape[-1] // target.lanes
+    both = operands_of(anchor)
+    assert both is not None
+    right = both[1]
+    if len(right.shape) == 3 and right.op is None and len(batch) == 0:  # packed in panels
+        vectors = right.shape[-1] // target.lanes
     jo, ji = stage.split(j, vectors * target.lanes)
     io, ii = stage.split(i, rows)
     stage.reorder(*batch, jo, io, ii, ji)
@@ -107,12 +117,13 @@ def _transposed_copy(g: Group) -> Group:
     """Give a product whose right operand is transposed a copy with columns next to each other, made once."""
     assert g.anchor is not None
     old = g.anchor
-    b = old.inputs[1]
+    right = loads(old.bodies[0])[1]
+    b = right.source
     shape = (*b.shape[:-2], b.shape[-1], b.shape[-2])
     turned = te.compute(shape, lambda *ix: b[(*ix[:-2], ix[-1], ix[-2])], "turned", tag="turn")
 
     def swap(ld: Load) -> Expr:
-        return Load(turned, (*ld.indices[:-2], ld.indices[-1], ld.indices[-2])) if ld.source is b else ld
+        return Load(turned, (*ld.indices[:-2], ld.indices[-1], ld.indices[-2])) if ld is right else ld
 
     bodies = tuple(replace_loads(body, swap) for body in old.bodies)
     attrs = {**old.attrs, "transpose_b": False}

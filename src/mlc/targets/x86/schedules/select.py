@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mlc.ir import te
 from mlc.ir.expr import loads
-from mlc.ir.graph import Node
+from mlc.ir.graph import FusionKind, Node
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType
 from mlc.lower.schedule import Schedule
@@ -15,7 +15,7 @@ from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.conv import MIN_BLOCKED, conv_blocked, conv_plain, weight_layout
 from mlc.targets.x86.schedules.group import Group, group_of
 from mlc.targets.x86.schedules.injective import schedule_injective
-from mlc.targets.x86.schedules.matmul import panel_layout, schedule_matmul
+from mlc.targets.x86.schedules.matmul import operands_of, panel_layout, schedule_matmul
 from mlc.targets.x86.schedules.reduction import schedule_reduction
 from mlc.targets.x86.schedules.window import depthwise_layout, schedule_window, window_of
 
@@ -33,7 +33,7 @@ def schedule_group(node: Node, target: X86) -> tuple[Schedule, list[te.Tensor]]:
         s = conv_blocked(g, target)
     elif single and tag in ("conv", "group_conv", "conv_transpose") and _shapes_agree(g):
         s = conv_plain(g, target)
-    elif single and tag == "matmul" and _shapes_agree(g):
+    elif single and _is_product(g):
         s = schedule_matmul(g, target)
     elif single and window_of(g) is not None and _window_shapes_agree(g):
         s = schedule_window(g, target)
@@ -59,6 +59,12 @@ def _inner_layouts(g: Group) -> dict[te.Tensor, Layout]:
 def _shapes_agree(g: Group) -> bool:
     """Whether the output has the shape of the anchor: loops can be shared."""
     return g.anchor is not None and g.outputs[0].shape == g.anchor.shape
+
+
+def _is_product(g: Group) -> bool:
+    """Whether a group is a matrix product of two tensors with what follows it."""
+    tag = g.anchor.tag if g.anchor is not None else ""
+    return tag == "matmul" and _shapes_agree(g) and g.anchor is not None and operands_of(g.anchor) is not None
 
 
 def _window_shapes_agree(g: Group) -> bool:
@@ -87,12 +93,11 @@ def choose_layouts(node: Node, inputs: Sequence[TensorType], constant: Sequence[
     Convolutions and windows over channels choose for themselves; element-wise groups take over the layout of an operand
     of the same shape (ALT §4.2); everything else is row-major.
     """
-    if node.op.routine is not None:
-        return LayoutChoice(tuple(None for _ in node.outputs))
-    g = group_of(node)
     plain = LayoutChoice(tuple(None for _ in node.outputs))
-    if len(g.outputs) != 1:
+    nothing_to_inherit = node.op.kind is FusionKind.INJECTIVE and all(t.layout is None for t in inputs)
+    if node.op.routine is not None or nothing_to_inherit or len(node.outputs) != 1:
         return plain
+    g = group_of(node)
     out = g.outputs[0]
     v = target.lanes
     chosen: Layout | None = None
@@ -100,17 +105,20 @@ def choose_layouts(node: Node, inputs: Sequence[TensorType], constant: Sequence[
     tag = g.anchor.tag if g.anchor is not None else ""
     position = {t: k for k, t in enumerate(g.inputs)}
     if tag in ("conv", "conv_transpose") and g.anchor is not None and _shapes_agree(g):
-        weights = g.anchor.inputs[1]
+        weights = g.anchor.inputs[-1]
         k = position.get(weights)
         groups = g.anchor.attrs.get("groups", 1)
         if out.shape[1] >= MIN_BLOCKED and groups == 1 and k is not None and constant[k]:
             chosen = blocked(out.shape, 1, v)
             o, c = (1, 0) if tag == "conv_transpose" else (0, 1)
             constants[k] = weight_layout(weights.shape, o, c, target)
-    elif tag == "matmul" and g.anchor is not None and _shapes_agree(g):
-        b = g.anchor.inputs[1]
+    elif _is_product(g):
+        assert g.anchor is not None
+        both = operands_of(g.anchor)
+        assert both is not None
+        a, b = both
         k = position.get(b)
-        if k is not None and constant[k] and len(b.shape) == 2 and len(out.shape) == 2:
+        if a is not b and k is not None and constant[k] and len(b.shape) == 2 and len(out.shape) == 2:
             constants[k] = panel_layout(b.shape, bool(g.anchor.attrs.get("transpose_b")), out.shape[0], target)
         return LayoutChoice((None,), constants)
     elif _window_shapes_agree(g) and out.shape[1] >= MIN_BLOCKED:
