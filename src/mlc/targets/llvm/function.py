@@ -146,7 +146,8 @@ class FunctionEmitter(ValueEmitter):
                 raise CodegenError(f"{self.fn.name}: the LLVM targets have no {type(s).__name__}")
 
     def intrinsic(self, s: loop.Evaluate) -> None:
-        raise CodegenError(f"{self.fn.name}: the LLVM targets have no intrinsic {s.name}")
+        if not s.name.startswith("pragma."):  # a pragma is advice, and this target takes none
+            raise CodegenError(f"{self.fn.name}: the LLVM targets have no intrinsic {s.name}")
 
     # -- control flow ------------------------------------------------------------------------------------------
     @contextmanager
