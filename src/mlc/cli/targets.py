@@ -44,7 +44,9 @@ def show_targets(console: Console) -> None:
 
     rows = []
     for info in targets():
-        facts = ", ".join(f"{key} {value}" for key, value in info.facts.items() if isinstance(value, (str, int)))
+        # attributes run to hundreds of words; --json has them
+        short = {k: v for k, v in info.facts.items() if isinstance(v, (str, int)) and k != "mattr"}
+        facts = ", ".join(f"{key} {value}" for key, value in short.items())
         rows.append((info.name, _word(info.compiles), _word(info.runs), info.reason or facts))
     console.data(console.table(("target", "compiles here", "runs here", "about"), rows))
 
