@@ -231,6 +231,8 @@ class Linear:
             ((atom, c),) = rest.terms.items()
             if c == 1 and type(atom) is Quotient:
                 return whole + atom.form // (atom.divisor * divisor)
+            if c == 1 and type(atom) is Remainder and atom.divisor % divisor == 0:
+                return whole + atom.form // divisor % (atom.divisor // divisor)
         return whole + Linear({Quotient(rest, divisor): 1}, 0)
 
     def __mod__(self, divisor: int) -> Linear:
@@ -247,7 +249,7 @@ class Linear:
         g = _scale_over_small(rest, divisor)
         if g is not None:
             scaled, small = _split_by(rest, g)
-            return (scaled // g % (divisor // g)) * g + small if g > 1 else Linear({Remainder(rest, divisor): 1}, 0)
+            return (scaled // g % (divisor // g)) * g + small
         if len(rest.terms) == 1 and rest.const == 0:
             ((atom, c),) = rest.terms.items()
             if c == 1 and type(atom) is Remainder and atom.divisor % divisor == 0:

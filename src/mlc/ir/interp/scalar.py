@@ -21,21 +21,28 @@ def _int_div(a: Array, b: Array) -> Array:
     return np.where(b == 0, 0, q).astype(a.dtype)
 
 
+def _is_float(a: Array) -> bool:
+    return a.dtype.kind not in "iub"  # bfloat16 is of numpy's kind "V"
+
+
 def _mod(a: Array, b: Array) -> Array:
-    if a.dtype.kind == "f":
+    if _is_float(a):
         return np.mod(a, b)
     return np.where(b == 0, 0, np.remainder(a, np.where(b == 0, 1, b).astype(b.dtype))).astype(a.dtype)
 
 
 def _fmod(a: Array, b: Array) -> Array:
-    if a.dtype.kind == "f":
+    if _is_float(a):
         return np.fmod(a, b)
     return np.where(b == 0, 0, np.fmod(a, np.where(b == 0, 1, b).astype(b.dtype))).astype(a.dtype)
 
 
 def _pow(a: Array, b: Array) -> Array:
-    if a.dtype.kind == "f":
-        return np.power(a, b)
+    if _is_float(a):
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        # numpy's own answer for a fractional power of minus infinity depends on the processor
+        x = np.where(np.isneginf(x) & (y != np.trunc(y)), np.inf, x)
+        return np.power(x, y).astype(a.dtype)
     # numpy refuses negative integer exponents; a ** -n is 0 but for |a| == 1
     positive = np.power(a, np.maximum(b, 0).astype(b.dtype))
     negative = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0)) if a.dtype.kind == "i" else 0
@@ -55,7 +62,7 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
-    "div": lambda a, b: np.divide(a, b) if a.dtype.kind == "f" or a.dtype.kind == "V" else _int_div(a, b),
+    "div": lambda a, b: np.divide(a, b) if _is_float(a) else _int_div(a, b),
     "mod": _mod,
     "fmod": _fmod,
     "pow": _pow,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from mlc.errors import CodegenError
-from mlc.ir.types import DType, boolean, f32
+from mlc.ir.types import ALL_DTYPES, DType, boolean, f32
 from mlc.ir.types import i32 as _I32
 from mlc.targets.llvm.text import mangle_suffix, register_type, splat
 
@@ -144,7 +144,7 @@ def _int_binary(s: Sink, op: str, a: Val, b: Val, const_b: float | int | None) -
     if op in ("div", "mod", "fmod"):
         return _divide(s, op, a, b, const_b)
     if op == "pow":
-        return _each_lane(s, f"@mlc.ipow.i{a.dtype.bits}", [a, b])
+        return _each_lane(s, f"@mlc.ipow.{a.dtype}", [a, b])
     raise CodegenError(f"no instruction for {op} on {a.dtype}")
 
 
@@ -268,8 +268,10 @@ def cast(s: Sink, a: Val, to: DType) -> Val:
         return compare(s, "ne", a, _const(0, a))
     if a.dtype.is_float and to.is_float:
         order = {"f16": 0, "bf16": 1, "f32": 1, "f64": 2}
-        if {a.dtype.name, to.name} == {"f16", "f64"}:  # no library call converts these directly
+        if a.dtype.name == "f16" and to.name == "f64":
             return cast(s, cast(s, a, f32), to)
+        if a.dtype.name == "f64" and to.name == "f16":
+            return cast(s, _to_odd(s, a), to)
         if order[a.dtype.name] == order[to.name]:
             return round_bf16(s, Val(a.text, to, a.lanes))
         return round_bf16(s, one("fpext" if order[to.name] > order[a.dtype.name] else "fptrunc"))
@@ -288,6 +290,21 @@ def cast(s: Sink, a: Val, to: DType) -> Val:
     return one("sext" if a.dtype.kind == "i" else "zext")
 
 
+def _to_odd(s: Sink, a: Val) -> Val:
+    """Double to single precision, towards zero, the last bit set where anything is lost.
+
+    Rounded once more, to half precision, the result is as if rounded directly; no library call does that.
+    """
+    i = register_type(_I32, a.lanes)
+    near = Val(s.pure(f"fptrunc {a.type} {a.text} to {register_type(f32, a.lanes)}"), f32, a.lanes)
+    back = Val(s.pure(f"fpext {near.type} {near.text} to {a.type}"), a.dtype, a.lanes)
+    too_far = compare(s, "gt", *(_intrinsic(s, "fabs", v.dtype, v.lanes, [v]) for v in (back, a)))
+    less = s.pure(f"sext {too_far.type} {too_far.text} to {i}")
+    lost = s.pure(f"zext {too_far.type} {compare(s, 'ne', back, a).text} to {i}")
+    bits = s.pure(f"add {i} {s.pure(f'bitcast {near.type} {near.text} to {i}')}, {less}")
+    return Val(s.pure(f"bitcast {i} {s.pure(f'or {i} {bits}, {lost}')} to {near.type}"), f32, a.lanes)
+
+
 def broadcast(s: Sink, a: Val, lanes: int) -> Val:
     """A scalar in every lane."""
     if a.lanes or not lanes:
@@ -297,34 +314,38 @@ def broadcast(s: Sink, a: Val, lanes: int) -> Val:
     return Val(s.pure(f"shufflevector {t} {first}, {t} poison, <{lanes} x i32> zeroinitializer"), a.dtype, lanes)
 
 
-INTEGER_POWER = "\n".join(
-    f"""define internal i{n} @mlc.ipow.i{n}(i{n} %a, i{n} %b) {{
+def _integer_power(dtype: DType) -> str:
+    """``a ** b`` of one type, wrapping; to a negative power only 1 and -1 are not 0."""
+    t, n = f"i{dtype.bits}", dtype.name
+    negative = f"icmp slt {t} %b, 0" if dtype.kind == "i" else "icmp ne i1 0, 0"
+    return f"""define internal {t} @mlc.ipow.{n}({t} %a, {t} %b) {{
 entry:
-  %negative = icmp slt i{n} %b, 0
+  %negative = {negative}
   br i1 %negative, label %below, label %loop
 loop:
-  %e = phi i{n} [ %b, %entry ], [ %half, %loop ]
-  %p = phi i{n} [ %a, %entry ], [ %square, %loop ]
-  %r = phi i{n} [ 1, %entry ], [ %next, %loop ]
-  %bit = and i{n} %e, 1
-  %odd = icmp ne i{n} %bit, 0
-  %times = mul i{n} %r, %p
-  %next = select i1 %odd, i{n} %times, i{n} %r
-  %square = mul i{n} %p, %p
-  %half = lshr i{n} %e, 1
-  %more = icmp ne i{n} %half, 0
+  %e = phi {t} [ %b, %entry ], [ %half, %loop ]
+  %p = phi {t} [ %a, %entry ], [ %square, %loop ]
+  %r = phi {t} [ 1, %entry ], [ %next, %loop ]
+  %bit = and {t} %e, 1
+  %odd = icmp ne {t} %bit, 0
+  %times = mul {t} %r, %p
+  %next = select i1 %odd, {t} %times, {t} %r
+  %square = mul {t} %p, %p
+  %half = lshr {t} %e, 1
+  %more = icmp ne {t} %half, 0
   br i1 %more, label %loop, label %done
 done:
-  ret i{n} %next
+  ret {t} %next
 below:
-  %one = icmp eq i{n} %a, 1
-  %minus = icmp eq i{n} %a, -1
-  %even = and i{n} %b, 1
-  %sign = icmp eq i{n} %even, 0
-  %unit = select i1 %sign, i{n} 1, i{n} -1
-  %m = select i1 %minus, i{n} %unit, i{n} 0
-  %v = select i1 %one, i{n} 1, i{n} %m
-  ret i{n} %v
+  %one = icmp eq {t} %a, 1
+  %minus = icmp eq {t} %a, -1
+  %even = and {t} %b, 1
+  %sign = icmp eq {t} %even, 0
+  %unit = select i1 %sign, {t} 1, {t} -1
+  %m = select i1 %minus, {t} %unit, {t} 0
+  %v = select i1 %one, {t} 1, {t} %m
+  ret {t} %v
 }}"""
-    for n in (8, 16, 32, 64)
-)
+
+
+INTEGER_POWER = "\n".join(_integer_power(t) for t in ALL_DTYPES.values() if t.is_int and t.bits >= 8)

@@ -56,12 +56,13 @@ class Kernel:
         self.fn = fn
         self.scratch_bytes = emit_function(fn, module)
         module.define(_entry(fn))
-        module.define(pool_ir(machine().triple))
         self.text = module.text(machine())
-        code = compile_text(self.text, machine(), opt_level=opt_level)
+        self._pooled = "@mlc_parallel(" in self.text
+        whole = self.text + pool_ir(machine().triple) if self._pooled else self.text
+        code = compile_text(whole, machine(), opt_level=opt_level)
         self._jit = llvm.create_lljit_compiler()
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
-        for symbol in ("entry", "mlc_pool_create", "mlc_pool_destroy"):
+        for symbol in ("entry", "mlc_pool_create", "mlc_pool_destroy") if self._pooled else ("entry",):
             builder.export_symbol(symbol)
         self._code = builder.link(self._jit, "kernel")
         self._entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(self._code["entry"])
@@ -89,7 +90,7 @@ class Kernel:
     @contextmanager
     def _pool(self, threads: int) -> Iterator[int | None]:
         """Threads to share parallel loops among; none at all for one."""
-        if threads == 1:
+        if threads == 1 or not self._pooled:
             yield None
             return
         pool = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)(self._code["mlc_pool_create"])(threads)
