@@ -181,7 +181,7 @@ def compile(
 
     Args:
         model: from ``load``.
-        target: e.g. ``x86``, ``x86 -mcpu=skylake-avx512 -threads=2``.
+        target: e.g. ``x86``, ``x86 -mcpu=skylake-avx512``.
         opt_level: 0 (as it stands) to 3.
         disabled_passes: names of passes to leave out.
         verify_passes: check the program after every pass.

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from benchmarks.zoo import MODELS, build, sample_inputs
 
 import mlc
+from benchmarks.zoo import MODELS, build, sample_inputs
 
 TOLERANCE = 1e-4  # of the output's largest magnitude
 NETWORKS = [name for name, spec in MODELS.items() if spec.kind == "network"]
@@ -89,12 +89,30 @@ LIGHT = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data" / "ligh
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("path", LIGHT, ids=lambda p: p.stem)
-def test_light_model_agrees_with_onnxruntime(path: Path) -> None:
-    model = onnx.load(path)
-    inputs = sample_inputs(model, 5)
+def test_light_model_agrees_with_onnxruntime(path: Path, batch: int, tmp_path: Path) -> None:
+    model = rebatched(onnx.load(path), batch)
+    known = {t.name for t in model.graph.initializer}
+    inputs = {name: array for name, array in sample_inputs(model, 5).items() if name not in known}
     want = reference(model, inputs)
-    package = mlc.compile(mlc.load(path))
+    package = mlc.compile(load(model, tmp_path))
     for threads in (1, 2):
         with package.load(threads) as module:
             assert_close(module.run(inputs), want)
+
+
+def rebatched(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
+    """The model with another batch: its inputs, outputs, and the shapes it reshapes to."""
+    known = {t.name for t in model.graph.initializer}
+    for value in [v for v in (*model.graph.input, *model.graph.output) if v.name not in known]:
+        value.type.tensor_type.shape.dim[0].dim_value = batch
+    targets = {n.input[1] for n in model.graph.node if n.op_type == "Reshape"}
+    for tensor in model.graph.initializer:
+        if tensor.name in targets:
+            shape = onnx.numpy_helper.to_array(tensor).copy()
+            if shape[0] == 1:
+                shape[0] = batch
+            tensor.CopyFrom(onnx.numpy_helper.from_array(shape, tensor.name))
+    del model.graph.value_info[:]
+    return model

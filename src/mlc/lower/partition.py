@@ -27,10 +27,13 @@ def _partition(s: Stmt) -> Stmt:
     cut = _cut(s)
     if cut is None:
         return rebuild(s, _partition)
-    begin, end = cut
-    parts = [slice_loop(s, 0, begin), slice_loop(s, begin, end), slice_loop(s, end, s.extent)]
-    # an edge of one iteration may hold inner loops that now can be cut; the middle as well
-    return seq([_partition(p) if type(p) is not For else rebuild(p, _partition) for p in parts if not is_nothing(p)])
+    edges = (0, *cut, s.extent)
+    parts: list[Stmt] = []
+    for begin, end in zip(edges, edges[1:], strict=False):
+        piece = slice_loop(s, begin, end)
+        # a single iteration leaves its body, whose own loops may now be cut; a loop is cut once
+        parts.append(_partition(piece) if end - begin == 1 else rebuild(piece, _partition))
+    return seq([p for p in parts if not is_nothing(p)])
 
 
 def _guards(s: Stmt) -> list[Within]:
