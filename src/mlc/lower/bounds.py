@@ -73,9 +73,10 @@ def _is_inside(user: Stage, host: Stage, axis: Var) -> bool:
     at = user
     inner = host.leaves[-1]
     while at is not host:
-        if at.attach is None:
+        point = at.attach
+        if point is None:
             return False
-        at, inner = at.attach.stage, at.attach.axis
+        at, inner = point.stage, point.axis
     return host.leaves.index(inner) >= host.leaves.index(axis)
 
 
@@ -121,7 +122,7 @@ def _interval(ix: Linear, outer: Collection[Var]) -> tuple[Linear, int, int] | N
             continue
         alone = Linear({atom: 1}, 0)
         used = alone.vars()
-        if dynamics(alone) or used & set(outer) and not used <= set(outer):
+        if dynamics(alone) or (used & set(outer) and not used <= set(outer)):
             return None  # what is known only at run time may not be readable yet, or only behind a guard
         if used <= set(outer):
             fixed[atom] = c

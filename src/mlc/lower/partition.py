@@ -8,7 +8,7 @@ moves in front of it.
 from __future__ import annotations
 
 from mlc.ir.expr import Binary, Const, Expr, Select, Within, rewrite, walk
-from mlc.ir.index import as_index, dynamics
+from mlc.ir.index import Linear, as_index, dynamics
 from mlc.ir.loop import For, ForKind, ForRange, Seq, Stmt, is_nothing, rebuild, seq
 from mlc.ir.loop import walk as walk_stmts
 from mlc.lower.rewrite import decided, exprs_of, map_exprs, slice_loop
@@ -37,7 +37,7 @@ def _partition(s: Stmt) -> Stmt:
 
 
 def _guards(s: Stmt) -> list[Within]:
-    found: dict[tuple, Within] = {}
+    found: dict[tuple[Linear, int, int], Within] = {}
     for stmt in walk_stmts(s):
         for e in exprs_of(stmt):
             if type(e) is Const:

@@ -7,7 +7,7 @@ w, ci]``: the divisions cancel in the canonical forms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mlc.ir import te
 from mlc.ir.expr import Const, Expr, Load, all_of, const, replace_loads, select, substitute_vars, within
@@ -75,8 +75,8 @@ def _rewrite(
     body: Expr,
     env: Mapping[Var, IndexLike],
     layouts: Mapping[te.Tensor, Layout],
-    source,
-    padded: bool,  # type: ignore[no-untyped-def]
+    source: Callable[[te.Tensor], te.Tensor],
+    padded: bool,
 ) -> Expr:
     """Accesses through their layouts; where padding makes an access leave its tensor, zero is read."""
     body = substitute_vars(body, env)

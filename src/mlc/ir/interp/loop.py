@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from mlc.errors import VerifyError
 from mlc.ir import loop
 from mlc.ir.expr import Expr, Select
-from mlc.ir.index import Linear, Var, evaluate
+from mlc.ir.index import Linear, Var
 from mlc.ir.interp.te import Evaluator
 
 
@@ -69,7 +70,7 @@ class _Machine:
                 raise VerifyError(f"no meaning for {type(s).__name__}")
 
     def value(self, e: Expr, env: dict[Var, int]) -> np.ndarray:
-        return _Scalar(env, self.memory, None).eval(e)
+        return np.asarray(_Scalar(env, self.memory, None).eval(e))
 
     def store(self, s: loop.Store, env: dict[Var, int]) -> None:
         scope: dict[Var, object] = dict(env)
@@ -78,7 +79,9 @@ class _Machine:
         ev = _Scalar(scope, self.memory, None)
         value = ev.eval(s.value)
         array = self.memory[id(s.buffer)]
-        index = tuple(_checked(ev.index(ix), n, s, ix) for ix, n in zip(s.indices, array.shape, strict=True))
+        index: tuple[Any, ...] = tuple(
+            _checked(ev.index(ix), n, s, ix) for ix, n in zip(s.indices, array.shape, strict=True)
+        )
         array[index] = value
 
 

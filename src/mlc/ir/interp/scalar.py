@@ -93,7 +93,7 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     **{
         fn: _through_f64(getattr(np, {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh",
                                       "acosh": "arccosh", "atanh": "arctanh"}.get(fn, fn)))
-        for fn in "exp log sqrt tanh sin cos tan asin acos atan sinh cosh asinh acosh atanh".split()
+        for fn in ["exp", "log", "sqrt", "tanh", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"]
     },
     "rsqrt": _through_f64(lambda a: 1.0 / np.sqrt(a)),
     "sigmoid": _through_f64(lambda a: np.where(a >= 0, 1 / (1 + np.exp(-np.abs(a))), np.exp(-np.abs(a)) / (1 + np.exp(-np.abs(a))))),

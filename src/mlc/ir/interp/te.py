@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -77,7 +77,9 @@ def _fold(op: te.Compute, terms: list[np.ndarray]) -> list[np.ndarray]:
     n = len(op.axes)
     axes = tuple(range(n, n + len(op.reduce_axes)))
     name = op.combiner.name if op.combiner is not None else ""
-    simple = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "all": np.all, "any": np.any}
+    simple: dict[str, Callable[..., Any]] = {
+        "sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "all": np.all, "any": np.any,
+    }  # fmt: skip
     if name in simple:
         (term,) = terms
         if name in ("sum", "prod"):

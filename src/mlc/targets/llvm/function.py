@@ -324,17 +324,17 @@ class FunctionEmitter(ValueEmitter):
         body = _flatten(self.lines)
         text = f"define internal void @{name}({', '.join([*args, 'i64 noundef %begin', 'i64 noundef %end'])}) #0 {{\n"
         self.module.define(f"{text}entry:\n{body}\n}}\n")
-        for k, v in saved.items():
-            setattr(self, k, v)
+        for field, value in saved.items():
+            setattr(self, field, value)
         self.in_parallel = False
         fields = ["ptr"] * len(passed) + ["i64"] * len(outer_vars)
         self.module.define(_thunk(name, fields))
         n = max(1, len(fields))
         ctx = self.at_entry(f"alloca [{n} x i64], align 8")
         values = [self.pointers[id(b)] for b in passed] + [self.names[v] for v in outer_vars]
-        for k, (t, v) in enumerate(zip(fields, values, strict=True)):
+        for k, (t, held) in enumerate(zip(fields, values, strict=True)):
             at = self.pure(f"getelementptr inbounds i64, ptr {ctx}, i64 {k}")
-            self.lines.append(f"  store {t} {v}, ptr {at}, align 8")
+            self.lines.append(f"  store {t} {held}, ptr {at}, align 8")
         self.lines.append(f"  call void @mlc_parallel(ptr %pool, ptr @{name}.thunk, ptr {ctx}, i64 {s.extent})")
         self.loaded.clear()
 
