@@ -7,6 +7,8 @@ moves in front of it.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from mlc.ir.expr import Binary, Const, Expr, Select, Within, rewrite, walk
 from mlc.ir.index import Linear, as_index, dynamics
 from mlc.ir.loop import For, ForKind, ForRange, Seq, Stmt, is_nothing, rebuild, seq
@@ -29,7 +31,7 @@ def _partition(s: Stmt) -> Stmt:
         return rebuild(s, _partition)
     edges = (0, *cut, s.extent)
     parts: list[Stmt] = []
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in pairwise(edges):
         piece = slice_loop(s, begin, end)
         # a single iteration leaves its body, whose own loops may now be cut; a loop is cut once
         parts.append(_partition(piece) if end - begin == 1 else rebuild(piece, _partition))
@@ -49,7 +51,7 @@ def _guards(s: Stmt) -> list[Within]:
 
 
 def _cut(loop: For) -> tuple[int, int] | None:
-    """The longest range of iterations in which every guard that a range can decide holds; ``None`` if nothing is won."""
+    """The longest range of iterations where every guard that a range can decide holds; ``None`` if nothing is won."""
     begin, end = 0, loop.extent
     for g in _guards(loop.body):
         c = g.index.coefficient(loop.var)
