@@ -27,7 +27,8 @@ def schedule_group(node: Node, target: X86) -> tuple[Schedule, list[te.Tensor]]:
         ScheduleError: no schedule fits (a bug: the plain one fits everything).
     """
     g = group_of(node)
-    single = len(g.outputs) == 1
+    # what has no elements needs no tiles, and has none
+    single = len(g.outputs) == 1 and g.outputs[0].size > 0
     tag = g.anchor.tag if g.anchor is not None else ""
     if single and tag in ("conv", "conv_transpose") and g.outputs[0] in g.layouts:
         s = conv_blocked(g, target)
