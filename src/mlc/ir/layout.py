@@ -142,7 +142,11 @@ class Layout:
         return tuple(ixs)
 
     def inverse(self, indices: Sequence[Linear]) -> tuple[Linear, ...]:
-        """Logical indices of a physical element; inside padding they leave the logical range."""
+        """Logical indices of a physical element.
+
+        Inside padding they leave the logical range; where a part of a split dimension is padded, they may name another
+        element instead.
+        """
         shapes = [self.logical_shape]
         for p in self.primitives:
             shapes.append(_apply(shapes[-1], p))
