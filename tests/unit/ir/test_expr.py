@@ -70,7 +70,9 @@ def test_comparisons_give_booleans() -> None:
     assert call("isnan", X[I]).dtype is boolean
 
 
-@pytest.mark.parametrize("op, a, b", [("add", X[I], N[I]), ("and", X[I], X[I]), ("shl", TRUE, TRUE), ("add", TRUE, TRUE)])
+@pytest.mark.parametrize(
+    "op, a, b", [("add", X[I], N[I]), ("and", X[I], X[I]), ("shl", TRUE, TRUE), ("add", TRUE, TRUE)]
+)
 def test_operators_refuse_wrong_types(op: str, a: te.Expr, b: te.Expr) -> None:
     with pytest.raises(VerifyError, match=rf"{op}\(.*\): operand types"):
         binary(op, a, b)

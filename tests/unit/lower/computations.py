@@ -116,9 +116,7 @@ def argmax() -> Computation:
     """Values and positions, with ties."""
     x = te.placeholder((4, 11), f32, "x")
     k = te.reduce_axis(11, "k")
-    top, at = te.compute_many(
-        (4,), lambda i: te.Reduction(te.ARGMAX, (x[i, k], as_expr(k, i64)), (k,)), "best"
-    )
+    top, at = te.compute_many((4,), lambda i: te.Reduction(te.ARGMAX, (x[i, k], as_expr(k, i64)), (k,)), "best")
     return Computation((x,), (top, at))
 
 

@@ -78,7 +78,11 @@ def _loops(draw: Draw, stage: Stage) -> None:
                 stage.reorder(*draw(st.permutations(stage.leaves)))
     for _ in range(draw(FEW)):
         axis = draw(st.sampled_from(stage.leaves)) if stage.leaves else None
-        kinds = [Stage.unroll] if axis is None or stage.is_reducing(axis) else [Stage.unroll, Stage.parallel, Stage.vectorize]
+        kinds = (
+            [Stage.unroll]
+            if axis is None or stage.is_reducing(axis)
+            else [Stage.unroll, Stage.parallel, Stage.vectorize]
+        )
         if axis is not None:
             draw(st.sampled_from(kinds))(stage, axis)
 

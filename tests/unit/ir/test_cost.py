@@ -1,0 +1,22 @@
+"""Counting operations."""
+
+from __future__ import annotations
+
+from mlc.ir import te
+from mlc.ir.cost import operations
+from mlc.ir.expr import call, select, within
+from mlc.ir.types import f32
+
+
+def test_matrix_product_takes_two_operations_a_term() -> None:
+    a, b = te.placeholder((5, 7), f32), te.placeholder((7, 3), f32)
+    k = te.reduce_axis(7, "k")
+    assert operations([te.compute((5, 3), lambda i, j: te.sum_of(a[i, k] * b[k, j], k))]) == 2 * 5 * 7 * 3
+
+
+def test_every_stage_counts_once_and_comparisons_nothing() -> None:
+    x = te.placeholder((10,), f32)
+    e = te.compute((10,), lambda i: call("exp", x[i]) + 1.0)
+    y = te.compute((10,), lambda i: select(within(i, 2, 5), e[i], 0.0))
+    z = te.compute((10,), lambda i: y[i] * e[i])
+    assert operations([z, y]) == 20 + 0 + 10
