@@ -24,7 +24,7 @@ _SOURCES_SHOWN = 4
     mlc inspect resnet18.onnx
     mlc inspect resnet18.tar
     mlc inspect resnet18.tar --json
-    mlc inspect resnet18.tar --asm conv_relu_3
+    mlc inspect resnet18.tar --asm k3_conv_add_relu
     mlc inspect resnet18.onnx --graph --dim batch=1
     """,
 )
