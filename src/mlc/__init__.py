@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["Model", "Package", "__version__", "compile", "errors", "load", "load_module"]
+__all__ = ["Model", "Package", "__version__", "compile", "errors", "load", "load_module", "runtime"]
+
+_MODULES = ("errors", "runtime")
 
 if TYPE_CHECKING:
-    from mlc import errors
+    from mlc import errors, runtime
     from mlc.api import Model, Package, compile, load, load_module
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("mlc.errors")
+    if name in _MODULES:
+        return import_module(f"mlc.{name}")
     if name in __all__:
         return getattr(import_module("mlc.api"), name)
     raise AttributeError(f"module 'mlc' has no attribute {name!r}")
