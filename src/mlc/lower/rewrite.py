@@ -20,8 +20,10 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
         new = rebuild(s, lambda c: map_exprs(c, fn))
         return decided(cond, new.then, new.orelse) if cond is not s.cond else new  # type: ignore[attr-defined]
     if kind is ForRange:
+        begin, end = fn(s.begin), fn(s.end)  # type: ignore[attr-defined]
         new = rebuild(s, lambda c: map_exprs(c, fn))
-        return ForRange(new.var, fn(new.begin), fn(new.end), new.body)  # type: ignore[attr-defined]
+        same = begin is s.begin and end is s.end  # type: ignore[attr-defined]
+        return new if same else ForRange(s.var, begin, end, new.body)  # type: ignore[attr-defined]
     return rebuild(s, lambda c: map_exprs(c, fn))
 
 
@@ -65,12 +67,11 @@ def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike]) -> Stmt:
             return s
         return NOTHING if is_nothing(body) else For(s.var, s.extent, s.kind, body, s.thread)  # type: ignore[attr-defined]
     if kind is ForRange:
-        return ForRange(
-            s.var,  # type: ignore[attr-defined]
-            substitute_vars(s.begin, env),  # type: ignore[attr-defined]
-            substitute_vars(s.end, env),  # type: ignore[attr-defined]
-            substitute_stmt(s.body, env),  # type: ignore[attr-defined]
-        )
+        begin, end = substitute_vars(s.begin, env), substitute_vars(s.end, env)  # type: ignore[attr-defined]
+        body = substitute_stmt(s.body, env)  # type: ignore[attr-defined]
+        if begin is s.begin and end is s.end and body is s.body:  # type: ignore[attr-defined]
+            return s
+        return ForRange(s.var, begin, end, body)  # type: ignore[attr-defined]
     if kind is Allocate:
         body = substitute_stmt(s.body, env)  # type: ignore[attr-defined]
         return s if body is s.body else NOTHING if is_nothing(body) else Allocate(s.buffer, body)  # type: ignore[attr-defined]

@@ -7,10 +7,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mlc.errors import VerifyError
 from mlc.ir import loop
-from mlc.ir.expr import Expr, Load, Select, children, index_vars, indices_of, loads
-from mlc.ir.index import Var
+from mlc.ir.expr import Expr, Load, Select, children, index_vars, loads
+from mlc.ir.index import Linear, Var
 
 
 def verify(fn: loop.Function, *, final: bool = True) -> None:
@@ -35,7 +37,7 @@ def _check(s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.B
     match s:
         case loop.For():
             if final and s.kind in (loop.ForKind.VECTORIZED, loop.ForKind.UNROLLED):
-                raise VerifyError(f"{fn.name}: a {s.kind} loop is left:\n{s!r}")
+                raise VerifyError(f"{fn.name}: a loop is still {s.kind}:\n{s!r}")
             if s.var in bound:
                 raise VerifyError(f"{fn.name}: {s.var.name} is bound twice")
             if s.var.hi != s.extent - 1 or s.var.lo != 0:
@@ -44,6 +46,8 @@ def _check(s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.B
                 )
             _check(s.body, fn, bound | {s.var}, buffers, final)
         case loop.ForRange():
+            if s.var in bound:
+                raise VerifyError(f"{fn.name}: {s.var.name} is bound twice")
             expr(s.begin)
             expr(s.end)
             _check(s.body, fn, bound | {s.var}, buffers, final)
@@ -58,6 +62,8 @@ def _check(s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.B
             for ix in s.indices:
                 if ix.vars() - bound - lanes:
                     raise VerifyError(f"{fn.name}: unbound index in\n{s!r}")
+            if _outside(s.indices, s.buffer.shape):
+                raise VerifyError(f"{fn.name}: the store is out of bounds in\n{s!r}")
             expr(s.value, s.lane)
         case loop.If():
             expr(s.cond)
@@ -86,10 +92,12 @@ def _bounds(e: Expr, fn: loop.Function, s: loop.Stmt) -> None:
         if type(node) is Load:
             if len(node.indices) != len(node.source.shape):
                 raise VerifyError(f"{fn.name}: {node!r} has {len(node.indices)} of {len(node.source.shape)} indices")
-            for ix, n in zip(node.indices, node.source.shape, strict=True):
-                lo, hi = ix.bounds()
-                if lo >= n or hi < 0:
-                    raise VerifyError(f"{fn.name}: {node!r} is out of bounds in\n{s!r}")
+            if _outside(node.indices, node.source.shape):
+                raise VerifyError(f"{fn.name}: {node!r} is out of bounds in\n{s!r}")
         stack += children(node)
-    for ix in indices_of(e):
-        ix.bounds()
+
+
+def _outside(indices: Sequence[Linear], shape: Sequence[int]) -> bool:
+    """Whether an access leaves its buffer whatever the values of its variables."""
+    ranges = [ix.bounds() for ix in indices]
+    return any(lo <= hi and (lo >= n or hi < 0) for (lo, hi), n in zip(ranges, shape, strict=True))

@@ -1,0 +1,111 @@
+"""Loop partitioning: guards that a range of iterations decides disappear, others move in front of what ignores them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlc.ir.expr import Expr, Load, all_of, cast, const, select, within
+from mlc.ir.index import Var, as_index, dynamic
+from mlc.ir.interp import run_function
+from mlc.ir.loop import Allocate, Buffer, For, ForKind, ForRange, Function, If, Stmt, Store, seq
+from mlc.ir.types import f32, i64
+from mlc.lower.partition import partition
+from mlc.lower.verify import verify
+
+X, OUT = Buffer("x", (8,), f32), Buffer("out", (10, 10), f32)
+I, J = Var("i", 0, 9), Var("j", 0, 9)
+
+
+def loop(var: Var, body: Stmt, kind: ForKind = ForKind.SERIAL) -> For:
+    return For(var, var.hi + 1, kind, body)
+
+
+def check(s: Stmt) -> str:
+    """The text after partitioning, once it is known to do the same."""
+    results = []
+    for body in (s, partition(s)):
+        fn = Function("kernel", (X, OUT), 1, body)
+        verify(fn, final=False)
+        out = np.full((10, 10), 77, np.float32)
+        run_function(fn, [np.arange(8, dtype=np.float32), out])
+        results.append(out)
+    np.testing.assert_array_equal(*results)
+    return repr(body)
+
+
+def store(value: Expr, *indices: object) -> Store:
+    return Store(OUT, tuple(as_index(ix) for ix in indices), value)  # type: ignore[arg-type]
+
+
+ONE = const(1.0, f32)
+
+
+def test_guard_at_the_end_shortens_the_loop() -> None:
+    assert check(loop(I, If(within(I, 0, 8), store(ONE, 0, I)))) == "for i in range(8):\n  out[0, i] = 1.0"
+
+
+def test_guard_on_both_sides_leaves_the_middle() -> None:
+    assert check(loop(I, If(within(I, 2, 7), store(ONE, 0, I)))) == "for i in range(5):\n  out[0, i + 2] = 1.0"
+
+
+def test_other_side_of_a_guard_keeps_its_iterations() -> None:
+    s = loop(I, If(within(I, 2, 9), store(ONE, 0, I), store(const(0.0, f32), 0, I)))
+    assert check(s) == (
+        "for i in range(2):\n  out[0, i] = 0.0\nfor i in range(7):\n  out[0, i + 2] = 1.0\nout[0, 9] = 0.0"
+    )
+
+
+def test_choices_are_decided_as_branches_are() -> None:
+    value = select(within(as_index(I) - 1, 0, 8), Load(X, (as_index(I) - 1,)), -1.0)
+    assert check(loop(I, store(value, 0, I))) == (
+        "out[0, 0] = -1.0\nfor i in range(8):\n  out[0, i + 1] = x[i]\nout[0, 9] = -1.0"
+    )
+
+
+def test_falling_index_is_cut_at_the_right_end() -> None:
+    value = select(within(7 - as_index(I), 0, 8), Load(X, (7 - as_index(I),)), -1.0)
+    assert "for i in range(8):\n  out[0, i] = x[-i + 7]" in check(loop(I, store(value, 0, I)))
+
+
+def test_windows_are_cut_on_both_axes() -> None:
+    inside = all_of([within(as_index(I) + J - 1, 0, 8), within(J, 1, 9)])
+    s = loop(I, loop(J, store(select(inside, Load(X, (as_index(I) + J - 1,)), 0.0), I, J)))
+    text = check(s)
+    assert "for i in range(10)" in text or "for i in range" in text
+
+
+def test_guard_of_an_outer_loop_moves_in_front() -> None:
+    text = check(loop(I, loop(J, If(within(as_index(I) % 3, 1, 3), store(ONE, I, J)))))
+    assert text == "for i in range(10):\n  if 1 <= i%3:\n    for j in range(10):\n      out[i, j] = 1.0"
+
+
+def test_parallel_loops_are_cut_but_not_hoisted_from() -> None:
+    text = check(loop(I, If(within(I, 0, 8), loop(J, store(ONE, I, J))), ForKind.PARALLEL))
+    assert text.startswith("for i in parallel(8):")
+
+
+def test_kinds_survive_the_cut() -> None:
+    body = If(within(I, 0, 8), store(ONE, 0, I))
+    assert check(loop(I, body, ForKind.VECTORIZED)).startswith("for i in vectorized(8):")
+    assert check(loop(I, body, ForKind.UNROLLED)).startswith("for i in unrolled(8):")
+
+
+def test_loops_without_guards_come_back_themselves() -> None:
+    s = loop(I, store(ONE, 0, I))
+    assert partition(s) is s
+
+
+def test_guard_that_reads_memory_stays_behind_what_writes_it() -> None:
+    """The condition looks at a value that the loop itself computes."""
+    row = Buffer("row", (1,), i64, "local")
+    write = Store(row, (as_index(0),), cast(Load(X, (as_index(3),)), i64))
+    guard = within(dynamic(Load(row, (as_index(0),)), 0, 7), 3, 4)
+    text = check(loop(I, Allocate(row, seq([write, If(guard, store(ONE, 0, I))]))))
+    assert text.index("row[0] = ") < text.index("if 3 <= int(row[0]) < 4")
+
+
+def test_guard_on_the_variable_of_a_run_time_loop_stays_inside_it() -> None:
+    k = Var("k", 0, 9)
+    inner = ForRange(k, const(0, i64), cast(Load(X, (as_index(4),)), i64), If(within(k, 1, 3), store(ONE, I, k)))
+    text = check(loop(I, inner))
+    assert text.index("for k") < text.index("if 1 <= k < 3")
