@@ -11,22 +11,88 @@ _PASS = "ptr %inputs, ptr %outputs, ptr %params, ptr %workspace, ptr %pool"
 
 
 def entry_points(steps: Sequence[CallSpec]) -> str:
-    """LLVM IR of one function a step and of the three entry points.
+    """LLVM IR of one function a step, a table of them, and the three entry points, which walk the table.
 
     ``inputs`` and ``outputs`` are arrays of pointers in the model's order; ``params`` and ``workspace`` are bases to
     which byte offsets are added; ``pool`` may be null.
     """
-    parts = [_step(k, step) for k, step in enumerate(steps)]
-    calls = "\n".join(f"  call void @mlc.step{k}({_PASS})" for k in range(len(steps)))
-    parts.append(f"define i32 @mlc_run({_ARGS}) #0 {{\n{calls}\n  ret i32 0\n}}\n")
-    cases = "\n".join(f"    i64 {k}, label %s{k}" for k in range(len(steps)))
-    bodies = "\n".join(f"s{k}:\n  call void @mlc.step{k}({_PASS})\n  br label %done" for k in range(len(steps)))
-    parts.append(
-        f"define void @mlc_step({_ARGS}, i64 noundef %i) #0 {{\n  switch i64 %i, label %done [\n{cases}\n  ]\n{bodies}\n"
-        "done:\n  ret void\n}\n"
-    )
-    parts.append(_profile(len(steps)))
-    return "\n".join(parts)
+    # a call written out for every step would be one basic block, and LLVM's time grows with the square of its length
+    entries = ", ".join(f"ptr @mlc.step{k}" for k in range(len(steps)))
+    table = f"@mlc.steps = internal constant [{len(steps)} x ptr] [{entries}]\n"
+    return "\n".join([*(_step(k, step) for k, step in enumerate(steps)), table, _walks(len(steps))])
+
+
+def _walks(count: int) -> str:
+    """``mlc_run``, ``mlc_step``, and ``mlc_profile``, which adds the nanoseconds of step ``i`` to ``ns[i]``."""
+    fetch = f"""\
+  %at = getelementptr inbounds [{count} x ptr], ptr @mlc.steps, i64 0, i64 %i
+  %step = load ptr, ptr %at, align 8"""
+    return f"""\
+declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
+declare i32 @clock_gettime(i32, ptr)
+
+define i32 @mlc_run({_ARGS}) #0 {{
+entry:
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+  %more = icmp ult i64 %i, {count}
+  br i1 %more, label %body, label %done
+body:
+{fetch}
+  call void %step({_PASS})
+  %next = add i64 %i, 1
+  br label %head
+done:
+  ret i32 0
+}}
+
+define void @mlc_step({_ARGS}, i64 noundef %i) #0 {{
+  %known = icmp ult i64 %i, {count}
+  br i1 %known, label %body, label %done
+body:
+{fetch}
+  call void %step({_PASS})
+  br label %done
+done:
+  ret void
+}}
+
+define internal i64 @mlc.now() {{
+  %t = alloca [2 x i64], align 8
+  %r = call i32 @clock_gettime(i32 1, ptr %t)  ; CLOCK_MONOTONIC
+  %s = load i64, ptr %t, align 8
+  %p = getelementptr inbounds i64, ptr %t, i64 1
+  %n = load i64, ptr %p, align 8
+  %m = mul i64 %s, 1000000000
+  %v = add i64 %m, %n
+  ret i64 %v
+}}
+
+define void @mlc_profile({_ARGS}, ptr noundef %ns) #0 {{
+entry:
+  %start = call i64 @mlc.now()
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+  %before = phi i64 [ %start, %entry ], [ %after, %body ]
+  %more = icmp ult i64 %i, {count}
+  br i1 %more, label %body, label %done
+body:
+{fetch}
+  call void %step({_PASS})
+  %after = call i64 @mlc.now()
+  %took = sub i64 %after, %before
+  %slot = getelementptr inbounds i64, ptr %ns, i64 %i
+  %old = load i64, ptr %slot, align 8
+  %new = add i64 %old, %took
+  store i64 %new, ptr %slot, align 8
+  %next = add i64 %i, 1
+  br label %head
+done:
+  ret void
+}}
+"""
 
 
 def _step(k: int, step: CallSpec) -> str:
@@ -45,35 +111,4 @@ def _step(k: int, step: CallSpec) -> str:
         lines.append(f"  call void @{step.kernel}({', '.join([*names, 'ptr %scratch', 'ptr %pool'])})")
     elif step.nbytes:
         lines.append(f"  call void @llvm.memmove.p0.p0.i64({names[1]}, {names[0]}, i64 {step.nbytes}, i1 false)")
-    return "\n".join([*lines, "  ret void", "}", ""])
-
-
-def _profile(count: int) -> str:
-    """Times every step with the monotonic clock and adds its nanoseconds to ``ns[i]``."""
-    lines = [
-        "declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)",
-        "declare i32 @clock_gettime(i32, ptr)",
-        "define internal i64 @mlc.now() {",
-        "  %t = alloca [2 x i64], align 8",
-        "  %r = call i32 @clock_gettime(i32 1, ptr %t)  ; CLOCK_MONOTONIC",
-        "  %s = load i64, ptr %t, align 8",
-        "  %p = getelementptr inbounds i64, ptr %t, i64 1",
-        "  %n = load i64, ptr %p, align 8",
-        "  %m = mul i64 %s, 1000000000",
-        "  %v = add i64 %m, %n",
-        "  ret i64 %v",
-        "}",
-        f"define void @mlc_profile({_ARGS}, ptr noundef %ns) #0 {{",
-        "  %t0 = call i64 @mlc.now()",
-    ]
-    for k in range(count):
-        lines += [
-            f"  call void @mlc.step{k}({_PASS})",
-            f"  %t{k + 1} = call i64 @mlc.now()",
-            f"  %d{k} = sub i64 %t{k + 1}, %t{k}",
-            f"  %p{k} = getelementptr inbounds i64, ptr %ns, i64 {k}",
-            f"  %o{k} = load i64, ptr %p{k}, align 8",
-            f"  %s{k} = add i64 %o{k}, %d{k}",
-            f"  store i64 %s{k}, ptr %p{k}, align 8",
-        ]
     return "\n".join([*lines, "  ret void", "}", ""])
