@@ -92,8 +92,7 @@ def test_register_tiles_of_convolutions_fit_the_registers(target, extent: int) -
         vectors = channel_vectors(channels, target)
         tile = width_tile(extent, vectors, target)
         assert 1 <= tile <= extent
-        # one accumulator may be spilled where that avoids a ragged tile
-        assert vectors * tile + vectors + 1 <= target.registers + 1
+        assert vectors * tile + vectors + 1 <= target.registers
 
 
 @pytest.mark.parametrize("target", [AVX512, AVX2], ids=["avx512", "avx2"])
@@ -115,7 +114,7 @@ def test_convolution_is_blocked_and_its_output_converted_back() -> None:
     group, convert = graph.nodes
     assert group.outputs[0].type.physical_shape == (1, 4, 14, 14, 16)
     assert convert.outputs[0].type.layout is None
-    assert {v.type.physical_shape for v in graph.constants} == {(1, 2, 3, 3, 16, 64), (1, 4, 1, 1, 16)}
+    assert {v.type.physical_shape for v in graph.constants} == {(2, 2, 3, 3, 16, 32), (1, 4, 1, 1, 16)}
 
 
 def kernel_text(node: Node, target: str) -> str:
@@ -142,7 +141,7 @@ def test_innermost_loop_of_a_convolution_has_one_pointer_an_operand() -> None:
     body = loops[0].split("\ndone")[0]
     assert body.count(" mul ") == 2  # which LLVM turns into two increments
     assert "div" not in body
-    assert body.count("= load ") <= 7 + 4  # a pixel each, a vector of weights each
+    assert body.count("= load ") == 14 + 2  # a pixel each, a vector of weights each
 
 
 def test_layouts_off_leaves_everything_row_major() -> None:
