@@ -169,11 +169,8 @@ def softmax(net: Net, y: str, channels: int) -> list[str]:
 
 def transpose(net: Net, y: str, channels: int) -> list[str]:
     tokens = net.add("Transpose", net.add("Reshape", y, net.ints(0, 0, -1)), perm=[0, 2, 1])
-    return [
-        net.add("Transpose", y, perm=[0, 2, 3, 1]),
-        tokens,
-        net.add("MatMul", tokens, net.const(net.normal(channels, 9))),
-    ]
+    product = net.add("MatMul", tokens, net.const(net.normal(channels, 9)))
+    return [net.add("Transpose", y, perm=[0, 2, 3, 1]), tokens, product]
 
 
 def normalise(net: Net, y: str, channels: int) -> list[str]:
@@ -328,10 +325,8 @@ def test_weights_of_one_element() -> None:
         net.add("Conv", x, w, group=1),
     ]
     net.feeds["m"] = net.normal(5, 1)
-    net.outputs += [
-        net.add("MatMul", "m", net.const(np.full((1, 1), 3, F))),
-        net.add("MatMul", net.const(np.full((1,), 3, F)), net.add("Transpose", "m")),
-    ]
+    matrix, vector = net.const(np.full((1, 1), 3, F)), net.const(np.full((1,), 3, F))
+    net.outputs += [net.add("MatMul", "m", matrix), net.add("MatMul", vector, net.add("Transpose", "m"))]
     assert_agrees(net)
 
 

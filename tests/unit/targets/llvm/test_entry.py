@@ -1,0 +1,47 @@
+"""Entry points: what is written once for all steps, and the calls of each."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mlc.targets.base import CallSpec
+from mlc.targets.llvm.entry import entry_points
+
+
+def step(k: int) -> CallSpec:
+    return CallSpec("relu", (("input", 0), ("workspace", 64 * k)), 128)
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000])
+def test_calls_are_walked_not_written_out(count: int) -> None:
+    """A basic block with a call for every step takes LLVM the square of their number."""
+    text = entry_points([step(k) for k in range(count)])
+    assert text.count("define internal void @mlc.step") == count
+    assert text.count("call void %step(") == 3
+    assert f"@mlc.steps = internal constant [{count} x ptr] [" in text
+
+
+def test_step_passes_addresses_in_order() -> None:
+    text = entry_points([CallSpec("k0", (("input", 2), ("param", 64), ("workspace", 128), ("output", 1)), 256)])
+    body = re.search(r"define internal void @mlc.step0.*?\n}", text, re.S)
+    assert body
+    lines = [line.strip() for line in body[0].splitlines()[1:-1]]
+    assert lines == [
+        "%q0 = getelementptr inbounds ptr, ptr %inputs, i64 2",
+        "%a0 = load ptr, ptr %q0, align 8",
+        "%a1 = getelementptr inbounds i8, ptr %params, i64 64",
+        "%a2 = getelementptr inbounds i8, ptr %workspace, i64 128",
+        "%q3 = getelementptr inbounds ptr, ptr %outputs, i64 1",
+        "%a3 = load ptr, ptr %q3, align 8",
+        "%scratch = getelementptr inbounds i8, ptr %workspace, i64 256",
+        "call void @k0(ptr %a0, ptr %a1, ptr %a2, ptr %a3, ptr %scratch, ptr %pool)",
+        "ret void",
+    ]
+
+
+def test_copy_is_a_move_of_bytes_and_of_nothing_when_empty() -> None:
+    copy = CallSpec("", (("param", 0), ("output", 0)), nbytes=12)
+    assert "call void @llvm.memmove.p0.p0.i64(ptr %a1, ptr %a0, i64 12, i1 false)" in entry_points([copy])
+    assert "call void @llvm.memmove" not in entry_points([CallSpec("", (("param", 0), ("output", 0)), nbytes=0)])
