@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -123,10 +125,28 @@ def kernel_text(node: Node, target: str) -> str:
     return "\n".join(module.definitions)
 
 
+def dense_relu() -> Graph:
+    b = Builder()
+    x = b.input("x", TensorType((128, 48), f32))
+    w = b.constant(np.ones((48, 96), np.float32), "w")
+    (y,) = b.add(get("matmul"), [x, w])
+    (out,) = b.add(get("relu"), [y])
+    return b.finish([out])
+
+
+def grouped_conv() -> Graph:
+    b = Builder()
+    x = b.input("x", TensorType((1, 24, 28, 28), f32))
+    w = b.constant(np.ones((36, 8, 1, 1), np.float32), "w")
+    (out,) = b.add(get("conv"), [x, w], {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "groups": 3})
+    return b.finish([out])
+
+
 @pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell"])
-def test_accumulators_of_a_convolution_are_values_not_memory(cpu: str) -> None:
+@pytest.mark.parametrize("graph", [conv_relu, dense_relu, grouped_conv])
+def test_accumulators_are_values_not_memory(graph: Callable[[], Graph], cpu: str) -> None:
     target = f"x86 -mcpu={cpu}"
-    node = prepared(conv_relu(), target).nodes[0]
+    node = prepared(graph(), target).nodes[0]
     registers = [s for s in walk(get_target(target).kernel(node, "k").body) if type(s) is Allocate]
     assert "register" in {s.buffer.scope for s in registers}
     # the one stack slot there is carries arguments to the threads

@@ -190,13 +190,13 @@ def conv_plain(g: Group, target: X86) -> Schedule:
     oo, oc = stage.split(o, channels)
     wo, wv = stage.split(width, vectors * target.lanes)
     stage.reorder(n, oo, *space[:-1], wo, oc, wv)
-    _, wi = stage.split(wv, target.lanes)
+    wu, wi = stage.split(wv, target.lanes)
     at = stage.fuse(n, oo, *space[:-1])
     stage.parallel(at)
     stage.vectorize(wi)
     local = s[conv]
     local.compute_at(stage, wo)
-    finish_tile(s, out, conv, wo, (oc,))
+    finish_tile(s, out, conv, wo, (oc, wu))
     ln, lo, *lspace = local.op.axes
     lo_w, li_w = local.split(lspace[-1], target.lanes)
     local.reorder(*local.op.reduce_axes, ln, *lspace[:-1], lo, lo_w, li_w)

@@ -81,7 +81,7 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     jo, ji = stage.split(j, vectors * target.lanes)
     io, ii = stage.split(i, rows)
     stage.reorder(*batch, jo, io, ii, ji)
-    _, jv = stage.split(ji, target.lanes)
+    ju, jv = stage.split(ji, target.lanes)
     even_j, even_i = n % (vectors * target.lanes) == 0, m % rows == 0
     matrices = size_of([b.hi + 1 for b in batch])
     # a ragged axis stays a loop of its own, so that its tail can be cut off
@@ -101,7 +101,7 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     local = s[product]
     inside = inner if inner is not None else at
     local.compute_at(stage, inside)
-    finish_tile(s, out, product, inside, (ii,))
+    finish_tile(s, out, product, inside, (ii, ju))
     *lb, li, lj = local.op.axes
     ljo, lji = local.split(lj, target.lanes)
     local.reorder(*local.op.reduce_axes, *lb, li, ljo, lji)
