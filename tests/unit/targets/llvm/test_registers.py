@@ -1,0 +1,87 @@
+"""Which register buffers become SSA values."""
+
+from __future__ import annotations
+
+from mlc.ir.expr import Load, const
+from mlc.ir.index import Var, as_index
+from mlc.ir.loop import Allocate, Buffer, For, ForKind, Stmt, Store, seq
+from mlc.ir.types import f32
+from mlc.targets.llvm.registers import Slots, flat, slot_key
+
+TILE = Buffer("tile", (4, 16), f32, "register")
+OUT = Buffer("out", (64,), f32)
+I, LANE = Var("i", 0, 3), Var("l", 0, 15)
+ONE = const(1.0, f32)
+
+
+def write(row: object, column: object, lane: Var | None = None) -> Store:
+    return Store(TILE, (as_index(row), as_index(column)), ONE, lane)  # type: ignore[arg-type]
+
+
+def read(row: object, column: object, lane: Var | None = None) -> Store:
+    at = as_index(lane) if lane is not None else as_index(0)
+    return Store(OUT, (at,), Load(TILE, (as_index(row), as_index(column))), lane)  # type: ignore[arg-type]
+
+
+def held(*stmts: Stmt, scope: str = "register") -> bool:
+    """Whether the tile is in registers when these statements use it."""
+    TILE.scope = scope
+    try:
+        return id(TILE) in Slots(Allocate(TILE, seq(stmts))).buffers
+    finally:
+        TILE.scope = "register"
+
+
+def test_constant_places_are_registers() -> None:
+    assert held(write(1, LANE, LANE), read(1, LANE, LANE))
+    assert held(write(1, 3), read(1, 3))
+    assert held(For(I, 4, ForKind.SERIAL, write(0, LANE, LANE)))
+
+
+def test_only_the_register_scope_is_considered() -> None:
+    assert not held(write(1, 3), scope="local")
+
+
+def test_places_that_vary_are_memory() -> None:
+    assert not held(For(I, 4, ForKind.SERIAL, write(I, LANE, LANE)))
+
+
+def test_lanes_must_be_neighbours() -> None:
+    assert not held(write(LANE, 0, LANE))
+
+
+def test_accesses_that_overlap_must_be_alike() -> None:
+    assert held(write(0, LANE, LANE), write(1, 3))
+    assert not held(write(0, LANE, LANE), read(0, 3))
+    half = Var("h", 0, 7)
+    assert held(write(0, half, half), write(0, as_index(half) + 8, half))
+    assert not held(write(0, half, half), write(0, as_index(half) + 4, half))
+
+
+def test_other_threads_cannot_see_registers() -> None:
+    parallel = For(I, 4, ForKind.PARALLEL, write(0, 0))
+    assert not held(write(0, 0), parallel)
+    assert not held(parallel)
+
+
+def test_registers_inside_a_thread_are_its_own() -> None:
+    body = For(I, 4, ForKind.PARALLEL, Allocate(TILE, seq([write(0, 0), read(0, 0)])))
+    assert id(TILE) in Slots(body).buffers
+
+
+def test_parallel_loops_inside_a_thread_are_ordinary_loops() -> None:
+    inner = Allocate(TILE, For(Var("j", 0, 3), 4, ForKind.PARALLEL, write(0, 0)))
+    assert id(TILE) in Slots(For(I, 4, ForKind.PARALLEL, inner)).buffers
+
+
+def test_what_a_statement_assigns_and_outlives_it() -> None:
+    inner = Buffer("inner", (1,), f32, "register")
+    body = seq([write(1, 3), Allocate(inner, Store(inner, (as_index(0),), ONE)), write(0, LANE, LANE), write(1, 3)])
+    slots = Slots(Allocate(TILE, body))
+    assert slots.written(body) == [(id(TILE), 19, 0), (id(TILE), 0, 16)]
+
+
+def test_offsets_are_row_major() -> None:
+    assert str(flat(TILE, (as_index(I), as_index(LANE)))) == "16*i + l"
+    assert slot_key(TILE, (as_index(2), as_index(LANE)), LANE) == (32, 16)
+    assert slot_key(TILE, (as_index(2), as_index(LANE)), None) is None
