@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Union
+from typing import Any, Protocol
 
 from mlc.errors import VerifyError
 from mlc.ir.index import IndexLike, Linear, Var, as_index, dynamics, substitute
@@ -100,7 +100,8 @@ class Load(Expr):
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
-        return self.source.dtype
+        dtype: DType = self.source.dtype
+        return dtype
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -143,7 +144,7 @@ class Select(Expr):
         return self.a.dtype
 
 
-ExprLike = Union[Expr, Linear, Var, int, float, bool]
+ExprLike = Expr | Linear | Var | int | float | bool
 
 # op -> (kinds of operand it takes, whether it gives bool)
 BINARY: dict[str, tuple[str, bool]] = {
@@ -174,9 +175,29 @@ INTRINSICS: dict[str, tuple[int, str, bool]] = {
     **{
         fn: (1, "f", False)
         for fn in (
-            "exp log sqrt rsqrt tanh sigmoid erf sin cos tan asin acos atan sinh cosh asinh acosh atanh "
-            "floor ceil round trunc"
-        ).split()
+            "exp",
+            "log",
+            "sqrt",
+            "rsqrt",
+            "tanh",
+            "sigmoid",
+            "erf",
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "floor",
+            "ceil",
+            "round",
+            "trunc",
+        )
     },
     "neg": (1, "fiu", False),
     "abs": (1, "fiu", False),
@@ -325,7 +346,7 @@ def children(e: Expr) -> tuple[Expr, ...]:
     if kind is Binary:
         return (e.a, e.b)  # type: ignore[attr-defined]
     if kind is Call:
-        return e.args  # type: ignore[attr-defined]
+        return e.args  # type: ignore[attr-defined,no-any-return]
     if kind is Cast:
         return (e.a,)  # type: ignore[attr-defined]
     if kind is Select:
@@ -337,7 +358,7 @@ def indices_of(e: Expr) -> tuple[Linear, ...]:
     """The indices written directly in this node."""
     kind = type(e)
     if kind is Load:
-        return e.indices  # type: ignore[attr-defined]
+        return e.indices  # type: ignore[attr-defined,no-any-return]
     if kind is Within or kind is IndexValue:
         return (e.index,)  # type: ignore[attr-defined]
     return ()

@@ -1,6 +1,6 @@
 """Index arithmetic in canonical linear form.
 
-An index is an integer constant plus integer multiples of *atoms*: loop variables, ``//`` and ``%`` by positive constants,
+An index is an integer constant plus integer multiples of *atoms*: loop variables, ``//`` and ``%`` by constants,
 and values known only at run time (a gather's row). The form is canonical from construction on: equality is a dictionary
 comparison and simplification needs no search. Division and remainder round towards minus infinity, as in Python.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import gcd
-from typing import TYPE_CHECKING, Final, Union
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from mlc.ir.expr import Expr
@@ -103,7 +103,7 @@ class Dynamic:
         return f"int({expr_text(self.expr)})"
 
 
-Atom = Union[Var, Quotient, Remainder, Dynamic]
+Atom = Var | Quotient | Remainder | Dynamic
 
 
 class Linear:
@@ -257,7 +257,7 @@ class Linear:
         return Linear({Remainder(rest, divisor): 1}, 0)
 
 
-IndexLike = Union[int, Var, Linear]
+IndexLike = int | Var | Linear
 ZERO: Final = Linear({}, 0)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class Pad:
         return f"pad({self.dim}, {self.before}, {self.after})"
 
 
-Primitive = Union[Split, Reorder, Fuse, Pad]
+Primitive = Split | Reorder | Fuse | Pad
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ def sub_statements(s: Stmt) -> tuple[Stmt, ...]:
     if kind is For or kind is ForRange or kind is Allocate:
         return (s.body,)  # type: ignore[attr-defined]
     if kind is Seq:
-        return s.stmts  # type: ignore[attr-defined]
+        return s.stmts  # type: ignore[attr-defined,no-any-return]
     if kind is If:
         return (s.then,) if s.orelse is None else (s.then, s.orelse)  # type: ignore[attr-defined]
     return ()

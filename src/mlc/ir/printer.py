@@ -72,7 +72,7 @@ def strip(text: str) -> str:
 
 def _operand(e: Expr, lane: Var | None) -> str:
     text = expr_text(e, lane)
-    wrap = type(e) is Within or (type(e) is Binary and e.op in _INFIX)  # type: ignore[attr-defined]
+    wrap = type(e) is Within or (type(e) is Binary and e.op in _INFIX)
     return f"({text})" if wrap else text
 
 

@@ -225,7 +225,7 @@ def compute_many(
     tag: str = "",
     attrs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, ...]:
-    """Several outputs from one loop nest: ``fn`` gives a tuple of expressions or a :class:`Reduction` of several terms."""
+    """Several outputs from one loop nest: ``fn`` gives a tuple of expressions, or a :class:`Reduction` of as many."""
     names = axis_names or [_AXIS_NAMES[d] if d < len(_AXIS_NAMES) else f"i{d}" for d in range(len(shape))]
     axes = tuple(axis(n, a) for n, a in zip(shape, names, strict=True))
     body = fn(*[as_index(a) for a in axes])

@@ -3,15 +3,15 @@
 A :class:`Schedule` has one :class:`Stage` a compute. Applying a primitive changes the stage and is recorded in
 ``Schedule.history``; a wrong one fails at once with :class:`ScheduleError`, naming stage and axis.
 
-Not here yet: ``bind``, ``tensorize``, ``vthread``, ``double_buffer``, ``prefetch`` and ``storage_align``, which belong to
-accelerators and GPUs and come with their targets.
+Not here yet: ``bind``, ``tensorize``, ``vthread``, ``double_buffer``, ``prefetch`` and ``storage_align``: they
+come with the targets that need them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 from mlc.errors import ScheduleError
 from mlc.ir import te
@@ -39,7 +39,7 @@ class Fuse:
     fused: Var
 
 
-Relation = Union[Split, Fuse]
+Relation = Split | Fuse
 
 
 @dataclass(slots=True, eq=False)
@@ -114,8 +114,8 @@ class Stage:
     def split(self, axis: Var, factor: int) -> tuple[Var, Var]:
         """Break a loop in two.
 
-        ``for i in range(10)`` with factor 4 becomes ``for o in range(3): for i in range(4): if o*4 + i < 10``. Legal for
-        every leaf and every ``factor >= 1``.
+        ``for i in range(10)`` with factor 4 becomes ``for o in range(3): for i in range(4): if o*4 + i < 10``. Legal
+        for every leaf and every ``factor >= 1``.
         """
         k = self._leaf(axis, "split")
         if factor < 1:
@@ -312,8 +312,10 @@ class Schedule:
     def rfactor(self, tensor: te.Tensor, axis: Var) -> te.Tensor:
         """Turn a reduction axis into a data axis of a new stage of partial results.
 
-        ``b[i] = sum(a[i, k])`` with ``k`` split into ``(ko, ki)`` and ``ki`` factored becomes ``b.rf[ki, i] = sum(a[i, ko,
-        ki] for ko); b[i] = sum(b.rf[ki, i] for ki)``. Legal when ``axis`` is a reduction axis or one half of a split of it.
+        ``b[i] = sum(a[i, k])`` with ``k`` split into ``(ko, ki)`` and ``ki`` factored becomes
+        ``b.rf[ki, i] = sum(a[i, ko, ki] for ko); b[i] = sum(b.rf[ki, i] for ki)``.
+
+        Legal when ``axis`` is a reduction axis or one half of a split of it.
         Gives the tensor of partial results, whose first dimension is ``axis``.
         """
         stage = self[tensor]
@@ -385,7 +387,8 @@ class Schedule:
     def _require_no_guests(self, host: Stage, primitive: str) -> None:
         for s in self.stages:
             if s.attach is not None and s.attach.stage is host:
-                raise ScheduleError(f"{primitive}: stage {s.name} is computed inside {host.name}; {primitive} comes first")
+                where = f"stage {s.name} is computed inside {host.name}"
+                raise ScheduleError(f"{primitive}: {where}; {primitive} comes first")
 
     def _insert(self, op: te.Compute, *, before: Stage, scope: str) -> Stage:
         stage = Stage(self, op)

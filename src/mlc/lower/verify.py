@@ -1,6 +1,6 @@
 """What a final loop AST must satisfy; run after every pass in tests and once before code generation.
 
-* Every loop variable is bound by exactly one enclosing loop and every buffer is a parameter or allocated around its use.
+* Every loop variable is bound by one enclosing loop, and every buffer is a parameter or allocated around its use.
 * Loads and stores have one index a dimension, stay in bounds as far as ranges tell, and stores fit the buffer's type.
 * No vectorised or unrolled loop is left.
 """

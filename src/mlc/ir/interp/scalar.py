@@ -89,14 +89,24 @@ def _through_f64(fn: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
+
+def _sigmoid(a: Array) -> Array:
+    """Without overflow on either side."""
+    e = np.exp(-np.abs(a))
+    return np.where(np.signbit(a), e, 1.0) / (1.0 + e)
+
+
 UNARY: dict[str, Callable[[Array], Array]] = {
     **{
-        fn: _through_f64(getattr(np, {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh",
-                                      "acosh": "arccosh", "atanh": "arctanh"}.get(fn, fn)))
-        for fn in ["exp", "log", "sqrt", "tanh", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"]
+        fn: _through_f64(getattr(np, fn))
+        for fn in ("exp", "log", "sqrt", "tanh", "sin", "cos", "tan", "sinh", "cosh")
+    },
+    **{
+        f"a{fn}": _through_f64(getattr(np, f"arc{fn}"))
+        for fn in ("sin", "cos", "tan", "sinh", "cosh", "tanh")
     },
     "rsqrt": _through_f64(lambda a: 1.0 / np.sqrt(a)),
-    "sigmoid": _through_f64(lambda a: np.where(a >= 0, 1 / (1 + np.exp(-np.abs(a))), np.exp(-np.abs(a)) / (1 + np.exp(-np.abs(a))))),
+    "sigmoid": _through_f64(_sigmoid),
     "erf": _through_f64(lambda a: _erf(a) if a.size else a),
     "floor": np.floor,
     "ceil": np.ceil,
@@ -112,7 +122,7 @@ UNARY: dict[str, Callable[[Array], Array]] = {
 
 
 def convert(a: Array, dtype: DType) -> Array:
-    """Numeric conversion: floats to integers truncate (saturating, NaN gives 0), integers wrap, ``bool`` is ``!= 0``."""
+    """Numeric conversion: floats to integers truncate (saturating; NaN gives 0), integers wrap, bool is ``!= 0``."""
     a = np.asarray(a)
     if dtype.kind == "b":
         return a != 0

@@ -178,7 +178,7 @@ class Evaluator:
 
 
 def _contraction(op: te.Compute, values: Mapping[int, np.ndarray]) -> np.ndarray | None:
-    """A sum of a product of affine loads as one einsum over strided views, in double precision; ``None`` if it is not."""
+    """A sum of a product of affine loads as one einsum over strided views, in double precision; else ``None``."""
     factors: list[Load] = []
     stack = [op.bodies[0]]
     dtype = op.bodies[0].dtype

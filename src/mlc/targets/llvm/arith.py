@@ -107,7 +107,8 @@ def _float_binary(s: Sink, op: str, a: Val, b: Val, const_b: float | int | None)
         zero = _const(0.0, a)
         differs = Val(
             s.pure(
-                f"xor {register_type(boolean, a.lanes)} {compare(s, 'lt', r, zero).text}, {compare(s, 'lt', b, zero).text}"
+                f"xor {register_type(boolean, a.lanes)} {compare(s, 'lt', r, zero).text}, "
+                f"{compare(s, 'lt', b, zero).text}"
             ),
             boolean, a.lanes,
         )  # fmt: skip
@@ -276,7 +277,8 @@ def cast(s: Sink, a: Val, to: DType) -> Val:
             return round_bf16(s, Val(a.text, to, a.lanes))
         return round_bf16(s, one("fpext" if order[to.name] > order[a.dtype.name] else "fptrunc"))
     if a.dtype.is_float:
-        name = f"llvm.fpto{'s' if to.kind == 'i' else 'u'}i.sat.{mangle_suffix(to, a.lanes)}.{mangle_suffix(a.dtype, a.lanes)}"
+        suffix = f"{mangle_suffix(to, a.lanes)}.{mangle_suffix(a.dtype, a.lanes)}"
+        name = f"llvm.fpto{'s' if to.kind == 'i' else 'u'}i.sat.{suffix}"
         s.declare(f"declare {dst} @{name}({src})")
         return Val(s.pure(f"call {dst} @{name}({src} {a.text})"), to, a.lanes)
     if to.is_float:

@@ -2,8 +2,8 @@
 
 * Index arithmetic is emitted where its variables are bound (at the top of the loop that binds the last of them), so
   inner loops hold one pointer and constant offsets.
-* ``register`` buffers whose indices are all constants become SSA values carried by loop phis; nothing is left to chance.
-* Lanes of a vector store are LLVM vectors; a unit stride is a vector load, a zero stride a broadcast, any other a gather.
+* ``register`` buffers whose indices are all constants become SSA values carried by loop phis, not left to chance.
+* Lanes of a vector store are LLVM vectors: a unit stride is a vector load, a zero stride a broadcast, others gather.
 """
 
 from __future__ import annotations

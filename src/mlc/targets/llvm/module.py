@@ -1,4 +1,4 @@
-"""A whole LLVM module: kernels, math library, thread pool and entry points as text, optimised and emitted as an object."""
+"""A whole LLVM module: kernels, math library, thread pool and entry points as text, optimised, emitted as an object."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def target_machine(machine: Machine, opt: int = 3) -> Any:
 def _optimise(mod: Any, tm: Any) -> None:
     """Run the passes that generated code needs.
 
-    The code is vectorised, unrolled, free of redundant loads and hoisted as it is written; what is left is to inline the
-    math library and to tidy up. LLVM's own -O2 took ten times as long for the same inner loops.
+    The code is vectorised, unrolled, free of redundant loads and hoisted as it is written; what is left is to inline
+    the math library and to tidy up. LLVM's own -O2 took ten times as long for the same inner loops.
     """
     import llvmlite.binding as llvm
 
