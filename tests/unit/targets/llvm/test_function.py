@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -91,6 +92,23 @@ def test_register_tile_is_values_only() -> None:
         c = np.zeros((8, 32), np.float32)
         kernel.run([a, b, c], threads=threads)
         np.testing.assert_array_equal(c, a @ b)
+
+
+def test_text_of_a_small_kernel(golden: Callable[[str], None]) -> None:
+    """Two rows of four sums in registers: one load and two multiply-adds a step, pointers made outside the loop."""
+    a, b = te.placeholder((2, 3), f32, "a"), te.placeholder((3, 4), f32, "b")
+    k = te.reduce_axis(3, "k")
+    c = te.compute((2, 4), lambda i, j: te.sum_of(a[i, k] * b[k, j], k), "c")
+    schedule = Schedule([c])
+    tile = schedule.cache_write(c, "register")
+    for t in (tile, c):
+        stage = schedule[t]
+        stage.reorder(*stage.reduce_axes, *stage.axes)
+        stage.unroll(stage.axes[0])
+        stage.vectorize(stage.axes[1])
+    module = ModuleText()
+    emit_function(lower(schedule, [a, b, c], "product"), module)
+    golden(module.definitions[0])
 
 
 def test_assembly_of_a_register_tile_is_a_loop_of_multiply_adds() -> None:
