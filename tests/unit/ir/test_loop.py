@@ -87,7 +87,8 @@ def test_sequences_are_flat() -> None:
 def test_walk_goes_in_program_order() -> None:
     names = [type(s).__name__ for s in walk(every_statement())]
     assert names == [
-        "Seq", "For", "Allocate", "Seq", "Evaluate", "Store", "Barrier", "For", "If", "Store", "Store", "ForRange", "Seq",
+        "Seq", "For", "Allocate", "Seq", "Evaluate", "Store", "Barrier", "For", "If", "Store", "Store",
+        "ForRange", "Seq",
     ]  # fmt: skip
 
 
