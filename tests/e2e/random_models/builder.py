@@ -30,10 +30,10 @@ EXTENTS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33)
 
 
 class Choices(Protocol):
-    """Where all chances come from: Hypothesis in the tests, a seeded generator in the search for faults."""
+    """Where all chances come from."""
 
     def whole(self, lo: int, hi: int) -> int:
-        """A number from ``lo`` to ``hi``, both included; the simplest is ``lo``."""
+        """A number from ``lo`` to ``hi``, both included."""
         ...
 
 
@@ -172,7 +172,7 @@ class Builder:
         fits: Callable[[Tensor], bool] = lambda t: True,
         fresh: Callable[[], Tensor] | None = None,
     ) -> Tensor:
-        """A tensor that fits, the newest being the simplest choice; sometimes, and when there is none, a fresh one.
+        """A tensor that fits; sometimes, and when there is none, a fresh one.
 
         Constants are taken seldom: what is made of constants alone is folded and tests nothing else.
         """

@@ -25,6 +25,10 @@ def is_number(t: Tensor) -> bool:
     return t.dtype in NUMBERS
 
 
+def nothing(b: Builder) -> None:
+    """The simplest step: what Hypothesis puts in the place of those that do not matter."""
+
+
 def unary(b: Builder) -> None:
     op = b.one_of(ANYWHERE)
     b.add(op, [b.pick_floats()])
@@ -181,7 +185,7 @@ def dropout(b: Builder) -> None:
 FAMILY: dict[str, Callable[[Builder], None]] = {
     f.__name__: f
     for f in (
-        unary, binary, activation, unary_of_positive, gelu, shrink, clip, power, modulo, prelu, variadic, comparison,
-        is_nan, logical, bitwise, shift, where, cast, batch_norm, dropout, residual,
+        nothing, unary, binary, activation, unary_of_positive, gelu, shrink, clip, power, modulo, prelu, variadic,
+        comparison, is_nan, logical, bitwise, shift, where, cast, batch_norm, dropout, residual,
     )
 }  # fmt: skip

@@ -78,6 +78,8 @@ def conv_transpose(b: Builder) -> None:
     per_group = b.one_of((1, 2)) if groups > 4 else b.one_of((8, 1, 3, 16, 17))
     attrs = window(b, x)
     taps = prod(attrs["kernel_shape"])
+    if "auto_pad" in attrs and any(k < n for k, n in zip(attrs["kernel_shape"], attrs["strides"], strict=True)):
+        raise UnfitError("onnxruntime's shape is not what the standard says")
     if taps * channels * per_group * prod(x.shape[2:]) * x.shape[0] > MAX_WORK / 4:
         raise UnfitError("too much work")
     w = weights(b, channels, per_group, *attrs["kernel_shape"], fan_in=channels // groups)
@@ -133,7 +135,9 @@ def resize(b: Builder) -> None:
     }
     if mode == "nearest":
         attrs["nearest_mode"] = b.one_of(("round_prefer_floor", "floor", "ceil", "round_prefer_ceil"))
-    if b.flag():
+    exact = all(n * s % 1 == 0 for n, s in zip(x.shape, scales, strict=True))
+    # where corners are aligned, onnxruntime rounds the size before it divides by it, and the standard does not
+    if b.flag() and (exact or attrs["coordinate_transformation_mode"] != "align_corners"):
         b.add("Resize", [x, None, b.given(np.array(scales, np.float32))], **attrs)
     else:
         sizes = [max(1, int(n * s)) for n, s in zip(x.shape, scales, strict=True)]
@@ -163,3 +167,5 @@ FAMILY: dict[str, Callable[[Builder], None]] = {
         space_to_depth,
     )
 }  # fmt: skip
+# those that schedules and layouts are about, to be drawn more often
+HEAVY: dict[str, Callable[[Builder], None]] = {f.__name__: f for f in (conv, pool, conv_transpose)}
