@@ -99,10 +99,10 @@ def command(
             name=name,
             observer=progress,
         )
+        _require_seen(after, progress.passes)
         if not dry_run:
             progress.stage("write")
             package.save(output)
-    _require_seen(after, progress.passes)
     if time_passes:
         console.say(_times(console, package.report))
     console.say(_summary(package, None if dry_run else output))

@@ -172,7 +172,8 @@ def guess_frontend(path: str | os.PathLike[str]) -> Frontend:
     """The front end for a file, by its content.
 
     Raises:
-        ImportModelError: the file cannot be read, or no front end knows its format.
+        UsageError: the file cannot be opened.
+        ImportModelError: no front end knows its format.
     """
     file = Path(path)
     head = read_head(file)

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from mlc.errors import ImportModelError
+from mlc.errors import UsageError
 from mlc.frontend.sniff import HEAD_BYTES
 
 
@@ -16,7 +16,7 @@ def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
     Returns:
         file descriptor and size in bytes.
     Raises:
-        ImportModelError: the file is absent, unreadable, or no regular file (folder, FIFO, device).
+        UsageError: the file is absent, unreadable, or no regular file (folder, FIFO, device).
     """
     name = os.fspath(path)
     try:
@@ -24,11 +24,11 @@ def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ImportModelError(f"{name}: cannot be opened: {reason}") from error
+        raise UsageError(f"{name}: cannot be opened: {reason}", hint="check the path") from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise ImportModelError(f"{name}: is {kind_of(status.st_mode)}, not a file")
+        raise UsageError(f"{name}: is {kind_of(status.st_mode)}, not a file", hint="name the model's file")
     return descriptor, status.st_size
 
 
@@ -61,7 +61,7 @@ def read_head(path: Path) -> bytes:
     """The first bytes of a file, for guessing its format.
 
     Raises:
-        ImportModelError: see :func:`open_regular`.
+        UsageError: see :func:`open_regular`.
     """
     descriptor, _ = open_regular(path)
     try:

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from mlc.errors import ImportModelError
+from mlc.errors import UsageError
 from mlc.frontend.files import kind_of, open_regular, read_exactly, read_head
 
 
@@ -31,30 +31,30 @@ def test_links_given_by_the_caller_are_followed(tmp_path):
 
 
 def test_absent_files_are_refused(tmp_path):
-    with pytest.raises(ImportModelError, match="nothing: cannot be opened: No such file"):
+    with pytest.raises(UsageError, match="nothing: cannot be opened: No such file"):
         open_regular(tmp_path / "nothing")
-    with pytest.raises(ImportModelError, match="cannot be opened: embedded null"):
+    with pytest.raises(UsageError, match="cannot be opened: embedded null"):
         open_regular("a\0b")
 
 
 def test_folders_are_refused(tmp_path):
-    with pytest.raises(ImportModelError, match="is a folder, not a file"):
+    with pytest.raises(UsageError, match="is a folder, not a file"):
         open_regular(tmp_path)
 
 
 @pytest.mark.timeout(5)
 def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ImportModelError, match="is a named pipe, not a file"):
+    with pytest.raises(UsageError, match="is a named pipe, not a file"):
         open_regular(tmp_path / "pipe")
 
 
 def test_devices_and_sockets_are_refused(tmp_path):
-    with pytest.raises(ImportModelError, match="is a device, not a file"):
+    with pytest.raises(UsageError, match="is a device, not a file"):
         open_regular("/dev/null")
     with socket.socket(socket.AF_UNIX) as s:
         s.bind(str(tmp_path / "socket"))
-        with pytest.raises(ImportModelError, match="cannot be opened"):
+        with pytest.raises(UsageError, match="cannot be opened"):
             open_regular(tmp_path / "socket")
 
 

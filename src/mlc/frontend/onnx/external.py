@@ -80,7 +80,8 @@ class ExternalData:
             size = os.fstat(descriptor).st_size
             if offset + length > size:
                 raise ImportModelError(
-                    f"{where}: external data ends at byte {offset + length} of {location!r}, which has {size}"
+                    f"{where}: external data ends at byte {offset + length} of {location!r}, which has {size}",
+                    hint="the file is incomplete or belongs to another model: copy it anew",
                 )
             # tied weights name one region; a file whose regions overlap otherwise could be read without end
             file.taken += length

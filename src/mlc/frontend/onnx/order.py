@@ -114,7 +114,10 @@ def _sort(nodes: Sequence[onnx.NodeProto], needs: Sequence[set[int]]) -> list[in
             if open_needs[user] == 0:
                 heappush(ready, user)
     if len(order) < len(nodes):
-        raise ImportModelError(f"nodes depend on each other in a circle: {_circle(nodes, needs, set(order))}")
+        raise ImportModelError(
+            f"nodes depend on each other in a circle: {_circle(nodes, needs, set(order))}",
+            hint="a model runs from inputs to outputs; loops are written with Loop or Scan",
+        )
     return order
 
 

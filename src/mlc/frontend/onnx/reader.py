@@ -35,7 +35,8 @@ def read_model(source: str | os.PathLike[str] | bytes, limits: Limits) -> ModelF
     """Read and parse a model; its external data stays where it is.
 
     Raises:
-        ImportModelError: the file cannot be read, is too large, or is no ONNX model.
+        UsageError: the file cannot be opened.
+        ImportModelError: it is too large, or no ONNX model.
     """
     if isinstance(source, bytes):
         limits.check("file_bytes", len(source), "the model")

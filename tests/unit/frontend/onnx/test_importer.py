@@ -62,7 +62,7 @@ def test_errors_name_the_file(tmp_path):
     file.write_bytes(b"\x89HDF\r\n\x1a\n")
     with pytest.raises(ImportModelError, match=r"m\.onnx: not an ONNX model: looks like HDF5"):
         import_onnx(file)
-    with pytest.raises(ImportModelError, match=r"gone\.onnx: cannot be opened") as caught:
+    with pytest.raises(UsageError, match=r"gone\.onnx: cannot be opened") as caught:
         import_onnx(tmp_path / "gone.onnx")
     assert caught.value.message.count("gone.onnx") == 1
 

@@ -228,7 +228,7 @@ def test_shapes_are_fixed(saved: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ImportModelError, match=r"no\.mlc: cannot be opened"):
+    with pytest.raises(UsageError, match=r"no\.mlc: cannot be opened"):
         SavedFrontend().load(tmp_path / "no.mlc")
 
 
