@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mlc.errors import VerifyError
 from mlc.ir.index import IndexLike, Linear, Var, as_index, dynamics, substitute
@@ -27,7 +27,11 @@ class Expr:
     """Base of scalar expressions; carries the operators that build them."""
 
     __slots__ = ()
-    dtype: DType
+
+    if TYPE_CHECKING:
+
+        @property
+        def dtype(self) -> DType: ...
 
     def __add__(self, other: ExprLike) -> Expr:
         return binary("add", self, other)
@@ -87,7 +91,7 @@ class Within(Expr):
     hi: int
 
     @property
-    def dtype(self) -> DType:  # type: ignore[override]
+    def dtype(self) -> DType:
         return boolean
 
 
@@ -99,7 +103,7 @@ class Load(Expr):
     indices: tuple[Linear, ...]
 
     @property
-    def dtype(self) -> DType:  # type: ignore[override]
+    def dtype(self) -> DType:
         dtype: DType = self.source.dtype
         return dtype
 
@@ -140,7 +144,7 @@ class Select(Expr):
     b: Expr
 
     @property
-    def dtype(self) -> DType:  # type: ignore[override]
+    def dtype(self) -> DType:
         return self.a.dtype
 
 
@@ -342,38 +346,35 @@ def conjuncts(cond: Expr) -> list[Expr]:
 
 def children(e: Expr) -> tuple[Expr, ...]:
     """Direct operands (those inside indices excluded)."""
-    kind = type(e)
-    if kind is Binary:
-        return (e.a, e.b)  # type: ignore[attr-defined]
-    if kind is Call:
-        return e.args  # type: ignore[attr-defined,no-any-return]
-    if kind is Cast:
-        return (e.a,)  # type: ignore[attr-defined]
-    if kind is Select:
-        return (e.cond, e.a, e.b)  # type: ignore[attr-defined]
+    if isinstance(e, Binary):
+        return (e.a, e.b)
+    if isinstance(e, Call):
+        return e.args
+    if isinstance(e, Cast):
+        return (e.a,)
+    if isinstance(e, Select):
+        return (e.cond, e.a, e.b)
     return ()
 
 
 def indices_of(e: Expr) -> tuple[Linear, ...]:
     """The indices written directly in this node."""
-    kind = type(e)
-    if kind is Load:
-        return e.indices  # type: ignore[attr-defined,no-any-return]
-    if kind is Within or kind is IndexValue:
-        return (e.index,)  # type: ignore[attr-defined]
+    if isinstance(e, Load):
+        return e.indices
+    if isinstance(e, (Within, IndexValue)):
+        return (e.index,)
     return ()
 
 
 def with_children(e: Expr, args: Sequence[Expr]) -> Expr:
     """The same node over other operands, simplified as the builders do."""
-    kind = type(e)
-    if kind is Binary:
-        return binary(e.op, args[0], args[1])  # type: ignore[attr-defined]
-    if kind is Call:
-        return Call(e.fn, tuple(args), e.dtype)  # type: ignore[attr-defined]
-    if kind is Cast:
+    if isinstance(e, Binary):
+        return binary(e.op, args[0], args[1])
+    if isinstance(e, Call):
+        return Call(e.fn, tuple(args), e.dtype)
+    if isinstance(e, Cast):
         return cast(args[0], e.dtype)
-    if kind is Select:
+    if isinstance(e, Select):
         return select(args[0], args[1], args[2])
     return e
 
@@ -450,17 +451,16 @@ def rewrite(
 
 def map_indices(e: Expr, fn: Callable[[Linear], Linear]) -> Expr:
     """Apply ``fn`` to the indices written in this node; guards decide themselves anew."""
-    kind = type(e)
-    if kind is Load:
-        old = e.indices  # type: ignore[attr-defined]
+    if isinstance(e, Load):
+        old = e.indices
         new = tuple([fn(i) for i in old])
-        return e if all(a is b for a, b in zip(new, old, strict=True)) else Load(e.source, new)  # type: ignore[attr-defined]
-    if kind is Within:
-        ix = fn(e.index)  # type: ignore[attr-defined]
-        return e if ix is e.index else within(ix, e.lo, e.hi)  # type: ignore[attr-defined]
-    if kind is IndexValue:
-        ix = fn(e.index)  # type: ignore[attr-defined]
-        return e if ix is e.index else IndexValue(ix, e.dtype)  # type: ignore[attr-defined]
+        return e if all(a is b for a, b in zip(new, old, strict=True)) else Load(e.source, new)
+    if isinstance(e, Within):
+        ix = fn(e.index)
+        return e if ix is e.index else within(ix, e.lo, e.hi)
+    if isinstance(e, IndexValue):
+        ix = fn(e.index)
+        return e if ix is e.index else IndexValue(ix, e.dtype)
     return e
 
 

@@ -150,14 +150,14 @@ class Linear:
         stack: list[Linear] = [self]
         while stack:
             for atom in stack.pop().terms:
-                if type(atom) is Var:
+                if isinstance(atom, Var):
                     found.add(atom)
-                elif type(atom) is Dynamic:
+                elif isinstance(atom, Dynamic):
                     from mlc.ir.expr import index_vars
 
                     found |= index_vars(atom.expr)
                 else:
-                    stack.append(atom.form)  # type: ignore[union-attr]
+                    stack.append(atom.form)
         return found
 
     def __hash__(self) -> int:
@@ -290,13 +290,13 @@ def dynamics(index: Linear) -> list[Dynamic]:
 
 def depends_on(atom: Atom, var: Var) -> bool:
     """Whether ``var`` occurs in ``atom``."""
-    if type(atom) is Var:
+    if isinstance(atom, Var):
         return atom is var
-    if type(atom) is Dynamic:
+    if isinstance(atom, Dynamic):
         from mlc.ir.expr import index_vars
 
         return var in index_vars(atom.expr)
-    return any(depends_on(a, var) for a in atom.form.terms)  # type: ignore[union-attr]
+    return any(depends_on(a, var) for a in atom.form.terms)
 
 
 def substitute(index: Linear, env: Mapping[Var, IndexLike], dyn: Callable[[Expr], Expr] | None = None) -> Linear:
@@ -313,26 +313,25 @@ def substitute(index: Linear, env: Mapping[Var, IndexLike], dyn: Callable[[Expr]
     parts: list[Linear] = []
     for atom, c in index.terms.items():
         new: IndexLike | None = None
-        kind = type(atom)
-        if kind is Var:
-            new = env.get(atom)  # type: ignore[arg-type]
+        if isinstance(atom, Var):
+            new = env.get(atom)
             if new is None:
                 out[atom] = c
                 continue
-        elif kind is Dynamic:
+        elif isinstance(atom, Dynamic):
             from mlc.ir.expr import substitute_vars
 
-            expr = dyn(atom.expr) if dyn is not None else substitute_vars(atom.expr, env)  # type: ignore[union-attr]
-            if expr is atom.expr:  # type: ignore[union-attr]
+            expr = dyn(atom.expr) if dyn is not None else substitute_vars(atom.expr, env)
+            if expr is atom.expr:
                 out[atom] = c
                 continue
             new = dynamic(expr, atom.lo, atom.hi)
         else:
-            form = substitute(atom.form, env, dyn)  # type: ignore[union-attr]
-            if form is atom.form:  # type: ignore[union-attr]
+            form = substitute(atom.form, env, dyn)
+            if form is atom.form:
                 out[atom] = c
                 continue
-            new = form // atom.divisor if kind is Quotient else form % atom.divisor  # type: ignore[union-attr]
+            new = form // atom.divisor if isinstance(atom, Quotient) else form % atom.divisor
         changed = True
         if isinstance(new, int):
             const += c * new
@@ -350,17 +349,16 @@ def evaluate(index: Linear, env: Mapping[Var, int], dyn: Callable[[Expr], int] |
     """Value under an assignment of the variables; works on numpy arrays of values too."""
     total = index.const
     for atom, c in index.terms.items():
-        kind = type(atom)
-        if kind is Var:
-            value = env[atom]  # type: ignore[index]
-        elif kind is Quotient:
-            value = evaluate(atom.form, env, dyn) // atom.divisor  # type: ignore[union-attr]
-        elif kind is Remainder:
-            value = evaluate(atom.form, env, dyn) % atom.divisor  # type: ignore[union-attr]
+        if isinstance(atom, Var):
+            value = env[atom]
+        elif isinstance(atom, Quotient):
+            value = evaluate(atom.form, env, dyn) // atom.divisor
+        elif isinstance(atom, Remainder):
+            value = evaluate(atom.form, env, dyn) % atom.divisor
         else:
             if dyn is None:
                 raise TypeError(f"run-time index {atom} needs an evaluator")
-            value = dyn(atom.expr)  # type: ignore[union-attr]
+            value = dyn(atom.expr)
         total = total + c * value
     return total
 

@@ -186,13 +186,12 @@ def seq(stmts: Sequence[Stmt]) -> Stmt:
 
 def sub_statements(s: Stmt) -> tuple[Stmt, ...]:
     """Direct sub-statements."""
-    kind = type(s)
-    if kind is For or kind is ForRange or kind is Allocate:
-        return (s.body,)  # type: ignore[attr-defined]
-    if kind is Seq:
-        return s.stmts  # type: ignore[attr-defined,no-any-return]
-    if kind is If:
-        return (s.then,) if s.orelse is None else (s.then, s.orelse)  # type: ignore[attr-defined]
+    if isinstance(s, (For, ForRange, Allocate)):
+        return (s.body,)
+    if isinstance(s, Seq):
+        return s.stmts
+    if isinstance(s, If):
+        return (s.then,) if s.orelse is None else (s.then, s.orelse)
     return ()
 
 
@@ -207,23 +206,22 @@ def walk(s: Stmt) -> Iterator[Stmt]:
 
 def rebuild(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
     """The same statement over rewritten sub-statements; itself when none changed."""
-    kind = type(s)
-    if kind is For:
-        body = fn(s.body)  # type: ignore[attr-defined]
-        return s if body is s.body else For(s.var, s.extent, s.kind, body, s.thread)  # type: ignore[attr-defined]
-    if kind is Seq:
-        new = [fn(c) for c in s.stmts]  # type: ignore[attr-defined]
-        return s if all(a is b for a, b in zip(new, s.stmts, strict=True)) else seq(new)  # type: ignore[attr-defined]
-    if kind is If:
-        then = fn(s.then)  # type: ignore[attr-defined]
-        orelse = None if s.orelse is None else fn(s.orelse)  # type: ignore[attr-defined]
-        return s if then is s.then and orelse is s.orelse else If(s.cond, then, orelse)  # type: ignore[attr-defined]
-    if kind is Allocate:
-        body = fn(s.body)  # type: ignore[attr-defined]
-        return s if body is s.body else Allocate(s.buffer, body)  # type: ignore[attr-defined]
-    if kind is ForRange:
-        body = fn(s.body)  # type: ignore[attr-defined]
-        return s if body is s.body else ForRange(s.var, s.begin, s.end, body)  # type: ignore[attr-defined]
+    if isinstance(s, For):
+        body = fn(s.body)
+        return s if body is s.body else For(s.var, s.extent, s.kind, body, s.thread)
+    if isinstance(s, Seq):
+        new = [fn(c) for c in s.stmts]
+        return s if all(a is b for a, b in zip(new, s.stmts, strict=True)) else seq(new)
+    if isinstance(s, If):
+        then = fn(s.then)
+        orelse = None if s.orelse is None else fn(s.orelse)
+        return s if then is s.then and orelse is s.orelse else If(s.cond, then, orelse)
+    if isinstance(s, Allocate):
+        body = fn(s.body)
+        return s if body is s.body else Allocate(s.buffer, body)
+    if isinstance(s, ForRange):
+        body = fn(s.body)
+        return s if body is s.body else ForRange(s.var, s.begin, s.end, body)
     return s
 
 

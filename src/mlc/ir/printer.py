@@ -29,33 +29,32 @@ def const_text(e: Const) -> str:
 
 def expr_text(e: Expr, lane: Var | None = None) -> str:
     """One line of text; indices along ``lane`` print as slices."""
-    kind = type(e)
-    if kind is Const:
-        return const_text(e)  # type: ignore[arg-type]
-    if kind is IndexValue:
-        text = linear_text(e.index)  # type: ignore[attr-defined]
+    if isinstance(e, Const):
+        return const_text(e)
+    if isinstance(e, IndexValue):
+        text = linear_text(e.index)
         return f"{e.dtype}({text})"
-    if kind is Within:
-        lo, hi, text = e.lo, e.hi, linear_text(e.index)  # type: ignore[attr-defined]
-        least, most = e.index.bounds()  # type: ignore[attr-defined]
+    if isinstance(e, Within):
+        lo, hi, text = e.lo, e.hi, linear_text(e.index)
+        least, most = e.index.bounds()
         if least >= lo:
             return f"{text} < {hi}"
         return f"{lo} <= {text}" if most < hi else f"{lo} <= {text} < {hi}"
-    if kind is Load:
-        return f"{e.source.name}[{indices_text(e.indices, lane)}]"  # type: ignore[attr-defined]
-    if kind is Binary:
-        a, b = _operand(e.a, lane), _operand(e.b, lane)  # type: ignore[attr-defined]
-        op = e.op  # type: ignore[attr-defined]
+    if isinstance(e, Load):
+        return f"{e.source.name}[{indices_text(e.indices, lane)}]"
+    if isinstance(e, Binary):
+        a, b = _operand(e.a, lane), _operand(e.b, lane)
+        op = e.op
         if op == "and" and e.dtype.kind == "b":
             return f"{a} and {b}"
         return f"{a} {_INFIX[op]} {b}" if op in _INFIX else f"{op}({strip(a)}, {strip(b)})"
-    if kind is Call:
-        return f"{e.fn}({', '.join(expr_text(a, lane) for a in e.args)})"  # type: ignore[attr-defined]
-    if kind is Cast:
-        return f"{e.dtype}({expr_text(e.a, lane)})"  # type: ignore[attr-defined]
-    if kind is Select:
-        return "select(" + ", ".join(expr_text(x, lane) for x in (e.cond, e.a, e.b)) + ")"  # type: ignore[attr-defined]
-    raise TypeError(f"no text for {kind.__name__}")
+    if isinstance(e, Call):
+        return f"{e.fn}({', '.join(expr_text(a, lane) for a in e.args)})"
+    if isinstance(e, Cast):
+        return f"{e.dtype}({expr_text(e.a, lane)})"
+    if isinstance(e, Select):
+        return "select(" + ", ".join(expr_text(x, lane) for x in (e.cond, e.a, e.b)) + ")"
+    raise TypeError(f"no text for {type(e).__name__}")
 
 
 def strip(text: str) -> str:
@@ -119,41 +118,40 @@ def stmt_text(s: loop.Stmt, indent: int = 0) -> str:
 
 def _stmt(s: loop.Stmt, depth: int, lines: list[str]) -> None:
     pad = "  " * depth
-    kind = type(s)
-    if kind is loop.For:
-        tag = {"serial": "range"}.get(str(s.kind), str(s.kind))  # type: ignore[attr-defined]
-        extra = f', "{s.thread}"' if s.thread else ""  # type: ignore[attr-defined]
-        lines.append(f"{pad}for {s.var.name} in {tag}({s.extent}{extra}):")  # type: ignore[attr-defined]
-        _stmt(s.body, depth + 1, lines)  # type: ignore[attr-defined]
-    elif kind is loop.ForRange:
-        lines.append(f"{pad}for {s.var.name} in range({expr_text(s.begin)}, {expr_text(s.end)}):")  # type: ignore[attr-defined]
-        _stmt(s.body, depth + 1, lines)  # type: ignore[attr-defined]
-    elif kind is loop.Seq:
-        if not s.stmts:  # type: ignore[attr-defined]
+    if isinstance(s, loop.For):
+        tag = {"serial": "range"}.get(str(s.kind), str(s.kind))
+        extra = f', "{s.thread}"' if s.thread else ""
+        lines.append(f"{pad}for {s.var.name} in {tag}({s.extent}{extra}):")
+        _stmt(s.body, depth + 1, lines)
+    elif isinstance(s, loop.ForRange):
+        lines.append(f"{pad}for {s.var.name} in range({expr_text(s.begin)}, {expr_text(s.end)}):")
+        _stmt(s.body, depth + 1, lines)
+    elif isinstance(s, loop.Seq):
+        if not s.stmts:
             lines.append(f"{pad}pass")
-        for c in s.stmts:  # type: ignore[attr-defined]
+        for c in s.stmts:
             _stmt(c, depth, lines)
-    elif kind is loop.Store:
-        lane = s.lane  # type: ignore[attr-defined]
-        target = f"{s.buffer.name}[{indices_text(s.indices, lane)}]"  # type: ignore[attr-defined]
-        value = expr_text(s.value, lane)  # type: ignore[attr-defined]
+    elif isinstance(s, loop.Store):
+        lane = s.lane
+        target = f"{s.buffer.name}[{indices_text(s.indices, lane)}]"
+        value = expr_text(s.value, lane)
         note = f"  # {lane.name} in {lane.hi + 1} lanes" if lane is not None else ""
         lines.append(f"{pad}{target} = {value}{note}")
-    elif kind is loop.If:
-        lines.append(f"{pad}if {expr_text(s.cond)}:")  # type: ignore[attr-defined]
-        _stmt(s.then, depth + 1, lines)  # type: ignore[attr-defined]
-        if s.orelse is not None:  # type: ignore[attr-defined]
+    elif isinstance(s, loop.If):
+        lines.append(f"{pad}if {expr_text(s.cond)}:")
+        _stmt(s.then, depth + 1, lines)
+        if s.orelse is not None:
             lines.append(f"{pad}else:")
-            _stmt(s.orelse, depth + 1, lines)  # type: ignore[attr-defined]
-    elif kind is loop.Allocate:
-        lines.append(f"{pad}{buffer_text(s.buffer)}")  # type: ignore[attr-defined]
-        _stmt(s.body, depth, lines)  # type: ignore[attr-defined]
-    elif kind is loop.Evaluate:
-        lines.append(f"{pad}{s.name}({', '.join(map(str, s.args))})")  # type: ignore[attr-defined]
-    elif kind is loop.Barrier:
-        lines.append(f"{pad}barrier({s.scope!r})")  # type: ignore[attr-defined]
+            _stmt(s.orelse, depth + 1, lines)
+    elif isinstance(s, loop.Allocate):
+        lines.append(f"{pad}{buffer_text(s.buffer)}")
+        _stmt(s.body, depth, lines)
+    elif isinstance(s, loop.Evaluate):
+        lines.append(f"{pad}{s.name}({', '.join(map(str, s.args))})")
+    elif isinstance(s, loop.Barrier):
+        lines.append(f"{pad}barrier({s.scope!r})")
     else:
-        raise TypeError(f"no text for {kind.__name__}")
+        raise TypeError(f"no text for {type(s).__name__}")
 
 
 def function_text(f: loop.Function) -> str:

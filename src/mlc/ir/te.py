@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from mlc.errors import VerifyError
-from mlc.ir.expr import Const, Expr, ExprLike, Load, as_expr, binary, call, const, loads, select
+from mlc.ir.expr import Const, Expr, ExprLike, Load, as_expr, binary, call, const, index_vars, loads, select
 from mlc.ir.index import IndexLike, Var, as_index
 from mlc.ir.types import DType
 
@@ -246,6 +246,11 @@ def finish(op: Compute) -> tuple[Tensor, ...]:
     return op.outputs
 
 
+def with_bodies(op: Compute, bodies: Iterable[Expr]) -> Compute:
+    """The same compute, for the same outputs, over other expressions."""
+    return Compute(op.name, op.axes, op.reduce_axes, tuple(bodies), op.combiner, op.tag, op.attrs, op.outputs)
+
+
 def topological(outputs: Sequence[Tensor]) -> list[Compute]:
     """Every compute that ``outputs`` need, producers first."""
     order: list[Compute] = []
@@ -272,8 +277,6 @@ def verify(outputs: Sequence[Tensor]) -> None:
     Raises:
         VerifyError: the first fault found, with the compute's text.
     """
-    from mlc.ir.expr import index_vars
-
     for op in topological(outputs):
         known = set(op.axes) | set(op.reduce_axes)
         if (op.combiner is None) != (not op.reduce_axes):
@@ -290,5 +293,5 @@ def verify(outputs: Sequence[Tensor]) -> None:
 __all__ = [
     "ALL", "ANY", "ARGMAX", "ARGMAX_LAST", "ARGMIN", "ARGMIN_LAST", "COMBINERS", "MAX", "MIN", "PROD", "SUM",
     "Combiner", "Compute", "Reduction", "Tensor", "axis", "compute", "compute_many", "finish", "max_of",
-    "min_of", "placeholder", "prod_of", "reduce_axis", "sum_of", "topological", "verify",
+    "min_of", "placeholder", "prod_of", "reduce_axis", "sum_of", "topological", "verify", "with_bodies",
 ]  # fmt: skip

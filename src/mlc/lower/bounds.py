@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from mlc.errors import ScheduleError
-from mlc.ir import te
 from mlc.ir.expr import Expr, loads, within
 from mlc.ir.index import ZERO, Atom, Linear, Var, as_index, dynamics, substitute
 from mlc.lower.schedule import Fuse, Schedule, Split, Stage
@@ -179,24 +178,3 @@ def _loops(nest: Nest) -> None:
             nest.data_guards.append(within(nest.values[a], 0, stage.op.shape[d]))
     for r in stage.op.reduce_axes:
         nest.values[r] = local[r]
-
-
-def inline(schedule: Schedule) -> None:
-    """Substitute every inlined stage into its readers' expressions."""
-    from mlc.ir.expr import Load, replace_loads, substitute_vars
-    from mlc.lower.schedule import _with_bodies
-
-    inlined: dict[te.Tensor, te.Compute] = {}
-
-    def swap(ld: Load) -> Expr:
-        op = inlined.get(ld.source)
-        if op is None:
-            return ld
-        return substitute_vars(op.bodies[ld.source.which], dict(zip(op.axes, ld.indices, strict=True)))
-
-    for stage in schedule.stages:
-        if any(t in inlined for t in stage.op.inputs):
-            stage.op = _with_bodies(stage.op, [replace_loads(b, swap) for b in stage.op.bodies])
-        if stage.inlined:
-            for t in stage.op.outputs:
-                inlined[t] = stage.op

@@ -8,8 +8,10 @@ from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import Expr, Load, all_of, loads, replace_loads, substitute_vars
 from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
-from mlc.ir.loop import NOTHING, Allocate, Buffer, Evaluate, For, ForKind, Function, If, Stmt, Store, seq
-from mlc.lower.bounds import Nest, infer, inline
+from mlc.ir.loop import NOTHING, Allocate, Buffer, Evaluate, For, ForKind, Function, Stmt, Store, seq
+from mlc.lower.bounds import Nest, infer
+from mlc.lower.inline import inline
+from mlc.lower.rewrite import decided, map_exprs
 from mlc.lower.schedule import Schedule, Stage
 
 
@@ -131,9 +133,7 @@ class _Builder:
 
     def _guarded(self, guards: Sequence[Expr], body: Stmt) -> Stmt:
         cond = all_of(guards)
-        if type(cond).__name__ == "Const":
-            return body if cond.value else seq([])  # type: ignore[attr-defined]
-        return If(cond, body)
+        return decided(cond, body, None)
 
     def _wrap(self, stage: Stage, nest: Nest, leaves: Sequence[Var], body: Stmt) -> Stmt:
         """Loops over ``leaves`` around ``body``, with what is computed inside each."""
@@ -154,7 +154,7 @@ class _Builder:
         for g in guests:
             parts.append(self._stage(g))
         # reads inside ``body`` were built before the guests' buffers existed: resolve them now
-        whole = seq([*parts, _resolve_stmt(body, self._resolve)])
+        whole = seq([*parts, map_exprs(body, self._resolve)])
         for b in reversed(owned):
             whole = Allocate(b, whole)
         return whole
@@ -185,9 +185,3 @@ class _Builder:
             return Load(buffer, indices)
 
         return replace_loads(e, swap) if any(type(ld.source) is te.Tensor for ld in loads(e)) else e
-
-
-def _resolve_stmt(s: Stmt, resolve: object) -> Stmt:
-    from mlc.lower.rewrite import map_exprs
-
-    return map_exprs(s, resolve)  # type: ignore[arg-type]

@@ -7,11 +7,12 @@ moves in front of it.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 from mlc.ir.expr import Binary, Const, Expr, Select, Within, rewrite, walk
 from mlc.ir.index import Linear, as_index, dynamics
-from mlc.ir.loop import For, ForKind, ForRange, Seq, Stmt, is_nothing, rebuild, seq
+from mlc.ir.loop import For, ForKind, ForRange, Stmt, is_nothing, rebuild, seq
 from mlc.ir.loop import walk as walk_stmts
 from mlc.lower.rewrite import decided, exprs_of, map_exprs, slice_loop
 
@@ -76,7 +77,7 @@ def _ceil(a: int, b: int) -> int:
 
 def _hoist(s: Stmt) -> Stmt:
     """Move conditions in front of the innermost loops that they do not depend on."""
-    if type(s) is Seq or type(s) is not For:
+    if type(s) is not For:
         return rebuild(s, _hoist)
     body = _hoist(s.body)
     loop = s if body is s.body else For(s.var, s.extent, s.kind, body, s.thread)
@@ -91,8 +92,7 @@ def _unswitch(loop: For, budget: int) -> Stmt:
         return loop
     for g in _guards(loop.body):
         if not (g.index.vars() & bound or dynamics(g.index)):  # what memory holds may change inside the loop
-            yes = map_exprs(loop, lambda e, g=g: _assume(e, g, True))  # type: ignore[misc]
-            no = map_exprs(loop, lambda e, g=g: _assume(e, g, False))  # type: ignore[misc]
+            yes, no = (map_exprs(loop, partial(_assume, guard=g, value=known)) for known in (True, False))
             then = _unswitch(yes, budget - 1) if type(yes) is For else yes
             orelse = _unswitch(no, budget - 1) if type(no) is For else no
             return decided(g, _clean(then), None if is_nothing(_clean(orelse)) else _clean(orelse))

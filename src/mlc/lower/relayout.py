@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mlc.ir import te
 from mlc.ir.expr import Const, Expr, Load, all_of, const, replace_loads, select, substitute_vars, within
 from mlc.ir.index import IndexLike, Var, as_index
-from mlc.ir.layout import Layout
+from mlc.ir.layout import Fuse, Layout, Pad, Reorder, Split
 
 
 def relayout(
@@ -55,8 +55,6 @@ def relayout(
 
 def _names(op: te.Compute, layout: Layout) -> list[str]:
     """Names of physical axes: those of the logical ones, a suffix for the parts of a split one."""
-    from mlc.ir.layout import Fuse, Pad, Reorder, Split
-
     names = [a.name for a in op.axes]
     for p in layout.primitives:
         match p:

@@ -11,19 +11,20 @@ from mlc.ir.loop import NOTHING, Allocate, For, ForRange, If, Seq, Stmt, Store, 
 
 def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
     """Apply ``fn`` to every value and condition; indices of stores are left alone."""
-    kind = type(s)
-    if kind is Store:
-        value = fn(s.value)  # type: ignore[attr-defined]
-        return s if value is s.value else Store(s.buffer, s.indices, value, s.lane)  # type: ignore[attr-defined]
-    if kind is If:
-        cond = fn(s.cond)  # type: ignore[attr-defined]
-        new = rebuild(s, lambda c: map_exprs(c, fn))
-        return decided(cond, new.then, new.orelse) if cond is not s.cond else new  # type: ignore[attr-defined]
-    if kind is ForRange:
-        begin, end = fn(s.begin), fn(s.end)  # type: ignore[attr-defined]
-        new = rebuild(s, lambda c: map_exprs(c, fn))
-        same = begin is s.begin and end is s.end  # type: ignore[attr-defined]
-        return new if same else ForRange(s.var, begin, end, new.body)  # type: ignore[attr-defined]
+    if isinstance(s, Store):
+        value = fn(s.value)
+        return s if value is s.value else Store(s.buffer, s.indices, value, s.lane)
+    if isinstance(s, If):
+        cond = fn(s.cond)
+        then = map_exprs(s.then, fn)
+        orelse = None if s.orelse is None else map_exprs(s.orelse, fn)
+        if cond is s.cond:
+            return s if then is s.then and orelse is s.orelse else If(cond, then, orelse)
+        return decided(cond, then, orelse)
+    if isinstance(s, ForRange):
+        begin, end, body = fn(s.begin), fn(s.end), map_exprs(s.body, fn)
+        same = begin is s.begin and end is s.end and body is s.body
+        return s if same else ForRange(s.var, begin, end, body)
     return rebuild(s, lambda c: map_exprs(c, fn))
 
 
@@ -38,55 +39,53 @@ def decided(cond: Expr, then: Stmt, orelse: Stmt | None) -> Stmt:
 
 def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike]) -> Stmt:
     """Replace loop variables everywhere; guards that become decided disappear, empty loops too."""
-    kind = type(s)
-    if kind is Store:
-        old = s.indices  # type: ignore[attr-defined]
+    if isinstance(s, Store):
+        old = s.indices
         indices = tuple([substitute(ix, env) for ix in old])
-        value = substitute_vars(s.value, env)  # type: ignore[attr-defined]
-        if value is s.value and all(a is b for a, b in zip(indices, old, strict=True)):  # type: ignore[attr-defined]
+        value = substitute_vars(s.value, env)
+        if value is s.value and all(a is b for a, b in zip(indices, old, strict=True)):
             return s
-        return Store(s.buffer, indices, value, s.lane)  # type: ignore[attr-defined]
-    if kind is If:
-        cond = substitute_vars(s.cond, env)  # type: ignore[attr-defined]
+        return Store(s.buffer, indices, value, s.lane)
+    if isinstance(s, If):
+        cond = substitute_vars(s.cond, env)
         if type(cond) is Const:
-            side = s.then if cond.value else s.orelse  # type: ignore[attr-defined]
+            side = s.then if cond.value else s.orelse
             return NOTHING if side is None else substitute_stmt(side, env)
-        then = substitute_stmt(s.then, env)  # type: ignore[attr-defined]
-        orelse = None if s.orelse is None else substitute_stmt(s.orelse, env)  # type: ignore[attr-defined]
-        if cond is s.cond and then is s.then and orelse is s.orelse:  # type: ignore[attr-defined]
+        then = substitute_stmt(s.then, env)
+        orelse = None if s.orelse is None else substitute_stmt(s.orelse, env)
+        if cond is s.cond and then is s.then and orelse is s.orelse:
             return s
         return decided(cond, then, orelse)
-    if kind is Seq:
-        new = [substitute_stmt(c, env) for c in s.stmts]  # type: ignore[attr-defined]
-        if all(a is b for a, b in zip(new, s.stmts, strict=True)):  # type: ignore[attr-defined]
+    if isinstance(s, Seq):
+        new = [substitute_stmt(c, env) for c in s.stmts]
+        if all(a is b for a, b in zip(new, s.stmts, strict=True)):
             return s
         return seq(new)
-    if kind is For:
-        body = substitute_stmt(s.body, env)  # type: ignore[attr-defined]
-        if body is s.body:  # type: ignore[attr-defined]
+    if isinstance(s, For):
+        body = substitute_stmt(s.body, env)
+        if body is s.body:
             return s
-        return NOTHING if is_nothing(body) else For(s.var, s.extent, s.kind, body, s.thread)  # type: ignore[attr-defined]
-    if kind is ForRange:
-        begin, end = substitute_vars(s.begin, env), substitute_vars(s.end, env)  # type: ignore[attr-defined]
-        body = substitute_stmt(s.body, env)  # type: ignore[attr-defined]
-        if begin is s.begin and end is s.end and body is s.body:  # type: ignore[attr-defined]
+        return NOTHING if is_nothing(body) else For(s.var, s.extent, s.kind, body, s.thread)
+    if isinstance(s, ForRange):
+        begin, end = substitute_vars(s.begin, env), substitute_vars(s.end, env)
+        body = substitute_stmt(s.body, env)
+        if begin is s.begin and end is s.end and body is s.body:
             return s
-        return ForRange(s.var, begin, end, body)  # type: ignore[attr-defined]
-    if kind is Allocate:
-        body = substitute_stmt(s.body, env)  # type: ignore[attr-defined]
-        return s if body is s.body else NOTHING if is_nothing(body) else Allocate(s.buffer, body)  # type: ignore[attr-defined]
+        return ForRange(s.var, begin, end, body)
+    if isinstance(s, Allocate):
+        body = substitute_stmt(s.body, env)
+        return s if body is s.body else NOTHING if is_nothing(body) else Allocate(s.buffer, body)
     return s
 
 
 def exprs_of(s: Stmt) -> tuple[Expr, ...]:
     """Values and conditions written directly in a statement."""
-    kind = type(s)
-    if kind is Store:
-        return (s.value,)  # type: ignore[attr-defined]
-    if kind is If:
-        return (s.cond,)  # type: ignore[attr-defined]
-    if kind is ForRange:
-        return (s.begin, s.end)  # type: ignore[attr-defined]
+    if isinstance(s, Store):
+        return (s.value,)
+    if isinstance(s, If):
+        return (s.cond,)
+    if isinstance(s, ForRange):
+        return (s.begin, s.end)
     return ()
 
 

@@ -303,7 +303,7 @@ class Schedule:
             def swap(ld: Load) -> Load:
                 return Load(cache, ld.indices) if ld.source is tensor else ld
 
-            user.op = _with_bodies(user.op, [replace_loads(b, swap) for b in user.op.bodies])
+            user.op = te.with_bodies(user.op, [replace_loads(b, swap) for b in user.op.bodies])
         first = min(users, key=self.stages.index)
         self._insert(cache.op, before=first, scope=scope)
         self.history.append(f"cache_read({tensor.name}, {scope!r})")
@@ -397,7 +397,3 @@ class Schedule:
         for t in op.outputs:
             self._by_tensor[t] = stage
         return stage
-
-
-def _with_bodies(op: te.Compute, bodies: Sequence[Any]) -> te.Compute:
-    return te.Compute(op.name, op.axes, op.reduce_axes, tuple(bodies), op.combiner, op.tag, op.attrs, op.outputs)

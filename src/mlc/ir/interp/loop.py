@@ -11,7 +11,7 @@ from mlc.errors import VerifyError
 from mlc.ir import loop
 from mlc.ir.expr import Expr, Select
 from mlc.ir.index import Linear, Var
-from mlc.ir.interp.te import Evaluator
+from mlc.ir.interp.te import Array, Evaluator
 
 
 def run_function(fn: loop.Function, arrays: Sequence[np.ndarray]) -> None:
@@ -88,8 +88,8 @@ class _Machine:
 class _Scalar(Evaluator):
     """The grid evaluator with a scalar ``select`` that looks only at the chosen side."""
 
-    def _eval(self, e: Expr, guarded: bool):  # type: ignore[no-untyped-def]
-        if type(e) is Select:
+    def _eval(self, e: Expr, guarded: bool) -> Array:
+        if isinstance(e, Select):
             cond = np.asarray(self.eval(e.cond, guarded))
             if cond.ndim == 0:
                 return self.eval(e.a if bool(cond) else e.b, guarded)

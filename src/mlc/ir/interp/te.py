@@ -204,20 +204,16 @@ def _contraction(op: te.Compute, values: Mapping[int, np.ndarray]) -> np.ndarray
         offset = 0
         for d, ix in enumerate(f.indices):
             lo, hi = ix.bounds()
-            if lo < 0 or hi >= array.shape[d] or any(type(a) is not Var for a in ix.terms):
+            if lo < 0 or hi >= array.shape[d]:
                 return None
             offset += ix.const * wide.strides[d]
             for a, c in ix.terms.items():
-                steps[a] = steps.get(a, 0) + c * wide.strides[d]  # type: ignore[index,arg-type]
-        if any(v not in letters for v in steps):
+                if not isinstance(a, Var):
+                    return None
+                steps[a] = steps.get(a, 0) + c * wide.strides[d]
+        if not wide.size:
             return None
-        flat = (
-            np.ndarray(tuple(v.hi + 1 for v in steps), wide.dtype, wide, offset, tuple(steps.values()))
-            if wide.size
-            else None
-        )
-        if flat is None:
-            return None
+        flat = np.ndarray(tuple(v.hi + 1 for v in steps), wide.dtype, wide, offset, tuple(steps.values()))
         operands += [flat, [letters[v] for v in steps]]
         used |= {letters[v] for v in steps}
     out = [letters[a] for a in op.axes if letters[a] in used]

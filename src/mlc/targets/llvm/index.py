@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from mlc.ir import loop
 from mlc.ir.index import Atom, Dynamic, Linear, Quotient, Var
-from mlc.ir.types import i64
 from mlc.targets.llvm.text import memory_type
 
 if TYPE_CHECKING:
     from mlc.ir.expr import Expr
-    from mlc.targets.llvm.arith import Val
 
 
 class Level:
@@ -38,7 +36,7 @@ class IndexEmitter:
 
         def pure(self, text: str) -> str: ...
 
-        def eval(self, e: Expr, lane: Var | None) -> Val: ...
+        def integer(self, e: Expr) -> str: ...
 
     def at(self, level: int | None, text: str) -> str:
         """Emit at the top of a loop level, or right here when ``level`` is ``None``."""
@@ -54,26 +52,29 @@ class IndexEmitter:
 
     def level_of(self, atom: Atom) -> int | None:
         """The innermost level that an atom depends on; ``None`` for run-time values, which stay in place."""
-        if type(atom) is Var:
+        if isinstance(atom, Var):
             return self.depth[atom]
-        if type(atom) is Dynamic:
+        if isinstance(atom, Dynamic):
             return None
-        levels = [self.level_of(a) for a in atom.form.terms]  # type: ignore[union-attr]
-        return None if None in levels else max(levels, default=0)  # type: ignore[type-var]
+        deepest = 0
+        for inner in atom.form.terms:
+            level = self.level_of(inner)
+            if level is None:
+                return None
+            deepest = max(deepest, level)
+        return deepest
 
     def atom(self, atom: Atom) -> str:
         """The value of an atom."""
-        if type(atom) is Var:
+        if isinstance(atom, Var):
             return self.names[atom]
-        if type(atom) is Dynamic:
-            from mlc.targets.llvm import arith
-
-            return arith.cast(self, self.eval(atom.expr, None), i64).text  # type: ignore[arg-type]
+        if isinstance(atom, Dynamic):
+            return self.integer(atom.expr)
         level = self.level_of(atom)
-        value = self.index(atom.form)  # type: ignore[union-attr]
-        d = atom.divisor  # type: ignore[union-attr]
-        least, _ = atom.form.bounds()  # type: ignore[union-attr]
-        quotient = type(atom) is Quotient
+        value = self.index(atom.form)
+        d = atom.divisor
+        least, _ = atom.form.bounds()
+        quotient = isinstance(atom, Quotient)
         if least >= 0:
             return self.at(level, f"{'udiv' if quotient else 'urem'} i64 {value}, {d}")
         # floor semantics: r = ((x srem d) + d) srem d; q = (x - r) / d

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from mlc.ir import loop
 from mlc.ir.expr import loads
 from mlc.ir.index import ZERO, Linear, Var
+from mlc.lower.rewrite import exprs_of
 
 Slot = tuple[int, int, int]  # (id of the buffer, first element, lanes; 0 lanes for a scalar)
 
@@ -99,8 +100,7 @@ def slot_key(buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None)
 
 
 def accesses(s: loop.Stmt) -> Iterator[tuple[loop.Buffer, tuple[Linear, ...], Var | None]]:
-    from mlc.lower.rewrite import exprs_of
-
+    """Every load and store of a statement itself, as (buffer, indices, lane variable)."""
     lane = s.lane if type(s) is loop.Store else None
     for e in exprs_of(s):
         for ld in loads(e):

@@ -73,6 +73,10 @@ class ValueEmitter(IndexEmitter):
     def widen(self, v: Val, lanes: int) -> Val:
         return arith.broadcast(self, v, lanes)
 
+    def integer(self, e: Expr) -> str:
+        """An integer of any type as an ``i64`` operand."""
+        return arith.cast(self, self.eval(e, None), i64).text
+
     # -- indices as values ---------------------------------------------------------------------------------------
     def index_value(self, ix: Linear, lane: Var | None) -> Val:
         """An index as an ``i64`` value, a vector when it varies with the lane."""
