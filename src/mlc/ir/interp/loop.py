@@ -11,7 +11,7 @@ from mlc.errors import VerifyError
 from mlc.ir import loop
 from mlc.ir.expr import Expr, Select
 from mlc.ir.index import Linear, Var
-from mlc.ir.interp.te import Array, Evaluator
+from mlc.ir.interp.te import Array, Evaluator, inside
 
 
 def run_function(fn: loop.Function, arrays: Sequence[np.ndarray]) -> None:
@@ -97,7 +97,6 @@ class _Scalar(Evaluator):
 
 
 def _checked(i: object, n: int, s: loop.Store, ix: Linear) -> object:
-    a = np.asarray(i)
-    if a.size and (a.min() < 0 or a.max() >= n):
-        raise VerifyError(f"store outside {s.buffer!r}: {ix} is {a} in\n{s!r}")
+    if not inside(i, n):
+        raise VerifyError(f"store outside {s.buffer!r}: {ix} is {i} in\n{s!r}")
     return i

@@ -165,16 +165,23 @@ class Evaluator:
             return array
         indices = []
         for d, ix in enumerate(e.indices):
-            i = np.asarray(self.index(ix, guarded))
+            i = self.index(ix, guarded)
             n = array.shape[d]
-            if i.size and (i.min() < 0 or i.max() >= n):
+            if not inside(i, n):
                 if not guarded:
                     raise VerifyError(f"{e!r} leaves axis {d} of extent {n}" + (f" in\n{self.op!r}" if self.op else ""))
                 i = np.clip(i, 0, max(0, n - 1))
             indices.append(i)
         if array.size == 0:
-            return np.zeros(np.broadcast_shapes(*[i.shape for i in indices]), array.dtype)
+            return np.zeros(np.broadcast_shapes(*map(np.shape, indices)), array.dtype)
         return array[tuple(indices)]
+
+
+def inside(i: Array, n: int) -> bool:
+    """Whether an index, or every index of an array, is in ``range(n)``."""
+    if type(i) is int:  # numpy takes its time over single numbers
+        return 0 <= i < n
+    return not i.size or (i.min() >= 0 and i.max() < n)
 
 
 def _contraction(op: te.Compute, values: Mapping[int, np.ndarray]) -> np.ndarray | None:
