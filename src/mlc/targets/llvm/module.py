@@ -8,6 +8,7 @@ from typing import Any
 
 from mlc.errors import ToolchainError
 from mlc.targets.llvm.arith import INTEGER_POWER
+from mlc.targets.llvm.half import HALF_CONVERSIONS
 from mlc.targets.llvm.math import math_module, math_symbol
 
 
@@ -54,6 +55,8 @@ class ModuleText:
         parts = [f'target triple = "{machine.triple}"', "", *declared]
         if "@mlc.ipow." in body:
             parts.append(INTEGER_POWER)
+        if "half" in body and machine.triple.startswith("x86_64"):
+            parts.append(HALF_CONVERSIONS)
         parts += [library, body]
         parts.append(f'attributes #0 = {{ nounwind "prefer-vector-width"="{machine.vector_bits}" }}')
         return "\n".join(parts) + "\n"

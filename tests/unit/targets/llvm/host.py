@@ -49,17 +49,19 @@ class Kernel:
     Args:
         fn: what to compile.
         opt_level: 0 to 3.
+        target: another processor than this machine's, whose code it can run.
     """
 
-    def __init__(self, fn: Function, opt_level: int = 3) -> None:
+    def __init__(self, fn: Function, opt_level: int = 3, target: Machine | None = None) -> None:
+        target = target or machine()
         module = ModuleText()
         self.fn = fn
         self.scratch_bytes = emit_function(fn, module)
         module.define(_entry(fn))
-        self.text = module.text(machine())
+        self.text = module.text(target)
         self._pooled = "@mlc_parallel(" in self.text
-        whole = self.text + pool_ir(machine().triple) if self._pooled else self.text
-        code = compile_text(whole, machine(), opt_level=opt_level)
+        whole = self.text + pool_ir(target.triple) if self._pooled else self.text
+        code = compile_text(whole, target, opt_level=opt_level)
         self._jit = llvm.create_lljit_compiler()
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
         for symbol in ("entry", "mlc_pool_create", "mlc_pool_destroy") if self._pooled else ("entry",):
