@@ -11,7 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.e2e.compiled import Arrays, assert_same, check, compiled, network, reference
+import mlc
+from tests.e2e.compiled import Arrays, assert_same, check, compiled, load, network, reference
 
 node = helper.make_node
 F = np.float32
@@ -409,3 +410,42 @@ def test_many_dimensions() -> None:
     model = network(nodes, {"x": x}, ["turned", "max", "sum"], {"axes": ints(1, -1)})
     want = {"turned": x.T, "max": x.max((1, 7), keepdims=True), "sum": x.T + x}
     assert_same(compiled(model, {"x": x}), {k: np.ascontiguousarray(v) for k, v in want.items()})
+
+
+@pytest.mark.parametrize("extent", [65_537, 70_000])
+def test_positions_beyond_32_bits(extent: int) -> None:
+    """Five billion elements that are never stored: a vector repeated, flattened, and read near the end.
+
+    A vector for each reader, since what has several readers is stored.
+    """
+    total = extent * extent
+    places = [total - 5, total - 1, 2**31 - 1, 2**31, 2**32 + 1, 0]
+    readers = {
+        "tail": (["Slice", "start", "end"], np.arange(total - 7, total)),
+        "some": (["Gather", "places"], np.array(places)),
+        "reversed": (["Slice", "last", "far", "axis", "back"], np.arange(total - 1, total - 4, -1)),
+    }
+    stored = {
+        "square": ints(extent, extent),
+        "flat": ints(-1),
+        "start": ints(total - 7),
+        "end": ints(total),
+        "places": ints(*places),
+        "last": ints(-1),
+        "far": ints(total - 4),
+        "axis": ints(0),
+        "back": ints(-1),
+    }
+    nodes, feeds, want = [], {}, {}
+    for k, (name, ((op, *operands), positions)) in enumerate(readers.items()):
+        x = feeds[f"x {name}"] = (np.arange(extent) * (k + 1)).astype(np.uint8)
+        nodes += [
+            node("Expand", [f"x {name}", "square"], [f"many {name}"]),
+            node("Reshape", [f"many {name}", "flat"], [f"long {name}"]),
+            node(op, [f"long {name}", *operands], [name]),
+        ]
+        want[name] = x[positions % extent]
+    with mlc.compile(load(network(nodes, feeds, list(want), stored)), verify_passes=True).load(1) as module:
+        assert module.manifest.memory.workspace_bytes < 1 << 20
+        got = module.run(feeds)
+    assert_same(got, want)

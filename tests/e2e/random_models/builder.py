@@ -158,9 +158,11 @@ class Builder:
             out.append(left.pop(self.whole(0, len(left) - 1)))
         return out
 
-    def shape(self, rank: int, room: int = 4000) -> tuple[int, ...]:
-        """Extents whose product stays within ``room``."""
+    def shape(self, rank: int, room: int | None = None) -> tuple[int, ...]:
+        """Extents whose product stays within ``room``; now and then there is enough for threads to share."""
         extents: list[int] = []
+        if room is None:
+            room = MAX_ELEMENTS if self.flag(8) else 4000
         for _ in range(rank):
             left = room // prod(extents)
             extents.append(self.one_of([n for n in EXTENTS if n <= left] or [1]))
