@@ -15,7 +15,7 @@ from mlc.ir import te
 from mlc.ir.expr import all_of, as_expr, call, cast, select, within
 from mlc.ir.index import dynamic
 from mlc.ir.interp import run_tensors
-from mlc.ir.types import DType, f16, f32, i8, i32, i64, u8
+from mlc.ir.types import DType, bf16, f16, f32, i8, i32, i64, u8
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,6 +161,66 @@ def two_outputs() -> Computation:
     return Computation((x,), (te.compute((4,), lambda i: te.max_of(y[i, k], k), "top"), y))
 
 
+def conv_chain() -> Computation:
+    """Two padded one-dimensional convolutions: windows of windows, guards inside guards."""
+    x, w, v = te.placeholder((11,), f32, "x"), te.placeholder((3,), f32, "w"), te.placeholder((3,), f32, "v")
+
+    def convolved(source: te.Tensor, weights: te.Tensor, name: str) -> te.Tensor:
+        padded = te.compute(
+            (13,), lambda i: select(within(i, 1, 12), source[i - 1], 0.0), f"{name}.pad", axis_names=["i"]
+        )
+        r = te.reduce_axis(3, "r")
+        return te.compute((11,), lambda i: te.sum_of(padded[i + r] * weights[r], r), name)
+
+    return Computation((x, w, v), (convolved(convolved(x, w, "first"), v, "second"),))
+
+
+def conv_transpose() -> Computation:
+    """Stride two, turned round: an element takes part where the position divides."""
+    x, w = te.placeholder((5,), f32, "x"), te.placeholder((4,), f32, "w")
+    r = te.reduce_axis(4, "r")
+
+    def term(i: te.Var) -> te.Expr:
+        at = i + 3 - r
+        inside = all_of([within(at % 2, 0, 1), within(at // 2, 0, 5)])
+        return select(inside, x[at // 2] * w[r], 0.0)
+
+    y = te.compute((8,), lambda i: te.sum_of(term(i), r), "y", tag="conv_transpose")
+    return Computation((x, w), (te.compute((8,), lambda i: y[i] + 1.0, "out"),))
+
+
+def max_pool() -> Computation:
+    """Overlapping windows with a border of minus infinity."""
+    x = te.placeholder((7, 5), f32, "x")
+    r, s = te.reduce_axis(3, "r"), te.reduce_axis(2, "s")
+
+    def element(i: te.Var, j: te.Var) -> te.Expr:
+        h, w = i * 2 + r - 1, j * 2 + s
+        return select(all_of([within(h, 0, 7), within(w, 0, 5)]), x[h, w], float("-inf"))
+
+    y = te.compute((4, 3), lambda i, j: te.max_of(element(i, j), (r, s)), "y", tag="max_pool")
+    return Computation((x,), (te.compute((4, 3), lambda i, j: y[i, j] * 2.0, "out"),))
+
+
+def concatenated() -> Computation:
+    """Two computed tensors side by side, in another element type."""
+    x, y = te.placeholder((4, 3), bf16, "x"), te.placeholder((4, 6), bf16, "y")
+    a = te.compute((4, 3), lambda i, j: x[i, j] + 1.0, "a")
+    b = te.compute((4, 6), lambda i, j: y[i, j] * 2.0, "b")
+    out = te.compute((4, 9), lambda i, j: select(within(j, 0, 3), a[i, j], b[i, j - 3]), "out")
+    return Computation((x, y), (out,))
+
+
+def centred() -> Computation:
+    """What a normalisation does: sums over two axes, broadcast back, twice."""
+    x = te.placeholder((3, 4, 2), f32, "x")
+    p, q, r, s = (te.reduce_axis(n, name) for n, name in ((4, "p"), (2, "q"), (4, "r"), (2, "s")))
+    mean = te.compute((3,), lambda i: te.sum_of(x[i, p, q], (p, q)), "mean")
+    away = te.compute((3, 4, 2), lambda i, j, k: x[i, j, k] * 8.0 - mean[i], "away")
+    power = te.compute((3,), lambda i: te.sum_of(away[i, r, s] * away[i, r, s], (r, s)), "power")
+    return Computation((x,), (te.compute((3, 4, 2), lambda i, j, k: away[i, j, k] + power[i], "out"),))
+
+
 COMPUTATIONS: dict[str, Callable[[], Computation]] = {
     "elementwise_chain": elementwise_chain,
     "shifted_reads": shifted_reads,
@@ -177,6 +237,11 @@ COMPUTATIONS: dict[str, Callable[[], Computation]] = {
     "full_sum": full_sum,
     "gathered": gathered,
     "two_outputs": two_outputs,
+    "conv_chain": conv_chain,
+    "conv_transpose": conv_transpose,
+    "max_pool": max_pool,
+    "concatenated": concatenated,
+    "centred": centred,
 }
 
 

@@ -21,7 +21,7 @@ from tests.unit.lower.schedules import schedules, text
 
 @pytest.mark.parametrize("name", COMPUTATIONS)
 @given(data=st.data())
-@examples(12)
+@examples(8)
 def test_random_schedule_leaves_the_result_unchanged(name: str, data: st.DataObject) -> None:
     computation = COMPUTATIONS[name]()
     schedule = data.draw(schedules(computation))

@@ -43,7 +43,7 @@ from tests.unit.targets.llvm.host import Kernel
 
 @pytest.mark.parametrize("name", COMPUTATIONS)
 @given(data=st.data())
-@examples(10)
+@examples(6)
 def test_random_schedule_compiles_to_what_the_interpreter_computes(name: str, data: st.DataObject) -> None:
     computation = COMPUTATIONS[name]()
     schedule = data.draw(schedules(computation))
