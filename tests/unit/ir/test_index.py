@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -25,41 +24,10 @@ from mlc.ir.index import (
 )
 from mlc.ir.types import i32
 from tests.fuzz import examples
+from tests.unit.ir.forms import DIVISORS, Tree, apply, trees
 
-# A tree is a number (a variable's place), a tuple ("const", n) or (operator, operand, operand).
-Tree = Any
 RANGES = [(0, 0), (0, 1), (0, 6), (0, 15), (0, 16), (-5, 4), (3, 3), (2, 9), (-20, -3)]
-NUMBERS = st.sampled_from([-17, -4, -1, 0, 1, 2, 3, 4, 5, 8, 12, 16, 48])
-DIVISORS = st.sampled_from([1, 2, 3, 4, 5, 8, 12, 16, 48])
-
-
-def trees() -> st.SearchStrategy[Tree]:
-    leaves = st.one_of(st.integers(0, len(RANGES) - 1), st.tuples(st.just("const"), NUMBERS))
-
-    def grow(below: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
-        return st.one_of(
-            st.tuples(st.sampled_from(["+", "-"]), below, below),
-            st.tuples(st.just("*"), below, NUMBERS),
-            st.tuples(st.sampled_from(["//", "%"]), below, DIVISORS),
-        )
-
-    return st.recursive(leaves, grow, max_leaves=8)
-
-
-def apply(tree: Tree, leaves: Sequence[Any]) -> Any:
-    """The tree's value over numbers, or its form over index forms."""
-    if isinstance(tree, int):
-        return leaves[tree]
-    op, a, *rest = tree
-    if op == "const":
-        return a
-    x = apply(a, leaves)
-    y = apply(rest[0], leaves) if op in ("+", "-") else rest[0]
-    operations: dict[str, Callable[[Any, Any], Any]] = {
-        "+": lambda p, q: p + q, "-": lambda p, q: p - q, "*": lambda p, q: p * q,
-        "//": lambda p, q: p // q, "%": lambda p, q: p % q,
-    }  # fmt: skip
-    return operations[op](x, y)
+TREES = trees(len(RANGES))
 
 
 def variables() -> list[Var]:
@@ -70,7 +38,7 @@ def points() -> st.SearchStrategy[tuple[int, ...]]:
     return st.tuples(*[st.integers(lo, hi) for lo, hi in RANGES])
 
 
-@given(tree=trees(), point=points())
+@given(tree=TREES, point=points())
 @examples(100)
 def test_value_is_that_of_python(tree: Tree, point: tuple[int, ...]) -> None:
     vs = variables()
@@ -78,14 +46,14 @@ def test_value_is_that_of_python(tree: Tree, point: tuple[int, ...]) -> None:
     assert evaluate(form, dict(zip(vs, point, strict=True))) == apply(tree, point)
 
 
-@given(tree=trees(), point=points())
+@given(tree=TREES, point=points())
 @examples(100)
 def test_bounds_contain_every_value(tree: Tree, point: tuple[int, ...]) -> None:
     lo, hi = as_index(apply(tree, [as_index(v) for v in variables()])).bounds()
     assert lo <= apply(tree, point) <= hi
 
 
-@given(tree=trees(), inner=st.lists(trees(), min_size=3, max_size=3), point=points())
+@given(tree=TREES, inner=st.lists(TREES, min_size=3, max_size=3), point=points())
 @examples(100)
 def test_substitution_commutes_with_evaluation(tree: Tree, inner: list[Tree], point: tuple[int, ...]) -> None:
     """Replacing variables by forms (within the variables' ranges) and then evaluating, or the other way round."""
@@ -103,7 +71,7 @@ def test_substitution_commutes_with_evaluation(tree: Tree, inner: list[Tree], po
     assert lo <= evaluate(new, values) <= hi
 
 
-@given(tree=trees(), point=points())
+@given(tree=TREES, point=points())
 @examples(50)
 def test_substituting_numbers_leaves_a_constant(tree: Tree, point: tuple[int, ...]) -> None:
     vs = variables()
@@ -113,7 +81,7 @@ def test_substituting_numbers_leaves_a_constant(tree: Tree, point: tuple[int, ..
     assert new.const == apply(tree, point)
 
 
-@given(parts=st.lists(trees(), min_size=2, max_size=5), data=st.data())
+@given(parts=st.lists(TREES, min_size=2, max_size=5), data=st.data())
 @examples(50)
 def test_sums_are_equal_in_any_order_unless_quotients_repeat(parts: list[Tree], data: st.DataObject) -> None:
     """Forms of equal sums are equal and hash alike, as long as nothing invites to undo a split in two ways."""
@@ -127,14 +95,14 @@ def test_sums_are_equal_in_any_order_unless_quotients_repeat(parts: list[Tree], 
     assert hash(a) == hash(b)
 
 
-@given(tree=trees(), n=DIVISORS, point=points())
+@given(tree=TREES, n=DIVISORS, point=points())
 @examples(50)
 def test_provable_multiples_are_multiples(tree: Tree, n: int, point: tuple[int, ...]) -> None:
     if as_index(apply(tree, [as_index(v) for v in variables()])).multiple_of(n):
         assert apply(tree, point) % n == 0
 
 
-@given(tree=trees(), point=points(), k=st.integers(0, len(RANGES) - 1))
+@given(tree=TREES, point=points(), k=st.integers(0, len(RANGES) - 1))
 @examples(50)
 def test_coefficient_is_the_stride_along_a_variable(tree: Tree, point: tuple[int, ...], k: int) -> None:
     vs = variables()
@@ -290,7 +258,7 @@ def test_text_reads_back(build: Callable[[Linear, Linear], Linear], text: str) -
     assert str(form) == text
 
 
-@given(tree=trees(), point=points())
+@given(tree=TREES, point=points())
 @examples(50)
 def test_text_of_any_form_means_the_same(tree: Tree, point: tuple[int, ...]) -> None:
     vs = variables()
