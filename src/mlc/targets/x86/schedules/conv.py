@@ -15,9 +15,10 @@ from mlc.lower.schedule import Schedule, Stage
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import (
     Group,
+    accumulate_in_registers,
     best_divisor,
     finish_tile,
-    inline_rest,
+    inner_layouts,
     padded_input,
     size_of,
 )
@@ -75,13 +76,7 @@ def conv_blocked(g: Group, target: X86) -> Schedule:
     assert g.anchor is not None
     anchor = g.anchor
     y = anchor.outputs[0]
-    extra: dict[te.Tensor, Layout] = {}
-    out_layout = g.layouts[g.outputs[0]]
-    for op in te.topological(g.outputs):
-        # the convolution and everything after it share one layout; the padded input follows the input
-        t = op.outputs[0]
-        if t.shape == y.shape and t not in g.layouts and op.tag != "pad":
-            extra[t] = out_layout
+    extra = inner_layouts(g)
     pad = padded_input(anchor)
     data = anchor.inputs[0]
     if pad is not None and pad.op is not None:
@@ -112,12 +107,7 @@ def _blocked_loops(p: Group, target: X86, has_pad: bool, flat: bool) -> Schedule
     s = Schedule(p.outputs)
     out = p.outputs[0]
     pad = padded_input(p.anchor) if has_pad else None
-    if conv in p.outputs:
-        conv = s.cache_write(conv, "register")
-        inline_rest(s, [pad] if pad is not None else [])
-    else:
-        inline_rest(s, [pad] if pad is not None else [])
-        s[conv].set_scope("register")
+    conv = accumulate_in_registers(s, conv, [pad] if pad is not None else [])
     vectors = p.anchor.inputs[1].shape[-1] // target.lanes
     stage = s[out]
     n, o, *space, oi = stage.op.axes
@@ -174,12 +164,7 @@ def conv_plain(g: Group, target: X86) -> Schedule:
     conv = p.anchor.outputs[0]
     s = Schedule(p.outputs)
     pad = padded_input(p.anchor)
-    keep = [pad] if pad is not None else []
-    if conv in p.outputs:
-        conv = s.cache_write(conv, "register")
-    else:
-        s[conv].set_scope("register")
-    inline_rest(s, keep)
+    conv = accumulate_in_registers(s, conv, [pad] if pad is not None else [])
     out = p.outputs[0]
     stage = s[out]
     n, o, *space = stage.op.axes

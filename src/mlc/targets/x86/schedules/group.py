@@ -78,6 +78,32 @@ def inline_rest(s: Schedule, keep: Sequence[te.Tensor]) -> None:
             stage.compute_inline()
 
 
+def inner_layouts(g: Group) -> dict[te.Tensor, Layout]:
+    """Intermediate tensors of an output's shape take the output's layout; padded inputs follow their input instead."""
+    found: dict[te.Tensor, Layout] = {}
+    for t in g.outputs:
+        layout = g.layouts.get(t)
+        for op in g.computes if layout is not None else ():
+            inner = op.outputs[0]
+            if inner.shape == t.shape and inner not in g.layouts and op.tag != "pad" and layout is not None:
+                found[inner] = layout
+    return found
+
+
+def accumulate_in_registers(s: Schedule, tensor: te.Tensor, keep: Sequence[te.Tensor]) -> te.Tensor:
+    """Give a reduction a register tile, and inline all that is no reduction, no output and not in ``keep``.
+
+    Returns:
+        the tensor that is accumulated: ``tensor`` itself, or its copy in registers where it is an output.
+    """
+    if tensor in s.outputs:
+        tensor = s.cache_write(tensor, "register")
+    else:
+        s[tensor].set_scope("register")
+    inline_rest(s, keep)
+    return tensor
+
+
 # functions that become polynomials of dozens of instructions and as many registers
 _LONG = {
     "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",

@@ -7,7 +7,7 @@ from mlc.ir.expr import Expr, Load, loads, replace_loads
 from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule
 from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import Group, finish_tile, inline_rest, size_of
+from mlc.targets.x86.schedules.group import Group, accumulate_in_registers, finish_tile, size_of
 from mlc.targets.x86.schedules.injective import spread
 
 PARALLEL_FROM = 1 << 15  # multiplications below which a second thread costs more than it gives
@@ -63,11 +63,7 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     product = anchor.outputs[0]
     s = Schedule(p.outputs)
     turned = next((t for t in anchor.inputs if t.op is not None and t.op.tag == "turn"), None)
-    if product in p.outputs:
-        product = s.cache_write(product, "register")
-    else:
-        s[product].set_scope("register")
-    inline_rest(s, [turned] if turned is not None else [])
+    product = accumulate_in_registers(s, product, [turned] if turned is not None else [])
     out = p.outputs[0]
     stage = s[out]
     *batch, i, j = stage.op.axes

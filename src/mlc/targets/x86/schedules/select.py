@@ -13,7 +13,7 @@ from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.conv import MIN_BLOCKED, conv_blocked, conv_plain, weight_layout
-from mlc.targets.x86.schedules.group import Group, group_of
+from mlc.targets.x86.schedules.group import Group, group_of, inner_layouts
 from mlc.targets.x86.schedules.injective import schedule_injective
 from mlc.targets.x86.schedules.matmul import operands_of, panel_layout, schedule_matmul
 from mlc.targets.x86.schedules.reduction import schedule_reduction
@@ -39,22 +39,9 @@ def schedule_group(node: Node, target: X86) -> tuple[Schedule, list[te.Tensor]]:
     elif single and window_of(g) is not None and _window_shapes_agree(g):
         s = schedule_window(g, target)
     else:
-        p = g.apply(_inner_layouts(g))
+        p = g.apply(inner_layouts(g))
         s = schedule_reduction(p, target) if p.reductions else schedule_injective(p, target)
     return s, _params(g, s)
-
-
-def _inner_layouts(g: Group) -> dict[te.Tensor, Layout]:
-    """Intermediate tensors of an output's shape take the output's layout."""
-    extra: dict[te.Tensor, Layout] = {}
-    for t in g.outputs:
-        layout = g.layouts.get(t)
-        if layout is not None:
-            for op in g.computes:
-                inner = op.outputs[0]
-                if inner.shape == t.shape and inner not in g.layouts:
-                    extra[inner] = layout
-    return extra
 
 
 def _shapes_agree(g: Group) -> bool:

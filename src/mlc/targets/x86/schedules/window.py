@@ -6,7 +6,15 @@ from mlc.ir import te
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.schedule import Schedule
 from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import WINDOWS, Group, best_divisor, inline_rest, padded_input, size_of
+from mlc.targets.x86.schedules.group import (
+    WINDOWS,
+    Group,
+    accumulate_in_registers,
+    best_divisor,
+    inner_layouts,
+    padded_input,
+    size_of,
+)
 from mlc.targets.x86.schedules.injective import lanes_of, spread
 
 UNROLL_TAPS = 9  # windows up to 3×3 are unrolled whole, their weights stay in registers
@@ -27,29 +35,17 @@ def schedule_window(g: Group, target: X86) -> Schedule:
     """A register tile of neighbouring outputs along the width, all channels (or pixels) of a vector at once."""
     op = window_of(g)
     assert op is not None
-    y = op.outputs[0]
-    extra: dict[te.Tensor, Layout] = {}
+    extra = inner_layouts(g)
     out_layout = g.layouts.get(g.outputs[0])
     pad = padded_input(op)
-    if out_layout is not None:
-        for x in g.computes:
-            t = x.outputs[0]
-            if t.shape == y.shape and t not in g.layouts and x.tag != "pad":
-                extra[t] = out_layout
-        if pad is not None:
-            extra[pad] = blocked(pad.shape, 1, target.lanes)
-    g2 = Group(g.inputs, g.outputs, op, g.layouts)
-    p = g2.apply(extra)
+    if out_layout is not None and pad is not None:
+        extra[pad] = blocked(pad.shape, 1, target.lanes)
+    p = Group(g.inputs, g.outputs, op, g.layouts).apply(extra)
     assert p.anchor is not None
     window = p.anchor.outputs[0]
     pad = padded_input(p.anchor)
     s = Schedule(p.outputs)
-    keep = [pad] if pad is not None else []
-    if window in p.outputs:
-        window = s.cache_write(window, "register")
-    else:
-        s[window].set_scope("register")
-    inline_rest(s, keep)
+    window = accumulate_in_registers(s, window, [pad] if pad is not None else [])
     out = p.outputs[0]
     stage = s[out]
     taps = size_of([a.hi + 1 for a in p.anchor.reduce_axes])
