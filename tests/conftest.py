@@ -17,11 +17,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden texts with what the tests get now")
 
 
+def golden_name(test: str) -> str:
+    """The name of a test as that of a file."""
+    return re.sub(r"[^A-Za-z0-9_.\[\]-]", "_", test)
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Iterator[Callable[[str], None]]:
     """``golden(text)`` compares a text with the test's file; a test that asks for it must call it, once."""
-    name = re.sub(r"[^A-Za-z0-9_.\[\]-]", "_", request.node.name)
-    file = Path(request.path).parent / "golden" / Path(request.path).stem / f"{name}.txt"
+    file = Path(request.path).parent / "golden" / Path(request.path).stem / f"{golden_name(request.node.name)}.txt"
     calls = 0
 
     def compare(text: str) -> None:
