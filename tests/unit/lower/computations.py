@@ -31,9 +31,14 @@ class Computation:
         return [*self.inputs, *self.outputs]
 
     def draw(self, seed: int) -> list[np.ndarray]:
-        """Small whole numbers for every input."""
+        """Small whole numbers for every input; from a seed of 2 on, a few infinities and NaN among the floats."""
         rng = np.random.default_rng(seed)
-        return [rng.integers(-3 if t.dtype.kind in "fi" else 0, 4, t.shape).astype(t.dtype.numpy) for t in self.inputs]
+        arrays = [rng.integers(-3 if t.dtype.kind in "fi" else 0, 4, t.shape) for t in self.inputs]
+        arrays = [a.astype(t.dtype.numpy) for a, t in zip(arrays, self.inputs, strict=True)]
+        for a, t in zip(arrays, self.inputs, strict=True):
+            if seed >= 2 and t.dtype.is_float and a.size > 2:
+                a.flat[rng.integers(a.size, size=3)] = [np.nan, np.inf, -np.inf]
+        return arrays
 
     def expect(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """What the interpreter of tensor expressions says."""

@@ -224,7 +224,8 @@ def _contraction(op: te.Compute, values: Mapping[int, np.ndarray]) -> np.ndarray
         operands += [flat, [letters[v] for v in steps]]
         used |= {letters[v] for v in steps}
     out = [letters[a] for a in op.axes if letters[a] in used]
-    result = np.einsum(*operands, out, optimize=True)
+    with np.errstate(all="ignore"):
+        result = np.einsum(*operands, out, optimize=True)
     missing = prod(a.hi + 1 for a in op.reduce_axes if letters[a] not in used)
     shape = [a.hi + 1 if letters[a] in used else 1 for a in op.axes]
     result = np.asarray(result * missing).reshape(shape)

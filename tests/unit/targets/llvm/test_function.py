@@ -262,6 +262,12 @@ def test_extents_of_zero_and_one(shape: tuple[int, int, int]) -> None:
 
 
 # -- what LLVM targets cannot express ---------------------------------------------------------------------------------
+class Odd(Expr):
+    """What no code generator knows."""
+
+    dtype = f32
+
+
 OUT = Buffer("out", (4,), f32)
 K = Var("k", 0, 3)
 STORE = Store(OUT, (as_index(K),), const(1.0, f32))
@@ -272,6 +278,7 @@ BIG = Buffer("big", (1 << 20,), f32, "local")
 @pytest.mark.parametrize(
     "body, message",
     [
+        (Store(OUT, (as_index(0),), Odd()), "no code for Odd"),
         (For(K, 4, ForKind.THREAD, STORE, "x"), "kernel: the LLVM targets have no thread loops"),
         (For(K, 4, ForKind.VECTORIZED, STORE), "kernel: the LLVM targets have no vectorized loops"),
         (Barrier("block"), "kernel: the LLVM targets have no Barrier"),
