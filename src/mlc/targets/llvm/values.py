@@ -176,6 +176,8 @@ class ValueEmitter(IndexEmitter):
             if held is None:
                 return Val("poison", buffer.dtype, slot[2])
             return held
+        if not buffer.size:  # some guard never lets this be chosen
+            return Val(splat(0, buffer.dtype, 0), buffer.dtype, 0)
         offset = flat(buffer, e.indices)
         step = 0 if lane is None else offset.coefficient(lane)
         mask = None if _in_bounds(e) else self.mask

@@ -119,6 +119,19 @@ def test_load_that_all_lanes_share_behind_a_guard_of_lanes() -> None:
     assert "llvm.vector.reduce.or" in check(fn, values(f32, 3))
 
 
+@pytest.mark.parametrize("width", [0, 6])
+@pytest.mark.parametrize("shared", [True, False])
+def test_empty_buffers_are_never_looked_at(width: int, shared: bool) -> None:
+    x, y, out = Buffer("x", (0,), f32), Buffer("y", (6,), f32), Buffer("out", (6,), f32)
+    lane = lanes(width) if width else None
+    k = Var("k", 0, 5)
+    at = as_index(lane if lane is not None else k)
+    value = select(binary("gt", Load(y, (at,)), 1000.0), Load(x, (as_index(0) if shared else at,)), -1.0)
+    body = Store(out, (at,), value, lane)
+    fn = Function("kernel", (x, y, out), 1, body if lane is not None else For(k, 6, ForKind.SERIAL, body))
+    check(fn, values(f32, 0), values(f32, 6))
+
+
 @pytest.mark.parametrize("count", [0, 6])
 def test_rows_chosen_at_run_time_behind_a_guard(count: int) -> None:
     """The place itself is read from memory, outside which it must not be looked for."""
