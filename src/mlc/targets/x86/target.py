@@ -12,7 +12,7 @@ from mlc.ir.types import TensorType
 from mlc.lower import lower
 from mlc.targets.base import Artifact, CallSpec, LayoutChoice
 from mlc.targets.llvm.module import Machine
-from mlc.targets.x86.record import X86, record_for
+from mlc.targets.x86.record import X86, record_for, with_this_machine
 
 
 class X86Target:
@@ -55,7 +55,7 @@ class X86Target:
         llvm.initialize_native_target()
         host = llvm.get_host_cpu_features()
         features = (*sorted(f"{'+' if on else '-'}{f}" for f, on in host.items()), *given)
-        record = record_for(llvm.get_host_cpu_name(), features)
+        record = with_this_machine(record_for(llvm.get_host_cpu_name(), features))
         return cls(record, native=True, loadable=_needed(record))
 
     def describe(self) -> dict[str, object]:

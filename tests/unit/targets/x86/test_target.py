@@ -71,12 +71,6 @@ def test_wrong_target_strings_are_refused(text: str, message: str) -> None:
     assert refusal.value.hint
 
 
-@pytest.mark.parametrize("cpu, lanes, registers", [("skylake-avx512", 16, 32), ("haswell", 8, 16), ("x86-64", 4, 16)])
-def test_record_knows_vectors(cpu: str, lanes: int, registers: int) -> None:
-    record = record_for(cpu)
-    assert (record.lanes, record.registers) == (lanes, registers)
-
-
 @pytest.mark.parametrize("shape, out_dim, in_dim", [((64, 32, 3, 3), 0, 1), ((12, 9, 4, 4), 1, 0), ((24, 17, 5), 0, 1)])
 def test_weights_are_packed_by_tiles_of_output_channels(shape: tuple[int, ...], out_dim: int, in_dim: int) -> None:
     layout = weight_layout(shape, out_dim, in_dim, AVX512)

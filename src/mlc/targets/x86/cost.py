@@ -1,0 +1,146 @@
+"""A predefined cost model: cycles of register tiles and of the memory traffic around them, without measuring.
+
+A *product* is what matrix products and convolutions have in common: ``extent`` rows (or pixels) times ``columns``
+vectors of outputs, each the sum of ``depth`` products. A register tile holds ``rows × vectors`` sums; a *step* adds one
+product to each of them, for which it loads ``vectors`` vectors of the right operand (weights) and broadcasts ``rows``
+numbers of the left one.
+
+    for column tiles:           # its weights are a panel of depth × vectors
+        for row tiles:
+            for depth: a step
+
+The model knows what bounds such loops in practice: multiply-adds, loads, their latency, the instructions that a core
+starts a cycle, the number of registers, ragged ends, the cache level that an operand comes from, and threads that wait
+for each other. It ranks tiles; cycles are right to some ten per cent where nothing unforeseen happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mlc.targets.x86.record import X86
+
+SPILL = 2.5  # times that a step takes whose sums do not stay in registers (measured: 2.3 to 4)
+TILE_OVERHEAD = 24  # cycles around the steps of a tile: loop, addresses, first loads and last sums
+USABLE = 0.75  # part of a cache that one operand can count on
+HIDDEN = 0.85  # part of the shorter of computing and loading that runs while the longer one does
+
+
+class Tile(NamedTuple):
+    """Accumulators of a register tile: ``rows`` (or pixels) times ``vectors``."""
+
+    rows: int
+    vectors: int
+
+
+def fits_registers(rows: int, vectors: int, target: X86) -> bool:
+    """Whether sums, one vector of the right operand each, and a broadcast have a register each.
+
+    With one vector a row, a memory operand can do the broadcast where the processor has such (AVX-512). One register
+    too few is not a small loss: the allocator answers with a move for every sum in the innermost loop.
+    """
+    broadcast = 0 if vectors == 1 and target.lanes == 16 else 1
+    return rows * vectors + vectors + broadcast <= target.registers
+
+
+def step_cycles(rows: int, vectors: int, target: X86) -> float:
+    """Cycles of one step of a tile whose operands are in the first-level cache."""
+    sums, loads = rows * vectors, rows + vectors
+    arithmetic = 1 if target.lanes >= 8 else 3  # SSE: a copy of the broadcast, a multiplication and an addition
+    work = max(
+        sums / target.fmas,
+        loads / target.loads * 1.05,  # a load that misses its turn, for stores or prefetches, is late for good
+        (arithmetic * sums + loads + 2) / target.issue,
+        # every sum waits for its last step; scheduling is not perfect, so it takes some more sums to hide that
+        target.fma_latency * (1.15 if sums <= target.fma_latency * target.fmas else 1),
+    )
+    return work if fits_registers(rows, vectors, target) else work * SPILL
+
+
+def bandwidth(working_set: float, target: X86) -> float:
+    """Bytes a cycle that one core reads of what lies ``working_set`` bytes apart from its last use."""
+    if working_set <= target.l1 * USABLE:
+        return float(target.loads * target.lanes * 4)
+    if working_set <= target.l2 * USABLE:
+        return target.l2_bandwidth
+    return target.l3_bandwidth if working_set <= target.l3 * USABLE else target.memory_bandwidth
+
+
+def balance(tasks: int, threads: int) -> float:
+    """How much longer ``threads`` take for ``tasks`` equal parts than if these could be shared evenly."""
+    return -(-tasks // threads) * threads / tasks
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product to find a tile for.
+
+    Args:
+        extent: rows, or pixels next to each other; a tile covers some of them.
+        columns: vectors of outputs.
+        depth: products that are summed up.
+        repeats: how often all of this happens with the same right operand (rows of an image).
+        row_bytes: bytes of the left operand that one more row brings; the windows of a convolution overlap.
+        threads: that share the work.
+    """
+
+    extent: int
+    columns: int
+    depth: int
+    repeats: int = 1
+    row_bytes: int | None = None
+    threads: int = 1
+
+    def cycles(self, tile: Tile, target: X86) -> float:
+        """Cycles of the whole product, on each thread, with a register tile."""
+        row_tiles = list(_parts(self.extent, tile.rows))
+        column_tiles = list(_parts(self.columns, tile.vectors))
+        compute = 0.0
+        for rows, n in row_tiles:
+            for vectors, m in column_tiles:
+                compute += n * m * (self.depth * step_cycles(rows, vectors, target) + TILE_OVERHEAD)
+        tasks = self.repeats * sum(n for _, n in row_tiles)
+        vector_bytes = self.depth * target.lanes * 4
+        panel = tile.vectors * vector_bytes
+        left = self.extent * (4 * self.depth if self.row_bytes is None else self.row_bytes)
+        rights = self.columns * vector_bytes
+        # a panel is read for each row tile: at first from where the whole operand lies, then from where a panel stays
+        again = rights * (tasks - 1) / bandwidth(panel + min(left, tile.rows * 4 * self.depth), target)
+        first = rights / bandwidth(rights, target)
+        # the left operand is read for each column tile
+        passes = sum(n for _, n in column_tiles)
+        rows_in = passes * left * self.repeats / bandwidth(left * self.repeats + panel, target)
+        load = first + again + rows_in if panel > target.l1 * USABLE else first + rows_in
+        compute *= self.repeats
+        time = max(compute, load) + (1 - HIDDEN) * min(compute, load)
+        return time / self.threads * balance(tasks * passes, self.threads)
+
+
+def best_tile(product: Product, target: X86, tiles: Iterable[Tile] | None = None) -> Tile:
+    """The tile of least cycles; of equals the one with the most rows, which reads the right operand least often.
+
+    Args:
+        product: what to compute.
+        target: the processor.
+        tiles: those to choose from; all that fit the registers unless given.
+    """
+    found = list(tiles) if tiles is not None else list(all_tiles(product, target))
+    return min(found, key=lambda t: (round(product.cycles(t, target)), -t.rows))
+
+
+def all_tiles(product: Product, target: X86) -> Iterator[Tile]:
+    """Every tile of a product that fits the registers."""
+    for vectors in range(1, min(product.columns, target.registers // 2) + 1):
+        for rows in range(1, min(product.extent, target.registers) + 1):
+            if fits_registers(rows, vectors, target):
+                yield Tile(rows, vectors)
+
+
+def _parts(extent: int, size: int) -> Iterator[tuple[int, int]]:
+    """(size, how many) of the whole parts of an extent and of its ragged end."""
+    if extent >= size:
+        yield size, extent // size
+    if extent % size:
+        yield extent % size, 1
