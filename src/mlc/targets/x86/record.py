@@ -17,8 +17,8 @@ CPU_FOLDER = Path("/sys/devices/system/cpu")
 class X86:
     """The target record: every tile size below follows from it.
 
-    Bandwidths are what one core sustains when it reads vectors one after another, in bytes a cycle; from the first-level
-    cache that is ``loads`` vectors.
+    Bandwidths are what one core sustains when it reads vectors one after another, in bytes a cycle; from the
+    first-level cache that is ``loads`` vectors.
 
     Args:
         cpu: LLVM processor name.

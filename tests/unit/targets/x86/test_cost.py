@@ -66,7 +66,7 @@ def test_matrix_products_get_tiles_close_to_the_peak(target: X86, m: int, n: int
 def test_a_tile_of_seven_on_sixteen_pays_for_its_ragged_end() -> None:
     p = Product(16, 8, 1024)
     assert efficiency(p, (7, 2), SERVER) < efficiency(p, (8, 2), SERVER)
-    assert best_tile(p, SERVER, [Tile(n, 2) for n in range(1, 15)]).rows == 8
+    assert best_tile(p, SERVER, [Tile(7, 2), Tile(8, 2), Tile(12, 2)]).rows == 8
 
 
 def test_tiles_follow_narrow_extents() -> None:
