@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 STAMP  := $(VENV)/.installed
+PEERS  := $(VENV)/.peers
 JOBS   ?= 2
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -28,8 +29,8 @@ check: $(STAMP)  ## lint, format, types, architecture and unit tests
 	mypy
 	pytest -n $(JOBS) -m "not slow" tests/test_architecture.py tests/unit
 
-bench: $(STAMP)  ## time the x86 target against onnxruntime
-	python -m benchmarks.bench_x86
+bench: $(PEERS)  ## measure against the other engines; ARGS="--quick --out build/bench" takes minutes
+	python -m benchmarks --out benchmarks/results $(ARGS)
 
 conformance: $(STAMP)  ## run the ONNX backend test suite
 	python -m tests.conformance
@@ -44,4 +45,8 @@ clean:  ## remove build outputs and caches (the virtual environment stays)
 $(STAMP): pyproject.toml
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+$(PEERS): $(STAMP)
+	$(VENV)/bin/python -m pip install --quiet --editable '.[bench]'
 	touch $@

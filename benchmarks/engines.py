@@ -8,21 +8,23 @@ take turns with blocks of a fraction of a second and still pay for loading only 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
+import os
+import re
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
-Arrays = dict[str, npt.NDArray[Any]]
-# Runs the loaded model once.
-Runner = Callable[[Arrays], Arrays]
+from benchmarks.peers import EngineError, EngineSpec, Session, aligned
+from benchmarks.stats import Arrays
 
 # No answer for this long means that the engine hangs.
 PATIENCE_SECONDS = 600.0
@@ -30,65 +32,51 @@ PATIENCE_SECONDS = 600.0
 SETTLE_LIMIT_SECONDS = 2.0
 
 
-class EngineError(Exception):
-    """An engine could not load or run a model, or its process ended; the message has the reason."""
+@dataclass(frozen=True)
+class Memory:
+    """Resident sets of an engine's process in MiB; Python, numpy and the engine's own libraries are part of them.
 
+    Args:
+        idle: after importing the engine, before the model.
+        loading: the most until the end of the first run.
+        running: the most in later runs.
+    """
 
-def load_onnxruntime(file: Path, threads: int) -> Runner:
-    """onnxruntime on an ``.onnx`` file, with the settings of its own performance test: everything optimised."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    # Its threads may spin between operators, which it needs for its best times; they go to sleep soon after a run.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-
-    def run(inputs: Arrays) -> Arrays:
-        return dict(zip(names, session.run(names, inputs), strict=True))
-
-    return run
-
-
-def load_mlc(file: Path, threads: int) -> Runner:
-    """This compiler's runtime on a ``module.tar``."""
-    from mlc.runtime import load_module
-
-    run: Runner = load_module(file, threads=threads).run
-    return run
-
-
-def compile_mlc(file: Path, package: Path) -> None:
-    """Compiles an ``.onnx`` file for this machine's processor into a ``module.tar``."""
-    import mlc
-
-    mlc.compile(mlc.load(file), target="x86").save(package)
-
-
-LOADERS: dict[str, Callable[[Path, int], Runner]] = {"mlc": load_mlc, "onnxruntime": load_onnxruntime}
+    idle: float
+    loading: float
+    running: float
 
 
 class Engine:
     """A loaded model in its own process.
 
     Args:
-        name: a key of `LOADERS`.
-        file: what that loader reads.
+        spec: which engine.
+        file: the model, or what the engine compiled it to.
         threads: how many threads the engine computes with.
         inputs: fed in every run.
+        cores: processor cores that its process may use; all that this process may use if empty.
+        patience: seconds to wait for an answer.
+    Attributes:
+        load_seconds: from the file to the end of the first run, without starting Python or importing the engine.
     Raises:
         EngineError: from here and from every method, when the engine fails.
     """
 
-    def __init__(self, name: str, file: Path, threads: int, inputs: Arrays) -> None:
-        self.name = name
-        self._process, self._pipe = _start(_serve, name, file, threads, inputs)
+    def __init__(
+        self,
+        spec: EngineSpec,
+        file: Path,
+        threads: int,
+        inputs: Arrays,
+        cores: Sequence[int] = (),
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.label = spec.label
+        self._patience = patience
+        self._process, self._pipe = _start(_serve, spec, file, threads, inputs, tuple(cores))
         try:
-            _receive(self._pipe, self._process, name)
+            self.load_seconds = float(self._receive())
         except EngineError:
             self.close()
             raise
@@ -101,20 +89,24 @@ class Engine:
         """The results of one run."""
         return dict(self._ask("outputs"))
 
+    def memory(self) -> Memory:
+        """What the process has held so far."""
+        return Memory(*self._ask("memory"))
+
     def cpu_seconds(self) -> float:
-        """CPU time that all threads of the process have used so far."""
+        """CPU time that all threads of the process have used so far; 0 for a process that has ended."""
         # How Linux numbers the CPU clock of another process (MAKE_PROCESS_CPUCLOCK in its sources); 2: the scheduler's.
         assert self._process.pid is not None
-        return time.clock_gettime((~self._process.pid << 3) | 2)
+        try:
+            return time.clock_gettime((~self._process.pid << 3) | 2)
+        except OSError:
+            return 0.0
 
     def close(self) -> None:
         """Ends the process."""
         with contextlib.suppress(OSError):  # It may have ended already.
             self._pipe.send(("stop",))
-        self._process.join(timeout=5)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        _end(self._process)
         self._pipe.close()
 
     def __enter__(self) -> Self:
@@ -129,14 +121,18 @@ class Engine:
         try:
             self._pipe.send(request)
         except OSError as error:
-            raise EngineError(f"{self.name}: its process has ended") from error
-        return _receive(self._pipe, self._process, self.name)
+            raise EngineError(f"{self.label}: its process has ended") from error
+        return self._receive()
+
+    def _receive(self) -> Any:
+        return _receive(self._pipe, self._process, self.label, self._patience)
 
 
 def let_settle(engines: Sequence[Engine]) -> None:
     """Waits until none of the engines uses CPU time any more.
 
-    The threads of onnxruntime spin for some 50 ms after a run, and longer on a busy machine, hoping for another one.
+    The threads of onnxruntime spin for some 50 ms after a run, and longer on a busy machine, hoping for another one;
+    other engines have the same habit.
     """
     step = 0.02
     deadline = time.monotonic() + SETTLE_LIMIT_SECONDS
@@ -144,26 +140,28 @@ def let_settle(engines: Sequence[Engine]) -> None:
     while time.monotonic() < deadline:
         time.sleep(step)
         after = [engine.cpu_seconds() for engine in engines]
-        if max(b - a for a, b in zip(before, after, strict=True)) < 0.05 * step:
+        if max((b - a for a, b in zip(before, after, strict=True)), default=0.0) < 0.05 * step:
             return
         before = after
 
 
-def compile_apart(file: Path, package: Path) -> float:
+def compile_apart(
+    spec: EngineSpec, model: Path, folder: Path, patience: float = PATIENCE_SECONDS
+) -> tuple[Path, float]:
     """Compiles in a process of its own, so that neither its memory nor a crash touches the benchmark.
 
     Returns:
-        the seconds it took, without starting Python.
+        what the engine is to load, and the seconds it took, without starting Python or importing the engine; the model
+        itself and no time, for an engine that compiles what it loads.
     Raises:
         EngineError: the compiler failed.
     """
-    process, pipe = _start(_compile, file, package)
+    process, pipe = _start(_compile, spec, model, folder)
     try:
-        return float(_receive(pipe, process, "mlc compile"))
+        file, seconds = _receive(pipe, process, spec.label, patience)
+        return Path(file), float(seconds)
     finally:
-        process.join(timeout=5)
-        if process.is_alive():
-            process.kill()
+        _end(process)
         pipe.close()
 
 
@@ -174,64 +172,105 @@ def _start(serve: Callable[..., None], *arguments: object) -> tuple[multiprocess
     # A forked child would inherit thread pools that no longer have threads.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs, *arguments), daemon=True)
+    # Not a daemon: some compilers start processes of their own.
+    process = context.Process(target=serve, args=(theirs, *arguments))
     process.start()
     theirs.close()
     return process, ours
 
 
-def _receive(pipe: Connection, process: multiprocessing.process.BaseProcess, name: str) -> Any:
-    if not pipe.poll(PATIENCE_SECONDS):
+def _end(process: multiprocessing.process.BaseProcess) -> None:
+    process.join(timeout=5)
+    if process.is_alive():
         process.kill()
-        raise EngineError(f"{name}: no answer in {PATIENCE_SECONDS:.0f} s")
+        process.join()
+
+
+def _receive(pipe: Connection, process: multiprocessing.process.BaseProcess, label: str, patience: float) -> Any:
+    if not pipe.poll(patience):
+        process.kill()
+        raise EngineError(f"{label}: no answer in {patience:.0f} s")
     try:
         good, answer = pipe.recv()
     except (EOFError, OSError) as error:
         process.join(timeout=5)
-        raise EngineError(f"{name}: its process ended with exit code {process.exitcode}") from error
+        raise EngineError(f"{label}: its process ended with exit code {process.exitcode}") from error
     if not good:
-        raise EngineError(f"{name}: {answer}")
+        raise EngineError(f"{label}: {answer}")
     return answer
 
 
 def _reason(error: Exception) -> str:
-    """The last line of the traceback, and where it came from."""
+    """What went wrong, shortened to the first line that says something, and where."""
     where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    return f"{type(error).__name__}: {lines[0][:300]} ({Path(where.filename).name}:{where.lineno})"
 
 
-def _serve(pipe: Connection, name: str, file: Path, threads: int, inputs: Arrays) -> None:
+def _serve(
+    pipe: Connection, spec: EngineSpec, file: Path, threads: int, inputs: Arrays, cores: tuple[int, ...]
+) -> None:
     """The life of an engine's process."""
     try:
-        run = LOADERS[name](file, threads)
-        run(inputs)
-        pipe.send((True, None))
+        # Before the engine is imported: thread pools look at both when they start.
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        if cores:
+            os.sched_setaffinity(0, cores[:threads])
+        module = importlib.import_module(f"benchmarks.peers.{spec.peer.module}")
+        bound = {name: aligned(array) for name, array in inputs.items()}
+        idle = _resident("VmRSS")
+        start = time.perf_counter()
+        session: Session = module.load(file, threads, bound, spec.options)
+        session.run()
+        seconds = time.perf_counter() - start
+        loading = _resident("VmHWM")
+        _forget_peak()
+        pipe.send((True, seconds))
         while (request := pipe.recv())[0] != "stop":
             if request[0] == "time":
-                pipe.send((True, _time(run, inputs, *request[1:])))
+                pipe.send((True, _time(session.run, *request[1:])))
+            elif request[0] == "memory":
+                pipe.send((True, (idle, loading, _resident("VmHWM"))))
             else:
-                pipe.send((True, {key: np.array(value) for key, value in run(inputs).items()}))
+                session.run()
+                pipe.send((True, {key: np.array(value) for key, value in session.outputs().items()}))
     except (EOFError, BrokenPipeError):
         pass  # The benchmark has gone away.
     except Exception as error:
         pipe.send((False, _reason(error)))
 
 
-def _time(run: Runner, inputs: Arrays, count: int, warmup: int) -> list[float]:
+def _time(run: Callable[[], object], count: int, warmup: int) -> list[float]:
     for _ in range(warmup):
-        run(inputs)
+        run()
     times = []
     for _ in range(count):
         start = time.perf_counter()
-        run(inputs)
+        run()
         times.append(time.perf_counter() - start)
     return times
 
 
-def _compile(pipe: Connection, file: Path, package: Path) -> None:
+def _compile(pipe: Connection, spec: EngineSpec, model: Path, folder: Path) -> None:
     try:
+        module = importlib.import_module(f"benchmarks.peers.{spec.peer.module}")
         start = time.perf_counter()
-        compile_mlc(file, package)
-        pipe.send((True, time.perf_counter() - start))
+        if not hasattr(module, "compile"):
+            pipe.send((True, (model, 0.0)))
+            return
+        file = module.compile(model, folder, spec.options)
+        pipe.send((True, (file, time.perf_counter() - start)))
     except Exception as error:
         pipe.send((False, _reason(error)))
+
+
+def _resident(field: str) -> float:
+    """``VmRSS`` (now) or ``VmHWM`` (at most) of this process, in MiB."""
+    match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(match[1]) / 1024 if match else 0.0
+
+
+def _forget_peak() -> None:
+    """Starts ``VmHWM`` anew from what is resident now."""
+    with contextlib.suppress(OSError):  # Some containers forbid it; then the peak is that of the whole life.
+        Path("/proc/self/clear_refs").write_text("5")

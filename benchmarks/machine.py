@@ -10,7 +10,7 @@ from pathlib import Path
 
 # The instruction sets that decide how fast dense kernels can be, newest first.
 TELLING_FLAGS = ("amx_tile", "avx512_bf16", "avx512_vnni", "avx512f", "avx_vnni", "avx2", "fma", "avx", "sse4_2")
-TELLING_PACKAGES = ("mlc", "llvmlite", "numpy", "onnx", "onnxruntime")
+TELLING_PACKAGES = ("llvmlite", "numpy", "onnx")
 
 
 def describe() -> dict[str, str]:
