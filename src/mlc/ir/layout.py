@@ -5,7 +5,10 @@ A layout maps the logical index space of a tensor, the only one operators know, 
 * ``split(d, f)``: dimension ``d`` becomes ``(d // f, d % f)``;
 * ``reorder(p…)``: physical dimension ``k`` is old dimension ``p[k]``;
 * ``fuse(d, n)``: ``n`` dimensions from ``d`` on become one;
-* ``pad(d, before, after)``: dimension ``d`` grows at its ends; what the padding holds is undefined.
+* ``pad(d, before, after)``: dimension ``d`` grows at its ends; what the padding holds is undefined;
+* ``margin(d, before, after)``: the same, but the ends hold zeros, written by whoever computes the tensor. A window that
+  slides past the border may then read on. Margins come last; the layout without them is the *core*, which is what the
+  loops of the tensor run over.
 
 ``forward`` rewrites an access, ``inverse`` rebuilds a loop nest over the physical shape. Both work on canonical linear
 forms, so ``c // 16`` and ``c % 16`` vanish as soon as ``c`` is split by 16.
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -68,14 +72,26 @@ class Pad:
         return f"pad({self.dim}, {self.before}, {self.after})"
 
 
-Primitive = Split | Reorder | Fuse | Pad
+@dataclass(frozen=True)
+class Margin:
+    """Dimension ``dim`` grows by ``before`` and ``after`` zeros."""
+
+    dim: int
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"margin({self.dim}, {self.before}, {self.after})"
+
+
+Primitive = Split | Reorder | Fuse | Pad | Margin
 
 
 @dataclass(frozen=True)
 class Layout:
     """How a tensor of ``logical_shape`` lies in memory; ``physical_shape`` is what a row-major buffer of it has.
 
-    Build with the methods ``split``, ``reorder``, ``fuse`` and ``pad``, each of which gives a longer layout.
+    Build with the methods ``split``, ``reorder``, ``fuse``, ``pad`` and ``margin``; each gives a longer layout.
     """
 
     logical_shape: tuple[int, ...]
@@ -86,6 +102,9 @@ class Layout:
         shape = self.logical_shape
         for p in self.primitives:
             shape = _apply(shape, p)
+        for p, following in pairwise(self.primitives):
+            if type(p) is Margin and type(following) is not Margin:
+                raise VerifyError(f"layout {self}: {following} follows a margin")
         object.__setattr__(self, "physical_shape", shape)
 
     def __str__(self) -> str:
@@ -107,6 +126,28 @@ class Layout:
         """Grow a dimension; nothing is recorded when both amounts are 0."""
         return self if before == after == 0 else self._then(Pad(dim, before, after))
 
+    def margin(self, dim: int, before: int, after: int) -> Layout:
+        """Surround a dimension by zeros; nothing is recorded when both amounts are 0."""
+        return self if before == after == 0 else self._then(Margin(dim, before, after))
+
+    @property
+    def core(self) -> Layout:
+        """This layout without its margins."""
+        return Layout(self.logical_shape, tuple(p for p in self.primitives if type(p) is not Margin))
+
+    @property
+    def margins(self) -> tuple[tuple[int, int], ...]:
+        """Zeros before and after each physical dimension."""
+        found = [(0, 0)] * len(self.physical_shape)
+        for p in self.primitives:
+            if type(p) is Margin:
+                found[p.dim] = (found[p.dim][0] + p.before, found[p.dim][1] + p.after)
+        return tuple(found)
+
+    @property
+    def has_margins(self) -> bool:
+        return any(type(p) is Margin for p in self.primitives)
+
     @property
     def is_plain(self) -> bool:
         """Whether nothing is changed at all."""
@@ -114,8 +155,8 @@ class Layout:
 
     @property
     def has_padding(self) -> bool:
-        """Whether some physical elements stand for no logical one."""
-        return prod(self.physical_shape) != prod(self.logical_shape)
+        """Whether some physical elements, other than those of margins, stand for no logical one."""
+        return prod(self.core.physical_shape) != prod(self.logical_shape)
 
     def for_shape(self, shape: Sequence[int]) -> Layout:
         """The same primitives on another logical shape."""
@@ -136,7 +177,7 @@ class Layout:
                     for ix, extent in zip(ixs[d : d + n], shape[d : d + n], strict=True):
                         total = total * extent + ix
                     ixs[d : d + n] = [total]
-                case Pad(d, before, _):
+                case Pad(d, before, _) | Margin(d, before, _):
                     ixs[d] = ixs[d] + before
             shape = _apply(shape, p)
         return tuple(ixs)
@@ -167,7 +208,7 @@ class Layout:
                         parts.append(rest % extent)
                         rest = rest // extent
                     ixs[d : d + 1] = [rest, *reversed(parts)]
-                case Pad(d, before, _):
+                case Pad(d, before, _) | Margin(d, before, _):
                     ixs[d] = ixs[d] - before
         return tuple(ixs)
 
@@ -184,7 +225,7 @@ class Layout:
                     array = array.transpose(perm)
                 case Fuse(d, n):
                     array = array.reshape(*shape[:d], prod(shape[d : d + n]), *shape[d + n :])
-                case Pad(d, before, after):
+                case Pad(d, before, after) | Margin(d, before, after):
                     widths = [(0, 0)] * array.ndim
                     widths[d] = (before, after)
                     array = np.pad(array, widths)
@@ -213,7 +254,7 @@ class Layout:
                     steps.append(("reshape", list(shape)))
                 case Reorder(perm):
                     steps.append(("transpose", [int(k) for k in np.argsort(perm)]))
-                case Pad(d, before, _):
+                case Pad(d, before, _) | Margin(d, before, _):
                     steps.append(("slice", [[before, before + n] if k == d else [0, n] for k, n in enumerate(shape)]))
         return steps
 
@@ -237,7 +278,7 @@ def _apply(shape: tuple[int, ...], p: Primitive) -> tuple[int, ...]:
             if n < 1 or not 0 <= d <= len(shape) - n:
                 raise VerifyError(f"layout {p} reaches past the dimensions of {shape}")
             return (*shape[:d], prod(shape[d : d + n]), *shape[d + n :])
-        case Pad(d, before, after):
+        case Pad(d, before, after) | Margin(d, before, after):
             if not 0 <= d < len(shape) or before < 0 or after < 0:
                 raise VerifyError(f"layout {p} does not fit {shape}")
             return (*shape[:d], shape[d] + before + after, *shape[d + 1 :])

@@ -12,9 +12,51 @@ from math import prod
 from typing import Any
 
 from mlc.errors import VerifyError
-from mlc.ir.expr import Const, Expr, ExprLike, Load, as_expr, binary, call, const, index_vars, loads, select
-from mlc.ir.index import IndexLike, Var, as_index
+from mlc.ir.expr import (
+    Const,
+    Expr,
+    ExprLike,
+    Load,
+    all_of,
+    as_expr,
+    binary,
+    call,
+    const,
+    index_vars,
+    loads,
+    select,
+    within,
+)  # fmt: skip
+from mlc.ir.index import IndexLike, Linear, Var, as_index, substitute
 from mlc.ir.types import DType
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """Where the elements of a result lie, when that is not a row-major array of its shape.
+
+    Args:
+        shape: of the array that holds them.
+        axes: stand for the indices of an element.
+        indices: its place in the array, over ``axes``; an element whose place is none of the array, or lies in a
+            margin, is not stored.
+        margins: how many zeros surround the elements before and after each dimension of the array.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[Var, ...]
+    indices: tuple[Linear, ...]
+    margins: tuple[tuple[int, int], ...]
+
+    def place(self, element: Sequence[Linear]) -> tuple[Linear, ...]:
+        """Where an element lies."""
+        env = dict(zip(self.axes, element, strict=True))
+        return tuple(substitute(ix, env) for ix in self.indices)
+
+    def holds(self, element: Sequence[Linear]) -> Expr:
+        """Whether an element is stored at all."""
+        inside = zip(self.place(element), self.shape, self.margins, strict=True)
+        return all_of([within(ix, before, n - after) for ix, n, (before, after) in inside])
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -27,6 +69,7 @@ class Tensor:
         dtype: element type.
         op: what computes it.
         which: which output of ``op``.
+        home: for a result of a kernel, where its elements lie if not at their own indices.
     """
 
     name: str
@@ -34,6 +77,7 @@ class Tensor:
     dtype: DType
     op: Compute | None = None
     which: int = 0
+    home: Home | None = None
 
     @property
     def rank(self) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from mlc.errors import ScheduleError
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, all_of, loads, replace_loads, substitute_vars
+from mlc.ir.expr import Expr, Load, all_of, const, loads, replace_loads, substitute_vars
 from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
 from mlc.ir.loop import NOTHING, Allocate, Buffer, Evaluate, For, ForKind, Function, Stmt, Store, seq
 from mlc.lower.bounds import Nest, infer
@@ -29,6 +30,49 @@ def build(schedule: Schedule, params: Sequence[te.Tensor], name: str) -> Functio
     return _Builder(schedule, params, name).function()
 
 
+def zero_margins(buffer: Buffer, margins: Sequence[tuple[int, int]], parallel: bool) -> Stmt:
+    """Store zero wherever a margin is.
+
+    Args:
+        buffer: the array.
+        margins: how many zeros there are before and after each dimension.
+        parallel: whether threads share the work.
+    """
+    first = next((d for d, m in enumerate(margins) if m != (0, 0)), None)
+    if first is None:
+        return NOTHING
+    outer = Var("outer", 0, prod(buffer.shape[:first]) - 1)
+    lead: list[Linear] = []
+    rest = as_index(outer)
+    for n in reversed(buffer.shape[1:first]):
+        lead.insert(0, rest % n)
+        rest = rest // n
+    lead = [rest, *lead] if first else []
+    parts: list[Stmt] = []
+    for d in range(first, len(margins)):
+        for begin, count in ((0, margins[d][0]), (buffer.shape[d] - margins[d][1], margins[d][1])):
+            if not count:
+                continue
+            loops = [Var(f"z{k}", 0, buffer.shape[k] - sum(margins[k]) - 1) for k in range(first, d)]
+            loops.append(Var(f"z{d}", 0, count - 1))
+            loops += [Var(f"z{k}", 0, n - 1) for k, n in enumerate(buffer.shape) if k > d]
+            starts = [*(margins[k][0] for k in range(first, d)), begin, *[0] * (len(margins) - d - 1)]
+            at = (*lead, *(as_index(v) + o for v, o in zip(loops, starts, strict=True)))
+            part: Stmt = Store(buffer, at, const(0, buffer.dtype))
+            # the innermost dimension of a blocked layout is the width of a vector
+            kinds = [ForKind.SERIAL] * (len(loops) - 1) + [
+                ForKind.VECTORIZED if d < len(margins) - 1 else ForKind.SERIAL
+            ]
+            for v, kind in reversed(list(zip(loops, kinds, strict=True))):
+                if v.hi > 0:  # an axis of one iteration is the constant 0 in every index
+                    part = For(v, v.hi + 1, kind, part)
+            parts.append(part)
+    whole = seq(parts)
+    if outer.hi == 0 or not first:
+        return whole
+    return For(outer, outer.hi + 1, ForKind.PARALLEL if parallel else ForKind.SERIAL, whole)
+
+
 class _Builder:
     def __init__(self, schedule: Schedule, params: Sequence[te.Tensor], name: str) -> None:
         self.schedule = schedule
@@ -36,7 +80,10 @@ class _Builder:
         self.nests = infer(schedule)
         self.buffers: dict[te.Tensor, Buffer] = {}
         self.names: set[str] = set()
-        self.params = tuple(self._buffer(t, t.shape, "global") for t in params)
+        self.homes = {t: t.home for t in schedule.outputs if t.home is not None}
+        self.params = tuple(
+            self._buffer(t, self.homes[t].shape if t in self.homes else t.shape, "global") for t in params
+        )
         self.outputs = len(schedule.outputs)
         for t in schedule.outputs:
             if t not in self.buffers:
@@ -67,6 +114,9 @@ class _Builder:
                 if t not in self.buffers:
                     owned.append(self._buffer(t, t.shape, stage.scope or "global"))
             body.append(self._stage(stage))
+            parallel = ForKind.PARALLEL in stage.kinds.values()
+            homes = [t for t in stage.op.outputs if t in self.homes]
+            body += [zero_margins(self.buffers[t], self.homes[t].margins, parallel) for t in homes]
         whole = seq(body)
         for b in reversed(owned):
             whole = Allocate(b, whole)
@@ -96,7 +146,9 @@ class _Builder:
                 init = self._loop(stage, a, fresh[nest.loops[a]], init)
         terms = [substitute_vars(b, nest.values) for b in op.bodies]
         indices = self._indices(stage, nest)
-        acc = tuple(Load(self.buffers[t], indices) if t in self.buffers else t[indices] for t in op.outputs)
+        acc = tuple(
+            Load(self.buffers[t], self._place(t, indices)) if t in self.buffers else t[indices] for t in op.outputs
+        )
         folded = op.combiner.combine(acc, tuple(terms))
         update = self._update(stage, nest, list(folded))
         update = self._guarded([*nest.data_guards, *nest.reduce_guards], update)
@@ -111,9 +163,15 @@ class _Builder:
         indices = self._indices(stage, nest)
         if env:
             indices = tuple(substitute(ix, env) for ix in indices)
-        return seq(
-            [Store(self.buffers[t], indices, self._resolve(v)) for t, v in zip(stage.op.outputs, values, strict=True)]
-        )
+        stores: list[Stmt] = []
+        for t, v in zip(stage.op.outputs, values, strict=True):
+            store: Stmt = Store(self.buffers[t], self._place(t, indices), self._resolve(v))
+            stores.append(self._guarded([self.homes[t].holds(indices)], store) if t in self.homes else store)
+        return seq(stores)
+
+    def _place(self, t: te.Tensor, indices: tuple[Linear, ...]) -> tuple[Linear, ...]:
+        """Where an element of a tensor lies in its buffer."""
+        return self.homes[t].place(indices) if t in self.homes else indices
 
     def _update(self, stage: Stage, nest: Nest, values: Sequence[Expr]) -> Stmt:
         """Stores of folded values; several outputs are computed before any is stored."""
@@ -125,7 +183,10 @@ class _Builder:
         temps = [self._buffer(te.Tensor(f"{t.name}.new", shape, t.dtype), shape, "register") for t in stage.op.outputs]
         first = [Store(tmp, at, self._resolve(v)) for tmp, v in zip(temps, values, strict=True)]
         indices = self._indices(stage, nest)
-        then = [Store(self.buffers[t], indices, Load(tmp, at)) for t, tmp in zip(stage.op.outputs, temps, strict=True)]
+        then = [
+            Store(self.buffers[t], self._place(t, indices), Load(tmp, at))
+            for t, tmp in zip(stage.op.outputs, temps, strict=True)
+        ]
         body = seq([*first, *then])
         for tmp in temps:
             body = Allocate(tmp, body)
@@ -182,6 +243,6 @@ class _Builder:
             indices = ld.indices
             if any(o is not ZERO for o in origin):
                 indices = tuple(ix - o for ix, o in zip(indices, origin, strict=True))
-            return Load(buffer, indices)
+            return Load(buffer, self._place(t, indices))
 
         return replace_loads(e, swap) if any(type(ld.source) is te.Tensor for ld in loads(e)) else e

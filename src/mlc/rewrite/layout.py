@@ -8,6 +8,9 @@ In: a fused graph of row-major values. Out: the same graph with layouts on value
 3. every complex operator chooses for itself; where its operand lies differently, the conversion happens while the
    operand is read (its padding stage writes the wanted layout), and only row-major consumers (model outputs, opaque
    routines) get a conversion node of their own.
+
+A consumer whose window slides past the border may ask for *margins*: then whoever makes the value surrounds it by
+zeros, and no padded copy is made.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from mlc.ir.graph import Graph, Node, Operator, Value
-from mlc.ir.layout import Layout
+from mlc.ir.layout import Fuse, Layout, Reorder, Split
 from mlc.ir.types import TensorType
 
 
@@ -30,6 +33,9 @@ class Choice(Protocol):
 
     @property
     def constants(self) -> Mapping[int, Layout]: ...
+
+    @property
+    def margins(self) -> Mapping[int, Sequence[tuple[int, int]]]: ...
 
 
 Choose = Callable[[Node, Sequence[TensorType], Sequence[bool]], Choice]
@@ -47,6 +53,7 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
     constants: dict[Value, np.ndarray] = {}
     packed: dict[tuple[Value, Layout | None], Value] = {}
     nodes: list[Node] = []
+    wanted: dict[Value, list[tuple[int, int]]] = {}
     taken = {v.name for v in (*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs))}
 
     def unique(name: str) -> str:
@@ -97,7 +104,55 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
                 v if layout is None else Value(v.name, v.type.with_layout(layout))
                 for v, layout in zip(node.outputs, choice.outputs, strict=True)
             )
+            for k, margins in choice.margins.items():
+                have = wanted.setdefault(inputs[k], [(0, 0)] * len(margins))
+                wanted[inputs[k]] = [(max(a, c), max(b, d)) for (a, b), (c, d) in zip(have, margins, strict=True)]
         new.update(zip(node.outputs, outputs, strict=True))
         nodes.append(Node(node.op, inputs, node.attrs, outputs, node.sources))
     results = tuple(plain(v) for v in graph.outputs)
+    nodes = _with_margins(nodes, wanted)
     return Graph(graph.name, graph.inputs, results, tuple(nodes), constants, graph.output_names)
+
+
+def _with_margins(nodes: Sequence[Node], wanted: Mapping[Value, Sequence[tuple[int, int]]]) -> list[Node]:
+    """Surround values by zeros, where they are blocked (others are what the outside or opaque routines know)."""
+    new: dict[Value, Value] = {}
+    for node in nodes:
+        for v in node.outputs if node.op.routine is None else ():
+            layout = v.type.layout
+            if v in wanted and layout is not None:
+                wide = _surrounded(layout, wanted[v])
+                if wide is not layout:
+                    new[v] = Value(v.name, v.type.with_layout(wide))
+    if not new:
+        return list(nodes)
+    return [
+        Node(
+            n.op,
+            tuple(new.get(v, v) for v in n.inputs),
+            n.attrs,
+            tuple(new.get(v, v) for v in n.outputs),
+            n.sources,
+        )
+        for n in nodes
+    ]
+
+
+def _surrounded(layout: Layout, margins: Sequence[tuple[int, int]]) -> Layout:
+    """A layout with margins around logical dimensions; only those that are whole in memory can have any."""
+    place = list(range(len(layout.logical_shape)))  # which logical dimension a physical one is; -1 for parts
+    for p in layout.primitives:
+        match p:
+            case Split(d, _):
+                place[d : d + 1] = [-1, -1]
+            case Reorder(perm):
+                place = [place[k] for k in perm]
+            case Fuse(d, n):
+                place[d : d + n] = [-1]
+    wide = layout
+    for d, (before, after) in enumerate(margins):
+        if before or after:
+            if d not in place:
+                return layout
+            wide = wide.margin(place.index(d), before, after)
+    return wide

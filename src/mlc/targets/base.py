@@ -15,6 +15,8 @@ from mlc.ir.layout import Layout
 from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
 
+Margins = tuple[tuple[int, int], ...]
+
 
 @dataclass(frozen=True)
 class LayoutChoice:
@@ -23,10 +25,13 @@ class LayoutChoice:
     Args:
         outputs: a layout for each output; ``None`` is row-major.
         constants: layouts for those inputs that are constants, by position; they are packed at compile time.
+        margins: zeros wanted around other inputs, by position: (before, after) for each logical dimension. They are
+            granted where the input is blocked and a kernel makes it.
     """
 
     outputs: tuple[Layout | None, ...]
     constants: Mapping[int, Layout] = field(default_factory=dict)
+    margins: Mapping[int, Margins] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

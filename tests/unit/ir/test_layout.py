@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mlc.errors import VerifyError
 from mlc.ir.index import Var, as_index, evaluate
-from mlc.ir.layout import Layout, Pad, Split, blocked
+from mlc.ir.layout import Layout, Margin, Pad, Split, blocked
 from tests.fuzz import examples
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -37,6 +37,9 @@ def layouts(draw: Draw) -> Layout:
                 layout = layout.reorder(*draw(st.permutations(range(len(now)))))
             case "fuse":
                 layout = layout.fuse(d, draw(st.integers(1, len(now) - d)))
+    for d in range(len(layout.physical_shape)):
+        if draw(st.booleans()):
+            layout = layout.margin(d, draw(st.integers(0, 2)), draw(st.integers(0, 2)))
     return layout
 
 
@@ -71,7 +74,7 @@ def test_forward_finds_the_element_where_packing_put_it(layout: Layout) -> None:
 def test_inverse_of_a_physical_element_is_what_it_holds_or_nothing(layout: Layout) -> None:
     """Padding holds no element: its inverse leaves the logical range unless a part of a split dimension was padded."""
     kinds = [type(p) for p in layout.primitives]
-    whole = Pad not in kinds[next((k for k, t in enumerate(kinds) if t is Split), len(kinds)) :]
+    whole = not {Pad, Margin} & set(kinds[next((k for k, t in enumerate(kinds) if t is Split), len(kinds)) :])
     array = numbered(layout.logical_shape)
     packed = layout.pack(array)
     for point in product(*map(range, layout.physical_shape)):
@@ -79,7 +82,7 @@ def test_inverse_of_a_physical_element_is_what_it_holds_or_nothing(layout: Layou
         inside = all(0 <= k < n for k, n in zip(at, layout.logical_shape, strict=True))
         if whole or packed[point]:
             assert packed[point] == (array[at] if inside else 0)
-    assert layout.has_padding == (packed.size != array.size)
+    assert layout.has_padding == (layout.core.pack(array).size != array.size)
 
 
 @given(layout=layouts())

@@ -183,7 +183,7 @@ class FunctionEmitter(ValueEmitter):
             dtype, lanes = self.slot_type(slot)
             inside[slot] = self.fresh("r")
             self.registers[slot] = Val(inside[slot], dtype, lanes)
-        self.levels.append(Level(self.lines))
+        self.levels.append(Level(self.lines, tile=bool(carried)))
         self.depth[var] = len(self.levels) - 1
         self.names[var] = name
         with self.frame():

@@ -13,12 +13,18 @@ if TYPE_CHECKING:
 
 
 class Level:
-    """One loop body: what is emitted at its top, and can be reused anywhere inside it."""
+    """One loop body: what is emitted at its top, and can be reused anywhere inside it.
 
-    def __init__(self, lines: list[Any]) -> None:
+    Args:
+        lines: of the function so far.
+        tile: whether the loop carries a register tile.
+    """
+
+    def __init__(self, lines: list[Any], tile: bool = False) -> None:
         self.top: list[Any] = []
         lines.append(self.top)
         self.cache: dict[str, str] = {}
+        self.tile = tile
 
 
 class IndexEmitter:
@@ -37,6 +43,8 @@ class IndexEmitter:
         def pure(self, text: str) -> str: ...
 
         def integer(self, e: Expr) -> str: ...
+
+        def declare(self, line: str) -> None: ...
 
     def at(self, level: int | None, text: str) -> str:
         """Emit at the top of a loop level, or right here when ``level`` is ``None``."""
@@ -122,6 +130,11 @@ class IndexEmitter:
         at = self.pointers[id(buffer)]
         for level, terms in self.by_level(offset):
             at = self.at(level, f"getelementptr {t}, ptr {at}, i64 {self.partial(level, terms)}")
+            if level is not None and self.levels[level].tile:
+                # LLVM's strength reduction would keep a pointer for every constant offset, more than there are
+                # registers; behind this its view ends, and the offsets stay in the instructions
+                self.declare("declare ptr @llvm.launder.invariant.group.p0(ptr)")
+                at = self.at(level, f"call ptr @llvm.launder.invariant.group.p0(ptr {at})")
         if not offset.const:
             return at
         return self.pure(f"getelementptr {t}, ptr {at}, i64 {offset.const}")

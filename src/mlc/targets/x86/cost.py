@@ -45,6 +45,15 @@ def fits_registers(rows: int, vectors: int, target: X86) -> bool:
     return rows * vectors + vectors + broadcast <= target.registers
 
 
+def may_unroll(rows: int, vectors: int, target: X86) -> bool:
+    """Whether a loop body may hold several steps.
+
+    The compiler then loads for the next step early, and a tile that fills nearly all of 32 registers has none left for
+    that: every sum is moved in every iteration.
+    """
+    return target.registers < 32 or rows * vectors + vectors + 3 <= target.registers
+
+
 def step_cycles(rows: int, vectors: int, target: X86) -> float:
     """Cycles of one step of a tile whose operands are in the first-level cache."""
     sums, loads = rows * vectors, rows + vectors

@@ -12,7 +12,7 @@ from mlc.ir.graph import Node, express
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout
 from mlc.ir.loop import ForKind
-from mlc.lower.relayout import relayout
+from mlc.lower.relayout import read_margins, relayout
 from mlc.lower.schedule import Schedule
 
 HEAVY = ("conv", "conv_transpose", "group_conv", "depthwise", "matmul", "einsum")
@@ -36,8 +36,14 @@ class Group:
     layouts: dict[te.Tensor, Layout]
 
     def apply(self, layouts: Mapping[te.Tensor, Layout]) -> Group:
-        """The group over physical shapes; ``layouts`` adds to (or replaces) those of inputs and outputs."""
-        outputs, new = relayout(self.outputs, {**self.layouts, **layouts})
+        """The group over physical shapes.
+
+        Args:
+            layouts: of further tensors, or others of the inputs; for an output, what its loops run over.
+        """
+        stored = {t: layout for t, layout in layouts.items() if t not in self.outputs}
+        loops = {t: layout for t, layout in layouts.items() if t in self.outputs}
+        outputs, new = relayout(self.outputs, {**self.layouts, **stored}, loops)
         inputs = tuple(new.get(t, t) for t in self.inputs)
         anchor = new[self.anchor.outputs[0]].op if self.anchor is not None else None
         return Group(inputs, tuple(outputs), anchor, {})
@@ -60,6 +66,8 @@ def group_of(node: Node) -> Group:
         for t, v in zip((*inputs, *outputs), (*node.inputs, *node.outputs), strict=True)
         if v.type.layout is not None
     }
+    outputs = tuple(read_margins(outputs, layouts))
+    layouts.update((t, v.type.layout) for t, v in zip(outputs, node.outputs, strict=True) if v.type.layout is not None)
     heavy = [op for op in te.topological(outputs) if op.tag in HEAVY and op.combiner is not None]
     return Group(inputs, outputs, heavy[-1] if heavy else None, layouts)
 
@@ -86,7 +94,7 @@ def inner_layouts(g: Group) -> dict[te.Tensor, Layout]:
         for op in g.computes if layout is not None else ():
             inner = op.outputs[0]
             if inner.shape == t.shape and inner not in g.layouts and op.tag != "pad" and layout is not None:
-                found[inner] = layout
+                found[inner] = layout.core
     return found
 
 

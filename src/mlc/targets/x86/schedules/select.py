@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlc.ir import te
-from mlc.ir.expr import loads
+from mlc.ir.expr import Const, Load, Select, loads
 from mlc.ir.graph import FusionKind, Node
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType
 from mlc.lower.schedule import Schedule
-from mlc.targets.base import LayoutChoice
+from mlc.targets.base import LayoutChoice, Margins
 from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.conv import MIN_BLOCKED, conv_blocked, conv_plain, weight_layout
+from mlc.targets.x86.schedules.conv import (
+    MIN_BLOCKED,
+    conv_blocked,
+    conv_plain,
+    conv_product,
+    conv_tile,
+    is_flat,
+    weight_layout,
+)
 from mlc.targets.x86.schedules.group import Group, group_of, inner_layouts
 from mlc.targets.x86.schedules.injective import schedule_injective
 from mlc.targets.x86.schedules.matmul import operands_of, panel_layout, schedule_matmul
@@ -99,7 +107,10 @@ def choose_layouts(node: Node, inputs: Sequence[TensorType], constant: Sequence[
         if out.shape[1] >= MIN_BLOCKED and groups == 1 and k is not None and constant[k]:
             chosen = blocked(out.shape, 1, v)
             o, c = (1, 0) if tag == "conv_transpose" else (0, 1)
-            constants[k] = weight_layout(weights.shape, o, c, target)
+            data = g.anchor.inputs[0]
+            taps = [a.hi + 1 for a in g.anchor.reduce_axes[1:]]
+            product = conv_product(data.shape, out.shape, taps, is_flat(g.anchor, g.layouts), target)
+            constants[k] = weight_layout(weights.shape, o, c, conv_tile(product, target).vectors, target)
     elif _is_product(g):
         assert g.anchor is not None
         both = operands_of(g.anchor)
@@ -127,7 +138,25 @@ def choose_layouts(node: Node, inputs: Sequence[TensorType], constant: Sequence[
             chosen = blocked(out.shape, 1, v)
     if chosen is not None:
         constants |= _channel_constants(g, inputs, constant, constants, v)
-    return LayoutChoice((chosen,), constants)
+    return LayoutChoice((chosen,), constants, _margins(g, constant) if chosen is not None else {})
+
+
+def _margins(g: Group, constant: Sequence[bool]) -> dict[int, Margins]:
+    """The zeros around inputs that windows slide over."""
+    found: dict[int, Margins] = {}
+    for op in g.computes:
+        if op.tag != "pad" or len(op.bodies) != 1 or len(op.inputs) != 1 or op.inputs[0] not in g.inputs:
+            continue
+        (source,), (body,) = op.inputs, op.bodies
+        if type(body) is not Select or type(body.a) is not Load or type(body.b) is not Const or body.b.value != 0:
+            continue
+        reach = [ix.bounds() for ix in body.a.indices]
+        k = g.inputs.index(source)
+        if not constant[k] and all(
+            ix.terms == {a: 1} for ix, a in zip(body.a.indices, op.axes, strict=True) if a.hi > 0
+        ):
+            found[k] = tuple((max(0, -lo), max(0, hi - n + 1)) for (lo, hi), n in zip(reach, source.shape, strict=True))
+    return found
 
 
 def _inherited(g: Group, inputs: Sequence[TensorType], node: Node, block: int) -> Layout | None:
@@ -135,7 +164,7 @@ def _inherited(g: Group, inputs: Sequence[TensorType], node: Node, block: int) -
     out = g.outputs[0]
     for t in inputs:
         if t.layout is not None and t.shape == out.shape and _keeps_channels(g, inputs):
-            return t.layout
+            return t.layout.core
     same_rank = [t for t in inputs if t.rank == len(out.shape)]
     if any(t.layout is not None for t in same_rank):
         if _keeps_channels(g, inputs) and all(t.shape[1] == out.shape[1] for t in same_rank if t.layout is not None):
