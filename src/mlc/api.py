@@ -171,6 +171,7 @@ def compile(
     *,
     opt_level: int = MAX_OPT_LEVEL,
     disabled_passes: Sequence[str] = (),
+    fast_math: bool = True,
     verify_passes: bool = False,
     dump_dir: str | os.PathLike[str] | None = None,
     max_memory: int | None = None,
@@ -184,6 +185,8 @@ def compile(
         target: e.g. ``x86``, ``x86 -mcpu=skylake-avx512``.
         opt_level: 0 (as it stands) to 3.
         disabled_passes: names of passes to leave out.
+        fast_math: whether results may differ in their last digits from those of the model's operators one by one:
+            Winograd convolution, and ``a*b + c`` rounded once.
         verify_passes: check the program after every pass.
         dump_dir: folder for the program after every pass, numbered; made if it is not there.
         max_memory: bytes that parameters and working memory may take together when the model runs.
@@ -205,6 +208,7 @@ def compile(
         sha256=model.info.sha256,
         opt_level=opt_level,
         disabled_passes=tuple(disabled_passes),
+        fast_math=fast_math,
         verify=verify_passes,
         keep_assembly=dump_dir is not None,
     )

@@ -24,6 +24,7 @@ from mlc.rewrite.inplace import InPlaceOperands
 from mlc.rewrite.layout import assign_layouts
 from mlc.rewrite.memory import Location, MemoryPlan, Space, plan_memory
 from mlc.rewrite.pipeline import MAX_LEVEL, GraphPass, passes_for, run_passes
+from mlc.rewrite.winograd import use_winograd
 from mlc.runtime import (
     Manifest,
     MemorySpec,
@@ -88,12 +89,14 @@ def build_package(
 
     watch.stage("generate code")
     stages = _StageTimes(watch)
-    artifact = target.codegen(kernels.functions, steps, opt_level=options.opt_level, on_stage=stages.begin)
+    artifact = target.codegen(
+        kernels.functions, steps, opt_level=options.opt_level, contract=options.fast_math, on_stage=stages.begin
+    )
     listing = target.assembly(artifact.sources, opt_level=options.opt_level) if options.keep_assembly else ""
     stages.report({"codegen": "\n".join(artifact.sources.values()), "emit": listing})
     plan = planned[0]
 
-    facts = {**target.describe(), "opt_level": options.opt_level}
+    facts = {**target.describe(), "opt_level": options.opt_level, "fast_math": options.fast_math}
     manifest = Manifest(
         mlc_version=__version__,
         target=TargetSpec.from_facts(facts),
@@ -127,8 +130,18 @@ def _optimise(graph: Graph, target: Target, options: CompileOptions, watch: Obse
         "lay tensors out as kernels want them, pack constants",
         MAX_LEVEL,
     )
-    passes = [*passes_for(options.opt_level), layout]
-    off = {*options.disabled_passes, *((layout.name,) if options.opt_level < layout.level else ())}
+    winograd = GraphPass(
+        "winograd",
+        lambda g: use_winograd(g, target.winograd_tile),
+        "3×3 convolutions with fewer multiplications, where the target is faster that way",
+        MAX_LEVEL,
+    )
+    passes = list(passes_for(options.opt_level))
+    if options.opt_level >= winograd.level:
+        passes.insert(next(k for k, p in enumerate(passes) if p.name in ("fuse", "group")), winograd)
+    passes.append(layout)
+    exact = () if options.fast_math else (winograd.name,)
+    off = {*options.disabled_passes, *exact, *((layout.name,) if options.opt_level < layout.level else ())}
     return run_passes(graph, passes, disabled=off, check=options.verify, on_pass=watch.passed)
 
 

@@ -71,6 +71,8 @@ class CompileOptions:
         sha256: of the model's file, in hexadecimal.
         opt_level: 0 (as it stands) to 3.
         disabled_passes: names of passes to leave out.
+        fast_math: whether results may differ in their last digits from those of the model's operators one by one:
+            Winograd convolution, and ``a*b + c`` rounded once.
         verify: check the program after every pass.
         keep_assembly: show the observer the assembly, which takes as long to print as the object to make.
     """
@@ -80,6 +82,7 @@ class CompileOptions:
     sha256: str
     opt_level: int = MAX_OPT_LEVEL
     disabled_passes: tuple[str, ...] = ()
+    fast_math: bool = True
     verify: bool = False
     keep_assembly: bool = False
 

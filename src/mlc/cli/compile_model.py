@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 @load_options
 @click.option("--name", help="Name of the model in its package; its own unless given.")
 @click.option("--disable-pass", "--disabled-pass", multiple=True, metavar="A,B", help="Leave out passes.")
+@click.option("--no-winograd", is_flag=True, help="Convolve directly, in the order of the model's own sums.")
+@click.option(
+    "--fast-math", type=click.Choice(["on", "off"]), default="on", show_default=True,
+    help="off: no Winograd, and no a*b + c rounded once.",
+)  # fmt: skip
 @click.option("--dump-ir", type=click.Path(path_type=Path), metavar="DIR", help="Write the program after every pass.")
 @click.option("--print-ir-after", multiple=True, metavar="PASS", help="Print the program after a pass.")
 @click.option("--verify-passes", is_flag=True, help="Check the program after every pass.")
@@ -58,6 +63,8 @@ def command(
     load_options: LoadOptions,
     name: str | None,
     disable_pass: tuple[str, ...],
+    no_winograd: bool,
+    fast_math: str,
     dump_ir: Path | None,
     print_ir_after: tuple[str, ...],
     verify_passes: bool,
@@ -92,7 +99,8 @@ def command(
             loaded,
             target,
             opt_level=opt_level,
-            disabled_passes=values.comma_separated(disable_pass),
+            disabled_passes=(*values.comma_separated(disable_pass), *(("winograd",) if no_winograd else ())),
+            fast_math=fast_math == "on",
             verify_passes=verify_passes or console.settings.verify,
             dump_dir=dump_ir,
             max_memory=memory,

@@ -13,6 +13,7 @@ from mlc.ops import (  # noqa: F401
     scatter,
     shape,
     softmax,
+    winograd,
 )
 from mlc.ops.registry import get, operators
 

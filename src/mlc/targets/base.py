@@ -75,6 +75,16 @@ class Target(Protocol):
         """Facts for the manifest: ``string``, ``triple``, ``cpu``, ``features`` …"""
         ...
 
+    def winograd_tile(self, x: TensorType, weights: TensorType, pads: Sequence[int]) -> int:
+        """Outputs along each axis of a tile of Winograd convolution; 0 where a direct one is faster.
+
+        Args:
+            x: the input, ``[n, c, h, w]``.
+            weights: ``[o, c, 3, 3]``, constant; stride and dilation are 1.
+            pads: zeros around the input: top, left, bottom, right.
+        """
+        ...
+
     def layouts(self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool]) -> LayoutChoice:
         """Layouts that the group prefers, given those of its inputs."""
         ...
@@ -89,9 +99,13 @@ class Target(Protocol):
         steps: Callable[[Mapping[str, int]], Sequence[CallSpec]],
         *,
         opt_level: int,
+        contract: bool = True,
         on_stage: Callable[[str], None] | None = None,
     ) -> Artifact:
-        """Machine code for all kernels and the entry points; ``steps`` is asked once scratch sizes are known."""
+        """Machine code for all kernels and the entry points; ``steps`` is asked once scratch sizes are known.
+
+        ``contract`` allows ``a*b + c`` to be rounded once.
+        """
         ...
 
     def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:

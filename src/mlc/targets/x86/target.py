@@ -68,6 +68,11 @@ class X86Target:
             "mattr": ",".join(self.record.features),
         }
 
+    def winograd_tile(self, x: TensorType, weights: TensorType, pads: Sequence[int]) -> int:
+        from mlc.targets.x86.schedules.winograd import best_winograd_tile
+
+        return best_winograd_tile(x.shape, weights.shape, pads, self.record)
+
     def layouts(self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool]) -> LayoutChoice:
         from mlc.targets.x86.schedules import choose_layouts
 
@@ -93,6 +98,7 @@ class X86Target:
         steps: Callable[[Mapping[str, int]], Sequence[CallSpec]],
         *,
         opt_level: int,
+        contract: bool = True,
         on_stage: Callable[[str], None] | None = None,
     ) -> Artifact:
         from mlc.targets.llvm.entry import entry_points
@@ -104,7 +110,7 @@ class X86Target:
         text = ModuleText()
         if on_stage is not None:
             on_stage("codegen")
-        scratch = {name: emit_function(fn, text) for name, fn in kernels.items()}
+        scratch = {name: emit_function(fn, text, contract=contract) for name, fn in kernels.items()}
         text.define(entry_points(steps(scratch)))
         text.define(pool_ir(self.triple))
         ir = text.text(self._machine())

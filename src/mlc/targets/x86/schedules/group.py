@@ -15,7 +15,7 @@ from mlc.ir.loop import ForKind
 from mlc.lower.relayout import read_margins, relayout
 from mlc.lower.schedule import Schedule
 
-HEAVY = ("conv", "conv_transpose", "group_conv", "depthwise", "matmul", "einsum")
+HEAVY = ("conv", "conv_transpose", "group_conv", "depthwise", "matmul", "einsum", "winograd")
 WINDOWS = ("max_pool", "avg_pool", "lp_pool")
 
 

@@ -26,6 +26,7 @@ from mlc.targets.x86.schedules.injective import schedule_injective
 from mlc.targets.x86.schedules.matmul import operands_of, panel_layout, schedule_matmul
 from mlc.targets.x86.schedules.reduction import schedule_reduction
 from mlc.targets.x86.schedules.window import depthwise_layout, schedule_window, window_of
+from mlc.targets.x86.schedules.winograd import schedule_winograd, weights_of, winograd_fits, winograd_weights
 
 
 def schedule_group(node: Node, target: X86) -> tuple[Schedule, list[te.Tensor]]:
@@ -40,6 +41,8 @@ def schedule_group(node: Node, target: X86) -> tuple[Schedule, list[te.Tensor]]:
     tag = g.anchor.tag if g.anchor is not None else ""
     if single and tag in ("conv", "conv_transpose") and g.outputs[0] in g.layouts:
         s = conv_blocked(g, target)
+    elif single and tag == "winograd" and g.outputs[0] in g.layouts:
+        s = schedule_winograd(g, target)
     elif single and tag in ("conv", "group_conv", "conv_transpose") and _shapes_agree(g):
         s = conv_plain(g, target)
     elif single and _is_product(g):
@@ -111,6 +114,11 @@ def choose_layouts(node: Node, inputs: Sequence[TensorType], constant: Sequence[
             taps = [a.hi + 1 for a in g.anchor.reduce_axes[1:]]
             product = conv_product(data.shape, out.shape, taps, is_flat(g.anchor, g.layouts), target)
             constants[k] = weight_layout(weights.shape, o, c, conv_tile(product, target).vectors, target)
+    elif tag == "winograd" and winograd_fits(g, target):
+        k = position.get(weights_of(g))
+        if k is not None and constant[k]:
+            chosen = blocked(out.shape, 1, v)
+            constants[k] = winograd_weights(g, target)
     elif _is_product(g):
         assert g.anchor is not None
         both = operands_of(g.anchor)

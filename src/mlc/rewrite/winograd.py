@@ -1,0 +1,50 @@
+"""Convolutions that the target computes faster by Winograd's minimal filtering.
+
+Stage in: a graph after algebraic clean-up, batch norms already in the weights. Stage out: the same with
+``conv_winograd`` in place of some ``conv``, their constant weights transformed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mlc.ir.graph import Attrs, Graph, Node, Value
+from mlc.ir.types import TensorType, f32
+from mlc.ops import get
+from mlc.ops.winograd import KERNEL, transform_weights
+from mlc.rewrite.rewriter import Rewriter, replay
+
+# input, weights and pads of a convolution -> outputs of a tile along each axis, 0 for a direct convolution
+ChooseTile = Callable[[TensorType, TensorType, Sequence[int]], int]
+
+
+def use_winograd(graph: Graph, choose: ChooseTile) -> Graph:
+    """Replace those 3×3 convolutions with stride 1 and constant weights for which the target chooses a tile."""
+
+    def visit(rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        if node.op is not get("conv") or node.inputs[1] not in graph.constants:
+            return None
+        x, w = (v.type for v in node.inputs)
+        if not _fits(x, w, node.attrs):
+            return None
+        tile = choose(x, w, node.attrs["pads"])
+        if not tile:
+            return None
+        name, array = node.inputs[1].name, graph.constants[node.inputs[1]]
+        weights = rw.new_constant(transform_weights(array, tile), f"{name}.winograd")
+        return [rw.emit(get("conv_winograd"), [node.inputs[0], weights], {"pads": node.attrs["pads"], "tile": tile})]
+
+    return replay(graph, visit)
+
+
+def _fits(x: TensorType, w: TensorType, attrs: Attrs) -> bool:
+    ones = (1, 1)
+    return (
+        x.rank == 4
+        and x.dtype is f32
+        and w.dtype is f32
+        and w.shape[2:] == (KERNEL, KERNEL)
+        and attrs["groups"] == 1
+        and tuple(attrs["strides"]) == ones
+        and tuple(attrs["dilations"]) == ones
+    )
