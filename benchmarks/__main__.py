@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 from rich.console import Console
 
-from benchmarks import machine
+from benchmarks import limits, machine, plots
 from benchmarks.measure import NORMAL, QUICK, Plan, Result, Workload, bench_workload
 from benchmarks.peers import PEERS, EngineError, EngineSpec, parse_engines, require_installed, version
 from benchmarks.report import Report, json_ready, line, markdown
@@ -56,12 +56,18 @@ def run(options: argparse.Namespace, specs: Sequence[EngineSpec], plan: Plan, co
     return results
 
 
-def write(report: Report, folder: Path) -> None:
-    """The tables for people and for programs."""
+def write(report: Report, folder: Path, console: Console) -> None:
+    """The tables for people and for programs, and the pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     document = json.dumps(json_ready(report.to_json()), indent=1, ensure_ascii=False)
     (folder / "bench.json").write_text(document + "\n", encoding="utf-8")
-    (folder / "bench.md").write_text(markdown(report), encoding="utf-8")
+    pictures = []
+    if version("matplotlib"):
+        pictures = plots.draw(report, folder)
+    else:
+        console.print("no pictures: matplotlib is not installed", style="yellow")
+    (folder / "bench.md").write_text(markdown(report, pictures), encoding="utf-8")
+    console.print(f"{folder}/: bench.md, bench.json{''.join(', ' + name for name in pictures)}", highlight=False)
 
 
 def _numbers(text: str) -> list[int]:
@@ -145,10 +151,12 @@ def main(arguments: list[str] | None = None) -> int:
     for key, value in about.items():
         console.print(f"[dim]{key:10}[/] {value}", highlight=False)
     engines = {spec.label: f"{version(spec.peer.packages[0])}, {spec.peer.what}" for spec in specs}
+    with console.status("measuring the machine's limits"):
+        roofs = limits.measure(options.cores, options.threads)
+    for limit in roofs:
+        console.print(limits.line(limit), highlight=False)
     results = run(options, specs, plan, console)
-    report = Report(plan, about, engines, results)
-    write(report, options.out)
-    console.print(f"{options.out}/bench.md, bench.json")
+    write(Report(plan, about, engines, results, roofs, machine.cache_sizes()), options.out, console)
     ours = {spec.label for spec in specs if spec.ours}
     return int(any(ours & result.failures.keys() for result in results))
 

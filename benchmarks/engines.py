@@ -23,7 +23,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from benchmarks.peers import EngineError, EngineSpec, Session, aligned
+from benchmarks.peers import EngineError, EngineSpec, KernelTime, Session, aligned
 from benchmarks.stats import Arrays
 
 # No answer for this long means that the engine hangs.
@@ -88,6 +88,10 @@ class Engine:
     def outputs(self) -> Arrays:
         """The results of one run."""
         return dict(self._ask("outputs"))
+
+    def profile(self) -> list[KernelTime]:
+        """The kernels of a run, in order; none for an engine that cannot tell."""
+        return list(self._ask("profile"))
 
     def memory(self) -> Memory:
         """What the process has held so far."""
@@ -231,6 +235,8 @@ def _serve(
                 pipe.send((True, _time(session.run, *request[1:])))
             elif request[0] == "memory":
                 pipe.send((True, (idle, loading, _resident("VmHWM"))))
+            elif request[0] == "profile":
+                pipe.send((True, session.profile()))
             else:
                 session.run()
                 pipe.send((True, {key: np.array(value) for key, value in session.outputs().items()}))

@@ -22,7 +22,7 @@ def describe() -> dict[str, str]:
         "cpu": cpu.get("model name", platform.processor() or platform.machine()),
         "cores": f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}",
         "flags": " ".join(flag for flag in TELLING_FLAGS if flag in flags),
-        "caches": _caches(),
+        "caches": ", ".join(f"{name} {size >> 10} KiB" for name, size in cache_sizes().items()),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "packages": ", ".join(f"{name} {version}" for name in TELLING_PACKAGES if (version := _version(name))),
@@ -40,14 +40,14 @@ def _cpuinfo() -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _caches() -> str:
-    """Data and unified caches of the first core, such as ``L1 32K, L2 1024K``."""
-    found = []
+def cache_sizes() -> dict[str, int]:
+    """Bytes of the data and unified caches of the first core by name, such as ``L2``."""
+    found = {}
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         kind, level, size = ((folder / name).read_text().strip() for name in ("type", "level", "size"))
         if kind != "Instruction":
-            found.append(f"L{level} {size}")
-    return ", ".join(found)
+            found[f"L{level}"] = int(size.rstrip("KM")) << (20 if size.endswith("M") else 10)
+    return found
 
 
 def _version(package: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from benchmarks.engines import PATIENCE_SECONDS, Engine, Memory, compile_apart, let_settle
-from benchmarks.peers import EngineError, EngineSpec
+from benchmarks.peers import EngineError, EngineSpec, KernelTime
 from benchmarks.stats import Arrays, Spread, largest_error, paired_ratio
 from benchmarks.zoo import sample_inputs
 
@@ -59,6 +59,7 @@ class Result:
         versus: for each of ours, the best peer and how much faster ours is.
         error: largest difference from ``reference`` over its largest magnitude.
         prepare_seconds: from the ONNX file to the end of the first run.
+        kernels: of a network, in order, for engines that can tell.
         idle_share: CPU time that engines used while another was measured, over the whole time measured.
         failures: why an engine is absent.
     """
@@ -75,6 +76,7 @@ class Result:
     error: dict[str, float] = field(default_factory=dict)
     prepare_seconds: dict[str, float] = field(default_factory=dict)
     memory: dict[str, Memory] = field(default_factory=dict)
+    kernels: dict[str, list[KernelTime]] = field(default_factory=dict)
     idle_share: float = 0.0
     failures: dict[str, str] = field(default_factory=dict)
 
@@ -185,8 +187,10 @@ def bench(
         outputs = {}
         for engine in engines:
             if engine.label in blocks:
-                outputs[engine.label] = engine.outputs()
                 result.memory[engine.label] = engine.memory()
+                outputs[engine.label] = engine.outputs()
+                if result.kind == "network" and (kernels := engine.profile()):
+                    result.kernels[engine.label] = kernels
         compare_outputs(result, outputs)
     finally:
         for engine in engines:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from benchmarks.limits import Limit, home, roof
 from benchmarks.measure import Plan, Result
 from benchmarks.stats import Spread, geometric_mean
 
@@ -23,14 +24,16 @@ class Report:
     Args:
         about: the machine, by heading.
         engines: how each was set up, by label.
-        limits: measured limits of the machine, by name; see `benchmarks.limits`.
+        limits: of the machine, as measured, for each number of threads.
+        caches: their sizes in bytes, by name.
     """
 
     plan: Plan
     about: dict[str, str]
     engines: dict[str, str]
     results: list[Result]
-    limits: dict[str, Any] = field(default_factory=dict)
+    limits: list[Limit] = field(default_factory=list)
+    caches: dict[str, int] = field(default_factory=dict)
 
     @property
     def labels(self) -> list[str]:
@@ -49,7 +52,7 @@ class Report:
             "machine": self.about,
             "engines": self.engines,
             "plan": asdict(self.plan),
-            "limits": self.limits,
+            "limits": [asdict(limit) for limit in self.limits],
             "results": [asdict(result) for result in self.results],
             "geometric_means": [asdict(mean) for mean in means(self)],
         }
@@ -106,7 +109,8 @@ def markdown(report: Report, plots: Sequence[str] = ()) -> str:
         if results:
             lines += ["", f"## {title}", "", *_times_table(report, results)]
             if kind == "operator":
-                lines += ["", "The same in GFLOP/s:", "", *_rates_table(report, results)]
+                lines += ["", "The same in GFLOP/s:", "", *_grid(report, results, _rate)]
+                lines += _roof_table(report, results)
             if scaling := _scaling_table(report, results):
                 lines += ["", "From fewest to most threads, times as fast:", "", *scaling]
     for heading, cell in (
@@ -123,8 +127,16 @@ def _machine(report: Report) -> list[str]:
     plan = report.plan
     lines = [f"- {key}: {value}" for key, value in report.about.items()]
     lines += [f"- {label}: {what}" for label, what in report.engines.items()]
-    lines += [f"- {key}: {value:.1f}" for key, value in report.limits.items() if isinstance(value, float)]
-    return [*lines, f"- at most {plan.rounds} rounds, blocks of {plan.block_seconds} s"]
+    lines.append(f"- at most {plan.rounds} rounds, blocks of {plan.block_seconds} s")
+    if report.limits:
+        levels = list(report.limits[0].gbytes)
+        rows = [
+            (str(limit.threads), f"{limit.gflops:.1f}", *(f"{limit.gbytes[level]:.1f}" for level in levels))
+            for limit in report.limits
+        ]
+        headings = ("threads", "FMA GFLOP/s", *(f"{level} GB/s" for level in levels))
+        lines += ["", "Limits of the machine, measured (reading, each core its own data):", "", *table(headings, rows)]
+    return lines
 
 
 def _means_table(report: Report) -> list[str]:
@@ -166,12 +178,37 @@ def _grid(report: Report, results: Sequence[Result], cell: Callable[[Result, str
     return table(headings, rows)
 
 
-def _rates_table(report: Report, results: Sequence[Result]) -> list[str]:
-    def rate(result: Result, label: str) -> str:
-        time = result.milliseconds.get(label)
-        return f"{result.flops / time.median / 1e6:.1f}" if time and result.flops > 0 else "-"
+def _rate(result: Result, label: str) -> str:
+    time = result.milliseconds.get(label)
+    return f"{result.flops / time.median / 1e6:.1f}" if time and result.flops > 0 else "-"
 
-    return _grid(report, results, rate)
+
+def _roof_table(report: Report, results: Sequence[Result]) -> list[str]:
+    """How close single operators come to what arithmetic and the level that holds their tensors allow."""
+    limits = {limit.threads: limit for limit in report.limits}
+    rows = []
+    for result in results:
+        if result.threads not in limits or not result.flops > 0:
+            continue
+        level = home(report.caches, result.bytes)
+        most = roof(limits[result.threads], level, result.flops / result.bytes)
+        bound = "FMA" if most == limits[result.threads].gflops else level
+        shares = (
+            f"{result.flops / result.milliseconds[label].median / 1e6 / most:.0%}"
+            if label in result.milliseconds
+            else "-"
+            for label in report.labels
+        )
+        rows.append((result.model, str(result.threads), bound, f"{most:.1f}", *shares))
+    if not rows:
+        return []
+    headings = ("model", "threads", "bound by", "roof GFLOP/s", *report.labels)
+    return [
+        "",
+        "Share of the roofline, for tensors in the smallest cache that holds them all:",
+        "",
+        *table(headings, rows),
+    ]
 
 
 def _prepare(result: Result, label: str) -> str:

@@ -27,6 +27,21 @@ class EngineError(Exception):
     """An engine cannot be named, loaded or run, or its process ended; the message has the reason."""
 
 
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One kernel call of a run.
+
+    Args:
+        flops: operations, a multiply-add counted as two.
+        bytes: least that it must move.
+    """
+
+    name: str
+    milliseconds: float
+    flops: float
+    bytes: float
+
+
 @dataclass(frozen=True)
 class Session:
     """A loaded model with its inputs bound.
@@ -34,10 +49,12 @@ class Session:
     Args:
         run: runs it once; what it returns does not matter.
         outputs: the results of the last run, by the model's names.
+        profile: times every kernel, where an engine can tell.
     """
 
     run: Callable[[], object]
     outputs: Callable[[], Arrays]
+    profile: Callable[[], list[KernelTime]] = list
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +89,20 @@ PEERS = {
         Peer(OURS, "ours", ("mlc",), "compiled without tuning for the host", None),
         Peer("onnxruntime", "ort", ("onnxruntime",), "CPU provider, all optimisations, inputs and outputs bound"),
         Peer("openvino", "openvino", ("openvino",), "CPU, latency hint, f32, one stream, tensors bound"),
+        Peer(
+            "torch",
+            "inductor",
+            ("torch",),
+            "torch.compile of the graph in functional operators, weights frozen",
+            frozenset({"eager"}),
+        ),
+        Peer(
+            "iree",
+            "iree",
+            ("iree-base-compiler", "iree-base-runtime"),
+            "llvm-cpu for the host, O3, data tiling, microkernels, convolutions as matrix products",
+        ),
+        Peer("tvm", "tvm", ("apache-tvm", "llvmlite"), "Relax, default CPU pipeline, not tuned"),
     )
 }
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import Options, Session, aligned
+from benchmarks.peers import KernelTime, Options, Session, aligned
 from benchmarks.stats import Arrays
 
 WORDS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
@@ -60,4 +60,9 @@ def load(file: Path, threads: int, inputs: Arrays, options: Options) -> Session:
 
     module = load_module(file, threads=threads)
     outputs = {name: aligned(array) for name, array in module.run(inputs).items()}
-    return Session(lambda: module.run(inputs, outputs), lambda: outputs)
+
+    def profile() -> list[KernelTime]:
+        times = module.profile(inputs)
+        return [KernelTime(t.step.kernel, t.median_ns / 1e6, t.step.flops, t.step.bytes) for t in times]
+
+    return Session(lambda: module.run(inputs, outputs), lambda: outputs, profile)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from benchmarks.engines import Memory
+from benchmarks.limits import Limit
 from benchmarks.measure import Plan, Result, Versus
 from benchmarks.report import Report, json_ready, markdown, means, notes
 from benchmarks.stats import Spread
@@ -18,6 +19,7 @@ def result(model: str, threads: int, ours: float, peer: float) -> Result:
         "operator",
         threads,
         flops=4e6,
+        bytes=1e6,
         ours=["mlc"],
         milliseconds={"mlc": Spread(ours, ours / 20, 9), "onnxruntime": Spread(peer, peer / 20, 9)},
         versus={"mlc": Versus("onnxruntime", Spread(peer / ours, 0.0, 3))},
@@ -34,7 +36,9 @@ def report() -> Report:
     broken.error = {"mlc": float("inf")}
     results = [result("a", 1, 2.0, 4.0), result("a", 2, 1.0, 4.0), result("c", 1, 4.0, 2.0), broken]
     engines = {"onnxruntime": "1.0", "mlc": "0.1", "never": "ran"}
-    return Report(Plan(3, 0.1), {"cpu": "some"}, engines, results, {"fma_gflops_1": 100.0})
+    return Report(
+        Plan(3, 0.1), {"cpu": "some"}, engines, results, [Limit(1, 10.0, {"L2": 2.0, "memory": 1.0})], {"L2": 1 << 20}
+    )
 
 
 def test_tables_show_times_rates_and_speed_ups(report: Report) -> None:
@@ -46,6 +50,8 @@ def test_tables_show_times_rates_and_speed_ups(report: Report) -> None:
     assert "| a | 2.00 | 1.00 |" in text  # from 1 to 2 threads
     assert "| a | 1 | 1.0e-06 | reference |" in text
     assert "| a | 1 | 30 | - |" in text
+    assert "| a | 1 | L2 | 8.0 | 25% | 12% |" in text  # of the roofline
+    assert "| 1 | 10.0 | 2.0 | 1.0 |" in text  # the limits
     assert "![plot.png](plot.png)" in text
     assert "never ms" not in text
 
