@@ -7,7 +7,20 @@ from math import prod
 
 from mlc.errors import ScheduleError
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, all_of, const, loads, replace_loads, substitute_vars
+from mlc.ir.expr import (
+    Const,
+    Expr,
+    Load,
+    Select,
+    all_of,
+    conjuncts,
+    const,
+    index_vars,
+    loads,
+    replace_loads,
+    select,
+    substitute_vars,
+)
 from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
 from mlc.ir.loop import NOTHING, Allocate, Buffer, Evaluate, For, ForKind, Function, Stmt, Store, seq
 from mlc.lower.bounds import Nest, infer
@@ -145,13 +158,14 @@ class _Builder:
             if not stage.is_reducing(a):
                 init = self._loop(stage, a, fresh[nest.loops[a]], init)
         terms = [substitute_vars(b, nest.values) for b in op.bodies]
+        exists, terms = _common_guard(terms, ids, set(fresh))
         indices = self._indices(stage, nest)
         acc = tuple(
             Load(self.buffers[t], self._place(t, indices)) if t in self.buffers else t[indices] for t in op.outputs
         )
         folded = op.combiner.combine(acc, tuple(terms))
         update = self._update(stage, nest, list(folded))
-        update = self._guarded([*nest.data_guards, *nest.reduce_guards], update)
+        update = self._guarded([*nest.data_guards, *nest.reduce_guards, *exists], update)
         update = self._wrap(stage, nest, inner, update)
         return self._wrap(stage, nest, outer, seq([init, update]))
 
@@ -246,3 +260,22 @@ class _Builder:
             return Load(buffer, self._place(t, indices))
 
         return replace_loads(e, swap) if any(type(ld.source) is te.Tensor for ld in loads(e)) else e
+
+
+def _common_guard(terms: list[Expr], ids: Sequence[Const], own: set[Var]) -> tuple[list[Expr], list[Expr]]:
+    """Conditions under which an iteration folds anything at all, and the terms without them.
+
+    ``select(a and b, x, 0)``, summed, need not be added where ``a`` fails. Only conditions that do not depend on
+    ``own``, the data loops inside the reduction, are taken out: these can move in front of loops, while the others
+    would become branches between the lanes of a vector.
+    """
+    if len(terms) != 1:
+        return [], terms
+    (term,), (identity,) = terms, ids
+    if not (isinstance(term, Select) and isinstance(term.b, Const) and term.b.value == identity.value):
+        return [], terms
+    conds = conjuncts(term.cond)
+    common = [c for c in conds if not index_vars(c) & own and not loads(c)]
+    if not common:
+        return [], terms
+    return common, [select(all_of([c for c in conds if c not in common]), term.a, term.b)]

@@ -2,7 +2,7 @@
 
 In: loops with ``if``/``select`` guards. Out: the same values, with guards decided where a range of iterations decides
 them. ``for i in range(10): if i < 8: f`` becomes ``for i in range(8): f``; a condition that does not depend on a loop
-moves in front of it.
+moves in front of it, unless the loop computes tiles.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from mlc.ir.expr import Binary, Const, Expr, Select, Within, rewrite, walk
 from mlc.ir.index import Linear, as_index, dynamics
-from mlc.ir.loop import For, ForKind, ForRange, Stmt, is_nothing, rebuild, seq
+from mlc.ir.loop import Allocate, For, ForKind, ForRange, Stmt, is_nothing, rebuild, seq
 from mlc.ir.loop import walk as walk_stmts
 from mlc.lower.rewrite import decided, exprs_of, map_exprs, slice_loop
 
@@ -88,8 +88,8 @@ def _hoist(s: Stmt) -> Stmt:
 
 def _unswitch(loop: For, budget: int) -> Stmt:
     bound = {loop.var} | {x.var for x in walk_stmts(loop.body) if type(x) is For or type(x) is ForRange}
-    if budget == 0:
-        return loop
+    if budget == 0 or any(type(x) is Allocate for x in walk_stmts(loop.body)):
+        return loop  # a tile costs more than a branch beside it, and its code is too long to be there twice
     for g in _guards(loop.body):
         if not (g.index.vars() & bound or dynamics(g.index)):  # what memory holds may change inside the loop
             yes, no = (map_exprs(loop, partial(_assume, guard=g, value=known)) for known in (True, False))

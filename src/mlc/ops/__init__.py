@@ -3,6 +3,7 @@
 # importing a family registers its operators
 from mlc.ops import (  # noqa: F401
     conv,
+    conv_transpose,
     elementwise,
     index,
     matmul,

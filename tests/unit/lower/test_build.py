@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mlc.errors import ScheduleError
 from mlc.ir import te
-from mlc.ir.expr import as_expr
+from mlc.ir.expr import all_of, as_expr, select, within
+from mlc.ir.index import Linear, as_index
 from mlc.ir.interp import run_function
 from mlc.ir.types import f32, i64
 from mlc.lower import Schedule, lower
@@ -47,6 +48,34 @@ def test_splits_that_do_not_divide_are_guarded() -> None:
     lines = built(schedule, computation)
     assert "if 2*io + ii < 5:\n          c[2*io + ii, j] = 0.0" in lines
     assert "if (2*io + ii < 5) and (4*ko + ki < 7):" in lines
+
+
+def test_terms_that_do_not_exist_are_not_added() -> None:
+    a = te.placeholder((7, 5), f32, "a")
+    k = te.reduce_axis(4, "k")
+
+    def element(i: Linear, j: Linear) -> te.Reduction:
+        row = i + 2 * as_index(k)
+        return te.sum_of(select(all_of([within(row, 0, 7), within(j, 0, 3)]), a[row, j], 0), k)
+
+    b = te.compute((2, 5), element, "b")
+    schedule = Schedule([b])
+    stage = schedule[b]
+    i, j = stage.axes
+    stage.reorder(i, stage.reduce_axes[0], j)
+    fn = build(schedule, [a, b], "kernel")
+    verify(fn, final=False)
+    # the condition on j would be a branch between lanes
+    assert (
+        repr(fn)
+        .rstrip()
+        .endswith(
+            "    for k in range(4):\n"
+            "      for j in range(5):\n"
+            "        if i + 2*k < 7:\n"
+            "          b[i, j] = b[i, j] + select(j < 3, a[i + 2*k, j], 0.0)"
+        )
+    )
 
 
 def test_several_outputs_are_computed_before_any_is_stored() -> None:

@@ -79,6 +79,14 @@ def test_guard_of_an_outer_loop_moves_in_front() -> None:
     assert text == "for i in range(10):\n  if 1 <= i%3:\n    for j in range(10):\n      out[i, j] = 1.0"
 
 
+def test_loops_that_compute_tiles_are_not_doubled() -> None:
+    tile = Buffer("tile", (10,), f32, "local")
+    k = Var("k", 0, 2)
+    fill = loop(k, If(within(as_index(I) % 3, 1, 3), Store(tile, (as_index(k),), ONE)))
+    text = check(loop(I, loop(J, Allocate(tile, seq([fill, If(within(J, 0, 5), store(ONE, I, J))])))))
+    assert "    if 1 <= i%3:\n      for k in range(3):\n        tile[k] = 1.0" in text
+
+
 def test_parallel_loops_are_cut_but_not_hoisted_from() -> None:
     text = check(loop(I, If(within(I, 0, 8), loop(J, store(ONE, I, J))), ForKind.PARALLEL))
     assert text.startswith("for i in parallel(8):")

@@ -21,6 +21,7 @@ from mlc.targets.x86.schedules.conv import (
     is_flat,
     weight_layout,
 )
+from mlc.targets.x86.schedules.conv_transpose import transposed_blocked, transposed_plain, transposed_weight_layout
 from mlc.targets.x86.schedules.group import Group, group_of, inner_layouts
 from mlc.targets.x86.schedules.injective import schedule_injective
 from mlc.targets.x86.schedules.matmul import operands_of, panel_layout, schedule_matmul
@@ -39,12 +40,16 @@ def schedule_group(node: Node, target: X86) -> tuple[Schedule, list[te.Tensor]]:
     # what has no elements needs no tiles, and has none
     single = len(g.outputs) == 1 and g.outputs[0].size > 0
     tag = g.anchor.tag if g.anchor is not None else ""
-    if single and tag in ("conv", "conv_transpose") and g.outputs[0] in g.layouts:
+    if single and tag == "conv" and g.outputs[0] in g.layouts:
         s = conv_blocked(g, target)
     elif single and tag == "winograd" and g.outputs[0] in g.layouts:
         s = schedule_winograd(g, target)
-    elif single and tag in ("conv", "group_conv", "conv_transpose") and _shapes_agree(g):
+    elif single and tag in ("conv", "group_conv") and _shapes_agree(g):
         s = conv_plain(g, target)
+    elif single and tag == "conv_transpose" and g.outputs[0] in g.layouts:
+        s = transposed_blocked(g, target)
+    elif single and tag == "conv_transpose":
+        s = transposed_plain(g, target)
     elif single and _is_product(g):
         s = schedule_matmul(g, target)
     elif single and window_of(g) is not None and _window_shapes_agree(g):
@@ -103,17 +108,20 @@ def choose_layouts(node: Node, inputs: Sequence[TensorType], constant: Sequence[
     constants: dict[int, Layout] = {}
     tag = g.anchor.tag if g.anchor is not None else ""
     position = {t: k for k, t in enumerate(g.inputs)}
-    if tag in ("conv", "conv_transpose") and g.anchor is not None and _shapes_agree(g):
+    if tag == "conv_transpose" or (tag == "conv" and _shapes_agree(g)):
+        assert g.anchor is not None
         weights = g.anchor.inputs[-1]
         k = position.get(weights)
         groups = g.anchor.attrs.get("groups", 1)
         if out.shape[1] >= MIN_BLOCKED and groups == 1 and k is not None and constant[k]:
             chosen = blocked(out.shape, 1, v)
-            o, c = (1, 0) if tag == "conv_transpose" else (0, 1)
-            data = g.anchor.inputs[0]
-            taps = [a.hi + 1 for a in g.anchor.reduce_axes[1:]]
-            product = conv_product(data.shape, out.shape, taps, is_flat(g.anchor, g.layouts), target)
-            constants[k] = weight_layout(weights.shape, o, c, conv_tile(product, target).vectors, target)
+            if tag == "conv":
+                data = g.anchor.inputs[0]
+                taps = [a.hi + 1 for a in g.anchor.reduce_axes[1:]]
+                product = conv_product(data.shape, out.shape, taps, is_flat(g.anchor, g.layouts), target)
+                constants[k] = weight_layout(weights.shape, 0, 1, conv_tile(product, target).vectors, target)
+            else:
+                constants[k] = transposed_weight_layout(g.anchor, weights.shape, target)
     elif tag == "winograd" and winograd_fits(g, target):
         k = position.get(weights_of(g))
         if k is not None and constant[k]:

@@ -1,0 +1,219 @@
+"""Transposed convolution: every phase of the output is an ordinary convolution, stored to its interleaved places.
+
+A loop over phases stands outside the loops over positions, so register tiles are those of a convolution with stride 1,
+and the output is written once, in its own layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from mlc.ir import te
+from mlc.ir.index import Var
+from mlc.ir.layout import Layout, blocked
+from mlc.lower.schedule import Schedule, Stage
+from mlc.targets.x86.cost import Product, Tile, may_unroll
+from mlc.targets.x86.record import X86
+from mlc.targets.x86.schedules.conv import UNROLLED_SUMS, conv_tile
+from mlc.targets.x86.schedules.group import (
+    Group,
+    accumulate_in_registers,
+    best_divisor,
+    finish_tile,
+    inner_layouts,
+    padded_input,
+    size_of,
+)
+from mlc.targets.x86.schedules.injective import spread
+
+ENOUGH_PARTS = 8  # parallel iterations that several threads can share evenly
+
+
+def _tile(anchor: te.Compute, target: X86) -> Tile:
+    """The register tile of a sum over channels and taps, positions of one phase × vectors of output channels.
+
+    Args:
+        anchor: the sum, over logical shapes.
+        target: the processor.
+    """
+    rank = len(anchor.attrs["strides"])
+    columns = -(-anchor.shape[1] // target.lanes)
+    *rows, width = anchor.shape[2 + rank :]
+    depth = size_of([a.hi + 1 for a in anchor.reduce_axes])
+    product = Product(width, columns, depth, repeats=size_of(rows))
+    return conv_tile(product, target)
+
+
+def transposed_weight_layout(anchor: te.Compute, shape: Sequence[int], target: X86) -> Layout:
+    """Weights in the order of use: ``[O / tile][phases…][C / chunk][taps of a phase…][chunk of C][tile of O]``.
+
+    Args:
+        anchor: the sum over channels and taps, over logical shapes.
+        shape: logical shape, ``[c, o, taps…]``.
+        target: the processor.
+    """
+    rank = len(shape) - 2
+    tile = _tile(anchor, target)
+    columns = tile.vectors * target.lanes
+    layout = Layout(tuple(shape)).pad(1, 0, -shape[1] % columns)
+    for d, (stride, dilation) in enumerate(zip(anchor.attrs["strides"], anchor.attrs["dilations"], strict=True)):
+        step = stride // gcd(stride, dilation)
+        layout = layout.pad(2 + 2 * d, 0, -shape[2 + d] % step).split(2 + 2 * d, step)
+    layout = layout.split(1, columns).split(0, _chunk(anchor, tile, target))
+    c, o, taps = 0, 2, range(4, 4 + 2 * rank, 2)
+    return layout.reorder(o, *(t + 1 for t in taps), c, *taps, c + 1, o + 1)
+
+
+def transposed_blocked(g: Group, target: X86) -> Schedule:
+    """Transposed convolution whose output is blocked by channels."""
+    assert g.anchor is not None
+    tile = _tile(g.anchor, target)
+    extra = inner_layouts(g)
+    extra[g.anchor.outputs[0]] = blocked(g.anchor.shape, 1, target.lanes)
+    pad = padded_input(g.anchor)
+    if pad is not None and pad.shape[1] % target.lanes == 0:
+        extra[pad] = blocked(pad.shape, 1, target.lanes)
+    p = g.apply(extra)
+    assert p.anchor is not None
+    s = Schedule(p.outputs)
+    pad = padded_input(p.anchor)
+    phases = accumulate_in_registers(s, p.anchor.outputs[0], [pad] if pad is not None else [])
+    out = p.outputs[0]
+    stage = s[out]
+    n, o, *space, oi = stage.op.axes
+    oo, ov = stage.split(o, tile.vectors)
+    of_phase, places = _phase_loops(stage, space, p.anchor.attrs["strides"])
+    wo, wi = stage.split(places[-1], tile.rows)
+    stage.vectorize(oi)
+    channels = p.anchor.reduce_axes[0]
+    chunk = _chunk(p.anchor, tile, target)
+    tiles = size_of([a.hi + 1 for a in (*places[:-1], wo)])
+    if chunk > channels.hi or tiles == 1:
+        stage.reorder(n, oo, *of_phase, *places[:-1], wo, ov, wi, oi)
+        _share(stage, [n, oo], [*of_phase, *places[:-1]])
+        local = s[phases]
+        local.compute_at(stage, wo)
+        finish_tile(s, out, phases, wo, (wi, ov))
+    else:
+        # as many rows at a time as keep their sums in the first-level cache, beside the weights of a chunk
+        *planes, row = places[:-1] or [wo]
+        row_bytes = size_of([a.hi + 1 for a in {wo, wi, ov, oi} - {row}]) * 4
+        block, row = stage.split(row, max(1, target.l1 // 4 // row_bytes))
+        inner = (row, wo) if len(places) > 1 else (row,)
+        stage.reorder(n, oo, *of_phase, *planes, block, *inner, ov, wi, oi)
+        at = _share(stage, [n, oo], [*of_phase, *planes, block])
+        if block in stage.leaves:
+            at = block
+        co, _ = s[phases].split(channels, chunk)
+        local = _chunked(s, phases, co, stage, at, tile)
+    rank = len(places)
+    *data, lane = local.op.axes
+    o = data.pop(-2 * rank - 1)
+    c, *taps = local.op.reduce_axes
+    co, ci = local.split(c, target.lanes)
+    # a broadcast serves all vectors at once, and then its register is free again
+    local.reorder(*taps, co, ci, *data, o, lane)
+    if may_unroll(tile.rows, tile.vectors, target):
+        steps = best_divisor(ci.hi + 1, max(1, UNROLLED_SUMS // (tile.rows * tile.vectors)))
+        local.unroll(local.split(ci, steps)[1])
+    local.vectorize(lane)
+    for a in (o, data[-1]):
+        local.unroll(a)
+    if pad is not None:
+        spread(s[pad], target)
+    return s
+
+
+def _chunk(anchor: te.Compute, tile: Tile, target: X86) -> int:
+    """Input channels whose weights, of one phase and a tile of output channels, take half of the first-level cache."""
+    c, *taps = anchor.reduce_axes
+    bytes_each = size_of([t.hi + 1 for t in taps]) * tile.vectors * target.lanes * 4
+    blocks, extra = divmod(c.hi + 1, target.lanes)
+    most = max(1, target.l1 // 2 // bytes_each // target.lanes)
+    return c.hi + 1 if extra else target.lanes * best_divisor(blocks, most)
+
+
+def _chunked(s: Schedule, phases: te.Tensor, chunks: Var, stage: Stage, at: Var, tile: Tile) -> Stage:
+    """Sum chunk after chunk of the input channels over all positions of a phase; gives the stage of one chunk's sums.
+
+    The weights of a chunk stay in the first-level cache for all positions; sums between chunks are in memory.
+    """
+    partial = s.rfactor(phases, chunks)
+    total, local = s[phases], s[partial]
+    total.set_scope("local")
+    total.compute_at(stage, at)
+    _, o, *places, lane = total.op.axes
+    wo, wi = total.split(places[-1], tile.rows)
+    total.reorder(*total.op.reduce_axes, *places[:-1], wo, o, wi, lane)
+    total.vectorize(lane)
+    total.unroll(o)
+    total.unroll(wi)
+    local.set_scope("register")
+    local.compute_at(total, wo)
+    return local
+
+
+def transposed_plain(g: Group, target: X86) -> Schedule:
+    """Transposed convolution in row-major layout: vectors along a row of one phase, a tile of channels × phases × such
+    vectors."""
+    assert g.anchor is not None
+    p = g.apply({})
+    assert p.anchor is not None
+    s = Schedule(p.outputs)
+    pad = padded_input(p.anchor)
+    phases = accumulate_in_registers(s, p.anchor.outputs[0], [pad] if pad is not None else [])
+    out = p.outputs[0]
+    stage = s[out]
+    n, o, *space = stage.op.axes
+    strides = p.anchor.attrs["strides"]
+    of_phase, places = _phase_loops(stage, space, strides)
+    room = 24 if target.registers >= 32 else 12
+    per_group = (o.hi + 1) // int(p.anchor.attrs["groups"])
+    vectors = min(2, -(-(places[-1].hi + 1) // target.lanes))
+    inside = strides[-1] if 1 < strides[-1] <= 4 else 1  # phases along the row that share a tile
+    channels = best_divisor(per_group, max(1, room // (vectors * inside)))
+    oo, oc = stage.split(o, channels)
+    wo, wv = stage.split(places[-1], vectors * target.lanes)
+    wu, wi = stage.split(wv, target.lanes)
+    outer, fw = (of_phase[:-1], of_phase[-1:]) if inside > 1 else (of_phase, [])
+    stage.reorder(n, oo, *outer, *places[:-1], wo, oc, *fw, wu, wi)
+    _share(stage, [n, oo], [*outer, *places[:-1]])
+    stage.vectorize(wi)
+    local = s[phases]
+    local.compute_at(stage, wo)
+    finish_tile(s, out, phases, wo, (oc, *fw, wu))
+    *data, row = local.op.axes
+    ro, ri = local.split(row, target.lanes)
+    local.reorder(*local.op.reduce_axes, *data, ro, ri)
+    local.vectorize(ri)
+    for a in (ro, data[1], data[1 + len(space)]):
+        local.unroll(a)
+    if pad is not None:
+        spread(s[pad], target)
+    return s
+
+
+def _phase_loops(stage: Stage, space: Sequence[Var], strides: Sequence[int]) -> tuple[list[Var], list[Var]]:
+    """Split every spatial axis into positions of a phase and phases; gives the loops over phases (those that there are)
+    and the loops over positions."""
+    phases, places = [], []
+    for a, stride in zip(space, strides, strict=True):
+        q = a
+        if stride > 1:
+            q, f = stage.split(a, stride)
+            phases.append(f)
+        places.append(q)
+    return phases, places
+
+
+def _share(stage: Stage, outer: Sequence[Var], more: Sequence[Var]) -> Var:
+    """Share the outer loops among threads, with as many of the loops behind them as it takes to have enough parts."""
+    shared = list(outer)
+    for a in more:
+        if size_of([b.hi + 1 for b in shared]) >= ENOUGH_PARTS:
+            break
+        shared.append(a)
+    fused = stage.fuse(*shared)
+    stage.parallel(fused)
+    return fused
