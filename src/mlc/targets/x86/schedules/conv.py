@@ -8,17 +8,20 @@ well: ``benchmarks`` and the roofline of 2 FMA and 2 loads a cycle.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from mlc.ir import te
+from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.schedule import Schedule, Stage
-from mlc.targets.x86.cost import Product, Tile, all_tiles, best_tile, may_unroll
+from mlc.targets.x86.cost import Product, Tile, all_tiles, bandwidth, best_tile, may_unroll
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import (
     Group,
     accumulate_in_registers,
     best_divisor,
     finish_tile,
+    inline_rest,
     inner_layouts,
     padded_input,
     size_of,
@@ -26,6 +29,9 @@ from mlc.targets.x86.schedules.group import (
 from mlc.targets.x86.schedules.injective import spread
 
 MIN_BLOCKED = 8  # output channels from which a blocked layout pays
+CHUNK_FROM = 1.5  # times the first-level cache that the weights of a tile take before their channels are cut in chunks
+CACHED = 0.5  # part of the second-level cache that a block of inputs may take
+TASKS = 8  # parts that threads share where each part keeps sums in its cache
 UNROLLED_SUMS = 64  # multiply-adds of a loop body; more do not hide more of the loop, and fill the instruction cache
 
 
@@ -108,7 +114,12 @@ def conv_blocked(g: Group, target: X86) -> Schedule:
     p = g.apply(extra)
     taps = [a.hi + 1 for a in anchor.reduce_axes[1:]]
     product = conv_product(data.shape, y.shape, taps, flat, target)
-    return _blocked_loops(p, product, target, pad is not None, flat)
+    assert p.anchor is not None
+    tile = conv_tile(product, target, p.anchor.inputs[1].shape[-1] // target.lanes)
+    cut = cut_for_caches(data, y, size_of(taps), flat, tile, target)
+    if cut.chunk is not None:
+        return _chunked_loops(p, tile, cut, target, pad is not None)
+    return _blocked_loops(p, tile, cut, target, pad is not None, flat)
 
 
 def is_flat(anchor: te.Compute, layouts: Mapping[te.Tensor, Layout]) -> bool:
@@ -123,23 +134,125 @@ def _pointwise(anchor: te.Compute, data: te.Tensor, y: te.Tensor) -> bool:
     return not taps and all(k == 1 for k in anchor.attrs["strides"]) and data.shape[2:] == y.shape[2:]
 
 
-def _blocked_loops(p: Group, product: Product, target: X86, has_pad: bool, flat: bool) -> Schedule:
+@dataclass(frozen=True)
+class Blocking:
+    """How a blocked convolution is cut for the caches.
+
+    Args:
+        block: rows (pixels, where these are one axis) that are computed together.
+        pixels_first: whether a block is finished for all channels before the next begins, or channels for all blocks.
+        chunk: input channels that are summed up over all pixels of a block before the next; ``None`` for all at once.
+    """
+
+    block: int
+    pixels_first: bool
+    chunk: int | None
+
+
+def cut_for_caches(x: te.Tensor, y: te.Tensor, taps: int, flat: bool, tile: Tile, target: X86) -> Blocking:
+    """Blocks of pixels whose inputs stay in the second-level cache, chunks of channels whose weights stay in the first.
+
+    Args:
+        x: input, ``[n, c, …]``.
+        y: output, ``[n, o, …]``.
+        taps: of the window.
+        flat: whether pixels are one axis.
+        tile: the register tile.
+        target: gives the caches.
+    """
+    channels, space = x.shape[1], y.shape[2:]
+    extent, width = (size_of(space), 1) if flat else (space[0], size_of(space[1:]))
+    line = 4 * channels * (size_of(x.shape[2:]) // max(1, extent))  # bytes of input for one more row of output
+    panel = 4 * channels * taps * tile.vectors * target.lanes
+    groups = -(-y.shape[1] // (tile.vectors * target.lanes))
+    fitting = [k for k in range(1, extent + 1) if extent % k == 0 and k * line <= CACHED * target.l2]
+    least = 4 * tile.rows if flat else 1
+    block = max((k for k in fitting if k >= least), default=extent)
+    inputs, weights = extent * line, groups * panel
+    channels_first = groups * inputs / bandwidth(inputs + panel, target)
+    pixels_first = inputs / bandwidth(inputs, target) + extent // block * weights / bandwidth(
+        weights + block * line, target
+    )
+    first = pixels_first < channels_first and block < extent
+    chunk = None
+    if panel > CHUNK_FROM * target.l1 and channels % target.lanes == 0 and extent * width >= 4 * tile.rows:
+        blocks = channels // target.lanes
+        few = best_divisor(blocks, max(1, int(0.6 * target.l1 * target.lanes * channels) // (panel * target.lanes**2)))
+        chunk = few * target.lanes if few < blocks else None
+    sums = 4 * width * tile.vectors * target.lanes
+    if chunk is not None and block * sums > target.l1:  # the sums of a block have to stay near
+        near = [
+            k for k in range(1, extent + 1) if extent % k == 0 and k * sums <= target.l1 and k * width >= 4 * tile.rows
+        ]
+        block, chunk = (max(near), chunk) if near else (block, None)
+    return Blocking(block if first or chunk is not None else extent, first, chunk)
+
+
+def _order(stage: Stage, groups: Var, space: list[Var], cut: Blocking) -> list[Var]:
+    """The outer loops over channels and blocks of pixels; ``space`` keeps the loops inside a block."""
+    if cut.block > space[0].hi:
+        return [groups]
+    block, space[0] = stage.split(space[0], cut.block)
+    return [block, groups] if cut.pixels_first else [groups, block]
+
+
+def _chunked_loops(p: Group, tile: Tile, cut: Blocking, target: X86, has_pad: bool) -> Schedule:
+    """Chunks of input channels outside, pixels inside; the sums of some channels stay in the cache meanwhile."""
+    assert p.anchor is not None
+    assert cut.chunk is not None
+    conv = p.anchor.outputs[0]
+    s = Schedule(p.outputs)
+    out = p.outputs[0]
+    pad = padded_input(p.anchor) if has_pad else None
+    if conv in s.outputs:
+        conv = s.cache_write(conv, "local")
+    else:
+        s[conv].set_scope("local")
+    outer, _ = s[conv].split(s[conv].op.reduce_axes[0], cut.chunk)
+    partial = s.rfactor(conv, outer)
+    inline_rest(s, [pad] if pad is not None else [])
+    stage, sums, local = s[out], s[conv], s[partial]
+    local.set_scope("register")
+    n, o, *space, oi = stage.op.axes
+    groups = (o.hi + 1) // tile.vectors
+    oo, om = stage.split(o, tile.vectors * best_divisor(groups, max(1, groups // TASKS)))
+    outside = [n, *_order(stage, oo, space, cut)]
+    stage.reorder(*outside, om, *space, oi)
+    at = stage.fuse(*outside)
+    stage.parallel(at)
+    stage.vectorize(oi)
+    sums.compute_at(stage, at)
+    n, o, *space, oi = sums.op.axes
+    (k,) = sums.op.reduce_axes
+    og, ov = sums.split(o, tile.vectors)
+    wo, wi = sums.split(space[-1], tile.rows)
+    sums.reorder(k, n, og, *space[:-1], wo, wi, ov, oi)
+    for a in (wi, ov):
+        sums.unroll(a)
+    sums.vectorize(oi)
+    local.compute_at(sums, wo)
+    _tile_body(local, len(space), tile, target)
+    if pad is not None:
+        spread(s[pad], target)
+    return s
+
+
+def _blocked_loops(p: Group, tile: Tile, cut: Blocking, target: X86, has_pad: bool, flat: bool) -> Schedule:
+    """All input channels of a register tile at once."""
     assert p.anchor is not None
     conv = p.anchor.outputs[0]
     s = Schedule(p.outputs)
     out = p.outputs[0]
     pad = padded_input(p.anchor) if has_pad else None
     conv = accumulate_in_registers(s, conv, [pad] if pad is not None else [])
-    vectors = p.anchor.inputs[1].shape[-1] // target.lanes
     stage = s[out]
     n, o, *space, oi = stage.op.axes
-    width = space[-1]
-    tile = conv_tile(product, target, vectors)
-    oo, ov = stage.split(o, vectors)
-    wo, wi = stage.split(width, tile.rows)
-    stage.reorder(n, oo, *space[:-1], wo, ov, wi, oi)
-    exact = (width.hi + 1) % tile.rows == 0
-    shared = [n, oo, *space[:-1]]
+    oo, ov = stage.split(o, tile.vectors)
+    shared = [n, *_order(stage, oo, space, cut)]
+    exact = (min(cut.block, space[-1].hi + 1) if flat else space[-1].hi + 1) % tile.rows == 0
+    wo, wi = stage.split(space[-1], tile.rows)
+    shared += space[:-1]
+    stage.reorder(*shared, wo, ov, wi, oi)
     if (flat or size_of([a.hi + 1 for a in shared]) < 8) and exact:
         shared.append(wo)
     at = stage.fuse(*shared)
@@ -149,18 +262,26 @@ def _blocked_loops(p: Group, product: Product, target: X86, has_pad: bool, flat:
     inside = at if wo in shared else wo
     local.compute_at(stage, inside)
     finish_tile(s, out, conv, inside, (wi, ov))
-    _tile_body(local, tile, target)
+    _tile_body(local, len(space), tile, target)
     if pad is not None:
         spread(s[pad], target)
     return s
 
 
-def _tile_body(local: Stage, tile: Tile, target: X86) -> None:
-    """Reduction outside, register tile inside: pixels × channel vectors unrolled, and some input channels with them."""
-    n, o, *space, oi = local.op.axes
+def _tile_body(local: Stage, rank: int, tile: Tile, target: X86) -> None:
+    """Reduction outside, register tile inside: pixels × channel vectors unrolled, and some input channels with them.
+
+    Args:
+        local: the stage that sums up, its last axes being channel vectors, ``rank`` spatial ones, and lanes.
+        rank: of space.
+        tile: pixels and vectors.
+        target: gives registers.
+    """
+    *outer, oi = local.op.axes
+    outer, o, space = outer[: -rank - 1], outer[-rank - 1], outer[-rank:]
     c, *taps = local.op.reduce_axes
     co, ci = local.split(c, target.lanes)
-    local.reorder(co, *taps, ci, n, *space, o, oi)
+    local.reorder(co, *taps, ci, *outer, *space, o, oi)
     if may_unroll(tile.rows, tile.vectors, target):
         steps = best_divisor(ci.hi + 1, max(1, UNROLLED_SUMS // (tile.rows * tile.vectors)))
         local.unroll(local.split(ci, steps)[1])

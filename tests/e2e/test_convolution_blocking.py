@@ -1,0 +1,36 @@
+"""Convolutions whose channels and pixels are cut for the caches, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.e2e.compiled import assert_same, compiled, network, reference
+
+
+@pytest.mark.parametrize("target", ["x86", "x86 -mcpu=x86-64"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "batch, channels, filters, space, taps, stride",
+    [
+        (1, 512, 64, (7, 7), 3, 1),
+        (2, 512, 48, (7, 7), 3, 2),
+        (1, 1024, 32, (14, 14), 1, 1),
+        (1, 1040, 24, (13, 5), 1, 1),
+        (1, 768, 72, (28, 28), 1, 2),
+        (1, 256, 16, (56, 56), 1, 1),
+    ],
+)
+def test_large_weights(batch, channels, filters, space, taps, stride, threads, target):  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[taps // 2] * 4, strides=[stride] * 2),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    feeds = {"x": rng.standard_normal((batch, channels, *space)).astype(np.float32)}
+    weights = rng.standard_normal((filters, channels, taps, taps)) / np.sqrt(channels * taps * taps)
+    stored = {"w": weights.astype(np.float32), "b": rng.standard_normal(filters).astype(np.float32)}
+    model = network(nodes, feeds, ["y"], stored)
+    got = compiled(model, feeds, threads=threads, target=target, disabled_passes=["winograd"])
+    assert_same(got, reference(model, feeds), tolerance=1e-5)
