@@ -19,6 +19,7 @@ from mlc.ir.types import DType
 from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import Level
 from mlc.targets.llvm.registers import Slot, Slots, accesses, flat
+from mlc.targets.llvm.transpose import find_blocks
 from mlc.targets.llvm.values import ValueEmitter
 
 MAX_STACK = 1 << 20  # bytes of thread-private buffers in one function
@@ -79,6 +80,8 @@ class FunctionEmitter(ValueEmitter):
         self.loaded: dict[str, tuple[int, str]] = {}
         self.stack_bytes = 0
         self.mask = None
+        self.columns = {}
+        self.squares = {}
 
     # -- the sink of arith -------------------------------------------------------------------------------------
     def fresh(self, hint: str = "v") -> str:
@@ -120,8 +123,11 @@ class FunctionEmitter(ValueEmitter):
     def statement(self, s: loop.Stmt) -> None:
         match s:
             case loop.Seq():
+                around = self.columns, self.squares
+                self.columns, self.squares = find_blocks(s.stmts), {}
                 for c in s.stmts:
                     self.statement(c)
+                self.columns, self.squares = around
             case loop.Store():
                 self.store(s)
             case loop.For():
@@ -340,7 +346,8 @@ class FunctionEmitter(ValueEmitter):
 
 
 _STATE = (
-    "lines", "label", "levels", "depth", "names", "pointers", "registers", "frames", "loaded", "stack_bytes",
+    "lines", "label", "levels", "depth", "names", "pointers", "registers", "frames", "loaded", "stack_bytes", "columns",
+    "squares",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import IndexEmitter
 from mlc.targets.llvm.registers import Slot, Slots, flat
 from mlc.targets.llvm.text import mangle_suffix, memory_type, register_type, splat
+from mlc.targets.llvm.transpose import Block, Key, shuffles
 
 
 class ValueEmitter(IndexEmitter):
@@ -27,6 +28,8 @@ class ValueEmitter(IndexEmitter):
     loaded: dict[str, tuple[int, str]]
     counter: int
     flags: str
+    columns: dict[Key, tuple[Block, int]]  # columns of blocks that are read as a whole
+    squares: dict[int, list[str]]  # by the id of a block, its columns once they are there
     mask: Val | None  # lanes whose loads may touch memory; ``None`` for all
 
     if TYPE_CHECKING:
@@ -185,7 +188,8 @@ class ValueEmitter(IndexEmitter):
             at = self.pointer(buffer, offset)
             return self._read(buffer, at if mask is None else self._if_any(mask, at, buffer), 0)
         if step != 1:
-            return self._gather(buffer, offset, lane, mask)
+            column = self.columns.get((id(buffer), offset - Linear({lane: step}, 0))) if step is not None else None
+            return self._gather(buffer, offset, lane, mask) if column is None else self._transposed(*column)
         at = self.pointer(buffer, offset - lane)
         return self._read(buffer, at, lane.hi + 1) if mask is None else self._masked_read(buffer, at, mask)
 
@@ -242,6 +246,25 @@ class ValueEmitter(IndexEmitter):
         align = f"align {buffer.dtype.itemsize} "
         self.lines.append(f"  {name} = call {t} {symbol}(<{lanes} x ptr> {align}{at}, {m} {on}, {t} zeroinitializer)")
         return self._from_memory(name, buffer, lanes)
+
+    def _transposed(self, block: Block, column: int) -> Val:
+        """A column of a block, all of which is read and transposed when the first is asked for."""
+        lanes, buffer = block.size, block.buffer
+        t = memory_type(buffer.dtype, lanes)
+        if id(block) not in self.squares:
+            rows = [
+                self._read(buffer, self.pointer(buffer, block.origin + k * block.stride), lanes).text
+                for k in range(lanes)
+            ]
+            for distance, low, high in shuffles(lanes):
+                for k in range(lanes):
+                    if not k & distance:
+                        pair = f"{t} {rows[k]}, {t} {rows[k | distance]}"
+                        rows[k], rows[k | distance] = (
+                            self.pure(f"shufflevector {pair}, {mask}") for mask in (low, high)
+                        )
+            self.squares[id(block)] = rows
+        return Val(self.squares[id(block)][column], buffer.dtype, lanes)
 
     def _from_memory(self, name: str, buffer: loop.Buffer, lanes: int) -> Val:
         dtype = buffer.dtype

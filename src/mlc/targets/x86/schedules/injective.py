@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from mlc.ir import te
-from mlc.ir.index import Var
+from mlc.ir.expr import loads
+from mlc.ir.index import ZERO, Var, as_index, substitute
 from mlc.lower.schedule import Schedule, Stage
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import Group, inline_rest, size_of
 
 PARALLEL_FROM = 1 << 14  # elements below which waking a second thread costs more than it gives
+ENOUGH = 8  # iterations of a parallel loop that a few threads can share evenly enough
 
 
 def schedule_injective(g: Group, target: X86) -> Schedule:
@@ -26,26 +28,58 @@ def lanes_of(t: te.Tensor, target: X86) -> int:
 
 
 def spread(stage: Stage, target: X86, *, parallel: bool = True) -> None:
-    """Default loops of a stage without a reduction: outer axes shared by threads, the innermost in vectors."""
+    """Default loops of a stage without a reduction: outer axes shared by threads, the innermost in vectors.
+
+    Where a vector reads across memory and another axis along it (layouts that differ), that axis is unrolled by a
+    vector too, and the code generator makes square blocks of it, transposed in registers.
+    """
     axes = list(stage.op.axes)
     if not axes:
         return
     t = stage.op.outputs[0]
     lanes = lanes_of(t, target)
     total = size_of(t.shape)
-    last = axes[-1]
-    if last.hi + 1 < lanes and total > last.hi + 1:
-        last = stage.fuse(*axes)
-        axes = [last]
-    outer: list[Var] = axes[:-1]
+    across = _axis_along_memory(stage, lanes)
+    last = axes.pop()
+    while axes and last.hi + 1 < lanes and axes[-1] is not across:
+        last = stage.fuse(axes.pop(), last)
     vo, vi = stage.split(last, lanes)
     stage.vectorize(vi)
+    if across is not None:
+        k = axes.index(across)
+        axes[k], inner = stage.split(across, lanes)
+        stage.reorder(*axes, vo, inner, vi)
+        stage.unroll(inner)
     if not parallel or total < PARALLEL_FROM:
         return
+    # a loop with guards is cut only where it is one of its own, so the innermost stays out if there are enough others
+    outer = axes[:-1] if across is not None and size_of([a.hi + 1 for a in axes[:-1]]) >= ENOUGH else axes
     rows = size_of([a.hi + 1 for a in outer])
-    if rows >= 8 or (outer and vo.hi == 0):
+    if rows >= ENOUGH or (outer and vo.hi == 0):
         stage.parallel(stage.fuse(*outer))
-    elif (last.hi + 1) % lanes == 0 or vo.hi >= 64:
+    elif across is None and ((last.hi + 1) % lanes == 0 or vo.hi >= 64):
         stage.parallel(stage.fuse(*outer, vo) if outer else vo)
     elif outer:
         stage.parallel(stage.fuse(*outer))
+
+
+def _axis_along_memory(stage: Stage, lanes: int) -> Var | None:
+    """The axis other than the innermost along which the stage reads vectors of neighbours; the innermost skips some."""
+    *outer, last = stage.op.axes
+    if stage.op.outputs[0].dtype.bits != 32 or lanes < 4:
+        return None
+    for ld in (ld for body in stage.op.bodies for ld in loads(body)):
+        if ld.source.dtype.bits != 32:
+            continue
+        for axis in outer:
+            if axis.hi + 1 < lanes:
+                continue
+            block, inner = Var("block", 0, axis.hi // lanes), Var("inner", 0, lanes - 1)
+            indices = [substitute(ix, {axis: as_index(block) * lanes + inner}) for ix in ld.indices]
+            step = 1
+            offset = ZERO
+            for ix, n in zip(reversed(indices), reversed(ld.source.shape), strict=True):
+                offset, step = offset + ix * step, step * n
+            if offset.coefficient(inner) == 1 and offset.coefficient(last) not in (0, 1, None):
+                return axis
+    return None

@@ -1,0 +1,96 @@
+"""Strided reads of neighbouring vectors as contiguous reads and a transposition in registers.
+
+``for j in unrolled(8): y[j, 0:8] = x[0:8, j]`` would gather eight times. Its reads are the columns of a block of eight
+by eight whose rows are contiguous: eight vectors are read and transposed by shuffles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlc.ir import loop
+from mlc.ir.expr import Load, Select, loads, walk
+from mlc.ir.index import Linear, Var
+from mlc.targets.llvm.registers import flat
+
+Key = tuple[int, Linear]  # (id of the buffer, offset in elements without the lane)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A square of elements.
+
+    Args:
+        buffer: that holds it.
+        origin: offset of the first element.
+        stride: elements between rows.
+        size: rows, and elements of a row.
+    """
+
+    buffer: loop.Buffer
+    origin: Linear
+    stride: int
+    size: int
+
+
+def find_blocks(stmts: Sequence[loop.Stmt]) -> dict[Key, tuple[Block, int]]:
+    """Blocks whose columns are all read by consecutive stores, by column.
+
+    Args:
+        stmts: in order.
+    Returns:
+        for the offset of each column: its block, and which column it is.
+    """
+    found: dict[Key, tuple[Block, int]] = {}
+    columns = [_column(s) for s in stmts]
+    begin = 0
+    while begin < len(stmts):
+        first = columns[begin]
+        if first is None:
+            begin += 1
+            continue
+        buffer, origin, stride, lanes = first
+        run = columns[begin : begin + lanes]
+        if len(run) == lanes and all(c == (buffer, origin + j, stride, lanes) for j, c in enumerate(run)):
+            block = Block(buffer, origin, stride, lanes)
+            found |= {(id(buffer), origin + j): (block, j) for j in range(lanes)}
+            begin += lanes
+        else:
+            begin += 1
+    return found
+
+
+def _column(s: loop.Stmt) -> tuple[loop.Buffer, Linear, int, int] | None:
+    """The one strided read of a vector store: buffer, offset of its first lane, stride, lanes; ``None`` for others."""
+    if type(s) is not loop.Store or s.lane is None or any(type(e) is Select for e in walk(s.value)):
+        return None
+    strided = [c for ld in loads(s.value) if (c := _strided(ld, s.lane)) is not None]
+    lanes = s.lane.hi + 1
+    if len(strided) != 1 or lanes not in (4, 8, 16) or strided[0][0] is s.buffer or s.buffer.dtype.bits != 32:
+        return None
+    return (*strided[0], lanes)
+
+
+def _strided(ld: Load, lane: Var) -> tuple[loop.Buffer, Linear, int] | None:
+    offset = flat(ld.source, ld.indices)
+    step = offset.coefficient(lane)
+    if step is None or step in (0, 1) or ld.source.dtype.bits != 32:
+        return None
+    return ld.source, offset - Linear({lane: step}, 0), step
+
+
+def shuffles(size: int) -> list[tuple[int, str, str]]:
+    """The stages of a transposition of ``size`` vectors: distance of the pairs, and the masks of both their results."""
+    stages = []
+    distance = 1
+    while distance < size:
+        low = [k - distance + size if k & distance else k for k in range(size)]
+        high = [k + size if k & distance else k + distance for k in range(size)]
+        stages.append((distance, _mask(low), _mask(high)))
+        distance *= 2
+    return stages
+
+
+def _mask(indices: Sequence[int]) -> str:
+    return f"<{len(indices)} x i32> <" + ", ".join(f"i32 {k}" for k in indices) + ">"
