@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mlc.errors import VerifyError
-from mlc.ir.index import IndexLike, Linear, Var, as_index, dynamics, substitute
+from mlc.ir.index import IndexLike, Linear, Quotient, Var, as_index, dynamics, substitute
 from mlc.ir.types import DType, boolean, f32, i64
 
 
@@ -309,8 +309,15 @@ FALSE = Const(0, boolean)
 
 
 def within(index: IndexLike, lo: int, hi: int) -> Expr:
-    """``lo <= index < hi``, decided at once where the index's range decides it."""
+    """``lo <= index < hi``, decided at once where the index's range decides it.
+
+    A quotient is taken apart: ``lo <= i + f // d < hi`` is ``lo*d <= i*d + f < hi*d``, which has fewer atoms.
+    """
     form = as_index(index)
+    parts = [a for a, c in form.terms.items() if type(a) is Quotient and c == 1]
+    if len(parts) == 1:
+        (q,) = parts
+        return within((form - Linear({q: 1}, 0)) * q.divisor + q.form, lo * q.divisor, hi * q.divisor)
     least, most = form.bounds()
     if lo <= least and most < hi:
         return TRUE

@@ -107,7 +107,8 @@ def _region(schedule: Schedule, stage: Stage, nests: dict[Stage, Nest]) -> tuple
     for d, found in enumerate(boxes):
         box = _union(found, stage.op.shape[d])
         origin.append(box[0])
-        extents.append(box[1])
+        multiple = stage.aligned.get(stage.op.axes[d], 1)
+        extents.append(-(-box[1] // multiple) * multiple)
     return tuple(origin), tuple(extents)
 
 

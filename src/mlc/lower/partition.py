@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from mlc.ir.expr import Binary, Const, Expr, Select, Within, rewrite, walk
 from mlc.ir.index import Linear, as_index, dynamics
-from mlc.ir.loop import Allocate, For, ForKind, ForRange, Stmt, is_nothing, rebuild, seq
+from mlc.ir.loop import Allocate, For, ForKind, ForRange, Stmt, Store, is_nothing, rebuild, seq
 from mlc.ir.loop import walk as walk_stmts
 from mlc.lower.rewrite import decided, exprs_of, map_exprs, slice_loop
 
@@ -39,11 +39,12 @@ def _partition(s: Stmt) -> Stmt:
     return seq([p for p in parts if not is_nothing(p)])
 
 
-def _guards(s: Stmt) -> list[Within]:
+def _guards(s: Stmt, *, selects: bool = True) -> list[Within]:
+    """Range checks in conditions, with ``selects`` also those inside of values."""
     found: dict[tuple[Linear, int, int], Within] = {}
     for stmt in walk_stmts(s):
         for e in exprs_of(stmt):
-            if type(e) is Const:
+            if type(e) is Const or (type(stmt) is Store and not selects):
                 continue
             for node in walk(e):
                 if type(node) is Within:
@@ -52,9 +53,14 @@ def _guards(s: Stmt) -> list[Within]:
 
 
 def _cut(loop: For) -> tuple[int, int] | None:
-    """The longest range of iterations where every guard that a range can decide holds; ``None`` if nothing is won."""
+    """Where to cut a loop, or ``None`` if nothing is won.
+
+    The middle part is the longest range of iterations where every guard that a range can decide holds; without any, the
+    range where one may hold, since outside of that at least its other side is known.
+    """
     begin, end = 0, loop.extent
-    for g in _guards(loop.body):
+    maybe: tuple[int, int] | None = None
+    for g in _guards(loop.body, selects=not _is_lanes_of_registers(loop)):
         c = g.index.coefficient(loop.var)
         if not c:
             continue
@@ -68,7 +74,18 @@ def _cut(loop: For) -> tuple[int, int] | None:
         a, b = max(begin, first), min(end, last + 1)
         if a < b:
             begin, end = a, b
-    return None if (begin, end) == (0, loop.extent) else (begin, end)
+        elif maybe is None:
+            # some value of the rest meets the guard
+            first, last = (g.lo - hi, g.hi - 1 - lo) if c > 0 else (lo - g.hi + 1, hi - g.lo)
+            some = max(0, _ceil(first, abs(c))), min(loop.extent, last // abs(c) + 1)
+            maybe = some if some[0] < some[1] and some != (0, loop.extent) else None
+    return maybe if (begin, end) == (0, loop.extent) else (begin, end)
+
+
+def _is_lanes_of_registers(loop: For) -> bool:
+    """Whether a loop is the lanes of a register: its parts would be registers of their own, selecting is cheaper."""
+    stores = [x for x in walk_stmts(loop.body) if type(x) is Store]
+    return loop.kind is ForKind.VECTORIZED and all(x.buffer.scope == "register" for x in stores)
 
 
 def _ceil(a: int, b: int) -> int:

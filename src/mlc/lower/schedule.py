@@ -62,6 +62,7 @@ class Stage:
         inlined: whether its expression is substituted into its readers.
         scope: memory of its buffer; chosen by the lowering when ``None``.
         pragmas: facts for the code generator by (axis, key).
+        aligned: what the extent of an attached stage's region is a multiple of, by data axis.
     """
 
     def __init__(self, schedule: Schedule, op: te.Compute) -> None:
@@ -74,6 +75,7 @@ class Stage:
         self.inlined = False
         self.scope: str | None = None
         self.pragmas: dict[tuple[Var, str], Any] = {}
+        self.aligned: dict[Var, int] = {}
         self._reducing: set[Var] = set(op.reduce_axes)
 
     @property
@@ -212,6 +214,19 @@ class Stage:
         self.attach = AttachPoint(consumer, axis)
         self.inlined = False
         self._record("compute_at", f"s[{consumer.name}]", axis)
+
+    def align(self, axis: Var, multiple: int) -> None:
+        """Compute more than is needed: a region whose extent along a data axis is a multiple, within the tensor.
+
+        With multiple 4, the 6 neighbours that a reader needs become 8. Legal for every data axis; it matters to a stage
+        computed inside another.
+        """
+        if axis not in self.op.axes:
+            raise ScheduleError(f"align: {axis.name} is no data axis of stage {self.name}")
+        if multiple < 1:
+            raise ScheduleError(f"align: multiple {multiple} of axis {axis.name} of stage {self.name} is below 1")
+        self.aligned[axis] = multiple
+        self._record("align", axis, multiple)
 
     def compute_root(self) -> None:
         """Compute the whole tensor before its readers."""

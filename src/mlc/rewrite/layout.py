@@ -38,7 +38,7 @@ class Choice(Protocol):
     def margins(self) -> Mapping[int, Sequence[tuple[int, int]]]: ...
 
 
-Choose = Callable[[Node, Sequence[TensorType], Sequence[bool]], Choice]
+Choose = Callable[[Node, Sequence[TensorType], Sequence[bool], bool], Choice]
 
 
 def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
@@ -46,7 +46,8 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
 
     Args:
         graph: a fused graph.
-        choose: the target's preference for a group, given the types of its inputs and which of them are constants.
+        choose: the target's preference for a group, given the types of its inputs, which of them are constants, and
+            whether all that reads its results takes row-major tensors only.
         convert: the identity operator, for conversions.
     """
     new: dict[Value, Value] = {v: v for v in graph.inputs}
@@ -55,6 +56,7 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
     nodes: list[Node] = []
     wanted: dict[Value, list[tuple[int, int]]] = {}
     taken = {v.name for v in (*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs))}
+    taking_any = {v for n in graph.nodes if n.op.routine is None for v in n.inputs}
 
     def unique(name: str) -> str:
         k, candidate = 0, name
@@ -95,7 +97,7 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
         else:
             is_constant = [v in graph.constants for v in node.inputs]
             types = [v.type if c else new[v].type for v, c in zip(node.inputs, is_constant, strict=True)]
-            choice = choose(node, types, is_constant)
+            choice = choose(node, types, is_constant, taking_any.isdisjoint(node.outputs))
             inputs = tuple(
                 constant(v, choice.constants.get(k)) if c else new[v]
                 for k, (v, c) in enumerate(zip(node.inputs, is_constant, strict=True))

@@ -85,8 +85,17 @@ class Target(Protocol):
         """
         ...
 
-    def layouts(self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool]) -> LayoutChoice:
-        """Layouts that the group prefers, given those of its inputs."""
+    def layouts(
+        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool = False
+    ) -> LayoutChoice:
+        """Layouts that the group prefers, given those of its inputs.
+
+        Args:
+            node: the group.
+            inputs: types of its inputs, with layouts.
+            constant: which inputs are constants.
+            row_major: whether every reader of the results takes them in row-major layout only.
+        """
         ...
 
     def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:

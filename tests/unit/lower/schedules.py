@@ -97,6 +97,8 @@ def _attach(draw: Draw, schedule: Schedule) -> None:
             stage.compute_at(*draw(st.sampled_from(places)))
             if draw(st.booleans()):
                 stage.set_scope(draw(SCOPES))
+            if stage.axes and draw(st.booleans()):
+                stage.align(draw(st.sampled_from(stage.axes)), draw(FACTORS))
 
 
 def attach_points(schedule: Schedule, stage: Stage) -> list[tuple[Stage, Var]]:

@@ -56,6 +56,16 @@ def test_windows_overlap() -> None:
     assert shown(region(out, y, 0)) == ("2*i, 0", (3, 20))
 
 
+def test_aligned_regions_are_multiples() -> None:
+    y = stage("y", X)
+    out = te.compute((20, 6), lambda i, j: y[i, j + 1], "out")
+    schedule = Schedule([out])
+    schedule[y].align(schedule[y].axes[1], 4)
+    schedule[y].compute_at(schedule[out], schedule[out].axes[0])
+    nest = infer(schedule)[schedule[y]]
+    assert shown(nest) == ("i, 1", (1, 8))
+
+
 def test_tiles_may_reach_past_the_end_and_are_guarded() -> None:
     y = stage("y", X)
     nest = region(stage("out", y), y, 1, factor=8)

@@ -74,6 +74,15 @@ def test_windows_are_cut_on_both_axes() -> None:
     assert "for i in range(10)" in text or "for i in range" in text
 
 
+def test_lanes_of_a_register_are_selected_rather_than_cut() -> None:
+    tile = Buffer("tile", (10,), f32, "register")
+    value = select(within(as_index(J) - 1, 0, 8), Load(X, (as_index(J) - 1,)), 0.0)
+    lanes = loop(J, Store(tile, (as_index(J),), value), ForKind.VECTORIZED)
+    back = loop(I, Store(OUT, (as_index(0), as_index(I)), Load(tile, (as_index(I),))))
+    text = check(Allocate(tile, seq([lanes, back])))
+    assert "for j in vectorized(10):" in text
+
+
 def test_guard_of_an_outer_loop_moves_in_front() -> None:
     text = check(loop(I, loop(J, If(within(as_index(I) % 3, 1, 3), store(ONE, I, J)))))
     assert text == "for i in range(10):\n  if 1 <= i%3:\n    for j in range(10):\n      out[i, j] = 1.0"

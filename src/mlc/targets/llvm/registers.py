@@ -1,4 +1,4 @@
-"""Which buffers become SSA values: ``register`` scope, constant indices, every element always accessed alike."""
+"""Which buffers become SSA values: ``register`` scope, constant indices, every element always written alike."""
 
 from __future__ import annotations
 
@@ -23,39 +23,55 @@ def flat(buffer: loop.Buffer, indices: tuple[Linear, ...]) -> Linear:
 class Slots:
     """The register slots of one function.
 
-    A buffer qualifies when every access to it has a constant offset once the lane is taken out, no two accesses
-    overlap without being the same, and none is made by other threads than the buffer's own. Buffers that do not qualify
-    live in memory.
+    A buffer qualifies when every access to it has a constant offset once the lane is taken out, no two stores overlap
+    without being the same, every load stays inside one store, and none is made by other threads than the buffer's own.
+    Buffers that do not qualify live in memory.
     """
 
     def __init__(self, body: loop.Stmt) -> None:
-        touched: dict[int, set[tuple[int, int]]] = {}
+        stores: dict[int, set[tuple[int, int]]] = {}
+        reads: dict[int, set[tuple[int, int]]] = {}
         refused = _shared(body, None, {})
         registers = {id(s.buffer) for s in loop.walk(body) if type(s) is loop.Allocate and s.buffer.scope == "register"}
         for s in loop.walk(body):
-            for buffer, indices, lane in accesses(s):
+            for k, (buffer, indices, lane) in enumerate(reversed(list(accesses(s)))):
                 if id(buffer) not in registers:
                     continue
                 key = slot_key(buffer, indices, lane)
                 if key is None:
                     refused.add(id(buffer))
                 else:
-                    touched.setdefault(id(buffer), set()).add(key)
-        for b, keys in touched.items():
-            taken: dict[int, tuple[int, int]] = {}
+                    into = stores if type(s) is loop.Store and k == 0 else reads
+                    into.setdefault(id(buffer), set()).add(key)
+        self._owner: dict[tuple[int, int], tuple[int, int]] = {}  # of an element of a buffer: the store around it
+        for b, keys in stores.items():
             for key in keys:
-                for e in range(key[0], key[0] + max(key[1], 1)):
-                    if taken.setdefault(e, key) != key:
-                        refused.add(b)
+                if any(self._owner.setdefault((b, e), key) != key for e in _elements(key)):
+                    refused.add(b)
+        for b, keys in reads.items():
+            if any(len({self._owner.get((b, e)) for e in _elements(key)}) > 1 for key in keys):
+                refused.add(b)
         self.buffers = registers - refused
 
     def slot(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> Slot | None:
-        """The slot of an access, or ``None`` when the buffer is in memory."""
+        """The slot that a store writes, or ``None`` when the buffer is in memory."""
         if id(buffer) not in self.buffers:
             return None
         key = slot_key(buffer, indices, lane)
         assert key is not None
         return (id(buffer), *key)
+
+    def part(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> tuple[Slot, int, int] | None:
+        """What a load reads: a slot, its first element inside that, and its lanes (0 for a scalar).
+
+        ``None`` when the buffer is in memory.
+        """
+        found = self.slot(buffer, indices, lane)
+        if found is None:
+            return None
+        b, begin, lanes = found
+        owner = self._owner.get((b, begin), (begin, lanes))
+        return (b, *owner), begin - owner[0], lanes
 
     def written(self, s: loop.Stmt) -> list[Slot]:
         """Slots that a statement assigns and that live longer than it, in program order."""
@@ -97,6 +113,10 @@ def slot_key(buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None)
         offset = offset - lane
         lanes = lane.hi + 1
     return (offset.const, lanes) if not offset.terms else None
+
+
+def _elements(key: tuple[int, int]) -> range:
+    return range(key[0], key[0] + max(key[1], 1))
 
 
 def accesses(s: loop.Stmt) -> Iterator[tuple[loop.Buffer, tuple[Linear, ...], Var | None]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,8 @@ from mlc.targets.llvm.index import IndexEmitter
 from mlc.targets.llvm.registers import Slot, Slots, flat
 from mlc.targets.llvm.text import mangle_suffix, memory_type, register_type, splat
 from mlc.targets.llvm.transpose import Block, Key, shuffles
+
+MAX_STRIDE = 4  # distance up to which neighbours are loaded and picked from, rather than gathered
 
 
 class ValueEmitter(IndexEmitter):
@@ -173,12 +175,9 @@ class ValueEmitter(IndexEmitter):
     # -- memory --------------------------------------------------------------------------------------------------
     def load(self, e: Load, lane: Var | None) -> Val:
         buffer: loop.Buffer = e.source
-        slot = self.slots.slot(buffer, e.indices, lane)
-        if slot is not None:
-            held = self.registers.get(slot)
-            if held is None:
-                return Val("poison", buffer.dtype, slot[2])
-            return held
+        part = self.slots.part(buffer, e.indices, lane)
+        if part is not None:
+            return self._held(buffer, *part)
         if not buffer.size:  # some guard never lets this be chosen
             return Val(splat(0, buffer.dtype, 0), buffer.dtype, 0)
         offset = flat(buffer, e.indices)
@@ -187,11 +186,62 @@ class ValueEmitter(IndexEmitter):
         if lane is None or step == 0:
             at = self.pointer(buffer, offset)
             return self._read(buffer, at if mask is None else self._if_any(mask, at, buffer), 0)
+        if step is not None and step != 1 and abs(step) <= MAX_STRIDE:
+            return self._strided(buffer, offset, lane, step, mask)
         if step != 1:
             column = self.columns.get((id(buffer), offset - Linear({lane: step}, 0))) if step is not None else None
             return self._gather(buffer, offset, lane, mask) if column is None else self._transposed(*column)
         at = self.pointer(buffer, offset - lane)
         return self._read(buffer, at, lane.hi + 1) if mask is None else self._masked_read(buffer, at, mask)
+
+    def _held(self, buffer: loop.Buffer, slot: Slot, begin: int, lanes: int) -> Val:
+        """A register, or some of its lanes."""
+        held = self.registers.get(slot)
+        if held is None:
+            return Val("poison", buffer.dtype, lanes)
+        if slot[2] == lanes:
+            return held
+        if lanes == 0:
+            return Val(self.pure(f"extractelement {held.type} {held.text}, i32 {begin}"), held.dtype, 0)
+        return self._lanes_of(held, held, range(begin, begin + lanes))
+
+    def _lanes_of(self, a: Val, b: Val, chosen: Sequence[int]) -> Val:
+        """Chosen lanes of two vectors, those of the second counted on."""
+        mask = f"<{len(chosen)} x i32> <{', '.join(f'i32 {k}' for k in chosen)}>"
+        return Val(self.pure(f"shufflevector {a.type} {a.text}, {b.type} {b.text}, {mask}"), a.dtype, len(chosen))
+
+    def _strided(self, buffer: loop.Buffer, offset: Linear, lane: Var, step: int, mask: Val | None) -> Val:
+        """Every ``step``-th element, picked from vectors of neighbours that lie between the first and the last.
+
+        A handful of loads and shuffles takes a fraction of a gather's time, and runs where there is no gather.
+        """
+        lanes = lane.hi + 1
+        places = [k * abs(step) for k in range(lanes)]
+        if step < 0:
+            offset, places = offset - as_index(lane) * step + (places[-1] * -1), places[::-1]
+        else:
+            offset = offset - as_index(lane) * step
+        found: Val | None = None
+        todo = sorted(range(lanes), key=lambda k: places[k])
+        while todo:
+            begin = min(places[todo[0]], max(places) - lanes + 1)
+            here = {k: places[k] - begin for k in todo if places[k] - begin < lanes}
+            todo = [k for k in todo if k not in here]
+            at = self.pointer(buffer, offset + begin)
+            if mask is None:
+                piece = self._read(buffer, at, lanes)
+            else:
+                who = {e: k for k, e in here.items()}
+                off = Val("zeroinitializer", boolean, lanes)
+                piece = self._masked_read(
+                    buffer, at, self._lanes_of(mask, off, [who.get(e, lanes) for e in range(lanes)])
+                )
+            if found is None:
+                found = self._lanes_of(piece, piece, [here.get(k, 0) for k in range(lanes)])
+            else:
+                found = self._lanes_of(found, piece, [lanes + here[k] if k in here else k for k in range(lanes)])
+        assert found is not None
+        return found
 
     def _if_any(self, mask: Val, at: str, buffer: loop.Buffer) -> str:
         """An address that all lanes read, or the buffer's first element when no lane may read it."""

@@ -73,10 +73,12 @@ class X86Target:
 
         return best_winograd_tile(x.shape, weights.shape, pads, self.record)
 
-    def layouts(self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool]) -> LayoutChoice:
+    def layouts(
+        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool = False
+    ) -> LayoutChoice:
         from mlc.targets.x86.schedules import choose_layouts
 
-        return choose_layouts(node, inputs, constant, self.record)
+        return choose_layouts(node, inputs, constant, row_major, self.record)
 
     def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:
         from mlc.targets.x86.schedules import schedule_group

@@ -52,10 +52,19 @@ def test_lanes_must_be_neighbours() -> None:
 
 def test_accesses_that_overlap_must_be_alike() -> None:
     assert held(write(0, LANE, LANE), write(1, 3))
-    assert not held(write(0, LANE, LANE), read(0, 3))
+    assert not held(write(0, LANE, LANE), write(0, 3))
     half = Var("h", 0, 7)
     assert held(write(0, half, half), write(0, as_index(half) + 8, half))
     assert not held(write(0, half, half), write(0, as_index(half) + 4, half))
+
+
+def test_loads_stay_inside_one_store() -> None:
+    half = Var("h", 0, 7)
+    assert held(write(0, LANE, LANE), read(0, 3), read(0, as_index(half) + 4, half))
+    assert not held(write(0, half, half), write(0, as_index(half) + 8, half), read(0, as_index(half) + 4, half))
+    slots = Slots(Allocate(TILE, seq([write(1, LANE, LANE), read(1, 3)])))
+    assert slots.part(TILE, (as_index(1), as_index(3)), None) == ((id(TILE), 16, 16), 3, 0)
+    assert slots.part(TILE, (as_index(1), as_index(half) + 4), half) == ((id(TILE), 16, 16), 4, 8)
 
 
 def test_other_threads_cannot_see_registers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from mlc.ir.expr import Expr, Load, all_of, as_expr, binary, cast, const, select, within
 from mlc.ir.index import IndexLike, Linear, Var, as_index, dynamic
 from mlc.ir.interp import run_function
-from mlc.ir.loop import Buffer, For, ForKind, Function, Store, seq
+from mlc.ir.loop import Allocate, Buffer, For, ForKind, Function, Store, seq
 from mlc.ir.types import ALL_DTYPES, DType, bf16, boolean, f16, f32, f64, i8, i32, i64
 from mlc.targets.llvm.function import emit_function
 from mlc.targets.llvm.module import ModuleText
@@ -76,12 +77,35 @@ def test_guarded_loads_of_scalars_touch_only_their_buffer(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", [f32, i8, bf16], ids=str)
-def test_guarded_gathers_touch_only_their_buffer(dtype: DType) -> None:
-    x, out, lane = Buffer("x", (2 * N,), dtype), Buffer("out", (N + 2,), dtype), lanes(N + 2)
-    at = as_index(lane) * 2 - 1
-    value = select(within(at, 0, 2 * N), Load(x, (at,)), const(1, dtype))
-    text = check(kernel([x, out], Store(out, (as_index(lane),), value, lane)), values(dtype, 2 * N))
-    assert "llvm.masked.gather" in text
+@pytest.mark.parametrize("step, how", [(-1, "load"), (2, "load"), (3, "load"), (-3, "load"), (5, "gather")])
+def test_guarded_loads_at_a_distance_touch_only_their_buffer(dtype: DType, step: int, how: str) -> None:
+    size = abs(step) * N
+    x, out, lane = Buffer("x", (size,), dtype), Buffer("out", (N + 2,), dtype), lanes(N + 2)
+    at = as_index(lane) * step + (-1 if step > 0 else size)
+    value = select(within(at, 0, size), Load(x, (at,)), const(1, dtype))
+    text = check(kernel([x, out], Store(out, (as_index(lane),), value, lane)), values(dtype, size))
+    assert {"load", "gather"} & set(re.findall(r"llvm\.masked\.(\w+)", text)) == {how}
+
+
+@pytest.mark.parametrize("step", [-4, -1, 2, 3, 4, 6])
+def test_loads_at_a_distance_stay_between_the_first_and_the_last(step: int) -> None:
+    size = abs(step) * 7 + 1
+    x, out, lane = Buffer("x", (size,), f32), Buffer("out", (8,), f32), lanes(8)
+    at = as_index(lane) * step + (0 if step > 0 else size - 1)
+    check(kernel([x, out], Store(out, (as_index(lane),), Load(x, (at,)), lane)), values(f32, size))
+
+
+def test_parts_of_a_register() -> None:
+    tile = Buffer("tile", (8,), f32, "register")
+    x, out, lane, few = Buffer("x", (8,), f32), Buffer("out", (4,), f32), lanes(8), lanes(3)
+    fn = kernel(
+        [x, out],
+        Store(tile, (as_index(lane),), Load(x, (as_index(lane),)), lane),
+        Store(out, (as_index(few),), Load(tile, (as_index(few) + 2,)), few),
+        Store(out, (as_index(3),), Load(tile, (as_index(7),))),
+    )
+    fn.body = Allocate(tile, fn.body)
+    assert "alloca" not in check(fn, values(f32, 8))
 
 
 def test_both_sides_of_a_choice_may_leave() -> None:

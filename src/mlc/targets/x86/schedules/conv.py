@@ -1,6 +1,6 @@
-"""Direct convolution in blocked layouts, and in plain ones for groups and few channels.
+"""Direct convolution in blocked layouts.
 
-Blocked: outputs ``NCHW[v]c`` with ``v`` the vector width, a register tile of pixels × channel vectors, one broadcast of
+Outputs ``NCHW[v]c`` with ``v`` the vector width, a register tile of pixels × channel vectors, one broadcast of
 the input and one fused multiply-add a vector; weights are packed in the order in which they are used. What tiles do
 well: ``benchmarks`` and the roofline of 2 FMA and 2 loads a cycle.
 """
@@ -288,49 +288,3 @@ def _tile_body(local: Stage, rank: int, tile: Tile, target: X86) -> None:
     local.vectorize(oi)
     local.unroll(o)
     local.unroll(space[-1])
-
-
-def conv_plain(g: Group, target: X86) -> Schedule:
-    """Convolution in row-major layout: vectors along the width, a register tile of channels × vectors of pixels."""
-    assert g.anchor is not None
-    pad = padded_input(g.anchor)
-    y = g.anchor.outputs[0]
-    extra: dict[te.Tensor, Layout] = {}
-    data = g.anchor.inputs[0]
-    flat = pad is None and _pointwise(g.anchor, data, y) and not g.layouts.get(data)
-    if flat and len(y.shape) > 3:
-        for t in (*g.inputs, *(op.outputs[0] for op in te.topological(g.outputs))):
-            if len(t.shape) == len(y.shape) and t.shape[2:] == y.shape[2:] and t not in g.layouts:
-                extra[t] = Layout(t.shape).fuse(2, len(y.shape) - 2)
-    p = g.apply(extra)
-    assert p.anchor is not None
-    conv = p.anchor.outputs[0]
-    s = Schedule(p.outputs)
-    pad = padded_input(p.anchor)
-    conv = accumulate_in_registers(s, conv, [pad] if pad is not None else [])
-    out = p.outputs[0]
-    stage = s[out]
-    n, o, *space = stage.op.axes
-    width = space[-1]
-    per_group = (o.hi + 1) // int(p.anchor.attrs.get("groups", 1))
-    channels = best_divisor(per_group, 6 if target.registers >= 32 else 4)
-    vectors = min(4 if target.registers >= 32 else 2, -(-(width.hi + 1) // target.lanes))
-    oo, oc = stage.split(o, channels)
-    wo, wv = stage.split(width, vectors * target.lanes)
-    stage.reorder(n, oo, *space[:-1], wo, oc, wv)
-    wu, wi = stage.split(wv, target.lanes)
-    at = stage.fuse(n, oo, *space[:-1])
-    stage.parallel(at)
-    stage.vectorize(wi)
-    local = s[conv]
-    local.compute_at(stage, wo)
-    finish_tile(s, out, conv, wo, (oc, wu))
-    ln, lo, *lspace = local.op.axes
-    lo_w, li_w = local.split(lspace[-1], target.lanes)
-    local.reorder(*local.op.reduce_axes, ln, *lspace[:-1], lo, lo_w, li_w)
-    local.vectorize(li_w)
-    local.unroll(lo_w)
-    local.unroll(lo)
-    if pad is not None:
-        spread(s[pad], target)
-    return s

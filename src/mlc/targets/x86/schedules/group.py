@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mlc.ir import te
-from mlc.ir.expr import Binary, Call, walk
+from mlc.ir.expr import Binary, Call, Expr, Load, replace_loads, walk
 from mlc.ir.graph import Node, express
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout
@@ -75,6 +75,33 @@ def group_of(node: Node) -> Group:
 def padded_input(op: te.Compute) -> te.Tensor | None:
     """The computed ``pad`` tensor that a convolution or pool reads, if any."""
     return next((t for t in op.inputs if t.op is not None and t.op.tag == "pad"), None)
+
+
+def apart_from_output(g: Group, t: te.Tensor) -> Group:
+    """The group with ``t`` an intermediate tensor: where it is the output, a copy of it becomes the output."""
+    if t not in g.outputs:
+        return g
+    copy = te.compute(t.shape, lambda *ix: t[tuple(ix)], t.name, tag="copy")
+    layouts = {copy if k is t else k: layout for k, layout in g.layouts.items()}
+    return Group(g.inputs, tuple(copy if k is t else k for k in g.outputs), g.anchor, layouts)
+
+
+def replace_anchor(g: Group, fresh: te.Compute) -> Group:
+    """The group with another compute in place of its anchor's, and what depends on it rebuilt."""
+    assert g.anchor is not None
+    env = dict(zip(g.anchor.outputs, te.finish(fresh), strict=True))
+
+    def swap(ld: Load) -> Expr:
+        return Load(env[ld.source], ld.indices) if ld.source in env else ld
+
+    for op in te.topological(g.outputs):
+        if op is g.anchor or not any(t in env for t in op.inputs):
+            continue
+        bodies = tuple(replace_loads(b, swap) for b in op.bodies)
+        again = te.Compute(op.name, op.axes, op.reduce_axes, bodies, op.combiner, op.tag, op.attrs)
+        env.update(zip(op.outputs, te.finish(again), strict=True))
+    layouts = {env.get(t, t): layout for t, layout in g.layouts.items()}
+    return Group(g.inputs, tuple(env.get(t, t) for t in g.outputs), fresh, layouts)
 
 
 def inline_rest(s: Schedule, keep: Sequence[te.Tensor]) -> None:

@@ -15,12 +15,12 @@ from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.conv import (
     MIN_BLOCKED,
     conv_blocked,
-    conv_plain,
     conv_product,
     conv_tile,
     is_flat,
     weight_layout,
 )
+from mlc.targets.x86.schedules.conv_plain import conv_plain, is_single_pixel, plain_weight_layout
 from mlc.targets.x86.schedules.conv_transpose import transposed_blocked, transposed_plain, transposed_weight_layout
 from mlc.targets.x86.schedules.group import Group, group_of, inner_layouts
 from mlc.targets.x86.schedules.injective import schedule_injective
@@ -91,11 +91,15 @@ def _params(g: Group, s: Schedule) -> list[te.Tensor]:
     return [*inputs, *s.outputs]
 
 
-def choose_layouts(node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], target: X86) -> LayoutChoice:
+def choose_layouts(
+    node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, target: X86
+) -> LayoutChoice:
     """Layouts that a group prefers.
 
     Convolutions and windows over channels choose for themselves; element-wise groups take over the layout of an operand
-    of the same shape (ALT §4.2); everything else is row-major.
+    of the same shape (ALT §4.2); everything else is row-major. So are windows over row-major tensors, and convolutions
+    of single pixels between two of them (``row_major``: whether all readers want that), since blocks would cost a
+    conversion each way.
     """
     plain = LayoutChoice(tuple(None for _ in node.outputs))
     nothing_to_inherit = node.op.kind is FusionKind.INJECTIVE and all(t.layout is None for t in inputs)
@@ -113,7 +117,10 @@ def choose_layouts(node: Node, inputs: Sequence[TensorType], constant: Sequence[
         weights = g.anchor.inputs[-1]
         k = position.get(weights)
         groups = g.anchor.attrs.get("groups", 1)
-        if out.shape[1] >= MIN_BLOCKED and groups == 1 and k is not None and constant[k]:
+        between_plain = row_major and all(t.layout is None for t in inputs) and is_single_pixel(g.anchor)
+        if between_plain and tag == "conv" and k is not None and constant[k]:
+            constants[k] = plain_weight_layout(g.anchor, target)
+        elif out.shape[1] >= MIN_BLOCKED and groups == 1 and k is not None and constant[k]:
             chosen = blocked(out.shape, 1, v)
             if tag == "conv":
                 data = g.anchor.inputs[0]
@@ -127,6 +134,10 @@ def choose_layouts(node: Node, inputs: Sequence[TensorType], constant: Sequence[
         if k is not None and constant[k]:
             chosen = blocked(out.shape, 1, v)
             constants[k] = winograd_weights(g, target)
+    elif tag == "group_conv" and g.anchor is not None and _shapes_agree(g):
+        k = position.get(g.anchor.inputs[-1])
+        if k is not None and constant[k]:
+            constants[k] = plain_weight_layout(g.anchor, target)
     elif _is_product(g):
         assert g.anchor is not None
         both = operands_of(g.anchor)
@@ -141,7 +152,8 @@ def choose_layouts(node: Node, inputs: Sequence[TensorType], constant: Sequence[
         assert op is not None
         if op.tag == "depthwise":
             k = position.get(op.inputs[1])
-            if k is not None and constant[k] and op.attrs["groups"] == out.shape[1]:
+            behind_blocks = any(t.layout is not None for t in inputs)
+            if behind_blocks and k is not None and constant[k] and op.attrs["groups"] == out.shape[1]:
                 chosen = blocked(out.shape, 1, v)
                 constants[k] = depthwise_layout(op.inputs[1].shape, target)
         elif any(t.layout is not None and t.rank == len(out.shape) for t in inputs):

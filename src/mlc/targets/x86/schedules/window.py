@@ -10,6 +10,7 @@ from mlc.targets.x86.schedules.group import (
     WINDOWS,
     Group,
     accumulate_in_registers,
+    apart_from_output,
     best_divisor,
     inner_layouts,
     padded_input,
@@ -32,46 +33,97 @@ def depthwise_layout(shape: tuple[int, ...], target: X86) -> Layout:
 
 
 def schedule_window(g: Group, target: X86) -> Schedule:
-    """A register tile of neighbouring outputs along the width, all channels (or pixels) of a vector at once."""
+    """A register tile of outputs, a vector of channels (blocked) or of neighbours along the width (plain) each."""
     op = window_of(g)
     assert op is not None
-    extra = inner_layouts(g)
-    out_layout = g.layouts.get(g.outputs[0])
+    if g.outputs[0] in g.layouts:
+        return _blocked(g, op, target)
+    return _plain(g, op, target)
+
+
+def _plain(g: Group, op: te.Compute, target: X86) -> Schedule:
+    """Vectors along the width, a tile of some rows whose windows share what they read.
+
+    The tile is computed in whole vectors and stored as far as the result reaches. A small window reads its input where
+    it lies: where it hangs over the border, loops are cut, and only the vectors there are loaded under a mask.
+    """
+    whole = op.outputs[0]
+    g = apart_from_output(g, whole)
+    lanes = lanes_of(whole, target)
+    last = len(whole.shape) - 1
+    excess = -whole.shape[last] % lanes
+    extra = {whole: Layout(whole.shape).pad(last, 0, excess)}
+    small = size_of([a.hi + 1 for a in op.reduce_axes]) <= UNROLL_TAPS
     pad = padded_input(op)
-    if out_layout is not None and pad is not None:
-        extra[pad] = blocked(pad.shape, 1, target.lanes)
+    copied: list[te.Tensor] = []
+    if pad is not None and pad.op is not None:
+        extra[pad] = Layout(pad.shape).pad(last, 0, excess * int(op.attrs["strides"][-1]))
+        if not small or any(t.op is not None or t in g.layouts for t in pad.op.inputs):
+            copied = [pad]
     p = Group(g.inputs, g.outputs, op, g.layouts).apply(extra)
     assert p.anchor is not None
     window = p.anchor.outputs[0]
-    pad = padded_input(p.anchor)
+    copied = [t for t in (padded_input(p.anchor),) if t is not None and copied]
     s = Schedule(p.outputs)
-    window = accumulate_in_registers(s, window, [pad] if pad is not None else [])
-    out = p.outputs[0]
-    stage = s[out]
-    taps = size_of([a.hi + 1 for a in p.anchor.reduce_axes])
-    if out_layout is not None:
-        *outer, width, lane = stage.op.axes
-        wo, wi = stage.split(width, best_divisor(width.hi + 1, 8, 4))
-        stage.unroll(wi)
+    accumulate_in_registers(s, window, copied)
+    stage = s[p.outputs[0]]
+    *outer, width = stage.op.axes
+    wo, lane = stage.split(width, lanes)
+    stage.vectorize(lane)
+    if len(outer) > 2:
+        height = outer.pop()
+        ho, hi = stage.split(height, best_divisor(height.hi + 1, 4 if target.registers < 32 else 8, 2))
+        stage.reorder(ho, wo, hi, lane)
+        stage.unroll(hi)
+    stage.parallel(stage.fuse(*outer))
+    local = s[window]
+    local.compute_at(stage, wo)
+    data, reduce = list(local.op.axes), list(local.op.reduce_axes)
+    local.align(data[-1], lanes)
+    if small:
+        # taps of one column in turn read the same vectors for different rows
+        local.reorder(*reversed(reduce), *data)
+        for a in reduce:
+            local.unroll(a)
     else:
-        *outer, width = stage.op.axes
-        wo, lane = stage.split(width, lanes_of(out, target))
-    at = stage.fuse(*outer)
-    stage.parallel(at)
+        local.reorder(*reduce, *data)
+    local.vectorize(data[-1])
+    for a in data[2:-1]:
+        local.unroll(a)
+    for t in copied:
+        spread(s[t], target)
+    return s
+
+
+def _blocked(g: Group, op: te.Compute, target: X86) -> Schedule:
+    """A register tile of neighbouring outputs along the width, all channels of a vector at once."""
+    extra = inner_layouts(g)
+    small = size_of([a.hi + 1 for a in op.reduce_axes]) <= UNROLL_TAPS
+    pad = padded_input(op)
+    copied = False
+    if pad is not None and pad.op is not None:
+        extra[pad] = blocked(pad.shape, 1, target.lanes)
+        copied = not small or any(t.op is not None or t not in g.layouts for t in pad.op.inputs)
+    p = Group(g.inputs, g.outputs, op, g.layouts).apply(extra)
+    assert p.anchor is not None
+    pads = [t for t in (padded_input(p.anchor),) if t is not None and copied]
+    s = Schedule(p.outputs)
+    window = accumulate_in_registers(s, p.anchor.outputs[0], pads)
+    stage = s[p.outputs[0]]
+    *outer, width, lane = stage.op.axes
+    wo, wi = stage.split(width, best_divisor(width.hi + 1, 8, 4))
+    stage.unroll(wi)
+    stage.parallel(stage.fuse(*outer))
     stage.vectorize(lane)
     local = s[window]
     local.compute_at(stage, wo)
     data, reduce = list(local.op.axes), list(local.op.reduce_axes)
-    if out_layout is not None:
-        local.reorder(*reduce, *data)
-        local.vectorize(data[-1])
-        local.unroll(data[-2])
-        if taps <= UNROLL_TAPS:
-            for a in reduce:
-                local.unroll(a)
-    else:
-        local.reorder(*data[:-1], *reduce, data[-1])
-        local.vectorize(data[-1])
-    if pad is not None:
-        spread(s[pad], target)
+    local.reorder(*reduce, *data)
+    local.vectorize(data[-1])
+    local.unroll(data[-2])
+    if small:
+        for a in reduce:
+            local.unroll(a)
+    for t in pads:
+        spread(s[t], target)
     return s

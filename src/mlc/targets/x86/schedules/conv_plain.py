@@ -1,0 +1,125 @@
+"""Convolution in row-major layout, for groups and where blocks of channels do not pay.
+
+Vectors run along the pixels, a register tile is output channels × vectors of pixels: weights are broadcast, packed in
+the order of use. Where windows are single pixels, all pixels of an image are one axis; strides are taken out by a copy
+of those pixels that count.
+"""
+
+from __future__ import annotations
+
+from mlc.ir import te
+from mlc.ir.expr import Expr, Load, replace_loads
+from mlc.ir.index import as_index
+from mlc.ir.layout import Layout
+from mlc.lower.schedule import Schedule
+from mlc.targets.x86.cost import Product, Tile, all_tiles, best_tile
+from mlc.targets.x86.record import X86
+from mlc.targets.x86.schedules.group import (
+    Group,
+    accumulate_in_registers,
+    apart_from_output,
+    finish_tile,
+    padded_input,
+    replace_anchor,
+    size_of,
+)
+from mlc.targets.x86.schedules.injective import spread
+
+
+def plain_tile(anchor: te.Compute, target: X86) -> Tile:
+    """Output channels and vectors of pixels of a register tile; the channels divide those of a group."""
+    _, filters, *space = anchor.shape
+    groups = int(anchor.attrs.get("groups", 1))
+    pixels = size_of(space) if is_single_pixel(anchor) else space[-1]
+    product = Product(
+        extent=filters // groups,
+        columns=-(-pixels // target.lanes),
+        depth=size_of([a.hi + 1 for a in anchor.reduce_axes]),
+        repeats=groups,
+    )
+    return best_tile(product, target, [t for t in all_tiles(product, target) if product.extent % t.rows == 0])
+
+
+def plain_weight_layout(anchor: te.Compute, target: X86) -> Layout:
+    """Weights ``[O / tile][C][taps…][tile of O]``."""
+    shape = anchor.inputs[-1].shape
+    rank = len(shape)
+    return Layout(shape).split(0, plain_tile(anchor, target).rows).reorder(0, *range(2, rank + 1), 1)
+
+
+def conv_plain(g: Group, target: X86) -> Schedule:
+    """Convolution whose output is row-major."""
+    assert g.anchor is not None
+    g = apart_from_output(g, g.anchor.outputs[0])
+    assert g.anchor is not None
+    pointwise = is_single_pixel(g.anchor)
+    if pointwise:
+        g = _with_pixels_that_count(g)
+    assert g.anchor is not None
+    y = g.anchor.outputs[0]
+    tile = plain_tile(g.anchor, target)
+    extra: dict[te.Tensor, Layout] = {}
+    if pointwise and len(y.shape) > 3:
+        for t in (*g.inputs, *(op.outputs[0] for op in g.computes)):
+            if len(t.shape) == len(y.shape) and t.shape[2:] == y.shape[2:] and t not in g.layouts:
+                extra[t] = Layout(t.shape).fuse(2, len(y.shape) - 2)
+    whole = extra.get(y, Layout(y.shape))
+    width = len(whole.physical_shape) - 1
+    extra[y] = whole.pad(width, 0, -whole.physical_shape[-1] % target.lanes)
+    p = g.apply(extra)
+    assert p.anchor is not None
+    conv = p.anchor.outputs[0]
+    s = Schedule(p.outputs)
+    copied = [t for t in p.anchor.inputs if t.op is not None]
+    accumulate_in_registers(s, conv, copied)
+    out = p.outputs[0]
+    stage = s[out]
+    n, o, *outer, last = stage.op.axes
+    oo, oc = stage.split(o, tile.rows)
+    wo, wv = stage.split(last, tile.vectors * target.lanes)
+    stage.reorder(n, oo, *outer, wo, oc, wv)
+    wu, lane = stage.split(wv, target.lanes)
+    stage.parallel(stage.fuse(n, oo, *outer))
+    stage.vectorize(lane)
+    local = s[conv]
+    local.compute_at(stage, wo)
+    finish_tile(s, out, conv, wo, (oc, wu))
+    ln, lo, *lspace = local.op.axes
+    local.align(lspace[-1], target.lanes)
+    lu, llane = local.split(lspace[-1], target.lanes)
+    local.reorder(*local.op.reduce_axes, ln, *lspace[:-1], lo, lu, llane)
+    local.vectorize(llane)
+    local.unroll(lu)
+    local.unroll(lo)
+    for t in copied:
+        spread(s[t], target)
+    return s
+
+
+def is_single_pixel(anchor: te.Compute) -> bool:
+    """Whether every window is one pixel."""
+    return all(a.hi == 0 for a in anchor.reduce_axes[1:])
+
+
+def _with_pixels_that_count(g: Group) -> Group:
+    """Give a convolution with windows of one pixel a row-major copy of its input, where that is strided or blocked."""
+    assert g.anchor is not None
+    anchor = g.anchor
+    data = anchor.inputs[0]
+    space = anchor.shape[2:]
+    if padded_input(anchor) is None and data.shape[2:] == space and data not in g.layouts:
+        return g
+    strides = anchor.attrs["strides"]
+    copy = te.compute(
+        (*data.shape[:2], *space),
+        lambda n, c, *at: data[(n, c, *(i * k for i, k in zip(at, strides, strict=True)))],
+        "pixels", tag="copy", axis_names=("n", "c", *[a.name for a in anchor.axes[2:]]),
+    )  # fmt: skip
+
+    def swap(ld: Load) -> Expr:
+        return Load(copy, (*ld.indices[:2], *map(as_index, anchor.axes[2:]))) if ld.source is data else ld
+
+    bodies = tuple(replace_loads(b, swap) for b in anchor.bodies)
+    attrs = {**anchor.attrs, "strides": (1,) * len(space)}
+    axes, reduce_axes = anchor.axes, anchor.reduce_axes
+    return replace_anchor(g, te.Compute(anchor.name, axes, reduce_axes, bodies, anchor.combiner, anchor.tag, attrs))

@@ -1,0 +1,47 @@
+"""Depthwise convolutions and pools between row-major tensors and behind blocked ones, on every kind of vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.e2e.compiled import assert_same, compiled, network, reference
+
+CPUS = ["x86", "x86 -mcpu=x86-64", "x86 -mcpu=haswell"]
+
+WINDOWS = [
+    # kind, channels, space, window
+    ("Conv", 5, (14, 14), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+    ("Conv", 9, (13, 17), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    ("Conv", 8, (7, 7), {"kernel_shape": [3, 3], "pads": [2, 0, 0, 2], "strides": [1, 3]}),
+    ("Conv", 16, (9, 25), {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2], "strides": [1, 2]}),
+    ("Conv", 3, (11, 1), {"kernel_shape": [3, 1]}),
+    ("Conv", 8, (12, 23), {"kernel_shape": [3, 3], "pads": [2, 2, 2, 2], "dilations": [2, 2]}),
+    ("MaxPool", 9, (13, 17), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    ("MaxPool", 8, (14, 14), {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
+    ("AveragePool", 17, (8, 31), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+    ("AveragePool", 8, (7, 7), {"kernel_shape": [7, 7]}),
+]
+
+
+@pytest.mark.parametrize("target", CPUS)
+@pytest.mark.parametrize("kind, channels, space, window", WINDOWS)
+@pytest.mark.parametrize("behind", [False, True], ids=["plain", "blocked"])
+def test_windows(
+    target: str, kind: str, channels: int, space: tuple[int, int], window: dict[str, Any], behind: bool
+) -> None:
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.standard_normal((1, channels, *space)).astype(np.float32)}
+    stored = {"w": rng.standard_normal((channels, channels, 1, 1)).astype(np.float32)} if behind else {}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["a"])] if behind else []
+    inputs = ["a" if behind else "x"]
+    if kind == "Conv":
+        stored["k"] = rng.standard_normal((channels, 1, *window["kernel_shape"])).astype(np.float32)
+        inputs.append("k")
+        window = {**window, "group": channels}
+    nodes += [helper.make_node(kind, inputs, ["b"], **window), helper.make_node("Relu", ["b"], ["y"])]
+    model = network(nodes, feeds, ["y"], stored)
+    assert_same(compiled(model, feeds, target=target), reference(model, feeds), tolerance=1e-5)
