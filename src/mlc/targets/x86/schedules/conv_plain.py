@@ -25,6 +25,8 @@ from mlc.targets.x86.schedules.group import (
 )
 from mlc.targets.x86.schedules.injective import spread
 
+ENOUGH_TASKS = 8  # parts of the work that a few threads can share evenly
+
 
 def plain_tile(anchor: te.Compute, target: X86) -> Tile:
     """Output channels and vectors of pixels of a register tile; the channels divide those of a group."""
@@ -75,15 +77,26 @@ def conv_plain(g: Group, target: X86) -> Schedule:
     out = p.outputs[0]
     stage = s[out]
     n, o, *outer, last = stage.op.axes
-    oo, oc = stage.split(o, tile.rows)
+    ot, oc = stage.split(o, tile.rows)
     wo, wv = stage.split(last, tile.vectors * target.lanes)
-    stage.reorder(n, oo, *outer, wo, oc, wv)
     wu, lane = stage.split(wv, target.lanes)
-    stage.parallel(stage.fuse(n, oo, *outer))
     stage.vectorize(lane)
+    groups = int(p.anchor.attrs.get("groups", 1))
+    tiles = (ot.hi + 1) // groups
+    tasks = groups * size_of([a.hi + 1 for a in (n, *outer)])
+    if tasks == 1 and wo.hi + 1 >= ENOUGH_TASKS:
+        at = ot
+        stage.reorder(n, wo, *outer, ot, oc, wu, lane)
+        stage.parallel(wo)
+    else:
+        # all pixels of a panel of weights, one tile of pixels after the other; as many panels as it takes to share them
+        panels = next((k for k in range(1, tiles) if tiles % k == 0 and k * tasks >= ENOUGH_TASKS), tiles)
+        ob, at = stage.split(ot, tiles // panels)
+        stage.reorder(n, ob, *outer, wo, at, oc, wu, lane)
+        stage.parallel(stage.fuse(n, ob, *outer))
     local = s[conv]
-    local.compute_at(stage, wo)
-    finish_tile(s, out, conv, wo, (oc, wu))
+    local.compute_at(stage, at)
+    finish_tile(s, out, conv, at, (oc, wu))
     ln, lo, *lspace = local.op.axes
     local.align(lspace[-1], target.lanes)
     lu, llane = local.split(lspace[-1], target.lanes)
