@@ -54,6 +54,24 @@ def test_tiles(monkeypatch, tile, threads, batch, channels, filters, space, pads
     assert_same(got, reference(model, feeds), tolerance=1e-4)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "batch, channels, space", [(1, 16, (4, 8, 8)), (2, 16, (3, 7, 5)), (1, 32, (6, 13, 14)), (1, 64, (8, 28, 28))]
+)
+def test_three_dimensions(monkeypatch, threads, batch, channels, space):  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(X86Target, "winograd_tile", lambda *_: 4)
+    rng = np.random.default_rng(0)
+    w = [(rng.standard_normal((32, c, 3, 3, 3)) / np.sqrt(27 * c)).astype(np.float32) for c in (channels, 32)]
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["c1"], pads=[1] * 6),
+        helper.make_node("Relu", ["c1"], ["y1"]),
+        helper.make_node("Conv", ["y1", "w2"], ["y"], pads=[1, 0, 2, 0, 1, 1]),
+    ]
+    feeds = {"x": rng.standard_normal((batch, channels, *space)).astype(np.float32)}
+    model = network(nodes, feeds, ["y"], {"w1": w[0], "w2": w[1]})
+    assert_same(compiled(model, feeds, threads=threads), reference(model, feeds), tolerance=1e-4)
+
+
 @pytest.mark.parametrize("target", ["x86 -mcpu=x86-64", "x86 -mcpu=haswell"])
 def test_other_processors(monkeypatch, target):  # type: ignore[no-untyped-def]
     monkeypatch.setattr(X86Target, "winograd_tile", lambda *_: 4)

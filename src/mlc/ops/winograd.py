@@ -1,4 +1,6 @@
-"""Winograd's minimal filtering: a 3×3 convolution with fewer multiplications (Lavin and Gray, arXiv:1509.09308).
+"""Winograd's minimal filtering: 3×3 and k×3×3 convolutions with fewer multiplications.
+
+Source: Lavin and Gray, arXiv:1509.09308.
 
 The output is cut into tiles of ``m × m``. A tile needs ``(m + 2)²`` inputs, which are transformed, multiplied point by
 point with transformed weights (a matrix product over the channels for each of the ``(m + 2)²`` points), and transformed
@@ -24,7 +26,7 @@ from mlc.ir.types import DType, TensorType, f32
 from mlc.ops._broadcast import check_count
 from mlc.ops.common import check
 from mlc.ops.registry import operator
-from mlc.ops.window import padded
+from mlc.ops.window import SPACE, padded
 
 KERNEL = 3  # taps along each axis
 TILES = (2, 4, 6)
@@ -62,19 +64,27 @@ def _polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
 
 
 def transform_weights(weights: np.ndarray, m: int) -> np.ndarray:
-    """Weights ``[o, c, 3, 3]`` as ``[a, a, c, o]`` for tiles of ``m``, computed in double precision."""
+    """Weights ``[o, c, 3, 3]`` as ``[a, a, c, o]``, or ``[o, c, k, 3, 3]`` as ``[k, a, a, c, o]``, for tiles of ``m``.
+
+    Computed in double precision.
+    """
     g = np.array([[float(x) for x in row] for row in matrices(m)[1]])
-    return np.einsum("ir,ocrs,js->ijco", g, weights.astype(np.float64), g, optimize=True).astype(weights.dtype)
+    return np.einsum("ir,oc...rs,js->...ijco", g, weights.astype(np.float64), g, optimize=True).astype(weights.dtype)
 
 
 def tile_counts(space: Sequence[int], m: int) -> tuple[int, int]:
     """Tiles along both axes of an output of some height and width."""
-    return -(-space[0] // m), -(-space[1] // m)
+    return -(-space[-2] // m), -(-space[-1] // m)
 
 
-def _space(x: TensorType | te.Tensor, pads: Sequence[int]) -> tuple[int, int]:
-    h, w = x.shape[2:]
-    return h + pads[0] + pads[2] - KERNEL + 1, w + pads[1] + pads[3] - KERNEL + 1
+def output_space(space: Sequence[int], taps: Sequence[int], pads: Sequence[int]) -> tuple[int, ...]:
+    """Spatial extents of the output."""
+    rank = len(space)
+    return tuple(n + pads[d] + pads[rank + d] - k + 1 for d, (n, k) in enumerate(zip(space, taps, strict=True)))
+
+
+def _space(x: TensorType | te.Tensor, u: TensorType | te.Tensor, pads: Sequence[int]) -> tuple[int, ...]:
+    return output_space(x.shape[2:], (*u.shape[:-4], KERNEL, KERNEL), pads)
 
 
 def _winograd_type(types: Sequence[TensorType], attrs: Attrs) -> list[TensorType]:
@@ -83,20 +93,23 @@ def _winograd_type(types: Sequence[TensorType], attrs: Attrs) -> list[TensorType
     x, u = types
     m = attrs["tile"]
     check(m in TILES, op, f"tiles of {m}, there are {', '.join(map(str, TILES))}")
-    check(x.rank == 4 and u.rank == 4, op, f"x has rank {x.rank}, u has rank {u.rank}; both must have 4")
+    check(x.rank in (4, 5), op, f"x has rank {x.rank}, 4 and 5 are supported")
+    check(u.rank == x.rank if x.rank == 4 else u.rank == 5, op, f"x has rank {x.rank}, u has rank {u.rank}")
     check(x.dtype is f32 and u.dtype is f32, op, f"takes f32, given {x.dtype} and {u.dtype}")
     points = m + KERNEL - 1
-    check(u.shape[:2] == (points, points), op, f"u has shape {u.shape}, tiles of {m} have {points} by {points} points")
-    check(u.shape[2] == x.shape[1], op, f"x has {x.shape[1]} channels, u takes {u.shape[2]}")
-    check(len(attrs["pads"]) == 4, op, f"pads {attrs['pads']}, 4 numbers are needed")
-    space = _space(x, attrs["pads"])
-    check(min(space) >= 1, op, f"the window spans {KERNEL}, the padded input is smaller")
-    return [TensorType((x.shape[0], u.shape[3], *space), f32)]
+    check(
+        u.shape[-4:-2] == (points, points), op, f"u has shape {u.shape}, tiles of {m} have {points} by {points} points"
+    )
+    check(u.shape[-2] == x.shape[1], op, f"x has {x.shape[1]} channels, u takes {u.shape[-2]}")
+    check(len(attrs["pads"]) == 2 * (x.rank - 2), op, f"pads {attrs['pads']}, {2 * (x.rank - 2)} numbers are needed")
+    space = _space(x, u, attrs["pads"])
+    check(min(space) >= 1, op, "the window spans more than the padded input")
+    return [TensorType((x.shape[0], u.shape[-1], *space), f32)]
 
 
 @operator("conv_winograd", FusionKind.COMPLEX, _winograd_type, pads=..., tile=...)
 def conv_winograd(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
-    """What :func:`mlc.ops.conv.conv` gives for a 3×3 window with stride 1, from weights of :func:`transform_weights`.
+    """What :func:`mlc.ops.conv.conv` gives for 3×3 taps with stride 1, from weights of :func:`transform_weights`.
 
     Operands: ``x[n, c, h, w]``, ``u[a, a, c, o]``. With tiles ``p`` in row-major order over ``[n, h / m, w / m]``:
 
@@ -105,49 +118,65 @@ def conv_winograd(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
     * ``products[e, f, p, o] = sum(points[e, f, p, c] * u[e, f, c, o] for c)``
     * ``rows[i, f, p, o] = sum(outputs[i, e] * products[e, f, p, o] for e)``
     * ``y[n, o, h, w] = sum(outputs[w % m, f] * rows[h % m, f, tile of n, h, w, o] for f)``
+
+    In three dimensions, ``x[n, c, d, h, w]`` and ``u[k, a, a, c, o]``, slices have an axis ``s`` over ``[n, d]`` in
+    front of their tiles, and ``products`` also sums over the ``k`` slices that the window spans.
     """
     x, u = inputs
     m, pads = attrs["tile"], attrs["pads"]
+    rank = x.rank - 2
     points = m + KERNEL - 1
     of_inputs, _, of_outputs = matrices(m)
-    space = _space(x, pads)
+    space = _space(x, u, pads)
     high, wide = tile_counts(space, m)
-    channels, filters = u.shape[2:]
-    data = padded(x, pads[:2], (high * m + KERNEL - 1, wide * m + KERNEL - 1), 0)
-    tiles = x.shape[0] * high * wide
+    channels, filters = u.shape[-2:]
+    around = tuple(n + k - 1 for n, k in zip(space[:-2], u.shape[:-4], strict=True))  # slices with their padding
+    data = padded(x, pads[:rank], (*around, high * m + KERNEL - 1, wide * m + KERNEL - 1), 0)
+    slices_in, slices = (tuple(x.shape[0] * n for n in some) for some in (around, space[:-2]))
+    tiles = high * wide * (1 if slices else x.shape[0])
+    names = ("s", "p") if slices else ("p",)
 
-    def column(e: Linear, j: Linear, p: Linear, c: Linear) -> Expr:
-        def at(i: int) -> Expr:
-            return data[p // (high * wide), c, p // wide % high * m + i, p % wide * m + j]
+    def column(e: Linear, j: Linear, *at: Linear) -> Expr:
+        *s, p, c = at
+        image = [s[0] // around[0], c, s[0] % around[0]] if s else [p // (high * wide), c]
 
-        return _by_row(e, of_inputs, [at(i) for i in range(points)], x.dtype)
+        def pixel(i: int) -> Expr:
+            return data[(*image, p // wide % high * m + i, p % wide * m + j)]
 
-    columns = te.compute(
-        (points, points, tiles, channels), column, "columns", axis_names="ejpc", tag="winograd_columns"
-    )
+        return _by_row(e, of_inputs, [pixel(i) for i in range(points)], x.dtype)
 
-    def point(e: Linear, f: Linear, p: Linear, c: Linear) -> Expr:
-        return _by_row(f, of_inputs, [columns[e, j, p, c] for j in range(points)], x.dtype)
+    shape = (points, points, *slices_in, tiles, channels)
+    columns = te.compute(shape, column, "columns", axis_names=("e", "j", *names, "c"), tag="winograd_columns")
 
-    transformed = te.compute(columns.shape, point, "points", axis_names="efpc", tag="winograd_points")
+    def point(e: Linear, f: Linear, *at: Linear) -> Expr:
+        return _by_row(f, of_inputs, [columns[(e, j, *at)] for j in range(points)], x.dtype)
+
+    transformed = te.compute(shape, point, "points", axis_names=("e", "f", *names, "c"), tag="winograd_points")
     c = te.reduce_axis(channels, "c")
+    window = tuple(te.reduce_axis(k, "k") for k in u.shape[:-4])
 
-    def dot(e: Linear, f: Linear, p: Linear, o: Linear) -> te.Reduction:
-        return te.sum_of(transformed[e, f, p, c] * u[e, f, c, o], c)
+    def dot(e: Linear, f: Linear, *at: Linear) -> te.Reduction:
+        *s, p, o = at
+        source = [s[0] // space[0] * around[0] + s[0] % space[0] + window[0]] if s else []
+        return te.sum_of(transformed[(e, f, *source, p, c)] * u[(*window, e, f, c, o)], (*window, c))
 
-    products = te.compute((points, points, tiles, filters), dot, "products", axis_names="efpo", tag="winograd")
+    shape = (points, points, *slices, tiles, filters)
+    products = te.compute(shape, dot, "products", axis_names=("e", "f", *names, "o"), tag="winograd")
 
-    def row(i: Linear, f: Linear, p: Linear, o: Linear) -> Expr:
-        return _by_row(i, of_outputs, [products[e, f, p, o] for e in range(points)], x.dtype)
+    def row(i: Linear, f: Linear, *at: Linear) -> Expr:
+        return _by_row(i, of_outputs, [products[(e, f, *at)] for e in range(points)], x.dtype)
 
-    rows = te.compute((m, points, tiles, filters), row, "rows", axis_names="ifpo", tag="winograd_rows")
+    rows = te.compute((m, *shape[1:]), row, "rows", axis_names=("i", "f", *names, "o"), tag="winograd_rows")
 
-    def element(n: Linear, o: Linear, h: Linear, w: Linear) -> Expr:
-        tile = (n * high + h // m) * wide + w // m
-        return _by_row(w % m, of_outputs, [rows[h % m, f, tile, o] for f in range(points)], x.dtype)
+    def element(n: Linear, o: Linear, *at: Linear) -> Expr:
+        *d, h, w = at
+        tile = (h // m) * wide + w // m
+        place = [n * space[0] + d[0], tile] if d else [n * (high * wide) + tile]
+        return _by_row(w % m, of_outputs, [rows[(h % m, f, *place, o)] for f in range(points)], x.dtype)
 
     shape = (x.shape[0], filters, *space)
-    return [te.compute(shape, element, "conv", axis_names="nohw", tag="winograd_tiles", attrs={"tile": m})]
+    facts = {"tile": m}
+    return [te.compute(shape, element, "conv", axis_names=("n", "o", *SPACE[rank]), tag="winograd_tiles", attrs=facts)]
 
 
 def _by_row(which: IndexLike, matrix: Matrix, values: Sequence[Expr], dtype: DType) -> Expr:

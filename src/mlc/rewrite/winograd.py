@@ -19,7 +19,7 @@ ChooseTile = Callable[[TensorType, TensorType, Sequence[int]], int]
 
 
 def use_winograd(graph: Graph, choose: ChooseTile) -> Graph:
-    """Replace those 3×3 convolutions with stride 1 and constant weights for which the target chooses a tile."""
+    """Replace 3×3 and k×3×3 convolutions with stride 1 and constant weights where the target chooses a tile."""
 
     def visit(rw: Rewriter, node: Node) -> Sequence[Value] | None:
         if node.op is not get("conv") or node.inputs[1] not in graph.constants:
@@ -38,13 +38,12 @@ def use_winograd(graph: Graph, choose: ChooseTile) -> Graph:
 
 
 def _fits(x: TensorType, w: TensorType, attrs: Attrs) -> bool:
-    ones = (1, 1)
     return (
-        x.rank == 4
+        x.rank in (4, 5)
         and x.dtype is f32
         and w.dtype is f32
-        and w.shape[2:] == (KERNEL, KERNEL)
+        and w.shape[-2:] == (KERNEL, KERNEL)
         and attrs["groups"] == 1
-        and tuple(attrs["strides"]) == ones
-        and tuple(attrs["dilations"]) == ones
+        and set(attrs["strides"]) == {1}
+        and set(attrs["dilations"]) == {1}
     )

@@ -79,9 +79,9 @@ class Target(Protocol):
         """Outputs along each axis of a tile of Winograd convolution; 0 where a direct one is faster.
 
         Args:
-            x: the input, ``[n, c, h, w]``.
-            weights: ``[o, c, 3, 3]``, constant; stride and dilation are 1.
-            pads: zeros around the input: top, left, bottom, right.
+            x: the input, ``[n, c, (d,) h, w]``.
+            weights: ``[o, c, (k,) 3, 3]``, constant; stride and dilation are 1.
+            pads: zeros around the input, all begins before all ends.
         """
         ...
 

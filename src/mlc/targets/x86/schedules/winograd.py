@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from mlc.ir import te
-from mlc.ir.layout import Layout
+from mlc.ir.layout import Layout, blocked
 from mlc.lower.schedule import Schedule, Stage
-from mlc.ops.winograd import KERNEL, tile_counts
+from mlc.ops.winograd import KERNEL, output_space, tile_counts
 from mlc.targets.x86.cost import HIDDEN, Product, Tile, all_tiles, bandwidth, best_tile, may_unroll, step_cycles
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.conv import UNROLLED_SUMS, conv_product, conv_tile
@@ -21,87 +22,96 @@ from mlc.targets.x86.schedules.group import Group, best_divisor, inline_rest, in
 from mlc.targets.x86.schedules.injective import spread
 
 MAX_BLOCK_BYTES = 768 << 10  # of what a thread keeps on its stack
+MAX_BLOCK = 64  # tiles or slices of a block
 TRANSFORM = 2.5  # cycles that a transform takes for each point of a tile and vector of channels, loads included
 
 
 @dataclass(frozen=True)
+class Work:
+    """A Winograd convolution as the cost model knows it.
+
+    Args:
+        tiles: of an image and, in three dimensions, of a slice; otherwise of all images.
+        slices: of all images, 1 in two dimensions.
+        window: slices that the taps span.
+        channels: of the input.
+        filters: channels of the output.
+        points: along each axis of a tile.
+    """
+
+    tiles: int
+    slices: int
+    window: int
+    channels: int
+    filters: int
+    points: int
+
+    def cycles(self, block: int, slices: int, target: X86) -> tuple[float, Tile]:
+        """Estimated cycles with blocks of some tiles of some slices, and the register tile of the product."""
+        area = self.points * self.points
+        count = (self.tiles // block) * (self.slices // slices)
+        columns = -(-self.filters // target.lanes)
+        product = Product(block, columns, self.channels * self.window, slices)
+        found = [t for t in all_tiles(product, target) if columns % t.vectors == 0]
+        tile = best_tile(product, target, [t for t in found if t.vectors > 1] or found)
+        rows, ragged = divmod(block, tile.rows)
+        steps = rows * step_cycles(*tile, target) + (step_cycles(ragged, tile.vectors, target) if ragged else 0)
+        compute = count * area * slices * product.depth * (columns // tile.vectors) * steps
+        weights = 4 * area * self.window * self.channels * self.filters
+        taken = slices + self.window - 1
+        held = 4 * area * block * (taken * self.channels + slices * self.filters)
+        near = bandwidth(held if count > 1 else weights + held, target)
+        load = count * (weights / bandwidth(weights + held, target) + 3 * held / near)
+        # neighbouring blocks of slices transform some inputs twice
+        transforms = TRANSFORM * held / 4 / target.lanes * count
+        return transforms + max(compute, load) + (1 - HIDDEN) * min(compute, load), tile
+
+
+@dataclass(frozen=True)
 class Blocking:
-    """How the work is cut: ``block`` tiles at a time (all of them: in phases), and the register tile of the product."""
+    """How the work is cut: ``block`` tiles of ``slices`` slices at a time, and the register tile of the product."""
 
     block: int
+    slices: int
     tile: Tile
     cycles: float
 
 
-def blocking(tiles: int, channels: int, filters: int, points: int, target: X86) -> Blocking:
-    """The fastest way to cut a convolution of ``tiles`` tiles with ``points²`` points each."""
-    found = [_phases(tiles, channels, filters, points, target)]
-    tile_bytes = 4 * points * points * (channels + filters)
-    for block in range(1, min(tiles - 1, 64) + 1):
-        if tiles % block == 0 and block * tile_bytes <= MAX_BLOCK_BYTES:
-            found.append(_blocks(tiles, block, channels, filters, points, target))
-    return min(found, key=lambda b: b.cycles)
+def blocking(work: Work, target: X86) -> Blocking:
+    """The fastest way to cut a convolution; all at once means in phases."""
+    choices = [(work.tiles, work.slices)]
+    slice_bytes = 4 * work.points**2
+    for slices in _divisors(work.slices):
+        channels = (slices + work.window - 1) * work.channels + slices * work.filters
+        choices += [
+            (block, slices) for block in _divisors(work.tiles) if block * slice_bytes * channels <= MAX_BLOCK_BYTES
+        ]
+    found = [(*work.cycles(block, slices, target), block, slices) for block, slices in choices]
+    cycles, tile, block, slices = min(found, key=lambda f: f[0])
+    return Blocking(block, slices, tile, cycles)
 
 
-def _product(tiles: int, channels: int, filters: int, target: X86) -> Product:
-    return Product(tiles, -(-filters // target.lanes), channels)
-
-
-def _register_tile(product: Product, target: X86) -> Tile:
-    tiles = [t for t in all_tiles(product, target) if product.columns % t.vectors == 0]
-    return best_tile(product, target, [t for t in tiles if t.vectors > 1] or tiles)
-
-
-def _steps(product: Product, tile: Tile, target: X86) -> float:
-    """Cycles of a product whose operands are near."""
-    rows, ragged = divmod(product.extent, tile.rows)
-    one = rows * step_cycles(tile.rows, tile.vectors, target)
-    if ragged:
-        one += step_cycles(ragged, tile.vectors, target)
-    return one * product.depth * (product.columns // tile.vectors)
-
-
-def _transforms(tiles: int, channels: int, filters: int, points: int, target: X86) -> float:
-    return TRANSFORM * points * points * tiles * (channels + filters) / target.lanes
-
-
-def _blocks(tiles: int, block: int, channels: int, filters: int, points: int, target: X86) -> Blocking:
-    product = _product(block, channels, filters, target)
-    tile = _register_tile(product, target)
-    count = tiles // block
-    weights = 4 * points * points * channels * filters
-    held = 4 * points * points * block * (channels + filters)
-    compute = count * points * points * _steps(product, tile, target)
-    load = count * (weights / bandwidth(weights + held, target) + 2 * held / bandwidth(held, target))
-    near = _transforms(tiles, channels, filters, points, target)
-    return Blocking(block, tile, near + max(compute, load) + (1 - HIDDEN) * min(compute, load))
-
-
-def _phases(tiles: int, channels: int, filters: int, points: int, target: X86) -> Blocking:
-    product = _product(tiles, channels, filters, target)
-    tile = _register_tile(product, target)
-    weights = 4 * points * points * channels * filters
-    held = 4 * points * points * tiles * (channels + filters)
-    compute = points * points * _steps(product, tile, target)
-    load = weights / bandwidth(weights + held, target) + 3 * held / bandwidth(weights + held, target)
-    near = _transforms(tiles, channels, filters, points, target)
-    return Blocking(tiles, tile, near + max(compute, load) + (1 - HIDDEN) * min(compute, load))
+def _divisors(n: int) -> list[int]:
+    return [k for k in range(1, min(n, MAX_BLOCK) + 1) if n % k == 0]
 
 
 def best_winograd_tile(x: Sequence[int], weights: Sequence[int], pads: Sequence[int], target: X86) -> int:
-    """The tile for which a 3×3 convolution is estimated to be fastest; 0 when a direct one is.
+    """The tile for which a convolution is estimated to be fastest; 0 when a direct one is.
 
     Tiles of six are never chosen: they save little more, and their error is twice that of tiles of four.
     """
-    filters, channels = weights[:2]
+    filters, channels, *taps = weights
     if channels % target.lanes or filters % target.lanes or not all(x):
         return 0
-    space = x[2] + pads[0] + pads[2] - KERNEL + 1, x[3] + pads[1] + pads[3] - KERNEL + 1
-    direct = conv_product(x, (x[0], filters, *space), (KERNEL, KERNEL), False, target)
+    space = output_space(x[2:], taps, pads)
+    direct = conv_product(x, (x[0], filters, *space), taps, False, target)
     best, least = 0, 0.95 * direct.cycles(conv_tile(direct, target), target)
     for m in (2, 4):
         high, wide = tile_counts(space, m)
-        cycles = blocking(x[0] * high * wide, channels, filters, m + KERNEL - 1, target).cycles
+        slices = x[0] * space[0] if len(space) == 3 else 1
+        tiles = high * wide * (1 if len(space) == 3 else x[0])
+        window = taps[0] if len(taps) == 3 else 1
+        cycles = blocking(Work(tiles, slices, window, channels, filters, m + KERNEL - 1), target).cycles
         if cycles < least:
             best, least = m, cycles
     return best
@@ -109,8 +119,7 @@ def best_winograd_tile(x: Sequence[int], weights: Sequence[int], pads: Sequence[
 
 def winograd_fits(g: Group, target: X86) -> bool:
     """Whether whole vectors hold the channels, and nothing follows that changes the shape."""
-    assert g.anchor is not None
-    channels, filters = weights_of(g).shape[2:]
+    channels, filters = weights_of(g).shape[-2:]
     out, tiles = g.outputs[0], _stage(g, "winograd_tiles")
     return channels % target.lanes == 0 and filters % target.lanes == 0 and out.shape == tiles.shape
 
@@ -122,16 +131,20 @@ def weights_of(g: Group) -> te.Tensor:
 
 
 def winograd_weights(g: Group, target: X86) -> Layout:
-    """Weights in the order of use: ``[points²][O / block][C][block]``."""
+    """Weights in the order of use: ``[points²][O / block][k C][block]``."""
     shape = weights_of(g).shape
     block = _cut(g, target).tile.vectors * target.lanes
-    return Layout(tuple(shape)).split(3, block).reorder(0, 1, 3, 2, 4).fuse(0, 2)
+    layout = Layout(tuple(shape)).split(len(shape) - 1, block)
+    if len(shape) == 5:
+        return layout.reorder(1, 2, 4, 0, 3, 5).fuse(0, 2)
+    return layout.reorder(0, 1, 3, 2, 4).fuse(0, 2)
 
 
 def _cut(g: Group, target: X86) -> Blocking:
     assert g.anchor is not None
-    points, _, tiles, filters = g.anchor.shape
-    return blocking(tiles, g.anchor.reduce_axes[0].hi + 1, filters, points, target)
+    points, _, *slices, tiles, filters = g.anchor.shape
+    *window, channels = (a.hi + 1 for a in g.anchor.reduce_axes)
+    return blocking(Work(tiles, prod(slices), prod(window), channels, filters, points), target)
 
 
 def _stage(g: Group, tag: str) -> te.Tensor:
@@ -139,20 +152,19 @@ def _stage(g: Group, tag: str) -> te.Tensor:
 
 
 def _loops_over_tiles(stored: Layout, m: int) -> Layout:
-    """``[tiles][O / v][m][m][v]`` for an output stored as ``[n][O / v][h][w][v]``."""
+    """``[(slices)][tiles][O / v][m][m][v]`` for an output stored as ``[n][O / v][(d)][h][w][v]``."""
     core = stored.core
-    n, _, h, w, _ = core.physical_shape
+    *_, h, w, _ = core.physical_shape
     high, wide = tile_counts((h, w), m)
-    tiled = core.pad(2, 0, high * m - h).split(2, m).pad(4, 0, wide * m - w).split(4, m)
-    # now [n][O / v][high][m][wide][m][v]
-    tiled = tiled.reorder(0, 2, 4, 1, 3, 5, 6).fuse(0, 3)
-    assert tiled.physical_shape[0] == n * high * wide
-    return tiled
+    at = len(core.physical_shape) - 3  # of the height
+    tiled = core.pad(at, 0, high * m - h).split(at, m).pad(at + 2, 0, wide * m - w).split(at + 2, m)
+    if at == 2:  # [n][O / v][high][m][wide][m][v]
+        return tiled.reorder(0, 2, 4, 1, 3, 5, 6).fuse(0, 3)
+    return tiled.reorder(0, 2, 3, 5, 1, 4, 6, 7).fuse(2, 2).fuse(0, 2)
 
 
 def schedule_winograd(g: Group, target: X86) -> Schedule:
     """Input transform, product and output transform with what follows the convolution."""
-    assert g.anchor is not None
     (out,) = g.outputs
     cut = _cut(g, target)
     conv = _stage(g, "winograd_tiles")
@@ -161,7 +173,7 @@ def schedule_winograd(g: Group, target: X86) -> Schedule:
     extra = {t: loops for t in (*inner_layouts(g), out)}
     pad = next((op.outputs[0] for op in g.computes if op.tag == "pad"), None)
     if pad is not None:
-        extra[pad] = Layout(pad.shape).split(1, target.lanes).reorder(0, 1, 3, 4, 2)
+        extra[pad] = blocked(pad.shape, 1, target.lanes)
     p = g.apply(extra)
     (out,) = p.outputs
     columns, points, products, rows = (
@@ -174,21 +186,23 @@ def schedule_winograd(g: Group, target: X86) -> Schedule:
     inline_rest(s, held)
     if pad is not None:
         spread(s[pad], target)
-    phases = cut.block == out.shape[0]
+    *where, filters, i, j, lane = out.op.axes if out.op is not None else ()
+    sizes = [cut.block] if len(where) == 1 else [cut.slices, cut.block]
+    phases = [a.hi + 1 for a in where] == sizes
     _inputs(s[points], s[columns], target, parallel=phases)
     _products(s[products], s[sums], cut.tile, target, parallel=phases)
     stage = s[out]
-    tile, filters, i, j, lane = stage.op.axes
     if phases:
-        at = stage.fuse(tile, filters)
+        at = stage.fuse(*where, filters)
         stage.parallel(at)
     else:
-        block, inner = stage.split(tile, cut.block)
+        outer, inner = zip(*(stage.split(a, size) for a, size in zip(where, sizes, strict=True)), strict=True)
+        stage.reorder(*outer, *inner, filters, i, j, lane)
+        block = stage.fuse(*outer)
         stage.parallel(block)
         s[points].compute_at(stage, block)
         s[products].compute_at(stage, block)
         at = filters
-        del inner
     stage.unroll(i)
     stage.unroll(j)
     stage.vectorize(lane)
@@ -199,7 +213,7 @@ def schedule_winograd(g: Group, target: X86) -> Schedule:
 
 def _whole(stage: Stage) -> None:
     """All points of one tile and one vector of channels, in registers."""
-    a, b, _, lane = stage.op.axes
+    a, b, *_, lane = stage.op.axes
     stage.set_scope("register")
     stage.unroll(a)
     stage.unroll(b)
@@ -208,15 +222,15 @@ def _whole(stage: Stage) -> None:
 
 def _inputs(points: Stage, columns: Stage, target: X86, *, parallel: bool) -> None:
     """Transform tile by tile, a vector of channels at once."""
-    e, f, tile, channel = points.op.axes
+    e, f, *where, channel = points.op.axes
     outer, lane = points.split(channel, target.lanes)
-    points.reorder(tile, outer, e, f, lane)
+    points.reorder(*where, outer, e, f, lane)
     points.unroll(e)
     points.unroll(f)
     points.vectorize(lane)
     at = outer
     if parallel:
-        at = points.fuse(tile, outer)
+        at = points.fuse(*where, outer)
         points.parallel(at)
     else:
         points.set_scope("local")
@@ -226,29 +240,27 @@ def _inputs(points: Stage, columns: Stage, target: X86, *, parallel: bool) -> No
 
 def _products(products: Stage, sums: Stage, tile: Tile, target: X86, *, parallel: bool) -> None:
     """A register tile of tiles × filters for each point."""
-    e, f, row, column = products.op.axes
+    e, f, *slices, row, column = products.op.axes
     rows, inner_row = products.split(row, tile.rows)
     columns, inner_column = products.split(column, tile.vectors * target.lanes)
     vector, lane = products.split(inner_column, target.lanes)
-    products.reorder(e, f, columns, rows, inner_row, vector, lane)
-    shared = products.fuse(e, f, columns) if parallel else products.fuse(e, f)
+    products.reorder(e, f, columns, *slices, rows, inner_row, vector, lane)
     if parallel:
-        products.parallel(shared)
+        products.parallel(products.fuse(e, f, columns))
     else:
+        products.fuse(e, f)
         products.set_scope("local")
     products.unroll(inner_row)
     products.unroll(vector)
     products.vectorize(lane)
     sums.compute_at(products, rows)
-    (c,) = sums.op.reduce_axes
-    *points, row, column = sums.op.axes
+    *window, c = sums.op.reduce_axes
+    *others, row, column = sums.op.axes
     vector, lane = sums.split(column, target.lanes)
-    sums.reorder(c, *points, row, vector, lane)
+    sums.reorder(*window, c, *others, row, vector, lane)
     if may_unroll(tile.rows, tile.vectors, target):
         steps = best_divisor(c.hi + 1, max(1, UNROLLED_SUMS // (tile.rows * tile.vectors)))
-        outer, inner = sums.split(c, steps)
-        sums.reorder(outer, inner, *points, row, vector, lane)
-        sums.unroll(inner)
+        sums.unroll(sums.split(c, steps)[1])
     sums.unroll(row)
     sums.unroll(vector)
     sums.vectorize(lane)
