@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from mlc.errors import ScheduleError
-from mlc.ir.expr import Expr, loads, within
+from mlc.ir.expr import Expr, Within, loads, within
 from mlc.ir.index import ZERO, Atom, Linear, Var, as_index, dynamics, substitute
 from mlc.lower.schedule import Fuse, Schedule, Split, Stage
 
@@ -46,11 +46,11 @@ def infer(schedule: Schedule) -> dict[Stage, Nest]:
             continue
         shape = stage.op.shape
         if stage.attach is None:
-            origin, extents = tuple(ZERO for _ in shape), shape
+            origin, extents, limits = tuple(ZERO for _ in shape), shape, {}
         else:
-            origin, extents = _region(schedule, stage, nests)
+            origin, extents, limits = _region(schedule, stage, nests)
         nest = Nest(stage, origin, extents)
-        _loops(nest)
+        _loops(nest, limits)
         nests[stage] = nest
     return nests
 
@@ -79,8 +79,17 @@ def _is_inside(user: Stage, host: Stage, axis: Var) -> bool:
     return host.leaves.index(inner) >= host.leaves.index(axis)
 
 
-def _region(schedule: Schedule, stage: Stage, nests: dict[Stage, Nest]) -> tuple[tuple[Linear, ...], tuple[int, ...]]:
-    """Origin and extents of what the readers of an attached stage need in one iteration of its attach point."""
+# an index less some base lies in a range
+Limit = tuple[Linear, int, int]
+
+
+def _region(
+    schedule: Schedule, stage: Stage, nests: dict[Stage, Nest]
+) -> tuple[tuple[Linear, ...], tuple[int, ...], dict[int, Limit]]:
+    """Origin and extents of what the readers of an attached stage need in one iteration of its attach point.
+
+    Also, by dimension, limits within that box, where the readers have a ragged end.
+    """
     assert stage.attach is not None
     host, axis = stage.attach.stage, stage.attach.axis
     if axis not in host.leaves:
@@ -90,6 +99,7 @@ def _region(schedule: Schedule, stage: Stage, nests: dict[Stage, Nest]) -> tuple
     outer = enclosing(host, axis, nests)
     wanted = set(stage.op.outputs)
     boxes: list[list[tuple[Linear, int, int] | None]] = [[] for _ in stage.op.shape]
+    limits: list[list[Limit | None]] = [[] for _ in stage.op.shape]
     for user, nest in nests.items():
         if not any(t in wanted for t in user.op.inputs):
             continue
@@ -101,7 +111,9 @@ def _region(schedule: Schedule, stage: Stage, nests: dict[Stage, Nest]) -> tuple
             for ld in loads(body):
                 if ld.source in wanted:
                     for d, ix in enumerate(ld.indices):
-                        boxes[d].append(_interval(substitute(ix, nest.values), outer))
+                        at = substitute(ix, nest.values)
+                        boxes[d].append(_interval(at, outer, nest.data_guards))
+                        limits[d].append(_limit(at, outer, nest.data_guards))
     origin: list[Linear] = []
     extents: list[int] = []
     for d, found in enumerate(boxes):
@@ -109,11 +121,26 @@ def _region(schedule: Schedule, stage: Stage, nests: dict[Stage, Nest]) -> tuple
         origin.append(box[0])
         multiple = stage.aligned.get(stage.op.axes[d], 1)
         extents.append(-(-box[1] // multiple) * multiple)
-    return tuple(origin), tuple(extents)
+    shared = {d: found[0] for d, found in enumerate(limits) if found and found[0] and all(x == found[0] for x in found)}
+    return tuple(origin), tuple(extents), shared
 
 
-def _interval(ix: Linear, outer: Collection[Var]) -> tuple[Linear, int, int] | None:
-    """``ix`` as (part fixed by the outer loops, least and greatest of the rest); ``None`` when they do not separate."""
+def _limit(ix: Linear, outer: Collection[Var], guards: Collection[Expr]) -> Limit | None:
+    """What a guard of a reader says of an index that it reads: both move alike, up to what outer loops fix."""
+    for g in guards:
+        if type(g) is not Within:
+            continue
+        base = ix - g.index
+        if base.vars() <= set(outer) and not dynamics(base) and not g.index.vars() <= set(outer):
+            return base, g.lo, g.hi
+    return None
+
+
+def _interval(ix: Linear, outer: Collection[Var], guards: Collection[Expr]) -> tuple[Linear, int, int] | None:
+    """``ix`` as (part fixed by the outer loops, least and greatest of the rest); ``None`` when they do not separate.
+
+    Where the rest is just what a guard limits (the ragged end of a split), its limits count.
+    """
     fixed: dict[Atom, int] = {}
     rest: dict[Atom, int] = {}
     for atom, c in ix.terms.items():
@@ -129,6 +156,10 @@ def _interval(ix: Linear, outer: Collection[Var]) -> tuple[Linear, int, int] | N
         else:
             rest[atom] = c
     lo, hi = Linear(rest, ix.const).bounds()
+    for g in guards:
+        if type(g) is Within and g.index.terms == rest:
+            shift = ix.const - g.index.const
+            lo, hi = max(lo, g.lo + shift), min(hi, g.hi - 1 + shift)
     return Linear(fixed, 0), lo, hi
 
 
@@ -149,7 +180,7 @@ def _union(found: list[tuple[Linear, int, int] | None], extent: int) -> tuple[Li
     return base + lo, max(hi - lo + 1, 1)
 
 
-def _loops(nest: Nest) -> None:
+def _loops(nest: Nest, limits: Mapping[int, Limit]) -> None:
     """Extents of every leaf from the region's, then every axis as a form over the loop variables."""
     stage = nest.stage
     extent: dict[Var, int] = dict(zip(stage.op.axes, nest.extents, strict=True))
@@ -175,7 +206,15 @@ def _loops(nest: Nest) -> None:
                 guards.append(within(value, 0, extent[rel.parent]))
     for d, a in enumerate(stage.op.axes):
         nest.values[a] = nest.origin[d] + local[a]
-        if stage.attach is not None:
+        least, most = nest.origin[d].bounds()
+        # the ragged ends of splits are guarded already
+        inside = stage.attach is None or (least >= 0 and most + nest.extents[d] <= stage.op.shape[d])
+        if d in limits:
+            base, lo, hi = limits[d]
+            nest.data_guards.append(within(nest.values[a] - base, lo, hi))
+            least, most = base.bounds()
+            inside = least + lo >= 0 and most + hi <= stage.op.shape[d]
+        if not inside:
             nest.data_guards.append(within(nest.values[a], 0, stage.op.shape[d]))
     for r in stage.op.reduce_axes:
         nest.values[r] = local[r]

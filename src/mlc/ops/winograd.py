@@ -69,7 +69,10 @@ def transform_weights(weights: np.ndarray, m: int) -> np.ndarray:
     Computed in double precision.
     """
     g = np.array([[float(x) for x in row] for row in matrices(m)[1]])
-    return np.einsum("ir,oc...rs,js->...ijco", g, weights.astype(np.float64), g, optimize=True).astype(weights.dtype)
+    o, c, *slices, _, _ = weights.shape
+    last = np.moveaxis(weights, (0, 1), (-1, -2)).astype(np.float64)  # [(k), 3, 3, c, o]
+    flat = g @ (g @ last.reshape(-1, KERNEL, KERNEL * c * o)).reshape(-1, KERNEL, c * o)
+    return flat.astype(weights.dtype).reshape(*slices, len(g), len(g), c, o)
 
 
 def tile_counts(space: Sequence[int], m: int) -> tuple[int, int]:
