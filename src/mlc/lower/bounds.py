@@ -46,7 +46,8 @@ def infer(schedule: Schedule) -> dict[Stage, Nest]:
             continue
         shape = stage.op.shape
         if stage.attach is None:
-            origin, extents, limits = tuple(ZERO for _ in shape), shape, {}
+            origin, extents = tuple(ZERO for _ in shape), shape
+            limits: dict[int, Limit] = {}
         else:
             origin, extents, limits = _region(schedule, stage, nests)
         nest = Nest(stage, origin, extents)
