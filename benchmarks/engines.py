@@ -8,10 +8,12 @@ take turns with blocks of a fraction of a second and still pay for loading only 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import multiprocessing
 import os
 import re
+import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -30,6 +32,8 @@ from benchmarks.stats import Arrays
 PATIENCE_SECONDS = 600.0
 # An engine that is not at rest by then is measured against all the same; the benchmark reports it.
 SETTLE_LIMIT_SECONDS = 2.0
+# From <sys/prctl.h>.
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class Engine:
         return list(self._ask("time", count, warmup))
 
     def outputs(self) -> Arrays:
-        """The results of one run."""
+        """The results of the last run."""
         return dict(self._ask("outputs"))
 
     def profile(self) -> list[KernelTime]:
@@ -154,12 +158,16 @@ def compile_apart(
 ) -> tuple[Path, float]:
     """Compiles in a process of its own, so that neither its memory nor a crash touches the benchmark.
 
+    An engine that compiles what it loads has nothing to do here.
+
     Returns:
         what the engine is to load, and the seconds it took, without starting Python or importing the engine; the model
         itself and no time, for an engine that compiles what it loads.
     Raises:
         EngineError: the compiler failed.
     """
+    if not spec.peer.ahead:
+        return model, 0.0
     process, pipe = _start(_compile, spec, model, folder)
     try:
         file, seconds = _receive(pipe, process, spec.label, patience)
@@ -211,10 +219,16 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:300]} ({Path(where.filename).name}:{where.lineno})"
 
 
+def _end_with_parent() -> None:
+    """Has the kernel end this process, busy or not, as soon as the benchmark is gone."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _serve(
     pipe: Connection, spec: EngineSpec, file: Path, threads: int, inputs: Arrays, cores: tuple[int, ...]
 ) -> None:
     """The life of an engine's process."""
+    _end_with_parent()
     try:
         # Before the engine is imported: thread pools look at both when they start.
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -238,7 +252,6 @@ def _serve(
             elif request[0] == "profile":
                 pipe.send((True, session.profile()))
             else:
-                session.run()
                 pipe.send((True, {key: np.array(value) for key, value in session.outputs().items()}))
     except (EOFError, BrokenPipeError):
         pass  # The benchmark has gone away.
@@ -258,12 +271,10 @@ def _time(run: Callable[[], object], count: int, warmup: int) -> list[float]:
 
 
 def _compile(pipe: Connection, spec: EngineSpec, model: Path, folder: Path) -> None:
+    _end_with_parent()
     try:
         module = importlib.import_module(f"benchmarks.peers.{spec.peer.module}")
         start = time.perf_counter()
-        if not hasattr(module, "compile"):
-            pipe.send((True, (model, 0.0)))
-            return
         file = module.compile(model, folder, spec.options)
         pipe.send((True, (file, time.perf_counter() - start)))
     except Exception as error:

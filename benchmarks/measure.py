@@ -21,8 +21,6 @@ from benchmarks.zoo import sample_inputs
 
 # An engine that has used this many times its share of the time sits out the rounds that remain.
 PATIENCE_SHARES = 3
-# A median wants at least this many runs.
-FEWEST_RUNS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,8 @@ def take_turns(engines: Sequence[Engine], plan: Plan, failures: dict[str, str]) 
         the times, and the share of them for which engines used the processor although it was not their turn.
     """
     alive = list(engines)
-    counts: dict[str, int] = {}
+    # How many runs make a block, and how many before it do not count: none where one run is longer than a block.
+    sizes: dict[str, tuple[int, int]] = {}
     blocks: Blocks = {engine.label: [] for engine in engines}
     disturbance = 0.0
 
@@ -113,22 +112,22 @@ def take_turns(engines: Sequence[Engine], plan: Plan, failures: dict[str, str]) 
             return []
 
     for engine in engines:
-        # The first time of an engine may be of threads that were asleep.
-        once = turn(engine, lambda e=engine: e.time(1))
+        once = turn(engine, lambda e=engine: e.time(1, warmup=0))
         if once and once[0] < plan.block_seconds:
-            once = turn(engine, lambda e=engine: e.time(2))
+            # That was perhaps the time of threads that were asleep.
+            once = turn(engine, lambda e=engine: e.time(2, warmup=1))
         if once:
-            counts[engine.label] = max(1, round(plan.block_seconds / min(once)))
+            count = max(1, round(plan.block_seconds / min(once)))
+            sizes[engine.label] = (count, int(min(once) < plan.block_seconds))
     allowance = PATIENCE_SHARES * plan.rounds * plan.block_seconds
     for index in range(plan.rounds):
         for engine in list(alive) if index % 2 == 0 else list(reversed(alive)):
-            done = [seconds for block in blocks[engine.label] for seconds in block]
-            if len(done) >= FEWEST_RUNS and sum(done) > allowance:
+            if sum(seconds for block in blocks[engine.label] for seconds in block) > allowance:
                 blocks[engine.label].append([])
                 continue
             others = [other for other in alive if other is not engine]
             before = sum(other.cpu_seconds() for other in others)
-            times = turn(engine, lambda e=engine: e.time(counts[e.label]))
+            times = turn(engine, lambda e=engine: e.time(*sizes[e.label]))
             if times:
                 blocks[engine.label].append(times)
                 disturbance += sum(other.cpu_seconds() for other in others) - before

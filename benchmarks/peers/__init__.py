@@ -2,7 +2,7 @@
 
 Each engine has a module in this package with
 
-    def compile(model: Path, folder: Path, options: Options) -> Path      # optional: ahead of time, apart
+    def compile(model: Path, folder: Path, options: Options) -> Path      # if ``ahead``
     def load(file: Path, threads: int, inputs: Arrays, options: Options) -> Session
 
 The module is imported in the engine's own process only, so it may import its library at the top.
@@ -66,6 +66,7 @@ class Peer:
         module: its module in this package.
         packages: distributions it needs; the first is the one whose version is shown.
         what: one line for the documents and reports: how it is set up.
+        ahead: it compiles ahead of time, into a file that it loads.
         keys: options it takes; ``None`` takes any.
     """
 
@@ -73,6 +74,7 @@ class Peer:
     module: str
     packages: tuple[str, ...]
     what: str
+    ahead: bool = False
     keys: frozenset[str] | None = frozenset()
 
     def missing(self) -> list[str]:
@@ -86,23 +88,24 @@ OURS = "mlc"
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer(OURS, "ours", ("mlc",), "compiled without tuning for the host", None),
+        Peer(OURS, "ours", ("mlc",), "compiled without tuning for the host", ahead=True, keys=None),
         Peer("onnxruntime", "ort", ("onnxruntime",), "CPU provider, all optimisations, inputs and outputs bound"),
         Peer("openvino", "openvino", ("openvino",), "CPU, latency hint, f32, one stream, tensors bound"),
         Peer(
             "torch",
             "inductor",
             ("torch",),
-            "torch.compile of the graph in functional operators, weights frozen",
-            frozenset({"eager"}),
+            "torch.compile of the graph in functional operators, weights frozen, C++ wrapper",
+            keys=frozenset({"eager"}),
         ),
         Peer(
             "iree",
             "iree",
             ("iree-base-compiler", "iree-base-runtime"),
             "llvm-cpu for the host, O3, data tiling, microkernels, convolutions as matrix products",
+            ahead=True,
         ),
-        Peer("tvm", "tvm", ("apache-tvm", "llvmlite"), "Relax, default CPU pipeline, not tuned"),
+        Peer("tvm", "tvm", ("apache-tvm", "llvmlite"), "Relax, default CPU pipeline, not tuned", ahead=True),
     )
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,3 +63,14 @@ def test_aligned_copies_begin_at_cache_lines() -> None:
     copy = aligned(array)
     assert copy.ctypes.data % 64 == 0
     assert np.array_equal(copy, array)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_modules_of_engines_have_what_the_registry_says(name: str) -> None:
+    # Looked up in the text: importing all of these libraries into one process takes long and may end badly.
+    spec = importlib.util.find_spec(f"benchmarks.peers.{PEERS[name].module}")
+    assert spec is not None
+    assert spec.origin is not None
+    text = Path(spec.origin).read_text()
+    assert ("\ndef compile(" in text) == PEERS[name].ahead
+    assert "\ndef load(" in text
