@@ -226,5 +226,7 @@ def rebuild(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
 
 
 def is_nothing(s: Stmt | None) -> bool:
-    """Whether a statement does nothing at all."""
-    return s is None or (type(s) is Seq and not s.stmts)
+    """Whether a statement does nothing at all; facts about a loop without a body are nothing, too."""
+    if type(s) is Evaluate:
+        return s.name.startswith("pragma.")
+    return s is None or (type(s) is Seq and all(map(is_nothing, s.stmts)))

@@ -199,7 +199,11 @@ class Stage:
         self._annotate(axis, ForKind.PARALLEL, "parallel")
 
     def pragma(self, axis: Var, key: str, value: Any = True) -> None:
-        """Attach a fact for the code generator to a loop."""
+        """Attach a fact for the code generator to a loop.
+
+        ``outline``: the loop becomes a function of its own, so that its constants do not compete for registers with
+        the loops before it.
+        """
         self._leaf(axis, "pragma")
         self.pragmas[axis, key] = value
         self._record("pragma", axis, key, value)

@@ -85,6 +85,9 @@ def _loops(draw: Draw, stage: Stage) -> None:
         )
         if axis is not None:
             draw(st.sampled_from(kinds))(stage, axis)
+    serial = [a for a in stage.leaves if a not in stage.kinds]
+    if serial and draw(st.booleans()):
+        stage.pragma(draw(st.sampled_from(serial)), "outline")
 
 
 def _attach(draw: Draw, schedule: Schedule) -> None:

@@ -1,4 +1,4 @@
-"""A loop AST to the text of one LLVM function, with one more for every parallel region.
+"""A loop AST to the text of one LLVM function, with one more for every parallel region and outlined loop.
 
 * Index arithmetic is emitted where its variables are bound (at the top of the loop that binds the last of them), so
   inner loops hold one pointer and constant offsets.
@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from mlc.ir.index import Var
 from mlc.ir.types import DType
 from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import Level
-from mlc.targets.llvm.registers import Slot, Slots, accesses, flat
+from mlc.targets.llvm.registers import Slot, Slots, accesses, flat, outlined
 from mlc.targets.llvm.transpose import find_blocks
 from mlc.targets.llvm.values import ValueEmitter
 
@@ -133,7 +133,10 @@ class FunctionEmitter(ValueEmitter):
             case loop.For():
                 if s.extent < 1:
                     return
-                if s.kind is loop.ForKind.PARALLEL and not self.in_parallel:
+                alone = outlined(s)
+                if alone is not None:
+                    self.outline(alone)
+                elif s.kind is loop.ForKind.PARALLEL and not self.in_parallel:
                     self.parallel(s)
                 elif s.kind in (loop.ForKind.SERIAL, loop.ForKind.PARALLEL):
                     self.counted(s.var, "0", str(s.extent), s.body)
@@ -152,7 +155,7 @@ class FunctionEmitter(ValueEmitter):
                 raise CodegenError(f"{self.fn.name}: the LLVM targets have no {type(s).__name__}")
 
     def intrinsic(self, s: loop.Evaluate) -> None:
-        if not s.name.startswith("pragma."):  # a pragma is advice, and this target takes none
+        if not s.name.startswith("pragma."):  # a pragma is advice; the one that is taken, a loop has looked for
             raise CodegenError(f"{self.fn.name}: the LLVM targets have no intrinsic {s.name}")
 
     # -- control flow ------------------------------------------------------------------------------------------
@@ -306,9 +309,44 @@ class FunctionEmitter(ValueEmitter):
         ids = {id(self.fn.params[k]) for k in shared}
         return other in ids and id(buffer) in ids
 
-    # -- threads -----------------------------------------------------------------------------------------------
+    # -- functions of their own --------------------------------------------------------------------------------
     def parallel(self, s: loop.For) -> None:
         """The loop as a function of a range, run by the pool."""
+        span = ["i64 noundef %begin", "i64 noundef %end"]
+        name, fields, values = self.region(s, "", span, lambda: self.counted(s.var, "%begin", "%end", s.body))
+        self.module.define(_thunk(name, fields))
+        n = max(1, len(fields))
+        ctx = self.at_entry(f"alloca [{n} x i64], align 8")
+        for k, (t, held) in enumerate(zip(fields, values, strict=True)):
+            at = self.pure(f"getelementptr inbounds i64, ptr {ctx}, i64 {k}")
+            self.lines.append(f"  store {t} {held}, ptr {at}, align 8")
+        self.lines.append(f"  call void @mlc_parallel(ptr %pool, ptr @{name}.thunk, ptr {ctx}, i64 {s.extent})")
+        self.loaded.clear()
+
+    def outline(self, s: loop.For) -> None:
+        """The loop as a function that is called here.
+
+        What follows a register tile may take dozens of constants. In one function with the tile, LLVM would load them
+        before all loops, keep them in registers, and move accumulators to the stack instead.
+        """
+        name, fields, values = self.region(s, "noinline ", [], lambda: self.statement(s))
+        args = ", ".join(f"{t} {held}" for t, held in zip(fields, values, strict=True))
+        self.lines.append(f"  call void @{name}({args})")
+        self.loaded.clear()
+
+    def region(
+        self, s: loop.For, attributes: str, more: Sequence[str], write: Callable[[], None]
+    ) -> tuple[str, list[str], list[str]]:
+        """Define a function of the buffers and loop variables that ``s`` uses, and of ``more``.
+
+        Args:
+            s: a loop.
+            attributes: of the function, each followed by a blank.
+            more: further parameters.
+            write: emits the body.
+        Returns:
+            its name, and types and values of its arguments.
+        """
         outer_vars = list(self.names)
         passed = _used_buffers(s, self.slots)
         self.regions += 1
@@ -325,29 +363,21 @@ class FunctionEmitter(ValueEmitter):
         for k, v in enumerate(outer_vars):
             self.names[v], self.depth[v] = f"%o{k}", 0
             args.append(f"i64 noundef %o{k}")
-        self.counted(s.var, "%begin", "%end", s.body)
+        write()
         self.lines.append("  ret void")
         body = _flatten(self.lines)
-        text = f"define internal void @{name}({', '.join([*args, 'i64 noundef %begin', 'i64 noundef %end'])}) #0 {{\n"
-        self.module.define(f"{text}entry:\n{body}\n}}\n")
+        self.module.define(
+            f"define internal void @{name}({', '.join([*args, *more])}) {attributes}#0 {{\nentry:\n{body}\n}}\n"
+        )
         for field, value in saved.items():
             setattr(self, field, value)
-        self.in_parallel = False
         fields = ["ptr"] * len(passed) + ["i64"] * len(outer_vars)
-        self.module.define(_thunk(name, fields))
-        n = max(1, len(fields))
-        ctx = self.at_entry(f"alloca [{n} x i64], align 8")
-        values = [self.pointers[id(b)] for b in passed] + [self.names[v] for v in outer_vars]
-        for k, (t, held) in enumerate(zip(fields, values, strict=True)):
-            at = self.pure(f"getelementptr inbounds i64, ptr {ctx}, i64 {k}")
-            self.lines.append(f"  store {t} {held}, ptr {at}, align 8")
-        self.lines.append(f"  call void @mlc_parallel(ptr %pool, ptr @{name}.thunk, ptr {ctx}, i64 {s.extent})")
-        self.loaded.clear()
+        return name, fields, [self.pointers[id(b)] for b in passed] + [self.names[v] for v in outer_vars]
 
 
 _STATE = (
     "lines", "label", "levels", "depth", "names", "pointers", "registers", "frames", "loaded", "stack_bytes", "columns",
-    "squares",
+    "squares", "in_parallel",
 )  # fmt: skip
 
 

@@ -86,21 +86,31 @@ class Slots:
 
 
 def _shared(s: loop.Stmt, region: loop.For | None, homes: dict[int, loop.For | None]) -> set[int]:
-    """Register buffers that are used inside a parallel loop but allocated around it.
+    """Register buffers that are used in a function of the region's own but allocated around it.
 
     Args:
         s: what is searched.
-        region: the outermost parallel loop around it.
+        region: the loop around it that becomes a function: the outermost parallel one, or one that is outlined.
         homes: the region that each register buffer in scope was allocated in.
     """
     if type(s) is loop.Allocate and s.buffer.scope == "register":
         homes[id(s.buffer)] = region
     found = {id(b) for b, _, _ in accesses(s) if homes.get(id(b), region) is not region}
-    if type(s) is loop.For and s.kind is loop.ForKind.PARALLEL and region is None:
+    if type(s) is loop.For and ((s.kind is loop.ForKind.PARALLEL and region is None) or outlined(s) is not None):
         region = s
     for c in loop.sub_statements(s):
         found |= _shared(c, region, homes)
     return found
+
+
+def outlined(s: loop.For) -> loop.For | None:
+    """A loop that is to be a function of its own (``pragma.outline``), without the mark; ``None`` for any other."""
+    body = s.body
+    if type(body) is not loop.Seq or type(body.stmts[0]) is not loop.Evaluate:
+        return None
+    if body.stmts[0].name != "pragma.outline":
+        return None
+    return loop.For(s.var, s.extent, s.kind, loop.seq(body.stmts[1:]), s.thread)
 
 
 def slot_key(buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> tuple[int, int] | None:

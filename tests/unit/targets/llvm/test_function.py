@@ -184,6 +184,23 @@ def test_buffers_of_threads_are_their_own(threads: int) -> None:
     np.testing.assert_array_equal(got, data[:, ::-1])
 
 
+@pytest.mark.parametrize("outer", [ForKind.SERIAL, ForKind.PARALLEL])
+def test_outlined_loops_are_functions_of_their_own(outer: ForKind) -> None:
+    x, out, tmp = Buffer("x", (9, 8), f32), Buffer("out", (9, 8), f32), Buffer("tmp", (8,), f32, "local")
+    i, j = Var("i", 0, 8), Var("j", 0, 7)
+    fill = For(j, 8, ForKind.SERIAL, Store(tmp, (as_index(j),), Load(x, (as_index(i), as_index(j)))))
+    use = Store(out, (as_index(i), as_index(j)), Load(tmp, (7 - as_index(j),)) * 3)
+    turn = For(j, 8, ForKind.SERIAL, seq([Evaluate("pragma.outline", (True,)), use]))
+    fn = Function("kernel", (x, out), 1, For(i, 9, outer, Allocate(tmp, seq([fill, turn]))))
+    kernel = Kernel(fn)
+    (own,) = [d for d in kernel.text.split("define ") if " noinline " in d.partition("\n")[0]]
+    assert own.count("fmul") == 1
+    assert kernel.text.count("fmul") == 1
+    data, got = np.arange(72, dtype=np.float32).reshape(9, 8), np.zeros((9, 8), np.float32)
+    kernel.run([data, got], threads=2)
+    np.testing.assert_array_equal(got, data[:, ::-1] * 3)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_register_buffer_around_a_parallel_loop_is_memory(threads: int) -> None:
     """Each thread would start with undefined values otherwise."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlc.ir.expr import Load, const
 from mlc.ir.index import Var, as_index
-from mlc.ir.loop import Allocate, Buffer, For, ForKind, Stmt, Store, seq
+from mlc.ir.loop import Allocate, Buffer, Evaluate, For, ForKind, Stmt, Store, seq
 from mlc.ir.types import f32
 from mlc.targets.llvm.registers import Slots, flat, slot_key
 
@@ -71,6 +71,15 @@ def test_other_threads_cannot_see_registers() -> None:
     parallel = For(I, 4, ForKind.PARALLEL, write(0, 0))
     assert not held(write(0, 0), parallel)
     assert not held(parallel)
+
+
+def test_outlined_loops_cannot_see_registers() -> None:
+    mark = Evaluate("pragma.outline", (True,))
+    loop = For(I, 4, ForKind.SERIAL, seq([mark, write(0, 0)]))
+    assert not held(write(0, 0), loop)
+    assert not held(For(Var("j", 0, 3), 4, ForKind.PARALLEL, loop))
+    inner = For(I, 4, ForKind.SERIAL, seq([mark, Allocate(TILE, seq([write(0, 0), read(0, 0)]))]))
+    assert id(TILE) in Slots(inner).buffers
 
 
 def test_registers_inside_a_thread_are_its_own() -> None:

@@ -151,6 +151,17 @@ def test_accumulators_are_values_not_memory(graph: Callable[[], Graph], cpu: str
     assert all("x i64]" in line for line in allocas)
 
 
+def test_long_functions_do_not_take_the_registers_of_accumulators() -> None:
+    b = Builder()
+    x = b.input("x", TensorType((128, 48), f32))
+    (y,) = b.add(get("matmul"), [x, b.constant(np.ones((48, 96), np.float32), "w")])
+    (out,) = b.add(get("tanh"), [y])
+    text = kernel_text(prepared(b.finish([out]), "x86 -mcpu=haswell").nodes[0], "x86 -mcpu=haswell")
+    (own,) = [d for d in text.split("define ") if " noinline " in d.partition("\n")[0]]
+    assert "tanh" in own
+    assert text.count("tanh") == own.count("tanh")
+
+
 def test_innermost_loop_of_a_convolution_has_one_pointer_an_operand() -> None:
     text = kernel_text(prepared(conv_relu()).nodes[0], "x86 -mcpu=skylake-avx512")
     loops = [block for block in text.split("\nloop") if block.count(" fmul ") >= 24]

@@ -158,7 +158,7 @@ def finish_tile(s: Schedule, out: te.Tensor, tile: te.Tensor, at: Var, loops: Se
 
     A short epilogue works on the registers themselves, all of its loops unrolled. A long one would need the registers
     of the accumulators, and the register allocator would spill those in the innermost loop: there, the tile goes to
-    memory once and the epilogue loops over it.
+    memory once and the epilogue loops over it, in a function of its own.
 
     Args:
         s: the schedule.
@@ -173,6 +173,9 @@ def finish_tile(s: Schedule, out: te.Tensor, tile: te.Tensor, at: Var, loops: Se
         for a in loops:
             stage.unroll(a)
         return
+    long = next((a for a in loops if a.hi > 0), None)
+    if long is not None:
+        stage.pragma(long, "outline")
     readers = [op.outputs[0] for op in inlined if tile in op.inputs]
     stored = s[s.cache_read(tile, "local", readers)]
     stored.compute_at(stage, at)
