@@ -133,10 +133,19 @@ class Allocate(Stmt):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Evaluate(Stmt):
-    """An intrinsic for its effect (prefetch, DMA …)."""
+    """An intrinsic for its effect (DMA …), or a fact about the loop around it (``pragma.…``)."""
 
     name: str
     args: tuple[Any, ...]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Prefetch(Stmt):
+    """Fetch the cache line of ``buffer[indices]`` into the cache of the given level; indices may leave the buffer."""
+
+    buffer: Buffer
+    indices: tuple[Linear, ...]
+    level: int
 
 
 @dataclass(slots=True, eq=False, repr=False)

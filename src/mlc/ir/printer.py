@@ -148,6 +148,8 @@ def _stmt(s: loop.Stmt, depth: int, lines: list[str]) -> None:
         _stmt(s.body, depth, lines)
     elif isinstance(s, loop.Evaluate):
         lines.append(f"{pad}{s.name}({', '.join(map(str, s.args))})")
+    elif isinstance(s, loop.Prefetch):
+        lines.append(f"{pad}prefetch({s.buffer.name}[{indices_text(s.indices, None)}], level={s.level})")
     elif isinstance(s, loop.Barrier):
         lines.append(f"{pad}barrier({s.scope!r})")
     else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mlc.errors import ScheduleError
+from mlc.ir import te
 from mlc.ir.expr import Expr, Within, loads, within
 from mlc.ir.index import ZERO, Atom, Linear, Var, as_index, dynamics, substitute
 from mlc.lower.schedule import Fuse, Schedule, Split, Stage
@@ -80,6 +81,29 @@ def _is_inside(user: Stage, host: Stage, axis: Var) -> bool:
     return host.leaves.index(inner) >= host.leaves.index(axis)
 
 
+def _reads(
+    wanted: Collection[te.Tensor], host: Stage, axis: Var, nests: dict[Stage, Nest]
+) -> Iterator[tuple[int, Linear, list[Expr]]]:
+    """Every index at which readers inside ``axis`` of ``host`` read some tensors: dimension, index, readers' guards."""
+    for user, nest in nests.items():
+        if not any(t in wanted for t in user.op.inputs) or not _is_inside(user, host, axis):
+            continue
+        for body in user.op.bodies:
+            for ld in loads(body):
+                if ld.source in wanted:
+                    for d, ix in enumerate(ld.indices):
+                        yield d, substitute(ix, nest.values), nest.data_guards
+
+
+def box_of(t: te.Tensor, host: Stage, axis: Var, nests: dict[Stage, Nest]) -> list[tuple[Linear, int]]:
+    """First index and extent, for each dimension, of what one iteration of ``axis`` of ``host`` reads of a tensor."""
+    outer = enclosing(host, axis, nests)
+    boxes: list[list[tuple[Linear, int, int] | None]] = [[] for _ in t.shape]
+    for d, ix, guards in _reads((t,), host, axis, nests):
+        boxes[d].append(_interval(ix, outer, guards))
+    return [_union(box, extent) for box, extent in zip(boxes, t.shape, strict=True)]
+
+
 # an index less some base lies in a range
 Limit = tuple[Linear, int, int]
 
@@ -97,24 +121,18 @@ def _region(
         raise ScheduleError(f"stage {stage.name} is computed at {axis.name}, which is no loop of {host.name} any more")
     if host not in nests:
         raise ScheduleError(f"stage {stage.name} is computed inside {host.name}, which does not read it")
-    outer = enclosing(host, axis, nests)
     wanted = set(stage.op.outputs)
-    boxes: list[list[tuple[Linear, int, int] | None]] = [[] for _ in stage.op.shape]
-    limits: list[list[Limit | None]] = [[] for _ in stage.op.shape]
-    for user, nest in nests.items():
-        if not any(t in wanted for t in user.op.inputs):
-            continue
-        if not _is_inside(user, host, axis):
+    outer = enclosing(host, axis, nests)
+    for user in nests:
+        if any(t in wanted for t in user.op.inputs) and not _is_inside(user, host, axis):
             raise ScheduleError(
                 f"stage {stage.name} is computed inside {axis.name} of {host.name} but read by {user.name} outside"
             )
-        for body in user.op.bodies:
-            for ld in loads(body):
-                if ld.source in wanted:
-                    for d, ix in enumerate(ld.indices):
-                        at = substitute(ix, nest.values)
-                        boxes[d].append(_interval(at, outer, nest.data_guards))
-                        limits[d].append(_limit(at, outer, nest.data_guards))
+    boxes: list[list[tuple[Linear, int, int] | None]] = [[] for _ in stage.op.shape]
+    limits: list[list[Limit | None]] = [[] for _ in stage.op.shape]
+    for d, at, guards in _reads(wanted, host, axis, nests):
+        boxes[d].append(_interval(at, outer, guards))
+        limits[d].append(_limit(at, outer, guards))
     origin: list[Linear] = []
     extents: list[int] = []
     for d, found in enumerate(boxes):

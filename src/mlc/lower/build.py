@@ -25,6 +25,7 @@ from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
 from mlc.ir.loop import NOTHING, Allocate, Buffer, Evaluate, For, ForKind, Function, Stmt, Store, seq
 from mlc.lower.bounds import Nest, infer
 from mlc.lower.inline import inline
+from mlc.lower.prefetch import fetches
 from mlc.lower.rewrite import decided, map_exprs
 from mlc.lower.schedule import Schedule, Stage
 
@@ -235,7 +236,10 @@ class _Builder:
         return whole
 
     def _loop(self, stage: Stage, leaf: Var, var: Var, body: Stmt) -> Stmt:
-        marks = [Evaluate(f"pragma.{key}", (value,)) for (a, key), value in stage.pragmas.items() if a is leaf]
+        facts = {key: value for (a, key), value in stage.pragmas.items() if a is leaf}
+        marks: list[Stmt] = [Evaluate(f"pragma.{key}", (value,)) for key, value in facts.items()]
+        if var is self.nests[stage].loops[leaf]:  # not where a reduction is set to its identity
+            marks += fetches(stage, leaf, self.nests, self.buffers)
         if marks:
             body = seq([*marks, body])
         if var.hi < 0:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from mlc.ir.expr import Const, Expr, substitute_vars
 from mlc.ir.index import IndexLike, Linear, Var, substitute
-from mlc.ir.loop import NOTHING, Allocate, For, ForRange, If, Seq, Stmt, Store, is_nothing, rebuild, seq
+from mlc.ir.loop import NOTHING, Allocate, For, ForRange, If, Prefetch, Seq, Stmt, Store, is_nothing, rebuild, seq
 
 
 def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
@@ -46,6 +46,9 @@ def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike]) -> Stmt:
         if value is s.value and all(a is b for a, b in zip(indices, old, strict=True)):
             return s
         return Store(s.buffer, indices, value, s.lane)
+    if isinstance(s, Prefetch):
+        moved = tuple([substitute(ix, env) for ix in s.indices])
+        return s if all(a is b for a, b in zip(moved, s.indices, strict=True)) else Prefetch(s.buffer, moved, s.level)
     if isinstance(s, If):
         cond = substitute_vars(s.cond, env)
         if type(cond) is Const:

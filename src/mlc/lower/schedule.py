@@ -3,7 +3,7 @@
 A :class:`Schedule` has one :class:`Stage` a compute. Applying a primitive changes the stage and is recorded in
 ``Schedule.history``; a wrong one fails at once with :class:`ScheduleError`, naming stage and axis.
 
-Not here yet: ``bind``, ``tensorize``, ``vthread``, ``double_buffer``, ``prefetch`` and ``storage_align``: they
+Not here yet: ``bind``, ``tensorize``, ``vthread``, ``double_buffer`` and ``storage_align``: they
 come with the targets that need them.
 """
 
@@ -43,6 +43,17 @@ Relation = Split | Fuse
 
 
 @dataclass(slots=True, eq=False)
+class Fetch:
+    """Iterations of ``at`` fetch what ``ahead`` reads of a tensor ``distance`` iterations later."""
+
+    tensor: te.Tensor
+    ahead: Var
+    at: Var
+    distance: int
+    level: int
+
+
+@dataclass(slots=True, eq=False)
 class AttachPoint:
     """Inside which loop of which stage a stage is computed."""
 
@@ -63,6 +74,7 @@ class Stage:
         scope: memory of its buffer; chosen by the lowering when ``None``.
         pragmas: facts for the code generator by (axis, key).
         aligned: what the extent of an attached stage's region is a multiple of, by data axis.
+        fetches: what is prefetched in which loop.
     """
 
     def __init__(self, schedule: Schedule, op: te.Compute) -> None:
@@ -76,6 +88,7 @@ class Stage:
         self.scope: str | None = None
         self.pragmas: dict[tuple[Var, str], Any] = {}
         self.aligned: dict[Var, int] = {}
+        self.fetches: list[Fetch] = []
         self._reducing: set[Var] = set(op.reduce_axes)
 
     @property
@@ -207,6 +220,30 @@ class Stage:
         self._leaf(axis, "pragma")
         self.pragmas[axis, key] = value
         self._record("pragma", axis, key, value)
+
+    def prefetch(self, tensor: te.Tensor, ahead: Var, at: Var, *, distance: int = 1, level: int = 1) -> None:
+        """Bring what a later iteration reads of an input into a cache.
+
+        ``for i: for j: …`` with ``ahead`` i and ``at`` j becomes ``for i: for j: prefetch(a[i + distance, part j])…``:
+        the iterations of ``at`` share what one iteration of ``ahead`` reads, which has to be contiguous. With ``at``
+        the same loop as ``ahead``, each iteration fetches the whole.
+
+        Args:
+            tensor: an input of the schedule, read in ``ahead`` by this stage or by one computed inside.
+            ahead: the loop whose later iteration is served.
+            at: ``ahead`` or a loop inside it, where the fetches are made.
+            distance: how many iterations of ``ahead`` later.
+            level: of the cache: 1, 2 or 3.
+        """
+        outer, inner = self._leaf(ahead, "prefetch"), self._leaf(at, "prefetch")
+        if outer > inner:
+            raise ScheduleError(f"prefetch: {at.name} of stage {self.name} is not inside {ahead.name}")
+        if tensor.op is not None:
+            raise ScheduleError(f"prefetch: {tensor.name} is computed, only inputs are fetched ahead")
+        if distance < 1 or level not in (1, 2, 3):
+            raise ScheduleError(f"prefetch: distance {distance} and level {level}; at least 1, and one of 1, 2, 3")
+        self.fetches.append(Fetch(tensor, ahead, at, distance, level))
+        self._record("prefetch", tensor.name, ahead, at, f"distance={distance}", f"level={level}")
 
     def compute_at(self, consumer: Stage, axis: Var) -> None:
         """Compute what one iteration of the consumer's loop ``axis`` needs, right inside that loop."""

@@ -75,6 +75,9 @@ def _check(s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.B
         case loop.Seq():
             for c in s.stmts:
                 _check(c, fn, bound, buffers, final)
+        case loop.Prefetch():
+            if any(ix.vars() - bound for ix in s.indices):
+                raise VerifyError(f"{fn.name}: unbound index in\n{s!r}")
         case loop.Evaluate() | loop.Barrier():
             pass
         case _:

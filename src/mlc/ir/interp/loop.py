@@ -64,7 +64,7 @@ class _Machine:
                 self.run(s.body, env)
             case loop.Store():
                 self.store(s, env)
-            case loop.Evaluate() | loop.Barrier():
+            case loop.Evaluate() | loop.Prefetch() | loop.Barrier():
                 pass
             case _:
                 raise VerifyError(f"no meaning for {type(s).__name__}")

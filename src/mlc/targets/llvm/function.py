@@ -149,6 +149,8 @@ class FunctionEmitter(ValueEmitter):
                 self.branch(s)
             case loop.Allocate():
                 self.allocate(s)
+            case loop.Prefetch():
+                self.prefetch(s)
             case loop.Evaluate():
                 self.intrinsic(s)
             case _:
@@ -157,6 +159,12 @@ class FunctionEmitter(ValueEmitter):
     def intrinsic(self, s: loop.Evaluate) -> None:
         if not s.name.startswith("pragma."):  # a pragma is advice; the one that is taken, a loop has looked for
             raise CodegenError(f"{self.fn.name}: the LLVM targets have no intrinsic {s.name}")
+
+    def prefetch(self, s: loop.Prefetch) -> None:
+        """Fetch a line for reading; LLVM calls the first-level cache 3, the others less."""
+        self.declare("declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)")
+        at = self.pointer(s.buffer, flat(s.buffer, s.indices))
+        self.lines.append(f"  call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 {4 - s.level}, i32 1)")
 
     # -- control flow ------------------------------------------------------------------------------------------
     @contextmanager

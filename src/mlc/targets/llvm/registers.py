@@ -106,7 +106,7 @@ def _shared(s: loop.Stmt, region: loop.For | None, homes: dict[int, loop.For | N
 def outlined(s: loop.For) -> loop.For | None:
     """A loop that is to be a function of its own (``pragma.outline``), without the mark; ``None`` for any other."""
     body = s.body
-    if type(body) is not loop.Seq or type(body.stmts[0]) is not loop.Evaluate:
+    if type(body) is not loop.Seq or not body.stmts or type(body.stmts[0]) is not loop.Evaluate:
         return None
     if body.stmts[0].name != "pragma.outline":
         return None
@@ -137,3 +137,5 @@ def accesses(s: loop.Stmt) -> Iterator[tuple[loop.Buffer, tuple[Linear, ...], Va
             yield ld.source, ld.indices, lane
     if type(s) is loop.Store:
         yield s.buffer, s.indices, lane
+    elif type(s) is loop.Prefetch:
+        yield s.buffer, s.indices, None

@@ -184,6 +184,18 @@ def test_buffers_of_threads_are_their_own(threads: int) -> None:
     np.testing.assert_array_equal(got, data[:, ::-1])
 
 
+def test_elements_of_a_register_vector_can_be_read() -> None:
+    x, out, held = Buffer("x", (8,), f32), Buffer("out", (3,), f32), Buffer("held", (8,), f32, "register")
+    lane = Var("l", 0, 7)
+    put = Store(held, (as_index(lane),), Load(x, (as_index(lane),)) * 10, lane)
+    use = [Store(out, (as_index(k),), Load(held, (as_index(7 - 2 * k),))) for k in range(3)]
+    kernel = Kernel(Function("kernel", (x, out), 1, Allocate(held, seq([put, *use]))))
+    assert "alloca" not in kernel.text.partition("define internal void @kernel(")[2].partition("\n}")[0]
+    data, got = np.arange(8, dtype=np.float32), np.zeros(3, np.float32)
+    kernel.run([data, got])
+    np.testing.assert_array_equal(got, [70, 50, 30])
+
+
 @pytest.mark.parametrize("outer", [ForKind.SERIAL, ForKind.PARALLEL])
 def test_outlined_loops_are_functions_of_their_own(outer: ForKind) -> None:
     x, out, tmp = Buffer("x", (9, 8), f32), Buffer("out", (9, 8), f32), Buffer("tmp", (8,), f32, "local")

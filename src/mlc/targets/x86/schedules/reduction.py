@@ -63,10 +63,12 @@ def _rows(g: Group, kept: int, target: X86) -> Schedule:
     (out,) = g.outputs
     s = Schedule(g.outputs)
     held = [op.outputs[0] for op in g.computes if op.combiner is None and op.tag == "exp" and op.outputs[0] is not out]
-    inline_rest(s, held)
-    stage = s[out]
     axes = list(out.op.axes) if out.op is not None else []
     rows, inner = axes[:kept], axes[kept:]
+    # what there is one of a row (a mean, the inverse of a deviation) is computed once, not for each element
+    singles = [op.outputs[0] for op in g.computes if op.combiner is None and _is_single(op, rows, out)]
+    inline_rest(s, [*held, *singles])
+    stage = s[out]
     row_bytes = size_of([a.hi + 1 for a in inner]) * sum(t.dtype.itemsize for t in held)
     if not rows or row_bytes > ROW_BYTES:
         return _staged(g, target)
@@ -83,6 +85,9 @@ def _rows(g: Group, kept: int, target: X86) -> Schedule:
         if op.combiner is not None:
             for part in _fold_rows(s, t, target):
                 part.compute_at(stage, row)
+        elif t in singles:
+            s[t].compute_at(stage, row)
+            s[t].set_scope("register")
         elif t in held:
             cached = s[t]
             cached.compute_at(stage, row)
@@ -92,26 +97,50 @@ def _rows(g: Group, kept: int, target: X86) -> Schedule:
     return s
 
 
+def _is_single(op: te.Compute, rows: list[Var], out: te.Tensor) -> bool:
+    """Whether a stage between reductions and the output has one element a row, where rows have several."""
+    count = size_of([a.hi + 1 for a in rows])
+    return size_of(op.shape) == count < out.size and any(t.op is not None for t in op.inputs)
+
+
 def _work(op: te.Compute) -> int:
     return size_of(op.shape) * size_of([a.hi + 1 for a in op.reduce_axes])
 
 
 def _fold_rows(s: Schedule, t: te.Tensor, target: X86) -> list[Stage]:
-    """Vectorise a reduction along memory: partial results a lane, then a fold over the lanes."""
+    """Vectorise a reduction along memory: partial results a lane, then a fold over the lanes.
+
+    Several vectors of partial results, where the axis is long: one addition would wait for the one before.
+    """
     stage = s[t]
     axis = along_memory(stage.op)
     lanes = lanes_of(t, target)
     if axis is None or axis.hi + 1 < 2 * lanes or len(stage.op.bodies) > 1:
         return [stage]
-    _, ki = stage.split(axis, lanes)
-    partial = s.rfactor(t, ki)
-    rf = s[partial]
+    chains = max(n for n in (1, 2, 4) if n == 1 or axis.hi + 1 >= 2 * n * lanes)
+    partial = s.rfactor(t, stage.split(axis, lanes * chains)[1])
+    parts = [s[partial]]
+    rf = parts[0]
     lane = rf.op.axes[0]
     rest = [a for a in rf.leaves if a is not lane]
-    rf.reorder(*rest, lane)
+    if chains > 1:
+        chain, lane = rf.split(lane, lanes)
+        rf.reorder(*rest, chain, lane)
+        rf.unroll(chain)
+        # the chains are added up as vectors
+        both = s[s.rfactor(t, s[t].split(s[t].op.reduce_axes[0], lanes)[1])]
+        both.reorder(*both.op.axes[1:], *both.op.reduce_axes, both.op.axes[0])
+        both.unroll(both.op.reduce_axes[0])
+        both.vectorize(both.op.axes[0])
+        parts.append(both)
+    else:
+        rf.reorder(*rest, lane)
     rf.vectorize(lane)
-    rf.set_scope("register")
-    return [rf, s[t]]
+    for part in parts:
+        part.set_scope("register")
+    last = s[t]
+    last.unroll(last.op.reduce_axes[0])
+    return [*parts, last]
 
 
 def _staged(g: Group, target: X86) -> Schedule:

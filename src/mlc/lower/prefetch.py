@@ -1,0 +1,70 @@
+"""Prefetching: which part of an input a later iteration reads, and the statements that fetch it into a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mlc.errors import ScheduleError
+from mlc.ir import te
+from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
+from mlc.ir.loop import Buffer, For, ForKind, Prefetch, Stmt, seq
+from mlc.lower.bounds import Nest, box_of
+from mlc.lower.schedule import Fetch, Stage
+
+LINE = 64  # bytes of a cache line
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Elements next to each other: the first of them, and how many there are."""
+
+    first: tuple[Linear, ...]
+    length: int
+
+
+def fetches(stage: Stage, leaf: Var, nests: dict[Stage, Nest], buffers: Mapping[te.Tensor, Buffer]) -> list[Stmt]:
+    """What the loop ``leaf`` of a stage does at the start of each iteration.
+
+    Raises:
+        ScheduleError: what is to be fetched is not contiguous, or not read there at all.
+    """
+    found: list[Stmt] = []
+    for fetch in stage.fetches:
+        if fetch.at is leaf and nests[stage].loops[fetch.ahead].hi > 0:
+            run = _run(stage, fetch, nests)
+            found.append(_lines(stage, fetch, run, nests[stage], buffers[fetch.tensor]))
+    return found
+
+
+def _run(stage: Stage, fetch: Fetch, nests: dict[Stage, Nest]) -> Run:
+    """What an iteration of the loop ``ahead`` reads, ``distance`` iterations later."""
+    t = fetch.tensor
+    box = box_of(t, stage, fetch.ahead, nests)
+    origin, extents = [first for first, _ in box], [n for _, n in box]
+    whole = [n == size for n, size in zip(extents, t.shape, strict=True)]
+    partial = next((d for d in reversed(range(len(whole))) if not whole[d]), 0)
+    if any(n > 1 for n in extents[:partial]):
+        raise ScheduleError(f"prefetch: stage {stage.name} reads no contiguous part of {t.name} in {fetch.ahead.name}")
+    var = nests[stage].loops[fetch.ahead]
+    shifted = tuple(substitute(ix, {var: as_index(var) + fetch.distance}) for ix in origin)
+    length = 1
+    for n in extents[partial:]:
+        length *= n
+    return Run(shifted, length)
+
+
+def _lines(stage: Stage, fetch: Fetch, run: Run, nest: Nest, buffer: Buffer) -> Stmt:
+    """One fetch a cache line; iterations of the loops inside ``ahead`` share the lines."""
+    per_line = max(1, LINE // buffer.dtype.itemsize)
+    first, last = stage.leaves.index(fetch.ahead), stage.leaves.index(fetch.at)
+    share, shares = ZERO, 1
+    for a in stage.leaves[first + 1 : last + 1]:
+        loop = nest.loops[a]
+        share, shares = share * (loop.hi + 1) + loop, shares * (loop.hi + 1)
+    lines = -(-run.length // per_line)
+    each = -(-lines // shares)
+    line = Var("line", 0, each - 1)
+    at = (share * each + (line if each > 1 else 0)) * per_line
+    body = Prefetch(buffer, (*run.first[:-1], run.first[-1] + at), fetch.level)
+    return For(line, each, ForKind.UNROLLED if each <= 8 else ForKind.SERIAL, body) if each > 1 else seq([body])
