@@ -10,7 +10,7 @@ import pytest
 
 from mlc.errors import UsageError
 from mlc.ir.graph import Builder, Graph, Node
-from mlc.ir.loop import Allocate, walk
+from mlc.ir.loop import Allocate, Prefetch, walk
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
 from mlc.rewrite.layout import assign_layouts
@@ -190,3 +190,13 @@ def test_innermost_loop_of_a_convolution_moves_no_registers(cpu: str) -> None:
 def test_layouts_off_leaves_everything_row_major() -> None:
     fused = run_passes(conv_relu(), passes_for(3))
     assert all(v.type.layout is None for n in fused.nodes for v in n.outputs)
+
+
+@pytest.mark.parametrize("cpu, fetched", [("skylake-avx512", True), ("znver3", False)])
+def test_panels_are_fetched_ahead_where_the_third_level_cache_is_slow(cpu: str, fetched: bool) -> None:
+    b = Builder()
+    x = b.input("x", TensorType((128, 768), f32))
+    (y,) = b.add(get("matmul"), [x, b.constant(np.zeros((768, 3072), np.float32), "w")])
+    target = f"x86 -mcpu={cpu}"
+    (node,) = prepared(b.finish([y]), target).nodes
+    assert any(type(s) is Prefetch for s in walk(get_target(target).kernel(node, "k").body)) is fetched
