@@ -175,7 +175,7 @@ def markdown(results: Sequence[Comparison], about: dict[str, str], picture: str 
         *table(headings, rows, left=2),
         "",
         "The paper has speed-ups from 1.2 to 2 on an NVIDIA Titan X. This is a processor: what lies between two",
-        "operators stays in a cache, and a kernel costs no launch. Batch 1, float32. Kernels that convert layouts are on",
+        "operators stays in a cache, and a kernel costs no launch. Batch 1, float32; converting layouts is part of",
         "both sides.",
         f"Largest difference between the sides over the largest magnitude: {max(r.error for r in results):.1e}.",
     ]
