@@ -5,13 +5,18 @@
 ;   void @mlc_pool_destroy(ptr pool)                        joins the workers; null is allowed; no region may be running
 ;   void @mlc_parallel(ptr pool, ptr fn, ptr ctx, i64 n)    calls fn(ctx, begin, end) on parts that cover 0..n
 ;
-; How a region runs. The caller, who is thread 0, writes the job, then raises `epoch`. Each worker watches `epoch`, runs
-; its share, and raises `done`. The caller runs its own share and waits until `done` counts every worker of every region so
-; far. Both counters only ever grow (and wrap together), so nothing is reset between regions: a reset would be one more
-; cache line to fetch before the epoch can be published.
+; How a region runs. The caller, who is thread 0, writes the job, then raises `epoch`. Each worker watches `epoch`, claims
+; its share, runs it, and raises `done`. The caller runs its own share, then every share that is still unclaimed (its worker
+; is asleep, or another program has its core), and waits until `done` counts every share of a worker of every region so far.
+; A share is claimed by raising its `claim` from the last epoch to this one, which only one of the two can do; who has it
+; may read the job, for the region cannot end before. All counters only ever grow (and wrap together), so nothing is reset
+; between regions: a reset would be one more cache line to fetch before the epoch can be published.
 ;
-; Both waits spin first and sleep in a futex later. A sleeper says so in a word of its own before it sleeps, so the other
-; side enters the kernel only when someone is asleep. Lost wake-ups are impossible: the sleeper raises its flag, then the
+; Both waits spin first and sleep in a futex later: after 65536 looks, which take 0.6 to 3 ms. A region that finds its
+; workers awake starts within half a microsecond; waking one takes 10 to 200 microseconds, more than many a kernel takes,
+; and what lies between two regions (a serial kernel, the caller's work between two runs) is mostly shorter than that spin.
+; A sleeper says so in a word of its own before it sleeps, so the other side enters the kernel only when someone is asleep.
+; Lost wake-ups are impossible: the sleeper raises its flag, then the
 ; kernel compares the futex word; the waker writes the futex word, then reads the flag; all of it sequentially consistent.
 
 ; Groups lie 128 bytes apart: x86 fetches cache lines in pairs, and calloc aligns to 16 bytes only.
@@ -23,7 +28,10 @@
   ptr, ptr, i64, [104 x i8],      ; 10 - 12 the job: fn (null: stop), ctx, n
   [0 x %mlc.pool.worker]          ; 14      one a thread; number 0, the caller's, is unused
 }
-%mlc.pool.worker = type { ptr, i64, i64 }   ; pool, number, pthread_t
+%mlc.pool.worker = type {
+  ptr, i64, i64, [104 x i8],      ;  0 - 2  pool, number, pthread_t
+  i32, [124 x i8]                 ;  4      claim: the last epoch whose share was claimed
+}
 
 declare ptr @calloc(i64, i64)
 declare void @free(ptr)
@@ -99,13 +107,14 @@ entry:
   %fn.p = getelementptr %mlc.pool, ptr %pool, i32 0, i32 10
   %ctx.p = getelementptr %mlc.pool, ptr %pool, i32 0, i32 11
   %n.p = getelementptr %mlc.pool, ptr %pool, i32 0, i32 12
+  %claim.p = getelementptr %mlc.pool.worker, ptr %self, i32 0, i32 4
   br label %next
 
 next:                             ; a new pool stands at epoch 0, so a worker that starts late misses nothing
-  %seen = phi i32 [ 0, %entry ], [ %epoch, %report ], [ %epoch, %rouse ]
+  %seen = phi i32 [ 0, %entry ], [ %epoch, %start ], [ %epoch, %report ], [ %epoch, %rouse ]
   br label %spin
 spin:
-  %tries = phi i32 [ 4000, %next ], [ %left, %relax ]
+  %tries = phi i32 [ 65536, %next ], [ %left, %relax ]
   %looked = load atomic i32, ptr %epoch.p acquire, align 4
   %same = icmp eq i32 %looked, %seen
   br i1 %same, label %relax, label %start
@@ -129,6 +138,11 @@ rise:
 
 start:
   %epoch = phi i32 [ %looked, %spin ], [ %woken, %rise ]
+  %last.epoch = sub i32 %epoch, 1
+  %got = cmpxchg ptr %claim.p, i32 %last.epoch, i32 %epoch acq_rel acquire
+  %mine = extractvalue { i32, i1 } %got, 1
+  br i1 %mine, label %look, label %next
+look:
   %fn = load ptr, ptr %fn.p
   %stop = icmp eq ptr %fn, null
   br i1 %stop, label %leave, label %run
@@ -190,10 +204,32 @@ launch:
   call void @mlc.pool.share(ptr %fn, ptr %ctx, i64 %n, i64 %wide, i64 0)
   %workers = sub i32 %threads, 1
   %all = mul i32 %epoch, %workers
-  br label %spin
+  %last.epoch = sub i32 %epoch, 1
+  br label %others
+
+others:                           ; shares that nobody has claimed
+  %i = phi i64 [ 1, %launch ], [ %following, %claimed ]
+  %more = icmp ult i64 %i, %wide
+  br i1 %more, label %other, label %spin
+other:
+  %claim.p = getelementptr %mlc.pool, ptr %pool, i32 0, i32 14, i64 %i, i32 4
+  %claim = load atomic i32, ptr %claim.p monotonic, align 4
+  %free = icmp eq i32 %claim, %last.epoch
+  br i1 %free, label %take, label %claimed
+take:
+  %taken = cmpxchg ptr %claim.p, i32 %last.epoch, i32 %epoch acq_rel monotonic
+  %ours = extractvalue { i32, i1 } %taken, 1
+  br i1 %ours, label %stand.in, label %claimed
+stand.in:
+  call void @mlc.pool.share(ptr %fn, ptr %ctx, i64 %n, i64 %wide, i64 %i)
+  %counted = atomicrmw add ptr %done.p, i32 1 seq_cst
+  br label %claimed
+claimed:
+  %following = add i64 %i, 1
+  br label %others
 
 spin:
-  %tries = phi i32 [ 4000, %launch ], [ %left, %relax ]
+  %tries = phi i32 [ 65536, %others ], [ %left, %relax ]
   %looked = load atomic i32, ptr %done.p acquire, align 4
   %finished = icmp eq i32 %looked, %all
   br i1 %finished, label %unlock, label %relax
