@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
-import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -96,7 +95,7 @@ def _measure(cores: tuple[int, ...], threads: tuple[int, ...]) -> list[Limit]:
 
 
 def _together(cores: Sequence[int], prepare: Callable[[], tuple[Callable[[], object], float]]) -> float:
-    """The sum over cores of the median rates, in 10^9 units a second; all of them work at the same time.
+    """The sum over cores of the best rates, in 10^9 units a second; all of them work at the same time.
 
     Args:
         prepare: gives what a core has to call, and the units of work that a call does.
@@ -114,7 +113,7 @@ def _together(cores: Sequence[int], prepare: Callable[[], tuple[Callable[[], obj
             start = time.perf_counter()
             call()
             times.append(time.perf_counter() - start)
-        rates.append(units / statistics.median(times) / 1e9)
+        rates.append(units / min(times) / 1e9)
 
     pool = [threading.Thread(target=work, args=(core,)) for core in cores]
     for thread in pool:

@@ -49,7 +49,7 @@ class Result:
     """What was found for one model and one number of threads; by an engine's label where there is one for each.
 
     Args:
-        kind: ``network``, ``operator`` or ``file``.
+        kind: ``network``, ``operator``, ``batched`` or ``file``.
         flops: operations of one run, a multiply-add counted as two.
         bytes: least that one run must move: inputs, weights and outputs, each once.
         ours: labels of this compiler's engines.

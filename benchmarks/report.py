@@ -14,7 +14,12 @@ from benchmarks.stats import Spread, geometric_mean
 # More CPU time than this share of the other's measurement means that an idle engine was not idle.
 IDLE_SHARE = 0.02
 SCHEMA = 2
-TITLES = {"network": "Networks", "operator": "Single operators", "file": "Files"}
+TITLES = {
+    "network": "Networks",
+    "operator": "Single operators",
+    "batched": "Batched matrix products",
+    "file": "Files",
+}
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ def markdown(report: Report, plots: Sequence[str] = ()) -> str:
         results = [result for result in report.results if result.kind == kind]
         if results:
             lines += ["", f"## {title}", "", *_times_table(report, results)]
-            if kind == "operator":
+            if kind in ("operator", "batched"):
                 lines += ["", "The same in GFLOP/s:", "", *_grid(report, results, _rate)]
                 lines += _roof_table(report, results)
             if scaling := _scaling_table(report, results):

@@ -9,13 +9,12 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks import __main__ as command
-from benchmarks import machine
+from benchmarks import command, machine
 from benchmarks.engines import Engine, compile_apart, let_settle
 from benchmarks.measure import Plan, Result, compare_outputs, summarise, take_turns
 from benchmarks.peers import EngineError, parse_engine
 from benchmarks.stats import largest_error
-from benchmarks.zoo import build, sample_inputs
+from benchmarks.zoo import MODELS, build, sample_inputs
 
 ORT = parse_engine("onnxruntime")
 
@@ -124,3 +123,8 @@ def test_command_line_refuses(arguments: list[str], message: str, capsys: pytest
     with pytest.raises(SystemExit, match="2"):
         command.main(arguments)
     assert message in capsys.readouterr().err
+
+
+def test_groups_hold_every_model_once() -> None:
+    assert sorted(name for names in command.GROUPS.values() for name in names) == sorted(MODELS)
+    assert command.GROUPS.keys() == command.KINDS.keys()

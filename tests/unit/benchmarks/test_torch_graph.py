@@ -1,0 +1,44 @@
+"""The zoo in PyTorch computes what onnxruntime computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+
+from benchmarks.command import GROUPS
+from benchmarks.stats import largest_error
+from benchmarks.zoo import build, sample_inputs
+
+torch = pytest.importorskip("torch", reason="torch comes with the extra bench")
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", [*GROUPS["networks"], "C4", "D2", "MM1", "BMM2"])
+def test_modules_compute_what_onnxruntime_computes(name: str, tmp_path: Path) -> None:
+    from benchmarks.peers.torch_graph import OnnxModule
+
+    model = build(name, small=True)
+    file = tmp_path / "model.onnx"
+    onnx.save(model, file)
+    inputs = sample_inputs(model)
+    module = OnnxModule(file).eval()
+    with torch.no_grad():
+        results = module(*(torch.from_numpy(inputs[name]) for name in module.inputs))
+    outputs = dict(zip(module.results, (tensor.numpy() for tensor in results), strict=True))
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    expected = dict(zip(module.results, session.run(module.results, inputs), strict=True))
+    assert largest_error(outputs, expected) < 1e-4
+
+
+def test_an_operator_without_a_counterpart_is_named(tmp_path: Path) -> None:
+    from benchmarks.peers.torch_graph import OnnxModule
+
+    node = onnx.helper.make_node("NonZero", ["x"], ["y"])
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph([node], "g", [value("x", 1, [2])], [value("y", 7, [1, None])])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "model.onnx")
+    with pytest.raises(NotImplementedError, match="NonZero"):
+        OnnxModule(tmp_path / "model.onnx")
