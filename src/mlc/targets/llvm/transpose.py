@@ -51,14 +51,24 @@ def find_blocks(stmts: Sequence[loop.Stmt]) -> dict[Key, tuple[Block, int]]:
             begin += 1
             continue
         buffer, origin, stride, lanes = first
-        run = columns[begin : begin + lanes]
-        if len(run) == lanes and all(c == (buffer, origin + j, stride, lanes) for j, c in enumerate(run)):
-            block = Block(buffer, origin, stride, lanes)
-            found |= {(id(buffer), origin + j): (block, j) for j in range(lanes)}
-            begin += lanes
-        else:
-            begin += 1
+        count = 1
+        while count < lanes and columns[begin + count : begin + count + 1] == [(buffer, origin + count, stride, lanes)]:
+            count += 1
+        # a few columns more than are needed may be read where that stays inside the buffer
+        starts = [origin - shift for shift in range(lanes - count + 1)] if count >= lanes // 2 else []
+        start = next((s for s in starts if count == lanes or _inside(buffer, s, stride, lanes)), None)
+        if start is not None:
+            block = Block(buffer, start, stride, lanes)
+            shift = (origin - start).const
+            found |= {(id(buffer), origin + j): (block, j + shift) for j in range(count)}
+        begin += count
     return found
+
+
+def _inside(buffer: loop.Buffer, origin: Linear, stride: int, lanes: int) -> bool:
+    """Whether a whole block lies in its buffer, wherever the loops are."""
+    lo, hi = origin.bounds()
+    return lo >= 0 and hi + (lanes - 1) * (stride + 1) < buffer.size
 
 
 def _column(s: loop.Stmt) -> tuple[loop.Buffer, Linear, int, int] | None:

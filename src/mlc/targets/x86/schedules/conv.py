@@ -31,6 +31,7 @@ from mlc.targets.x86.schedules.injective import spread
 MIN_BLOCKED = 8  # output channels from which a blocked layout pays
 CHUNK_FROM = 1.5  # times the first-level cache that the weights of a tile take before their channels are cut in chunks
 CACHED = 0.5  # part of the second-level cache that a block of inputs may take
+WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
 TASKS = 8  # parts that threads share where each part keeps sums in its cache
 UNROLLED_SUMS = 64  # multiply-adds of a loop body; more do not hide more of the loop, and fill the instruction cache
 
@@ -103,9 +104,9 @@ def conv_blocked(g: Group, target: X86) -> Schedule:
     data = anchor.inputs[0]
     if pad is not None and pad.shape[1] % target.lanes == 0:
         extra[pad] = blocked(pad.shape, 1, target.lanes)
-    flat = is_flat(anchor, g.layouts)
+    flat = is_flat(anchor, g.layouts, target)
     if flat:
-        # 1×1, stride 1: pixels are one axis, and for all without margins the memory is the same
+        # for all without margins the memory is the same
         spatial = len(y.shape) - 2
         for t in (*g.inputs, *(op.outputs[0] for op in te.topological(g.outputs))):
             layout = extra.get(t) or g.layouts.get(t) or Layout(t.shape)
@@ -122,11 +123,24 @@ def conv_blocked(g: Group, target: X86) -> Schedule:
     return _blocked_loops(p, tile, cut, target, pad is not None, flat)
 
 
-def is_flat(anchor: te.Compute, layouts: Mapping[te.Tensor, Layout]) -> bool:
-    """Whether pixels are one axis: a window of 1×1, stride 1, over an input that has no margins."""
+def is_flat(anchor: te.Compute, layouts: Mapping[te.Tensor, Layout], target: X86) -> bool:
+    """Whether pixels are one axis.
+
+    They are for a window of 1×1 and stride 1 over an input without margins, where it costs nothing. They also are where
+    rows are so short that register tiles which go on in the next row save more than finding every pixel costs.
+    """
     data, y = anchor.inputs[0], anchor.outputs[0]
     known = layouts.get(data)
-    return padded_input(anchor) is None and _pointwise(anchor, data, y) and not (known and known.has_margins)
+    if padded_input(anchor) is None and _pointwise(anchor, data, y) and not (known and known.has_margins):
+        return True
+    if len(y.shape) != 4 or not y.size or anchor.tag != "conv":
+        return False
+    taps = [a.hi + 1 for a in anchor.reduce_axes[1:]]
+    rows, pixels = (
+        product.cycles(conv_tile(product, target), target)
+        for product in (conv_product(data.shape, y.shape, taps, flat, target) for flat in (False, True))
+    )
+    return pixels < WORTH_FLAT * rows
 
 
 def _pointwise(anchor: te.Compute, data: te.Tensor, y: te.Tensor) -> bool:

@@ -125,7 +125,7 @@ def choose_layouts(
             if tag == "conv":
                 data = g.anchor.inputs[0]
                 taps = [a.hi + 1 for a in g.anchor.reduce_axes[1:]]
-                product = conv_product(data.shape, out.shape, taps, is_flat(g.anchor, g.layouts), target)
+                product = conv_product(data.shape, out.shape, taps, is_flat(g.anchor, g.layouts, target), target)
                 constants[k] = weight_layout(weights.shape, 0, 1, conv_tile(product, target).vectors, target)
             else:
                 constants[k] = transposed_weight_layout(g.anchor, weights.shape, target)
