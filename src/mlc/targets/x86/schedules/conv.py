@@ -29,7 +29,7 @@ from mlc.targets.x86.schedules.group import (
 from mlc.targets.x86.schedules.injective import spread
 
 MIN_BLOCKED = 8  # output channels from which a blocked layout pays
-CHUNK_FROM = 1.5  # times the first-level cache that the weights of a tile take before their channels are cut in chunks
+CHUNK_FROM = 0.75  # times the first-level cache that the weights of a tile take before their channels are cut in chunks
 CACHED = 0.5  # part of the second-level cache that a block of inputs may take
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
 TASKS = 8  # parts that threads share where each part keeps sums in its cache
