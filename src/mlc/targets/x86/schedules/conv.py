@@ -29,7 +29,7 @@ from mlc.targets.x86.schedules.group import (
 from mlc.targets.x86.schedules.injective import spread
 
 MIN_BLOCKED = 8  # output channels from which a blocked layout pays
-CHUNK_FROM = 0.75  # times the first-level cache that the weights of a tile take before their channels are cut in chunks
+CHUNK_FROM = 1.5  # times the first-level cache that the weights of a tile take before their channels are cut in chunks
 CACHED = 0.5  # part of the second-level cache that a block of inputs may take
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
 TASKS = 8  # parts that threads share where each part keeps sums in its cache
@@ -189,7 +189,9 @@ def cut_for_caches(x: te.Tensor, y: te.Tensor, taps: int, flat: bool, tile: Tile
     )
     first = pixels_first < channels_first and block < extent
     chunk = None
-    if panel > CHUNK_FROM * target.l1 and channels % target.lanes == 0 and extent * width >= 4 * tile.rows:
+    # a window's taps share their inputs; without one, inputs stream in as well, and weights have to be nearer
+    large = (CHUNK_FROM if taps > 1 else CHUNK_FROM / 2) * target.l1
+    if panel > large and channels % target.lanes == 0 and extent * width >= 4 * tile.rows:
         blocks = channels // target.lanes
         few = best_divisor(blocks, max(1, int(0.6 * target.l1 * target.lanes * channels) // (panel * target.lanes**2)))
         chunk = few * target.lanes if few < blocks else None
@@ -199,6 +201,10 @@ def cut_for_caches(x: te.Tensor, y: te.Tensor, taps: int, flat: bool, tile: Tile
             k for k in range(1, extent + 1) if extent % k == 0 and k * sums <= target.l1 and k * width >= 4 * tile.rows
         ]
         block, chunk = (max(near), chunk) if near else (block, None)
+    if chunk is not None and x.shape[0] * groups * (extent // block) < TASKS:
+        spread_out = [k for k in range(1, block + 1) if extent % k == 0 and k * width >= 4 * tile.rows]
+        enough = [k for k in spread_out if x.shape[0] * groups * (extent // k) >= TASKS]
+        block, chunk = (max(enough), chunk) if enough else (block, None)
     return Blocking(block if first or chunk is not None else extent, first, chunk)
 
 
