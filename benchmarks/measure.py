@@ -111,7 +111,12 @@ def take_turns(engines: Sequence[Engine], plan: Plan, failures: dict[str, str]) 
             blocks.pop(engine.label)
             return []
 
+    allowance = PATIENCE_SHARES * plan.rounds * plan.block_seconds
     for engine in engines:
+        if engine.first_seconds > allowance:
+            # Minutes a run: the one that there was has to do, and counts as the first round.
+            sizes[engine.label] = (0, 0)
+            continue
         once = turn(engine, lambda e=engine: e.time(1, warmup=0))
         if once and once[0] < plan.block_seconds:
             # That was perhaps the time of threads that were asleep.
@@ -119,9 +124,11 @@ def take_turns(engines: Sequence[Engine], plan: Plan, failures: dict[str, str]) 
         if once:
             count = max(1, round(plan.block_seconds / min(once)))
             sizes[engine.label] = (count, int(min(once) < plan.block_seconds))
-    allowance = PATIENCE_SHARES * plan.rounds * plan.block_seconds
     for index in range(plan.rounds):
         for engine in list(alive) if index % 2 == 0 else list(reversed(alive)):
+            if sizes[engine.label] == (0, 0):
+                blocks[engine.label].append([engine.first_seconds] if index == 0 else [])
+                continue
             if sum(seconds for block in blocks[engine.label] for seconds in block) > allowance:
                 blocks[engine.label].append([])
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -58,10 +59,10 @@ def load(file: Path, threads: int, inputs: Arrays, options: Options) -> Session:
     module = runtime.load_vm_module(runtime.VmModule.mmap(config.vm_instance, str(file)), config)
     function = module[name] if name in module.vm_module.function_names else module[module.vm_module.function_names[0]]
     feeds = [runtime.asdevicearray(device, inputs[name]) for name in names[: int(count)]]
-    results = [function(*feeds)]
+    results: list[Any] = []
 
     def run() -> None:
-        results[0] = function(*feeds)
+        results[:] = [function(*feeds)]
 
     def outputs() -> Arrays:
         arrays = results[0] if isinstance(results[0], tuple | list) else [results[0]]

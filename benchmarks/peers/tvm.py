@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -47,10 +48,10 @@ def load(file: Path, threads: int, inputs: Arrays, options: Options) -> Session:
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(file)), device)
     feeds = [tvm.runtime.tensor(inputs[name], device) for name in names[: int(count)]]
     function = machine["main"]
-    results = [function(*feeds)]
+    results: list[Any] = []
 
     def run() -> None:
-        results[0] = function(*feeds)
+        results[:] = [function(*feeds)]
 
     def outputs() -> Arrays:
         value = results[0]

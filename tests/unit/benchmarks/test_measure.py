@@ -72,6 +72,23 @@ def test_engines_take_turns(model: Path) -> None:
         assert second.cpu_seconds() > 0
 
 
+class Sloth:
+    """Stands in for an engine that takes minutes a run."""
+
+    label, first_seconds = "sloth", 99.0
+
+    def time(self, count: int, warmup: int = 1) -> list[float]:
+        raise AssertionError("it was run again")
+
+    def cpu_seconds(self) -> float:
+        return 0.0
+
+
+def test_an_engine_of_minutes_a_run_is_not_run_again() -> None:
+    blocks, _ = take_turns([Sloth()], Plan(rounds=3, block_seconds=0.1), {})
+    assert blocks == {"sloth": [[99.0], [], []]}
+
+
 @pytest.mark.slow
 def test_an_engine_that_dies_is_left_out_and_reported(model: Path) -> None:
     inputs = sample_inputs(onnx.load(model))
