@@ -93,16 +93,19 @@ def body_of(node: Node) -> Graph:
     return body
 
 
-def make_group(nodes: Sequence[Node], constants: dict[Value, np.ndarray], number: int) -> Node:
+def make_group(
+    nodes: Sequence[Node], constants: dict[Value, np.ndarray], number: int, results: Sequence[Value] = ()
+) -> Node:
     """One group node in place of ``nodes``.
 
     Args:
-        nodes: what it computes; the last one's results are the group's, and no other result is read elsewhere.
+        nodes: what it computes.
         constants: those of the graph; of one element, they move into the body.
         number: for the name, ``g<number>_<operators>``.
+        results: those that are read elsewhere; the last node's unless given.
     """
-    root = nodes[-1]
-    ordered = _canonical_order(root, set(nodes))
+    results = tuple(results) or nodes[-1].outputs
+    ordered = _canonical_order(results, set(nodes))
     inside: dict[Value, Value] = {}
     outer_inputs: list[Value] = []
     body_inputs: list[Value] = []
@@ -128,20 +131,19 @@ def make_group(nodes: Sequence[Node], constants: dict[Value, np.ndarray], number
     kind = max((n.op.kind for n in ordered), key=list(GROUPS).index)
     anchor = next((n.op.name for n in ordered if n.op.kind is kind and kind is not FusionKind.INJECTIVE), "")
     name = group_name(number, [n.op.name for n in ordered])
-    results = tuple(inside[v] for v in root.outputs)
-    body = Graph(name, tuple(body_inputs), results, tuple(body_nodes), body_constants)
+    body = Graph(name, tuple(body_inputs), tuple(inside[v] for v in results), tuple(body_nodes), body_constants)
     alias = all(n.op.name in VIEWS and is_core(n.op) for n in ordered) and len(outer_inputs) == 1
     sources = tuple(dict.fromkeys(s for n in nodes for s in n.sources))
     attrs = {"body": body, "anchor": anchor, "alias": alias}
-    return Node(GROUPS[kind], tuple(outer_inputs), attrs, root.outputs, sources)
+    return Node(GROUPS[kind], tuple(outer_inputs), attrs, results, sources)
 
 
-def _canonical_order(root: Node, members: Collection[Node]) -> list[Node]:
-    """Members in depth-first order from the root, so that equal groups list their nodes alike."""
+def _canonical_order(results: Sequence[Value], members: Collection[Node]) -> list[Node]:
+    """Members in depth-first order from the results, so that equal groups list their nodes alike."""
     makers = {v: n for n in members for v in n.outputs}
     order: list[Node] = []
     seen: set[Node] = set()
-    stack = [(root, False)]
+    stack = [(makers[v], False) for v in reversed(results)]
     while stack:
         node, done = stack.pop()
         if done:

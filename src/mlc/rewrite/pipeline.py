@@ -14,6 +14,7 @@ from mlc.rewrite.cse import eliminate_common_subexpressions
 from mlc.rewrite.dce import eliminate_dead_code
 from mlc.rewrite.fold import fold_constants
 from mlc.rewrite.fuse import fuse, group_each
+from mlc.rewrite.gates import fuse_gates
 from mlc.rewrite.merge_matmuls import merge_matmuls
 from mlc.rewrite.recognise import recognise_operators
 
@@ -50,6 +51,7 @@ PASSES = (
     GraphPass("algebra", simplify_algebra, "rewriting rules: batch norms into weights, views cancelled, …", 2),
     GraphPass("merge-matmuls", merge_matmuls, "one product for queries, keys and values", 3),
     GraphPass("dce", eliminate_dead_code, "drop what no output needs"),
+    GraphPass("gates", fuse_gates, "group products with what combines slices of their columns", 3),
     GraphPass("fuse", fuse, "group operators that share a kernel", 3),
     GraphPass("group", group_each, "make every other operator a group of its own", 0, required=True),
 )

@@ -22,6 +22,7 @@ from mlc.targets.x86.schedules.conv import (
 )
 from mlc.targets.x86.schedules.conv_plain import conv_plain, is_single_pixel, plain_weight_layout
 from mlc.targets.x86.schedules.conv_transpose import transposed_blocked, transposed_plain, transposed_weight_layout
+from mlc.targets.x86.schedules.gates import gates_layout, gates_of, schedule_gates
 from mlc.targets.x86.schedules.group import Group, group_of, inner_layouts
 from mlc.targets.x86.schedules.injective import schedule_injective
 from mlc.targets.x86.schedules.matmul import operands_of, panel_layout, schedule_matmul
@@ -40,7 +41,9 @@ def schedule_group(node: Node, target: X86) -> tuple[Schedule, list[te.Tensor]]:
     # what has no elements needs no tiles, and has none
     single = len(g.outputs) == 1 and g.outputs[0].size > 0
     tag = g.anchor.tag if g.anchor is not None else ""
-    if single and tag == "conv" and g.outputs[0] in g.layouts:
+    if gates_of(g):
+        s = schedule_gates(g, target)
+    elif single and tag == "conv" and g.outputs[0] in g.layouts:
         s = conv_blocked(g, target)
     elif single and tag == "winograd" and g.outputs[0] in g.layouts:
         s = schedule_winograd(g, target)
@@ -103,9 +106,16 @@ def choose_layouts(
     """
     plain = LayoutChoice(tuple(None for _ in node.outputs))
     nothing_to_inherit = node.op.kind is FusionKind.INJECTIVE and all(t.layout is None for t in inputs)
-    if node.op.routine is not None or nothing_to_inherit or len(node.outputs) != 1:
+    if node.op.routine is not None or nothing_to_inherit:
         return plain
     g = group_of(node)
+    if gates_of(g):
+        assert g.anchor is not None
+        at, weights = g.inputs.index(g.anchor.inputs[1]), g.anchor.inputs[1]
+        layout = gates_layout(weights.shape, g.anchor.shape[0], gates_of(g), target)
+        return LayoutChoice(plain.outputs, {at: layout} if constant[at] else {})
+    if len(node.outputs) != 1:
+        return plain
     out = g.outputs[0]
     v = target.lanes
     chosen: Layout | None = None

@@ -1,0 +1,80 @@
+"""Products whose columns are gates: a register tile holds the sums of the same units of every gate.
+
+What combines the gates then finds all it needs in one tile, and a step of a recurrent layer is one pass over its
+weights. They are packed in the order of use, ``[units / tile][k][gate][tile of units]``.
+"""
+
+from __future__ import annotations
+
+from mlc.ir import te
+from mlc.ir.layout import Layout
+from mlc.lower.schedule import Schedule
+from mlc.targets.x86.cost import Tile, fits_registers
+from mlc.targets.x86.record import X86
+from mlc.targets.x86.schedules.group import Group, accumulate_in_registers, finish_tile, size_of
+from mlc.targets.x86.schedules.matmul import PARALLEL_FROM, steps_of
+
+
+def gates_of(g: Group) -> int:
+    """How many gates the columns of a group's product are; 0 when it is no such group."""
+    if g.anchor is None or g.anchor.tag != "matmul" or len(g.anchor.shape) != 2:
+        return 0
+    shape = g.outputs[0].shape
+    rows, columns = g.anchor.shape
+    if any(t.shape != shape for t in g.outputs) or len(shape) != 2 or shape[0] != rows or not shape[1]:
+        return 0
+    return columns // shape[1] if columns > shape[1] and columns % shape[1] == 0 else 0
+
+
+def gates_tile(rows: int, gates: int, units: int, target: X86) -> Tile:
+    """Rows, and vectors of each gate, of the register tile: as many sums as fit, so that none waits for another."""
+    most = -(-units // target.lanes)
+    tiles = [
+        Tile(r, v)
+        for v in range(1, min(most, target.registers) + 1)
+        for r in range(1, min(rows, target.registers) + 1)
+        if fits_registers(r, v * gates, target)
+    ]
+    return max(tiles, key=lambda t: (t.rows * t.vectors, t.rows), default=Tile(1, 1))
+
+
+def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: X86) -> Layout:
+    """``[units / tile][k][gate][tile of units]`` of weights ``[k, gates * units]``."""
+    units = shape[1] // gates
+    tile = gates_tile(rows, gates, units, target).vectors * target.lanes
+    return Layout(shape).split(1, units).pad(2, 0, -units % tile).split(2, tile).reorder(2, 0, 1, 3)
+
+
+def schedule_gates(g: Group, target: X86) -> Schedule:
+    """A product with what combines its gates, all results in one loop nest."""
+    assert g.anchor is not None
+    anchor, gates, results = g.anchor, gates_of(g), g.outputs
+    joined = te.compute_many(results[0].shape, lambda i, j: tuple(t[i, j] for t in results), "gates")
+    (rows, columns), units = anchor.shape, results[0].shape[1]
+    p = Group(g.inputs, joined, anchor, g.layouts).apply({anchor.outputs[0]: Layout((rows, columns)).split(1, units)})
+    assert p.anchor is not None
+    s = Schedule(p.outputs)
+    product = accumulate_in_registers(s, p.anchor.outputs[0], [])
+    out = p.outputs[0]
+    stage = s[out]
+    i, j = stage.op.axes
+    tile = gates_tile(rows, gates, units, target)
+    jo, ji = stage.split(j, tile.vectors * target.lanes)
+    io, ii = stage.split(i, tile.rows)
+    stage.reorder(jo, io, ii, ji)
+    ju, jv = stage.split(ji, target.lanes)
+    depth = p.anchor.reduce_axes[0]
+    if size_of((rows, columns, depth.hi + 1)) >= PARALLEL_FROM:
+        stage.parallel(jo)
+    stage.vectorize(jv)
+    local = s[product]
+    local.compute_at(stage, io)
+    finish_tile(s, out, product, io, (ii, ju))
+    li, lg, lj = local.op.axes
+    lu, lane = local.split(lj, target.lanes)
+    ko, ki = local.split(depth, steps_of(Tile(tile.rows, tile.vectors * gates)))
+    local.reorder(ko, ki, li, lg, lu, lane)
+    local.vectorize(lane)
+    for a in (ki, lu, lg, li):
+        local.unroll(a)
+    return s
