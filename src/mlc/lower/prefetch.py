@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mlc.errors import ScheduleError
@@ -31,14 +31,25 @@ def fetches(stage: Stage, leaf: Var, nests: dict[Stage, Nest], buffers: Mapping[
     """
     found: list[Stmt] = []
     for fetch in stage.fetches:
-        if fetch.at is leaf and nests[stage].loops[fetch.ahead].hi > 0:
-            run = _run(stage, fetch, nests)
-            found.append(_lines(stage, fetch, run, nests[stage], buffers[fetch.tensor]))
+        owner = _owner(stage, fetch)
+        if fetch.at is leaf and nests[owner].loops[fetch.ahead].hi > 0:
+            run = _run(owner, fetch, nests)
+            inner = stage.loops_between(fetch.ahead, fetch.at) or []
+            found.append(_lines(fetch, run, [nests[s].loops[a] for s, a in inner], buffers[fetch.tensor]))
     return found
 
 
+def _owner(stage: Stage, fetch: Fetch) -> Stage:
+    """The stage whose loop ``ahead`` is: this one, or one around it."""
+    while fetch.ahead not in stage.leaves:
+        if stage.attach is None:
+            raise ScheduleError(f"prefetch: {fetch.ahead.name} is no loop around stage {stage.name} any more")
+        stage = stage.attach.stage
+    return stage
+
+
 def _run(stage: Stage, fetch: Fetch, nests: dict[Stage, Nest]) -> Run:
-    """What an iteration of the loop ``ahead`` reads, ``distance`` iterations later."""
+    """What an iteration of the loop ``ahead`` of a stage reads, ``distance`` iterations later."""
     t = fetch.tensor
     box = box_of(t, stage, fetch.ahead, nests)
     origin, extents = [first for first, _ in box], [n for _, n in box]
@@ -54,13 +65,11 @@ def _run(stage: Stage, fetch: Fetch, nests: dict[Stage, Nest]) -> Run:
     return Run(shifted, length)
 
 
-def _lines(stage: Stage, fetch: Fetch, run: Run, nest: Nest, buffer: Buffer) -> Stmt:
+def _lines(fetch: Fetch, run: Run, loops: Sequence[Var], buffer: Buffer) -> Stmt:
     """One fetch a cache line; iterations of the loops inside ``ahead`` share the lines."""
     per_line = max(1, LINE // buffer.dtype.itemsize)
-    first, last = stage.leaves.index(fetch.ahead), stage.leaves.index(fetch.at)
     share, shares = ZERO, 1
-    for a in stage.leaves[first + 1 : last + 1]:
-        loop = nest.loops[a]
+    for loop in loops:
         share, shares = share * (loop.hi + 1) + loop, shares * (loop.hi + 1)
     lines = -(-run.length // per_line)
     each = -(-lines // shares)

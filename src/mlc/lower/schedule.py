@@ -230,13 +230,13 @@ class Stage:
 
         Args:
             tensor: an input of the schedule, read in ``ahead`` by this stage or by one computed inside.
-            ahead: the loop whose later iteration is served.
-            at: ``ahead`` or a loop inside it, where the fetches are made.
+            ahead: the loop whose later iteration is served, of this stage or of one that it is computed inside.
+            at: ``ahead`` or a loop of this stage inside it, where the fetches are made.
             distance: how many iterations of ``ahead`` later.
             level: of the cache: 1, 2 or 3.
         """
-        outer, inner = self._leaf(ahead, "prefetch"), self._leaf(at, "prefetch")
-        if outer > inner:
+        self._leaf(at, "prefetch")
+        if self.loops_between(ahead, at) is None:
             raise ScheduleError(f"prefetch: {at.name} of stage {self.name} is not inside {ahead.name}")
         if tensor.op is not None:
             raise ScheduleError(f"prefetch: {tensor.name} is computed, only inputs are fetched ahead")
@@ -244,6 +244,19 @@ class Stage:
             raise ScheduleError(f"prefetch: distance {distance} and level {level}; at least 1, and one of 1, 2, 3")
         self.fetches.append(Fetch(tensor, ahead, at, distance, level))
         self._record("prefetch", tensor.name, ahead, at, f"distance={distance}", f"level={level}")
+
+    def loops_between(self, ahead: Var, at: Var) -> list[tuple[Stage, Var]] | None:
+        """The loops inside ``ahead`` down to ``at`` of this stage, those of stages around it first.
+
+        Gives:
+            ``None`` where ``at`` is not inside ``ahead``.
+        """
+        own = [(self, a) for a in self.leaves[: self.leaves.index(at) + 1]]
+        if ahead in self.leaves:
+            first = self.leaves.index(ahead) + 1
+            return own[first:] if first <= len(own) else None
+        around = self.attach.stage.loops_between(ahead, self.attach.axis) if self.attach is not None else None
+        return None if around is None else around + own
 
     def compute_at(self, consumer: Stage, axis: Var) -> None:
         """Compute what one iteration of the consumer's loop ``axis`` needs, right inside that loop."""

@@ -68,6 +68,20 @@ def test_a_loop_fetches_for_itself() -> None:
     ) in repr(lowered(schedule))
 
 
+def test_loops_of_a_stage_inside_share_too() -> None:
+    schedule, _, (jo, io) = panels()
+    tile = schedule.stages[0]
+    ko, _ = tile.split(tile.reduce_axes[0], 16)
+    tile.prefetch(B, jo, ko, level=2)
+    # the 64 lines of a panel, 4 for each of 4 tiles with 4 iterations
+    assert "prefetch(b[jo + 1, 0, 256*io + 64*ko + 48], level=2)\n" in repr(lowered(schedule)).replace("16*line", "48")
+    with pytest.raises(ScheduleError, match="io of stage c is not inside ko"):
+        schedule[schedule.outputs[0]].prefetch(B, ko, io)
+    tile.compute_root()
+    with pytest.raises(ScheduleError, match="jo is no loop around stage"):
+        lowered(schedule)
+
+
 def test_values_stay_the_same() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-3, 4, t.shape).astype(np.float32) for t in (A, B))
@@ -105,7 +119,7 @@ def test_what_is_scattered_is_not_fetched() -> None:
     "change, message",
     [
         (lambda out, jo, io: out.prefetch(B, io, jo), "prefetch: jo of stage c is not inside io"),
-        (lambda out, jo, io: out.prefetch(B, Var("z", 0, 3), io), "prefetch: z is no loop of stage c"),
+        (lambda out, jo, io: out.prefetch(B, Var("z", 0, 3), io), "prefetch: io of stage c is not inside z"),
         (lambda out, jo, io: out.prefetch(B, jo, io, distance=0), "prefetch: distance 0 and level 1"),
         (lambda out, jo, io: out.prefetch(B, jo, io, level=4), "prefetch: distance 1 and level 4"),
         (

@@ -12,6 +12,7 @@ from math import gcd
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
+from mlc.lower.prefetch import LINE
 from mlc.lower.schedule import Schedule, Stage
 from mlc.targets.x86.cost import Product, Tile, may_unroll
 from mlc.targets.x86.record import X86
@@ -87,6 +88,7 @@ def transposed_blocked(g: Group, target: X86) -> Schedule:
     wo, wi = stage.split(places[-1], tile.rows)
     stage.vectorize(oi)
     channels = p.anchor.reduce_axes[0]
+    chunks: Var | None = None
     chunk = _chunk(p.anchor, tile, target)
     tiles = size_of([a.hi + 1 for a in (*places[:-1], wo)])
     if chunk > channels.hi or tiles == 1:
@@ -106,7 +108,7 @@ def transposed_blocked(g: Group, target: X86) -> Schedule:
         if block in stage.leaves:
             at = block
         co, _ = s[phases].split(channels, chunk)
-        local = _chunked(s, phases, co, stage, at, tile)
+        local, chunks = _chunked(s, phases, co, stage, at, tile)
     rank = len(places)
     *data, lane = local.op.axes
     o = data.pop(-2 * rank - 1)
@@ -117,6 +119,9 @@ def transposed_blocked(g: Group, target: X86) -> Schedule:
     if may_unroll(tile.rows, tile.vectors, target):
         steps = best_divisor(ci.hi + 1, max(1, UNROLLED_SUMS // (tile.rows * tile.vectors)))
         local.unroll(local.split(ci, steps)[1])
+    weights = p.anchor.inputs[1]
+    if chunks is not None and weights.size * weights.dtype.itemsize > target.l2:
+        _prefetch_next_chunk(local, weights, chunks, (*taps, co))
     local.vectorize(lane)
     for a in (o, data[-1]):
         local.unroll(a)
@@ -134,8 +139,10 @@ def _chunk(anchor: te.Compute, tile: Tile, target: X86) -> int:
     return c.hi + 1 if extra else target.lanes * best_divisor(blocks, most)
 
 
-def _chunked(s: Schedule, phases: te.Tensor, chunks: Var, stage: Stage, at: Var, tile: Tile) -> Stage:
-    """Sum chunk after chunk of the input channels over all positions of a phase; gives the stage of one chunk's sums.
+def _chunked(s: Schedule, phases: te.Tensor, chunks: Var, stage: Stage, at: Var, tile: Tile) -> tuple[Stage, Var]:
+    """Sum chunk after chunk of the input channels over all positions of a phase.
+
+    Gives the stage of one chunk's sums, and the loop over chunks around it.
 
     The weights of a chunk stay in the first-level cache for all positions; sums between chunks are in memory.
     """
@@ -143,15 +150,34 @@ def _chunked(s: Schedule, phases: te.Tensor, chunks: Var, stage: Stage, at: Var,
     total, local = s[phases], s[partial]
     total.set_scope("local")
     total.compute_at(stage, at)
-    _, o, *places, lane = total.op.axes
+    _, o, *inner, lane = total.op.axes
+    of_phase, places = inner[: len(inner) // 2], inner[len(inner) // 2 :]
     wo, wi = total.split(places[-1], tile.rows)
-    total.reorder(*total.op.reduce_axes, *places[:-1], wo, o, wi, lane)
+    total.reorder(*of_phase, *total.op.reduce_axes, *places[:-1], wo, o, wi, lane)
     total.vectorize(lane)
     total.unroll(o)
     total.unroll(wi)
     local.set_scope("register")
     local.compute_at(total, wo)
-    return local
+    return local, total.op.reduce_axes[0]
+
+
+def _prefetch_next_chunk(local: Stage, weights: te.Tensor, chunks: Var, loops: Sequence[Var]) -> None:
+    """While all positions pass by the weights of one chunk, bring those of the next one into the second-level cache.
+
+    Args:
+        local: the sums of a tile over a chunk, computed inside ``chunks``.
+        weights: what is fetched.
+        chunks: the loop over chunks.
+        loops: those of ``local`` over taps and blocks of channels; a line or some are fetched in each iteration of the
+            innermost one for which there are enough.
+    """
+    rank = len(loops) - 1
+    lines = size_of(weights.shape[-2 - rank :]) * weights.dtype.itemsize // LINE
+    shared = [size_of([a.hi + 1 for _, a in local.loops_between(chunks, at) or ()]) for at in loops]
+    fitting = [at for at, parts in zip(loops, shared, strict=True) if parts <= lines]
+    if fitting:
+        local.prefetch(weights, chunks, fitting[-1], level=2)
 
 
 def transposed_plain(g: Group, target: X86) -> Schedule:
