@@ -2,10 +2,11 @@
 
 Intermediate values and the kernels' scratch memory share one arena, the workspace, by their lifetimes over the order of
 the nodes. Model inputs, outputs and constants lie outside; what becomes an output is written to the caller's buffer at
-once. Values share storage in two ways:
+once. Values share storage in three ways:
 
 * an *alias* (a reshape between row-major tensors, see :func:`mlc.rewrite.group.is_alias`) is its operand; its node is
   no step of the plan;
+* the operands of a concat are made as parts of its result (:mod:`mlc.rewrite.parts`); its node is no step either;
 * a kernel writes *in place* of an operand that dies there (:mod:`mlc.rewrite.inplace`).
 
 Stage in: a fused graph, layouts assigned. Stage out: the graph as it is and a :class:`MemoryPlan` beside it.
@@ -15,7 +16,7 @@ Example: in ``y = g0(x); z = g1(y); return z`` only ``y`` lies in the workspace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -24,6 +25,7 @@ from mlc.ir.graph import Graph, Node, Value
 from mlc.rewrite.arena import ALIGNMENT, Block, live_bytes, place, rounded
 from mlc.rewrite.group import is_alias
 from mlc.rewrite.inplace import InPlaceOperands
+from mlc.rewrite.parts import joined
 
 
 class Space(StrEnum):
@@ -72,7 +74,7 @@ class MemoryPlan:
 
     Args:
         workspace_bytes: size of the arena, a multiple of ``ALIGNMENT``.
-        steps: the nodes to run, in order; aliases are none.
+        steps: the nodes to run, in order; aliases are none, nor concats whose operands are made in place.
         locations: of every input, constant and result. A constant's position counts ``graph.constants`` in order.
         scratch: offset into the workspace of the scratch memory of every node that asked for some.
         in_place: results written over an operand.
@@ -101,13 +103,20 @@ class _Storage:
     home: Location | None = None
     is_output: bool = False
     over: _Storage | None = None  # in whose place it was put
+    within: _Storage | None = None  # what it is a part of
+    offset: int = 0  # bytes from the beginning of that
 
     @property
     def base(self) -> _Storage:
-        storage = self
-        while storage.over is not None:
-            storage = storage.over
-        return storage
+        return self.placed()[0]
+
+    def placed(self) -> tuple[_Storage, int]:
+        """The storage that gets a place of its own, and the bytes from its beginning to this one's."""
+        storage, offset = self, 0
+        while (around := storage.over or storage.within) is not None:
+            offset += storage.offset
+            storage = around
+        return storage, offset
 
 
 def plan_memory(graph: Graph, *, scratch: Mapping[Node, int] | None = None, max_bytes: int | None = None) -> MemoryPlan:
@@ -128,7 +137,8 @@ class _Planner:
     def __init__(self, graph: Graph, scratch: Mapping[Node, int]) -> None:
         self.graph = graph
         self.scratch = scratch
-        self.steps = tuple(n for n in graph.nodes if not is_alias(n))
+        self.joined = joined(graph)
+        self.steps = tuple(n for n in graph.nodes if not is_alias(n) and n not in self.joined)
         self.storage: dict[Value, _Storage] = {}
         self.copies: list[Copy] = []
         self.in_place: list[InPlace] = []
@@ -137,8 +147,9 @@ class _Planner:
         self._make_storages()
         self._settle_outputs()
         unshared = sum(rounded(s.nbytes) for s in self._in_workspace())
+        self._join()
         self._share_in_place()
-        kept = [s for s in self._in_workspace() if s.over is None]
+        kept = [s for s in self._in_workspace() if s.base is s]
         position = {n: k for k, n in enumerate(self.steps)}
         asking = [n for n in self.steps if self.scratch.get(n)]
         blocks = [Block(s.nbytes, s.first, s.last) for s in kept]
@@ -152,9 +163,9 @@ class _Planner:
             s.home = Location(Space.WORKSPACE, offset)
         locations: dict[Value, Location] = {}
         for v, s in self.storage.items():
-            home = s.base.home
-            assert home is not None
-            locations[v] = home
+            base, offset = s.placed()
+            assert base.home is not None
+            locations[v] = Location(base.home.space, base.home.at + offset)
         return MemoryPlan(
             total,
             self.steps,
@@ -179,6 +190,10 @@ class _Planner:
             if is_alias(node):
                 self.storage[node.outputs[0]] = self.storage[node.inputs[0]]
                 continue
+            if node in self.joined:  # its operands are its result from the step on that makes the first of them
+                (v,) = node.outputs
+                self.storage[v] = _Storage(v.type.nbytes, min(self.storage[u].first for u in node.inputs), step)
+                continue
             step += 1
             for v in node.inputs:
                 self.storage[v].last = step
@@ -196,6 +211,15 @@ class _Planner:
             else:
                 self.copies.append(Copy(s.home, k, v.type.nbytes))
 
+    def _join(self) -> None:
+        """Make the operands of concats parts of the results."""
+        for node, places in self.joined.items():
+            whole = self.storage[node.outputs[0]]
+            for v, offset in zip(node.inputs, places, strict=True):
+                part = self.storage[v]
+                part.within, part.offset = whole, offset
+                whole.last = max(whole.last, part.last)
+
     def _share_in_place(self) -> None:
         """Put results over operands that die there."""
         operands = InPlaceOperands()
@@ -204,7 +228,7 @@ class _Planner:
                 continue
             result = self.storage[node.outputs[0]]
             dying = [k for k, v in enumerate(node.inputs) if self._dies(self.storage[v], step, result)]
-            if result.home is not None or not dying:
+            if result.home is not None or result.within is not None or not dying:
                 continue
             fitting = operands(node)
             for k in dying:
@@ -251,6 +275,7 @@ class _Checker:
         for v in (*self.graph.inputs, *self.graph.constants):
             self.contents[self._range(v)] = v
         over = {p.node: p.operand for p in self.plan.in_place}
+        steps, places = set(self.plan.steps), joined(self.graph)
         for node in self.graph.nodes:
             if is_alias(node):
                 v, base = node.outputs[0], self._original(node.inputs[0])
@@ -260,8 +285,20 @@ class _Checker:
                 continue
             for v in node.inputs:
                 self._expect(v, f"{node!r} reads {v.name}")
+            if node not in steps:
+                self._join(node, places.get(node, ()))
+                continue
             self._run(node, over.get(node))
         self._finish()
+
+    def _join(self, node: Node, places: Sequence[int]) -> None:
+        whole = self._range(node.outputs[0])
+        parts = [
+            (whole[0], whole[1] + p, whole[1] + p + v.type.nbytes) for p, v in zip(places, node.inputs, strict=False)
+        ]
+        if [self._range(v) for v in node.inputs] != parts:
+            raise VerifyError(f"{node!r} is no step, but its operands are not parts of its result")
+        self.contents[whole] = node.outputs[0]
 
     def _run(self, node: Node, over: int | None) -> None:
         reads = {self._range(v) for v in node.inputs}

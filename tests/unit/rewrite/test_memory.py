@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -144,6 +145,76 @@ def test_aliases_lie_where_their_operand_does_and_are_no_steps() -> None:
     assert [node.attrs["alias"] for node in plan.steps] == [False] * 3
 
 
+def test_operands_of_concats_are_made_in_their_result() -> None:
+    n = Net()
+    a, b = wide(n, n.x(16, 8)), wide(n, n.x(16, 24))
+    c = n.concat(a, b, axis=0)
+    graph = group_each(n(wide(n, n.relu(c)), wide(n, b)))
+    plan = planned(graph)
+    places = [plan.locations[v].at for v in (graph.nodes[0].outputs[0], graph.nodes[1].outputs[0])]
+    whole = plan.locations[graph.nodes[2].outputs[0]].at
+    assert places == [whole, whole + 8 * 16 * 4]
+    assert graph.nodes[2] not in plan.steps
+    assert not plan.in_place  # the second operand is still needed when the relu runs
+
+
+def test_concats_of_concats() -> None:
+    n = Net()
+    inner = n.concat(wide(n, n.x(16, 1)), wide(n, n.x(16, 2)), axis=0)
+    outer = n.concat(wide(n, n.x(16, 3)), inner, axis=0)
+    graph = group_each(n(wide(n, outer), wide(n, n.relu(inner))))
+    plan = planned(graph)
+    assert len(plan.steps) == 6
+    assert plan.workspace_bytes == 6 * 16 * 4 + 3 * 16 * 4
+
+
+Joining = Callable[[Net], Value]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(lambda n: n.concat(wide(n, n.x(16, 4)), wide(n, n.x(16, 4)), axis=1), id="rows"),
+        pytest.param(lambda n: n.concat(wide(n, n.x(3, 4)), wide(n, n.x(3, 4)), axis=0), id="grid"),
+        pytest.param(lambda n: n.concat(n.x(4, 16), wide(n, n.x(16, 4)), axis=0), id="input"),
+        pytest.param(lambda n: twice(n, wide(n, n.x(16, 4))), id="twice"),
+    ],
+)
+def test_concats_that_must_copy(build: Joining) -> None:
+    """Operands next to each other in every row, off the grid, from outside, and twice."""
+    n = Net()
+    graph = group_each(n(wide(n, build(n))))
+    assert len(planned(graph).steps) == len(graph.nodes)
+
+
+def twice(n: Net, v: Value) -> Value:
+    return n.concat(v, v, axis=0)
+
+
+def test_an_operand_of_two_concats_is_made_in_one() -> None:
+    n = Net()
+    a, b, c = (wide(n, n.x(16, k)) for k in (1, 2, 3))
+    graph = group_each(n(wide(n, n.concat(a, b, axis=0)), wide(n, n.concat(a, c, axis=0))))
+    assert len(planned(graph).steps) == len(graph.nodes) - 1
+
+
+@pytest.mark.parametrize("channels, joins", [((32, 16), True), ((32, 19), True), ((19, 32), False)])
+def test_concats_of_blocks_of_channels(channels: tuple[int, int], joins: bool) -> None:
+    n = Net()
+    parts = [n.relu(n.x(1, c, 5, 2)) for c in channels]
+    graph = group_each(n(n.relu(n.concat(*parts, axis=1))))
+    lying = {v: Value(v.name, v.type.with_layout(blocked(v.type.shape, 1, 16))) for m in graph.nodes for v in m.outputs}
+    lying.pop(graph.outputs[0])
+    nodes = tuple(
+        Node(m.op, tuple(lying.get(v, v) for v in m.inputs), m.attrs, tuple(lying.get(v, v) for v in m.outputs))
+        for m in graph.nodes
+    )
+    packed = Graph("g", graph.inputs, graph.outputs, nodes, {}, graph.output_names)
+    plan = plan_memory(packed)
+    check_plan(packed, plan)
+    assert (len(plan.steps) == 3) == joins
+
+
 def test_an_alias_that_is_an_output_needs_no_copy() -> None:
     n = Net()
     a = wide(n, n.x(4, 4))
@@ -265,6 +336,15 @@ def test_the_checker_sees_a_false_claim_of_working_in_place() -> None:
     graph, plan = two_steps()
     with pytest.raises(VerifyError, match="is not where its operand 0 was"):
         check_plan(graph, replace(plan, in_place=(InPlace(graph.nodes[1], 0),)))
+
+
+def test_the_checker_sees_an_operand_outside_of_its_concat() -> None:
+    n = Net()
+    graph = group_each(n(wide(n, n.concat(wide(n, n.x(16, 1)), wide(n, n.x(16, 2)), axis=0))))
+    plan = plan_memory(graph)
+    whole = graph.nodes[2].outputs[0]
+    with pytest.raises(VerifyError, match="its operands are not parts of its result"):
+        check_plan(graph, moved(plan, whole, Location(Space.WORKSPACE, plan.locations[whole].at + 64)))
 
 
 def test_the_checker_sees_an_alias_elsewhere() -> None:
