@@ -27,15 +27,21 @@ def gates_of(g: Group) -> int:
 
 
 def gates_tile(rows: int, gates: int, units: int, target: X86) -> Tile:
-    """Rows, and vectors of each gate, of the register tile: as many sums as fit, so that none waits for another."""
-    most = -(-units // target.lanes)
+    """Rows, and vectors of each gate, of the register tile: as many sums as fit.
+
+    At most two vectors a gate: of a ragged end, which units seldom lack, one is then whole or empty. One row reads its
+    weights straight from memory.
+    """
+    most = min(2, -(-units // target.lanes))
+    if rows == 1:
+        return Tile(1, max(1, min(most, (target.registers - 2) // gates)))
     tiles = [
         Tile(r, v)
-        for v in range(1, min(most, target.registers) + 1)
+        for v in range(1, most + 1)
         for r in range(1, min(rows, target.registers) + 1)
         if fits_registers(r, v * gates, target)
     ]
-    return max(tiles, key=lambda t: (t.rows * t.vectors, t.rows), default=Tile(1, 1))
+    return max(tiles, key=lambda t: (t.rows * t.vectors, t.rows))
 
 
 def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: X86) -> Layout:
@@ -51,6 +57,7 @@ def schedule_gates(g: Group, target: X86) -> Schedule:
     anchor, gates, results = g.anchor, gates_of(g), g.outputs
     joined = te.compute_many(results[0].shape, lambda i, j: tuple(t[i, j] for t in results), "gates")
     (rows, columns), units = anchor.shape, results[0].shape[1]
+    tile = gates_tile(rows, gates, units, target)
     p = Group(g.inputs, joined, anchor, g.layouts).apply({anchor.outputs[0]: Layout((rows, columns)).split(1, units)})
     assert p.anchor is not None
     s = Schedule(p.outputs)
@@ -58,7 +65,6 @@ def schedule_gates(g: Group, target: X86) -> Schedule:
     out = p.outputs[0]
     stage = s[out]
     i, j = stage.op.axes
-    tile = gates_tile(rows, gates, units, target)
     jo, ji = stage.split(j, tile.vectors * target.lanes)
     io, ii = stage.split(i, tile.rows)
     stage.reorder(jo, io, ii, ji)
