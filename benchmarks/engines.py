@@ -214,10 +214,12 @@ def _receive(pipe: Connection, process: multiprocessing.process.BaseProcess, lab
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, shortened to the first line that says something, and where."""
+    """What went wrong, shortened to the line that says most, and where."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    return f"{type(error).__name__}: {lines[0][:300]} ({Path(where.filename).name}:{where.lineno})"
+    # Compilers are quoted at length; their first error counts.
+    told = next((line for line in lines if "error:" in line), lines[0])
+    return f"{type(error).__name__}: {told[:300]} ({Path(where.filename).name}:{where.lineno})"
 
 
 def _end_with_parent() -> None:

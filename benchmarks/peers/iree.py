@@ -22,6 +22,8 @@ FLAGS = [
     "--iree-opt-level=O3",
     "--iree-opt-data-tiling",
     "--iree-global-opt-use-im2col-for-convs",
+    # Its own kernels for BERT's layer normalisation need more than the 32 KiB that it allows by default.
+    "--iree-llvmcpu-stack-allocation-limit=262144",
 ]
 # Names are not kept by the import; they travel beside the module.
 NAMES = "names.txt"

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from benchmarks import command, machine
-from benchmarks.engines import Engine, compile_apart, let_settle
+from benchmarks.engines import Engine, _reason, compile_apart, let_settle
 from benchmarks.measure import Plan, Result, compare_outputs, summarise, take_turns
 from benchmarks.peers import EngineError, parse_engine
 from benchmarks.stats import largest_error
@@ -46,6 +46,12 @@ def test_outputs_are_compared_with_onnxruntime_first() -> None:
     compare_outputs(result, outputs)
     assert result.reference == "onnxruntime"
     assert result.error == {"mlc": 0.75, "openvino": 0.5}
+
+
+def test_the_reason_of_a_failure_is_a_compilers_first_error() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        raise RuntimeError("the tool failed\nsome.c:1: error: too deep\nsome.c:2: error: too wide")
+    assert _reason(caught.value).startswith("RuntimeError: some.c:1: error: too deep (test_measure.py:")
 
 
 def test_machine_is_described() -> None:
