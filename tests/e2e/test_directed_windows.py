@@ -1,4 +1,4 @@
-"""Depthwise convolutions and pools between row-major tensors and behind blocked ones, on every kind of vectors."""
+"""Windows and convolutions between row-major tensors and behind blocked ones, on every kind of vectors."""
 
 from __future__ import annotations
 
@@ -43,5 +43,42 @@ def test_windows(
         inputs.append("k")
         window = {**window, "group": channels}
     nodes += [helper.make_node(kind, inputs, ["b"], **window), helper.make_node("Relu", ["b"], ["y"])]
+    model = network(nodes, feeds, ["y"], stored)
+    assert_same(compiled(model, feeds, target=target), reference(model, feeds), tolerance=1e-5)
+
+
+CONVOLUTIONS = [
+    # channels, filters, groups, space, window
+    (16, 12, 1, (7, 7), {"kernel_shape": [1, 1]}),
+    (24, 20, 1, (14, 14), {"kernel_shape": [1, 1], "strides": [2, 2]}),
+    (9, 13, 1, (9, 5), {"kernel_shape": [1, 1], "strides": [1, 3]}),
+    (48, 60, 3, (14, 14), {"kernel_shape": [1, 1]}),
+    (60, 12, 3, (7, 7), {"kernel_shape": [1, 1]}),
+    (10, 14, 2, (13, 11), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+    (8, 8, 4, (9, 9), {"kernel_shape": [3, 3], "strides": [2, 2]}),
+]
+
+
+@pytest.mark.parametrize("target", CPUS)
+@pytest.mark.parametrize("channels, filters, groups, space, window", CONVOLUTIONS)
+@pytest.mark.parametrize("behind", [False, True], ids=["plain", "blocked"])
+def test_convolutions(
+    target: str,
+    channels: int,
+    filters: int,
+    groups: int,
+    space: tuple[int, int],
+    window: dict[str, Any],
+    behind: bool,
+) -> None:
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.standard_normal((1, channels, *space)).astype(np.float32)}
+    stored = {"w": rng.standard_normal((channels, channels, 1, 1)).astype(np.float32)} if behind else {}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["a"])] if behind else []
+    stored["k"] = rng.standard_normal((filters, channels // groups, *window["kernel_shape"])).astype(np.float32)
+    nodes += [
+        helper.make_node("Conv", ["a" if behind else "x", "k"], ["b"], group=groups, **window),
+        helper.make_node("Relu", ["b"], ["y"]),
+    ]
     model = network(nodes, feeds, ["y"], stored)
     assert_same(compiled(model, feeds, target=target), reference(model, feeds), tolerance=1e-5)
