@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from mlc.errors import ScheduleError
 from mlc.ir import te
+from mlc.ir.expr import within
 from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
-from mlc.ir.loop import Buffer, For, ForKind, Prefetch, Stmt, seq
+from mlc.ir.loop import Buffer, For, ForKind, Prefetch, Stmt
 from mlc.lower.bounds import Nest, box_of
+from mlc.lower.rewrite import decided
 from mlc.lower.schedule import Fetch, Stage
 
 LINE = 64  # bytes of a cache line
@@ -66,7 +68,7 @@ def _run(stage: Stage, fetch: Fetch, nests: dict[Stage, Nest]) -> Run:
 
 
 def _lines(fetch: Fetch, run: Run, loops: Sequence[Var], buffer: Buffer) -> Stmt:
-    """One fetch a cache line; iterations of the loops inside ``ahead`` share the lines."""
+    """One fetch a cache line; iterations of the loops inside ``ahead`` share the lines, the first if there are few."""
     per_line = max(1, LINE // buffer.dtype.itemsize)
     share, shares = ZERO, 1
     for loop in loops:
@@ -76,4 +78,6 @@ def _lines(fetch: Fetch, run: Run, loops: Sequence[Var], buffer: Buffer) -> Stmt
     line = Var("line", 0, each - 1)
     at = (share * each + (line if each > 1 else 0)) * per_line
     body = Prefetch(buffer, (*run.first[:-1], run.first[-1] + at), fetch.level)
-    return For(line, each, ForKind.UNROLLED if each <= 8 else ForKind.SERIAL, body) if each > 1 else seq([body])
+    if each > 1:
+        return For(line, each, ForKind.UNROLLED if each <= 8 else ForKind.SERIAL, body)
+    return decided(within(share, 0, lines), body, None)

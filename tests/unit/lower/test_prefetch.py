@@ -68,6 +68,18 @@ def test_a_loop_fetches_for_itself() -> None:
     ) in repr(lowered(schedule))
 
 
+def test_the_first_iterations_fetch_where_there_are_more_than_lines() -> None:
+    schedule, _, (jo, _) = panels()
+    tile = schedule.stages[0]
+    (k,) = tile.reduce_axes
+    tile.prefetch(B, jo, k, level=2)
+    # 64 lines for 4 tiles of 64 steps: the first tile has fetched them all
+    head, _, rest = repr(lowered(schedule)).partition("prefetch(b[jo + 1, 0, 16*k], level=2)")
+    assert head.endswith("    for k in range(64):\n      ")
+    assert "prefetch" not in rest
+    assert "    for io in range(3):\n" in rest
+
+
 def test_loops_of_a_stage_inside_share_too() -> None:
     schedule, _, (jo, io) = panels()
     tile = schedule.stages[0]

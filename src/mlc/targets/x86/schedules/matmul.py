@@ -7,7 +7,7 @@ from mlc.ir.expr import Expr, Load, loads, replace_loads
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule
-from mlc.targets.x86.cost import Product, Tile, all_tiles, balance, best_tile, step_cycles
+from mlc.targets.x86.cost import Product, Tile, all_tiles, balance, best_tile
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import Group, accumulate_in_registers, finish_tile, size_of
 from mlc.targets.x86.schedules.injective import spread
@@ -15,7 +15,6 @@ from mlc.targets.x86.schedules.injective import spread
 PARALLEL_FROM = 1 << 15  # multiplications below which a second thread costs more than it gives
 PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart share one set
 EVEN = 1.15  # threads may wait this much longer than their share for the slowest
-SUSTAINED = 0.9  # part of a cache's bandwidth up to which it keeps up with computing
 UNROLLED = 64  # multiply-adds in the innermost loop
 
 
@@ -88,10 +87,9 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     matrices = size_of([b.hi + 1 for b in batch])
     # a ragged axis stays a loop of its own, so that its tail can be cut off
     inner: Var | None = io
-    if packed and balance(jo.hi + 1, target.cores) < EVEN and _starves(right, Tile(rows, vectors), io.hi + 1, target):
+    streamed = packed and right.size * 4 > target.l2 and io.hi >= 3 and balance(jo.hi + 1, target.cores) < EVEN
+    if streamed:
         shared = [jo]
-        # while rows pass by one panel, the next one comes from further away
-        stage.prefetch(right, jo, io, level=2)
     elif even_j and even_i:
         shared, inner = [*batch, jo, io], None
     elif matrices > 1:
@@ -114,22 +112,16 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     ko, ki = local.split(local.op.reduce_axes[0], steps_of(Tile(rows, vectors)))
     local.reorder(ko, ki, *lb, li, ljo, lji)
     local.unroll(ki)
+    if streamed:
+        # While rows pass by one panel, the next one comes from further away, a line every few steps: more at once would
+        # hold up the loads of the tile itself (measured with weights in memory: nothing gained by bursts, 5 % by this).
+        local.prefetch(right, jo, ko, level=2)
     local.vectorize(lji)
     local.unroll(ljo)
     local.unroll(li)
     if turned is not None:
         spread(s[turned], target)
     return s
-
-
-def _starves(right: te.Tensor, tile: Tile, tiles: int, target: X86) -> bool:
-    """Whether a tile that is the first to read a panel computes faster than the third-level cache delivers it.
-
-    Then fetching panels ahead pays, if there are other tiles to spread that over (measured: 7 % on Skylake-SP with
-    weights in memory, nothing on Zen 3).
-    """
-    demand = tile.vectors * target.lanes * 4 / step_cycles(*tile, target)
-    return right.size * 4 > target.l2 and tiles >= 4 and demand > SUSTAINED * target.l3_bandwidth
 
 
 def _transposed_copy(g: Group) -> Group:
