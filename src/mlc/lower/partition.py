@@ -34,8 +34,10 @@ def _partition(s: Stmt) -> Stmt:
     parts: list[Stmt] = []
     for begin, end in pairwise(edges):
         piece = slice_loop(s, begin, end)
-        # a single iteration leaves its body, whose own loops may now be cut; a loop is cut once
-        parts.append(_partition(piece) if end - begin == 1 else rebuild(piece, _partition))
+        # a single iteration leaves its body, whose own loops may now be cut; a loop is cut once, unless the longer part
+        # of it is left over
+        again = end - begin == 1 or end - begin > cut[1] - cut[0]
+        parts.append(_partition(piece) if again else rebuild(piece, _partition))
     return seq([p for p in parts if not is_nothing(p)])
 
 

@@ -126,3 +126,15 @@ def test_guard_on_the_variable_of_a_run_time_loop_stays_inside_it() -> None:
     inner = ForRange(k, const(0, i64), cast(Load(X, (as_index(4),)), i64), If(within(k, 1, 3), store(ONE, I, k)))
     text = check(loop(I, inner))
     assert text.index("for k") < text.index("if 1 <= k < 3")
+
+
+def test_the_longer_part_is_cut_again_when_it_is_left_over() -> None:
+    i = as_index(I)
+    body = seq([If(within(i, 0, 2), store(ONE, i, 0)), If(within(i, 0, 9), store(ONE, i, 1))])
+    assert check(loop(I, body)) == (
+        "for i in range(2):\n"
+        "  out[i, 0] = 1.0\n"
+        "  out[i, 1] = 1.0\n"
+        "for i in range(7):\n"
+        "  out[i + 2, 1] = 1.0"
+    )
