@@ -23,7 +23,7 @@ from mlc.rewrite.group import body_of, group_key, is_alias, is_group
 from mlc.rewrite.inplace import InPlaceOperands
 from mlc.rewrite.layout import assign_layouts
 from mlc.rewrite.memory import Location, MemoryPlan, Space, plan_memory
-from mlc.rewrite.parts import joined
+from mlc.rewrite.parts import joined, sliced
 from mlc.rewrite.pipeline import MAX_LEVEL, GraphPass, passes_for, run_passes
 from mlc.rewrite.winograd import use_winograd
 from mlc.runtime import (
@@ -170,7 +170,7 @@ def _make_kernels(graph: Graph, target: Target, watch: Observer) -> _Kernels:
     start = time.perf_counter()
     work: dict[str, Node] = {}
     in_place = InPlaceOperands()
-    made_in_place = joined(graph)
+    made_in_place = {*joined(graph), *sliced(graph)}
     for node in graph.nodes:
         if is_alias(node) or node in made_in_place:
             continue

@@ -6,7 +6,8 @@ once. Values share storage in three ways:
 
 * an *alias* (a reshape between row-major tensors, see :func:`mlc.rewrite.group.is_alias`) is its operand; its node is
   no step of the plan;
-* the operands of a concat are made as parts of its result (:mod:`mlc.rewrite.parts`); its node is no step either;
+* the operands of a concat are made as parts of its result, and a slice is a part of its operand
+  (:mod:`mlc.rewrite.parts`); their nodes are no steps either;
 * a kernel writes *in place* of an operand that dies there (:mod:`mlc.rewrite.inplace`).
 
 Stage in: a fused graph, layouts assigned. Stage out: the graph as it is and a :class:`MemoryPlan` beside it.
@@ -25,7 +26,7 @@ from mlc.ir.graph import Graph, Node, Value
 from mlc.rewrite.arena import ALIGNMENT, Block, live_bytes, place, rounded
 from mlc.rewrite.group import is_alias
 from mlc.rewrite.inplace import InPlaceOperands
-from mlc.rewrite.parts import joined
+from mlc.rewrite.parts import joined, sliced
 
 
 class Space(StrEnum):
@@ -138,7 +139,8 @@ class _Planner:
         self.graph = graph
         self.scratch = scratch
         self.joined = joined(graph)
-        self.steps = tuple(n for n in graph.nodes if not is_alias(n) and n not in self.joined)
+        self.sliced = sliced(graph)
+        self.steps = tuple(n for n in graph.nodes if not is_alias(n) and n not in self.joined and n not in self.sliced)
         self.storage: dict[Value, _Storage] = {}
         self.copies: list[Copy] = []
         self.in_place: list[InPlace] = []
@@ -194,6 +196,12 @@ class _Planner:
                 (v,) = node.outputs
                 self.storage[v] = _Storage(v.type.nbytes, min(self.storage[u].first for u in node.inputs), step)
                 continue
+            if node in self.sliced:
+                (v,) = node.outputs
+                whole = self.storage[node.inputs[0]]
+                part = self.storage[v] = _Storage(v.type.nbytes, whole.first, step)
+                part.within, part.offset = whole, self.sliced[node]
+                continue
             step += 1
             for v in node.inputs:
                 self.storage[v].last = step
@@ -212,7 +220,11 @@ class _Planner:
                 self.copies.append(Copy(s.home, k, v.type.nbytes))
 
     def _join(self) -> None:
-        """Make the operands of concats parts of the results."""
+        """Let what has parts live as long as they do, and make the operands of concats parts of the results."""
+        for node in reversed(self.graph.nodes):  # a slice of a slice first
+            if node in self.sliced:
+                whole = self.storage[node.inputs[0]]
+                whole.last = max(whole.last, self.storage[node.outputs[0]].last)
         for node, places in self.joined.items():
             whole = self.storage[node.outputs[0]]
             for v, offset in zip(node.inputs, places, strict=True):
@@ -275,13 +287,16 @@ class _Checker:
         for v in (*self.graph.inputs, *self.graph.constants):
             self.contents[self._range(v)] = v
         over = {p.node: p.operand for p in self.plan.in_place}
-        steps, places = set(self.plan.steps), joined(self.graph)
+        steps, places, slices = set(self.plan.steps), joined(self.graph), sliced(self.graph)
         for node in self.graph.nodes:
             if is_alias(node):
                 v, base = node.outputs[0], self._original(node.inputs[0])
                 self.origin[v] = base
                 if self._range(v) != self._range(base):
                     raise VerifyError(f"alias {v.name} does not lie where {base.name} does")
+                continue
+            if node in slices and node not in steps:
+                self._take(node, slices[node])
                 continue
             for v in node.inputs:
                 self._expect(v, f"{node!r} reads {v.name}")
@@ -290,6 +305,13 @@ class _Checker:
                 continue
             self._run(node, over.get(node))
         self._finish()
+
+    def _take(self, node: Node, offset: int) -> None:
+        (operand,), (v,) = node.inputs, node.outputs
+        place, begin, _ = self._range(operand)
+        if self._range(v) != (place, begin + offset, begin + offset + v.type.nbytes):
+            raise VerifyError(f"slice {v.name} is no step, but does not lie in {operand.name}")
+        self.origin[v] = self._original(operand)
 
     def _join(self, node: Node, places: Sequence[int]) -> None:
         whole = self._range(node.outputs[0])

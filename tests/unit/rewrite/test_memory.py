@@ -171,6 +171,70 @@ def test_concats_of_concats() -> None:
 Joining = Callable[[Net], Value]
 
 
+def rows(n: Net, x: Value, begin: int, end: int) -> Value:
+    return n.slice(x, begin=(begin, 0), end=(end, x.type.shape[1]), step=(1, 1))
+
+
+def test_slices_are_parts_of_their_operand() -> None:
+    n = Net()
+    a = wide(n, n.x(3, 7))
+    b = wide(n, rows(n, a, 1, 3))  # what a holds is read again when b is done
+    graph = group_each(n(wide(n, rows(n, rows(n, a, 2, 7), 1, 2)), wide(n, b)))
+    plan = planned(graph)
+    whole = plan.locations[graph.nodes[0].outputs[0]].at
+    slices = [m for m in graph.nodes if m.attrs["body"].nodes[0].op.name == "slice"]
+    assert sorted(plan.locations[m.outputs[0]].at - whole for m in slices) == [3 * 4, 2 * 3 * 4, 3 * 3 * 4]
+    assert not set(slices) & set(plan.steps)
+    assert not plan.in_place
+
+
+def test_a_slice_in_another_shape_is_a_part_too() -> None:
+    n = Net()
+    a = n.softmax(n.x(4, 6))
+    y = n.slice(n.reshape(a, shape=(2, 3, 4)), begin=(1, 1, 0), end=(2, 3, 4), step=(1, 1, 1))
+    graph = fuse(n(n.matmul(n.reshape(y, shape=(2, 4)), n.w(4, 3)), n.softmax(a)))
+    plan = planned(graph)
+    assert [len(plan.steps), len(graph.nodes)] == [3, 4]
+
+
+def test_a_slice_of_a_concat_lies_in_it() -> None:
+    n = Net()
+    c = n.concat(wide(n, n.x(16, 8)), wide(n, n.x(16, 24)), axis=0)
+    graph = group_each(n(wide(n, rows(n, c, 4, 12)), wide(n, c)))
+    assert len(planned(graph).steps) == 4
+
+
+def test_a_concat_copies_what_is_a_slice() -> None:
+    n = Net()
+    a = wide(n, n.x(16, 8))
+    graph = group_each(n(wide(n, n.concat(rows(n, a, 0, 4), wide(n, n.x(16, 2)), axis=0)), wide(n, a)))
+    assert len(planned(graph).steps) == 5
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(lambda n: rows(n, n.x(4, 8), 0, 2), id="input"),
+        pytest.param(
+            lambda n: n.slice(wide(n, n.x(4, 8)), begin=(0, 1), end=(8, 3), step=(1, 1)), id="columns"
+        ),
+        pytest.param(
+            lambda n: n.slice(wide(n, n.x(4, 8)), begin=(0, 0), end=(8, 4), step=(2, 1)), id="every other row"
+        ),
+    ],
+)  # fmt: skip
+def test_slices_that_must_copy(build: Joining) -> None:
+    n = Net()
+    graph = group_each(n(wide(n, build(n))))
+    assert len(planned(graph).steps) == len(graph.nodes)
+
+
+def test_a_slice_that_is_an_output_is_copied() -> None:
+    n = Net()
+    graph = group_each(n(rows(n, wide(n, n.x(4, 8)), 0, 2)))
+    assert len(planned(graph).steps) == len(graph.nodes)
+
+
 @pytest.mark.parametrize(
     "build",
     [
@@ -345,6 +409,15 @@ def test_the_checker_sees_an_operand_outside_of_its_concat() -> None:
     whole = graph.nodes[2].outputs[0]
     with pytest.raises(VerifyError, match="its operands are not parts of its result"):
         check_plan(graph, moved(plan, whole, Location(Space.WORKSPACE, plan.locations[whole].at + 64)))
+
+
+def test_the_checker_sees_a_slice_outside_of_its_operand() -> None:
+    n = Net()
+    graph = group_each(n(wide(n, rows(n, wide(n, n.x(16, 8)), 4, 8))))
+    plan = plan_memory(graph)
+    part = graph.nodes[1].outputs[0]
+    with pytest.raises(VerifyError, match="does not lie in"):
+        check_plan(graph, moved(plan, part, Location(Space.WORKSPACE, plan.locations[part].at + 64)))
 
 
 def test_the_checker_sees_an_alias_elsewhere() -> None:
