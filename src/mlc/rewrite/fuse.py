@@ -202,6 +202,8 @@ class _Fuser:
         if target.kind is COMPLEX:
             # beside the anchor, as another operand of its elementwise tail; never on the way into the anchor
             return node.op.elementwise and sink is not target.anchor and _all_elementwise(region)
+        if target.kind is REDUCTION and _is_concat(node) and all(n == 1 for n in _outside(node)):
+            return False  # its operands may be made in place, and then nothing is left to fuse
         return target.kind in (INJECTIVE, REDUCTION)
 
     def _merge(self, node: Node, region: _Region, sink: Node) -> None:
@@ -291,6 +293,11 @@ class _Fuser:
 
 def _is_concat(node: Node) -> bool:
     return node.op.name == "concat" and is_core(node.op)
+
+
+def _outside(concat: Node) -> tuple[int, ...]:
+    """Extents of the dimensions outside of the one that is joined."""
+    return concat.outputs[0].type.shape[: concat.attrs["axis"]]
 
 
 def _all_elementwise(region: _Region) -> bool:

@@ -217,6 +217,13 @@ def test_groups_are_bounded_in_size_when_values_are_read_twice() -> None:
     assert 3 <= len(after.nodes) <= 6
 
 
+def test_concats_that_may_be_made_in_place_stay_out_of_reductions() -> None:
+    n = Net()
+    assert groups(n(n.reduce_max(n.concat(image(n), image(n, "b"), axis=1), axes=(2,)))) == ["concat", "reduce_max"]
+    n = Net()
+    assert groups(n(n.reduce_max(n.concat(image(n), image(n, "b"), axis=2), axes=(2,)))) == ["concat+reduce_max"]
+
+
 def test_computed_parts_are_put_together_last() -> None:
     n = Net()
     joined = n.concat(n.neg(n.x(3)), n.x(2), axis=0)

@@ -101,7 +101,9 @@ def _float_binary(s: Sink, op: str, a: Val, b: Val, const_b: float | int | None)
             # with a literal that is no NaN one comparison keeps NaN: it is false, and the other side is taken
             worse = compare(s, "lt" if op == "max" else "gt", a, b)
             return select(s, worse, b, a)
-        return _intrinsic(s, "maximum" if op == "max" else "minimum", a.dtype, a.lanes, [a, b])
+        # keeps a NaN of either; LLVM's maximum takes twice that, to tell zeros of different sign apart
+        better = select(s, compare(s, "gt" if op == "max" else "lt", b, a), b, a)
+        return select(s, compare(s, "ne", b, b), b, better)
     if op == "mod":
         r = Val(s.pure(f"frem {a.type} {a.text}, {b.text}"), a.dtype, a.lanes)
         zero = _const(0.0, a)
