@@ -132,9 +132,5 @@ def test_the_longer_part_is_cut_again_when_it_is_left_over() -> None:
     i = as_index(I)
     body = seq([If(within(i, 0, 2), store(ONE, i, 0)), If(within(i, 0, 9), store(ONE, i, 1))])
     assert check(loop(I, body)) == (
-        "for i in range(2):\n"
-        "  out[i, 0] = 1.0\n"
-        "  out[i, 1] = 1.0\n"
-        "for i in range(7):\n"
-        "  out[i + 2, 1] = 1.0"
+        "for i in range(2):\n  out[i, 0] = 1.0\n  out[i, 1] = 1.0\nfor i in range(7):\n  out[i + 2, 1] = 1.0"
     )
