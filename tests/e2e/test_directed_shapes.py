@@ -293,6 +293,19 @@ def test_products(left: tuple[int, ...], right: tuple[int, ...], constant: bool)
     check(model, feeds, {"z": np.asarray(np.matmul(x, y))})
 
 
+@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (7, 13, 5), (25, 40, 9), (24, 16, 32)])
+@pytest.mark.parametrize("batch, repeats", [((64,), False), ((3, 32), False), ((2, 32), True)])
+def test_products_of_many_matrices_with_transposed_ones(
+    batch: tuple[int, ...], repeats: bool, m: int, n: int, k: int
+) -> None:
+    """Each matrix transposed by itself, or one for all."""
+    x, y = normal(*batch, m, k), normal(*(() if repeats else batch), n, k)
+    turn = [*range(y.ndim - 2), y.ndim - 1, y.ndim - 2]
+    nodes = [node("Transpose", ["y"], ["t"], perm=turn), node("MatMul", ["x", "t"], ["z"])]
+    feeds = {"x": x, "y": y}
+    check(network(nodes, feeds, ["z"]), feeds, {"z": np.asarray(np.matmul(x, y.swapaxes(-1, -2)))})
+
+
 @pytest.mark.parametrize("batch, channels, extent", [(0, 3, 5), (1, 1, 1), (2, 1, 1), (1, 17, 1)])
 def test_windows(batch: int, channels: int, extent: int) -> None:
     """Images of one pixel, and batches of none."""

@@ -88,8 +88,13 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     # a ragged axis stays a loop of its own, so that its tail can be cut off
     inner: Var | None = io
     streamed = packed and right.size * 4 > target.l2 and io.hi >= 3 and balance(jo.hi + 1, target.cores) < EVEN
+    # the transposed copy of one matrix stays in the second-level cache until it has been used
+    each = turned is not None and turned.size == matrices * n * k and n * k * 8 <= target.l2
+    each = each and matrices > 1 and balance(matrices, target.cores) < EVEN
     if streamed:
         shared = [jo]
+    elif each:
+        shared = [*batch]
     elif even_j and even_i:
         shared, inner = [*batch, jo, io], None
     elif matrices > 1:
@@ -120,7 +125,9 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     local.unroll(ljo)
     local.unroll(li)
     if turned is not None:
-        spread(s[turned], target)
+        if each:
+            s[turned].compute_at(stage, at)
+        spread(s[turned], target, parallel=not each)
     return s
 
 
