@@ -61,7 +61,9 @@ class Work:
         taken = slices + self.window - 1
         held = 4 * area * block * (taken * self.channels + slices * self.filters)
         near = bandwidth(held if count > 1 else weights + held, target)
-        load = count * (weights / bandwidth(weights + held, target) + 3 * held / near)
+        # in a network the weights were last used a whole run ago, and many of its weights are not in any cache by then
+        load = weights / target.memory_bandwidth + (count - 1) * weights / bandwidth(weights + held, target)
+        load += count * 3 * held / near
         # neighbouring blocks of slices transform some inputs twice
         transforms = TRANSFORM * held / 4 / target.lanes * count
         return transforms + max(compute, load) + (1 - HIDDEN) * min(compute, load), tile
