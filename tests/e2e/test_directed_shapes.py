@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import mlc
-from tests.e2e.compiled import Arrays, assert_same, check, compiled, load, network, reference
+from tests.e2e.compiled import Arrays, assert_same, check, compiled, interpreted, load, network, reference
 
 node = helper.make_node
 F = np.float32
@@ -462,3 +462,20 @@ def test_positions_beyond_32_bits(extent: int) -> None:
         assert module.manifest.memory.workspace_bytes < 1 << 20
         got = module.run(feeds)
     assert_same(got, want)
+
+
+def test_joined_steps_read_by_a_ragged_window() -> None:
+    """Guards over one index decide one another: what remains never reads past an operand."""
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal((3, 3, 8)).astype(np.float32)}
+    stored = {
+        "w": rng.standard_normal((1, 16, 8)).astype(np.float32),
+        "r": rng.standard_normal((1, 16, 16)).astype(np.float32),
+    }
+    window = {"kernel_shape": [5, 2], "pads": [2, 1, 0, 0], "strides": [2, 1], "ceil_mode": 1}
+    nodes = [
+        helper.make_node("RNN", ["x", "w", "r"], ["t", "last"], direction="forward", hidden_size=16),
+        helper.make_node("LpPool", ["t"], ["y"], p=2, **window),
+    ]
+    model = network(nodes, feeds, ["y"], stored)
+    assert_same(compiled(model, feeds), interpreted(model, feeds), tolerance=1e-5)

@@ -125,11 +125,26 @@ def _clean(s: Stmt) -> Stmt:
 
 
 def _assume(e: Expr, guard: Within, value: bool) -> Expr:
-    """The expression where ``guard`` is known."""
+    """The expression where ``guard`` is known, and with it where its index can be."""
+    least, most = guard.index.bounds()
+    begin, end = least, most + 1
+    if value:
+        begin, end = max(begin, guard.lo), min(end, guard.hi)
+    elif guard.lo <= least:
+        begin = guard.hi
+    elif guard.hi > most:
+        end = guard.lo
 
     def leaf(n: Expr) -> Expr:
-        if type(n) is Within and n.lo == guard.lo and n.hi == guard.hi and n.index == guard.index:
-            return Const(int(value), n.dtype)
+        if type(n) is Within:
+            shift = n.index - guard.index
+            if not shift.terms:
+                if n.lo <= begin + shift.const and end + shift.const <= n.hi:
+                    return Const(1, n.dtype)
+                if (n.lo, n.hi) == (guard.lo + shift.const, guard.hi + shift.const):
+                    return Const(int(value), n.dtype)
+                if end + shift.const <= n.lo or n.hi <= begin + shift.const:
+                    return Const(0, n.dtype)
         if type(n) is Binary and n.op == "and":
             for a, b in ((n.a, n.b), (n.b, n.a)):
                 if type(a) is Const and n.dtype.kind == "b":
