@@ -112,13 +112,17 @@ def read_margins(outputs: Sequence[te.Tensor], layouts: Mapping[te.Tensor, Layou
     return [new.get(t, t) for t in outputs]
 
 
+def padded_load(body: Expr) -> Load | None:
+    """The load of ``select(inside, load, 0)``; ``None`` for any other expression."""
+    zero = type(body) is Select and type(body.b) is Const and body.b.value == 0
+    return body.a if zero and type(body) is Select and type(body.a) is Load else None
+
+
 def _unguarded(body: Expr, layouts: Mapping[te.Tensor, Layout]) -> Load | None:
     """The load of ``select(inside, load, 0)`` where margins hold the zeros; ``None`` for any other expression."""
-    if type(body) is not Select or type(body.a) is not Load or type(body.b) is not Const or body.b.value != 0:
-        return None
-    ld = body.a
-    layout = layouts.get(ld.source)
-    if ld.source.op is not None or layout is None or not layout.has_margins:
+    ld = padded_load(body)
+    layout = layouts.get(ld.source) if ld is not None else None
+    if ld is None or type(body) is not Select or ld.source.op is not None or layout is None or not layout.has_margins:
         return None
     ranges = {(ix, 0, n) for ix, n in zip(ld.indices, ld.source.shape, strict=True)}
     guards = conjuncts(body.cond)

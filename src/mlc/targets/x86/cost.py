@@ -25,6 +25,7 @@ from mlc.targets.x86.record import X86
 SPILL = 2.5  # times that a step takes whose sums do not stay in registers (measured: 2.3 to 4)
 TILE_OVERHEAD = 24  # cycles around the steps of a tile: loop, addresses, first loads and last sums
 USABLE = 0.75  # part of a cache that one operand can count on
+UNROLLED_SUMS = 64  # multiply-adds of a loop body; more do not hide more of the loop, and fill the instruction cache
 HIDDEN = 0.85  # part of the shorter of computing and loading that runs while the longer one does
 
 
@@ -45,13 +46,16 @@ def fits_registers(rows: int, vectors: int, target: X86) -> bool:
     return rows * vectors + vectors + broadcast <= target.registers
 
 
-def may_unroll(rows: int, vectors: int, target: X86) -> bool:
-    """Whether a loop body may hold several steps.
+def unrolled_steps(tile: Tile, target: X86) -> int:
+    """How many steps of a register tile the body of a loop may hold at most.
 
     The compiler then loads for the next step early, and a tile that fills nearly all of 32 registers has none left for
     that: every sum is moved in every iteration.
     """
-    return target.registers < 32 or rows * vectors + vectors + 3 <= target.registers
+    sums = tile.rows * tile.vectors
+    if target.registers >= 32 and sums + tile.vectors + 3 > target.registers:
+        return 1
+    return max(1, UNROLLED_SUMS // sums)
 
 
 def step_cycles(rows: int, vectors: int, target: X86) -> float:

@@ -14,7 +14,7 @@ from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.schedule import Schedule, Stage
-from mlc.targets.x86.cost import Product, Tile, all_tiles, bandwidth, best_tile, may_unroll
+from mlc.targets.x86.cost import Product, Tile, all_tiles, bandwidth, best_tile, unrolled_steps
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import (
     Group,
@@ -33,7 +33,6 @@ CHUNK_FROM = 1.5  # times the first-level cache that the weights of a tile take 
 CACHED = 0.5  # part of the second-level cache that a block of inputs may take
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
 TASKS = 8  # parts that threads share where each part keeps sums in its cache
-UNROLLED_SUMS = 64  # multiply-adds of a loop body; more do not hide more of the loop, and fill the instruction cache
 
 
 def conv_product(x: Sequence[int], y: Sequence[int], taps: Sequence[int], flat: bool, target: X86) -> Product:
@@ -302,8 +301,8 @@ def _tile_body(local: Stage, rank: int, tile: Tile, target: X86) -> None:
     c, *taps = local.op.reduce_axes
     co, ci = local.split(c, target.lanes)
     local.reorder(co, *taps, ci, *outer, *space, o, oi)
-    if may_unroll(tile.rows, tile.vectors, target):
-        steps = best_divisor(ci.hi + 1, max(1, UNROLLED_SUMS // (tile.rows * tile.vectors)))
+    steps = best_divisor(ci.hi + 1, unrolled_steps(tile, target))
+    if steps > 1:
         local.unroll(local.split(ci, steps)[1])
     local.vectorize(oi)
     local.unroll(o)

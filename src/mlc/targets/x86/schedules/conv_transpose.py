@@ -14,9 +14,9 @@ from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.prefetch import LINE
 from mlc.lower.schedule import Schedule, Stage
-from mlc.targets.x86.cost import Product, Tile, may_unroll
+from mlc.targets.x86.cost import Product, Tile, unrolled_steps
 from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.conv import UNROLLED_SUMS, conv_tile
+from mlc.targets.x86.schedules.conv import conv_tile
 from mlc.targets.x86.schedules.group import (
     Group,
     accumulate_in_registers,
@@ -116,8 +116,8 @@ def transposed_blocked(g: Group, target: X86) -> Schedule:
     co, ci = local.split(c, target.lanes)
     # a broadcast serves all vectors at once, and then its register is free again
     local.reorder(*taps, co, ci, *data, o, lane)
-    if may_unroll(tile.rows, tile.vectors, target):
-        steps = best_divisor(ci.hi + 1, max(1, UNROLLED_SUMS // (tile.rows * tile.vectors)))
+    steps = best_divisor(ci.hi + 1, unrolled_steps(tile, target))
+    if steps > 1:
         local.unroll(local.split(ci, steps)[1])
     weights = p.anchor.inputs[1]
     if chunks is not None and weights.size * weights.dtype.itemsize > target.l2:

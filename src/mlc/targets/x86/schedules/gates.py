@@ -78,7 +78,7 @@ def schedule_gates(g: Group, target: X86) -> Schedule:
     finish_tile(s, out, product, io, (ii, ju))
     li, lg, lj = local.op.axes
     lu, lane = local.split(lj, target.lanes)
-    ko, ki = local.split(depth, steps_of(Tile(tile.rows, tile.vectors * gates)))
+    ko, ki = local.split(depth, steps_of(Tile(tile.rows, tile.vectors * gates), target))
     local.reorder(ko, ki, li, lg, lu, lane)
     local.vectorize(lane)
     for a in (ki, lu, lg, li):

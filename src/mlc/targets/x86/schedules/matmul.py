@@ -7,7 +7,7 @@ from mlc.ir.expr import Expr, Load, loads, replace_loads
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule
-from mlc.targets.x86.cost import Product, Tile, all_tiles, balance, best_tile
+from mlc.targets.x86.cost import Product, Tile, all_tiles, balance, best_tile, unrolled_steps
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import Group, accumulate_in_registers, finish_tile, size_of
 from mlc.targets.x86.schedules.injective import spread
@@ -15,7 +15,6 @@ from mlc.targets.x86.schedules.injective import spread
 PARALLEL_FROM = 1 << 15  # multiplications below which a second thread costs more than it gives
 PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart share one set
 EVEN = 1.15  # threads may wait this much longer than their share for the slowest
-UNROLLED = 64  # multiply-adds in the innermost loop
 
 
 def tile_of(m: int, n: int, k: int, target: X86) -> Tile:
@@ -29,13 +28,13 @@ def tile_of(m: int, n: int, k: int, target: X86) -> Tile:
     return best_tile(product, target, [t for t in all_tiles(product, target) if t.rows <= most])
 
 
-def steps_of(tile: Tile) -> int:
+def steps_of(tile: Tile, target: X86) -> int:
     """Reduction steps that one iteration of the innermost loop takes.
 
     Loop counters take a tenth of the instructions of a small tile, and processors whose core is shared with another
     thread are bound by them (measured on Zen 3: 71 % of peak with one step, 78 % with four).
     """
-    return next(n for n in (4, 2, 1) if tile.rows * tile.vectors * n <= UNROLLED or n == 1)
+    return next(n for n in (4, 2, 1) if n <= unrolled_steps(tile, target))
 
 
 def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: X86) -> Layout:
@@ -114,7 +113,7 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     finish_tile(s, out, product, inside, (ii, ju))
     *lb, li, lj = local.op.axes
     ljo, lji = local.split(lj, target.lanes)
-    ko, ki = local.split(local.op.reduce_axes[0], steps_of(Tile(rows, vectors)))
+    ko, ki = local.split(local.op.reduce_axes[0], steps_of(Tile(rows, vectors), target))
     local.reorder(ko, ki, *lb, li, ljo, lji)
     local.unroll(ki)
     if streamed:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlc.ir import te
-from mlc.ir.expr import Const, Load, Select, loads
+from mlc.ir.expr import loads
 from mlc.ir.graph import FusionKind, Node
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType
+from mlc.lower.relayout import padded_load
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice, Margins
 from mlc.targets.x86.record import X86
@@ -185,14 +186,12 @@ def _margins(g: Group, constant: Sequence[bool]) -> dict[int, Margins]:
     for op in g.computes:
         if op.tag != "pad" or len(op.bodies) != 1 or len(op.inputs) != 1 or op.inputs[0] not in g.inputs:
             continue
-        (source,), (body,) = op.inputs, op.bodies
-        if type(body) is not Select or type(body.a) is not Load or type(body.b) is not Const or body.b.value != 0:
+        (source,), ld = op.inputs, padded_load(op.bodies[0])
+        if ld is None:
             continue
-        reach = [ix.bounds() for ix in body.a.indices]
+        reach = [ix.bounds() for ix in ld.indices]
         k = g.inputs.index(source)
-        if not constant[k] and all(
-            ix.terms == {a: 1} for ix, a in zip(body.a.indices, op.axes, strict=True) if a.hi > 0
-        ):
+        if not constant[k] and all(ix.terms == {a: 1} for ix, a in zip(ld.indices, op.axes, strict=True) if a.hi > 0):
             found[k] = tuple((max(0, -lo), max(0, hi - n + 1)) for (lo, hi), n in zip(reach, source.shape, strict=True))
     return found
 

@@ -15,9 +15,9 @@ from mlc.ir import te
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.schedule import Schedule, Stage
 from mlc.ops.winograd import KERNEL, output_space, tile_counts
-from mlc.targets.x86.cost import HIDDEN, Product, Tile, all_tiles, bandwidth, best_tile, may_unroll, step_cycles
+from mlc.targets.x86.cost import HIDDEN, Product, Tile, bandwidth, step_cycles, unrolled_steps
 from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.conv import UNROLLED_SUMS, conv_product, conv_tile
+from mlc.targets.x86.schedules.conv import conv_product, conv_tile
 from mlc.targets.x86.schedules.group import Group, best_divisor, inline_rest, inner_layouts, padded_input
 from mlc.targets.x86.schedules.injective import spread
 
@@ -52,8 +52,7 @@ class Work:
         count = (self.tiles // block) * (self.slices // slices)
         columns = -(-self.filters // target.lanes)
         product = Product(block, columns, self.channels * self.window, slices)
-        found = [t for t in all_tiles(product, target) if columns % t.vectors == 0]
-        tile = best_tile(product, target, [t for t in found if t.vectors > 1] or found)
+        tile = conv_tile(product, target)
         rows, ragged = divmod(block, tile.rows)
         steps = rows * step_cycles(*tile, target) + (step_cycles(ragged, tile.vectors, target) if ragged else 0)
         compute = count * area * slices * product.depth * (columns // tile.vectors) * steps
@@ -260,8 +259,8 @@ def _products(products: Stage, sums: Stage, tile: Tile, target: X86, *, parallel
     *others, row, column = sums.op.axes
     vector, lane = sums.split(column, target.lanes)
     sums.reorder(*window, c, *others, row, vector, lane)
-    if may_unroll(tile.rows, tile.vectors, target):
-        steps = best_divisor(c.hi + 1, max(1, UNROLLED_SUMS // (tile.rows * tile.vectors)))
+    steps = best_divisor(c.hi + 1, unrolled_steps(tile, target))
+    if steps > 1:
         sums.unroll(sums.split(c, steps)[1])
     sums.unroll(row)
     sums.unroll(vector)
