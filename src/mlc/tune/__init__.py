@@ -1,0 +1,1 @@
+"""Search for the fastest schedule of every kernel, by measuring (AutoTVM, OpEvo)."""

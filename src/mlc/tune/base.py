@@ -1,0 +1,107 @@
+"""What the parts of tuning know of each other.
+
+task → space → explorer ⇄ cost model → measurer → records. Configurations travel as rows of indices into a
+:class:`~mlc.lower.knobs.Space`; every part that draws random numbers takes a ``numpy.random.Generator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+
+
+class Failure(StrEnum):
+    """Why a configuration has no time."""
+
+    REFUSED = "refused"  # the template or the lowering said no
+    BUILD_ERROR = "build_error"  # the code generator failed or died
+    BUILD_TIMEOUT = "build_timeout"
+    BUILD_MEMORY = "build_oom"
+    RUN_CRASH = "run_crash"
+    RUN_TIMEOUT = "run_timeout"
+    WRONG_OUTPUT = "wrong_output"
+    WRONG_MEMORY = "wrong_memory"  # it wrote where it must not
+    BAD_REPLY = "bad_reply"  # what came back from the process that ran it makes no sense
+    IMPLAUSIBLE = "implausible"  # faster than the machine can be
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What became of one configuration.
+
+    Args:
+        seconds: median time of one call; ``None`` where there is none.
+        spread: median absolute deviation of the samples, in seconds.
+        failure: why there is no time.
+        message: the first line of what went wrong.
+        noisy: whether the samples differ by more than they should even after measuring again.
+        build_seconds: what building took.
+        run_seconds: what measuring took, warm-up and check included.
+    """
+
+    seconds: float | None
+    spread: float = 0.0
+    failure: Failure | None = None
+    message: str = ""
+    noisy: bool = False
+    build_seconds: float = 0.0
+    run_seconds: float = 0.0
+
+
+class Explorer(Protocol):
+    """Proposes configurations.
+
+    ``propose`` and ``observe`` take turns; every proposal is observed, in any order. An explorer never proposes what it
+    has proposed or observed before, and gives fewer than asked only when the space has no more.
+    """
+
+    def propose(self, n: int) -> np.ndarray:
+        """At most ``n`` new configurations, int64 ``[n, knobs]``."""
+        ...
+
+    def observe(self, rows: np.ndarray, speeds: np.ndarray) -> None:
+        """What was measured.
+
+        Args:
+            rows: configurations, int64 ``[n, knobs]``; those of earlier runs come in here as well, unproposed.
+            speeds: float64 ``[n]``, 10^9 operations a second (or any other figure of which more is better);
+                0 for a configuration that failed.
+        """
+        ...
+
+
+class Featurizer(Protocol):
+    """Describes configurations to a cost model."""
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """float32 ``[n, features]`` for int64 ``[n, knobs]``."""
+        ...
+
+
+class CostModel(Protocol):
+    """Predicts which configurations are fast."""
+
+    def fit(self, features: np.ndarray, speeds: np.ndarray) -> None:
+        """Learn from all that is known, afresh.
+
+        Args:
+            features: float32 ``[n, features]``.
+            speeds: float64 ``[n]``, 0 for failures; scaled by the caller so that the best is 1.
+        """
+        ...
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """Scores, float64 ``[n]``; more is better. Their scale means nothing unless the model says so."""
+        ...
+
+
+class Measurer(Protocol):
+    """Builds and runs configurations of one task."""
+
+    def measure(self, configs: Sequence[dict[str, object]]) -> list[Measurement]:
+        """One result a configuration, in order; never raises for what a configuration does."""
+        ...
