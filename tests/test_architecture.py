@@ -32,7 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "harness": {"runtime"},
     # The whole compilation of a graph: passes, schedules, code, package.
     "build": {"ir", "ops", "rewrite", "lower", "targets", "vdla", "runtime"},
-    "tune": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness"},
+    "tune": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "build"},
     "train": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "tune"},
     "api": {
         "ir",

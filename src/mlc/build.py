@@ -21,7 +21,7 @@ from mlc.ir.loop import Function
 from mlc.ops import get
 from mlc.rewrite.group import body_of, group_key, is_alias, is_group
 from mlc.rewrite.inplace import InPlaceOperands
-from mlc.rewrite.layout import assign_layouts
+from mlc.rewrite.layout import Configure, assign_layouts
 from mlc.rewrite.memory import Location, MemoryPlan, Space, plan_memory
 from mlc.rewrite.parts import joined, sliced
 from mlc.rewrite.pipeline import MAX_LEVEL, GraphPass, passes_for, run_passes
@@ -55,7 +55,7 @@ class _Kernels:
 
 
 def build_package(
-    graph: Graph, target: Target, options: CompileOptions, watch: Observer
+    graph: Graph, target: Target, options: CompileOptions, watch: Observer, configure: Configure | None = None
 ) -> tuple[Manifest, dict[str, np.ndarray], dict[str, bytes]]:
     """Compile a graph.
 
@@ -64,13 +64,14 @@ def build_package(
         target: what to compile for.
         options: how.
         watch: is told how it goes on.
+        configure: gives groups their tuned configurations.
     Returns:
         the manifest, the parameters by name, and the other members of the package.
     Raises:
         MlcError: with a note that names the kernel that was being compiled.
     """
     watch.stage("optimise the graph")
-    fused = _optimise(graph, target, options, watch)
+    fused = optimise(graph, target, options, watch, configure)
     watch.stage("schedule and lower")
     kernels = _make_kernels(fused, target, watch)
 
@@ -123,11 +124,13 @@ def build_package(
     return manifest, arrays, members
 
 
-def _optimise(graph: Graph, target: Target, options: CompileOptions, watch: Observer) -> Graph:
+def optimise(
+    graph: Graph, target: Target, options: CompileOptions, watch: Observer, configure: Configure | None = None
+) -> Graph:
     """The graph passes of an optimisation level; the layout pass asks the target."""
     layout = GraphPass(
         "layout",
-        lambda g: assign_layouts(g, target.layouts, get("identity")),
+        lambda g: assign_layouts(g, target.layouts, get("identity"), configure),
         "lay tensors out as kernels want them, pack constants",
         MAX_LEVEL,
     )

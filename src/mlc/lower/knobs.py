@@ -310,7 +310,8 @@ class Space:
         at = next(k for k, knob in enumerate(self.knobs) if knob.name == name)
         values = self.knobs[at].values
         picked = np.array([v[part] if part is not None and isinstance(v, tuple) else v for v in values])
-        return picked[rows[:, at]]
+        column: np.ndarray = picked[rows[:, at]]
+        return column
 
     def index(self, row: Sequence[int] | np.ndarray) -> int:
         """The number of a configuration in ``range(size)``; the last knob counts fastest."""
@@ -359,7 +360,7 @@ def prime_factors(n: int) -> list[int]:
             found.append(p)
             n //= p
         p += 1
-    return found + [n] if n > 1 else found
+    return [*found, n] if n > 1 else found
 
 
 def divisors(n: int) -> list[int]:

@@ -8,7 +8,8 @@ and the schedules need not know that it was fused.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def _with_numbers(outputs: Sequence[te.Tensor], numbers: dict[int, Const]) -> Se
 
 
 GROUPS = {
-    kind: Operator("group", kind, _infer, _express, attrs={"body": ..., "anchor": "", "alias": False})
+    kind: Operator("group", kind, _infer, _express, attrs={"body": ..., "anchor": "", "alias": False, "config": ()})
     for kind in (FusionKind.INJECTIVE, FusionKind.REDUCTION, FusionKind.COMPLEX)
 }
 
@@ -134,7 +135,7 @@ def make_group(
     body = Graph(name, tuple(body_inputs), tuple(inside[v] for v in results), tuple(body_nodes), body_constants)
     alias = all(n.op.name in VIEWS and is_core(n.op) for n in ordered) and len(outer_inputs) == 1
     sources = tuple(dict.fromkeys(s for n in nodes for s in n.sources))
-    attrs = {"body": body, "anchor": anchor, "alias": alias}
+    attrs = {"body": body, "anchor": anchor, "alias": alias, "config": ()}
     return Node(GROUPS[kind], tuple(outer_inputs), attrs, results, sources)
 
 
@@ -179,6 +180,38 @@ def group_key(node: Node) -> str:
     lines = [f"({', '.join(str(v.type) for v in node.inputs)}) -> ({', '.join(str(v.type) for v in node.outputs)})"]
     if not is_group(node):
         return "\n".join([*lines, _node_key(node, _numbering(node.inputs))])
+    if node.attrs["config"]:
+        lines.append(f"configured {node.attrs['config']}")
+    return "\n".join([*lines, *_body_lines(node)])
+
+
+def workload_key(node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> str:
+    """A text that two groups share exactly when they have the same choices of layouts and schedules.
+
+    Args:
+        node: a fused group, before its own layouts are chosen.
+        types: of its inputs, with layouts.
+        constant: which inputs are constants, and so may be packed.
+        row_major: whether all that reads its results takes row-major tensors only.
+    """
+    given = ", ".join(f"{'const ' if c else ''}{t}" for t, c in zip(types, constant, strict=True))
+    ends = f"({given}) -> {'row-major' if row_major else 'any'}"
+    return "\n".join([ends, *(_body_lines(node) if is_group(node) else [node.op.name])])
+
+
+def configured(node: Node, config: Mapping[str, Hashable]) -> Node:
+    """A group with a configuration for its layouts and its schedule."""
+    attrs = {**node.attrs, "config": tuple(sorted(config.items()))}
+    return Node(node.op, node.inputs, attrs, node.outputs, node.sources)
+
+
+def config_of(node: Node) -> dict[str, Any]:
+    """The configuration of a node; empty where it has none."""
+    return dict(node.attrs.get("config", ()))
+
+
+def _body_lines(node: Node) -> list[str]:
+    lines = []
     body = body_of(node)
     names = _numbering(body.inputs)
     for v, array in body.constants.items():
@@ -186,7 +219,7 @@ def group_key(node: Node) -> str:
     for inner in body.nodes:
         lines.append(_node_key(inner, names))
         names.update({v: f"%{len(names) + k}" for k, v in enumerate(inner.outputs)})
-    return "\n".join([*lines, f"return {', '.join(names[v] for v in body.outputs)}"])
+    return [*lines, f"return {', '.join(names[v] for v in body.outputs)}"]
 
 
 def _numbering(values: Sequence[Value]) -> dict[Value, str]:

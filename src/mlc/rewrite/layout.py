@@ -39,9 +39,10 @@ class Choice(Protocol):
 
 
 Choose = Callable[[Node, Sequence[TensorType], Sequence[bool], bool], Choice]
+Configure = Callable[[Node, Sequence[TensorType], Sequence[bool], bool], Node]
 
 
-def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
+def assign_layouts(graph: Graph, choose: Choose, convert: Operator, configure: Configure | None = None) -> Graph:
     """Put layouts on values.
 
     Args:
@@ -49,6 +50,8 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
         choose: the target's preference for a group, given the types of its inputs, which of them are constants, and
             whether all that reads its results takes row-major tensors only.
         convert: the identity operator, for conversions.
+        configure: gives a group a configuration, which layouts and schedule follow; asked before ``choose``, with the
+            same arguments.
     """
     new: dict[Value, Value] = {v: v for v in graph.inputs}
     constants: dict[Value, np.ndarray] = {}
@@ -97,7 +100,10 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
         else:
             is_constant = [v in graph.constants for v in node.inputs]
             types = [v.type if c else new[v].type for v, c in zip(node.inputs, is_constant, strict=True)]
-            choice = choose(node, types, is_constant, taking_any.isdisjoint(node.outputs))
+            row_major = taking_any.isdisjoint(node.outputs)
+            if configure is not None:
+                node = configure(node, types, is_constant, row_major)
+            choice = choose(node, types, is_constant, row_major)
             inputs = tuple(
                 constant(v, choice.constants.get(k)) if c else new[v]
                 for k, (v, c) in enumerate(zip(node.inputs, is_constant, strict=True))

@@ -14,6 +14,8 @@ from mlc.ir.graph import Node
 from mlc.ir.layout import Layout
 from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
+from mlc.lower.knobs import Knobs
+from mlc.lower.schedule import Schedule
 
 Margins = tuple[tuple[int, int], ...]
 
@@ -91,15 +93,22 @@ class Target(Protocol):
         """Layouts that the group prefers, given those of its inputs.
 
         Args:
-            node: the group.
+            node: the group; a configuration in its attributes holds for its layouts as well.
             inputs: types of its inputs, with layouts.
             constant: which inputs are constants.
             row_major: whether every reader of the results takes them in row-major layout only.
         """
         ...
 
+    def schedule(self, node: Node, knobs: Knobs) -> Schedule | None:
+        """The group's schedule, whose template asks ``knobs``; nothing for what is not scheduled (routines)."""
+        ...
+
     def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:
-        """The group's loop AST under the target's schedule; parameters are the node's inputs, then its outputs."""
+        """The group's loop AST under the target's schedule, with the configuration in the node's attributes.
+
+        Parameters are the node's inputs, then its outputs.
+        """
         ...
 
     def codegen(

@@ -10,6 +10,8 @@ from mlc.ir.graph import Node
 from mlc.ir.loop import Buffer, Function
 from mlc.ir.types import TensorType
 from mlc.lower import lower
+from mlc.lower.knobs import Knobs
+from mlc.lower.schedule import Schedule
 from mlc.targets.base import Artifact, CallSpec, LayoutChoice
 from mlc.targets.llvm.module import Machine
 from mlc.targets.x86.record import X86, record_for, with_this_machine
@@ -80,6 +82,11 @@ class X86Target:
 
         return choose_layouts(node, inputs, constant, row_major, self.record)
 
+    def schedule(self, node: Node, knobs: Knobs) -> Schedule | None:
+        from mlc.targets.x86.schedules import schedule_group
+
+        return None if node.op.routine is not None else schedule_group(node, self.record, knobs)[0]
+
     def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:
         from mlc.targets.x86.schedules import schedule_group
 
@@ -87,7 +94,7 @@ class X86Target:
             ins = tuple(Buffer(f"p{k}", v.type.physical_shape, v.type.dtype) for k, v in enumerate(node.inputs))
             outs = tuple(Buffer(f"out{k}", v.type.physical_shape, v.type.dtype) for k, v in enumerate(node.outputs))
             return Function(name, ins + outs, len(outs), node.op.routine(ins, outs, node.attrs))
-        schedule, params = schedule_group(node, self.record)
+        schedule, params = schedule_group(node, self.record, Knobs(dict(node.attrs.get("config", ()))))
         if watch is not None:
             watch("te", "\n".join(repr(s.op) for s in schedule.stages) + "\n")
             watch("schedule", "\n".join(schedule.history) + "\n")

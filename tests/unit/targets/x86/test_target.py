@@ -12,6 +12,7 @@ from mlc.errors import UsageError
 from mlc.ir.graph import Builder, Graph, Node
 from mlc.ir.loop import Allocate, Prefetch, walk
 from mlc.ir.types import TensorType, f32
+from mlc.lower.knobs import Knobs
 from mlc.ops import get
 from mlc.rewrite.layout import assign_layouts
 from mlc.rewrite.pipeline import passes_for, run_passes
@@ -103,9 +104,9 @@ def test_register_tiles_of_products_fit_the_registers(target, m: int, n: int, k:
 
 
 def test_constant_right_operands_are_packed_in_column_panels() -> None:
-    layout = panel_layout((768, 3072), False, 128, AVX512)
+    layout = panel_layout((768, 3072), False, 128, AVX512, Knobs())
     assert layout.physical_shape == (96, 768, 32)
-    assert panel_layout((3072, 768), True, 128, AVX512).physical_shape == (96, 768, 32)
+    assert panel_layout((3072, 768), True, 128, AVX512, Knobs()).physical_shape == (96, 768, 32)
 
 
 def test_convolution_is_blocked_and_its_output_converted_back() -> None:

@@ -58,7 +58,9 @@ def schedule_gates(g: Group, target: X86) -> Schedule:
     joined = te.compute_many(results[0].shape, lambda i, j: tuple(t[i, j] for t in results), "gates")
     (rows, columns), units = anchor.shape, results[0].shape[1]
     tile = gates_tile(rows, gates, units, target)
-    p = Group(g.inputs, joined, anchor, g.layouts).apply({anchor.outputs[0]: Layout((rows, columns)).split(1, units)})
+    p = Group(g.inputs, joined, anchor, g.layouts, g.knobs).apply(
+        {anchor.outputs[0]: Layout((rows, columns)).split(1, units)}
+    )
     assert p.anchor is not None
     s = Schedule(p.outputs)
     product = accumulate_in_registers(s, p.anchor.outputs[0], [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from mlc.ir import te
@@ -12,6 +12,7 @@ from mlc.ir.graph import Node, express
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout
 from mlc.ir.loop import ForKind
+from mlc.lower.knobs import Knobs
 from mlc.lower.relayout import read_margins, relayout
 from mlc.lower.schedule import Schedule
 
@@ -28,12 +29,14 @@ class Group:
         outputs: results.
         anchor: the heavy compute (convolution, matrix product …) if there is one.
         layouts: layouts of inputs and outputs that are not row-major.
+        knobs: answers the questions of the group's template.
     """
 
     inputs: tuple[te.Tensor, ...]
     outputs: tuple[te.Tensor, ...]
     anchor: te.Compute | None
     layouts: dict[te.Tensor, Layout]
+    knobs: Knobs = field(default_factory=Knobs)
 
     def apply(self, layouts: Mapping[te.Tensor, Layout]) -> Group:
         """The group over physical shapes.
@@ -46,7 +49,7 @@ class Group:
         outputs, new = relayout(self.outputs, {**self.layouts, **stored}, loops)
         inputs = tuple(new.get(t, t) for t in self.inputs)
         anchor = new[self.anchor.outputs[0]].op if self.anchor is not None else None
-        return Group(inputs, tuple(outputs), anchor, {})
+        return Group(inputs, tuple(outputs), anchor, {}, self.knobs)
 
     @property
     def computes(self) -> list[te.Compute]:
@@ -57,7 +60,7 @@ class Group:
         return [op for op in self.computes if op.combiner is not None]
 
 
-def group_of(node: Node) -> Group:
+def group_of(node: Node, knobs: Knobs) -> Group:
     """Express a node over fresh placeholders of logical shapes."""
     inputs = tuple(te.placeholder(v.type.shape, v.type.dtype, f"p{k}") for k, v in enumerate(node.inputs))
     outputs = tuple(express(node, inputs))
@@ -69,7 +72,7 @@ def group_of(node: Node) -> Group:
     outputs = tuple(read_margins(outputs, layouts))
     layouts.update((t, v.type.layout) for t, v in zip(outputs, node.outputs, strict=True) if v.type.layout is not None)
     heavy = [op for op in te.topological(outputs) if op.tag in HEAVY and op.combiner is not None]
-    return Group(inputs, outputs, heavy[-1] if heavy else None, layouts)
+    return Group(inputs, outputs, heavy[-1] if heavy else None, layouts, knobs)
 
 
 def padded_input(op: te.Compute) -> te.Tensor | None:
@@ -83,7 +86,7 @@ def apart_from_output(g: Group, t: te.Tensor) -> Group:
         return g
     copy = te.compute(t.shape, lambda *ix: t[tuple(ix)], t.name, tag="copy")
     layouts = {copy if k is t else k: layout for k, layout in g.layouts.items()}
-    return Group(g.inputs, tuple(copy if k is t else k for k in g.outputs), g.anchor, layouts)
+    return Group(g.inputs, tuple(copy if k is t else k for k in g.outputs), g.anchor, layouts, g.knobs)
 
 
 def replace_anchor(g: Group, fresh: te.Compute) -> Group:
@@ -101,7 +104,7 @@ def replace_anchor(g: Group, fresh: te.Compute) -> Group:
         again = te.Compute(op.name, op.axes, op.reduce_axes, bodies, op.combiner, op.tag, op.attrs)
         env.update(zip(op.outputs, te.finish(again), strict=True))
     layouts = {env.get(t, t): layout for t, layout in g.layouts.items()}
-    return Group(g.inputs, tuple(env.get(t, t) for t in g.outputs), fresh, layouts)
+    return Group(g.inputs, tuple(env.get(t, t) for t in g.outputs), fresh, layouts, g.knobs)
 
 
 def inline_rest(s: Schedule, keep: Sequence[te.Tensor]) -> None:

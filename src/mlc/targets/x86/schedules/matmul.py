@@ -6,8 +6,9 @@ from mlc.ir import te
 from mlc.ir.expr import Expr, Load, loads, replace_loads
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout
+from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
-from mlc.targets.x86.cost import Product, Tile, all_tiles, balance, best_tile, unrolled_steps
+from mlc.targets.x86.cost import Product, Tile, all_tiles, balance, best_tile, fits_registers, unrolled_steps
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import Group, accumulate_in_registers, finish_tile, size_of
 from mlc.targets.x86.schedules.injective import spread
@@ -37,10 +38,20 @@ def steps_of(tile: Tile, target: X86) -> int:
     return next(n for n in (4, 2, 1) if n <= unrolled_steps(tile, target))
 
 
-def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: X86) -> Layout:
+def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: X86) -> Tile:
+    """The register tile that the knobs say; :func:`tile_of` where they say nothing."""
+    default = tile_of(m, n, k, target)
+    columns = max(-(-n // target.lanes), 1)
+    vectors = knobs.discrete("vectors", range(1, min(columns, target.registers // 2) + 1), default=default.vectors)
+    rows = knobs.discrete("rows", range(1, min(max(m, 1), target.registers - 2) + 1), default=default.rows)
+    knobs.require(fits_registers(rows, vectors, target), "the sums of a tile do not fit the registers")
+    return Tile(rows, vectors)
+
+
+def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: X86, knobs: Knobs) -> Layout:
     """Column panels ``[N / NB][K][NB]`` of a constant right operand of rank 2."""
     n_dim, k_dim = (0, 1) if transposed else (1, 0)
-    _, vectors = tile_of(m, shape[n_dim], shape[k_dim], target)
+    _, vectors = chosen_tile(knobs, m, shape[n_dim], shape[k_dim], target)
     block = vectors * target.lanes
     layout = Layout(shape).pad(n_dim, 0, -shape[n_dim] % block).split(n_dim, block)
     return layout.reorder(0, 2, 1) if transposed else layout.reorder(1, 0, 2)
@@ -70,13 +81,12 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     stage = s[out]
     *batch, i, j = stage.op.axes
     m, n, k = i.hi + 1, j.hi + 1, anchor.reduce_axes[0].hi + 1
-    rows, vectors = tile_of(m, n, k, target)
+    knobs = g.knobs
+    rows, vectors = chosen_tile(knobs, m, n, k, target)
     both = operands_of(anchor)
     assert both is not None
     right = both[1]
     packed = len(right.shape) == 3 and right.op is None and len(batch) == 0
-    if packed:
-        vectors = right.shape[-1] // target.lanes
     jo, ji = stage.split(j, vectors * target.lanes)
     io, ii = stage.split(i, rows)
     # a panel of columns stays in the second-level cache while all rows pass by
@@ -90,19 +100,33 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     # the transposed copy of one matrix stays in the second-level cache until it has been used
     each = turned is not None and turned.size == matrices * n * k and n * k * 8 <= target.l2
     each = each and matrices > 1 and balance(matrices, target.cores) < EVEN
-    if streamed:
-        shared = [jo]
-    elif each:
-        shared = [*batch]
-    elif even_j and even_i:
-        shared, inner = [*batch, jo, io], None
+    if each:
+        order = "matrices"
     elif matrices > 1:
-        shared = [*batch, jo] if even_j else [*batch]
-    elif io.hi > jo.hi and balance(io.hi + 1, target.cores) < balance(jo.hi + 1, target.cores):
-        stage.reorder(io, jo)
-        shared, inner = [io], jo
+        order = "tiles" if even_j and even_i else "columns" if even_j else "matrices"
+    elif even_j and even_i and not streamed:
+        order = "tiles"
+    elif not streamed and io.hi > jo.hi and balance(io.hi + 1, target.cores) < balance(jo.hi + 1, target.cores):
+        order = "rows"
     else:
-        shared = [jo]
+        order = "columns"
+    # what threads share: whole matrices, panels of columns, rows of tiles, or every tile for itself
+    order = knobs.category("order", ("matrices", "columns", "rows", "tiles"), default=order)
+    knobs.require(not each or order == "matrices", "a transposed copy belongs to one matrix")
+    knobs.require(order != "tiles" or (even_i and even_j), "tiles that all threads share have to be whole")
+    shared: list[Var]
+    if order == "matrices":
+        shared = [*batch]
+        knobs.require(bool(batch), "there is one matrix only")
+    elif order == "columns":
+        shared = [*batch, jo]
+        knobs.require(even_j or not batch, "a ragged panel stays a loop of its own")
+    elif order == "rows":
+        stage.reorder(io, jo)
+        shared, inner = [*batch, io], jo
+        knobs.require(even_i or not batch, "a ragged row of tiles stays a loop of its own")
+    else:
+        shared, inner = [*batch, jo, io], None
     at = stage.fuse(*shared)
     if size_of((m, n, k)) * matrices >= PARALLEL_FROM:
         stage.parallel(at)
@@ -113,10 +137,12 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     finish_tile(s, out, product, inside, (ii, ju))
     *lb, li, lj = local.op.axes
     ljo, lji = local.split(lj, target.lanes)
-    ko, ki = local.split(local.op.reduce_axes[0], steps_of(Tile(rows, vectors), target))
+    steps = knobs.discrete("steps", (1, 2, 4, 8), default=steps_of(Tile(rows, vectors), target))
+    ko, ki = local.split(local.op.reduce_axes[0], steps)
     local.reorder(ko, ki, *lb, li, ljo, lji)
     local.unroll(ki)
-    if streamed:
+    fetch = packed and knobs.category("prefetch", (False, True), default=streamed)
+    if fetch and order == "columns" and io.hi > 0:
         # While rows pass by one panel, the next one comes from further away, a line every few steps: more at once would
         # hold up the loads of the tile itself (measured with weights in memory: nothing gained by bursts, 5 % by this).
         local.prefetch(right, jo, ko, level=2)
@@ -147,7 +173,7 @@ def _transposed_copy(g: Group) -> Group:
     fresh = te.Compute(old.name, old.axes, old.reduce_axes, bodies, old.combiner, old.tag, attrs)
     (product,) = te.finish(fresh)
     outputs = _replace(g.outputs, old.outputs[0], product)
-    return Group(g.inputs, tuple(outputs), fresh, _moved(g, outputs))
+    return Group(g.inputs, tuple(outputs), fresh, _moved(g, outputs), g.knobs)
 
 
 def _moved(g: Group, outputs: list[te.Tensor]) -> dict[te.Tensor, Layout]:

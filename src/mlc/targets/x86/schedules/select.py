@@ -9,6 +9,7 @@ from mlc.ir.expr import loads
 from mlc.ir.graph import FusionKind, Node
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType
+from mlc.lower.knobs import Knobs
 from mlc.lower.relayout import padded_load
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice, Margins
@@ -32,13 +33,18 @@ from mlc.targets.x86.schedules.window import depthwise_layout, schedule_window, 
 from mlc.targets.x86.schedules.winograd import schedule_winograd, weights_of, winograd_fits, winograd_weights
 
 
-def schedule_group(node: Node, target: X86) -> tuple[Schedule, list[te.Tensor]]:
-    """The default schedule of a group, and the tensors of its parameters in physical shapes.
+def schedule_group(node: Node, target: X86, knobs: Knobs) -> tuple[Schedule, list[te.Tensor]]:
+    """The schedule of a group, and the tensors of its parameters in physical shapes.
+
+    Args:
+        node: the group, with layouts.
+        target: the processor.
+        knobs: what the group's template asks.
 
     Raises:
         ScheduleError: no schedule fits (a bug: the plain one fits everything).
     """
-    g = group_of(node)
+    g = group_of(node, knobs)
     # what has no elements needs no tiles, and has none
     single = len(g.outputs) == 1 and g.outputs[0].size > 0
     tag = g.anchor.tag if g.anchor is not None else ""
@@ -109,7 +115,7 @@ def choose_layouts(
     nothing_to_inherit = node.op.kind is FusionKind.INJECTIVE and all(t.layout is None for t in inputs)
     if node.op.routine is not None or nothing_to_inherit:
         return plain
-    g = group_of(node)
+    g = group_of(node, Knobs(dict(node.attrs.get("config", ()))))
     if gates_of(g):
         assert g.anchor is not None
         at, weights = g.inputs.index(g.anchor.inputs[1]), g.anchor.inputs[1]
@@ -156,7 +162,7 @@ def choose_layouts(
         a, b = both
         k = position.get(b)
         if a is not b and k is not None and constant[k] and len(b.shape) == 2 and len(out.shape) == 2:
-            constants[k] = panel_layout(b.shape, bool(g.anchor.attrs.get("transpose_b")), out.shape[0], target)
+            constants[k] = panel_layout(b.shape, bool(g.anchor.attrs.get("transpose_b")), out.shape[0], target, g.knobs)
         return LayoutChoice((None,), constants)
     elif _window_shapes_agree(g) and out.shape[1] >= MIN_BLOCKED:
         op = window_of(g)

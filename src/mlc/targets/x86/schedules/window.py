@@ -60,7 +60,7 @@ def _plain(g: Group, op: te.Compute, target: X86) -> Schedule:
         extra[pad] = Layout(pad.shape).pad(last, 0, excess * int(op.attrs["strides"][-1]))
         if not small or any(t.op is not None or t in g.layouts for t in pad.op.inputs):
             copied = [pad]
-    p = Group(g.inputs, g.outputs, op, g.layouts).apply(extra)
+    p = Group(g.inputs, g.outputs, op, g.layouts, g.knobs).apply(extra)
     assert p.anchor is not None
     window = p.anchor.outputs[0]
     copied = [t for t in (padded_input(p.anchor),) if t is not None and copied]
@@ -104,7 +104,7 @@ def _blocked(g: Group, op: te.Compute, target: X86) -> Schedule:
     if pad is not None and pad.op is not None:
         extra[pad] = blocked(pad.shape, 1, target.lanes)
         copied = not small or any(t.op is not None or t not in g.layouts for t in pad.op.inputs)
-    p = Group(g.inputs, g.outputs, op, g.layouts).apply(extra)
+    p = Group(g.inputs, g.outputs, op, g.layouts, g.knobs).apply(extra)
     assert p.anchor is not None
     pads = [t for t in (padded_input(p.anchor),) if t is not None and copied]
     s = Schedule(p.outputs)

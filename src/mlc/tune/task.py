@@ -1,0 +1,147 @@
+"""Tasks: the distinct fused groups of a model on a target, whose schedules have something to choose."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mlc.build import optimise
+from mlc.errors import ScheduleError
+from mlc.ir import te
+from mlc.ir.cost import operations
+from mlc.ir.graph import Graph, Node, Value, express
+from mlc.ir.types import TensorType
+from mlc.lower.knobs import Config, Knobs, Space
+from mlc.rewrite.group import body_of, configured, is_group, workload_key
+from mlc.rewrite.layout import Configure
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import Target
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One group with something to choose.
+
+    Args:
+        key: tells the workload from all others; the same in every process and version that schedules it alike.
+        name: short and readable, for people.
+        node: the group as compiled untuned: inputs and outputs with layouts, constants packed.
+        types: of its inputs as the target sees them when it chooses layouts; constants are row-major.
+        constant: which inputs are constants.
+        row_major: whether all that reads its results takes row-major tensors only.
+        space: its configurations.
+        flops: operations of one call.
+        weight: how often the model calls it.
+        sources: names of operators in the model's file.
+    """
+
+    key: str
+    name: str
+    node: Node
+    types: tuple[TensorType, ...]
+    constant: tuple[bool, ...]
+    row_major: bool
+    space: Space
+    flops: int
+    weight: int = 1
+    sources: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The workload, readable and whole."""
+        return workload_key(self.node, self.types, self.constant, self.row_major)
+
+
+def digest(key: str) -> str:
+    """Sixteen hexadecimal digits for a workload's text."""
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Observer) -> list[Task]:
+    """Every distinct group of a model that has knobs, in order of first use.
+
+    Args:
+        graph: an imported model.
+        target: what to compile for.
+        options: as for a compilation.
+        watch: is told of the passes.
+    """
+    asked: dict[tuple[str, ...], tuple[str, tuple[TensorType, ...], tuple[bool, ...], bool]] = {}
+
+    def note(node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+        names = tuple(v.name for v in node.outputs)
+        asked[names] = (workload_key(node, types, constant, row_major), tuple(types), tuple(constant), row_major)
+        return node
+
+    fused = optimise(graph, target, options, watch, note)
+    found: dict[str, Task] = {}
+    for node in fused.nodes:
+        seen = asked.get(tuple(v.name for v in node.outputs))
+        if seen is None or not is_group(node):
+            continue
+        text, types, constant, row_major = seen
+        key = digest(text)
+        if key in found:
+            task = found[key]
+            found[key] = replace(task, weight=task.weight + 1, sources=(*task.sources, *node.sources[:1]))
+            continue
+        knobs = Knobs()
+        target.schedule(node, knobs)
+        if not knobs.asked:
+            continue
+        flops = operations(
+            list(express(node, [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]))
+        )
+        found[key] = Task(
+            key, _name(node), node, types, constant, row_major, knobs.space(), flops, 1, tuple(node.sources[:1])
+        )
+    return list(found.values())
+
+
+def candidate(task: Task, target: Target, config: Config) -> Node:
+    """The task's group under a configuration: constants are packed as the configuration wants them.
+
+    Raises:
+        ScheduleError: the configuration is refused, or changes the layout that other groups see.
+    """
+    node = configured(_with_types(task.node, task.types), config)
+    choice = target.layouts(node, task.types, task.constant, task.row_major)
+    before = [v.type.layout.core if v.type.layout is not None else None for v in task.node.outputs]
+    if [None if layout is None else layout.core for layout in choice.outputs] != before:
+        raise ScheduleError("configuration refused: it changes the layout of the result")
+    inputs = []
+    for k, (v, constant) in enumerate(zip(task.node.inputs, task.constant, strict=True)):
+        if constant:
+            layout, logical = choice.constants.get(k), TensorType(v.type.shape, v.type.dtype)
+            v = Value(v.name, logical if layout is None else logical.with_layout(layout))
+        inputs.append(v)
+    return Node(node.op, tuple(inputs), node.attrs, task.node.outputs, node.sources)
+
+
+def _with_types(node: Node, types: Sequence[TensorType]) -> Node:
+    """The node over fresh inputs of some types."""
+    inputs = tuple(Value(v.name, t) for v, t in zip(node.inputs, types, strict=True))
+    return Node(node.op, inputs, node.attrs, node.outputs, node.sources)
+
+
+def configure_with(choices: Mapping[str, Config]) -> Configure:
+    """What the layout pass asks for a group's configuration.
+
+    Args:
+        choices: configurations by workload (see :func:`digest`).
+    """
+
+    def configure(node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+        config = choices.get(digest(workload_key(node, types, constant, row_major)))
+        return configured(node, config) if config else node
+
+    return configure
+
+
+def _name(node: Node) -> str:
+    """Operators and the shape of the result, such as ``conv_add_relu_64x56x56``."""
+    words = "_".join(dict.fromkeys(n.op.name for n in body_of(node).nodes))
+    shape = "x".join(map(str, node.outputs[0].type.shape[1:] or node.outputs[0].type.shape))
+    return re.sub(r"[^a-z0-9_]", "_", words.lower())[:40] + "_" + shape
