@@ -220,7 +220,7 @@ class Knobs:
 
     def discrete(self, name: str, values: Sequence[int], *, default: int) -> int:
         """One of some numbers; the default is one of them, whether given there or not."""
-        found: int = self._ask(Discrete(name, tuple(sorted({*values, default}))), default)
+        found: int = self._ask(Discrete(name, tuple(sorted({*values, int(default)}))), default)
         return found
 
     def category(self, name: str, values: Sequence[Value], *, default: Value) -> Any:

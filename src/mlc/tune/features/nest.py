@@ -1,0 +1,300 @@
+"""Loop nests of a schedule with an array for every extent: one entry a configuration.
+
+The schedule has been traced once (:mod:`mlc.lower.symbolic`); regions of what is computed inside other loops are
+inferred here by the same rules as in :mod:`mlc.lower.bounds`, on arrays, without guards and without exact corners:
+these are features, not code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, prod
+
+import numpy as np
+
+from mlc.ir import te
+from mlc.ir.expr import loads
+from mlc.ir.index import Linear, Quotient, Remainder, Var
+from mlc.ir.loop import ForKind
+from mlc.lower.schedule import Schedule, Split, Stage
+from mlc.lower.symbolic import Values
+
+# what is the same for all configurations stays a number, which makes most of the arithmetic cheap
+Number = float | np.ndarray
+Extents = Mapping[Var, Number]
+
+
+def _least(a: Number, b: Number) -> Number:
+    return min(a, b) if isinstance(a, float) and isinstance(b, float) else np.minimum(a, b)
+
+
+def _most(a: Number, b: Number) -> Number:
+    return max(a, b) if isinstance(a, float) and isinstance(b, float) else np.maximum(a, b)
+
+
+def _ceil(a: Number) -> Number:
+    return float(ceil(a)) if isinstance(a, float) else np.ceil(a)
+
+
+def _floor(a: Number) -> Number:
+    return float(floor(a)) if isinstance(a, float) else np.floor(a)
+
+
+def _choose(condition: bool | np.ndarray, a: Number, b: Number) -> Number:
+    return np.where(condition, a, b) if isinstance(condition, np.ndarray) else (a if condition else b)
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """Reads of one buffer, or the writes to it.
+
+    Args:
+        tensor: the buffer.
+        indices: one form a dimension, over the axes of the stage.
+        writes: whether this is the stage's own result.
+    """
+
+    tensor: te.Tensor
+    indices: tuple[Linear, ...]
+    writes: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """One loop around a stage's body, with what runs inside it; numbers, or float64 ``[N]`` where they differ.
+
+    Args:
+        extent: iterations.
+        kind: how it runs.
+        reduces: whether it sums up.
+        touched: elements of each access that all iterations of this loop touch.
+        stride: elements of each buffer between two neighbouring iterations.
+    """
+
+    extent: Number
+    kind: ForKind
+    reduces: bool
+    touched: tuple[Number, ...]
+    stride: tuple[Number, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class StageNest:
+    """A stage with all loops around its body, outermost first."""
+
+    stage: Stage
+    accesses: tuple[Access, ...]
+    loops: tuple[Loop, ...]
+
+
+class Nests:
+    """The stages of one schedule.
+
+    Args:
+        schedule: inlined already, with symbolic split factors.
+        values: evaluates them.
+    """
+
+    def __init__(self, schedule: Schedule, values: Values) -> None:
+        self.values = values
+        self.n = len(values.rows)
+        self.stages = [s for s in schedule.stages if not s.inlined]
+        self._readers = {
+            s: [r for r in self.stages if any(t in r.op.inputs for t in s.op.outputs)] for s in self.stages
+        }
+        self._sizes: dict[Stage, dict[Var, Number]] = {}
+        self._known_spans: dict[tuple[Stage, int], dict[Var, Number]] = {}
+        self._known_regions: dict[tuple[Stage, Stage, int], dict[Var, Number]] = {}
+        for stage in reversed(self.stages):
+            self._sizes[stage] = self._iterations(stage)
+
+    def _number(self, x: object) -> Number:
+        value = self.values.of(x)
+        return value.astype(np.float64) if isinstance(value, np.ndarray) else float(value)
+
+    def _iterations(self, stage: Stage) -> dict[Var, Number]:
+        """Extents of every axis, split and fused ones too, while the stage runs once at its attach point."""
+        sizes = {a: self._number(a.hi + 1) for a in (*stage.op.axes, *stage.op.reduce_axes)}
+        if stage.attach is not None:
+            host = stage.attach.stage
+            sizes |= self._region(stage, host, host.leaves.index(stage.attach.axis))
+        for rel in stage.relations:
+            if isinstance(rel, Split):
+                whole = sizes[rel.parent]
+                inner = _least(self._number(rel.factor), _most(whole, 1.0))
+                sizes[rel.inner], sizes[rel.outer] = inner, _ceil(whole / inner)
+            else:
+                sizes[rel.fused] = sizes[rel.outer] * sizes[rel.inner]
+        return sizes
+
+    def _spans(self, stage: Stage, first: int) -> dict[Var, Number]:
+        """How far every axis moves while the leaves from ``first`` on run."""
+        known = self._known_spans.get((stage, first))
+        if known is not None:
+            return known
+        sizes = self._sizes[stage]
+        spans: dict[Var, Number] = {leaf: sizes[leaf] if k >= first else 1.0 for k, leaf in enumerate(stage.leaves)}
+        for rel in reversed(stage.relations):
+            if isinstance(rel, Split):
+                far = (spans[rel.outer] - 1) * sizes[rel.inner] + spans[rel.inner]
+                spans[rel.parent] = _least(far, sizes[rel.parent])
+            else:
+                moved, inner = spans[rel.fused], sizes[rel.inner]
+                spans[rel.inner] = _least(moved, inner)
+                spans[rel.outer] = _choose(moved >= sizes[rel.fused], sizes[rel.outer], _ceil(moved / inner))
+        self._known_spans[stage, first] = spans
+        return spans
+
+    def _region(self, stage: Stage, host: Stage, at: int) -> dict[Var, Number]:
+        """Extents of what a stage inside ``host`` computes for one iteration of the host's leaf number ``at``."""
+        known = self._known_regions.get((stage, host, at))
+        if known is not None:
+            return known
+        found: dict[Var, Number] = {}
+        for reader in self._readers[stage]:
+            if reader is host:
+                around: Extents = self._spans(host, at + 1)
+            elif self._inside(reader, host):
+                sizes = self._sizes[reader]
+                around = {r: sizes[r] for r in reader.op.reduce_axes} | self._region(reader, host, at)
+            else:
+                continue
+            for body in reader.op.bodies:
+                for ld in loads(body):
+                    if ld.source in stage.op.outputs:
+                        for axis, ix in zip(stage.op.axes, ld.indices, strict=True):
+                            span = _least(self._reach(ix, around)[0], self._number(axis.hi + 1))
+                            found[axis] = _most(found[axis], span) if axis in found else span
+        self._known_regions[stage, host, at] = found
+        return found
+
+    @staticmethod
+    def _inside(stage: Stage, host: Stage) -> bool:
+        while stage.attach is not None:
+            stage = stage.attach.stage
+            if stage is host:
+                return True
+        return False
+
+    def _reach(self, index: Linear, spans: Extents) -> tuple[Number, Number]:
+        """How far an index moves, and how many values it takes, while axes move as far as ``spans`` says."""
+        far: Number = 1.0
+        many: Number = 1.0
+        for atom, c in index.terms.items():
+            count: Number
+            if type(atom) is Var:
+                if atom not in spans:
+                    continue
+                count = spans[atom]
+            elif type(atom) is Quotient:
+                count = _ceil(self._reach(atom.form, spans)[0] / atom.divisor)
+            elif type(atom) is Remainder:
+                count = _least(self._reach(atom.form, spans)[0], float(atom.divisor))
+            else:
+                count = float(atom.hi - atom.lo + 1)
+            far = far + abs(c) * (count - 1)
+            many = many * count
+        return far, many if len(index.terms) == 1 else _least(far, many)
+
+    def touched(self, access: Access, spans: Extents) -> Number:
+        """Elements of a buffer that an access touches while axes move."""
+        total: Number = 1.0
+        for ix, n in zip(access.indices, access.tensor.shape, strict=True):
+            total = total * _least(self._reach(ix, spans)[1], float(n))
+        return total
+
+    def _steps(self, stage: Stage, leaf: Var) -> dict[Var, Number]:
+        """How much every axis of a stage moves with one iteration of a leaf."""
+        sizes = self._sizes[stage]
+        step: dict[Var, Number] = {leaf: 1.0}
+        for rel in reversed(stage.relations):
+            if isinstance(rel, Split):
+                if rel.outer in step:
+                    step[rel.parent] = step[rel.outer] * sizes[rel.inner]
+                elif rel.inner in step:
+                    step[rel.parent] = step[rel.inner]
+            elif rel.fused in step:
+                several = sizes[rel.inner] > 1
+                step[rel.inner] = _choose(several, step[rel.fused], 0.0)
+                step[rel.outer] = _choose(several, 0.0, step[rel.fused])
+        return step
+
+    def stride(self, access: Access, steps: Extents) -> Number:
+        """Elements of a buffer between two iterations that move axes by ``steps``."""
+        shape = access.tensor.shape
+        total: Number = 0.0
+        for d, ix in enumerate(access.indices):
+            total = total + float(prod(shape[d + 1 :])) * self._moved(ix, steps)
+        return abs(total) if isinstance(total, float) else np.abs(total)
+
+    def _moved(self, index: Linear, steps: Extents) -> Number:
+        total: Number = 0.0
+        for atom, c in index.terms.items():
+            if type(atom) is Var:
+                if atom in steps:
+                    total = total + c * steps[atom]
+            elif type(atom) is Quotient:
+                total = total + c * _floor(self._moved(atom.form, steps) / atom.divisor)
+            elif type(atom) is Remainder:
+                total = total + c * (self._moved(atom.form, steps) % atom.divisor)
+        return total
+
+    def of(self, stage: Stage) -> StageNest:
+        """A stage with all loops around it."""
+        accesses = tuple(_accesses(stage.op))
+        loops: list[Loop] = []
+        for host, at in _around(stage):
+            leaf = host.leaves[at]
+            if host is stage:
+                spans: Extents = self._spans(stage, at)
+                steps: Extents = self._steps(stage, leaf)
+            else:
+                sizes = self._sizes[stage]
+                reduced = {r: sizes[r] for r in stage.op.reduce_axes}
+                spans = reduced | self._region(stage, host, at - 1)
+                steps = self._steps_through(stage, host, leaf)
+            touched = tuple(self.touched(a, spans) for a in accesses)
+            stride = tuple(self.stride(a, steps) for a in accesses)
+            kind = host.kinds.get(leaf, ForKind.SERIAL)
+            loops.append(Loop(self._sizes[host][leaf], kind, host.is_reducing(leaf), touched, stride))
+        return StageNest(stage, accesses, tuple(loops))
+
+    def _steps_through(self, stage: Stage, host: Stage, leaf: Var) -> dict[Var, Number]:
+        """How much the origin of an attached stage moves with one iteration of a host's loop."""
+        found: dict[Var, Number] = {}
+        for reader in self._readers[stage]:
+            if reader is host:
+                steps: Extents = self._steps(host, leaf)
+            elif self._inside(reader, host):
+                steps = self._steps_through(reader, host, leaf)
+            else:
+                continue
+            for body in reader.op.bodies:
+                for ld in loads(body):
+                    if ld.source in stage.op.outputs:
+                        for axis, ix in zip(stage.op.axes, ld.indices, strict=True):
+                            found.setdefault(axis, self._moved(ix, steps))
+        return found
+
+
+def _accesses(op: te.Compute) -> Iterator[Access]:
+    seen: set[tuple[int, tuple[Linear, ...]]] = set()
+    for body in op.bodies:
+        for ld in loads(body):
+            key = (id(ld.source), tuple(ld.indices))
+            if key not in seen:
+                seen.add(key)
+                yield Access(ld.source, tuple(ld.indices), False)
+    own = tuple(Linear({a: 1}, 0) for a in op.axes)
+    yield from (Access(t, own, True) for t in op.outputs[:1])
+
+
+def _around(stage: Stage) -> Sequence[tuple[Stage, int]]:
+    """Every loop around a stage's body, outermost first, as its stage and its place among the leaves there."""
+    found = [(stage, k) for k in range(len(stage.leaves))]
+    at = stage.attach
+    while at is not None:
+        found = [(at.stage, k) for k in range(at.stage.leaves.index(at.axis) + 1)] + found
+        at = at.stage.attach
+    return found

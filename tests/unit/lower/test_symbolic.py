@@ -1,0 +1,131 @@
+"""One traced run of a template stands for every configuration that its guards accept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlc.errors import ScheduleError
+from mlc.ir import te
+from mlc.ir.types import f32
+from mlc.lower.knobs import Knobs, space_of
+from mlc.lower.schedule import Schedule
+from mlc.lower.symbolic import Sym, Term, Tracer, Values, Ways, opaque
+
+
+def _template(knobs: Knobs) -> Schedule:
+    a = te.placeholder((24, 30), f32, "a")
+    b = te.compute(a.shape, lambda i, j: a[i, j] * 2, "b")
+    s = Schedule([b])
+    stage = s[b]
+    i, j = stage.op.axes
+    rows = knobs.discrete("rows", (1, 2, 3, 5, 7, 24), default=3)
+    outer, middle, inner = knobs.factors("columns", 30, 3, default=(30, 1, 1))
+    knobs.require(rows * inner <= 60, "a tile is too large")
+    io, ii = stage.split(i, rows)
+    jo, ji = stage.split(j, middle * inner)
+    jm, jv = stage.split(ji, inner)
+    stage.reorder(io, jo, ii, jm, jv)
+    if 24 % rows == 0:
+        stage.fuse(io, jo)
+    if knobs.category("unroll", (False, True), default=False):
+        stage.unroll(jm)
+    if knobs.permutation("order", ("a", "b"))[0] == "b":
+        stage.vectorize(jv)
+    assert outer * middle * inner == 30
+    return s
+
+
+def test_every_configuration_takes_the_way_that_its_own_run_takes() -> None:
+    space = space_of(_template)
+    rows = np.array([space.at(k) for k in range(space.size)])
+    ways = Ways(_template, space)
+    parts = ways.split(rows)
+    assert sorted(np.concatenate([at for _, at in parts])) == list(range(space.size))
+    assert len(parts) < space.size / 20
+    for way, at in parts:
+        values = Values(space, rows[at])
+        for position, row in enumerate(rows[at]):
+            try:
+                plain = _template(Knobs(space.config(row)))
+            except ScheduleError:
+                assert way.result is None
+                continue
+            (stage,), (traced,) = plain.stages, way.result.stages
+            assert [a.name for a in stage.leaves] == [a.name for a in traced.leaves]
+            assert list(stage.kinds.values()) == list(traced.kinds.values())
+            for a, b in zip(stage.leaves, traced.leaves, strict=True):
+                assert a.hi == np.broadcast_to(values.of(b.hi), len(at))[position]
+
+
+def test_splitting_again_uses_the_ways_that_are_known() -> None:
+    space = space_of(_template)
+    ways = Ways(_template, space)
+    rows = space.sample(np.random.default_rng(0), 200)
+    first = ways.split(rows)
+    known = len(ways.known)
+    again = ways.split(rows)
+    assert len(ways.known) == known
+    assert [(id(w), at.tolist()) for w, at in first] == [(id(w), at.tolist()) for w, at in again]
+
+
+OPERATIONS = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "swapped -": lambda a, b: b - a,
+    "negated //": lambda a, b: -(-a // b),
+    "divmod": lambda a, b: sum(divmod(a, b)),
+    "min": min,
+    "max": max,
+}
+
+
+@given(st.sampled_from(sorted(OPERATIONS)), st.integers(1, 50), st.booleans())
+def test_arithmetic_remembers_how_a_number_came_about(name: str, other: int, symbolic: bool) -> None:
+    def ask(knobs: Knobs) -> int:
+        n = knobs.discrete("n", range(1, 9), default=3)
+        m = knobs.discrete("m", (1, 2, 5), default=2)
+        return OPERATIONS[name](n, m if symbolic else other)
+
+    space = space_of(ask)
+    rows = np.array([space.at(k) for k in range(space.size)])
+    for way, at in Ways(ask, space).split(rows):
+        found = np.broadcast_to(Values(space, rows[at]).of(way.result), len(at))
+        wanted = [ask(Knobs(space.config(r))) for r in rows[at]]
+        assert found.tolist() == wanted
+
+
+def test_a_fraction_of_a_size_pins_the_size() -> None:
+    def ask(knobs: Knobs) -> bool:
+        return knobs.discrete("n", (1, 2, 3, 4), default=1) / 2 > 0.9
+
+    space = space_of(ask)
+    rows = np.array([space.at(k) for k in range(space.size)])
+    parts = Ways(ask, space).split(rows)
+    assert [(way.result, at.tolist()) for way, at in parts] == [(False, [0]), (True, [1]), (True, [2]), (True, [3])]
+
+
+def test_an_opaque_function_is_one_step_without_guards() -> None:
+    @opaque
+    def digits(n: int) -> int:
+        return len(str(n)) if n > 5 else 0
+
+    tracer = Tracer({})
+    n = Sym(12, Term(None, (), "n"), tracer)
+    assert digits(n) == 2
+    guards = len(tracer.guards)
+    assert guards == 1  # of the comparison in this test
+    assert digits(3) == 0
+
+
+def test_a_knob_that_is_asked_twice_must_be_the_same() -> None:
+    knobs = Knobs()
+    knobs.discrete("n", (1, 2), default=1)
+    knobs.discrete("n", (1, 2), default=2)
+    with pytest.raises(ScheduleError, match="asked for twice"):
+        knobs.discrete("n", (1, 3), default=1)

@@ -1,0 +1,90 @@
+"""Features of loops: right for single configurations, and the same alone as in a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mlc.ir.graph import Builder
+from mlc.ir.types import TensorType, f32
+from mlc.lower.bounds import infer
+from mlc.lower.inline import inline
+from mlc.lower.knobs import Knobs
+from mlc.ops import get
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import Target, get_target
+from mlc.tune.features import LoopFeatures
+from mlc.tune.features.context import KINDS, LOOPS, PER_LOOP
+from mlc.tune.task import Task, candidate, tasks_of
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return get_target("x86 -mcpu=haswell")
+
+
+@pytest.fixture(scope="module")
+def task(target: Target) -> Task:
+    g = Builder("product")
+    a = g.input("a", TensorType((30, 64), f32))
+    w = g.constant(np.ones((64, 48), np.float32), "w")
+    (p,) = g.add(get("matmul"), [a, w], names=["p"])
+    (r,) = g.add(get("relu"), [p], names=["r"])
+    (found,) = tasks_of(g.finish([r]), target, CompileOptions("product", "onnx", ""), Observer())
+    return found
+
+
+def _valid(task: Task, features: LoopFeatures, n: int) -> np.ndarray:
+    rows = task.space.sample(np.random.default_rng(1), 50 * n)
+    return rows[features.valid(rows)][:n]
+
+
+def test_a_batch_is_described_like_each_of_its_members(task: Task, target: Target) -> None:
+    features = LoopFeatures(task, target)
+    rows = _valid(task, features, 60)
+    together = features(rows)
+    assert together.shape == (60, features.width)
+    assert np.isfinite(together).all()
+    for row, found in zip(rows, together, strict=True):
+        np.testing.assert_array_equal(LoopFeatures(task, target)(row[None])[0], found)
+
+
+def test_extents_are_those_of_the_lowered_nest(task: Task, target: Target) -> None:
+    features = LoopFeatures(task, target)
+    rows = _valid(task, features, 40)
+    sequence, mask = features.sequence(rows)
+    assert sequence.shape == (40, LOOPS, PER_LOOP)
+    node = candidate(task, target, task.space.default)
+    for row, loops, there in zip(rows, sequence, mask, strict=True):
+        schedule = target.schedule(node, Knobs(task.space.config(row)))
+        assert schedule is not None
+        inline(schedule)
+        nests = infer(schedule)
+        stage = next(s for s in schedule.stages if not s.inlined and s.op.combiner is not None)
+        assert stage.attach is not None
+        host = stage.attach.stage
+        chain = host.leaves[: host.leaves.index(stage.attach.axis) + 1]
+        extents = [nests[host].loops[a].hi + 1 for a in chain] + [nests[stage].loops[a].hi + 1 for a in stage.leaves]
+        found = 2.0 ** loops[there, 0]
+        np.testing.assert_allclose(found, extents, rtol=1e-5)
+        kinds = [host.kinds.get(a, KINDS[0]) for a in chain] + [stage.kinds.get(a, KINDS[0]) for a in stage.leaves]
+        assert [KINDS[k] for k in loops[there, 4 : 4 + len(KINDS)].argmax(axis=1)] == kinds
+
+
+def test_touched_bytes_of_the_whole_nest_are_the_operands(task: Task, target: Target) -> None:
+    features = LoopFeatures(task, target)
+    rows = _valid(task, features, 20)
+    sequence, mask = features.sequence(rows)
+    for loops, there in zip(sequence, mask, strict=True):
+        outermost = loops[there][0]
+        nbytes = sorted(2.0 ** outermost[4 + len(KINDS) :: 3][:2])
+        assert nbytes == pytest.approx(sorted([30 * 64 * 4, 64 * 48 * 4]), rel=0.2)  # of whole tiles
+
+
+def test_refused_configurations_are_told(task: Task, target: Target) -> None:
+    features = LoopFeatures(task, target)
+    space = task.space
+    row = space.row({"vectors": 6, "rows": 8})
+    assert not features.valid(row[None])[0]
+    assert not features(row[None]).any()
+    assert features.valid(space.row({})[None])[0]
