@@ -1,4 +1,5 @@
-"""Operators that only move elements: reshape, transpose, slice, concat, pad, tile, broadcast_to, trilu."""
+"""Operators that only move elements: reshape, transpose, slice, concat, pad, tile, broadcast_to, trilu,
+channel_shuffle."""
 
 from __future__ import annotations
 
@@ -265,3 +266,29 @@ def _trilu(inputs: Sequence[te.Tensor], attrs: Attrs) -> Sequence[te.Tensor]:
         return select(kept, x[i], 0)
 
     return [te.compute(x.shape, element, "trilu")]
+
+
+def _infer_channel_shuffle(types: Sequence[TensorType], attrs: Attrs) -> Sequence[TensorType]:
+    check_count("channel_shuffle", types, 1)
+    (x,) = types
+    groups = attrs["groups"]
+    fits = x.rank >= 2 and groups >= 1 and x.shape[1] % groups == 0
+    check(fits, "channel_shuffle", f"{groups} groups of the channels of {x}")
+    return [x]
+
+
+@operator("channel_shuffle", FusionKind.INJECTIVE, _infer_channel_shuffle, groups=...)
+def _channel_shuffle(inputs: Sequence[te.Tensor], attrs: Attrs) -> Sequence[te.Tensor]:
+    """Channels (axis 1), ``groups`` times ``m`` of them, in the order of ``m`` times ``groups``.
+
+    ``out[n, c, …] = x[n, c % groups * m + c // groups, …]``, as ShuffleNet mixes what its grouped convolutions keep
+    apart.
+    """
+    (x,) = inputs
+    groups = attrs["groups"]
+    each = x.shape[1] // groups
+
+    def element(n: Linear, c: Linear, *at: Linear) -> Expr:
+        return x[(n, c % groups * each + c // groups, *at)]
+
+    return [te.compute(x.shape, element, "shuffle", tag="shuffle")]

@@ -3,7 +3,8 @@
 * injective operators fuse into injective ones;
 * a reduction takes in the injective operators on its inputs;
 * a complex operator (convolution, matrix product) takes in the elementwise operators on its output, together with
-  elementwise operators on their other operands, as long as shapes stay those of its output;
+  elementwise operators on their other operands, as long as shapes stay those of its output; a depthwise convolution
+  takes in a channel shuffle on its input too;
 * opaque operators never fuse.
 
 As in TVM, a node fuses into its *immediate post-dominator*, the node where all paths from it meet, together with all
@@ -25,6 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mlc.ir.graph import FusionKind, Graph, Node, Value
+from mlc.ops import get
 from mlc.rewrite.dominators import post_dominators
 from mlc.rewrite.group import is_group, make_group
 from mlc.rewrite.keys import is_core
@@ -200,8 +202,10 @@ class _Fuser:
             return False
         target = self._group[sink]
         if target.kind is COMPLEX:
-            # beside the anchor, as another operand of its elementwise tail; never on the way into the anchor
-            return node.op.elementwise and sink is not target.anchor and _all_elementwise(region)
+            if sink is target.anchor:
+                return not region.between and _is_read_through(node, sink)
+            # beside the anchor, as another operand of its elementwise tail
+            return node.op.elementwise and _all_elementwise(region)
         if target.kind is REDUCTION and _is_concat(node) and all(n == 1 for n in _outside(node)):
             return False  # its operands may be made in place, and then nothing is left to fuse
         return target.kind in (INJECTIVE, REDUCTION)
@@ -280,7 +284,7 @@ class _Fuser:
         shape = group.anchor.outputs[0].type.shape
         behind = set(group.anchor.outputs)
         for node in group.ordered(self.position):
-            if node is group.anchor:
+            if node is group.anchor or _is_read_through(node, group.anchor):
                 continue
             if not node.op.elementwise:
                 return False
@@ -289,6 +293,16 @@ class _Fuser:
                     return False
                 behind.update(node.outputs)
         return True
+
+
+def _is_read_through(node: Node, anchor: Node) -> bool:
+    """Whether a node only changes the order of the channels that a depthwise convolution reads.
+
+    Such a convolution works on one channel at a time, and where that lies is the same for all of its pixels. It is the
+    one operator that may stand before an anchor: what others read is read again for every output.
+    """
+    shuffled = node.op is get("channel_shuffle") and anchor.op is get("conv") and anchor.inputs[0] in node.outputs
+    return shuffled and anchor.attrs["groups"] == node.outputs[0].type.shape[1] > 1
 
 
 def _is_concat(node: Node) -> bool:

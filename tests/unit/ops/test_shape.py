@@ -157,3 +157,18 @@ X = np.zeros((2, 3), np.float32)
 def test_mistyped_calls_are_refused(name, arrays, attrs, message):
     with pytest.raises(VerifyError, match=message):
         evaluate(name, *arrays, **attrs)
+
+
+@pytest.mark.parametrize(
+    "shape, groups", [((2, 6, 3), 2), ((1, 15, 2, 2), 3), ((1, 15), 5), ((1, 7, 2), 1), ((1, 7, 2), 7)]
+)
+def test_channel_shuffle(shape, groups):
+    x = arange(*shape)
+    n, c, *space = shape
+    want = x.reshape(n, groups, c // groups, *space).swapaxes(1, 2).reshape(shape)
+    np.testing.assert_array_equal(evaluate("channel_shuffle", x, groups=groups), want)
+
+
+def test_channel_shuffle_refuses_groups_that_do_not_divide():
+    with pytest.raises(VerifyError, match="4 groups of the channels"):
+        evaluate("channel_shuffle", arange(1, 6, 2), groups=4)

@@ -277,3 +277,19 @@ def test_random_graphs_compute_the_same_when_fused(data: st.DataObject) -> None:
             kinds = [m.op.kind for m in body_of(node).nodes]
             assert sum(k is not FusionKind.INJECTIVE for k in kinds) <= 1
             assert FusionKind.REDUCTION not in kinds[:-1]
+
+
+# -- channel shuffles -----------------------------------------------------------------------------------------------
+def test_a_depthwise_convolution_reads_through_a_channel_shuffle() -> None:
+    n = Net()
+    shuffled = n.channel_shuffle(n.x(1, 6, 4, 4), groups=3)
+    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    y = n.relu(n.conv(shuffled, n.w(6, 1, 3, 3), **window, groups=6))
+    assert groups(n(y)) == ["channel_shuffle+conv+relu"]
+
+
+def test_other_convolutions_read_a_shuffled_copy() -> None:
+    n = Net()
+    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    y = n.conv(n.channel_shuffle(n.x(1, 6, 4, 4), groups=3), n.w(6, 2, 3, 3), **window, groups=3)
+    assert groups(n(y)) == ["channel_shuffle", "conv"]

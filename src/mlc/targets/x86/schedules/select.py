@@ -169,7 +169,8 @@ def choose_layouts(
         assert op is not None
         if op.tag == "depthwise":
             k = position.get(op.inputs[1])
-            behind_blocks = any(t.layout is not None for t in inputs)
+            # channels read in another order are whole rows of a row-major tensor, but gathered from blocks
+            behind_blocks = any(t.layout is not None for t in inputs) and _keeps_channels(g, inputs)
             if behind_blocks and k is not None and constant[k] and op.attrs["groups"] == out.shape[1]:
                 chosen = blocked(out.shape, 1, v)
                 constants[k] = depthwise_layout(op.inputs[1].shape, target)

@@ -58,7 +58,7 @@ def _plain(g: Group, op: te.Compute, target: X86) -> Schedule:
     copied: list[te.Tensor] = []
     if pad is not None and pad.op is not None:
         extra[pad] = Layout(pad.shape).pad(last, 0, excess * int(op.attrs["strides"][-1]))
-        if not small or any(t.op is not None or t in g.layouts for t in pad.op.inputs):
+        if not small or not all(_lies_in_rows(t, g) for t in pad.op.inputs):
             copied = [pad]
     p = Group(g.inputs, g.outputs, op, g.layouts, g.knobs).apply(extra)
     assert p.anchor is not None
@@ -93,6 +93,13 @@ def _plain(g: Group, op: te.Compute, target: X86) -> Schedule:
     for t in copied:
         spread(s[t], target)
     return s
+
+
+def _lies_in_rows(t: te.Tensor, g: Group) -> bool:
+    """Whether the rows of a tensor are rows in memory: an input in row-major layout, or shuffled channels of one."""
+    if t.op is None:
+        return t not in g.layouts
+    return t.op.tag == "shuffle" and all(_lies_in_rows(source, g) for source in t.op.inputs)
 
 
 def _blocked(g: Group, op: te.Compute, target: X86) -> Schedule:
