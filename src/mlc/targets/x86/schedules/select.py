@@ -27,6 +27,7 @@ from mlc.targets.x86.schedules.conv_transpose import transposed_blocked, transpo
 from mlc.targets.x86.schedules.gates import gates_layout, gates_of, schedule_gates
 from mlc.targets.x86.schedules.group import Group, group_of, inner_layouts
 from mlc.targets.x86.schedules.injective import schedule_injective
+from mlc.targets.x86.schedules.master import has_master, schedule_master
 from mlc.targets.x86.schedules.matmul import operands_of, panel_layout, schedule_matmul
 from mlc.targets.x86.schedules.reduction import schedule_reduction
 from mlc.targets.x86.schedules.window import depthwise_layout, schedule_window, window_of
@@ -64,6 +65,8 @@ def schedule_group(node: Node, target: X86, knobs: Knobs) -> tuple[Schedule, lis
         s = schedule_matmul(g, target)
     elif single and window_of(g) is not None and _window_shapes_agree(g):
         s = schedule_window(g, target)
+    elif has_master(g):
+        s = schedule_master(g, target)
     else:
         p = g.apply(inner_layouts(g))
         s = schedule_reduction(p, target) if p.reductions else schedule_injective(p, target)

@@ -1,0 +1,154 @@
+"""The master template: knobs for any reduction with what follows it, derived from its tensor expression alone.
+
+Data axes are tiled on three levels (shared by threads, walked, held in registers), reduction axes on two; one data axis
+runs in vectors; the order of the walked loops, how deep reductions are unrolled, how many outer loops threads share,
+and where the sums of a tile are kept are knobs too. So an operator that no template knows, a user's own, can be tuned.
+"""
+
+from __future__ import annotations
+
+from mlc.ir.index import Var
+from mlc.lower.knobs import MAX_ITEMS
+from mlc.lower.schedule import Schedule, Stage
+from mlc.targets.x86.record import X86
+from mlc.targets.x86.schedules.group import Group, inline_rest, inner_layouts, size_of
+from mlc.targets.x86.schedules.injective import lanes_of
+from mlc.targets.x86.schedules.reduction import schedule_reduction
+
+TILED = 3  # data axes that are tiled, those of the greatest extents
+MIN_WORK = 1 << 16  # operations from which a choice can matter
+
+
+def has_master(g: Group) -> bool:
+    """Whether a group is one reduction with an element-wise end, and worth choosing for."""
+    if len(g.outputs) != 1 or len(g.reductions) != 1:
+        return False
+    (op,), (out,) = g.reductions, g.outputs
+    work = size_of(op.shape) * size_of([a.hi + 1 for a in op.reduce_axes])
+    return len(op.outputs) == 1 and op.shape == out.shape and bool(op.shape) and work >= MIN_WORK
+
+
+def schedule_master(g: Group, target: X86) -> Schedule:
+    """A group under its knobs; the plain schedule of reductions where they do not say ``tiled``."""
+    p = g.apply(inner_layouts(g))
+    knobs = g.knobs
+    plan = knobs.category("plan", ("plain", "tiled"), default="plain")
+    tiled = _Tiled(p, target, plain=plan == "plain")
+    if plan == "plain":
+        return schedule_reduction(p, target)
+    return tiled.schedule()
+
+
+class _Tiled:
+    """Asks the knobs of a tiled nest, then builds it."""
+
+    def __init__(self, p: Group, target: X86, *, plain: bool) -> None:
+        self.group, self.target = p, target
+        knobs = p.knobs
+        (self.out,) = p.outputs
+        (op,) = p.reductions
+        assert self.out.op is not None
+        extents = [a.hi + 1 for a in self.out.op.axes]
+        self.lanes = lanes_of(self.out, target)
+        wide = [d for d, n in enumerate(extents) if n > 1] or [len(extents) - 1]
+        self.vector: int = knobs.category("vector", tuple(wide), default=wide[-1])
+        large = sorted(sorted(wide, key=lambda d: extents[d], reverse=True)[:TILED])
+        self.tiles = {
+            d: knobs.factors(f"tile{d}", extents[d], 3, default=(extents[d], 1, 1), most={-1: 64}) for d in large
+        }
+        reduced = [a.hi + 1 for a in op.reduce_axes]
+        self.reduced = [
+            knobs.factors(f"reduce{k}", n, 2, default=(n, 1), most={-1: 64}) if n > 1 else (n, 1)
+            for k, n in enumerate(reduced)
+        ]
+        walked = [f"data{d}" for d in large] + [f"reduce{k}" for k, n in enumerate(reduced) if n > 1]
+        self.order: tuple[str, ...] = knobs.permutation("order", tuple(walked[:MAX_ITEMS]))
+        self.shared = knobs.discrete("shared", range(1, len(extents) + 1), default=len(extents))
+        self.sums: str = knobs.category("sums", ("register", "local"), default="register")
+        self.unrolled = knobs.discrete("unroll", (1, 4, 16, 64), default=16)
+        tile = size_of([f[-1] for f in self.tiles.values()])
+        held = -(-tile // self.lanes) if self.vector in self.tiles else tile
+        fits = self.sums == "local" or held <= 2 * target.registers
+        knobs.require(plain or fits, "the sums of a tile do not fit the registers")
+
+    def schedule(self) -> Schedule:
+        s = Schedule(self.group.outputs)
+        (op,) = self.group.reductions
+        acc = op.outputs[0]
+        if acc in s.outputs:
+            acc = s.cache_write(acc, self.sums)
+        else:
+            s[acc].set_scope(self.sums)
+        inline_rest(s, ())
+        stage = s[self.out]
+        outer, walked, tile, vector = self._split(stage)
+        in_registers = self.sums == "register"
+        # a tile in registers is summed up at once; a block in memory is walked as often as the order says
+        middle = [walked[name] for name in self.order if name in walked] if in_registers else []
+        rest = [] if in_registers else [v for _, v in sorted(walked.items())]
+        shared = min(int(self.shared), len(outer))
+        stage.reorder(*outer, *middle, *rest, *tile, vector)
+        at = stage.fuse(*outer[:shared])
+        if at.hi > 0:
+            stage.parallel(at)
+        local = s[acc]
+        local.compute_at(stage, [at, *outer[shared:], *middle][-1])
+        self._sum_up(local)
+        if in_registers:
+            for a in tile:
+                stage.unroll(a)
+        stage.vectorize(vector)
+        return s
+
+    def _split(self, stage: Stage) -> tuple[list[Var], dict[str, Var], list[Var], Var]:
+        """Loops that threads share, loops over tiles by the name of their axis, loops of a tile, and the vector."""
+        outer: list[Var] = []
+        walked: dict[str, Var] = {}
+        tile: list[Var] = []
+        vector: Var | None = None
+        for d, a in enumerate(stage.op.axes):
+            i = a
+            if d in self.tiles:
+                _, middle, last = self.tiles[d]
+                o, i = stage.split(a, middle * last)
+                outer.append(o)
+                walked[f"data{d}"], i = stage.split(i, last)
+            elif d != self.vector:
+                outer.append(a)
+                continue
+            if d == self.vector:
+                i, vector = stage.split(i, self.lanes)
+            tile.append(i)
+        assert vector is not None
+        if not outer:
+            first, tile[0] = stage.split(tile[0], tile[0].hi + 1)
+            outer.append(first)
+        return outer, walked, tile, vector
+
+    def _sum_up(self, local: Stage) -> None:
+        """Loops of the sums: over the tiles of a block where that lies in memory, over the reduction, over a tile."""
+        walked: dict[str, Var] = {}
+        tile: list[Var] = []
+        vector: Var | None = None
+        for d, a in enumerate(local.op.axes):
+            i = a
+            if d in self.tiles and self.sums == "local":
+                walked[f"data{d}"], i = local.split(a, self.tiles[d][-1])
+            if d == self.vector:
+                i, vector = local.split(i, self.lanes)
+            tile.append(i)
+        steps: list[Var] = []
+        for k, a in enumerate(local.op.reduce_axes):
+            if a.hi > 0:
+                walked[f"reduce{k}"], i = local.split(a, self.reduced[k][-1])
+                steps.append(i)
+        assert vector is not None
+        named = [walked.pop(name) for name in self.order if name in walked]
+        local.reorder(*walked.values(), *named, *steps, *tile, vector)
+        local.vectorize(vector)
+        if self.sums == "register":
+            for a in tile:
+                local.unroll(a)
+        if size_of([f[-1] for f in self.reduced]) <= self.unrolled:
+            for a in steps:
+                local.unroll(a)
