@@ -40,7 +40,7 @@ def test_every_configuration_computes_the_same(equation: str) -> None:
     wanted = np.einsum(equation, *arrays)
     rows = task.space.sample(rng, 60)
     rows = rows[LoopFeatures(task, TARGET).valid(rows)]
-    for row in [task.space.row({}), *rows[:12]]:
+    for row in [task.space.row({}), *rows[:3]]:
         config = task.space.config(row)
         out = np.full(wanted.shape, np.nan, np.float32)
         run_function(TARGET.kernel(candidate(task, TARGET, config), "k"), [*arrays, out])
