@@ -24,6 +24,17 @@ WINDOWS = [
     ("MaxPool", 8, (14, 14), {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
     ("AveragePool", 17, (8, 31), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
     ("AveragePool", 8, (7, 7), {"kernel_shape": [7, 7]}),
+    ("Conv", 24, (14, 14), {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2]}),
+    ("Conv", 9, (27, 29), {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2], "strides": [2, 2]}),
+    ("Conv", 40, (7, 7), {"kernel_shape": [7, 7], "pads": [3, 3, 3, 3]}),
+    ("Conv", 1, (300, 70), {"kernel_shape": [5, 5], "strides": [2, 1]}),
+    ("Conv", 8, (23, 33), {"kernel_shape": [3, 3], "pads": [6, 6, 6, 6], "dilations": [6, 6]}),
+    ("Conv", 9, (301,), {"kernel_shape": [31], "pads": [15, 15]}),
+    ("Conv", 8, (160,), {"kernel_shape": [10], "strides": [5]}),
+    ("Conv", 9, (5, 6, 11), {"kernel_shape": [3, 3, 3], "pads": [1, 1, 1, 1, 1, 1]}),
+    ("MaxPool", 8, (9, 8, 13), {"kernel_shape": [3, 3, 3], "pads": [1, 1, 1, 1, 1, 1], "strides": [2, 2, 2]}),
+    ("AveragePool", 17, (17, 17), {"kernel_shape": [5, 5], "strides": [3, 3]}),
+    ("AveragePool", 16, (1, 1), {"kernel_shape": [5, 3], "pads": [2, 1, 2, 1]}),
 ]
 
 
@@ -31,11 +42,12 @@ WINDOWS = [
 @pytest.mark.parametrize("kind, channels, space, window", WINDOWS)
 @pytest.mark.parametrize("behind", [False, True], ids=["plain", "blocked"])
 def test_windows(
-    target: str, kind: str, channels: int, space: tuple[int, int], window: dict[str, Any], behind: bool
+    target: str, kind: str, channels: int, space: tuple[int, ...], window: dict[str, Any], behind: bool
 ) -> None:
     rng = np.random.default_rng(3)
-    feeds = {"x": rng.standard_normal((1, channels, *space)).astype(np.float32)}
-    stored = {"w": rng.standard_normal((channels, channels, 1, 1)).astype(np.float32)} if behind else {}
+    batch = 3 if channels % 2 else 1
+    feeds = {"x": rng.standard_normal((batch, channels, *space)).astype(np.float32)}
+    stored = {"w": rng.standard_normal((channels, channels, *[1] * len(space))).astype(np.float32)} if behind else {}
     nodes = [helper.make_node("Conv", ["x", "w"], ["a"])] if behind else []
     inputs = ["a" if behind else "x"]
     if kind == "Conv":

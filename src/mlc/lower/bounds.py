@@ -140,7 +140,12 @@ def _region(
         origin.append(box[0])
         multiple = stage.aligned.get(stage.op.axes[d], 1)
         extents.append(-(-box[1] // multiple) * multiple)
-    shared = {d: found[0] for d, found in enumerate(limits) if found and found[0] and all(x == found[0] for x in found)}
+    shared: dict[int, Limit] = {}
+    for d, ends in enumerate(limits):
+        if ends and ends[0] and all(x == ends[0] for x in ends):
+            base, lo, hi = ends[0]
+            multiple = stage.aligned.get(stage.op.axes[d], 1)
+            shared[d] = base, lo, lo + -(-(hi - lo) // multiple) * multiple
     return tuple(origin), tuple(extents), shared
 
 

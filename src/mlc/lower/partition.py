@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 
 from mlc.ir.expr import Binary, Const, Expr, Select, Within, rewrite, walk
-from mlc.ir.index import Linear, as_index, dynamics
+from mlc.ir.index import Linear, Var, as_index, dynamics
 from mlc.ir.loop import Allocate, For, ForKind, ForRange, Stmt, Store, is_nothing, rebuild, seq
 from mlc.ir.loop import walk as walk_stmts
 from mlc.lower.rewrite import decided, exprs_of, map_exprs, slice_loop
@@ -24,12 +24,13 @@ def partition(s: Stmt) -> Stmt:
     return _hoist(_partition(s))
 
 
-def _partition(s: Stmt) -> Stmt:
+def _partition(s: Stmt, unrolled: frozenset[Var] = frozenset()) -> Stmt:
+    """Cut the loops of a statement; ``unrolled`` holds the loops around it that will not be there at run time."""
     if type(s) is not For:
-        return rebuild(s, _partition)
-    cut = _cut(s)
+        return rebuild(s, partial(_partition, unrolled=unrolled))
+    cut = _cut(s, unrolled)
     if cut is None:
-        return rebuild(s, _partition)
+        return _inside(s, unrolled)
     edges = (0, *cut, s.extent)
     parts: list[Stmt] = []
     for begin, end in pairwise(edges):
@@ -37,8 +38,15 @@ def _partition(s: Stmt) -> Stmt:
         # a single iteration leaves its body, whose own loops may now be cut; a loop is cut once, unless the longer part
         # of it is left over
         again = end - begin == 1 or end - begin > cut[1] - cut[0]
-        parts.append(_partition(piece) if again else rebuild(piece, _partition))
+        parts.append(_partition(piece, unrolled) if again else _inside(piece, unrolled))
     return seq([p for p in parts if not is_nothing(p)])
+
+
+def _inside(s: Stmt, unrolled: frozenset[Var]) -> Stmt:
+    """Cut what is inside of a statement."""
+    if type(s) is For and s.kind is ForKind.UNROLLED:
+        unrolled |= {s.var}
+    return rebuild(s, partial(_partition, unrolled=unrolled))
 
 
 def _guards(s: Stmt, *, selects: bool = True) -> list[Within]:
@@ -54,7 +62,7 @@ def _guards(s: Stmt, *, selects: bool = True) -> list[Within]:
     return list(found.values())
 
 
-def _cut(loop: For) -> tuple[int, int] | None:
+def _cut(loop: For, unrolled: frozenset[Var]) -> tuple[int, int] | None:
     """Where to cut a loop, or ``None`` if nothing is won.
 
     The middle part is the longest range of iterations where every guard that a range can decide holds; without any, the
@@ -62,7 +70,11 @@ def _cut(loop: For) -> tuple[int, int] | None:
     """
     begin, end = 0, loop.extent
     maybe: tuple[int, int] | None = None
-    for g in _guards(loop.body, selects=not _is_lanes_of_registers(loop)):
+    guards = _guards(loop.body, selects=not _is_lanes_of_registers(loop))
+    if _may_be_masked(loop):
+        branches = {(g.index, g.lo, g.hi) for g in _guards(loop.body, selects=False)}
+        guards = [g for g in guards if (g.index, g.lo, g.hi) in branches or not g.index.vars() <= unrolled | {loop.var}]
+    for g in guards:
         c = g.index.coefficient(loop.var)
         if not c:
             continue
@@ -88,6 +100,12 @@ def _is_lanes_of_registers(loop: For) -> bool:
     """Whether a loop is the lanes of a register: its parts would be registers of their own, selecting is cheaper."""
     stores = [x for x in walk_stmts(loop.body) if type(x) is Store]
     return loop.kind is ForKind.VECTORIZED and all(x.buffer.scope == "register" for x in stores)
+
+
+def _may_be_masked(loop: For) -> bool:
+    """Whether choices between its iterations may be masks of one vector, which cost less than a cut where constant."""
+    stores = [x for x in walk_stmts(loop.body) if type(x) is Store]
+    return loop.kind is ForKind.VECTORIZED and all(x.buffer.dtype.bits == 32 for x in stores)
 
 
 def _ceil(a: int, b: int) -> int:

@@ -73,6 +73,16 @@ def test_tiles_may_reach_past_the_end_and_are_guarded() -> None:
     assert [str(g) for g in nest.data_guards] == ["8*io + i < 20", "8*jo + j < 20"]
 
 
+def test_ragged_ends_of_aligned_tiles_are_computed_whole() -> None:
+    y = stage("y", X)
+    out = te.compute((20, 13), lambda i, j: y[i, j], "out")
+    schedule = Schedule([out])
+    jo, _ = schedule[out].split(schedule[out].axes[1], 8)
+    schedule[y].align(schedule[y].axes[1], 2)
+    schedule[y].compute_at(schedule[out], jo)
+    assert [str(g) for g in infer(schedule)[schedule[y]].data_guards] == ["8*jo + j < 14"]
+
+
 def test_reads_at_unrelated_places_need_everything() -> None:
     y = stage("y", X)
     out = te.compute((20, 20), lambda i, j: y[i, j] + y[j, i], "out")

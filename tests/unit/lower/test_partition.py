@@ -55,6 +55,15 @@ def test_other_side_of_a_guard_keeps_its_iterations() -> None:
     )
 
 
+def test_choices_between_lanes_become_constant_masks() -> None:
+    lane, part = Var("lane", 0, 7), Var("part", 0, 1)
+    place = as_index(part) * 8 + lane
+    value = select(within(place - 1, 0, 8), Load(X, (place - 1,)), 0.0)
+    wide = Buffer("wide", (16,), f32)
+    s = loop(part, loop(lane, Store(wide, (place,), value), ForKind.VECTORIZED), ForKind.UNROLLED)
+    assert repr(partition(s)) == repr(s)
+
+
 def test_choices_are_decided_as_branches_are() -> None:
     value = select(within(as_index(I) - 1, 0, 8), Load(X, (as_index(I) - 1,)), -1.0)
     assert check(loop(I, store(value, 0, I))) == (

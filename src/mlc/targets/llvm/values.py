@@ -348,8 +348,13 @@ class ValueEmitter(IndexEmitter):
         if lane is None or not v.lanes:
             self.lines.append(f"  store {t} {text}, ptr {self.pointer(buffer, offset)}, align {size}")
         elif step == 1:
-            at = self.pointer(buffer, offset - lane)
-            self.lines.append(f"  store {t} {text}, ptr {at}, align {size}")
+            for begin, lanes in _whole_stores(v.lanes):
+                part = text
+                if lanes < v.lanes:
+                    chosen = ", ".join(f"i32 {k}" for k in range(begin, begin + lanes))
+                    part = self.pure(f"shufflevector {t} {text}, {t} poison, <{lanes} x i32> <{chosen}>")
+                at = self.pointer(buffer, offset - lane + begin)
+                self.lines.append(f"  store {memory_type(buffer.dtype, lanes)} {part}, ptr {at}, align {size}")
         else:
             m = register_type(boolean, v.lanes)
             symbol = f"@llvm.masked.scatter.{_memory_suffix(buffer, v.lanes)}.v{v.lanes}p0"
@@ -365,6 +370,12 @@ def _memory_suffix(buffer: loop.Buffer, lanes: int) -> str:
     if buffer.dtype is boolean:
         return f"v{lanes}i8"
     return mangle_suffix(buffer.dtype, lanes)
+
+
+def _whole_stores(lanes: int) -> list[tuple[int, int]]:
+    """First lane and number of lanes of the stores that write a vector: two that overlap rather than a row of parts."""
+    half = 1 << (lanes.bit_length() - 1)
+    return [(0, lanes)] if half == lanes or lanes < 5 else [(0, half), (lanes - half, half)]
 
 
 def _vars(atom: Atom) -> set[Var]:

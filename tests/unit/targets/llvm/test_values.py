@@ -246,6 +246,13 @@ def test_parameters_that_share_memory_are_loaded_anew() -> None:
     assert "ptr noalias noundef %p0, ptr noalias noundef %p1" in Kernel(apart, 0).text
 
 
+@pytest.mark.parametrize("width, parts", [(4, [4]), (7, [4, 4]), (9, [8, 8]), (3, [3])])
+def test_odd_vectors_are_stored_as_two_that_overlap(width: int, parts: list[int]) -> None:
+    x, out, lane = Buffer("x", (width,), f32), Buffer("out", (width,), f32), lanes(width)
+    text = check(kernel([x, out], Store(out, (as_index(lane),), Load(x, (as_index(lane),)), lane)), values(f32, width))
+    assert [int(n) for n in re.findall(r"store <(\d+) x float>", text)] == parts
+
+
 def test_double_precision_literals_are_exact() -> None:
     out = Buffer("out", (3,), f64)
     fn = kernel([out], *[Store(out, (as_index(k),), const(v, f64)) for k, v in enumerate([0.1, 1e-310, -0.0])])

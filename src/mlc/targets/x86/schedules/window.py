@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from mlc.ir import te
+from mlc.ir.expr import Expr, Load, replace_loads
+from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
-from mlc.lower.schedule import Schedule
+from mlc.lower.schedule import Schedule, Stage
+from mlc.targets.x86.cost import Tile
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import (
     WINDOWS,
@@ -14,11 +17,15 @@ from mlc.targets.x86.schedules.group import (
     best_divisor,
     inner_layouts,
     padded_input,
+    replace_anchor,
     size_of,
 )
 from mlc.targets.x86.schedules.injective import lanes_of, spread
 
 UNROLL_TAPS = 9  # windows up to 3×3 are unrolled whole, their weights stay in registers
+UNROLLED = 400  # multiply-adds that a tile may be unrolled to
+COPIED = 16  # vectors that the copy of a row may be unrolled to
+TASKS = 8  # parts of the work that a few threads can share evenly
 
 
 def window_of(g: Group) -> te.Compute | None:
@@ -45,54 +52,110 @@ def _plain(g: Group, op: te.Compute, target: X86) -> Schedule:
     """Vectors along the width, a tile of some rows whose windows share what they read.
 
     The tile is computed in whole vectors and stored as far as the result reaches. A small window reads its input where
-    it lies: where it hangs over the border, loops are cut, and only the vectors there are loaded under a mask.
+    it lies: where it hangs over the border, loops are cut, and only the vectors there are loaded under a mask. Others
+    read a copy of a block of rows with its border, in which columns a stride apart are neighbours.
     """
-    whole = op.outputs[0]
-    g = apart_from_output(g, whole)
+    g = apart_from_output(g, op.outputs[0])
+    g = Group(g.inputs, g.outputs, op, g.layouts, g.knobs)
+    copies = _reads_a_copy(g, op)
+    if copies and padded_input(op) is None:
+        g = _with_copy(g)
+    assert g.anchor is not None
+    op, whole = g.anchor, g.anchor.outputs[0]
     lanes = lanes_of(whole, target)
     last = len(whole.shape) - 1
     excess = -whole.shape[last] % lanes
     extra = {whole: Layout(whole.shape).pad(last, 0, excess)}
-    small = size_of([a.hi + 1 for a in op.reduce_axes]) <= UNROLL_TAPS
     pad = padded_input(op)
-    copied: list[te.Tensor] = []
-    if pad is not None and pad.op is not None:
-        extra[pad] = Layout(pad.shape).pad(last, 0, excess * int(op.attrs["strides"][-1]))
-        if not small or not all(_lies_in_rows(t, g) for t in pad.op.inputs):
-            copied = [pad]
-    p = Group(g.inputs, g.outputs, op, g.layouts, g.knobs).apply(extra)
+    stride = int(op.attrs["strides"][-1])
+    if pad is not None:
+        room = pad.shape[last] + excess * stride
+        layout = Layout(pad.shape).pad(last, 0, excess * stride + (-room % (stride * lanes) if copies else 0))
+        if copies and stride > 1:
+            layout = layout.split(last, stride).reorder(*range(last), last + 1, last)
+        extra[pad] = layout
+    tile = _plain_tile(whole.shape, lanes, copies, target)
+    p = g.apply(extra)
     assert p.anchor is not None
     window = p.anchor.outputs[0]
-    copied = [t for t in (padded_input(p.anchor),) if t is not None and copied]
+    copied = padded_input(p.anchor) if copies else None
     s = Schedule(p.outputs)
-    accumulate_in_registers(s, window, copied)
-    stage = s[p.outputs[0]]
-    *outer, width = stage.op.axes
-    wo, lane = stage.split(width, lanes)
-    stage.vectorize(lane)
-    if len(outer) > 2:
-        height = outer.pop()
-        ho, hi = stage.split(height, best_divisor(height.hi + 1, 4 if target.registers < 32 else 8, 2))
-        stage.reorder(ho, wo, hi, lane)
-        stage.unroll(hi)
-    stage.parallel(stage.fuse(*outer))
+    accumulate_in_registers(s, window, [copied] if copied is not None else [])
+    block = _block(p.anchor, copied.shape, tile, target) if copied is not None else None
+    at, wo = _plain_loops(s[p.outputs[0]], lanes, tile, block)
     local = s[window]
-    local.compute_at(stage, wo)
+    local.compute_at(s[p.outputs[0]], wo)
     data, reduce = list(local.op.axes), list(local.op.reduce_axes)
     local.align(data[-1], lanes)
-    if small:
-        # taps of one column in turn read the same vectors for different rows
-        local.reorder(*reversed(reduce), *data)
-        for a in reduce:
-            local.unroll(a)
-    else:
-        local.reorder(*reduce, *data)
-    local.vectorize(data[-1])
-    for a in data[2:-1]:
+    lu, llane = local.split(data[-1], lanes)
+    local.vectorize(llane)
+    local.reorder(*_taps_by_sharing(local, op, reduce, tile, lanes), *data[:-1], lu, llane)
+    for a in (*data[2:-1], lu):
         local.unroll(a)
-    for t in copied:
-        spread(s[t], target)
+    if copied is not None:
+        s[copied].compute_at(s[p.outputs[0]], at)
+        _copy_loops(s[copied], lanes, stride)
     return s
+
+
+def _plain_loops(stage: Stage, lanes: int, tile: Tile, block: tuple[int, int] | None) -> tuple[Var, Var]:
+    """Loops over the result: blocks, shared by threads, tiles inside, and a tile.
+
+    Args:
+        stage: of the result.
+        lanes: of a vector.
+        tile: its rows and vectors.
+        block: channels and tiles of rows in a block; ``None`` for one row of tiles.
+    Returns:
+        the loop over blocks and that over tiles.
+    """
+    *outer, width = stage.op.axes
+    wo, wv = stage.split(width, lanes * tile.vectors)
+    wu, lane = stage.split(wv, lanes)
+    stage.vectorize(lane)
+    stage.unroll(wu)
+    inside = [wo, wu, lane]
+    if len(outer) > 2:
+        ho, hi = stage.split(outer.pop(), tile.rows)
+        stage.unroll(hi)
+        inside = [wo, hi, wu, lane]
+        tiles = 1 if block is None else block[1]
+        blocks, ho = stage.split(ho, tiles)
+        outer.append(blocks)
+        inside.insert(0, ho)
+    if block is not None:
+        outer[1], channel = stage.split(outer[1], block[0])
+        inside.insert(0, channel)
+    stage.reorder(*outer, *inside)
+    at = stage.fuse(*outer)
+    stage.parallel(at)
+    return at, wo
+
+
+def _copy_loops(copy: Stage, lanes: int, stride: int) -> None:
+    """Loops over the copy of an input: whole vectors along the width, those of a short row unrolled."""
+    across = copy.op.axes[-1]
+    copy.align(across, lanes)
+    vector, lane = copy.split(across, lanes)
+    copy.vectorize(lane)
+    if stride > 1:  # what lies a stride apart is picked from the same vectors
+        phase = copy.op.axes[-2]
+        copy.reorder(vector, phase, lane)
+        copy.unroll(phase)
+    if (vector.hi + 1) * stride <= COPIED:
+        copy.unroll(vector)
+
+
+def _reads_a_copy(g: Group, op: te.Compute) -> bool:
+    """Whether a plain window reads a copy with borders rather than the input itself.
+
+    Rows of taps that lie apart hang over the border in more ways than loops should be cut into.
+    """
+    small = size_of([a.hi + 1 for a in op.reduce_axes]) <= UNROLL_TAPS
+    pad = padded_input(op)
+    data = pad.op.inputs if pad is not None and pad.op is not None else op.inputs[:1]
+    apart = any(k > 1 for k in op.attrs["dilations"])
+    return not small or apart or not all(_lies_in_rows(t, g) for t in data)
 
 
 def _lies_in_rows(t: te.Tensor, g: Group) -> bool:
@@ -100,6 +163,78 @@ def _lies_in_rows(t: te.Tensor, g: Group) -> bool:
     if t.op is None:
         return t not in g.layouts
     return t.op.tag == "shuffle" and all(_lies_in_rows(source, g) for source in t.op.inputs)
+
+
+def _with_copy(g: Group) -> Group:
+    """The group with its window reading a copy of the input, tagged like one with a border."""
+    assert g.anchor is not None
+    data = g.anchor.inputs[0]
+    copy = te.compute(data.shape, lambda *at: data[at], "pad", tag="pad")
+
+    def swap(ld: Load) -> Expr:
+        return Load(copy, ld.indices) if ld.source is data else ld
+
+    return replace_anchor(g, te.with_bodies(g.anchor, [replace_loads(b, swap) for b in g.anchor.bodies]))
+
+
+def _plain_tile(shape: tuple[int, ...], lanes: int, copies: bool, target: X86) -> Tile:
+    """Rows and vectors of a register tile.
+
+    As many rows as leave a register each for what they read; few where rows of the input itself are long, since each is
+    a stream to fetch. Without rows, more vectors, unless a tile of them would often hang over the border.
+    """
+    most = target.registers // 2 - 1
+    height = shape[-2] if len(shape) > 3 else 1
+    limit = most if copies or shape[-1] < 4 * lanes else target.registers // 4
+    rows = max(range(1, min(limit, height) + 1), key=lambda k: (height / (-(-height // k) * k) * min(k, 6), k))
+    vectors = max(1, min(most // rows, -(-shape[-1] // lanes))) if copies else 1
+    return Tile(rows, vectors)
+
+
+def _block(op: te.Compute, copy: tuple[int, ...], tile: Tile, target: X86) -> tuple[int, int]:
+    """Channels and tiles of rows that share a copy of their input.
+
+    What was written can only be read at other offsets once it has reached the cache, so a copy has to be longer than a
+    tile takes. It fills half of the first-level cache, unless too few blocks would be left for threads.
+
+    Args:
+        op: the window.
+        copy: shape of the copied input, ``[n, c, (d,) (h,) (phase,) w]``.
+        tile: of the result.
+        target: gives the cache.
+    """
+    images, channels, *space = op.shape
+    rank, room = len(space), target.l1 // 2
+    planes = op.reduce_axes[0].hi + 1 if rank == 3 else 1
+    row = 4 * planes * size_of(copy[rank + 1 :])
+    rows = copy[rank] if rank > 1 else 1
+    tiles = -(-space[-2] // tile.rows) if rank > 1 else 1
+    if rank == 1 or row * rows <= room:
+        return best_divisor(channels, max(1, min(room // (row * rows), images * channels // TASKS, channels))), tiles
+    fitting = room // (row * int(op.attrs["strides"][-2]) * tile.rows)
+    return 1, best_divisor(tiles, max(1, min(fitting, images * channels * tiles // TASKS, tiles)))
+
+
+def _taps_by_sharing(local: Stage, op: te.Compute, reduce: list[Var], tile: Tile, lanes: int) -> list[Var]:
+    """Loops over taps, ordered so that neighbours in time read the same vectors; unrolled unless there are too many.
+
+    Taps of one column in turn read the same vectors for different rows, where they are a stride apart.
+    """
+    loops: list[Var] = []
+    budget = UNROLLED // (tile.rows * tile.vectors)
+    for k, a in enumerate(reversed(reduce)):
+        stride, dilation = (int(op.attrs[name][-1 - k]) for name in ("strides", "dilations"))
+        step = stride if k else lanes
+        if 1 < step <= a.hi and dilation == 1 and (k or stride == 1):
+            o, i = local.split(a, step)
+            loops += [i, o]
+        else:
+            loops.append(a)
+    for a in reversed(loops):
+        if a.hi + 1 <= budget:
+            local.unroll(a)
+        budget //= a.hi + 1
+    return loops
 
 
 def _blocked(g: Group, op: te.Compute, target: X86) -> Schedule:
