@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from ctypes import addressof, c_char
 from math import prod
@@ -11,6 +13,9 @@ import numpy as np
 from mlc.errors import UsageError
 from mlc.runtime.dtypes import describe, numpy_dtype
 from mlc.runtime.manifest import ALIGNMENT, TensorSpec
+
+KEPT_FROM = 1 << 20  # bytes of an array whose memory is kept: below, the C library keeps what it freed itself
+MOST_KEPT = 2  # blocks of one output: callers often hold the last result while the next one is computed
 
 
 def address(array: np.ndarray) -> int:
@@ -29,8 +34,45 @@ def address(array: np.ndarray) -> int:
 def aligned_empty(shape: Sequence[int], dtype: np.dtype | type) -> np.ndarray:
     """An uninitialised row-major array that starts at a multiple of ``ALIGNMENT`` bytes (numpy promises 16 only)."""
     dtype = np.dtype(dtype)
-    raw = np.empty(prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+    return _aligned(np.empty(prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8), shape, dtype)
+
+
+def _aligned(raw: np.ndarray, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     return np.ndarray(shape, dtype, raw, -address(raw) % ALIGNMENT)
+
+
+class Recycled:
+    """Arrays of one type, large ones in memory that an earlier one no longer needs.
+
+    The system gives new memory page by page, as it is written for the first time; for an output of tens of megabytes
+    that takes as long as a kernel. An array and all its views hold a reference to their block, so a block without
+    references but ours is free.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: np.dtype) -> None:
+        self._shape, self._dtype = shape, dtype
+        self._blocks: deque[np.ndarray] = deque()
+
+    def empty(self) -> np.ndarray:
+        """An uninitialised aligned array that shares memory with no array alive."""
+        nbytes = prod(self._shape) * self._dtype.itemsize
+        if nbytes < KEPT_FROM:
+            return aligned_empty(self._shape, self._dtype)
+        for _ in range(len(self._blocks)):
+            try:
+                raw = self._blocks.popleft()  # taken out, so that no other thread finds it free as well
+            except IndexError:
+                break
+            free = sys.getrefcount(raw) == 2  # our variable and the argument
+            array = _aligned(raw, self._shape, self._dtype) if free else None
+            self._blocks.append(raw)
+            if array is not None:
+                return array
+        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+        array = _aligned(raw, self._shape, self._dtype)
+        if len(self._blocks) < MOST_KEPT:
+            self._blocks.append(raw)
+        return array
 
 
 class Ports:
@@ -45,10 +87,11 @@ class Ports:
         self._kind = kind
         self._specs = tuple((spec, spec.name, numpy_dtype(spec.dtype), spec.shape) for spec in specs)
         self._names = frozenset(spec.name for spec in specs)
+        self._arrays = tuple(Recycled(spec.shape, numpy_dtype(spec.dtype)) for spec in specs)
 
     def empty(self) -> list[np.ndarray]:
         """A fresh aligned array for each."""
-        return [aligned_empty(shape, dtype) for _, _, dtype, shape in self._specs]
+        return [arrays.empty() for arrays in self._arrays]
 
     def to_read(self, values: Mapping[str, object]) -> list[np.ndarray]:
         """The arrays to read from, in the model's order; strided ones are copied.
@@ -88,10 +131,10 @@ class Ports:
         """
         self._refuse_unknown(values)
         arrays: list[np.ndarray] = []
-        for spec, name, dtype, shape in self._specs:
+        for (spec, name, dtype, _), fresh in zip(self._specs, self._arrays, strict=True):
             array = values.get(name)
             if array is None:
-                array = aligned_empty(shape, dtype)
+                array = fresh.empty()
             else:
                 self._check_target(spec, array, dtype, (*apart, *arrays))
             arrays.append(array)

@@ -1,0 +1,48 @@
+"""Arrays for results: aligned, and in memory that no other array alive uses."""
+
+import numpy as np
+
+from mlc.runtime.buffers import KEPT_FROM, MOST_KEPT, Recycled, address
+from mlc.runtime.manifest import ALIGNMENT
+
+LARGE = (KEPT_FROM // 4,)
+
+
+def test_arrays_are_aligned_whether_their_memory_is_new_or_not():
+    for shape in ((), (0,), (3, 5), LARGE):
+        arrays = Recycled(shape, np.dtype(np.float32))
+        for _ in range(3):
+            array = arrays.empty()
+            assert array.shape == shape
+            assert array.__array_interface__["data"][0] % ALIGNMENT == 0
+
+
+def test_a_large_array_takes_the_memory_of_one_that_is_gone():
+    arrays = Recycled(LARGE, np.dtype(np.float32))
+    first = arrays.empty()
+    at = address(first)
+    assert address(arrays.empty()) != at
+    del first
+    assert at in {address(arrays.empty()) for _ in range(MOST_KEPT)}
+
+
+def test_memory_that_a_view_still_shows_is_not_used_again():
+    arrays = Recycled(LARGE, np.dtype(np.float32))
+    array = arrays.empty()
+    array[:] = 1
+    views = [array[5:9].reshape(2, 2), memoryview(array), array.view(np.int32).T]
+    del array
+    for view in list(views):
+        views.remove(view)
+        if views:
+            arrays.empty()[:] = 2
+            assert all((np.asarray(v).view(np.float32) == 1).all() for v in views)
+
+
+def test_all_results_of_a_caller_who_keeps_them_are_apart():
+    arrays = Recycled(LARGE, np.dtype(np.float32))
+    kept = []
+    for k in range(MOST_KEPT + 3):
+        kept.append(arrays.empty())
+        kept[-1][:] = k
+    assert [a[0] for a in kept] == list(range(MOST_KEPT + 3))
