@@ -27,6 +27,7 @@ from mlc.targets.x86.schedules.group import (
     size_of,
 )
 from mlc.targets.x86.schedules.injective import spread
+from mlc.targets.x86.schedules.pixels import copy_of_pixels, skips_pixels
 
 MIN_BLOCKED = 8  # output channels from which a blocked layout pays
 CHUNK_FROM = 1.5  # times the first-level cache that the weights of a tile take before their channels are cut in chunks
@@ -96,13 +97,15 @@ def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int,
 def conv_blocked(g: Group, target: X86) -> Schedule:
     """Convolution whose output is blocked by channels."""
     assert g.anchor is not None
+    if skips_pixels(g.anchor):
+        g = copy_of_pixels(g)
     anchor = g.anchor
+    assert anchor is not None
     y = anchor.outputs[0]
     extra = inner_layouts(g)
-    pad = padded_input(anchor)
     data = anchor.inputs[0]
-    if pad is not None and pad.shape[1] % target.lanes == 0:
-        extra[pad] = blocked(pad.shape, 1, target.lanes)
+    if _copied_input(anchor) is not None and data.shape[1] % target.lanes == 0:
+        extra[data] = blocked(data.shape, 1, target.lanes)
     flat = is_flat(anchor, g.layouts, target)
     if flat:
         # for all without margins the memory is the same
@@ -118,17 +121,26 @@ def conv_blocked(g: Group, target: X86) -> Schedule:
     tile = conv_tile(product, target, p.anchor.inputs[1].shape[-1] // target.lanes)
     cut = cut_for_caches(data, y, size_of(taps), flat, tile, target)
     if cut.chunk is not None:
-        return _chunked_loops(p, tile, cut, target, pad is not None)
-    return _blocked_loops(p, tile, cut, target, pad is not None, flat)
+        return _chunked_loops(p, tile, cut, target)
+    return _blocked_loops(p, tile, cut, target, flat)
+
+
+def _copied_input(anchor: te.Compute) -> te.Tensor | None:
+    """The copy that a convolution reads in place of its input: with a border, or without pixels that do not count."""
+    data = anchor.inputs[0]
+    return data if data.op is not None and data.op.tag in ("pad", "copy") else None
 
 
 def is_flat(anchor: te.Compute, layouts: Mapping[te.Tensor, Layout], target: X86) -> bool:
     """Whether pixels are one axis.
 
-    They are for a window of 1×1 and stride 1 over an input without margins, where it costs nothing. They also are where
-    rows are so short that register tiles which go on in the next row save more than finding every pixel costs.
+    They are for a window of 1×1 over an input without margins, or a copy of those pixels that a stride leaves, where it
+    costs nothing. They also are where rows are so short that register tiles which go on in the next row save more than
+    finding every pixel costs.
     """
     data, y = anchor.inputs[0], anchor.outputs[0]
+    if skips_pixels(anchor):
+        return True
     known = layouts.get(data)
     if padded_input(anchor) is None and _pointwise(anchor, data, y) and not (known and known.has_margins):
         return True
@@ -215,21 +227,21 @@ def _order(stage: Stage, groups: Var, space: list[Var], cut: Blocking) -> list[V
     return [block, groups] if cut.pixels_first else [groups, block]
 
 
-def _chunked_loops(p: Group, tile: Tile, cut: Blocking, target: X86, has_pad: bool) -> Schedule:
+def _chunked_loops(p: Group, tile: Tile, cut: Blocking, target: X86) -> Schedule:
     """Chunks of input channels outside, pixels inside; the sums of some channels stay in the cache meanwhile."""
     assert p.anchor is not None
     assert cut.chunk is not None
     conv = p.anchor.outputs[0]
     s = Schedule(p.outputs)
     out = p.outputs[0]
-    pad = padded_input(p.anchor) if has_pad else None
+    copied = _copied_input(p.anchor)
     if conv in s.outputs:
         conv = s.cache_write(conv, "local")
     else:
         s[conv].set_scope("local")
     outer, _ = s[conv].split(s[conv].op.reduce_axes[0], cut.chunk)
     partial = s.rfactor(conv, outer)
-    inline_rest(s, [pad] if pad is not None else [])
+    inline_rest(s, [copied] if copied is not None else [])
     stage, sums, local = s[out], s[conv], s[partial]
     local.set_scope("register")
     n, o, *space, oi = stage.op.axes
@@ -251,19 +263,19 @@ def _chunked_loops(p: Group, tile: Tile, cut: Blocking, target: X86, has_pad: bo
     sums.vectorize(oi)
     local.compute_at(sums, wo)
     _tile_body(local, len(space), tile, target)
-    if pad is not None:
-        spread(s[pad], target)
+    if copied is not None:
+        spread(s[copied], target)
     return s
 
 
-def _blocked_loops(p: Group, tile: Tile, cut: Blocking, target: X86, has_pad: bool, flat: bool) -> Schedule:
+def _blocked_loops(p: Group, tile: Tile, cut: Blocking, target: X86, flat: bool) -> Schedule:
     """All input channels of a register tile at once."""
     assert p.anchor is not None
     conv = p.anchor.outputs[0]
     s = Schedule(p.outputs)
     out = p.outputs[0]
-    pad = padded_input(p.anchor) if has_pad else None
-    conv = accumulate_in_registers(s, conv, [pad] if pad is not None else [])
+    copied = _copied_input(p.anchor)
+    conv = accumulate_in_registers(s, conv, [copied] if copied is not None else [])
     stage = s[out]
     n, o, *space, oi = stage.op.axes
     oo, ov = stage.split(o, tile.vectors)
@@ -282,8 +294,8 @@ def _blocked_loops(p: Group, tile: Tile, cut: Blocking, target: X86, has_pad: bo
     local.compute_at(stage, inside)
     finish_tile(s, out, conv, inside, (wi, ov))
     _tile_body(local, len(space), tile, target)
-    if pad is not None:
-        spread(s[pad], target)
+    if copied is not None:
+        spread(s[copied], target)
     return s
 
 

@@ -8,8 +8,6 @@ of those pixels that count.
 from __future__ import annotations
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, replace_loads
-from mlc.ir.index import as_index
 from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule, Stage
 from mlc.targets.x86.cost import Product, Tile, all_tiles, best_tile
@@ -20,13 +18,26 @@ from mlc.targets.x86.schedules.group import (
     apart_from_output,
     finish_tile,
     padded_input,
-    replace_anchor,
     size_of,
 )
 from mlc.targets.x86.schedules.injective import spread
+from mlc.targets.x86.schedules.pixels import copy_of_pixels, is_single_pixel
 
 FEW_LOADS = 0.85  # part of the best ratio of multiply-adds to loads
 ENOUGH_TASKS = 8  # parts of the work that a few threads can share evenly
+
+
+def plain_product(anchor: te.Compute, target: X86) -> Product:
+    """A convolution as the cost model knows it: the channels of a group by the vectors of pixels of a row or image."""
+    _, filters, *space = anchor.shape
+    groups = int(anchor.attrs.get("groups", 1))
+    pixels = size_of(space) if is_single_pixel(anchor) else space[-1]
+    return Product(
+        extent=filters // groups,
+        columns=-(-pixels // target.lanes),
+        depth=size_of([a.hi + 1 for a in anchor.reduce_axes]),
+        repeats=groups,
+    )
 
 
 def plain_tile(anchor: te.Compute, target: X86) -> Tile:
@@ -35,15 +46,7 @@ def plain_tile(anchor: te.Compute, target: X86) -> Tile:
     Of tiles that need few loads a multiply-add, the one of least cost: pixels lie far apart, so their loads are dearer
     than the model believes (measured: 2 × 5 takes a fifth longer than 4 × 3 where the model has it ahead).
     """
-    _, filters, *space = anchor.shape
-    groups = int(anchor.attrs.get("groups", 1))
-    pixels = size_of(space) if is_single_pixel(anchor) else space[-1]
-    product = Product(
-        extent=filters // groups,
-        columns=-(-pixels // target.lanes),
-        depth=size_of([a.hi + 1 for a in anchor.reduce_axes]),
-        repeats=groups,
-    )
+    product = plain_product(anchor, target)
     tiles = [t for t in all_tiles(product, target) if product.extent % t.rows == 0]
     reuse = [t.rows * t.vectors / (t.rows + t.vectors) for t in tiles]
     return best_tile(product, target, [t for t, r in zip(tiles, reuse, strict=True) if r >= FEW_LOADS * max(reuse)])
@@ -63,8 +66,8 @@ def conv_plain(g: Group, target: X86) -> Schedule:
     assert g.anchor is not None
     pointwise = is_single_pixel(g.anchor)
     strided = any(k > 1 for k in g.anchor.attrs["strides"])
-    if pointwise:
-        g = _with_pixels_that_count(g)
+    if pointwise and not _read_as_they_are(g):
+        g = copy_of_pixels(g)
     assert g.anchor is not None
     tile = plain_tile(g.anchor, target)
     y = g.anchor.outputs[0]
@@ -120,6 +123,13 @@ def conv_plain(g: Group, target: X86) -> Schedule:
     return s
 
 
+def _read_as_they_are(g: Group) -> bool:
+    """Whether every pixel of a row-major input counts."""
+    assert g.anchor is not None
+    data = g.anchor.inputs[0]
+    return padded_input(g.anchor) is None and data.shape[2:] == g.anchor.shape[2:] and data not in g.layouts
+
+
 def _pick(stage: Stage, width: int, target: X86) -> None:
     """Loops of a copy of the pixels that count: along rows, where the distance of what is read stays the same."""
     *outer, last = stage.op.axes
@@ -127,32 +137,3 @@ def _pick(stage: Stage, width: int, target: X86) -> None:
     _, lane = stage.split(along, target.lanes)
     stage.vectorize(lane)
     stage.parallel(stage.fuse(*outer, rows))
-
-
-def is_single_pixel(anchor: te.Compute) -> bool:
-    """Whether every window is one pixel."""
-    return all(a.hi == 0 for a in anchor.reduce_axes[1:])
-
-
-def _with_pixels_that_count(g: Group) -> Group:
-    """Give a convolution with windows of one pixel a row-major copy of its input, where that is strided or blocked."""
-    assert g.anchor is not None
-    anchor = g.anchor
-    data = anchor.inputs[0]
-    space = anchor.shape[2:]
-    if padded_input(anchor) is None and data.shape[2:] == space and data not in g.layouts:
-        return g
-    strides = anchor.attrs["strides"]
-    copy = te.compute(
-        (*data.shape[:2], *space),
-        lambda n, c, *at: data[(n, c, *(i * k for i, k in zip(at, strides, strict=True)))],
-        "pixels", tag="copy", axis_names=("n", "c", *[a.name for a in anchor.axes[2:]]),
-    )  # fmt: skip
-
-    def swap(ld: Load) -> Expr:
-        return Load(copy, (*ld.indices[:2], *map(as_index, anchor.axes[2:]))) if ld.source is data else ld
-
-    bodies = tuple(replace_loads(b, swap) for b in anchor.bodies)
-    attrs = {**anchor.attrs, "strides": (1,) * len(space)}
-    axes, reduce_axes = anchor.axes, anchor.reduce_axes
-    return replace_anchor(g, te.Compute(anchor.name, axes, reduce_axes, bodies, anchor.combiner, anchor.tag, attrs))

@@ -13,6 +13,7 @@ from mlc.lower.knobs import Knobs
 from mlc.lower.relayout import padded_load
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice, Margins
+from mlc.targets.x86.cost import bandwidth
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.conv import (
     MIN_BLOCKED,
@@ -22,16 +23,19 @@ from mlc.targets.x86.schedules.conv import (
     is_flat,
     weight_layout,
 )
-from mlc.targets.x86.schedules.conv_plain import conv_plain, is_single_pixel, plain_weight_layout
+from mlc.targets.x86.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.x86.schedules.conv_transpose import transposed_blocked, transposed_plain, transposed_weight_layout
 from mlc.targets.x86.schedules.gates import gates_layout, gates_of, schedule_gates
-from mlc.targets.x86.schedules.group import Group, group_of, inner_layouts
+from mlc.targets.x86.schedules.group import Group, group_of, inner_layouts, size_of
 from mlc.targets.x86.schedules.injective import schedule_injective
 from mlc.targets.x86.schedules.master import has_master, schedule_master
 from mlc.targets.x86.schedules.matmul import operands_of, panel_layout, schedule_matmul
+from mlc.targets.x86.schedules.pixels import is_single_pixel
 from mlc.targets.x86.schedules.reduction import schedule_reduction
 from mlc.targets.x86.schedules.window import depthwise_layout, schedule_window, window_of
 from mlc.targets.x86.schedules.winograd import schedule_winograd, weights_of, winograd_fits, winograd_weights
+
+WORTH_BLOCKS = 0.95  # part of the cycles that blocks may take at most, conversions included
 
 
 def schedule_group(node: Node, target: X86, knobs: Knobs) -> tuple[Schedule, list[te.Tensor]]:
@@ -138,7 +142,7 @@ def choose_layouts(
         k = position.get(weights)
         groups = g.anchor.attrs.get("groups", 1)
         between_plain = row_major and all(t.layout is None for t in inputs) and is_single_pixel(g.anchor)
-        if between_plain and tag == "conv" and k is not None and constant[k]:
+        if between_plain and tag == "conv" and k is not None and constant[k] and not _worth_blocks(g.anchor, target):
             constants[k] = plain_weight_layout(g.anchor, target)
         elif out.shape[1] >= MIN_BLOCKED and groups == 1 and k is not None and constant[k]:
             chosen = blocked(out.shape, 1, v)
@@ -188,6 +192,20 @@ def choose_layouts(
     if chosen is not None:
         constants |= _channel_constants(g, inputs, constant, constants, v)
     return LayoutChoice((chosen,), constants, _margins(g, constant) if chosen is not None else {})
+
+
+def _worth_blocks(anchor: te.Compute, target: X86) -> bool:
+    """Whether a convolution of single pixels is faster in blocks than row-major though both ends are converted.
+
+    Vectors run along pixels in one and along channels in the other: one of them may have fewer ragged ends.
+    """
+    data, y = anchor.inputs[0], anchor.outputs[0]
+    taps = [1] * (len(y.shape) - 2)
+    plain, blocks = plain_product(anchor, target), conv_product(data.shape, y.shape, taps, True, target)
+    pixels = 4 * size_of((*y.shape[:1], data.shape[1], *y.shape[2:]))
+    moved = 2 * 4 * y.size + (2 * pixels if data.shape[2:] == y.shape[2:] else 0)  # strides are copied either way
+    cycles = blocks.cycles(conv_tile(blocks, target), target) + moved / bandwidth(moved, target)
+    return y.shape[1] >= MIN_BLOCKED and cycles < WORTH_BLOCKS * plain.cycles(plain_tile(anchor, target), target)
 
 
 def _margins(g: Group, constant: Sequence[bool]) -> dict[int, Margins]:
