@@ -72,6 +72,11 @@ def step_cycles(rows: int, vectors: int, target: X86) -> float:
     return work if fits_registers(rows, vectors, target) else work * SPILL
 
 
+def ragged_steps(extent: int, tile: Tile, target: X86) -> float:
+    """Cycles of one step of each of the tiles that cover some rows, the last of them with fewer."""
+    return sum(n * step_cycles(rows, tile.vectors, target) for rows, n in _parts(extent, tile.rows))
+
+
 def bandwidth(working_set: float, target: X86) -> float:
     """Bytes a cycle that one core reads of what lies ``working_set`` bytes apart from its last use."""
     if working_set <= target.l1 * USABLE:

@@ -15,7 +15,7 @@ from mlc.ir import te
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.schedule import Schedule, Stage
 from mlc.ops.winograd import KERNEL, output_space, tile_counts
-from mlc.targets.x86.cost import HIDDEN, Product, Tile, bandwidth, step_cycles, unrolled_steps
+from mlc.targets.x86.cost import HIDDEN, Product, Tile, bandwidth, ragged_steps, unrolled_steps
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.conv import conv_product, conv_tile
 from mlc.targets.x86.schedules.group import Group, best_divisor, inline_rest, inner_layouts, padded_input
@@ -53,8 +53,7 @@ class Work:
         columns = -(-self.filters // target.lanes)
         product = Product(block, columns, self.channels * self.window, slices)
         tile = conv_tile(product, target)
-        rows, ragged = divmod(block, tile.rows)
-        steps = rows * step_cycles(*tile, target) + (step_cycles(ragged, tile.vectors, target) if ragged else 0)
+        steps = ragged_steps(block, tile, target)
         compute = count * area * slices * product.depth * (columns // tile.vectors) * steps
         weights = 4 * area * self.window * self.channels * self.filters
         taken = slices + self.window - 1
