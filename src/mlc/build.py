@@ -19,6 +19,7 @@ from mlc.ir.cost import operations
 from mlc.ir.graph import Graph, Node, Value, express
 from mlc.ir.loop import Function
 from mlc.ops import get
+from mlc.rewrite.attention import use_attention
 from mlc.rewrite.group import body_of, group_key, is_alias, is_group
 from mlc.rewrite.inplace import InPlaceOperands
 from mlc.rewrite.layout import Configure, assign_layouts
@@ -140,11 +141,18 @@ def optimise(
         "3×3 convolutions with fewer multiplications, where the target is faster that way",
         MAX_LEVEL,
     )
+    attention = GraphPass(
+        "attention",
+        lambda g: use_attention(g, target.fuses_attention),
+        "products around a softmax as one kernel, where the target is faster that way",
+        MAX_LEVEL,
+    )
     passes = list(passes_for(options.opt_level))
-    if options.opt_level >= winograd.level:
-        passes.insert(next(k for k, p in enumerate(passes) if p.name in ("fuse", "group")), winograd)
+    if options.opt_level >= MAX_LEVEL:
+        before = next(k for k, p in enumerate(passes) if p.name in ("fuse", "group"))
+        passes[before:before] = [winograd, attention]
     passes.append(layout)
-    exact = () if options.fast_math else (winograd.name,)
+    exact = () if options.fast_math else (winograd.name, attention.name)
     off = {*options.disabled_passes, *exact, *((layout.name,) if options.opt_level < layout.level else ())}
     return run_passes(graph, passes, disabled=off, check=options.verify, on_pass=watch.passed)
 

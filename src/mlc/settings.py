@@ -72,7 +72,7 @@ class CompileOptions:
         opt_level: 0 (as it stands) to 3.
         disabled_passes: names of passes to leave out.
         fast_math: whether results may differ in their last digits from those of the model's operators one by one:
-            Winograd convolution, and ``a*b + c`` rounded once.
+            Winograd convolution, fused attention, and ``a*b + c`` rounded once.
         verify: check the program after every pass.
         keep_assembly: show the observer the assembly, which takes as long to print as the object to make.
     """

@@ -2,6 +2,7 @@
 
 # importing a family registers its operators
 from mlc.ops import (  # noqa: F401
+    attention,
     conv,
     conv_transpose,
     elementwise,

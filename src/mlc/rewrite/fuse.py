@@ -4,7 +4,7 @@
 * a reduction takes in the injective operators on its inputs;
 * a complex operator (convolution, matrix product) takes in the elementwise operators on its output, together with
   elementwise operators on their other operands, as long as shapes stay those of its output; a depthwise convolution
-  takes in a channel shuffle on its input too;
+  takes in a channel shuffle on its input too, and attention what moves its operands;
 * opaque operators never fuse.
 
 As in TVM, a node fuses into its *immediate post-dominator*, the node where all paths from it meet, together with all
@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mlc.ir.graph import FusionKind, Graph, Node, Value
+from mlc.ir.graph import FusionKind, Graph, Node, Operator, Value
 from mlc.ops import get
 from mlc.rewrite.dominators import post_dominators
 from mlc.rewrite.group import is_group, make_group
@@ -203,7 +203,9 @@ class _Fuser:
         target = self._group[sink]
         if target.kind is COMPLEX:
             if sink is target.anchor:
-                return not region.between and _is_read_through(node, sink)
+                moves, operands = _read_through(sink)
+                fits = not region.between and any(v in sink.inputs[:operands] for v in node.outputs)
+                return fits and all(n.op in moves for n in self._group[node].members)
             # beside the anchor, as another operand of its elementwise tail
             return node.op.elementwise and _all_elementwise(region)
         if target.kind is REDUCTION and _is_concat(node) and all(n == 1 for n in _outside(node)):
@@ -283,8 +285,9 @@ class _Fuser:
         assert group.anchor is not None
         shape = group.anchor.outputs[0].type.shape
         behind = set(group.anchor.outputs)
+        moves, _ = _read_through(group.anchor)
         for node in group.ordered(self.position):
-            if node is group.anchor or _is_read_through(node, group.anchor):
+            if node is group.anchor or (node.op in moves and not any(v in behind for v in node.inputs)):
                 continue
             if not node.op.elementwise:
                 return False
@@ -295,14 +298,18 @@ class _Fuser:
         return True
 
 
-def _is_read_through(node: Node, anchor: Node) -> bool:
-    """Whether a node only changes the order of the channels that a depthwise convolution reads.
+def _read_through(anchor: Node) -> tuple[tuple[Operator, ...], int]:
+    """Operators that a complex one reads through, and the number of its first operands where it does.
 
-    Such a convolution works on one channel at a time, and where that lies is the same for all of its pixels. It is the
-    one operator that may stand before an anchor: what others read is read again for every output.
+    A depthwise convolution works on one channel at a time, and where that lies is the same for all of its pixels.
+    Attention reads its queries number by number, and copies keys and values in any case. What others read is read again
+    for every output.
     """
-    shuffled = node.op is get("channel_shuffle") and anchor.op is get("conv") and anchor.inputs[0] in node.outputs
-    return shuffled and anchor.attrs["groups"] == node.outputs[0].type.shape[1] > 1
+    if anchor.op is get("attention"):
+        return (get("slice"), get("reshape"), get("transpose")), 3
+    if anchor.op is get("conv") and anchor.attrs["groups"] == anchor.inputs[0].type.shape[1] > 1:
+        return (get("channel_shuffle"),), 1
+    return (), 0
 
 
 def _is_concat(node: Node) -> bool:

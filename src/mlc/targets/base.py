@@ -87,6 +87,16 @@ class Target(Protocol):
         """
         ...
 
+    def fuses_attention(self, queries: TensorType, keys: TensorType, values: TensorType) -> bool:
+        """Whether attention is faster as one kernel than as two products and a softmax.
+
+        Args:
+            queries: ``[…, m, e]``.
+            keys: ``[…, n, e]``.
+            values: ``[…, n, d]``.
+        """
+        ...
+
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool = False
     ) -> LayoutChoice:

@@ -75,6 +75,11 @@ class X86Target:
 
         return best_winograd_tile(x.shape, weights.shape, pads, self.record)
 
+    def fuses_attention(self, queries: TensorType, keys: TensorType, values: TensorType) -> bool:
+        from mlc.targets.x86.schedules.attention import attention_pays
+
+        return attention_pays(queries.shape, values.shape, self.record)
+
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool = False
     ) -> LayoutChoice:

@@ -16,7 +16,7 @@ from mlc.lower.knobs import Knobs
 from mlc.lower.relayout import read_margins, relayout
 from mlc.lower.schedule import Schedule
 
-HEAVY = ("conv", "conv_transpose", "group_conv", "depthwise", "matmul", "einsum", "winograd")
+HEAVY = ("conv", "conv_transpose", "group_conv", "depthwise", "matmul", "einsum", "winograd", "attention")
 WINDOWS = ("max_pool", "avg_pool", "lp_pool")
 
 
@@ -92,19 +92,27 @@ def apart_from_output(g: Group, t: te.Tensor) -> Group:
 def replace_anchor(g: Group, fresh: te.Compute) -> Group:
     """The group with another compute in place of its anchor's, and what depends on it rebuilt."""
     assert g.anchor is not None
-    env = dict(zip(g.anchor.outputs, te.finish(fresh), strict=True))
+    return replace_compute(g, g.anchor, fresh)
+
+
+def replace_compute(g: Group, old: te.Compute, fresh: te.Compute) -> Group:
+    """The group with another compute in place of one of its own, and what depends on it rebuilt."""
+    env = dict(zip(old.outputs, te.finish(fresh), strict=True))
 
     def swap(ld: Load) -> Expr:
         return Load(env[ld.source], ld.indices) if ld.source in env else ld
 
     for op in te.topological(g.outputs):
-        if op is g.anchor or not any(t in env for t in op.inputs):
+        if op is old or not any(t in env for t in op.inputs):
             continue
         bodies = tuple(replace_loads(b, swap) for b in op.bodies)
         again = te.Compute(op.name, op.axes, op.reduce_axes, bodies, op.combiner, op.tag, op.attrs)
         env.update(zip(op.outputs, te.finish(again), strict=True))
     layouts = {env.get(t, t): layout for t, layout in g.layouts.items()}
-    return Group(g.inputs, tuple(env.get(t, t) for t in g.outputs), fresh, layouts, g.knobs)
+    anchor = g.anchor
+    if anchor is not None and anchor.outputs[0] in env:
+        anchor = env[anchor.outputs[0]].op
+    return Group(g.inputs, tuple(env.get(t, t) for t in g.outputs), anchor, layouts, g.knobs)
 
 
 def inline_rest(s: Schedule, keep: Sequence[te.Tensor]) -> None:

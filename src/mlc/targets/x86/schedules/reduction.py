@@ -83,7 +83,7 @@ def _rows(g: Group, kept: int, target: X86) -> Schedule:
         if t is out:
             continue
         if op.combiner is not None:
-            for part in _fold_rows(s, t, target):
+            for part in fold_rows(s, t, target):
                 part.compute_at(stage, row)
         elif t in singles:
             s[t].compute_at(stage, row)
@@ -107,7 +107,7 @@ def _work(op: te.Compute) -> int:
     return size_of(op.shape) * size_of([a.hi + 1 for a in op.reduce_axes])
 
 
-def _fold_rows(s: Schedule, t: te.Tensor, target: X86) -> list[Stage]:
+def fold_rows(s: Schedule, t: te.Tensor, target: X86) -> list[Stage]:
     """Vectorise a reduction along memory: partial results a lane, then a fold over the lanes.
 
     Several vectors of partial results, where the axis is long: one addition would wait for the one before.
@@ -196,5 +196,5 @@ def fold(s: Schedule, t: te.Tensor, target: X86) -> None:
         local.reorder(*data[:-1], *inner, data[-1])
         local.vectorize(data[-1])
     else:
-        for part in _fold_rows(s, acc, target):
+        for part in fold_rows(s, acc, target):
             part.compute_at(out, at)

@@ -15,6 +15,7 @@ from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice, Margins
 from mlc.targets.x86.cost import bandwidth
 from mlc.targets.x86.record import X86
+from mlc.targets.x86.schedules.attention import schedule_attention
 from mlc.targets.x86.schedules.conv import (
     MIN_BLOCKED,
     conv_blocked,
@@ -55,6 +56,8 @@ def schedule_group(node: Node, target: X86, knobs: Knobs) -> tuple[Schedule, lis
     tag = g.anchor.tag if g.anchor is not None else ""
     if gates_of(g):
         s = schedule_gates(g, target)
+    elif single and tag == "attention":
+        s = schedule_attention(g, target)
     elif single and tag == "conv" and g.outputs[0] in g.layouts:
         s = conv_blocked(g, target)
     elif single and tag == "winograd" and g.outputs[0] in g.layouts:
