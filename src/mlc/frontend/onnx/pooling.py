@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,31 @@ from mlc.frontend.onnx.emit import arith, int_list, need_rank, reshape, zeros
 from mlc.frontend.onnx.registry import Context, OnnxNode, converter
 from mlc.frontend.onnx.windows import Window, read_window
 from mlc.ir.graph import Value
+from mlc.ir.types import i64
 
 _RANKS = "1 to 3 spatial axes"
 
 
 def _window(node: OnnxNode, x: Value) -> Window:
     need_rank(x, "X", 3, 5)
-    return read_window(node, x.type.shape[2:], node.attr("kernel_shape", ()))
+    return read_window(node, x.type.shape[2:], node.attr("kernel_shape", ()), crop=True)
 
 
 def _pool(ctx: Context, op: str, node: OnnxNode, x: Value, **attrs: Any) -> tuple[Value, ...]:
     window = _window(node, x)
     shape = window.outputs(x.type.shape[2:])
+    if min(window.pads, default=0) < 0:
+        # what onnxruntime does: averages and norms start behind the pixels that are cut off, maxima are refused
+        if op.startswith("max_pool"):
+            raise ImportModelError(f"auto_pad {node.attr('auto_pad')} asks for negative pads, {window.pads}")
+        rank = len(shape)
+        begins = [max(0, -p) for p in window.pads[:rank]]
+        begin, end = (0, 0, *begins), x.type.shape
+        x = ctx.add("slice", [x], begin=begin, end=end, step=(1,) * (rank + 2))
+        window = replace(window, pads=tuple(max(0, p) for p in window.pads))
+    if 0 in shape:
+        dtypes = (x.type.dtype, i64) if op == "max_pool_with_indices" else (x.type.dtype,)
+        return tuple(zeros(ctx, (*x.type.shape[:2], *shape), dtype) for dtype in dtypes)
     return ctx.add_many(op, [x], {"kernel": window.kernel, **window.attrs, "output_shape": shape, **attrs})
 
 

@@ -29,12 +29,24 @@ class Window:
         return {"strides": self.strides, "pads": self.pads, "dilations": self.dilations}
 
     def outputs(self, space: Sequence[int]) -> tuple[int, ...]:
-        """Output extents; rounded up, but a last window that would start behind the input is dropped."""
+        """Output extents; rounded up, but a last window that would start behind the input is dropped.
+
+        As in onnxruntime, quotients are rounded towards zero: an input that a single window hangs over by less than a
+        stride gives one output.
+
+        Raises:
+            ImportModelError: the window is larger than the padded input by more than that.
+        """
         out = []
         for d, n in enumerate(space):
             before, after = self.pads[d], self.pads[len(space) + d]
-            room = n + before + after - span(self.kernel[d], self.dilations[d])
-            count = (-(-room // self.strides[d]) if self.ceil else room // self.strides[d]) + 1
+            reach = span(self.kernel[d], self.dilations[d])
+            room = n + before + after - reach
+            count = (-(-room // self.strides[d]) if self.ceil or room < 0 else room // self.strides[d]) + 1
+            if count < 0:
+                raise ImportModelError(
+                    f"the window spans {reach} on axis {d + 2}, the padded input only {room + reach}"
+                )
             if self.ceil and (count - 1) * self.strides[d] >= n + before:
                 count -= 1
             out.append(count)
@@ -53,9 +65,14 @@ def auto_pad(node: OnnxNode) -> str:
     return mode
 
 
-def read_window(node: OnnxNode, space: Sequence[int], kernel: Sequence[int]) -> Window:
+def read_window(node: OnnxNode, space: Sequence[int], kernel: Sequence[int], *, crop: bool = False) -> Window:
     """The window of a convolution or pool over an input with spatial extents ``space``.
 
+    Args:
+        node: has the attributes.
+        space: extents of the input.
+        kernel: extents of the window.
+        crop: whether automatic pads are negative where windows leave gaps, and so cut off the ends of the input.
     Raises:
         ImportModelError: an attribute has the wrong number of entries.
     """
@@ -72,13 +89,13 @@ def read_window(node: OnnxNode, space: Sequence[int], kernel: Sequence[int]) -> 
         pads = (0,) * (2 * rank)
     else:
         reaches = [span(k, d) for k, d in zip(kernel, dilations, strict=True)]
-        totals = [max(0, (-(-n // s) - 1) * s + r - n) for n, s, r in zip(space, strides, reaches, strict=True)]
+        totals = [(-(-n // s) - 1) * s + r - n for n, s, r in zip(space, strides, reaches, strict=True)]
+        totals = totals if crop else [max(0, t) for t in totals]
         pads = split_pads(totals, upper=mode == "SAME_UPPER")
     return Window(tuple(kernel), strides, dilations, pads, bool(node.attr("ceil_mode", 0)))
 
 
 def split_pads(totals: Sequence[int], *, upper: bool) -> tuple[int, ...]:
     """Padding of each axis divided into begins and ends; an odd one goes to the end if ``upper``."""
-    small = [t // 2 for t in totals]
-    large = [t - t // 2 for t in totals]
-    return (*small, *large) if upper else (*large, *small)
+    begins = [int((t if upper else t + 1) / 2) for t in totals]  # towards zero, as onnxruntime does
+    return (*begins, *(t - b for t, b in zip(totals, begins, strict=True)))

@@ -55,6 +55,33 @@ def test_average_pool(pool, include_pad):
     compare("AveragePool", [normal((2, 3, *space))], count_include_pad=include_pad, **attrs)
 
 
+@pytest.mark.parametrize("op", ["AveragePool", "LpPool"])
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("extent, kernel, stride", [(8, 1, 3), (9, 1, 3), (7, 2, 4), (7, 1, 4), (12, 1, 4), (12, 1, 5)])
+def test_windows_with_gaps_cut_off_the_ends(op, mode, extent, kernel, stride):
+    compare(op, [normal((2, 3, extent, 5))], auto_pad=mode, kernel_shape=[kernel, 3], strides=[stride, 2])
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_maxima_of_windows_with_gaps_are_refused(mode):
+    with pytest.raises(ImportModelError, match="negative pads"):
+        imported("MaxPool", [normal((1, 1, 9))], auto_pad=mode, kernel_shape=[1], strides=[3])
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("mode", ["VALID", "NOTSET"])
+@pytest.mark.parametrize("extent, kernel, stride", [(2, 3, 2), (3, 5, 3), (2, 3, 1), (3, 5, 2)])
+def test_window_larger_than_the_input(op, mode, extent, kernel, stride):
+    """One output where it hangs over by less than a stride, none where it does by less than two."""
+    compare(op, [normal((2, 3, extent))], auto_pad=mode, kernel_shape=[kernel], strides=[stride])
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+def test_window_much_larger_than_the_input_is_refused(op):
+    with pytest.raises(ImportModelError, match="the window spans 4 on axis 2, the padded input only 2"):
+        imported(op, [normal((1, 1, 2))], kernel_shape=[4])
+
+
 @examples(20)
 @given(pools(2), st.integers(1, 3))
 def test_lp_pool(pool, p):
