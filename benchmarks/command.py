@@ -36,13 +36,13 @@ def workload(name: str, options: argparse.Namespace, folder: Path) -> Workload:
     if name not in MODELS:
         model = onnx.load(name)
         work = count_work(model)
-        return Workload(Path(name).stem, "file", Path(name), model, work.flops, work.bytes)
+        return Workload(Path(name).stem, "file", Path(name), model, work.flops, work.bytes, work.written)
     model = build(name, options.batch, options.small)
     file = folder / f"{name}.onnx"
     onnx.save(model, file)
     work = count_work(model)
     kind = next(KINDS[group] for group, names in GROUPS.items() if name in names)
-    return Workload(name, kind, file, model, work.flops, work.bytes)
+    return Workload(name, kind, file, model, work.flops, work.bytes, work.written)
 
 
 def run(

@@ -1,4 +1,4 @@
-"""What the machine can do at most: arithmetic and reading, measured with a few lines of LLVM IR, on 1 and more cores.
+"""What the machine can do at most: arithmetic, reading and copying, on 1 and more cores, from a few lines of LLVM IR.
 
 python -m benchmarks.limits --cores 0,1
 """
@@ -36,24 +36,30 @@ class Limit:
         threads: how many cores.
         gflops: 10^9 float32 operations a second, a multiply-add counted as two.
         gbytes: 10^9 bytes a second read, by where the data lies: ``L1``, ``L2``, ``L3``, ``memory``.
+        copied: the same for what is read and written together, while one half of the data is copied to the other.
     """
 
     threads: int
     gflops: float
     gbytes: Mapping[str, float]
+    copied: Mapping[str, float]
 
 
 def level_sizes(caches: Mapping[str, int], threads: int) -> dict[str, int]:
-    """Bytes that each core reads over and over, so that they lie in one level and not in the one before.
+    """Bytes that each core uses over and over, so that they lie in one level and not in the one before.
+
+    Four times the level before, or half of the level where that is less: the last one is shared, with strangers too
+    where the machine is a virtual one, and near its size its rate would be one of memory.
 
     Args:
         caches: size of each cache by name; the last one is shared.
     """
     names = sorted(caches)
-    sizes = {}
-    for name in names:
+    sizes: dict[str, int] = {}
+    for before, name in zip((None, *names), names, strict=False):
         shared = threads if len(names) > 2 and name == names[-1] else 1
-        sizes[name] = caches[name] // 2 // shared
+        half = caches[name] // 2 // shared
+        sizes[name] = half if before is None else min(half, 4 * caches[before])
     return sizes | {"memory": max(4 * max(caches.values(), default=0), 256 << 20) // threads}
 
 
@@ -68,6 +74,16 @@ def roof(limit: Limit, level: str, intensity: float) -> float:
     return min(limit.gflops, limit.gbytes[level] * intensity)
 
 
+def roof_of(limit: Limit, level: str, flops: float, read: float, written: float) -> float:
+    """GFLOP/s that are possible for some operations on bytes that come from and go to one level.
+
+    Bytes that are written, and as many that are read, move as in a copy; what is left moves as in reading.
+    """
+    both = 2 * min(read, written)
+    seconds = (both / limit.copied[level] + (read + written - both) / limit.gbytes[level]) / 1e9
+    return min(limit.gflops, flops / seconds / 1e9) if seconds else limit.gflops
+
+
 def home(caches: Mapping[str, int], size: float) -> str:
     """The level in which ``size`` bytes that are used again and again lie: the smallest that holds them."""
     return next((name for name in sorted(caches) if size <= caches[name]), "memory")
@@ -75,8 +91,8 @@ def home(caches: Mapping[str, int], size: float) -> str:
 
 def line(limit: Limit) -> str:
     """A limit as one line for a terminal."""
-    rates = ", ".join(f"{level} {rate:.1f}" for level, rate in limit.gbytes.items())
-    return f"limits with {limit.threads} threads: {limit.gflops:.1f} GFLOP/s; GB/s read: {rates}"
+    read, copied = (", ".join(f"{k} {v:.1f}" for k, v in rates.items()) for rates in (limit.gbytes, limit.copied))
+    return f"limits with {limit.threads} threads: {limit.gflops:.1f} GFLOP/s; GB/s read: {read}; copied: {copied}"
 
 
 def _measure(cores: tuple[int, ...], threads: tuple[int, ...]) -> list[Limit]:
@@ -86,11 +102,11 @@ def _measure(cores: tuple[int, ...], threads: tuple[int, ...]) -> list[Limit]:
     for count in threads:
         used = cores[:count]
         gflops = _together(used, lambda: kernels.arithmetic())
-        gbytes = {
-            level: _together(used, lambda size=size: kernels.reading(size))
-            for level, size in level_sizes(caches, count).items()
-        }
-        limits.append(Limit(count, gflops, gbytes))
+        read, copied = (
+            {level: _together(used, lambda k=k, n=n: k(n)) for level, n in level_sizes(caches, count).items()}
+            for k in (kernels.reading, kernels.copying)
+        )
+        limits.append(Limit(count, gflops, read, copied))
     return limits
 
 
@@ -142,6 +158,7 @@ class _Kernels:
         prototype = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         self._arithmetic = prototype(self._engine.get_function_address("arithmetic"))
         self._reading = prototype(self._engine.get_function_address("reading"))
+        self._copying = prototype(self._engine.get_function_address("copying"))
 
     def arithmetic(self) -> tuple[Callable[[], object], float]:
         """Chains of multiply-adds; units are operations."""
@@ -151,14 +168,22 @@ class _Kernels:
 
     def reading(self, size: int) -> tuple[Callable[[], object], float]:
         """Reads ``size`` bytes over and over; units are bytes."""
-        step = 4 * self._lanes * STREAMS
+        return self._moving(self._reading, size, 1)
+
+    def copying(self, size: int) -> tuple[Callable[[], object], float]:
+        """Copies one half of ``size`` bytes to the other over and over; units are bytes read and bytes written."""
+        return self._moving(self._copying, size, 2)
+
+    def _moving(self, kernel: Any, size: int, parts: int) -> tuple[Callable[[], object], float]:
+        """Lets a kernel go over ``size`` bytes, of which each turn of its loop takes a block from every part."""
+        step = 4 * self._lanes * STREAMS * parts
         blocks = max(size // step, 1)
         raw = np.ones(blocks * step + 64, np.uint8)
         begin = raw.ctypes.data + -raw.ctypes.data % 64
-        turns = self._turns(lambda n: self._reading(begin, blocks, n))
+        turns = self._turns(lambda n: kernel(begin, blocks, n))
 
         def call(keep: np.ndarray = raw) -> object:
-            return self._reading(begin, blocks, turns)
+            return kernel(begin, blocks, turns)
 
         return call, float(blocks * step * turns)
 
@@ -176,7 +201,7 @@ class _Kernels:
 
 
 def ir_text(lanes: int, fused: bool) -> str:
-    """Two functions ``float (float *data, int64 blocks, int64 turns)`` for vectors of ``lanes`` floats.
+    """Three functions ``float (float *data, int64 blocks, int64 turns)`` for vectors of ``lanes`` floats.
 
     Args:
         fused: the processor has a multiply-add; without one, a product and a sum take its place.
@@ -259,7 +284,44 @@ def ir_text(lanes: int, fused: bool) -> str:
             "}",
         ]
     )
-    return f"declare {floats} @llvm.fma.v{lanes}f32({floats}, {floats}, {floats})\n\n{arithmetic}\n\n{reading}\n"
+    moves = []
+    for i in range(STREAMS):
+        moves += [
+            f"  %p{i} = getelementptr {ints}, ptr %base, i64 {i}",
+            f"  %v{i} = load {ints}, ptr %p{i}, align {4 * lanes}",
+            f"  %q{i} = getelementptr {ints}, ptr %goal, i64 {i}",
+            f"  store {ints} %v{i}, ptr %q{i}, align {4 * lanes}",
+        ]
+    copying = "\n".join(
+        [
+            "define float @copying(ptr %data, i64 %blocks, i64 %turns) {",
+            "entry:",
+            f"  %half = mul i64 %blocks, {STREAMS}",
+            f"  %other = getelementptr {ints}, ptr %data, i64 %half",
+            "  br label %outer",
+            "outer:",
+            "  %t = phi i64 [0, %entry], [%tn, %latch]",
+            "  br label %inner",
+            "inner:",
+            "  %b = phi i64 [0, %outer], [%bn, %inner]",
+            f"  %at = mul i64 %b, {STREAMS}",
+            f"  %base = getelementptr {ints}, ptr %data, i64 %at",
+            f"  %goal = getelementptr {ints}, ptr %other, i64 %at",
+            *moves,
+            "  %bn = add i64 %b, 1",
+            "  %morebs = icmp slt i64 %bn, %blocks",
+            "  br i1 %morebs, label %inner, label %latch",
+            "latch:",
+            "  %tn = add i64 %t, 1",
+            "  %morets = icmp slt i64 %tn, %turns",
+            "  br i1 %morets, label %outer, label %done",
+            "done:",
+            "  ret float 0.0",
+            "}",
+        ]
+    )
+    fma = f"declare {floats} @llvm.fma.v{lanes}f32({floats}, {floats}, {floats})"
+    return "\n\n".join((fma, arithmetic, reading, copying)) + "\n"
 
 
 def _splat(lanes: int, chain: int) -> str:

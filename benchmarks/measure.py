@@ -52,6 +52,7 @@ class Result:
         kind: ``network``, ``operator``, ``batched`` or ``file``.
         flops: operations of one run, a multiply-add counted as two.
         bytes: least that one run must move: inputs, weights and outputs, each once.
+        written: those of outputs.
         ours: labels of this compiler's engines.
         milliseconds: of one run; an engine that failed is absent.
         versus: for each of ours, the best peer and how much faster ours is.
@@ -67,6 +68,7 @@ class Result:
     threads: int
     flops: float = 0.0
     bytes: float = 0.0
+    written: float = 0.0
     ours: list[str] = field(default_factory=list)
     milliseconds: dict[str, Spread] = field(default_factory=dict)
     versus: dict[str, Versus] = field(default_factory=dict)
@@ -214,6 +216,7 @@ class Workload:
     model: ModelProto
     flops: float = math.nan
     bytes: float = math.nan
+    written: float = math.nan
 
 
 def bench_workload(
@@ -247,6 +250,7 @@ def bench_workload(
                 count,
                 work.flops,
                 work.bytes,
+                work.written,
                 ours=[spec.label for spec in specs if spec.ours],
                 failures=dict(failures),
             )

@@ -7,19 +7,23 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.limits import Limit, home, roof
+from benchmarks.limits import Limit, home, roof_of
 from benchmarks.measure import Plan, Result
 from benchmarks.stats import Spread, geometric_mean
 
 # More CPU time than this share of the other's measurement means that an idle engine was not idle.
 IDLE_SHARE = 0.02
-SCHEMA = 2
+SCHEMA = 3
 TITLES = {
     "network": "Networks",
     "operator": "Single operators",
     "batched": "Batched matrix products",
     "file": "Files",
 }
+
+
+# Kinds of workload that are single operators.
+OPERATORS = ("operator", "batched")
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,10 @@ class Report:
             "engines": self.engines,
             "plan": asdict(self.plan),
             "limits": [asdict(limit) for limit in self.limits],
-            "results": [asdict(result) for result in self.results],
+            "results": [
+                asdict(result) | {"roofline": asdict(line) if (line := roofline(self, result)) else None}
+                for result in self.results
+            ],
             "geometric_means": [asdict(mean) for mean in means(self)],
         }
 
@@ -113,7 +120,7 @@ def markdown(report: Report, plots: Sequence[str] = ()) -> str:
         results = [result for result in report.results if result.kind == kind]
         if results:
             lines += ["", f"## {title}", "", *_times_table(report, results)]
-            if kind in ("operator", "batched"):
+            if kind in OPERATORS:
                 lines += ["", "The same in GFLOP/s:", "", *_grid(report, results, _rate)]
                 lines += _roof_table(report, results)
             if scaling := _scaling_table(report, results):
@@ -136,11 +143,16 @@ def _machine(report: Report) -> list[str]:
     if report.limits:
         levels = list(report.limits[0].gbytes)
         rows = [
-            (str(limit.threads), f"{limit.gflops:.1f}", *(f"{limit.gbytes[level]:.1f}" for level in levels))
+            (
+                str(limit.threads),
+                f"{limit.gflops:.1f}",
+                *(f"{limit.gbytes[level]:.1f}, {limit.copied[level]:.1f}" for level in levels),
+            )
             for limit in report.limits
         ]
         headings = ("threads", "FMA GFLOP/s", *(f"{level} GB/s" for level in levels))
-        lines += ["", "Limits of the machine, measured (reading, each core its own data):", "", *table(headings, rows)]
+        title = "Limits of the machine, measured (reading, and reading and writing in a copy; each core its own data):"
+        lines += ["", title, "", *table(headings, rows)]
     return lines
 
 
@@ -188,23 +200,39 @@ def _rate(result: Result, label: str) -> str:
     return f"{result.flops / time.median / 1e6:.1f}" if time and result.flops > 0 else "-"
 
 
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The most that the machine allows for an operator, and how much of that each engine reaches.
+
+    Args:
+        bound: ``FMA``, or the level of memory that holds inputs, weights and outputs together.
+        gflops: what multiply-adds allow, or what moving each byte once from and to that level allows.
+        shares: by label.
+    """
+
+    bound: str
+    gflops: float
+    shares: dict[str, float]
+
+
+def roofline(report: Report, result: Result) -> Roofline | None:
+    """The roofline of a single operator; ``None`` for anything else, and where the limits are not known."""
+    limit = next((limit for limit in report.limits if limit.threads == result.threads), None)
+    if limit is None or result.kind not in OPERATORS or not result.flops > 0:
+        return None
+    level = home(report.caches, result.bytes)
+    most = roof_of(limit, level, result.flops, result.bytes - result.written, result.written)
+    shares = {label: result.flops / time.median / 1e6 / most for label, time in result.milliseconds.items()}
+    return Roofline("FMA" if most == limit.gflops else level, most, shares)
+
+
 def _roof_table(report: Report, results: Sequence[Result]) -> list[str]:
     """How close single operators come to what arithmetic and the level that holds their tensors allow."""
-    limits = {limit.threads: limit for limit in report.limits}
     rows = []
     for result in results:
-        if result.threads not in limits or not result.flops > 0:
-            continue
-        level = home(report.caches, result.bytes)
-        most = roof(limits[result.threads], level, result.flops / result.bytes)
-        bound = "FMA" if most == limits[result.threads].gflops else level
-        shares = (
-            f"{result.flops / result.milliseconds[label].median / 1e6 / most:.0%}"
-            if label in result.milliseconds
-            else "-"
-            for label in report.labels
-        )
-        rows.append((result.model, str(result.threads), bound, f"{most:.1f}", *shares))
+        if line := roofline(report, result):
+            shares = (f"{line.shares[label]:.0%}" if label in line.shares else "-" for label in report.labels)
+            rows.append((result.model, str(result.threads), line.bound, f"{line.gflops:.1f}", *shares))
     if not rows:
         return []
     headings = ("model", "threads", "bound by", "roof GFLOP/s", *report.labels)

@@ -14,10 +14,16 @@ Shapes = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations, a multiply-add counted as two, and bytes of inputs, weights and outputs, each once."""
+    """Operations, a multiply-add counted as two, and bytes of inputs, weights and outputs, each once.
+
+    Args:
+        bytes: of all.
+        written: those of outputs.
+    """
 
     flops: float
     bytes: float
+    written: float
 
 
 def count_work(model: ModelProto) -> Work:
@@ -28,10 +34,12 @@ def count_work(model: ModelProto) -> Work:
     shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     weights = {tensor.name for tensor in graph.initializer}
     flops = sum(2.0 * _multiplications(node, shapes) for node in graph.node)
-    ends = [value for value in (*graph.input, *graph.output) if value.name not in weights]
-    moved = sum(math.prod(shapes[value.name]) * _size(value.type.tensor_type.elem_type) for value in ends)
-    moved += sum(math.prod(tensor.dims) * _size(tensor.data_type) for tensor in graph.initializer)
-    return Work(flops, float(moved))
+    inputs, written = (
+        sum(math.prod(shapes[v.name]) * _size(v.type.tensor_type.elem_type) for v in values if v.name not in weights)
+        for values in (graph.input, graph.output)
+    )
+    stored = sum(math.prod(tensor.dims) * _size(tensor.data_type) for tensor in graph.initializer)
+    return Work(flops, float(inputs + stored + written), float(written))
 
 
 def _multiplications(node: NodeProto, shapes: Shapes) -> int:

@@ -22,7 +22,7 @@ def test_a_report_becomes_pictures(tmp_path: Path) -> None:
     network = Result("dqn", "network", 1, ours=["mlc"])
     summarise(network, {"mlc": [[1e-3]]})
     network.kernels = {"mlc": [KernelTime("k0_conv", 0.5, 1e8, 1e6), KernelTime("k1_copy", 0.5, 0, 1e6)]}
-    limits = [Limit(1, 100.0, {"L1": 200.0, "memory": 10.0})]
+    limits = [Limit(1, 100.0, {"L1": 200.0, "memory": 10.0}, {"L1": 200.0, "memory": 10.0})]
     report = Report(Plan(1, 1.0), {}, {"mlc": "", "onnxruntime": "", "tvm": ""}, [operator, network], limits)
     names = draw(report, tmp_path / "new")
     assert names == ["relative-single-operators-1.png", "roofline-operators-1.png", "roofline-dqn-1.png"]

@@ -22,6 +22,10 @@ def test_single_operators(name: str, flops: int, size: int) -> None:
     assert (work.flops, work.bytes) == (flops, size)
 
 
+def test_what_is_written_is_the_outputs() -> None:
+    assert count_work(build("D8")).written == 4 * 7 * 7 * 512
+
+
 @pytest.mark.parametrize("name, giga", [("squeezenet", 0.70), ("lstm_lm", 0.93), ("dcgan", 0.83)])
 def test_networks_have_the_operations_of_their_papers(name: str, giga: float) -> None:
     assert count_work(build(name)).flops / 1e9 == pytest.approx(giga, rel=0.1)
