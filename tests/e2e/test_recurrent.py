@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.e2e.compiled import assert_same, compiled, network, reference
+import mlc
+from tests.e2e.compiled import assert_same, compiled, load, network, reference
 
 HAS_AVX2 = llvm.get_host_cpu_features().get("avx2", False)
 TARGETS = ["x86", "x86 -mcpu=x86-64", *(["x86 -mcpu=haswell"] if HAS_AVX2 else [])]
@@ -23,6 +24,9 @@ LAYERS = {
     "lstm, coupled and clipped": ("LSTM", 3, 1, 6, 13, {"input_forget": 1, "clip": 0.5}, ""),
     "lstm, other functions": ("LSTM", 2, 3, 4, 9, {"activations": ["HardSigmoid", "Relu", "Softsign"]}, ""),
     "gru": ("GRU", 4, 1, 7, 21, {}, "h"),
+    "gru, batch": ("GRU", 4, 11, 7, 40, {"direction": "bidirectional"}, "lh"),
+    "gru, one unit": ("GRU", 3, 2, 3, 1, {}, ""),
+    "gru, other functions": ("GRU", 3, 1, 6, 13, {"activations": ["HardSigmoid", "Relu"], "clip": 0.5}, ""),
     "gru, reset after": ("GRU", 4, 3, 7, 21, {"linear_before_reset": 1, "direction": "bidirectional"}, "lh"),
     "rnn": ("RNN", 4, 2, 7, 21, {"direction": "bidirectional"}, "lh"),
 }
@@ -58,6 +62,24 @@ def test_layers_are_those_of_onnxruntime(name, target):
     node = helper.make_node(op, names[: 8 if op == "LSTM" else 6], outputs, hidden_size=hidden, **attrs)
     model = network([node], feeds, outputs, stored)
     assert_same(compiled(model, feeds, target=target, threads=2), reference(model, feeds), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("reset_after, kernels", [(0, 2), (1, 1)])
+def test_steps_of_a_gru_take_few_kernels(reset_after, kernels):
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.normal(size=(6, 8, 5)).astype(np.float32), "h": np.ones((1, 8, 24), np.float32)}
+    stored = {
+        name: rng.normal(size=(1, *shape)).astype(np.float32)
+        for name, shape in {"w": (72, 5), "r": (72, 24), "b": (144,)}.items()
+    }
+    attrs = {"hidden_size": 24, "linear_before_reset": reset_after}
+    node = helper.make_node("GRU", ["x", "w", "r", "b", "", "h"], ["y"], **attrs)
+    found = [s.kernel for s in mlc.compile(load(network([node], feeds, ["y"], stored))).manifest.steps]
+    # besides the steps there are the two products with the input before them, and a copy of the last state behind
+    steps = found[2 : 2 + 6 * kernels]
+    assert len(set(steps)) == kernels
+    assert all("matmul" in kernel for kernel in steps)
+    assert len(found) <= len(steps) + 3
 
 
 @pytest.mark.parametrize("rows, units", [(1, 40), (7, 24), (33, 50)])

@@ -4,7 +4,7 @@ A step of a recurrent layer multiplies its state by the weights of all gates at 
 gate, and combines the pieces. General fusion has no place for that: a slice moves elements, and the step has several
 results (an LSTM's hidden state and its cell's). Here the product, the slices and all that is computed from them element
 by element become one group; its schedule keeps the columns of the gates next to each other. The same holds for gated
-linear units.
+linear units, and for the first product of a GRU that resets its state before the second one.
 
 Stage in: an optimised graph. Stage out: the same, with such regions as groups.
 
@@ -82,9 +82,17 @@ class _Finder:
             for v in n.outputs
             if v in self._outputs or any(c not in members for c in self._consumers.get(v, ()))
         ]
-        # with as many results as gates, nothing was combined
-        fits = all(v.type.shape[1] == unit for v in results) and len(results) * unit < width
-        return _Region(nodes, results) if fits and results else None
+        if not results or any(v.type.shape[1] != unit for v in results):
+            return None
+        # with as many results as gates, something else may be combined with one: a GRU's state with what resets it
+        combined = len(results) * unit < width or any(self._meets_another(n, slices) for n in nodes)
+        return _Region(nodes, results) if combined else None
+
+    def _meets_another(self, node: Node, slices: list[Node]) -> bool:
+        """Whether a node combines a slice with a value that is no constant."""
+        taken = {v for n in slices for v in n.outputs}
+        others = [v for v in node.inputs if v not in taken and v not in self.graph.constants]
+        return bool(others) and any(v in taken for v in node.inputs)
 
     def _is_product(self, node: Node) -> bool:
         if node.op is not get("matmul") or node.attrs["transpose_a"] or node.attrs["transpose_b"]:

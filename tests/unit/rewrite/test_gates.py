@@ -54,6 +54,17 @@ def test_a_gated_linear_unit_is_one_group() -> None:
     assert gates(graph) == ["matmul+slice+slice+sigmoid+mul"]
 
 
+def test_a_gate_that_resets_the_state_belongs_to_its_product() -> None:
+    n = Net()
+    h = n.x(2, 3, name="h")
+    both = n.sigmoid(n.add(n.matmul(h, n.w(3, 6)), n.x(2, 6, name="from_input")))
+    z, r = columns(n, both, 0, 3), columns(n, both, 3, 6)
+    candidate = n.tanh(n.add(n.matmul(n.mul(r, h), n.w(3, 3)), n.x(2, 3, name="rest")))
+    graph = n(n.add(n.mul(n.sub(n.c(1.0), z), candidate), n.mul(z, h)))
+    assert gates(graph) == ["matmul+add+sigmoid+slice+slice+mul"]
+    assert len(fuse(fuse_gates(graph)).nodes) == 2
+
+
 def test_gates_may_be_cut_twice() -> None:
     n = Net()
     y = n.matmul(n.x(2, 4), n.w(4, 9))

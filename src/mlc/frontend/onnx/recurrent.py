@@ -1,7 +1,8 @@
 """Recurrent layers, unrolled over time: LSTM, GRU, RNN.
 
-The products with the input are one matrix product over all time steps. What remains of a step is a product with the
-state, for all gates at once, and element-by-element work; all steps are the same operators on the same shapes.
+The products with the input are one matrix product over all time steps (two for a GRU, whose candidate is apart). What
+remains of a step is a product with the state, for all gates at once, and element-by-element work; all steps are the
+same operators on the same shapes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mlc.ir.graph import Value
 
 State = tuple[Value, ...]  # the hidden state, then the cell's, each [batch, hidden]
 Function = Callable[[Value], Value]
-Step = Callable[[Value, State], State]
+Step = Callable[[Sequence[Value], State], State]  # what comes from the input in parts, and the state before
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,9 @@ class _Direction:
         return arith(self.ctx, "sub", 1, x)
 
 
-# what an operator makes of a direction: the bias that joins the input products, and its step
-Cell = Callable[[_Direction], tuple[Value, Step]]
+# what an operator makes of a direction: the bias that joins the input products, how many gates go in each part of
+# these, and its step
+Cell = Callable[[_Direction], tuple[Value, Sequence[int], Step]]
 
 
 @converter("RNN", since=7)
@@ -73,13 +75,14 @@ def rnn(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value | None]:
     return _recurrent(ctx, node, inputs, gates=1, activations=("Tanh",), cell=_rnn_cell, states=1)
 
 
-def _rnn_cell(d: _Direction) -> tuple[Value, Step]:
+def _rnn_cell(d: _Direction) -> tuple[Value, Sequence[int], Step]:
     (f,) = d.functions
 
-    def step(x: Value, state: State) -> State:
+    def step(parts: Sequence[Value], state: State) -> State:
+        (x,) = parts
         return (f(d.add(x, d.recur(state[0], d.r))),)
 
-    return d.add(d.wb, d.rb), step
+    return d.add(d.wb, d.rb), (1,), step
 
 
 @converter("GRU", since=7)
@@ -88,7 +91,7 @@ def gru(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value | None]:
     return _recurrent(ctx, node, inputs, gates=3, activations=("Sigmoid", "Tanh"), cell=_gru_cell, states=1)
 
 
-def _gru_cell(d: _Direction) -> tuple[Value, Step]:
+def _gru_cell(d: _Direction) -> tuple[Value, Sequence[int], Step]:
     f, g = d.functions
     n = d.hidden
     early = slice_axis(d.ctx, d.rb, 0, 0, 2 * n)
@@ -100,13 +103,13 @@ def _gru_cell(d: _Direction) -> tuple[Value, Step]:
         bias = d.add(d.wb, d.rb)
     r_gates, r_hidden = split(d.ctx, d.r, 0, [2 * n, n])
 
-    def step(x: Value, state: State) -> State:
+    def step(parts: Sequence[Value], state: State) -> State:
         (h,) = state
+        to_gates, to_hidden = parts
         if linear_before_reset:
             from_gates, from_h = split(d.ctx, d.recur(h, d.r), 1, [2 * n, n])
         else:
             from_gates = d.recur(h, r_gates)
-        to_gates, to_hidden = split(d.ctx, x, 1, [2 * n, n])
         z, r = d.gates(f(d.add(to_gates, from_gates)), 1)
         if linear_before_reset:
             inner = d.mul(r, d.add(from_h, late))
@@ -115,7 +118,7 @@ def _gru_cell(d: _Direction) -> tuple[Value, Step]:
         candidate = g(d.add(to_hidden, inner))
         return (d.add(d.mul(d.complement(z), candidate), d.mul(z, h)),)
 
-    return bias, step
+    return bias, (2, 1), step
 
 
 @converter("LSTM", since=7)
@@ -124,12 +127,13 @@ def lstm(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value | None]:
     return _recurrent(ctx, node, inputs, gates=4, activations=("Sigmoid", "Tanh", "Tanh"), cell=_lstm_cell, states=2)
 
 
-def _lstm_cell(d: _Direction) -> tuple[Value, Step]:
+def _lstm_cell(d: _Direction) -> tuple[Value, Sequence[int], Step]:
     f, g, h_of = d.functions
     peepholes = d.gates(d.peephole, 0) if d.peephole is not None else None
     coupled = bool(d.node.attr("input_forget", 0))
 
-    def step(x: Value, state: State) -> State:
+    def step(parts: Sequence[Value], state: State) -> State:
+        (x,) = parts
         h, c = state
         i, o, forget, candidate = d.gates(d.add(x, d.recur(h, d.r)), 1)
         if peepholes is not None:
@@ -141,7 +145,7 @@ def _lstm_cell(d: _Direction) -> tuple[Value, Step]:
             o = d.add(o, d.mul(peepholes[1], c))
         return d.mul(f(o), h_of(c)), c
 
-    return d.add(d.wb, d.rb), step
+    return d.add(d.wb, d.rb), (4,), step
 
 
 # -- what the three have in common --------------------------------------------------------------------------------
@@ -186,11 +190,15 @@ def _recurrent(
     for k, backward in enumerate(backwards):
         wb, rb = split(ctx, take(ctx, b, 0, k), 0, [gates * hidden] * 2) if b is not None else _no_bias(ctx, w)
         own = None if peephole is None else take(ctx, peephole, 0, k)
-        bias, step = cell(_Direction(ctx, node, hidden, take(ctx, r, 0, k), wb, rb, own, functions[k]))
-        product = ctx.add("matmul", [rows, take(ctx, w, 0, k)], transpose_b=True)
-        products = split(ctx, ctx.add("add", [product, bias]), 0, [batch] * steps)
+        bias, parts, step = cell(_Direction(ctx, node, hidden, take(ctx, r, 0, k), wb, rb, own, functions[k]))
+        # parts of their own, so that what a step takes of them is rows in memory
+        widths = [hidden * count for count in parts]
+        products: list[list[Value]] = []
+        for weights, offset in zip(split(ctx, take(ctx, w, 0, k), 0, widths), split(ctx, bias, 0, widths), strict=True):
+            product = ctx.add("matmul", [rows, weights], transpose_b=True)
+            products.append(split(ctx, ctx.add("add", [product, offset]), 0, [batch] * steps))
         state = tuple(nothing if v is None else take(ctx, v, 0, k) for v in initial)
-        history, state = _unroll(ctx, products, state, step, masks, nothing, backward)
+        history, state = _unroll(ctx, list(zip(*products, strict=True)), state, step, masks, nothing, backward)
         finals.append(state)
         if node.outputs and node.outputs[0]:
             whole = concat(ctx, history, 0) if history else zeros(ctx, (0, hidden), dtype)
@@ -254,7 +262,7 @@ def _running(ctx: Context, lengths: Value | None, t: int) -> Value | bool:
 
 def _unroll(
     ctx: Context,
-    products: Sequence[Value],
+    products: Sequence[Sequence[Value]],
     state: State,
     step: Step,
     masks: Sequence[Value | bool],

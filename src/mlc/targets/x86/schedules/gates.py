@@ -9,7 +9,7 @@ from __future__ import annotations
 from mlc.ir import te
 from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule
-from mlc.targets.x86.cost import Tile, fits_registers
+from mlc.targets.x86.cost import Product, Tile, best_tile, fits_registers
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import Group, accumulate_in_registers, finish_tile, size_of
 from mlc.targets.x86.schedules.matmul import PARALLEL_FROM, steps_of
@@ -26,8 +26,8 @@ def gates_of(g: Group) -> int:
     return columns // shape[1] if columns > shape[1] and columns % shape[1] == 0 else 0
 
 
-def gates_tile(rows: int, gates: int, units: int, target: X86) -> Tile:
-    """Rows, and vectors of each gate, of the register tile: as many sums as fit.
+def gates_tile(rows: int, gates: int, units: int, depth: int, target: X86) -> Tile:
+    """Rows, and vectors of each gate, of the register tile of a product over ``depth``.
 
     At most two vectors a gate: of a ragged end, which units seldom lack, one is then whole or empty. One row reads its
     weights straight from memory.
@@ -35,19 +35,21 @@ def gates_tile(rows: int, gates: int, units: int, target: X86) -> Tile:
     most = min(2, -(-units // target.lanes))
     if rows == 1:
         return Tile(1, max(1, min(most, (target.registers - 2) // gates)))
+    product = Product(max(rows, 1), gates * -(-units // target.lanes), max(depth, 1))
     tiles = [
-        Tile(r, v)
+        Tile(r, v * gates)
         for v in range(1, most + 1)
         for r in range(1, min(rows, target.registers) + 1)
         if fits_registers(r, v * gates, target)
     ]
-    return max(tiles, key=lambda t: (t.rows * t.vectors, t.rows))
+    tile = best_tile(product, target, tiles)
+    return Tile(tile.rows, tile.vectors // gates)
 
 
 def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: X86) -> Layout:
     """``[units / tile][k][gate][tile of units]`` of weights ``[k, gates * units]``."""
     units = shape[1] // gates
-    tile = gates_tile(rows, gates, units, target).vectors * target.lanes
+    tile = gates_tile(rows, gates, units, shape[0], target).vectors * target.lanes
     return Layout(shape).split(1, units).pad(2, 0, -units % tile).split(2, tile).reorder(2, 0, 1, 3)
 
 
@@ -57,7 +59,8 @@ def schedule_gates(g: Group, target: X86) -> Schedule:
     anchor, gates, results = g.anchor, gates_of(g), g.outputs
     joined = te.compute_many(results[0].shape, lambda i, j: tuple(t[i, j] for t in results), "gates")
     (rows, columns), units = anchor.shape, results[0].shape[1]
-    tile = gates_tile(rows, gates, units, target)
+    depth = anchor.reduce_axes[0]
+    tile = gates_tile(rows, gates, units, depth.hi + 1, target)
     p = Group(g.inputs, joined, anchor, g.layouts, g.knobs).apply(
         {anchor.outputs[0]: Layout((rows, columns)).split(1, units)}
     )
@@ -71,7 +74,6 @@ def schedule_gates(g: Group, target: X86) -> Schedule:
     io, ii = stage.split(i, tile.rows)
     stage.reorder(jo, io, ii, ji)
     ju, jv = stage.split(ji, target.lanes)
-    depth = p.anchor.reduce_axes[0]
     if size_of((rows, columns, depth.hi + 1)) >= PARALLEL_FROM:
         stage.parallel(jo)
     stage.vectorize(jv)
@@ -80,7 +82,7 @@ def schedule_gates(g: Group, target: X86) -> Schedule:
     finish_tile(s, out, product, io, (ii, ju))
     li, lg, lj = local.op.axes
     lu, lane = local.split(lj, target.lanes)
-    ko, ki = local.split(depth, steps_of(Tile(tile.rows, tile.vectors * gates), target))
+    ko, ki = local.split(p.anchor.reduce_axes[0], steps_of(Tile(tile.rows, tile.vectors * gates), target))
     local.reorder(ko, ki, li, lg, lu, lane)
     local.vectorize(lane)
     for a in (ki, lu, lg, li):
