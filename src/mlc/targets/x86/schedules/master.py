@@ -16,7 +16,7 @@ from mlc.targets.x86.schedules.injective import lanes_of
 from mlc.targets.x86.schedules.reduction import schedule_reduction
 
 TILED = 3  # data axes that are tiled, those of the greatest extents
-MIN_WORK = 1 << 16  # operations from which a choice can matter
+MIN_WORK = 1 << 14  # operations from which a choice can matter
 
 
 def has_master(g: Group) -> bool:
