@@ -8,7 +8,7 @@ its expression. So thousands of candidates are described from one schedule (Auto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -16,14 +16,20 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ScheduleError
-from mlc.lower.knobs import Config, Knobs, Space
+from mlc.lower.knobs import Config, Factors, Knobs, Space
+
+
+def _divisor(b: Any) -> Any:
+    """An array is divided by before the guard that keeps zeros away is looked at."""
+    return np.where(b == 0, 1, b) if isinstance(b, np.ndarray) else b
+
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
+    "floordiv": lambda a, b: a // _divisor(b),
+    "mod": lambda a, b: a % _divisor(b),
 }
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "lt": lambda a, b: a < b,
@@ -54,12 +60,24 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A comparison that the template has seen the outcome of."""
+    """Something that the template has found out about the configuration.
 
-    left: Any
-    right: Any
+    Args:
+        left: a term.
+        compare: a comparison of it with ``right``; ``is`` where the template has looked at the value itself.
+        right: a term or a number.
+        outcome: what the template has seen: true or false, or the value.
+    """
+
+    left: Term
     compare: str
-    outcome: bool
+    right: Any
+    outcome: Any
+
+    @property
+    def question(self) -> tuple[int, str, Any]:
+        """What was asked, whatever the answer; runs that agree so far ask the same next."""
+        return id(self.left), self.compare, id(self.right) if isinstance(self.right, Term) else self.right
 
 
 class Sym(int):
@@ -77,7 +95,7 @@ class Sym(int):
     __hash__ = int.__hash__
 
     def __neg__(self) -> Sym:
-        return Sym(-int(self), Term(_ARITHMETIC["sub"], (0, self.term)), self.trace)
+        return self.trace.number(-int(self), _ARITHMETIC["sub"], (0, self.term))
 
     def __bool__(self) -> bool:
         return self != 0
@@ -93,7 +111,7 @@ class Sym(int):
 
     def pinned(self) -> int:
         """The value of this run; other values take another way."""
-        self.trace.guards.append(Guard(self.term, int(self), "eq", True))
+        self.trace.guards.append(Guard(self.term, "is", None, int(self)))
         return int(self)
 
 
@@ -109,7 +127,7 @@ def _install() -> None:
             if not isinstance(other, int):  # a float: an estimate, no size
                 return fn(other, self.pinned()) if swapped else fn(self.pinned(), other)
             a, b = (other, self) if swapped else (self, other)
-            return Sym(fn(int(a), int(b)), Term(fn, (_operand(a), _operand(b))), self.trace)
+            return self.trace.number(fn(int(a), int(b)), fn, (_operand(a), _operand(b)))
 
         return method
 
@@ -119,7 +137,7 @@ def _install() -> None:
                 return NotImplemented
             outcome = bool(fn(int(self), int(other) if isinstance(other, int) else other))
             right = _operand(other) if isinstance(other, int) else other
-            self.trace.guards.append(Guard(self.term, right, name, outcome))
+            self.trace.guards.append(Guard(self.term, name, right, outcome))
             return outcome
 
         return method
@@ -136,44 +154,65 @@ _install()
 
 def opaque(fn: Callable[..., int]) -> Callable[..., int]:
     """Let a function of numbers be one step of a trace, without a guard for each comparison inside it."""
+    each = np.vectorize(fn, otypes=[np.int64])
 
     @wraps(fn)
     def call(*args: int) -> int:
         traced = next((a for a in args if isinstance(a, Sym)), None)
         if traced is None:
             return fn(*args)
-        value = fn(*(int(a) if isinstance(a, int) else a for a in args))
-        each = np.vectorize(fn, otypes=[np.int64])
-        term = Term(each, tuple(_operand(a) if isinstance(a, int) else a for a in args))
-        return Sym(value, term, traced.trace)
+        return traced.trace.number(fn(*map(int, args)), each, tuple(map(_operand, args)))
 
     return call
+
+
+def pinned(x: int) -> int:
+    """A number as it is in this run; configurations with another one take another way."""
+    return x.pinned() if isinstance(x, Sym) else x
+
+
+Terms = dict[tuple[Any, ...], Term]
 
 
 class Tracer(Knobs):
     """Knobs that answer with symbolic numbers.
 
+    Args:
+        config: the configuration of this run.
+        terms: all terms so far, so that equal ones of several runs are one object.
+
     Attributes:
-        guards: what the template has compared so far, in order.
+        guards: what the template has found out so far, in order.
     """
 
-    def __init__(self, config: Config | None = None) -> None:
+    def __init__(self, config: Config | None = None, terms: Terms | None = None) -> None:
         super().__init__(config)
         self.guards: list[Guard] = []
+        self._terms: Terms = {} if terms is None else terms
+
+    def number(
+        self,
+        value: int,
+        fn: Callable[..., Any] | None,
+        args: tuple[Any, ...] = (),
+        knob: str = "",
+        part: int | None = None,
+    ) -> Sym:
+        """A number with its term."""
+        key = (fn, tuple(id(a) if isinstance(a, Term) else (a,) for a in args), knob, part)
+        term = self._terms.get(key)
+        if term is None:
+            term = self._terms[key] = Term(fn, args, knob, part)
+        return Sym(value, term, self)
 
     def _ask(self, knob: Any, default: Any) -> Any:
         value = super()._ask(knob, plain(default))
-        if isinstance(value, (bool, str, float)):
-            return self._fixed(knob.name, value)
-        if isinstance(value, tuple):
-            if all(isinstance(v, int) for v in value) and hasattr(knob, "extent"):
-                return tuple(Sym(v, Term(None, (), knob.name, k), self) for k, v in enumerate(value))
-            return self._fixed(knob.name, value)
-        return Sym(value, Term(None, (), knob.name), self)
-
-    def _fixed(self, name: str, value: Any) -> Any:
-        """A value that is no number: the template may do anything with it, so it is a guard."""
-        self.guards.append(Guard(Term(None, (), name), value, "eq", True))
+        if isinstance(value, tuple) and isinstance(knob, Factors):
+            return tuple(self.number(v, None, (), knob.name, k) for k, v in enumerate(value))
+        if isinstance(value, int) and not isinstance(value, bool):
+            return self.number(value, None, (), knob.name)
+        # the template may do anything with a value that is no number
+        self.guards.append(Guard(self.number(0, None, (), knob.name).term, "is", None, value))
         return value
 
 
@@ -184,9 +223,9 @@ def plain(value: Any) -> Any:
     return int(value) if isinstance(value, Sym) else value
 
 
-@dataclass
+@dataclass(eq=False)
 class Values:
-    """Values of terms for many configurations.
+    """Values of terms for many configurations, each term evaluated once.
 
     Args:
         space: what the rows index.
@@ -196,7 +235,6 @@ class Values:
     space: Space
     rows: np.ndarray
     _known: dict[int, Any] = field(default_factory=dict)
-    _keep: list[Term] = field(default_factory=list)
 
     def of(self, x: Any) -> Any:
         """An int64 array ``[N]`` for a symbolic number or term, a number for a plain one."""
@@ -210,29 +248,25 @@ class Values:
             else:
                 found = term.fn(*(self.of(a) for a in term.args))
             self._known[id(term)] = found
-            self._keep.append(term)
         return found
 
-    def agree(self, guards: Sequence[Guard]) -> np.ndarray:
-        """Which configurations give every guard its outcome: bool ``[N]``."""
-        good = np.ones(len(self.rows), bool)
-        for g in guards:
-            if isinstance(g.right, (str, tuple)) or (isinstance(g.right, bool) and isinstance(g.left, Term)):
-                good &= self._is(g.left, g.right) == g.outcome
-            else:
-                good &= np.broadcast_to(_COMPARISONS[g.compare](self.of(g.left), self.of(g.right)), good.shape) == (
-                    g.outcome
-                )
-            if not good.any():
-                break
-        return good
+    def answers(self, guard: Guard, at: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:
+        """What some configurations answer to a guard's question.
 
-    def _is(self, term: Term, value: Any) -> np.ndarray:
-        """Whether a knob has a value that is no number."""
-        at = next(k for k, knob in enumerate(self.space.knobs) if knob.name == term.knob)
-        index = next(k for k, v in enumerate(self.space.knobs[at].values) if v == value)
-        same: np.ndarray = self.rows[:, at] == index
-        return same
+        Args:
+            guard: whose question.
+            at: indices of the configurations, int64 ``[n]``.
+        Returns:
+            for each a number, int64 ``[n]``, and the outcomes that these numbers mean.
+        """
+        if guard.compare == "is":
+            knob = next((k for k in self.space.knobs if k.name == guard.left.knob), None)
+            if guard.left.fn is None and guard.left.part is None and knob is not None:
+                return self.rows[at, self.space.knobs.index(knob)], knob.values
+            outcomes, numbers = np.unique(self.of(guard.left)[at], return_inverse=True)
+            return numbers, outcomes.tolist()
+        found = _COMPARISONS[guard.compare](self.of(guard.left), self.of(guard.right))
+        return np.broadcast_to(found, len(self.rows))[at].astype(np.int64), (False, True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,18 +282,28 @@ class Way:
     guards: tuple[Guard, ...]
 
 
+class _Fork:
+    """A question of a template, and where its answers lead."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self.ways: dict[Any, _Fork | Way] = {}
+
+
 class Ways:
-    """All ways through a template that have been needed so far.
+    """All ways through a template that have been needed so far, as a tree of questions.
 
     Args:
-        template: takes knobs.
+        template: takes knobs, and must ask the same questions whenever it got the same answers.
         space: its space.
     """
 
     def __init__(self, template: Callable[[Knobs], Any], space: Space) -> None:
         self._template = template
+        self._root: _Fork | Way | None = None
+        self._terms: Terms = {}
         self.space = space
-        self.known: list[Way] = []
+        self.count = 0
 
     def split(self, rows: np.ndarray) -> list[tuple[Way, np.ndarray]]:
         """The configurations by the way that they take.
@@ -269,24 +313,38 @@ class Ways:
         Returns:
             ways with the indices of their rows; every row is in exactly one.
         """
-        left = np.arange(len(rows))
-        found = []
-        at = 0
-        while len(left):
-            if at == len(self.known):
-                self.known.append(self._run(self.space.config(rows[left[0]])))
-            way = self.known[at]
-            at += 1
-            same = Values(self.space, rows[left]).agree(way.guards)
-            if same.any():
-                found.append((way, left[same]))
-                left = left[~same]
+        if not len(rows):
+            return []
+        values = Values(self.space, rows)
+        if self._root is None:
+            self._root = self._run(rows[0], 0)
+        found: list[tuple[Way, np.ndarray]] = []
+        work: list[tuple[_Fork | Way, int, np.ndarray]] = [(self._root, 0, np.arange(len(rows)))]
+        while work:
+            node, depth, at = work.pop()
+            if isinstance(node, Way):
+                found.append((node, at))
+                continue
+            numbers, outcomes = values.answers(node.guard, at)
+            for number in np.unique(numbers):
+                some = at[numbers == number]
+                outcome = outcomes[number]
+                if outcome not in node.ways:
+                    node.ways[outcome] = self._run(rows[some[0]], depth + 1)
+                work.append((node.ways[outcome], depth + 1, some))
         return found
 
-    def _run(self, config: Mapping[str, Any]) -> Way:
-        tracer = Tracer(config)
+    def _run(self, row: np.ndarray, depth: int) -> _Fork | Way:
+        """Traces a configuration; gives the part of its way after ``depth`` questions."""
+        tracer = Tracer(self.space.config(row), self._terms)
         try:
             result = self._template(tracer)
         except ScheduleError:
             result = None
-        return Way(result, tuple(tracer.guards))
+        self.count += 1
+        node: _Fork | Way = Way(result, tuple(tracer.guards))
+        for guard in reversed(tracer.guards[depth:]):
+            fork = _Fork(guard)
+            fork.ways[guard.outcome] = node
+            node = fork
+        return node

@@ -69,7 +69,7 @@ class Progress:
 
 
 def next_task(tasks: Sequence[Progress]) -> int | None:
-    """The task that gets the next batch: every task once, then that of the greatest gradient; none when all are done."""
+    """The task that gets the next batch: every task once, then the greatest gradient; none when all are done."""
     open_tasks = [k for k, t in enumerate(tasks) if not t.done]
     if not open_tasks:
         return None

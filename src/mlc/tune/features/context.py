@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import log2, prod
 
 import numpy as np
@@ -17,17 +18,33 @@ from mlc.ir.loop import ForKind
 from mlc.lower.inline import inline
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
-from mlc.lower.symbolic import Values, Ways
+from mlc.lower.symbolic import Values, Way, Ways
 from mlc.targets.base import Target
-from mlc.tune.features.nest import Loop, Nests, Number, StageNest
+from mlc.tune.features.formula import Formula, Formulas, Program
+from mlc.tune.features.nest import Nests, Number, StageNest
 from mlc.tune.task import Task, candidate
 
 LOOPS = 12  # innermost loops that are described one by one
-BUFFERS = 4  # accesses of a stage that are described, those of the most bytes
+BUFFERS = 4  # accesses of a stage that are described, those of the greatest buffers
 KINDS = (ForKind.SERIAL, ForKind.PARALLEL, ForKind.VECTORIZED, ForKind.UNROLLED)
-PER_LOOP = 4 + len(KINDS) + 3 * BUFFERS
-SIZES = tuple(float(1 << k) for k in range(8, 26, 2))  # bytes: from some vectors to what no cache holds
+EXTENT, OUTSIDE, INSIDE, REDUCES, KIND = range(5)
+BUFFER = KIND + len(KINDS)  # bytes, reuse and stride of the first buffer, then those of the next
+PER_LOOP = BUFFER + 3 * BUFFERS
+SIZES = tuple(range(8, 26, 2))  # log2 of bytes: from some vectors to what no cache holds
 OTHERS = 2  # further stages that are described as a whole
+
+
+@dataclass(frozen=True, eq=False)
+class _Compiled:
+    """The features of all configurations that take one way.
+
+    Args:
+        program: gives ``LOOPS * PER_LOOP + 3 * OTHERS`` numbers.
+        loops: how many loops there are, at most ``LOOPS``.
+    """
+
+    program: Program
+    loops: int
 
 
 class LoopFeatures:
@@ -36,14 +53,13 @@ class LoopFeatures:
     Args:
         task: whose configurations.
         target: whose schedules.
-        relation: whether to add the relation features; without any loop features where ``loops`` is false.
-        loops: whether to add those of single loops.
+        loops: whether to give the features of single loops.
+        relation: whether to give those of their relation.
     """
 
-    def __init__(self, task: Task, target: Target, *, relation: bool = True, loops: bool = True) -> None:
+    def __init__(self, task: Task, target: Target, *, loops: bool = True, relation: bool = True) -> None:
         self._space = task.space
         self._wanted = (loops, relation)
-        # constants stay row-major: every configuration packs them its own way
         node = candidate(task, target, task.space.default)
 
         def template(knobs: Knobs) -> Schedule | None:
@@ -53,6 +69,10 @@ class LoopFeatures:
             return schedule
 
         self._ways = Ways(template, task.space)
+        self._formulas = Formulas()
+        self._compiled: dict[Way, _Compiled] = {}
+        # ways that differ in what features do not tell, such as prefetches, share a program
+        self._programs: dict[tuple[object, ...], _Compiled] = {}
 
     @property
     def width(self) -> int:
@@ -69,135 +89,140 @@ class LoopFeatures:
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """float32 ``[n, width]``; zeros for configurations that the template refuses."""
-        found = np.zeros((len(rows), self.width), np.float32)
-        for way, at in self._ways.split(rows):
-            if way.result is not None:
-                found[at] = self._describe(way.result, Values(self._space, rows[at]))
-        return found
+        numbers, count = self._numbers(rows)
+        loops, relation = self._wanted
+        first = LOOPS * PER_LOOP
+        parts = [numbers[first:]]
+        if relation:
+            parts.insert(0, _relation(numbers[:first].reshape(LOOPS, PER_LOOP, -1), count))
+        if loops:
+            parts.insert(0, numbers[:first])
+        return np.concatenate(parts).T
 
     def sequence(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The loops one after another, for models that read sequences.
 
         Returns:
-            float32 ``[n, LOOPS, PER_LOOP]``, outermost first, and bool ``[n, LOOPS]``, which of them exist.
+            float32 ``[n, LOOPS, PER_LOOP]``, outermost first and the innermost last, and bool ``[n, LOOPS]``, which of
+            them exist.
         """
-        found = np.zeros((len(rows), LOOPS, PER_LOOP), np.float32)
-        mask = np.zeros((len(rows), LOOPS), bool)
+        numbers, count = self._numbers(rows)
+        matrix = numbers[: LOOPS * PER_LOOP].reshape(LOOPS, PER_LOOP, -1).transpose(2, 0, 1)
+        return matrix, np.arange(LOOPS) >= LOOPS - count[:, None]
+
+    def _numbers(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """float32 ``[LOOPS * PER_LOOP + 3 * OTHERS, n]``, and how many loops each configuration has."""
+        numbers = np.zeros((LOOPS * PER_LOOP + 3 * OTHERS, len(rows)), np.float32)
+        count = np.zeros(len(rows), np.int64)
+        parts: dict[_Compiled, list[np.ndarray]] = {}
         for way, at in self._ways.split(rows):
             if way.result is not None:
-                nest = _heaviest(Nests(way.result, Values(self._space, rows[at])))[0]
-                matrix = _loop_matrix(nest, len(at))
-                found[at], mask[at, LOOPS - min(len(nest.loops), LOOPS) :] = matrix, True
-        return found, mask
+                if way not in self._compiled:
+                    self._compiled[way] = self._compile(way.result)
+                parts.setdefault(self._compiled[way], []).append(at)
+        for compiled, where in parts.items():
+            at = np.concatenate(where)
+            numbers[:, at] = compiled.program.run(Values(self._space, rows[at]))
+            count[at] = compiled.loops
+        return numbers, count
 
-    def _describe(self, schedule: Schedule, values: Values) -> np.ndarray:
-        nests = Nests(schedule, values)
-        n = nests.n
-        main, *rest = _heaviest(nests)
-        parts = []
-        if self._wanted[0]:
-            parts.append(_loop_matrix(main, n).reshape(n, -1))
-        if self._wanted[1]:
-            parts.append(_relation(main, n))
-        parts.append(_summaries(rest, n))
-        return np.concatenate(parts, axis=1)
+    def _compile(self, schedule: Schedule) -> _Compiled:
+        outputs, loops = _features(Nests(schedule, self._formulas))
+        key = (loops, *(id(o) if isinstance(o, Formula) else float(o) for o in outputs))
+        if key not in self._programs:
+            self._programs[key] = _Compiled(Program(outputs), loops)
+        return self._programs[key]
+
+
+def _features(nests: Nests) -> tuple[list[Number], int]:
+    """``LOOPS * PER_LOOP + 3 * OTHERS`` numbers, and how many loops they tell of."""
+    main, *rest = _heaviest(nests)
+    found: list[Number] = [0.0] * (LOOPS * PER_LOOP)
+    skipped = max(0, len(main.loops) - LOOPS)
+    outside, inside = _products(main)
+    for k, loop in enumerate(main.loops[skipped:], skipped):
+        first = (LOOPS - len(main.loops) + k) * PER_LOOP
+        found[first + EXTENT] = nests.log(loop.extent)
+        found[first + OUTSIDE] = nests.log(outside[k])
+        found[first + INSIDE] = nests.log(inside[k])
+        found[first + REDUCES] = float(loop.reduces)
+        found[first + KIND + KINDS.index(loop.kind)] = 1.0
+        for b, access in enumerate(_buffers(main)):
+            at = first + BUFFER + 3 * b
+            touched = loop.touched[access]
+            nbytes = main.accesses[access].tensor.dtype.itemsize
+            found[at] = nests.log(touched) + log2(nbytes)
+            found[at + 1] = nests.log(inside[k] / touched)
+            found[at + 2] = nests.log(1 + loop.stride[access])
+    for nest in rest:
+        found += _summary(nests, nest)
+    found += [0.0] * (3 * (OTHERS - len(rest)))
+    return found, len(main.loops) - skipped
 
 
 def _heaviest(nests: Nests) -> list[StageNest]:
-    """Stages in descending order of iterations of the first configuration."""
+    """Stages in descending order of iterations."""
     ordered = sorted(
         nests.stages, key=lambda s: prod(int(a.hi) + 1 for a in (*s.op.axes, *s.op.reduce_axes)), reverse=True
     )
     return [nests.of(s) for s in ordered[: 1 + OTHERS]]
 
 
-def _log(x: Number) -> Number:
-    return log2(max(x, 1.0)) if isinstance(x, float) else np.log2(np.maximum(x, 1.0))
-
-
-def _products(loops: tuple[Loop, ...]) -> tuple[list[Number], list[Number]]:
+def _products(nest: StageNest) -> tuple[list[Number], list[Number]]:
     """Iterations of all loops outside each loop, and of it and all inside it."""
     outside: list[Number] = []
     total: Number = 1.0
-    for loop in loops:
+    for loop in nest.loops:
         outside.append(total)
         total = total * loop.extent
-    return outside, [total / o for o in outside]
+    inside: list[Number] = []
+    total = 1.0
+    for loop in reversed(nest.loops):
+        total = total * loop.extent
+        inside.append(total)
+    return outside, inside[::-1]
 
 
 def _buffers(nest: StageNest) -> list[int]:
-    """Accesses of the most bytes, greatest first."""
-    if not nest.loops:
-        return []
-    whole = [
-        float(np.max(t)) * a.tensor.dtype.itemsize for t, a in zip(nest.loops[0].touched, nest.accesses, strict=True)
-    ]
-    return sorted(range(len(whole)), key=lambda k: whole[k], reverse=True)[:BUFFERS]
+    """Accesses to the greatest buffers, greatest first."""
+    nbytes = [prod(a.tensor.shape) * a.tensor.dtype.itemsize for a in nest.accesses]
+    return sorted(range(len(nbytes)), key=lambda k: nbytes[k], reverse=True)[:BUFFERS]
 
 
-def _loop_matrix(nest: StageNest, n: int) -> np.ndarray:
-    """float32 ``[n, LOOPS, PER_LOOP]``: the innermost loops, the last one in the last place."""
-    found = np.zeros((LOOPS, PER_LOOP, n), np.float32)
-    outside, inside = _products(nest.loops)
-    chosen = _buffers(nest)
-    skipped = max(0, len(nest.loops) - LOOPS)
-    for k, loop in enumerate(nest.loops[skipped:], skipped):
-        at = found[LOOPS - len(nest.loops) + k]
-        at[0], at[1], at[2], at[3] = _log(loop.extent), _log(outside[k]), _log(inside[k]), loop.reduces
-        at[4 + KINDS.index(loop.kind)] = 1
-        for b, access in enumerate(chosen):
-            first = 4 + len(KINDS) + 3 * b
-            touched = loop.touched[access]
-            at[first] = _log(touched * nest.accesses[access].tensor.dtype.itemsize)
-            at[first + 1] = _log(inside[k] / touched)
-            at[first + 2] = _log(1 + loop.stride[access])
-    return found.transpose(2, 0, 1)
+def _summary(nests: Nests, nest: StageNest) -> list[Number]:
+    """Iterations of a stage, how often it starts, and the elements it touches each time."""
+    total: Number = 1.0
+    starts: Number = 1.0
+    own = len(nest.stage.leaves)
+    for j, loop in enumerate(nest.loops):
+        total = total * loop.extent
+        if j < len(nest.loops) - own:
+            starts = starts * loop.extent
+    touched = sum(nest.loops[-own].touched, start=0.0) if own else 1.0
+    return [nests.log(total), nests.log(starts), nests.log(touched)]
 
 
-def _relation(nest: StageNest, n: int) -> np.ndarray:
-    """float32 ``[n, BUFFERS * SIZES * 3]``, by buffer and bytes: the outermost loop that touches less than that.
+def _relation(loops: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """float32 ``[BUFFERS * SIZES * 3, n]``, by buffer and size: the outermost loop that touches less than that.
 
     Told of it: the most reuse there or further in, iterations outside, iterations inside.
+
+    Args:
+        loops: float32 ``[LOOPS, PER_LOOP, n]``.
+        count: how many loops each configuration has.
     """
-    found = np.zeros((BUFFERS, len(SIZES), 3, n), np.float32)
-    if not nest.loops:
-        return found.reshape(-1, n).T
-    outside, inside = _products(nest.loops)
+    n = loops.shape[2]
+    missing = np.arange(LOOPS)[:, None] < LOOPS - count
     places = np.arange(n)
-
-    def stacked(numbers: list[Number]) -> np.ndarray:
-        """float32 ``[loops + 1, n]``; the last row is the body alone."""
-        rows = np.zeros((len(numbers) + 1, n), np.float32)
-        for row, number in zip(rows, numbers, strict=False):
-            row[:] = number
-        return rows
-
-    starts = stacked([_log(o) for o in outside])
-    starts[-1] = starts[-2] + np.log2(np.maximum(nest.loops[-1].extent, 1.0))
-    work = stacked([_log(i) for i in inside])
-    for b, access in enumerate(_buffers(nest)):
-        itemsize = nest.accesses[access].tensor.dtype.itemsize
-        nbytes = stacked([loop.touched[access] * itemsize for loop in nest.loops])
-        reuse = stacked([_log(i / loop.touched[access]) for i, loop in zip(inside, nest.loops, strict=True)])
+    body = np.zeros((1, n), np.float32)
+    starts = np.concatenate([loops[:, OUTSIDE], loops[-1:, OUTSIDE] + loops[-1:, EXTENT]])
+    work = np.concatenate([loops[:, INSIDE], body])
+    found = np.zeros((BUFFERS, len(SIZES), 3, n), np.float32)
+    for b in range(BUFFERS):
+        nbytes = np.where(missing, np.inf, loops[:, BUFFER + 3 * b])
+        reuse = np.concatenate([loops[:, BUFFER + 3 * b + 1], body])
         reuse = np.maximum.accumulate(reuse[::-1], axis=0)[::-1]
         for t, size in enumerate(SIZES):
             at = (nbytes >= size).sum(axis=0)  # loops touch less the further in they are
             found[b, t] = reuse[at, places], starts[at, places], work[at, places]
-    return found.reshape(-1, n).T
-
-
-def _summaries(nests: list[StageNest], n: int) -> np.ndarray:
-    """float32 ``[n, OTHERS * 3]``: iterations, how often a stage starts, and bytes it touches each time."""
-    found = np.zeros((n, OTHERS, 3), np.float32)
-    for k, nest in enumerate(nests):
-        total: Number = 1.0
-        starts: Number = 1.0
-        own = len(nest.stage.leaves)
-        for j, loop in enumerate(nest.loops):
-            total = total * loop.extent
-            starts = starts * (loop.extent if j < len(nest.loops) - own else 1.0)
-        found[:, k, 0], found[:, k, 1] = _log(total), _log(starts)
-        if nest.loops:
-            inner = nest.loops[-own] if own else nest.loops[-1]
-            found[:, k, 2] = _log(sum(inner.touched, start=0.0) * 4)
-    return found.reshape(n, -1)
+    return found.reshape(-1, n)

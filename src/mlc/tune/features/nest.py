@@ -1,48 +1,27 @@
-"""Loop nests of a schedule with an array for every extent: one entry a configuration.
+"""Loop nests of a traced schedule, with a formula over knobs for every extent, stride and amount of memory.
 
 The schedule has been traced once (:mod:`mlc.lower.symbolic`); regions of what is computed inside other loops are
-inferred here by the same rules as in :mod:`mlc.lower.bounds`, on arrays, without guards and without exact corners:
-these are features, not code.
+inferred here by the same rules as in :mod:`mlc.lower.bounds`, without guards and without exact corners: these are
+features, not code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, prod
-
-import numpy as np
+from math import prod
+from typing import Any
 
 from mlc.ir import te
 from mlc.ir.expr import loads
 from mlc.ir.index import Linear, Quotient, Remainder, Var
 from mlc.ir.loop import ForKind
 from mlc.lower.schedule import Schedule, Split, Stage
-from mlc.lower.symbolic import Values
+from mlc.tune.features.formula import Formulas
 
-# what is the same for all configurations stays a number, which makes most of the arithmetic cheap
-Number = float | np.ndarray
+# what is the same for all configurations is a float, the rest a formula
+Number = Any
 Extents = Mapping[Var, Number]
-
-
-def _least(a: Number, b: Number) -> Number:
-    return min(a, b) if isinstance(a, float) and isinstance(b, float) else np.minimum(a, b)
-
-
-def _most(a: Number, b: Number) -> Number:
-    return max(a, b) if isinstance(a, float) and isinstance(b, float) else np.maximum(a, b)
-
-
-def _ceil(a: Number) -> Number:
-    return float(ceil(a)) if isinstance(a, float) else np.ceil(a)
-
-
-def _floor(a: Number) -> Number:
-    return float(floor(a)) if isinstance(a, float) else np.floor(a)
-
-
-def _choose(condition: bool | np.ndarray, a: Number, b: Number) -> Number:
-    return np.where(condition, a, b) if isinstance(condition, np.ndarray) else (a if condition else b)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +41,7 @@ class Access:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """One loop around a stage's body, with what runs inside it; numbers, or float64 ``[N]`` where they differ.
+    """One loop around a stage's body, with what runs inside it.
 
     Args:
         extent: iterations.
@@ -93,12 +72,11 @@ class Nests:
 
     Args:
         schedule: inlined already, with symbolic split factors.
-        values: evaluates them.
+        formulas: those of all schedules of the template.
     """
 
-    def __init__(self, schedule: Schedule, values: Values) -> None:
-        self.values = values
-        self.n = len(values.rows)
+    def __init__(self, schedule: Schedule, formulas: Formulas) -> None:
+        self._formulas = formulas
         self.stages = [s for s in schedule.stages if not s.inlined]
         self._readers = {
             s: [r for r in self.stages if any(t in r.op.inputs for t in s.op.outputs)] for s in self.stages
@@ -109,21 +87,24 @@ class Nests:
         for stage in reversed(self.stages):
             self._sizes[stage] = self._iterations(stage)
 
-    def _number(self, x: object) -> Number:
-        value = self.values.of(x)
-        return value.astype(np.float64) if isinstance(value, np.ndarray) else float(value)
+    def log(self, x: Number) -> Number:
+        """Its logarithm to base 2; 0 for what is less than 1."""
+        return self._call("log", x)
+
+    def _call(self, fn: str, *args: Number) -> Number:
+        return self._formulas.call(fn, *args)
 
     def _iterations(self, stage: Stage) -> dict[Var, Number]:
         """Extents of every axis, split and fused ones too, while the stage runs once at its attach point."""
-        sizes = {a: self._number(a.hi + 1) for a in (*stage.op.axes, *stage.op.reduce_axes)}
+        sizes = {a: self._formulas.number(a.hi + 1) for a in (*stage.op.axes, *stage.op.reduce_axes)}
         if stage.attach is not None:
             host = stage.attach.stage
             sizes |= self._region(stage, host, host.leaves.index(stage.attach.axis))
         for rel in stage.relations:
             if isinstance(rel, Split):
                 whole = sizes[rel.parent]
-                inner = _least(self._number(rel.factor), _most(whole, 1.0))
-                sizes[rel.inner], sizes[rel.outer] = inner, _ceil(whole / inner)
+                inner = self._call("least", self._formulas.number(rel.factor), self._call("most", whole, 1.0))
+                sizes[rel.inner], sizes[rel.outer] = inner, self._call("ceil", whole / inner)
             else:
                 sizes[rel.fused] = sizes[rel.outer] * sizes[rel.inner]
         return sizes
@@ -138,11 +119,12 @@ class Nests:
         for rel in reversed(stage.relations):
             if isinstance(rel, Split):
                 far = (spans[rel.outer] - 1) * sizes[rel.inner] + spans[rel.inner]
-                spans[rel.parent] = _least(far, sizes[rel.parent])
+                spans[rel.parent] = self._call("least", far, sizes[rel.parent])
             else:
                 moved, inner = spans[rel.fused], sizes[rel.inner]
-                spans[rel.inner] = _least(moved, inner)
-                spans[rel.outer] = _choose(moved >= sizes[rel.fused], sizes[rel.outer], _ceil(moved / inner))
+                spans[rel.inner] = self._call("least", moved, inner)
+                whole = self._call("at_least", moved, sizes[rel.fused])
+                spans[rel.outer] = self._call("choose", whole, sizes[rel.outer], self._call("ceil", moved / inner))
         self._known_spans[stage, first] = spans
         return spans
 
@@ -164,8 +146,8 @@ class Nests:
                 for ld in loads(body):
                     if ld.source in stage.op.outputs:
                         for axis, ix in zip(stage.op.axes, ld.indices, strict=True):
-                            span = _least(self._reach(ix, around)[0], self._number(axis.hi + 1))
-                            found[axis] = _most(found[axis], span) if axis in found else span
+                            span = self._call("least", self._reach(ix, around)[0], self._formulas.number(axis.hi + 1))
+                            found[axis] = self._call("most", found[axis], span) if axis in found else span
         self._known_regions[stage, host, at] = found
         return found
 
@@ -188,20 +170,20 @@ class Nests:
                     continue
                 count = spans[atom]
             elif type(atom) is Quotient:
-                count = _ceil(self._reach(atom.form, spans)[0] / atom.divisor)
+                count = self._call("ceil", self._reach(atom.form, spans)[0] / atom.divisor)
             elif type(atom) is Remainder:
-                count = _least(self._reach(atom.form, spans)[0], float(atom.divisor))
+                count = self._call("least", self._reach(atom.form, spans)[0], float(atom.divisor))
             else:
                 count = float(atom.hi - atom.lo + 1)
             far = far + abs(c) * (count - 1)
             many = many * count
-        return far, many if len(index.terms) == 1 else _least(far, many)
+        return far, many if len(index.terms) == 1 else self._call("least", far, many)
 
     def touched(self, access: Access, spans: Extents) -> Number:
         """Elements of a buffer that an access touches while axes move."""
         total: Number = 1.0
         for ix, n in zip(access.indices, access.tensor.shape, strict=True):
-            total = total * _least(self._reach(ix, spans)[1], float(n))
+            total = total * self._call("least", self._reach(ix, spans)[1], float(n))
         return total
 
     def _steps(self, stage: Stage, leaf: Var) -> dict[Var, Number]:
@@ -215,9 +197,9 @@ class Nests:
                 elif rel.inner in step:
                     step[rel.parent] = step[rel.inner]
             elif rel.fused in step:
-                several = sizes[rel.inner] > 1
-                step[rel.inner] = _choose(several, step[rel.fused], 0.0)
-                step[rel.outer] = _choose(several, 0.0, step[rel.fused])
+                several = self._call("at_least", sizes[rel.inner], 2.0)
+                step[rel.inner] = self._call("choose", several, step[rel.fused], 0.0)
+                step[rel.outer] = self._call("choose", several, 0.0, step[rel.fused])
         return step
 
     def stride(self, access: Access, steps: Extents) -> Number:
@@ -226,7 +208,7 @@ class Nests:
         total: Number = 0.0
         for d, ix in enumerate(access.indices):
             total = total + float(prod(shape[d + 1 :])) * self._moved(ix, steps)
-        return abs(total) if isinstance(total, float) else np.abs(total)
+        return abs(total)
 
     def _moved(self, index: Linear, steps: Extents) -> Number:
         total: Number = 0.0
@@ -235,7 +217,7 @@ class Nests:
                 if atom in steps:
                     total = total + c * steps[atom]
             elif type(atom) is Quotient:
-                total = total + c * _floor(self._moved(atom.form, steps) / atom.divisor)
+                total = total + c * self._call("floor", self._moved(atom.form, steps) / atom.divisor)
             elif type(atom) is Remainder:
                 total = total + c * (self._moved(atom.form, steps) % atom.divisor)
         return total

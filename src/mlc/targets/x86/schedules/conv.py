@@ -8,12 +8,15 @@ well: ``benchmarks`` and the roofline of 2 FMA and 2 loads a cycle.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
+from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule, Stage
-from mlc.targets.x86.cost import Product, Tile, all_tiles, best_tile, unrolled_steps
+from mlc.lower.symbolic import pinned
+from mlc.targets.x86.cost import Product, Tile, all_tiles, best_tile, fits_registers, unrolled_steps
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.conv_blocking import Blocking, cut_for_caches
 from mlc.targets.x86.schedules.group import (
@@ -31,6 +34,7 @@ from mlc.targets.x86.schedules.pixels import copy_of_pixels, skips_pixels
 
 MIN_BLOCKED = 8  # output channels from which a blocked layout pays
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
+MOST_BLOCKS = 64  # that the pixels of a convolution are cut into
 PREFETCHED_FROM = 4  # register tiles that share a panel of weights while the next one is fetched
 
 
@@ -104,8 +108,8 @@ def conv_blocked(g: Group, target: X86) -> Schedule:
     data = anchor.inputs[0]
     if _copied_input(anchor) is not None and data.shape[1] % target.lanes == 0:
         extra[data] = blocked(data.shape, 1, target.lanes)
-    flat = is_flat(anchor, g.layouts, target)
-    if flat:
+    plan = plan_conv(g, target)
+    if plan.flat:
         # for all without margins the memory is the same
         spatial = len(y.shape) - 2
         for t in (*g.inputs, *(op.outputs[0] for op in te.topological(g.outputs))):
@@ -113,14 +117,69 @@ def conv_blocked(g: Group, target: X86) -> Schedule:
             if len(t.shape) == len(y.shape) and t.shape[2:] == y.shape[2:] and (t.op or not layout.has_margins):
                 extra[t] = layout.core.fuse(2, spatial)
     p = g.apply(extra)
+    return _chunked_loops(p, plan, target) if plan.cut.chunk is not None else _blocked_loops(p, plan, target)
+
+
+@dataclass(frozen=True)
+class ConvPlan:
+    """What a blocked convolution chooses.
+
+    Args:
+        flat: whether pixels are one axis.
+        tile: pixels and channel vectors of the register tile.
+        cut: for the caches.
+        steps: input channels that one iteration of the innermost loop takes.
+        prefetch: whether the next weights are fetched while these are used.
+    """
+
+    flat: bool
+    tile: Tile
+    cut: Blocking
+    steps: int
+    prefetch: bool
+
+
+def plan_conv(g: Group, target: X86) -> ConvPlan:
+    """What the knobs say, and the cost model where they say nothing.
+
+    Args:
+        g: a convolution by single groups; its weights may be packed already, as this plan (of the same knobs) has it.
+        target: gives registers and caches.
+    """
+    anchor, knobs = g.anchor, g.knobs
+    assert anchor is not None
+    data, weights = anchor.inputs[0], anchor.inputs[1]
+    y = anchor.outputs[0]
     taps = [a.hi + 1 for a in anchor.reduce_axes[1:]]
+    space, channels = y.shape[2:], data.shape[1]
+    flat = is_flat(anchor, g.layouts, target)
+    if may_be_flat(anchor) and not skips_pixels(anchor):
+        flat = knobs.category("flat", (False, True), default=flat)
     product = conv_product(data.shape, y.shape, taps, flat, target)
-    assert p.anchor is not None
-    tile = conv_tile(product, target, p.anchor.inputs[1].shape[-1] // target.lanes)
+    packed = g.layouts.get(weights)
+    tile = conv_tile(product, target, None if packed is None else packed.physical_shape[-1] // target.lanes)
+    few = [v for v in divisors(product.columns) if v <= target.registers // 2]
+    vectors = knobs.discrete("vectors", few, default=tile.vectors)
+    rows = knobs.discrete("rows", range(1, min(size_of(space), target.registers - 2) + 1), default=tile.rows)
+    knobs.require(fits_registers(rows, vectors, target), "the sums of a tile do not fit the registers")
     cut = cut_for_caches(data, y, size_of(taps), flat, tile, target)
-    if cut.chunk is not None:
-        return _chunked_loops(p, tile, cut, target)
-    return _blocked_loops(p, tile, cut, target, flat)
+    tile = Tile(rows, vectors)
+
+    extent = size_of(space) if flat else space[0]
+    cuts = {k for n in (size_of(space), space[0]) for k in divisors(n) if k <= MOST_BLOCKS}
+    blocks = knobs.discrete("blocks", sorted(cuts), default=extent // cut.block)
+    knobs.require(extent % blocks == 0, "pixels cannot be cut evenly into so many blocks")
+    first = knobs.category("order", ("pixels", "channels"), default="pixels" if cut.pixels_first else "channels")
+    whole = channels % target.lanes == 0
+    parts = [k * target.lanes for k in divisors(channels // target.lanes)[:-1]] if whole else []
+    # 0 sums all channels up at once
+    chunk = pinned(knobs.discrete("chunk", (0, *parts), default=cut.chunk or 0))
+    inner = min(target.lanes, channels)
+    unrolled = best_divisor(inner, unrolled_steps(Tile(int(rows), int(vectors)), target))
+    steps = knobs.discrete("steps", divisors(inner), default=unrolled)
+    far = _come_from_far(weights, target)
+    fetch = knobs.category("prefetch", (False, True), default=far)
+    return ConvPlan(flat, tile, Blocking(extent // blocks, first == "pixels", chunk or None), steps, fetch)
 
 
 def _copied_input(anchor: te.Compute) -> te.Tensor | None:
@@ -142,7 +201,7 @@ def is_flat(anchor: te.Compute, layouts: Mapping[te.Tensor, Layout], target: X86
     known = layouts.get(data)
     if padded_input(anchor) is None and _pointwise(anchor, data, y) and not (known and known.has_margins):
         return True
-    if len(y.shape) != 4 or not y.size or anchor.tag != "conv":
+    if not may_be_flat(anchor):
         return False
     taps = [a.hi + 1 for a in anchor.reduce_axes[1:]]
     rows, pixels = (
@@ -150,6 +209,12 @@ def is_flat(anchor: te.Compute, layouts: Mapping[te.Tensor, Layout], target: X86
         for product in (conv_product(data.shape, y.shape, taps, flat, target) for flat in (False, True))
     )
     return pixels < WORTH_FLAT * rows
+
+
+def may_be_flat(anchor: te.Compute) -> bool:
+    """Whether pixels can be one axis at all."""
+    y = anchor.outputs[0]
+    return skips_pixels(anchor) or (len(y.shape) == 4 and y.size > 0 and anchor.tag == "conv")
 
 
 def _pointwise(anchor: te.Compute, data: te.Tensor, y: te.Tensor) -> bool:
@@ -165,8 +230,9 @@ def _order(stage: Stage, groups: Var, space: list[Var], cut: Blocking) -> list[V
     return [block, groups] if cut.pixels_first else [groups, block]
 
 
-def _chunked_loops(p: Group, tile: Tile, cut: Blocking, target: X86) -> Schedule:
+def _chunked_loops(p: Group, plan: ConvPlan, target: X86) -> Schedule:
     """Chunks of input channels outside, pixels inside; the sums of some channels stay in the cache meanwhile."""
+    tile, cut = plan.tile, plan.cut
     assert p.anchor is not None
     assert cut.chunk is not None
     conv = p.anchor.outputs[0]
@@ -198,9 +264,9 @@ def _chunked_loops(p: Group, tile: Tile, cut: Blocking, target: X86) -> Schedule
         sums.unroll(a)
     sums.vectorize(oi)
     local.compute_at(sums, wo)
-    steps = _tile_body(local, len(space), tile, target)
+    steps = _tile_body(local, len(space), plan.steps, target)
     weights = p.anchor.inputs[1]
-    if _come_from_far(weights, target):
+    if plan.prefetch:
         # chunks follow one another in memory, the last of some channels too
         local.prefetch(weights, k, steps, level=2)
     if copied is not None:
@@ -208,8 +274,9 @@ def _chunked_loops(p: Group, tile: Tile, cut: Blocking, target: X86) -> Schedule
     return s
 
 
-def _blocked_loops(p: Group, tile: Tile, cut: Blocking, target: X86, flat: bool) -> Schedule:
+def _blocked_loops(p: Group, plan: ConvPlan, target: X86) -> Schedule:
     """All input channels of a register tile at once."""
+    flat, tile, cut = plan.flat, plan.tile, plan.cut
     assert p.anchor is not None
     conv = p.anchor.outputs[0]
     s = Schedule(p.outputs)
@@ -225,7 +292,7 @@ def _blocked_loops(p: Group, tile: Tile, cut: Blocking, target: X86, flat: bool)
     shared += space[:-1]
     stage.reorder(*shared, wo, ov, wi, oi)
     weights = p.anchor.inputs[1]
-    far = flat and _come_from_far(weights, target) and wo.hi + 1 >= PREFETCHED_FROM
+    far = flat and plan.prefetch and wo.hi + 1 >= PREFETCHED_FROM
     if (flat or size_of([a.hi + 1 for a in shared]) < 8) and exact and not far:
         shared.append(wo)
     at = stage.fuse(*shared)
@@ -235,7 +302,7 @@ def _blocked_loops(p: Group, tile: Tile, cut: Blocking, target: X86, flat: bool)
     inside = at if wo in shared else wo
     local.compute_at(stage, inside)
     finish_tile(s, out, conv, inside, (wi, ov))
-    steps = _tile_body(local, len(space), tile, target)
+    steps = _tile_body(local, len(space), plan.steps, target)
     if far:
         local.prefetch(weights, at, steps, level=2)
     if copied is not None:
@@ -252,14 +319,14 @@ def _come_from_far(weights: te.Tensor, target: X86) -> bool:
     return weights.size * 4 > target.l2
 
 
-def _tile_body(local: Stage, rank: int, tile: Tile, target: X86) -> Var:
+def _tile_body(local: Stage, rank: int, steps: int, target: X86) -> Var:
     """Reduction outside, register tile inside: pixels × channel vectors unrolled, and some input channels with them.
 
     Args:
         local: the stage that sums up, its last axes being channel vectors, ``rank`` spatial ones, and lanes.
         rank: of space.
-        tile: pixels and vectors.
-        target: gives registers.
+        steps: input channels that are unrolled.
+        target: gives the vector width.
     Returns:
         the outermost loop.
     """
@@ -268,7 +335,6 @@ def _tile_body(local: Stage, rank: int, tile: Tile, target: X86) -> Var:
     c, *taps = local.op.reduce_axes
     co, ci = local.split(c, target.lanes)
     local.reorder(co, *taps, ci, *outer, *space, o, oi)
-    steps = best_divisor(ci.hi + 1, unrolled_steps(tile, target))
     if steps > 1:
         local.unroll(local.split(ci, steps)[1])
     local.vectorize(oi)

@@ -21,7 +21,7 @@ from mlc.targets.x86.schedules.conv import (
     conv_blocked,
     conv_product,
     conv_tile,
-    is_flat,
+    plan_conv,
     weight_layout,
 )
 from mlc.targets.x86.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
@@ -150,10 +150,7 @@ def choose_layouts(
         elif out.shape[1] >= MIN_BLOCKED and groups == 1 and k is not None and constant[k]:
             chosen = blocked(out.shape, 1, v)
             if tag == "conv":
-                data = g.anchor.inputs[0]
-                taps = [a.hi + 1 for a in g.anchor.reduce_axes[1:]]
-                product = conv_product(data.shape, out.shape, taps, is_flat(g.anchor, g.layouts, target), target)
-                constants[k] = weight_layout(weights.shape, 0, 1, conv_tile(product, target).vectors, target)
+                constants[k] = weight_layout(weights.shape, 0, 1, plan_conv(g, target).tile.vectors, target)
             else:
                 constants[k] = transposed_weight_layout(g.anchor, weights.shape, target)
     elif tag == "winograd" and winograd_fits(g, target):
