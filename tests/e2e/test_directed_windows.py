@@ -94,3 +94,25 @@ def test_convolutions(
     ]
     model = network(nodes, feeds, ["y"], stored)
     assert_same(compiled(model, feeds, target=target), reference(model, feeds), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("target", CPUS)
+@pytest.mark.parametrize("shape", [(2, 17, 7, 7), (1, 9, 13, 1), (3, 5, 2, 3, 11), (1, 64, 8, 8)])
+def test_reductions_of_whole_images(target: str, shape: tuple[int, ...]) -> None:
+    """Rows in memory, and with them whatever is computed before and after, and a second reduction beside the first."""
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.standard_normal(shape).astype(np.float32)}
+    rank = len(shape)
+    stored = {"space": np.arange(2, rank), "all": np.arange(1, rank), "two": np.float32(2)}
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["mean"]),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("GlobalMaxPool", ["r"], ["greatest"]),
+        helper.make_node("ReduceSum", ["r", "all"], ["total"], keepdims=0),
+        helper.make_node("Sub", ["x", "mean"], ["centred"]),
+        helper.make_node("Pow", ["centred", "two"], ["square"]),
+        helper.make_node("ReduceMean", ["square", "space"], ["variance"], keepdims=1),
+        helper.make_node("Div", ["centred", "variance"], ["scaled"]),
+    ]
+    model = network(nodes, feeds, ["mean", "greatest", "total", "scaled"], stored)
+    assert_same(compiled(model, feeds, target=target), reference(model, feeds), tolerance=1e-5)

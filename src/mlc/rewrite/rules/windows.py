@@ -1,4 +1,4 @@
-"""Rules that take a ``pad`` into the convolution or pool behind it, which pads without a copy."""
+"""Rules of windows: a ``pad`` goes into the convolution or pool behind it, a pool over everything is a reduction."""
 
 from __future__ import annotations
 
@@ -83,4 +83,25 @@ def _windows_meet(m: Match, pads: tuple[int, ...]) -> bool:
     return rank > 0
 
 
-RULES = (pad_into_conv, pad_into_avg_pool, pad_into_max_pool)
+def _over_everything(rw: Rewriter, m: Match, reduction: str) -> Value | None:
+    """The reduction that a pool with one window is, where that window is the whole image."""
+    a, x = m.root.attrs, m["x"]
+    single = all(n == 1 for n in m.root.outputs[0].type.shape[2:])
+    if not single or tuple(a["kernel"]) != x.type.shape[2:] or any(a["pads"]) or any(d != 1 for d in a["dilations"]):
+        return None
+    return rw.emit(get(reduction), (x,), {"axes": tuple(range(2, x.type.rank)), "keepdims": True})
+
+
+@rule("avg_pool_of_everything", "avg_pool(x)")
+def avg_pool_of_everything(rw: Rewriter, m: Match) -> Value | None:
+    """A reduction reads whole rows of memory, whatever the extents of the image."""
+    return _over_everything(rw, m, "reduce_mean")
+
+
+@rule("max_pool_of_everything", "max_pool(x)")
+def max_pool_of_everything(rw: Rewriter, m: Match) -> Value | None:
+    """The same for the greatest element."""
+    return _over_everything(rw, m, "reduce_max")
+
+
+RULES = (pad_into_conv, pad_into_avg_pool, pad_into_max_pool, avg_pool_of_everything, max_pool_of_everything)

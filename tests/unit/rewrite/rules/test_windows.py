@@ -73,5 +73,24 @@ def test_pad_stays(name: str, build: Callable[[Net], Graph]) -> None:
     assert apply_rule(RULES[name], before) is before
 
 
+@pytest.mark.parametrize("kind, reduction", [("avg_pool", "reduce_mean"), ("max_pool", "reduce_max")])
+def test_pool_of_everything_is_a_reduction(kind: str, reduction: str) -> None:
+    n = Net()
+    before = pool(n, kind, image(n), kernel=(6, 6))
+    after = apply_rule(RULES[f"{kind}_of_everything"], before)
+    assert op_names(after) == [reduction]
+    assert_same(before, after, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "attrs", [{"kernel": (6, 5)}, {"kernel": (6, 6), "pads": (1, 0, 1, 0)}, {"kernel": (3, 3), "dilations": (2, 2)}]
+)
+def test_pool_of_a_part_stays(attrs: dict[str, tuple[int, ...]]) -> None:
+    n = Net()
+    before = pool(n, "avg_pool", image(n), **attrs)
+    assert apply_rule(RULES["avg_pool_of_everything"], before) is before
+
+
 def test_every_rule_has_a_case() -> None:
-    assert {name for name, *_ in FIRES} == set(RULES)
+    pools = {"avg_pool_of_everything", "max_pool_of_everything"}
+    assert {name for name, *_ in FIRES} | pools == set(RULES)

@@ -11,9 +11,9 @@ from mlc.ir.index import Var
 from mlc.lower.knobs import MAX_ITEMS
 from mlc.lower.schedule import Schedule, Stage
 from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import Group, inline_rest, inner_layouts, size_of
+from mlc.targets.x86.schedules.group import Group, inline_rest, size_of
 from mlc.targets.x86.schedules.injective import lanes_of
-from mlc.targets.x86.schedules.reduction import schedule_reduction
+from mlc.targets.x86.schedules.reduction import rows_in_memory, schedule_reduction
 
 TILED = 3  # data axes that are tiled, those of the greatest extents
 MIN_WORK = 1 << 14  # operations from which a choice can matter
@@ -30,7 +30,7 @@ def has_master(g: Group) -> bool:
 
 def schedule_master(g: Group, target: X86) -> Schedule:
     """A group under its knobs; the plain schedule of reductions where they do not say ``tiled``."""
-    p = g.apply(inner_layouts(g))
+    p = rows_in_memory(g)
     knobs = g.knobs
     plan = knobs.category("plan", ("plain", "tiled"), default="plain")
     tiled = _Tiled(p, target, plain=plan == "plain")

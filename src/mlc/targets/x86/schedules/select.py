@@ -27,12 +27,12 @@ from mlc.targets.x86.schedules.conv import (
 from mlc.targets.x86.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.x86.schedules.conv_transpose import transposed_blocked, transposed_plain, transposed_weight_layout
 from mlc.targets.x86.schedules.gates import gates_layout, gates_of, schedule_gates
-from mlc.targets.x86.schedules.group import Group, group_of, inner_layouts, size_of
+from mlc.targets.x86.schedules.group import Group, group_of, size_of
 from mlc.targets.x86.schedules.injective import schedule_injective
 from mlc.targets.x86.schedules.master import has_master, schedule_master
 from mlc.targets.x86.schedules.matmul import operands_of, panel_layout, schedule_matmul
 from mlc.targets.x86.schedules.pixels import is_single_pixel
-from mlc.targets.x86.schedules.reduction import schedule_reduction
+from mlc.targets.x86.schedules.reduction import rows_in_memory, schedule_reduction
 from mlc.targets.x86.schedules.window import depthwise_layout, schedule_window, window_of
 from mlc.targets.x86.schedules.winograd import schedule_winograd, weights_of, winograd_fits, winograd_weights
 
@@ -75,7 +75,7 @@ def schedule_group(node: Node, target: X86, knobs: Knobs) -> tuple[Schedule, lis
     elif has_master(g):
         s = schedule_master(g, target)
     else:
-        p = g.apply(inner_layouts(g))
+        p = rows_in_memory(g)
         s = schedule_reduction(p, target) if p.reductions else schedule_injective(p, target)
     return s, _params(g, s)
 
