@@ -18,7 +18,9 @@ from mlc.targets.x86.schedules.group import (
     apart_from_output,
     finish_tile,
     padded_input,
+    rows_of_vectors,
     size_of,
+    with_copy,
 )
 from mlc.targets.x86.schedules.injective import spread
 from mlc.targets.x86.schedules.pixels import copy_of_pixels, is_single_pixel
@@ -70,8 +72,14 @@ def conv_plain(g: Group, target: X86) -> Schedule:
         g = copy_of_pixels(g)
     assert g.anchor is not None
     tile = plain_tile(g.anchor, target)
-    y = g.anchor.outputs[0]
+    excess, stride = -g.anchor.shape[-1] % target.lanes, int(g.anchor.attrs["strides"][-1])
+    if not pointwise and g.anchor.inputs[0].op is None and (excess or stride > 1):
+        g = with_copy(g)
+    assert g.anchor is not None
+    data, y = g.anchor.inputs[0], g.anchor.outputs[0]
     extra: dict[te.Tensor, Layout] = {}
+    if not pointwise and data.op is not None:
+        extra[data] = rows_of_vectors(data.shape, excess, stride, target.lanes)
     if pointwise and len(y.shape) > 3:
         for t in (*g.inputs, *(op.outputs[0] for op in g.computes)):
             if len(t.shape) == len(y.shape) and t.shape[2:] == y.shape[2:] and t not in g.layouts:
@@ -109,7 +117,8 @@ def conv_plain(g: Group, target: X86) -> Schedule:
     local.compute_at(stage, at)
     finish_tile(s, out, conv, at, (oc, wu))
     ln, lo, *lspace = local.op.axes
-    local.align(lspace[-1], target.lanes)
+    if not pointwise:
+        local.align(lspace[-1], target.lanes)
     lu, llane = local.split(lspace[-1], target.lanes)
     local.reorder(*local.op.reduce_axes, ln, *lspace[:-1], lo, lu, llane)
     local.vectorize(llane)

@@ -115,6 +115,33 @@ def replace_compute(g: Group, old: te.Compute, fresh: te.Compute) -> Group:
     return Group(g.inputs, tuple(env.get(t, t) for t in g.outputs), anchor, layouts, g.knobs)
 
 
+def with_copy(g: Group) -> Group:
+    """The group with its anchor's window reading a copy of the input, tagged like one with a border."""
+    assert g.anchor is not None
+    data = g.anchor.inputs[0]
+    copy = te.compute(data.shape, lambda *at: data[at], "pad", tag="pad")
+
+    def swap(ld: Load) -> Expr:
+        return Load(copy, ld.indices) if ld.source is data else ld
+
+    return replace_anchor(g, te.with_bodies(g.anchor, [replace_loads(b, swap) for b in g.anchor.bodies]))
+
+
+def rows_of_vectors(shape: Sequence[int], excess: int, stride: int, lanes: int) -> Layout:
+    """Rows in whole vectors, in which columns a stride apart are neighbours: ``[…, w % stride, w // stride]``.
+
+    Args:
+        shape: of what a window slides over.
+        excess: columns of results that are computed beyond the end.
+        stride: of the window along a row.
+        lanes: of a vector.
+    """
+    last = len(shape) - 1
+    reach = shape[last] + excess * stride
+    layout = Layout(tuple(shape)).pad(last, 0, reach - shape[last] + -reach % (stride * lanes))
+    return layout.split(last, stride).reorder(*range(last), last + 1, last) if stride > 1 else layout
+
+
 def inline_rest(s: Schedule, keep: Sequence[te.Tensor]) -> None:
     """Inline every stage that is no reduction, no output, and not in ``keep``."""
     held = {t for k in keep for t in (k.op.outputs if k.op is not None else (k,))}

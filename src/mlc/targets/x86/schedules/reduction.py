@@ -8,7 +8,7 @@ from mlc.ir.index import Linear, Var, as_index
 from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule, Stage
 from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import Group, inline_rest, inner_layouts, replace_anchor, size_of
+from mlc.targets.x86.schedules.group import Group, inline_rest, inner_layouts, replace_compute, size_of
 from mlc.targets.x86.schedules.injective import PARALLEL_FROM, lanes_of, spread
 
 ROW_BYTES = 256 << 10  # of intermediate results that a thread may keep for a row
@@ -56,7 +56,7 @@ def rows_in_memory(g: Group) -> Group:
     while True:
         op = next((op for op in p.reductions if len(op.reduce_axes) > 1), None)
         if op is None:
-            return Group(p.inputs, p.outputs, g.anchor and p.anchor, {}, p.knobs)
+            return p
         row = te.reduce_axis(size_of(space), "row")
         rest = as_index(row)
         env: dict[Var, Linear] = {}
@@ -64,7 +64,7 @@ def rows_in_memory(g: Group) -> Group:
             env[a], rest = rest % (a.hi + 1), rest // (a.hi + 1)
         bodies = tuple(substitute_vars(b, env) for b in op.bodies)
         fresh = te.Compute(op.name, op.axes, (row,), bodies, op.combiner, op.tag, op.attrs)
-        p = replace_anchor(Group(p.inputs, p.outputs, op, {}, p.knobs), fresh)
+        p = replace_compute(p, op, fresh)
 
 
 def _trailing_space(op: te.Compute) -> tuple[int, ...] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, replace_loads
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.schedule import Schedule, Stage
@@ -17,8 +16,9 @@ from mlc.targets.x86.schedules.group import (
     best_divisor,
     inner_layouts,
     padded_input,
-    replace_anchor,
+    rows_of_vectors,
     size_of,
+    with_copy,
 )
 from mlc.targets.x86.schedules.injective import lanes_of, spread
 
@@ -59,7 +59,7 @@ def _plain(g: Group, op: te.Compute, target: X86) -> Schedule:
     g = Group(g.inputs, g.outputs, op, g.layouts, g.knobs)
     copies = _reads_a_copy(g, op)
     if copies and padded_input(op) is None:
-        g = _with_copy(g)
+        g = with_copy(g)
     assert g.anchor is not None
     op, whole = g.anchor, g.anchor.outputs[0]
     lanes = lanes_of(whole, target)
@@ -69,11 +69,8 @@ def _plain(g: Group, op: te.Compute, target: X86) -> Schedule:
     pad = padded_input(op)
     stride = int(op.attrs["strides"][-1])
     if pad is not None:
-        room = pad.shape[last] + excess * stride
-        layout = Layout(pad.shape).pad(last, 0, excess * stride + (-room % (stride * lanes) if copies else 0))
-        if copies and stride > 1:
-            layout = layout.split(last, stride).reorder(*range(last), last + 1, last)
-        extra[pad] = layout
+        rows = Layout(pad.shape).pad(last, 0, excess * stride)
+        extra[pad] = rows_of_vectors(pad.shape, excess, stride, lanes) if copies else rows
     tile = _plain_tile(whole.shape, lanes, copies, target)
     p = g.apply(extra)
     assert p.anchor is not None
@@ -163,18 +160,6 @@ def _lies_in_rows(t: te.Tensor, g: Group) -> bool:
     if t.op is None:
         return t not in g.layouts
     return t.op.tag == "shuffle" and all(_lies_in_rows(source, g) for source in t.op.inputs)
-
-
-def _with_copy(g: Group) -> Group:
-    """The group with its window reading a copy of the input, tagged like one with a border."""
-    assert g.anchor is not None
-    data = g.anchor.inputs[0]
-    copy = te.compute(data.shape, lambda *at: data[at], "pad", tag="pad")
-
-    def swap(ld: Load) -> Expr:
-        return Load(copy, ld.indices) if ld.source is data else ld
-
-    return replace_anchor(g, te.with_bodies(g.anchor, [replace_loads(b, swap) for b in g.anchor.bodies]))
 
 
 def _plain_tile(shape: tuple[int, ...], lanes: int, copies: bool, target: X86) -> Tile:
