@@ -85,6 +85,11 @@ class Featurizer(Protocol):
 class CostModel(Protocol):
     """Predicts which configurations are fast."""
 
+    @property
+    def least(self) -> int:
+        """Measured configurations that it needs before it can tell anything; 0 where it knows from other tasks."""
+        ...
+
     def fit(self, features: np.ndarray, speeds: np.ndarray) -> None:
         """Learn from all that is known, afresh.
 

