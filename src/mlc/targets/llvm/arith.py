@@ -40,13 +40,13 @@ class Sink(Protocol):
         ...
 
 
-def _intrinsic(s: Sink, name: str, dtype: DType, lanes: int, args: list[Val], extra: str = "") -> Val:
+def _intrinsic(s: Sink, name: str, dtype: DType, lanes: int, args: list[Val], extra: str = "", flags: str = "") -> Val:
     t = register_type(dtype, lanes)
     symbol = f"@llvm.{name}.{mangle_suffix(dtype, lanes)}"
     more = ", i1" if extra else ""
     s.declare(f"declare {t} {symbol}({', '.join([t] * len(args))}{more})")
     operands = ", ".join(f"{t} {a.text}" for a in args)
-    return Val(s.pure(f"call {t} {symbol}({operands}{extra})"), dtype, lanes)
+    return Val(s.pure(f"call {flags}{t} {symbol}({operands}{extra})"), dtype, lanes)
 
 
 def _const(value: float | int, like: Val) -> Val:
@@ -101,9 +101,9 @@ def _float_binary(s: Sink, op: str, a: Val, b: Val, const_b: float | int | None)
             # with a literal that is no NaN one comparison keeps NaN: it is false, and the other side is taken
             worse = compare(s, "lt" if op == "max" else "gt", a, b)
             return select(s, worse, b, a)
-        # keeps a NaN of either; LLVM's maximum takes twice that, to tell zeros of different sign apart
-        better = select(s, compare(s, "gt" if op == "max" else "lt", b, a), b, a)
-        return select(s, compare(s, "ne", b, b), b, better)
+        # keeps a NaN of either, and takes half the instructions where zeros of different sign need not be told apart
+        name = "maximum" if op == "max" else "minimum"
+        return _intrinsic(s, name, a.dtype, a.lanes, [a, b], flags="nsz ")
     if op == "mod":
         r = Val(s.pure(f"frem {a.type} {a.text}, {b.text}"), a.dtype, a.lanes)
         zero = _const(0.0, a)

@@ -155,7 +155,7 @@ def _work(op: te.Compute) -> int:
 
 
 def fold_rows(s: Schedule, t: te.Tensor, target: X86) -> list[Stage]:
-    """Vectorise a reduction along memory: partial results a lane, then a fold over the lanes.
+    """Vectorise a reduction along memory: partial results a lane, then halves of the vector folded onto each other.
 
     Several vectors of partial results, where the axis is long: one addition would wait for the one before.
     """
@@ -174,15 +174,17 @@ def fold_rows(s: Schedule, t: te.Tensor, target: X86) -> list[Stage]:
         chain, lane = rf.split(lane, lanes)
         rf.reorder(*rest, chain, lane)
         rf.unroll(chain)
-        # the chains are added up as vectors
-        both = s[s.rfactor(t, s[t].split(s[t].op.reduce_axes[0], lanes)[1])]
-        both.reorder(*both.op.axes[1:], *both.op.reduce_axes, both.op.axes[0])
-        both.unroll(both.op.reduce_axes[0])
-        both.vectorize(both.op.axes[0])
-        parts.append(both)
     else:
         rf.reorder(*rest, lane)
     rf.vectorize(lane)
+    width = lanes if chains > 1 else lanes // 2
+    while width > 1:
+        half = s[s.rfactor(t, s[t].split(s[t].op.reduce_axes[0], width)[1])]
+        half.reorder(*half.op.axes[1:], *half.op.reduce_axes, half.op.axes[0])
+        half.unroll(half.op.reduce_axes[0])
+        half.vectorize(half.op.axes[0])
+        parts.append(half)
+        width //= 2
     for part in parts:
         part.set_scope("register")
     last = s[t]
