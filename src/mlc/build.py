@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -197,18 +197,30 @@ def _make_kernels(graph: Graph, target: Target, watch: Observer) -> _Kernels:
             stages.append(f"# {stage}\n{text}")
 
         try:
-            fn = target.kernel(node, name, note)
+            fn = make_kernel(node, name, target, in_place, note)
         except MlcError as error:
             error.add_note(f"while compiling {name} for {', '.join(node.sources[:8]) or node!r}")
             raise
-        # whether a result really takes an operand's place is decided later, node by node; the kernel must bear it
-        shared = sorted(in_place(node)) if is_group(node) else []
-        fn.attrs["aliased"] = (*shared, len(node.inputs)) if shared else ()
         kernels.functions[name] = fn
         kernels.texts[name] = f"### {name}\n\n" + "\n".join(stages) + "\n"
         watch.kernel(done + 1, len(work))
     watch.passed("lower", "\n".join(kernels.texts.values()), time.perf_counter() - start)
     return kernels
+
+
+def make_kernel(
+    node: Node,
+    name: str,
+    target: Target,
+    in_place: InPlaceOperands,
+    watch: Callable[[str, str], None] | None = None,
+) -> Function:
+    """The function of one kernel, as it stands in a package."""
+    fn = target.kernel(node, name, watch)
+    # whether a result really takes an operand's place is decided later, node by node; the kernel must bear it
+    shared = sorted(in_place(node)) if is_group(node) else []
+    fn.attrs["aliased"] = (*shared, len(node.inputs)) if shared else ()
+    return fn
 
 
 def _identifier(node: Node) -> str:

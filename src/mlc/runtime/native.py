@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mlc.errors import DeviceError, PackageError, UsageError
 from mlc.runtime.manifest import TargetSpec
@@ -67,7 +67,7 @@ class NativeModel:
     def __init__(self, code: bytes, threads: int) -> None:
         self.lock = threading.Lock()
         self._process = os.getpid()
-        self._jit, self._code = _link(code, _SIGNATURES)
+        self._jit, self._code = link(code, _SIGNATURES)
         calls = {
             name: ctypes.CFUNCTYPE(result, *arguments)(self._code[name])
             for name, (result, arguments) in _SIGNATURES.items()
@@ -107,8 +107,18 @@ class NativeModel:
         self._jit.close()
 
 
-def _link(code: bytes, symbols: Iterable[str]) -> tuple:
-    """Links an object against this process (libm, pthread) and returns the JIT and the tracker of the code."""
+def link(code: bytes, symbols: Iterable[str], imports: Mapping[str, int] | None = None) -> tuple:
+    """Links an object against this process (libm, pthread).
+
+    Args:
+        code: the object.
+        symbols: what it exports.
+        imports: addresses of what it calls and this process does not export, by name.
+    Returns:
+        the JIT and the tracker of the code, which maps symbols to addresses; close the tracker first.
+    Raises:
+        PackageError: something it calls is nowhere to be found, or it is no object for this machine.
+    """
     from llvmlite import binding as llvm
 
     llvm.initialize_native_target()
@@ -118,6 +128,8 @@ def _link(code: bytes, symbols: Iterable[str]) -> tuple:
     builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
     for symbol in symbols:
         builder.export_symbol(symbol)
+    for symbol, where in (imports or {}).items():
+        builder.import_symbol(symbol, where)
     try:
         return jit, builder.link(jit, "model")
     except RuntimeError as error:

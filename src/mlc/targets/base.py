@@ -128,11 +128,13 @@ class Target(Protocol):
         *,
         opt_level: int,
         contract: bool = True,
+        whole: bool = True,
         on_stage: Callable[[str], None] | None = None,
     ) -> Artifact:
         """Machine code for all kernels and the entry points; ``steps`` is asked once scratch sizes are known.
 
-        ``contract`` allows ``a*b + c`` to be rounded once.
+        ``contract`` allows ``a*b + c`` to be rounded once. An object that is not ``whole`` lacks the thread pool, and
+        there is no shared library: it is to be linked beside an object that has them. Kernels are the same.
         """
         ...
 

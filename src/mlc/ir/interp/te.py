@@ -65,16 +65,15 @@ def run_compute(op: te.Compute, values: Mapping[int, np.ndarray]) -> list[np.nda
         full = [len(env[a].reshape(-1)) for a in dims]
         with np.errstate(all="ignore"):
             terms = [np.broadcast_to(Evaluator(env, values, op).eval(b), full) for b in op.bodies]
-            results = terms if op.combiner is None else _fold(op, terms)
+            results = terms if op.combiner is None else fold(op, terms, len(op.axes))
         where = tuple(slice(begin, end) if k == d else slice(None) for k in range(len(op.axes)))
         for out, r in zip(outs, results, strict=True):
             out[where] = r
     return outs
 
 
-def _fold(op: te.Compute, terms: list[np.ndarray]) -> list[np.ndarray]:
-    """Reduce the trailing axes of the grid with the compute's combiner."""
-    n = len(op.axes)
+def fold(op: te.Compute, terms: list[np.ndarray], n: int) -> list[np.ndarray]:
+    """Reduce the axes of a grid from the ``n``-th on, which are the reduce axes, with the compute's combiner."""
     axes = tuple(range(n, n + len(op.reduce_axes)))
     name = op.combiner.name if op.combiner is not None else ""
     simple: dict[str, Callable[..., Any]] = {

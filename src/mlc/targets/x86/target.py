@@ -113,6 +113,7 @@ class X86Target:
         *,
         opt_level: int,
         contract: bool = True,
+        whole: bool = True,
         on_stage: Callable[[str], None] | None = None,
     ) -> Artifact:
         from mlc.targets.llvm.entry import entry_points
@@ -126,9 +127,14 @@ class X86Target:
             on_stage("codegen")
         scratch = {name: emit_function(fn, text, contract=contract) for name, fn in kernels.items()}
         text.define(entry_points(steps(scratch)))
-        text.define(pool_ir(self.triple))
+        if whole:
+            text.define(pool_ir(self.triple))
+        else:
+            text.declare("declare void @mlc_parallel(ptr, ptr, ptr, i64)")
         ir = text.text(self._machine())
         obj = compile_text(ir, self._machine(), opt_level=opt_level, on_stage=on_stage)
+        if not whole:
+            return Artifact(obj, {"model.ll": ir})
         if on_stage is not None:
             on_stage("link")
         return Artifact(obj, {"model.ll": ir}, shared_library(obj, self.triple))

@@ -1,0 +1,161 @@
+"""Native code around candidates: the thread pool, a loop that calls and times a kernel, and one that shows the roof.
+
+It is linked once in a process; candidates come and go beside it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from mlc.errors import DeviceError
+from mlc.runtime.native import link
+from mlc.targets.base import Target
+
+_CHAINS = 12  # multiply-adds take 4 or 5 cycles, and two can start in each: 10 chains would just do
+_CALL = (ctypes.c_void_p,) * 5
+
+_REPEAT = """
+declare i32 @clock_gettime(i32, ptr)
+
+define internal i64 @now() {
+  %t = alloca [2 x i64], align 8
+  %r = call i32 @clock_gettime(i32 1, ptr %t)  ; CLOCK_MONOTONIC
+  %s = load i64, ptr %t, align 8
+  %p = getelementptr inbounds i64, ptr %t, i64 1
+  %n = load i64, ptr %p, align 8
+  %m = mul i64 %s, 1000000000
+  %v = add i64 %m, %n
+  ret i64 %v
+}
+
+; Nanoseconds that %n calls of %run take together.
+define i64 @repeat(ptr %run, ptr %inputs, ptr %outputs, ptr %params, ptr %workspace, ptr %pool, i64 %n) {
+entry:
+  %start = call i64 @now()
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+  %more = icmp slt i64 %i, %n
+  br i1 %more, label %body, label %done
+body:
+  %r = call i32 %run(ptr %inputs, ptr %outputs, ptr %params, ptr %workspace, ptr %pool)
+  %next = add i64 %i, 1
+  br label %head
+done:
+  %end = call i64 @now()
+  %took = sub i64 %end, %start
+  ret i64 %took
+}
+"""
+
+
+def support_objects(target: Target) -> tuple[bytes, bytes]:
+    """Objects for :class:`Support`: the target's thread pool, and what is above, for this machine."""
+    import llvmlite.binding as llvm
+
+    from mlc.targets.llvm.module import Machine, compile_text
+
+    llvm.initialize_native_target()
+    bits = int(str(target.describe().get("vector_bits", 128)))
+    features = llvm.get_host_cpu_features().flatten()
+    machine = Machine(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, bits)
+    pool = target.codegen({}, lambda _: (), opt_level=3).obj
+    return pool, compile_text(_REPEAT + _multiply_adds(bits // 32), machine)
+
+
+class Support:
+    """The support code in this process, with a pool of threads.
+
+    Args:
+        objects: from :func:`support_objects`.
+        threads: of the pool, the caller included.
+    """
+
+    def __init__(self, objects: tuple[bytes, bytes], threads: int) -> None:
+        self._pools = link(objects[0], ("mlc_parallel", "mlc_pool_create"))
+        self._loops = link(objects[1], ("repeat", "arithmetic"))
+        code = self._loops[1]
+        self._repeat = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, *_CALL, ctypes.c_int64)(code["repeat"])
+        self._arithmetic = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code["arithmetic"])
+        create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)(self._pools[1]["mlc_pool_create"])
+        self.pool: int | None = create(threads)
+        if self.pool is None:
+            raise DeviceError(f"cannot start a pool of {threads} threads")
+
+    def code(self, obj: bytes) -> Code:
+        """A candidate's object, linked beside the pool.
+
+        Raises:
+            PackageError: it cannot be linked.
+        """
+        return Code(*link(obj, ("mlc_run",), {"mlc_parallel": self._pools[1]["mlc_parallel"]}))
+
+    def repeat(self, code: Code, call: Sequence[int | None], n: int) -> int:
+        """Nanoseconds of ``n`` calls; ``call`` are the arguments of ``mlc_run``."""
+        took: int = self._repeat(code.run_address, *call, n)
+        return took
+
+    def peak_flops(self, lanes: int) -> float:
+        """Operations a second that one core reaches in multiply-adds, the best of some short runs."""
+        turns, took = 1000, 1
+        while (took := self._arithmetic(turns)) < 1_000_000:
+            turns *= 2
+        took = min(took, *(self._arithmetic(turns) for _ in range(5)))
+        return 2e9 * _CHAINS * lanes * turns / max(1, took)
+
+
+class Code:
+    """One linked object."""
+
+    def __init__(self, jit: Any, code: Any) -> None:
+        self._jit, self._code = jit, code
+        self.run_address: int = code["mlc_run"]
+        self.run = ctypes.CFUNCTYPE(ctypes.c_int32, *_CALL)(self.run_address)
+
+    def close(self) -> None:
+        self._code.close()
+        self._jit.close()
+
+
+def _multiply_adds(lanes: int) -> str:
+    """``i64 arithmetic(i64 turns)``: nanoseconds of ``turns`` multiply-adds in each of some independent chains."""
+    vector = f"<{lanes} x float>"
+
+    def splat(value: float) -> str:
+        return f"<{', '.join([f'float {value:.1f}'] * lanes)}>"
+
+    chains = range(_CHAINS)
+    phis = [f"  %a{k} = phi {vector} [ {splat(k)}, %entry ], [ %n{k}, %loop ]" for k in chains]
+    # 0.5 x + 1 stays finite for ever
+    steps = [
+        f"  %n{k} = call {vector} @llvm.fmuladd.v{lanes}f32({vector} %a{k}, {vector} {splat(0.5)}, {vector} {splat(1)})"
+        for k in chains
+    ]
+    sums = [f"  %s{k} = fadd {vector} %{'n0' if k == 1 else f's{k - 1}'}, %n{k}" for k in chains if k]
+    return "\n".join(
+        [
+            f"declare {vector} @llvm.fmuladd.v{lanes}f32({vector}, {vector}, {vector})",
+            f"@sink = internal global {vector} zeroinitializer, align 64",
+            "define i64 @arithmetic(i64 %turns) {",
+            "entry:",
+            "  %start = call i64 @now()",
+            "  br label %loop",
+            "loop:",
+            "  %t = phi i64 [ 0, %entry ], [ %next, %loop ]",
+            *phis,
+            *steps,
+            "  %next = add i64 %t, 1",
+            "  %more = icmp slt i64 %next, %turns",
+            "  br i1 %more, label %loop, label %done",
+            "done:",
+            *sums,
+            f"  store volatile {vector} %s{_CHAINS - 1}, ptr @sink, align 64",
+            "  %end = call i64 @now()",
+            "  %took = sub i64 %end, %start",
+            "  ret i64 %took",
+            "}",
+            "",
+        ]
+    )

@@ -1,0 +1,158 @@
+"""The rule of timing: how often a kernel is called, when its times count, and whether the machine held still.
+
+Times are taken with a monotonic clock. A kernel is called until its time no longer falls, then in samples of at least
+ten milliseconds; the median counts, and the median absolute deviation says how far to trust it. A fixed kernel, the
+*anchor*, is timed before and after, so that a machine that changes its speed is found out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+Sample = Callable[[int], int]  # nanoseconds that so many calls take together
+
+STABLE = 0.03  # two medians in succession that differ by less end the warm-up
+SPREAD = 0.05  # median absolute deviation over median, above which samples are taken again
+DRIFT = 0.05  # change of the anchor's time that counts
+RERUNS = 3
+WARMUPS = 12
+FEWEST = 3  # samples that say something about noise
+_SHORT = 1_000_000  # nanoseconds; a call that takes less is repeated even for a first impression
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How much to measure.
+
+    Args:
+        sample_seconds: least duration of a sample; short kernels are called repeatedly.
+        samples: number of samples.
+        budget: seconds after which nothing is measured again, and after which three samples of a slow kernel do.
+        limit: seconds after which no sample is begun any more; one is always taken.
+    """
+
+    sample_seconds: float = 0.010
+    samples: int = 7
+    budget: float = 0.25
+    limit: float = 2.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples of one kernel.
+
+    Args:
+        calls: in a sample.
+        ns: duration of each sample.
+    """
+
+    calls: int
+    ns: tuple[int, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Median time of a call."""
+        return median(self.ns) / self.calls / 1e9
+
+    @property
+    def spread(self) -> float:
+        """Median absolute deviation, in seconds."""
+        middle = median(self.ns)
+        return median(abs(t - middle) for t in self.ns) / self.calls / 1e9
+
+    @property
+    def noisy(self) -> bool:
+        return len(self.ns) < FEWEST or self.spread > SPREAD * self.seconds
+
+
+def warm_up(sample: Sample, rule: Rule) -> int:
+    """Calls a kernel until two medians in succession agree; how many calls a sample needs."""
+    spent = took = sample(1)
+    calls = max(1, math.ceil(_SHORT / max(1, took)))
+    size = 3 if took < 2 * _SHORT else 1
+    before = 0.0
+    for _ in range(WARMUPS):
+        group = []
+        for _ in range(size):
+            group.append(sample(calls))
+            spent += group[-1]
+        now = median(group) / calls
+        if abs(now - before) < STABLE * now or spent > rule.budget * 1e9 / 3:
+            break
+        before = now
+    return max(1, math.ceil(rule.sample_seconds * 1e9 / max(now, 1e-3)))
+
+
+def take(sample: Sample, rule: Rule) -> Timing:
+    """Warms up and measures; what is too restless is measured again, and the calmest attempt counts."""
+    calls = warm_up(sample, rule)
+    best: Timing | None = None
+    spent = 0
+    for _ in range(1 + RERUNS):
+        ns: list[int] = []
+        while len(ns) < rule.samples and not _enough(len(ns), spent, rule):
+            ns.append(sample(calls))
+            spent += ns[-1]
+        timing = Timing(calls, tuple(ns))
+        # the minimum breaks ties: only disturbances make a kernel slower
+        if best is None or (timing.noisy, timing.spread / timing.seconds, min(timing.ns)) < (
+            best.noisy,
+            best.spread / best.seconds,
+            min(best.ns),
+        ):
+            best = timing
+        if not best.noisy or spent >= rule.budget * 1e9:
+            break
+    assert best is not None
+    return best
+
+
+def _enough(samples: int, spent: float, rule: Rule) -> bool:
+    """Whether a slow kernel has had its time, ``spent`` in nanoseconds."""
+    return (samples >= FEWEST and spent > rule.budget * 1e9) or (samples > 0 and spent > rule.limit * 1e9)
+
+
+def take_in_turns(samples: Sequence[Sample], rule: Rule) -> list[Timing]:
+    """Measures several kernels in turns, a sample each, so that whatever disturbs one disturbs all.
+
+    The number of samples is the rule's, whatever they take.
+    """
+    calls = [warm_up(sample, rule) for sample in samples]
+    ns: list[list[int]] = [[] for _ in samples]
+    for turn in range(rule.samples):
+        order = range(len(samples)) if turn % 2 == 0 else reversed(range(len(samples)))
+        for k in order:
+            ns[k].append(samples[k](calls[k]))
+    return [Timing(n, tuple(found)) for n, found in zip(calls, ns, strict=True)]
+
+
+class Drift:
+    """Follows the anchor's time.
+
+    Results are given on the scale of the first reading, so that all of a run can be compared: when the machine has
+    become slower for good, times are scaled down by as much.
+
+    Args:
+        base: nanoseconds of a call of the anchor when the window began.
+    """
+
+    def __init__(self, base: float) -> None:
+        self.base = base
+        self._recent: deque[float] = deque([base], maxlen=8)
+
+    def judge(self, before: float, after: float) -> tuple[bool, float]:
+        """Whether the machine held still between two readings, and what a time in between is to be multiplied by.
+
+        Restless is also a machine whose speed is not that of the last few readings: it may be back in a moment.
+        """
+        level = median(self._recent)
+        now = (before + after) / 2
+        self._recent.append(now)
+        moved = max(before, after) / min(before, after) - 1
+        steady = moved <= DRIFT and abs(now / level - 1) <= DRIFT
+        scale = self.base / now
+        return steady, scale if abs(scale - 1) > DRIFT else 1.0
