@@ -39,7 +39,7 @@ class GuardedBuffers:
         for k, zone in enumerate(self._zones):
             if (zone != _PATTERN).any():
                 at = np.flatnonzero(zone != _PATTERN)
-                if k and at[0] < len(zone) // 2:
+                if k and (k == len(self.buffers) or at[0] < len(zone) // 2):
                     return f"{int(at[0])} bytes past the end of buffer {k - 1}"
                 return f"{len(zone) - int(at[-1])} bytes before buffer {k}"
         return ""

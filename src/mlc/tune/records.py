@@ -1,0 +1,689 @@
+"""Records: one line a trial, with a checksum, readable after any accident; and the journal that a run can go on from.
+
+A line is ``{"crc":"…","body":{…}}``. It is written by one ``write`` to a file opened for appending, so it is there as a
+whole or torn at the end of the file; the checksum tells which. Nobody else may write to a journal while it is open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import math
+import os
+import re
+import stat
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from mlc import __version__
+from mlc.errors import OutputError, UsageError
+from mlc.lower.knobs import Config, Value, frozen
+from mlc.runtime.atomic import atomic_write
+from mlc.targets.base import Target
+from mlc.tune.base import Failure, Measurement
+from mlc.tune.task import Task
+
+VERSION = 1
+SYNC_SECONDS, SYNC_RECORDS = 1.0, 16
+MAX_LINE = 1 << 20
+MAX_FILE = 1 << 30
+SUFFIX = ".jsonl"
+
+_LINE = re.compile(rb'\{"crc":"([0-9a-f]{8})","body":(\{.*\})\}', re.DOTALL)
+_SHAPE = re.compile(r"\[[\d,]*\]")
+_LAYOUT = re.compile(r"@\w+\([^)]*\)(?:\.\w+\([^)]*\))*")
+
+
+class RecordError(Exception):
+    """A line that holds no record."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """The processor that times belong to.
+
+    Args:
+        cpu: LLVM's name.
+        features: instruction sets that the code uses, sorted.
+        lanes: f32 lanes of a vector.
+    """
+
+    cpu: str
+    features: tuple[str, ...]
+    lanes: int
+
+    @classmethod
+    def of(cls, target: Target) -> Self:
+        facts = target.describe()
+        features = facts.get("features", ())
+        names = tuple(sorted(map(str, features))) if isinstance(features, (list, tuple)) else ()
+        return cls(str(facts.get("cpu", "")), names, int(str(facts.get("vector_bits", 0))) // 32)
+
+    def is_family_of(self, other: Fingerprint) -> bool:
+        """Whether schedules for one make sense on the other: same vectors, same instruction sets."""
+        return (self.features, self.lanes) == (other.features, other.lanes)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One trial.
+
+    Args:
+        fingerprint: where it was measured.
+        threads: that ran the kernel.
+        workload: the task's key.
+        text: the workload, readable.
+        task: the task's name.
+        flops: operations of a call.
+        config: what was measured.
+        result: what became of it.
+        time: when, in seconds since 1970.
+        version: of this program.
+        explorer: who proposed it.
+        seed: of the run.
+        trial: number within the run, from 0.
+    """
+
+    fingerprint: Fingerprint
+    threads: int
+    workload: str
+    text: str
+    task: str
+    flops: int
+    config: Config
+    result: Measurement
+    time: float
+    version: str
+    explorer: str
+    seed: int
+    trial: int
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        config: Config,
+        result: Measurement,
+        *,
+        fingerprint: Fingerprint,
+        threads: int,
+        explorer: str,
+        seed: int,
+        trial: int,
+    ) -> Self:
+        """The record of a trial that has just ended."""
+        return cls(
+            fingerprint,
+            threads,
+            task.key,
+            task.text,
+            task.name,
+            task.flops,
+            {k: frozen(v) for k, v in config.items()},
+            result,
+            round(time.time(), 3),
+            __version__,
+            explorer,
+            seed,
+            trial,
+        )
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What two records share exactly when they are the same trial."""
+        return self.workload, tuple(sorted(self.config.items(), key=lambda kv: kv[0])), self.time, self.trial
+
+    def to_json(self) -> dict[str, Any]:
+        r, f = self.result, self.fingerprint
+        return {
+            "kind": "trial",
+            "v": VERSION,
+            "target": {"cpu": f.cpu, "features": list(f.features), "lanes": f.lanes},
+            "threads": self.threads,
+            "workload": self.workload,
+            "text": self.text,
+            "task": self.task,
+            "flops": self.flops,
+            "config": dict(self.config),
+            "seconds": r.seconds,
+            "spread": r.spread,
+            "failure": r.failure,
+            "message": r.message,
+            "noisy": r.noisy,
+            "build_seconds": r.build_seconds,
+            "run_seconds": r.run_seconds,
+            "time": self.time,
+            "version": self.version,
+            "explorer": self.explorer,
+            "seed": self.seed,
+            "trial": self.trial,
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_json`.
+
+        Raises:
+            RecordError: something is missing, or of the wrong type, or out of range.
+        """
+        get = _Fields(body)
+        target = _Fields(get.object("target"))
+        failure = body.get("failure")
+        if failure is not None and (type(failure) is not str or failure not in set(Failure)):
+            raise RecordError(f"unknown failure {failure!r}")
+        seconds = None if body.get("seconds") is None else get.number("seconds", above=0.0)
+        if (seconds is None) != (failure is not None):
+            raise RecordError("a trial has either a time or a failure")
+        return cls(
+            Fingerprint(target.text("cpu"), tuple(target.texts("features")), target.integer("lanes")),
+            get.integer("threads", 1),
+            get.text("workload"),
+            get.text("text"),
+            get.text("task"),
+            get.integer("flops"),
+            {name: _value(value) for name, value in get.object("config").items()},
+            Measurement(
+                seconds,
+                get.number("spread"),
+                None if failure is None else Failure(failure),
+                get.text("message"),
+                get.boolean("noisy"),
+                get.number("build_seconds"),
+                get.number("run_seconds"),
+            ),
+            get.number("time"),
+            get.text("version"),
+            get.text("explorer"),
+            get.integer("seed"),
+            get.integer("trial"),
+        )
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stood.
+
+    Args:
+        trials: number of the next trial.
+        seconds: time used up so far.
+        generators: states of random generators, by name (see :meth:`save` and :meth:`restore`).
+        notes: anything else, as JSON.
+        time: when, in seconds since 1970.
+    """
+
+    trials: int
+    seconds: float
+    generators: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    time: float = 0.0
+
+    @classmethod
+    def save(cls, trials: int, seconds: float, generators: Mapping[str, np.random.Generator], **notes: Any) -> Self:
+        states = {name: rng.bit_generator.state for name, rng in generators.items()}
+        return cls(trials, seconds, states, notes, round(time.time(), 3))
+
+    def restore(self, name: str, rng: np.random.Generator) -> bool:
+        """Sets a generator to its state; whether there was one that fits."""
+        state: Any = self.generators.get(name)
+        try:
+            rng.bit_generator.state = state
+        except (TypeError, ValueError, KeyError, OverflowError):
+            return False
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "checkpoint",
+            "v": VERSION,
+            "trials": self.trials,
+            "seconds": self.seconds,
+            "generators": dict(self.generators),
+            "notes": dict(self.notes),
+            "time": self.time,
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        get = _Fields(body)
+        return cls(
+            get.integer("trials"),
+            get.number("seconds"),
+            get.object("generators"),
+            get.object("notes"),
+            get.number("time"),
+        )
+
+
+Entry = Record | Checkpoint
+
+
+# -- lines ------------------------------------------------------------------------------------------------------------
+def encode(entry: Entry) -> bytes:
+    """The line of an entry, its end included."""
+    body = json.dumps(entry.to_json(), separators=(",", ":"), allow_nan=False).encode()
+    return b'{"crc":"%08x","body":%s}\n' % (zlib.crc32(body), body)
+
+
+def decode(line: bytes) -> Entry | None:
+    """The entry of a line, without its end; nothing for one that a later version wrote.
+
+    Raises:
+        RecordError: the line is damaged.
+    """
+    if len(line) > MAX_LINE:
+        raise RecordError(f"a line of {len(line)} bytes")
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise RecordError("not a record")
+    if zlib.crc32(match[2]) != int(match[1], 16):
+        raise RecordError("the checksum does not fit")
+    try:
+        body = json.loads(match[2], parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise RecordError("no JSON") from error
+    version = body.get("v")
+    if type(version) is not int:
+        raise RecordError("no version")
+    if version > VERSION:
+        return None
+    match body.get("kind"):
+        case "trial":
+            return Record.from_json(body)
+        case "checkpoint":
+            return Checkpoint.from_json(body)
+    raise RecordError("an entry of no known kind")
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(name)
+
+
+def _value(value: Any, depth: int = 8) -> Value:
+    """A knob's value from JSON."""
+    if isinstance(value, list) and depth:
+        return tuple(_value(v, depth - 1) for v in value)
+    if isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise RecordError("a configuration with a value of no known type")
+
+
+class _Fields:
+    """Reads typed fields of a JSON object."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self._body = body
+
+    def _get(self, name: str, *types: type) -> Any:
+        value = self._body.get(name)
+        if type(value) not in types:
+            raise RecordError(f"{name} is missing or of a wrong type")
+        return value
+
+    def text(self, name: str) -> str:
+        found: str = self._get(name, str)
+        return found
+
+    def texts(self, name: str) -> list[str]:
+        found: list[str] = self._get(name, list)
+        if not all(type(v) is str for v in found):
+            raise RecordError(f"{name} is of a wrong type")
+        return found
+
+    def boolean(self, name: str) -> bool:
+        found: bool = self._get(name, bool)
+        return found
+
+    def integer(self, name: str, least: int = 0) -> int:
+        found: int = self._get(name, int)
+        if found < least:
+            raise RecordError(f"{name} is out of range")
+        return found
+
+    def number(self, name: str, above: float = -1.0) -> float:
+        try:
+            found = float(self._get(name, int, float))
+        except OverflowError as error:
+            raise RecordError(f"{name} is out of range") from error
+        if not math.isfinite(found) or found <= above or found < 0:
+            raise RecordError(f"{name} is out of range")
+        return found
+
+    def object(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._get(name, dict)
+        return found
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+@dataclass
+class Log:
+    """What some files hold.
+
+    Args:
+        records: trials in the order of the files, each once.
+        checkpoint: the last one.
+        bad: lines that are damaged.
+        newer: lines of a later version.
+        repeated: trials that were there already.
+    """
+
+    records: list[Record] = field(default_factory=list)
+    checkpoint: Checkpoint | None = None
+    bad: int = 0
+    newer: int = 0
+    repeated: int = 0
+
+    def add(self, data: bytes) -> None:
+        """Reads the contents of a file; the last line may lack its end."""
+        seen = {r.identity for r in self.records}
+        for line in data.split(b"\n"):
+            if not line.strip():
+                continue
+            try:
+                entry = decode(line)
+            except RecordError:
+                self.bad += 1
+                continue
+            if entry is None:
+                self.newer += 1
+            elif isinstance(entry, Checkpoint):
+                self.checkpoint = entry
+            elif entry.identity in seen:
+                self.repeated += 1
+            else:
+                seen.add(entry.identity)
+                self.records.append(entry)
+
+    @property
+    def next_trial(self) -> int:
+        """A number that no trial has."""
+        last = max((r.trial for r in self.records), default=-1)
+        return max(last + 1, self.checkpoint.trials if self.checkpoint is not None else 0)
+
+    @property
+    def seconds(self) -> float:
+        """Time used up: that of the last checkpoint, and of the trials after it."""
+        point = self.checkpoint
+        if point is None:
+            return sum(r.result.build_seconds + r.result.run_seconds for r in self.records)
+        later = [r for r in self.records if r.trial >= point.trials]
+        return point.seconds + sum(r.result.build_seconds + r.result.run_seconds for r in later)
+
+    def measured(self, workload: str, fingerprint: Fingerprint, threads: int) -> list[Record]:
+        """The trials of a task on a processor."""
+        return [
+            r for r in self.records if r.workload == workload and r.fingerprint == fingerprint and r.threads == threads
+        ]
+
+
+def read_records(paths: Iterable[str | os.PathLike[str]]) -> Log:
+    """Reads record files, and all ``*.jsonl`` of folders, in order of their names.
+
+    Raises:
+        UsageError: a path does not exist or cannot be read.
+    """
+    log = Log()
+    for path in paths:
+        given = Path(path)
+        files = sorted(given.glob(f"*{SUFFIX}")) if given.is_dir() else [given]
+        for file in files:
+            try:
+                if file.stat().st_size > MAX_FILE:
+                    raise UsageError(f"{file}: more than {MAX_FILE >> 20} MiB are too much for a record file")
+                log.add(file.read_bytes())
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise UsageError(
+                    f"{file}: cannot be read: {reason}", hint="name a file of records, or a folder"
+                ) from None
+    return log
+
+
+class Journal:
+    """The record file of a run: read when it is opened, then written by nobody else. A context manager.
+
+    A torn last line, which a killed run may leave, is moved to ``NAME.corrupt``.
+
+    Args:
+        path: the file; made if there is none.
+
+    Attributes:
+        log: what was there already.
+    Raises:
+        UsageError: another process writes to it; names the process.
+        OutputError: it cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.log = Log()
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise self._failed(error) from None
+        try:
+            if not stat.S_ISREG(os.fstat(self._file).st_mode):
+                raise OutputError(f"{self.path}: is not a regular file", hint="name a file to be created")
+            self._lock()
+            self._size = self._repair()
+        except OSError as error:
+            os.close(self._file)
+            raise self._failed(error) from None
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._open = True
+        self._unsynced = 0
+        self._synced = time.monotonic()
+        self._best: dict[str, float] = {}
+        for record in self.log.records:
+            self._improves(record)
+
+    def append(self, entry: Entry) -> None:
+        """Writes an entry. What was written before is kept whatever happens.
+
+        Raises:
+            OutputError: the disk is full, or the like; nothing more can be written.
+        """
+        if not self._open:
+            raise OutputError(f"{self.path}: is closed")
+        line = encode(entry)
+        try:
+            written = os.write(self._file, line)
+            if written < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._size += written
+            self._unsynced += 1
+            best = isinstance(entry, Record) and self._improves(entry)
+            late = time.monotonic() - self._synced >= SYNC_SECONDS
+            if best or late or self._unsynced >= SYNC_RECORDS:
+                self.sync()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)  # half a line helps nobody
+            self.close()
+            raise self._failed(error) from None
+
+    def sync(self) -> None:
+        """Makes sure that everything is on the disk."""
+        os.fsync(self._file)
+        self._unsynced = 0
+        self._synced = time.monotonic()
+
+    def close(self) -> None:
+        """Syncs and lets go of the file; twice is fine."""
+        if self._open:
+            self._open = False
+            with contextlib.suppress(OSError):
+                os.fsync(self._file)
+            os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _improves(self, record: Record) -> bool:
+        seconds = record.result.seconds
+        if seconds is None or seconds >= self._best.get(record.workload, math.inf):
+            return False
+        self._best[record.workload] = seconds
+        return True
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"{self.path}: is being written by {_holder(self._file)}",
+                hint="wait for it, or write to another file",
+            ) from None
+
+    def _repair(self) -> int:
+        """Reads what is there and cuts a torn end off; the size."""
+        size = os.fstat(self._file).st_size
+        if size > MAX_FILE:
+            raise OutputError(f"{self.path}: more than {MAX_FILE >> 20} MiB are too much for a record file")
+        data = b""
+        while len(data) < size and (more := os.pread(self._file, size - len(data), len(data))):
+            data += more
+        whole, _, torn = data.rpartition(b"\n")
+        end = len(data) - len(torn)
+        if torn:
+            try:
+                decode(torn)
+            except RecordError:
+                _keep_aside(self.path, torn)
+                os.ftruncate(self._file, end)
+                self.log.bad += 1
+                self.log.add(whole)
+                return end
+            os.write(self._file, b"\n")  # all but its end is there
+            end = len(data) + 1
+        self.log.add(data)
+        return end
+
+    def _failed(self, error: OSError) -> OutputError:
+        reason = error.strerror or str(error)
+        return OutputError(f"{self.path}: cannot be written: {reason}", hint="check the folder and the free space")
+
+
+def _keep_aside(path: Path, torn: bytes) -> None:
+    with open(path.with_name(path.name + ".corrupt"), "ab") as file:
+        file.write(torn + b"\n")
+
+
+def _holder(descriptor: int) -> str:
+    """Who has locked a file, as the kernel tells it."""
+    status = os.fstat(descriptor)
+    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with contextlib.suppress(OSError, ValueError), open("/proc/locks", encoding="ascii") as file:
+        for words in map(str.split, file):
+            if len(words) > 5 and words[1] == "FLOCK" and words[5] == wanted:
+                return f"the process {int(words[4])}"
+    return "another process"
+
+
+# -- the best ---------------------------------------------------------------------------------------------------------
+class Found(StrEnum):
+    """What records say about a workload."""
+
+    HIT = "hit"  # measured on such a processor
+    NEAR = "near"  # the same operators on other shapes were
+    MISS = "miss"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best configuration of each workload.
+
+    Args:
+        hits: records by workload.
+        near: the same by the workload's operators, shapes left out.
+    """
+
+    hits: Mapping[str, Record]
+    near: Mapping[str, Sequence[Record]]
+
+    @property
+    def configs(self) -> dict[str, Config]:
+        """Configurations by workload."""
+        return {key: record.config for key, record in self.hits.items()}
+
+    def find(self, workload: str, text: str) -> tuple[Found, Record | None]:
+        """What there is for a workload: its own record, or else that of the most similar shape."""
+        if workload in self.hits:
+            return Found.HIT, self.hits[workload]
+        alike = self.near.get(operators(text), ())
+        if not alike:
+            return Found.MISS, None
+        sizes = _sizes(text)
+        return Found.NEAR, min(alike, key=lambda r: (_distance(sizes, _sizes(r.text)), r.workload))
+
+
+def best_of(records: Iterable[Record], fingerprint: Fingerprint, threads: int | None = None) -> Best:
+    """The fastest trials of each workload on a processor.
+
+    Trials on this very processor are preferred to those on others of its family, and those with as many threads to
+    others; times are compared only where that is equal. A noisy time counts with its spread added.
+
+    Args:
+        records: trials, failed ones included.
+        fingerprint: of the processor.
+        threads: that will run the kernels; any unless given.
+    """
+    found: dict[str, tuple[tuple[object, ...], Record]] = {}
+    for record in records:
+        seconds = record.result.seconds
+        if seconds is None or not record.fingerprint.is_family_of(fingerprint):
+            continue
+        rank = (
+            record.fingerprint.cpu != fingerprint.cpu,
+            threads is not None and record.threads != threads,
+            seconds + (record.result.spread if record.result.noisy else 0.0),
+        )
+        if record.workload not in found or rank < found[record.workload][0]:
+            found[record.workload] = rank, record
+    near: dict[str, list[Record]] = {}
+    for _, record in found.values():
+        near.setdefault(operators(record.text), []).append(record)
+    return Best({key: record for key, (_, record) in found.items()}, near)
+
+
+def write_best(path: str | os.PathLike[str], best: Best) -> None:
+    """Writes the best trials to a file of their own, whole or not at all.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    with atomic_write(path) as file:
+        for record in sorted(best.hits.values(), key=lambda r: (r.task, r.workload)):
+            file.write(encode(record))
+
+
+def operators(text: str) -> str:
+    """A workload without its shapes: what workloads share that are computed alike."""
+    return _LAYOUT.sub("@", _SHAPE.sub("[]", text))
+
+
+def _sizes(text: str) -> list[int]:
+    return [int(n) for shape in _SHAPE.findall(text) for n in re.findall(r"\d+", shape)]
+
+
+def _distance(a: Sequence[int], b: Sequence[int]) -> float:
+    """How far shapes are from each other: doublings, summed up."""
+    if len(a) != len(b):
+        return math.inf
+    return sum(abs(math.log2(max(m, 1) / max(n, 1))) for m, n in zip(a, b, strict=True))

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mlc.tune.measure.timing import Drift, Rule, Timing, take, take_in_turns, warm_up
+
+
+class Kernel:
+    """A kernel whose calls take what ``cost`` says of their number; it counts calls."""
+
+    def __init__(self, cost: Callable[[int], float]) -> None:
+        self.cost = cost
+        self.calls = 0
+
+    def __call__(self, n: int) -> int:
+        # one cost a sample is enough for long ones
+        steps = range(self.calls, self.calls + n) if n < 100 else [self.calls] * n
+        self.calls += n
+        return round(sum(self.cost(k) for k in steps))
+
+
+def steady(ns: float) -> Kernel:
+    return Kernel(lambda _: ns)
+
+
+@pytest.mark.parametrize("ns", [50.0, 2e4, 3e6, 4e7])
+def test_a_steady_kernel_gives_its_time(ns: float) -> None:
+    kernel = steady(ns)
+    timing = take(kernel, Rule())
+    assert timing.seconds == pytest.approx(ns / 1e9, rel=0.02)
+    assert len(timing.ns) == 7
+    assert min(timing.ns) >= 1e7 * 0.99
+    assert not timing.noisy
+
+
+def test_the_warm_up_ends_when_times_no_longer_fall() -> None:
+    kernel = Kernel(lambda k: max(2e6, 4e6 - k * 3e5))
+    assert warm_up(kernel, Rule()) == 5
+    assert kernel.calls >= 7
+
+
+def test_one_slow_sample_does_not_move_the_median() -> None:
+    kernel = Kernel(lambda k: 2e8 if k == 25 else 2e6)
+    timing = take(kernel, Rule(budget=10))
+    assert timing.seconds == pytest.approx(2e-3)
+    assert not timing.noisy
+
+
+def test_a_restless_kernel_is_measured_again_and_then_called_noisy() -> None:
+    rng = np.random.default_rng(0)
+    kernel = Kernel(lambda _: 1e7 * rng.uniform(1, 2))
+    timing = take(kernel, Rule(budget=10))
+    assert kernel.calls > 4 * 7
+    assert timing.noisy
+
+
+def test_a_kernel_that_calms_down_is_not_noisy() -> None:
+    rng = np.random.default_rng(0)
+    kernel = Kernel(lambda k: 1e7 * (rng.uniform(1, 2) if k < 16 else 1))
+    assert not take(kernel, Rule(budget=10)).noisy
+
+
+def test_a_slow_kernel_gets_few_samples_but_one_at_least() -> None:
+    assert len(take(steady(1e8), Rule()).ns) == 3
+    single = take(steady(3e9), Rule())
+    assert len(single.ns) == 1
+    assert single.noisy
+    assert single.seconds == pytest.approx(3)
+
+
+def test_turns_meet_the_same_disturbances() -> None:
+    clock = 0.0
+
+    def kernel(ns: float) -> Callable[[int], int]:
+        def sample(n: int) -> int:
+            nonlocal clock
+            slow = 1.5 if clock % 4e8 > 2e8 else 1.0
+            took = n * ns * slow
+            clock += took
+            return round(took)
+
+        return sample
+
+    a, b = take_in_turns([kernel(1e6), kernel(1.1e6)], Rule(samples=40))
+    assert len(a.ns) == len(b.ns) == 40
+    assert a.seconds < b.seconds
+
+
+def test_the_spread_is_the_median_deviation() -> None:
+    timing = Timing(2, (2000, 2020, 2040, 2100, 9000))
+    assert timing.seconds == pytest.approx(1.02e-6)
+    assert timing.spread == pytest.approx(20e-9)
+
+
+def test_a_machine_that_holds_still_changes_nothing() -> None:
+    drift = Drift(100.0)
+    assert drift.judge(101.0, 99.0) == (True, 1.0)
+    assert drift.judge(103.0, 104.0) == (True, 1.0)
+
+
+def test_a_machine_that_moved_is_found_out() -> None:
+    drift = Drift(100.0)
+    steady, _ = drift.judge(100.0, 130.0)
+    assert not steady
+    steady, scale = drift.judge(130.0, 130.0)
+    assert not steady
+    assert scale == pytest.approx(100 / 130)
+    # slower for good: known by now, and made up for
+    for _ in range(8):
+        steady, scale = drift.judge(130.0, 130.0)
+    assert steady
+    assert scale == pytest.approx(100 / 130)
