@@ -177,7 +177,7 @@ def plan_conv(g: Group, target: X86) -> ConvPlan:
     inner = min(target.lanes, channels)
     unrolled = best_divisor(inner, unrolled_steps(Tile(int(rows), int(vectors)), target))
     steps = knobs.discrete("steps", divisors(inner), default=unrolled)
-    far = _come_from_far(weights, target)
+    far = come_from_far(weights, target)
     fetch = knobs.category("prefetch", (False, True), default=far)
     return ConvPlan(flat, tile, Blocking(extent // blocks, first == "pixels", chunk or None), steps, fetch)
 
@@ -310,7 +310,7 @@ def _blocked_loops(p: Group, plan: ConvPlan, target: X86) -> Schedule:
     return s
 
 
-def _come_from_far(weights: te.Tensor, target: X86) -> bool:
+def come_from_far(weights: te.Tensor, target: X86) -> bool:
     """Whether weights are so many that they are fetched ahead, a panel while the one before is used.
 
     They are read in order, and yet each line takes long enough to come to leave the core idle (measured on Zen 3 with

@@ -1,0 +1,44 @@
+"""How the x86 target cuts Winograd convolutions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mlc.targets.x86.cost import Tile
+from mlc.targets.x86.record import record_for
+from mlc.targets.x86.schedules.winograd import Work, blocking, padding
+
+HASWELL, ZEN, SKYLAKE = (record_for(cpu) for cpu in ("haswell", "znver3", "skylake-avx512"))
+
+
+@pytest.mark.parametrize("target", [HASWELL, ZEN, SKYLAKE], ids=lambda t: t.cpu)
+@pytest.mark.parametrize("tiles, slices, window, channels", [(196, 1, 1, 64), (49, 1, 1, 128), (13, 8, 3, 64)])
+def test_blocks_are_whole_parts(tiles, slices, window, channels, target) -> None:  # type: ignore[no-untyped-def]
+    cut = blocking(Work(tiles, slices, window, channels, channels, 6), target)
+    assert tiles % cut.block == 0
+    assert slices % cut.slices == 0
+
+
+def test_few_cores_work_on_blocks_of_their_own() -> None:
+    work = Work(196, 1, 1, 64, 64, 6)
+    few = blocking(work, replace(ZEN, cores=2))
+    assert few.block < work.tiles
+    assert work.tiles // few.block % 2 == 0
+
+
+def test_many_weights_are_read_once() -> None:
+    work = Work(16, 1, 1, 256, 256, 6)
+    assert blocking(work, ZEN).block == work.tiles
+
+
+def test_points_a_power_of_two_apart_are_moved_out_of_one_set() -> None:
+    tile = Tile(6, 2)
+    assert padding((6, 6, 16, 256), tile, ZEN) == 1
+    assert padding((6, 6, 196, 64), tile, ZEN) == 1
+    assert padding((6, 6, 49, 128), tile, ZEN) == 0
+
+
+def test_a_product_takes_no_further_row_of_tiles_for_it() -> None:
+    assert padding((6, 6, 12, 256), Tile(6, 2), ZEN) == 0
