@@ -79,9 +79,9 @@ def _plain(g: Group, op: te.Compute, target: X86) -> Schedule:
     s = Schedule(p.outputs)
     accumulate_in_registers(s, window, [copied] if copied is not None else [])
     block = _block(p.anchor, copied.shape, tile, target) if copied is not None else None
-    at, wo = _plain_loops(s[p.outputs[0]], lanes, tile, block)
+    at, tiles = _plain_loops(s[p.outputs[0]], lanes, tile, block)
     local = s[window]
-    local.compute_at(s[p.outputs[0]], wo)
+    local.compute_at(s[p.outputs[0]], tiles)
     data, reduce = list(local.op.axes), list(local.op.reduce_axes)
     local.align(data[-1], lanes)
     lu, llane = local.split(data[-1], lanes)
@@ -111,22 +111,22 @@ def _plain_loops(stage: Stage, lanes: int, tile: Tile, block: tuple[int, int] | 
     wu, lane = stage.split(wv, lanes)
     stage.vectorize(lane)
     stage.unroll(wu)
-    inside = [wo, wu, lane]
+    inside, tiles = [wo, wu, lane], wo
     if len(outer) > 2:
         ho, hi = stage.split(outer.pop(), tile.rows)
         stage.unroll(hi)
-        inside = [wo, hi, wu, lane]
-        tiles = 1 if block is None else block[1]
-        blocks, ho = stage.split(ho, tiles)
+        # ragged ends of rows are cut off first: tiles in a row, one after the other without a loop, would share numbers
+        # in more registers than there are
+        blocks, tiles = stage.split(ho, 1 if block is None else block[1])
         outer.append(blocks)
-        inside.insert(0, ho)
+        inside = [wo, tiles, hi, wu, lane]
     if block is not None:
         outer[1], channel = stage.split(outer[1], block[0])
         inside.insert(0, channel)
     stage.reorder(*outer, *inside)
     at = stage.fuse(*outer)
     stage.parallel(at)
-    return at, wo
+    return at, tiles
 
 
 def _copy_loops(copy: Stage, lanes: int, stride: int) -> None:
