@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,14 @@ from mlc.runtime import Package as OpenPackage
 from mlc.runtime.native import check_device
 from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer
 
-__all__ = ["Model", "Package", "Report", "TargetInfo", "compile", "load", "load_module", "survey", "targets"]
+if TYPE_CHECKING:
+    from mlc.tune.drive import Tuning
+    from mlc.tune.lookup import Finding, Tuned
+    from mlc.tune.measure import MeasureOptions
+    from mlc.tune.session import TuneOptions, Watcher
+    from mlc.tune.task import Task
+
+__all__ = ["Model", "Package", "Report", "TargetInfo", "compile", "load", "load_module", "survey", "targets", "tune", "tuning_tasks"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,12 +112,14 @@ class Package:
         params: the parameters as the kernels want them, by name.
         members: contents of the other files of the package.
         report: what compiling it took.
+        findings: what tuning records had for each kernel, where any were given.
     """
 
     manifest: Manifest
     params: Mapping[str, np.ndarray]
     members: Mapping[str, bytes]
     report: Report
+    findings: tuple[Finding, ...] = ()
 
     def save(self, path: str | os.PathLike[str]) -> Manifest:
         """Write a ``module.tar``, whole or not at all.
@@ -175,6 +184,8 @@ def compile(
     verify_passes: bool = False,
     dump_dir: str | os.PathLike[str] | None = None,
     max_memory: int | None = None,
+    records: Sequence[str | os.PathLike[str]] = (),
+    require_tuned: bool = False,
     name: str | None = None,
     observer: Observer | None = None,
 ) -> Package:
@@ -190,10 +201,12 @@ def compile(
         verify_passes: check the program after every pass.
         dump_dir: folder for the program after every pass, numbered; made if it is not there.
         max_memory: bytes that parameters and working memory may take together when the model runs.
+        records: files of tuning records, or folders of such: kernels get the best configurations found there.
+        require_tuned: refuse to compile a kernel that the records have nothing for.
         name: of the model in its package; the model's own unless given.
         observer: is told how it goes on.
     Raises:
-        UsageError: an option or the target cannot be understood.
+        UsageError: an option or the target cannot be understood; or a kernel is not tuned though it is required.
         UnsupportedError: the target cannot express the model, or it needs more than ``max_memory``.
         OutputError: ``dump_dir`` cannot be written.
     """
@@ -202,20 +215,104 @@ def compile(
 
     if opt_level not in range(MAX_OPT_LEVEL + 1):
         raise UsageError(f"the optimisation level must be from 0 to {MAX_OPT_LEVEL}, not {opt_level}")
-    options = CompileOptions(
+    options = _options(
+        model,
+        name,
+        opt_level,
+        disabled_passes,
+        fast_math,
+        verify=verify_passes,
+        keep_assembly=dump_dir is not None,
+    )
+    watch = _Watch(observer or Observer(), None if dump_dir is None else Path(dump_dir))
+    machine = get_target(target)
+    tuned: Tuned | None = None
+    if records or require_tuned:
+        from mlc.tune.lookup import Tuned, require_all
+        from mlc.tune.records import read_records
+
+        tuned = Tuned(read_records(records).records, machine)
+    configure = None if tuned is None else tuned.configure
+    manifest, params, members = build_package(model.graph, machine, options, watch, configure)
+    _require_memory(manifest, max_memory)
+    findings = () if tuned is None else tuple(tuned.findings())
+    if require_tuned:
+        require_all(findings)
+    return Package(manifest, params, members, watch.report(), findings)
+
+
+def tuning_tasks(
+    model: Model,
+    target: str = "x86",
+    *,
+    opt_level: int = MAX_OPT_LEVEL,
+    disabled_passes: Sequence[str] = (),
+    fast_math: bool = True,
+) -> list[Task]:
+    """The kernels of a model that have something to choose; arguments as for :func:`compile`."""
+    from mlc.targets.base import get_target
+    from mlc.tune.task import tasks_of
+
+    options = _options(model, None, opt_level, disabled_passes, fast_math)
+    return tasks_of(model.graph, get_target(target), options, Observer())
+
+
+def tune(
+    model: Model,
+    target: str = "x86",
+    *,
+    records: str | os.PathLike[str],
+    options: TuneOptions | None = None,
+    measure: MeasureOptions | None = None,
+    opt_level: int = MAX_OPT_LEVEL,
+    disabled_passes: Sequence[str] = (),
+    fast_math: bool = True,
+    threads: int | None = None,
+    only: Sequence[int] | None = None,
+    fresh: bool = False,
+    check_whole: bool = True,
+    watcher: Watcher | None = None,
+) -> Tuning:
+    """Measure schedules of a model's kernels on this machine; see :func:`mlc.tune.drive.tune_graph`."""
+    from mlc.targets.base import get_target
+    from mlc.tune.drive import tune_graph
+    from mlc.tune.session import TuneOptions
+
+    return tune_graph(
+        model.graph,
+        get_target(target),
+        _options(model, None, opt_level, disabled_passes, fast_math),
+        options or TuneOptions(),
+        records=records,
+        threads=threads,
+        only=only,
+        measure=measure,
+        fresh=fresh,
+        check_whole=check_whole,
+        watcher=watcher,
+    )
+
+
+def _options(
+    model: Model,
+    name: str | None,
+    opt_level: int,
+    disabled_passes: Sequence[str],
+    fast_math: bool,
+    *,
+    verify: bool = False,
+    keep_assembly: bool = False,
+) -> CompileOptions:
+    return CompileOptions(
         name=name or model.info.name or Path(model.info.path).stem or "model",
         source=model.info.path,
         sha256=model.info.sha256,
         opt_level=opt_level,
         disabled_passes=tuple(disabled_passes),
         fast_math=fast_math,
-        verify=verify_passes,
-        keep_assembly=dump_dir is not None,
+        verify=verify,
+        keep_assembly=keep_assembly,
     )
-    watch = _Watch(observer or Observer(), None if dump_dir is None else Path(dump_dir))
-    manifest, params, members = build_package(model.graph, get_target(target), options, watch)
-    _require_memory(manifest, max_memory)
-    return Package(manifest, params, members, watch.report())
 
 
 class _Watch(Observer):

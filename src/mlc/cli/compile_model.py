@@ -50,6 +50,11 @@ if TYPE_CHECKING:
 @click.option("--print-ir-after", multiple=True, metavar="PASS", help="Print the program after a pass.")
 @click.option("--verify-passes", is_flag=True, help="Check the program after every pass.")
 @click.option("--time-passes", "--print-pass-times", is_flag=True, help="Show what every pass took.")
+@click.option(
+    "--records", "--tuning-records", "records", multiple=True, metavar="FILE",
+    help="Tuning records (files or folders) to take configurations from; may be repeated.",
+)  # fmt: skip
+@click.option("--require-tuned", is_flag=True, help="Fail if the records lack a kernel.")
 @click.option("--max-memory", metavar="SIZE", help="Refuse a model that needs more to run, e.g. 512M.")
 @click.option("--dry-run", is_flag=True, help="Compile, but write no package.")
 @json_option
@@ -69,6 +74,8 @@ def command(
     print_ir_after: tuple[str, ...],
     verify_passes: bool,
     time_passes: bool,
+    records: tuple[str, ...],
+    require_tuned: bool,
     max_memory: str | None,
     dry_run: bool,
     json_file: str | None,
@@ -104,6 +111,8 @@ def command(
             verify_passes=verify_passes or console.settings.verify,
             dump_dir=dump_ir,
             max_memory=memory,
+            records=records,
+            require_tuned=require_tuned,
             name=name,
             observer=progress,
         )
@@ -113,6 +122,8 @@ def command(
             package.save(output)
     if time_passes:
         console.say(_times(console, package.report))
+    if package.findings:
+        console.say(_found(console, package))
     console.say(_summary(package, None if dry_run else output))
     write_json(console, json_file, "compile", _document(package, None if dry_run else output))
 
@@ -129,6 +140,15 @@ def _times(console: Console, report: Report) -> str:
     rows = [(name, f"{seconds * 1e3:.1f}", f"{100 * seconds / total:.1f}") for name, seconds in report.passes]
     rows.append(("all", f"{report.seconds * 1e3:.1f}", "100.0"))
     return console.table(("pass", "ms", "%"), rows, numbers=("ms", "%"))
+
+
+def _found(console: Console, package: Package) -> str:
+    """What the tuning records had for each kernel."""
+    rows = []
+    for f in package.findings:
+        best = f.record.result.seconds if f.record is not None else None
+        rows.append((f.name, len(f.sources), f.found, "" if best is None else f"{best * 1e3:.3f}"))
+    return console.table(("kernel", "calls", "records", "measured ms"), rows, numbers=("calls", "measured ms"))
 
 
 def _summary(package: Package, output: str | None) -> str:
@@ -157,6 +177,10 @@ def _document(package: Package, output: str | None) -> dict[str, Any]:
         "kernels": kernel_count(manifest),
         "steps": len(manifest.steps),
         "memory": manifest.memory.to_json(),
+        "tuned": [
+            {"workload": f.workload, "name": f.name, "sources": list(f.sources), "found": f.found}
+            for f in package.findings
+        ],
         **package.report.to_json(),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mlc.build import optimise
@@ -15,7 +15,6 @@ from mlc.ir.graph import Graph, Node, Value, express
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Config, Knobs, Space
 from mlc.rewrite.group import body_of, configured, is_group, workload_key
-from mlc.rewrite.layout import Configure
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
 
@@ -95,7 +94,7 @@ def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Obser
             list(express(node, [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]))
         )
         found[key] = Task(
-            key, _name(node), node, types, constant, row_major, knobs.space(), flops, 1, tuple(node.sources[:1])
+            key, name_of(node), node, types, constant, row_major, knobs.space(), flops, 1, tuple(node.sources[:1])
         )
     return list(found.values())
 
@@ -126,21 +125,31 @@ def _with_types(node: Node, types: Sequence[TensorType]) -> Node:
     return Node(node.op, inputs, node.attrs, node.outputs, node.sources)
 
 
-def configure_with(choices: Mapping[str, Config]) -> Configure:
-    """What the layout pass asks for a group's configuration.
+def laid_out(
+    node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool, target: Target
+) -> Node:
+    """A group with the layouts that it would get: what its schedule is made for.
 
     Args:
-        choices: configurations by workload (see :func:`digest`).
+        node: a fused group.
+        types: of its inputs, with layouts; constants are row-major.
+        constant: which inputs are constants.
+        row_major: whether all that reads its results takes row-major tensors only.
+        target: chooses the layouts.
     """
+    choice = target.layouts(node, types, constant, row_major)
+    inputs = tuple(
+        Value(v.name, t.with_layout(choice.constants[k]) if k in choice.constants else t)
+        for k, (v, t) in enumerate(zip(node.inputs, types, strict=True))
+    )
+    outputs = tuple(
+        v if layout is None else Value(v.name, TensorType(v.type.shape, v.type.dtype).with_layout(layout))
+        for v, layout in zip(node.outputs, choice.outputs, strict=True)
+    )
+    return Node(node.op, inputs, node.attrs, outputs, node.sources)
 
-    def configure(node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
-        config = choices.get(digest(workload_key(node, types, constant, row_major)))
-        return configured(node, config) if config else node
 
-    return configure
-
-
-def _name(node: Node) -> str:
+def name_of(node: Node) -> str:
     """Operators and the shape of the result, such as ``conv_add_relu_64x56x56``."""
     words = "_".join(dict.fromkeys(n.op.name for n in body_of(node).nodes))
     shape = "x".join(map(str, node.outputs[0].type.shape[1:] or node.outputs[0].type.shape))

@@ -1,0 +1,111 @@
+"""How a tuning run goes on: a table that lives on a terminal, a line a batch elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from mlc.cli.console import Console
+from mlc.tune.session import TaskState, Watcher
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+MOST_ROWS = 24
+_REFRESH = 0.2  # seconds between two drawings at least
+
+
+class TuneProgress(Watcher):
+    """Shows tasks, best speeds, failures and the time left; a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._states: Sequence[TaskState] = ()
+        self._now: TaskState | None = None
+        self._start = time.monotonic()
+        self._drawn = 0.0
+        self._first = self._done = self._trials = 0
+        self._note = ""
+
+    def began(self, tasks: Sequence[TaskState], done: int, trials: int) -> None:
+        self._states, self._first, self._done, self._trials = tasks, done, done, trials
+        self._start = time.monotonic()
+        if done:
+            self._console.note(f"going on after {done} trials of earlier runs")
+        self._draw(force=True)
+
+    def measured(self, task: TaskState, config: Any, result: Any) -> None:
+        self._done += 1
+        self._now = task
+        self._draw()
+
+    def batch(self, task: TaskState, tasks: Sequence[TaskState]) -> None:
+        if self._live is None:
+            failed = sum(task.failures.values())
+            best = f"{task.speed(task.best):.1f} GFLOP/s" if task.best < float("inf") else "nothing yet"
+            self._console.note(
+                f"[{time.monotonic() - self._start:6.1f} s] {self._done}/{self._trials}  task {task.number} "
+                f"{task.task.name}: {len(task.trials)} trials, {failed} failed, best {best}"
+            )
+        self._draw(force=True)
+
+    def deciding(self, task: TaskState) -> None:
+        self._note = f"measuring the best of task {task.number} in turns"
+        if self._live is None:
+            self._console.note(self._note)
+        self._draw(force=True)
+
+    def __enter__(self) -> Self:
+        if self._console.interactive:
+            from rich.console import Console as RichConsole
+            from rich.live import Live
+
+            self._live = Live(console=RichConsole(stderr=True), auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _draw(self, force: bool = False) -> None:
+        now = time.monotonic()
+        if self._live is None or (not force and now - self._drawn < _REFRESH):
+            return
+        self._drawn = now
+        self._live.update(self._table(now), refresh=True)
+
+    def _table(self, now: float) -> Any:
+        from rich.table import Table
+
+        new = self._done - self._first
+        rate = new / max(now - self._start, 1e-9)
+        left = (self._trials - self._done) / rate if rate > 0 else float("inf")
+        eta = f"{left / 60:.0f} min left" if left < 6e5 else ""
+        title = f"{self._done}/{self._trials} trials, {rate:.1f} a second, {eta}  {self._note}"
+        table = Table(title=title, title_justify="left", box=None)
+        for name in ("task", "name", "calls", "trials", "failed", "GFLOP/s", "% of peak", "x untuned"):
+            table.add_column(name, justify="left" if name == "name" else "right")
+        shown = sorted(self._states, key=lambda s: s.progress.weight * s.task.flops, reverse=True)[:MOST_ROWS]
+        for s in shown:
+            known = s.best < float("inf")
+            roof = s.task.flops / s.progress.least / 1e9 if s.progress.least else 0.0
+            gain = f"{s.untuned / s.best:.2f}" if known and s.untuned < float("inf") else ""
+            table.add_row(
+                str(s.number),
+                s.task.name,
+                str(s.task.weight),
+                str(len(s.trials)),
+                str(sum(s.failures.values()) or ""),
+                f"{s.speed(s.best):.1f}" if known else "",
+                f"{100 * s.speed(s.best) / roof:.0f}" if known and roof else "",
+                gain,
+                style="bold" if s is self._now else None,
+            )
+        return table

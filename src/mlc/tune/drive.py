@@ -1,0 +1,149 @@
+"""Tuning a model from its graph to its records: tasks, search, decision, and the check of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlc.errors import CheckFailedError, UsageError
+from mlc.ir.graph import Graph
+from mlc.runtime.native import available_cores
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import Target
+from mlc.tune.base import Measurement
+from mlc.tune.lookup import Tuned
+from mlc.tune.measure import LocalMeasurer, MeasureOptions
+from mlc.tune.records import DECIDED, Fingerprint, Journal, Log, Record
+from mlc.tune.session import Outcome, Session, TuneOptions, Watcher
+from mlc.tune.task import Task, tasks_of
+from mlc.tune.whole import Comparison, build_module, compare, losers
+
+TOLERANCE = 1e-3  # of the largest output, between the untuned and the tuned model
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What came of tuning a model.
+
+    Args:
+        outcome: tasks, trials and decisions.
+        whole: the model untuned and tuned; ``None`` where that was not compared.
+        reverted: names of tasks that are faster untuned in the model.
+    """
+
+    outcome: Outcome
+    whole: Comparison | None
+    reverted: tuple[str, ...]
+
+
+def tune_graph(
+    graph: Graph,
+    target: Target,
+    compile_options: CompileOptions,
+    options: TuneOptions,
+    *,
+    records: str | PathLike[str],
+    threads: int | None = None,
+    only: Sequence[int] | None = None,
+    measure: MeasureOptions | None = None,
+    fresh: bool = False,
+    check_whole: bool = True,
+    model: Any = None,
+    watcher: Watcher | None = None,
+) -> Tuning:
+    """Tunes the kernels of a model.
+
+    Args:
+        graph: an imported model.
+        target: what to compile for; this machine has to run it.
+        compile_options: as for a compilation.
+        options: budget and explorer.
+        records: the file that every trial is appended to; what it holds is gone on from.
+        threads: that run a kernel; all cores unless given.
+        only: positions of the tasks to tune, as ``tasks_of`` lists them; all unless given.
+        measure: how to measure.
+        fresh: begin anew though the file holds records of this model; they are kept under another name.
+        check_whole: compare the whole model before and after.
+        model: gives a cost model for a task; the explorer's own unless given.
+        watcher: is told how it goes on.
+    Raises:
+        UsageError: nothing to tune, or no such task.
+        DeviceError: this machine cannot run the target's code.
+        CheckFailedError: the tuned model's results differ.
+    """
+    threads = available_cores() if threads is None else threads
+    tasks = _chosen(tasks_of(graph, target, compile_options, Observer()), only)
+    path = Path(records)
+    if fresh and path.exists():
+        path.replace(path.with_name(path.name + ".old"))
+    rng = np.random.default_rng(options.seed)
+    with (
+        LocalMeasurer(
+            tasks, target, threads=threads, compile_options=compile_options, options=measure, rng=rng
+        ) as measurer,
+        Journal(path) as journal,
+    ):
+        session = Session(tasks, target, measurer, options, journal, model=model, watcher=watcher)
+        outcome = session.run()
+        if outcome.interrupted or not check_whole:
+            return Tuning(outcome, None, ())
+        whole, reverted = _check(graph, target, compile_options, threads, session, journal)
+    return Tuning(outcome, whole, reverted)
+
+
+def _chosen(tasks: list[Task], only: Sequence[int] | None) -> list[Task]:
+    if only is not None:
+        missing = [k for k in only if not 0 <= k < len(tasks)]
+        if missing:
+            raise UsageError(f"there is no task {missing[0]}", hint=f"there are tasks 0 to {len(tasks) - 1}; see --list")
+        tasks = [tasks[k] for k in only]
+    if not tasks:
+        raise UsageError("the model has nothing to tune", hint="its kernels have no choices on this target")
+    return tasks
+
+
+def _check(
+    graph: Graph, target: Target, options: CompileOptions, threads: int, session: Session, journal: Journal
+) -> tuple[Comparison, tuple[str, ...]]:
+    """The whole model before and after; kernels that lose in it go back, and that is recorded."""
+    untuned = build_module(graph, target, options, threads, None)
+    tuned, lookup = _tuned_module(graph, target, options, threads, session)
+    by_source = {source: f.workload for f in lookup.all_findings() for source in f.sources}
+    lost = losers(untuned, tuned, lambda sources: by_source.get(sources[0]) if sources else None)
+    reverted = []
+    for state in session.states:
+        if state.task.key in lost and state.decided != state.task.space.default:
+            session.settle(state, state.task.space.default, Measurement(state.untuned))
+            reverted.append(state.task.name)
+    if reverted:
+        tuned, _ = _tuned_module(graph, target, options, threads, session)
+    whole = compare(untuned, tuned)
+    if not whole.error <= TOLERANCE:
+        raise CheckFailedError(
+            f"{journal.path}: the tuned model's results differ by {whole.error:.2g} of the largest output",
+            hint="please report this with the record file; compile without --records meanwhile",
+        )
+    return whole, tuple(reverted)
+
+
+def _tuned_module(
+    graph: Graph, target: Target, options: CompileOptions, threads: int, session: Session
+) -> tuple[Any, Tuned]:
+    log = Log()
+    fingerprint = Fingerprint.of(target)
+    for state in session.states:
+        if state.decided is not None:
+            result = Measurement(state.best)
+            log.records.append(
+                Record.of(
+                    state.task, state.decided, result, fingerprint=fingerprint, threads=threads, explorer=DECIDED,
+                    seed=0, trial=0,
+                )
+            )  # fmt: skip
+    lookup = Tuned(log.records, target, threads)
+    return build_module(graph, target, options, threads, lookup.configure), lookup

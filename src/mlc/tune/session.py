@@ -1,0 +1,301 @@
+"""A tuning run: trials go to tasks until the budget is used up, and everything measured is on the disk at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from mlc.errors import ScheduleError
+from mlc.lower.knobs import Config
+from mlc.targets.base import Target
+from mlc.tune.allocate import Progress, next_task
+from mlc.tune.base import CostModel, Explorer, Failure, Measurement
+from mlc.tune.explorers import get_explorer
+from mlc.tune.features import LoopFeatures
+from mlc.tune.records import DECIDED, Checkpoint, Fingerprint, Journal, Log, Record
+from mlc.tune.task import Task
+
+FINALISTS = 8  # configurations of a task that are measured once more, in turns
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What a run may do.
+
+    Args:
+        trials: for all tasks together; those of earlier runs in the same records count.
+        trials_per_task: most trials of one task; no limit unless given.
+        time_budget: seconds that the search may take; no limit unless given.
+        explorer: who proposes configurations.
+        explorer_options: keyword arguments of that explorer.
+        batch: configurations that are proposed together.
+        early_stopping: trials of a task without a gain after which it gets no more; no limit unless given.
+        seed: of everything random.
+    """
+
+    trials: int = 1000
+    trials_per_task: int | None = None
+    time_budget: float | None = None
+    explorer: str = "guided"
+    explorer_options: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = 16
+    early_stopping: int | None = None
+    seed: int = 0
+
+
+class Measures(Protocol):
+    """A measurer of several tasks (see :class:`mlc.tune.measure.LocalMeasurer`)."""
+
+    peak: float
+    threads: int
+
+    def measure(self, task: int, configs: Sequence[Config], done: Any = None) -> list[Measurement]: ...
+
+    def compare(self, task: int, configs: Sequence[Config]) -> list[Measurement]: ...
+
+
+class Watcher:
+    """Is told how a run goes on; every method may be left out."""
+
+    def began(self, tasks: Sequence[TaskState], done: int, trials: int) -> None:
+        """The run begins, with ``done`` of all ``trials`` in the records already."""
+
+    def measured(self, task: TaskState, config: Config, result: Measurement) -> None:
+        """A configuration was measured, or failed."""
+
+    def batch(self, task: TaskState, tasks: Sequence[TaskState]) -> None:
+        """A batch of a task is over."""
+
+    def deciding(self, task: TaskState) -> None:
+        """The best configurations of a task are measured once more."""
+
+
+@dataclass(eq=False)
+class TaskState:
+    """A task and all that is known of it.
+
+    Args:
+        task: the task.
+        number: its position among all tasks of the model.
+        progress: for the allocation of trials.
+    """
+
+    task: Task
+    number: int
+    progress: Progress
+    trials: list[tuple[Config, Measurement]] = field(default_factory=list)
+    failures: dict[Failure, int] = field(default_factory=dict)
+    decided: Config | None = None
+    untuned: float = float("inf")
+    best: float = float("inf")
+
+    def speed(self, seconds: float | None) -> float:
+        """10^9 operations a second, or calls where there are no operations; 0 for a failure."""
+        return 0.0 if seconds is None else max(self.task.flops, 1) / seconds / 1e9
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        states: one a task.
+        trials: measured in this run.
+        seconds: that the search took, those of earlier runs in the same records included.
+        interrupted: whether the user stopped it.
+    """
+
+    states: tuple[TaskState, ...]
+    trials: int
+    seconds: float
+    interrupted: bool
+
+
+class Session:
+    """One run over some tasks.
+
+    Args:
+        tasks: told by their positions, in the order that the measurer has.
+        target: what they are compiled for.
+        measurer: measures them.
+        options: budget and explorer.
+        journal: keeps every trial; what it holds already is gone on from.
+        model: gives a cost model for a task, or none for the explorer's own.
+        watcher: is told how it goes on.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        target: Target,
+        measurer: Measures,
+        options: TuneOptions,
+        journal: Journal,
+        *,
+        model: Any = None,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self._target, self._measurer, self._options, self._journal = target, measurer, options, journal
+        self._watch = watcher or Watcher()
+        self._model = model
+        self._fingerprint = Fingerprint.of(target)
+        self.states = tuple(
+            TaskState(t, k, Progress(t.weight, t.space.size, least=max(t.flops, 1) / 1e12)) for k, t in enumerate(tasks)
+        )
+        self._explorers: dict[int, Explorer] = {}
+        self._trial = journal.log.next_trial
+        self._done = 0
+        self._before = journal.log.seconds
+        self._resume(journal.log)
+
+    # -- what is known already ----------------------------------------------------------------------------------------
+    def _resume(self, log: Log) -> None:
+        for state in self.states:
+            for record in log.measured(state.task.key, self._fingerprint, self._measurer.threads):
+                if record.explorer != DECIDED:
+                    self._note(state, record.config, record.result)
+                    self._done += 1
+            if state.trials:
+                state.progress.measured(len(state.trials), state.best)
+
+    def _note(self, state: TaskState, config: Config, result: Measurement) -> None:
+        state.trials.append((config, result))
+        if result.failure is not None:
+            state.failures[result.failure] = state.failures.get(result.failure, 0) + 1
+        elif result.seconds is not None:
+            state.best = min(state.best, result.seconds)
+            if dict(config) == dict(state.task.space.default):
+                state.untuned = min(state.untuned, result.seconds)
+
+    def _explorer(self, state: TaskState) -> Explorer:
+        if state.number not in self._explorers:
+            task, space = state.task, state.task.space
+            features = LoopFeatures(task, self._target)
+            model: CostModel | None = None if self._model is None else self._model(task)
+            rng = np.random.default_rng([self._options.seed, int(task.key, 16) & 0xFFFFFFFF, len(state.trials)])
+            explorer = get_explorer(self._options.explorer)(
+                space, rng, featurizer=features, model=model, valid=features.valid, **self._options.explorer_options
+            )
+            rows, speeds = [], []
+            for config, result in state.trials:
+                try:
+                    rows.append(space.row(config))
+                except ScheduleError:
+                    continue  # of a version whose template asked otherwise
+                speeds.append(state.speed(result.seconds))
+            if rows:
+                explorer.observe(np.array(rows), np.array(speeds))
+            self._explorers[state.number] = explorer
+        return self._explorers[state.number]
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+    def run(self) -> Outcome:
+        """Searches until the budget is used up or the user stops it, then decides between the best of each task."""
+        started = time.monotonic()
+        first = self._done
+        interrupted = False
+        self._watch.began(self.states, self._done, self._options.trials)
+        try:
+            while self._step(started):
+                pass
+            for state in self.states:
+                self._decide(state)
+        except KeyboardInterrupt:
+            interrupted = True
+            self._decide_from_records()
+        seconds = self._before + time.monotonic() - started
+        self._journal.append(Checkpoint.save(self._trial, seconds, {}))
+        self._journal.sync()
+        return Outcome(self.states, self._done - first, seconds, interrupted)
+
+    def _step(self, started: float) -> bool:
+        """One batch of one task; whether there is anything more to do."""
+        options = self._options
+        left = options.trials - self._done
+        spent = self._before + time.monotonic() - started
+        if left <= 0 or (options.time_budget is not None and spent >= options.time_budget):
+            return False
+        k = next_task([s.progress for s in self.states])
+        if k is None:
+            return False
+        state = self.states[k]
+        n = min(options.batch, left)
+        if options.trials_per_task is not None:
+            n = min(n, options.trials_per_task - len(state.trials))
+        rows = self._explorer(state).propose(n) if n > 0 else np.empty((0, 0), np.int64)
+        if not len(rows):
+            state.progress.done = True
+            return True
+        configs = [state.task.space.config(row) for row in rows]
+        results = self._measurer.measure(k, configs, lambda i, m: self._keep(state, configs[i], m, options.explorer))
+        speeds = np.array([state.speed(m.seconds) for m in results])
+        self._explorer(state).observe(rows, speeds)
+        if self._measurer.peak:
+            state.progress.least = state.task.flops / (self._measurer.peak * self._measurer.threads)
+        state.progress.measured(len(rows), state.best)
+        patience = options.early_stopping
+        state.progress.done |= patience is not None and state.progress.stale >= patience
+        self._journal.append(Checkpoint.save(self._trial, self._before + time.monotonic() - started, {}))
+        self._watch.batch(state, self.states)
+        return True
+
+    def _keep(self, state: TaskState, config: Config, result: Measurement, explorer: str) -> None:
+        self._journal.append(
+            Record.of(
+                state.task,
+                config,
+                result,
+                fingerprint=self._fingerprint,
+                threads=self._measurer.threads,
+                explorer=explorer,
+                seed=self._options.seed,
+                trial=self._trial,
+            )
+        )
+        self._trial += 1
+        if explorer != DECIDED:
+            self._done += 1
+            self._note(state, config, result)
+            self._watch.measured(state, config, result)
+
+    # -- the choice ---------------------------------------------------------------------------------------------------
+    def finalists(self, state: TaskState) -> list[Config]:
+        """The untuned configuration and the fastest others."""
+        default = state.task.space.default
+        timed = sorted(
+            ((m.seconds, k) for k, (c, m) in enumerate(state.trials) if m.seconds is not None and dict(c) != dict(default))
+        )
+        return [default, *(state.trials[k][0] for _, k in timed[: FINALISTS - 1])]
+
+    def _decide(self, state: TaskState) -> None:
+        if not any(m.seconds is not None for _, m in state.trials):
+            return
+        self._watch.deciding(state)
+        configs = self.finalists(state)
+        results = self._measurer.compare(state.number, configs)
+        timed = [(m.seconds, k) for k, m in enumerate(results) if m.seconds is not None]
+        if not timed:
+            self.settle(state, configs[0], Measurement(None, failure=Failure.RUN_CRASH))
+            return
+        _, k = min(timed)
+        if results[0].seconds is not None:
+            state.untuned = results[0].seconds
+        self.settle(state, configs[k], results[k])
+
+    def settle(self, state: TaskState, config: Config, result: Measurement) -> None:
+        """This configuration is the one to compile with, whatever single trials said."""
+        state.decided = config
+        if result.seconds is not None:
+            state.best = result.seconds
+            self._keep(state, config, replace(result, noisy=result.noisy), DECIDED)
+
+    def _decide_from_records(self) -> None:
+        """After an interruption: the fastest trial, without measuring."""
+        for state in self.states:
+            timed = [(m.seconds, k) for k, (_, m) in enumerate(state.trials) if m.seconds is not None]
+            if state.decided is None and timed:
+                state.decided = state.trials[min(timed)[1]][0]
