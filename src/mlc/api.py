@@ -40,7 +40,19 @@ if TYPE_CHECKING:
     from mlc.tune.session import TuneOptions, Watcher
     from mlc.tune.task import Task
 
-__all__ = ["Model", "Package", "Report", "TargetInfo", "compile", "load", "load_module", "survey", "targets", "tune", "tuning_tasks"]
+__all__ = [
+    "Model",
+    "Package",
+    "Report",
+    "TargetInfo",
+    "compile",
+    "load",
+    "load_module",
+    "survey",
+    "targets",
+    "tune",
+    "tuning_tasks",
+]
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,10 +50,15 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.option("--trials-per-task", type=values.Whole(1, MAX_TRIALS), metavar="N", help="At most this many for a task.")
 @click.option("--time-budget", metavar="TIME", help="Search at most this long, e.g. 90s, 30m, 2h.")
 @click.option(
-    "--early-stopping", type=values.Whole(1, MAX_TRIALS), metavar="N", help="Leave a task after N trials without a gain."
+    "--early-stopping",
+    type=values.Whole(1, MAX_TRIALS),
+    metavar="N",
+    help="Leave a task after N trials without a gain.",
 )
 @click.option("--explorer", default="guided", show_default=True, help="Who proposes configurations; 'help' lists them.")
-@click.option("--batch", type=values.Whole(1, 4096), default=16, show_default=True, metavar="N", help="Proposals at once.")
+@click.option(
+    "--batch", type=values.Whole(1, 4096), default=16, show_default=True, metavar="N", help="Proposals at once."
+)
 @click.option("--seed", type=values.Whole(0, MAX_SEED), metavar="N", help="Of everything random.  [default: 0]")
 @click.option("--threads", type=values.Whole(1, 1024), metavar="N", help="Threads of a kernel.  [default: all cores]")
 @click.option("--cores", metavar="0,2-3", help="Cores to take times on.  [default: the last ones]")
@@ -181,7 +186,15 @@ def duration(text: str) -> float:
 def _list(console: Console, tasks: list[Task]) -> str:
     total = sum(t.flops * t.weight for t in tasks) or 1
     rows = [
-        (k, t.name, t.weight, f"{t.flops / 1e6:.1f}", f"{100 * t.flops * t.weight / total:.1f}", t.space.size, t.sources[0])
+        (
+            k,
+            t.name,
+            t.weight,
+            f"{t.flops / 1e6:.1f}",
+            f"{100 * t.flops * t.weight / total:.1f}",
+            t.space.size,
+            t.sources[0],
+        )
         for k, t in enumerate(tasks)
     ]
     columns = ("task", "name", "calls", "MFLOP", "% of work", "configurations", "first in the model")

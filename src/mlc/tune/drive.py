@@ -100,7 +100,9 @@ def _chosen(tasks: list[Task], only: Sequence[int] | None) -> list[Task]:
     if only is not None:
         missing = [k for k in only if not 0 <= k < len(tasks)]
         if missing:
-            raise UsageError(f"there is no task {missing[0]}", hint=f"there are tasks 0 to {len(tasks) - 1}; see --list")
+            raise UsageError(
+                f"there is no task {missing[0]}", hint=f"there are tasks 0 to {len(tasks) - 1}; see --list"
+            )
         tasks = [tasks[k] for k in only]
     if not tasks:
         raise UsageError("the model has nothing to tune", hint="its kernels have no choices on this target")
@@ -117,8 +119,9 @@ def _check(
     lost = losers(untuned, tuned, lambda sources: by_source.get(sources[0]) if sources else None)
     reverted = []
     for state in session.states:
-        if state.task.key in lost and state.decided != state.task.space.default:
-            session.settle(state, state.task.space.default, Measurement(state.untuned))
+        default = state.task.space.default
+        if state.task.key in lost and state.decided is not None and dict(state.decided) != dict(default):
+            session.settle(state, default, Measurement(state.untuned))
             reverted.append(state.task.name)
     if reverted:
         tuned, _ = _tuned_module(graph, target, options, threads, session)

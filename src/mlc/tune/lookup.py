@@ -49,9 +49,7 @@ class Tuned:
         self._findings: dict[str, Finding] = {}
         self._tunable: set[str] = set()
 
-    def configure(
-        self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
-    ) -> Node:
+    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
         """The group with its configuration; for the layout pass."""
         if not is_group(node):
             return node

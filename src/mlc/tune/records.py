@@ -34,6 +34,7 @@ from mlc.tune.base import Failure, Measurement
 from mlc.tune.task import Task
 
 VERSION = 1
+DECIDED = "decided"  # explorer of a record that settles a task, whatever single trials said
 SYNC_SECONDS, SYNC_RECORDS = 1.0, 16
 MAX_LINE = 1 << 20
 MAX_FILE = 1 << 30
@@ -637,7 +638,8 @@ def best_of(records: Iterable[Record], fingerprint: Fingerprint, threads: int | 
     """The fastest trials of each workload on a processor.
 
     Trials on this very processor are preferred to those on others of its family, and those with as many threads to
-    others; times are compared only where that is equal. A noisy time counts with its spread added.
+    others; times are compared only where that is equal. The last record that settles a task (from the fastest trials,
+    measured in turns, and the whole model) wins over all trials. A noisy time counts with its spread added.
 
     Args:
         records: trials, failed ones included.
@@ -652,6 +654,7 @@ def best_of(records: Iterable[Record], fingerprint: Fingerprint, threads: int | 
         rank = (
             record.fingerprint.cpu != fingerprint.cpu,
             threads is not None and record.threads != threads,
+            (0, -record.time) if record.explorer == DECIDED else (1, 0.0),
             seconds + (record.result.spread if record.result.noisy else 0.0),
         )
         if record.workload not in found or rank < found[record.workload][0]:

@@ -14,7 +14,8 @@ WIDTH, HEIGHT = 360, 120
 _STYLE = """
 body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em; color: #222 }
 table { border-collapse: collapse } td, th { padding: .2em .8em; text-align: right; border-bottom: 1px solid #ddd }
-td:first-child, th:first-child { text-align: left } figure { display: inline-block; margin: 1em } svg { background: #f7f7f7 }
+td:first-child, th:first-child { text-align: left } figure { display: inline-block; margin: 1em }
+svg { background: #f7f7f7 }
 figcaption { font-size: 12px; max-width: 360px }
 """
 

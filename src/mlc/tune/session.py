@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -267,7 +267,11 @@ class Session:
         """The untuned configuration and the fastest others."""
         default = state.task.space.default
         timed = sorted(
-            ((m.seconds, k) for k, (c, m) in enumerate(state.trials) if m.seconds is not None and dict(c) != dict(default))
+            (
+                (m.seconds, k)
+                for k, (c, m) in enumerate(state.trials)
+                if m.seconds is not None and dict(c) != dict(default)
+            )
         )
         return [default, *(state.trials[k][0] for _, k in timed[: FINALISTS - 1])]
 
@@ -291,7 +295,7 @@ class Session:
         state.decided = config
         if result.seconds is not None:
             state.best = result.seconds
-            self._keep(state, config, replace(result, noisy=result.noisy), DECIDED)
+            self._keep(state, config, result, DECIDED)
 
     def _decide_from_records(self) -> None:
         """After an interruption: the fastest trial, without measuring."""

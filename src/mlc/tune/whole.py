@@ -94,7 +94,7 @@ def losers(untuned: Module, tuned: Module, key_of: Callable[[Sequence[str]], str
 
 def _median_run(module: Module, feeds: Mapping[str, np.ndarray]) -> float:
     module.run(feeds)
-    times = []
+    times: list[float] = []
     end = time.perf_counter() + SECONDS
     while not times or time.perf_counter() < end:
         start = time.perf_counter()
@@ -110,4 +110,6 @@ def _difference(a: np.ndarray, b: np.ndarray) -> float:
     if not np.array_equal(np.isfinite(wide), np.isfinite(other)):
         return float("inf")
     finite = np.isfinite(wide)
-    return float(np.abs(wide[finite] - other[finite]).max(initial=0.0) / max(np.abs(wide[finite]).max(initial=0.0), 1e-30))
+    return float(
+        np.abs(wide[finite] - other[finite]).max(initial=0.0) / max(np.abs(wide[finite]).max(initial=0.0), 1e-30)
+    )
