@@ -109,7 +109,7 @@ def fake_build(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     asked: dict[str, Any] = {}
 
     def build_package(
-        graph: Graph, target: object, options: CompileOptions, observer: Observer
+        graph: Graph, target: object, options: CompileOptions, observer: Observer, configure: object = None
     ) -> tuple[object, Mapping[str, np.ndarray], Mapping[str, bytes]]:
         asked.update(graph=graph, target=target, options=options)
         observer.stage("optimise")

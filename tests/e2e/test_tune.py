@@ -1,0 +1,131 @@
+"""Tuning from the command line: search, records, resume, and compiling with what was found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from mlc.cli.main import run
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Two products and a convolution, small enough that a trial takes little."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+
+    def weights(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array((rng.standard_normal(shape) / 8).astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "convolve", kernel_shape=[1, 1]),
+        helper.make_node("Relu", ["c"], ["r"], "relu"),
+        helper.make_node("Reshape", ["r", "shape"], ["f"], "flatten"),
+        helper.make_node("MatMul", ["f", "a"], ["m"], "first"),
+        helper.make_node("MatMul", ["m", "b"], ["y"], "second"),
+    ]
+    shape = numpy_helper.from_array(np.array([16, 49], np.int64), "shape")
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 24, 7, 7])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [16, 40])],
+        [weights("w", 16, 24, 1, 1), shape, weights("a", 49, 64), weights("b", 64, 40)],
+    )
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=10), "m.onnx")
+    return "m.onnx"
+
+
+def test_tune_resume_and_compile(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tune = [
+        "-q",
+        "tune",
+        model,
+        "--threads",
+        "1",
+        "-o",
+        "r.jsonl",
+        "--seed",
+        "3",
+        "--explorer",
+        "opevo",
+        "--batch",
+        "4",
+    ]
+    assert run([*tune, "--trials", "12", "--json", "t.json", "--report", "t.html"]) == 0
+    tuned = json.loads((tmp_path / "t.json").read_text())
+    assert tuned["trials"] == 12
+    assert sum(t["trials"] for t in tuned["tasks"]) == 12
+    assert tuned["whole"]["error"] < 1e-4
+    assert all(t["config"] is not None for t in tuned["tasks"])
+    html = (tmp_path / "t.html").read_text()
+    assert html.count("<svg") == len(tuned["tasks"])
+    assert "http" not in html
+
+    lines = (tmp_path / "r.jsonl").read_bytes().count(b'"kind":"trial"')
+    assert run([*tune, "--trials", "16", "--json", "again.json", "--no-check"]) == 0
+    assert json.loads((tmp_path / "again.json").read_text())["trials"] == 4
+    assert (tmp_path / "r.jsonl").read_bytes().count(b'"kind":"trial"') >= lines + 4
+
+    tuned_only = ["--records", "r.jsonl", "--require-tuned"]
+    assert run(["-q", "compile", model, *tuned_only, "-o", "m.tar", "--json", "c.json"]) == 0
+    compiled = json.loads((tmp_path / "c.json").read_text())
+    assert {f["found"] for f in compiled["tuned"]} == {"hit"}
+    assert len(compiled["tuned"]) == len(tuned["tasks"])
+    assert run(["-q", "run", "m.tar", "--verify", "onnxruntime", "--model", model]) == 0
+
+
+def test_every_configuration_computes_the_same(model: str, tmp_path: Path) -> None:
+    """No trial of a random search is wrong: the measurer checks each of them."""
+    tune = ["-q", "tune", model, "--threads", "1", "-o", "r.jsonl", "--explorer", "random", "--no-check"]
+    assert run([*tune, "--trials", "24", "--batch", "8", "--json", "t.json"]) == 0
+    failures = [t["failures"] for t in json.loads((tmp_path / "t.json").read_text())["tasks"]]
+    assert not any({"wrong_output", "wrong_memory", "run_crash"} & set(f) for f in failures), failures
+
+
+def test_list(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run(["tune", model, "--list", "--json", "l.json"]) == 0
+    out = capsys.readouterr().out
+    tasks = json.loads((tmp_path / "l.json").read_text())["tasks"]
+    assert len(tasks) == 3
+    for t in tasks:
+        assert t["name"] in out
+        assert t["configurations"] > 10
+    assert {"convolve"} <= {s for t in tasks for s in t["sources"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tasks", "7"], "there is no task 7"),
+        (["--tasks", "a"], "is no number and no range"),
+        (["--time-budget", "soon"], "is no duration"),
+        (["--explorer", "luck"], "unknown explorer"),
+        (["--trials", "0"], "not a whole number"),
+        (["--target", "x86 -mcpu=sapphirerapids -mattr=+nothing"], "error"),
+    ],
+)
+def test_refusals(model: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run(["tune", model, *arguments, "-o", "r.jsonl"]) != 0
+    assert message in capsys.readouterr().err
+    assert not Path("r.jsonl").exists()
+
+
+def test_what_is_not_tuned_is_told(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty.jsonl").write_text("")
+    capsys.readouterr()
+    assert run(["compile", model, "--records", "empty.jsonl", "-o", "m.tar"]) == 0
+    assert "miss" in capsys.readouterr().out
+    assert run(["compile", model, "--records", "empty.jsonl", "--require-tuned", "-o", "n.tar"]) == 2
+    assert "have no tuned configuration" in capsys.readouterr().err
+    assert not Path("n.tar").exists()
+    assert run(["compile", model, "--records", "nowhere.jsonl", "-o", "n.tar"]) == 2
+    assert "nowhere.jsonl: cannot be read" in capsys.readouterr().err
