@@ -2,6 +2,7 @@
 
 * Every loop variable is bound by one enclosing loop, and every buffer is a parameter or allocated around its use.
 * Loads and stores have one index a dimension, stay in bounds as far as ranges tell, and stores fit the buffer's type.
+  Under a condition ranges tell nothing: a branch that is never taken may name any place.
 * No vectorised or unrolled loop is left.
 """
 
@@ -24,7 +25,9 @@ def verify(fn: loop.Function, *, final: bool = True) -> None:
     _check(fn.body, fn, set(), set(fn.params), final)
 
 
-def _check(s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.Buffer], final: bool) -> None:
+def _check(
+    s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.Buffer], final: bool, guarded: bool = False
+) -> None:
     def expr(e: Expr, lane: Var | None = None) -> None:
         loose = index_vars(e) - bound - ({lane} if lane is not None else set())
         if loose:
@@ -32,7 +35,7 @@ def _check(s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.B
         for ld in loads(e):
             if ld.source not in buffers:
                 raise VerifyError(f"{fn.name}: {ld.source!r} is not in scope in\n{s!r}")
-        _bounds(e, fn, s)
+        _bounds(e, fn, s, guarded)
 
     match s:
         case loop.For():
@@ -44,13 +47,13 @@ def _check(s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.B
                 raise VerifyError(
                     f"{fn.name}: {s.var.name} ranges over [{s.var.lo}, {s.var.hi}], the loop over {s.extent}"
                 )
-            _check(s.body, fn, bound | {s.var}, buffers, final)
+            _check(s.body, fn, bound | {s.var}, buffers, final, guarded)
         case loop.ForRange():
             if s.var in bound:
                 raise VerifyError(f"{fn.name}: {s.var.name} is bound twice")
             expr(s.begin)
             expr(s.end)
-            _check(s.body, fn, bound | {s.var}, buffers, final)
+            _check(s.body, fn, bound | {s.var}, buffers, final, guarded)
         case loop.Store():
             if s.buffer not in buffers:
                 raise VerifyError(f"{fn.name}: {s.buffer!r} is not in scope in\n{s!r}")
@@ -62,19 +65,19 @@ def _check(s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.B
             for ix in s.indices:
                 if ix.vars() - bound - lanes:
                     raise VerifyError(f"{fn.name}: unbound index in\n{s!r}")
-            if _outside(s.indices, s.buffer.shape):
+            if not guarded and _outside(s.indices, s.buffer.shape):
                 raise VerifyError(f"{fn.name}: the store is out of bounds in\n{s!r}")
             expr(s.value, s.lane)
         case loop.If():
             expr(s.cond)
-            _check(s.then, fn, bound, buffers, final)
+            _check(s.then, fn, bound, buffers, final, True)
             if s.orelse is not None:
-                _check(s.orelse, fn, bound, buffers, final)
+                _check(s.orelse, fn, bound, buffers, final, True)
         case loop.Allocate():
-            _check(s.body, fn, bound, buffers | {s.buffer}, final)
+            _check(s.body, fn, bound, buffers | {s.buffer}, final, guarded)
         case loop.Seq():
             for c in s.stmts:
-                _check(c, fn, bound, buffers, final)
+                _check(c, fn, bound, buffers, final, guarded)
         case loop.Prefetch():
             if any(ix.vars() - bound for ix in s.indices):
                 raise VerifyError(f"{fn.name}: unbound index in\n{s!r}")
@@ -84,8 +87,8 @@ def _check(s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.B
             raise VerifyError(f"{fn.name}: {type(s).__name__} is no statement")
 
 
-def _bounds(e: Expr, fn: loop.Function, s: loop.Stmt) -> None:
-    """Loads that no ``select`` guards must not be provably out of bounds."""
+def _bounds(e: Expr, fn: loop.Function, s: loop.Stmt, guarded: bool) -> None:
+    """Loads that neither a ``select`` nor a condition guards must not be provably out of bounds."""
     stack = [e]
     while stack:
         node = stack.pop()
@@ -95,7 +98,7 @@ def _bounds(e: Expr, fn: loop.Function, s: loop.Stmt) -> None:
         if type(node) is Load:
             if len(node.indices) != len(node.source.shape):
                 raise VerifyError(f"{fn.name}: {node!r} has {len(node.indices)} of {len(node.source.shape)} indices")
-            if _outside(node.indices, node.source.shape):
+            if not guarded and _outside(node.indices, node.source.shape):
                 raise VerifyError(f"{fn.name}: {node!r} is out of bounds in\n{s!r}")
         stack += children(node)
 

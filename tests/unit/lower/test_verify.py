@@ -83,6 +83,12 @@ def test_loops_to_be_removed_may_be_there_before_the_end() -> None:
     check(loop(store(ONE), ForKind.VECTORIZED), final=False)
 
 
+def test_a_branch_that_is_never_taken_may_name_any_place() -> None:
+    """Such as the last part of a concatenation, in a piece of a loop that only the first part reaches."""
+    outside = as_index(I) - 6
+    check(loop(If(within(I, 0, 4), store(ONE), store(load(outside), outside))))
+
+
 def test_what_is_no_statement_is_refused() -> None:
     class Odd(Stmt):
         pass
