@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,9 +72,14 @@ class Candidate:
         node: what it computes, with the layouts of its inputs and results.
         constant: which inputs are constants.
         scratch: bytes of memory that the kernel wants besides.
+
+    Attributes:
+        seconds: that the last run took.
     Raises:
         PackageError: the object cannot be linked.
     """
+
+    seconds = 0.0
 
     def __init__(self, support: Support, code: bytes, node: Node, constant: Sequence[bool], scratch: int) -> None:
         self._support = support
@@ -102,7 +108,9 @@ class Candidate:
             buffer[...] = array.reshape(-1).view(np.uint8)
         for buffer in (*self._results, self._scratch):
             buffer.fill(_CANARIES[number % len(_CANARIES)])
+        start = time.perf_counter()
         code = self.code.run(*self._call)
+        self.seconds = time.perf_counter() - start
         if code:
             raise CandidateError(Failure.RUN_CRASH, f"the kernel gave the code {code}")
         self.check_memory()

@@ -22,8 +22,9 @@ from mlc.tune.task import Task
 ALIGNMENT = 64
 POINTS = 64  # elements of each result that are computed twice where all would take too long
 INTERPRETED = 2.0  # seconds that the interpreter may take, estimated
-# seconds a point, measured: sums of products run in numpy's einsum, the rest is evaluated node by node
-_PER_PRODUCT, _PER_NODE = 1.5e-9, 6e-9
+# seconds a point, measured: sums of products are one product of matrices, or many in einsum's own loops where an axis
+# runs through all factors and the result; the rest is evaluated node by node
+_PER_PRODUCT, _PER_BATCHED, _PER_NODE = 1.5e-9, 1.2e-8, 6e-9
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,12 @@ class Reference:
             product = op.combiner is te.SUM and all(
                 type(n) in (Load, Cast) or (type(n) is Binary and n.op == "mul") for n in nodes
             )
-            total += points * (_PER_PRODUCT if product else _PER_NODE * len(nodes))
+            if product:
+                read = [{v for ix in n.indices for v in ix.vars()} for n in nodes if type(n) is Load]
+                batched = set(op.axes).intersection(*read)
+                total += points * (_PER_BATCHED if batched else _PER_PRODUCT)
+            else:
+                total += points * _PER_NODE * len(nodes)
         return total
 
     def results(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -29,7 +29,7 @@ from mlc.tune.measure.cases import case_bytes
 from mlc.tune.measure.frames import Message
 from mlc.tune.measure.lanes import Conversation, Lane, Lanes, LostError, Request, cores_for
 from mlc.tune.measure.roles import Workshop
-from mlc.tune.measure.timing import Drift, Rule, Timing
+from mlc.tune.measure.timing import CONTENDER, Drift, Rule, Timing
 from mlc.tune.measure.zygote import Zygote
 from mlc.tune.task import Task
 
@@ -84,6 +84,7 @@ class _State:
     case: str = ""  # how the reference was made
     broken: Measurement | None = None  # why nothing of it can be measured
     drift: Drift | None = None
+    record: float = math.inf  # seconds of a call of the best so far
 
 
 @dataclass
@@ -313,7 +314,7 @@ class LocalMeasurer:
             failed = _failure(reply)
             if failed is None:
                 for attempt in range(1 + self.options.retries):
-                    reply = yield self._ask({"op": "time", "handle": handle})
+                    reply = yield self._ask({"op": "time", "handle": handle, "record": state.record})
                     took += _took(reply)
                     failed = _failure(reply)
                     if failed is None:
@@ -367,10 +368,11 @@ class LocalMeasurer:
                 if failed is not None:
                     raise LostError(*failed)
                 timings = [_timing(s) for s in _list(reply.header.get("samples"), len(loaded))]
+                _, scale = self._moved(state, reply)
                 each = _took(reply) / len(loaded)
                 yield self._ask({"op": "drop", "handles": list(loaded)})
                 for built, timing in zip(loaded.values(), timings, strict=True):
-                    result = self._plausible(work.number, timing, 1.0, timing.noisy)
+                    result = self._plausible(work.number, timing, scale, timing.noisy)
                     work.finish(built.index, _with_times(result, built.seconds, each))
         except LostError as error:
             guilty = [current] if current is not None else [b for b in loaded.values() if b.index not in work.results]
@@ -398,6 +400,7 @@ class LocalMeasurer:
         base = _positive(reply.header.get("ns"))
         if state.drift is None:
             state.drift = Drift(base)
+            state.record = base / 1e9
 
     def _next_handle(self) -> int:
         self._handles += 1
@@ -414,14 +417,21 @@ class LocalMeasurer:
     def _judge(self, number: int, state: _State, reply: Message, last: bool) -> Measurement | None:
         """A reply's measurement; nothing if the machine was restless and there is another chance."""
         timing = _timing(reply.header.get("samples"))
-        before, after = (_positive(v) for v in _list(reply.header.get("anchor"), 2))
+        steady, scale = self._moved(state, reply)
         if sum(timing.ns) > 1.01e9 * _took(reply):
             raise LostError(Failure.BAD_REPLY, "its samples take longer than all its work")
-        assert state.drift is not None
-        steady, scale = state.drift.judge(before, after)
-        if not steady and not last:
+        if not steady and not last and timing.seconds * scale < CONTENDER * state.record:
             return None
-        return self._plausible(number, timing, scale, timing.noisy or not steady)
+        found = self._plausible(number, timing, scale, timing.noisy or not steady)
+        if found.seconds is not None and not found.noisy:
+            state.record = min(state.record, found.seconds)
+        return found
+
+    def _moved(self, state: _State, reply: Message) -> tuple[bool, float]:
+        """What the anchor says; see :meth:`Drift.judge`."""
+        before, after = (_positive(v) for v in _list(reply.header.get("anchor"), 2))
+        assert state.drift is not None
+        return state.drift.judge(before, after)
 
     def _plausible(self, number: int, timing: Timing, scale: float, noisy: bool) -> Measurement:
         least = self.least_seconds(number)

@@ -21,6 +21,8 @@ DRIFT = 0.05  # change of the anchor's time that counts
 RERUNS = 3
 WARMUPS = 12
 FEWEST = 3  # samples that say something about noise
+CONTENDER = 1.25  # times the best time so far, up to which a candidate is worth measuring again
+HOPELESS = 2.0  # ... from which on a few samples do: it will not be chosen, and a model learns as much from them
 _SHORT = 1_000_000  # nanoseconds; a call that takes less is repeated even for a first impression
 
 
@@ -69,8 +71,8 @@ class Timing:
         return len(self.ns) < FEWEST or self.spread > SPREAD * self.seconds
 
 
-def warm_up(sample: Sample, rule: Rule) -> int:
-    """Calls a kernel until two medians in succession agree; how many calls a sample needs."""
+def warm_up(sample: Sample, rule: Rule) -> tuple[int, float]:
+    """Calls a kernel until two medians in succession agree; how many calls a sample needs, and seconds of a call."""
     spent = took = sample(1)
     calls = max(1, math.ceil(_SHORT / max(1, took)))
     size = 3 if took < 2 * _SHORT else 1
@@ -81,20 +83,31 @@ def warm_up(sample: Sample, rule: Rule) -> int:
             group.append(sample(calls))
             spent += group[-1]
         now = median(group) / calls
-        if abs(now - before) < STABLE * now or spent > rule.budget * 1e9 / 3:
+        if abs(now - before) < STABLE * now or spent > max(rule.budget * 1e9 / 5, 2.9 * took):
             break
         before = now
-    return max(1, math.ceil(rule.sample_seconds * 1e9 / max(now, 1e-3)))
+    return max(1, math.ceil(rule.sample_seconds * 1e9 / max(now, 1e-3))), now / 1e9
 
 
-def take(sample: Sample, rule: Rule) -> Timing:
-    """Warms up and measures; what is too restless is measured again, and the calmest attempt counts."""
-    calls = warm_up(sample, rule)
+def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.0) -> Timing:
+    """Warms up and measures; what is too restless is measured again, and the calmest attempt counts.
+
+    Args:
+        sample: calls the kernel.
+        rule: how much to measure.
+        record: seconds of the best kernel so far; what is far from it is measured with less care.
+        first: seconds that one call took before; warmed up enough if even that is far from the best.
+    """
+    if first > 1.5 * HOPELESS * record:
+        calls, estimate = max(1, math.ceil(rule.sample_seconds / first)), first
+    else:
+        calls, estimate = warm_up(sample, rule)
+    samples = rule.samples if estimate < HOPELESS * record else min(FEWEST, rule.samples)
     best: Timing | None = None
     spent = 0
     for _ in range(1 + RERUNS):
         ns: list[int] = []
-        while len(ns) < rule.samples and not _enough(len(ns), spent, rule):
+        while len(ns) < samples and not _enough(len(ns), spent, rule):
             ns.append(sample(calls))
             spent += ns[-1]
         timing = Timing(calls, tuple(ns))
@@ -105,7 +118,7 @@ def take(sample: Sample, rule: Rule) -> Timing:
             min(best.ns),
         ):
             best = timing
-        if not best.noisy or spent >= rule.budget * 1e9:
+        if not best.noisy or spent >= rule.budget * 1e9 or min(ns) / calls / 1e9 > CONTENDER * record:
             break
     assert best is not None
     return best
@@ -121,7 +134,7 @@ def take_in_turns(samples: Sequence[Sample], rule: Rule) -> list[Timing]:
 
     The number of samples is the rule's, whatever they take.
     """
-    calls = [warm_up(sample, rule) for sample in samples]
+    calls = [warm_up(sample, rule)[0] for sample in samples]
     ns: list[list[int]] = [[] for _ in samples]
     for turn in range(rule.samples):
         order = range(len(samples)) if turn % 2 == 0 else reversed(range(len(samples)))
@@ -133,11 +146,12 @@ def take_in_turns(samples: Sequence[Sample], rule: Rule) -> list[Timing]:
 class Drift:
     """Follows the anchor's time.
 
-    Results are given on the scale of the first reading, so that all of a run can be compared: when the machine has
-    become slower for good, times are scaled down by as much.
+    Results are given on the scale of the fastest reading, so that all of a run can be compared: while the machine is
+    slower, times are scaled down by as much. Nothing but the kernel itself makes it faster, so a faster reading than
+    all before begins a new window.
 
     Args:
-        base: nanoseconds of a call of the anchor when the window began.
+        base: nanoseconds of a call of the anchor when the machine was fastest.
     """
 
     def __init__(self, base: float) -> None:
@@ -148,11 +162,15 @@ class Drift:
         """Whether the machine held still between two readings, and what a time in between is to be multiplied by.
 
         Restless is also a machine whose speed is not that of the last few readings: it may be back in a moment.
+        The faster reading sets the scale: a time may come out too long, but a disturbance that met the anchor alone
+        must not make a candidate look fast.
         """
         level = median(self._recent)
         now = (before + after) / 2
         self._recent.append(now)
         moved = max(before, after) / min(before, after) - 1
         steady = moved <= DRIFT and abs(now / level - 1) <= DRIFT
-        scale = self.base / now
-        return steady, scale if abs(scale - 1) > DRIFT else 1.0
+        fastest = min(before, after)
+        self.base = min(self.base, fastest)
+        scale = self.base / fastest
+        return steady, scale if scale < 1 / (1 + DRIFT) else 1.0

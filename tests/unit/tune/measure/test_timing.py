@@ -38,7 +38,7 @@ def test_a_steady_kernel_gives_its_time(ns: float) -> None:
 
 def test_the_warm_up_ends_when_times_no_longer_fall() -> None:
     kernel = Kernel(lambda k: max(2e6, 4e6 - k * 3e5))
-    assert warm_up(kernel, Rule()) == 5
+    assert warm_up(kernel, Rule()) == (5, pytest.approx(2e-3))
     assert kernel.calls >= 7
 
 
@@ -69,6 +69,17 @@ def test_a_slow_kernel_gets_few_samples_but_one_at_least() -> None:
     assert len(single.ns) == 1
     assert single.noisy
     assert single.seconds == pytest.approx(3)
+
+
+def test_what_is_far_from_the_best_is_measured_with_less_care() -> None:
+    assert len(take(steady(1e7), Rule(), record=4e-3).ns) == 3
+    assert len(take(steady(1e7), Rule(), record=6e-3).ns) == 7
+    kernel = steady(5e7)
+    assert len(take(kernel, Rule(), record=1e-2, first=5e-2).ns) == kernel.calls == 3
+    rng = np.random.default_rng(0)
+    kernel = Kernel(lambda _: 1e7 * rng.uniform(1, 1.5))
+    take(kernel, Rule(budget=10), record=6e-3)
+    assert kernel.calls < 2 * 7 + 8
 
 
 def test_turns_meet_the_same_disturbances() -> None:
@@ -103,13 +114,21 @@ def test_a_machine_that_holds_still_changes_nothing() -> None:
 
 def test_a_machine_that_moved_is_found_out() -> None:
     drift = Drift(100.0)
-    steady, _ = drift.judge(100.0, 130.0)
+    steady, scale = drift.judge(100.0, 130.0)
     assert not steady
+    assert scale == 1.0
     steady, scale = drift.judge(130.0, 130.0)
     assert not steady
     assert scale == pytest.approx(100 / 130)
-    # slower for good: known by now, and made up for
+    # slower for long: known by now, and made up for
     for _ in range(8):
         steady, scale = drift.judge(130.0, 130.0)
     assert steady
     assert scale == pytest.approx(100 / 130)
+
+
+def test_a_machine_that_is_faster_than_ever_sets_the_scale() -> None:
+    drift = Drift(130.0)
+    assert drift.judge(100.0, 100.0) == (False, 1.0)
+    assert drift.base == 100.0
+    assert drift.judge(130.0, 130.0)[1] == pytest.approx(100 / 130)
