@@ -19,6 +19,7 @@ from mlc.tune.measure.zygote import Worker, Zygote
 
 _GRACE = 2.0  # seconds for a process whose connection is closed to be gone
 _SEND = 10.0  # seconds for a worker that waits for a request to read it
+_STOPPED = 1.0  # seconds by which nobody is late who is not stopped, with the whole machine or alone
 _MEMORY = re.compile(r"out of memory|bad_alloc|MemoryError|[Cc]annot allocate", re.IGNORECASE)
 
 
@@ -118,7 +119,12 @@ class Lanes:
             return
         self._progress = True
         first = min(lane.deadline for lane in self._busy)
-        events = self._selector.select(max(0.0, first - time.monotonic()))
+        begin = time.monotonic()
+        events = self._selector.select(max(0.0, first - begin))
+        stopped = time.monotonic() - max(begin, first)
+        if stopped > _STOPPED:  # we were, and who knows who else
+            for lane in self._busy:
+                lane.deadline += stopped
         for key, _ in events:
             lane: Lane = key.data
             try:

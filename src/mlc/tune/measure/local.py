@@ -28,6 +28,7 @@ from mlc.tune.base import Failure, Measurement
 from mlc.tune.measure.cases import case_bytes
 from mlc.tune.measure.frames import Message
 from mlc.tune.measure.lanes import Conversation, Lane, Lanes, LostError, Request, cores_for
+from mlc.tune.measure.native import support_objects
 from mlc.tune.measure.roles import Workshop
 from mlc.tune.measure.timing import CONTENDER, Drift, Rule, Timing
 from mlc.tune.measure.zygote import Zygote
@@ -143,8 +144,9 @@ class LocalMeasurer:
         self.options = options
         self.peak = 0.0  # operations a second of one core, the most that was seen
         seeds = tuple(int(s) for s in rng.integers(0, 1 << 31, SETS))
-        shop = Workshop(self.tasks, target, compile_options, options.rule, threads, seeds)
-        self._zygote = Zygote(shop.roles(), shop.prepare)
+        support = support_objects(target)
+        shop = Workshop(self.tasks, target, compile_options, options.rule, threads, seeds, support)
+        self._zygote = Zygote(shop.roles())
         self._lanes = Lanes(self._zygote, options.memory)
         others = [c for c in available if c not in spare]
         build = [Lane("build", (c,), Failure.BUILD_ERROR, timed=False) for c in spare]

@@ -8,7 +8,7 @@ import gc
 import mmap
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from mlc.tune.base import Failure
 from mlc.tune.measure.candidate import Candidate, CandidateError, Packed, difference
 from mlc.tune.measure.cases import INTERPRETED, Case, Reference, cases_in, draw_inputs
 from mlc.tune.measure.frames import Channel, Message
-from mlc.tune.measure.native import Support, support_objects
+from mlc.tune.measure.native import Support
 from mlc.tune.measure.timing import Rule, Sample, Timing, take, take_in_turns
 from mlc.tune.measure.zygote import Role, Shared
 from mlc.tune.task import Task, candidate
@@ -35,7 +35,7 @@ _ANCHOR_SHARE = 8  # ... or times what a reading takes
 Answer = tuple[dict[str, Any], bytes]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Workshop:
     """What the zygote has in memory for its workers.
 
@@ -46,6 +46,7 @@ class Workshop:
         rule: how to time.
         threads: of the pool.
         seeds: of the sets of inputs.
+        support: what :func:`support_objects` gave.
     """
 
     tasks: Sequence[Task]
@@ -54,11 +55,7 @@ class Workshop:
     rule: Rule
     threads: int
     seeds: tuple[int, ...]
-    support: tuple[bytes, bytes] = field(default=(b"", b""), init=False)
-
-    def prepare(self) -> None:
-        """Loads what every worker needs."""
-        self.support = support_objects(self.target)
+    support: tuple[bytes, bytes]
 
     def roles(self) -> dict[str, Role]:
         return {"build": self.build, "case": self.case, "run": self.run}

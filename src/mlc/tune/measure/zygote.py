@@ -60,14 +60,13 @@ class Zygote:
 
     Args:
         roles: what workers do, by name. A role is called in the worker and may use everything that is in memory now.
-        prepare: called once in the zygote, to load what all workers need.
     """
 
-    def __init__(self, roles: Mapping[str, Role], prepare: Callable[[], None]) -> None:
+    def __init__(self, roles: Mapping[str, Role]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid = os.fork()
         if self.pid == 0:
-            _as_child(lambda: _serve(theirs, roles, prepare), keep=[theirs.fileno()])
+            _as_child(lambda: _serve(theirs, roles), keep=[theirs.fileno()])
         theirs.close()
 
     def spawn(self, role: str, args: Mapping[str, Any], *, cores: Sequence[int], memory: int) -> Worker:
@@ -164,11 +163,10 @@ def _only_files(keep: Sequence[int]) -> None:
 
 
 # -- in the zygote ----------------------------------------------------------------------------------------------------
-def _serve(control: socket.socket, roles: Mapping[str, Role], prepare: Callable[[], None]) -> None:
+def _serve(control: socket.socket, roles: Mapping[str, Role]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     # whoever a worker leaves behind becomes our child, so that it can be found
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    prepare()
     gc.collect()
     gc.freeze()  # no collection shall touch, and so copy, what all workers share
     workers: set[int] = set()

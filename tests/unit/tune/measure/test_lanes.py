@@ -42,6 +42,8 @@ def echo(channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
                 header["id"] -= 1
             case "hold":
                 time.sleep(600)
+            case "dally":
+                time.sleep(0.5)
             case "files":
                 body = ",".join(open_files()).encode()
         channel.send({**header, **args, "cores": sorted(os.sched_getaffinity(0))}, body)
@@ -49,7 +51,7 @@ def echo(channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[Zygote]:
-    made = Zygote({"echo": echo}, lambda: None)
+    made = Zygote({"echo": echo})
     yield made
     made.close()
 
@@ -132,6 +134,25 @@ def test_a_lost_worker_says_how(lanes: Lanes, what: str, failure: Failure, words
     assert words in heard.lost.message
 
 
+def test_who_was_stopped_blames_nobody(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    select = lanes._selector.select
+    calls = 0
+
+    def stopped(timeout: float) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            return select(timeout)
+        time.sleep(timeout + 1.3)
+        return []
+
+    monkeypatch.setattr(lanes._selector, "select", stopped)
+    heard = Heard({"do": "dally"}, timeout=0.2)
+    run(lanes, (lane(), heard))
+    assert heard.lost is None
+    assert heard.answers
+
+
 def test_memory_is_shared_by_those_who_start_later(zygote: Zygote, lanes: Lanes) -> None:
     zygote.share("page", 4096)
     run(lanes, (lane(), Heard({"do": "write"})))
@@ -143,7 +164,7 @@ def test_memory_is_shared_by_those_who_start_later(zygote: Zygote, lanes: Lanes)
 
 def test_a_worker_has_no_file_of_ours(lanes: Lanes, tmp_path: Any) -> None:
     with open(tmp_path / "secret", "wb"):
-        made = Zygote({"echo": echo}, lambda: None)
+        made = Zygote({"echo": echo})
         inner = Lanes(made, 1 << 30)
         heard = Heard({"do": "files"})
         run(inner, (lane(), heard))
