@@ -121,10 +121,11 @@ class Lanes:
         first = min(lane.deadline for lane in self._busy)
         begin = time.monotonic()
         events = self._selector.select(max(0.0, first - begin))
-        stopped = time.monotonic() - max(begin, first)
-        if stopped > _STOPPED:  # we were, and who knows who else
-            for lane in self._busy:
-                lane.deadline += stopped
+        now = time.monotonic()
+        if now - max(begin, first) > _STOPPED:  # and who knows who else was
+            for waiting in self._busy:
+                assert waiting.request is not None
+                waiting.deadline = now + waiting.request.timeout
         for key, _ in events:
             lane: Lane = key.data
             try:
