@@ -13,9 +13,11 @@ from math import gcd, prod
 
 from mlc.ir import te
 from mlc.ir.layout import Layout, blocked
+from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule, Stage
+from mlc.lower.symbolic import plain
 from mlc.ops.winograd import KERNEL, output_space, tile_counts
-from mlc.targets.x86.cost import HIDDEN, Product, Tile, balance, bandwidth, ragged_steps, unrolled_steps
+from mlc.targets.x86.cost import HIDDEN, Product, Tile, balance, bandwidth, fits_registers, ragged_steps, unrolled_steps
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.conv import come_from_far, conv_product, conv_tile
 from mlc.targets.x86.schedules.group import Group, best_divisor, inline_rest, inner_layouts, padded_input
@@ -25,6 +27,7 @@ MAX_BLOCK_BYTES = 960 << 10  # of what a thread keeps on its stack
 PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart share one set
 MAX_PAD = 3  # tiles that may be added to keep points out of each other's sets
 WORTH_PAD = 1.1  # times the steps of the product that these may take at most
+MOST_STEPS = 8  # input channels that are unrolled
 MAX_BLOCK = 64  # tiles or slices of a block
 TRANSFORM = 2.5  # cycles that a transform takes for each point of a tile and vector of channels, loads included
 
@@ -95,8 +98,8 @@ class Blocking:
     cycles: float
 
 
-def blocking(work: Work, target: X86) -> Blocking:
-    """The fastest way to cut a convolution; all at once means in phases."""
+def block_choices(work: Work) -> list[tuple[int, int]]:
+    """Ways to cut a convolution, as tiles and slices of a block; all at once means in phases."""
     choices = [(work.tiles, work.slices)]
     slice_bytes = 4 * work.points**2
     for slices in _divisors(work.slices):
@@ -104,7 +107,12 @@ def blocking(work: Work, target: X86) -> Blocking:
         choices += [
             (block, slices) for block in _divisors(work.tiles) if block * slice_bytes * channels <= MAX_BLOCK_BYTES
         ]
-    found = [(*work.cycles(block, slices, target), block, slices) for block, slices in choices]
+    return list(dict.fromkeys(choices))
+
+
+def blocking(work: Work, target: X86) -> Blocking:
+    """The fastest way to cut a convolution."""
+    found = [(*work.cycles(block, slices, target), block, slices) for block, slices in block_choices(work)]
     cycles, tile, block, slices = min(found, key=lambda f: f[0])
     return Blocking(block, slices, tile, cycles)
 
@@ -151,21 +159,54 @@ def weights_of(g: Group) -> te.Tensor:
 def winograd_weights(g: Group, target: X86) -> Layout:
     """Weights in the order of use: ``[points²][O / block][k C][block]``."""
     shape = weights_of(g).shape
-    block = _cut(g, target).tile.vectors * target.lanes
+    block = _plan(g, target).tile.vectors * target.lanes
     layout = Layout(tuple(shape)).split(len(shape) - 1, block)
     if len(shape) == 5:
         return layout.reorder(1, 2, 4, 0, 3, 5).fuse(0, 2)
     return layout.reorder(0, 1, 3, 2, 4).fuse(0, 2)
 
 
-def _cut(g: Group, target: X86) -> Blocking:
+@dataclass(frozen=True)
+class WinogradPlan:
+    """What a Winograd convolution chooses.
+
+    Args:
+        block: tiles that are taken together, all of them in phases.
+        slices: that are taken together.
+        tile: the register tile of the product.
+        steps: input channels that one iteration of its innermost loop takes.
+        prefetch: whether the next weights are fetched while these are used.
+    """
+
+    block: int
+    slices: int
+    tile: Tile
+    steps: int
+    prefetch: bool
+
+
+def _plan(g: Group, target: X86) -> WinogradPlan:
+    """What the knobs say, and the cost model where they say nothing."""
     assert g.anchor is not None
+    knobs = g.knobs
     points, _, *slices, tiles, filters = g.anchor.shape
     *window, channels = (a.hi + 1 for a in g.anchor.reduce_axes)
-    return blocking(Work(tiles, prod(slices), prod(window), channels, filters, points), target)
+    work = Work(tiles, prod(slices), prod(window), channels, filters, points)
+    best = blocking(work, target)
+    block, together = knobs.category("cut", block_choices(work), default=(best.block, best.slices))
+    columns = -(-filters // target.lanes)
+    widths = [v for v in divisors(columns) if v <= target.registers // 2]
+    vectors = knobs.discrete("vectors", widths, default=best.tile.vectors)
+    rows = knobs.discrete("rows", range(1, min(tiles, target.registers - 2) + 1), default=best.tile.rows)
+    knobs.require(fits_registers(rows, vectors, target), "the sums of a tile do not fit the registers")
+    unrolled = best_divisor(channels, unrolled_steps(best.tile, target))
+    steps = knobs.discrete("steps", [n for n in divisors(channels) if n <= MOST_STEPS], default=unrolled)
+    far = come_from_far(weights_of(g), target)
+    fetch = knobs.category("prefetch", (False, True), default=far)
+    return WinogradPlan(block, together, Tile(rows, vectors), steps, fetch)
 
 
-def _in_phases(g: Group, cut: Blocking) -> bool:
+def _in_phases(g: Group, cut: WinogradPlan) -> bool:
     assert g.anchor is not None
     _, _, *slices, tiles, _ = g.anchor.shape
     return (cut.slices, cut.block) == (prod(slices), tiles)
@@ -190,7 +231,7 @@ def _loops_over_tiles(stored: Layout, m: int) -> Layout:
 def schedule_winograd(g: Group, target: X86) -> Schedule:
     """Input transform, product and output transform with what follows the convolution."""
     (out,) = g.outputs
-    cut = _cut(g, target)
+    cut = _plan(g, target)
     conv = _stage(g, "winograd_tiles")
     assert conv.op is not None
     loops = _loops_over_tiles(g.layouts[out], conv.op.attrs["tile"])
@@ -200,7 +241,7 @@ def schedule_winograd(g: Group, target: X86) -> Schedule:
         extra[pad] = blocked(pad.shape, 1, target.lanes)
     phases = _in_phases(g, cut)
     for t in (_stage(g, "winograd_points"), _stage(g, "winograd")) if phases else ():
-        if more := padding(t.shape, cut.tile, target):
+        if more := padding(t.shape, Tile(*plain(tuple(cut.tile))), target):
             extra[t] = Layout(t.shape).pad(len(t.shape) - 2, 0, more)
     p = g.apply(extra)
     (out,) = p.outputs
@@ -216,7 +257,7 @@ def schedule_winograd(g: Group, target: X86) -> Schedule:
         spread(s[pad], target)
     *where, filters, i, j, lane = out.op.axes if out.op is not None else ()
     _inputs(s[points], s[columns], target, parallel=phases)
-    _products(s[products], s[sums], weights_of(p), cut.tile, target, parallel=phases)
+    _products(s[products], s[sums], weights_of(p), cut, target, parallel=phases)
     stage = s[out]
     if phases:
         at = stage.fuse(*where, filters)
@@ -282,8 +323,11 @@ def _inputs(points: Stage, columns: Stage, target: X86, *, parallel: bool) -> No
     columns.compute_at(points, at)
 
 
-def _products(products: Stage, sums: Stage, weights: te.Tensor, tile: Tile, target: X86, *, parallel: bool) -> None:
+def _products(
+    products: Stage, sums: Stage, weights: te.Tensor, plan: WinogradPlan, target: X86, *, parallel: bool
+) -> None:
     """A register tile of tiles × filters for each point."""
+    tile = plan.tile
     e, f, *slices, row, column = products.op.axes
     rows, inner_row = products.split(row, tile.rows)
     columns, inner_column = products.split(column, tile.vectors * target.lanes)
@@ -303,11 +347,10 @@ def _products(products: Stage, sums: Stage, weights: te.Tensor, tile: Tile, targ
     *others, row, column = sums.op.axes
     vector, lane = sums.split(column, target.lanes)
     sums.reorder(*window, c, *others, row, vector, lane)
-    steps = best_divisor(c.hi + 1, unrolled_steps(tile, target))
-    if steps > 1:
-        c, some = sums.split(c, steps)
+    if plan.steps > 1:
+        c, some = sums.split(c, plan.steps)
         sums.unroll(some)
-    if come_from_far(weights, target):
+    if plan.prefetch:
         # panels follow one another in memory, those of the next point those of one point too
         sums.prefetch(weights, columns, c, level=2)
     sums.unroll(row)
