@@ -200,7 +200,7 @@ def test_other_explorers_beat_random_search(name: str) -> None:
     space, speed = tiles()
     seeds = range(3)
     found, chance = (
-        np.mean([explore(EXPLORERS[n](space, np.random.default_rng(s)), speed, 240, 40).max() for s in seeds])
+        np.mean([explore(EXPLORERS[n](space, np.random.default_rng(s)), speed, 480, 40).max() for s in seeds])
         for n in (name, "random")
     )
     assert found > 1.05 * chance
