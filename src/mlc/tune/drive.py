@@ -16,9 +16,10 @@ from mlc.runtime.native import available_cores
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
 from mlc.tune.base import Measurement
+from mlc.tune.journal import Journal
 from mlc.tune.lookup import Tuned
 from mlc.tune.measure import LocalMeasurer, MeasureOptions
-from mlc.tune.records import DECIDED, Fingerprint, Journal, Log, Record
+from mlc.tune.records import DECIDED, Fingerprint, Log, Record
 from mlc.tune.session import Outcome, Session, TuneOptions, Watcher
 from mlc.tune.task import Task, tasks_of
 from mlc.tune.whole import Comparison, build_module, compare, losers

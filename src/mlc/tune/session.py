@@ -16,7 +16,8 @@ from mlc.tune.allocate import Progress, next_task
 from mlc.tune.base import CostModel, Explorer, Failure, Measurement
 from mlc.tune.explorers import get_explorer
 from mlc.tune.features import LoopFeatures
-from mlc.tune.records import DECIDED, Checkpoint, Fingerprint, Journal, Log, Record
+from mlc.tune.journal import Journal
+from mlc.tune.records import DECIDED, Checkpoint, Fingerprint, Log, Record
 from mlc.tune.task import Task
 
 FINALISTS = 8  # configurations of a task that are measured once more, in turns
