@@ -14,6 +14,7 @@ from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import Artifact, CallSpec, LayoutChoice
 from mlc.targets.llvm.module import Machine
+from mlc.targets.x86.features import needed_features
 from mlc.targets.x86.record import X86, record_for, with_this_machine
 
 
@@ -51,14 +52,14 @@ class X86Target:
                 raise UsageError(f"target x86: -mattr has {f!r}", hint="each feature is +NAME or -NAME")
         if cpu != "native":
             record = record_for(cpu, given)
-            return cls(record, native=False, loadable=_needed(record))
+            return cls(record, native=False, loadable=needed_features(record))
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
         host = llvm.get_host_cpu_features()
         features = (*sorted(f"{'+' if on else '-'}{f}" for f, on in host.items()), *given)
         record = with_this_machine(record_for(llvm.get_host_cpu_name(), features))
-        return cls(record, native=True, loadable=_needed(record))
+        return cls(record, native=True, loadable=needed_features(record))
 
     def describe(self) -> dict[str, object]:
         return {
@@ -146,12 +147,3 @@ class X86Target:
 
     def _machine(self) -> Machine:
         return Machine(self.triple, self.record.cpu, ",".join(self.record.features), self.record.vector_bits)
-
-
-def _needed(record: X86) -> list[str]:
-    """Features that the code may use and a machine must have to run it."""
-    if record.lanes == 16:
-        return ["avx512f", "avx512bw", "avx512vl", "avx512dq", "avx2", "fma", "f16c"]
-    if record.lanes == 8:
-        return ["avx2", "fma", "f16c"]
-    return ["sse2"]
