@@ -41,6 +41,19 @@ def _aligned(raw: np.ndarray, shape: Sequence[int], dtype: np.dtype) -> np.ndarr
     return np.ndarray(shape, dtype, raw, -address(raw) % ALIGNMENT)
 
 
+def _references(block: object) -> int:
+    return sys.getrefcount(block)
+
+
+def _alone() -> int:
+    """What :func:`_references` says of an object that one local variable holds; interpreters count differently."""
+    block = object()
+    return _references(block)
+
+
+_ALONE = _alone()
+
+
 class Recycled:
     """Arrays of one type, large ones in memory that an earlier one no longer needs.
 
@@ -63,7 +76,7 @@ class Recycled:
                 raw = self._blocks.popleft()  # taken out, so that no other thread finds it free as well
             except IndexError:
                 break
-            free = sys.getrefcount(raw) == 2  # our variable and the argument
+            free = _references(raw) == _ALONE
             array = _aligned(raw, self._shape, self._dtype) if free else None
             self._blocks.append(raw)
             if array is not None:
