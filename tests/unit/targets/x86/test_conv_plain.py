@@ -10,6 +10,7 @@ from mlc.ir.types import f32
 from mlc.ops import get
 from mlc.targets.x86.record import record_for
 from mlc.targets.x86.schedules.conv_plain import plain_tile, plain_weight_layout
+from mlc.targets.x86.schedules.group import Group
 
 TARGETS = [record_for(cpu) for cpu in ("skylake-avx512", "haswell", "x86-64")]
 
@@ -35,7 +36,8 @@ def test_tiles_fit_the_registers_and_the_channels_of_a_group(target, filters, gr
 
 def test_weights_lie_in_the_order_of_use() -> None:
     conv = anchor(12, 60, 3, (28, 28), 3)
-    layout = plain_weight_layout(conv, TARGETS[1])
+    group = Group(tuple(conv.inputs), conv.outputs, conv, {})
+    layout = plain_weight_layout(group, TARGETS[1])
     rows = plain_tile(conv, TARGETS[1]).rows
     assert layout.physical_shape == (60 // rows, 4, 3, 3, rows)
     array = np.arange(60 * 4 * 9, dtype=np.float32).reshape(60, 4, 3, 3)

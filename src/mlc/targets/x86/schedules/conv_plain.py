@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from mlc.ir import te
 from mlc.ir.layout import Layout
+from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule, Stage
-from mlc.targets.x86.cost import Product, Tile, all_tiles, best_tile
+from mlc.lower.symbolic import opaque
+from mlc.targets.x86.cost import Product, Tile, all_tiles, best_tile, fits_registers
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import (
     Group,
@@ -26,6 +28,7 @@ from mlc.targets.x86.schedules.injective import spread
 from mlc.targets.x86.schedules.pixels import copy_of_pixels, is_single_pixel
 
 FEW_LOADS = 0.85  # part of the best ratio of multiply-adds to loads
+PARTS = (1, 2, 4, 8, 16)  # that threads may share the weights in
 ENOUGH_TASKS = 8  # parts of the work that a few threads can share evenly
 
 
@@ -54,11 +57,24 @@ def plain_tile(anchor: te.Compute, target: X86) -> Tile:
     return best_tile(product, target, [t for t, r in zip(tiles, reuse, strict=True) if r >= FEW_LOADS * max(reuse)])
 
 
-def plain_weight_layout(anchor: te.Compute, target: X86) -> Layout:
+def plain_weight_layout(g: Group, target: X86) -> Layout:
     """Weights ``[O / tile][C][taps…][tile of O]``."""
-    shape = anchor.inputs[-1].shape
+    assert g.anchor is not None
+    shape = g.anchor.inputs[-1].shape
     rank = len(shape)
-    return Layout(shape).split(0, plain_tile(anchor, target).rows).reorder(0, *range(2, rank + 1), 1)
+    return Layout(shape).split(0, _chosen_tile(g, target).rows).reorder(0, *range(2, rank + 1), 1)
+
+
+def _chosen_tile(g: Group, target: X86) -> Tile:
+    """The register tile that the knobs say; :func:`plain_tile` where they say nothing."""
+    assert g.anchor is not None
+    product, default = plain_product(g.anchor, target), plain_tile(g.anchor, target)
+    few = [k for k in divisors(product.extent) if k < target.registers]
+    rows = g.knobs.discrete("rows", few, default=default.rows)
+    most = min(product.columns, target.registers // 2)
+    vectors = g.knobs.discrete("vectors", range(1, most + 1), default=default.vectors)
+    g.knobs.require(fits_registers(rows, vectors, target), "the sums of a tile do not fit the registers")
+    return Tile(rows, vectors)
 
 
 def conv_plain(g: Group, target: X86) -> Schedule:
@@ -71,7 +87,7 @@ def conv_plain(g: Group, target: X86) -> Schedule:
     if pointwise and not _read_as_they_are(g):
         g = copy_of_pixels(g)
     assert g.anchor is not None
-    tile = plain_tile(g.anchor, target)
+    tile = _chosen_tile(g, target)
     excess, stride = -g.anchor.shape[-1] % target.lanes, int(g.anchor.attrs["strides"][-1])
     if not pointwise and g.anchor.inputs[0].op is None and (excess or stride > 1):
         g = with_copy(g)
@@ -109,7 +125,9 @@ def conv_plain(g: Group, target: X86) -> Schedule:
         stage.parallel(wo)
     else:
         # all pixels by some of the weights, one tile of pixels after the other; as many parts as it takes to share them
-        parts = next((k for k in range(1, tiles) if tiles % k == 0 and k * tasks >= ENOUGH_TASKS), tiles)
+        enough = _enough_parts(tiles, tasks)
+        parts = g.knobs.discrete("parts", (0, *PARTS), default=0) or enough  # 0: as many as it takes
+        g.knobs.require(tiles % parts == 0, "weights cannot be cut evenly into so many parts")
         ob, at = stage.split(ot, tiles // parts)
         stage.reorder(n, ob, *outer, wo, at, oc, wu, lane)
         stage.parallel(stage.fuse(n, ob, *outer))
@@ -130,6 +148,11 @@ def conv_plain(g: Group, target: X86) -> Schedule:
         else:
             spread(s[t], target)
     return s
+
+
+@opaque
+def _enough_parts(tiles: int, tasks: int) -> int:
+    return next((k for k in range(1, tiles) if tiles % k == 0 and k * tasks >= ENOUGH_TASKS), tiles)
 
 
 def _read_as_they_are(g: Group) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mlc.ir import te
 from mlc.ir.layout import Layout
+from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.targets.x86.cost import Product, Tile, best_tile, fits_registers
 from mlc.targets.x86.record import X86
@@ -46,10 +47,21 @@ def gates_tile(rows: int, gates: int, units: int, depth: int, target: X86) -> Ti
     return Tile(tile.rows, tile.vectors // gates)
 
 
-def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: X86) -> Layout:
+def _chosen_tile(knobs: Knobs, rows: int, gates: int, units: int, depth: int, target: X86) -> Tile:
+    """The register tile that the knobs say; :func:`gates_tile` where they say nothing."""
+    default = gates_tile(rows, gates, units, depth, target)
+    wide = min(-(-units // target.lanes), max(1, (target.registers - 2) // gates))
+    vectors = knobs.discrete("vectors", range(1, wide + 1), default=default.vectors)
+    some = knobs.discrete("rows", range(1, min(max(rows, 1), target.registers - 2) + 1), default=default.rows)
+    fits = rows == 1 or fits_registers(some, vectors * gates, target)
+    knobs.require(fits, "the sums of a tile do not fit the registers")
+    return Tile(some, vectors)
+
+
+def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: X86, knobs: Knobs) -> Layout:
     """``[units / tile][k][gate][tile of units]`` of weights ``[k, gates * units]``."""
     units = shape[1] // gates
-    tile = gates_tile(rows, gates, units, shape[0], target).vectors * target.lanes
+    tile = _chosen_tile(knobs, rows, gates, units, shape[0], target).vectors * target.lanes
     return Layout(shape).split(1, units).pad(2, 0, -units % tile).split(2, tile).reorder(2, 0, 1, 3)
 
 
@@ -60,7 +72,7 @@ def schedule_gates(g: Group, target: X86) -> Schedule:
     joined = te.compute_many(results[0].shape, lambda i, j: tuple(t[i, j] for t in results), "gates")
     (rows, columns), units = anchor.shape, results[0].shape[1]
     depth = anchor.reduce_axes[0]
-    tile = gates_tile(rows, gates, units, depth.hi + 1, target)
+    tile = _chosen_tile(g.knobs, rows, gates, units, depth.hi + 1, target)
     p = Group(g.inputs, joined, anchor, g.layouts, g.knobs).apply(
         {anchor.outputs[0]: Layout((rows, columns)).split(1, units)}
     )
@@ -82,7 +94,8 @@ def schedule_gates(g: Group, target: X86) -> Schedule:
     finish_tile(s, out, product, io, (ii, ju))
     li, lg, lj = local.op.axes
     lu, lane = local.split(lj, target.lanes)
-    ko, ki = local.split(p.anchor.reduce_axes[0], steps_of(Tile(tile.rows, tile.vectors * gates), target))
+    steps = g.knobs.discrete("steps", (1, 2, 4, 8), default=steps_of(Tile(tile.rows, tile.vectors * gates), target))
+    ko, ki = local.split(p.anchor.reduce_axes[0], steps)
     local.reorder(ko, ki, li, lg, lu, lane)
     local.vectorize(lane)
     for a in (ki, lu, lg, li):

@@ -129,7 +129,7 @@ def choose_layouts(
     if gates_of(g):
         assert g.anchor is not None
         at, weights = g.inputs.index(g.anchor.inputs[1]), g.anchor.inputs[1]
-        layout = gates_layout(weights.shape, g.anchor.shape[0], gates_of(g), target)
+        layout = gates_layout(weights.shape, g.anchor.shape[0], gates_of(g), target, g.knobs)
         return LayoutChoice(plain.outputs, {at: layout} if constant[at] else {})
     if len(node.outputs) != 1:
         return plain
@@ -146,7 +146,7 @@ def choose_layouts(
         groups = g.anchor.attrs.get("groups", 1)
         between_plain = row_major and all(t.layout is None for t in inputs) and is_single_pixel(g.anchor)
         if between_plain and tag == "conv" and k is not None and constant[k] and not _worth_blocks(g.anchor, target):
-            constants[k] = plain_weight_layout(g.anchor, target)
+            constants[k] = plain_weight_layout(g, target)
         elif out.shape[1] >= MIN_BLOCKED and groups == 1 and k is not None and constant[k]:
             chosen = blocked(out.shape, 1, v)
             if tag == "conv":
@@ -161,7 +161,7 @@ def choose_layouts(
     elif tag == "group_conv" and g.anchor is not None and _shapes_agree(g):
         k = position.get(g.anchor.inputs[-1])
         if k is not None and constant[k]:
-            constants[k] = plain_weight_layout(g.anchor, target)
+            constants[k] = plain_weight_layout(g, target)
     elif _is_product(g):
         assert g.anchor is not None
         both = operands_of(g.anchor)

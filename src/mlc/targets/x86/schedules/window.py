@@ -5,6 +5,7 @@ from __future__ import annotations
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
+from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule, Stage
 from mlc.targets.x86.cost import Tile
 from mlc.targets.x86.record import X86
@@ -238,7 +239,9 @@ def _blocked(g: Group, op: te.Compute, target: X86) -> Schedule:
     window = accumulate_in_registers(s, p.anchor.outputs[0], pads)
     stage = s[p.outputs[0]]
     *outer, width, lane = stage.op.axes
-    wo, wi = stage.split(width, best_divisor(width.hi + 1, 8, 4))
+    least = best_divisor(width.hi + 1, 8, 4)
+    few = [k for k in divisors(width.hi + 1) if k < target.registers]
+    wo, wi = stage.split(width, g.knobs.discrete("columns", few, default=least))
     stage.unroll(wi)
     stage.parallel(stage.fuse(*outer))
     stage.vectorize(lane)
