@@ -279,6 +279,11 @@ def cast(s: Sink, a: Val, to: DType) -> Val:
             return round_bf16(s, Val(a.text, to, a.lanes))
         return round_bf16(s, one("fpext" if order[to.name] > order[a.dtype.name] else "fptrunc"))
     if a.dtype.is_float:
+        if a.dtype.bits < 32:
+            # which holds the bounds of integers, too; LLVM 22.1 takes halves that are NaN to the smallest i16
+            return cast(s, cast(s, a, f32), to)
+        if to.bits < 32:
+            return _to_narrow_integer(s, a, to)
         suffix = f"{mangle_suffix(to, a.lanes)}.{mangle_suffix(a.dtype, a.lanes)}"
         name = f"llvm.fpto{'s' if to.kind == 'i' else 'u'}i.sat.{suffix}"
         s.declare(f"declare {dst} @{name}({src})")
@@ -292,6 +297,18 @@ def cast(s: Sink, a: Val, to: DType) -> Val:
     if a.dtype is not boolean and a.dtype.bits > to.bits:
         return one("trunc")
     return one("sext" if a.dtype.kind == "i" else "zext")
+
+
+def _to_narrow_integer(s: Sink, a: Val, to: DType) -> Val:
+    """Single or double precision to 8 or 16 bits: towards zero, to the nearest bound if beyond, NaN to 0.
+
+    Clamped while they are floats, whole vectors convert at once; LLVM's saturating conversion goes lane by lane.
+    """
+    number = select(s, compare(s, "eq", a, a), a, _const(0.0, a))
+    low, high = float(to.min_value), float(to.max_value)
+    inside = binary(s, "min", binary(s, "max", number, _const(low, a), low), _const(high, a), high)
+    wide = Val(s.pure(f"fptosi {a.type} {inside.text} to {register_type(_I32, a.lanes)}"), _I32, a.lanes)
+    return Val(s.pure(f"trunc {wide.type} {wide.text} to {register_type(to, a.lanes)}"), to, a.lanes)
 
 
 def _to_odd(s: Sink, a: Val) -> Val:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,10 +13,10 @@ from mlc.ir import loop
 from mlc.ir.expr import BINARY, INTRINSICS, Binary, Call, Cast, Const, Expr, Load, binary, call, cast, const
 from mlc.ir.index import Linear, Var, as_index
 from mlc.ir.interp import run_function
-from mlc.ir.types import ALL_DTYPES, DType, bf16, boolean, f16, f32, f64, i32, u1, u2
+from mlc.ir.types import ALL_DTYPES, DType, bf16, boolean, f16, f32, f64, i8, i16, i32, u1, u2, u8
 from mlc.ir.types import i4 as nibble
 from mlc.targets.llvm.function import emit_function
-from mlc.targets.llvm.module import ModuleText
+from mlc.targets.llvm.module import Machine, ModuleText, assembly_of
 from tests.unit.targets.llvm.host import Kernel
 
 DTYPES = [t for t in ALL_DTYPES.values() if t not in (u1, u2, nibble)]
@@ -199,3 +200,15 @@ def test_cast_to_the_same_type_is_nothing() -> None:
     x = Const(1.0, f32)
     assert cast(x, f32) is x
     assert isinstance(cast(x, f64), Cast)
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512", "sapphirerapids"])
+@pytest.mark.parametrize("source, to", [(f32, u8), (f16, i16), (bf16, i8)], ids=str)
+def test_narrow_integers_are_converted_to_by_whole_vectors(cpu: str, source: DType, to: DType) -> None:
+    """The conversions of single halves that LLVM chooses for Sapphire Rapids take NaN to the smallest i16."""
+    module = ModuleText()
+    emit_function(elementwise(source, 16, [lambda x, _: cast(x, to)]), module)
+    target = Machine("x86_64-unknown-linux-gnu", cpu, "-prefer-256-bit", 512)
+    text = assembly_of(module.text(target).replace("internal void @kernel", "void @kernel"), target)
+    assert "vcvttps2dq" in text
+    assert not re.search(r"vcvtt[sp][sh]2u?[sw]", text)
