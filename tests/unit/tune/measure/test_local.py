@@ -136,5 +136,5 @@ def test_a_target_of_another_machine_is_refused() -> None:
 
     if llvm.get_host_cpu_features().get("avx512f"):
         pytest.skip("this machine has it all")
-    with pytest.raises(DeviceError, match="lacks avx512f"):
+    with pytest.raises(DeviceError, match=r"lacks .*avx512f"):
         measurer_of([], X86Target.from_options({"mcpu": "skylake-avx512"}))

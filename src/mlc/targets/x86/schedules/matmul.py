@@ -114,17 +114,17 @@ def schedule_matmul(g: Group, target: X86) -> Schedule:
     order = knobs.category("order", ("matrices", "columns", "rows", "tiles"), default=order)
     knobs.require(not each or order == "matrices", "a transposed copy belongs to one matrix")
     knobs.require(order != "tiles" or (even_i and even_j), "tiles that all threads share have to be whole")
-    shared: list[Var]
+    lead = [*batch] if matrices > 1 else []
     if order == "matrices":
-        shared = [*batch]
-        knobs.require(bool(batch), "there is one matrix only")
+        shared = lead
+        knobs.require(matrices > 1, "there is one matrix only")
     elif order == "columns":
-        shared = [*batch, jo]
-        knobs.require(even_j or not batch, "a ragged panel stays a loop of its own")
+        shared = [*lead, jo]
+        knobs.require(even_j or not lead, "a ragged panel stays a loop of its own")
     elif order == "rows":
         stage.reorder(io, jo)
-        shared, inner = [*batch, io], jo
-        knobs.require(even_i or not batch, "a ragged row of tiles stays a loop of its own")
+        shared, inner = [*lead, io], jo
+        knobs.require(even_i or not lead, "a ragged row of tiles stays a loop of its own")
     else:
         shared, inner = [*batch, jo, io], None
     at = stage.fuse(*shared)
