@@ -110,6 +110,8 @@ def test_list(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--explorer", "luck"], "unknown explorer"),
         (["--trials", "0"], "not a whole number"),
         (["--target", "x86 -mcpu=sapphirerapids -mattr=+nothing"], "error"),
+        (["--report", "r.jsonl"], "need a file each"),
+        (["--json", "m.onnx"], "is the model itself"),
     ],
 )
 def test_refusals(model: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

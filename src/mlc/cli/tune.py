@@ -11,6 +11,7 @@ import click
 from mlc.cli import values
 from mlc.cli.console import Console, require_writable, status, write_json
 from mlc.cli.group import Command
+from mlc.cli.import_model import require_distinct
 from mlc.cli.options import LoadOptions, json_option, load_options
 from mlc.cli.tune_view import TuneProgress
 from mlc.errors import ExitCode, UsageError
@@ -107,7 +108,12 @@ def command(
     chosen = None if tasks is None else numbers(tasks, "--tasks")
     budget = None if time_budget is None else duration(time_budget)
     timed = () if cores is None else tuple(numbers(cores, "--cores"))
-    require_writable(json_file, report, *(() if list_only else (output,)))
+    files = [f for f in (json_file, report, *(() if list_only else (output,))) if f is not None and f != "-"]
+    for file in files:
+        require_distinct(model, file)
+    if len({Path(f).resolve() for f in files}) < len(files):
+        raise UsageError("the records, the report and the JSON document need a file each")
+    require_writable(*files)
 
     from mlc.api import tune as tune_model
     from mlc.api import tuning_tasks

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from mlc.errors import OutputError, UsageError
-from mlc.tune.records import MAX_FILE, Entry, Log, Record, RecordError, decode, encode
+from mlc.tune.records import MAX_FILE, START, Entry, Log, Record, RecordError, decode, encode
 
 SYNC_SECONDS, SYNC_RECORDS = 1.0, 16
 
@@ -34,7 +34,7 @@ class Journal:
     Attributes:
         log: what was there already.
     Raises:
-        UsageError: another process writes to it; names the process.
+        UsageError: another process writes to it, which is named; or it is a file of another kind.
         OutputError: it cannot be written.
     """
 
@@ -135,6 +135,7 @@ class Journal:
         while len(data) < size and (more := os.pread(self._file, size - len(data), len(data))):
             data += more
         whole, _, torn = data.rpartition(b"\n")
+        self._require_records(data)
         end = len(data) - len(torn)
         if torn:
             try:
@@ -149,6 +150,15 @@ class Journal:
             end = len(data) + 1
         self.log.add(data)
         return end
+
+    def _require_records(self, data: bytes) -> None:
+        """Refuses a file of another kind, which appending (or cutting its end off) would damage."""
+        if not data.strip() or START.startswith(data[: len(START)]):
+            return
+        log = Log()
+        log.add(data)
+        if not (log.records or log.checkpoint or log.newer):
+            raise UsageError(f"{self.path}: holds no records", hint="name another file, or one to be created")
 
     def _failed(self, error: OSError) -> OutputError:
         reason = error.strerror or str(error)

@@ -32,6 +32,7 @@ DECIDED = "decided"  # explorer of a record that settles a task, whatever single
 MAX_LINE = 1 << 20
 MAX_FILE = 1 << 30
 SUFFIX = ".jsonl"
+START = b'{"crc":"'  # of every line
 
 _LINE = re.compile(rb'\{"crc":"([0-9a-f]{8})","body":(\{.*\})\}', re.DOTALL)
 _SHAPE = re.compile(r"\[[\d,]*\]")

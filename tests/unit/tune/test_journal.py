@@ -69,6 +69,25 @@ def test_a_flipped_byte_in_the_middle_costs_one_record(tmp_path: Path) -> None:
     assert path.read_bytes() == bytes(data)
 
 
+@pytest.mark.parametrize("data", [b"no end", b"a\nb\n", b"\x08\x07onnx\n\x00", b'{"crc": 1}\n'])
+def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="holds no records"):
+        Journal(path)
+    assert path.read_bytes() == data
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b'{"cr', encode(record())[:60]])
+def test_what_a_killed_run_may_leave_is_gone_on_from(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(data)
+    with Journal(path) as journal:
+        journal.append(record())
+    assert read_records([path]).records == [record()]
+
+
 def test_a_second_writer_is_told_who_writes(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     with Journal(path) as journal:
