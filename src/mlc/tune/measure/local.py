@@ -117,7 +117,7 @@ class LocalMeasurer:
         rng: draws the seeds of the inputs.
     Raises:
         DeviceError: this machine cannot run the target's code.
-        UsageError: there are fewer cores than ``threads``.
+        UsageError: there are fewer cores than ``threads``, or some of ``cores`` are not available.
     """
 
     def __init__(
@@ -138,6 +138,10 @@ class LocalMeasurer:
         timed = options.cores or tuple(available[-threads:])
         if not set(timed) <= set(available):
             raise UsageError(f"cores {list(timed)} are not all available", hint=f"available: {available}")
+        if len(set(timed)) < threads:
+            raise UsageError(
+                f"{threads} threads cannot be timed on {len(set(timed))} cores", hint="give as many cores as threads"
+            )
         spare = cores_for(available, timed, _siblings)
         self.tasks = tuple(tasks)
         self.threads = threads
@@ -228,7 +232,8 @@ class LocalMeasurer:
         for lane in self._builders:
             if not work.waiting:
                 break
-            blocked = lane.timed and (self._runner.busy or bool(work.ready) or self._timed_case())
+            runs = self._runner.busy or (bool(work.ready) and not work.together)  # together: once all are built
+            blocked = lane.timed and (runs or self._timed_case())
             if not lane.busy and not blocked:
                 self._lanes.begin(lane, self._build(work, work.waiting.popleft()), {})
 

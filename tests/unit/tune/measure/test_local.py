@@ -65,6 +65,14 @@ def test_every_legal_configuration_is_right(string: dict[str, str], shape: tuple
         assert len(measurer.for_task(0).measure(configs[:1])) == 1
 
 
+def test_candidates_are_compared_where_all_cores_are_timed() -> None:
+    target = X86Target.from_options({})
+    task = task_of(product(16, 16, 16), target)
+    with measurer_of([task], target, cores=tuple(sorted(os.sched_getaffinity(0))), builders=1) as measurer:
+        configs = legal(task, target, 3)
+        assert [r.failure for r in measurer.compare(0, configs)] == [None] * 3
+
+
 def test_tasks_take_turns_and_large_ones_are_compared_with_the_untuned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roles, "INTERPRETED", -1.0)
     target = X86Target.from_options({})
@@ -129,6 +137,8 @@ def test_more_threads_than_cores_are_refused() -> None:
         measurer_of([], target, threads=1000)
     with pytest.raises(UsageError, match=r"cores \[4095\] are not all available"):
         measurer_of([], target, cores=(4095,))
+    with pytest.raises(UsageError, match="2 threads cannot be timed on 1 cores"):
+        measurer_of([], target, threads=2, cores=tuple(sorted(os.sched_getaffinity(0))[:1]))
 
 
 def test_a_target_of_another_machine_is_refused() -> None:
