@@ -2,7 +2,7 @@
 
 The model takes ``sum(weight * seconds)``. A task's gradient is estimated from what its last trials gained, and, while
 it is young, from the hope that its time falls in proportion to its trials (the scheme of Ansor's task scheduler,
-simplified to one model); a task whose space is used up, or that gained nothing for long enough, gets no more.
+simplified to one model); a task whose space is used up, or of which nothing works, gets no more.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ TRUST = 0.3  # in what the last trials gained, against the hope that more trials
 WINDOW = 3  # batches that count as the last ones
 GAIN = 0.99  # of the best before, from which trials count as having gained something
 PATIENCE = 16  # trials without a gain after which half as much is hoped for
+HOPELESS = 64  # trials, all of them failures, after which a task gets no more
 NEAR_ROOF = 0.97  # part of what is possible from which nothing is hoped for
 
 
@@ -25,10 +26,10 @@ class Progress:
         weight: calls of the task in the model.
         size: configurations in its space.
         least: seconds that no configuration can beat (operations over the machine's peak).
-        history: best seconds after each batch, untuned first; ``inf`` while nothing has worked.
+        history: best seconds after each batch; ``inf`` while nothing has worked.
         trials: measured, failures included.
         stale: trials since the best last fell.
-        done: no more trials: the space is used up, or stopped early.
+        done: no more trials: the space is used up, or stopped early, or nothing works.
     """
 
     weight: int
@@ -54,6 +55,7 @@ class Progress:
         self.trials += trials
         self.stale = 0 if best < GAIN * before else self.stale + trials
         self.history.append(min(best, before))
+        self.done |= self.best == float("inf") and self.trials >= HOPELESS
 
     def gradient(self) -> float:
         """Seconds of the model that one more trial is expected to save."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlc.errors import CheckFailedError, UsageError
+from mlc.errors import CheckFailedError, OutputError, UsageError
 from mlc.ir.graph import Graph
 from mlc.runtime.native import available_cores
 from mlc.settings import CompileOptions, Observer
@@ -78,36 +79,57 @@ def tune_graph(
         CheckFailedError: the tuned model's results differ.
     """
     threads = available_cores() if threads is None else threads
-    tasks = _chosen(tasks_of(graph, target, compile_options, Observer()), only)
+    tasks, numbers = _chosen(tasks_of(graph, target, compile_options, Observer()), only)
     path = Path(records)
-    if fresh and path.exists():
-        path.replace(path.with_name(path.name + ".old"))
     rng = np.random.default_rng(options.seed)
-    with (
-        LocalMeasurer(
-            tasks, target, threads=threads, compile_options=compile_options, options=measure, rng=rng
-        ) as measurer,
-        Journal(path) as journal,
-    ):
-        session = Session(tasks, target, measurer, options, journal, model=model, watcher=watcher)
+    with contextlib.ExitStack() as stack:
+        measurer = stack.enter_context(
+            LocalMeasurer(tasks, target, threads=threads, compile_options=compile_options, options=measure, rng=rng)
+        )
+        if fresh and path.exists():
+            set_aside(path)
+        journal = stack.enter_context(Journal(path))
+        session = Session(tasks, target, measurer, options, journal, numbers=numbers, model=model, watcher=watcher)
         outcome = session.run()
         if outcome.interrupted or not check_whole:
             return Tuning(outcome, None, ())
-        whole, reverted = _check(graph, target, compile_options, threads, session, journal)
+        try:
+            whole, reverted = _check(graph, target, compile_options, threads, session, journal)
+        except KeyboardInterrupt:
+            return Tuning(replace(outcome, interrupted=True), None, ())
     return Tuning(outcome, whole, reverted)
 
 
-def _chosen(tasks: list[Task], only: Sequence[int] | None) -> list[Task]:
+def set_aside(path: Path) -> None:
+    """Renames a record file to ``NAME.old``, or ``NAME.old2`` and so on where there is one already.
+
+    Raises:
+        UsageError: another process writes to it, or it holds no records.
+        OutputError: it cannot be renamed.
+    """
+    with Journal(path):
+        aside = path.with_name(path.name + ".old")
+        number = 1
+        while aside.exists():
+            number += 1
+            aside = path.with_name(f"{path.name}.old{number}")
+        try:
+            path.rename(aside)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be renamed to {aside.name}: {error.strerror}") from None
+
+
+def _chosen(tasks: list[Task], only: Sequence[int] | None) -> tuple[list[Task], list[int]]:
+    numbers = list(range(len(tasks))) if only is None else list(only)
+    if not tasks or not numbers:
+        raise UsageError("the model has nothing to tune", hint="its kernels have no choices on this target")
     if only is not None:
         missing = [k for k in only if not 0 <= k < len(tasks)]
         if missing:
             raise UsageError(
                 f"there is no task {missing[0]}", hint=f"there are tasks 0 to {len(tasks) - 1}; see --list"
             )
-        tasks = [tasks[k] for k in only]
-    if not tasks:
-        raise UsageError("the model has nothing to tune", hint="its kernels have no choices on this target")
-    return tasks
+    return [tasks[k] for k in numbers], numbers
 
 
 def _check(
@@ -116,13 +138,13 @@ def _check(
     """The whole model before and after; kernels that lose in it go back, and that is recorded."""
     untuned = build_module(graph, target, options, threads, None)
     tuned, lookup = _tuned_module(graph, target, options, threads, session)
-    by_source = {source: f.workload for f in lookup.all_findings() for source in f.sources}
-    lost = losers(untuned, tuned, lambda sources: by_source.get(sources[0]) if sources else None)
+    lost = losers(untuned, tuned, {f.workload: f.sources for f in lookup.all_findings()})
     reverted = []
     for state in session.states:
         default = state.task.space.default
         if state.task.key in lost and state.decided is not None and dict(state.decided) != dict(default):
-            session.settle(state, default, Measurement(state.untuned))
+            known = state.untuned if state.untuned < float("inf") else state.best
+            session.settle(state, default, Measurement(known))
             reverted.append(state.task.name)
     if reverted:
         tuned, _ = _tuned_module(graph, target, options, threads, session)

@@ -29,6 +29,7 @@ from mlc.tune.task import Task
 
 VERSION = 1
 DECIDED = "decided"  # explorer of a record that settles a task, whatever single trials said
+CLEARLY = 0.95  # of the seconds of what is known, from which single trials can be believed to be faster
 MAX_LINE = 1 << 20
 MAX_FILE = 1 << 30
 SUFFIX = ".jsonl"
@@ -485,7 +486,9 @@ def best_of(records: Iterable[Record], fingerprint: Fingerprint, threads: int | 
 
     Trials on this very processor are preferred to those on others of its family, and those with as many threads to
     others; times are compared only where that is equal. The last record that settles a task (from the fastest trials,
-    measured in turns, and the whole model) wins over all trials. A noisy time counts with its spread added.
+    measured in turns, and the whole model) wins over all trials, except where a later run, stopped before it settled
+    anything, has found something clearly faster than all that was known then. A noisy time counts with its spread
+    added.
 
     Args:
         records: trials, failed ones included.
@@ -493,15 +496,19 @@ def best_of(records: Iterable[Record], fingerprint: Fingerprint, threads: int | 
         threads: that will run the kernels; any unless given.
     """
     found: dict[str, tuple[tuple[object, ...], Record]] = {}
-    for record in records:
-        seconds = record.result.seconds
-        if seconds is None or not record.fingerprint.is_family_of(fingerprint):
-            continue
+    usable = [r for r in records if r.result.seconds is not None and r.fingerprint.is_family_of(fingerprint)]
+    surpassed = _to_surpass(usable)
+    for record in usable:
+        seconds = _seconds(record)
+        since, least = surpassed.get(_runs(record), (math.inf, 0.0))
+        settles: tuple[int, float] = (1, -record.time) if record.explorer == DECIDED else (2, 0.0)
+        if record.time > since and seconds < CLEARLY * least:
+            settles = (0, 0.0)
         rank = (
             record.fingerprint.cpu != fingerprint.cpu,
             threads is not None and record.threads != threads,
-            (0, -record.time) if record.explorer == DECIDED else (1, 0.0),
-            seconds + (record.result.spread if record.result.noisy else 0.0),
+            settles,
+            seconds,
         )
         if record.workload not in found or rank < found[record.workload][0]:
             found[record.workload] = rank, record
@@ -509,6 +516,29 @@ def best_of(records: Iterable[Record], fingerprint: Fingerprint, threads: int | 
     for _, record in found.values():
         near.setdefault(operators(record.text), []).append(record)
     return Best({key: record for key, (_, record) in found.items()}, near)
+
+
+def _seconds(record: Record) -> float:
+    assert record.result.seconds is not None
+    return record.result.seconds + (record.result.spread if record.result.noisy else 0.0)
+
+
+def _runs(record: Record) -> tuple[object, ...]:
+    """What records share whose times can be compared."""
+    return record.workload, record.fingerprint, record.threads
+
+
+def _to_surpass(usable: Sequence[Record]) -> dict[tuple[object, ...], tuple[float, float]]:
+    """When each task was last settled, and the least seconds known by then."""
+    settled: dict[tuple[object, ...], float] = {}
+    for r in usable:
+        if r.explorer == DECIDED:
+            settled[_runs(r)] = max(r.time, settled.get(_runs(r), r.time))
+    least: dict[tuple[object, ...], float] = {}
+    for r in usable:
+        if r.time <= settled.get(_runs(r), -math.inf):
+            least[_runs(r)] = min(_seconds(r), least.get(_runs(r), math.inf))
+    return {key: (time, least[key]) for key, time in settled.items()}
 
 
 def write_best(path: str | os.PathLike[str], best: Best) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,12 +82,14 @@ class TaskState:
 
     Args:
         task: the task.
-        number: its position among all tasks of the model.
+        number: its position among all tasks of the model, as people are shown it.
+        index: its position among those of the session and its measurer.
         progress: for the allocation of trials.
     """
 
     task: Task
     number: int
+    index: int
     progress: Progress
     trials: list[tuple[Config, Measurement]] = field(default_factory=list)
     failures: dict[Failure, int] = field(default_factory=dict)
@@ -106,7 +109,7 @@ class Outcome:
     Args:
         states: one a task.
         trials: measured in this run.
-        seconds: that the search took, those of earlier runs in the same records included.
+        seconds: that it took.
         interrupted: whether the user stopped it.
     """
 
@@ -125,6 +128,7 @@ class Session:
         measurer: measures them.
         options: budget and explorer.
         journal: keeps every trial; what it holds already is gone on from.
+        numbers: positions of the tasks among all of the model; they are the first ones unless given.
         model: gives a cost model for a task, or none for the explorer's own.
         watcher: is told how it goes on.
     """
@@ -137,6 +141,7 @@ class Session:
         options: TuneOptions,
         journal: Journal,
         *,
+        numbers: Sequence[int] | None = None,
         model: Any = None,
         watcher: Watcher | None = None,
     ) -> None:
@@ -145,20 +150,26 @@ class Session:
         self._model = model
         self._fingerprint = Fingerprint.of(target)
         self.states = tuple(
-            TaskState(t, k, Progress(t.weight, t.space.size, least=max(t.flops, 1) / 1e12)) for k, t in enumerate(tasks)
+            TaskState(t, number, k, Progress(t.weight, t.space.size, least=max(t.flops, 1) / 1e12))
+            for k, (number, t) in enumerate(zip(range(len(tasks)) if numbers is None else numbers, tasks, strict=True))
         )
+        # a time budget is used up by runs over the same tasks only, not by all that the file holds
+        keys = [*sorted(t.key for t in tasks), measurer.threads, self._fingerprint]
+        self._run = hashlib.sha256(repr(keys).encode()).hexdigest()[:16]
         self._explorers: dict[int, Explorer] = {}
         self._trial = journal.log.next_trial
         self._done = 0
-        self._before = journal.log.seconds
+        point = journal.log.checkpoint
+        self._before = journal.log.seconds if point is not None and point.notes.get("run") == self._run else 0.0
         self._resume(journal.log)
 
     # -- what is known already ----------------------------------------------------------------------------------------
     def _resume(self, log: Log) -> None:
         for state in self.states:
             for record in log.measured(state.task.key, self._fingerprint, self._measurer.threads):
-                if record.explorer != DECIDED:
-                    self._note(state, record.config, record.result)
+                config = _known(state.task, record.config)
+                if record.explorer != DECIDED and config is not None:
+                    self._note(state, config, record.result)
                     self._done += 1
             if state.trials:
                 state.progress.measured(len(state.trials), state.best)
@@ -183,10 +194,7 @@ class Session:
             )
             rows, speeds = [], []
             for config, result in state.trials:
-                try:
-                    rows.append(space.row(config))
-                except ScheduleError:
-                    continue  # of a version whose template asked otherwise
+                rows.append(space.row(config))
                 speeds.append(state.speed(result.seconds))
             if rows:
                 explorer.observe(np.array(rows), np.array(speeds))
@@ -208,10 +216,13 @@ class Session:
         except KeyboardInterrupt:
             interrupted = True
             self._decide_from_records()
-        seconds = self._before + time.monotonic() - started
-        self._journal.append(Checkpoint.save(self._trial, seconds, {}))
+        self._checkpoint(started)
         self._journal.sync()
-        return Outcome(self.states, self._done - first, seconds, interrupted)
+        return Outcome(self.states, self._done - first, time.monotonic() - started, interrupted)
+
+    def _checkpoint(self, started: float) -> None:
+        seconds = self._before + time.monotonic() - started
+        self._journal.append(Checkpoint.save(self._trial, seconds, {}, run=self._run))
 
     def _step(self, started: float) -> bool:
         """One batch of one task; whether there is anything more to do."""
@@ -240,7 +251,7 @@ class Session:
         state.progress.measured(len(rows), state.best)
         patience = options.early_stopping
         state.progress.done |= patience is not None and state.progress.stale >= patience
-        self._journal.append(Checkpoint.save(self._trial, self._before + time.monotonic() - started, {}))
+        self._checkpoint(started)
         self._watch.batch(state, self.states)
         return True
 
@@ -281,7 +292,7 @@ class Session:
             return
         self._watch.deciding(state)
         configs = self.finalists(state)
-        results = self._measurer.compare(state.number, configs)
+        results = self._measurer.compare(state.index, configs)
         timed = [(m.seconds, k) for k, m in enumerate(results) if m.seconds is not None]
         if not timed:
             self.settle(state, configs[0], Measurement(None, failure=Failure.RUN_CRASH))
@@ -304,3 +315,13 @@ class Session:
             timed = [(m.seconds, k) for k, (_, m) in enumerate(state.trials) if m.seconds is not None]
             if state.decided is None and timed:
                 state.decided = state.trials[min(timed)[1]][0]
+
+
+def _known(task: Task, config: Config) -> Config | None:
+    """A recorded configuration with a value for every knob; none of a version whose template asked otherwise."""
+    if not set(config) <= {k.name for k in task.space.knobs}:
+        return None
+    try:
+        return task.space.config(task.space.row(config))
+    except ScheduleError:
+        return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,26 +70,27 @@ def compare(untuned: Module, tuned: Module, seed: int = 0) -> Comparison:
     return Comparison(float(np.median(times[0])), float(np.median(times[1])), error)
 
 
-def losers(untuned: Module, tuned: Module, key_of: Callable[[Sequence[str]], str | None], seed: int = 0) -> set[str]:
+def losers(untuned: Module, tuned: Module, sources: Mapping[str, Collection[str]], seed: int = 0) -> set[str]:
     """Workloads whose kernels take longer in the tuned model than in the untuned one.
 
     Args:
         untuned: has the same steps as ``tuned``.
         tuned: with configurations.
-        key_of: the workload of a step, from the names of its operators.
+        sources: by workload, the first operators of its steps. Steps of one operator are not told apart: workloads
+            that share it win or lose together.
     """
     feeds = make_feeds(untuned.inputs, Fill.RANDOM, seed)
     best: list[dict[str, float]] = [{}, {}]
     for _ in range(ROUNDS):
         for which, module in enumerate((untuned, tuned)):
-            sums: dict[str, float] = {}
+            spent: dict[str, float] = {}
             for step in module.profile(feeds, repeats=3):
-                key = key_of(step.step.sources)
-                if key is not None:
-                    sums[key] = sums.get(key, 0.0) + step.median_ns
-            for key, ns in sums.items():
+                for source in step.step.sources[:1]:
+                    spent[source] = spent.get(source, 0.0) + step.median_ns
+            for key, names in sources.items():
+                ns = sum(spent.get(name, 0.0) for name in set(names))
                 best[which][key] = min(best[which].get(key, ns), ns)
-    return {key for key, ns in best[1].items() if key in best[0] and ns > LOSES * best[0][key]}
+    return {key for key, ns in best[1].items() if ns > LOSES * best[0][key]}
 
 
 def _median_run(module: Module, feeds: Mapping[str, np.ndarray]) -> float:
@@ -107,9 +108,9 @@ def _difference(a: np.ndarray, b: np.ndarray) -> float:
     if not a.size or a.dtype.kind not in "fiu":
         return float(not np.array_equal(a, b))
     wide, other = a.astype(np.float64), b.astype(np.float64)
-    if not np.array_equal(np.isfinite(wide), np.isfinite(other)):
-        return float("inf")
     finite = np.isfinite(wide)
+    if not np.isfinite(other[finite]).all() or not np.array_equal(wide[~finite], other[~finite], equal_nan=True):
+        return float("inf")
     return float(
         np.abs(wide[finite] - other[finite]).max(initial=0.0) / max(np.abs(wide[finite]).max(initial=0.0), 1e-30)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlc.tune.allocate import Progress, next_task
+from mlc.tune.allocate import HOPELESS, Progress, next_task
 
 
 def _run(tasks: list[Progress], curves: list[float], batches: int, batch: int = 8) -> list[int]:
@@ -60,3 +60,14 @@ def test_a_task_that_never_worked_is_tried_again() -> None:
     tasks = [Progress(1, 100, least=1e-3, history=[4e-3, 2e-3], trials=8), Progress(1, 100, least=1e-3, trials=8)]
     tasks[1].history = [float("inf"), float("inf")]
     assert next_task(tasks) == 1
+
+
+def test_a_task_of_which_nothing_works_does_not_use_up_the_trials() -> None:
+    tasks = [Progress(1, 100, least=2.0), Progress(1, 100, least=1.0)]
+    given = [0, 0]
+    while sum(given) < 4 * HOPELESS:
+        k = next_task(tasks)
+        assert k is not None
+        given[k] += 8
+        tasks[k].measured(8, float("inf") if k == 0 else 10.0)
+    assert given[0] == HOPELESS

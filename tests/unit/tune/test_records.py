@@ -13,6 +13,7 @@ from mlc.errors import UsageError
 from mlc.tune import records
 from mlc.tune.base import Failure, Measurement
 from mlc.tune.records import (
+    DECIDED,
     Checkpoint,
     Fingerprint,
     Found,
@@ -192,6 +193,17 @@ def test_the_best_is_the_fastest_that_suits_the_processor() -> None:
     assert best.find("c", TEXT.replace("1024", "3000")) == (Found.NEAR, some[6])
     assert best.find("c", TEXT.replace("matmul", "conv")) == (Found.MISS, None)
     assert best_of([record(0, 1e-3), record(1, 2e-3, threads=2)], HERE, threads=2).hits["0123456789abcdef"].trial == 1
+
+
+def test_what_settles_a_task_wins_unless_a_later_trial_is_clearly_faster() -> None:
+    fast = record(0, 1e-3)
+    settled = record(1, 3e-3, config={"rows": 2}, explorer=DECIDED)  # the fast one lost in the whole model
+    close, better = record(2, 0.97e-3, config={"rows": 3}), record(3, 0.5e-3, config={"rows": 4})
+    assert best_of([fast, settled], HERE, 1).configs == {fast.workload: settled.config}
+    assert best_of([fast, settled, close], HERE, 1).configs == {fast.workload: settled.config}
+    assert best_of([fast, settled, close, better], HERE, 1).configs == {fast.workload: better.config}
+    again = record(4, 0.6e-3, config={"rows": 5}, explorer=DECIDED)
+    assert best_of([fast, settled, better, again], HERE, 1).configs == {fast.workload: again.config}
 
 
 def test_the_best_have_a_file_of_their_own(tmp_path: Path) -> None:

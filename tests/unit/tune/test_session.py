@@ -1,0 +1,271 @@
+"""A run over a few tasks, with a measurer that makes its times up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlc.ir.graph import Builder
+from mlc.ir.types import TensorType, f32
+from mlc.lower.knobs import Config
+from mlc.ops import get
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import Target, get_target
+from mlc.tune import session as session_module
+from mlc.tune.allocate import HOPELESS
+from mlc.tune.base import Failure, Measurement
+from mlc.tune.drive import Tuning, set_aside
+from mlc.tune.journal import Journal
+from mlc.tune.records import DECIDED, Checkpoint, Fingerprint, Record, best_of, read_records
+from mlc.tune.report import report_html
+from mlc.tune.session import Outcome, Session, TuneOptions
+from mlc.tune.task import Task, tasks_of
+from mlc.tune.whole import Comparison
+
+SMALL = TuneOptions(trials=12, batch=4, explorer="random", seed=1)
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return get_target("x86 -mcpu=haswell")
+
+
+@pytest.fixture(scope="module")
+def tasks(target: Target) -> list[Task]:
+    g = Builder("products")
+    a = g.input("a", TensorType((30, 64), f32))
+    w = g.constant(np.ones((64, 48), np.float32), "w")
+    v = g.constant(np.ones((48, 40), np.float32), "v")
+    (p,) = g.add(get("matmul"), [a, w], names=["p"])
+    (q,) = g.add(get("matmul"), [p, v], names=["q"])
+    found = tasks_of(g.finish([q]), target, CompileOptions("products", "onnx", ""), Observer())
+    assert len(found) == 2
+    return found
+
+
+class Fake:
+    """A measurer: the time of a configuration follows from its place in the space."""
+
+    def __init__(self, tasks: Sequence[Task], *, stop: int = -1, stop_comparing: bool = False) -> None:
+        self.peak, self.threads = 1e11, 1
+        self.tasks = tasks
+        self.calls: list[tuple[int, dict[str, Any]]] = []
+        self.compared: list[int] = []
+        self.fails: set[int] = set()
+        self.stop, self.stop_comparing = stop, stop_comparing
+
+    def seconds(self, task: int, config: Config) -> float:
+        space = self.tasks[task].space
+        return 1e-4 * (1 + space.index(space.row(config)) * 7919 % 1009)
+
+    def measure(
+        self, task: int, configs: Sequence[Config], done: Callable[[int, Measurement], None]
+    ) -> list[Measurement]:
+        found = []
+        for k, config in enumerate(configs):
+            if len(self.calls) == self.stop:
+                raise KeyboardInterrupt
+            self.calls.append((task, dict(config)))
+            failed = task in self.fails
+            found.append(
+                Measurement(None, failure=Failure.RUN_CRASH) if failed else Measurement(self.seconds(task, config))
+            )
+            done(k, found[-1])
+        return found
+
+    def compare(self, task: int, configs: Sequence[Config]) -> list[Measurement]:
+        if self.stop_comparing and self.compared:
+            raise KeyboardInterrupt
+        self.compared.append(task)
+        return [Measurement(self.seconds(task, c)) for c in configs]
+
+
+def run(
+    path: Path, tasks: Sequence[Task], target: Target, fake: Fake, options: TuneOptions = SMALL, **more: Any
+) -> Outcome:
+    with Journal(path) as journal:
+        return Session(tasks, target, fake, options, journal, **more).run()
+
+
+def test_a_run_measures_keeps_and_decides(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    fake = Fake(tasks)
+    outcome = run(tmp_path / "r.jsonl", tasks, target, fake)
+    assert (outcome.trials, outcome.interrupted) == (12, False)
+    log = read_records([tmp_path / "r.jsonl"])
+    assert [r.trial for r in log.records] == list(range(14))
+    assert sum(r.explorer == DECIDED for r in log.records) == 2
+    best = best_of(log.records, Fingerprint.of(target), 1)
+    for k, state in enumerate(outcome.states):
+        times = [fake.seconds(k, config) for config, _ in state.trials]
+        assert state.best == min(times)
+        assert state.decided is not None
+        assert best.configs[state.task.key] == state.decided
+        assert state.untuned == fake.seconds(k, state.task.space.default)
+
+
+def test_a_second_run_goes_on_and_measures_nothing_twice(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    first, second, third = Fake(tasks), Fake(tasks), Fake(tasks)
+    run(path, tasks, target, first)
+    outcome = run(path, tasks, target, second, replace(SMALL, trials=20))
+    assert outcome.trials == len(second.calls) == 8
+    known = [(k, tuple(sorted(c.items()))) for k, c in [*first.calls, *second.calls]]
+    assert len(set(known)) == len(known)
+    assert run(path, tasks, target, third, replace(SMALL, trials=20)).trials == 0
+    trials = [r.trial for r in read_records([path]).records]
+    assert len(set(trials)) == len(trials)
+
+
+def test_an_interruption_keeps_everything(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    outcome = run(path, tasks, target, Fake(tasks, stop=6))
+    assert (outcome.trials, outcome.interrupted) == (6, True)
+    assert len(read_records([path]).records) == 6
+    assert all(s.decided is not None for s in outcome.states if s.trials)
+    assert run(path, tasks, target, Fake(tasks)).trials == 6
+
+
+def test_an_interruption_of_the_decision_keeps_what_is_decided(
+    tasks: list[Task], target: Target, tmp_path: Path
+) -> None:
+    path = tmp_path / "r.jsonl"
+    outcome = run(path, tasks, target, Fake(tasks, stop_comparing=True))
+    assert outcome.interrupted
+    assert all(s.decided is not None for s in outcome.states)
+    assert sum(r.explorer == DECIDED for r in read_records([path]).records) == 1
+
+
+def test_fewer_trials_than_tasks(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    outcome = run(tmp_path / "r.jsonl", tasks, target, Fake(tasks), replace(SMALL, trials=1))
+    assert outcome.trials == 1
+    assert sorted(len(s.trials) for s in outcome.states) == [0, 1]
+    assert sum(s.decided is not None for s in outcome.states) == 1
+
+
+def test_limits_of_a_task(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    limited = run(tmp_path / "a.jsonl", tasks, target, Fake(tasks), replace(SMALL, trials=99, trials_per_task=6))
+    assert [len(s.trials) for s in limited.states] == [6, 6]
+    fake = Fake(tasks)
+    fake.seconds = lambda task, config: 1e-3  # type: ignore[method-assign]
+    early = run(tmp_path / "b.jsonl", tasks, target, fake, replace(SMALL, trials=999, early_stopping=8))
+    assert [len(s.trials) for s in early.states] == [12, 12]
+
+
+def test_a_task_of_which_nothing_works(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    fake = Fake(tasks)
+    fake.fails = {0}
+    outcome = run(tmp_path / "r.jsonl", tasks, target, fake, replace(SMALL, trials=HOPELESS + 40))
+    assert [len(s.trials) for s in outcome.states] == [HOPELESS, 40]
+    broken, working = outcome.states
+    assert broken.decided is None
+    assert broken.failures == {Failure.RUN_CRASH: HOPELESS}
+    assert working.decided is not None
+    html = report_html(Tuning(outcome, Comparison(2e-3, 1e-3, 0.0), ("a<b",)), "<model>")
+    assert f"{HOPELESS} run_crash" in html
+    assert "2.00 times as fast" in html
+    assert "a&lt;b" in html
+    assert "<model>" not in html
+    assert "inf" not in html
+
+
+def test_a_report_of_nothing(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    outcome = run(tmp_path / "r.jsonl", tasks, target, Fake(tasks, stop=0))
+    assert outcome.trials == 0
+    assert "Stopped before its end" in report_html(Tuning(outcome, None, ()), "nothing")
+
+
+def test_the_time_budget_holds_for_all_runs_over_the_same_tasks(
+    tasks: list[Task], target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.jsonl"
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    class Clock:
+        monotonic = staticmethod(clock)
+
+    monkeypatch.setattr(session_module, "time", Clock)
+    timed = replace(SMALL, trials=999, time_budget=30.0)
+    with Journal(path) as journal:
+        journal.append(Checkpoint(0, 1e6))  # of another model
+    first = run(path, tasks, target, Fake(tasks), timed)
+    assert first.trials > 8
+    again = run(path, tasks, target, Fake(tasks), timed)
+    assert again.trials == 0
+    assert again.seconds < first.seconds
+    assert run(path, tasks[:1], target, Fake(tasks), timed).trials > 8
+
+
+@pytest.mark.parametrize("change", ["knob", "value", "threads", "cpu"])
+def test_records_that_do_not_fit_are_not_gone_on_from(
+    tasks: list[Task], target: Target, tmp_path: Path, change: str
+) -> None:
+    path = tmp_path / "r.jsonl"
+    task = tasks[0]
+    here = Fingerprint.of(target)
+    good = Record.of(
+        task, task.space.default, Measurement(1e-9), fingerprint=here, threads=1, explorer="random", seed=0, trial=0
+    )
+    name = task.space.knobs[0].name
+    changes: dict[str, dict[str, Any]] = {
+        "knob": {"config": {**good.config, "gone": 1}},
+        "value": {"config": {**good.config, name: "none such"}},
+        "threads": {"threads": 2},
+        "cpu": {"fingerprint": replace(here, cpu="other")},
+    }
+    with Journal(path) as journal:
+        journal.append(replace(good, **changes[change]))
+    outcome = run(path, tasks, target, Fake(tasks))
+    assert outcome.trials == 12
+    assert outcome.states[0].best > 1e-9
+
+
+def test_a_record_without_a_later_knob_stands_for_its_default(
+    tasks: list[Task], target: Target, tmp_path: Path
+) -> None:
+    path = tmp_path / "r.jsonl"
+    task = tasks[0]
+    with Journal(path) as journal:
+        journal.append(
+            Record.of(
+                task, {}, Measurement(5e-5), fingerprint=Fingerprint.of(target), threads=1, explorer="random", seed=0,
+                trial=0,
+            )
+        )  # fmt: skip
+    with Journal(path) as journal:
+        state = Session(tasks, target, Fake(tasks), SMALL, journal).states[0]
+    assert state.untuned == state.best == 5e-5
+    assert [dict(c) for c, _ in state.trials] == [dict(task.space.default)]
+
+
+def test_tasks_keep_their_numbers(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    fake = Fake(tasks[1:])
+    outcome = run(tmp_path / "r.jsonl", tasks[1:], target, fake, numbers=[1])
+    assert [s.number for s in outcome.states] == [1]
+    assert {k for k, _ in fake.calls} == set(fake.compared) == {0}
+
+
+def test_no_tasks(target: Target, tmp_path: Path) -> None:
+    outcome = run(tmp_path / "r.jsonl", [], target, Fake([]))
+    assert (outcome.states, outcome.trials) == ((), 0)
+    assert math.isfinite(outcome.seconds)
+
+
+def test_nothing_that_is_set_aside_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    for k in range(3):
+        with Journal(path) as journal:
+            journal.append(Checkpoint(k, 0.0))
+        set_aside(path)
+    assert not path.exists()
+    kept = [read_records([tmp_path / f"r.jsonl.old{n}"]).checkpoint for n in ("", "2", "3")]
+    assert [c.trials for c in kept if c is not None] == [0, 1, 2]
