@@ -227,6 +227,11 @@ def compile(
 
     if opt_level not in range(MAX_OPT_LEVEL + 1):
         raise UsageError(f"the optimisation level must be from 0 to {MAX_OPT_LEVEL}, not {opt_level}")
+    if require_tuned and (opt_level < MAX_OPT_LEVEL or "layout" in disabled_passes):
+        raise UsageError(
+            "tuned configurations are only used at the highest optimisation level, with the layout pass",
+            hint=f"compile with -O{MAX_OPT_LEVEL}, or without --require-tuned",
+        )
     options = _options(
         model,
         name,

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mlc.cli.main import run
+from mlc.tune import drive
 
 
 @pytest.fixture
@@ -129,5 +130,22 @@ def test_what_is_not_tuned_is_told(model: str, capsys: pytest.CaptureFixture[str
     assert run(["compile", model, "--records", "empty.jsonl", "--require-tuned", "-o", "n.tar"]) == 2
     assert "have no tuned configuration" in capsys.readouterr().err
     assert not Path("n.tar").exists()
+    assert run(["compile", model, "--records", "empty.jsonl", "--require-tuned", "-O1", "-o", "n.tar"]) == 2
+    assert "only used at the highest optimisation level" in capsys.readouterr().err
     assert run(["compile", model, "--records", "nowhere.jsonl", "-o", "n.tar"]) == 2
     assert "nowhere.jsonl: cannot be read" in capsys.readouterr().err
+
+
+def test_an_interruption_of_the_last_check_keeps_the_report(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(drive, "_check", stopped)
+    tune = ["-q", "tune", model, "--threads", "1", "-o", "r.jsonl", "--explorer", "random", "--tasks", "1"]
+    assert run([*tune, "--trials", "2", "--json", "t.json", "--report", "t.html"]) == 130
+    document = json.loads((tmp_path / "t.json").read_text())
+    assert (document["interrupted"], document["trials"], document["whole"]) == (True, 2, None)
+    assert [t["task"] for t in document["tasks"]] == [1]
+    assert "Stopped before its end" in (tmp_path / "t.html").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -235,6 +236,9 @@ def _summary(console: Console, tuning: Tuning, output: str) -> str:
         numbers=("task", "trials", "failed", "GFLOP/s", "x untuned"),
     )  # fmt: skip
     lines = [table, f"{output}: {outcome.trials} trials in {outcome.seconds:.0f} s"]
+    causes: Counter[str] = sum((Counter(s.failures) for s in outcome.states), Counter())
+    if causes:
+        lines.append("failed: " + ", ".join(f"{n} {kind}" for kind, n in causes.most_common()))
     if outcome.interrupted:
         lines.append("stopped; everything measured is kept, and the same command goes on from there")
     if tuning.reverted:

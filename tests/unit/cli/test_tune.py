@@ -1,0 +1,32 @@
+"""What options of ``mlc tune`` mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlc.cli.tune import duration, numbers
+from mlc.errors import UsageError
+
+
+def test_numbers() -> None:
+    assert numbers("3", "--tasks") == [3]
+    assert numbers(" 0, 2-5,4 ,7-7", "--tasks") == [0, 2, 3, 4, 5, 7]
+
+
+@pytest.mark.parametrize("text", ["", ",", "1,", "a", "-1", "5-2", "1-2-3", "1.5", "1000000"])
+def test_what_is_no_list_of_numbers(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--cores .* is no number and no range"):
+        numbers(text, "--cores")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), (" 2 h ", 7200), ("1d", 86400), ("0.5s", 0.5)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "0.0h", "-1s", "1e3", "inf", "nan", "30 min", "m"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(UsageError, match="is no duration"):
+        duration(text)

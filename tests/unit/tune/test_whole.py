@@ -1,0 +1,47 @@
+"""Two versions of a model: whether their results agree, and which kernels lose."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlc.tune.whole import _difference, losers
+
+
+class Model:
+    """A module of which only the profile counts: nanoseconds by source, in order."""
+
+    inputs = ()
+
+    def __init__(self, *steps: tuple[str, float]) -> None:
+        self.steps = steps
+
+    def profile(self, feeds: Any, repeats: int) -> list[Any]:
+        return [SimpleNamespace(step=SimpleNamespace(sources=(s,) if s else ()), median_ns=ns) for s, ns in self.steps]
+
+
+def test_kernels_that_lose() -> None:
+    untuned: Any = Model(("a", 10.0), ("b", 10.0), ("a2", 10.0), ("", 5.0), ("c", 10.0), ("c", 1.0))
+    tuned: Any = Model(("a", 9.0), ("b", 10.1), ("a2", 10.5), ("", 50.0), ("c", 9.0), ("c", 9.0))
+    workloads = {"A": ("a", "a2"), "B": ("b",), "C": ("c",), "D": ("c",), "E": ()}
+    assert losers(untuned, tuned, workloads) == {"C", "D"}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "difference"),
+    [
+        ([1.0, 2.0], [1.0, 2.002], 1e-3),
+        ([np.inf, 1.0], [np.inf, 1.0], 0.0),
+        ([np.nan, 1.0], [np.nan, 1.0], 0.0),
+        ([np.inf, 1.0], [-np.inf, 1.0], np.inf),
+        ([np.inf, 1.0], [np.nan, 1.0], np.inf),
+        ([1.0], [np.nan], np.inf),
+        ([], [], 0.0),
+        ([0.0], [0.0], 0.0),
+    ],
+)
+def test_differences(a: list[float], b: list[float], difference: float) -> None:
+    assert _difference(np.array(a, np.float32), np.array(b, np.float32)) == pytest.approx(difference, rel=1e-3)
