@@ -9,6 +9,7 @@ from mlc.errors import ScheduleError
 from mlc.ir.graph import Builder
 from mlc.ir.interp.loop import run_function
 from mlc.ir.types import TensorType, f32
+from mlc.lower.knobs import Knobs
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
@@ -23,9 +24,9 @@ CASES = {
 }
 
 
-def _task(equation: str) -> Task:
+def _task(equation: str, *shapes: tuple[int, ...]) -> Task:
     g = Builder("reduction")
-    inputs = [g.input(f"a{k}", TensorType(shape, f32)) for k, shape in enumerate(CASES[equation])]
+    inputs = [g.input(f"a{k}", TensorType(shape, f32)) for k, shape in enumerate(shapes or CASES[equation])]
     (p,) = g.add(get("einsum"), inputs, {"equation": equation}, names=["p"])
     (found,) = tasks_of(g.finish([p]), TARGET, CompileOptions("reduction", "onnx", ""), Observer())
     return found
@@ -56,3 +57,14 @@ def test_tiles_that_do_not_fit_the_registers_are_refused() -> None:
     config = {**task.space.default, "plan": "tiled", "tile0": (1, 1, 3), "tile1": (1, 1, 10), "tile2": (1, 1, 24)}
     with pytest.raises(ScheduleError, match="do not fit the registers"):
         TARGET.kernel(candidate(task, TARGET, config), "k")
+
+
+def test_an_axis_that_is_not_tiled_counts_as_a_whole() -> None:
+    """Of 12x12x12x9 results, the 9 along the vectors are not tiled: two vectors for each element of a tile."""
+    task = _task("abcde->abcd", (12, 12, 12, 9, 4))
+    config = {**task.space.default, "plan": "tiled", "vector": 3, "tile0": (1, 1, 12), "tile1": (6, 1, 2)}
+    config["tile2"] = (12, 1, 1)
+    with pytest.raises(ScheduleError, match="do not fit the registers"):
+        TARGET.schedule(candidate(task, TARGET, config), Knobs(config))
+    config["tile1"] = (12, 1, 1)
+    TARGET.schedule(candidate(task, TARGET, config), Knobs(config))

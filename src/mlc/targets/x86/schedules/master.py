@@ -67,7 +67,10 @@ class _Tiled:
         self.sums: str = knobs.category("sums", ("register", "local"), default="register")
         self.unrolled = knobs.discrete("unroll", (1, 4, 16, 64), default=16)
         tile = size_of([f[-1] for f in self.tiles.values()])
-        held = -(-tile // self.lanes) if self.vector in self.tiles else tile
+        if self.vector in self.tiles:
+            held = -(-tile // self.lanes)
+        else:  # an axis that is not tiled lies in the tile as a whole
+            held = tile * -(-extents[self.vector] // self.lanes)
         fits = self.sums == "local" or held <= 2 * target.registers
         knobs.require(plain or fits, "the sums of a tile do not fit the registers")
 
