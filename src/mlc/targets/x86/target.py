@@ -95,12 +95,13 @@ class X86Target:
 
     def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:
         from mlc.targets.x86.schedules import schedule_group
+        from mlc.targets.x86.schedules.group import knobs_of
 
         if node.op.routine is not None:
             ins = tuple(Buffer(f"p{k}", v.type.physical_shape, v.type.dtype) for k, v in enumerate(node.inputs))
             outs = tuple(Buffer(f"out{k}", v.type.physical_shape, v.type.dtype) for k, v in enumerate(node.outputs))
             return Function(name, ins + outs, len(outs), node.op.routine(ins, outs, node.attrs))
-        schedule, params = schedule_group(node, self.record, Knobs(dict(node.attrs.get("config", ()))))
+        schedule, params = schedule_group(node, self.record, knobs_of(node))
         if watch is not None:
             watch("te", "\n".join(repr(s.op) for s in schedule.stages) + "\n")
             watch("schedule", "\n".join(schedule.history) + "\n")

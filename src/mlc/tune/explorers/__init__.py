@@ -60,8 +60,8 @@ class Factory(Protocol):
         ...
 
 
-def _simple(strategy: Callable[..., Strategy]) -> Factory:
-    """Of a strategy that needs no model."""
+def _explorer(strategy: Callable[..., Strategy], *, learns: bool = False) -> Factory:
+    """A factory of explorers that follow a strategy; one that ``learns`` is given a cost model."""
 
     def make(
         space: Space,
@@ -74,47 +74,27 @@ def _simple(strategy: Callable[..., Strategy]) -> Factory:
         polish: int | None = None,
         **options: Any,
     ) -> Search:
-        ledger = Ledger(space, rng, seeds, valid)
-        return Search(ledger, strategy(ledger, **options), Descent(ledger), polish)
-
-    return make
-
-
-def _guided(strategy: Callable[..., Strategy]) -> Factory:
-    """Of a strategy that asks a cost model."""
-
-    def make(
-        space: Space,
-        rng: np.random.Generator,
-        *,
-        featurizer: Featurizer | None = None,
-        model: CostModel | None = None,
-        seeds: np.ndarray | None = None,
-        valid: Valid | None = None,
-        polish: int | None = None,
-        **options: Any,
-    ) -> Search:
-        if model is None:
+        if learns and model is None:
             from mlc.tune.models.gbt import GradientBoosting
 
             model = GradientBoosting(seed=int(rng.integers(1 << 31)))
         ledger = Ledger(space, rng, seeds, valid)
-        surrogate = Surrogate(ledger, featurizer or space.describe, model)
-        return Search(ledger, strategy(ledger, surrogate, **options), Descent(ledger), polish)
+        helpers = [Surrogate(ledger, featurizer or space.describe, model)] if learns and model is not None else []
+        return Search(ledger, strategy(ledger, *helpers, **options), Descent(ledger), polish)
 
     return make
 
 
 EXPLORERS: dict[str, Factory] = {
-    "annealing": _guided(Annealing),
-    "descent": _simple(Descent),
-    "gbfs": _simple(GreedyBestFirst),
-    "genetic": _simple(Genetic),
-    "grid": _simple(Grid),
-    "guided": _guided(Guided),
-    "na2c": _simple(ActorCritic),
-    "opevo": _simple(OpEvo),
-    "random": _simple(Random),
+    "annealing": _explorer(Annealing, learns=True),
+    "descent": _explorer(Descent),
+    "gbfs": _explorer(GreedyBestFirst),
+    "genetic": _explorer(Genetic),
+    "grid": _explorer(Grid),
+    "guided": _explorer(Guided, learns=True),
+    "na2c": _explorer(ActorCritic),
+    "opevo": _explorer(OpEvo),
+    "random": _explorer(Random),
 }
 
 

@@ -60,6 +60,11 @@ class Group:
         return [op for op in self.computes if op.combiner is not None]
 
 
+def knobs_of(node: Node) -> Knobs:
+    """Knobs that answer with the configuration of a group."""
+    return Knobs(dict(node.attrs.get("config", ())))
+
+
 def group_of(node: Node, knobs: Knobs) -> Group:
     """Express a node over fresh placeholders of logical shapes."""
     inputs = tuple(te.placeholder(v.type.shape, v.type.dtype, f"p{k}") for k, v in enumerate(node.inputs))

@@ -27,7 +27,7 @@ from mlc.targets.x86.schedules.conv import (
 from mlc.targets.x86.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.x86.schedules.conv_transpose import transposed_blocked, transposed_plain, transposed_weight_layout
 from mlc.targets.x86.schedules.gates import gates_layout, gates_of, schedule_gates
-from mlc.targets.x86.schedules.group import Group, group_of, size_of
+from mlc.targets.x86.schedules.group import Group, group_of, knobs_of, size_of
 from mlc.targets.x86.schedules.injective import schedule_injective
 from mlc.targets.x86.schedules.master import has_master, schedule_master
 from mlc.targets.x86.schedules.matmul import operands_of, panel_layout, schedule_matmul
@@ -125,7 +125,7 @@ def choose_layouts(
     nothing_to_inherit = node.op.kind is FusionKind.INJECTIVE and all(t.layout is None for t in inputs)
     if node.op.routine is not None or nothing_to_inherit:
         return plain
-    g = group_of(node, Knobs(dict(node.attrs.get("config", ()))))
+    g = group_of(node, knobs_of(node))
     if gates_of(g):
         assert g.anchor is not None
         at, weights = g.inputs.index(g.anchor.inputs[1]), g.anchor.inputs[1]
