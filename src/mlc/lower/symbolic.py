@@ -178,7 +178,7 @@ class Tracer(Knobs):
     """Knobs that answer with symbolic numbers.
 
     Args:
-        config: the configuration of this run.
+        config: the configuration of this run; a knob that it does not name is fixed, whatever else is chosen.
         terms: all terms so far, so that equal ones of several runs are one object.
 
     Attributes:
@@ -207,6 +207,8 @@ class Tracer(Knobs):
 
     def _ask(self, knob: Any, default: Any) -> Any:
         value = super()._ask(knob, plain(default))
+        if knob.name not in self.config:  # nobody can choose it
+            return default
         if isinstance(value, tuple) and isinstance(knob, Factors):
             return tuple(self.number(v, None, (), knob.name, k) for k, v in enumerate(value))
         if isinstance(value, int) and not isinstance(value, bool):

@@ -129,3 +129,20 @@ def test_a_knob_that_is_asked_twice_must_be_the_same() -> None:
     knobs.discrete("n", (1, 2), default=2)
     with pytest.raises(ScheduleError, match="asked for twice"):
         knobs.discrete("n", (1, 3), default=1)
+
+
+def test_a_knob_that_only_some_ways_ask_for_keeps_its_default_there() -> None:
+    def ask(knobs: Knobs) -> int:
+        rows = knobs.discrete("rows", (1, 2, 3), default=1)
+        if rows == 1:
+            return rows
+        return rows * knobs.discrete("late", (1, 5), default=5) + knobs.category("later", (1, 2), default=2)
+
+    space = space_of(ask)
+    assert [k.name for k in space.knobs] == ["rows"]
+    rows = np.array([space.at(k) for k in range(space.size)])
+    found = {}
+    for way, at in Ways(ask, space).split(rows):
+        for k in at:
+            found[int(k)] = int(np.broadcast_to(Values(space, rows).of(way.result), len(rows))[k])
+    assert found == {0: 1, 1: 12, 2: 17}

@@ -119,14 +119,14 @@ def conv_plain(g: Group, target: X86) -> Schedule:
     groups = int(p.anchor.attrs.get("groups", 1))
     tiles = (ot.hi + 1) // groups
     tasks = groups * size_of([a.hi + 1 for a in (n, *outer)])
+    wanted = g.knobs.discrete("parts", (0, *PARTS), default=0)  # 0: as many as it takes
     if tasks == 1 and wo.hi + 1 >= ENOUGH_TASKS:
         at = ot
         stage.reorder(n, wo, *outer, ot, oc, wu, lane)
         stage.parallel(wo)
     else:
         # all pixels by some of the weights, one tile of pixels after the other; as many parts as it takes to share them
-        enough = _enough_parts(tiles, tasks)
-        parts = g.knobs.discrete("parts", (0, *PARTS), default=0) or enough  # 0: as many as it takes
+        parts = wanted or _enough_parts(tiles, tasks)
         g.knobs.require(tiles % parts == 0, "weights cannot be cut evenly into so many parts")
         ob, at = stage.split(ot, tiles // parts)
         stage.reorder(n, ob, *outer, wo, at, oc, wu, lane)
