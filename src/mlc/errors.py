@@ -72,6 +72,12 @@ class PackageError(MlcError):
     exit_code = ExitCode.BAD_MODEL
 
 
+class ProgramError(MlcError):
+    """An accelerator's program that is broken, altered, illegal, or made for another configuration."""
+
+    exit_code = ExitCode.BAD_MODEL
+
+
 class MissingDependencyError(MlcError):
     """An optional library is not installed; the hint names the extra that brings it."""
 

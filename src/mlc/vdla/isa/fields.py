@@ -1,0 +1,224 @@
+"""The one table of the instruction set: fields in bit order, opcodes, memories.
+
+The encoder, the decoder, the assembler, the disassembler and the simulators' dispatch are all made from it. A field's
+width is a number of bits or the name of the record's property that says it; positions follow, lowest bit first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from mlc.errors import UsageError
+from mlc.vdla.isa.instruction import Alu, AluOp, Finish, Gemm, GemmMode, Instruction, Load, Mem, Opcode, Store, Unit
+
+if TYPE_CHECKING:
+    from mlc.vdla.config import VdlaConfig
+
+WORD_BITS = 64
+UOP_BITS = 32
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field; without a name it is reserved and must be zero.
+
+    ``kind`` is the Python type of its value: ``int``, ``bool`` or an enumeration; ``signed`` means two's complement.
+    """
+
+    name: str
+    width: int | str
+    kind: type = int
+    signed: bool = False
+
+
+@dataclass(frozen=True)
+class Format:
+    """How one opcode's two 64-bit words are laid out, after the fields that all have."""
+
+    opcode: Opcode
+    record: type
+    words: tuple[tuple[Field, ...], tuple[Field, ...]]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A field of one record's formats: its word, its lowest bit, its width."""
+
+    field: Field
+    word: int
+    low: int
+    width: int
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest value."""
+        if self.field.signed:
+            return -(1 << (self.width - 1)), (1 << (self.width - 1)) - 1
+        return 0, (1 << self.width) - 1
+
+
+@dataclass(frozen=True)
+class MemoryInfo:
+    """One memory id: the on-chip memory, the DRAM element's size as a property of the record, who may move it."""
+
+    sram: str
+    element: str
+    load: Unit | None
+    store: Unit | None
+    extension: str = ""
+
+
+MEMORIES: dict[Mem, MemoryInfo] = {
+    Mem.UOP: MemoryInfo("uop", "uop_element", Unit.CMP, None),
+    Mem.WGT: MemoryInfo("wgt", "wgt_element", Unit.LD, None),
+    Mem.INP: MemoryInfo("inp", "inp_element", Unit.LD, None),
+    Mem.ACC: MemoryInfo("acc", "acc_element", Unit.CMP, Unit.ST),
+    Mem.OUT: MemoryInfo("acc", "out_element", None, Unit.ST, "ext_store_requant"),
+    Mem.ACC8: MemoryInfo("acc", "out_element", Unit.CMP, None, "ext_alu"),
+}
+
+COMMON = (
+    Field("opcode", 3, Opcode),
+    Field("pop_prev", 1, bool),
+    Field("pop_next", 1, bool),
+    Field("push_prev", 1, bool),
+    Field("push_next", 1, bool),
+)
+
+_ADDRESS = (Field("mem", 3, Mem), Field("sram_base", 16), Field("dram_base", 32))
+_SHAPE = (Field("y_size", 16), Field("x_size", 16), Field("x_stride", 16))
+_LOOPS = (Field("uop_bgn", "uop_bits"), Field("uop_end", "uop_end_bits"), Field("iter_out", 14), Field("iter_in", 14))
+_FACTORS = (
+    Field("dst_out", "dst_bits"),
+    Field("dst_in", "dst_bits"),
+    Field("src_out", "src_bits"),
+    Field("src_in", "src_bits"),
+)
+
+FORMATS: tuple[Format, ...] = (
+    Format(
+        Opcode.LOAD,
+        Load,
+        (
+            (*_ADDRESS, Field("", 6)),
+            (*_SHAPE, Field("pad_top", 4), Field("pad_bottom", 4), Field("pad_left", 4), Field("pad_right", 4)),
+        ),
+    ),
+    Format(Opcode.STORE, Store, ((*_ADDRESS, Field("shift", 5), Field("relu", 1, bool)), _SHAPE)),
+    Format(
+        Opcode.GEMM,
+        Gemm,
+        (
+            (Field("mode", 2, GemmMode), *_LOOPS),
+            (*_FACTORS, Field("wgt_out", "wgt_bits"), Field("wgt_in", "wgt_bits")),
+        ),
+    ),
+    Format(
+        Opcode.ALU,
+        Alu,
+        (
+            (Field("", 2), *_LOOPS),
+            (*_FACTORS, Field("op", 3, AluOp), Field("use_imm", 1, bool), Field("imm", 16, signed=True)),
+        ),
+    ),
+    Format(Opcode.FINISH, Finish, ((), ())),
+)
+
+FORMAT_OF: dict[type, Format] = {f.record: f for f in FORMATS}
+
+# A micro-op is one 32-bit word.
+UOP_FIELDS = (
+    Field("dst", "dst_bits"),
+    Field("src", "src_bits"),
+    Field("wgt", "wgt_bits"),
+    Field("first", "first_bits"),
+)
+
+
+@lru_cache(maxsize=256)
+def layout(form: Format, config: VdlaConfig) -> tuple[Slot, ...]:
+    """The named fields of a format for one record, in bit order, those that all formats have first."""
+    return (*_place((*COMMON, *form.words[0]), 0, config), *_place(form.words[1], 1, config))
+
+
+@lru_cache(maxsize=64)
+def uop_layout(config: VdlaConfig) -> tuple[Slot, ...]:
+    """The fields of a micro-op for one record, in bit order; ``word`` is 0. A field may have no bits."""
+    return _place(UOP_FIELDS, 0, config)
+
+
+def check_widths(config: VdlaConfig) -> None:
+    """Refuses a record whose fields do not fit 64-bit instruction words and 32-bit micro-ops.
+
+    Raises:
+        UsageError: which word is too narrow, and for what.
+    """
+    for memory in sorted({info.sram for info in MEMORIES.values()}):
+        if getattr(config, f"{memory}_depth") > 1 << 16:
+            raise UsageError(f"{memory}_bytes is {getattr(config, f'{memory}_bytes')}: an address has only 16 bits")
+    for form in FORMATS:
+        for number, fields in enumerate(((*COMMON, *form.words[0]), form.words[1])):
+            _check_fits(f"word {number} of {form.opcode.name}", fields, WORD_BITS, config)
+    _check_fits("a micro-op", UOP_FIELDS, UOP_BITS, config)
+
+
+def memory_depth(mem: Mem, config: VdlaConfig) -> int:
+    """Elements of the on-chip memory behind a memory id."""
+    return int(getattr(config, f"{MEMORIES[mem].sram}_depth"))
+
+
+def element_bytes(mem: Mem, config: VdlaConfig) -> int:
+    """Bytes that one element of a memory id takes in DRAM."""
+    return int(getattr(config, MEMORIES[mem].element))
+
+
+def handlers(owner: object, prefix: str = "") -> dict[type, Callable[..., Any]]:
+    """One method of ``owner`` for every instruction's class: ``load``, ``store``, ``gemm``, ``alu``, ``finish``.
+
+    This is how whatever executes or inspects instructions finds what to do with one, so that a new opcode cannot be
+    forgotten: a missing method is an AttributeError when the object is made.
+
+    Args:
+        owner: has the methods.
+        prefix: put before each name.
+    """
+    return {form.record: getattr(owner, prefix + form.opcode.name.lower()) for form in FORMATS}
+
+
+def format_of(instruction: Instruction) -> Format:
+    """The format of an instruction."""
+    return FORMAT_OF[type(instruction)]
+
+
+def _place(fields: tuple[Field, ...], word: int, config: VdlaConfig) -> tuple[Slot, ...]:
+    slots, low = [], 0
+    for field in fields:
+        width = _width(field, config)
+        if field.name:
+            slots.append(Slot(field, word, low, width))
+        low += width
+    return tuple(slots)
+
+
+def _width(field: Field, config: VdlaConfig) -> int:
+    return field.width if isinstance(field.width, int) else int(getattr(config, field.width))
+
+
+def _check_fits(what: str, fields: tuple[Field, ...], bits: int, config: VdlaConfig) -> None:
+    needed = sum(_width(field, config) for field in fields)
+    if needed > bits:
+        widths = ", ".join(f"{field.name or 'reserved'} {_width(field, config)}" for field in fields)
+        raise UsageError(
+            f"{what} would need {needed} bits ({widths}); it has {bits}",
+            hint="choose smaller on-chip memories, or leave out an extension",
+        )
+
+
+def enum_values(field: Field) -> tuple[int, ...]:
+    """The values that a field of an enumeration may have."""
+    assert issubclass(field.kind, IntEnum)
+    return tuple(int(member) for member in field.kind)
