@@ -10,6 +10,7 @@ from mlc.ops import (  # noqa: F401
     matmul,
     norm,
     pooling,
+    quantized,
     reduction,
     resize,
     scatter,

@@ -9,8 +9,10 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Protocol
 
+import numpy as np
+
 from mlc.errors import UsageError
-from mlc.ir.graph import Node
+from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.layout import Layout
 from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
@@ -45,12 +47,15 @@ class CallSpec:
         args: (space, index or byte offset) of each parameter; spaces: ``input``, ``output``, ``param``, ``workspace``.
         scratch: byte offset in the workspace of the kernel's own scratch memory.
         nbytes: size of a plain copy.
+        device: whether the step is an accelerator's: the native code has nothing to do there, and no part of it may
+            run the whole model.
     """
 
     kernel: str
     args: tuple[tuple[str, int], ...]
     scratch: int = 0
     nbytes: int = 0
+    device: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,81 @@ class Artifact:
     shared: bytes | None = None
 
 
+@dataclass(frozen=True)
+class DeviceProgram:
+    """One region of a model, compiled for an accelerator.
+
+    Args:
+        data: the file that the accelerator's driver loads.
+        suffix: of the file's name, with its dot.
+        facts: what is worth knowing about it, JSON-able, by name.
+    """
+
+    data: bytes
+    suffix: str = ".bin"
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+class Accelerator(Protocol):
+    """A device beside the host processor, which takes over those parts of a model that it can and should run.
+
+    Attributes:
+        device: name of its driver among the entry points ``mlc.devices``.
+        alignment: bytes to which its buffers in device memory are aligned; a power of two, 64 or more.
+    """
+
+    device: str
+    alignment: int
+
+    def options(self) -> Mapping[str, str]:
+        """What the driver must be opened with; written into the package."""
+        ...
+
+    def refusal(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:
+        """Why the device cannot run a group as one operation, in a few words; empty where it can.
+
+        Asked for everything that starts with one operator and goes on along its only reader, in growing steps: the
+        longest group that is not refused is taken.
+
+        Args:
+            group: operators as one node; its body says all.
+            constants: values of those inputs that are constants.
+        """
+        ...
+
+    def layout(self, type: TensorType) -> Layout | None:
+        """How the device wants a row-major tensor to lie in its memory; ``None``: as it is."""
+        ...
+
+    def estimate(self, group: Node) -> tuple[float, float]:
+        """Seconds that a group is expected to take on the device, and on the host."""
+        ...
+
+    def copy_seconds(self, nbytes: int) -> float:
+        """Seconds that a copy between the host's memory and the device's is expected to take."""
+        ...
+
+    def compile(self, region: Graph, name: str) -> DeviceProgram:
+        """The program of a region.
+
+        Args:
+            region: its nodes are groups that were not refused; values between them, inputs and outputs have the
+                device's layouts. All that is constant is in ``region.constants``, row-major.
+            name: unique in the package.
+        """
+        ...
+
+
 class Target(Protocol):
-    """A machine to compile for."""
+    """A machine to compile for.
+
+    Attributes:
+        name: as in its string form.
+        accelerator: the device beside it, if there is one.
+    """
 
     name: str
+    accelerator: Accelerator | None
 
     def describe(self) -> dict[str, object]:
         """Facts for the manifest: ``string``, ``triple``, ``cpu``, ``features`` …"""

@@ -27,6 +27,7 @@ class X86Target:
     """
 
     name = "x86"
+    accelerator = None
     triple = "x86_64-unknown-linux-gnu"
 
     def __init__(self, record: X86, *, native: bool, loadable: Sequence[str] = ()) -> None:

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlc.errors import UnsupportedError
+from mlc.ir.graph import Graph, Value
+from mlc.rewrite.group import make_group
+from mlc.vdla.layer import Layer, read_layer
+from tests.unit.rewrite.helpers import Net
+
+CONV: dict[str, Any] = {"strides": (2, 1), "pads": (1, 0, 1, 2), "dilations": (1, 1)}
+
+
+def integers(*shape: int, dtype: Any = np.int32, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-100, 100, shape).astype(dtype)
+
+
+def layer_of(graph: Graph) -> Layer:
+    group = make_group(graph.nodes, graph.constants, 0)
+    return read_layer(group, graph.constants)
+
+
+def narrow(n: Net, sums: Value, shift: Any) -> Value:
+    return n.cast(n.clip(n.round_shift(sums, shift), lo=-128, hi=127), to="i8")
+
+
+def test_a_whole_layer() -> None:
+    n = Net()
+    x, res = n.x(1, 16, 6, 5, dtype="i8"), n.x(1, 32, 3, 5, dtype="i8", name="res")
+    w, bias = n.c(integers(32, 16, 3, 3), np.int8), n.c(integers(1, 32, 1, 1), np.int32)
+    sums = n.add(n.conv(x, w, **CONV), bias)
+    sums = n.relu(n.add(sums, n.shl(n.cast(res, to="i32"), n.c([5], np.int32))))
+    layer = layer_of(n(narrow(n, sums, n.c([9], np.int32))))
+    assert (layer.x, layer.residual) == (x, res)
+    assert (layer.shape, layer.out_shape) == ((1, 16, 6, 5), (1, 32, 3, 5))
+    assert (layer.strides, layer.pads) == ((2, 1), (1, 0, 1, 2))
+    assert layer.bias is not None
+    assert layer.bias.tolist() == integers(32).tolist()
+    assert layer.residual_shift is not None
+    assert layer.shift is not None
+    assert (layer.residual_shift.tolist(), layer.shift.tolist()) == ([5], [9])
+    assert layer.relu
+    assert layer.most is None
+    assert layer.macs == 32 * 15 * 16 * 9
+
+
+def test_a_bare_product_keeps_its_sums() -> None:
+    n = Net()
+    x, w = n.x(4, 24, dtype="i8"), n.c(integers(24, 10), np.int8)
+    layer = layer_of(n(n.matmul(x, w)))
+    assert (layer.shape, layer.out_shape) == ((1, 24, 4, 1), (1, 10, 4, 1))
+    assert layer.weights.shape == (10, 24, 1, 1)
+    assert (layer.weights[:, :, 0, 0] == integers(24, 10).T).all()
+    assert (layer.bias, layer.residual, layer.shift) == (None, None, None)
+
+
+def test_parameters_of_channels() -> None:
+    n = Net()
+    x, w = n.x(1, 4, 3, 3, dtype="i8"), n.c(integers(4, 4, 1, 1), np.int8)
+    sums = n.conv(x, w, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1))
+    clipped = n.clip(n.add(sums, n.c([7], np.int32)), lo=0, hi=900)
+    layer = layer_of(n(narrow(n, clipped, n.c(np.arange(4).reshape(1, 4, 1, 1), np.int32))))
+    assert layer.bias is not None
+    assert layer.bias.tolist() == [7] * 4
+    assert layer.shift is not None
+    assert layer.shift.tolist() == [0, 1, 2, 3]
+    assert (layer.relu, layer.most) == (True, 900)
+
+
+def product(n: Net, dtype: Any = "i8") -> Value:
+    x = n.x(1, 4, 3, 3, dtype=dtype)
+    return n.conv(x, n.c(integers(4, 4, 1, 1), np.int8), strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1))
+
+
+def _groups(n: Net) -> Value:
+    w = n.c(integers(4, 1, 1, 1), np.int8)
+    return n.conv(n.x(1, 4, 3, 3, dtype="i8"), w, strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1), groups=4)
+
+
+REFUSED = {
+    "not a product": lambda n: n.relu(n.x(4)),
+    "works on i16": lambda n: product(n, "i16"),
+    "a convolution in groups": _groups,
+    "a convolution over 1 axes": lambda n: n.conv(
+        n.x(1, 4, 8, dtype="i8"), n.c(integers(4, 4, 3), np.int8), strides=(1,), pads=(0, 0), dilations=(1,)
+    ),
+    "weights are not constant": lambda n: n.matmul(n.x(4, 4, dtype="i8"), n.x(4, 4, dtype="i8", name="w")),
+    "a batched product": lambda n: n.matmul(n.x(2, 4, 4, dtype="i8"), n.c(integers(4, 4), np.int8)),
+    "its rows transposed": lambda n: n.matmul(n.x(4, 4, dtype="i8"), n.c(integers(4, 4), np.int8), transpose_a=True),
+    "neg after a product": lambda n: n.neg(product(n)),
+    "relu after the shift": lambda n: n.relu(n.round_shift(product(n), n.c([3], np.int32))),
+    "not narrowed to i8": lambda n: n.round_shift(product(n), n.c([3], np.int32)),
+    "a second bias": lambda n: n.add(n.add(product(n), n.c([1], np.int32)), n.c([2], np.int32)),
+    "adds i32 that are no i8": lambda n: n.add(product(n), n.x(1, 4, 3, 3, dtype="i32", name="r")),
+    "a tensor of another shape": lambda n: n.add(
+        product(n), n.cast(n.x(1, 4, 1, 1, dtype="i8", name="r"), to="i32")
+    ),
+    "a parameter of shape": lambda n: n.add(product(n), n.c(integers(1, 1, 3, 3), np.int32)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_no_layer_is_refused_with_a_reason(reason: str) -> None:
+    n = Net()
+    graph = n(REFUSED[reason](n))
+    with pytest.raises(UnsupportedError, match=reason):
+        layer_of(graph)
