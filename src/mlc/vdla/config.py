@@ -237,10 +237,14 @@ def _check_field(name: str, value: Any, default: Any) -> None:
         return
     kind = "a number" if isinstance(default, float) else "a whole number"
     types = (int, float) if isinstance(default, float) else (int,)
-    if isinstance(value, bool) or not isinstance(value, types) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, types) or not _finite(value):
         raise UsageError(f"{name} is {value!r}; expected {kind}")
     if value < 0 or (value == 0 and name not in _MAY_BE_ZERO):
         raise UsageError(f"{name} is {value}; expected {kind} of at least {0 if name in _MAY_BE_ZERO else 1}")
+
+
+def _finite(value: int | float) -> bool:
+    return isinstance(value, int) or math.isfinite(value)
 
 
 def _parse(name: str, text: str) -> int | float | bool:

@@ -19,6 +19,7 @@ import copy
 import json
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -43,6 +44,7 @@ _CRC_AT = 16
 _ENTRY = struct.Struct("<4sIQQ")
 _BUFFER = struct.Struct("<BBHIQQ")
 _RELOCATION = struct.Struct("<IHHi")
+_NAMES = "names are unique and printable, at most 65535 bytes, without spaces, '#' and braces"
 _PLACE = 16  # sections begin at multiples of this
 
 
@@ -177,7 +179,7 @@ class Program:
             b"RELO": b"".join(
                 _RELOCATION.pack(at, number, 0, _addend(self, at)) for at, number in sorted(self.relocations.items())
             ),
-            b"META": json.dumps({**self.meta, "config": self.config.to_dict()}, sort_keys=True).encode(),
+            b"META": _json({**self.meta, "config": self.config.to_dict()}),
         }
         table, body = b"", b""
         start = _padded(_HEADER.size + _ENTRY.size * len(sections))
@@ -249,16 +251,10 @@ def _addend(program: Program, at: int) -> int:
 
 
 def _verify_buffers(program: Program) -> None:
-    names = [spec.name for spec in program.buffers]
+    names = Counter(spec.name for spec in program.buffers)
     for spec in program.buffers:
-        if (
-            names.count(spec.name) > 1
-            or not spec.name
-            or not all(c.isprintable() and not c.isspace() for c in spec.name)
-        ):
-            raise ProgramError(f"a buffer's name is {spec.name!r}; names are printable, without spaces, and unique")
-        if len(spec.name.encode()) >= 1 << 16:
-            raise ProgramError("a buffer's name is longer than 65535 bytes")
+        if names[spec.name] > 1 or not _legal_name(spec.name):
+            raise ProgramError(f"a buffer's name is {spec.name!r}; {_NAMES}")
         if spec.kind not in _KINDS:
             raise ProgramError(f"buffer {spec.name!r} has kind {spec.kind!r}; kinds: {', '.join(_KINDS)}")
         if spec.nbytes <= 0 or spec.alignment <= 0 or spec.alignment & (spec.alignment - 1) or spec.offset < 0:
@@ -279,6 +275,10 @@ def _verify_relocations(program: Program) -> None:
             raise ProgramError(f"instruction {at} is relocated to buffer {number} of {len(program.buffers)}")
         if not 0 <= _addend(program, at) < 1 << 31:
             raise ProgramError(f"instruction {at}: its offset in {program.buffers[number].name!r} is not legal")
+
+
+def _legal_name(name: str) -> bool:
+    return name.isprintable() and not any(c.isspace() or c in "#{}" for c in name) and 0 < len(name.encode()) < 1 << 16
 
 
 def _pack_buffer(spec: BufferSpec) -> bytes:
@@ -318,12 +318,14 @@ def _read_sections(data: bytes) -> tuple[int, dict[bytes, bytes]]:
         raise ProgramError("the program is damaged: its CRC-32 does not match")
     if _HEADER.size + count * _ENTRY.size > len(data):
         raise ProgramError("the table of sections is cut off")
+    if count != len(_TAGS):
+        raise ProgramError(f"the program has {count} sections; expected {len(_TAGS)}")
     sections: dict[bytes, bytes] = {}
     end = _HEADER.size + count * _ENTRY.size
     for index in range(count):
         tag, flags, offset, size = _ENTRY.unpack_from(data, _HEADER.size + index * _ENTRY.size)
-        if tag not in _TAGS or tag in sections or flags:
-            raise ProgramError(f"section {index} ({tag!r}) is unknown, or there twice")
+        if flags or tag != _TAGS[index]:
+            raise ProgramError(f"section {index} is {tag!r}; expected {_TAGS[index].decode()}")
         start = _padded(end)
         if offset != start or any(data[end:start]):
             raise ProgramError(f"section {tag.decode()} does not follow the one before it")
@@ -331,8 +333,6 @@ def _read_sections(data: bytes) -> tuple[int, dict[bytes, bytes]]:
         if end > len(data):
             raise ProgramError(f"section {tag.decode()} is cut off")
         sections[tag] = data[offset:end]
-    if missing := [tag.decode() for tag in _TAGS if tag not in sections]:
-        raise ProgramError(f"section {missing[0]} is missing")
     if len(data) != _padded(end) or any(data[end:]):
         raise ProgramError("something follows the last section")
     return stated, sections
@@ -341,10 +341,10 @@ def _read_sections(data: bytes) -> tuple[int, dict[bytes, bytes]]:
 def _read_meta(data: bytes) -> dict[str, Any]:
     try:
         meta = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProgramError(f"section META is not JSON: {error}") from None
-    if not isinstance(meta, dict):
-        raise ProgramError("section META is not a JSON object")
+    if not isinstance(meta, dict) or _json(meta) != data:
+        raise ProgramError("section META is not a JSON object in its normal form (keys in order, no spare spaces)")
     return meta
 
 
@@ -355,6 +355,11 @@ def _read_config(facts: object) -> VdlaConfig:
         return VdlaConfig(**facts)
     except (TypeError, UsageError) as error:
         raise ProgramError(f"the configuration in the program is not one: {error}") from None
+
+
+def _json(facts: dict[str, Any]) -> bytes:
+    """One spelling for equal facts, so that equal programs are equal files."""
+    return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _array(data: bytes, dtype: str, tag: str, unit: int) -> npt.NDArray[Any]:

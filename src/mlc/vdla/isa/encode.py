@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 

@@ -26,21 +26,37 @@ UOP_BITS = 32
 class Field:
     """One field; without a name it is reserved and must be zero.
 
-    ``kind`` is the Python type of its value: ``int``, ``bool`` or an enumeration; ``signed`` means two's complement.
+    Attributes:
+        name: the record's attribute.
+        width: bits, or the property of the configuration that says how many.
+        kind: the Python type of its value: ``int``, ``bool`` or an enumeration.
+        signed: two's complement.
+        key: how assembly text calls it, as ``key=value`` or, for a bool, the bare key. Neighbours with one key share
+            it, their values joined by ``join``. Without a key it is part of the mnemonic.
+        shown: where text may leave it out: ``""`` nowhere, ``"nonzero"`` where its key has only zeros, or the name of
+            the bool that it depends on.
     """
 
     name: str
     width: int | str
     kind: type = int
     signed: bool = False
+    key: str = ""
+    join: str = ","
+    shown: str = ""
 
 
 @dataclass(frozen=True)
 class Format:
-    """How one opcode's two 64-bit words are laid out, after the fields that all have."""
+    """One opcode: its record, its mnemonic's first part, and its two 64-bit words after the fields that all have.
+
+    The fields named in ``suffix`` end the mnemonic: an enumeration by its member's name, a bool by an ``I`` where set.
+    """
 
     opcode: Opcode
     record: type
+    mnemonic: str
+    suffix: tuple[str, ...]
     words: tuple[tuple[Field, ...], tuple[Field, ...]]
 
 
@@ -83,49 +99,63 @@ MEMORIES: dict[Mem, MemoryInfo] = {
 
 COMMON = (
     Field("opcode", 3, Opcode),
-    Field("pop_prev", 1, bool),
-    Field("pop_next", 1, bool),
-    Field("push_prev", 1, bool),
-    Field("push_next", 1, bool),
+    Field("pop_prev", 1, bool, key="<p"),
+    Field("pop_next", 1, bool, key="<n"),
+    Field("push_prev", 1, bool, key=">p"),
+    Field("push_next", 1, bool, key=">n"),
 )
 
-_ADDRESS = (Field("mem", 3, Mem), Field("sram_base", 16), Field("dram_base", 32))
-_SHAPE = (Field("y_size", 16), Field("x_size", 16), Field("x_stride", 16))
-_LOOPS = (Field("uop_bgn", "uop_bits"), Field("uop_end", "uop_end_bits"), Field("iter_out", 14), Field("iter_in", 14))
+_ADDRESS = (Field("mem", 3, Mem), Field("sram_base", 16, key="s"), Field("dram_base", 32, key="d"))
+_SHAPE = (Field("y_size", 16, key="y"), Field("x_size", 16, key="x"), Field("x_stride", 16, key="st"))
+_PADS = tuple(Field(name, 4, key="pad", shown="nonzero") for name in ("pad_top", "pad_bottom", "pad_left", "pad_right"))
+_LOOPS = (
+    Field("uop_bgn", "uop_bits", key="u", join=":"),
+    Field("uop_end", "uop_end_bits", key="u", join=":"),
+    Field("iter_out", 14, key="o"),
+    Field("iter_in", 14, key="i"),
+)
 _FACTORS = (
-    Field("dst_out", "dst_bits"),
-    Field("dst_in", "dst_bits"),
-    Field("src_out", "src_bits"),
-    Field("src_in", "src_bits"),
+    Field("dst_out", "dst_bits", key="dst"),
+    Field("dst_in", "dst_bits", key="dst"),
+    Field("src_out", "src_bits", key="src"),
+    Field("src_in", "src_bits", key="src"),
 )
 
 FORMATS: tuple[Format, ...] = (
+    Format(Opcode.LOAD, Load, "LD", ("mem",), ((*_ADDRESS, Field("", 6)), (*_SHAPE, *_PADS))),
     Format(
-        Opcode.LOAD,
-        Load,
-        (
-            (*_ADDRESS, Field("", 6)),
-            (*_SHAPE, Field("pad_top", 4), Field("pad_bottom", 4), Field("pad_left", 4), Field("pad_right", 4)),
-        ),
+        Opcode.STORE,
+        Store,
+        "ST",
+        ("mem",),
+        ((*_ADDRESS, Field("shift", 5, key="sh", shown="nonzero"), Field("relu", 1, bool, key="relu")), _SHAPE),
     ),
-    Format(Opcode.STORE, Store, ((*_ADDRESS, Field("shift", 5), Field("relu", 1, bool)), _SHAPE)),
     Format(
         Opcode.GEMM,
         Gemm,
+        "GEMM",
+        ("mode",),
         (
             (Field("mode", 2, GemmMode), *_LOOPS),
-            (*_FACTORS, Field("wgt_out", "wgt_bits"), Field("wgt_in", "wgt_bits")),
+            (*_FACTORS, Field("wgt_out", "wgt_bits", key="wgt"), Field("wgt_in", "wgt_bits", key="wgt")),
         ),
     ),
     Format(
         Opcode.ALU,
         Alu,
+        "ALU",
+        ("op", "use_imm"),
         (
             (Field("", 2), *_LOOPS),
-            (*_FACTORS, Field("op", 3, AluOp), Field("use_imm", 1, bool), Field("imm", 16, signed=True)),
+            (
+                *_FACTORS,
+                Field("op", 3, AluOp),
+                Field("use_imm", 1, bool),
+                Field("imm", 16, signed=True, key="imm", shown="use_imm"),
+            ),
         ),
     ),
-    Format(Opcode.FINISH, Finish, ((), ())),
+    Format(Opcode.FINISH, Finish, "FINISH", (), ((), ())),
 )
 
 FORMAT_OF: dict[type, Format] = {f.record: f for f in FORMATS}
@@ -135,7 +165,7 @@ UOP_FIELDS = (
     Field("dst", "dst_bits"),
     Field("src", "src_bits"),
     Field("wgt", "wgt_bits"),
-    Field("first", "first_bits"),
+    Field("first", "first_bits", bool, key="f"),
 )
 
 
