@@ -1,0 +1,298 @@
+"""What a run cost: cycles, who was busy and who waited for what, bytes, and the distance from the roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlc.errors import ProgramError
+from mlc.vdla.config import VdlaConfig, profile_of
+from mlc.vdla.isa import Instruction, Load, Mem, Store, Unit, element_bytes
+from mlc.vdla.sim.timing import REASONS, Timeline
+from mlc.vdla.sim.work import Work
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures of a stream, or of one layer's part of it.
+
+    Attributes:
+        name: of the layer; empty for the whole.
+        begin, end: cycles, from its first instruction's start to its last one's end.
+        cycles: that it adds: since the part before it ended. They sum to the whole's.
+        instructions: how many.
+        macs: multiply-accumulates.
+        mac_cycles: cycles in which they were done.
+        bytes: moved, by memory id.
+        compulsory_bytes: distinct bytes loaded, micro-ops excepted, plus distinct bytes stored: each tensor once.
+        busy: by unit, cycles in which it had something running.
+        stalls: by unit, cycles in which it had nothing running, by what it waited for: a queue's token, ``fetch``, or
+            ``full`` where a token found no room.
+        latency: by unit, cycles of ``busy`` in which its bytes were still on their way.
+        port: by unit, cycles of ``busy`` in which others held the memory.
+        port_busy: cycles in which the memory moved bytes.
+    """
+
+    name: str
+    begin: float
+    end: float
+    cycles: float
+    instructions: int
+    macs: int
+    mac_cycles: int
+    bytes: dict[str, int]
+    compulsory_bytes: int
+    busy: dict[str, float]
+    stalls: dict[str, dict[str, float]]
+    latency: dict[str, float]
+    port: dict[str, float]
+    port_busy: float
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """A run of a stream on an accelerator.
+
+    Attributes:
+        config: the accelerator.
+        total: figures of the whole stream; None where time was not simulated.
+        layers: figures of its layers, where the program says what they are.
+        tokens: that went through each queue.
+        timeline: every instruction's times.
+        instructions: the stream, with absolute addresses.
+    """
+
+    config: VdlaConfig
+    instructions: Sequence[Instruction]
+    total: Figures | None = None
+    layers: list[Figures] = field(default_factory=list)
+    tokens: dict[str, int] = field(default_factory=dict)
+    timeline: Timeline | None = None
+
+    @property
+    def cycles(self) -> int:
+        """Whole cycles until the last instruction was done; 0 where time was not simulated."""
+        return math.ceil(self.total.cycles) if self.total else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON values (``docs/vdla.md`` describes them)."""
+        config = self.config
+        document: dict[str, Any] = {
+            "profile": profile_of(config) or "custom",
+            "config": config.to_dict(),
+            "config_hash": f"{config.hash:016x}",
+            "assumptions": assumptions(config),
+            "instructions": len(self.instructions),
+        }
+        if self.total:
+            document |= {**entry(self.total, config), "cycles": self.cycles, "tokens": self.tokens}
+            document["layers"] = [entry(layer, config) for layer in self.layers]
+        return document
+
+
+def milliseconds(cycles: float, config: VdlaConfig) -> float:
+    """Cycles as time."""
+    return cycles / (config.freq_mhz * 1e3)
+
+
+def gops(figures: Figures, config: VdlaConfig) -> float:
+    """10**9 operations a second, a multiply-accumulate counted as two."""
+    return 2e-3 * figures.macs * config.freq_mhz / figures.cycles if figures.cycles else 0.0
+
+
+def peak_gops(config: VdlaConfig) -> float:
+    """What the array does at most."""
+    return 2e-3 * config.macs_per_cycle * config.freq_mhz
+
+
+def roof_gops(intensity: float, config: VdlaConfig) -> float:
+    """What the roofline allows at so many operations a byte."""
+    return min(peak_gops(config), 1e-3 * intensity * config.bytes_per_cycle * config.freq_mhz)
+
+
+def intensity(figures: Figures) -> float:
+    """Operations per byte moved; 0 where nothing was moved."""
+    moved = sum(figures.bytes.values())
+    return 2 * figures.macs / moved if moved else 0.0
+
+
+def util(figures: Figures) -> float:
+    """The part of the time in which the array multiplied."""
+    return figures.mac_cycles / figures.cycles if figures.cycles else 0.0
+
+
+def eta(figures: Figures, config: VdlaConfig) -> float:
+    """The roofline's cycles over those it took: all products, or every tensor moved once, whichever is longer."""
+    bound = max(figures.mac_cycles, figures.compulsory_bytes / config.bytes_per_cycle)
+    return bound / figures.cycles if figures.cycles else 0.0
+
+
+def entry(figures: Figures, config: VdlaConfig) -> dict[str, Any]:
+    """Figures with what follows from them, as JSON values; a layer's name is left out where there is none."""
+    document = asdict(figures)
+    if not figures.name:
+        del document["name"]
+    at = intensity(figures)
+    return {
+        **document,
+        "ms": milliseconds(figures.cycles, config),
+        "gops": gops(figures, config),
+        "intensity": at,
+        "roof_gops": roof_gops(at, config),
+        "util": util(figures),
+        "eta": eta(figures, config),
+        "port_utilisation": figures.port_busy / figures.cycles if figures.cycles else 0.0,
+    }
+
+
+def assumptions(config: VdlaConfig) -> list[str]:
+    """What the figures rest on that the paper does not give, a line each; shown with every result."""
+    bandwidth = config.bytes_per_cycle * config.freq_mhz * 1e-3
+    return [
+        f"clock {config.freq_mhz} MHz, {config.macs_per_cycle} multiply-accumulates a cycle",
+        f"memory {bandwidth:.3f} GB/s: port {config.port_bytes_per_cycle:g}, DRAM {config.dram_bytes_per_cycle:g} "
+        "bytes a cycle, shared by loads and stores (assumed: a 16-bit DDR3-1050 at 75 %; the paper gives no DRAM figures)",
+        f"DRAM latency {config.dram_latency} cycles, {config.dma_issue} to issue a transfer, "
+        f"{config.dma_outstanding} outstanding a unit (assumed)",
+        f"pipeline fill {config.gemm_fill} cycles GEMM, {config.alu_fill} ALU; a sum can be used again after "
+        f"{config.acc_latency} (assumed)",
+        f"fetch 2 cycles an instruction beside the data, queues of {config.cmd_queue_depth} instructions and "
+        f"{config.dep_queue_depth} tokens (assumed)",
+    ]
+
+
+def make_report(
+    config: VdlaConfig,
+    instructions: Sequence[Instruction],
+    work: Work,
+    timeline: Timeline,
+    meta: Mapping[str, Any],
+) -> Report:
+    """The report of a simulated stream.
+
+    Args:
+        config, instructions, work, timeline: the stream and its times.
+        meta: of the program: ``layers``, a list of ``{"name", "first", "last"}`` with ``last`` exclusive, in order.
+    Raises:
+        ProgramError: the layers are not such a list.
+    """
+    reader = _Reader(config, instructions, work, timeline)
+    total = reader.figures("", 0, len(instructions), 0.0)
+    layers: list[Figures] = []
+    before = 0.0
+    for name, first, last in layer_ranges(meta, len(instructions)):
+        layers.append(reader.figures(name, first, last, before))
+        before = max(before, layers[-1].end)
+    return Report(config, instructions, total, layers, timeline.tokens, timeline)
+
+
+def layer_ranges(meta: Mapping[str, Any], count: int) -> list[tuple[str, int, int]]:
+    """The layers that a program's META names, as (name, first instruction, one past the last).
+
+    Raises:
+        ProgramError: an entry is malformed, or not in order.
+    """
+    found = []
+    end = 0
+    for layer in meta.get("layers", []):
+        try:
+            name, first, last = layer["name"], layer["first"], layer["last"]
+        except (KeyError, TypeError):
+            raise ProgramError(f"META: layer {layer!r} lacks a name, a first or a last instruction") from None
+        if not (isinstance(name, str) and isinstance(first, int) and isinstance(last, int) and end <= first <= last):
+            raise ProgramError(f"META: layer {layer!r} does not follow the one before it")
+        if last > count:
+            raise ProgramError(f"META: layer {name!r} ends at instruction {last} of {count}")
+        found.append((name, first, last))
+        end = last
+    return found
+
+
+class _Reader:
+    """The columns of a run as arrays, and figures of ranges of them."""
+
+    def __init__(self, config: VdlaConfig, instructions: Sequence[Instruction], work: Work, timeline: Timeline) -> None:
+        self.config = config
+        self.instructions = instructions
+        self.time = timeline
+        self.unit = np.array(work.unit, np.int8)
+        self.mem = np.array(work.mem, np.int8)
+        self.nbytes = np.array(work.nbytes, np.int64)
+        self.macs = np.array(work.macs, np.int64)
+
+    def figures(self, name: str, first: int, last: int, before: float) -> Figures:
+        part = slice(first, last)
+        time, unit = self.time, self.unit[part]
+        begin = float(time.begin[part].min(initial=np.inf)) if last > first else before
+        end = float((time.end + time.full)[part].max(initial=before))
+        moved = np.bincount(self.mem[part] + 1, self.nbytes[part], len(Mem) + 1)[1:]
+        stalls: dict[str, dict[str, float]] = {}
+        busy: dict[str, float] = {}
+        for u in Unit:
+            of = unit == u
+            waits = np.bincount(time.reason[part][of] + 1, time.idle[part][of], len(REASONS) + 1)[1:]
+            named = dict(zip(REASONS, waits.tolist(), strict=True)) | {"full": float(time.full[part][of].sum())}
+            stalls[u.name] = {reason: cycles for reason, cycles in named.items() if cycles}
+            busy[u.name] = _covered(time.begin[part][of], time.end[part][of])
+        mac_cycles = int(self.macs[part].sum())
+        return Figures(
+            name=name,
+            begin=begin,
+            end=end,
+            cycles=end - before,
+            instructions=last - first,
+            macs=mac_cycles * self.config.macs_per_cycle,
+            mac_cycles=mac_cycles,
+            bytes={mem.name: int(moved[mem]) for mem in Mem if moved[mem]},
+            compulsory_bytes=compulsory_bytes(self.instructions[part], self.config),
+            busy=busy,
+            stalls=stalls,
+            latency=self._by_unit(time.latency[part], unit),
+            port=self._by_unit(time.port[part], unit),
+            port_busy=float(time.moving[part].sum()),
+        )
+
+    @staticmethod
+    def _by_unit(times: npt.NDArray[np.float64], unit: npt.NDArray[np.int8]) -> dict[str, float]:
+        return {u.name: float(times[unit == u].sum()) for u in Unit}
+
+
+def _covered(begin: npt.NDArray[np.float64], end: npt.NDArray[np.float64]) -> float:
+    """Length of the union of intervals that are in order of their begins, and of their ends."""
+    if not len(begin):
+        return 0.0
+    free = np.r_[begin[0], np.maximum.accumulate(end)[:-1]]
+    return float(np.maximum(end - np.maximum(begin, free), 0).sum())
+
+
+def compulsory_bytes(instructions: Sequence[Instruction], config: VdlaConfig) -> int:
+    """Distinct bytes that a stream loads, micro-ops excepted, plus distinct bytes that it stores."""
+    return sum(
+        _distinct(
+            [x for x in instructions if isinstance(x, kind) and x.x_size and x.mem is not Mem.UOP],
+            config,
+        )
+        for kind in (Load, Store)
+    )
+
+
+def _distinct(transfers: Sequence[Load | Store], config: VdlaConfig) -> int:
+    """Bytes in the union of the rows of some transfers."""
+    if not transfers:
+        return 0
+    sizes = {mem: element_bytes(mem, config) for mem in Mem}
+    table = np.array([(x.dram_base, x.y_size, x.x_size, x.x_stride, sizes[x.mem]) for x in transfers], np.int64)
+    base, rows, columns, stride, size = table.T
+    which = np.repeat(np.arange(len(table)), rows)
+    row = np.arange(len(which)) - np.repeat(np.cumsum(rows) - rows, rows)
+    begin = (base[which] + row * stride[which]) * size[which]
+    end = begin + columns[which] * size[which]
+    order = np.argsort(begin, kind="stable")
+    return int(_covered(begin[order].astype(np.float64), end[order].astype(np.float64)))
