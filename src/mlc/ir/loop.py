@@ -10,11 +10,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlc.ir.expr import Expr
-from mlc.ir.index import Linear, Var
+from mlc.ir.index import ZERO, Linear, Var
 from mlc.ir.types import DType
+
+if TYPE_CHECKING:
+    from mlc.ir.intrinsic import TensorIntrinsic
+
+
+def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements between neighbours along each axis of a row-major array."""
+    out: list[int] = []
+    step = 1
+    for n in reversed(shape):
+        out.append(step)
+        step *= n
+    return tuple(reversed(out))
 
 
 class ForKind(StrEnum):
@@ -54,12 +67,7 @@ class Buffer:
 
     def strides(self) -> tuple[int, ...]:
         """Elements between neighbours along each axis."""
-        out: list[int] = []
-        step = 1
-        for n in reversed(self.shape):
-            out.append(step)
-            step *= n
-        return tuple(reversed(out))
+        return dense_strides(self.shape)
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype}[{','.join(map(str, self.shape))}]"
@@ -131,12 +139,43 @@ class Allocate(Stmt):
     body: Stmt
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """A small tensor inside a buffer, an operand of an intrinsic.
+
+    Args:
+        buffer: where it lies.
+        indices: of its first element.
+        strides: elements between its neighbours along each of its own axes.
+    """
+
+    buffer: Buffer
+    indices: tuple[Linear, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def offset(self) -> Linear:
+        """Of the first element, counted in elements from the start of the buffer."""
+        steps = zip(self.indices, self.buffer.strides(), strict=True)
+        return sum((ix * step for ix, step in steps), ZERO)
+
+    def __repr__(self) -> str:
+        return f"{self.buffer.name}[{', '.join(map(str, self.indices))}]"
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Evaluate(Stmt):
-    """An intrinsic for its effect (DMA …), or a fact about the loop around it (``pragma.…``)."""
+    """An intrinsic for its effect, a synchronisation, or a fact about the loop around it (``pragma.…``).
+
+    Args:
+        name: of the intrinsic.
+        args: for a tensor intrinsic its kind, then an :class:`Access` for its output and for each input.
+        intrinsic: the tensor intrinsic, where it is one.
+    """
 
     name: str
     args: tuple[Any, ...]
+    intrinsic: TensorIntrinsic | None = None
 
 
 @dataclass(slots=True, eq=False, repr=False)

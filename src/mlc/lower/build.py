@@ -28,6 +28,7 @@ from mlc.lower.inline import inline
 from mlc.lower.prefetch import fetches
 from mlc.lower.rewrite import decided, map_exprs
 from mlc.lower.schedule import Schedule, Stage
+from mlc.lower.tensorize import marked
 
 
 def build(schedule: Schedule, params: Sequence[te.Tensor], name: str) -> Function:
@@ -138,6 +139,9 @@ class _Builder:
 
     def _stage(self, stage: Stage) -> Stmt:
         nest = self.nests[stage]
+        if stage.tensorized is not None and stage.tensorized[0] not in stage.leaves:
+            axis, intrinsic = stage.tensorized
+            raise ScheduleError(f"tensorize: {axis.name}, to be {intrinsic.name}, is no loop of {stage.name} any more")
         if stage.op.combiner is None:
             value = [substitute_vars(b, nest.values) for b in stage.op.bodies]
             store = self._guarded(nest.data_guards, self._stores(stage, nest, value))
@@ -155,9 +159,13 @@ class _Builder:
         init = self._stores(stage, nest, list(ids), fresh)
         guards = [substitute_vars(g, fresh) for g in nest.data_guards]
         init = self._guarded(guards, init)
-        for a in reversed(inner):
-            if not stage.is_reducing(a):
-                init = self._loop(stage, a, fresh[nest.loops[a]], init)
+        begin, data = _begin(stage), [a for a in inner if not stage.is_reducing(a)]
+        if begin in inner:  # the loops of the intrinsic, as far as they are there where the result is set
+            begin = next((a for a in data if inner.index(a) >= inner.index(begin)), None)
+            if begin is None:
+                init = marked(stage, Var("one", 0, 0), init)
+        for a in reversed(data):
+            init = self._loop(stage, a, fresh[nest.loops[a]], init, begins=a is begin)
         terms = [substitute_vars(b, nest.values) for b in op.bodies]
         exists, terms = _common_guard(terms, ids, set(fresh))
         indices = self._indices(stage, nest)
@@ -217,7 +225,7 @@ class _Builder:
             guests = self.inside.get((stage, a), ())
             if guests:
                 body = self._with_guests(guests, body)
-            body = self._loop(stage, a, nest.loops[a], body)
+            body = self._loop(stage, a, nest.loops[a], body, begins=a is _begin(stage))
         return body
 
     def _with_guests(self, guests: Sequence[Stage], body: Stmt) -> Stmt:
@@ -235,7 +243,8 @@ class _Builder:
             whole = Allocate(b, whole)
         return whole
 
-    def _loop(self, stage: Stage, leaf: Var, var: Var, body: Stmt) -> Stmt:
+    def _loop(self, stage: Stage, leaf: Var, var: Var, body: Stmt, *, begins: bool) -> Stmt:
+        """One loop; ``begins`` says whether it is the outermost one of an intrinsic."""
         facts = {key: value for (a, key), value in stage.pragmas.items() if a is leaf}
         marks: list[Stmt] = [Evaluate(f"pragma.{key}", (value,)) for key, value in facts.items()]
         if var is self.nests[stage].loops[leaf]:  # not where a reduction is set to its identity
@@ -244,6 +253,8 @@ class _Builder:
             body = seq([*marks, body])
         if var.hi < 0:
             return NOTHING
+        if begins:
+            return marked(stage, var, body)
         if var.hi == 0:
             return body  # an extent of one folded into constants when the forms were built
         return For(var, var.hi + 1, stage.kinds.get(leaf, ForKind.SERIAL), body)
@@ -264,6 +275,11 @@ class _Builder:
             return Load(buffer, self._place(t, indices))
 
         return replace_loads(e, swap) if any(type(ld.source) is te.Tensor for ld in loads(e)) else e
+
+
+def _begin(stage: Stage) -> Var | None:
+    """The leaf from which on a stage is an intrinsic."""
+    return stage.tensorized[0] if stage.tensorized is not None else None
 
 
 def _common_guard(terms: list[Expr], ids: Sequence[Const], own: set[Var]) -> tuple[list[Expr], list[Expr]]:

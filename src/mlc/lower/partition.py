@@ -24,13 +24,27 @@ def partition(s: Stmt) -> Stmt:
     return _hoist(_partition(s))
 
 
-def _partition(s: Stmt, unrolled: frozenset[Var] = frozenset()) -> Stmt:
-    """Cut the loops of a statement; ``unrolled`` holds the loops around it that will not be there at run time."""
+def partition_branches(s: Stmt) -> Stmt:
+    """Partition loops for the sake of branches only, so that whole and ragged tiles become nests of their own.
+
+    A ``select`` stays inside its loops: the padding of a tile is part of the one transfer that brings it.
+    """
+    return _partition(s, selects=False)
+
+
+def _partition(s: Stmt, unrolled: frozenset[Var] = frozenset(), selects: bool = True) -> Stmt:
+    """Cut the loops of a statement.
+
+    Args:
+        s: the statement.
+        unrolled: the loops around it that will not be there at run time.
+        selects: whether loops are cut where values change their side, too.
+    """
     if type(s) is not For:
-        return rebuild(s, partial(_partition, unrolled=unrolled))
-    cut = _cut(s, unrolled)
+        return rebuild(s, partial(_partition, unrolled=unrolled, selects=selects))
+    cut = _cut(s, unrolled, selects)
     if cut is None:
-        return _inside(s, unrolled)
+        return _inside(s, unrolled, selects)
     edges = (0, *cut, s.extent)
     parts: list[Stmt] = []
     for begin, end in pairwise(edges):
@@ -38,15 +52,15 @@ def _partition(s: Stmt, unrolled: frozenset[Var] = frozenset()) -> Stmt:
         # a single iteration leaves its body, whose own loops may now be cut; a loop is cut once, unless the longer part
         # of it is left over
         again = end - begin == 1 or end - begin > cut[1] - cut[0]
-        parts.append(_partition(piece, unrolled) if again else _inside(piece, unrolled))
+        parts.append((_partition if again else _inside)(piece, unrolled, selects))
     return seq([p for p in parts if not is_nothing(p)])
 
 
-def _inside(s: Stmt, unrolled: frozenset[Var]) -> Stmt:
+def _inside(s: Stmt, unrolled: frozenset[Var], selects: bool) -> Stmt:
     """Cut what is inside of a statement."""
     if type(s) is For and s.kind is ForKind.UNROLLED:
         unrolled |= {s.var}
-    return rebuild(s, partial(_partition, unrolled=unrolled))
+    return rebuild(s, partial(_partition, unrolled=unrolled, selects=selects))
 
 
 def _guards(s: Stmt, *, selects: bool = True) -> list[Within]:
@@ -62,7 +76,7 @@ def _guards(s: Stmt, *, selects: bool = True) -> list[Within]:
     return list(found.values())
 
 
-def _cut(loop: For, unrolled: frozenset[Var]) -> tuple[int, int] | None:
+def _cut(loop: For, unrolled: frozenset[Var], selects: bool) -> tuple[int, int] | None:
     """Where to cut a loop, or ``None`` if nothing is won.
 
     The middle part is the longest range of iterations where every guard that a range can decide holds; without any, the
@@ -70,7 +84,7 @@ def _cut(loop: For, unrolled: frozenset[Var]) -> tuple[int, int] | None:
     """
     begin, end = 0, loop.extent
     maybe: tuple[int, int] | None = None
-    guards = _guards(loop.body, selects=not _is_lanes_of_registers(loop))
+    guards = _guards(loop.body, selects=selects and not _is_lanes_of_registers(loop))
     if _may_be_masked(loop):
         branches = {(g.index, g.lo, g.hi) for g in _guards(loop.body, selects=False)}
         guards = [g for g in guards if (g.index, g.lo, g.hi) in branches or not g.index.vars() <= unrolled | {loop.var}]

@@ -7,16 +7,26 @@ from collections.abc import Callable, Sequence
 from mlc.ir import te
 from mlc.ir.loop import Function, Stmt
 from mlc.lower.build import build
-from mlc.lower.partition import partition
+from mlc.lower.partition import partition, partition_branches
 from mlc.lower.schedule import Schedule
+from mlc.lower.tensorize import tensorize
 from mlc.lower.unroll import unroll
 from mlc.lower.vectorize import vectorize
 from mlc.lower.verify import verify
 
-PASSES: tuple[tuple[str, Callable[[Stmt], Stmt]], ...] = (
+Passes = Sequence[tuple[str, Callable[[Stmt], Stmt]]]
+
+PASSES: Passes = (
+    ("tensorize", tensorize),
     ("partition", partition),
     ("vectorize", vectorize),
     ("unroll", unroll),
+)
+
+# for targets that match whole nests (transfers of tiles, products of matrices) instead of emitting loops
+NEST_PASSES: Passes = (
+    ("tensorize", tensorize),
+    ("partition", partition_branches),
 )
 
 
@@ -25,6 +35,7 @@ def lower(
     params: Sequence[te.Tensor],
     name: str,
     *,
+    passes: Passes = PASSES,
     watch: Callable[[str, Function], None] | None = None,
 ) -> Function:
     """A kernel from a schedule.
@@ -33,6 +44,7 @@ def lower(
         schedule: loops of every stage.
         params: tensors passed in by the caller, inputs before outputs.
         name: symbol.
+        passes: what is done to the loops, in order.
         watch: called with the name of each stage of lowering and its result.
     Raises:
         ScheduleError: the schedule is illegal.
@@ -40,7 +52,7 @@ def lower(
     fn = build(schedule, params, name)
     if watch is not None:
         watch("build", fn)
-    for title, run in PASSES:
+    for title, run in passes:
         fn = Function(fn.name, fn.params, fn.outputs, run(fn.body), fn.attrs)
         if watch is not None:
             watch(title, fn)

@@ -6,7 +6,22 @@ from collections.abc import Callable, Mapping
 
 from mlc.ir.expr import Const, Expr, substitute_vars
 from mlc.ir.index import IndexLike, Linear, Var, substitute
-from mlc.ir.loop import NOTHING, Allocate, For, ForRange, If, Prefetch, Seq, Stmt, Store, is_nothing, rebuild, seq
+from mlc.ir.loop import (
+    NOTHING,
+    Access,
+    Allocate,
+    Evaluate,
+    For,
+    ForRange,
+    If,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    is_nothing,
+    rebuild,
+    seq,
+)
 
 
 def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
@@ -78,7 +93,14 @@ def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike]) -> Stmt:
     if isinstance(s, Allocate):
         body = substitute_stmt(s.body, env)
         return s if body is s.body else NOTHING if is_nothing(body) else Allocate(s.buffer, body)
+    if isinstance(s, Evaluate) and s.intrinsic is not None:
+        return map_accesses(s, lambda a: Access(a.buffer, tuple([substitute(ix, env) for ix in a.indices]), a.strides))
     return s
+
+
+def map_accesses(s: Evaluate, fn: Callable[[Access], Access]) -> Evaluate:
+    """Apply ``fn`` to every operand of an intrinsic."""
+    return Evaluate(s.name, tuple([fn(a) if type(a) is Access else a for a in s.args]), s.intrinsic)
 
 
 def exprs_of(s: Stmt) -> tuple[Expr, ...]:

@@ -3,8 +3,7 @@
 A :class:`Schedule` has one :class:`Stage` a compute. Applying a primitive changes the stage and is recorded in
 ``Schedule.history``; a wrong one fails at once with :class:`ScheduleError`, naming stage and axis.
 
-Not here yet: ``bind``, ``tensorize``, ``vthread``, ``double_buffer`` and ``storage_align``: they
-come with the targets that need them.
+Not here yet: ``bind``, ``double_buffer`` and ``storage_align``: they come with the targets that need them.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import Load, as_expr, replace_loads, select, substitute_vars, within
 from mlc.ir.index import Linear, Var, as_index
+from mlc.ir.intrinsic import TensorIntrinsic
 from mlc.ir.loop import ForKind
 
 
@@ -75,6 +75,7 @@ class Stage:
         pragmas: facts for the code generator by (axis, key).
         aligned: what the extent of an attached stage's region is a multiple of, by data axis.
         fetches: what is prefetched in which loop.
+        tensorized: from which loop on the nest is which intrinsic.
     """
 
     def __init__(self, schedule: Schedule, op: te.Compute) -> None:
@@ -89,6 +90,7 @@ class Stage:
         self.pragmas: dict[tuple[Var, str], Any] = {}
         self.aligned: dict[Var, int] = {}
         self.fetches: list[Fetch] = []
+        self.tensorized: tuple[Var, TensorIntrinsic] | None = None
         self._reducing: set[Var] = set(op.reduce_axes)
 
     @property
@@ -192,7 +194,7 @@ class Stage:
 
     def _annotate(self, axis: Var, kind: ForKind, primitive: str) -> None:
         self._leaf(axis, primitive)
-        if kind in (ForKind.PARALLEL, ForKind.VECTORIZED) and self.is_reducing(axis):
+        if kind in (ForKind.PARALLEL, ForKind.VECTORIZED, ForKind.VTHREAD) and self.is_reducing(axis):
             raise ScheduleError(
                 f"{primitive}: {axis.name} of stage {self.name} is a reduction axis; use rfactor first",
             )
@@ -211,11 +213,37 @@ class Stage:
         """Share the iterations of a data axis among threads."""
         self._annotate(axis, ForKind.PARALLEL, "parallel")
 
-    def pragma(self, axis: Var, key: str, value: Any = True) -> None:
-        """Attach a fact for the code generator to a loop.
+    def vthread(self, axis: Var) -> None:
+        """Run the iterations of a data axis as virtual threads, interleaved in one stream of instructions.
 
-        ``outline``: the loop becomes a function of its own, so that its constants do not compete for registers with
-        the loops before it.
+        ``for t in vthread(2): f(t); g(t)`` becomes ``f(0); f(1); g(0); g(1)``. What is computed inside has memory of
+        its own in every thread. On a target whose units run at the same time, tokens order the units within a thread,
+        and one thread computes while another loads (TVM, section "explicit memory latency hiding").
+        """
+        self._annotate(axis, ForKind.VTHREAD, "vthread")
+
+    def tensorize(self, axis: Var, intrinsic: TensorIntrinsic) -> None:
+        """Let an intrinsic of the target do what the loops from ``axis`` inwards do.
+
+        ``for j in range(16): for k in range(16): y[i, j] += x[i, k] * w[j, k]`` becomes ``update(y[i, 0], x[i, 0],
+        w[0, 0])``. Legal where these loops are all that is inside, have the extents of the intrinsic's axes in any
+        order, compute what its behaviour says, on operands that lie where it wants them, and no condition depends on
+        them; that is checked when the schedule is lowered. One intrinsic a stage.
+        """
+        self._leaf(axis, "tensorize")
+        if self.tensorized is not None:
+            before, other = self.tensorized
+            raise ScheduleError(f"tensorize: stage {self.name} is {other.name} from {before.name} on already")
+        self.tensorized = axis, intrinsic
+        self._record("tensorize", axis, intrinsic.name)
+
+    def pragma(self, axis: Var, key: str, value: Any = True) -> None:
+        """Attach a fact for the code generator to a loop: ``pragma.<key>(value)``, first in its body.
+
+        The body of a loop of one iteration stands in the loop around it, and so does the fact. Generators of code
+        ignore what they do not know. ``outline``, on CPUs: the loop becomes a function of its own, so that its
+        constants do not compete for registers with the loops before it. ``dma_copy`` and ``alu``, on accelerators: the
+        nest is a transfer between memories, or arithmetic on vectors within one.
         """
         self._leaf(axis, "pragma")
         self.pragmas[axis, key] = value
@@ -299,7 +327,7 @@ class Stage:
         self._record("compute_inline")
 
     def set_scope(self, scope: str) -> None:
-        """Keep the stage's buffer in the given memory (``register``, ``local``, ``global`` …)."""
+        """Keep the stage's buffer in the given memory: an open name, such as ``register``."""
         self.scope = scope
         self._record("set_scope", scope)
 

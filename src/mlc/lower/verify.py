@@ -81,10 +81,28 @@ def _check(
         case loop.Prefetch():
             if any(ix.vars() - bound for ix in s.indices):
                 raise VerifyError(f"{fn.name}: unbound index in\n{s!r}")
-        case loop.Evaluate() | loop.Barrier():
+        case loop.Evaluate():
+            for a in s.args:
+                if type(a) is loop.Access:
+                    _access(a, fn, s, bound, buffers, guarded)
+        case loop.Barrier():
             pass
         case _:
             raise VerifyError(f"{fn.name}: {type(s).__name__} is no statement")
+
+
+def _access(
+    a: loop.Access, fn: loop.Function, s: loop.Stmt, bound: set[Var], buffers: set[loop.Buffer], guarded: bool
+) -> None:
+    """An operand of an intrinsic lies in a known buffer, at a known place."""
+    if a.buffer not in buffers:
+        raise VerifyError(f"{fn.name}: {a.buffer!r} is not in scope in\n{s!r}")
+    if len(a.indices) != len(a.buffer.shape):
+        raise VerifyError(f"{fn.name}: {a!r} has {len(a.indices)} of {len(a.buffer.shape)} indices")
+    if any(ix.vars() - bound for ix in a.indices):
+        raise VerifyError(f"{fn.name}: unbound index in\n{s!r}")
+    if not guarded and _outside(a.indices, a.buffer.shape):
+        raise VerifyError(f"{fn.name}: {a!r} is out of bounds in\n{s!r}")
 
 
 def _bounds(e: Expr, fn: loop.Function, s: loop.Stmt, guarded: bool) -> None:

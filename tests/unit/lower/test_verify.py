@@ -7,7 +7,21 @@ import pytest
 from mlc.errors import VerifyError
 from mlc.ir.expr import Expr, Load, cast, const, select, within
 from mlc.ir.index import Var, as_index, dynamic
-from mlc.ir.loop import Allocate, Barrier, Buffer, Evaluate, For, ForKind, ForRange, Function, If, Stmt, Store, seq
+from mlc.ir.loop import (
+    Access,
+    Allocate,
+    Barrier,
+    Buffer,
+    Evaluate,
+    For,
+    ForKind,
+    ForRange,
+    Function,
+    If,
+    Stmt,
+    Store,
+    seq,
+)
 from mlc.ir.types import f32, i64
 from mlc.lower.verify import verify
 
@@ -29,6 +43,10 @@ def load(index: object, b: Buffer = X) -> Expr:
 
 def loop(body: Stmt, kind: ForKind = ForKind.SERIAL) -> Stmt:
     return For(I, 4, kind, body)
+
+
+def operand(b: Buffer, *indices: Var | int) -> Stmt:
+    return loop(Evaluate("use", (Access(b, tuple(as_index(ix) for ix in indices), (1,)),)))
 
 
 ONE = const(1.0, f32)
@@ -56,6 +74,10 @@ def test_good_kernels_pass() -> None:
         (loop(loop(store(ONE))), "kernel: i is bound twice"),
         (ForRange(I, const(0, i64), const(4, i64), loop(store(ONE))), "kernel: i is bound twice"),
         (loop(ForRange(I, const(0, i64), const(4, i64), store(ONE))), "kernel: i is bound twice"),
+        (operand(GONE, I), r"kernel: gone: f32\[4\] is not in scope in\nuse\(gone\[i\]\)"),
+        (operand(X, Z), r"kernel: unbound index in\nuse\(x\[z\]\)"),
+        (operand(X, 4), r"kernel: x\[4\] is out of bounds in\nuse"),
+        (operand(X, I, I), r"kernel: x\[i, i\] has 2 of 1 indices"),
         (For(I, 5, ForKind.SERIAL, store(ONE)), r"kernel: i ranges over \[0, 3\], the loop over 5"),
         (For(Var("i", 1, 3), 4, ForKind.SERIAL, seq([])), r"kernel: i ranges over \[1, 3\], the loop over 4"),
         (loop(store(load(I, GONE))), r"kernel: gone: f32\[4\] is not in scope in\nout\[i\] = gone\[i\]"),

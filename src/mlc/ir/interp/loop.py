@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import VerifyError
-from mlc.ir import loop
+from mlc.ir import loop, te
 from mlc.ir.expr import Expr, Select
 from mlc.ir.index import Linear, Var
-from mlc.ir.interp.te import Array, Evaluator, inside
+from mlc.ir.interp.te import Array, Evaluator, inside, run_compute
+from mlc.ir.intrinsic import Kind, TensorIntrinsic
 
 
 def run_function(fn: loop.Function, arrays: Sequence[np.ndarray]) -> None:
@@ -64,7 +65,10 @@ class _Machine:
                 self.run(s.body, env)
             case loop.Store():
                 self.store(s, env)
-            case loop.Evaluate() | loop.Prefetch() | loop.Barrier():
+            case loop.Evaluate():
+                if s.intrinsic is not None:
+                    self.intrinsic(s, s.intrinsic, env)
+            case loop.Prefetch() | loop.Barrier():
                 pass
             case _:
                 raise VerifyError(f"no meaning for {type(s).__name__}")
@@ -80,9 +84,44 @@ class _Machine:
         value = ev.eval(s.value)
         array = self.memory[id(s.buffer)]
         index: tuple[Any, ...] = tuple(
-            _checked(ev.index(ix), n, s, ix) for ix, n in zip(s.indices, array.shape, strict=True)
+            _checked(ev.index(ix), n, s, s.buffer, ix) for ix, n in zip(s.indices, array.shape, strict=True)
         )
         array[index] = value
+
+    def intrinsic(self, s: loop.Evaluate, what: TensorIntrinsic, env: dict[Var, int]) -> None:
+        """What the intrinsic's behaviour says, on the tensors that its operands are."""
+        kind, out, *ins = s.args
+        op, dtypes = what.op, [what.behaviour.dtype]
+        into, where = self.memory[id(out.buffer)], self.places(out, what.behaviour.shape, s, env)
+        if kind == Kind.RESET:
+            assert op.combiner is not None
+            into[where] = op.combiner.identity(dtypes)[0].value
+            return
+        values = {
+            id(t): self.memory[id(a.buffer)][self.places(a, t.shape, s, env)]
+            for t, a in zip(what.inputs, ins, strict=True)
+        }
+        (new,) = run_compute(op, values)
+        if kind == Kind.UPDATE:
+            assert op.combiner is not None
+            held, more = (te.placeholder((), what.behaviour.dtype, name) for name in ("held", "more"))
+            (folded,) = op.combiner.combine((held[()],), (more[()],))
+            new = np.asarray(Evaluator({}, {id(held): into[where], id(more): new}, op, scalars=True).eval(folded))
+        into[where] = new
+
+    def places(
+        self, a: loop.Access, shape: tuple[int, ...], s: loop.Evaluate, env: dict[Var, int]
+    ) -> tuple[np.ndarray, ...]:
+        """Indices into its buffer of the small tensor that an operand of an intrinsic is."""
+        array = self.memory[id(a.buffer)]
+        ev = _Scalar(env, self.memory, None)
+        at = [int(_checked(ev.index(ix), n, s, a.buffer, ix)) for ix, n in zip(a.indices, array.shape, strict=True)]
+        flat = np.full(shape, sum(i * step for i, step in zip(at, a.buffer.strides(), strict=True)))
+        for d, (n, step) in enumerate(zip(shape, a.strides, strict=True)):
+            flat += (np.arange(n) * step).reshape([-1 if k == d else 1 for k in range(len(shape))])
+        if flat.max() >= array.size:
+            raise VerifyError(f"an operand of {shape} elements at {a!r} leaves {a.buffer!r} in\n{s!r}")
+        return np.unravel_index(flat, array.shape)
 
 
 class _Scalar(Evaluator):
@@ -96,7 +135,8 @@ class _Scalar(Evaluator):
         return super()._eval(e, guarded)
 
 
-def _checked(i: object, n: int, s: loop.Store, ix: Linear) -> object:
+def _checked(i: Any, n: int, s: loop.Stmt, buffer: loop.Buffer, ix: Linear) -> Any:
     if not inside(i, n):
-        raise VerifyError(f"store outside {s.buffer!r}: {ix} is {i} in\n{s!r}")
+        what = "store" if type(s) is loop.Store else "operand"
+        raise VerifyError(f"{what} outside {buffer!r}: {ix} is {i} in\n{s!r}")
     return i

@@ -6,10 +6,26 @@ import numpy as np
 import pytest
 
 from mlc.errors import VerifyError
+from mlc.ir import te
 from mlc.ir.expr import Load, as_expr, binary, cast, const, select, within
 from mlc.ir.index import Var, as_index, dynamic
 from mlc.ir.interp import run_function
-from mlc.ir.loop import Allocate, Barrier, Buffer, Evaluate, For, ForKind, ForRange, Function, If, Stmt, Store, seq
+from mlc.ir.intrinsic import Kind, TensorIntrinsic
+from mlc.ir.loop import (
+    Access,
+    Allocate,
+    Barrier,
+    Buffer,
+    Evaluate,
+    For,
+    ForKind,
+    ForRange,
+    Function,
+    If,
+    Stmt,
+    Store,
+    seq,
+)
 from mlc.ir.types import f32, i32, i64
 
 X, OUT = Buffer("x", (4,), f32), Buffer("out", (4,), f32)
@@ -128,3 +144,29 @@ def test_values_of_indices() -> None:
     np.testing.assert_array_equal(
         run(each(Store(out, (as_index(I),), as_expr(as_index(I) * 3 - 1, i32))), out=out), [-1, 2, 5, 8]
     )
+
+
+def pairs(kind: Kind, out: int | Var, x: int | Var, stride: int = 1) -> Stmt:
+    """Sums of pairs: ``y[k] = a[k, 0] + a[k, 1]`` with columns ``stride`` apart."""
+    a, r = te.placeholder((2, 2), f32, "a"), te.reduce_axis(2, "r")
+    y = te.compute((2,), lambda k: te.sum_of(a[k, r], r), "y")
+    intrinsic = TensorIntrinsic("pairs", y, {}, tuple(Kind))
+    operands = Access(OUT, (as_index(out),), (2,)), Access(X, (as_index(x),), (1, stride))
+    return Evaluate("pairs", (kind, *operands[: 1 if kind is Kind.RESET else 2]), intrinsic)
+
+
+def test_intrinsics_do_what_their_behaviour_says() -> None:
+    np.testing.assert_array_equal(run(pairs(Kind.BODY, 0, 0, 2)), [1 + 3, 77, 2 + 4, 77])
+    np.testing.assert_array_equal(run(pairs(Kind.BODY, 1, 1)), [77, 2 + 3, 77, 3 + 4])
+    np.testing.assert_array_equal(run(pairs(Kind.UPDATE, 0, 1)), [77 + 2 + 3, 77, 77 + 3 + 4, 77])
+    np.testing.assert_array_equal(run(pairs(Kind.RESET, 0, 0)), [0, 77, 0, 77])
+    fixed = np.asfortranarray(np.full((4,), 77, np.float32))[::-1]
+    run_function(Function("kernel", (X, OUT), 1, pairs(Kind.RESET, 0, 0)), [np.ones(4, np.float32), fixed])
+    np.testing.assert_array_equal(fixed, [0, 77, 0, 77])
+
+
+def test_operands_outside_are_refused() -> None:
+    with pytest.raises(VerifyError, match=r"operand outside out: f32\[4\]: 4 is 4 in\npairs"):
+        run(pairs(Kind.BODY, 4, 0))
+    with pytest.raises(VerifyError, match=r"an operand of \(2, 2\) elements at x\[2\] leaves x: f32\[4\] in\npairs"):
+        run(pairs(Kind.UPDATE, 0, 2, 2))
