@@ -13,12 +13,14 @@ from mlc.ir import te
 from mlc.ir.expr import Expr, Load, replace_loads
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout
+from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
-from mlc.targets.x86.cost import USABLE, Tile, balance
+from mlc.lower.symbolic import plain
+from mlc.targets.x86.cost import USABLE, Tile, balance, fits_registers
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import Group, best_divisor, finish_tile, inline_rest, replace_compute, size_of
 from mlc.targets.x86.schedules.injective import spread
-from mlc.targets.x86.schedules.matmul import EVEN, PARALLEL_FROM, steps_of, tile_of
+from mlc.targets.x86.schedules.matmul import EVEN, PARALLEL_FROM, chosen_tile, steps_of, tile_of
 from mlc.targets.x86.schedules.reduction import fold_rows
 
 COPIED_FROM = 32  # query rows from which a copy of the values in panels pays (measured: it loses at 16, wins at 128)
@@ -55,9 +57,10 @@ def schedule_attention(g: Group, target: X86) -> Schedule:
     g = _with_copies(g)
     *batch_shape, m, n = _stage_of(g, "masked").shape
     depth, width = _stage_of(g, "scores").reduce_axes[0].hi + 1, g.outputs[0].shape[-1]
-    tile = tile_of(m, width, n, target)
-    block = min(block_rows(m, n, tile, target), m)
-    inner = tile_of(block, n, depth, target)
+    tile = chosen_tile(g.knobs, m, width, n, target)
+    tiles = g.knobs.discrete("tiles", (1, 2, 4, 8, 16, 32), default=block_rows(m, n, tile, target) // tile.rows)
+    block = min(tiles * tile.rows, m)
+    inner = _inner_tile(g.knobs, block, m, n, depth, target)
     columns = {"turn": inner.vectors * target.lanes, "panels": tile.vectors * target.lanes}
     p = g.apply({op.outputs[0]: _panels(op.shape, columns[op.tag]) for op in g.computes if op.tag in columns})
     s = Schedule(p.outputs)
@@ -102,6 +105,17 @@ def schedule_attention(g: Group, target: X86) -> Schedule:
             s[t].compute_at(stage, heads)
         spread(s[t], target, parallel=not each)
     return s
+
+
+def _inner_tile(knobs: Knobs, block: int, m: int, n: int, depth: int, target: X86) -> Tile:
+    """The register tile of the scores of ``block`` of ``m`` query rows, a product's where the knobs say nothing."""
+    default = tile_of(plain(block), n, depth, target)
+    most = min(-(-n // target.lanes), target.registers // 2)
+    vectors = knobs.discrete("score_vectors", range(1, most + 1), default=default.vectors)
+    rows = knobs.discrete("score_rows", range(1, min(m, target.registers - 2) + 1), default=default.rows)
+    knobs.require(fits_registers(rows, vectors, target), "the sums of a tile do not fit the registers")
+    knobs.require(rows <= block, "a tile of scores has more rows than the block")
+    return Tile(rows, vectors)
 
 
 def _tiles(

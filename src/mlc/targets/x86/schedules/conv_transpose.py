@@ -12,9 +12,10 @@ from math import gcd
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
+from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.prefetch import LINE
 from mlc.lower.schedule import Schedule, Stage
-from mlc.targets.x86.cost import Product, Tile, unrolled_steps
+from mlc.targets.x86.cost import Product, Tile, fits_registers, unrolled_steps
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.conv import conv_tile
 from mlc.targets.x86.schedules.group import (
@@ -46,22 +47,35 @@ def _tile(anchor: te.Compute, target: X86) -> Tile:
     return conv_tile(product, target)
 
 
-def transposed_weight_layout(anchor: te.Compute, shape: Sequence[int], target: X86) -> Layout:
+def _chosen_tile(knobs: Knobs, anchor: te.Compute, target: X86) -> Tile:
+    """The register tile that the knobs say; :func:`_tile` where they say nothing."""
+    default = _tile(anchor, target)
+    columns = -(-anchor.shape[1] // target.lanes)
+    few = [k for k in divisors(columns) if k <= target.registers // 2]
+    vectors = knobs.discrete("vectors", few, default=default.vectors)
+    most = min(anchor.shape[-1], target.registers - 2)
+    rows = knobs.discrete("rows", range(1, most + 1), default=default.rows)
+    knobs.require(fits_registers(rows, vectors, target), "the sums of a tile do not fit the registers")
+    return Tile(rows, vectors)
+
+
+def transposed_weight_layout(anchor: te.Compute, shape: Sequence[int], target: X86, knobs: Knobs) -> Layout:
     """Weights in the order of use: ``[O / tile][phases…][C / chunk][taps of a phase…][chunk of C][tile of O]``.
 
     Args:
         anchor: the sum over channels and taps, over logical shapes.
         shape: logical shape, ``[c, o, taps…]``.
         target: the processor.
+        knobs: what the template asks.
     """
     rank = len(shape) - 2
-    tile = _tile(anchor, target)
+    tile = _chosen_tile(knobs, anchor, target)
     columns = tile.vectors * target.lanes
     layout = Layout(tuple(shape)).pad(1, 0, -shape[1] % columns)
     for d, (stride, dilation) in enumerate(zip(anchor.attrs["strides"], anchor.attrs["dilations"], strict=True)):
         step = stride // gcd(stride, dilation)
         layout = layout.pad(2 + 2 * d, 0, -shape[2 + d] % step).split(2 + 2 * d, step)
-    layout = layout.split(1, columns).split(0, _chunk(anchor, tile, target))
+    layout = layout.split(1, columns).split(0, _chunk(knobs, anchor, tile, target))
     c, o, taps = 0, 2, range(4, 4 + 2 * rank, 2)
     return layout.reorder(o, *(t + 1 for t in taps), c, *taps, c + 1, o + 1)
 
@@ -69,7 +83,7 @@ def transposed_weight_layout(anchor: te.Compute, shape: Sequence[int], target: X
 def transposed_blocked(g: Group, target: X86) -> Schedule:
     """Transposed convolution whose output is blocked by channels."""
     assert g.anchor is not None
-    tile = _tile(g.anchor, target)
+    tile = _chosen_tile(g.knobs, g.anchor, target)
     extra = inner_layouts(g)
     extra[g.anchor.outputs[0]] = blocked(g.anchor.shape, 1, target.lanes)
     pad = padded_input(g.anchor)
@@ -89,7 +103,7 @@ def transposed_blocked(g: Group, target: X86) -> Schedule:
     stage.vectorize(oi)
     channels = p.anchor.reduce_axes[0]
     chunks: Var | None = None
-    chunk = _chunk(p.anchor, tile, target)
+    chunk = _chunk(g.knobs, p.anchor, tile, target)
     tiles = size_of([a.hi + 1 for a in (*places[:-1], wo)])
     if chunk > channels.hi or tiles == 1:
         stage.reorder(n, oo, *of_phase, *places[:-1], wo, ov, wi, oi)
@@ -116,7 +130,8 @@ def transposed_blocked(g: Group, target: X86) -> Schedule:
     co, ci = local.split(c, target.lanes)
     # a broadcast serves all vectors at once, and then its register is free again
     local.reorder(*taps, co, ci, *data, o, lane)
-    steps = best_divisor(ci.hi + 1, unrolled_steps(tile, target))
+    steps = g.knobs.discrete("steps", (1, 2, 4, 8), default=best_divisor(ci.hi + 1, unrolled_steps(tile, target)))
+    g.knobs.require((ci.hi + 1) % steps == 0, "a ragged end of the unrolled channels")
     if steps > 1:
         local.unroll(local.split(ci, steps)[1])
     weights = p.anchor.inputs[1]
@@ -130,13 +145,15 @@ def transposed_blocked(g: Group, target: X86) -> Schedule:
     return s
 
 
-def _chunk(anchor: te.Compute, tile: Tile, target: X86) -> int:
-    """Input channels whose weights, of one phase and a tile of output channels, take half of the first-level cache."""
+def _chunk(knobs: Knobs, anchor: te.Compute, tile: Tile, target: X86) -> int:
+    """Input channels at a time; untuned, their weights of a phase and tile take half of the first-level cache."""
     c, *taps = anchor.reduce_axes
     bytes_each = size_of([t.hi + 1 for t in taps]) * tile.vectors * target.lanes * 4
     blocks, extra = divmod(c.hi + 1, target.lanes)
     most = max(1, target.l1 // 2 // bytes_each // target.lanes)
-    return c.hi + 1 if extra else target.lanes * best_divisor(blocks, most)
+    if extra:
+        return c.hi + 1
+    return target.lanes * knobs.discrete("chunk", divisors(blocks), default=best_divisor(blocks, most))
 
 
 def _chunked(s: Schedule, phases: te.Tensor, chunks: Var, stage: Stage, at: Var, tile: Tile) -> tuple[Stage, Var]:
@@ -196,9 +213,13 @@ def transposed_plain(g: Group, target: X86) -> Schedule:
     of_phase, places = _phase_loops(stage, space, strides)
     room = 24 if target.registers >= 32 else 12
     per_group = (o.hi + 1) // int(p.anchor.attrs["groups"])
-    vectors = min(2, -(-(places[-1].hi + 1) // target.lanes))
+    most = -(-(places[-1].hi + 1) // target.lanes)
+    vectors = g.knobs.discrete("vectors", range(1, min(most, target.registers // 2) + 1), default=min(2, most))
     inside = strides[-1] if 1 < strides[-1] <= 4 else 1  # phases along the row that share a tile
-    channels = best_divisor(per_group, max(1, room // (vectors * inside)))
+    few = [k for k in divisors(per_group) if k < target.registers]
+    channels = g.knobs.discrete("rows", few, default=best_divisor(per_group, max(1, room // (vectors * inside))))
+    fits = channels * vectors * inside + 2 <= target.registers
+    g.knobs.require(fits, "the sums of a tile do not fit the registers")
     oo, oc = stage.split(o, channels)
     wo, wv = stage.split(places[-1], vectors * target.lanes)
     wu, wi = stage.split(wv, target.lanes)

@@ -15,6 +15,7 @@ from mlc.ir.loop import ForKind
 from mlc.lower.knobs import Knobs
 from mlc.lower.relayout import read_margins, relayout
 from mlc.lower.schedule import Schedule
+from mlc.lower.symbolic import opaque
 
 HEAVY = ("conv", "conv_transpose", "group_conv", "depthwise", "matmul", "einsum", "winograd", "attention")
 WINDOWS = ("max_pool", "avg_pool", "lp_pool")
@@ -246,6 +247,7 @@ def _inlined_body(s: Schedule, out: te.Tensor) -> list[te.Compute]:
     return found
 
 
+@opaque
 def best_divisor(extent: int, most: int, least: int = 1) -> int:
     """The greatest divisor of ``extent`` in ``[least, most]``; ``min(extent, most)`` when there is none."""
     for k in range(min(extent, most), least - 1, -1):

@@ -152,7 +152,7 @@ def choose_layouts(
             if tag == "conv":
                 constants[k] = weight_layout(weights.shape, 0, 1, plan_conv(g, target).tile.vectors, target)
             else:
-                constants[k] = transposed_weight_layout(g.anchor, weights.shape, target)
+                constants[k] = transposed_weight_layout(g.anchor, weights.shape, target, g.knobs)
     elif tag == "winograd" and winograd_fits(g, target):
         k = position.get(weights_of(g))
         if k is not None and constant[k]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
-from mlc.lower.knobs import divisors
+from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.schedule import Schedule, Stage
 from mlc.targets.x86.cost import Tile
 from mlc.targets.x86.record import X86
@@ -72,14 +72,16 @@ def _plain(g: Group, op: te.Compute, target: X86) -> Schedule:
     if pad is not None:
         rows = Layout(pad.shape).pad(last, 0, excess * stride)
         extra[pad] = rows_of_vectors(pad.shape, excess, stride, lanes) if copies else rows
-    tile = _plain_tile(whole.shape, lanes, copies, target)
+    tile = _chosen_tile(g.knobs, whole.shape, lanes, copies, target)
+    unrolled = g.knobs.discrete("unrolled", (50, 100, 200, 400, 800), default=UNROLLED)
+    room = g.knobs.discrete("room", [target.l1 // k for k in (1, 2, 4, 8)], default=target.l1 // 2) if copies else 0
     p = g.apply(extra)
     assert p.anchor is not None
     window = p.anchor.outputs[0]
     copied = padded_input(p.anchor) if copies else None
     s = Schedule(p.outputs)
     accumulate_in_registers(s, window, [copied] if copied is not None else [])
-    block = _block(p.anchor, copied.shape, tile, target) if copied is not None else None
+    block = _block(p.anchor, copied.shape, tile, room) if copied is not None else None
     at, tiles = _plain_loops(s[p.outputs[0]], lanes, tile, block)
     local = s[window]
     local.compute_at(s[p.outputs[0]], tiles)
@@ -87,7 +89,9 @@ def _plain(g: Group, op: te.Compute, target: X86) -> Schedule:
     local.align(data[-1], lanes)
     lu, llane = local.split(data[-1], lanes)
     local.vectorize(llane)
-    local.reorder(*_taps_by_sharing(local, op, reduce, tile, lanes), *data[:-1], lu, llane)
+    local.reorder(
+        *_taps_by_sharing(local, op, reduce, unrolled // (tile.rows * tile.vectors), lanes), *data[:-1], lu, llane
+    )
     for a in (*data[2:-1], lu):
         local.unroll(a)
     if copied is not None:
@@ -177,20 +181,32 @@ def _plain_tile(shape: tuple[int, ...], lanes: int, copies: bool, target: X86) -
     return Tile(rows, vectors)
 
 
-def _block(op: te.Compute, copy: tuple[int, ...], tile: Tile, target: X86) -> tuple[int, int]:
+def _chosen_tile(knobs: Knobs, shape: tuple[int, ...], lanes: int, copies: bool, target: X86) -> Tile:
+    """The register tile that the knobs say; :func:`_plain_tile` where they say nothing."""
+    default = _plain_tile(shape, lanes, copies, target)
+    height = shape[-2] if len(shape) > 3 else 1
+    rows = knobs.discrete("rows", range(1, min(target.registers - 2, height) + 1), default=default.rows)
+    most = min(target.registers // 2, -(-shape[-1] // lanes))
+    vectors = knobs.discrete("vectors", range(1, most + 1), default=default.vectors)
+    # beside the sums, one register for what is read and one for a weight
+    knobs.require(rows * vectors + 2 <= target.registers, "the sums of a tile do not fit the registers")
+    return Tile(rows, vectors)
+
+
+def _block(op: te.Compute, copy: tuple[int, ...], tile: Tile, room: int) -> tuple[int, int]:
     """Channels and tiles of rows that share a copy of their input.
 
     What was written can only be read at other offsets once it has reached the cache, so a copy has to be longer than a
-    tile takes. It fills half of the first-level cache, unless too few blocks would be left for threads.
+    tile takes. It fills its share of the first-level cache, unless too few blocks would be left for threads.
 
     Args:
         op: the window.
         copy: shape of the copied input, ``[n, c, (d,) (h,) (phase,) w]``.
         tile: of the result.
-        target: gives the cache.
+        room: bytes that a copy may take.
     """
     images, channels, *space = op.shape
-    rank, room = len(space), target.l1 // 2
+    rank = len(space)
     planes = op.reduce_axes[0].hi + 1 if rank == 3 else 1
     row = 4 * planes * size_of(copy[rank + 1 :])
     rows = copy[rank] if rank > 1 else 1
@@ -201,13 +217,12 @@ def _block(op: te.Compute, copy: tuple[int, ...], tile: Tile, target: X86) -> tu
     return 1, best_divisor(tiles, max(1, min(fitting, images * channels * tiles // TASKS, tiles)))
 
 
-def _taps_by_sharing(local: Stage, op: te.Compute, reduce: list[Var], tile: Tile, lanes: int) -> list[Var]:
-    """Loops over taps, ordered so that neighbours in time read the same vectors; unrolled unless there are too many.
+def _taps_by_sharing(local: Stage, op: te.Compute, reduce: list[Var], budget: int, lanes: int) -> list[Var]:
+    """Loops over taps, ordered so that neighbours in time read the same vectors; unrolled up to a budget of taps.
 
     Taps of one column in turn read the same vectors for different rows, where they are a stride apart.
     """
     loops: list[Var] = []
-    budget = UNROLLED // (tile.rows * tile.vectors)
     for k, a in enumerate(reversed(reduce)):
         stride, dilation = (int(op.attrs[name][-1 - k]) for name in ("strides", "dilations"))
         step = stride if k else lanes
