@@ -56,3 +56,41 @@ def test_convolutions(n: int, c: int, o: int, size: int, taps: int, stride: int,
     attrs = {"strides": (stride, stride), "pads": (taps // 2,) * 4, "dilations": (1, 1), "groups": 1}
     (y,) = g.add(get("conv"), [x, w], attrs, names=["y"])
     _lower_all(g, y, level)
+
+
+@settings(max_examples=20)
+@given(
+    st.integers(1, 3), SIZES, st.sampled_from((1, 3, 7, 14, 29)), st.sampled_from((2, 3, 5)), st.sampled_from((1, 2)),
+    st.sampled_from((0, 3)),
+)  # fmt: skip
+def test_windows(n: int, c: int, size: int, taps: int, stride: int, level: int) -> None:
+    g = Builder("window")
+    x = g.input("x", TensorType((n, c, size, size), f32))
+    w = g.constant(np.ones((c, 1, taps, taps), np.float32), "w")
+    attrs = {"strides": (stride, stride), "pads": (taps // 2,) * 4, "dilations": (1, 1), "groups": c}
+    (y,) = g.add(get("conv"), [x, w], attrs, names=["y"])
+    _lower_all(g, y, level)
+
+
+@settings(max_examples=20)
+@given(
+    SIZES, SIZES, st.sampled_from((1, 3, 8, 13)), st.sampled_from((2, 3, 4)), st.sampled_from((1, 2, 3)),
+    st.sampled_from((0, 3)),
+)  # fmt: skip
+def test_transposed_convolutions(c: int, o: int, size: int, taps: int, stride: int, level: int) -> None:
+    g = Builder("transposed")
+    x = g.input("x", TensorType((1, c, size, size), f32))
+    w = g.constant(np.ones((c, o, taps, taps), np.float32), "w")
+    attrs = {"strides": (stride,) * 2, "pads": (0,) * 4, "dilations": (1, 1), "groups": 1}
+    (y,) = g.add(get("conv_transpose"), [x, w], attrs, names=["y"])
+    _lower_all(g, y, level)
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(1, 3), max_size=2), SIZES, SIZES, SIZES, SIZES)
+def test_attention(batch: list[int], m: int, n: int, e: int, d: int) -> None:
+    g = Builder("attention")
+    q, k, v = (g.input(name, TensorType((*batch, rows, width), f32)) for name, rows, width in
+               (("q", m, e), ("k", n, e), ("v", n, d)))  # fmt: skip
+    (y,) = g.add(get("attention"), [q, k, v], {"scale": 0.5}, names=["y"])
+    _lower_all(g, y, 3)
