@@ -113,13 +113,14 @@ class Program:
         return self.uops.astype("<u4").tobytes() if spec.kind == "uop" else None
 
     def default_places(self) -> list[int]:
-        """A byte address for every buffer: one after another, aligned, from the first aligned one above 0.
+        """A byte address for every buffer: one after another, at multiples of 256 at least, as the driver allocates.
 
         Nothing lies at address 0, so that an instruction whose relocation was forgotten hits no buffer.
         """
         places, end = [], ALIGNMENT
         for spec in self.buffers:
-            place = -(-end // spec.alignment) * spec.alignment
+            alignment = max(spec.alignment, ALIGNMENT)
+            place = -(-end // alignment) * alignment
             places.append(place)
             end = place + spec.nbytes
         return places
