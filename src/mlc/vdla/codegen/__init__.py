@@ -1,0 +1,1 @@
+"""From loop nests to instruction streams with dependency tokens."""

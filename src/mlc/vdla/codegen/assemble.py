@@ -1,0 +1,74 @@
+"""The last steps of a region: micro-ops get places, tokens are set, and all becomes a program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from mlc.vdla.codegen.constants import Constants
+from mlc.vdla.codegen.kernels import place_uops
+from mlc.vdla.codegen.stream import Step
+from mlc.vdla.codegen.tokens import insert_tokens
+from mlc.vdla.config import VdlaConfig
+from mlc.vdla.isa.instruction import Finish
+from mlc.vdla.program import ALIGNMENT, BufferKind, BufferSpec, Program
+
+
+@dataclass(frozen=True)
+class Dram:
+    """A buffer in DRAM.
+
+    Args:
+        name: unique in the program.
+        kind: who fills it, see ``BufferSpec``.
+        nbytes: size; that of a constant follows from what was packed into it.
+    """
+
+    name: str
+    kind: BufferKind
+    nbytes: int = 0
+
+
+def assemble(
+    config: VdlaConfig, steps: Sequence[Step], buffers: Sequence[Dram], constants: Constants, layers: Sequence[str]
+) -> Program:
+    """A program from a stream without micro-op addresses and tokens.
+
+    Args:
+        config: the accelerator.
+        steps: the stream, without FINISH.
+        buffers: what the steps' buffers are, by index.
+        constants: contents of those of kind ``const``.
+        layers: names of the layers that steps belong to.
+    """
+    last = steps[-1].layer if steps else 0
+    placed, uops = place_uops([*steps, Step(Finish(), layer=last)], config, len(buffers))
+    written = {k: b.nbytes for k, b in enumerate(buffers) if b.kind in ("temp", "out")}
+    done = insert_tokens(placed, config, written)
+    specs, data = [], bytearray()
+    for k, b in enumerate(buffers):
+        if b.kind != "const":
+            specs.append(BufferSpec(b.name, b.kind, b.nbytes))
+            continue
+        data += bytes(-len(data) % ALIGNMENT)
+        contents = constants.contents(k)
+        specs.append(BufferSpec(b.name, b.kind, len(contents), offset=len(data)))
+        data += contents
+    specs.append(BufferSpec("uops", "uop", uops.nbytes))
+    counts = Counter(s.layer for s in done)
+    ends = list(accumulate(counts[k] for k in range(len(layers))))
+    ranges = [
+        {"name": name, "first": end - counts[k], "last": end}
+        for k, (name, end) in enumerate(zip(layers, ends, strict=True))
+    ]
+    return Program(
+        config,
+        [s.insn for s in done],
+        uops,
+        bytes(data),
+        specs,
+        {i: s.buffer for i, s in enumerate(done) if s.buffer >= 0},
+        {"layers": ranges},
+    )

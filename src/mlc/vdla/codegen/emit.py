@@ -1,0 +1,736 @@
+"""From a loop AST to instructions: loops around instruction nests are run here, nests become instructions.
+
+In: a kernel whose buffers lie in DRAM (``global``) or in the accelerator's memories. What a statement becomes follows
+from where its operands lie: a copy from DRAM is a load, a copy or an epilogue to DRAM a store, arithmetic between
+accumulators ALU instructions, the matrix product's intrinsic a GEMM. Out: steps in an order that is right when executed
+one after the other; tokens come later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlc.errors import ScheduleError
+from mlc.ir.expr import Cast, Const, Expr, Load, Select, Within, loads
+from mlc.ir.index import Linear, Var
+from mlc.ir.intrinsic import Kind
+from mlc.ir.loop import Access, Allocate, Buffer, Evaluate, For, Function, If, Seq, Stmt, Store, is_nothing
+from mlc.ir.types import i8, i32
+from mlc.vdla.codegen.constants import Constants
+from mlc.vdla.codegen.dma import Dim, blocks, contents
+from mlc.vdla.codegen.epilogue import Epilogue, Operation, read_epilogue
+from mlc.vdla.codegen.kernels import Axis, Kernels, Planned, divide, merge
+from mlc.vdla.codegen.memory import UNKNOWN, Instance, Memory
+from mlc.vdla.codegen.nest import Form, Nest, Range, flat, form, leaves, nest_of, range_of, ranges, tangled
+from mlc.vdla.codegen.stream import Step, mask_of, places
+from mlc.vdla.config import VdlaConfig
+from mlc.vdla.intrinsics import ACC, scopes
+from mlc.vdla.isa.instruction import Alu, AluOp, Gemm, GemmMode, Mem
+
+_DRAM = 40  # bits of an element's number within its buffer, where contents are remembered
+
+Env = dict[Var, int]
+Run = Callable[[Env], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """What a parameter of a kernel is.
+
+    Args:
+        buffer: index among the DRAM buffers of the region.
+        array: its values, where they are known at compile time; loads of it are repacked.
+    """
+
+    buffer: int
+    array: np.ndarray | None = None
+
+
+class Emitter:
+    """Makes one stream from many kernels; what the memories hold is remembered from one to the next.
+
+    Args:
+        config: the accelerator.
+        constants: where repacked constants go.
+
+    Attributes:
+        steps: the stream so far.
+    """
+
+    def __init__(self, config: VdlaConfig, constants: Constants) -> None:
+        self.config = config
+        self.constants = constants
+        self.scopes = scopes(config)
+        self.kernels = Kernels(config)
+        self.memories = {s.name: Memory(s.name, s.depth) for s in self.scopes.values()}
+        self.steps: list[Step] = []
+        self.layer = 0
+        self.pending = 0  # accumulators to be cleared before they are used, as bits
+        self.loaded: set[int] = set()  # DRAM buffers of which some part may be on the chip
+
+    def emit(self, fn: Function, bindings: Sequence[Binding], slots: Mapping[str, int] | None = None) -> None:
+        """Append a kernel.
+
+        Args:
+            fn: the kernel, lowered.
+            bindings: one a parameter.
+            slots: how many places a buffer of a memory has, which it takes in turn; where a memory is left out, its
+                buffers take what is free around the whole memory, and a load of what the memory holds is left out.
+        Raises:
+            ScheduleError: the accelerator cannot do it, or its memories are too small.
+        """
+        facts = Facts(fn)
+        check_capacity(fn, self.config, slots, facts)
+        _Kernel(self, facts, dict(zip(fn.params, bindings, strict=True)), slots or {}).run(fn)
+
+    def add(self, step: Step) -> None:
+        step.layer = self.layer
+        self.steps.append(step)
+
+    def clear(self, mask: int) -> None:
+        """Emit what clears those accumulators that still wait for it."""
+        due = self.pending & mask
+        if due:
+            self.pending &= ~due
+            self.product(GemmMode.ZERO, self.kernels.clear(_bits(due)))
+
+    def product(self, mode: GemmMode, plan: Planned) -> None:
+        """Append a GEMM."""
+        o, i = plan.shape.outer, plan.shape.inner
+        insn = Gemm(mode, 0, 0, o.extent, i.extent, o.dst, i.dst, o.src, i.src, o.wgt, i.wgt)
+        self.add(Step(insn, -1, plan.kernel, plan.touched))
+        self.memories[ACC].wrote(plan.touched.acc_written)
+
+    def operate(self, o: Operation, plan: Planned) -> None:
+        """Append an ALU instruction."""
+        self.clear(plan.touched.mask | plan.touched.reads)
+        outer, inner = plan.shape.outer, plan.shape.inner
+        insn = Alu(
+            o.op, o.source is None, o.immediate, 0, 0, outer.extent, inner.extent,
+            outer.dst, inner.dst, outer.src, inner.src,
+        )  # fmt: skip
+        self.add(Step(insn, -1, plan.kernel, plan.touched))
+        self.memories[ACC].wrote(plan.touched.acc_written)
+
+    def stored(self, buffer: int) -> None:
+        """A DRAM buffer has changed: what is known of it on the chip is out of date."""
+        if buffer in self.loaded:
+            self.loaded.discard(buffer)
+            for memory in self.memories.values():
+                memory.forget(buffer << _DRAM, (buffer + 1) << _DRAM)
+
+
+def _bits(mask: int) -> np.ndarray:
+    """Places of the ones of a number, ascending."""
+    data = np.frombuffer(mask.to_bytes(-(-mask.bit_length() // 8), "little"), np.uint8)
+    return np.flatnonzero(np.unpackbits(data, bitorder="little"))
+
+
+class Facts:
+    """What holds for a kernel whatever its loops do.
+
+    Attributes:
+        root: the buffer whose memory another one shares: a sum or an epilogue overwrites its first operand.
+        epilogues: of stores of values that are computed.
+        done: statements that need no instruction.
+        constant: on-chip buffers that are loaded once and not written otherwise.
+    """
+
+    def __init__(self, fn: Function) -> None:
+        self.root: dict[Buffer, Buffer] = {}
+        self.epilogues: dict[Store, Epilogue] = {}
+        self.done: set[Stmt] = set()
+        writers: dict[Buffer, list[Stmt]] = {}
+        statements = list(leaves(fn.body))
+        for s in statements:
+            target = s.buffer if isinstance(s, Store) else s.args[1].buffer if s.intrinsic is not None else None
+            if target is not None:
+                writers.setdefault(target, []).append(s)
+        products = {b for b, ss in writers.items() if any(isinstance(s, Evaluate) for s in ss)}
+        for s in statements:
+            if isinstance(s, Store) and any(ld.source.scope != "global" for ld in loads(s.value)):
+                self._epilogue(s, products, writers)
+        self.constant = {b for b, ss in writers.items() if len(ss) == 1 and b.scope != "global" and _is_fill(ss[0])} - {
+            self.of(o.target.source) for e in self.epilogues.values() for o in e.operations
+        }
+        self.loaded = {b for b, ss in writers.items() if any(_is_fill(s) for s in ss)}
+
+    def of(self, b: Buffer) -> Buffer:
+        """The buffer whose memory a buffer has."""
+        while b in self.root:
+            b = self.root[b]
+        return b
+
+    def _epilogue(self, s: Store, products: set[Buffer], writers: Mapping[Buffer, Sequence[Stmt]]) -> None:
+        found = read_epilogue(s.value)
+        self.epilogues[s] = found
+        held = flat(found.root.source, found.root.indices)
+        kept: list[Operation] = []
+        for o in found.operations:
+            other = o.source.source if o.source is not None else None
+            both = other in products and o.target.source in products and o.target is found.root
+            if o.op is AluOp.ADD and both and other is not None and o.source is not None:
+                first = self.of(o.target.source)
+                if self.of(other) is not first and flat(other, o.source.indices) == held:
+                    # two products are added: the second goes on where the first ends
+                    self.root[self.of(other)] = first
+                    self.done |= {w for w in writers[other] if isinstance(w, Evaluate) and w.args[0] == Kind.RESET}
+                    continue
+            kept.append(o)
+        found.operations = kept
+        if s.buffer.scope != "global":
+            if flat(s.buffer, s.indices) != held:
+                raise ScheduleError(f"{s!r}: accumulators are worked on in place, at the place of the first operand")
+            self.root[s.buffer] = self.of(found.root.source)
+            if not kept:
+                self.done.add(s)
+
+
+def _is_fill(s: Stmt) -> bool:
+    """Whether a statement copies from DRAM to the chip."""
+    return isinstance(s, Store) and s.buffer.scope != "global" and _copied(s.value) is not None
+
+
+def _copied(e: Expr) -> Load | None:
+    """The load of DRAM that a value is, widened or with zeros outside of a range maybe."""
+    if isinstance(e, Select) and isinstance(e.b, Const) and e.b.value == 0:
+        return _copied(e.a)
+    if isinstance(e, Cast) and e.dtype is i32 and isinstance(e.a, (Load, Select)):
+        return _copied(e.a)
+    return e if isinstance(e, Load) and e.source.scope == "global" else None
+
+
+def check_capacity(
+    fn: Function, config: VdlaConfig, slots: Mapping[str, int] | None = None, facts: Facts | None = None
+) -> dict[str, int]:
+    """On-chip elements that a kernel needs at once, by scope; cheap enough to ask before anything else.
+
+    Raises:
+        ScheduleError: a memory is too small, or a buffer does not consist of whole elements.
+    """
+    known = facts if facts is not None else Facts(fn)
+    memory = scopes(config)
+
+    def most(s: Stmt) -> dict[str, int]:
+        if isinstance(s, Allocate) and s.buffer.scope in memory:
+            need = most(s.body)
+            if s.buffer not in known.root:
+                n = (slots or {}).get(s.buffer.scope, 1) * elements(s.buffer, memory[s.buffer.scope].lanes)
+                need[s.buffer.scope] = need.get(s.buffer.scope, 0) + n
+            return need
+        parts = [most(c) for c in _below(s)]
+        return {k: max(p.get(k, 0) for p in parts) for p in parts for k in p}
+
+    need = most(fn.body)
+    for name, n in need.items():
+        if n > memory[name].depth:
+            raise ScheduleError(f"{fn.name}: the buffers in {name} take {n} elements, it has {memory[name].depth}")
+    return need
+
+
+def _below(s: Stmt) -> tuple[Stmt, ...]:
+    if isinstance(s, (For, Allocate)):
+        return (s.body,)
+    if isinstance(s, If):
+        return (s.then,) if s.orelse is None else (s.then, s.orelse)
+    return s.stmts if isinstance(s, Seq) else ()
+
+
+def elements(buffer: Buffer, lanes: int) -> int:
+    """Elements of an on-chip buffer."""
+    if buffer.size % lanes:
+        raise ScheduleError(f"{buffer!r} is not made of elements of {lanes}")
+    return buffer.size // lanes
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    """A nest that loads or stores, with the loops within an element apart.
+
+    Attributes:
+        loops: which loops of the nest move from element to element.
+        lanes: the others, and ...
+        lane_steps: ... how many numbers every loop of the nest moves on the chip.
+        sram: on-chip elements, over ``loops``.
+        dram: elements of DRAM, or numbers where the buffer is a constant.
+        offsets: in DRAM of the numbers of one element, int64 ``[lanes]``.
+    """
+
+    loops: list[int]
+    lanes: list[int]
+    lane_steps: tuple[int, ...]
+    sram: Form
+    dram: Form
+    offsets: np.ndarray
+
+    def dims(
+        self, env: Env, at: list[tuple[int, int]], zeros: Sequence[Range], nest: Nest
+    ) -> tuple[tuple[Dim, ...], int, int]:
+        """The transfer's loops in one iteration around the nest, and where they begin on the chip and in DRAM.
+
+        Args:
+            env: variables around the nest.
+            at: the iterations of each loop that count.
+            zeros: checks that fail where zero is written.
+            nest: the nest.
+        """
+        if any(at[k] != (0, nest.loops[k][1]) for k in self.lanes):
+            raise ScheduleError(f"{nest.leaf!r}: a condition divides an element")
+        copied: dict[int, tuple[int, int]] = {}
+        nothing = False
+        for z in zeros:
+            if z.loop < 0:
+                nothing |= not z.limits(env, 1)[1]
+                continue
+            lo, hi = z.limits(env, nest.loops[z.loop][1])
+            old = copied.get(z.loop, (lo, hi))
+            copied[z.loop] = max(lo, old[0]), min(hi, old[1])
+        sram, dram = self.sram.at(env), self.dram.at(env)
+        out = []
+        for k, s, d in zip(self.loops, self.sram.steps, self.dram.steps, strict=True):
+            b, e = at[k]
+            lo, hi = (0, 0) if nothing else copied.get(k, (b, e))
+            lo = min(max(lo, b), e)
+            out.append(Dim(e - b, s, d, lo - b, max(lo, min(hi, e)) - b))
+            sram, dram = sram + b * s, dram + b * d
+        return tuple(out), sram, dram
+
+
+class _Kernel:
+    """One kernel being emitted: its statements as functions of the variables of the loops around them."""
+
+    def __init__(
+        self, emitter: Emitter, facts: Facts, bindings: Mapping[Buffer, Binding], slots: Mapping[str, int]
+    ) -> None:
+        self.e = emitter
+        self.facts = facts
+        self.bindings = bindings
+        self.slots = slots
+        self.instances: dict[Buffer, Instance] = {}
+        self.places: dict[Buffer, tuple[int, ...]] = {}
+        self.depths: dict[Buffer, int] = {}  # loops around the allocation of a buffer
+
+    def run(self, fn: Function) -> None:
+        self._reserve(fn)
+        self._statement(fn.body, ())({})
+
+    # -- memory -------------------------------------------------------------------------------------------------
+    def _reserve(self, fn: Function) -> None:
+        """Fixed places of buffers in memories with slots: nested buffers lie behind one another."""
+        tops: dict[str, int] = {}
+        offsets: dict[Buffer, tuple[int, ...]] = {}
+
+        def visit(s: Stmt, used: Mapping[str, int]) -> None:
+            if isinstance(s, Allocate) and s.buffer.scope in self.slots and s.buffer not in self.facts.root:
+                scope = s.buffer.scope
+                n, begin = elements(s.buffer, self.e.scopes[scope].lanes), used.get(scope, 0)
+                offsets[s.buffer] = tuple(begin + k * n for k in range(self.slots[scope]))
+                used = {**used, scope: begin + self.slots[scope] * n}
+                tops[scope] = max(tops.get(scope, 0), used[scope])
+            for c in _below(s):
+                visit(c, used)
+
+        visit(fn.body, {})
+        begins = {scope: self.e.memories[scope].reserve(n) for scope, n in tops.items()}
+        self.places = {b: tuple(begins[b.scope] + o for o in at) for b, at in offsets.items()}
+
+    def _base(self, buffer: Buffer) -> int:
+        """First element of an on-chip buffer, which gets its place now if it has none."""
+        return self.e.memories[buffer.scope].place(self._instance(buffer))
+
+    def _instance(self, buffer: Buffer) -> Instance:
+        return self.instances[self.facts.of(buffer)]
+
+    # -- statements ---------------------------------------------------------------------------------------------
+    def _statement(self, s: Stmt, around: tuple[Var, ...]) -> Run:
+        if is_nothing(s):
+            return _nothing
+        nest = nest_of(s)
+        if nest is not None:
+            return self._nest(nest, around)
+        if isinstance(s, For):
+            return _loop(s.var, s.extent, self._statement(s.body, (*around, s.var)))
+        if isinstance(s, Seq):
+            parts = [self._statement(c, around) for c in s.stmts]
+
+            def sequence(env: Env) -> None:
+                for run in parts:
+                    run(env)
+
+            return sequence
+        if isinstance(s, If):
+            return self._branch(s, around)
+        if isinstance(s, Allocate):
+            return self._allocate(s, around)
+        raise ScheduleError(f"{s!r}: the accelerator has no such statement")
+
+    def _branch(self, s: If, around: tuple[Var, ...]) -> Run:
+        checks = [range_of(g, ()) for g in ranges(s.cond)]
+        then = self._statement(s.then, around)
+        orelse = self._statement(s.orelse, around) if s.orelse is not None else _nothing
+
+        def branch(env: Env) -> None:
+            (then if all(c.limits(env, 1)[1] for c in checks) else orelse)(env)
+
+        return branch
+
+    def _allocate(self, s: Allocate, around: tuple[Var, ...]) -> Run:
+        self.depths[s.buffer] = len(around)
+        body, buffer = self._statement(s.body, around), s.buffer
+        if buffer in self.facts.root:
+            return body
+        if buffer.scope not in self.e.scopes:
+            raise ScheduleError(f"{buffer!r}: the accelerator has no memory {buffer.scope!r}")
+        scope, memory = self.e.scopes[buffer.scope], self.e.memories[buffer.scope]
+        size = elements(buffer, scope.lanes)
+
+        def allocate(env: Env) -> None:
+            it = self.instances[buffer] = Instance(buffer.name, size, self.places.get(buffer))
+            body(env)
+            memory.release(it)
+            if buffer.scope == ACC and it.base is not None:
+                self.e.pending &= ~(((1 << size) - 1) << it.base)
+
+        return allocate
+
+    # -- nests --------------------------------------------------------------------------------------------------
+    def _nest(self, nest: Nest, around: tuple[Var, ...]) -> Run:
+        leaf = nest.leaf
+        if leaf in self.facts.done:
+            return _nothing
+        peeled = self._peel(nest)
+        inside = Nest(leaf, nest.loops[peeled:], nest.guards, [(d - peeled, k, v) for d, k, v in nest.facts])
+        if isinstance(leaf, Evaluate):
+            if leaf.intrinsic is None or leaf.intrinsic.name != "vdla.gemm":
+                raise ScheduleError(f"{leaf!r}: the accelerator has no such instruction")
+            run = self._gemm(inside, around)
+        elif leaf in self.facts.epilogues:
+            run = self._store(inside, self.facts.epilogues[leaf], (*around, *(v for v, _ in nest.loops[:peeled])))
+        else:
+            run = self._load(inside)
+        for var, extent in reversed(nest.loops[:peeled]):
+            run = _loop(var, extent, run)
+        return run
+
+    def _peel(self, nest: Nest) -> int:
+        """How many outer loops of a nest have to be run here, since no instruction has such addresses or checks."""
+        at = {v: k for k, (v, _) in enumerate(nest.loops)}
+        leaf = nest.leaf
+        forms = []
+        guards = list(nest.guards)
+        if isinstance(leaf, Store):
+            forms += list(leaf.indices)
+            for ld in loads(leaf.value):
+                forms += list(ld.indices)
+            guards += _zero_guards(leaf.value)
+        else:
+            forms += [ix for a in leaf.args if isinstance(a, Access) for ix in a.indices]
+        peeled = 0
+        for ix in (*forms, *(g.index for g in guards)):
+            peeled = max([peeled, *(at[v] + 1 for v in tangled(ix) if v in at)])
+        for g in guards:
+            inside = sorted(at[v] for v in g.index.vars() if at.get(v, -1) >= peeled)
+            if len(inside) > 1:
+                peeled = inside[-2] + 1
+        return peeled
+
+    def _limits(self, nest: Nest) -> Callable[[Env], list[tuple[int, int]] | None]:
+        """The iterations of each loop that count; ``None`` for none at all."""
+        loops = [v for v, _ in nest.loops]
+        whole = [(0, n) for _, n in nest.loops]
+        checks = [range_of(g, loops) for g in nest.guards]
+
+        def limits(env: Env) -> list[tuple[int, int]] | None:
+            if not checks:
+                return whole
+            out = list(whole)
+            for c in checks:
+                if c.loop < 0:
+                    if not c.limits(env, 1)[1]:
+                        return None
+                    continue
+                begin, end = c.limits(env, nest.loops[c.loop][1])
+                out[c.loop] = max(out[c.loop][0], begin), min(out[c.loop][1], end)
+            return None if any(b >= e for b, e in out) else out
+
+        return limits
+
+    def _gemm(self, nest: Nest, around: tuple[Var, ...]) -> Run:
+        kind, *operands = nest.leaf.args  # type: ignore[union-attr]
+        loops = [v for v, _ in nest.loops]
+        forms = [self._elements(a, loops) for a in operands]
+        steps = list(zip(*(f.steps for f in forms), strict=True)) if loops else []
+        limits = self._limits(nest)
+        buffers = [a.buffer for a in operands]
+        lead = nest.fact("gemm_lead")
+        axes_of: dict[tuple[tuple[int, int], ...], tuple[Axis, ...]] = {}
+
+        def one(env: Env, at: list[tuple[int, int]]) -> None:
+            key = tuple(at)
+            axes = axes_of.get(key)
+            if axes is None:
+                axes = axes_of[key] = merge([Axis(e - b, *_three(s)) for (b, e), s in zip(at, steps, strict=True)])
+            bases = [
+                self._base(buffer) + f.at(env) + sum(b * s for (b, _), s in zip(at, f.steps, strict=True) if b)
+                for buffer, f in zip(buffers, forms, strict=True)
+            ]
+            self._product(kind, axes, *bases)
+
+        def run(env: Env) -> None:
+            at = limits(env)
+            if at is None:
+                return
+            if lead is not None and kind != Kind.RESET and not any(env[v] for v in around):
+                k, n = lead[0] - 1, int(lead[1])  # type: ignore[call-overload]
+                begin, end = at[k]
+                for b in range(begin, end, n):
+                    one(env, [*at[:k], (b, min(b + n, end)), *at[k + 1 :]])
+                return
+            one(env, at)
+
+        return run
+
+    def _elements(self, a: Access, loops: Sequence[Var]) -> Form:
+        """Where an operand of the matrix product lies, in elements."""
+        scope = self.e.scopes.get(a.buffer.scope)
+        if scope is None:
+            raise ScheduleError(f"{a!r} lies in {a.buffer.scope}, the matrix product wants it in a memory of its own")
+        return self._divided(form(flat(a.buffer, a.indices), loops), scope.lanes, repr(a))
+
+    @staticmethod
+    def _divided(f: Form, lanes: int, what: str) -> Form:
+        if not f.fixed.multiple_of(lanes) or any(s % lanes for s in f.steps):
+            raise ScheduleError(f"{what} does not begin at elements of {lanes}")
+        return Form(f.fixed // lanes, tuple(s // lanes for s in f.steps))
+
+    def _product(self, kind: Kind, axes: tuple[Axis, ...], dst: int, src: int = 0, wgt: int = 0) -> None:
+        e = self.e
+        starts = e.config.ext_gemm_set
+        if kind == Kind.RESET or (kind == Kind.BODY and not starts):
+            cleared = tuple(Axis(a.extent, a.dst, 0) for a in axes if a.dst)
+            plan = e.kernels.elementwise(merge(cleared), dst, 0)
+            if starts:
+                e.pending |= plan.touched.mask
+            else:
+                e.product(GemmMode.ZERO, plan)
+            if kind == Kind.RESET:
+                return
+        if divide(axes, e.config, True).uops > e.config.uop_depth:
+            # more micro-ops than fit: one instruction for each iteration of the longest loop
+            a = max(axes, key=lambda a: a.extent)
+            rest = tuple(b for b in axes if b is not a)
+            for k in range(a.extent):
+                self._product(Kind.UPDATE, rest, dst + k * a.dst, src + k * a.src, wgt + k * a.wgt)
+            return
+        plan = e.kernels.product(axes, dst, src, wgt)
+        mask = plan.touched.mask
+        if kind == Kind.BODY and starts:
+            e.pending |= mask
+        mode = GemmMode.ACC
+        if e.pending & mask:
+            if e.pending & mask == mask:
+                mode = GemmMode.SET
+                e.pending &= ~mask
+            else:
+                e.clear(mask)
+        e.product(mode, plan)
+
+    # -- transfers ----------------------------------------------------------------------------------------------
+    def _load(self, nest: Nest) -> Run:
+        store = nest.leaf
+        assert isinstance(store, Store)
+        value = _copied(store.value)
+        if value is None or store.buffer.scope not in self.e.scopes:
+            raise ScheduleError(f"{store!r}: no instruction copies this")
+        source, target, e = value.source, store.buffer, self.e
+        if source not in self.bindings:
+            raise ScheduleError(f"{store!r}: {source.name} is no parameter")
+        scope, binding = e.scopes[target.scope], self.bindings[source]
+        mem, memory = self._moved(scope.mem, source, target), e.memories[target.scope]
+        loops = [v for v, _ in nest.loops]
+        copy = self._copy(nest, flat(target, store.indices), flat(source, value.indices), scope.lanes, binding.array)
+        zeros = [range_of(g, loops) for g in _zero_guards(store.value)]
+        if any(z.loop in copy.lanes for z in zeros):
+            raise ScheduleError(f"{store!r}: zeros within an element of {scope.lanes}")
+        limits = self._limits(nest)
+        fact = nest.fact("dma_copy")
+        split = fact[1] if fact is not None and type(fact[1]) is int else 0
+        pure = target in self.facts.constant
+
+        def run(env: Env) -> None:
+            at = limits(env)
+            if at is None:
+                return
+            dims, sram, dram = copy.dims(env, at, zeros, nest)
+            offsets, numbers = contents(dims)
+            codes = np.where(numbers < 0, -1, numbers + (dram + (binding.buffer << _DRAM)))
+            it = self._instance(target)
+            if pure and it.base is None and memory.find(it, offsets + sram, codes):
+                return
+            base = memory.place(it) + sram
+            buffer = binding.buffer
+            if binding.array is None:
+                moved = blocks(dims, split)
+            else:
+                dram, moved = e.constants.pack(buffer, binding.array, dims, split, dram, copy.offsets)
+            if target.scope == ACC and e.pending:
+                e.pending &= ~mask_of(places(base + offsets))
+            for block in moved:
+                e.add(Step(block.load(mem, base, dram), buffer))
+            memory.wrote(base + offsets, codes if pure else UNKNOWN)
+            e.loaded.add(binding.buffer)
+
+        return run
+
+    def _moved(self, mem: Mem, source: Buffer, target: Buffer) -> Mem:
+        """What a load or store between two buffers moves."""
+        config = self.e.config
+        if mem is not Mem.ACC:
+            return mem
+        wide, narrow = (source, target) if source.scope != "global" else (target, source)
+        if narrow.dtype is i32 and wide.dtype is i32:
+            return Mem.ACC
+        if narrow.dtype is not i8 or wide.dtype is not i32:
+            raise ScheduleError(f"no instruction moves {source!r} to {target!r}")
+        if narrow is source:
+            if not config.ext_alu:
+                raise ScheduleError(f"{source.name} is widened on its way into accumulators: that needs ext_alu")
+            return Mem.ACC8
+        if not config.ext_store_requant:
+            raise ScheduleError(f"{target.name} is narrowed on its way out: that needs ext_store_requant")
+        return Mem.OUT
+
+    def _copy(self, nest: Nest, sram: Linear, dram: Linear, lanes: int, array: np.ndarray | None) -> _Copy:
+        """Take the loops within an element out of a nest that copies."""
+        loops = [v for v, _ in nest.loops]
+        s, d = form(sram, loops), form(dram, loops)
+        inside = sorted((k for k, step in enumerate(s.steps) if 0 < step < lanes), key=lambda k: -s.steps[k])
+        step = lanes
+        for k in inside:
+            if s.steps[k] * nest.loops[k][1] != step:
+                raise ScheduleError(f"{nest.leaf!r} does not move whole elements of {lanes}")
+            step = s.steps[k]
+        if step != 1:
+            raise ScheduleError(f"{nest.leaf!r} does not move whole elements of {lanes}")
+        offsets = np.zeros(1, np.int64)
+        for k in inside:
+            offsets = (offsets[:, None] + np.arange(nest.loops[k][1]) * d.steps[k]).reshape(-1)
+        outside = [k for k in range(len(loops)) if k not in inside]
+        what = repr(nest.leaf)
+        chip = self._divided(Form(s.fixed, tuple(s.steps[k] for k in outside)), lanes, what)
+        far = Form(d.fixed, tuple(d.steps[k] for k in outside))
+        if array is None:
+            if (offsets != np.arange(lanes)).any():
+                raise ScheduleError(f"{what} does not move whole elements of {lanes}")
+            far = self._divided(far, lanes, what)
+        return _Copy(outside, inside, s.steps, chip, far, offsets)
+
+    # -- what follows a product ---------------------------------------------------------------------------------
+    def _store(self, nest: Nest, epilogue: Epilogue, around: tuple[Var, ...]) -> Run:
+        store, e = nest.leaf, self.e
+        assert isinstance(store, Store)
+        scope = e.scopes[ACC]
+        root = epilogue.root
+        if root.source.scope != ACC:
+            raise ScheduleError(f"{store!r}: {root.source.name} is not in {ACC}")
+        copy = self._copy(
+            nest, flat(root.source, root.indices), flat(store.buffer, store.indices), scope.lanes,
+            None,
+        )  # fmt: skip
+        limits = self._limits(nest)
+        operations = [self._operation(o, nest, copy, around) for o in epilogue.operations]
+        out: tuple[Mem, int] | None = None
+        if store.buffer.scope == "global":
+            if store.buffer not in self.bindings:
+                raise ScheduleError(f"{store!r}: {store.buffer.name} is no parameter")
+            out = self._moved(Mem.ACC, root.source, store.buffer), self.bindings[store.buffer].buffer
+            if (out[0] is Mem.OUT) != epilogue.narrow:
+                raise ScheduleError(f"{store!r}: what is stored as i8 is clamped first")
+        fact = nest.fact("dma_copy")
+        split = fact[1] if fact is not None and type(fact[1]) is int else 0
+
+        def run(env: Env) -> None:
+            at = limits(env)
+            if at is None:
+                return
+            for operate in operations:
+                operate(env, at)
+            if out is None:
+                return
+            dims, sram, dram = copy.dims(env, at, (), nest)
+            mem, buffer = out
+            base = self._base(root.source) + sram
+            if e.pending:
+                e.clear(mask_of(places(base + contents(dims)[0])))
+            for block in blocks(dims, split):
+                e.add(Step(block.store(mem, base, dram, epilogue.shift, epilogue.relu), buffer))
+            e.stored(buffer)
+
+        return run
+
+    def _operation(
+        self, o: Operation, nest: Nest, copy: _Copy, around: tuple[Var, ...]
+    ) -> Callable[[Env, list[tuple[int, int]]], None]:
+        """One operation of an epilogue on the iterations of its nest that count."""
+        e, loops = self.e, [v for v, _ in nest.loops]
+        if not e.config.ext_alu:
+            raise ScheduleError(f"{nest.leaf!r}: {o.op.name} of accumulators needs ext_alu")
+        lanes = e.scopes[ACC].lanes
+        forms = []
+        for ld in (o.target, o.source):
+            if ld is None:
+                continue
+            if ld.source.scope != ACC:
+                raise ScheduleError(f"{nest.leaf!r}: {ld.source.name} is not in {ACC}")
+            f = form(flat(ld.source, ld.indices), loops)
+            if [f.steps[k] for k in copy.lanes] != [copy.lane_steps[k] for k in copy.lanes]:
+                raise ScheduleError(f"{ld!r} does not read whole elements of {lanes}")
+            forms.append(self._divided(Form(f.fixed, tuple(f.steps[k] for k in copy.loops)), lanes, repr(ld)))
+        target = forms[0]
+        inside = around[self.depths.get(self.facts.of(o.target.source), 0) :]
+        if 0 in target.steps or not set(inside) <= target.fixed.vars():
+            raise ScheduleError(f"{nest.leaf!r}: {o.op.name} would be applied to {o.target!r} more than once")
+        buffers = [ld.source for ld in (o.target, o.source) if ld is not None]
+
+        def operate(env: Env, at: list[tuple[int, int]]) -> None:
+            some = [at[k] for k in copy.loops]
+            bases = [
+                self._base(b) + f.at(env) + sum(lo * s for (lo, _), s in zip(some, f.steps, strict=True))
+                for b, f in zip(buffers, forms, strict=True)
+            ]
+            steps = zip(*(f.steps for f in forms), strict=True)
+            axes = merge([Axis(hi - lo, *_two(s)) for (lo, hi), s in zip(some, steps, strict=True)])
+            e.operate(o, e.kernels.elementwise(axes, *_two(bases)))
+
+        return operate
+
+
+def _two(values: Sequence[int]) -> tuple[int, int]:
+    return values[0], values[1] if len(values) > 1 else 0
+
+
+def _three(values: Sequence[int]) -> tuple[int, int, int]:
+    return values[0], values[1] if len(values) > 1 else 0, values[2] if len(values) > 2 else 0
+
+
+def _zero_guards(e: Expr) -> list[Within]:
+    """The checks that fail where a copied value is zero."""
+    if isinstance(e, Select):
+        return ranges(e.cond) + _zero_guards(e.a)
+    return _zero_guards(e.a) if isinstance(e, Cast) else []
+
+
+def _nothing(env: Env) -> None:
+    pass
+
+
+def _loop(var: Var, extent: int, body: Run) -> Run:
+    def loop(env: Env) -> None:
+        for k in range(extent):
+            env[var] = k
+            body(env)
+
+    return loop

@@ -1,0 +1,314 @@
+"""Micro-op kernels: which loops of a nest an instruction's counters run, what becomes micro-ops, and where those lie.
+
+In: a nest around one matrix product or one elementwise operation, every address affine in its loops. Out: the fields of
+one instruction and its micro-ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
+from math import prod
+
+import numpy as np
+
+from mlc.errors import ScheduleError
+from mlc.vdla.codegen.stream import Kernel, Step, Touched, mask_of, places
+from mlc.vdla.config import VdlaConfig
+from mlc.vdla.isa.encode import pack_uop
+from mlc.vdla.isa.instruction import Load, Mem
+
+# Cycles that the load of a micro-op costs an instruction: 4 bytes at 8 a cycle.
+_UOP_CYCLES = 0.5
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop of a nest and how far each address moves with it, in elements.
+
+    Args:
+        extent: iterations, at least 2.
+        dst: accumulators; 0 for a reduction.
+        src: input elements, or accumulators of the second operand.
+        wgt: weight elements.
+    """
+
+    extent: int
+    dst: int
+    src: int
+    wgt: int = 0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a nest is divided, whatever its addresses begin at.
+
+    Args:
+        outer: the loop of ``iter_out``, one of extent 1 for none.
+        inner: the loop of ``iter_in``.
+        rest: loops unrolled into micro-ops, outermost first: reductions, then the others.
+    """
+
+    outer: Axis
+    inner: Axis
+    rest: tuple[Axis, ...]
+
+    @property
+    def uops(self) -> int:
+        """How many micro-ops there are."""
+        return prod(a.extent for a in self.rest)
+
+
+@dataclass(slots=True, eq=False)
+class Planned:
+    """An instruction's loops with its micro-ops at their addresses."""
+
+    shape: Shape
+    kernel: Kernel
+    touched: Touched
+
+
+_ONE = Axis(1, 0, 0, 0)
+
+
+def merge(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """The same nest with loops made one wherever every address goes on evenly: ``14 x 14`` dense pixels become 196."""
+    out = [a for a in axes if a.extent > 1]
+    changed = True
+    while changed:
+        changed = False
+        for a, b in permutations(out, 2):
+            n = b.extent
+            if (a.dst, a.src, a.wgt) == (n * b.dst, n * b.src, n * b.wgt) and bool(a.dst) == bool(b.dst):
+                out[out.index(a)] = Axis(a.extent * n, b.dst, b.src, b.wgt)
+                out.remove(b)
+                changed = True
+                break
+    return tuple(out)
+
+
+@lru_cache(maxsize=4096)
+def divide(axes: tuple[Axis, ...], config: VdlaConfig, product: bool) -> Shape:
+    """The division of a nest that costs the least cycles.
+
+    With ``ext_gemm_set`` a sum starts where a micro-op is marked and the outer counter is 0, so the outer counter may
+    run a reduction only, and the inner one anything else.
+
+    Args:
+        axes: merged loops.
+        config: field widths, latency of the accumulator.
+        product: whether it is a matrix product.
+    """
+    widths = (1 << config.dst_bits, 1 << config.src_bits, 1 << config.wgt_bits)
+    fit = [a for a in axes if all(0 <= f < w for f, w in zip((a.dst, a.src, a.wgt), widths, strict=True))]
+    starts = product and config.ext_gemm_set
+    best: tuple[tuple[bool, float], Shape] | None = None
+    for outer in (_ONE, *fit):
+        if starts and outer.dst:
+            continue
+        for inner in (_ONE, *fit):
+            if inner is outer is not _ONE or (starts and inner is not _ONE and not inner.dst):
+                continue
+            rest = [a for a in axes if a is not outer and a is not inner]
+            sums = [a for a in rest if not a.dst]
+            free = sorted((a for a in rest if a.dst), key=lambda a: -a.dst)
+            shape = Shape(outer, inner, (*sums, *free))
+            cycles = _UOP_CYCLES * shape.uops + (_stalls(shape, config) if product else 0)
+            cost = shape.uops > config.uop_depth, cycles
+            if best is None or cost < best[0]:
+                best = cost, shape
+    assert best is not None
+    return best[1]
+
+
+def _stalls(shape: Shape, config: VdlaConfig) -> int:
+    """Cycles lost to accumulators that are used again before they are ready."""
+    free = prod(a.extent for a in shape.rest if a.dst)
+    sums = shape.uops // free
+
+    def lost(distance: int) -> int:
+        return max(0, config.acc_latency - distance)
+
+    outer, inner = shape.outer, shape.inner
+    total = lost(free) * (sums - 1) * free * inner.extent * outer.extent
+    if inner.extent > 1 and not inner.dst:
+        total += lost(free) * (inner.extent - 1) * free * outer.extent
+    elif outer.extent > 1 and not outer.dst:
+        total += lost(free * (inner.extent if sums == 1 else 1)) * (outer.extent - 1) * free * inner.extent
+    return total
+
+
+def _grid(axes: Sequence[Axis], which: str) -> np.ndarray:
+    """Offsets of every iteration, the last loop fastest, int64 ``[product of extents]``."""
+    total = np.zeros(1, np.int64)
+    for a in axes:
+        total = (total[:, None] + np.arange(a.extent) * getattr(a, which)).reshape(-1)
+    return total
+
+
+class Kernels:
+    """Plans instructions, each distinct one once; equal micro-ops are one kernel.
+
+    Args:
+        config: widths and depths.
+    """
+
+    def __init__(self, config: VdlaConfig) -> None:
+        self.config = config
+        self._planned: dict[tuple[Shape, int, int, int, bool], Planned] = {}
+        self._kernels: dict[bytes, Kernel] = {}
+
+    def product(self, axes: tuple[Axis, ...], dst: int, src: int, wgt: int) -> Planned:
+        """A GEMM over a nest that begins at the given elements.
+
+        Raises:
+            ScheduleError: it needs more micro-ops than there is memory for, or leaves a memory.
+        """
+        return self._plan(divide(axes, self.config, True), dst, src, wgt, True)
+
+    def elementwise(self, axes: tuple[Axis, ...], dst: int, src: int) -> Planned:
+        """An ALU instruction, or a GEMM that clears, over a nest that begins at the given accumulators.
+
+        Raises:
+            ScheduleError: as for products.
+        """
+        return self._plan(divide(axes, self.config, False), dst, src, 0, False)
+
+    def clear(self, accumulators: np.ndarray) -> Planned:
+        """A GEMM that clears arbitrary accumulators, int64 ``[n]``, ascending."""
+        begins = np.flatnonzero(np.diff(accumulators, prepend=-2) != 1)
+        lengths = np.diff(np.append(begins, len(accumulators)))
+        if len(set(lengths.tolist())) == 1 and lengths[0] > 1:
+            shape = Shape(_ONE, Axis(int(lengths[0]), 1, 0), (Axis(len(begins), 1, 0),))
+            dst = accumulators[begins]
+        else:
+            shape = Shape(_ONE, _ONE, (Axis(len(accumulators), 1, 0),))
+            dst = accumulators
+        kernel = self._kernel(dst, np.zeros_like(dst), np.zeros_like(dst), np.zeros_like(dst))
+        written = places(accumulators)
+        return Planned(shape, kernel, Touched(written, mask=mask_of(written)))
+
+    def _plan(self, shape: Shape, dst: int, src: int, wgt: int, product: bool) -> Planned:
+        key = (shape, dst, src, wgt, product)
+        found = self._planned.get(key)
+        if found is None:
+            found = self._planned[key] = self._make(shape, dst, src, wgt, product)
+        return found
+
+    def _make(self, shape: Shape, dst: int, src: int, wgt: int, product: bool) -> Planned:
+        config = self.config
+        if shape.uops > config.uop_depth:
+            raise ScheduleError(
+                f"an instruction needs {shape.uops} micro-ops, the memory holds {config.uop_depth}; use smaller tiles"
+            )
+        at = {name: base + _grid(shape.rest, name) for name, base in (("dst", dst), ("src", src), ("wgt", wgt))}
+        every = (shape.outer, shape.inner, *shape.rest)
+        touched = {name: base + _grid(every, name) for name, base in (("dst", dst), ("src", src), ("wgt", wgt))}
+        depths = {
+            "dst": config.acc_depth,
+            "src": config.inp_depth if product else config.acc_depth,
+            "wgt": config.wgt_depth,
+        }
+        for name, indices in touched.items():
+            if indices.min() < 0 or indices.max() >= depths[name]:
+                raise ScheduleError(f"an instruction reaches {name} {indices.max()} of {depths[name]}")
+        begins = np.ones(1, bool)
+        for a in shape.rest:
+            one = np.arange(a.extent) == 0 if not a.dst else np.ones(a.extent, bool)
+            begins = (begins[:, None] & one).reshape(-1)
+        first = begins & (product and config.ext_gemm_set)
+        kernel = self._kernel(at["dst"], at["src"], at["wgt"], first)
+        written, sources = places(touched["dst"]), places(touched["src"])
+        facts = Touched(written, mask=mask_of(written))
+        if product:
+            facts.inp, facts.wgt = sources, places(touched["wgt"])
+        else:
+            facts.reads = mask_of(sources)
+        return Planned(shape, kernel, facts)
+
+    def _kernel(self, dst: np.ndarray, src: np.ndarray, wgt: np.ndarray, first: np.ndarray) -> Kernel:
+        words = pack_uop(dst, src, wgt, first, self.config)
+        return self._kernels.setdefault(words.tobytes(), Kernel(words))
+
+
+def place_uops(steps: Sequence[Step], config: VdlaConfig, buffer: int) -> tuple[list[Step], np.ndarray]:
+    """Give every kernel a place in micro-op memory when it is needed, and load it there.
+
+    The memory is a ring. At the begin of a layer all its kernels that are missing are loaded at once; where they do not
+    fit together, each is loaded before its first use. What is overwritten was loaded first. These loads run on the unit
+    that uses the micro-ops, so they need no tokens.
+
+    Args:
+        steps: the stream.
+        config: depth of the memory.
+        buffer: index of the DRAM buffer of the micro-ops.
+    Returns:
+        the stream with loads, and the buffer's contents, uint32 ``[n]``.
+    """
+    memory = _UopMemory(config.uop_depth, buffer)
+    out: list[Step] = []
+    begin = 0
+    while begin < len(steps):
+        end = begin
+        while end < len(steps) and steps[end].layer == steps[begin].layer:
+            end += 1
+        layer = steps[begin:end]
+        used = list({id(s.kernel): s.kernel for s in layer if s.kernel is not None}.values())
+        together = sum(len(k.uops) for k in used) <= config.uop_depth
+        if together:
+            out += memory.load(used, used, steps[begin].layer)
+        for s in layer:
+            if s.kernel is not None:
+                if not together:
+                    out += memory.load([s.kernel], [s.kernel], s.layer)
+                memory.bind(s)
+            out.append(s)
+        begin = end
+    return out, memory.contents()
+
+
+class _UopMemory:
+    def __init__(self, depth: int, buffer: int) -> None:
+        self.depth = depth
+        self.buffer = buffer
+        self.resident: dict[int, tuple[int, int]] = {}  # begin and end by kernel, oldest first
+        self.next = 0
+        self.stored: dict[tuple[int, ...], int] = {}  # place in DRAM of kernels that were loaded together
+        self.parts: list[np.ndarray] = []
+        self.size = 0
+
+    def load(self, wanted: Sequence[Kernel], keep: Sequence[Kernel], layer: int) -> list[Step]:
+        """Load what is missing of ``wanted`` as one run, without overwriting ``keep``."""
+        missing = [k for k in wanted if id(k) not in self.resident]
+        size = sum(len(k.uops) for k in missing)
+        if not missing:
+            return []
+        begin = self.next if self.next + size <= self.depth else 0
+        kept = [self.resident[id(k)] for k in keep if id(k) in self.resident]
+        if any(b < begin + size and begin < e for b, e in kept):
+            # no run is free beside them: begin anew with all
+            self.resident.clear()
+            missing, size, begin = list(wanted), sum(len(k.uops) for k in wanted), 0
+        end = begin + size
+        self.resident = {k: (b, e) for k, (b, e) in self.resident.items() if e <= begin or end <= b}
+        at = begin
+        for k in missing:
+            self.resident[id(k)] = at, at + len(k.uops)
+            at += len(k.uops)
+        self.next = end
+        key = tuple(id(k) for k in missing)
+        if key not in self.stored:
+            self.stored[key] = self.size
+            self.parts += [k.uops for k in missing]
+            self.size += size
+        return [Step(Load(Mem.UOP, begin, self.stored[key], 1, size, size), self.buffer, layer=layer)]
+
+    def bind(self, step: Step) -> None:
+        """Let an instruction name its micro-ops."""
+        insn = step.insn
+        insn.uop_bgn, insn.uop_end = self.resident[id(step.kernel)]  # type: ignore[union-attr]
+
+    def contents(self) -> np.ndarray:
+        return np.concatenate(self.parts) if self.parts else np.zeros(0, np.uint32)

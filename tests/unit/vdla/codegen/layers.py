@@ -1,0 +1,176 @@
+"""Convolutions on the accelerator for tests: a schedule, the stream of it, and what it must give in plain numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mlc.ir import te
+from mlc.ir.expr import all_of, cast, select, within
+from mlc.ir.index import Var, as_index
+from mlc.ir.loop import Function
+from mlc.ir.types import DType, i8, i32
+from mlc.lower.build import build
+from mlc.lower.schedule import Schedule
+from mlc.lower.tensorize import tensorize
+from mlc.vdla.check import check, describe
+from mlc.vdla.codegen.assemble import Dram, assemble
+from mlc.vdla.codegen.constants import Constants
+from mlc.vdla.codegen.emit import Binding, Emitter
+from mlc.vdla.config import VdlaConfig
+from mlc.vdla.intrinsics import ACC, INP, WGT, gemm
+from mlc.vdla.program import Program
+from mlc.vdla.sim import Device, Report
+
+B = 16
+
+
+@dataclass
+class Conv:
+    """A convolution of blocks, ``[c, h, w, 16] * [o, c, r, s, 16, 16]``, and how it is tiled.
+
+    ``epilogue``: ``None`` for int32 sums, else from sums and the place of the element to what is stored.
+    """
+
+    c: int = 1
+    o: int = 1
+    h: int = 8
+    w: int = 8
+    window: int = 1
+    stride: int = 1
+    dilation: int = 1
+    pad: int = 0
+    tile: tuple[int, int, int, int] = (1, 4, 8, 1)  # o, h, w, c
+    seed: int = 0
+    slots: Mapping[str, int] = field(default_factory=lambda: {ACC: 2})
+
+    @property
+    def space(self) -> tuple[int, int]:
+        reach = self.dilation * (self.window - 1) + 1
+        h, w = ((n + 2 * self.pad - reach) // self.stride + 1 for n in (self.h, self.w))
+        return h, w
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(self.seed)
+        x = rng.integers(-128, 128, (self.c, self.h, self.w, B)).astype(np.int8)
+        w = rng.integers(-128, 128, (self.o, self.c, self.window, self.window, B, B)).astype(np.int8)
+        return x, w
+
+    def sums(self) -> np.ndarray:
+        """int32 ``[o, h, w, 16]``, by numpy alone."""
+        x, w = (a.astype(np.int64) for a in self.arrays())
+        x = np.pad(x, ((0, 0), (self.pad, self.pad), (self.pad, self.pad), (0, 0)))
+        h, wide = self.space
+        out = np.zeros((self.o, h, wide, B), np.int64)
+        for r in range(self.window):
+            for s in range(self.window):
+                y0, x0 = r * self.dilation, s * self.dilation
+                part = x[:, y0 : y0 + h * self.stride : self.stride, x0 : x0 + wide * self.stride : self.stride]
+                out += np.einsum("chwk,ocjk->ohwj", part, w[:, :, r, s])
+        return out.astype(np.int32)
+
+
+def sums_of(conv: Conv) -> tuple[te.Tensor, te.Tensor, te.Tensor, te.Tensor]:
+    """Data, weights, padded data, sums."""
+    data = te.placeholder((conv.c, conv.h, conv.w, B), i8, "data")
+    weights = te.placeholder((conv.o, conv.c, conv.window, conv.window, B, B), i8, "weights")
+    p = conv.pad
+    pad = te.compute(
+        (conv.c, conv.h + 2 * p, conv.w + 2 * p, B),
+        lambda c, y, x, k: select(
+            all_of([within(y - p, 0, conv.h), within(x - p, 0, conv.w)]), data[c, y - p, x - p, k], 0
+        ),
+        "pad",
+        axis_names=("c", "y", "x", "k"),
+    )
+    ko, ki = te.reduce_axis(conv.c, "ko"), te.reduce_axis(B, "ki")
+    r, s = te.reduce_axis(conv.window, "r"), te.reduce_axis(conv.window, "s")
+    step, apart = conv.stride, conv.dilation
+    sums = te.compute(
+        (conv.o, *conv.space, B),
+        lambda o, y, x, j: te.sum_of(
+            cast(pad[ko, y * step + as_index(r) * apart, x * step + as_index(s) * apart, ki], i32)
+            * cast(weights[o, ko, r, s, j, ki], i32),
+            (ko, r, s, ki),
+        ),
+        "sums",
+        axis_names=("o", "y", "x", "j"),
+    )
+    return data, weights, pad, sums
+
+
+def schedule_sums(
+    s: Schedule, conv: Conv, sums: te.Tensor, pad: te.Tensor, tiles: te.Tensor, config: VdlaConfig
+) -> None:
+    """Order of a product whose result is attached: reductions outside, operands loaded at the outer one."""
+    stage = s[sums]
+    o, y, x, j = stage.axes
+    ko, r, t, ki = stage.reduce_axes
+    kc, kb = stage.split(ko, conv.tile[3])
+    stage.reorder(kc, o, kb, r, t, y, x, j, ki)
+    stage.set_scope(ACC)
+    stage.tensorize(j, gemm(config))
+    for operand, scope in ((pad, INP), (tiles, WGT)):
+        s[operand].set_scope(scope)
+        s[operand].compute_at(stage, kc)
+
+
+def tiled(s: Schedule, out: te.Tensor, conv: Conv) -> Var:
+    """Split a result in tiles; gives the innermost loop over tiles."""
+    stage = s[out]
+    o, y, x, j = stage.axes
+    oo, oi = stage.split(o, conv.tile[0])
+    yo, yi = stage.split(y, conv.tile[1])
+    xo, xi = stage.split(x, conv.tile[2])
+    stage.reorder(oo, yo, xo, oi, yi, xi, j)
+    return xo
+
+
+def plain(conv: Conv, config: VdlaConfig) -> Function:
+    """A convolution that stores its sums."""
+    data, weights, pad, sums = sums_of(conv)
+    s = Schedule([sums])
+    acc = s.cache_write(sums, ACC)
+    tiles = s.cache_read(weights, WGT, [acc])
+    at = tiled(s, sums, conv)
+    s[acc].compute_at(s[sums], at)
+    schedule_sums(s, conv, acc, pad, tiles, config)
+    return lowered(s, [data, weights, sums], "conv")
+
+
+def lowered(s: Schedule, params: Sequence[te.Tensor], name: str) -> Function:
+    fn = build(s, params, name)
+    return Function(fn.name, fn.params, fn.outputs, tensorize(fn.body), fn.attrs)
+
+
+def program_of(
+    fn: Function, config: VdlaConfig, constants: Mapping[int, np.ndarray], slots: Mapping[str, int]
+) -> Program:
+    """A program of one kernel; parameters with known arrays are constants."""
+    packed = Constants()
+    emitter = Emitter(config, packed)
+    buffers = []
+    bindings = []
+    for k, b in enumerate(fn.params):
+        out = k >= len(fn.params) - fn.outputs
+        buffers.append(Dram(b.name, "const" if k in constants else "out" if out else "in", b.nbytes))
+        bindings.append(Binding(k, constants.get(k)))
+    emitter.emit(fn, bindings, slots)
+    return assemble(config, emitter.steps, buffers, packed, [fn.name])
+
+
+def executed(
+    program: Program, arrays: Mapping[str, np.ndarray], shape: Sequence[int], dtype: DType, out: str
+) -> tuple[np.ndarray, Report]:
+    """Check a program, run it, and give its output."""
+    violations = check(program)
+    assert not violations, "\n".join(describe(program, v) for v in violations[:5])
+    device = Device(program.config)
+    for name, array in arrays.items():
+        device.bind(name, np.ascontiguousarray(array))
+    result = np.full(shape, 99, dtype.numpy)
+    device.bind(out, result)
+    report = device.run(program)
+    return result, report
