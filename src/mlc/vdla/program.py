@@ -158,10 +158,10 @@ class Program:
         Raises:
             ProgramError: the first thing that is wrong.
         """
-        encode(_without_addends(self), self.config)
-        unpack_uop(self.uops, self.config)
         _verify_buffers(self)
         _verify_relocations(self)
+        encode(self.instructions, self.config)
+        unpack_uop(self.uops, self.config)
         if "config" in self.meta:
             raise ProgramError("meta has an entry 'config', which the file needs for the configuration")
 
@@ -239,9 +239,9 @@ def _without_addends(program: Program) -> list[Instruction]:
     """The stream with 0 for the addresses that relocations supply."""
     result = list(program.instructions)
     for at in program.relocations:
-        if 0 <= at < len(result) and isinstance(instruction := result[at], Load | Store):
-            result[at] = stripped = copy.copy(instruction)
-            stripped.dram_base = 0
+        result[at] = stripped = copy.copy(program.instructions[at])
+        assert isinstance(stripped, Load | Store)
+        stripped.dram_base = 0
     return result
 
 

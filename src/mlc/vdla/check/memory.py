@@ -26,7 +26,9 @@ from mlc.vdla.program import Program
 GRANULE = 16  # bytes of DRAM that share one state
 DRAM_LIMIT = 1 << 32  # bytes that an address without relocation may reach
 
-_NEVER, _INITIALLY = -1, 0  # states of `written`; an instruction's is 1 + its index, as clocks have it
+# States of `written`; an instruction's is 1 + its index, as clocks have it. What was never written is later than any
+# clock, so that one comparison of the greatest state in sight finds both faults.
+_NEVER, _INITIALLY = np.iinfo(np.int32).max, 0
 
 
 class _Memory:
@@ -135,14 +137,16 @@ class Walk:
         last = read(memory.written, places)
         if not last.size:
             return
-        if last.min() == _NEVER:
-            place = nth(places, int(last.argmin()))
-            self._report(Kind.UNINIT, None, at, f"{self._at(memory, place)} is read, and nothing wrote it")
-        if unit is memory.writer:
-            return
-        if last.max() > self.clocks[at][memory.writer]:
-            self._race(Kind.RAW, at, memory, places, last, unit)
-        write(memory.readers[unit], places, at + 1)
+        known = at if unit is memory.writer else self.clocks[at][memory.writer]
+        if last.max() > known:
+            if last.max() == _NEVER:
+                place = nth(places, int(last.argmax()))
+                self._report(Kind.UNINIT, None, at, f"{self._at(memory, place)} is read, and nothing wrote it")
+            last = np.where(last == _NEVER, _INITIALLY, last)
+            if last.max() > known:
+                self._race(Kind.RAW, at, memory, places, last, unit)
+        if unit is not memory.writer:
+            write(memory.readers[unit], places, at + 1)
 
     def _write(self, at: int, memory: _Memory, places: Places) -> None:
         for unit, readers in memory.readers.items():

@@ -10,7 +10,8 @@ Global States of Distributed Systems" (1989), for vector clocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 
 from mlc.vdla.check.violation import Kind, Violation
 from mlc.vdla.isa import Finish, Instruction, Unit
@@ -31,18 +32,25 @@ def queue_name(queue: Queue) -> str:
     return f"{queue[0].name.lower()}->{queue[1].name.lower()}"
 
 
-def pops(instruction: Instruction) -> list[Queue]:
+def pops(instruction: Instruction) -> tuple[Queue, ...]:
     """The queues that an instruction takes a token from."""
-    unit = instruction.unit
-    taken = [(Unit(unit - 1), unit)] if instruction.pop_prev else []
-    return [*taken, (Unit(unit + 1), unit)] if instruction.pop_next else taken
+    return _POPS[instruction.unit, instruction.pop_prev, instruction.pop_next]
 
 
-def pushes(instruction: Instruction) -> list[Queue]:
+def pushes(instruction: Instruction) -> tuple[Queue, ...]:
     """The queues that an instruction puts a token into."""
-    unit = instruction.unit
-    given = [(unit, Unit(unit - 1))] if instruction.push_prev else []
-    return [*given, (unit, Unit(unit + 1))] if instruction.push_next else given
+    return _PUSHES[instruction.unit, instruction.push_prev, instruction.push_next]
+
+
+def _neighbours() -> Iterator[tuple[tuple[Unit, bool, bool], tuple[Unit, ...]]]:
+    """For every unit and its flags toward the previous and the next one: those that the flags name."""
+    for unit, prev, following in product(Unit, (False, True), (False, True)):
+        wanted = {unit - 1: prev, unit + 1: following}
+        yield (unit, prev, following), tuple(other for other in Unit if wanted.get(other))
+
+
+_POPS = {key: tuple((other, key[0]) for other in others) for key, others in _neighbours()}
+_PUSHES = {key: tuple((key[0], other) for other in others) for key, others in _neighbours()}
 
 
 def match(stream: Sequence[Instruction], depth: int) -> list[Violation]:
