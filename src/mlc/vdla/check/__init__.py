@@ -25,7 +25,7 @@ def check(program: Program, *, limit: int = 100) -> list[Violation]:
 
     Args:
         program: what to check.
-        limit: report at most about so many violations.
+        limit: report at most so many violations.
     Returns:
         the violations, those of tokens first, each in the order of the stream; empty for a valid stream.
     Raises:
@@ -37,7 +37,7 @@ def check(program: Program, *, limit: int = 100) -> list[Violation]:
     known = clocks(stream)
     tokens += finish(stream, known)
     mismatched = any(violation.kind is not Kind.UNFINISHED for violation in tokens)
-    return [*tokens[:limit], *Walk(program, known, races=not mismatched, limit=limit).walk()]
+    return [*tokens, *Walk(program, known, races=not mismatched, limit=limit).walk()][:limit]
 
 
 def describe(program: Program, violation: Violation) -> str:

@@ -87,7 +87,8 @@ def _match_queue(name: str, pushed: list[int], popped: list[int], depth: int, la
             Violation(Kind.UNDERFLOW, pushed[-1] if pushed and pushed[-1] < popped[k] else None, popped[k], what)
         )
     for k in range(pairs, len(pushed)):
-        found.append(Violation(Kind.LEFTOVER, pushed[k], last, f"token {k} of {name} is never popped"))
+        first = pushed[k] if pushed[k] < last else None
+        found.append(Violation(Kind.LEFTOVER, first, last, f"token {k} of {name} is never popped"))
     for k in range(depth, len(pushed)):
         if k - depth < len(popped) and popped[k - depth] > pushed[k]:
             what = f"push {k} of {name} needs room that only a later pop makes; the queue holds {depth}"
