@@ -15,7 +15,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from mlc.runtime.native import check_device
 from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer
 
 if TYPE_CHECKING:
+    from mlc.rewrite.offload import Decision
     from mlc.tune.drive import Tuning
     from mlc.tune.lookup import Finding, Tuned
     from mlc.tune.measure import MeasureOptions
@@ -125,6 +126,8 @@ class Package:
         members: contents of the other files of the package.
         report: what compiling it took.
         findings: what tuning records had for each kernel, where any were given.
+        offloads: for a target with an accelerator, where every operation runs, and why.
+        programs: what the accelerator's compiler says of each region of the model, by the region's name.
     """
 
     manifest: Manifest
@@ -132,6 +135,8 @@ class Package:
     members: Mapping[str, bytes]
     report: Report
     findings: tuple[Finding, ...] = ()
+    offloads: tuple[Decision, ...] = ()
+    programs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def save(self, path: str | os.PathLike[str]) -> Manifest:
         """Write a ``module.tar``, whole or not at all.
@@ -250,12 +255,14 @@ def compile(
 
         tuned = Tuned(read_records(records).records, machine)
     configure = None if tuned is None else tuned.configure
-    manifest, params, members = build_package(model.graph, machine, options, watch, configure)
-    _require_memory(manifest, max_memory)
+    built = build_package(model.graph, machine, options, watch, configure)
+    _require_memory(built.manifest, max_memory)
     findings = () if tuned is None else tuple(tuned.findings())
     if require_tuned:
         require_all(findings)
-    return Package(manifest, params, members, watch.report(), findings)
+    return Package(
+        built.manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs
+    )
 
 
 def tuning_tasks(

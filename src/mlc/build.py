@@ -1,6 +1,7 @@
 """A graph to the contents of a package: the compiler as one readable sequence.
 
-graph passes → groups → layouts → one kernel for each distinct group → memory plan → code → manifest.
+graph passes → groups → layouts → one kernel for each distinct group → memory plan → code → manifest. Where the target
+has an accelerator, the passes divide the graph between it and the host, and each of its regions becomes a program.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,14 +25,20 @@ from mlc.rewrite.group import body_of, group_key, is_alias, is_group
 from mlc.rewrite.inplace import InPlaceOperands
 from mlc.rewrite.layout import Configure, assign_layouts
 from mlc.rewrite.memory import Location, MemoryPlan, Space, plan_memory
+from mlc.rewrite.offload import Decision, offload
 from mlc.rewrite.parts import joined, sliced
 from mlc.rewrite.pipeline import MAX_LEVEL, GraphPass, passes_for, run_passes
+from mlc.rewrite.region import COPY_TO, activations, is_region, on_device, region_graph
 from mlc.rewrite.winograd import use_winograd
 from mlc.runtime import (
+    ALIGNMENT,
+    DeviceCall,
+    DeviceSpec,
     Manifest,
     MemorySpec,
     ModelSpec,
     Physical,
+    PlaceSpec,
     ResultSpec,
     StepSpec,
     TargetSpec,
@@ -41,7 +48,7 @@ from mlc.runtime import (
     plan_params,
 )
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import CallSpec, Target
+from mlc.targets.base import Accelerator, CallSpec, DeviceProgram, Target
 
 _SHARED = "lib/model.so"
 
@@ -55,9 +62,28 @@ class _Kernels:
     texts: dict[str, str]
 
 
+@dataclass(frozen=True, eq=False)
+class Built:
+    """What becomes a package.
+
+    Args:
+        manifest: everything but the list of members.
+        params: the parameters, by name.
+        members: the other members of the package.
+        offloads: for a target with an accelerator, where every operation runs, and why.
+        programs: what the accelerator's compiler says of each region, by name.
+    """
+
+    manifest: Manifest
+    params: dict[str, np.ndarray]
+    members: dict[str, bytes]
+    offloads: tuple[Decision, ...] = ()
+    programs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+
 def build_package(
     graph: Graph, target: Target, options: CompileOptions, watch: Observer, configure: Configure | None = None
-) -> tuple[Manifest, dict[str, np.ndarray], dict[str, bytes]]:
+) -> Built:
     """Compile a graph.
 
     Args:
@@ -66,14 +92,14 @@ def build_package(
         options: how.
         watch: is told how it goes on.
         configure: gives groups their tuned configurations.
-    Returns:
-        the manifest, the parameters by name, and the other members of the package.
     Raises:
         MlcError: with a note that names the kernel that was being compiled.
     """
     watch.stage("optimise the graph")
-    fused = optimise(graph, target, options, watch, configure)
+    offloads: list[Decision] = []
+    fused = optimise(graph, target, options, watch, configure, offloads.extend)
     watch.stage("schedule and lower")
+    programs = _compile_regions(fused, target.accelerator, watch)
     kernels = _make_kernels(fused, target, watch)
 
     params = _params_in_order(fused)
@@ -85,7 +111,7 @@ def build_package(
     def steps(scratch: Mapping[str, int]) -> Sequence[CallSpec]:
         start = time.perf_counter()
         needs = {n: scratch[k] for n, k in kernels.of_node.items() if scratch[k]}
-        plan = plan_memory(fused, scratch=needs)
+        plan = plan_memory(fused, scratch=needs, device_alignment=_device_alignment(target.accelerator))
         planned.append(plan)
         watch.passed("memory", plan, time.perf_counter() - start)
         return _calls(fused, plan, kernels, param_offset)
@@ -109,10 +135,11 @@ def build_package(
             TensorSpec(name, v.type.dtype.name, v.type.shape)
             for name, v in zip(fused.output_names, fused.outputs, strict=True)
         ),
-        steps=_step_specs(plan, kernels),
+        steps=_step_specs(plan, kernels, fused.constants, programs),
         memory=MemorySpec(plan.workspace_bytes, places.nbytes),
         params=places.params,
         module_so=_SHARED if artifact.shared is not None else None,
+        device=_device_spec(plan, target.accelerator) if programs else None,
     )
     members = {"graph.txt": f"{fused}\n".encode(), "lib/model.o": artifact.obj}
     for name, text in {**artifact.sources, "kernels.txt": "\n".join(kernels.texts.values())}.items():
@@ -121,14 +148,21 @@ def build_package(
         members[_SHARED] = artifact.shared
     members["include/mlc_model.h"] = c_header(manifest).encode()
     members["examples/main.c"] = c_example(manifest).encode()
+    members.update({p.member: p.program.data for p in programs.values()})
     arrays = {v.name: fused.constants[v] for v in params}
-    return manifest, arrays, members
+    facts_of = {p.name: p.program.facts for p in programs.values()}
+    return Built(manifest, arrays, members, tuple(offloads), facts_of)
 
 
 def optimise(
-    graph: Graph, target: Target, options: CompileOptions, watch: Observer, configure: Configure | None = None
+    graph: Graph,
+    target: Target,
+    options: CompileOptions,
+    watch: Observer,
+    configure: Configure | None = None,
+    on_offload: Callable[[Sequence[Decision]], None] = lambda decisions: None,
 ) -> Graph:
-    """The graph passes of an optimisation level; the layout pass asks the target."""
+    """The graph passes of an optimisation level; the layout pass asks the target, the offload pass its accelerator."""
     layout = GraphPass(
         "layout",
         lambda g: assign_layouts(g, target.layouts, get("identity"), configure),
@@ -148,9 +182,19 @@ def optimise(
         MAX_LEVEL,
     )
     passes = list(passes_for(options.opt_level))
+    before = next(k for k, p in enumerate(passes) if p.name in ("gates", "fuse", "group"))
     if options.opt_level >= MAX_LEVEL:
-        before = next(k for k, p in enumerate(passes) if p.name in ("fuse", "group"))
         passes[before:before] = [winograd, attention]
+    accelerator = target.accelerator
+    if accelerator is not None:
+
+        def divide(g: Graph) -> Graph:
+            parts = offload(g, accelerator)
+            on_offload(parts.decisions)
+            return parts.graph
+
+        text = "divide the graph between the host and the accelerator"
+        passes.insert(before, GraphPass("offload", divide, text, 0))
     passes.append(layout)
     exact = () if options.fast_math else (winograd.name, attention.name)
     off = {*options.disabled_passes, *exact, *((layout.name,) if options.opt_level < layout.level else ())}
@@ -183,7 +227,7 @@ def _make_kernels(graph: Graph, target: Target, watch: Observer) -> _Kernels:
     in_place = InPlaceOperands()
     made_in_place = {*joined(graph), *sliced(graph)}
     for node in graph.nodes:
-        if is_alias(node) or node in made_in_place:
+        if is_alias(node) or node in made_in_place or on_device(node):
             continue
         key = group_key(node)
         if key not in by_key:
@@ -230,9 +274,9 @@ def _identifier(node: Node) -> str:
 
 
 def _params_in_order(graph: Graph) -> list[Value]:
-    """Constants that are read at run time, in order of first use."""
+    """Constants that the host reads at run time, in order of first use; those of regions are in their programs."""
     used: dict[Value, None] = {}
-    for v in [*(v for n in graph.nodes for v in n.inputs), *graph.outputs]:
+    for v in [*(v for n in graph.nodes if not is_region(n) for v in n.inputs), *graph.outputs]:
         if v in graph.constants:
             used[v] = None
     return list(used)
@@ -247,7 +291,9 @@ def _calls(graph: Graph, plan: MemoryPlan, kernels: _Kernels, param_offset: Mapp
         return (at.space, param_offset[constants[at.at]]) if at.space is Space.PARAM else (at.space, at.at)
 
     calls = [
-        CallSpec(
+        CallSpec("", (), device=True)
+        if on_device(n)
+        else CallSpec(
             kernels.of_node[n],
             tuple(place(plan.locations[v]) for v in (*n.inputs, *n.outputs)),
             plan.scratch.get(n, 0),
@@ -258,22 +304,85 @@ def _calls(graph: Graph, plan: MemoryPlan, kernels: _Kernels, param_offset: Mapp
     return calls
 
 
-def _step_specs(plan: MemoryPlan, kernels: _Kernels) -> tuple[StepSpec, ...]:
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """A compiled region, its name, and that of the member of the package that holds it."""
+
+    name: str
+    member: str
+    program: DeviceProgram
+
+
+def _compile_regions(graph: Graph, accelerator: Accelerator | None, watch: Observer) -> dict[Node, _Program]:
+    """A program for every region."""
+    if accelerator is None:
+        return {}
+    found: dict[Node, _Program] = {}
+    start = time.perf_counter()
+    for node in (n for n in graph.nodes if is_region(n)):
+        name = node.attrs["name"]
+        try:
+            program = accelerator.compile(region_graph(node, graph.constants), name)
+        except MlcError as error:
+            error.add_note(f"while compiling {name} for {accelerator.device}")
+            raise
+        found[node] = _Program(name, f"device/{name}{program.suffix}", program)
+    if found:
+        watch.passed(accelerator.device, "", time.perf_counter() - start)
+    return found
+
+
+def _device_alignment(accelerator: Accelerator | None) -> int:
+    return ALIGNMENT if accelerator is None else accelerator.alignment
+
+
+def _device_spec(plan: MemoryPlan, accelerator: Accelerator | None) -> DeviceSpec:
+    assert accelerator is not None
+    return DeviceSpec(accelerator.device, plan.device_bytes, dict(accelerator.options()))
+
+
+def _device_step(
+    n: Node, plan: MemoryPlan, constants: Mapping[Value, np.ndarray], programs: Mapping[Node, _Program]
+) -> StepSpec:
+    """A step of the device's driver."""
+    values = [*(activations(n, constants) if is_region(n) else n.inputs), *n.outputs]
+    places = []
+    for v in values:
+        at = plan.locations[v]
+        index, offset = (at.at, 0) if at.space in (Space.INPUT, Space.OUTPUT) else (0, at.at)
+        places.append(PlaceSpec(str(at.space), offset, v.type.nbytes, index))
+    if is_region(n):
+        call = DeviceCall("run", tuple(places), programs[n].member)
+        nbytes = sum(v.type.nbytes for v in {*n.inputs, *n.outputs})
+        return StepSpec(n.attrs["name"], n.sources, _flops(n), nbytes, (), call)
+    (v,) = n.outputs
+    results = () if n.op is COPY_TO else (_result_spec(v, plan),)
+    return StepSpec(n.op.name, n.sources, 0, 2 * v.type.nbytes, results, DeviceCall(n.op.name, tuple(places)))
+
+
+def _step_specs(
+    plan: MemoryPlan, kernels: _Kernels, constants: Mapping[Value, np.ndarray], programs: Mapping[Node, _Program]
+) -> tuple[StepSpec, ...]:
     specs = []
     for n in plan.steps:
-        results = []
-        for v in n.outputs:
-            at = plan.locations[v]
-            physical = None
-            if v.type.layout is not None:
-                steps = tuple((kind, _frozen(arg)) for kind, arg in v.type.layout.unpack_recipe())
-                physical = Physical(str(v.type.layout), v.type.physical_shape, steps)
-            index, offset = (at.at, 0) if at.space is Space.OUTPUT else (0, at.at)
-            results.append(ResultSpec(v.name, v.type.dtype.name, v.type.shape, str(at.space), offset, index, physical))
+        if on_device(n):
+            specs.append(_device_step(n, plan, constants, programs))
+            continue
+        results = tuple(_result_spec(v, plan) for v in n.outputs)
         nbytes = sum(v.type.nbytes for v in {*n.inputs, *n.outputs})
-        specs.append(StepSpec(kernels.of_node[n], n.sources, _flops(n), nbytes, tuple(results)))
+        specs.append(StepSpec(kernels.of_node[n], n.sources, _flops(n), nbytes, results))
     specs += [StepSpec("copy", (), 0, 2 * c.nbytes, ()) for c in plan.copies]
     return tuple(specs)
+
+
+def _result_spec(v: Value, plan: MemoryPlan) -> ResultSpec:
+    at = plan.locations[v]
+    physical = None
+    if v.type.layout is not None:
+        steps = tuple((kind, _frozen(arg)) for kind, arg in v.type.layout.unpack_recipe())
+        physical = Physical(str(v.type.layout), v.type.physical_shape, steps)
+    index, offset = (at.at, 0) if at.space is Space.OUTPUT else (0, at.at)
+    return ResultSpec(v.name, v.type.dtype.name, v.type.shape, str(at.space), offset, index, physical)
 
 
 def _frozen(arg: Sequence[object]) -> tuple[object, ...]:

@@ -9,6 +9,8 @@ In: a fused graph of row-major values. Out: the same graph with layouts on value
    operand is read (its padding stage writes the wanted layout), and only row-major consumers (model outputs, opaque
    routines) get a conversion node of their own.
 
+Values that have a layout already, at the border of a device, keep it.
+
 A consumer whose window slides past the border may ask for *margins*: then whoever makes the value surrounds it by
 zeros, and no padded copy is made.
 """
@@ -20,7 +22,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mlc.ir.graph import Graph, Node, Operator, Value
+from mlc.ir.graph import FusionKind, Graph, Node, Operator, Value
 from mlc.ir.layout import Fuse, Layout, Reorder, Split
 from mlc.ir.types import TensorType
 
@@ -59,7 +61,7 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator, configure: C
     nodes: list[Node] = []
     wanted: dict[Value, list[tuple[int, int]]] = {}
     taken = {v.name for v in (*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs))}
-    taking_any = {v for n in graph.nodes if n.op.routine is None for v in n.inputs}
+    taking_any = {v for n in graph.nodes if n.op.kind is not FusionKind.OPAQUE for v in n.inputs}
 
     def unique(name: str) -> str:
         k, candidate = 0, name
@@ -94,8 +96,8 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator, configure: C
         return packed[v, None]
 
     for node in graph.nodes:
-        if node.op.routine is not None:
-            inputs = tuple(plain(v) for v in node.inputs)
+        if node.op.kind is FusionKind.OPAQUE:  # a routine takes row-major tensors; a device has said what it wants
+            inputs = tuple(plain(v) if v.type.layout is None else new[v] for v in node.inputs)
             outputs = node.outputs
         else:
             is_constant = [v in graph.constants for v in node.inputs]
@@ -109,7 +111,7 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator, configure: C
                 for k, (v, c) in enumerate(zip(node.inputs, is_constant, strict=True))
             )
             outputs = tuple(
-                v if layout is None else Value(v.name, v.type.with_layout(layout))
+                v if layout is None or v.type.layout is not None else Value(v.name, v.type.with_layout(layout))
                 for v, layout in zip(node.outputs, choice.outputs, strict=True)
             )
             for k, margins in choice.margins.items():
@@ -125,8 +127,11 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator, configure: C
 def _with_margins(nodes: Sequence[Node], wanted: Mapping[Value, Sequence[tuple[int, int]]]) -> list[Node]:
     """Surround values by zeros, where they are blocked (others are what the outside or opaque routines know)."""
     new: dict[Value, Value] = {}
+    fixed = {v for n in nodes if n.op.kind is FusionKind.OPAQUE for v in n.inputs}
     for node in nodes:
-        for v in node.outputs if node.op.routine is None else ():
+        for v in node.outputs if node.op.kind is not FusionKind.OPAQUE else ():
+            if v in fixed:
+                continue
             layout = v.type.layout
             if v in wanted and layout is not None:
                 wide = _surrounded(layout, wanted[v])

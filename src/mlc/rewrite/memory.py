@@ -10,6 +10,9 @@ once. Values share storage in three ways:
   (:mod:`mlc.rewrite.parts`); their nodes are no steps either;
 * a kernel writes *in place* of an operand that dies there (:mod:`mlc.rewrite.inplace`).
 
+Values in the memory of a device beside the host (:mod:`mlc.rewrite.region`) share a second arena by the same rules, but
+nothing there is written in place.
+
 Stage in: a fused graph, layouts assigned. Stage out: the graph as it is and a :class:`MemoryPlan` beside it.
 
 Example: in ``y = g0(x); z = g1(y); return z`` only ``y`` lies in the workspace.
@@ -27,6 +30,7 @@ from mlc.rewrite.arena import ALIGNMENT, Block, live_bytes, place, rounded
 from mlc.rewrite.group import is_alias
 from mlc.rewrite.inplace import InPlaceOperands
 from mlc.rewrite.parts import joined, sliced
+from mlc.rewrite.region import in_device_memory, on_device
 
 
 class Space(StrEnum):
@@ -36,11 +40,12 @@ class Space(StrEnum):
     INPUT = "input"
     OUTPUT = "output"
     PARAM = "param"
+    DEVICE = "device"
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where a value lies: a byte offset into the workspace, or the position of an input, output or constant."""
+    """Where a value lies: a byte offset into an arena, or the position of an input, output or constant."""
 
     space: Space
     at: int
@@ -82,6 +87,7 @@ class MemoryPlan:
         copies: to be made after the last step.
         live_bytes: the most bytes alive at once, a bound that no plan with the same sharing can beat.
         unshared_bytes: what the workspace would take without any reuse.
+        device_bytes: size of the arena in the memory of a device.
     """
 
     workspace_bytes: int
@@ -92,6 +98,7 @@ class MemoryPlan:
     copies: tuple[Copy, ...]
     live_bytes: int
     unshared_bytes: int
+    device_bytes: int = 0
 
 
 @dataclass(eq=False)
@@ -106,6 +113,7 @@ class _Storage:
     over: _Storage | None = None  # in whose place it was put
     within: _Storage | None = None  # what it is a part of
     offset: int = 0  # bytes from the beginning of that
+    on_device: bool = False
 
     @property
     def base(self) -> _Storage:
@@ -120,24 +128,32 @@ class _Storage:
         return storage, offset
 
 
-def plan_memory(graph: Graph, *, scratch: Mapping[Node, int] | None = None, max_bytes: int | None = None) -> MemoryPlan:
+def plan_memory(
+    graph: Graph,
+    *,
+    scratch: Mapping[Node, int] | None = None,
+    max_bytes: int | None = None,
+    device_alignment: int = ALIGNMENT,
+) -> MemoryPlan:
     """Lay out the memory of a graph.
 
     Args:
         graph: what is compiled, one kernel a node.
         scratch: bytes that nodes need while they run.
         max_bytes: the greatest workspace allowed.
+        device_alignment: of values in device memory; a multiple of ``ALIGNMENT``.
     Raises:
         ImportModelError: the workspace is greater; names the limit.
         VerifyError: an output is not row-major.
     """
-    return _Planner(graph, scratch or {}).plan(max_bytes)
+    return _Planner(graph, scratch or {}, device_alignment).plan(max_bytes)
 
 
 class _Planner:
-    def __init__(self, graph: Graph, scratch: Mapping[Node, int]) -> None:
+    def __init__(self, graph: Graph, scratch: Mapping[Node, int], device_alignment: int) -> None:
         self.graph = graph
         self.scratch = scratch
+        self.device_alignment = device_alignment
         self.joined = joined(graph)
         self.sliced = sliced(graph)
         self.steps = tuple(n for n in graph.nodes if not is_alias(n) and n not in self.joined and n not in self.sliced)
@@ -163,6 +179,7 @@ class _Planner:
             )
         for s, offset in zip(kept, offsets, strict=False):
             s.home = Location(Space.WORKSPACE, offset)
+        device_bytes = self._place_on_device()
         locations: dict[Value, Location] = {}
         for v, s in self.storage.items():
             base, offset = s.placed()
@@ -177,10 +194,21 @@ class _Planner:
             tuple(self.copies),
             live_bytes(blocks),
             unshared,
+            device_bytes,
         )
 
     def _in_workspace(self) -> list[_Storage]:
-        return [s for s in dict.fromkeys(self.storage.values()) if s.home is None]
+        return [s for s in dict.fromkeys(self.storage.values()) if s.home is None and not s.on_device]
+
+    def _place_on_device(self) -> int:
+        """Gives the values in device memory their places there; the size of all of it."""
+        there = [s for s in dict.fromkeys(self.storage.values()) if s.on_device]
+        # with sizes that are whole multiples, so is every offset
+        sizes = [-(-s.nbytes // self.device_alignment) * self.device_alignment for s in there]
+        offsets, total = place([Block(n, s.first, s.last) for n, s in zip(sizes, there, strict=True)])
+        for s, offset in zip(there, offsets, strict=True):
+            s.home = Location(Space.DEVICE, offset)
+        return total
 
     def _make_storages(self) -> None:
         """One storage for each value that is no alias, alive from its step to its last reader's."""
@@ -206,7 +234,7 @@ class _Planner:
             for v in node.inputs:
                 self.storage[v].last = step
             for v in node.outputs:
-                self.storage[v] = _Storage(v.type.nbytes, step, step)
+                self.storage[v] = _Storage(v.type.nbytes, step, step, on_device=in_device_memory(node))
 
     def _settle_outputs(self) -> None:
         """Give the caller's buffers to what can be written there; the rest is copied."""
@@ -236,7 +264,7 @@ class _Planner:
         """Put results over operands that die there."""
         operands = InPlaceOperands()
         for step, node in enumerate(self.steps):
-            if len(node.outputs) != 1:
+            if len(node.outputs) != 1 or on_device(node):
                 continue
             result = self.storage[node.outputs[0]]
             dying = [k for k, v in enumerate(node.inputs) if self._dies(self.storage[v], step, result)]
@@ -272,7 +300,7 @@ def check_plan(graph: Graph, plan: MemoryPlan, scratch: Mapping[Node, int] | Non
     _Checker(graph, plan, scratch or {}).check()
 
 
-_Range = tuple[Location | None, int, int]  # (place outside the workspace, begin, end)
+_Range = tuple[Location | Space | None, int, int]  # (place outside the workspace, or the device's arena, begin, end)
 
 
 @dataclass(eq=False)
@@ -334,8 +362,9 @@ class _Checker:
             begin = self.plan.scratch[node]
             written.append((None, begin, begin + self.scratch[node]))
         for k, w in enumerate(written):
-            if w[0] is None and (w[1] % ALIGNMENT or w[2] > self.plan.workspace_bytes):
-                raise VerifyError(f"{node!r}: bytes {w[1]} to {w[2]} are misaligned or outside the workspace")
+            sizes = {None: self.plan.workspace_bytes, Space.DEVICE: self.plan.device_bytes}
+            if not isinstance(w[0], Location) and (w[1] % ALIGNMENT or w[2] > sizes.get(w[0], 0)):
+                raise VerifyError(f"{node!r}: bytes {w[1]} to {w[2]} are misaligned or outside the arena")
             clash = [r for r in (*reads, *written[:k]) if _overlap(w, r)]
             if clash:
                 raise VerifyError(f"{node!r}: bytes {w[1]} to {w[2]} are in use while it runs")
@@ -359,8 +388,9 @@ class _Checker:
         place = self.plan.locations.get(v)
         if place is None:
             raise VerifyError(f"{v.name} has no place")
-        if place.space is Space.WORKSPACE:
-            return None, place.at, place.at + v.type.nbytes
+        if place.space in (Space.WORKSPACE, Space.DEVICE):
+            which = None if place.space is Space.WORKSPACE else Space.DEVICE
+            return which, place.at, place.at + v.type.nbytes
         return place, 0, v.type.nbytes
 
     def _expect(self, v: Value, what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mlc.runtime.atomic import atomic_write
 from mlc.runtime.cheader import c_example, c_header
+from mlc.runtime.device_spec import DeviceCall, DeviceSpec, PlaceSpec
 from mlc.runtime.layout import Physical
 from mlc.runtime.manifest import (
     ALIGNMENT,
@@ -25,6 +26,8 @@ from mlc.runtime.params import ParamPlan, plan_params
 __all__ = [
     "ALIGNMENT",
     "FORMAT_VERSION",
+    "DeviceCall",
+    "DeviceSpec",
     "Manifest",
     "MemberSpec",
     "MemorySpec",
@@ -34,6 +37,7 @@ __all__ = [
     "ParamPlan",
     "ParamSpec",
     "Physical",
+    "PlaceSpec",
     "ResultSpec",
     "StepSpec",
     "StepTime",

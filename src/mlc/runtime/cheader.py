@@ -41,7 +41,7 @@ _HEADER = """\
  * Inputs and outputs: arrays of pointers in the order of `enum mlc_input` and `enum mlc_output`. Each points to a
  * row-major tensor aligned to its element; MLC_ALIGNMENT is faster. Inputs are not written to, and outputs overlap
  * nothing. f16 and bf16 elements are given by their bits, bool as one byte, 0 or 1.
- *
+ *{device}
  * The calls keep no state: with a workspace each, several threads may run the model at once. They may share one pool; a
  * call that finds the pool busy runs alone.
  */
@@ -87,9 +87,17 @@ void mlc_step(const void *const *inputs, void *const *outputs, const void *param
 """
 
 
+_DEVICE = """
+ * THIS PACKAGE NEEDS THE RUNTIME OF mlc: parts of the model run on the device {device}, whose driver the runtime calls
+ * between steps. Here mlc_run does nothing and returns 1, mlc_profile does nothing, and mlc_step runs the host's steps.
+ *"""
+
+
 def c_header(manifest: Manifest) -> str:
     """``include/mlc_model.h``: the model's calls, its sizes, its inputs and outputs in order. ASCII, C99 and C++."""
+    device = "" if manifest.device is None else _DEVICE.format(device=_comment(manifest.device.name))
     return _HEADER.format(
+        device=device,
         model=_comment(manifest.model.name),
         version=_comment(manifest.mlc_version, quoted=False),
         target=_comment(manifest.target.string),

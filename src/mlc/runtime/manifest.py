@@ -15,11 +15,13 @@ from math import prod
 from typing import Any, ClassVar
 
 from mlc.errors import PackageError
+from mlc.runtime.device_spec import DEVICE, DeviceCall, DeviceSpec, PlaceSpec
 from mlc.runtime.dtypes import ELEMENTS
 from mlc.runtime.fields import Fields, as_integer, as_integers, as_list, as_object, as_text, wrong
 from mlc.runtime.layout import Physical
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version 1 knew no devices; a package without any reads the same in both."""
 
 ALIGNMENT = 64
 """Bytes to which the arena, the parameters and each tensor in them are aligned: a cache line, an AVX-512 register."""
@@ -155,14 +157,15 @@ class ResultSpec(TensorSpec):
 
 @dataclass(frozen=True)
 class StepSpec:
-    """One call of one kernel.
+    """One call of one kernel, or one step of a device.
 
     Args:
         kernel: name of the kernel; several steps may share one.
         sources: names of the original model's nodes that it computes.
         flops: floating-point (or integer) operations.
         bytes: bytes that must be read and written at least once.
-        results: what it leaves behind.
+        results: what it leaves behind in the host's memory.
+        device: what the device has to do; ``None`` is a step of the native code.
     """
 
     kernel: str
@@ -170,15 +173,17 @@ class StepSpec:
     flops: int
     bytes: int
     results: tuple[ResultSpec, ...]
+    device: DeviceCall | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        step = {
             "kernel": self.kernel,
             "sources": list(self.sources),
             "flops": self.flops,
             "bytes": self.bytes,
             "results": [result.to_json() for result in self.results],
         }
+        return step if self.device is None else {**step, "device": self.device.to_json()}
 
     @classmethod
     def from_json(cls, value: object, where: str) -> StepSpec:
@@ -189,6 +194,7 @@ class StepSpec:
             fields.take("flops", as_integer),
             fields.take("bytes", as_integer),
             fields.take("results", lambda items, place: as_list(items, place, ResultSpec.from_json)),
+            fields.maybe("device", DeviceCall.from_json),
         )
         fields.end()
         return spec
@@ -312,7 +318,7 @@ class Manifest:
     """Everything ``module.json`` says. Inputs, outputs and steps stand in the order of the native calls.
 
     ``members`` (every file in the package but this one) is filled in by the writer. ``module_so`` is the member that
-    holds the shared library, where one was linked.
+    holds the shared library, where one was linked. ``device`` is what the package needs beside the host, if anything.
     """
 
     mlc_version: str
@@ -325,6 +331,7 @@ class Manifest:
     params: tuple[ParamSpec, ...] = ()
     members: Mapping[str, MemberSpec] = field(default_factory=dict)
     module_so: str | None = None
+    device: DeviceSpec | None = None
 
     format_version: ClassVar[int] = FORMAT_VERSION
 
@@ -332,9 +339,11 @@ class Manifest:
         return replace(self, members=dict(members))
 
     def to_json(self) -> dict[str, Any]:
+        device = {} if self.device is None else {"device": self.device.to_json()}
         return {
             "format_version": self.format_version,
             "mlc_version": self.mlc_version,
+            **device,
             "target": self.target.to_json(),
             "model": self.model.to_json(),
             "inputs": [spec.to_json() for spec in self.inputs],
@@ -366,6 +375,7 @@ class Manifest:
             members=fields.take("members", lambda items, place: as_object(items, place, MemberSpec.from_json)),
             params=fields.take("params", lambda items, place: as_list(items, place, ParamSpec.from_json)),
             steps=fields.take("steps", lambda items, place: as_list(items, place, StepSpec.from_json)),
+            device=fields.maybe("device", DeviceSpec.from_json),
         )
         fields.end()
         manifest.check()
@@ -417,19 +427,36 @@ class Manifest:
         for i, step in enumerate(self.steps):
             for j, result in enumerate(step.results):
                 self._check_result(result, f"steps[{i}].results[{j}]")
+            if step.device is not None:
+                self._check_device(step.device, f"steps[{i}].device")
 
-    def _check_result(self, result: ResultSpec, where: str) -> None:
+    def _check_device(self, call: DeviceCall, where: str) -> None:
+        if self.device is None:
+            raise wrong(where, "no step of a device, since the package names none", call.action)
+        call.check(where)
+        for j, place in enumerate(call.places):
+            if place.space == DEVICE:
+                _require_inside(f"{where}.places[{j}]", place.offset, place.nbytes, self.device.memory_bytes)
+            else:
+                self._check_place(place, f"{where}.places[{j}]")
+        if call.action == "run" and call.program not in self.members:
+            raise wrong(f"{where}.program", "the name of a member", call.program)
+
+    def _check_place(self, at: PlaceSpec | ResultSpec, where: str) -> None:
         sizes = {
             "workspace": (self.memory.workspace_bytes,),
             "params": (self.memory.params_bytes,),
             "output": tuple(spec.nbytes for spec in self.outputs),
             "input": tuple(spec.nbytes for spec in self.inputs),
-        }.get(result.space)
+        }.get(at.space)
         if sizes is None:
-            raise wrong(f"{where}.space", "one of " + " ".join(SPACES), result.space)
-        if result.index >= len(sizes):
-            raise wrong(f"{where}.index", f"less than {len(sizes)}", result.index)
-        _require_inside(where, result.offset, result.nbytes, sizes[result.index])
+            raise wrong(f"{where}.space", "one of " + " ".join(SPACES), at.space)
+        if at.index >= len(sizes):
+            raise wrong(f"{where}.index", f"less than {len(sizes)}", at.index)
+        _require_inside(where, at.offset, at.nbytes, sizes[at.index])
+
+    def _check_result(self, result: ResultSpec, where: str) -> None:
+        self._check_place(result, where)
         if result.physical:
             shape = result.physical.logical_shape(f"{where}.physical.unpack")
             if shape != result.shape:

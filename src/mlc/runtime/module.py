@@ -16,6 +16,8 @@ import numpy as np
 
 from mlc.errors import DeviceError, PackageError, UsageError
 from mlc.runtime.buffers import Ports, address, aligned_empty
+from mlc.runtime.device import DeviceSide, Report
+from mlc.runtime.device_spec import PlaceSpec
 from mlc.runtime.dtypes import numpy_dtype
 from mlc.runtime.manifest import Manifest, ResultSpec, StepSpec, TensorSpec
 from mlc.runtime.native import MAX_THREADS, NativeModel, available_cores, check_device
@@ -38,11 +40,24 @@ class StepTime:
         return min(self.ns)
 
 
-class _Frame:
-    """The memory of one execution: the arrays and the pointers to them in the order of the native calls."""
+@dataclass(frozen=True)
+class DeviceRun:
+    """What a device said of one of its runs."""
 
-    def __init__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], workspace: np.ndarray) -> None:
-        self.inputs, self.outputs, self.workspace = inputs, outputs, workspace
+    step: StepSpec
+    report: Report
+
+
+class _Frame:
+    """The memory of one execution: the arrays and the pointers to them in the order of the native calls.
+
+    ``arena`` is the address of its device memory.
+    """
+
+    def __init__(
+        self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], workspace: np.ndarray, arena: int = 0
+    ) -> None:
+        self.inputs, self.outputs, self.workspace, self.arena = inputs, outputs, workspace, arena
         self._input_slots = _slots(inputs)
         self._output_slots = _slots(outputs)
         self.pointers = (ctypes.addressof(self._input_slots), ctypes.addressof(self._output_slots))
@@ -58,9 +73,10 @@ class Module:
         inputs, outputs: types, in the model's order.
         input_names, output_names: their names.
         threads: threads that run a model's step, the caller's included.
+        device_runs: what the device, where a package needs one, said of its runs the last time the model ran.
     """
 
-    def __init__(self, package: Package, native: NativeModel, threads: int) -> None:
+    def __init__(self, package: Package, native: NativeModel, threads: int, device: DeviceSide | None = None) -> None:
         manifest = package.manifest
         self.manifest: Manifest = manifest
         self.threads = threads
@@ -68,9 +84,12 @@ class Module:
         self.outputs: tuple[TensorSpec, ...] = manifest.outputs
         self.input_names = tuple(spec.name for spec in self.inputs)
         self.output_names = tuple(spec.name for spec in self.outputs)
+        self.device_runs: tuple[DeviceRun, ...] = ()
         self._native = native
+        self._device = device
         # Also runs when the interpreter ends: the threads must not outlive the code they run.
-        self._end = weakref.finalize(self, native.close)
+        self._end = weakref.finalize(self, _close, native, device)
+        self._arena = 0 if device is None else device.new_arena()
         self._input_ports = Ports("input", self.inputs)
         self._output_ports = Ports("output", self.outputs)
         self._params = package.params()
@@ -98,6 +117,9 @@ class Module:
         native = self._native
         with native.lock:
             native.require_open()
+            if self._device is not None:
+                self._walk(_Frame(arrays, results, self._workspace, self._arena))
+                return dict(zip(self.output_names, results, strict=True))
             for i, array in enumerate(arrays):
                 self._input_slots[i] = address(array)
             for i, array in enumerate(results):
@@ -111,7 +133,7 @@ class Module:
         """Times the native call alone, on aligned buffers bound beforehand.
 
         Args:
-            inputs: as for ``run``.
+            inputs: as for ``run``; a device counts by its own account, if it has one.
             warmup: runs that are not counted.
             min_seconds: stop as soon as the counted runs took this long together,
             max_runs: or when there were this many; at least one is made.
@@ -125,17 +147,27 @@ class Module:
         with native.lock:
             native.require_open()
             for _ in range(warmup):
-                _require_success(native.run(*call))
+                self._run_all(frame, call)
             left = min_seconds * 1e9
             while not times or (len(times) < max_runs and left > 0):
                 start = clock()
-                native.run(*call)
-                times.append(clock() - start)
-                left -= times[-1]
+                counted = self._run_all(frame, call)
+                took = clock() - start
+                times.append(took if counted is None else counted)
+                left -= took
         return times
+
+    def _run_all(self, frame: _Frame, call: Sequence[object]) -> int | None:
+        """One run; nanoseconds where a device had a part in it, which may count them by its own clock."""
+        if self._device is not None:
+            return sum(self._walk(frame))
+        _require_success(self._native.run(*call))
+        return None
 
     def profile(self, inputs: Mapping[str, np.ndarray], repeats: int = 10) -> list[StepTime]:
         """Times every step of ``repeats`` runs, after one run that is not counted.
+
+        A device's runs count by its own account, where it has one: a simulated device has the real one's times.
 
         Returns:
             one entry a step, in the model's order.
@@ -147,7 +179,10 @@ class Module:
         with native.lock:
             native.require_open()
             for row in times:
-                native.profile(*call, address(row))
+                if self._device is not None:
+                    row[:] = self._walk(frame)
+                else:
+                    native.profile(*call, address(row))
         return [
             StepTime(step, tuple(column.tolist()))
             for step, column in zip(self.manifest.steps, times[1:].T, strict=True)
@@ -167,12 +202,39 @@ class Module:
 
     def _steps(self, frame: _Frame) -> Iterator[tuple[StepSpec, dict[str, np.ndarray]]]:
         native = self._native
-        call = (*frame.pointers, address(self._params), address(frame.workspace))
+        if self._device is not None:
+            frame.arena = self._device.new_arena()
+        try:
+            for i, step in enumerate(self.manifest.steps):
+                with native.lock:
+                    native.require_open()
+                    self._step(frame, i)
+                yield step, {result.name: self._read(result, frame) for result in step.results}
+        finally:
+            if self._device is not None:
+                self._device.free(frame.arena)
+
+    def _step(self, frame: _Frame, i: int) -> Report | None:
+        """One step, the host's or the device's; what the device says of it, if anything."""
+        call = self.manifest.steps[i].device
+        if call is not None and self._device is not None:
+            return self._device.step(call, frame.arena, lambda place: self._bytes(place, frame))
+        self._native.step(*frame.pointers, address(self._params), address(frame.workspace), self._native.pool, i)
+        return None
+
+    def _walk(self, frame: _Frame) -> list[int]:
+        """All steps; nanoseconds of each."""
+        times, runs = [], []
         for i, step in enumerate(self.manifest.steps):
-            with native.lock:
-                native.require_open()
-                native.step(*call, native.pool, i)
-            yield step, {result.name: self._read(result, frame) for result in step.results}
+            start = time.perf_counter_ns()
+            report = self._step(frame, i)
+            took = time.perf_counter_ns() - start
+            if report is not None:
+                runs.append(DeviceRun(step, report))
+                took = round(report["seconds"] * 1e9) if "seconds" in report else took
+            times.append(took)
+        self.device_runs = tuple(runs)
+        return times
 
     def close(self) -> None:
         """Stops the threads and unloads the code. Twice is fine; any use afterwards is a ``UsageError``."""
@@ -202,18 +264,22 @@ class Module:
         copies = self._input_ports.empty()
         for copy, array in zip(copies, self._input_ports.to_read(inputs), strict=True):
             copy[...] = array
-        return _Frame(copies, self._output_ports.empty(), self._workspace)
+        return _Frame(copies, self._output_ports.empty(), self._workspace, self._arena)
+
+    def _bytes(self, at: PlaceSpec | ResultSpec, frame: _Frame) -> np.ndarray:
+        """The bytes of a place in the host's memory."""
+        if at.space == "workspace":
+            space = frame.workspace
+        elif at.space == "params":
+            space = self._params
+        else:
+            array = (frame.outputs if at.space == "output" else frame.inputs)[at.index]
+            space = array.reshape(-1).view(np.uint8)
+        return space[at.offset : at.offset + at.nbytes]
 
     def _read(self, result: ResultSpec, frame: _Frame) -> np.ndarray:
         """A copy of a result as it is now, in logical index space."""
-        if result.space == "workspace":
-            space = frame.workspace
-        elif result.space == "params":
-            space = self._params
-        else:
-            array = (frame.outputs if result.space == "output" else frame.inputs)[result.index]
-            space = array.reshape(-1).view(np.uint8)
-        raw = space[result.offset : result.offset + result.nbytes].view(numpy_dtype(result.dtype))
+        raw = self._bytes(result, frame).view(numpy_dtype(result.dtype))
         return (result.physical.undo(raw) if result.physical else raw.reshape(result.shape)).copy()
 
 
@@ -236,11 +302,28 @@ def load_module(path: str | os.PathLike[str], threads: int | None = None) -> Mod
         code = package.read(OBJECT)
         try:
             check_device(package.manifest.target)
-            return Module(package, NativeModel(code, threads), threads)
+            # the device first: what it refuses leaves no threads behind
+            device = _device_side(package)
+            return Module(package, NativeModel(code, threads), threads, device)
         except DeviceError as error:
             raise DeviceError(f"{os.fspath(path)}: {error.message}", hint=error.hint) from None
         except PackageError as error:
             raise PackageError(f"{os.fspath(path)}: {OBJECT}: {error.message}") from None
+
+
+def _device_side(package: Package) -> DeviceSide | None:
+    """The device that a package needs, open, with the package's programs."""
+    spec = package.manifest.device
+    if spec is None:
+        return None
+    calls = [step.device for step in package.manifest.steps if step.device is not None]
+    return DeviceSide(spec, {c.program: package.read(c.program) for c in calls if c.action == "run"})
+
+
+def _close(native: NativeModel, device: DeviceSide | None) -> None:
+    native.close()
+    if device is not None:
+        device.close()
 
 
 def _slots(arrays: Sequence[np.ndarray]) -> ctypes.Array:

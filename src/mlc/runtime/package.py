@@ -7,6 +7,7 @@ A package is a plain, uncompressed tar file of regular files, ``module.json`` fi
 ``graph.txt``              the optimised graph, for people
 ``examples/main.c``        a C program that runs the model
 ``include/mlc_model.h``    its header
+``device/*``               programs of the device that takes over parts of the model, where there is one
 ``lib/model.o``            the code, relocatable; ``lib/model.so`` where a linker was at hand
 ``src/*``                  what was generated, readable
 ``params.safetensors``     the parameters, 64-byte aligned in this very file
@@ -57,6 +58,7 @@ _ALLOWED: tuple[tuple[re.Pattern[str], int], ...] = tuple(
         (re.escape(PARAMS), 1 << 50),
         (r"graph\.txt", 256 * _MIB),
         (rf"lib/{_FILE_NAME}", 1024 * _MIB),
+        (rf"device/{_FILE_NAME}", 1024 * _MIB),
         (rf"src/{_FILE_NAME}", 256 * _MIB),
         (rf"(?:include|examples)/{_FILE_NAME}", 16 * _MIB),
     )

@@ -50,10 +50,10 @@ def build_module(
     graph: Graph, target: Target, options: CompileOptions, threads: int, configure: Configure | None
 ) -> Module:
     """Compiles a model and loads it into this process."""
-    manifest, params, members = build_package(graph, target, options, Observer(), configure)
+    built = build_package(graph, target, options, Observer(), configure)
     with tempfile.TemporaryDirectory(prefix="mlc-") as folder:
         path = Path(folder) / "module.tar"
-        write_package(path, manifest, params, members)
+        write_package(path, built.manifest, built.params, built.members)
         return load_module(path, threads)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ def fake_build(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def build_package(
         graph: Graph, target: object, options: CompileOptions, observer: Observer, configure: object = None
-    ) -> tuple[object, Mapping[str, np.ndarray], Mapping[str, bytes]]:
+    ) -> object:
         asked.update(graph=graph, target=target, options=options)
         observer.stage("optimise")
         observer.passed("fold", "graph after fold", 0.25)
@@ -119,7 +119,8 @@ def fake_build(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         observer.kernel(1, 2)
         observer.kernel(2, 2)
         model = ModelSpec(options.name, options.sha256, options.source)
-        return replace(parts.manifest, model=model), parts.params, parts.members
+        manifest = replace(parts.manifest, model=model)
+        return SimpleNamespace(manifest=manifest, params=parts.params, members=parts.members, offloads=(), programs={})
 
     fake = ModuleType("mlc.build")
     fake.build_package = build_package  # type: ignore[attr-defined]

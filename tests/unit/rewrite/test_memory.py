@@ -385,7 +385,7 @@ def test_the_checker_sees_scratch_memory_over_an_operand() -> None:
 def test_the_checker_sees_places_off_the_grid_or_outside(at: int) -> None:
     graph, plan = two_steps()
     b = graph.nodes[1].outputs[0]
-    with pytest.raises(VerifyError, match="misaligned or outside the workspace"):
+    with pytest.raises(VerifyError, match="misaligned or outside the arena"):
         check_plan(graph, moved(plan, b, Location(Space.WORKSPACE, at)))
 
 

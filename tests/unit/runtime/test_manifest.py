@@ -118,7 +118,7 @@ def edited(manifest: Manifest, path: str, value: object) -> dict:
 @pytest.mark.parametrize(
     "path, value, message",
     [
-        ("format_version", 2, "format version 2 is newer than the 1 that this mlc reads"),
+        ("format_version", 3, "format version 3 is newer than the 2 that this mlc reads"),
         ("format_version", 0, "format_version: expected at least 1, got 0"),
         ("format_version", "1", "format_version: expected an integer from 0"),
         ("mlc_version", MISSING, "mlc_version: is missing"),

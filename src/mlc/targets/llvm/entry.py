@@ -19,11 +19,17 @@ def entry_points(steps: Sequence[CallSpec]) -> str:
     # a call written out for every step would be one basic block, and LLVM's time grows with the square of its length
     entries = ", ".join(f"ptr @mlc.step{k}" for k in range(len(steps)))
     table = f"@mlc.steps = internal constant [{len(steps)} x ptr] [{entries}]\n"
-    return "\n".join([*(_step(k, step) for k, step in enumerate(steps)), table, _walks(len(steps))])
+    partial = any(step.device for step in steps)
+    return "\n".join([*(_step(k, step) for k, step in enumerate(steps)), table, _walks(len(steps), partial)])
 
 
-def _walks(count: int) -> str:
-    """``mlc_run``, ``mlc_step``, and ``mlc_profile``, which adds the nanoseconds of step ``i`` to ``ns[i]``."""
+def _walks(count: int, partial: bool) -> str:
+    """``mlc_run``, ``mlc_step``, and ``mlc_profile``, which adds the nanoseconds of step ``i`` to ``ns[i]``.
+
+    Where this is ``partial``, since some steps are another device's, the first and the last do nothing, and ``mlc_run``
+    says so by returning 1.
+    """
+    walked, code = (0, 1) if partial else (count, 0)
     fetch = f"""\
   %at = getelementptr inbounds [{count} x ptr], ptr @mlc.steps, i64 0, i64 %i
   %step = load ptr, ptr %at, align 8"""
@@ -36,7 +42,7 @@ entry:
   br label %head
 head:
   %i = phi i64 [ 0, %entry ], [ %next, %body ]
-  %more = icmp ult i64 %i, {count}
+  %more = icmp ult i64 %i, {walked}
   br i1 %more, label %body, label %done
 body:
 {fetch}
@@ -44,7 +50,7 @@ body:
   %next = add i64 %i, 1
   br label %head
 done:
-  ret i32 0
+  ret i32 {code}
 }}
 
 define void @mlc_step({_ARGS}, i64 noundef %i) #0 {{
@@ -76,7 +82,7 @@ entry:
 head:
   %i = phi i64 [ 0, %entry ], [ %next, %body ]
   %before = phi i64 [ %start, %entry ], [ %after, %body ]
-  %more = icmp ult i64 %i, {count}
+  %more = icmp ult i64 %i, {walked}
   br i1 %more, label %body, label %done
 body:
 {fetch}

@@ -1,0 +1,125 @@
+"""Scales for quantised tensors, from what a float model computes on samples.
+
+Scales are powers of two: a number ``x`` becomes ``round(x * 2**e)`` in 8 bits, and ``e`` is the tensor's *exponent*.
+The greatest magnitude gives a first exponent, at which nothing saturates; of it and its neighbours the one of least
+mean squared error counts, since outliers may be worth losing for a finer grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from mlc.errors import UsageError
+from mlc.ir.graph import Graph, Value
+from mlc.rewrite.dce import eliminate_dead_code
+
+Arrays = Mapping[str, np.ndarray]
+Run = Callable[[Arrays], Arrays]
+Prepare = Callable[[Graph], Run]
+
+I8_MIN, I8_MAX = -128, 127
+WEIGHT_MAX = 127  # symmetric: products with -128 would need a bit more
+SPREAD = 2  # exponents tried on either side of the one that saturates nothing
+EXPONENTS = (-30, 30)  # all further ones stand for numbers that no network holds
+
+
+def exponent_of(greatest: float | np.ndarray) -> np.ndarray:
+    """The greatest exponent at which magnitudes up to ``greatest`` fit 8 bits; 0 where there is nothing but zeros."""
+    greatest = np.asarray(greatest, np.float64)
+    with np.errstate(divide="ignore"):
+        found = np.floor(np.log2(I8_MAX / greatest))
+    return np.clip(np.where(greatest > 0, found, 0), *EXPONENTS).astype(np.int64)
+
+
+def squared_errors(x: np.ndarray, exponents: np.ndarray, axis: int | None = None) -> np.ndarray:
+    """Sums of squared rounding errors at ``exponents + d`` for each neighbour ``d`` from ``-SPREAD`` to ``SPREAD``.
+
+    Args:
+        x: numbers.
+        exponents: one, or one for each index of ``axis``.
+        axis: the axis with an exponent of its own at every index.
+    Returns:
+        ``[2 * SPREAD + 1, *exponents.shape]``.
+    """
+    rows = x.astype(np.float32, copy=False).reshape(1, -1) if axis is None else _rows(x, axis)
+    first = np.atleast_1d(exponents)
+    sums = []
+    for d in range(-SPREAD, SPREAD + 1):
+        scale = np.exp2((first + d).astype(np.float32))[:, None]
+        off = np.clip(np.rint(rows * scale), -I8_MAX, I8_MAX) / scale - rows
+        sums.append(np.einsum("ij,ij->i", off, off, dtype=np.float64))
+    return np.asarray(sums).reshape(2 * SPREAD + 1, *exponents.shape)
+
+
+def best_exponents(exponents: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """Of each exponent and its neighbours the one of least error; the coarser one where two are equally good."""
+    return np.clip(exponents + errors.argmin(axis=0) - SPREAD, *EXPONENTS)
+
+
+def weight_exponents(weights: np.ndarray, axis: int | None) -> np.ndarray:
+    """The exponent of a tensor of weights, or one for each index of ``axis``."""
+    greatest = np.abs(weights).max(initial=0.0) if axis is None else np.abs(_rows(weights, axis)).max(1, initial=0.0)
+    first = exponent_of(greatest)
+    return best_exponents(first, squared_errors(weights, first, axis))
+
+
+def quantised(x: np.ndarray, exponents: np.ndarray, axis: int | None = None) -> np.ndarray:
+    """``x`` as i8 with the exponents of :func:`weight_exponents`."""
+    if axis is not None:
+        shape = [1] * x.ndim
+        shape[axis] = -1
+        exponents = exponents.reshape(shape)
+    scaled = np.rint(x.astype(np.float64) * np.exp2(exponents.astype(np.float64)))
+    return np.clip(scaled, -WEIGHT_MAX, WEIGHT_MAX).astype(np.int8)
+
+
+def calibrate(
+    graph: Graph,
+    values: Sequence[Value],
+    samples: Sequence[Arrays],
+    prepare: Prepare,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[Value, int]:
+    """An exponent for each of ``values``.
+
+    Args:
+        graph: the float model, row-major.
+        values: some of its values, in f32.
+        samples: inputs by name, a mapping a sample.
+        prepare: makes something that runs a graph.
+        progress: told how many runs of how many are done.
+    Raises:
+        UsageError: there is no sample, or a value becomes infinite or NaN on one.
+    """
+    if not samples:
+        raise UsageError("there are no samples to calibrate with", hint="give some tens of typical inputs")
+    names = tuple(f"tap{k}" for k in range(len(values)))
+    tapped = Graph(graph.name, graph.inputs, tuple(values), graph.nodes, graph.constants, names)
+    run = prepare(eliminate_dead_code(tapped))
+    total = 2 * len(samples)
+    greatest = np.zeros(len(values))
+    for k, sample in enumerate(samples):
+        results = run(sample)
+        for j, v in enumerate(values):
+            most = np.abs(results[names[j]]).max(initial=0.0)
+            if not np.isfinite(most):
+                raise UsageError(
+                    f"calibration: {v.name} becomes infinite or NaN on sample {k}", hint="check the samples' values"
+                )
+            greatest[j] = max(greatest[j], most)
+        progress(k + 1, total)
+    first = exponent_of(greatest)
+    errors = np.zeros((2 * SPREAD + 1, len(values)))
+    for k, sample in enumerate(samples):
+        results = run(sample)
+        for j in range(len(values)):
+            errors[:, j] += squared_errors(results[names[j]], first[j : j + 1])[:, 0]
+        progress(len(samples) + k + 1, total)
+    return dict(zip(values, best_exponents(first, errors).tolist(), strict=True))
+
+
+def _rows(x: np.ndarray, axis: int) -> np.ndarray:
+    """``[x.shape[axis], everything else]`` in f32."""
+    return np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1).astype(np.float32, copy=False)

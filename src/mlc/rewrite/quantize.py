@@ -1,0 +1,428 @@
+"""Quantisation to 8-bit integers with power-of-two scales.
+
+In: an optimised float graph, before fusion. Out: the same model in core operators, with integers from the first product
+that is quantised to the last: ``conv`` and ``matmul`` of i8 into i32, a bias in i32, a rounding right shift
+(``round_shift``), ``relu``, ``clip``, ``cast``. So the graph *is* the definition of the quantised model: it can be
+printed, interpreted, and compiled for any target.
+
+A tensor is known in up to three forms:
+
+* *float*, as in the original;
+* *narrow*: i8, with an exponent ``e`` from calibration: the number ``q`` stands for ``q * 2**-e``;
+* *wide*: the i32 sums of a product, whose exponent is that of its operands together, per tensor or per channel.
+
+Forms are made where somebody asks for them. Sums stay wide through bias, residual addition and activation, and are
+narrowed once, before the next product reads them; whoever is no integer operator gets floats. A residual addition moves
+its narrow operand up to the exponent of the sums, so nothing is rounded on the way::
+
+    acc = add(conv(x, w), bias)                           i32 at e_x + e_w
+    acc = relu(add(acc, shl(cast(r), e_x + e_w - e_r)))
+    y = cast(clip(round_shift(acc, e_x + e_w - e_y), -128, 127))
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mlc.errors import UnsupportedError, UsageError
+from mlc.ir.graph import Builder, Graph, Node, Value
+from mlc.ir.interp import run_graph
+from mlc.ir.types import f32
+from mlc.ops import get
+from mlc.rewrite.calibrate import I8_MAX, I8_MIN, Arrays, Prepare, Run, calibrate, quantised, weight_exponents
+from mlc.rewrite.dce import eliminate_dead_code
+
+_I32_MAX = 2**31 - 1
+_MOST_SHIFT = 31
+_FEW_CHANNELS = 8
+_MOVES = ("reshape", "transpose", "max_pool")  # exact on any quantised tensor
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """What to quantise, and how finely.
+
+    Args:
+        per_channel: a scale for every output channel of the weights, not one for all.
+        ends: also a first convolution, that reads fewer than 8 channels, and a last product of matrices; they cost
+            accuracy and seldom much time.
+        keep: names of the model's nodes that stay in floating point.
+    """
+
+    per_channel: bool = False
+    ends: bool = False
+    keep: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """A quantised model.
+
+    Args:
+        graph: in integers, where it is quantised.
+        exponents: of every tensor that was narrowed, by the float model's name.
+        products: how many were quantised.
+        floats: products that were not, by name, with the reason.
+    """
+
+    graph: Graph
+    exponents: Mapping[str, int]
+    products: int
+    floats: Mapping[str, str]
+
+
+def interpreted(graph: Graph) -> Run:
+    """Runs a graph by the reference interpreter."""
+    return lambda sample: run_graph(graph, sample)
+
+
+def quantize(
+    graph: Graph,
+    samples: Sequence[Arrays],
+    options: QuantizeOptions | None = None,
+    prepare: Prepare = interpreted,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Quantized:
+    """Quantise a graph.
+
+    Args:
+        graph: optimised, not fused, row-major.
+        samples: inputs to calibrate with, by name, a mapping a sample.
+        options: what and how.
+        prepare: makes something that runs a float graph; the interpreter is slow.
+        progress: told how much of the calibration is done.
+    Raises:
+        UsageError: a node to keep is unknown, or the samples are unfit.
+        UnsupportedError: the model has nothing to quantise.
+    """
+    options = options or QuantizeOptions()
+    asked: defaultdict[Value, int] = defaultdict(int)
+    plan = _Converter(graph, options, asked)
+    plan.convert()
+    if not plan.products:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in plan.floats.items())
+        raise UnsupportedError(
+            f"nothing in the model can be quantised ({reasons or 'it has no product with constant weights'})",
+            hint="--quantize-ends takes in first and last layers too",
+        )
+    exponents = calibrate(graph, list(asked), samples, prepare, progress)
+    real = _Converter(graph, options, exponents)
+    converted = eliminate_dead_code(real.convert())
+    return Quantized(converted, {v.name: e for v, e in exponents.items()}, real.products, real.floats)
+
+
+@dataclass(frozen=True, eq=False)
+class _Wide:
+    """Sums in i32.
+
+    Args:
+        value: the sums.
+        exponents: of shape ``()``, or shaped to broadcast against the value.
+        bound: the greatest magnitude they can have, shaped likewise.
+        terms: products that are summed up for an element.
+    """
+
+    value: Value
+    exponents: np.ndarray
+    bound: np.ndarray
+    terms: int = 0
+
+
+class _Converter:
+    """One walk over the float graph, which builds the integer one."""
+
+    def __init__(self, graph: Graph, options: QuantizeOptions, exponents: Mapping[Value, int]) -> None:
+        self.graph = graph
+        self.options = options
+        self.exponents = exponents
+        self.builder = Builder(graph.name)
+        self.products = 0
+        self.floats: dict[str, str] = {}
+        self._floats: dict[Value, Value] = {}
+        self._narrow: dict[tuple[Value, int], Value] = {}
+        self._finest: dict[Value, int] = {}  # the exponent that a value was narrowed to first
+        self._wide: dict[Value, _Wide] = {}
+        self._sources: tuple[str, ...] = ()
+        self._made_by: dict[Value, tuple[str, ...]] = {v: n.sources for n in graph.nodes for v in n.outputs}
+        self._readers = graph.consumers()
+        self._kept = _kept(graph, options)
+
+    def convert(self) -> Graph:
+        for v in self.graph.inputs:
+            self._floats[v] = self.builder.input(v.name, v.type)
+        for node in self.graph.nodes:
+            self._sources = node.sources
+            if not self._in_integers(node):
+                self._in_floats(node)
+            for v in node.outputs:
+                # sums that several read would be stored in 32 bits for all of them
+                if v in self._wide and v.type.rank > 2 and len(self._readers.get(v, ())) > 1:
+                    self._narrowed(v)
+                    del self._wide[v]
+        results = [self._float(v) for v in self.graph.outputs]
+        return self.builder.finish(results, self.graph.output_names)
+
+    # -- forms ------------------------------------------------------------------------------------------------------
+    def _is_integer(self, v: Value) -> bool:
+        return v in self._wide or v in self._finest
+
+    def _emit(self, op: str, inputs: Sequence[Value], name: str, **attrs: object) -> Value:
+        (y,) = self.builder.add(get(op), inputs, attrs, names=[name], sources=self._sources)
+        return y
+
+    def _constant(self, array: np.ndarray, name: str, dtype: type = np.int32) -> Value:
+        return self.builder.constant(np.asarray(array).astype(dtype), name)
+
+    def _float(self, v: Value) -> Value:
+        """``v`` in its own type."""
+        if v not in self._floats:
+            if v in self.graph.constants:
+                self._floats[v] = self.builder.constant(self.graph.constants[v], v.name)
+            else:
+                before, self._sources = self._sources, self._made_by[v]
+                self._floats[v] = self._restored(v)
+                self._sources = before
+        return self._floats[v]
+
+    def _restored(self, v: Value) -> Value:
+        # results that nothing narrowed keep all their bits where they are few
+        if v in self._wide and (v.type.rank <= 2 or (v not in self._finest and v in self.graph.outputs)):
+            wide = self._wide[v]
+            integers, exponents = wide.value, wide.exponents
+        else:
+            integers = self._narrowed(v)
+            exponents = np.asarray(self._finest[v])
+        scale = np.exp2(-exponents.astype(np.float64))
+        as_float = self._emit("cast", [integers], f"{v.name}.f32", to="f32")
+        return self._emit("mul", [as_float, self._constant(scale, f"{v.name}.scale", np.float32)], v.name)
+
+    def _narrowed(self, v: Value, most: int | None = None) -> Value:
+        """``v`` in i8, at its own exponent, or at a smaller one that ``most`` allows."""
+        exponent = self._finest.get(v)
+        if exponent is None:
+            exponent = int(self.exponents[v])
+            if v in self._wide:  # a shift never goes left
+                exponent = min(exponent, int(self._wide[v].exponents.min()))
+                exponent = max(exponent, int(self._wide[v].exponents.max()) - _MOST_SHIFT)
+            self._finest[v] = exponent
+        if most is not None and most < exponent:
+            return self._moved(v, most)
+        if (v, exponent) not in self._narrow:
+            before, self._sources = self._sources, self._made_by.get(v, ())
+            self._narrow[v, exponent] = self._first_narrow(v, exponent)
+            self._sources = before
+        return self._narrow[v, exponent]
+
+    def _first_narrow(self, v: Value, exponent: int) -> Value:
+        name = f"{v.name}.i8"
+        if v in self._wide:
+            wide = self._wide[v]
+            return self._shifted(wide.value, wide.exponents - exponent, name)
+        scale = self._constant(np.exp2(np.float64(exponent)), f"{v.name}.scale", np.float32)
+        rounded = self._emit("round", [self._emit("mul", [self._float(v), scale], f"{v.name}.scaled")], name)
+        return self._saturated(rounded, float(I8_MIN), float(I8_MAX), name)
+
+    def _moved(self, v: Value, exponent: int) -> Value:
+        """``v`` in i8 at a smaller exponent than its own."""
+        if (v, exponent) not in self._narrow:
+            wider = self._emit("cast", [self._narrowed(v)], f"{v.name}.i32", to="i32")
+            shift = np.asarray(min(self._finest[v] - exponent, _MOST_SHIFT))
+            self._narrow[v, exponent] = self._shifted(wider, shift, f"{v.name}.i8")
+        return self._narrow[v, exponent]
+
+    def _shifted(self, sums: Value, by: np.ndarray, name: str) -> Value:
+        if by.any():
+            sums = self._emit("round_shift", [sums, self._constant(by, f"{name}.shift")], name)
+        return self._saturated(sums, I8_MIN, I8_MAX, name)
+
+    def _saturated(self, x: Value, lo: float, hi: float, name: str) -> Value:
+        return self._emit("cast", [self._emit("clip", [x], name, lo=lo, hi=hi)], name, to="i8")
+
+    # -- operators --------------------------------------------------------------------------------------------------
+    def _in_floats(self, node: Node) -> None:
+        inputs = [self._float(v) for v in node.inputs]
+        names = [v.name for v in node.outputs]
+        made = self.builder.add(node.op, inputs, node.attrs, names=names, sources=node.sources)
+        self._floats.update(zip(node.outputs, made, strict=True))
+
+    def _in_integers(self, node: Node) -> bool:
+        """Converts a node; false where it has to work on floats."""
+        if any(v.type.dtype is not f32 for v in (*node.inputs, *node.outputs)):
+            return False
+        if node.op is get("conv") or node.op is get("matmul"):
+            return self._product(node)
+        if node.op is get("add"):
+            return self._add(node)
+        if not any(self._is_integer(v) for v in node.inputs):
+            return False
+        if node.op is get("relu"):
+            return self._relu(node)
+        if node.op is get("clip"):
+            return self._clip(node)
+        if node.op in [get(name) for name in _MOVES]:
+            return self._move(node)
+        return node.op is get("concat") and self._concat(node)
+
+    def _product(self, node: Node) -> bool:
+        (x, w), (y,) = node.inputs, node.outputs
+        reason = self._kept.get(node) or self._unfit(node)
+        if not reason:
+            weights = self.graph.constants[w]
+            channel = 0 if node.op is get("conv") else -2 if node.attrs["transpose_b"] else -1
+            axis = channel % weights.ndim if self.options.per_channel else None
+            found = weight_exponents(weights, axis)
+            integers = quantised(weights, found, axis)
+            others = tuple(d for d in range(weights.ndim) if d != channel % weights.ndim)
+            along = (-1, *(1,) * (y.type.rank - 2)) if node.op is get("conv") else (-1,)
+            bound = np.abs(integers.astype(np.int64)).sum(axis=others).reshape(along) * -I8_MIN
+            if bound.max(initial=0) > _I32_MAX:
+                reason = "its sums may exceed 32 bits"
+        if reason:
+            self.floats[node.sources[0] if node.sources else y.name] = reason
+            return False
+        self.products += 1
+        data = self._narrowed(x)
+        w8 = self.builder.constant(integers, f"{w.name}.i8")
+        sums = self.builder.add(node.op, [data, w8], node.attrs, names=[f"{y.name}.i32"], sources=node.sources)[0]
+        exponents = found + self._finest[x]
+        exponents = exponents.reshape(along) if axis is not None else exponents
+        self._wide[y] = _Wide(sums, exponents, bound, integers.size // integers.shape[channel])
+        return True
+
+    def _unfit(self, node: Node) -> str:
+        (x, w) = node.inputs
+        if w not in self.graph.constants:
+            return "its weights are computed"
+        if x in self.graph.constants:
+            return "its data are constant"
+        if not np.isfinite(self.graph.constants[w]).all():
+            return "its weights are not all finite"
+        return "its weights are a batch of matrices" if node.op is get("matmul") and w.type.rank != 2 else ""
+
+    def _add(self, node: Node) -> bool:
+        (a, b), (y,) = node.inputs, node.outputs
+        if b in self.graph.constants and a in self._wide:
+            return self._bias(a, b, y)
+        if a in self.graph.constants and b in self._wide:
+            return self._bias(b, a, y)
+        if a is b or a.type.shape != b.type.shape or self.graph.constants.keys() & {a, b}:
+            return False
+        if not (self._is_integer(a) or self._is_integer(b)):
+            return False
+        # the longer sums take in the other operand: reading it costs them the least
+        main, other = (a, b) if self._terms(a) >= self._terms(b) else (b, a)
+        return self._residual(main, other, y)
+
+    def _terms(self, v: Value) -> int:
+        return self._wide[v].terms if v in self._wide else -1
+
+    def _bias(self, x: Value, c: Value, y: Value) -> bool:
+        wide, array = self._wide[x], self.graph.constants[c].astype(np.float64)
+        if c.type.rank > x.type.rank or y.type.shape != x.type.shape:
+            return False
+        with np.errstate(all="ignore"):
+            integers = np.rint(array * np.exp2(wide.exponents.astype(np.float64)))
+            bound = wide.bound + np.abs(integers)
+        if not (np.isfinite(bound).all() and bound.max(initial=0) <= _I32_MAX):
+            return False
+        total = self._emit("add", [wide.value, self._constant(integers, f"{c.name}.i32")], f"{y.name}.i32")
+        self._wide[y] = replace(wide, value=total, bound=bound.astype(np.int64))
+        return True
+
+    def _residual(self, main: Value, other: Value, y: Value) -> bool:
+        wide = self._widened(main)
+        narrow = self._narrowed(other, int(wide.exponents.min()))
+        by = wide.exponents - min(self._finest[other], int(wide.exponents.min()))
+        bound = wide.bound + (-I8_MIN << np.minimum(by, _MOST_SHIFT))
+        if bound.max(initial=0) > _I32_MAX:
+            return False
+        lifted = self._emit("cast", [narrow], f"{other.name}.i32", to="i32")
+        if by.any():
+            lifted = self._emit("shl", [lifted, self._constant(by, f"{other.name}.places")], f"{other.name}.i32")
+        total = self._emit("add", [wide.value, lifted], f"{y.name}.i32")
+        self._wide[y] = replace(wide, value=total, bound=bound)
+        return True
+
+    def _widened(self, v: Value) -> _Wide:
+        if v in self._wide:
+            return self._wide[v]
+        value = self._emit("cast", [self._narrowed(v)], f"{v.name}.i32", to="i32")
+        return _Wide(value, np.asarray(self._finest[v]), np.asarray(-I8_MIN))
+
+    def _relu(self, node: Node) -> bool:
+        (x,), (y,) = node.inputs, node.outputs
+        if x not in self._wide:
+            return self._move(node)
+        wide = self._wide[x]
+        self._wide[y] = replace(wide, value=self._emit("relu", [wide.value], f"{y.name}.i32"))
+        return True
+
+    def _clip(self, node: Node) -> bool:
+        (x,), (y,) = node.inputs, node.outputs
+        if x not in self._wide or self._wide[x].exponents.ndim:
+            return False  # limits of channels would be tensors
+        wide = self._wide[x]
+        limits: list[int | None] = []
+        for limit in (node.attrs["lo"], node.attrs["hi"]):
+            scaled = None if limit is None else np.rint(limit * np.exp2(np.float64(wide.exponents)))
+            limits.append(None if scaled is None or not abs(scaled) <= _I32_MAX else int(scaled))
+        value = self._emit("clip", [wide.value], f"{y.name}.i32", lo=limits[0], hi=limits[1])
+        self._wide[y] = replace(wide, value=value)
+        return True
+
+    def _move(self, node: Node) -> bool:
+        """What is exact on integers keeps the exponent of its operand."""
+        (x,), (y,) = node.inputs, node.outputs
+        narrow = self._narrowed(x)
+        made = self.builder.add(node.op, [narrow], node.attrs, names=[f"{y.name}.i8"], sources=node.sources)[0]
+        self._narrow[y, self._finest[x]] = made
+        self._finest[y] = self._finest[x]
+        return True
+
+    def _concat(self, node: Node) -> bool:
+        (y,) = node.outputs
+        if not all(self._is_integer(v) for v in node.inputs):
+            return False
+        limits = [int(self._wide[v].exponents.min()) for v in node.inputs if v in self._wide]
+        exponent = min([int(self.exponents[y]), *limits, *(self._finest.get(v, 99) for v in node.inputs)])
+        parts = [self._at(v, exponent) for v in node.inputs]
+        made = self.builder.add(node.op, parts, node.attrs, names=[f"{y.name}.i8"], sources=node.sources)[0]
+        self._narrow[y, exponent] = made
+        self._finest[y] = exponent
+        return True
+
+    def _at(self, v: Value, exponent: int) -> Value:
+        """``v`` in i8 at an exponent that is not above its own; from the sums where nothing else needs them."""
+        if v not in self._finest:
+            self._finest[v] = max(exponent, int(self._wide[v].exponents.max()) - _MOST_SHIFT)
+        return self._narrowed(v, exponent)
+
+
+def _kept(graph: Graph, options: QuantizeOptions) -> dict[Node, str]:
+    """Products that stay in floating point, with the reason.
+
+    Raises:
+        UsageError: a node to keep does not exist.
+    """
+    known = {s for n in graph.nodes for s in n.sources}
+    for name in options.keep:
+        if name not in known:
+            raise UsageError(f"there is no node {name!r} to keep in floating point", hint="mlc inspect lists the nodes")
+    products = [n for n in graph.nodes if n.op in (get("conv"), get("matmul"))]
+    kept = {n: "kept on demand" for n in products if set(n.sources) & set(options.keep)}
+    if options.ends or len(products) < 2:
+        return kept
+    leads: set[Value] = set()  # values that some product depends on
+    for node in reversed(graph.nodes):
+        feeds = not leads.isdisjoint(node.outputs)
+        if feeds or node in products:
+            leads.update(node.inputs)
+        if node.op is get("matmul") and not feeds:
+            kept.setdefault(node, "the last product")
+        elif node.op is get("conv") and node.inputs[0].type.shape[1] < _FEW_CHANNELS:
+            kept.setdefault(node, f"a first convolution, of {node.inputs[0].type.shape[1]} channels")
+    return kept

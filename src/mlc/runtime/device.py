@@ -1,0 +1,154 @@
+"""Devices beside the host: what a driver must do, and how one is found.
+
+A driver is found by the name that a package gives, among the entry points ``mlc.devices``. An entry point is a callable
+that takes the device's options, by name, and gives a :class:`Device`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+import numpy as np
+
+from mlc.errors import DeviceError
+from mlc.runtime.device_spec import DEVICE, DeviceCall, DeviceSpec, PlaceSpec
+
+GROUP = "mlc.devices"
+
+Report = Mapping[str, Any]
+"""What a device says of a run, JSON-able.
+
+``seconds`` is the time it took by the device's own account (a simulated device counts the cycles of a real one), and
+``cycles`` is shown beside it. ``layers`` is a list of mappings alike, shown as a table. All of them may be absent.
+"""
+
+
+class Device(Protocol):
+    """An open device with memory of its own, used by one thread at a time."""
+
+    def allocate(self, nbytes: int) -> int:
+        """Reserves device memory; the address of it, aligned as the device's programs want it."""
+        ...
+
+    def free(self, address: int) -> None:
+        """Gives back what ``allocate`` reserved."""
+        ...
+
+    def load(self, program: bytes) -> Any:
+        """Puts a program into the device, ready to run; gives what ``run`` wants to know it by.
+
+        Raises:
+            DeviceError: the program is not for this device.
+        """
+        ...
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        """Copies ``data``, u8[n], into device memory."""
+        ...
+
+    def read(self, address: int, data: np.ndarray) -> None:
+        """Copies device memory into ``data``, u8[n]."""
+        ...
+
+    def run(self, program: Any, addresses: Sequence[int]) -> Report:
+        """Runs a program once.
+
+        Args:
+            program: from ``load``.
+            addresses: of its inputs, then of its outputs, in the order of the region that it was compiled from.
+        Raises:
+            DeviceError: it failed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Gives the device back. Twice is fine."""
+        ...
+
+
+Open = Callable[[Mapping[str, str]], Device]
+
+
+def device_names() -> list[str]:
+    """Names of the devices that have a driver here."""
+    return sorted({e.name for e in entry_points(group=GROUP)})
+
+
+def open_device(name: str, options: Mapping[str, str]) -> Device:
+    """Opens a device.
+
+    Args:
+        name: as the package says.
+        options: the same.
+    Raises:
+        DeviceError: it has no driver here, or more than one, or cannot be opened.
+    """
+    found = [e for e in entry_points(group=GROUP) if e.name == name]
+    if not found:
+        here = ", ".join(device_names()) or "none"
+        raise DeviceError(
+            f"the module needs the device {name!r}, which has no driver here",
+            hint=f"install a package that has one (entry point {GROUP}); drivers here: {here}",
+        )
+    if len({e.value for e in found}) > 1:
+        raise DeviceError(
+            f"several drivers are called {name!r}: {', '.join(sorted(e.value for e in found))}",
+            hint="uninstall all but one",
+        )
+    try:
+        opener: Open = found[0].load()
+    except ImportError as error:
+        raise DeviceError(f"the driver of the device {name!r} cannot be imported: {error}") from error
+    return opener(options)
+
+
+class DeviceSide:
+    """The part of a loaded model that is on a device: its programs.
+
+    Args:
+        spec: which device.
+        programs: the members of the package that hold programs, by name.
+    Raises:
+        DeviceError: the device has no driver here, or refuses a program.
+    """
+
+    def __init__(self, spec: DeviceSpec, programs: Mapping[str, bytes]) -> None:
+        self._nbytes = spec.memory_bytes
+        self._device = open_device(spec.name, spec.options)
+        try:
+            self._programs = {name: self._device.load(data) for name, data in programs.items()}
+        except DeviceError:
+            self._device.close()
+            raise
+
+    def new_arena(self) -> int:
+        """The address of device memory for one execution."""
+        return self._device.allocate(self._nbytes)
+
+    def free(self, arena: int) -> None:
+        self._device.free(arena)
+
+    def step(self, call: DeviceCall, arena: int, host: Callable[[PlaceSpec], np.ndarray]) -> Report | None:
+        """Makes one step.
+
+        Args:
+            call: what to do.
+            arena: from ``new_arena``.
+            host: the bytes, u8[n], of a place in the host's memory.
+        Returns:
+            what the device says of a run; nothing of a copy.
+        """
+        if call.action == "run":
+            return self._device.run(self._programs[call.program], [arena + place.offset for place in call.places])
+        source, destination = call.places
+        if source.space == DEVICE:
+            self._device.read(arena + source.offset, host(destination))
+        else:
+            self._device.write(arena + destination.offset, host(source))
+        return None
+
+    def close(self) -> None:
+        """Gives the device back. Twice is fine."""
+        self._device.close()
