@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from mlc.vdla.codegen.constants import Constants
-from mlc.vdla.codegen.kernels import place_uops
 from mlc.vdla.codegen.stream import Step
 from mlc.vdla.codegen.tokens import insert_tokens
+from mlc.vdla.codegen.uops import place_uops
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa.instruction import Finish
 from mlc.vdla.program import ALIGNMENT, BufferKind, BufferSpec, Program

@@ -14,21 +14,36 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlc.errors import ScheduleError
-from mlc.ir.expr import Cast, Const, Expr, Load, Select, Within, loads
-from mlc.ir.index import Linear, Var
+from mlc.ir.expr import Cast, Expr, Select, Within, loads
+from mlc.ir.index import Var
 from mlc.ir.intrinsic import Kind
-from mlc.ir.loop import Access, Allocate, Buffer, Evaluate, For, Function, If, Seq, Stmt, Store, is_nothing
+from mlc.ir.loop import (
+    Access,
+    Allocate,
+    Buffer,
+    Evaluate,
+    For,
+    Function,
+    If,
+    Seq,
+    Stmt,
+    Store,
+    is_nothing,
+    sub_statements,
+)
 from mlc.ir.types import i8, i32
 from mlc.vdla.codegen.constants import Constants
-from mlc.vdla.codegen.dma import Dim, blocks, contents
-from mlc.vdla.codegen.epilogue import Epilogue, Operation, read_epilogue
+from mlc.vdla.codegen.copies import Copy, copy_of, divided
+from mlc.vdla.codegen.dma import blocks, contents
+from mlc.vdla.codegen.epilogue import Epilogue, Operation
+from mlc.vdla.codegen.facts import Facts, check_capacity, copied, elements
 from mlc.vdla.codegen.kernels import Axis, Kernels, Planned, divide, merge
 from mlc.vdla.codegen.memory import UNKNOWN, Instance, Memory
-from mlc.vdla.codegen.nest import Form, Nest, Range, flat, form, leaves, nest_of, range_of, ranges, tangled
+from mlc.vdla.codegen.nest import Form, Nest, flat, form, nest_of, range_of, ranges, tangled
 from mlc.vdla.codegen.stream import Step, mask_of, places
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.intrinsics import ACC, scopes
-from mlc.vdla.isa.instruction import Alu, AluOp, Gemm, GemmMode, Mem
+from mlc.vdla.isa.instruction import Alu, Gemm, GemmMode, Mem
 
 _DRAM = 40  # bits of an element's number within its buffer, where contents are remembered
 
@@ -129,176 +144,6 @@ def _bits(mask: int) -> np.ndarray:
     return np.flatnonzero(np.unpackbits(data, bitorder="little"))
 
 
-class Facts:
-    """What holds for a kernel whatever its loops do.
-
-    Attributes:
-        root: the buffer whose memory another one shares: a sum or an epilogue overwrites its first operand.
-        epilogues: of stores of values that are computed.
-        done: statements that need no instruction.
-        constant: on-chip buffers that are loaded once and not written otherwise.
-    """
-
-    def __init__(self, fn: Function) -> None:
-        self.root: dict[Buffer, Buffer] = {}
-        self.epilogues: dict[Store, Epilogue] = {}
-        self.done: set[Stmt] = set()
-        writers: dict[Buffer, list[Stmt]] = {}
-        statements = list(leaves(fn.body))
-        for s in statements:
-            target = s.buffer if isinstance(s, Store) else s.args[1].buffer if s.intrinsic is not None else None
-            if target is not None:
-                writers.setdefault(target, []).append(s)
-        products = {b for b, ss in writers.items() if any(isinstance(s, Evaluate) for s in ss)}
-        for s in statements:
-            if isinstance(s, Store) and any(ld.source.scope != "global" for ld in loads(s.value)):
-                self._epilogue(s, products, writers)
-        self.constant = {b for b, ss in writers.items() if len(ss) == 1 and b.scope != "global" and _is_fill(ss[0])} - {
-            self.of(o.target.source) for e in self.epilogues.values() for o in e.operations
-        }
-        self.loaded = {b for b, ss in writers.items() if any(_is_fill(s) for s in ss)}
-
-    def of(self, b: Buffer) -> Buffer:
-        """The buffer whose memory a buffer has."""
-        while b in self.root:
-            b = self.root[b]
-        return b
-
-    def _epilogue(self, s: Store, products: set[Buffer], writers: Mapping[Buffer, Sequence[Stmt]]) -> None:
-        found = read_epilogue(s.value)
-        self.epilogues[s] = found
-        held = flat(found.root.source, found.root.indices)
-        kept: list[Operation] = []
-        for o in found.operations:
-            other = o.source.source if o.source is not None else None
-            both = other in products and o.target.source in products and o.target is found.root
-            if o.op is AluOp.ADD and both and other is not None and o.source is not None:
-                first = self.of(o.target.source)
-                if self.of(other) is not first and flat(other, o.source.indices) == held:
-                    # two products are added: the second goes on where the first ends
-                    self.root[self.of(other)] = first
-                    self.done |= {w for w in writers[other] if isinstance(w, Evaluate) and w.args[0] == Kind.RESET}
-                    continue
-            kept.append(o)
-        found.operations = kept
-        if s.buffer.scope != "global":
-            if flat(s.buffer, s.indices) != held:
-                raise ScheduleError(f"{s!r}: accumulators are worked on in place, at the place of the first operand")
-            self.root[s.buffer] = self.of(found.root.source)
-            if not kept:
-                self.done.add(s)
-
-
-def _is_fill(s: Stmt) -> bool:
-    """Whether a statement copies from DRAM to the chip."""
-    return isinstance(s, Store) and s.buffer.scope != "global" and _copied(s.value) is not None
-
-
-def _copied(e: Expr) -> Load | None:
-    """The load of DRAM that a value is, widened or with zeros outside of a range maybe."""
-    if isinstance(e, Select) and isinstance(e.b, Const) and e.b.value == 0:
-        return _copied(e.a)
-    if isinstance(e, Cast) and e.dtype is i32 and isinstance(e.a, (Load, Select)):
-        return _copied(e.a)
-    return e if isinstance(e, Load) and e.source.scope == "global" else None
-
-
-def check_capacity(
-    fn: Function, config: VdlaConfig, slots: Mapping[str, int] | None = None, facts: Facts | None = None
-) -> dict[str, int]:
-    """On-chip elements that a kernel needs at once, by scope; cheap enough to ask before anything else.
-
-    Raises:
-        ScheduleError: a memory is too small, or a buffer does not consist of whole elements.
-    """
-    known = facts if facts is not None else Facts(fn)
-    memory = scopes(config)
-
-    def most(s: Stmt) -> dict[str, int]:
-        if isinstance(s, Allocate) and s.buffer.scope in memory:
-            need = most(s.body)
-            if s.buffer not in known.root:
-                n = (slots or {}).get(s.buffer.scope, 1) * elements(s.buffer, memory[s.buffer.scope].lanes)
-                need[s.buffer.scope] = need.get(s.buffer.scope, 0) + n
-            return need
-        parts = [most(c) for c in _below(s)]
-        return {k: max(p.get(k, 0) for p in parts) for p in parts for k in p}
-
-    need = most(fn.body)
-    for name, n in need.items():
-        if n > memory[name].depth:
-            raise ScheduleError(f"{fn.name}: the buffers in {name} take {n} elements, it has {memory[name].depth}")
-    return need
-
-
-def _below(s: Stmt) -> tuple[Stmt, ...]:
-    if isinstance(s, (For, Allocate)):
-        return (s.body,)
-    if isinstance(s, If):
-        return (s.then,) if s.orelse is None else (s.then, s.orelse)
-    return s.stmts if isinstance(s, Seq) else ()
-
-
-def elements(buffer: Buffer, lanes: int) -> int:
-    """Elements of an on-chip buffer."""
-    if buffer.size % lanes:
-        raise ScheduleError(f"{buffer!r} is not made of elements of {lanes}")
-    return buffer.size // lanes
-
-
-@dataclass(slots=True, eq=False)
-class _Copy:
-    """A nest that loads or stores, with the loops within an element apart.
-
-    Attributes:
-        loops: which loops of the nest move from element to element.
-        lanes: the others, and ...
-        lane_steps: ... how many numbers every loop of the nest moves on the chip.
-        sram: on-chip elements, over ``loops``.
-        dram: elements of DRAM, or numbers where the buffer is a constant.
-        offsets: in DRAM of the numbers of one element, int64 ``[lanes]``.
-    """
-
-    loops: list[int]
-    lanes: list[int]
-    lane_steps: tuple[int, ...]
-    sram: Form
-    dram: Form
-    offsets: np.ndarray
-
-    def dims(
-        self, env: Env, at: list[tuple[int, int]], zeros: Sequence[Range], nest: Nest
-    ) -> tuple[tuple[Dim, ...], int, int]:
-        """The transfer's loops in one iteration around the nest, and where they begin on the chip and in DRAM.
-
-        Args:
-            env: variables around the nest.
-            at: the iterations of each loop that count.
-            zeros: checks that fail where zero is written.
-            nest: the nest.
-        """
-        if any(at[k] != (0, nest.loops[k][1]) for k in self.lanes):
-            raise ScheduleError(f"{nest.leaf!r}: a condition divides an element")
-        copied: dict[int, tuple[int, int]] = {}
-        nothing = False
-        for z in zeros:
-            if z.loop < 0:
-                nothing |= not z.limits(env, 1)[1]
-                continue
-            lo, hi = z.limits(env, nest.loops[z.loop][1])
-            old = copied.get(z.loop, (lo, hi))
-            copied[z.loop] = max(lo, old[0]), min(hi, old[1])
-        sram, dram = self.sram.at(env), self.dram.at(env)
-        out = []
-        for k, s, d in zip(self.loops, self.sram.steps, self.dram.steps, strict=True):
-            b, e = at[k]
-            lo, hi = (0, 0) if nothing else copied.get(k, (b, e))
-            lo = min(max(lo, b), e)
-            out.append(Dim(e - b, s, d, lo - b, max(lo, min(hi, e)) - b))
-            sram, dram = sram + b * s, dram + b * d
-        return tuple(out), sram, dram
-
-
 class _Kernel:
     """One kernel being emitted: its statements as functions of the variables of the loops around them."""
 
@@ -311,7 +156,6 @@ class _Kernel:
         self.slots = slots
         self.instances: dict[Buffer, Instance] = {}
         self.places: dict[Buffer, tuple[int, ...]] = {}
-        self.depths: dict[Buffer, int] = {}  # loops around the allocation of a buffer
 
     def run(self, fn: Function) -> None:
         self._reserve(fn)
@@ -330,7 +174,7 @@ class _Kernel:
                 offsets[s.buffer] = tuple(begin + k * n for k in range(self.slots[scope]))
                 used = {**used, scope: begin + self.slots[scope] * n}
                 tops[scope] = max(tops.get(scope, 0), used[scope])
-            for c in _below(s):
+            for c in sub_statements(s):
                 visit(c, used)
 
         visit(fn.body, {})
@@ -378,7 +222,6 @@ class _Kernel:
         return branch
 
     def _allocate(self, s: Allocate, around: tuple[Var, ...]) -> Run:
-        self.depths[s.buffer] = len(around)
         body, buffer = self._statement(s.body, around), s.buffer
         if buffer in self.facts.root:
             return body
@@ -460,6 +303,10 @@ class _Kernel:
 
     def _gemm(self, nest: Nest, around: tuple[Var, ...]) -> Run:
         kind, *operands = nest.leaf.args  # type: ignore[union-attr]
+        if nest.leaf in self.facts.more:
+            if kind == Kind.RESET:
+                return _nothing
+            kind = Kind.UPDATE
         loops = [v for v, _ in nest.loops]
         forms = [self._elements(a, loops) for a in operands]
         steps = list(zip(*(f.steps for f in forms), strict=True)) if loops else []
@@ -498,51 +345,39 @@ class _Kernel:
         scope = self.e.scopes.get(a.buffer.scope)
         if scope is None:
             raise ScheduleError(f"{a!r} lies in {a.buffer.scope}, the matrix product wants it in a memory of its own")
-        return self._divided(form(flat(a.buffer, a.indices), loops), scope.lanes, repr(a))
-
-    @staticmethod
-    def _divided(f: Form, lanes: int, what: str) -> Form:
-        if not f.fixed.multiple_of(lanes) or any(s % lanes for s in f.steps):
-            raise ScheduleError(f"{what} does not begin at elements of {lanes}")
-        return Form(f.fixed // lanes, tuple(s // lanes for s in f.steps))
+        return divided(form(flat(a.buffer, a.indices), loops), scope.lanes, repr(a))
 
     def _product(self, kind: Kind, axes: tuple[Axis, ...], dst: int, src: int = 0, wgt: int = 0) -> None:
         e = self.e
         starts = e.config.ext_gemm_set
-        if kind == Kind.RESET or (kind == Kind.BODY and not starts):
-            cleared = tuple(Axis(a.extent, a.dst, 0) for a in axes if a.dst)
-            plan = e.kernels.elementwise(merge(cleared), dst, 0)
+        mask = e.kernels.written(axes, dst)
+        if kind != Kind.UPDATE:
             if starts:
-                e.pending |= plan.touched.mask
+                e.pending |= mask
             else:
-                e.product(GemmMode.ZERO, plan)
+                cleared = merge([Axis(a.extent, a.dst, 0) for a in axes if a.dst])
+                e.product(GemmMode.ZERO, e.kernels.elementwise(cleared, dst, 0))
             if kind == Kind.RESET:
                 return
-        if divide(axes, e.config, True).uops > e.config.uop_depth:
+        if divide(axes, e.config, True, starts).uops > e.config.uop_depth:
             # more micro-ops than fit: one instruction for each iteration of the longest loop
             a = max(axes, key=lambda a: a.extent)
             rest = tuple(b for b in axes if b is not a)
             for k in range(a.extent):
                 self._product(Kind.UPDATE, rest, dst + k * a.dst, src + k * a.src, wgt + k * a.wgt)
             return
-        plan = e.kernels.product(axes, dst, src, wgt)
-        mask = plan.touched.mask
-        if kind == Kind.BODY and starts:
-            e.pending |= mask
-        mode = GemmMode.ACC
-        if e.pending & mask:
-            if e.pending & mask == mask:
-                mode = GemmMode.SET
-                e.pending &= ~mask
-            else:
-                e.clear(mask)
-        e.product(mode, plan)
+        set_all = bool(e.pending & mask) and e.pending & mask == mask
+        if set_all:
+            e.pending &= ~mask
+        elif e.pending & mask:
+            e.clear(mask)
+        e.product(GemmMode.SET if set_all else GemmMode.ACC, e.kernels.product(axes, dst, src, wgt, set_all))
 
     # -- transfers ----------------------------------------------------------------------------------------------
     def _load(self, nest: Nest) -> Run:
         store = nest.leaf
         assert isinstance(store, Store)
-        value = _copied(store.value)
+        value = copied(store.value)
         if value is None or store.buffer.scope not in self.e.scopes:
             raise ScheduleError(f"{store!r}: no instruction copies this")
         source, target, e = value.source, store.buffer, self.e
@@ -551,7 +386,7 @@ class _Kernel:
         scope, binding = e.scopes[target.scope], self.bindings[source]
         mem, memory = self._moved(scope.mem, source, target), e.memories[target.scope]
         loops = [v for v, _ in nest.loops]
-        copy = self._copy(nest, flat(target, store.indices), flat(source, value.indices), scope.lanes, binding.array)
+        copy = copy_of(nest, flat(target, store.indices), flat(source, value.indices), scope.lanes, binding.array)
         zeros = [range_of(g, loops) for g in _zero_guards(store.value)]
         if any(z.loop in copy.lanes for z in zeros):
             raise ScheduleError(f"{store!r}: zeros within an element of {scope.lanes}")
@@ -603,31 +438,6 @@ class _Kernel:
             raise ScheduleError(f"{target.name} is narrowed on its way out: that needs ext_store_requant")
         return Mem.OUT
 
-    def _copy(self, nest: Nest, sram: Linear, dram: Linear, lanes: int, array: np.ndarray | None) -> _Copy:
-        """Take the loops within an element out of a nest that copies."""
-        loops = [v for v, _ in nest.loops]
-        s, d = form(sram, loops), form(dram, loops)
-        inside = sorted((k for k, step in enumerate(s.steps) if 0 < step < lanes), key=lambda k: -s.steps[k])
-        step = lanes
-        for k in inside:
-            if s.steps[k] * nest.loops[k][1] != step:
-                raise ScheduleError(f"{nest.leaf!r} does not move whole elements of {lanes}")
-            step = s.steps[k]
-        if step != 1:
-            raise ScheduleError(f"{nest.leaf!r} does not move whole elements of {lanes}")
-        offsets = np.zeros(1, np.int64)
-        for k in inside:
-            offsets = (offsets[:, None] + np.arange(nest.loops[k][1]) * d.steps[k]).reshape(-1)
-        outside = [k for k in range(len(loops)) if k not in inside]
-        what = repr(nest.leaf)
-        chip = self._divided(Form(s.fixed, tuple(s.steps[k] for k in outside)), lanes, what)
-        far = Form(d.fixed, tuple(d.steps[k] for k in outside))
-        if array is None:
-            if (offsets != np.arange(lanes)).any():
-                raise ScheduleError(f"{what} does not move whole elements of {lanes}")
-            far = self._divided(far, lanes, what)
-        return _Copy(outside, inside, s.steps, chip, far, offsets)
-
     # -- what follows a product ---------------------------------------------------------------------------------
     def _store(self, nest: Nest, epilogue: Epilogue, around: tuple[Var, ...]) -> Run:
         store, e = nest.leaf, self.e
@@ -636,7 +446,7 @@ class _Kernel:
         root = epilogue.root
         if root.source.scope != ACC:
             raise ScheduleError(f"{store!r}: {root.source.name} is not in {ACC}")
-        copy = self._copy(
+        copy = copy_of(
             nest, flat(root.source, root.indices), flat(store.buffer, store.indices), scope.lanes,
             None,
         )  # fmt: skip
@@ -672,7 +482,7 @@ class _Kernel:
         return run
 
     def _operation(
-        self, o: Operation, nest: Nest, copy: _Copy, around: tuple[Var, ...]
+        self, o: Operation, nest: Nest, copy: Copy, around: tuple[Var, ...]
     ) -> Callable[[Env, list[tuple[int, int]]], None]:
         """One operation of an epilogue on the iterations of its nest that count."""
         e, loops = self.e, [v for v, _ in nest.loops]
@@ -688,9 +498,9 @@ class _Kernel:
             f = form(flat(ld.source, ld.indices), loops)
             if [f.steps[k] for k in copy.lanes] != [copy.lane_steps[k] for k in copy.lanes]:
                 raise ScheduleError(f"{ld!r} does not read whole elements of {lanes}")
-            forms.append(self._divided(Form(f.fixed, tuple(f.steps[k] for k in copy.loops)), lanes, repr(ld)))
+            forms.append(divided(Form(f.fixed, tuple(f.steps[k] for k in copy.loops)), lanes, repr(ld)))
         target = forms[0]
-        inside = around[self.depths.get(self.facts.of(o.target.source), 0) :]
+        inside = around[len(self.facts.around[self.facts.of(o.target.source)]) :]
         if 0 in target.steps or not set(inside) <= target.fixed.vars():
             raise ScheduleError(f"{nest.leaf!r}: {o.op.name} would be applied to {o.target!r} more than once")
         buffers = [ld.source for ld in (o.target, o.source) if ld is not None]

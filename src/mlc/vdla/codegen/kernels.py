@@ -1,4 +1,4 @@
-"""Micro-op kernels: which loops of a nest an instruction's counters run, what becomes micro-ops, and where those lie.
+"""Micro-op kernels: which loops of a nest an instruction's counters run, what becomes micro-ops.
 
 In: a nest around one matrix product or one elementwise operation, every address affine in its loops. Out: the fields of
 one instruction and its micro-ops.
@@ -15,10 +15,9 @@ from math import prod
 import numpy as np
 
 from mlc.errors import ScheduleError
-from mlc.vdla.codegen.stream import Kernel, Step, Touched, mask_of, places
+from mlc.vdla.codegen.stream import Kernel, Touched, mask_of, places
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa.encode import pack_uop
-from mlc.vdla.isa.instruction import Load, Mem
 
 # Cycles that the load of a micro-op costs an instruction: 4 bytes at 8 a cycle.
 _UOP_CYCLES = 0.5
@@ -90,20 +89,20 @@ def merge(axes: Sequence[Axis]) -> tuple[Axis, ...]:
 
 
 @lru_cache(maxsize=4096)
-def divide(axes: tuple[Axis, ...], config: VdlaConfig, product: bool) -> Shape:
+def divide(axes: tuple[Axis, ...], config: VdlaConfig, product: bool, starts: bool) -> Shape:
     """The division of a nest that costs the least cycles.
 
-    With ``ext_gemm_set`` a sum starts where a micro-op is marked and the outer counter is 0, so the outer counter may
+    A sum starts where a micro-op is marked and the outer counter is 0. So if sums are to start, the outer counter may
     run a reduction only, and the inner one anything else.
 
     Args:
         axes: merged loops.
         config: field widths, latency of the accumulator.
         product: whether it is a matrix product.
+        starts: whether its sums may start in this instruction.
     """
     widths = (1 << config.dst_bits, 1 << config.src_bits, 1 << config.wgt_bits)
     fit = [a for a in axes if all(0 <= f < w for f, w in zip((a.dst, a.src, a.wgt), widths, strict=True))]
-    starts = product and config.ext_gemm_set
     best: tuple[tuple[bool, float], Shape] | None = None
     for outer in (_ONE, *fit):
         if starts and outer.dst:
@@ -159,14 +158,24 @@ class Kernels:
         self.config = config
         self._planned: dict[tuple[Shape, int, int, int, bool], Planned] = {}
         self._kernels: dict[bytes, Kernel] = {}
+        self._written: dict[tuple[tuple[tuple[int, int], ...], int], int] = {}
 
-    def product(self, axes: tuple[Axis, ...], dst: int, src: int, wgt: int) -> Planned:
+    def product(self, axes: tuple[Axis, ...], dst: int, src: int, wgt: int, starts: bool) -> Planned:
         """A GEMM over a nest that begins at the given elements.
 
+        Args:
+            axes: merged loops.
+            dst, src, wgt: the elements.
+            starts: whether its sums start here, so that micro-ops are marked.
         Raises:
             ScheduleError: it needs more micro-ops than there is memory for, or leaves a memory.
         """
-        return self._plan(divide(axes, self.config, True), dst, src, wgt, True)
+        marked = divide(axes, self.config, True, self.config.ext_gemm_set)
+        if starts or not self.config.ext_gemm_set or (marked, dst, src, wgt, True) in self._planned:
+            return self._plan(marked, dst, src, wgt, True)
+        # what starts no sum can do with fewer micro-ops, but then shares none with what does
+        free = divide(axes, self.config, True, False)
+        return self._plan(free if 2 * free.uops <= marked.uops else marked, dst, src, wgt, True)
 
     def elementwise(self, axes: tuple[Axis, ...], dst: int, src: int) -> Planned:
         """An ALU instruction, or a GEMM that clears, over a nest that begins at the given accumulators.
@@ -174,7 +183,15 @@ class Kernels:
         Raises:
             ScheduleError: as for products.
         """
-        return self._plan(divide(axes, self.config, False), dst, src, 0, False)
+        return self._plan(divide(axes, self.config, False, False), dst, src, 0, False)
+
+    def written(self, axes: tuple[Axis, ...], dst: int) -> int:
+        """The accumulators of a nest, as bits."""
+        key = tuple((a.extent, a.dst) for a in axes if a.dst), dst
+        found = self._written.get(key)
+        if found is None:
+            found = self._written[key] = mask_of(places(dst + _grid(axes, "dst")))
+        return found
 
     def clear(self, accumulators: np.ndarray) -> Planned:
         """A GEMM that clears arbitrary accumulators, int64 ``[n]``, ascending."""
@@ -218,7 +235,8 @@ class Kernels:
         for a in shape.rest:
             one = np.arange(a.extent) == 0 if not a.dst else np.ones(a.extent, bool)
             begins = (begins[:, None] & one).reshape(-1)
-        first = begins & (product and config.ext_gemm_set)
+        marked = product and config.ext_gemm_set and not shape.outer.dst and (shape.inner.dst or shape.inner is _ONE)
+        first = begins & bool(marked)
         kernel = self._kernel(at["dst"], at["src"], at["wgt"], first)
         written, sources = places(touched["dst"]), places(touched["src"])
         facts = Touched(written, mask=mask_of(written))
@@ -231,84 +249,3 @@ class Kernels:
     def _kernel(self, dst: np.ndarray, src: np.ndarray, wgt: np.ndarray, first: np.ndarray) -> Kernel:
         words = pack_uop(dst, src, wgt, first, self.config)
         return self._kernels.setdefault(words.tobytes(), Kernel(words))
-
-
-def place_uops(steps: Sequence[Step], config: VdlaConfig, buffer: int) -> tuple[list[Step], np.ndarray]:
-    """Give every kernel a place in micro-op memory when it is needed, and load it there.
-
-    The memory is a ring. At the begin of a layer all its kernels that are missing are loaded at once; where they do not
-    fit together, each is loaded before its first use. What is overwritten was loaded first. These loads run on the unit
-    that uses the micro-ops, so they need no tokens.
-
-    Args:
-        steps: the stream.
-        config: depth of the memory.
-        buffer: index of the DRAM buffer of the micro-ops.
-    Returns:
-        the stream with loads, and the buffer's contents, uint32 ``[n]``.
-    """
-    memory = _UopMemory(config.uop_depth, buffer)
-    out: list[Step] = []
-    begin = 0
-    while begin < len(steps):
-        end = begin
-        while end < len(steps) and steps[end].layer == steps[begin].layer:
-            end += 1
-        layer = steps[begin:end]
-        used = list({id(s.kernel): s.kernel for s in layer if s.kernel is not None}.values())
-        together = sum(len(k.uops) for k in used) <= config.uop_depth
-        if together:
-            out += memory.load(used, used, steps[begin].layer)
-        for s in layer:
-            if s.kernel is not None:
-                if not together:
-                    out += memory.load([s.kernel], [s.kernel], s.layer)
-                memory.bind(s)
-            out.append(s)
-        begin = end
-    return out, memory.contents()
-
-
-class _UopMemory:
-    def __init__(self, depth: int, buffer: int) -> None:
-        self.depth = depth
-        self.buffer = buffer
-        self.resident: dict[int, tuple[int, int]] = {}  # begin and end by kernel, oldest first
-        self.next = 0
-        self.stored: dict[tuple[int, ...], int] = {}  # place in DRAM of kernels that were loaded together
-        self.parts: list[np.ndarray] = []
-        self.size = 0
-
-    def load(self, wanted: Sequence[Kernel], keep: Sequence[Kernel], layer: int) -> list[Step]:
-        """Load what is missing of ``wanted`` as one run, without overwriting ``keep``."""
-        missing = [k for k in wanted if id(k) not in self.resident]
-        size = sum(len(k.uops) for k in missing)
-        if not missing:
-            return []
-        begin = self.next if self.next + size <= self.depth else 0
-        kept = [self.resident[id(k)] for k in keep if id(k) in self.resident]
-        if any(b < begin + size and begin < e for b, e in kept):
-            # no run is free beside them: begin anew with all
-            self.resident.clear()
-            missing, size, begin = list(wanted), sum(len(k.uops) for k in wanted), 0
-        end = begin + size
-        self.resident = {k: (b, e) for k, (b, e) in self.resident.items() if e <= begin or end <= b}
-        at = begin
-        for k in missing:
-            self.resident[id(k)] = at, at + len(k.uops)
-            at += len(k.uops)
-        self.next = end
-        key = tuple(id(k) for k in missing)
-        if key not in self.stored:
-            self.stored[key] = self.size
-            self.parts += [k.uops for k in missing]
-            self.size += size
-        return [Step(Load(Mem.UOP, begin, self.stored[key], 1, size, size), self.buffer, layer=layer)]
-
-    def bind(self, step: Step) -> None:
-        """Let an instruction name its micro-ops."""
-        insn = step.insn
-        insn.uop_bgn, insn.uop_end = self.resident[id(step.kernel)]  # type: ignore[union-attr]
-
-    def contents(self) -> np.ndarray:
-        return np.concatenate(self.parts) if self.parts else np.zeros(0, np.uint32)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mlc.ir import te
-from mlc.ir.expr import all_of, cast, select, within
-from mlc.ir.index import Var, as_index
+from mlc.ir.expr import Expr, all_of, binary, cast, select, within
+from mlc.ir.index import Linear, Var, as_index
 from mlc.ir.loop import Function
 from mlc.ir.types import DType, i8, i32
 from mlc.lower.build import build
@@ -174,3 +174,119 @@ def executed(
     device.bind(out, result)
     report = device.run(program)
     return result, report
+
+
+@dataclass
+class Finish:
+    """What happens to sums before they are stored as int8.
+
+    ``bias``, ``shifts``: one number a channel; ``shift``: for all; ``residual``: added after ``<< up``.
+    """
+
+    bias: bool = False
+    shift: int = 7
+    shifts: bool = False
+    residual: bool = False
+    up: int = 0
+    relu: bool = False
+    most: int | None = None
+
+    def constants(self, conv: Conv) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(conv.seed + 1)
+        known = {}
+        if self.bias:
+            known["bias"] = rng.integers(-(1 << 20), 1 << 20, (conv.o, B)).astype(np.int32)
+        if self.shifts:
+            known["shifts"] = rng.integers(0, 12, (conv.o, B)).astype(np.int32)
+        return known
+
+    def other(self, conv: Conv) -> np.ndarray:
+        rng = np.random.default_rng(conv.seed + 2)
+        return rng.integers(-128, 128, (conv.o, *conv.space, B)).astype(np.int8)
+
+    def result(self, conv: Conv) -> np.ndarray:
+        """int8 ``[o, h, w, 16]``, by numpy alone."""
+        known = {k: v[:, None, None].astype(np.int64) for k, v in self.constants(conv).items()}
+        v = conv.sums().astype(np.int64) + known.get("bias", 0)
+        if self.residual:
+            v = v + (self.other(conv).astype(np.int64) << self.up)
+        if self.relu:
+            v = np.maximum(v, 0)
+        if self.most is not None:
+            v = np.minimum(v, self.most)
+        s = known.get("shifts", self.shift)
+        v = np.where(s > 0, (v + (1 << np.maximum(s, 1) >> 1)) >> s, v)
+        return np.clip(v, -128, 127).astype(np.int8)
+
+
+def rounded(v: Expr, by: Expr | int) -> Expr:
+    """``v / 2**by``, halves up."""
+    if isinstance(by, int):
+        return binary("shr", v, by) + binary("and", binary("shr", v, by - 1), 1) if by else v
+    half = binary("and", binary("shr", v, binary("max", by, 1) - 1), 1)
+    return select(binary("gt", by, 0), binary("shr", v, by) + half, v)
+
+
+def finished(conv: Conv, finish: Finish, config: VdlaConfig) -> tuple[Function, dict[int, np.ndarray]]:
+    """A convolution that stores int8, and which of its parameters are constants."""
+    data, weights, pad, sums = sums_of(conv)
+    extra = {name: te.placeholder((conv.o, B), i32, name) for name in finish.constants(conv)}
+    params = [data, weights, *extra.values()]
+    known = {1: conv.arrays()[1], **{2 + k: v for k, v in enumerate(finish.constants(conv).values())}}
+    other = ident = identity = wide = None
+    if finish.residual:
+        given = other = te.placeholder(sums.shape, i8, "other")
+        params.append(other)
+        if config.ext_alu:
+            wide = te.compute(other.shape, lambda *at: cast(given[tuple(at)], i32), "wide")
+    if finish.residual and not config.ext_alu:
+        # 2**up times the unit matrix
+        ident = te.placeholder((B, B), i8, "unit")
+        known[len(params)] = (np.eye(B) * (1 << finish.up)).astype(np.int8)
+        params.append(ident)
+        k = te.reduce_axis(B, "k")
+        assert other is not None
+        more, unit = other, ident
+        identity = te.compute(
+            sums.shape, lambda o, y, x, j: te.sum_of(cast(more[o, y, x, k], i32) * cast(unit[j, k], i32), k), "more"
+        )
+
+    def element(o: Linear, y: Linear, x: Linear, j: Linear) -> Expr:
+        v: Expr = sums[o, y, x, j]
+        if "bias" in extra:
+            v = v + extra["bias"][o, j]
+        if identity is not None:
+            v = v + identity[o, y, x, j]
+        elif wide is not None:
+            more = wide[o, y, x, j]
+            v = v + (binary("shl", more, finish.up) if finish.up else more)
+        if finish.relu:
+            v = binary("max", v, 0)
+        if finish.most is not None:
+            v = binary("min", v, finish.most)
+        v = rounded(v, extra["shifts"][o, j] if "shifts" in extra else finish.shift)
+        return cast(binary("min", binary("max", v, -128), 127), i8)
+
+    out = te.compute(sums.shape, element, "out", axis_names=("o", "y", "x", "j"))
+    s = Schedule([out])
+    tiles = s.cache_read(weights, WGT, [sums])
+    at = tiled(s, out, conv)
+    for name in extra:
+        cached = s.cache_read(extra[name], ACC, [out])
+        s[cached].compute_at(s[out], at)
+    s[sums].compute_at(s[out], at)
+    schedule_sums(s, conv, sums, pad, tiles, config)
+    if wide is not None:
+        s[wide].set_scope(ACC)
+        s[wide].compute_at(s[out], at)
+    if identity is not None:
+        assert other is not None
+        assert ident is not None
+        stage = s[identity]
+        stage.set_scope(ACC)
+        stage.tensorize(stage.axes[-1], gemm(config))
+        for t, scope in ((other, INP), (ident, WGT)):
+            cached = s.cache_read(t, scope, [identity])
+            s[cached].compute_at(s[out], at)
+        stage.compute_at(s[out], at)
+    return lowered(s, [*params, out], "layer"), known

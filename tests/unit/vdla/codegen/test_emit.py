@@ -3,14 +3,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlc.ir.types import i32
-from mlc.vdla.config import PROFILES
-from tests.unit.vdla.codegen.layers import Conv, executed, plain, program_of
+from mlc.ir.types import i8, i32
+from mlc.vdla.config import PROFILES, VdlaConfig
+from mlc.vdla.intrinsics import ACC, INP, WGT
+from mlc.vdla.program import Program
+from tests.unit.vdla.codegen.layers import Conv, Finish, executed, finished, plain, program_of
 
 CONVOLUTIONS = {
     "1x1": Conv(),
     "1x1, several tiles": Conv(c=4, o=6, tile=(2, 4, 8, 2)),
+    "1x1, stride 2": Conv(c=2, o=2, h=9, w=9, stride=2, tile=(2, 3, 5, 2)),
     "3x3": Conv(c=2, o=2, window=3, pad=1, tile=(1, 4, 8, 1)),
+    "3x3, stride 2, ragged": Conv(c=3, o=3, h=14, w=13, window=3, stride=2, pad=1, tile=(2, 3, 7, 2)),
+    "3x3, dilated": Conv(c=1, o=2, h=10, w=9, window=3, dilation=2, pad=2, tile=(2, 4, 4, 1)),
+    "3x3, columns in ragged tiles": Conv(c=2, o=1, h=7, w=11, window=3, pad=1, tile=(1, 3, 4, 2)),
+    "5x5, more border than data": Conv(h=4, w=3, window=5, pad=4, tile=(1, 2, 3, 1)),
+    "7x7, stride 2": Conv(h=15, w=15, window=7, stride=2, pad=3, tile=(1, 4, 8, 1)),
+    "one place a buffer": Conv(c=4, o=4, tile=(2, 2, 8, 2), slots={INP: 1, WGT: 1, ACC: 1}),
+    "two places a buffer": Conv(c=4, o=4, tile=(2, 2, 8, 2), slots={INP: 2, WGT: 2, ACC: 2}),
+    "any place": Conv(c=4, o=4, tile=(2, 2, 8, 2), slots={}),
 }
 
 
@@ -22,3 +33,37 @@ def test_sums_of_convolutions(name: str, profile: str) -> None:
     program = program_of(plain(conv, config), config, {1: w}, conv.slots)
     result, _ = executed(program, {"data": x}, (conv.o, *conv.space, 16), i32, "sums")
     np.testing.assert_array_equal(result, conv.sums())
+
+
+def narrowed(conv: Conv, finish: Finish, config: VdlaConfig) -> Program:
+    """Compile a layer, check it, run it, compare it."""
+    fn, known = finished(conv, finish, config)
+    program = program_of(fn, config, known, conv.slots)
+    arrays = {"data": conv.arrays()[0]}
+    if finish.residual:
+        arrays["other"] = finish.other(conv)
+    result, _ = executed(program, arrays, (conv.o, *conv.space, 16), i8, "out")
+    np.testing.assert_array_equal(result, finish.result(conv))
+    return program
+
+
+FINISHES = {
+    "shift": Finish(shift=9),
+    "no shift": Finish(shift=0),
+    "relu": Finish(relu=True),
+    "residual": Finish(residual=True, shift=8),
+    "residual moved up, relu": Finish(residual=True, up=5, relu=True, shift=9),
+}
+WITH_ALU = {
+    "bias": Finish(bias=True, shift=10),
+    "a shift a channel": Finish(shifts=True),
+    "everything": Finish(bias=True, shifts=True, residual=True, up=6, relu=True, most=30000),
+    "clipped above": Finish(relu=True, most=3000, shift=5),
+}
+LAYERS = [(p, n) for p in ("osdi18_i8", "full") for n in FINISHES] + [("full", n) for n in WITH_ALU]
+
+
+@pytest.mark.parametrize(("profile", "name"), LAYERS)
+def test_layers_stored_as_i8(profile: str, name: str) -> None:
+    conv = Conv(c=2, o=3, h=6, w=7, window=3, pad=1, tile=(2, 4, 7, 1))
+    narrowed(conv, {**FINISHES, **WITH_ALU}[name], PROFILES[profile])
