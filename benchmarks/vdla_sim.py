@@ -8,13 +8,17 @@ simulators, not the compiler.
 
 from __future__ import annotations
 
+import dataclasses
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from mlc.vdla.config import VdlaConfig
+from mlc.vdla.config import PROFILES, VdlaConfig
 from mlc.vdla.isa import Finish, Gemm, GemmMode, Instruction, Load, Mem, Store, pack_uop
 from mlc.vdla.program import BufferSpec, Program
+from mlc.vdla.sim import Device
 
 
 @dataclass(frozen=True)
@@ -131,3 +135,49 @@ def stream(layer: Convolution, config: VdlaConfig, shift: int = 7) -> Program:
         relocations=relocations,
         meta={"layers": [{"name": layer.name, "first": 0, "last": len(out), "op": "conv2d"}]},
     )
+
+
+def measure(config: VdlaConfig, seconds: float = 1.0) -> dict[str, dict[str, float]]:
+    """GMAC/s and instructions/s of every layer, the best of as many runs as fit into so many seconds.
+
+    Plans are made in the first run; it counts for neither.
+    """
+    return {layer.name: _measure(layer, config, seconds) for layer in LAYERS}
+
+
+def _measure(layer: Convolution, config: VdlaConfig, seconds: float) -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    program = stream(layer, config)
+    device = Device(config)
+    for spec in program.buffers:
+        if spec.kind != "uop":
+            device.bind(spec.name, rng.integers(-128, 128, spec.nbytes, np.int8))
+    # The same layer in the smallest tiles: many short instructions.
+    small = stream(dataclasses.replace(layer, rows=1, blocks=1), config)
+    return {
+        "gmacs": layer.macs / best(lambda: device.run(program, timing=False), seconds) / 1e9,
+        "instructions": len(small.instructions) / best(lambda: device.run(small, exec=False), seconds),
+    }
+
+
+def best(work: Callable[[], object], seconds: float) -> float:
+    """Seconds of the fastest of several runs, after one that does not count."""
+    work()
+    least = float("inf")
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        begin = time.perf_counter()
+        work()
+        least = min(least, time.perf_counter() - begin)
+    return least
+
+
+def main() -> None:
+    """Prints a line a layer."""
+    print(f"{'layer':6} {'GMAC/s':>8} {'1000 instructions/s':>20}")
+    for name, row in measure(PROFILES["full"]).items():
+        print(f"{name:6} {row['gmacs']:8.2f} {row['instructions'] / 1e3:20.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,6 @@ file with that field zero), a table of sections, then the sections, each at a mu
 
 from __future__ import annotations
 
-import copy
 import json
 import struct
 import zlib
@@ -29,7 +28,7 @@ import numpy.typing as npt
 
 from mlc.errors import ProgramError, UsageError
 from mlc.vdla.config import VdlaConfig
-from mlc.vdla.isa import Instruction, Load, Store, decode, element_bytes, encode, unpack_uop
+from mlc.vdla.isa import Instruction, Load, Mem, Store, decode, element_bytes, encode, unpack_uop
 
 MAGIC = b"VDLA"
 VERSION = 1
@@ -136,20 +135,21 @@ class Program:
             ProgramError: an address is not a multiple of what an instruction moves, or beyond 32 bits of elements.
         """
         result = list(self.instructions)
+        sizes = {mem: element_bytes(mem, self.config) for mem in Mem}
         for at, number in self.relocations.items():
-            instruction = copy.copy(result[at])
+            instruction = result[at]
             assert isinstance(instruction, Load | Store)
-            size = element_bytes(instruction.mem, self.config)
+            size = sizes[instruction.mem]
             base, rest = divmod(places[number], size)
             if rest:
                 raise ProgramError(
                     f"instruction {at}: buffer {self.buffers[number].name!r} lies at {places[number]}, "
                     f"which is no multiple of the {size} bytes of an element of {instruction.mem.name}"
                 )
-            instruction.dram_base += base
-            if instruction.dram_base >= 1 << 32:
+            base += instruction.dram_base
+            if base >= 1 << 32:
                 raise ProgramError(f"instruction {at}: buffer {self.buffers[number].name!r} lies too high")
-            result[at] = instruction
+            result[at] = instruction.at(base)
         return result
 
     def verify(self) -> None:
@@ -239,9 +239,9 @@ def _without_addends(program: Program) -> list[Instruction]:
     """The stream with 0 for the addresses that relocations supply."""
     result = list(program.instructions)
     for at in program.relocations:
-        result[at] = stripped = copy.copy(program.instructions[at])
-        assert isinstance(stripped, Load | Store)
-        stripped.dram_base = 0
+        instruction = program.instructions[at]
+        assert isinstance(instruction, Load | Store)
+        result[at] = instruction.at(0)
     return result
 
 

@@ -88,6 +88,25 @@ class Load(Tokens):
     pad_left: int = 0
     pad_right: int = 0
 
+    def at(self, dram_base: int) -> Load:
+        """The same transfer at another place of DRAM."""
+        return Load(
+            self.mem,
+            self.sram_base,
+            dram_base,
+            self.y_size,
+            self.x_size,
+            self.x_stride,
+            self.pad_top,
+            self.pad_bottom,
+            self.pad_left,
+            self.pad_right,
+            pop_prev=self.pop_prev,
+            pop_next=self.pop_next,
+            push_prev=self.push_prev,
+            push_next=self.push_next,
+        )
+
     @property
     def unit(self) -> Unit:
         """LD for inputs and weights, CMP for what the compute unit alone reads."""
@@ -109,6 +128,23 @@ class Store(Tokens):
     x_stride: int
     shift: int = 0
     relu: bool = False
+
+    def at(self, dram_base: int) -> Store:
+        """The same transfer at another place of DRAM."""
+        return Store(
+            self.mem,
+            self.sram_base,
+            dram_base,
+            self.y_size,
+            self.x_size,
+            self.x_stride,
+            self.shift,
+            self.relu,
+            pop_prev=self.pop_prev,
+            pop_next=self.pop_next,
+            push_prev=self.push_prev,
+            push_next=self.push_next,
+        )
 
     @property
     def unit(self) -> Unit:

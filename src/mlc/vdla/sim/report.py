@@ -158,7 +158,7 @@ def assumptions(config: VdlaConfig) -> list[str]:
     return [
         f"clock {config.freq_mhz} MHz, {config.macs_per_cycle} multiply-accumulates a cycle",
         f"memory {bandwidth:.3f} GB/s: port {config.port_bytes_per_cycle:g}, DRAM {config.dram_bytes_per_cycle:g} "
-        "bytes a cycle, shared by loads and stores (assumed: a 16-bit DDR3-1050 at 75 %; the paper gives no DRAM figures)",
+        "bytes a cycle, shared by loads and stores (assumed: 16-bit DDR3-1050 at 75 %: the paper gives no figures)",
         f"DRAM latency {config.dram_latency} cycles, {config.dma_issue} to issue a transfer, "
         f"{config.dma_outstanding} outstanding a unit (assumed)",
         f"pipeline fill {config.gemm_fill} cycles GEMM, {config.alu_fill} ALU; a sum can be used again after "
@@ -220,7 +220,7 @@ class _Reader:
 
     def __init__(self, config: VdlaConfig, instructions: Sequence[Instruction], work: Work, timeline: Timeline) -> None:
         self.config = config
-        self.instructions = instructions
+        self.footprint = _Footprint(instructions, config)
         self.time = timeline
         self.unit = np.array(work.unit, np.int8)
         self.mem = np.array(work.mem, np.int8)
@@ -251,7 +251,7 @@ class _Reader:
             macs=mac_cycles * self.config.macs_per_cycle,
             mac_cycles=mac_cycles,
             bytes={mem.name: int(moved[mem]) for mem in Mem if moved[mem]},
-            compulsory_bytes=compulsory_bytes(self.instructions[part], self.config),
+            compulsory_bytes=self.footprint.distinct(first, last),
             busy=busy,
             stalls=stalls,
             latency=self._by_unit(time.latency[part], unit),
@@ -272,24 +272,33 @@ def _covered(begin: npt.NDArray[np.float64], end: npt.NDArray[np.float64]) -> fl
     return float(np.maximum(end - np.maximum(begin, free), 0).sum())
 
 
-def compulsory_bytes(instructions: Sequence[Instruction], config: VdlaConfig) -> int:
-    """Distinct bytes that a stream loads, micro-ops excepted, plus distinct bytes that it stores."""
-    return sum(
-        _distinct(
-            [x for x in instructions if isinstance(x, kind) and x.x_size and x.mem is not Mem.UOP],
-            config,
+class _Footprint:
+    """Which bytes every transfer of tensors moves, and how many distinct ones a range of instructions does."""
+
+    def __init__(self, instructions: Sequence[Instruction], config: VdlaConfig) -> None:
+        sizes = {mem: element_bytes(mem, config) for mem in Mem}
+        self._rows = {
+            kind: np.array(
+                [
+                    (i, x.dram_base, x.y_size, x.x_size, x.x_stride, sizes[x.mem])
+                    for i, x in enumerate(instructions)
+                    if isinstance(x, kind) and x.x_size and x.mem is not Mem.UOP
+                ],
+                np.int64,
+            ).reshape(-1, 6)
+            for kind in (Load, Store)
+        }
+
+    def distinct(self, first: int, last: int) -> int:
+        """Distinct bytes loaded, micro-ops excepted, plus distinct bytes stored."""
+        return sum(
+            _distinct(table[slice(*np.searchsorted(table[:, 0], (first, last)))]) for table in self._rows.values()
         )
-        for kind in (Load, Store)
-    )
 
 
-def _distinct(transfers: Sequence[Load | Store], config: VdlaConfig) -> int:
-    """Bytes in the union of the rows of some transfers."""
-    if not transfers:
-        return 0
-    sizes = {mem: element_bytes(mem, config) for mem in Mem}
-    table = np.array([(x.dram_base, x.y_size, x.x_size, x.x_stride, sizes[x.mem]) for x in transfers], np.int64)
-    base, rows, columns, stride, size = table.T
+def _distinct(table: npt.NDArray[np.int64]) -> int:
+    """Bytes in the union of the rows of some transfers, given as (instruction, base, rows, columns, stride, size)."""
+    _, base, rows, columns, stride, size = table.T
     which = np.repeat(np.arange(len(table)), rows)
     row = np.arange(len(which)) - np.repeat(np.cumsum(rows) - rows, rows)
     begin = (base[which] + row * stride[which]) * size[which]

@@ -1,8 +1,12 @@
-"""The timing simulator: when every instruction starts and ends, event by event.
+"""The timing simulator: when every instruction starts and ends.
 
 Three units take their instructions in order from command queues that one fetch unit fills; tokens order them among each
-other; one memory server moves the bytes of all, in chunks, first come first served. The next event is always the
-earliest: a unit's next instruction starting, or the next chunk of a transfer asking for the memory.
+other; one memory server moves the bytes of all, in chunks, first come first served.
+
+Only the memory makes the order of events matter. Everything else is a network of queues in which a time is the latest
+of other times, whatever the order in which they are found out; so each unit runs ahead until it waits for bytes or for
+another unit, and only then the memory serves the earliest request. No earlier one can still turn up: whoever waits,
+waits for an answer to one of the requests that are known.
 
 Time is counted in whole ticks, so that no rounding decides who comes first: with B = p/q bytes a cycle, a cycle is p
 ticks and a byte q.
@@ -32,6 +36,7 @@ Times = npt.NDArray[np.float64]
 
 # Why a unit had nothing running: it waited for a token of one of the queues, or for the fetch unit.
 REASONS = (*(name for name, _, _ in QUEUES), "fetch")
+_FETCH = len(QUEUES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +93,9 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
     unit_of, moves, stores, nbytes = work.unit, work.moves, work.stores, work.nbytes
     pops_of, pushes_of = work.pops, work.pushes
     duration = [c * cycle for c in work.cycles]
+    # From a transfer's begin to its data, and from its last data to its end.
+    announce = [issue + (latency if b and not out else 0) for b, out in zip(nbytes, stores, strict=True)]
+    acknowledge = [latency if b and out else 0 for b, out in zip(nbytes, stores, strict=True)]
     port_time = [b * byte + bursts * gap for b, bursts in zip(nbytes, work.bursts, strict=True)]
     chip_time = [e * cycle for e in work.elements]
     order: list[list[int]] = [[], [], []]
@@ -95,185 +103,186 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
         order[unit].append(number)
 
     begin, data, end = [0] * count, [0] * count, [0] * count
-    # Per unit: position of its next instruction; when that may start as far as the unit itself is concerned, and as far
-    # as everything is; when all before is done; when its last data phase ends.
-    head, ready, start_at, done, data_end = [0] * 3, [0] * 3, [_NEVER] * 3, [0] * 3, [0] * 3
+    idle, reason, full = [0] * count, [-1] * count, [0] * count
+    on_the_way, in_line, held = [0] * count, [0] * count, [0] * count
+
+    # Per unit: position of its next instruction; when the unit is ready for it; when all before is done; when its last
+    # data phase ends; when each of its instructions began.
+    head, ready, done, data_end = [0] * 3, [0] * 3, [0] * 3, [0] * 3
+    starts: list[list[int]] = [[], [], []]
     # Per unit: the transfer that moves data, when it next asks for the memory, bytes it has moved; the transfer that
     # has only been announced, and when its data can come.
     moving, asks, moved, announced, arrives = [-1] * 3, [_NEVER] * 3, [0] * 3, [-1] * 3, [0] * 3
     # Per unit: tokens that found their queue full, as (queue, time, instruction).
     blocked: list[list[tuple[int, int, int]]] = [[], [], []]
-    starts: list[list[int]] = [[], [], []]
+    # Per unit: the queue whose token it waits for, or _FETCH; and the units that may go on.
+    lacks, awake = [-1] * 3, [2, 1, 0]
     pushed: list[list[int]] = [[] for _ in QUEUES]
     popped: list[list[int]] = [[] for _ in QUEUES]
     producer = [int(p) for _, p, _ in QUEUES]
     consumer = [int(c) for _, _, c in QUEUES]
-    fetched = [0] * count
-    fetch_count, fetch_time, fetch_of = 0, 0, [0] * 3
-    idle, reason, full = [0] * count, [-1] * count, [0] * count
-    on_the_way, in_line, held, port_free = [0] * count, [0] * count, [0] * count, 0
+    # The fetch unit: times of what is fetched, instructions of every unit, and the unit whose queue it waits for.
+    fetched: list[int] = []
+    fetch_of, fetch_waits = [0] * 3, -1
+    fetch_cycles = FETCH_CYCLES * cycle
+    port_free = 0
 
-    def candidate(u: int) -> None:
-        """Works out when the next instruction of a unit can start, if that is known yet."""
-        start_at[u] = _NEVER
-        if head[u] == len(order[u]) or blocked[u]:
-            return
-        time, i = ready[u], order[u][head[u]]
-        if time == _NEVER or i >= fetch_count:
-            return
-        if fetched[i] > time:
-            time = fetched[i]
-        for q in pops_of[i]:
-            tokens, k = pushed[q], len(popped[q])
-            if k >= len(tokens):
+    def advance(u: int) -> None:
+        """Lets a unit begin as many instructions as it can."""
+        mine, begins = order[u], starts[u]
+        while ready[u] != _NEVER and head[u] < len(mine) and not blocked[u]:
+            i = mine[head[u]]
+            if i >= len(fetched):
+                lacks[u] = _FETCH
                 return
-            if tokens[k] > time:
-                time = tokens[k]
-        start_at[u] = time
+            time, why = ready[u], -1
+            if fetched[i] > time:
+                time, why = fetched[i], _FETCH
+            for q in pops_of[i]:
+                tokens, k = pushed[q], len(popped[q])
+                if k >= len(tokens):
+                    lacks[u] = q
+                    return
+                if tokens[k] >= time:
+                    time, why = tokens[k], q
+            lacks[u] = -1
+            head[u] += 1
+            begin[i] = time
+            begins.append(time)
+            if moving[u] < 0 and time > done[u]:
+                idle[i], reason[i] = time - done[u], why
+            ready[u] = _NEVER
+            for q in pops_of[i]:
+                popped[q].append(time)
+                if blocked[producer[q]]:
+                    unblock(q)
+            if fetch_waits == u:
+                fetch()
+            if not moves[i]:
+                data[i] = time
+                complete(u, i, time + duration[i])
+            elif moving[u] < 0:
+                admit(u, i, time + announce[i])
+            else:
+                announced[u], arrives[u] = i, time + announce[i]
 
     def fetch() -> None:
         """Fetches on, until a command queue is full."""
-        nonlocal fetch_count, fetch_time
-        before = fetch_count
-        while fetch_count < count:
-            u = unit_of[fetch_count]
-            time, left = fetch_time + FETCH_CYCLES * cycle, fetch_of[u] - places
-            if left >= 0:
-                if left >= len(starts[u]):
-                    break
-                time = max(time, starts[u][left])
-            fetched[fetch_count] = fetch_time = time
-            fetch_count += 1
+        nonlocal fetch_waits
+        time = fetched[-1] if fetched else 0
+        fetch_waits = -1
+        for i in range(len(fetched), count):
+            u = unit_of[i]
+            time += fetch_cycles
+            leaving = fetch_of[u] - places  # the one whose place it takes
+            if leaving >= 0:
+                if leaving >= len(starts[u]):
+                    fetch_waits = u
+                    return
+                if starts[u][leaving] > time:
+                    time = starts[u][leaving]
+            fetched.append(time)
             fetch_of[u] += 1
-        if fetch_count > before:
-            for u in range(_UNITS):
-                if start_at[u] == _NEVER:
-                    candidate(u)
+            if lacks[u] == _FETCH:
+                awake.append(u)
 
     def push(u: int, q: int, time: int, i: int) -> bool:
         """Gives a token once its queue has room; False when that is not known yet."""
-        k = len(pushed[q])
-        if k >= capacity:
-            if k - capacity >= len(popped[q]):
+        tokens = pushed[q]
+        k = len(tokens) - capacity
+        if k >= 0:
+            if k >= len(popped[q]):
                 return False
-            time = max(time, popped[q][k - capacity])
+            time = max(time, popped[q][k])
             full[i] = max(full[i], time - end[i])
             done[u] = max(done[u], time)
-        pushed[q].append(time)
-        if start_at[consumer[q]] == _NEVER:
-            candidate(consumer[q])
+        tokens.append(time)
+        if lacks[consumer[q]] == q:
+            awake.append(consumer[q])
         return True
 
     def complete(u: int, i: int, time: int) -> None:
         """An instruction has ended: its tokens go out, and the unit may go on."""
-        end[i] = done[u] = max(time, done[u])
-        time = end[i]
+        if time < done[u]:
+            time = done[u]
+        end[i] = done[u] = time
         for q in pushes_of[i]:
             if blocked[u] or not push(u, q, time, i):
                 blocked[u].append((q, time, i))
-        if moving[u] < 0 and announced[u] < 0 and ready[u] == _NEVER:
+        if moving[u] < 0 and ready[u] == _NEVER:
             ready[u] = done[u]
 
     def unblock(q: int) -> None:
         """A place became free in a queue: its pusher may go on."""
         u = producer[q]
-        if not blocked[u] or blocked[u][0][0] != q:
-            return
         while blocked[u] and push(u, *blocked[u][0]):
             del blocked[u][0]
         if not blocked[u]:
             if ready[u] != _NEVER:
                 ready[u] = max(ready[u], done[u])
-            candidate(u)
+            awake.append(u)
+
+    def admit(u: int, i: int, arrival: int) -> None:
+        """A transfer comes to the front of its unit's DMA engine."""
+        on_the_way[i] = max(0, arrival - max(begin[i], data_end[u]))
+        moving[u], moved[u] = i, 0
+        time = max(arrival, data_end[u])
+        if nbytes[i]:
+            asks[u] = time
+        else:
+            begin_data(u, i, time)
+            finish_data(u, i, time)
 
     def begin_data(u: int, i: int, time: int) -> None:
         """The data phase of a transfer begins: the next transfer may be announced."""
         data[i] = time
         if overlaps and head[u] < len(order[u]) and moves[order[u][head[u]]]:
             ready[u] = time
-            candidate(u)
-
-    def admit(u: int, i: int, arrival: int) -> None:
-        """A transfer comes to the front of its unit's DMA engine."""
-        time = max(arrival, data_end[u])
-        on_the_way[i] = max(0, arrival - max(begin[i], data_end[u]))
-        if nbytes[i]:
-            moving[u], moved[u], asks[u] = i, 0, time
-        else:
-            begin_data(u, i, time)
-            finish_data(u, i, time + chip_time[i])
+            awake.append(u)
 
     def finish_data(u: int, i: int, time: int) -> None:
-        """The last byte has moved, and the last element is written."""
-        data_end[u] = time
-        moving[u], asks[u] = -1, _NEVER
+        """The last byte has moved; the on-chip side may need longer."""
+        data_end[u] = time = max(time, data[i] + chip_time[i])
         following, announced[u] = announced[u], -1
-        if following >= 0:
-            # Before the tokens go out, so that the unit does not look idle.
-            moving[u] = following
-        complete(u, i, time + latency if stores[i] and nbytes[i] else time)
+        moving[u] = following
+        complete(u, i, time + acknowledge[i])
         if following >= 0:
             admit(u, following, arrives[u])
-        elif start_at[u] == _NEVER:
-            candidate(u)
-
-    def start(u: int) -> None:
-        """A unit takes its next instruction."""
-        time, i = start_at[u], order[u][head[u]]
-        head[u] += 1
-        begin[i] = time
-        starts[u].append(time)
-        if moving[u] < 0 and time > done[u]:
-            idle[i], reason[i] = time - done[u], reason_of(i, time)
-        for q in pops_of[i]:
-            popped[q].append(time)
-        ready[u] = start_at[u] = _NEVER
-        if moves[i]:
-            arrival = time + issue + (latency if nbytes[i] and not stores[i] else 0)
-            if moving[u] < 0:
-                admit(u, i, arrival)
-            else:
-                announced[u], arrives[u] = i, arrival
         else:
-            data[i] = time
-            complete(u, i, time + duration[i])
-            candidate(u)
-        for q in pops_of[i]:
-            unblock(q)
-        fetch()
-
-    def reason_of(i: int, time: int) -> int:
-        """What an instruction waited for last."""
-        for q in pops_of[i]:
-            if pushed[q][len(popped[q])] == time:
-                return q
-        return len(QUEUES)
+            awake.append(u)
 
     fetch()
     while True:
-        soonest, ask = min(start_at), min(asks)
-        if soonest <= ask:
-            if soonest == _NEVER:
-                break
-            start(start_at.index(soonest))
-            continue
+        while awake:
+            advance(awake.pop())
+        ask = min(asks)
+        if ask == _NEVER:
+            break
         u = asks.index(ask)
-        i = moving[u]
-        grant = port_free if port_free > ask else ask
-        in_line[i] += grant - ask
+        asks[u] = _NEVER
+        i, before = moving[u], moved[u]
         total, size = port_time[i], nbytes[i]
-        before = moved[u]
-        after = min(before + arbitration, size)
-        port_free = grant + total * after // size - total * before // size
-        held[i] += port_free - grant
-        moved[u] = after
-        asks[u] = port_free
+        grant = port_free if port_free > ask else ask
         if before == 0:
             begin_data(u, i, grant)
-        if after == size:
-            finish_data(u, i, max(port_free, data[i] + chip_time[i]))
+            while awake:
+                advance(awake.pop())
+        rival = min(asks)
+        while True:
+            in_line[i] += grant - ask
+            after = before + arbitration
+            if after >= size:
+                port_free = grant + total - total * before // size
+                held[i] = total
+                finish_data(u, i, port_free)
+                break
+            port_free = ask = grant = grant + total * after // size - total * before // size
+            before = after
+            if ask >= rival:
+                moved[u], asks[u] = after, ask
+                break
     if any(head[u] < len(order[u]) or blocked[u] for u in range(_UNITS)):
-        raise DeviceError(_deadlock(instructions, order, head, blocked, fetch_count, pops_of, pushed, popped))
+        raise DeviceError(_deadlock(instructions, order, head, blocked, len(fetched), pops_of, pushed, popped))
     begins, datas, ends, idles, fulls, latencies, ports, movings = (
         np.array(ticks, np.float64) / cycle for ticks in (begin, data, end, idle, full, on_the_way, in_line, held)
     )

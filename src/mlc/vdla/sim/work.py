@@ -15,7 +15,21 @@ import numpy.typing as npt
 
 from mlc.errors import DeviceError
 from mlc.vdla.config import VdlaConfig
-from mlc.vdla.isa import Alu, Gemm, GemmMode, Instruction, Load, Mem, Store, Unit, element_bytes, unpack_uop
+from mlc.vdla.isa import (
+    Alu,
+    Finish,
+    Gemm,
+    GemmMode,
+    Instruction,
+    Load,
+    Mem,
+    Store,
+    Unit,
+    element_bytes,
+    handlers,
+    unpack_uop,
+)
+from mlc.vdla.isa.fields import MEMORIES
 from mlc.vdla.sim.dram import Dram
 from mlc.vdla.sim.plan import steps_of
 from mlc.vdla.sim.scalar import outside
@@ -42,8 +56,8 @@ class Work:
         stores: its direction is chip to DRAM.
         cycles: of a computation, a NOP or FINISH.
         nbytes: moved to or from DRAM.
+        bursts: that they are cut into.
         elements: on-chip elements read or written, padding included.
-        bursts: that the DRAM side is cut into.
         mem: memory id of a load or store that moves something, else -1.
         macs: steps that multiply.
         pops, pushes: numbers of the token queues.
@@ -54,8 +68,8 @@ class Work:
     stores: list[bool] = field(default_factory=list)
     cycles: list[int] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
-    elements: list[int] = field(default_factory=list)
     bursts: list[int] = field(default_factory=list)
+    elements: list[int] = field(default_factory=list)
     mem: list[int] = field(default_factory=list)
     macs: list[int] = field(default_factory=list)
     pops: list[tuple[int, ...]] = field(default_factory=list)
@@ -77,15 +91,11 @@ def work_of(instructions: Sequence[Instruction], config: VdlaConfig, dram: Dram)
             instruction.
     """
     reader = _Reader(config, dram)
+    read = handlers(reader)
     rows: list[tuple[Any, ...]] = []
     for number, x in enumerate(instructions):
         try:
-            if isinstance(x, Load | Store):
-                entry = reader.transfer(x)
-            elif isinstance(x, Gemm | Alu):
-                entry = reader.computation(x)
-            else:
-                entry = _FINISH
+            entry = read[type(x)](x)
             rows.append((*entry, *reader.tokens(x, entry[0])))
         except DeviceError as error:
             raise in_instruction(number, x, error) from error
@@ -114,8 +124,6 @@ def named(instruction: Instruction) -> str:
 # The columns of Work but for the tokens.
 Entry = tuple[Unit, bool, bool, int, int, int, int, int, int]
 
-_FINISH: Entry = (Unit.CMP, False, False, NOP_CYCLES, 0, 0, 0, -1, 0)
-
 
 class _Reader:
     """What must be remembered from instruction to instruction: the micro-op memory, and what was worked out before."""
@@ -125,42 +133,43 @@ class _Reader:
         self.dram = dram
         self.uops = np.zeros(config.uop_depth, np.uint32)
         self._sizes = {mem: element_bytes(mem, config) for mem in Mem}
+        self._loaders = {mem: info.load for mem, info in MEMORIES.items()}
         self._known: dict[tuple[object, ...], Entry] = {}
         self._tokens: dict[tuple[Unit, bool, bool, bool, bool], tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
-    def transfer(self, x: Load | Store) -> Entry:
-        unit, mem, rows, columns = x.unit, x.mem, x.y_size, x.x_size
-        if columns == 0:
-            return (unit, False, False, NOP_CYCLES, 0, 0, 0, -1, 0)
-        size = self._sizes[mem]
-        elements = rows * columns
-        nbytes = elements * size
-        # Rows that follow each other without a gap are one run.
-        runs, run = (rows, columns * size) if rows > 1 and x.x_stride != columns else (1, nbytes)
-        bursts = runs * -(-run // self.config.burst_bytes)
-        if isinstance(x, Store):
-            return (unit, True, True, 0, nbytes, elements, bursts, mem, 0)
-        if mem is Mem.UOP:
+    def load(self, x: Load) -> Entry:
+        unit = self._loaders[x.mem]
+        assert unit is not None
+        if x.x_size == 0:
+            return _nothing(unit)
+        if x.mem is Mem.UOP:
             self._load_uops(x)
-        else:
-            elements = (x.pad_top + rows + x.pad_bottom) * (x.pad_left + columns + x.pad_right)
-        return (unit, True, False, 0, nbytes, elements, bursts, mem, 0)
+        elements = (x.pad_top + x.y_size + x.pad_bottom) * (x.pad_left + x.x_size + x.pad_right)
+        return (unit, True, False, 0, *self._moved(x), elements, x.mem, 0)
 
-    def computation(self, x: Gemm | Alu) -> Entry:
-        if x.uop_end > len(self.uops) and x.uop_end > x.uop_bgn:
-            raise outside("uop", x.uop_bgn, x.uop_end - 1, len(self.uops))
-        if isinstance(x, Alu):
-            each = 1 if x.use_imm else 2
-            return (Unit.CMP, False, False, each * steps_of(x) + self.config.alu_fill, 0, 0, 0, -1, 0)
-        uops = self.uops[x.uop_bgn : x.uop_end]
+    def store(self, x: Store) -> Entry:
+        if x.x_size == 0:
+            return _nothing(Unit.ST)
+        return (Unit.ST, True, True, 0, *self._moved(x), x.y_size * x.x_size, x.mem, 0)
+
+    def gemm(self, x: Gemm) -> Entry:
+        uops = self._uops(x)
         key = (x.mode, x.iter_out, x.iter_in, x.dst_out, x.dst_in, uops.tobytes())
         entry = self._known.get(key)
         if entry is None:
             steps = steps_of(x)
             cycles = 1 + steps + self.config.gemm_fill + gemm_stalls(x, uops, self.config)
-            macs = 0 if x.mode is GemmMode.ZERO else steps
-            entry = self._known[key] = (Unit.CMP, False, False, cycles, 0, 0, 0, -1, macs)
+            entry = (Unit.CMP, False, False, cycles, 0, 0, 0, -1, 0 if x.mode is GemmMode.ZERO else steps)
+            self._known[key] = entry
         return entry
+
+    def alu(self, x: Alu) -> Entry:
+        each = 1 if x.use_imm else 2
+        self._uops(x)
+        return (Unit.CMP, False, False, each * steps_of(x) + self.config.alu_fill, 0, 0, 0, -1, 0)
+
+    def finish(self, x: Finish) -> Entry:
+        return _nothing(Unit.CMP)
 
     def tokens(self, x: Instruction, unit: Unit) -> tuple[tuple[int, ...], tuple[int, ...]]:
         key = (unit, x.pop_prev, x.pop_next, x.push_prev, x.push_next)
@@ -172,12 +181,29 @@ class _Reader:
             found = self._tokens[key] = (tuple(pops), tuple(pushes))
         return found
 
+    def _moved(self, x: Load | Store) -> tuple[int, int]:
+        """Bytes, and the bursts that they are cut into."""
+        nbytes = x.y_size * x.x_size * self._sizes[x.mem]
+        # Rows that follow each other without a gap are one run.
+        together = x.x_stride == x.x_size or x.y_size == 1
+        runs, run = (1, nbytes) if together else (x.y_size, x.x_size * self._sizes[x.mem])
+        return nbytes, runs * -(-run // self.config.burst_bytes)
+
+    def _uops(self, x: Gemm | Alu) -> npt.NDArray[np.uint32]:
+        if x.uop_end > len(self.uops) and x.uop_end > x.uop_bgn:
+            raise outside("uop", x.uop_bgn, x.uop_end - 1, len(self.uops))
+        return self.uops[x.uop_bgn : x.uop_end]
+
     def _load_uops(self, x: Load) -> None:
         first, last = x.sram_base, x.sram_base + x.y_size * x.x_size - 1
         if last >= len(self.uops):
             raise outside("uop", first, last, len(self.uops))
         content = self.dram.rows(x.dram_base, x.y_size, x.x_size, x.x_stride, (), np.uint32)
         self.uops[first : last + 1].reshape(content.shape)[...] = content
+
+
+def _nothing(unit: Unit) -> Entry:
+    return (unit, False, False, NOP_CYCLES, 0, 0, 0, -1, 0)
 
 
 def _queue(producer: Unit | None, consumer: Unit | None) -> int:
