@@ -390,19 +390,40 @@ def walk(e: Expr) -> list[Expr]:
     """Every distinct node, operands before users, run-time indices included."""
     order: list[Expr] = []
     seen: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(e, False)]
+    stack: list[Expr | None] = [e]
     while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
+        node = stack.pop()
+        if node is None:  # everything below the next one has been seen
+            done = stack.pop()
+            assert done is not None
+            order.append(done)
             continue
         if id(node) in seen:
             continue
         seen.add(id(node))
-        stack.append((node, True))
-        below = [*children(node), *(d.expr for ix in indices_of(node) for d in dynamics(ix))]
-        stack.extend((c, False) for c in reversed(below))
+        below = _below(node)
+        if below:
+            stack += (node, None)
+            stack += below[::-1]
+        else:
+            order.append(node)
     return order
+
+
+def _below(e: Expr) -> tuple[Expr, ...]:
+    """Direct operands, those inside indices included."""
+    if type(e) is Binary:
+        return (e.a, e.b)
+    if type(e) is Load:
+        # nearly all indices are of loop variables alone
+        for ix in e.indices:
+            for atom in ix.terms:
+                if type(atom) is not Var:
+                    return tuple(d.expr for ix in e.indices for d in dynamics(ix))
+        return ()
+    found = children(e)
+    indices = indices_of(e)
+    return (*found, *(d.expr for ix in indices for d in dynamics(ix))) if indices else found
 
 
 def loads(e: Expr) -> list[Load]:
@@ -438,7 +459,7 @@ def rewrite(
         key = id(node)
         if key in memo:
             continue
-        kids = children(node)
+        kids = () if type(node) is Load else children(node)
         if not done and kids:
             stack.append((node, True))
             for c in kids:

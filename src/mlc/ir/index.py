@@ -7,7 +7,7 @@ comparison and simplification needs no search. Division and remainder round towa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import gcd
 from typing import TYPE_CHECKING, Final
 
@@ -404,6 +404,17 @@ def _sum(terms: dict[Atom, int], more: Mapping[Atom, int], const: int) -> Linear
             break
     result = Linear(terms, const)
     return _rejoin(result) if has_rem else result
+
+
+def weighted(indices: Sequence[Linear], factors: Sequence[int]) -> Linear:
+    """``sum(index * factor)``."""
+    terms: dict[Atom, int] = {}
+    const = 0
+    for index, factor in zip(indices, factors, strict=True):
+        const += index.const * factor
+        for atom, c in index.terms.items():
+            terms[atom] = terms.get(atom, 0) + c * factor
+    return _sum({}, {atom: c for atom, c in terms.items() if c}, const)
 
 
 def _rejoin(index: Linear) -> Linear:

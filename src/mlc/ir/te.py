@@ -181,6 +181,7 @@ class Compute:
     tag: str = ""
     attrs: dict[str, Any] = field(default_factory=dict)
     outputs: tuple[Tensor, ...] = ()
+    _inputs: tuple[Tensor, ...] | None = field(default=None, init=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -189,11 +190,13 @@ class Compute:
     @property
     def inputs(self) -> list[Tensor]:
         """Tensors read, each once, in order of appearance."""
-        seen: dict[int, Tensor] = {}
-        for body in self.bodies:
-            for ld in loads(body):
-                seen.setdefault(id(ld.source), ld.source)
-        return list(seen.values())
+        if self._inputs is None:
+            seen: dict[int, Tensor] = {}
+            for body in self.bodies:
+                for ld in loads(body):
+                    seen.setdefault(id(ld.source), ld.source)
+            self._inputs = tuple(seen.values())
+        return list(self._inputs)
 
     def __repr__(self) -> str:
         from mlc.ir.printer import compute_text

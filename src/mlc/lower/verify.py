@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from mlc.errors import VerifyError
 from mlc.ir import loop
-from mlc.ir.expr import Expr, Load, Select, children, index_vars, loads
+from mlc.ir.expr import Expr, Load, Select, children, indices_of, walk
 from mlc.ir.index import Linear, Var
 
 
@@ -29,12 +29,13 @@ def _check(
     s: loop.Stmt, fn: loop.Function, bound: set[Var], buffers: set[loop.Buffer], final: bool, guarded: bool = False
 ) -> None:
     def expr(e: Expr, lane: Var | None = None) -> None:
-        loose = index_vars(e) - bound - ({lane} if lane is not None else set())
-        if loose:
-            raise VerifyError(f"{fn.name}: {sorted(v.name for v in loose)} unbound in\n{s!r}")
-        for ld in loads(e):
-            if ld.source not in buffers:
-                raise VerifyError(f"{fn.name}: {ld.source!r} is not in scope in\n{s!r}")
+        nodes = walk(e)
+        for ix in (ix for node in nodes for ix in indices_of(node)):
+            if loose := ix.vars() - bound - {lane}:
+                raise VerifyError(f"{fn.name}: {sorted(v.name for v in loose)} unbound in\n{s!r}")
+        for node in nodes:
+            if type(node) is Load and node.source not in buffers:
+                raise VerifyError(f"{fn.name}: {node.source!r} is not in scope in\n{s!r}")
         _bounds(e, fn, s, guarded)
 
     match s:

@@ -20,3 +20,11 @@ def test_every_stage_counts_once_and_comparisons_nothing() -> None:
     y = te.compute((10,), lambda i: select(within(i, 2, 5), e[i], 0.0))
     z = te.compute((10,), lambda i: y[i] * e[i])
     assert operations([z, y]) == 20 + 0 + 10
+
+
+def test_of_several_ways_to_compute_an_element_the_dearest_counts() -> None:
+    x = te.placeholder((10,), f32)
+    y = te.compute(
+        (10,), lambda i: select(within(i, 0, 3), x[i] + 1.0, select(within(i, 3, 6), x[i] * x[i] + 2.0, x[i]))
+    )
+    assert operations([y]) == 2 * 10

@@ -130,9 +130,10 @@ class IndexEmitter:
         at = self.pointers[id(buffer)]
         for level, terms in self.by_level(offset):
             at = self.at(level, f"getelementptr {t}, ptr {at}, i64 {self.partial(level, terms)}")
-            if level is not None and self.levels[level].tile:
+            if level is not None and (self.levels[level].tile or offset.const):
                 # LLVM's strength reduction would keep a pointer for every constant offset, more than there are
-                # registers; behind this its view ends, and the offsets stay in the instructions
+                # registers, and takes a fifth of the compilation for it; behind this its view ends, and the offsets
+                # stay in the instructions
                 self.declare("declare ptr @llvm.launder.invariant.group.p0(ptr)")
                 at = self.at(level, f"call ptr @llvm.launder.invariant.group.p0(ptr {at})")
         if not offset.const:

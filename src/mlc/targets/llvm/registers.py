@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mlc.ir import loop
 from mlc.ir.expr import loads
-from mlc.ir.index import ZERO, Linear, Var
+from mlc.ir.index import Linear, Var, weighted
 from mlc.lower.rewrite import exprs_of
 
 Slot = tuple[int, int, int]  # (id of the buffer, first element, lanes; 0 lanes for a scalar)
@@ -14,10 +14,7 @@ Slot = tuple[int, int, int]  # (id of the buffer, first element, lanes; 0 lanes 
 
 def flat(buffer: loop.Buffer, indices: tuple[Linear, ...]) -> Linear:
     """Offset in elements of an access."""
-    total = ZERO
-    for ix, stride in zip(indices, buffer.strides(), strict=True):
-        total = total + ix * stride
-    return total
+    return weighted(indices, buffer.strides())
 
 
 class Slots:

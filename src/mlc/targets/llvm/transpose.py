@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlc.ir import loop
-from mlc.ir.expr import Load, Select, loads, walk
+from mlc.ir.expr import Load, Select, walk
 from mlc.ir.index import Linear, Var
 from mlc.targets.llvm.registers import flat
 
@@ -73,19 +73,24 @@ def _inside(buffer: loop.Buffer, origin: Linear, stride: int, lanes: int) -> boo
 
 def _column(s: loop.Stmt) -> tuple[loop.Buffer, Linear, int, int] | None:
     """The one strided read of a vector store: buffer, offset of its first lane, stride, lanes; ``None`` for others."""
-    if type(s) is not loop.Store or s.lane is None or any(type(e) is Select for e in walk(s.value)):
+    if type(s) is not loop.Store or s.lane is None or s.lane.hi + 1 not in (4, 8, 16) or s.buffer.dtype.bits != 32:
         return None
-    strided = [c for ld in loads(s.value) if (c := _strided(ld, s.lane)) is not None]
+    nodes = walk(s.value)
+    if any(type(e) is Select for e in nodes):
+        return None
+    strided = [c for e in nodes if type(e) is Load and (c := _strided(e, s.lane)) is not None]
     lanes = s.lane.hi + 1
-    if len(strided) != 1 or lanes not in (4, 8, 16) or strided[0][0] is s.buffer or s.buffer.dtype.bits != 32:
+    if len(strided) != 1 or strided[0][0] is s.buffer:
         return None
     return (*strided[0], lanes)
 
 
 def _strided(ld: Load, lane: Var) -> tuple[loop.Buffer, Linear, int] | None:
+    if ld.source.dtype.bits != 32:
+        return None
     offset = flat(ld.source, ld.indices)
     step = offset.coefficient(lane)
-    if step is None or step in (0, 1) or ld.source.dtype.bits != 32:
+    if step is None or step in (0, 1):
         return None
     return ld.source, offset - Linear({lane: step}, 0), step
 

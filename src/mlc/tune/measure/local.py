@@ -19,6 +19,9 @@ from typing import Any, Self
 import numpy as np
 
 from mlc.errors import UsageError
+from mlc.ir import te
+from mlc.ir.expr import Within, walk
+from mlc.ir.graph import express
 from mlc.runtime.manifest import TargetSpec
 from mlc.runtime.native import check_device
 from mlc.settings import CompileOptions
@@ -35,7 +38,9 @@ from mlc.tune.measure.zygote import Zygote
 from mlc.tune.task import Task
 
 SETS = 2  # of inputs that a candidate is checked on
-_MARGIN = 1.5  # how much faster than the measured roof is too fast to be true
+GATHERED = 4  # candidates that the timed cores build before they run any: their last build is waited for once
+_MARGIN = 1.02  # times as fast as the measured roof, from which a time is too good to be true
+_SKIPPED = 1.5  # ... where operations are counted that a kernel need not do, such as products with zeros of a border
 _CASE_TIMEOUT = 120.0
 _KEPT = 512 << 20  # bytes of inputs and results, of all tasks together
 _DISTRUST = (Failure.WRONG_MEMORY, Failure.BAD_REPLY)  # who did that may have written over anything in its process
@@ -87,6 +92,11 @@ class _State:
     drift: Drift | None = None
     record: float = math.inf  # seconds of a call of the best so far
 
+    @property
+    def aim(self) -> float:
+        """What the best takes on the machine as it is now."""
+        return self.record * (1.0 if self.drift is None else self.drift.slowdown)
+
 
 @dataclass
 class _Round:
@@ -96,6 +106,7 @@ class _Round:
     configs: Sequence[Config]
     done: Done
     together: bool = False
+    running: bool = False  # whether what is ready is being run, until there is no more
     waiting: deque[int] = field(default_factory=deque)
     ready: deque[_Built] = field(default_factory=deque)
     results: dict[int, Measurement] = field(default_factory=dict)
@@ -163,6 +174,7 @@ class LocalMeasurer:
         self._cases: dict[int, int] = {}  # bytes of what is in shared memory, by task
         self._handles = 0
         self._states = [_State() for _ in tasks]
+        self._guarded = [_has_guards(t) for t in tasks]
         self._end = weakref.finalize(self, _close, self._lanes, self._zygote, os.getpid())
 
     def measure(self, task: int, configs: Sequence[Config], done: Done | None = None) -> list[Measurement]:
@@ -232,22 +244,31 @@ class LocalMeasurer:
         for lane in self._builders:
             if not work.waiting:
                 break
-            runs = self._runner.busy or (bool(work.ready) and not work.together)  # together: once all are built
-            blocked = lane.timed and (runs or self._timed_case())
+            blocked = lane.timed and (self._runner.busy or self._gathered(work) or self._timed_case())
             if not lane.busy and not blocked:
                 self._lanes.begin(lane, self._build(work, work.waiting.popleft()), {})
 
     def _dispatch_run(self, work: _Round, state: _State) -> None:
         building = [b for b in self._builders if b.busy]
-        wanted = not (work.waiting or building) if work.together else bool(work.ready)
+        wanted = self._gathered(work)
         free = not self._runner.busy and not any(b.timed for b in building) and not self._timed_case()
-        if wanted and work.ready and free and state.case:
+        if wanted and free and state.case:
             if self._runs_task != work.number:
                 self._lanes.end(self._runner)
                 self._runs_task = work.number
             self._fresh = self._runner.worker is None
             talk = self._together(work, state) if work.together else self._trial(work, state, work.ready.popleft())
             self._lanes.begin(self._runner, talk, {"task": work.number})
+
+    def _gathered(self, work: _Round) -> bool:
+        """Whether it is time to run what is ready; the timed cores build nothing from then on until all of it has."""
+        if work.together:
+            return bool(work.ready) and not work.waiting and not any(b.busy for b in self._builders)
+        if not work.ready:
+            work.running &= self._runner.busy
+            return False
+        work.running |= len(work.ready) >= GATHERED or not work.waiting or not any(b.timed for b in self._builders)
+        return work.running
 
     def _timed_case(self) -> bool:
         return self._caser.busy and self._caser.timed
@@ -321,11 +342,13 @@ class LocalMeasurer:
             failed = _failure(reply)
             if failed is None:
                 for attempt in range(1 + self.options.retries):
-                    reply = yield self._ask({"op": "time", "handle": handle, "record": state.record})
+                    reply = yield self._ask({"op": "time", "handle": handle, "record": state.aim})
                     took += _took(reply)
                     failed = _failure(reply)
                     if failed is None:
                         last = attempt == self.options.retries or took > self.options.rule.budget
+                        if _timing(reply.header.get("samples")).seconds < self.least_seconds(work.number):
+                            yield from self._measure_peak()
                         result = self._judge(work.number, state, reply, last)
                     if failed is not None or result is not None:
                         break
@@ -375,11 +398,13 @@ class LocalMeasurer:
                 if failed is not None:
                     raise LostError(*failed)
                 timings = [_timing(s) for s in _list(reply.header.get("samples"), len(loaded))]
+                if min(t.seconds for t in timings) < self.least_seconds(work.number):
+                    yield from self._measure_peak()
                 _, scale = self._moved(state, reply)
                 each = _took(reply) / len(loaded)
                 yield self._ask({"op": "drop", "handles": list(loaded)})
                 for built, timing in zip(loaded.values(), timings, strict=True):
-                    result = self._plausible(work.number, timing, scale, timing.noisy)
+                    result = self.plausible(work.number, timing, scale, timing.noisy)
                     work.finish(built.index, _with_times(result, built.seconds, each))
         except LostError as error:
             guilty = [current] if current is not None else [b for b in loaded.values() if b.index not in work.results]
@@ -396,8 +421,7 @@ class LocalMeasurer:
             return
         self._fresh = False
         assert state.untuned is not None
-        reply = yield self._ask({"op": "peak"})
-        self.peak = max(self.peak, _positive(reply.header.get("flops")))
+        yield from self._measure_peak()
         handle = self._next_handle()
         for request in (self._load(handle, state.untuned), self._ask({"op": "anchor", "handle": handle})):
             reply = yield request
@@ -408,6 +432,11 @@ class LocalMeasurer:
         if state.drift is None:
             state.drift = Drift(base)
             state.record = base / 1e9
+
+    def _measure_peak(self) -> Conversation:
+        """The roof, once more: it was too low if somebody else had the core meanwhile."""
+        reply = yield self._ask({"op": "peak"})
+        self.peak = max(self.peak, _positive(reply.header.get("flops")))
 
     def _next_handle(self) -> int:
         self._handles += 1
@@ -429,7 +458,7 @@ class LocalMeasurer:
             raise LostError(Failure.BAD_REPLY, "its samples take longer than all its work")
         if not steady and not last and timing.seconds * scale < CONTENDER * state.record:
             return None
-        found = self._plausible(number, timing, scale, timing.noisy or not steady)
+        found = self.plausible(number, timing, scale, timing.noisy or not steady)
         if found.seconds is not None and not found.noisy:
             state.record = min(state.record, found.seconds)
         return found
@@ -440,18 +469,36 @@ class LocalMeasurer:
         assert state.drift is not None
         return state.drift.judge(before, after)
 
-    def _plausible(self, number: int, timing: Timing, scale: float, noisy: bool) -> Measurement:
+    def plausible(self, number: int, timing: Timing, scale: float, noisy: bool) -> Measurement:
+        """A time on the scale of the fastest machine, as far as the roof allows.
+
+        Args:
+            number: of the task.
+            timing: what was measured.
+            scale: what times are to be multiplied by.
+            noisy: whether the machine moved meanwhile, or the samples differ.
+        """
         least = self.least_seconds(number)
         if timing.seconds < least:
             message = f"{timing.seconds:.3g} s a call; this machine takes {least:.3g} s at least"
             return Measurement(None, failure=Failure.IMPLAUSIBLE, message=message)
+        if timing.seconds * scale < least:  # the anchor was disturbed, and not the candidate
+            return Measurement(timing.seconds, timing.spread, noisy=True)
         return Measurement(timing.seconds * scale, timing.spread * scale, noisy=noisy)
 
     def least_seconds(self, number: int) -> float:
         """What a call of a task takes at least: all cores multiply and add all the time, or store half of it."""
         task = self.tasks[number]
         written = sum(v.type.nbytes for v in task.node.outputs)
-        return max(task.flops, written / 2) / max(self.peak * self.threads * _MARGIN, 1.0)
+        margin = _SKIPPED if self._guarded[number] else _MARGIN
+        return max(task.flops, written / 2) / max(self.peak * self.threads * margin, 1.0)
+
+
+def _has_guards(task: Task) -> bool:
+    """Whether some terms of a task's sums are under a condition, and so may be left out."""
+    outputs = express(task.node, [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in task.node.inputs])
+    sums = [op for op in te.topological(list(outputs)) if op.combiner is not None]
+    return any(type(n) is Within for op in sums for body in op.bodies for n in walk(body))
 
 
 @dataclass(frozen=True)

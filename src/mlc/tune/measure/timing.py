@@ -22,7 +22,8 @@ RERUNS = 3
 WARMUPS = 12
 FEWEST = 3  # samples that say something about noise
 CONTENDER = 1.25  # times the best time so far, up to which a candidate is worth measuring again
-HOPELESS = 2.0  # ... from which on a few samples do: it will not be chosen, and a model learns as much from them
+BEHIND = 1.1  # ... beyond which a few samples do: it will not be chosen, and a cost model learns as much from them
+HOPELESS = 2.0  # ... from which on short samples do
 _SHORT = 1_000_000  # nanoseconds; a call that takes less is repeated even for a first impression
 
 
@@ -70,6 +71,10 @@ class Timing:
     def noisy(self) -> bool:
         return len(self.ns) < FEWEST or self.spread > SPREAD * self.seconds
 
+    def surely_beyond(self, seconds: float) -> bool:
+        """Whether even the fastest sample took longer."""
+        return min(self.ns) / self.calls / 1e9 > seconds
+
 
 def warm_up(sample: Sample, rule: Rule) -> tuple[int, float]:
     """Calls a kernel until two medians in succession agree; how many calls a sample needs, and seconds of a call."""
@@ -92,6 +97,8 @@ def warm_up(sample: Sample, rule: Rule) -> tuple[int, float]:
 def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.0) -> Timing:
     """Warms up and measures; what is too restless is measured again, and the calmest attempt counts.
 
+    What turns out to be behind the best gets a few samples only, and what is far from it short ones.
+
     Args:
         sample: calls the kernel.
         rule: how much to measure.
@@ -99,17 +106,20 @@ def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.
         first: seconds that one call took before; warmed up enough if even that is far from the best.
     """
     if first > 1.5 * HOPELESS * record:
-        calls, estimate = max(1, math.ceil(rule.sample_seconds / first)), first
+        calls, estimate = max(1, math.ceil(rule.sample_seconds / 2 / first)), first
     else:
         calls, estimate = warm_up(sample, rule)
-    samples = rule.samples if estimate < HOPELESS * record else min(FEWEST, rule.samples)
+        if estimate > HOPELESS * record:
+            calls = -(-calls // 2)
     best: Timing | None = None
     spent = 0
     for _ in range(1 + RERUNS):
         ns: list[int] = []
-        while len(ns) < samples and not _enough(len(ns), spent, rule):
+        while len(ns) < rule.samples and not _enough(len(ns), spent, rule):
             ns.append(sample(calls))
             spent += ns[-1]
+            if len(ns) >= FEWEST and Timing(calls, tuple(ns)).surely_beyond(BEHIND * record):
+                break
         timing = Timing(calls, tuple(ns))
         # the minimum breaks ties: only disturbances make a kernel slower
         if best is None or (timing.noisy, timing.spread / timing.seconds, min(timing.ns)) < (
@@ -157,6 +167,11 @@ class Drift:
     def __init__(self, base: float) -> None:
         self.base = base
         self._recent: deque[float] = deque([base], maxlen=8)
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long as at best everything takes of late."""
+        return max(1.0, median(self._recent) / self.base)
 
     def judge(self, before: float, after: float) -> tuple[bool, float]:
         """Whether the machine held still between two readings, and what a time in between is to be multiplied by.

@@ -133,6 +133,19 @@ def test_a_time_that_cannot_be_is_no_result(target: FaultyTarget, monkeypatch: p
     assert "1e-12 s" in bad.message
 
 
+def test_a_disturbed_anchor_makes_nothing_faster_than_the_machine(measurer: LocalMeasurer) -> None:
+    measurer.measure(0, [{}])
+    least = measurer.least_seconds(0)
+    timing = Timing(1, (round(1.2e9 * least * 1000),) * 7)
+    timing = Timing(1000, timing.ns)
+    believed, doubted = measurer.plausible(0, timing, 0.9, False), measurer.plausible(0, timing, 0.5, False)
+    assert believed.seconds == pytest.approx(1.08 * least, rel=1e-3)
+    assert not believed.noisy
+    assert doubted.seconds == pytest.approx(1.2 * least, rel=1e-3)
+    assert doubted.noisy
+    assert measurer.plausible(0, timing, 1.0, False).seconds == doubted.seconds
+
+
 def test_nothing_is_measured_without_a_sound_untuned_configuration(target: FaultyTarget) -> None:
     task = task_of(product(), target)
     task.space.default["fault"] = "one"  # type: ignore[index]

@@ -72,8 +72,13 @@ def test_a_slow_kernel_gets_few_samples_but_one_at_least() -> None:
 
 
 def test_what_is_far_from_the_best_is_measured_with_less_care() -> None:
-    assert len(take(steady(1e7), Rule(), record=4e-3).ns) == 3
-    assert len(take(steady(1e7), Rule(), record=6e-3).ns) == 7
+    assert len(take(steady(1e7), Rule(), record=9.5e-3).ns) == 7
+    few = take(steady(1e6), Rule(), record=6e-4)
+    assert (len(few.ns), few.calls) == (3, 10)
+    short = take(steady(1e6), Rule(), record=4e-4)
+    assert (len(short.ns), short.calls) == (3, 5)
+    kernel = Kernel(lambda k: 1e6 if k % 3 else 5e5)  # some samples are those of a contender
+    assert len(take(kernel, Rule(), record=9e-4).ns) == 7
     kernel = steady(5e7)
     assert len(take(kernel, Rule(), record=1e-2, first=5e-2).ns) == kernel.calls == 3
     rng = np.random.default_rng(0)
@@ -132,3 +137,11 @@ def test_a_machine_that_is_faster_than_ever_sets_the_scale() -> None:
     assert drift.judge(100.0, 100.0) == (False, 1.0)
     assert drift.base == 100.0
     assert drift.judge(130.0, 130.0)[1] == pytest.approx(100 / 130)
+
+
+def test_how_much_slower_a_machine_has_become_is_known() -> None:
+    drift = Drift(100.0)
+    assert drift.slowdown == 1.0
+    for _ in range(8):
+        drift.judge(130.0, 130.0)
+    assert drift.slowdown == pytest.approx(1.3)
