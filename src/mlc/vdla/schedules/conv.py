@@ -1,0 +1,167 @@
+"""The schedule of a part of a product: tiles of pixels and channels, what is loaded where, how finely.
+
+The loops of a part, with the places where operands are loaded::
+
+    <part>
+    for n: for <pixels: ho, wo> and <blocks: oo>, in either order
+        <pixels> <blocks>                       # right inside the loops that an operand depends on
+        for co:                                 # chunks of input channels
+            <chunk>
+            GEMM over the chunk and the tile
+        STORE the tile
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mlc.ir.index import Var
+from mlc.lower.schedule import Schedule, Stage
+from mlc.vdla.config import VdlaConfig
+from mlc.vdla.intrinsics import ACC, INP, WGT, gemm
+from mlc.vdla.schedules.expression import Epilogue, Part, Product, Range, Shape, express
+
+
+class At(StrEnum):
+    """Where an operand is loaded."""
+
+    PART = "part"  # once, before everything
+    OWN = "own"  # inside the loops that it depends on
+    CHUNK = "chunk"  # for every chunk of input channels
+
+
+class Threads(StrEnum):
+    """What virtual threads share."""
+
+    NONE = "none"
+    ROWS = "rows"
+    BLOCKS = "blocks"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a part is computed.
+
+    Args:
+        rows, blocks: of the result, begin and end.
+        tile: rows, columns, blocks of output channels and blocks of input channels of one step; none need divide
+            what it cuts.
+        blocks_outer: whether loops over blocks of channels stand around those over pixels.
+        data_at, tiles_at: where input and weights are loaded.
+        inputs_outer: whether tiles of weights stand on the chip by input channels first.
+        piece: blocks of output channels whose weights one load brings; 0 for as many as there are.
+        lead: blocks of output channels of each of the GEMMs that the first becomes, so that it need not wait for all
+            its weights; 0 leaves it whole.
+        slots: how many places tiles of accumulators take in turns, at most.
+        threads: whether two virtual threads take turns at the tiles of rows or of blocks.
+    """
+
+    rows: Range
+    blocks: Range
+    tile: tuple[int, int, int, int]
+    blocks_outer: bool = False
+    data_at: At = At.OWN
+    tiles_at: At = At.OWN
+    inputs_outer: bool = False
+    piece: int = 0
+    lead: int = 0
+    slots: int = 2
+    threads: Threads = Threads.NONE
+
+
+@dataclass(eq=False)
+class Segment:
+    """A scheduled part.
+
+    Args:
+        part: its expressions; ``part.params`` are the parameters of its function.
+        schedule: what becomes that function.
+        slots: how many places each memory's buffers take in turns; what is not named goes round the whole memory.
+    """
+
+    part: Part
+    schedule: Schedule
+    slots: dict[str, int]
+
+
+def schedule_part(
+    shape: Shape, epilogue: Epilogue, choice: Choice, config: VdlaConfig, slots: dict[str, int]
+) -> Segment:
+    """Schedule the part of a layer that a choice is about.
+
+    Raises:
+        ScheduleError: the choice does not fit the loops.
+    """
+    part = express(shape, epilogue, choice.rows, choice.blocks, choice.inputs_outer)
+    s = Schedule([part.out])
+    high, wide, many, _ = choice.tile
+    out = s[part.out]
+    n, o, h, w, j = out.axes
+    ho, hi = out.split(h, high)
+    wo, wi = out.split(w, wide)
+    oo, oi = out.split(o, many)
+    threads: list[Var] = []
+    if choice.threads is not Threads.NONE:
+        if choice.threads is Threads.ROWS:
+            ho, thread = out.split(ho, 2)
+        else:
+            oo, thread = out.split(oo, 2)
+        out.vthread(thread)
+        threads.append(thread)
+    outer = [n, oo, ho, wo, *threads] if choice.blocks_outer else [n, ho, wo, oo, *threads]
+    out.reorder(*outer, oi, hi, wi, j)
+
+    main = part.main
+    sums = s[main.sums]
+    sums.set_scope(ACC)
+    sums.compute_at(out, outer[-1])
+    chunk = _order_sums(sums, choice, config)
+    data, tiles = s[main.inputs], s[main.weights]
+    data.set_scope(INP)
+    tiles.set_scope(WGT)
+    _attach(data, choice.data_at, out, outer[-1] if choice.threads is Threads.ROWS else wo, sums, chunk)
+    _attach(tiles, choice.tiles_at, out, outer[-1] if choice.threads is Threads.BLOCKS else oo, sums, chunk)
+    if choice.piece:
+        piece, _ = tiles.split(tiles.axes[1 if choice.inputs_outer else 0], choice.piece)
+        tiles.pragma(piece, "dma_copy", 2 if choice.inputs_outer and choice.tile[3] > 1 else 1)
+
+    for product in part.more:
+        _add(s, product, out, outer[-1], config)
+    for t in part.operands:
+        s[t].set_scope(ACC)
+        s[t].compute_at(out, outer[-1])
+    return Segment(part, s, slots)
+
+
+def _order_sums(sums: Stage, choice: Choice, config: VdlaConfig) -> Var:
+    """Order the loops of the product, and make its innermost ones the intrinsic; gives the loop over chunks."""
+    n, o, h, w, j = sums.axes
+    c, r, t, k = sums.reduce_axes
+    chunk, ci = sums.split(c, choice.tile[3])
+    sums.reorder(chunk, n, o, ci, r, t, h, w, j, k)
+    if choice.lead:
+        sums.pragma(o, "gemm_lead", choice.lead)
+    sums.tensorize(j, gemm(config))
+    return chunk
+
+
+def _add(s: Schedule, product: Product, out: Stage, at: Var, config: VdlaConfig) -> None:
+    """Compute what is added to a tile right after it."""
+    sums = s[product.sums]
+    n, o, h, w, j = sums.axes
+    *passes, k = sums.reduce_axes
+    sums.reorder(n, o, *passes, h, w, j, k)
+    sums.set_scope(ACC)
+    sums.tensorize(j, gemm(config))
+    s[product.inputs].set_scope(INP)
+    s[product.weights].set_scope(WGT)
+    for t in (product.inputs, product.weights, product.sums):
+        s[t].compute_at(out, at)
+
+
+def _attach(stage: Stage, at: At, out: Stage, own: Var, sums: Stage, chunk: Var) -> None:
+    if at is At.OWN:
+        stage.compute_at(out, own)
+    elif at is At.CHUNK:
+        stage.compute_at(sums, chunk)

@@ -1,0 +1,265 @@
+"""Which schedule a layer gets: what the knobs say, and without them what is expected to be fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from heapq import nsmallest
+
+import numpy as np
+
+from mlc.errors import ScheduleError
+from mlc.lower.knobs import Knobs
+from mlc.vdla.config import VdlaConfig
+from mlc.vdla.intrinsics import ACC, INP, WGT
+from mlc.vdla.layer import Layer
+from mlc.vdla.schedules.conv import At, Choice, Segment, Threads, schedule_part
+from mlc.vdla.schedules.expression import Epilogue, Shape, constants
+from mlc.vdla.schedules.predict import bandwidth, cycles, fitted, refusal, slots
+
+LOOKED_AT = 24  # choices whose steps are followed, of those that the bound puts first
+LEADS = (0, 1, 2, 4, 8)
+SLOTS = (1, 2, 3, 4, 6, 8)
+TAILS = (0, 1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A layer's schedule as its knobs describe it.
+
+    A layer may be computed in parts that differ in their order. Its first part, the head, goes through the input
+    channels in its outermost loop, so that products begin with the first operands that arrive; what follows finds one
+    of the operands on the chip.
+
+    Args:
+        tile: rows, columns, blocks of output channels, blocks of input channels of the main part.
+        blocks_outer: whether the main part's loops over blocks of channels stand around those over pixels.
+        data_at, tiles_at: where the main part loads its operands.
+        head: whether the head is some rows or some blocks of output channels; "none" for no head.
+        head_size: how many.
+        tail: how many of the last blocks are computed one by one, so that little is left to store at the end.
+        lead: into products of how many blocks the first one is cut; 0 leaves it whole.
+        slots: how many places tiles of accumulators take in turns, at most; every one costs micro-ops.
+        buffers: ``ring``: as far ahead as there is room; ``single``: one place for each operand, nothing runs ahead.
+        threads: what two virtual threads share.
+    """
+
+    tile: tuple[int, int, int, int]
+    blocks_outer: bool = False
+    data_at: At = At.CHUNK
+    tiles_at: At = At.CHUNK
+    head: str = "none"
+    head_size: int = 1
+    tail: int = 0
+    lead: int = 0
+    slots: int = 2
+    buffers: str = "ring"
+    threads: Threads = Threads.NONE
+
+    def choices(self, shape: Shape) -> list[Choice]:
+        """The parts, in order.
+
+        Raises:
+            ScheduleError: head and tail leave nothing over.
+        """
+        rows, blocks = (0, shape.rows), (0, shape.outputs)
+        parts: list[Choice] = []
+        if self.head != "none":
+            limit = shape.rows if self.head == "rows" else shape.outputs
+            if self.head_size >= limit:
+                raise ScheduleError(f"configuration refused: a head of {self.head_size} of {limit} {self.head}")
+            first = replace(
+                Choice(rows, blocks, (shape.rows, shape.columns, shape.outputs, 1)),
+                data_at=At.CHUNK, tiles_at=At.CHUNK, inputs_outer=True, piece=self.lead, lead=self.lead,
+            )  # fmt: skip
+            if self.head == "rows":
+                parts.append(replace(first, rows=(0, self.head_size)))
+                rows = self.head_size, shape.rows
+            else:
+                parts.append(replace(first, blocks=(0, self.head_size)))
+                blocks = self.head_size, shape.outputs
+        end = blocks[1] - self.tail
+        if end <= blocks[0]:
+            raise ScheduleError(f"configuration refused: a tail of {self.tail} blocks leaves nothing before it")
+        main = Choice(
+            rows, (blocks[0], end), self.tile, self.blocks_outer, self.data_at, self.tiles_at,
+            inputs_outer=self.head == "rows", piece=0 if parts else self.lead, lead=0 if parts else self.lead,
+            slots=self.slots, threads=self.threads,
+        )  # fmt: skip
+        parts.append(main)
+        if self.tail:
+            high, wide, _, deep = self.tile
+            parts.append(replace(main, blocks=(end, blocks[1]), tile=(high, wide, 1, deep), piece=0, lead=0))
+        return parts
+
+
+@dataclass(eq=False)
+class LayerPlan:
+    """A layer's schedule: parts to be emitted one after the other.
+
+    Args:
+        shape: of the layer.
+        plan: what was chosen.
+        segments: the scheduled parts.
+        arrays: the values of every parameter of theirs that is constant, by name.
+    """
+
+    shape: Shape
+    plan: Plan
+    segments: list[Segment]
+    arrays: dict[str, np.ndarray]
+
+
+def plan_layer(layer: Layer, config: VdlaConfig, knobs: Knobs) -> LayerPlan:
+    """Schedule a layer.
+
+    Args:
+        layer: what to compute.
+        config: the accelerator.
+        knobs: are asked for every choice; their defaults are what is expected to be fastest.
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
+    shape, epilogue = Shape.of(layer, config), Epilogue.of(layer, config)
+    plan = ask(shape, config, knobs)
+    ahead = plan.buffers == "ring"
+    choices = plan.choices(shape)
+    for choice in choices:
+        knobs.require(not (reason := refusal(shape, choice, config)), reason)
+    places = {} if ahead else {INP: 1, WGT: 1}
+    segments = [
+        schedule_part(shape, epilogue, choice, config, {**places, ACC: count})
+        for choice, count in zip(choices, slots(shape, choices, config, ahead=ahead), strict=True)
+    ]
+    return LayerPlan(shape, plan, segments, constants(layer, config))
+
+
+def ask(shape: Shape, config: VdlaConfig, knobs: Knobs) -> Plan:
+    """The plan that knobs describe."""
+    best = best_plan(shape, config)
+    high, wide, many, deep = best.tile
+    tile = (
+        knobs.discrete("rows", _sizes(shape.rows), default=high),
+        knobs.discrete("columns", _sizes(shape.columns), default=wide),
+        knobs.discrete("blocks", _sizes(shape.outputs), default=many),
+        knobs.discrete("inputs", _sizes(shape.inputs), default=deep),
+    )
+    places = [str(at) for at in At]
+    return Plan(
+        tile,
+        knobs.category("order", ("pixels", "blocks"), default="blocks" if best.blocks_outer else "pixels") == "blocks",
+        At(knobs.category("data", places, default=str(best.data_at))),
+        At(knobs.category("weights", places, default=str(best.tiles_at))),
+        knobs.category("head", ("none", "rows", "blocks"), default=best.head),
+        knobs.discrete("head_size", range(1, max(2, shape.rows, shape.outputs)), default=best.head_size),
+        knobs.discrete("tail", TAILS, default=best.tail),
+        knobs.discrete("lead", LEADS, default=best.lead),
+        knobs.discrete("slots", SLOTS, default=best.slots),
+        knobs.category("buffers", ("ring", "single"), default=best.buffers),
+        Threads(knobs.category("threads", [str(t) for t in Threads], default=str(best.threads))),
+    )
+
+
+def _sizes(n: int) -> list[int]:
+    """Values of a tile size: all small ones, and of the greater ones the smallest for every number of tiles."""
+    return sorted({*range(1, min(n, 16) + 1), *_steps(n)})
+
+
+def _steps(n: int) -> list[int]:
+    """The smallest tile size for every number of tiles."""
+    return sorted({-(-n // k) for k in range(1, n + 1)})
+
+
+@lru_cache(maxsize=256)
+def best_plan(shape: Shape, config: VdlaConfig) -> Plan:
+    """What is expected to be fastest.
+
+    Raises:
+        ScheduleError: not even the smallest tiles fit the memories.
+    """
+    return likely_plans(shape, config)[0]
+
+
+def likely_plans(shape: Shape, config: VdlaConfig, *, ahead: bool = True) -> list[Plan]:
+    """Plans that may be the fastest, the most likely one first.
+
+    Args:
+        ahead: whether loads may run ahead of products; otherwise operands have one place each.
+    Raises:
+        ScheduleError: not even the smallest tiles fit the memories.
+    """
+    bounded = [(b, plan) for plan in _plans(shape, config, ahead) if (b := _bound(shape, plan, config)) is not None]
+    if not bounded:
+        raise ScheduleError("no tile of the layer fits the memories")
+    plans = [plan for _, plan in nsmallest(LOOKED_AT, bounded, key=lambda b: b[0])]
+    if ahead:
+        plans += [p for p in _heads(shape, config) if not any(refusal(shape, c, config) for c in p.choices(shape))]
+    times = [cycles(shape, plan.choices(shape), config, ahead=ahead) for plan in plans]
+    return [plans[k] for k in sorted(range(len(plans)), key=lambda k: times[k])]
+
+
+def _plans(shape: Shape, config: VdlaConfig, ahead: bool) -> Iterator[Plan]:
+    """Every plan of one part that may be worth looking at."""
+    columns = [shape.columns] if shape.rows_read(1) * shape.columns_read(shape.columns) <= config.inp_depth else []
+    for wide in columns or _steps(shape.columns):
+        for high in _steps(shape.rows):
+            for many in _steps(shape.outputs):
+                if high * wide * many > config.acc_depth:
+                    break
+                for deep in _steps(shape.inputs):
+                    for blocks_outer in (False, True):
+                        yield Plan((high, wide, many, deep), blocks_outer, buffers="ring" if ahead else "single")
+
+
+def _bound(shape: Shape, plan: Plan, config: VdlaConfig) -> float | None:
+    """Cycles that a plan of one part takes at least; nothing where it does not fit."""
+    (choice,) = plan.choices(shape)
+    if refusal(shape, choice, config):
+        return None
+    high, wide, many, deep = fitted(shape, choice)
+    pixel_tiles = -(-shape.rows // high) * -(-shape.columns // wide)
+    block_tiles = -(-shape.outputs // many)
+    products = pixel_tiles * block_tiles * -(-shape.inputs // deep)
+    matrix: float = shape.macs + products * (1 + config.gemm_fill)
+    if not config.ext_gemm_set:
+        matrix += shape.macs / (shape.inputs * shape.taps)
+    inp = shape.rows_read(high) * shape.columns_read(wide) * shape.inputs
+    wgt = many * shape.inputs * shape.taps
+    if choice.blocks_outer:
+        data = 1 if block_tiles == 1 or pixel_tiles * inp <= config.inp_depth else block_tiles
+        weights = 1 if pixel_tiles == 1 or wgt <= config.wgt_depth else pixel_tiles
+    else:
+        data = 1 if block_tiles == 1 or inp <= config.inp_depth else block_tiles
+        weights = 1 if pixel_tiles == 1 or block_tiles * wgt <= config.wgt_depth else pixel_tiles
+    block_in, block_out = shape.blocks
+    size = 1 if shape.narrow else 4
+    moved = (
+        data * pixel_tiles * inp * block_in
+        + weights * shape.outputs * shape.inputs * shape.taps * block_in * block_out
+        + shape.rows * shape.columns * shape.outputs * block_out * size
+    )
+    first = (inp * block_in + wgt * block_in * block_out) * deep / shape.inputs
+    last = high * wide * many * block_out * size
+    rate = bandwidth(config)
+    return shape.batch * max(matrix + (first + last) / rate, moved / rate)
+
+
+def _heads(shape: Shape, config: VdlaConfig) -> Iterator[Plan]:
+    """Plans with a head, where the operand that it leaves behind fits its memory whole."""
+    lead = 2
+    if shape.batch > 1:
+        return
+    if shape.inputs * shape.outputs * shape.taps <= config.wgt_depth:
+        for size in range(1, min(shape.rows, 8)):
+            for high in range(1, min(shape.rows - size, 8) + 1):
+                for many in _steps(shape.outputs)[:8]:
+                    tile = (high, shape.columns, many, shape.inputs)
+                    yield Plan(tile, False, At.OWN, At.PART, "rows", size, 0, lead, 4)
+    if shape.inputs * shape.rows_read(shape.rows) * shape.columns_read(shape.columns) <= config.inp_depth:
+        for size in _steps(shape.outputs)[:-1]:
+            for many in (1, 2, 4):
+                for tail in (0, 1, 2):
+                    if size + tail < shape.outputs:
+                        tile = (shape.rows, shape.columns, many, shape.inputs)
+                        yield Plan(tile, False, At.OWN, At.OWN, "blocks", size, tail, lead, 6)

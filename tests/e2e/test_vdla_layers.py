@@ -1,0 +1,124 @@
+"""Layers of the accelerator, from expressions to the simulator, bit for bit, in every profile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlc.lower.knobs import Config, Knobs
+from mlc.lower.pipeline import NEST_PASSES, lower
+from mlc.vdla.check import check
+from mlc.vdla.codegen.assemble import Dram, assemble
+from mlc.vdla.codegen.constants import Constants
+from mlc.vdla.codegen.emit import Binding, Emitter
+from mlc.vdla.config import PROFILES, VdlaConfig
+from mlc.vdla.layer import Layer
+from mlc.vdla.program import Program
+from mlc.vdla.schedules import plan_layer
+from mlc.vdla.sim import Device
+from tests.unit.vdla.schedules.layers import blocked, inputs_of, make_layer, wanted
+
+WITHOUT_ALU = ["osdi18_i8", "full"]
+
+
+def compile_layer(layer: Layer, config: VdlaConfig, choices: Config | None = None) -> Program:
+    """A program of one layer with buffers ``x``, ``residual`` and ``out``."""
+    plan = plan_layer(layer, config, Knobs(choices))
+    buffers = [Dram("x", "in", blocked(np.zeros(layer.shape, np.int8)).nbytes)]
+    size = blocked(np.zeros(layer.out_shape, np.int8)).nbytes
+    if layer.residual is not None:
+        buffers.append(Dram("residual", "in", size))
+    buffers.append(Dram("out", "out", size if layer.shift is not None else 4 * size))
+    names = [b.name for b in buffers]
+    buffers += [Dram(name, "const") for name in plan.arrays]
+    constants = Constants()
+    emitter = Emitter(config, constants)
+    for segment in plan.segments:
+        kernel = lower(segment.schedule, segment.part.params, "layer", passes=NEST_PASSES)
+        bindings = [
+            Binding(names.index(t.name)) if t.name in names
+            else Binding(len(names) + list(plan.arrays).index(t.name), plan.arrays[t.name])
+            for t in segment.part.params
+        ]  # fmt: skip
+        emitter.emit(kernel, bindings, segment.slots)
+    return assemble(config, emitter.steps, buffers, constants, ["layer"])
+
+
+def check_layer(layer: Layer, profile: str, **choices: Any) -> None:
+    config = PROFILES[profile]
+    program = compile_layer(layer, config, choices)
+    assert check(program) == []
+    values = inputs_of(layer)
+    device = Device(config)
+    for name, array in values.items():
+        device.bind(name, blocked(array))
+    result = wanted(layer, values)
+    out = np.zeros_like(blocked(result))
+    device.bind("out", out)
+    report = device.run(program)
+    n, o, h, w = result.shape
+    got = out.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :o]
+    np.testing.assert_array_equal(got, result)
+    assert report.cycles >= report.total.mac_cycles
+
+
+SHAPES: list[dict[str, Any]] = [
+    {"channels": (64, 64), "image": (12, 12)},
+    {"channels": (64, 128), "image": (12, 12), "kernel": (1, 1), "strides": (2, 2)},
+    {"channels": (20, 40), "image": (9, 7), "strides": (2, 2)},
+    {"channels": (32, 48), "image": (10, 11), "dilations": (2, 2), "pads": (2, 2)},
+    {"channels": (80, 112), "image": (13, 1), "kernel": (1, 1)},
+    {"channels": (48, 32), "image": (6, 40), "kernel": (1, 3), "strides": (1, 3)},
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=range(len(SHAPES)))
+@pytest.mark.parametrize("profile", list(PROFILES))
+def test_untuned_layers(shape: dict[str, Any], profile: str) -> None:
+    check_layer(make_layer(**shape, shift=None if profile == "osdi18" else 10), profile)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"bias": 200_000, "relu": True, "shift": 10},
+        {"residual": 5, "relu": True},
+        {"bias": 1_000_000, "residual": 8, "shift": 13},
+    ],
+)
+@pytest.mark.parametrize("profile", WITHOUT_ALU)
+def test_bias_and_residual_by_the_matrix_unit(facts: dict[str, Any], profile: str) -> None:
+    check_layer(make_layer((32, 48), (10, 9), **facts), profile)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"bias": 1 << 30, "residual": 10, "relu": True, "shift": 22},
+        {"bias": 5000, "residual": "vector", "shift": "vector"},
+        {"relu": True, "most": 20_000},
+    ],
+)
+def test_epilogues_by_the_alu(facts: dict[str, Any]) -> None:
+    check_layer(make_layer((32, 48), (10, 9), **facts), "full")
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"buffers": "single", "rows": 4, "blocks": 2},
+        {"head": "rows", "head_size": 3, "rows": 2, "blocks": 2, "inputs": 4, "data": "own", "weights": "part"},
+        {"head": "rows", "head_size": 1, "lead": 2, "rows": 4, "weights": "chunk"},
+        {"head": "blocks", "head_size": 5, "lead": 2, "tail": 2, "blocks": 2, "data": "own", "weights": "own"},
+        {"order": "blocks", "rows": 2, "blocks": 3, "columns": 3, "inputs": 1, "slots": 3},
+        {"data": "part", "weights": "part", "rows": 3, "blocks": 3, "inputs": 2},
+        {"threads": "rows", "rows": 2, "blocks": 4, "inputs": 1},
+        {"threads": "blocks", "rows": 4, "blocks": 2, "inputs": 2, "data": "own", "weights": "own"},
+    ],
+)
+def test_every_knob(choices: dict[str, Any]) -> None:
+    layer = make_layer((64, 128), (12, 12), (1, 1), strides=(2, 2), bias=100, residual=2, relu=True)
+    check_layer(layer, "full", **choices)
+    check_layer(make_layer((64, 128), (12, 12), (1, 1), strides=(2, 2), shift=None), "osdi18", **choices)

@@ -1,0 +1,108 @@
+"""Layers with random numbers, and what they are to give, in int64 and without blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from mlc.ir.graph import Value
+from mlc.ir.types import TensorType, i8, i32
+from mlc.vdla.layer import Layer
+
+
+def make_layer(
+    channels: tuple[int, int] = (32, 48),
+    image: tuple[int, int] = (7, 6),
+    kernel: tuple[int, int] = (3, 3),
+    *,
+    strides: tuple[int, int] = (1, 1),
+    dilations: tuple[int, int] = (1, 1),
+    pads: tuple[int, int] | None = None,
+    seed: int = 0,
+    bias: int | None = None,
+    residual: int | str | None = None,
+    relu: bool = False,
+    most: int | None = None,
+    shift: int | str | None = 9,
+) -> Layer:
+    """A layer; ``bias`` is its greatest magnitude, ``"vector"`` stands for numbers of channels."""
+    rng = np.random.default_rng(seed)
+    c, o = channels
+    top, left = pads if pads is not None else (kernel[0] // 2, kernel[1] // 2)
+    rows, columns = (
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, p, d, k, s in zip(image, (top, left), dilations, kernel, strides, strict=True)
+    )
+    shape, result = (1, c, *image), (1, o, rows, columns)
+    x = Value("x", TensorType(shape, i8))
+    out = Value("out", TensorType(result, i8 if shift is not None else i32))
+    weights = rng.integers(-127, 128, (o, c, *kernel)).astype(np.int8)
+    layer = Layer(x, out, shape, result, weights, strides, dilations, (top, left, top, left), relu=relu, most=most)
+
+    def places(value: int | str, most: int) -> np.ndarray:
+        return rng.integers(0, most, o).astype(np.int32) if value == "vector" else np.array([value], np.int32)
+
+    if bias is not None:
+        numbers = rng.integers(-bias, bias + 1, o).astype(np.int32)
+        numbers[:2] = bias, -bias
+        layer = replace(layer, bias=numbers)
+    if residual is not None:
+        value = Value("residual", TensorType(result, i8))
+        layer = replace(layer, residual=value, residual_shift=places(residual, 7))
+    if shift is not None:
+        layer = replace(layer, shift=places(shift, 12))
+    return layer
+
+
+def inputs_of(layer: Layer, seed: int = 1) -> dict[str, np.ndarray]:
+    """Random i8 values of what a layer reads, row-major."""
+    rng = np.random.default_rng(seed)
+    found = {"x": rng.integers(-128, 128, layer.shape).astype(np.int8)}
+    if layer.residual is not None:
+        found["residual"] = rng.integers(-128, 128, layer.out_shape).astype(np.int8)
+    return found
+
+
+def wanted(layer: Layer, values: dict[str, np.ndarray]) -> np.ndarray:
+    """What a layer gives, i8 or i32 ``[n, o, h, w]``."""
+    (n, c, high, wide), (_, o, rows, columns) = layer.shape, layer.out_shape
+    (top, left, *_), (sy, sx), (dy, dx) = layer.pads, layer.strides, layer.dilations
+    kh, kw = layer.weights.shape[2:]
+    reach = (
+        max((rows - 1) * sy + (kh - 1) * dy + 1, top + high),
+        max((columns - 1) * sx + (kw - 1) * dx + 1, left + wide),
+    )
+    padded = np.zeros((n, c, *reach), np.float64)
+    padded[:, :, top : top + high, left : left + wide] = values["x"]
+    sums = np.zeros(layer.out_shape, np.float64)  # exact below 2^53
+    for r in range(kh):
+        for t in range(kw):
+            window = padded[:, :, r * dy :: sy, t * dx :: sx][:, :, :rows, :columns]
+            sums += np.einsum("nchw,oc->nohw", window, layer.weights[:, :, r, t].astype(np.float64), optimize=True)
+    total = sums.astype(np.int64)
+
+    def by_channel(numbers: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(numbers.astype(np.int64), (o,))[None, :, None, None]
+
+    if layer.bias is not None:
+        total += by_channel(layer.bias)
+    if layer.residual_shift is not None:
+        total += values["residual"].astype(np.int64) << by_channel(layer.residual_shift)
+    if layer.relu:
+        total = np.maximum(total, 0)
+    if layer.most is not None:
+        total = np.minimum(total, layer.most)
+    if layer.shift is None:
+        return total.astype(np.int32)
+    down = by_channel(layer.shift)
+    half = np.where(down > 0, 1 << np.maximum(down - 1, 0), 0)
+    return np.clip((total + half) >> down, -128, 127).astype(np.int8)
+
+
+def blocked(array: np.ndarray) -> np.ndarray:
+    """``[n, c, h, w]`` as ``[n, c / 16, h, w, 16]``, padded with zeros."""
+    n, c, h, w = array.shape
+    whole = np.zeros((n, -(-c // 16) * 16, h, w), array.dtype)
+    whole[:, :c] = array
+    return np.ascontiguousarray(whole.reshape(n, -1, 16, h, w).transpose(0, 1, 3, 4, 2))
