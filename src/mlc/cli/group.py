@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -20,27 +20,43 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("mlc.cli.run:command", "Run a module.tar: outputs, verification, timing."),
     "inspect": ("mlc.cli.inspect:command", "Show what is in a model or a module.tar."),
     "ops": ("mlc.cli.ops:command", "List the operators that can be imported."),
+    "vdla": ("mlc.cli.vdla:group", "Read, write and check programs of the VDLA accelerator."),
     "targets": ("mlc.cli.targets:command", "List the targets to compile for."),
     "completion": ("mlc.cli.completion:command", "Print a completion script for your shell."),
 }
+
+# examples at the end of `mlc --help`
+TOUR = """
+mlc compile resnet18.onnx --target x86 -o resnet18.tar
+mlc run resnet18.tar --verify onnxruntime
+mlc run resnet18.tar --bench
+mlc inspect resnet18.tar
+"""
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
 class LazyGroup(click.Group):
-    """A group whose subcommands are imported when they are called."""
+    """A group whose subcommands are imported when they are called.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    Args:
+        table: name of a subcommand -> where it is, and its line in the group's help.
+        examples: shell lines at the end of the group's help.
+    """
+
+    def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], examples: str, **kwargs: Any) -> None:
         super().__init__(*args, **{"context_settings": CONTEXT, **kwargs})
+        self.table = table
+        self.examples = examples
         self.params.extend(_common_options())
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.table:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        module, _, attribute = self.table[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
@@ -48,18 +64,17 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            raise UsageError(
-                f"there is no command {name!r}", hint=did_you_mean(name, COMMANDS, "mlc --help lists them")
-            )
+        if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
+            hint = did_you_mean(name, self.table, f"{ctx.command_path} --help lists them")
+            raise UsageError(f"there is no command {name!r}", hint=hint)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+            formatter.write_dl([(name, line) for name, (_, line) in self.table.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        _write_examples(formatter, _TOUR)
+        _write_examples(formatter, self.examples)
 
 
 class Command(click.Command):
@@ -130,11 +145,3 @@ def _write_examples(formatter: click.HelpFormatter, examples: str) -> None:
     with formatter.section("Examples"):
         for line in examples.strip().splitlines():
             formatter.write(f"  {line.strip()}\n")
-
-
-_TOUR = """
-mlc compile resnet18.onnx --target x86 -o resnet18.tar
-mlc run resnet18.tar --verify onnxruntime
-mlc run resnet18.tar --bench
-mlc inspect resnet18.tar
-"""

@@ -17,7 +17,7 @@ import click
 
 from mlc import __version__
 from mlc.cli.console import Console, write_json
-from mlc.cli.group import LazyGroup, did_you_mean
+from mlc.cli.group import COMMANDS, TOUR, LazyGroup, did_you_mean
 from mlc.errors import ExitCode, MlcError, UsageError
 from mlc.settings import Settings
 
@@ -31,7 +31,7 @@ class _TerminatedError(BaseException):
     """SIGTERM: unwinds the stack, so that half-written files are removed."""
 
 
-@click.group(cls=LazyGroup, invoke_without_command=True)
+@click.group(cls=LazyGroup, table=COMMANDS, examples=TOUR, invoke_without_command=True)
 @click.option("--version", is_flag=True, help="Print the version; with --json, the versions of all parts.")
 @click.option("--json", "as_json", is_flag=True, help="Only with --version.")
 @click.option("--log-file", metavar="FILE", help="Write the whole log to a file.")

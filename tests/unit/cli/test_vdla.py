@@ -1,0 +1,98 @@
+"""``mlc vdla``: programs to text and back, and the checker's verdict as an exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlc.vdla.config import PROFILES
+from tests.unit.cli.conftest import Result
+from tests.unit.vdla.streams import pipelined_program, token_pairs, with_tokens, without
+
+Mlc = Callable[..., Result]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> bytes:
+    """A valid program, which is also in ``good.vdla``; ``broken.vdla`` lacks one of its token pairs."""
+    made = with_tokens(pipelined_program(np.random.default_rng(0), PROFILES["full"], tiles=2))
+    pushing, push, popping, pop = token_pairs(made)[1]
+    (tmp_path / "broken.vdla").write_bytes(without(made, (pushing, push), (popping, pop)).to_bytes())
+    (tmp_path / "good.vdla").write_bytes(made.to_bytes())
+    return made.to_bytes()
+
+
+def test_text_and_back(mlc: Mlc, program: bytes) -> None:
+    text = mlc("vdla", "disasm", "good.vdla").out
+    assert mlc("vdla", "disasm", "good.vdla", "-o", "good.s") == Result(0, "", "")
+    assert Path("good.s").read_text() == text
+    result = mlc("vdla", "asm", "good.s", "-o", "again.vdla")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("again.vdla: 21 instructions (LD 6, CMP 11, ST 4), 32 micro-ops, ")
+    assert Path("again.vdla").read_bytes() == program
+    document = json.loads(mlc("vdla", "asm", "good.s", "-o", "again.vdla", "--json", "-").out)
+    assert (document["command"], document["bytes"], document["profile"]) == ("vdla asm", len(program), "full")
+
+
+def test_the_instructions_alone(mlc: Mlc, program: bytes) -> None:
+    lines = mlc("vdla", "disasm", "good.vdla", "--code").out.splitlines()
+    assert len(lines) == 21
+    assert lines[1] == "0001 LD.WGT s=0 d=@w+0 y=1 x=1 st=1"
+    document = json.loads(mlc("vdla", "disasm", "good.vdla", "--json").out)
+    assert document["stream"][1] == {"index": 1, "unit": "LD", "text": lines[1][5:]}
+    assert document["buffers"][0]["name"] == "x"
+    assert document["micro_ops"][1] == {"dst": 1, "src": 1, "wgt": 0, "first": 0}
+
+
+def test_a_valid_stream(mlc: Mlc, program: bytes) -> None:
+    expected = "21 instructions (LD 6, CMP 11, ST 4), 32 micro-ops\nthe stream is valid\n"
+    assert mlc("vdla", "check", "good.vdla") == Result(0, expected, "")
+    assert mlc("vdla", "check", "good.vdla", "--profile", "full", "--vdla", "dram_latency=9").code == 0
+    mlc("vdla", "disasm", "good.vdla", "-o", "good.s")
+    assert mlc("vdla", "check", "good.s", "--profile", "full") == Result(0, expected, "")
+    document = json.loads(mlc("vdla", "check", "good.vdla", "--json").out)
+    assert (document["valid"], document["violations"]) == (True, [])
+
+
+def test_a_broken_stream_names_both_instructions(mlc: Mlc, program: bytes) -> None:
+    result = mlc("vdla", "check", "broken.vdla", "--limit", "1")
+    assert result.code == 1
+    assert result.err == "error: broken.vdla: the stream is not valid: 1 or more faults\n"
+    first, *texts = result.out.splitlines()
+    assert first.startswith("RAW: CMP may read inp[")
+    assert [text.split()[1] for text in texts] == ["LD.INP", "GEMM.ACC"]
+    document = json.loads(mlc("vdla", "check", "broken.vdla", "--json").out)
+    assert not document["valid"]
+    assert document["violations"][0]["kind"] == "RAW"
+    assert document["violations"][0]["first"] < document["violations"][0]["second"]
+
+
+def test_what_is_no_program(mlc: Mlc, program: bytes) -> None:
+    Path("cut.vdla").write_bytes(program[:100])
+    Path("text.s").write_text(".config full\nNOP\n")
+    Path("noise").write_bytes(b"\xff\xfe")
+    for arguments, code, message in [
+        (["check", "cut.vdla"], 3, "error: cut.vdla: the program is damaged: its CRC-32 does not match\n"),
+        (["check", "text.s"], 3, "error: text.s: line 2: no instruction is called 'NOP'; expected one of ALU.ADD, "),
+        (["disasm", "noise"], 3, "error: noise: neither a VDLA program nor assembly text\n"),
+        (["asm", "gone.s", "-o", "x"], 2, "error: gone.s: cannot be read: No such file or directory\n"),
+        (["check", "good.vdla", "--profile", "osdi18"], 3, "error: good.vdla: the program is for configuration "),
+        (["check", "good.vdla", "--profile", "ful"], 2, "error: no profile is called 'ful'\nhint: profiles: osdi18, "),
+        (["check", "good.vdla", "--vdla", "x=1"], 2, "error: the accelerator has no field 'x'\n"),
+        (["chek", "good.vdla"], 2, "error: there is no command 'chek'\nhint: did you mean check?\n"),
+        (["asm", "text.s", "-o", "no/where"], 2, "error: no/where: cannot be written: "),
+    ]:
+        result = mlc("vdla", *arguments)
+        assert (result.code, result.out) == (code, "")
+        assert result.err.startswith(message)
+
+
+def test_help_of_each(mlc: Mlc) -> None:
+    for name in ("disasm", "asm", "check"):
+        result = mlc("vdla", name, "--help")
+        assert result.code == 0
+        assert f"mlc vdla {name} conv." in result.out
