@@ -92,10 +92,11 @@ def test_the_walk_names_dumps_that_are_written(printed: Texts) -> None:
     assert set(named) <= set(printed.dumps)
 
 
-def test_examples_of_the_three_languages_print_what_they_show(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
+@pytest.mark.parametrize("name, count", [("architecture.md", 3), ("vdla.md", 1)])
+def test_examples_print_what_they_show(capsys: pytest.CaptureFixture[str], name: str, count: int) -> None:
+    text = (ROOT / "docs" / name).read_text()
     pairs = re.findall(r"^```python\n(.*?)^```\n\n^```output\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(pairs) == 3
+    assert len(pairs) == count
     names: dict[str, object] = {}
     for code, output in pairs:
         exec(code, names)

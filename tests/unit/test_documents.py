@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -21,13 +22,29 @@ from mlc.ops import registry
 from mlc.runtime.dtypes import ELEMENTS
 
 ROOT = Path(__file__).parents[2]
-TEXTS = {name: (ROOT / name).read_text() for name in ("README.md", "docs/cli.md", "docs/coming-from-tvmc.md")}
+TEXTS = {
+    name: (ROOT / name).read_text() for name in ("README.md", "docs/cli.md", "docs/coming-from-tvmc.md", "docs/vdla.md")
+}
 
 
-def options_of(command: str) -> set[str]:
-    found = cli.get_command(click.Context(cli), command)
-    assert found is not None
+def options_of(*words: str) -> set[str]:
+    """The options of a command, which the first word names, and where that is a group, the second."""
+    found = cli.get_command(click.Context(cli), words[0])
+    if isinstance(found, click.Group):
+        found = found.get_command(click.Context(found), words[1])
+    assert found is not None, words
     return {name for param in (*found.params, *cli.params) for name in param.opts} | {"--help", "-h"}
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    """Every command by the words that call it."""
+    for name in COMMANDS:
+        found = cli.get_command(click.Context(cli), name)
+        yield from (
+            ((name, inner) for inner in found.list_commands(click.Context(found)))
+            if isinstance(found, click.Group)
+            else ((name,),)
+        )
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -37,12 +54,12 @@ def test_every_command_line_in_the_documents_can_be_parsed(name: str) -> None:
         words = re.sub(r"\s#.*", "", line).split()
         assert words[1] in COMMANDS, line
         flags = {word.partition("=")[0] for word in words if re.fullmatch(r"--[a-z-]+.*|-[a-z]", word)}
-        assert flags <= options_of(words[1]), line
+        assert flags <= options_of(*words[1:]), line
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_option_in_the_documents_exists(name: str) -> None:
-    known = set().union(*map(options_of, COMMANDS))
+    known = set().union(*(options_of(*words) for words in commands()))
     text = TEXTS[name]
     if name == "docs/coming-from-tvmc.md":
         # the first column is tvmc's own
