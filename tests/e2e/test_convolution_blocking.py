@@ -34,3 +34,29 @@ def test_large_weights(batch, channels, filters, space, taps, stride, threads, t
     model = network(nodes, feeds, ["y"], stored)
     got = compiled(model, feeds, threads=threads, target=target, disabled_passes=["winograd"])
     assert_same(got, reference(model, feeds), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("target", ["x86", "x86 -mcpu=x86-64"])
+@pytest.mark.parametrize(
+    "channels, filters, groups, space, taps, stride",
+    [
+        (64, 64, 8, (14, 14), 3, 1),
+        (64, 128, 2, (15, 13), 3, 2),
+        (48, 96, 3, (7, 7), 5, 1),
+        (1024, 64, 2, (7, 7), 3, 1),
+        (64, 64, 4, (14, 14), 1, 1),
+        (64, 32, 4, (13, 9), 1, 2),
+        (24, 40, 4, (9, 9), 3, 1),
+    ],
+)
+def test_groups_of_whole_blocks(channels, filters, groups, space, taps, stride, target):  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(1)
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[taps // 2] * 4, strides=[stride] * 2, group=groups),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    feeds = {"x": rng.standard_normal((2, channels, *space)).astype(np.float32)}
+    weights = rng.standard_normal((filters, channels // groups, taps, taps)) / np.sqrt(channels * taps * taps / groups)
+    stored = {"w": weights.astype(np.float32), "b": rng.standard_normal(filters).astype(np.float32)}
+    model = network(nodes, feeds, ["y"], stored)
+    assert_same(compiled(model, feeds, threads=1, target=target), reference(model, feeds), tolerance=1e-5)

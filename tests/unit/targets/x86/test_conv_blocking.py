@@ -15,7 +15,7 @@ TARGETS = [record_for(cpu) for cpu in ("skylake-avx512", "haswell", "x86-64")]
 
 def cut(channels: int, filters: int, size: int, tile: Tile, target: X86, taps: int = 1) -> Blocking:
     x, y = (te.placeholder((1, c, size, size), f32, name) for c, name in ((channels, "x"), (filters, "y")))
-    return cut_for_caches(x, y, taps, taps == 1, tile, target)
+    return cut_for_caches(x.shape, y.shape, taps, taps == 1, tile, target)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)

@@ -44,16 +44,16 @@ def test_one_matrix_with_a_ragged_panel_and_axes_in_front(batch: tuple[int, ...]
     _lower_all(g, y, 0)
 
 
-@settings(max_examples=25)
+@settings(max_examples=30)
 @given(
     st.integers(1, 2), SIZES, SIZES, st.sampled_from((1, 3, 7, 14, 29)), st.sampled_from((1, 3, 5)),
-    st.sampled_from((1, 2)), st.sampled_from((0, 3)),
+    st.sampled_from((1, 2)), st.sampled_from((1, 2, 4)), st.sampled_from((0, 3)),
 )  # fmt: skip
-def test_convolutions(n: int, c: int, o: int, size: int, taps: int, stride: int, level: int) -> None:
+def test_convolutions(n: int, c: int, o: int, size: int, taps: int, stride: int, groups: int, level: int) -> None:
     g = Builder("convolution")
-    x = g.input("x", TensorType((n, c, size, size), f32))
-    w = g.constant(np.ones((o, c, taps, taps), np.float32), "w")
-    attrs = {"strides": (stride, stride), "pads": (taps // 2,) * 4, "dilations": (1, 1), "groups": 1}
+    x = g.input("x", TensorType((n, c * groups, size, size), f32))
+    w = g.constant(np.ones((o * groups, c, taps, taps), np.float32), "w")
+    attrs = {"strides": (stride, stride), "pads": (taps // 2,) * 4, "dilations": (1, 1), "groups": groups}
     (y,) = g.add(get("conv"), [x, w], attrs, names=["y"])
     _lower_all(g, y, level)
 

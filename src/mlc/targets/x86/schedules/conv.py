@@ -143,19 +143,19 @@ def plan_conv(g: Group, target: X86) -> ConvPlan:
     """What the knobs say, and the cost model where they say nothing.
 
     Args:
-        g: a convolution by single groups; its weights may be packed already, as this plan (of the same knobs) has it.
+        g: a convolution; its weights may be packed already, as this plan (of the same knobs) has it.
         target: gives registers and caches.
     """
     anchor, knobs = g.anchor, g.knobs
     assert anchor is not None
-    data, weights = anchor.inputs[0], anchor.inputs[1]
-    y = anchor.outputs[0]
+    weights = anchor.inputs[1]
+    data, y = shapes_of(anchor)
     taps = [a.hi + 1 for a in anchor.reduce_axes[1:]]
-    space, channels = y.shape[2:], data.shape[1]
+    space, channels = y[2:], data[1]
     flat = is_flat(anchor, g.layouts, target)
     if may_be_flat(anchor) and not skips_pixels(anchor):
         flat = knobs.category("flat", (False, True), default=flat)
-    product = conv_product(data.shape, y.shape, taps, flat, target)
+    product = conv_product(data, y, taps, flat, target)
     packed = g.layouts.get(weights)
     tile = conv_tile(product, target, None if packed is None else packed.physical_shape[-1] // target.lanes)
     few = [v for v in divisors(product.columns) if v <= target.registers // 2]
@@ -182,6 +182,20 @@ def plan_conv(g: Group, target: X86) -> ConvPlan:
     return ConvPlan(flat, tile, Blocking(extent // blocks, first == "pixels", chunk or None), steps, fetch)
 
 
+def shapes_of(anchor: te.Compute) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of input and output as the cost model counts them: every group of channels is an image of its own."""
+    groups = int(anchor.attrs.get("groups", 1))
+    x, y = ((t[0] * groups, t[1] // groups, *t[2:]) for t in (anchor.inputs[0].shape, anchor.shape))
+    return x, y
+
+
+def may_be_blocked(anchor: te.Compute, target: X86) -> bool:
+    """Whether a convolution can have outputs in blocks of channels: groups must consist of whole blocks."""
+    x, y = shapes_of(anchor)
+    whole = x[1] % target.lanes == 0 and y[1] % target.lanes == 0
+    return y[1] >= MIN_BLOCKED and (anchor.tag == "conv" or (anchor.tag == "group_conv" and whole))
+
+
 def _copied_input(anchor: te.Compute) -> te.Tensor | None:
     """The copy that a convolution reads in place of its input: with a border, or without pixels that do not count."""
     data = anchor.inputs[0]
@@ -206,7 +220,7 @@ def is_flat(anchor: te.Compute, layouts: Mapping[te.Tensor, Layout], target: X86
     taps = [a.hi + 1 for a in anchor.reduce_axes[1:]]
     rows, pixels = (
         product.cycles(conv_tile(product, target), target)
-        for product in (conv_product(data.shape, y.shape, taps, flat, target) for flat in (False, True))
+        for product in (conv_product(*shapes_of(anchor), taps, flat, target) for flat in (False, True))
     )
     return pixels < WORTH_FLAT * rows
 
@@ -214,7 +228,7 @@ def is_flat(anchor: te.Compute, layouts: Mapping[te.Tensor, Layout], target: X86
 def may_be_flat(anchor: te.Compute) -> bool:
     """Whether pixels can be one axis at all."""
     y = anchor.outputs[0]
-    return skips_pixels(anchor) or (len(y.shape) == 4 and y.size > 0 and anchor.tag == "conv")
+    return skips_pixels(anchor) or (len(y.shape) == 4 and y.size > 0 and anchor.tag in ("conv", "group_conv"))
 
 
 def _pointwise(anchor: te.Compute, data: te.Tensor, y: te.Tensor) -> bool:

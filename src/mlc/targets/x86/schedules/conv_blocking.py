@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mlc.ir import te
 from mlc.targets.x86.cost import HIDDEN, Tile, bandwidth, ragged_steps
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import best_divisor, size_of
@@ -53,22 +52,22 @@ class Blocking:
     chunk: int | None
 
 
-def cut_for_caches(x: te.Tensor, y: te.Tensor, taps: int, flat: bool, tile: Tile, target: X86) -> Blocking:
+def cut_for_caches(x: Sequence[int], y: Sequence[int], taps: int, flat: bool, tile: Tile, target: X86) -> Blocking:
     """Blocks of pixels whose inputs stay in the second-level cache, chunks of channels whose weights stay in the first.
 
     Args:
-        x: input, ``[n, c, …]``.
-        y: output, ``[n, o, …]``.
+        x: shape of the input, ``[n, c, …]``; a group of channels counts as an image.
+        y: shape of the output, ``[n, o, …]``.
         taps: of the window.
         flat: whether pixels are one axis.
         tile: the register tile.
         target: gives the caches.
     """
-    channels, space = x.shape[1], y.shape[2:]
+    channels, space = x[1], y[2:]
     extent, width = (size_of(space), 1) if flat else (space[0], size_of(space[1:]))
-    line = 4 * channels * (size_of(x.shape[2:]) // max(1, extent))  # bytes of input for one more row of output
+    line = 4 * channels * (size_of(x[2:]) // max(1, extent))  # bytes of input for one more row of output
     panel = 4 * channels * taps * tile.vectors * target.lanes
-    groups = -(-y.shape[1] // (tile.vectors * target.lanes))
+    groups = -(-y[1] // (tile.vectors * target.lanes))
     inputs, weights = extent * line, groups * panel
     blocks = [k for k in range(1, extent + 1) if extent % k == 0 and k * width >= TILES * tile.rows]
     parts = WINDOWS if taps > 1 else PIXELS
@@ -78,7 +77,7 @@ def cut_for_caches(x: te.Tensor, y: te.Tensor, taps: int, flat: bool, tile: Tile
         for block in blocks:
             if chunk is not None:
                 sums = 4 * block * width * tile.vectors * target.lanes
-                if sums > parts.sums * target.l1 or x.shape[0] * groups * (extent // block) < TASKS:
+                if sums > parts.sums * target.l1 or x[0] * groups * (extent // block) < TASKS:
                     continue
             if chunk is not None or block == extent:
                 yield Blocking(block, False, chunk)

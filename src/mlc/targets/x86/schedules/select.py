@@ -21,6 +21,7 @@ from mlc.targets.x86.schedules.conv import (
     conv_blocked,
     conv_product,
     conv_tile,
+    may_be_blocked,
     plan_conv,
     weight_layout,
 )
@@ -58,7 +59,7 @@ def schedule_group(node: Node, target: X86, knobs: Knobs) -> tuple[Schedule, lis
         s = schedule_gates(g, target)
     elif single and tag == "attention":
         s = schedule_attention(g, target)
-    elif single and tag == "conv" and g.outputs[0] in g.layouts:
+    elif single and tag in ("conv", "group_conv") and g.outputs[0] in g.layouts:
         s = conv_blocked(g, target)
     elif single and tag == "winograd" and g.outputs[0] in g.layouts:
         s = schedule_winograd(g, target)
@@ -139,29 +140,30 @@ def choose_layouts(
     constants: dict[int, Layout] = {}
     tag = g.anchor.tag if g.anchor is not None else ""
     position = {t: k for k, t in enumerate(g.inputs)}
-    if tag == "conv_transpose" or (tag == "conv" and _shapes_agree(g)):
+    if tag == "conv_transpose" or (tag in ("conv", "group_conv") and _shapes_agree(g)):
         assert g.anchor is not None
         weights = g.anchor.inputs[-1]
         k = position.get(weights)
-        groups = g.anchor.attrs.get("groups", 1)
+        if tag == "conv_transpose":
+            fits = out.shape[1] >= MIN_BLOCKED and g.anchor.attrs.get("groups", 1) == 1
+        else:
+            fits = may_be_blocked(g.anchor, target)
         between_plain = row_major and all(t.layout is None for t in inputs) and is_single_pixel(g.anchor)
         if between_plain and tag == "conv" and k is not None and constant[k] and not _worth_blocks(g.anchor, target):
             constants[k] = plain_weight_layout(g, target)
-        elif out.shape[1] >= MIN_BLOCKED and groups == 1 and k is not None and constant[k]:
+        elif fits and k is not None and constant[k]:
             chosen = blocked(out.shape, 1, v)
-            if tag == "conv":
-                constants[k] = weight_layout(weights.shape, 0, 1, plan_conv(g, target).tile.vectors, target)
-            else:
+            if tag == "conv_transpose":
                 constants[k] = transposed_weight_layout(g.anchor, weights.shape, target, g.knobs)
+            else:
+                constants[k] = weight_layout(weights.shape, 0, 1, plan_conv(g, target).tile.vectors, target)
+        elif tag == "group_conv" and k is not None and constant[k]:
+            constants[k] = plain_weight_layout(g, target)
     elif tag == "winograd" and winograd_fits(g, target):
         k = position.get(weights_of(g))
         if k is not None and constant[k]:
             chosen = blocked(out.shape, 1, v)
             constants[k] = winograd_weights(g, target)
-    elif tag == "group_conv" and g.anchor is not None and _shapes_agree(g):
-        k = position.get(g.anchor.inputs[-1])
-        if k is not None and constant[k]:
-            constants[k] = plain_weight_layout(g, target)
     elif _is_product(g):
         assert g.anchor is not None
         both = operands_of(g.anchor)
