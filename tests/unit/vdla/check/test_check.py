@@ -21,6 +21,7 @@ from tests.unit.vdla.streams import (
     pipelined_program,
     random_program,
     token_pairs,
+    touched,
     with_tokens,
     with_tokens_of,
     without,
@@ -55,6 +56,39 @@ def test_random_streams_are_valid_and_need_every_token_pair(seed, profile, data)
     assert found
     assert found[0].kind in RACES | {Kind.UNFINISHED}
     assert_named(broken, found[0])
+
+
+def unordered_conflicts(program: Program) -> set[tuple[int, int]]:
+    """Pairs of instructions that conflict and that neither units' orders nor tokens order, by trying all of them."""
+    before: list[set[int]] = []
+    answers = {popping: [] for _, _, popping, _ in token_pairs(program)}
+    for pushing, _, popping, _ in token_pairs(program):
+        answers[popping].append(pushing)
+    found = set()
+    everything = list(touched(program))
+    for at, x in enumerate(program.instructions):
+        earlier = [i for i in range(at) if program.instructions[i].unit is x.unit] + answers.get(at, [])
+        before.append(set(earlier).union(*(before[i] for i in earlier)))
+        reads, writes = everything[at]
+        for i in set(range(at)) - before[at]:
+            other_reads, other_writes = everything[i]
+            if writes & (other_reads | other_writes) or reads & other_writes:
+                found.add((i, at))
+    return found
+
+
+@examples(200)
+@given(seeds, profiles, st.data())
+def test_races_are_those_that_trying_all_pairs_finds(seed, profile, data) -> None:
+    program = random_program(np.random.default_rng(seed), profile, length=20)
+    for _ in range(data.draw(st.integers(0, 4))):
+        if pairs := token_pairs(program):
+            pushing, push, popping, pop = data.draw(st.sampled_from(pairs))
+            program = without(program, (pushing, push), (popping, pop))
+    expected = unordered_conflicts(program)
+    found = {(v.first, v.second) for v in check(program, limit=1000) if v.kind in RACES}
+    assert found <= expected
+    assert {second for _, second in found} == {second for _, second in expected}
 
 
 @examples(100)
