@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from mlc.cli.console import Console, file_bytes, require_writable, status, write_json
-from mlc.cli.group import Command, LazyGroup
-from mlc.cli.options import json_flag, json_option
+from mlc.cli.group import Command, LazyGroup, did_you_mean
+from mlc.cli.options import is_package, json_flag, json_option
 from mlc.errors import CheckFailedError, ProgramError, UsageError
 
 if TYPE_CHECKING:
     from mlc.vdla.config import VdlaConfig
     from mlc.vdla.program import Program
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 COMMANDS: dict[str, tuple[str, str]] = {
     "disasm": ("mlc.cli.vdla:disasm", "Print a program as assembly text."),
     "asm": ("mlc.cli.vdla:asm", "Make a program from assembly text."),
     "check": ("mlc.cli.vdla:check", "Check a program's stream: tokens, races, bounds."),
 }
+
+
+def region_option(function: F) -> F:
+    """Decorator: ``--region``, which program of a module.tar is meant."""
+    return click.option("--region", metavar="NAME", help="Which of a module's programs, where it has several.")(
+        function
+    )
 
 
 @click.group(
@@ -43,19 +53,23 @@ def group() -> None:
     mlc vdla disasm conv.vdla | less
     mlc vdla disasm conv.vdla --code
     mlc vdla disasm conv.vdla -o conv.s
+    mlc vdla disasm resnet18.tar --region r0 --code
     """,
 )
 @click.argument("file")
+@region_option
 @click.option("--code", is_flag=True, help="Print the instructions alone, without buffers, constants and micro-ops.")
 @click.option("-o", "--output", metavar="FILE", help="Write the text to a file.")
 @json_flag
 @click.pass_obj
-def disasm(console: Console, file: str, code: bool, output: str | None, json_file: str | None) -> None:
-    """Print the program in FILE as text that `mlc vdla asm` turns into the same bytes."""
+def disasm(
+    console: Console, file: str, region: str | None, code: bool, output: str | None, json_file: str | None
+) -> None:
+    """Print the program in FILE (a program or a module.tar) as text that `mlc vdla asm` turns into the same bytes."""
     from mlc.vdla.assembly import disassemble, listing
 
     require_writable(output)
-    program = read_program(file)
+    program = read_program(file, region=region)
     if json_file is not None:
         write_json(console, json_file, "vdla disasm", _document(program))
         return
@@ -95,6 +109,7 @@ def asm(console: Console, file: str, output: str, json_file: str | None) -> None
     """,
 )
 @click.argument("file")
+@region_option
 @click.option("--profile", metavar="NAME", help="Refuse a program that is for another accelerator than this one.")
 @click.option("--config", metavar="FILE", help="The same, with fields from a .toml or .json file.")
 @click.option(
@@ -106,20 +121,21 @@ def asm(console: Console, file: str, output: str, json_file: str | None) -> None
 def check(
     console: Console,
     file: str,
+    region: str | None,
     profile: str | None,
     config: str | None,
     fields: tuple[str, ...],
     limit: int,
     json_file: str | None,
 ) -> None:
-    """Check the stream in FILE, a program or assembly text; exit code 1 when it is not valid.
+    """Check the stream in FILE (a program, assembly text or a module.tar); exit code 1 when it is not valid.
 
     A valid stream gives the same results however its three units interleave, and cannot deadlock.
     """
     from mlc.vdla.check import check as violations_of
     from mlc.vdla.check import describe
 
-    program = read_program(file, chosen_config(profile, config, fields))
+    program = read_program(file, chosen_config(profile, config, fields), region)
     with status(console, f"checking {len(program.instructions)} instructions"):
         found = violations_of(program, limit=limit)
     documents = [
@@ -148,23 +164,30 @@ def chosen_config(profile: str | None, file: str | None, fields: tuple[str, ...]
     return load_config(profile or "full", file=None if file is None else Path(file), overrides=fields)
 
 
-def read_program(path: str, config: VdlaConfig | None = None) -> Program:
-    """The program in a file, of either form: told apart by how the file begins.
+def read_program(path: str, config: VdlaConfig | None = None, region: str | None = None) -> Program:
+    """The program in a file of any form: a program, assembly text, or a module that has programs.
 
     Args:
-        path: a ``.vdla`` file or assembly text.
+        path: the file; what it is shows in how it begins.
         config: the accelerator at hand; without one, what the file says.
+        region: which of a module's programs.
     Raises:
-        UsageError: the file cannot be read.
+        UsageError: the file cannot be read, or does not have the region.
         ProgramError: it holds no program, or one for another accelerator.
+        PackageError: it is a broken module.
     """
     from mlc.vdla.assembly import assemble
     from mlc.vdla.program import MAGIC, Program
 
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if Path(path).is_file() and is_package(path):
+        path, data = _member(path, region)
+    elif region is not None:
+        raise UsageError(f"{path}: is no module.tar, so it has no region {region!r}", hint="leave --region out")
+    else:
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:
         if data.startswith(MAGIC):
             return Program.from_bytes(data, config)
@@ -176,6 +199,22 @@ def read_program(path: str, config: VdlaConfig | None = None) -> Program:
         return program if config is None else Program.from_bytes(program.to_bytes(), config)
     except ProgramError as error:
         raise ProgramError(f"{path}: {error.message}", hint=error.hint) from None
+
+
+def _member(path: str, region: str | None) -> tuple[str, bytes]:
+    """The bytes of a module's program, and how to call it in messages."""
+    from mlc.runtime import open_package
+
+    with open_package(path) as package:
+        members = {Path(name).stem: name for name in package.names() if Path(name).match("device/*.vdla")}
+        if not members:
+            raise UsageError(f"{path}: has no programs for VDLA", hint="compile it with --target vdla")
+        if region is None and len(members) > 1:
+            raise UsageError(f"{path}: has {len(members)} programs", hint=f"choose with --region: {', '.join(members)}")
+        name = next(iter(members)) if region is None else region
+        if name not in members:
+            raise UsageError(f"{path}: there is no region {name!r}", hint=did_you_mean(name, members))
+        return f"{path}: {members[name]}", package.read(members[name])
 
 
 def _write(path: str, data: bytes) -> None:

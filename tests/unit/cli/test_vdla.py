@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from mlc.vdla.config import PROFILES
 from tests.unit.cli.conftest import Result
+from tests.unit.runtime.conftest import Parts
 from tests.unit.vdla.streams import pipelined_program, token_pairs, with_tokens, without
 
 Mlc = Callable[..., Result]
@@ -91,8 +93,30 @@ def test_what_is_no_program(mlc: Mlc, program: bytes) -> None:
         assert result.err.startswith(message)
 
 
+def test_programs_in_a_module(mlc: Mlc, program: bytes, parts: Parts) -> None:
+    broken = Path("broken.vdla").read_bytes()
+    for name, programs in [("none", {}), ("one", {"r0": program}), ("two", {"r0": program, "r1": broken})]:
+        members = {f"device/{region}.vdla": data for region, data in programs.items()}
+        replace(parts, members={**parts.members, **members}).write(Path(f"{name}.tar"))
+    text = mlc("vdla", "disasm", "good.vdla").out
+    assert mlc("vdla", "disasm", "one.tar").out == text
+    assert mlc("vdla", "disasm", "two.tar", "--region", "r0").out == text
+    assert mlc("vdla", "check", "one.tar").code == 0
+    assert mlc("vdla", "check", "two.tar", "--region", "r1").code == 1
+    for arguments, code, message in [
+        (["check", "none.tar"], 2, "error: none.tar: has no programs for VDLA\nhint: compile it with --target vdla\n"),
+        (["check", "two.tar"], 2, "error: two.tar: has 2 programs\nhint: choose with --region: r0, r1\n"),
+        (["check", "two.tar", "--region", "r2"], 2, "error: two.tar: there is no region 'r2'\nhint: known: r0, r1"),
+        (["check", "good.vdla", "--region", "r2"], 2, "error: good.vdla: is no module.tar, so it has no region 'r2'"),
+        (["check", "one.tar", "--profile", "osdi18"], 3, "error: one.tar: device/r0.vdla: the program is for "),
+    ]:
+        result = mlc("vdla", *arguments)
+        assert (result.code, result.out) == (code, "")
+        assert result.err.startswith(message)
+
+
 def test_help_of_each(mlc: Mlc) -> None:
     for name in ("disasm", "asm", "check"):
         result = mlc("vdla", name, "--help")
         assert result.code == 0
-        assert f"mlc vdla {name} conv." in result.out
+        assert f"mlc vdla {name} " in result.out.partition("Examples:")[2]
