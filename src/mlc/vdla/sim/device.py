@@ -60,14 +60,11 @@ class Device:
         places: list[int] = []
         try:
             for spec in program.buffers:
-                places.append(self.dram.alloc(spec.nbytes, spec.alignment))
-                content = program.contents(spec)
-                if content is not None and (exec or spec.kind == "uop"):
-                    self.dram.write(places[-1], content)
-                elif exec and spec.kind == "in":
-                    self.dram.write(places[-1], self._array(spec))
-                elif exec and spec.kind == "out":
-                    self._array(spec)
+                places.append(self.place(program, spec))
+                if exec and spec.kind in ("in", "out"):
+                    array = self._array(spec)
+                    if spec.kind == "in":
+                        self.dram.write(places[-1], array)
             report = self.run_stream(program.bound(places), exec, timing, program.meta)
             for spec, place in zip(program.buffers, places, strict=True):
                 if exec and spec.kind == "out":
@@ -76,6 +73,14 @@ class Device:
             for place in places:
                 self.dram.free(place)
         return report
+
+    def place(self, program: Program, spec: BufferSpec) -> int:
+        """The address of new memory for a buffer of a program, with its constants or micro-ops in it."""
+        place = self.dram.alloc(spec.nbytes, spec.alignment)
+        content = program.contents(spec)
+        if content is not None:
+            self.dram.write(place, content)
+        return place
 
     def run_stream(
         self,

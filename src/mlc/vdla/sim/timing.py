@@ -48,7 +48,7 @@ class Timeline:
         data: its first byte moved, or its computation began.
         end: what it wrote was visible.
         idle: how long its unit had nothing running before it began.
-        reason: what it waited for then, an index of ``REASONS``; -1 where it did not wait.
+        reason: what made it begin when it did, an index of ``REASONS``; -1 where its own unit did.
         full: how long its unit then waited to give its tokens, because a queue was full.
         latency: how long its bytes were on their way while none of its unit's moved.
         port: how long it waited for the memory while others held it.
@@ -149,8 +149,9 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
             head[u] += 1
             begin[i] = time
             begins.append(time)
-            if moving[u] < 0 and time > done[u]:
-                idle[i], reason[i] = time - done[u], why
+            reason[i] = why
+            if moving[u] < 0:
+                idle[i] = time - done[u] if time > done[u] else 0
             ready[u] = _NEVER
             for q in pops_of[i]:
                 popped[q].append(time)
@@ -247,6 +248,8 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
         moving[u] = following
         complete(u, i, time + acknowledge[i])
         if following >= 0:
+            if begin[following] > done[u]:
+                idle[following] = begin[following] - done[u]
             admit(u, following, arrives[u])
         else:
             awake.append(u)

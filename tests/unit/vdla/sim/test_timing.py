@@ -120,6 +120,14 @@ def test_a_token_is_there_when_its_giver_has_ended() -> None:
     assert time.tokens == {"ld->cmp": 1, "cmp->ld": 0, "cmp->st": 0, "st->cmp": 0}
 
 
+def test_waiting_between_overlapping_transfers_is_counted_too() -> None:
+    gate = products(200, push_prev=True)
+    time = run([weights(10), weights(10, pop_next=True), gate])
+    assert time.begin[1] == time.end[2] == 6 + 213
+    assert (time.idle[1], REASONS[time.reason[1]]) == (219 - time.end[0], "cmp->ld")
+    assert time.data[1] == 219 + 52
+
+
 def test_of_two_awaited_tokens_the_later_one_is_the_reason() -> None:
     stream = [weights(10, push_next=True), store(50, push_prev=True), products(5, pop_prev=True, pop_next=True)]
     time = run(stream)

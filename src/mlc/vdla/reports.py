@@ -1,0 +1,199 @@
+"""Reports for people: a table of layers, what each waited for, and the roofline as a picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlc.errors import MissingDependencyError, UsageError
+from mlc.vdla.config import VdlaConfig
+from mlc.vdla.isa import Mem, Unit
+from mlc.vdla.sim.report import (
+    Figures,
+    Report,
+    eta,
+    gops,
+    intensity,
+    milliseconds,
+    peak_gops,
+    roof_gops,
+    util,
+)
+
+PICTURES = (".svg", ".png", ".pdf")
+_MARKERS = "osD^v<>pPX*"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells for printing; ``numbers`` are the columns to align right."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    numbers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A layer in the roofline: operations per byte moved, and 10**9 operations a second."""
+
+    name: str
+    intensity: float
+    gops: float
+
+
+def parts_of(report: Report) -> list[Figures]:
+    """The layers, then the whole under the name ``total``; nothing where time was not simulated."""
+    if report.total is None:
+        return []
+    return [*report.layers, report.total]
+
+
+def layer_table(report: Report) -> Table:
+    """A line a layer: time, utilisation, and where it is in the roofline."""
+    config = report.config
+    rows = []
+    for part in parts_of(report):
+        at, reached = intensity(part), gops(part, config)
+        roof = roof_gops(at, config)
+        rows.append(
+            (
+                part.name or "total",
+                f"{part.cycles:.0f}",
+                f"{milliseconds(part.cycles, config):.3f}",
+                f"{100 * util(part):.1f}",
+                f"{100 * eta(part, config):.1f}",
+                f"{reached:.1f}",
+                f"{at:.1f}",
+                f"{100 * reached / roof:.1f}" if roof else "-",
+                bound_by(part, config),
+            )
+        )
+    columns = ("layer", "cycles", "ms", "util %", "eta %", "GOPS", "op/B", "roof %", "bound by")
+    return Table(columns, rows, columns[1:-1])
+
+
+def bound_by(part: Figures, config: VdlaConfig) -> str:
+    """The roof above a layer: the array's, or the memory's for the bytes that it moved."""
+    if not part.macs:
+        return "memory"
+    return "memory" if roof_gops(intensity(part), config) < peak_gops(config) else "array"
+
+
+def stall_table(report: Report) -> Table:
+    """A line a layer and unit: busy cycles, and those spent waiting, by what for."""
+    parts = parts_of(report)
+    reasons = list(dict.fromkeys(reason for part in parts for waits in part.stalls.values() for reason in waits))
+    rows = [
+        (
+            part.name or "total",
+            unit.name,
+            f"{part.busy[unit.name]:.0f}",
+            f"{part.latency[unit.name]:.0f}",
+            f"{part.port[unit.name]:.0f}",
+            *(f"{part.stalls[unit.name].get(reason, 0):.0f}" for reason in reasons),
+        )
+        for part in parts
+        for unit in Unit
+    ]
+    columns = ("layer", "unit", "busy", "of it latency", "of it port", *reasons)
+    return Table(columns, rows, columns[2:])
+
+
+def byte_table(report: Report) -> Table:
+    """A line a layer: bytes moved, by memory, and how many of them had to be."""
+    parts = parts_of(report)
+    used = [mem.name for mem in Mem if any(mem.name in part.bytes for part in parts)]
+    rows = [
+        (
+            part.name or "total",
+            *(str(part.bytes.get(name, 0)) for name in used),
+            str(sum(part.bytes.values())),
+            str(part.compulsory_bytes),
+            f"{100 * part.port_busy / part.cycles:.1f}" if part.cycles else "-",
+        )
+        for part in parts
+    ]
+    columns = ("layer", *used, "all", "compulsory", "port %")
+    return Table(columns, rows, columns[1:])
+
+
+def points(report: Report) -> list[Point]:
+    """The layers in the roofline; the whole where the program names no layers."""
+    parts = report.layers or [part for part in [report.total] if part is not None]
+    return [Point(part.name or "all", intensity(part), gops(part, report.config)) for part in parts if part.macs]
+
+
+def roofline(series: Mapping[str, Iterable[Point]], config: VdlaConfig, suffix: str = ".svg", title: str = "") -> bytes:
+    """The roofline of an accelerator, log-log, with what layers reached.
+
+    Args:
+        series: points by the name of their series; one series needs no legend.
+        config: the accelerator: its peak and its memory are the roof.
+        suffix: ``.svg``, ``.png`` or ``.pdf``.
+        title: above the picture.
+    Returns:
+        the picture's file.
+    Raises:
+        UsageError: another suffix.
+        MissingDependencyError: there is no matplotlib.
+    """
+    if suffix not in PICTURES:
+        raise UsageError(
+            f"a roofline cannot be drawn as {suffix or 'a file without suffix'!r}", hint=", ".join(PICTURES)
+        )
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError("drawing needs matplotlib", hint="pip install matplotlib") from error
+    drawn = {name: list(given) for name, given in series.items()}
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    _draw_roof(axes, config, [point.intensity for given in drawn.values() for point in given])
+    for number, (name, given) in enumerate(drawn.items()):
+        axes.plot(
+            [point.intensity for point in given],
+            [point.gops for point in given],
+            _MARKERS[number % len(_MARKERS)],
+            label=name,
+            markersize=5,
+        )
+        for point in given:
+            axes.annotate(
+                point.name, (point.intensity, point.gops), xytext=(3, -9), textcoords="offset points", fontsize=7
+            )
+    if len(drawn) > 1:
+        axes.legend(loc="lower right", fontsize=8)
+    if title:
+        axes.set_title(title, fontsize=10)
+    out = io.BytesIO()
+    # Without the date, the same figures make the same file.
+    metadata: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix, {})
+    figure.savefig(out, format=suffix[1:], dpi=130, metadata=metadata)
+    return out.getvalue()
+
+
+def _draw_roof(axes: Any, config: VdlaConfig, intensities: Sequence[float]) -> None:
+    peak, slope = peak_gops(config), roof_gops(1.0, config)
+    ridge = peak / slope if slope < peak else 1.0
+    low = min([ridge / 8, *(0.7 * i for i in intensities if i)])
+    high = max([ridge * 8, *(1.5 * i for i in intensities)])
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.plot([low, ridge, high], [low * slope, peak, peak], color="black", linewidth=1)
+    bandwidth = config.bytes_per_cycle * config.freq_mhz * 1e-3
+    axes.annotate(f"{peak:.4g} GOPS", (high, peak), xytext=(-4, 4), textcoords="offset points", ha="right", fontsize=8)
+    axes.annotate(
+        f"{bandwidth:.4g} GB/s, ridge {ridge:.3g} op/B (memory assumed)",
+        (low, low * slope),
+        xytext=(6, 2),
+        textcoords="offset points",
+        fontsize=8,
+    )
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+    axes.set_xlabel("operations per byte moved")
+    axes.set_ylabel("GOPS")
+    axes.grid(True, which="both", linewidth=0.3)
