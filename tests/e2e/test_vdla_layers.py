@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from mlc.lower.knobs import Config, Knobs
-from mlc.lower.pipeline import NEST_PASSES, lower
 from mlc.vdla.check import check
 from mlc.vdla.codegen.assemble import Dram, assemble
 from mlc.vdla.codegen.constants import Constants
 from mlc.vdla.codegen.emit import Binding, Emitter
+from mlc.vdla.codegen.region import lowered
 from mlc.vdla.config import PROFILES, VdlaConfig
 from mlc.vdla.layer import Layer
 from mlc.vdla.program import Program
@@ -36,7 +36,7 @@ def compile_layer(layer: Layer, config: VdlaConfig, choices: Config | None = Non
     constants = Constants()
     emitter = Emitter(config, constants)
     for segment in plan.segments:
-        kernel = lower(segment.schedule, segment.part.params, "layer", passes=NEST_PASSES)
+        kernel = lowered(segment, "layer")
         bindings = [
             Binding(names.index(t.name)) if t.name in names
             else Binding(len(names) + list(plan.arrays).index(t.name), plan.arrays[t.name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from mlc.ir import te
 from mlc.ir.loop import Function, Stmt
@@ -13,21 +14,33 @@ from mlc.lower.tensorize import tensorize
 from mlc.lower.unroll import unroll
 from mlc.lower.vectorize import vectorize
 from mlc.lower.verify import verify
+from mlc.lower.vthread import Units, vthread
 
 Passes = Sequence[tuple[str, Callable[[Stmt], Stmt]]]
 
 PASSES: Passes = (
     ("tensorize", tensorize),
+    ("vthread", vthread),
     ("partition", partition),
     ("vectorize", vectorize),
     ("unroll", unroll),
 )
 
-# for targets that match whole nests (transfers of tiles, products of matrices) instead of emitting loops
-NEST_PASSES: Passes = (
-    ("tensorize", tensorize),
-    ("partition", partition_branches),
-)
+
+def nest_passes(units: Units | None = None) -> Passes:
+    """For targets that match whole nests (transfers of tiles, products of matrices) instead of emitting loops.
+
+    Args:
+        units: order the target's units by tokens; without, threads are interleaved, and order is left to the target.
+    """
+    return (
+        ("tensorize", tensorize),
+        ("vthread", partial(vthread, units=units)),
+        ("partition", partition_branches),
+    )
+
+
+NEST_PASSES = nest_passes()
 
 
 def lower(

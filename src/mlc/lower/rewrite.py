@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from mlc.ir.expr import Const, Expr, substitute_vars
-from mlc.ir.index import IndexLike, Linear, Var, substitute
+from mlc.ir.expr import Const, Expr, Load, loads, replace_loads, substitute_vars
+from mlc.ir.index import IndexLike, Linear, Var, dynamics, substitute
 from mlc.ir.loop import (
     NOTHING,
     Access,
     Allocate,
+    Buffer,
     Evaluate,
     For,
     ForRange,
@@ -101,6 +102,49 @@ def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike]) -> Stmt:
 def map_accesses(s: Evaluate, fn: Callable[[Access], Access]) -> Evaluate:
     """Apply ``fn`` to every operand of an intrinsic."""
     return Evaluate(s.name, tuple([fn(a) if type(a) is Access else a for a in s.args]), s.intrinsic)
+
+
+Place = tuple[Buffer, tuple[Linear, ...]]
+
+
+def map_places(s: Stmt, fn: Callable[[Buffer, tuple[Linear, ...]], Place]) -> Stmt:
+    """Apply ``fn`` to every place in memory that a statement names: of stores, loads, operands and prefetches."""
+
+    def swap(ld: Load) -> Expr:
+        b, indices = fn(ld.source, ld.indices)
+        return ld if b is ld.source else Load(b, indices)
+
+    def value(e: Expr) -> Expr:
+        return replace_loads(e, swap)
+
+    def place(b: Buffer, indices: tuple[Linear, ...]) -> Place:
+        return fn(b, tuple([substitute(ix, {}, value) for ix in indices]))
+
+    if isinstance(s, Store):
+        return Store(*place(s.buffer, s.indices), value(s.value), s.lane)
+    if isinstance(s, Prefetch):
+        return Prefetch(*place(s.buffer, s.indices), s.level)
+    if isinstance(s, Evaluate):
+        return map_accesses(s, lambda a: Access(*place(a.buffer, a.indices), a.strides))
+    if isinstance(s, If):
+        orelse = None if s.orelse is None else map_places(s.orelse, fn)
+        return If(value(s.cond), map_places(s.then, fn), orelse)
+    if isinstance(s, ForRange):
+        return ForRange(s.var, value(s.begin), value(s.end), map_places(s.body, fn))
+    return rebuild(s, lambda c: map_places(c, fn))
+
+
+def places_of(s: Stmt) -> list[Place]:
+    """Every place in memory that a statement itself names."""
+    found = [(ld.source, ld.indices) for e in exprs_of(s) for ld in loads(e)]
+    if isinstance(s, (Store, Prefetch)):
+        own = [(s.buffer, s.indices)]
+    elif isinstance(s, Evaluate):
+        own = [(a.buffer, a.indices) for a in s.args if type(a) is Access]
+    else:
+        own = []
+    inside = [d.expr for _, indices in own for ix in indices for d in dynamics(ix)]
+    return [*own, *found, *((ld.source, ld.indices) for e in inside for ld in loads(e))]
 
 
 def exprs_of(s: Stmt) -> tuple[Expr, ...]:

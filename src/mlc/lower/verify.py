@@ -3,7 +3,7 @@
 * Every loop variable is bound by one enclosing loop, and every buffer is a parameter or allocated around its use.
 * Loads and stores have one index a dimension, stay in bounds as far as ranges tell, and stores fit the buffer's type.
   Under a condition ranges tell nothing: a branch that is never taken may name any place.
-* No vectorised or unrolled loop is left.
+* No vectorised or unrolled loop, and no loop over virtual threads, is left.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _check(
 
     match s:
         case loop.For():
-            if final and s.kind in (loop.ForKind.VECTORIZED, loop.ForKind.UNROLLED):
+            if final and s.kind in (loop.ForKind.VECTORIZED, loop.ForKind.UNROLLED, loop.ForKind.VTHREAD):
                 raise VerifyError(f"{fn.name}: a loop is still {s.kind}:\n{s!r}")
             if s.var in bound:
                 raise VerifyError(f"{fn.name}: {s.var.name} is bound twice")

@@ -81,7 +81,7 @@ def _loops(draw: Draw, stage: Stage) -> None:
         kinds = (
             [Stage.unroll]
             if axis is None or stage.is_reducing(axis)
-            else [Stage.unroll, Stage.parallel, Stage.vectorize]
+            else [Stage.unroll, Stage.parallel, Stage.vectorize, Stage.vthread]
         )
         if axis is not None:
             draw(st.sampled_from(kinds))(stage, axis)

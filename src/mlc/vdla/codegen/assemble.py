@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from mlc.vdla.codegen.constants import Constants
 from mlc.vdla.codegen.stream import Step
+from mlc.vdla.codegen.structural import GivenTokens
 from mlc.vdla.codegen.tokens import insert_tokens
 from mlc.vdla.codegen.uops import place_uops
 from mlc.vdla.config import VdlaConfig
@@ -32,7 +33,12 @@ class Dram:
 
 
 def assemble(
-    config: VdlaConfig, steps: Sequence[Step], buffers: Sequence[Dram], constants: Constants, layers: Sequence[str]
+    config: VdlaConfig,
+    steps: Sequence[Step],
+    buffers: Sequence[Dram],
+    constants: Constants,
+    layers: Sequence[str],
+    given: GivenTokens | None = None,
 ) -> Program:
     """A program from a stream without micro-op addresses and tokens.
 
@@ -42,11 +48,15 @@ def assemble(
         buffers: what the steps' buffers are, by index.
         constants: contents of those of kind ``const``.
         layers: names of the layers that steps belong to.
+        given: what has set the stream's tokens already, if they come from the structure of kernels.
     """
-    last = steps[-1].layer if steps else 0
-    placed, uops = place_uops([*steps, Step(Finish(), layer=last)], config, len(buffers))
-    written = {k: b.nbytes for k, b in enumerate(buffers) if b.kind in ("temp", "out")}
-    done = insert_tokens(placed, config, written)
+    finish = Step(Finish(), layer=steps[-1].layer if steps else 0)
+    if given is not None:
+        given.finish(finish)
+    done, uops = place_uops([*steps, finish], config, len(buffers))
+    if given is None:
+        written = {k: b.nbytes for k, b in enumerate(buffers) if b.kind in ("temp", "out")}
+        done = insert_tokens(done, config, written)
     specs, data = [], bytearray()
     for k, b in enumerate(buffers):
         if b.kind != "const":

@@ -41,6 +41,7 @@ from mlc.vdla.codegen.kernels import Axis, Kernels, Planned, divide, merge
 from mlc.vdla.codegen.memory import UNKNOWN, Instance, Memory
 from mlc.vdla.codegen.nest import Form, Nest, flat, form, nest_of, range_of, ranges, tangled
 from mlc.vdla.codegen.stream import Step, mask_of, places
+from mlc.vdla.codegen.structural import GivenTokens, is_token
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.intrinsics import ACC, scopes
 from mlc.vdla.isa.instruction import Alu, Gemm, GemmMode, Mem
@@ -70,12 +71,14 @@ class Emitter:
     Args:
         config: the accelerator.
         constants: where repacked constants go.
+        structural: whether kernels bring the tokens that order units; otherwise theirs count for nothing.
 
     Attributes:
         steps: the stream so far.
+        given: what sets those tokens.
     """
 
-    def __init__(self, config: VdlaConfig, constants: Constants) -> None:
+    def __init__(self, config: VdlaConfig, constants: Constants, *, structural: bool = False) -> None:
         self.config = config
         self.constants = constants
         self.scopes = scopes(config)
@@ -84,6 +87,7 @@ class Emitter:
         self.steps: list[Step] = []
         self.layer = 0
         self.pending = 0  # accumulators to be cleared before they are used, as bits
+        self.given = GivenTokens(self.add) if structural else None
         self.loaded: set[int] = set()  # DRAM buffers of which some part may be on the chip
 
     def emit(self, fn: Function, bindings: Sequence[Binding], slots: Mapping[str, int] | None = None) -> None:
@@ -104,6 +108,8 @@ class Emitter:
     def add(self, step: Step) -> None:
         step.layer = self.layer
         self.steps.append(step)
+        if self.given is not None:
+            self.given.appended(step)
 
     def clear(self, mask: int) -> None:
         """Emit what clears those accumulators that still wait for it."""
@@ -244,6 +250,8 @@ class _Kernel:
         leaf = nest.leaf
         if leaf in self.facts.done:
             return _nothing
+        if is_token(leaf):
+            return self._token(leaf, nest)
         peeled = self._peel(nest)
         inside = Nest(leaf, nest.loops[peeled:], nest.guards, [(d - peeled, k, v) for d, k, v in nest.facts])
         if isinstance(leaf, Evaluate):
@@ -257,6 +265,15 @@ class _Kernel:
         for var, extent in reversed(nest.loops[:peeled]):
             run = _loop(var, extent, run)
         return run
+
+    def _token(self, leaf: Stmt, nest: Nest) -> Run:
+        given = self.e.given
+        if given is None:
+            return _nothing
+        if nest.loops or nest.guards:
+            raise ScheduleError(f"{leaf!r}: a token alone in a loop, or under a condition")
+        assert isinstance(leaf, Evaluate)
+        return lambda env: given.token(leaf)
 
     def _peel(self, nest: Nest) -> int:
         """How many outer loops of a nest have to be run here, since no instruction has such addresses or checks."""
@@ -393,7 +410,7 @@ class _Kernel:
         limits = self._limits(nest)
         fact = nest.fact("dma_copy")
         split = fact[1] if fact is not None and type(fact[1]) is int else 0
-        pure = target in self.facts.constant
+        pure = target in self.facts.constant and e.given is None
 
         def run(env: Env) -> None:
             at = limits(env)
@@ -451,6 +468,8 @@ class _Kernel:
             None,
         )  # fmt: skip
         limits = self._limits(nest)
+        if e.given is not None and epilogue.operations and store.buffer.scope == "global":
+            raise ScheduleError(f"{store!r}: computes and stores, which are two units; tokens by structure want one")
         operations = [self._operation(o, nest, copy, around) for o in epilogue.operations]
         out: tuple[Mem, int] | None = None
         if store.buffer.scope == "global":

@@ -165,8 +165,10 @@ class _Inserter:
             if need[_CMP] > known[_CMP]:
                 self._acquire(insn, unit, _CMP, need[_CMP], layer)
             return
-        for v in (_LD, _ST):
-            if need[v] > known[v]:
+        wanted = [v for v in (_LD, _ST) if need[v] > known[v]]
+        for v in wanted:
+            # what the token of the other unit says, too, needs none
+            if all(u == v or self.clocks[u][need[u]][v] < need[v] for u in wanted):
                 self._acquire(insn, unit, v, need[v], layer)
 
     def _relay(self, far: int, need: int, layer: int) -> int:

@@ -1,0 +1,149 @@
+"""A region of a graph as one program: its layers one after the other in one stream.
+
+Tokens are set over the whole stream, so a layer's first loads of weights run while the layer before computes, and its
+loads of activations wait for just those stores that make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mlc.ir.graph import Graph, Value
+from mlc.ir.loop import For, ForKind, Function, Stmt, walk
+from mlc.lower.knobs import Knobs
+from mlc.lower.pipeline import lower
+from mlc.lower.tensorize import tensorize
+from mlc.lower.vthread import vthread
+from mlc.vdla.codegen.assemble import Dram, assemble
+from mlc.vdla.codegen.constants import Constants
+from mlc.vdla.codegen.emit import Binding, Emitter
+from mlc.vdla.codegen.structural import UNITS
+from mlc.vdla.config import VdlaConfig
+from mlc.vdla.isa.instruction import Load, Mem, Unit
+from mlc.vdla.layer import Layer, read_layer
+from mlc.vdla.program import Program
+from mlc.vdla.schedules.conv import Segment
+from mlc.vdla.schedules.select import plan_layer
+
+
+def compile_region(region: Graph, config: VdlaConfig) -> Program:
+    """The program of a region.
+
+    Its buffers of kind ``in`` and ``out`` are the region's inputs and outputs, in their order and under their names.
+
+    Args:
+        region: its nodes are groups, one layer each, with values in the accelerator's layouts; a group's ``config``
+            attribute holds its knobs, see ``schedules.plan_layer``.
+        config: the accelerator.
+    Raises:
+        UnsupportedError: a group is no layer.
+        ScheduleError: a configuration is refused.
+    """
+    parts = Parts(config, region.inputs, region.outputs)
+    for node in region.nodes:
+        layer = read_layer(node, region.constants)
+        plan = plan_layer(layer, config, Knobs(dict(node.attrs.get("config", ()))))
+        parts.layer(node.outputs[0].name, layer, plan.segments, plan.arrays)
+    return parts.program()
+
+
+def compile_layer(
+    layer: Layer, config: VdlaConfig, segments: Sequence[Segment], arrays: Mapping[str, np.ndarray]
+) -> Program:
+    """The program of one scheduled layer; its buffers are named as its values are.
+
+    Raises:
+        ScheduleError: the schedule needs more than there is.
+    """
+    ins = [layer.x] if layer.residual in (None, layer.x) else [layer.x, layer.residual]
+    parts = Parts(config, [v for v in ins if v is not None], [layer.out])
+    parts.layer(layer.out.name, layer, segments, arrays)
+    return parts.program()
+
+
+@dataclass(eq=False)
+class Parts:
+    """A program while layers are added to it.
+
+    Args:
+        config: the accelerator.
+        inputs, outputs: values of the region.
+    """
+
+    config: VdlaConfig
+    inputs: Sequence[Value]
+    outputs: Sequence[Value]
+    buffers: list[Dram] = field(default_factory=list, init=False)
+    layers: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.constants = Constants()
+        self.emitter = Emitter(self.config, self.constants)
+        self.at: dict[Value, int] = {}
+        for v in self.inputs:
+            self._place(v, "in")
+        for v in self.outputs:
+            self._place(v, "out")
+
+    def _place(self, v: Value, kind: str) -> int:
+        if v not in self.at:
+            shape = v.type.physical_shape
+            self.at[v] = len(self.buffers)
+            nbytes = int(np.prod(shape)) * v.type.dtype.itemsize
+            self.buffers.append(Dram(v.name, kind, nbytes))  # type: ignore[arg-type]
+        return self.at[v]
+
+    def layer(self, name: str, layer: Layer, segments: Sequence[Segment], arrays: Mapping[str, np.ndarray]) -> None:
+        """Append a layer.
+
+        Args:
+            name: for reports.
+            layer: which values it reads and makes.
+            segments: its scheduled parts, with parameters ``x``, ``residual``, ``out``, and those in ``arrays``.
+            arrays: its constants.
+        """
+        bound = {"x": Binding(self._place(layer.x, "temp")), "out": Binding(self._place(layer.out, "temp"))}
+        if layer.residual is not None:
+            bound["residual"] = Binding(self._place(layer.residual, "temp"))
+        for key, array in arrays.items():
+            bound[key] = Binding(len(self.buffers), array)
+            self.buffers.append(Dram(f"{name}.{key}", "const"))
+        self.emitter.layer = len(self.layers)
+        self.layers.append(name)
+        begin = len(self.emitter.steps)
+        for k, segment in enumerate(segments):
+            fn = lowered(segment, f"{name}.{k}")
+            self.emitter.emit(fn, [bound[t.name] for t in segment.part.params], segment.slots)
+        self._weights_first(begin)
+
+    def _weights_first(self, begin: int) -> None:
+        """Let the first loads of weights not wait behind loads of what the layer before has yet to store."""
+        steps = self.emitter.steps
+        end = begin
+        while end < len(steps) and steps[end].insn.unit is Unit.LD:
+            end += 1
+        steps[begin:end] = sorted(
+            steps[begin:end], key=lambda s: isinstance(s.insn, Load) and s.insn.mem is not Mem.WGT
+        )
+
+    def program(self) -> Program:
+        """All layers with tokens and micro-ops."""
+        return assemble(self.config, self.emitter.steps, self.buffers, self.constants, self.layers)
+
+
+def lowered(segment: Segment, name: str) -> Function:
+    """The loop nests of a part of a layer, with the accelerator's product in them.
+
+    Raises:
+        ScheduleError: the schedule cannot be built.
+    """
+    return lower(segment.schedule, segment.part.params, name, passes=(("tensorize", tensorize), ("vthread", _threads)))
+
+
+def _threads(s: Stmt) -> Stmt:
+    """Interleave threads instruction by instruction, which takes knowledge of units; their tokens go unused."""
+    threaded = any(type(x) is For and x.kind is ForKind.VTHREAD for x in walk(s))
+    return vthread(s, UNITS) if threaded else s
