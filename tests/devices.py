@@ -132,23 +132,29 @@ class ToyDriver:
 
 
 class ToyPoint:
-    """Its entry point in the group ``mlc.devices``, as ``importlib.metadata`` would give it."""
+    """An entry point of it, as ``importlib.metadata`` would give it: of the driver, or of the target."""
 
     def __init__(self, name: str = "toy", value: str = "tests.devices:ToyDriver", error: str = "") -> None:
         self.name, self.value, self.error = name, value, error
 
-    def load(self) -> type[ToyDriver]:
+    def load(self) -> type:
         if self.error:
             raise ImportError(self.error)
-        return ToyDriver
+        return ToyTarget if self.value.endswith("Target") else ToyDriver
 
 
 class ToyTarget:
     """The host's target, with an accelerator beside."""
 
+    name = "toy"
+
     def __init__(self, accelerator: ToyAccelerator) -> None:
         self._host: Target = get_target("x86")
         self.accelerator = accelerator
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> ToyTarget:
+        return cls(ToyAccelerator())
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._host, name)

@@ -14,7 +14,7 @@ import re
 import resource
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,12 +28,13 @@ from mlc.frontend.base import ImportedModel, ModelSource, TensorInfo, get_fronte
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.survey import Survey
 from mlc.ir.graph import Graph
-from mlc.runtime import Manifest, Module, TargetSpec, atomic_write, load_module, write_package
+from mlc.runtime import Manifest, Module, TargetSpec, TensorSpec, atomic_write, load_module, write_package
 from mlc.runtime import Package as OpenPackage
 from mlc.runtime.native import check_device
 from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer
 
 if TYPE_CHECKING:
+    from mlc.harness.accuracy import Accuracy
     from mlc.rewrite.offload import Decision
     from mlc.tune.drive import Tuning
     from mlc.tune.lookup import Finding, Tuned
@@ -44,11 +45,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Model",
     "Package",
+    "Quantization",
     "Report",
     "TargetInfo",
     "compile",
     "load",
     "load_module",
+    "quantize",
     "survey",
     "targets",
     "tune",
@@ -263,6 +266,100 @@ def compile(
     return Package(
         built.manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Quantization:
+    """A quantised model, and what it lost.
+
+    Args:
+        model: the model in integers, ready to compile.
+        exponents: a number ``x`` of a quantised tensor is stored as ``round(x * 2**exponent)``; by the tensor's name.
+        products: how many convolutions and matrix products are in integers.
+        floats: those that are not, by the model's name for them, with the reason.
+        samples: how many there were.
+        accuracy: of every output, against the float model on those samples.
+    """
+
+    model: Model
+    exponents: Mapping[str, int]
+    products: int
+    floats: Mapping[str, str]
+    samples: int
+    accuracy: tuple[Accuracy, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "exponents": dict(self.exponents),
+            "products": self.products,
+            "floats": dict(self.floats),
+            "samples": self.samples,
+            "accuracy": [a.to_json() for a in self.accuracy],
+        }
+
+
+def quantize(
+    model: Model,
+    samples: Mapping[str, np.ndarray],
+    *,
+    per_channel: bool = False,
+    ends: bool = False,
+    keep: Sequence[str] = (),
+    observer: Observer | None = None,
+) -> Quantization:
+    """Quantise a model to 8-bit integers with power-of-two scales.
+
+    Args:
+        model: from ``load``, in floating point.
+        samples: typical inputs by name, several along the first axis; some tens are enough.
+        per_channel: a scale for each output channel of the weights, not one for all.
+        ends: also a first convolution of few channels and the last matrix product, which stay in floats otherwise.
+        keep: names of the model's nodes that stay in floats.
+        observer: is told how it goes on.
+    Raises:
+        UsageError: the samples do not fit the model, or a node to keep is unknown.
+        UnsupportedError: nothing in the model can be quantised.
+    """
+    from mlc.harness.accuracy import AccuracyMeter
+    from mlc.harness.samples import split_samples
+    from mlc.rewrite.pipeline import passes_for, run_passes
+    from mlc.rewrite.quantize import QuantizeOptions
+    from mlc.rewrite.quantize import quantize as quantize_graph
+
+    specs = [TensorSpec(t.name, t.dtype, t.shape) for t in model.inputs]
+    feeds = split_samples(specs, {name: np.asarray(array) for name, array in samples.items()})
+    graph = run_passes(model.graph, [p for p in passes_for(MAX_OPT_LEVEL) if not p.groups])
+    options = QuantizeOptions(per_channel, ends, tuple(keep))
+    watch = observer or Observer()
+    watch.stage("calibrate")
+    found = quantize_graph(graph, feeds, options, _native, watch.kernel)
+    watch.stage("compare with the float model")
+    before, after, meter = _native(graph), _native(found.graph), AccuracyMeter()
+    for k, feed in enumerate(feeds):
+        meter.add(before(feed), after(feed))
+        watch.kernel(k + 1, len(feeds))
+    return Quantization(
+        Model(found.graph, model.info, model.format),
+        found.exponents,
+        found.products,
+        found.floats,
+        len(feeds),
+        meter.result(),
+    )
+
+
+def _native(graph: Graph) -> Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]:
+    """Something that runs a graph on this machine: compiled where that is possible, else interpreted."""
+    from mlc.build import build_package
+    from mlc.rewrite.quantize import interpreted
+    from mlc.targets.base import get_target
+
+    built = build_package(graph, get_target("x86"), CompileOptions(graph.name, "", "0" * 64), Observer())
+    package = Package(built.manifest, built.params, built.members, Report((), 0.0, 0))
+    try:
+        return package.load().run
+    except DeviceError:
+        return interpreted(graph)
 
 
 def tuning_tasks(

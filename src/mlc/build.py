@@ -182,7 +182,7 @@ def optimise(
         MAX_LEVEL,
     )
     passes = list(passes_for(options.opt_level))
-    before = next(k for k, p in enumerate(passes) if p.name in ("gates", "fuse", "group"))
+    before = next(k for k, p in enumerate(passes) if p.groups)
     if options.opt_level >= MAX_LEVEL:
         passes[before:before] = [winograd, attention]
     accelerator = target.accelerator

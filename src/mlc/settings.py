@@ -97,7 +97,7 @@ class Observer:
         """A pass has ended; ``str(program)`` is the program after it, as text."""
 
     def kernel(self, done: int, total: int) -> None:
-        """``done`` of ``total`` kernels are ready."""
+        """``done`` of ``total`` kernels, or of whatever else the stage counts, are ready."""
 
 
 def _integer(environment: Mapping[str, str], name: str, most: int) -> int:

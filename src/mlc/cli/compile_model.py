@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mlc.cli import values
+from mlc.cli.compile_views import show_offloads, show_quantization
 from mlc.cli.console import Console, file_bytes, require_folder, require_writable, status, write_json
 from mlc.cli.group import Command, did_you_mean
 from mlc.cli.import_model import require_distinct
@@ -17,8 +19,9 @@ from mlc.errors import UsageError
 from mlc.settings import MAX_OPT_LEVEL
 
 if TYPE_CHECKING:
-    from mlc.api import Package, Report
+    from mlc.api import Model, Package, Quantization, Report
     from mlc.runtime import Manifest
+    from mlc.settings import Observer
 
 
 @click.command(
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     mlc compile model.onnx --target help
     mlc compile bert.onnx --dim batch=1 --dim sequence=128 -o bert.tar
     mlc compile resnet18.onnx -O1 --time-passes --dump-ir ir --dry-run
+    mlc compile resnet18.onnx --quantize int8 --calibrate images.npz -o resnet18.tar
+    mlc compile resnet18.onnx --target vdla --quantize int8 --calibrate images.npz --dump-offloads
     """,
 )
 @click.argument("model")
@@ -55,6 +60,15 @@ if TYPE_CHECKING:
     help="Tuning records (files or folders) to take configurations from; may be repeated.",
 )  # fmt: skip
 @click.option("--require-tuned", is_flag=True, help="Fail if the records lack a kernel.")
+@click.option("--quantize", type=click.Choice(["int8"]), help="Compute in 8-bit integers where that is possible.")
+@click.option("--calibrate", metavar="FILE.npz", help="Typical inputs, several along the first axis, for --quantize.")
+@click.option(
+    "--quantize-weights", type=click.Choice(["tensor", "channel"]),
+    help="One scale for all weights of a product, or one for each output channel.  [default: tensor]",
+)  # fmt: skip
+@click.option("--quantize-ends", is_flag=True, help="Quantise the first convolution and the last product too.")
+@click.option("--keep-float", multiple=True, metavar="A,B", help="Nodes of the model that stay in floating point.")
+@click.option("--dump-offloads", is_flag=True, help="Show what runs on the accelerator, and why the rest does not.")
 @click.option("--max-memory", metavar="SIZE", help="Refuse a model that needs more to run, e.g. 512M.")
 @click.option("--dry-run", is_flag=True, help="Compile, but write no package.")
 @json_option
@@ -76,6 +90,12 @@ def command(
     time_passes: bool,
     records: tuple[str, ...],
     require_tuned: bool,
+    quantize: str | None,
+    calibrate: str | None,
+    quantize_weights: str | None,
+    quantize_ends: bool,
+    keep_float: tuple[str, ...],
+    dump_offloads: bool,
     max_memory: str | None,
     dry_run: bool,
     json_file: str | None,
@@ -90,7 +110,10 @@ def command(
     from mlc.targets.base import get_target
 
     # What can be refused at once is refused before the model is read.
-    get_target(target)
+    machine = get_target(target)
+    if dump_offloads and machine.accelerator is None:
+        raise UsageError(f"--dump-offloads: the target {target!r} has no accelerator", hint="for example --target vdla")
+    wanted = _quantisation(quantize, calibrate, quantize_weights, quantize_ends, values.comma_separated(keep_float))
     memory = None if max_memory is None else values.size(max_memory, "--max-memory")
     after = values.comma_separated(print_ir_after)
     dump_ir = dump_ir or console.settings.dump
@@ -102,8 +125,9 @@ def command(
     with status(console, f"importing {model}"):
         loaded = load_options.load(model)
     with CompileProgress(console, after) as progress:
+        quantized = None if wanted is None else wanted(loaded, progress)
         package = compile_model(
-            loaded,
+            loaded if quantized is None else quantized.model,
             target,
             opt_level=opt_level,
             disabled_passes=(*values.comma_separated(disable_pass), *(("winograd",) if no_winograd else ())),
@@ -124,8 +148,47 @@ def command(
         console.say(_times(console, package.report))
     if package.findings:
         console.say(_found(console, package))
+    if quantized is not None:
+        console.say(show_quantization(console, quantized))
+    if dump_offloads:
+        console.say(show_offloads(console, package))
     console.say(_summary(package, None if dry_run else output))
-    write_json(console, json_file, "compile", _document(package, None if dry_run else output))
+    document = _document(package, None if dry_run else output)
+    if quantized is not None:
+        document["quantization"] = quantized.to_json()
+    write_json(console, json_file, "compile", document)
+
+
+def _quantisation(
+    kind: str | None, calibrate: str | None, weights: str | None, ends: bool, keep: Sequence[str]
+) -> Callable[[Model, Observer], Quantization] | None:
+    """What quantises a model as the options say; ``None`` without ``--quantize``.
+
+    Raises:
+        UsageError: options that do not go together, or the samples cannot be read.
+    """
+    if kind is None:
+        if calibrate is not None or weights is not None or ends or keep:
+            raise UsageError(
+                "--calibrate, --quantize-weights, --quantize-ends and --keep-float are only for --quantize",
+                hint="add --quantize int8, or leave them out",
+            )
+        return None
+    if calibrate is None:
+        raise UsageError(
+            "--quantize needs typical inputs to find scales with",
+            hint="--calibrate FILE.npz, with some tens of samples of each input",
+        )
+    from mlc.harness.arrays import read_npz
+
+    samples = read_npz(calibrate)
+
+    def run(model: Model, observer: Observer) -> Quantization:
+        from mlc.api import quantize
+
+        return quantize(model, samples, per_channel=weights == "channel", ends=ends, keep=keep, observer=observer)
+
+    return run
 
 
 def _require_seen(wanted: tuple[str, ...], seen: list[str]) -> None:
@@ -177,6 +240,8 @@ def _document(package: Package, output: str | None) -> dict[str, Any]:
         "kernels": kernel_count(manifest),
         "steps": len(manifest.steps),
         "memory": manifest.memory.to_json(),
+        "offloads": [d.to_json() for d in package.offloads],
+        "programs": {name: dict(facts) for name, facts in package.programs.items()},
         "tuned": [
             {"workload": f.workload, "name": f.name, "sources": list(f.sources), "found": f.found}
             for f in package.findings

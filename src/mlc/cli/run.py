@@ -183,7 +183,10 @@ def command(
     results = session.module.run(session.feeds)
     if outputs:
         write_npz(outputs, results)
+    device_runs = session.module.device_runs
     session.document["outputs"] = views.show_outputs(console, results, saved=outputs)
+    if device_runs:
+        session.document["device"] = views.show_device(console, device_runs)
     if top is not None:
         session.document["top"] = views.show_top(console, results, top, names)
     failures = _verify(session, results, checks, load_options) if checks.wanted else []

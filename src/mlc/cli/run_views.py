@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mlc.harness.compare import Comparison
     from mlc.harness.layers import LayerReport
     from mlc.harness.profile import Row
+    from mlc.runtime.module import DeviceRun
 
 # Steps shown around the first wrong one; the JSON document has all.
 _LAYERS_SHOWN = 5
@@ -119,6 +120,35 @@ def show_bench(console: Console, nanoseconds: Sequence[int]) -> dict[str, Any]:
             "is the machine busy?"
         )
     return found.to_json()
+
+
+def show_device(console: Console, runs: Sequence[DeviceRun]) -> list[dict[str, Any]]:
+    """What the device says of its runs: one line each, and the layers of those that tell them."""
+    heads = ("cycles", "ms", "operations", "GOPS")
+    rows = []
+    for run in runs:
+        seconds = run.report.get("seconds")
+        rate = "" if not seconds else f"{run.step.flops / seconds / 1e9:.1f}"
+        ms = "" if seconds is None else f"{seconds * 1e3:.3f}"
+        rows.append((run.step.kernel, run.report.get("cycles", ""), ms, run.step.flops, rate))
+    console.say()
+    console.say(console.table(("on the device", *heads), rows, heads))
+    for run in runs:
+        layers = run.report.get("layers", ())
+        if layers:
+            # what is nested is for the JSON document
+            names = [key for key, value in layers[0].items() if isinstance(value, (str, int, float))]
+            cells = [[_cell(layer.get(name)) for name in names] for layer in layers]
+            numbers = [name for name in names if not isinstance(layers[0][name], str)]
+            console.say()
+            console.say(console.table(names, cells, numbers))
+    for line in dict.fromkeys(line for run in runs for line in run.report.get("assumptions", ())):
+        console.note(line)
+    return [{"step": run.step.kernel, "sources": list(run.step.sources), **run.report} for run in runs]
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def show_profile(console: Console, table: Sequence[Row]) -> None:

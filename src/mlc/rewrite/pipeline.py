@@ -33,6 +33,7 @@ class GraphPass:
         doc: one line.
         level: lowest optimisation level that runs it.
         required: later stages rely on it, so it cannot be switched off.
+        groups: it makes groups; what works on single operators goes before the first such pass.
     """
 
     name: str
@@ -40,6 +41,7 @@ class GraphPass:
     doc: str
     level: int = 1
     required: bool = False
+    groups: bool = False
 
 
 # In this order, each once. Common subexpressions go before recognition, which wants `x - mean` computed once, and both
@@ -51,9 +53,9 @@ PASSES = (
     GraphPass("algebra", simplify_algebra, "rewriting rules: batch norms into weights, views cancelled, …", 2),
     GraphPass("merge-matmuls", merge_matmuls, "one product for queries, keys and values", 3),
     GraphPass("dce", eliminate_dead_code, "drop what no output needs"),
-    GraphPass("gates", fuse_gates, "group products with what combines slices of their columns", 3),
-    GraphPass("fuse", fuse, "group operators that share a kernel", 3),
-    GraphPass("group", group_each, "make every other operator a group of its own", 0, required=True),
+    GraphPass("gates", fuse_gates, "group products with what combines slices of their columns", 3, groups=True),
+    GraphPass("fuse", fuse, "group operators that share a kernel", 3, groups=True),
+    GraphPass("group", group_each, "make every other operator a group of its own", 0, required=True, groups=True),
 )
 
 

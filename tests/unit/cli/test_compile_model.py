@@ -99,7 +99,7 @@ def test_quiet(mlc: Mlc, model: Path, fake_build: Asked) -> None:
 def test_target_help_lists_the_targets(mlc: Mlc) -> None:
     result = mlc("compile", "none.onnx", "--target", "help")
     assert result.code == 0
-    assert result.out.splitlines()[1].startswith("x86 ")
+    assert any(line.startswith("x86 ") for line in result.out.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,12 @@ def test_target_help_lists_the_targets(mlc: Mlc) -> None:
         (("--target", "x68"), 2, "error: unknown target 'x68'\nhint: did you mean x86?"),
         (("--target", "x86 -mcpu=i386"), 2, "error: unknown processor 'i386'"),
         (("--max-memory", "lots"), 2, "error: --max-memory: 'lots' is no size"),
+        (("--quantize", "int8"), 2, "error: --quantize needs typical inputs to find scales with\nhint: --calibrate"),
+        (("--quantize", "int8", "--calibrate", "none.npz"), 2, "error: none.npz: there is no such file"),
+        (("--calibrate", "x.npz"), 2, "error: --calibrate, --quantize-weights, --quantize-ends and --keep-float are"),
+        (("--quantize-weights", "channel"), 2, "error: --calibrate, --quantize-weights"),
+        (("--keep-float", "a"), 2, "error: --calibrate, --quantize-weights"),
+        (("--dump-offloads",), 2, "error: --dump-offloads: the target 'x86' has no accelerator"),
     ],
 )
 def test_refused_before_the_work(

@@ -8,6 +8,8 @@ import pytest
 from mlc.cli import run_views
 from mlc.cli.console import Console
 from mlc.harness.layers import LayerReport
+from mlc.runtime import StepSpec
+from mlc.runtime.module import DeviceRun
 
 
 def test_layers_without_a_counterpart(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +34,25 @@ def test_outputs_of_odd_contents(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_image_has_no_top_entries(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_views.show_top(Console(), {"y": np.zeros((1, 3, 4, 4))}, 2, None) == {}
     assert "output y: --top needs [classes] or [batch, classes], not [1, 3, 4, 4]" in capsys.readouterr().err
+
+
+def test_runs_of_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    step = StepSpec("region0", ("Conv_0",), 3_000_000, 10, ())
+    layers = [{"name": "a", "cycles": 60, "util": 0.5, "bytes": {"INP": 3}}, {"name": "b", "cycles": 140, "util": 0.75}]
+    report = {"cycles": 200, "seconds": 1e-3, "layers": layers, "assumptions": ["memory of 1.5 GB/s"]}
+    runs = [DeviceRun(step, report), DeviceRun(step, {})]
+    documents = run_views.show_device(Console(), runs)
+    assert documents[0] == {"step": "region0", "sources": ["Conv_0"], **report}
+    shown = capsys.readouterr()
+    assert [line.split() for line in shown.out.splitlines() if line] == [
+        ["on", "the", "device", "cycles", "ms", "operations", "GOPS"],
+        ["region0", "200", "1.000", "3000000", "3.0"],
+        ["region0", "3000000"],
+        ["name", "cycles", "util"],
+        ["a", "60", "0.5"],
+        ["b", "140", "0.75"],
+    ]
+    assert shown.err == "memory of 1.5 GB/s\n"
 
 
 def test_a_noisy_machine_is_mentioned(capsys: pytest.CaptureFixture[str]) -> None:

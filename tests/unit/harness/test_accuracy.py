@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from mlc.harness.accuracy import AccuracyMeter, decibels
+
+
+def test_samples_add_up() -> None:
+    meter = AccuracyMeter()
+    meter.add(
+        {"y": np.array([[3.0, 4.0]]), "m": np.zeros((1, 2, 2))}, {"y": np.array([[3.0, 3.0]]), "m": np.zeros((1, 2, 2))}
+    )
+    meter.add(
+        {"y": np.array([[0.0, 5.0]]), "m": np.ones((1, 2, 2))}, {"y": np.array([[0.0, 4.0]]), "m": np.ones((1, 2, 2))}
+    )
+    y, m = meter.result()
+    assert y.snr_db == pytest.approx(10 * np.log10(50 / 2))
+    assert (y.rows, y.agree) == (2, 1)
+    assert (m.snr_db, m.rows, m.agree) == (inf, 0, 0)
+    assert y.to_json() == {"name": "y", "snr_db": y.snr_db, "rows": 2, "top1_agree": 1}
+
+
+def test_decibels() -> None:
+    assert decibels(100.0, 1.0) == 20
+    assert decibels(1.0, 0.0) == inf
+    assert decibels(0.0, 1.0) == -inf

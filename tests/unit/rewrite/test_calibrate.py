@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlc.errors import UsageError
+from mlc.ir.interp import run_graph
+from mlc.rewrite.calibrate import (
+    best_exponents,
+    calibrate,
+    exponent_of,
+    quantised,
+    squared_errors,
+    weight_exponents,
+)
+from tests.fuzz import examples
+from tests.unit.rewrite.helpers import Net
+
+
+def interpreted(graph):
+    return lambda feeds: run_graph(graph, feeds)
+
+
+@examples(100)
+@given(st.floats(1e-6, 1e6))
+def test_the_first_exponent_is_the_greatest_that_saturates_nothing(greatest):
+    e = int(exponent_of(greatest))
+    assert greatest * 2.0**e <= 127
+    assert greatest * 2.0 ** (e + 1) > 127
+
+
+def test_zeros_have_an_exponent_too():
+    assert int(exponent_of(0.0)) == 0
+    assert exponent_of(np.array([0.0, 1.0, 1e-30])).tolist() == [0, 6, 30]
+
+
+@examples(50)
+@given(st.integers(0, 10**6), st.sampled_from([None, 0, 1]))
+def test_errors_are_those_of_rounding_there_and_back(seed, axis):
+    x = np.random.default_rng(seed).standard_normal((3, 4, 2)).astype(np.float32) * 5
+    first = exponent_of(
+        np.abs(x).max() if axis is None else np.abs(np.moveaxis(x, axis, 0)).reshape(-1, 24 // x.shape[axis]).max(1)
+    )
+    errors = squared_errors(x, first, axis)
+    assert errors.shape == (5, *first.shape)
+    for d in range(5):
+        e = first + d - 2
+        shape = [1, 1, 1]
+        if axis is not None:
+            shape[axis] = -1
+            e = e.reshape(shape)
+        back = np.clip(np.rint(x * 2.0**e), -127, 127) / 2.0**e
+        others = None if axis is None else tuple(k for k in range(3) if k != axis)
+        np.testing.assert_allclose(errors[d], np.square(back - x).sum(axis=others), rtol=1e-4, atol=1e-9)
+
+
+def test_an_outlier_is_worth_losing():
+    # at 2**5 the outlier fits, but all the small numbers become 0
+    x = np.concatenate([np.full(400_000, 0.012), [3.9]]).astype(np.float32)
+    first = exponent_of(np.abs(x).max())
+    assert int(first) == 5
+    assert int(best_exponents(first, squared_errors(x, first))) == 6
+
+
+def test_ties_go_to_the_coarser_exponent():
+    assert int(best_exponents(np.asarray(3), np.zeros(5))) == 1
+
+
+@examples(50)
+@given(st.integers(0, 10**6), st.sampled_from([None, 0, -1]))
+def test_weights_are_symmetric_and_near(seed, axis):
+    rng = np.random.default_rng(seed)
+    w = (rng.standard_normal((6, 5)) * np.exp2(rng.integers(-4, 5, (6, 1)))).astype(np.float32)
+    axis = None if axis is None else axis % 2
+    e = weight_exponents(w, axis)
+    q = quantised(w, e, axis)
+    assert q.dtype == np.int8
+    assert q.min() >= -127
+    step = np.exp2(-e.astype(float))
+    step = step if axis is None else step.reshape(-1, 1) if axis == 0 else step
+    inside = np.abs(w / step) <= 127
+    assert (np.abs(q * step - w) <= step / 2)[inside].all()
+
+
+def test_calibration_sees_every_sample():
+    n = Net()
+    x = n.x(4)
+    y = n.mul(x, n.c([2.0, 2.0, 2.0, 2.0]))
+    graph = n(n.relu(y))
+    samples = [{"x": np.array([0.1, 0.77, -0.3, 0.5], np.float32) * v} for v in (1, -9, 3)]
+    told = []
+    found = calibrate(graph, [x, y], samples, interpreted, lambda *at: told.append(at))
+    assert found == {x: 4, y: 3}  # 0.77 * 9 * 2**4 = 111
+    assert told == [(k, 6) for k in range(1, 7)]
+
+
+def test_refusals():
+    n = Net()
+    x = n.x(2)
+    y = n.reciprocal(x)
+    graph = n(y)
+    with pytest.raises(UsageError, match="no samples to calibrate with"):
+        calibrate(graph, [y], [], interpreted)
+    samples = [{"x": np.ones(2, np.float32)}, {"x": np.zeros(2, np.float32)}]
+    with pytest.raises(UsageError, match="reciprocal becomes infinite or NaN on sample 1"):
+        calibrate(graph, [y], samples, interpreted)
