@@ -7,15 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlc.lower.knobs import Config, Knobs
+from mlc.lower.knobs import Knobs
 from mlc.vdla.check import check
-from mlc.vdla.codegen.assemble import Dram, assemble
-from mlc.vdla.codegen.constants import Constants
-from mlc.vdla.codegen.emit import Binding, Emitter
-from mlc.vdla.codegen.region import lowered
-from mlc.vdla.config import PROFILES, VdlaConfig
+from mlc.vdla.codegen.region import compile_layer
+from mlc.vdla.config import PROFILES
 from mlc.vdla.layer import Layer
-from mlc.vdla.program import Program
 from mlc.vdla.schedules import plan_layer
 from mlc.vdla.sim import Device
 from tests.unit.vdla.schedules.layers import blocked, inputs_of, make_layer, wanted
@@ -23,32 +19,10 @@ from tests.unit.vdla.schedules.layers import blocked, inputs_of, make_layer, wan
 WITHOUT_ALU = ["osdi18_i8", "full"]
 
 
-def compile_layer(layer: Layer, config: VdlaConfig, choices: Config | None = None) -> Program:
-    """A program of one layer with buffers ``x``, ``residual`` and ``out``."""
-    plan = plan_layer(layer, config, Knobs(choices))
-    buffers = [Dram("x", "in", blocked(np.zeros(layer.shape, np.int8)).nbytes)]
-    size = blocked(np.zeros(layer.out_shape, np.int8)).nbytes
-    if layer.residual is not None:
-        buffers.append(Dram("residual", "in", size))
-    buffers.append(Dram("out", "out", size if layer.shift is not None else 4 * size))
-    names = [b.name for b in buffers]
-    buffers += [Dram(name, "const") for name in plan.arrays]
-    constants = Constants()
-    emitter = Emitter(config, constants)
-    for segment in plan.segments:
-        kernel = lowered(segment, "layer")
-        bindings = [
-            Binding(names.index(t.name)) if t.name in names
-            else Binding(len(names) + list(plan.arrays).index(t.name), plan.arrays[t.name])
-            for t in segment.part.params
-        ]  # fmt: skip
-        emitter.emit(kernel, bindings, segment.slots)
-    return assemble(config, emitter.steps, buffers, constants, ["layer"])
-
-
 def check_layer(layer: Layer, profile: str, **choices: Any) -> None:
     config = PROFILES[profile]
-    program = compile_layer(layer, config, choices)
+    plan = plan_layer(layer, config, Knobs(choices))
+    program = compile_layer(layer, config, plan.segments, plan.arrays)
     assert check(program) == []
     values = inputs_of(layer)
     device = Device(config)

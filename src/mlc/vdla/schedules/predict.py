@@ -68,6 +68,11 @@ def slots(shape: Shape, choices: Sequence[Choice], config: VdlaConfig, *, ahead:
 def refusal(shape: Shape, choice: Choice, config: VdlaConfig) -> str:
     """Why the buffers of a choice do not fit the memories; empty where they do."""
     threads = 1 if choice.threads is Threads.NONE else 2
+    rows, _, blocks, _ = fitted(shape, choice)
+    if choice.threads is Threads.ROWS and rows == choice.rows[1] - choice.rows[0]:
+        return "two threads have one tile of rows to share"
+    if choice.threads is Threads.BLOCKS and blocks == choice.blocks[1] - choice.blocks[0]:
+        return "two threads have one tile of blocks to share"
     data, tiles, sums = sizes(shape, choice)
     for what, count, depth in (
         ("elements of input", data * threads, config.inp_depth),

@@ -90,7 +90,8 @@ class Plan:
         parts.append(main)
         if self.tail:
             high, wide, _, deep = self.tile
-            parts.append(replace(main, blocks=(end, blocks[1]), tile=(high, wide, 1, deep), piece=0, lead=0))
+            last = replace(main, blocks=(end, blocks[1]), tile=(high, wide, 1, deep), piece=0, lead=0)
+            parts.append(replace(last, threads=Threads.NONE))
         return parts
 
 
@@ -181,21 +182,26 @@ def best_plan(shape: Shape, config: VdlaConfig) -> Plan:
     return likely_plans(shape, config)[0]
 
 
-def likely_plans(shape: Shape, config: VdlaConfig, *, ahead: bool = True) -> list[Plan]:
+def likely_plans(
+    shape: Shape, config: VdlaConfig, *, ahead: bool = True, threads: Threads = Threads.NONE
+) -> list[Plan]:
     """Plans that may be the fastest, the most likely one first.
 
     Args:
         ahead: whether loads may run ahead of products; otherwise operands have one place each.
+        threads: what two virtual threads share; each has places of its own.
     Raises:
         ScheduleError: not even the smallest tiles fit the memories.
     """
-    bounded = [(b, plan) for plan in _plans(shape, config, ahead) if (b := _bound(shape, plan, config)) is not None]
+    every = (replace(plan, threads=threads) for plan in _plans(shape, config, ahead))
+    bounded = [(b, plan) for plan in every if (b := _bound(shape, plan, config)) is not None]
     if not bounded:
         raise ScheduleError("no tile of the layer fits the memories")
     plans = [plan for _, plan in nsmallest(LOOKED_AT, bounded, key=lambda b: b[0])]
-    if ahead:
+    if ahead and threads is Threads.NONE:
         plans += [p for p in _heads(shape, config) if not any(refusal(shape, c, config) for c in p.choices(shape))]
-    times = [cycles(shape, plan.choices(shape), config, ahead=ahead) for plan in plans]
+    overlaps = ahead or threads is not Threads.NONE
+    times = [cycles(shape, plan.choices(shape), config, ahead=overlaps) for plan in plans]
     return [plans[k] for k in sorted(range(len(plans)), key=lambda k: times[k])]
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from mlc.ir.graph import Value
-from mlc.ir.types import TensorType, i8, i32
+from mlc.ir.layout import blocked as blocked_layout
+from mlc.ir.types import DType, TensorType, i8, i32
 from mlc.vdla.layer import Layer
 
 
@@ -35,8 +36,8 @@ def make_layer(
         for n, p, d, k, s in zip(image, (top, left), dilations, kernel, strides, strict=True)
     )
     shape, result = (1, c, *image), (1, o, rows, columns)
-    x = Value("x", TensorType(shape, i8))
-    out = Value("out", TensorType(result, i8 if shift is not None else i32))
+    x = Value("x", typed(shape, i8))
+    out = Value("out", typed(result, i8 if shift is not None else i32))
     weights = rng.integers(-127, 128, (o, c, *kernel)).astype(np.int8)
     layer = Layer(x, out, shape, result, weights, strides, dilations, (top, left, top, left), relu=relu, most=most)
 
@@ -48,11 +49,16 @@ def make_layer(
         numbers[:2] = bias, -bias
         layer = replace(layer, bias=numbers)
     if residual is not None:
-        value = Value("residual", TensorType(result, i8))
+        value = Value("residual", typed(result, i8))
         layer = replace(layer, residual=value, residual_shift=places(residual, 7))
     if shift is not None:
         layer = replace(layer, shift=places(shift, 12))
     return layer
+
+
+def typed(shape: tuple[int, ...], dtype: DType) -> TensorType:
+    """A tensor of the accelerator, in blocks of 16 channels."""
+    return TensorType(shape, dtype).with_layout(blocked_layout(shape, 1, 16))
 
 
 def inputs_of(layer: Layer, seed: int = 1) -> dict[str, np.ndarray]:
