@@ -117,7 +117,8 @@ class Parts:
         for k, segment in enumerate(segments):
             fn = lowered(segment, f"{name}.{k}")
             self.emitter.emit(fn, [bound[t.name] for t in segment.part.params], segment.slots)
-        self._weights_first(begin)
+        if begin:
+            self._weights_first(begin)
 
     def _weights_first(self, begin: int) -> None:
         """Let the first loads of weights not wait behind loads of what the layer before has yet to store."""
