@@ -98,6 +98,11 @@ def load_options(function: F) -> F:
 
 def json_option(function: F) -> F:
     """Decorator: ``--json FILE``, ``-`` for standard output; then nothing else goes there."""
+    return json_option_named("--json")(function)
+
+
+def json_option_named(*names: str) -> Callable[[F], F]:
+    """The decorator ``json_option`` under other names."""
 
     def note(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         if value == "-":
@@ -105,12 +110,12 @@ def json_option(function: F) -> F:
         return value
 
     return click.option(
-        "--json",
+        *names,
         "json_file",
         metavar="FILE",
         callback=note,
         help="Write the result as JSON; - for standard output.",
-    )(function)
+    )
 
 
 def json_flag(function: F) -> F:

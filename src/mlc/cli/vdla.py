@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "disasm": ("mlc.cli.vdla:disasm", "Print a program as assembly text."),
     "asm": ("mlc.cli.vdla:asm", "Make a program from assembly text."),
     "check": ("mlc.cli.vdla:check", "Check a program's stream: tokens, races, bounds."),
+    "sim": ("mlc.cli.vdla_sim:command", "Run a program on the simulator: outputs, cycles, stalls."),
 }
 
 
@@ -41,10 +42,11 @@ def region_option(function: F) -> F:
     mlc vdla disasm conv.vdla
     mlc vdla asm conv.s -o conv.vdla
     mlc vdla check conv.vdla
+    mlc vdla sim conv.vdla
     """,
 )
 def group() -> None:
-    """Read, write and check programs of the VDLA accelerator (.vdla)."""
+    """Read, write, check and simulate programs of the VDLA accelerator (.vdla)."""
 
 
 @click.command(
@@ -77,7 +79,7 @@ def disasm(
     if output is None:
         console.data(text)
     else:
-        _write(output, text.encode())
+        write_file(output, text.encode())
 
 
 @click.command(
@@ -95,7 +97,7 @@ def asm(console: Console, file: str, output: str, json_file: str | None) -> None
     require_writable(output, json_file)
     program = read_program(file)
     data = program.to_bytes()
-    _write(output, data)
+    write_file(output, data)
     console.say(f"{output}: {_summary(program)}, {file_bytes(len(data))}")
     write_json(console, json_file, "vdla asm", {"output": output, "bytes": len(data), **_facts(program)})
 
@@ -217,7 +219,8 @@ def _member(path: str, region: str | None) -> tuple[str, bytes]:
         return f"{path}: {members[name]}", package.read(members[name])
 
 
-def _write(path: str, data: bytes) -> None:
+def write_file(path: str, data: bytes) -> None:
+    """Writes a file, whole or not at all; an OutputError where it cannot be."""
     from mlc.runtime.atomic import atomic_write
 
     with atomic_write(path) as file:

@@ -196,14 +196,15 @@ def load_config(
     if file is not None:
         changes.update(_read_file(file))
         profile = changes.pop("profile", profile)
-    for text in overrides:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"{text!r} is not FIELD=VALUE", hint="for example dram_latency=60")
-        changes[name.strip()] = _parse(name.strip(), value.strip())
+    changes.update(_parsed(overrides))
     if profile not in PROFILES:
         raise UsageError(f"no profile is called {profile!r}", hint="profiles: " + ", ".join(PROFILES))
     return with_fields(PROFILES[profile], changes)
+
+
+def overridden(config: VdlaConfig, overrides: Iterable[str]) -> VdlaConfig:
+    """The record with some fields changed, each given as ``FIELD=VALUE``; errors as ``load_config``."""
+    return with_fields(config, _parsed(overrides))
 
 
 def with_fields(config: VdlaConfig, changes: Mapping[str, Any]) -> VdlaConfig:
@@ -245,6 +246,16 @@ def _check_field(name: str, value: Any, default: Any) -> None:
 
 def _finite(value: int | float) -> bool:
     return isinstance(value, int) or math.isfinite(value)
+
+
+def _parsed(overrides: Iterable[str]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"{text!r} is not FIELD=VALUE", hint="for example dram_latency=60")
+        changes[name.strip()] = _parse(name.strip(), value.strip())
+    return changes
 
 
 def _parse(name: str, text: str) -> int | float | bool:

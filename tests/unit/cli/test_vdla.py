@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from mlc.vdla.config import PROFILES
+from mlc.vdla.program import Program
+from mlc.vdla.sim import Device
 from tests.unit.cli.conftest import Result
 from tests.unit.runtime.conftest import Parts
 from tests.unit.vdla.streams import pipelined_program, token_pairs, with_tokens, without
@@ -116,7 +118,69 @@ def test_programs_in_a_module(mlc: Mlc, program: bytes, parts: Parts) -> None:
 
 
 def test_help_of_each(mlc: Mlc) -> None:
-    for name in ("disasm", "asm", "check"):
+    for name in ("disasm", "asm", "check", "sim"):
         result = mlc("vdla", name, "--help")
         assert result.code == 0
         assert f"mlc vdla {name} " in result.out.partition("Examples:")[2]
+
+
+def test_a_simulation_shows_cycles_layers_and_assumptions(mlc: Mlc, program: bytes) -> None:
+    result = mlc("vdla", "sim", "good.vdla")
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[0].startswith("21 instructions, ")
+    assert lines[0].endswith(" ms (full)")
+    assert "layer  cycles     ms  util %  eta %  GOPS  op/B  roof %  bound by" in lines
+    assert any("DRAM latency 48 cycles" in line for line in lines)
+    quiet = mlc("vdla", "sim", "good.vdla", "-q", "--vdla", "dram_latency=500")
+    assert quiet.out.endswith("(full, other times)\n")
+    document = json.loads(mlc("vdla", "sim", "good.vdla", "--json", "-").out)
+    assert (document["command"], document["executed"], document["instructions"]) == ("vdla sim", True, 21)
+    assert lines[0].startswith(f"21 instructions, {document['cycles']} cycles = ")
+
+
+def test_a_simulation_computes_what_the_device_does(mlc: Mlc, program: bytes) -> None:
+    loaded = Program.from_bytes(program)
+    x = np.random.default_rng(1).integers(0, 256, loaded.buffer("x").nbytes, np.uint8)
+    np.savez("x.npz", x=x)
+    y = np.zeros(loaded.buffer("y").nbytes // 4, np.int32)
+    device = Device(loaded.config)
+    device.bind("x", x)
+    device.bind("y", y)
+    device.run(loaded)
+    assert mlc("vdla", "sim", "good.vdla", "-i", "x.npz", "-o", "y.npz").code == 0
+    with np.load("y.npz") as found:
+        assert found["y"].dtype == np.int32
+        np.testing.assert_array_equal(found["y"], y)
+    for seed, same in (("0", True), ("1", False)):
+        mlc("vdla", "sim", "good.vdla", "-o", "first.npz")
+        mlc("vdla", "sim", "good.vdla", "-o", "second.npz", "--seed", seed)
+        assert (Path("first.npz").read_bytes() == Path("second.npz").read_bytes()) == same
+
+
+def test_a_simulation_writes_its_files(mlc: Mlc, program: bytes) -> None:
+    pytest.importorskip("matplotlib")
+    files = ("--trace", "t.json", "--roofline", "r.png", "--report", "r.json")
+    assert mlc("vdla", "sim", "good.vdla", "--no-exec", *files).code == 0
+    names = {event["name"] for event in json.loads(Path("t.json").read_text())["traceEvents"]}
+    assert {"LOAD INP", "GEMM ZERO", "STORE ACC", "FINISH", "ld->cmp"} <= names
+    assert Path("r.png").read_bytes().startswith(b"\x89PNG")
+    assert not json.loads(Path("r.json").read_text())["executed"]
+
+
+def test_what_cannot_be_simulated(mlc: Mlc, program: bytes) -> None:
+    np.savez("z.npz", z=np.zeros(4))
+    np.savez("short.npz", x=np.zeros(4, np.int8))
+    for arguments, code, message in [
+        (["broken.vdla"], 1, "error: broken.vdla: the stream is not valid: RAW: CMP may read inp["),
+        (["good.vdla", "-i", "z.npz"], 2, "error: z.npz: the program has no input 'z'\nhint: known: x"),
+        (["good.vdla", "-i", "short.npz"], 2, "error: short.npz: 'x' has 4 bytes; expected 256"),
+        (["good.vdla", "--no-exec", "-o", "y.npz"], 2, "error: --no-exec computes nothing: "),
+        (["good.vdla", "--roofline", "r.gif"], 2, "error: --roofline r.gif: expected one of .svg, .png, .pdf\n"),
+        (["good.vdla", "--vdla", "acc_bytes=65536"], 3, "error: the program is for configuration "),
+        (["good.vdla", "--vdla", "speed"], 2, "error: 'speed' is not FIELD=VALUE\n"),
+    ]:
+        result = mlc("vdla", "sim", *arguments)
+        assert (result.code, result.out) == (code, "")
+        assert result.err.startswith(message)
+    assert mlc("vdla", "sim", "broken.vdla", "--no-check").code == 0

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlc.errors import ProgramError
-from mlc.vdla.config import VdlaConfig, profile_of
+from mlc.vdla.config import PROFILES, VdlaConfig, profile_of
 from mlc.vdla.isa import Instruction, Load, Mem, Store, Unit, element_bytes
 from mlc.vdla.sim.timing import REASONS, Timeline
 from mlc.vdla.sim.work import Work
@@ -85,7 +85,7 @@ class Report:
         """The report as JSON values (``docs/vdla.md`` describes them)."""
         config = self.config
         document: dict[str, Any] = {
-            "profile": profile_of(config) or "custom",
+            "profile": profile_name(config),
             "config": config.to_dict(),
             "config_hash": f"{config.hash:016x}",
             "assumptions": assumptions(config),
@@ -95,6 +95,12 @@ class Report:
             document |= {**entry(self.total, config), "cycles": self.cycles, "tokens": self.tokens}
             document["layers"] = [entry(layer, config) for layer in self.layers]
         return document
+
+
+def profile_name(config: VdlaConfig) -> str:
+    """How to call an accelerator: its profile, and whether its times are the profile's."""
+    alike = next((name for name, known in PROFILES.items() if known.hash == config.hash), None)
+    return profile_of(config) or (f"{alike}, other times" if alike else "custom")
 
 
 def milliseconds(cycles: float, config: VdlaConfig) -> float:

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from mlc.errors import UsageError
-from mlc.vdla.config import profile_of
 from mlc.vdla.isa import Instruction, Load, Store, Unit, is_nop
-from mlc.vdla.sim.report import Report
+from mlc.vdla.sim.report import Report, profile_name
 from mlc.vdla.sim.work import QUEUES, named
 
 _PROCESS = 1
@@ -46,8 +45,7 @@ def trace(report: Report) -> dict[str, Any]:
 
 
 def _names(report: Report) -> Iterator[Event]:
-    profile = profile_of(report.config) or "custom"
-    yield _meta("process_name", 0, name=f"VDLA ({profile}, {report.config.freq_mhz} MHz)")
+    yield _meta("process_name", 0, name=f"VDLA ({profile_name(report.config)}, {report.config.freq_mhz} MHz)")
     tracks = {_LAYERS: "layers"}
     tracks |= {number: f"{unit.name} requests" for unit, number in _REQUESTS.items()}
     tracks |= {number: unit.name for unit, number in _WORK.items()}
