@@ -228,11 +228,12 @@ class _Kernel:
         return branch
 
     def _allocate(self, s: Allocate, around: tuple[Var, ...]) -> Run:
-        body, buffer = self._statement(s.body, around), s.buffer
-        if buffer in self.facts.root:
-            return body
+        buffer = s.buffer
         if buffer.scope not in self.e.scopes:
             raise ScheduleError(f"{buffer!r}: the accelerator has no memory {buffer.scope!r}")
+        body = self._statement(s.body, around)
+        if buffer in self.facts.root:
+            return body
         scope, memory = self.e.scopes[buffer.scope], self.e.memories[buffer.scope]
         size = elements(buffer, scope.lanes)
 

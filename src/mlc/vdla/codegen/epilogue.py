@@ -60,8 +60,6 @@ def read_epilogue(e: Expr) -> Epilogue:
     found = _chain(clamped)
     found.narrow = True
     chain = found.operations
-    if chain and chain[-1].op is AluOp.RSHR and chain[-1].source is None and chain[-1].target is found.root:
-        found.shift = chain.pop().immediate
     # what follows keeps the order of numbers, and 0: a negative value may as well become 0 at the end
     for k in reversed(range(len(chain))):
         o = chain[k]
@@ -73,6 +71,8 @@ def read_epilogue(e: Expr) -> Epilogue:
             break
         if o.op is not AluOp.RSHR and not (o.op is AluOp.MIN and o.source is None and o.immediate >= 0):
             break
+    if chain and chain[-1].op is AluOp.RSHR and chain[-1].source is None and chain[-1].target is found.root:
+        found.shift = chain.pop().immediate
     return found
 
 
