@@ -115,6 +115,18 @@ def test_a_block_that_halves(profile: str) -> None:
     check_region(net.region(c, b), PROFILES[profile])
 
 
+def test_values_may_be_called_anything() -> None:
+    net = Layers(16, 4)
+    region = net.region(net.conv(net.conv(net.x, 16), 16))
+    for value, name in zip([*region.inputs, *region.outputs], ("uops", "a {b} #"), strict=True):
+        value.name = name
+    program = compile_region(region, PROFILES["full"])
+    assert check(program) == []
+    assert [spec.name for spec in program.buffers[:2]] == ["uops", "a__b___"]
+    assert program.buffers[-1].name == "uops.2"
+    assert Program.from_bytes(program.to_bytes()) == program
+
+
 def test_without_the_token_between_layers_the_stream_is_refused() -> None:
     net = Layers(16, 8)
     program = check_region(net.region(net.conv(net.conv(net.x, 16), 16)), PROFILES["full"])

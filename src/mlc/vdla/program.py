@@ -235,6 +235,18 @@ class Program:
         return program
 
 
+def legal_names(texts: Sequence[str]) -> list[str]:
+    """Names for buffers that a model calls by texts of any kind: legal, distinct, and as near as can be."""
+    names: dict[str, None] = {}
+    for text in texts:
+        name = "".join(c if _legal_name(c) else "_" for c in text[:200]) or "_"
+        count = 1
+        while (found := name if count == 1 else f"{name}.{count}") in names:
+            count += 1
+        names[found] = None
+    return list(names)
+
+
 def _without_addends(program: Program) -> list[Instruction]:
     """The stream with 0 for the addresses that relocations supply."""
     result = list(program.instructions)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mlc.errors import ExitCode, ProgramError
 from mlc.vdla.config import PROFILES, VdlaConfig
 from mlc.vdla.isa import Finish, Load, Mem, Store, pack_uop
-from mlc.vdla.program import BufferSpec, Program
+from mlc.vdla.program import BufferSpec, Program, legal_names
 from tests.fuzz import examples
 from tests.unit.vdla.strategies import programs
 
@@ -200,6 +200,15 @@ def test_binding_adds_the_buffers_place_in_elements() -> None:
         program.bound([256, 768, 784, 1000])
     with pytest.raises(ProgramError, match="lies too high"):
         program.bound([1 << 40, 768, 784, 1024])
+
+
+def test_names_from_anywhere_become_legal_and_distinct() -> None:
+    texts = ["x", "a b", "a_b", "", "{é}#\n", "x", "x.2", "y" * 999]
+    names = legal_names(texts)
+    assert names == ["x", "a_b", "a_b.2", "_", "_é___", "x.2", "x.2.2", "y" * 200]
+    program = sample()
+    program.buffers += [BufferSpec(f"{name}'", "temp", 1) for name in names]
+    assert Program.from_bytes(program.to_bytes()) == program
 
 
 def test_contents_of_buffers() -> None:

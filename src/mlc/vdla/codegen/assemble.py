@@ -14,7 +14,7 @@ from mlc.vdla.codegen.tokens import insert_tokens
 from mlc.vdla.codegen.uops import place_uops
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa.instruction import Finish
-from mlc.vdla.program import ALIGNMENT, BufferKind, BufferSpec, Program
+from mlc.vdla.program import ALIGNMENT, BufferKind, BufferSpec, Program, legal_names
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Dram:
     """A buffer in DRAM.
 
     Args:
-        name: unique in the program.
+        name: of any kind; the program's is the nearest legal one that is free.
         kind: who fills it, see ``BufferSpec``.
         nbytes: size; that of a constant follows from what was packed into it.
     """
@@ -58,15 +58,16 @@ def assemble(
         written = {k: b.nbytes for k, b in enumerate(buffers) if b.kind in ("temp", "out")}
         done = insert_tokens(done, config, written)
     specs, data = [], bytearray()
-    for k, b in enumerate(buffers):
+    *names, uops_name = legal_names([*(b.name for b in buffers), "uops"])
+    for k, (name, b) in enumerate(zip(names, buffers, strict=True)):
         if b.kind != "const":
-            specs.append(BufferSpec(b.name, b.kind, b.nbytes))
+            specs.append(BufferSpec(name, b.kind, b.nbytes))
             continue
         data += bytes(-len(data) % ALIGNMENT)
         contents = constants.contents(k)
-        specs.append(BufferSpec(b.name, b.kind, len(contents), offset=len(data)))
+        specs.append(BufferSpec(name, b.kind, len(contents), offset=len(data)))
         data += contents
-    specs.append(BufferSpec("uops", "uop", uops.nbytes))
+    specs.append(BufferSpec(uops_name, "uop", uops.nbytes))
     counts = Counter(s.layer for s in done)
     ends = list(accumulate(counts[k] for k in range(len(layers))))
     ranges = [
