@@ -219,7 +219,7 @@ class Target(Protocol):
         ...
 
 
-BUILTIN = {"x86": "mlc.targets.x86.target:X86Target"}
+BUILTIN = {"x86": "mlc.targets.x86.target:X86Target", "vdla": "mlc.vdla.target:VdlaTarget"}
 _GROUP = "mlc.targets"
 
 

@@ -1,0 +1,120 @@
+"""The accelerator as the compiler sees it: what it can run, how tensors lie in its memory, what things cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+
+import numpy as np
+
+from mlc.errors import UnsupportedError
+from mlc.ir.graph import Graph, Node, Value
+from mlc.ir.layout import Layout, blocked
+from mlc.ir.types import TensorType
+from mlc.ops import get
+from mlc.rewrite.group import body_of
+from mlc.targets.base import DeviceProgram
+from mlc.vdla.config import VdlaConfig
+from mlc.vdla.host import HostModel
+from mlc.vdla.layer import Layer, read_layer
+
+ALIGNMENT = 256  # bytes, of buffers in device memory
+_MOST_LIFT = 10  # binary places by which products with multiples of the unit matrix lift a residual
+
+# What estimates assume of a layer before there is a program for it; programs report their own cycles.
+_UTILISATION = 0.9
+
+
+class VdlaAccelerator:
+    """Implements ``Accelerator`` for one record.
+
+    Args:
+        config: the hardware.
+        host: what the processor beside it is assumed to cost.
+    """
+
+    device = "vdla"
+    alignment = ALIGNMENT
+
+    def __init__(self, config: VdlaConfig, host: HostModel | None = None) -> None:
+        self.config = config
+        self.host = host or HostModel()
+
+    def options(self) -> Mapping[str, str]:
+        return {name: str(value) for name, value in self.config.to_dict().items()}
+
+    def refusal(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:
+        try:
+            layer = read_layer(group, constants)
+        except UnsupportedError as error:
+            return error.message
+        return lacking(layer, self.config)
+
+    def layout(self, type: TensorType) -> Layout | None:
+        return tensor_layout(type, self.config)
+
+    def estimate(self, group: Node) -> tuple[float, float]:
+        return self._seconds(group), self.host.seconds(group)
+
+    def copy_seconds(self, nbytes: int) -> float:
+        return self.host.copy_seconds(nbytes)
+
+    def compile(self, region: Graph, name: str) -> DeviceProgram:
+        from mlc.vdla.codegen.region import compile_region
+
+        program = compile_region(region, self.config)
+        return DeviceProgram(program.to_bytes(), ".vdla", {"layers": len(region.nodes), **program.meta})
+
+    def _seconds(self, group: Node) -> float:
+        """The roofline: products with padded channels, or all bytes once, whichever takes longer."""
+        config = self.config
+        moved = sum(v.type.nbytes for v in {*group.inputs, *group.outputs})
+        cycles = max(_steps(group, config), ceil(moved / config.bytes_per_cycle))
+        return cycles / _UTILISATION / (config.freq_mhz * 1e6)
+
+
+def _steps(group: Node, config: VdlaConfig) -> int:
+    """Steps of the array that a group's products take, each with whole blocks of channels."""
+    total = 0
+    for node in body_of(group).nodes:
+        if node.op not in (get("conv"), get("matmul")):
+            continue
+        (_, w), (y,) = node.inputs, node.outputs
+        out = y.type.shape[1 if node.op is get("conv") else -1]
+        terms = w.type.size // out if out else 0
+        channels = w.type.shape[1] if node.op is get("conv") else terms
+        taps = terms // channels if channels else 0
+        pixels = y.type.size // out if out else 0
+        total += pixels * ceil(out / config.block_out) * ceil(channels / config.block_in) * taps
+    return total
+
+
+def tensor_layout(type: TensorType, config: VdlaConfig) -> Layout | None:
+    """Channels in blocks of the array's width, innermost.
+
+    ``[n, c, h, w]`` becomes ``[n, c/16, h, w, 16]``; rows of matrices, ``[m, c]``, become ``[c/16, m, 16]``, so that
+    they lie like pixels.
+    """
+    shape, block = type.shape, config.block_out
+    if type.rank == 2:
+        return Layout(shape).pad(1, 0, -shape[1] % block).split(1, block).reorder(1, 0, 2)
+    return blocked(shape, 1, block) if type.rank >= 2 else None
+
+
+def lacking(layer: Layer, config: VdlaConfig) -> str:
+    """What a layer needs and the hardware lacks, in a few words; empty where it lacks nothing."""
+    if not config.ext_store_requant:
+        bare = layer.bias is None and layer.residual is None and not layer.relu and layer.shift is None
+        return "" if bare else "this profile stores sums as they are; the host finishes them"
+    if config.ext_alu:
+        return ""
+    if layer.shift is not None and layer.shift.size > 1:
+        return "without the ALU extension all channels share one shift"
+    if layer.most is not None:
+        return "without the ALU extension nothing is clipped from above"
+    if layer.residual_shift is not None:
+        if layer.residual_shift.size > 1:
+            return "without the ALU extension residuals are lifted alike in all channels"
+        if layer.residual_shift[0] > _MOST_LIFT:
+            return f"without the ALU extension residuals are lifted by {_MOST_LIFT} places at most"
+    return ""

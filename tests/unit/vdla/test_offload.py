@@ -1,0 +1,109 @@
+"""What the accelerator takes, in which profile, and what it is expected to cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlc.ir.graph import Graph, Node, Value
+from mlc.ir.types import TensorType, i8, i32
+from mlc.rewrite.group import make_group
+from mlc.vdla.config import PROFILES
+from mlc.vdla.host import HostModel
+from mlc.vdla.offload import VdlaAccelerator, tensor_layout
+from tests.unit.rewrite.helpers import Net
+
+POINT: dict[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+
+
+def group_of(graph: Graph) -> Node:
+    return make_group(graph.nodes, graph.constants, 0)
+
+
+def layer(
+    *, bias: bool = False, residual: int | None = None, relu: bool = False, most: int | None = None, shift: Any = None
+) -> Graph:
+    n = Net()
+    w = n.c(np.ones((32, 16, 1, 1)), np.int8)
+    v: Value = n.conv(n.x(1, 16, 7, 7, dtype="i8"), w, **POINT)
+    if bias:
+        v = n.add(v, n.c(np.ones((1, 32, 1, 1)), np.int32))
+    if residual is not None:
+        places = n.c(np.asarray(residual), np.int32)
+        v = n.add(v, n.shl(n.cast(n.x(1, 32, 7, 7, dtype="i8", name="r"), to="i32"), places))
+    if relu:
+        v = n.relu(v)
+    if most is not None:
+        v = n.clip(v, lo=0, hi=most)
+    if shift is not None:
+        by = n.c(np.asarray(shift).reshape(-1, 1, 1) if np.ndim(shift) else [shift], np.int32)
+        v = n.cast(n.clip(n.round_shift(v, by), lo=-128, hi=127), to="i8")
+    return n(v)
+
+
+CASES: list[tuple[dict[str, Any], dict[str, str]]] = [
+    ({}, {}),
+    ({"shift": 3}, {"osdi18": "stores sums as they are"}),
+    ({"bias": True}, {"osdi18": "stores sums as they are"}),
+    ({"bias": True, "relu": True, "shift": 3}, {"osdi18": "stores sums as they are"}),
+    ({"residual": 6, "shift": 3}, {"osdi18": "stores sums as they are"}),
+    ({"residual": 20, "shift": 3}, {"osdi18": "stores", "osdi18_i8": "lifted by 10 places at most"}),
+    ({"most": 90, "shift": 3}, {"osdi18": "stores", "osdi18_i8": "nothing is clipped from above"}),
+    ({"shift": np.arange(32)}, {"osdi18": "stores", "osdi18_i8": "all channels share one shift"}),
+]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("what", "refused"), CASES, ids=range(len(CASES)))
+def test_profiles_take_what_their_hardware_does(profile: str, what: dict[str, Any], refused: dict[str, str]) -> None:
+    graph = layer(**what)
+    reason = VdlaAccelerator(PROFILES[profile]).refusal(group_of(graph), graph.constants)
+    assert refused.get(profile, "") in reason
+    assert bool(reason) == (profile in refused)
+
+
+def test_what_is_no_layer_has_its_reason() -> None:
+    n = Net()
+    graph = n(n.relu(n.x(3)))
+    assert VdlaAccelerator(PROFILES["full"]).refusal(group_of(graph), {}) == "not a product"
+
+
+def test_layouts() -> None:
+    config = PROFILES["full"]
+    image = tensor_layout(TensorType((2, 20, 3, 5), i8), config)
+    assert image is not None
+    assert image.physical_shape == (2, 2, 3, 5, 16)
+    rows = tensor_layout(TensorType((7, 40), i32), config)
+    assert rows is not None
+    assert rows.physical_shape == (3, 7, 16)
+    x = np.arange(280, dtype=np.int32).reshape(7, 40)
+    assert rows.pack(x)[1, 4, 3] == x[4, 19]
+    assert tensor_layout(TensorType((5,), i8), config) is None
+
+
+def test_estimates_are_rooflines() -> None:
+    accelerator = VdlaAccelerator(PROFILES["full"])
+    n = Net()
+    w = n.c(np.ones((64, 64, 3, 3)), np.int8)
+    x = n.x(1, 64, 56, 56, dtype="i8")
+    graph = n(n.conv(x, w, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1)))
+    device, host = accelerator.estimate(group_of(graph))
+    assert device == pytest.approx(56 * 56 * 4 * 4 * 9 / 0.9 / 200e6)
+    assert host == pytest.approx(2 * 64 * 64 * 9 * 56 * 56 / 2.4e9, rel=0.01)
+    # one row by a matrix: every weight is used once, so memory is the limit
+    n = Net()
+    graph = n(n.matmul(n.x(1, 512, dtype="i8"), n.c(np.ones((512, 1000)), np.int8)))
+    device, _ = accelerator.estimate(group_of(graph))
+    assert device == pytest.approx((512 * 1000 + 512 + 4000) / 7.875 / 0.9 / 200e6, rel=0.01)
+    assert accelerator.copy_seconds(1000) == pytest.approx(4e-6)
+
+
+def test_the_host_model_says_what_it_assumes() -> None:
+    host = HostModel()
+    n = Net()
+    (pool,) = n(n.max_pool(n.x(1, 4, 8, 8), kernel=(2, 2), strides=(2, 2), pads=(0,) * 4, dilations=(1, 1))).nodes
+    assert host.seconds(pool) == pytest.approx((4 * 64 + 4 * 16) * 4 / 0.5e9)
+    assert any("not measured" in line for line in host.lines())
+    assert set(host.to_json()) == {"product_ops_per_second", "bytes_per_second"}
