@@ -91,16 +91,15 @@ class Facts:
                 self.done.add(s)
 
     def _one_memory(self, a: Buffer, b: Buffer, order: Mapping[Stmt, int]) -> bool:
-        """Let a product go on where another one ends, or where a tensor was loaded, instead of adding the two later."""
-        if self.of(a) is self.of(b):
+        """Let a product go on from what is there before it, another product or a tensor, instead of adding both later."""
+        first, second = self.of(a), self.of(b)
+        if first is second:
             return True  # that is so in another copy of the same statement
-        if self.around.get(a) != self.around.get(b) or not {a, b} & self.products:
-            return False
-        early, late = sorted((a, b), key=lambda t: order[self.writers[t][0]])
-        if late not in self.products or (early not in self.products and not all(map(is_fill, self.writers[early]))):
+        late = max(a, b, key=lambda t: order[self.writers[t][0]])
+        if late not in self.products or self.around.get(first) != self.around.get(second):
             return False
         self.more.update(self.writers[late])
-        self.root[self.of(b)] = self.of(a)
+        self.root[second] = first
         return True
 
 

@@ -180,7 +180,8 @@ def executed(
 class Finish:
     """What happens to sums before they are stored as int8.
 
-    ``bias``, ``shifts``: one number a channel; ``shift``: for all; ``residual``: added after ``<< up``.
+    ``bias``, ``shifts``: one number a channel; ``shift``: for all; ``residual``: added after ``<< up``, ``ahead`` of
+    the product.
     """
 
     bias: bool = False
@@ -188,6 +189,7 @@ class Finish:
     shifts: bool = False
     residual: bool = False
     up: int = 0
+    ahead: bool = False
     relu: bool = False
     most: int | None = None
 
@@ -239,6 +241,9 @@ def finished(conv: Conv, finish: Finish, config: VdlaConfig) -> tuple[Function, 
         params.append(other)
         if config.ext_alu:
             wide = te.compute(other.shape, lambda *at: cast(given[tuple(at)], i32), "wide")
+        if wide is not None and finish.ahead:
+            loaded = wide
+            wide = te.compute(other.shape, lambda *at: binary("shl", loaded[tuple(at)], finish.up), "moved")
     if finish.residual and not config.ext_alu:
         # 2**up times the unit matrix
         ident = te.placeholder((B, B), i8, "unit")
@@ -259,7 +264,7 @@ def finished(conv: Conv, finish: Finish, config: VdlaConfig) -> tuple[Function, 
             v = v + identity[o, y, x, j]
         elif wide is not None:
             more = wide[o, y, x, j]
-            v = v + (binary("shl", more, finish.up) if finish.up else more)
+            v = more + v if finish.ahead else v + (binary("shl", more, finish.up) if finish.up else more)
         if finish.relu:
             v = binary("max", v, 0)
         if finish.most is not None:
@@ -276,9 +281,9 @@ def finished(conv: Conv, finish: Finish, config: VdlaConfig) -> tuple[Function, 
         s[cached].compute_at(s[out], at)
     s[sums].compute_at(s[out], at)
     schedule_sums(s, conv, sums, pad, tiles, config)
-    if wide is not None:
-        s[wide].set_scope(ACC)
-        s[wide].compute_at(s[out], at)
+    for stage in [stage for stage in s.stages if stage.name in ("wide", "moved")]:
+        stage.set_scope(ACC)
+        stage.compute_at(s[out], at)
     if identity is not None:
         assert other is not None
         assert ident is not None

@@ -6,6 +6,7 @@ import pytest
 from mlc.ir.types import i8, i32
 from mlc.vdla.config import PROFILES, VdlaConfig
 from mlc.vdla.intrinsics import ACC, INP, WGT
+from mlc.vdla.isa import Alu, AluOp, Gemm, GemmMode
 from mlc.vdla.program import Program
 from tests.unit.vdla.codegen.layers import Conv, Finish, executed, finished, plain, program_of
 
@@ -58,6 +59,7 @@ WITH_ALU = {
     "bias": Finish(bias=True, shift=10),
     "a shift a channel": Finish(shifts=True),
     "everything": Finish(bias=True, shifts=True, residual=True, up=6, relu=True, most=30000),
+    "a residual that the product is added to": Finish(residual=True, up=9, ahead=True, shift=11),
     "clipped above": Finish(relu=True, most=3000, shift=5),
 }
 LAYERS = [(p, n) for p in ("osdi18_i8", "full") for n in FINISHES] + [("full", n) for n in WITH_ALU]
@@ -67,3 +69,16 @@ LAYERS = [(p, n) for p in ("osdi18_i8", "full") for n in FINISHES] + [("full", n
 def test_layers_stored_as_i8(profile: str, name: str) -> None:
     conv = Conv(c=2, o=3, h=6, w=7, window=3, pad=1, tile=(2, 4, 7, 1))
     narrowed(conv, {**FINISHES, **WITH_ALU}[name], PROFILES[profile])
+
+
+def test_a_product_is_added_to_what_was_loaded() -> None:
+    conv = Conv(c=2, o=2, h=4, w=8, window=3, pad=1, tile=(2, 4, 8, 2))
+    finish = Finish(residual=True, up=9, ahead=True, shift=11)
+    program = narrowed(conv, finish, PROFILES["full"])
+    assert [(x.op, x.imm) for x in program.instructions if isinstance(x, Alu)] == [(AluOp.SHR, -9)]
+    assert {x.mode for x in program.instructions if isinstance(x, Gemm)} == {GemmMode.ACC}
+
+
+def test_sums_start_in_the_first_product() -> None:
+    program = narrowed(Conv(c=4, tile=(1, 8, 8, 1)), Finish(), PROFILES["full"])
+    assert [x.mode for x in program.instructions if isinstance(x, Gemm)] == [GemmMode.SET, *[GemmMode.ACC] * 3]
