@@ -22,6 +22,12 @@ def golden_name(test: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.\[\]-]", "_", test)
 
 
+@pytest.fixture(autouse=True)
+def _no_records_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What was tuned on this machine must not change what tests compile."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Iterator[Callable[[str], None]]:
     """``golden(text)`` compares a text with the test's file; a test that asks for it must call it, once."""

@@ -30,14 +30,15 @@ from mlc.frontend.survey import Survey
 from mlc.ir.graph import Graph
 from mlc.runtime import Manifest, Module, TargetSpec, TensorSpec, atomic_write, load_module, write_package
 from mlc.runtime import Package as OpenPackage
-from mlc.runtime.native import check_device
-from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer
+from mlc.runtime.native import available_cores, check_device
+from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer, Settings
 
 if TYPE_CHECKING:
     from mlc.harness.accuracy import Accuracy
     from mlc.rewrite.offload import Decision
+    from mlc.targets.base import Target
     from mlc.tune.drive import Tuning
-    from mlc.tune.lookup import Finding, Tuned
+    from mlc.tune.lookup import Finding, Source
     from mlc.tune.measure import MeasureOptions
     from mlc.tune.session import TuneOptions, Watcher
     from mlc.tune.task import Task
@@ -204,8 +205,9 @@ def compile(
     verify_passes: bool = False,
     dump_dir: str | os.PathLike[str] | None = None,
     max_memory: int | None = None,
-    records: Sequence[str | os.PathLike[str]] = (),
+    records: Sequence[str | os.PathLike[str]] | None = None,
     require_tuned: bool = False,
+    threads: int | None = None,
     name: str | None = None,
     observer: Observer | None = None,
 ) -> Package:
@@ -221,8 +223,12 @@ def compile(
         verify_passes: check the program after every pass.
         dump_dir: folder for the program after every pass, numbered; made if it is not there.
         max_memory: bytes that parameters and working memory may take together when the model runs.
-        records: files of tuning records, or folders of such: kernels get the best configurations found there.
+        records: files of tuning records, or folders of such: kernels get the best configurations found there. Unless
+            given, those are looked into that come with this program for such processors, and those that ``tune`` has
+            left in the user's cache.
         require_tuned: refuse to compile a kernel that the records have nothing for.
+        threads: that will run the model, as far as is known: records of as many are preferred. All cores of this
+            machine unless given.
         name: of the model in its package; the model's own unless given.
         observer: is told how it goes on.
     Raises:
@@ -235,10 +241,11 @@ def compile(
 
     if opt_level not in range(MAX_OPT_LEVEL + 1):
         raise UsageError(f"the optimisation level must be from 0 to {MAX_OPT_LEVEL}, not {opt_level}")
-    if require_tuned and (opt_level < MAX_OPT_LEVEL or "layout" in disabled_passes):
+    usable = opt_level == MAX_OPT_LEVEL and "layout" not in disabled_passes
+    if not usable and (records or require_tuned):
         raise UsageError(
             "tuned configurations are only used at the highest optimisation level, with the layout pass",
-            hint=f"compile with -O{MAX_OPT_LEVEL}, or without --require-tuned",
+            hint=f"compile with -O{MAX_OPT_LEVEL}, or without --records and --require-tuned",
         )
     options = _options(
         model,
@@ -251,18 +258,19 @@ def compile(
     )
     watch = _Watch(observer or Observer(), None if dump_dir is None else Path(dump_dir))
     machine = get_target(target)
-    tuned: Tuned | None = None
-    if records or require_tuned:
-        from mlc.tune.lookup import Tuned, require_all
-        from mlc.tune.records import read_records
+    source = _source_of(records, machine, available_cores() if threads is None else threads) if usable else None
+    findings: tuple[Finding, ...] = ()
+    if source is None and not require_tuned:
+        built = build_package(model.graph, machine, options, watch)
+    else:
+        from mlc.tune.lookup import Tuned, build_tuned
+        from mlc.tune.records import Best
 
-        tuned = Tuned(read_records(records).records, machine)
-    configure = None if tuned is None else tuned.configure
-    built = build_package(model.graph, machine, options, watch, configure)
+        tuned = Tuned(source or Best({}, {}), machine)
+        built, tuned = build_tuned(model.graph, machine, options, watch, tuned, require=require_tuned)
+        # who named no records wants to know what is used, and not what is missing
+        findings = tuple(tuned.used() if records is None else tuned.findings())
     _require_memory(built.manifest, max_memory)
-    findings = () if tuned is None else tuple(tuned.findings())
-    if require_tuned:
-        require_all(findings)
     return Package(
         built.manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs
     )
@@ -362,6 +370,22 @@ def _native(graph: Graph) -> Callable[[Mapping[str, np.ndarray]], Mapping[str, n
         return interpreted(graph)
 
 
+def _source_of(records: Sequence[str | os.PathLike[str]] | None, target: Target, threads: int) -> Source | None:
+    """Where to look for configurations; nowhere if there is nothing."""
+    from mlc.tune.places import default_files
+
+    files = default_files(target, Settings.from_environment().cache) if records is None else records
+    if not files:
+        return None
+    from mlc.tune.records import Fingerprint, best_of, read_records
+    from mlc.tune.shelf import Shelf
+
+    here = Fingerprint.of(target)
+    if records is None:
+        return Shelf(map(Path, files), here, threads)
+    return best_of(read_records(files).records, here, threads)
+
+
 def tuning_tasks(
     model: Model,
     target: str = "x86",
@@ -382,7 +406,7 @@ def tune(
     model: Model,
     target: str = "x86",
     *,
-    records: str | os.PathLike[str],
+    records: str | os.PathLike[str] | None = None,
     options: TuneOptions | None = None,
     measure: MeasureOptions | None = None,
     opt_level: int = MAX_OPT_LEVEL,
@@ -392,26 +416,59 @@ def tune(
     only: Sequence[int] | None = None,
     fresh: bool = False,
     check_whole: bool = True,
+    transfer: Sequence[str | os.PathLike[str]] = (),
+    relatives: Sequence[Model] = (),
     watcher: Watcher | None = None,
 ) -> Tuning:
-    """Measure schedules of a model's kernels on this machine; see :func:`mlc.tune.drive.tune_graph`."""
+    """Measure schedules of a model's kernels on this machine.
+
+    Args:
+        records: the file that every trial is appended to; what it holds is gone on from. Unless given, it is one in the
+            user's cache, and the best of it is put where ``compile`` looks by itself.
+        transfer: record files, or folders of such, that the cost model learns from before anything is measured.
+        relatives: further models whose kernels these records may be of.
+        model, target, options, measure, opt_level, disabled_passes, fast_math, threads, only, fresh, check_whole,
+            watcher: see :func:`mlc.tune.drive.tune_graph`.
+    Raises:
+        UsageError, DeviceError, CheckFailedError: as there.
+    """
     from mlc.targets.base import get_target
     from mlc.tune.drive import tune_graph
+    from mlc.tune.places import journal_of
+    from mlc.tune.records import read_records
     from mlc.tune.session import TuneOptions
+    from mlc.tune.shelf import keep
 
-    return tune_graph(
+    cache = Settings.from_environment().cache
+    compile_options = _options(model, None, opt_level, disabled_passes, fast_math)
+    journal = journal_of(cache, compile_options.name, model.info.sha256) if records is None else Path(records)
+    if records is None:
+        _make_folder(journal.parent)
+    tuning = tune_graph(
         model.graph,
         get_target(target),
-        _options(model, None, opt_level, disabled_passes, fast_math),
+        compile_options,
         options or TuneOptions(),
-        records=records,
+        records=journal,
         threads=threads,
         only=only,
         measure=measure,
         fresh=fresh,
         check_whole=check_whole,
+        transfer=transfer,
+        relatives=[m.graph for m in relatives],
         watcher=watcher,
     )
+    if records is None:
+        keep(cache, journal, read_records([journal]).records)
+    return tuning
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be made: {error.strerror}", hint="name a folder to be created") from error
 
 
 def _options(
@@ -467,10 +524,7 @@ class _Watch(Observer):
 def _dump(folder: Path, number: int, name: str, program: str) -> None:
     """Write ``NN-name.txt``; what a pass is called need not be fit for a file name."""
     file = folder / f"{number:02d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:64]}.txt"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be made: {error.strerror}", hint="name a folder to be created") from error
+    _make_folder(folder)
     with atomic_write(file) as out:
         out.write(f"{program}\n".encode())
 

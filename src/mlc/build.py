@@ -6,22 +6,24 @@ has an accelerator, the passes divide the graph between it and the host, and eac
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from mlc import __version__
-from mlc.errors import MlcError
+from mlc.errors import ConfigError, LowerError, MlcError, ScheduleError
 from mlc.ir import te
 from mlc.ir.cost import operations
 from mlc.ir.graph import Graph, Node, Value, express
 from mlc.ir.loop import Function
+from mlc.ir.types import TensorType
 from mlc.ops import get
 from mlc.rewrite.attention import use_attention
-from mlc.rewrite.group import body_of, group_key, is_alias, is_group
+from mlc.rewrite.group import body_of, config_of, group_key, is_alias, is_group
 from mlc.rewrite.inplace import InPlaceOperands
 from mlc.rewrite.layout import Configure, assign_layouts
 from mlc.rewrite.memory import Location, MemoryPlan, Space, plan_memory
@@ -48,7 +50,7 @@ from mlc.runtime import (
     plan_params,
 )
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import Accelerator, CallSpec, DeviceProgram, Target
+from mlc.targets.base import Accelerator, CallSpec, DeviceProgram, LayoutChoice, Target
 
 _SHARED = "lib/model.so"
 
@@ -82,7 +84,12 @@ class Built:
 
 
 def build_package(
-    graph: Graph, target: Target, options: CompileOptions, watch: Observer, configure: Configure | None = None
+    graph: Graph,
+    target: Target,
+    options: CompileOptions,
+    watch: Observer,
+    configure: Configure | None = None,
+    on_configured: Callable[[], None] = lambda: None,
 ) -> Built:
     """Compile a graph.
 
@@ -92,12 +99,15 @@ def build_package(
         options: how.
         watch: is told how it goes on.
         configure: gives groups their tuned configurations.
+        on_configured: called when every group has its configuration; if it raises, no kernel is made.
     Raises:
+        ConfigError: a configuration is refused.
         MlcError: with a note that names the kernel that was being compiled.
     """
     watch.stage("optimise the graph")
     offloads: list[Decision] = []
     fused = optimise(graph, target, options, watch, configure, offloads.extend)
+    on_configured()
     watch.stage("schedule and lower")
     programs = _compile_regions(fused, target.accelerator, watch)
     kernels = _make_kernels(fused, target, watch)
@@ -163,9 +173,14 @@ def optimise(
     on_offload: Callable[[Sequence[Decision]], None] = lambda decisions: None,
 ) -> Graph:
     """The graph passes of an optimisation level; the layout pass asks the target, the offload pass its accelerator."""
+
+    def choose(node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> LayoutChoice:
+        with _blaming_config(node):
+            return target.layouts(node, types, constant, row_major)
+
     layout = GraphPass(
         "layout",
-        lambda g: assign_layouts(g, target.layouts, get("identity"), configure),
+        lambda g: assign_layouts(g, choose, get("identity"), configure),
         "lay tensors out as kernels want them, pack constants",
         MAX_LEVEL,
     )
@@ -199,6 +214,17 @@ def optimise(
     exact = () if options.fast_math else (winograd.name, attention.name)
     off = {*options.disabled_passes, *exact, *((layout.name,) if options.opt_level < layout.level else ())}
     return run_passes(graph, passes, disabled=off, check=options.verify, on_pass=watch.passed)
+
+
+@contextlib.contextmanager
+def _blaming_config(node: Node) -> Iterator[None]:
+    """What a group's schedule refuses is its configuration's fault where it has one."""
+    try:
+        yield
+    except (ScheduleError, LowerError) as error:
+        if not config_of(node):
+            raise
+        raise ConfigError(error.message, tuple(v.name for v in node.outputs)) from error
 
 
 class _StageTimes:
@@ -241,7 +267,8 @@ def _make_kernels(graph: Graph, target: Target, watch: Observer) -> _Kernels:
             stages.append(f"# {stage}\n{text}")
 
         try:
-            fn = make_kernel(node, name, target, in_place, note)
+            with _blaming_config(node):
+                fn = make_kernel(node, name, target, in_place, note)
         except MlcError as error:
             error.add_note(f"while compiling {name} for {', '.join(node.sources[:8]) or node!r}")
             raise

@@ -9,6 +9,8 @@ variable       meaning                                    same as
 ``MLC_SEED``   seed of random inputs                      ``mlc run --seed N``
 =============  =========================================  ========================================
 
+``XDG_CACHE_HOME`` says where tuning records are kept, in a folder ``mlc``; it is ``~/.cache`` unless set.
+
 An option on the command line wins over its variable. An empty variable counts as absent.
 """
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlc.errors import UsageError
@@ -35,12 +37,14 @@ class Settings:
         debug: 0 (off) to 2.
         verify: check the program after every pass.
         seed: of random inputs.
+        cache: folder for what this program keeps for later, made when it is needed.
     """
 
     dump: Path | None = None
     debug: int = 0
     verify: bool = False
     seed: int = 0
+    cache: Path = field(default_factory=lambda: _cache({}))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -58,6 +62,7 @@ class Settings:
             debug=_integer(environment, "MLC_DEBUG", MAX_DEBUG),
             verify=bool(_integer(environment, "MLC_VERIFY", 1)),
             seed=_integer(environment, "MLC_SEED", MAX_SEED),
+            cache=_cache(environment),
         )
 
 
@@ -98,6 +103,12 @@ class Observer:
 
     def kernel(self, done: int, total: int) -> None:
         """``done`` of ``total`` kernels, or of whatever else the stage counts, are ready."""
+
+
+def _cache(environment: Mapping[str, str]) -> Path:
+    """Where the XDG base directory specification wants it; it says to ignore relative paths."""
+    base = Path(environment.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "mlc"
 
 
 def _integer(environment: Mapping[str, str], name: str, most: int) -> int:

@@ -57,8 +57,10 @@ if TYPE_CHECKING:
 @click.option("--time-passes", "--print-pass-times", is_flag=True, help="Show what every pass took.")
 @click.option(
     "--records", "--tuning-records", "records", multiple=True, metavar="FILE",
-    help="Tuning records (files or folders) to take configurations from; may be repeated.",
+    help="Tuning records (files or folders) to take configurations from; may be repeated.  "
+    "[default: those of this program, and of mlc tune]",
 )  # fmt: skip
+@click.option("--no-records", is_flag=True, help="Take no configurations from records.")
 @click.option("--require-tuned", is_flag=True, help="Fail if the records lack a kernel.")
 @click.option("--quantize", type=click.Choice(["int8"]), help="Compute in 8-bit integers where that is possible.")
 @click.option("--calibrate", metavar="FILE.npz", help="Typical inputs, several along the first axis, for --quantize.")
@@ -69,6 +71,10 @@ if TYPE_CHECKING:
 @click.option("--quantize-ends", is_flag=True, help="Quantise the first convolution and the last product too.")
 @click.option("--keep-float", multiple=True, metavar="A,B", help="Nodes of the model that stay in floating point.")
 @click.option("--dump-offloads", is_flag=True, help="Show what runs on the accelerator, and why the rest does not.")
+@click.option(
+    "--threads", type=values.Whole(1, 1024), metavar="N",
+    help="Threads that will run the model: records of as many are preferred.  [default: all cores]",
+)  # fmt: skip
 @click.option("--max-memory", metavar="SIZE", help="Refuse a model that needs more to run, e.g. 512M.")
 @click.option("--dry-run", is_flag=True, help="Compile, but write no package.")
 @json_option
@@ -89,6 +95,7 @@ def command(
     verify_passes: bool,
     time_passes: bool,
     records: tuple[str, ...],
+    no_records: bool,
     require_tuned: bool,
     quantize: str | None,
     calibrate: str | None,
@@ -96,6 +103,7 @@ def command(
     quantize_ends: bool,
     keep_float: tuple[str, ...],
     dump_offloads: bool,
+    threads: int | None,
     max_memory: str | None,
     dry_run: bool,
     json_file: str | None,
@@ -114,6 +122,8 @@ def command(
     if dump_offloads and machine.accelerator is None:
         raise UsageError(f"--dump-offloads: the target {target!r} has no accelerator", hint="for example --target vdla")
     wanted = _quantisation(quantize, calibrate, quantize_weights, quantize_ends, values.comma_separated(keep_float))
+    if no_records and (records or require_tuned):
+        raise UsageError("--no-records contradicts --records and --require-tuned", hint="leave one of them out")
     memory = None if max_memory is None else values.size(max_memory, "--max-memory")
     after = values.comma_separated(print_ir_after)
     dump_ir = dump_ir or console.settings.dump
@@ -135,8 +145,9 @@ def command(
             verify_passes=verify_passes or console.settings.verify,
             dump_dir=dump_ir,
             max_memory=memory,
-            records=records,
+            records=() if no_records else records or None,
             require_tuned=require_tuned,
+            threads=threads,
             name=name,
             observer=progress,
         )
@@ -146,7 +157,10 @@ def command(
             package.save(output)
     if time_passes:
         console.say(_times(console, package.report))
-    if package.findings:
+    for finding in package.findings:
+        if finding.reason:
+            console.note(f"warning: {finding.name} is compiled untuned, its record no longer fits: {finding.reason}")
+    if records:
         console.say(_found(console, package))
     if quantized is not None:
         console.say(show_quantization(console, quantized))
@@ -210,15 +224,17 @@ def _found(console: Console, package: Package) -> str:
     rows = []
     for f in package.findings:
         best = f.record.result.seconds if f.record is not None else None
-        rows.append((f.name, len(f.sources), f.found, "" if best is None else f"{best * 1e3:.3f}"))
-    return console.table(("kernel", "calls", "records", "measured ms"), rows, numbers=("calls", "measured ms"))
+        threads = "" if f.record is None else f.record.threads
+        rows.append((f.name, len(f.sources), f.found, "" if best is None else f"{best * 1e3:.3f}", threads))
+    numbers = ("calls", "measured ms", "threads")
+    return console.table(("kernel", "calls", "records", "measured ms", "threads"), rows, numbers=numbers)
 
 
 def _summary(package: Package, output: str | None) -> str:
     manifest = package.manifest
     facts = {
         "target": manifest.target.string,
-        "kernels": f"{kernel_count(manifest)}, called in {len(manifest.steps)} steps",
+        "kernels": f"{kernel_count(manifest)}, called in {len(manifest.steps)} steps{_tuned(package)}",
         "parameters": file_bytes(manifest.memory.params_bytes),
         "workspace": file_bytes(manifest.memory.workspace_bytes),
         "compiled in": f"{package.report.seconds:.2f} s, {file_bytes(package.report.peak_bytes)} at most",
@@ -226,6 +242,11 @@ def _summary(package: Package, output: str | None) -> str:
     head = "nothing is written" if output is None else f"{output}: {file_bytes(Path(output).stat().st_size)}"
     width = max(map(len, facts))
     return "\n".join([head, *(f"  {key:{width}}  {text}" for key, text in facts.items())])
+
+
+def _tuned(package: Package) -> str:
+    hits = sum(f.found == "hit" for f in package.findings)
+    return f"; {hits} tuned" if hits else ""
 
 
 def _document(package: Package, output: str | None) -> dict[str, Any]:
@@ -243,7 +264,14 @@ def _document(package: Package, output: str | None) -> dict[str, Any]:
         "offloads": [d.to_json() for d in package.offloads],
         "programs": {name: dict(facts) for name, facts in package.programs.items()},
         "tuned": [
-            {"workload": f.workload, "name": f.name, "sources": list(f.sources), "found": f.found}
+            {
+                "workload": f.workload,
+                "name": f.name,
+                "sources": list(f.sources),
+                "found": f.found,
+                "threads": None if f.record is None else f.record.threads,
+                "reason": f.reason,
+            }
             for f in package.findings
         ],
         **package.report.to_json(),

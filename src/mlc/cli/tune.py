@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -29,18 +30,20 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.command(
     cls=Command,
     examples="""
-    mlc tune resnet18.onnx -o resnet18.jsonl --trials 600
+    mlc tune resnet18.onnx --trials 600 && mlc compile resnet18.onnx -o resnet18.tar
     mlc tune resnet18.onnx --list
     mlc tune resnet18.onnx --tasks 0,2-5 --time-budget 30m -o resnet18.jsonl
     mlc tune bert.onnx --dim batch=1 --threads 1 --explorer opevo -o bert.jsonl --report bert.html
-    mlc compile resnet18.onnx --records resnet18.jsonl -o resnet18.tar
+    mlc tune resnet50.onnx --transfer resnet18.jsonl --transfer-model resnet18.onnx -o resnet50.jsonl
+    mlc compile resnet50.onnx --records resnet50.jsonl -o resnet50.tar
     """,
 )
 @click.argument("model")
 @click.option("--target", default="x86", show_default=True, help="What to tune for; this machine has to run it.")
 @click.option(
-    "-o", "--output", "--records", "output", default="tuning.jsonl", show_default=True, metavar="FILE",
-    help="Every trial is appended here at once; a run goes on from what is there.",
+    "-o", "--output", "--records", "output", metavar="FILE",
+    help="Every trial is appended here at once; a run goes on from what is there.  "
+    "[default: in the user's cache, where mlc compile finds the best of it]",
 )  # fmt: skip
 @load_options
 @click.option("--list", "list_only", is_flag=True, help="List the tasks with their share of the work, and stop.")
@@ -59,6 +62,18 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 )
 @click.option("--explorer", default="guided", show_default=True, help="Who proposes configurations; 'help' lists them.")
 @click.option(
+    "--explorer-option", multiple=True, metavar="NAME=VALUE", help="An option of the explorer; may be repeated."
+)
+@click.option("--cost-model", default="rank", show_default=True, help="What it learns with; 'help' lists them.")
+@click.option(
+    "--transfer", multiple=True, metavar="FILE",
+    help="Records (files or folders) of other runs to learn from first; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--transfer-model", multiple=True, metavar="MODEL",
+    help="A model whose kernels these records are of, besides those of MODEL; may be repeated.",
+)  # fmt: skip
+@click.option(
     "--batch", type=values.Whole(1, 4096), default=16, show_default=True, metavar="N", help="Proposals at once."
 )
 @click.option("--seed", type=values.Whole(0, MAX_SEED), metavar="N", help="Of everything random.  [default: 0]")
@@ -76,7 +91,7 @@ def command(
     console: Console,
     model: str,
     target: str,
-    output: str,
+    output: str | None,
     load_options: LoadOptions,
     list_only: bool,
     tasks: str | None,
@@ -85,6 +100,10 @@ def command(
     time_budget: str | None,
     early_stopping: int | None,
     explorer: str,
+    explorer_option: tuple[str, ...],
+    cost_model: str,
+    transfer: tuple[str, ...],
+    transfer_model: tuple[str, ...],
     batch: int,
     seed: int | None,
     threads: int | None,
@@ -100,12 +119,21 @@ def command(
     """Measure schedules of MODEL's kernels on this machine, and keep what is found in a record file."""
     from mlc.targets.base import get_target
     from mlc.tune.explorers import explorer_names, get_explorer
+    from mlc.tune.models.choice import COST_MODELS
+    from mlc.tune.models.choice import cost_model as get_cost_model
 
     if explorer == "help":
         console.data("\n".join(explorer_names()))
         return
+    if cost_model == "help":
+        console.data("\n".join(COST_MODELS))
+        return
     get_explorer(explorer)
+    get_cost_model(cost_model)
     get_target(target)
+    explorer_options = dict(_explorer_option(text) for text in explorer_option)
+    if transfer_model and not transfer:
+        raise UsageError("--transfer-model says what records are of", hint="name the records with --transfer")
     chosen = None if tasks is None else numbers(tasks, "--tasks")
     budget = None if time_budget is None else duration(time_budget)
     timed = () if cores is None else tuple(numbers(cores, "--cores"))
@@ -123,6 +151,7 @@ def command(
 
     with status(console, f"importing {model}"):
         loaded = load_options.load(model)
+        relatives = [] if list_only else [LoadOptions().load(path) for path in transfer_model]
     disabled = ("winograd",) if no_winograd else ()
     if list_only:
         found = tuning_tasks(loaded, target, disabled_passes=disabled)
@@ -134,6 +163,8 @@ def command(
         trials_per_task=trials_per_task,
         time_budget=budget,
         explorer=explorer,
+        explorer_options=explorer_options,
+        cost_model=cost_model,
         batch=batch,
         early_stopping=early_stopping,
         seed=console.settings.seed if seed is None else seed,
@@ -151,14 +182,16 @@ def command(
             only=chosen,
             fresh=fresh,
             check_whole=not no_check,
+            transfer=transfer,
+            relatives=relatives,
             watcher=progress,
         )
-    console.say(_summary(console, tuning, output))
+    console.say(_summary(console, tuning))
     if report is not None:
         from mlc.tune.report import write_report
 
         write_report(report, tuning, title=Path(model).name)
-    write_json(console, json_file, "tune", _document(tuning, output))
+    write_json(console, json_file, "tune", _document(tuning))
     if tuning.outcome.interrupted:
         raise click.exceptions.Exit(ExitCode.INTERRUPTED)
 
@@ -176,6 +209,22 @@ def numbers(text: str, option: str) -> list[int]:
             raise UsageError(f"{option} {text!r}: {part!r} is no number and no range", hint="for example: 0,2-5")
         found += range(int(match[1]), int(match[2] or match[1]) + 1)
     return list(dict.fromkeys(found))
+
+
+def _explorer_option(text: str) -> tuple[str, int | float | bool]:
+    """``NAME=VALUE`` with a number, ``true`` or ``false``.
+
+    Raises:
+        UsageError: it is nothing of the kind.
+    """
+    name, equals, value = text.partition("=")
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not equals or not name.isidentifier() or not isinstance(found, (int, float)):
+        raise UsageError(f"--explorer-option {text!r} is no NAME=NUMBER", hint="for example: --explorer-option q=0.5")
+    return name, found
 
 
 def duration(text: str) -> float:
@@ -221,7 +270,7 @@ def _task_json(number: int, task: Task) -> dict[str, Any]:
     }
 
 
-def _summary(console: Console, tuning: Tuning, output: str) -> str:
+def _summary(console: Console, tuning: Tuning) -> str:
     outcome = tuning.outcome
     rows = []
     for s in outcome.states:
@@ -235,7 +284,12 @@ def _summary(console: Console, tuning: Tuning, output: str) -> str:
         ("task", "name", "trials", "failed", "GFLOP/s", "x untuned"), rows,
         numbers=("task", "trials", "failed", "GFLOP/s", "x untuned"),
     )  # fmt: skip
-    lines = [table, f"{output}: {outcome.trials} trials in {outcome.seconds:.0f} s"]
+    rate = f"{outcome.trials / outcome.seconds:.1f} a second, " if outcome.seconds else ""
+    share = 100 * outcome.exploring / outcome.seconds if outcome.seconds else 0.0
+    lines = [
+        table,
+        f"{tuning.records}: {outcome.trials} trials in {outcome.seconds:.0f} s: {rate}{share:.0f} % of it for choosing",
+    ]
     causes: Counter[str] = sum((Counter(s.failures) for s in outcome.states), Counter())
     if causes:
         lines.append("failed: " + ", ".join(f"{n} {kind}" for kind, n in causes.most_common()))
@@ -243,6 +297,12 @@ def _summary(console: Console, tuning: Tuning, output: str) -> str:
         lines.append("stopped; everything measured is kept, and the same command goes on from there")
     if tuning.reverted:
         lines.append(f"faster untuned between other kernels: {', '.join(tuning.reverted)}")
+    untuned, best = outcome.bound
+    if best:
+        lines.append(
+            f"all kernels one by one: {untuned * 1e3:.3f} ms untuned, {best * 1e3:.3f} ms with the best of each, "
+            f"{untuned / best:.2f} times as fast"
+        )
     if tuning.whole is not None:
         w = tuning.whole
         lines.append(
@@ -251,17 +311,24 @@ def _summary(console: Console, tuning: Tuning, output: str) -> str:
     return "\n".join(lines)
 
 
-def _document(tuning: Tuning, output: str) -> dict[str, Any]:
+def _document(tuning: Tuning) -> dict[str, Any]:
     outcome, whole = tuning.outcome, tuning.whole
     return {
-        "records": output,
+        "records": str(tuning.records),
         "trials": outcome.trials,
         "seconds": outcome.seconds,
+        "exploring_seconds": outcome.exploring,
+        "kernels": {"untuned_ms": outcome.bound[0] * 1e3, "best_ms": outcome.bound[1] * 1e3},
         "interrupted": outcome.interrupted,
         "reverted": list(tuning.reverted),
         "whole": None
         if whole is None
-        else {"untuned_ms": whole.untuned * 1e3, "tuned_ms": whole.tuned * 1e3, "error": whole.error},
+        else {
+            "untuned_ms": whole.untuned * 1e3,
+            "tuned_ms": whole.tuned * 1e3,
+            "speedup": whole.speedup,
+            "error": whole.error,
+        },
         "tasks": [
             {
                 **_task_json(s.number, s.task),

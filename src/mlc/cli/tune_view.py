@@ -58,6 +58,12 @@ class TuneProgress(Watcher):
             self._console.note(self._note)
         self._draw(force=True)
 
+    def checking(self, what: str) -> None:
+        self._note, self._now = what, None
+        if self._live is None:
+            self._console.note(what)
+        self._draw(force=True)
+
     def __enter__(self) -> Self:
         if self._console.interactive:
             from rich.console import Console as RichConsole

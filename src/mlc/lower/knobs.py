@@ -236,6 +236,15 @@ class Knobs:
         if not condition:
             raise ScheduleError(f"configuration refused: {reason}")
 
+    def require_all_asked(self) -> None:
+        """Refuse a configuration that names a knob which the template does not have: it was made for another.
+
+        Raises:
+            ScheduleError: names the knob.
+        """
+        for name in self.config:
+            self.require(name in self.asked, f"there is no knob {name}")
+
     def _ask(self, knob: Knob, default: Any) -> Any:
         known = self.asked.get(knob.name)
         if known is not None and known != knob:

@@ -24,7 +24,6 @@ class Progress:
 
     Args:
         weight: calls of the task in the model.
-        size: configurations in its space.
         least: seconds that no configuration can beat (operations over the machine's peak).
         history: best seconds after each batch; ``inf`` while nothing has worked.
         trials: measured, failures included.
@@ -33,7 +32,6 @@ class Progress:
     """
 
     weight: int
-    size: int
     least: float = 0.0
     history: list[float] = field(default_factory=list)
     trials: int = 0

@@ -6,7 +6,6 @@ task → space → explorer ⇄ cost model → measurer → records. Configurati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -101,12 +100,4 @@ class CostModel(Protocol):
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Scores, float64 ``[n]``; more is better. Their scale means nothing unless the model says so."""
-        ...
-
-
-class Measurer(Protocol):
-    """Builds and runs configurations of one task."""
-
-    def measure(self, configs: Sequence[dict[str, object]]) -> list[Measurement]:
-        """One result a configuration, in order; never raises for what a configuration does."""
         ...

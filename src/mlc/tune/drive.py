@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -13,19 +13,26 @@ import numpy as np
 
 from mlc.errors import CheckFailedError, OutputError, UsageError
 from mlc.ir.graph import Graph
+from mlc.lower.knobs import Discrete, Space
 from mlc.runtime.native import available_cores
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
-from mlc.tune.base import Measurement
+from mlc.tune.base import CostModel, Measurement
+from mlc.tune.explorers import get_explorer
 from mlc.tune.journal import Journal
 from mlc.tune.lookup import Tuned
 from mlc.tune.measure import LocalMeasurer, MeasureOptions
-from mlc.tune.records import DECIDED, Fingerprint, Log, Record
+from mlc.tune.models.choice import cost_model, make_model
+from mlc.tune.models.gbt import GradientBoosting
+from mlc.tune.models.objective import Objective
+from mlc.tune.records import DECIDED, Fingerprint, Log, Record, best_of, read_records
 from mlc.tune.session import Outcome, Session, TuneOptions, Watcher
 from mlc.tune.task import Task, tasks_of
+from mlc.tune.transfer import learn_from
 from mlc.tune.whole import Comparison, build_module, compare, losers
 
 TOLERANCE = 1e-3  # of the largest output, between the untuned and the tuned model
+SLOWER = 0.98  # times as fast as untuned, below which noise is no excuse
 
 
 @dataclass(frozen=True)
@@ -33,11 +40,13 @@ class Tuning:
     """What came of tuning a model.
 
     Args:
+        records: the file with all trials.
         outcome: tasks, trials and decisions.
         whole: the model untuned and tuned; ``None`` where that was not compared.
         reverted: names of tasks that are faster untuned in the model.
     """
 
+    records: Path
     outcome: Outcome
     whole: Comparison | None
     reverted: tuple[str, ...]
@@ -55,7 +64,8 @@ def tune_graph(
     measure: MeasureOptions | None = None,
     fresh: bool = False,
     check_whole: bool = True,
-    model: Any = None,
+    transfer: Sequence[str | PathLike[str]] = (),
+    relatives: Sequence[Graph] = (),
     watcher: Watcher | None = None,
 ) -> Tuning:
     """Tunes the kernels of a model.
@@ -71,17 +81,26 @@ def tune_graph(
         measure: how to measure.
         fresh: begin anew though the file holds records of this model; they are kept under another name.
         check_whole: compare the whole model before and after.
-        model: gives a cost model for a task; the explorer's own unless given.
+        transfer: record files, or folders of such, that the cost model learns from before anything is measured.
+        relatives: further models whose kernels these records may be of.
         watcher: is told how it goes on.
     Raises:
-        UsageError: nothing to tune, or no such task.
+        UsageError: nothing to tune, no such task, or an option that the explorer or the cost model does not have.
         DeviceError: this machine cannot run the target's code.
         CheckFailedError: the tuned model's results differ.
     """
     threads = available_cores() if threads is None else threads
-    tasks, numbers = _chosen(tasks_of(graph, target, compile_options, Observer()), only)
+    _check_explorer(options)
+    everything = tasks_of(graph, target, compile_options, Observer())
+    tasks, numbers = _chosen(everything, only)
     path = Path(records)
     rng = np.random.default_rng(options.seed)
+    known = None
+    if transfer:
+        others = [t for g in relatives for t in tasks_of(g, target, compile_options, Observer())]
+        objective = cost_model(options.cost_model).objective or Objective.RANK
+        trials = read_records(transfer).records
+        known = learn_from(trials, [*everything, *others], target, objective, options.seed)
     with contextlib.ExitStack() as stack:
         measurer = stack.enter_context(
             LocalMeasurer(tasks, target, threads=threads, compile_options=compile_options, options=measure, rng=rng)
@@ -89,15 +108,36 @@ def tune_graph(
         if fresh and path.exists():
             set_aside(path)
         journal = stack.enter_context(Journal(path))
+        model = _models(options, known)
         session = Session(tasks, target, measurer, options, journal, numbers=numbers, model=model, watcher=watcher)
         outcome = session.run()
         if outcome.interrupted or not check_whole:
-            return Tuning(outcome, None, ())
+            return Tuning(path, outcome, None, ())
         try:
-            whole, reverted = _check(graph, target, compile_options, threads, session, journal)
+            watch = watcher or Watcher()
+            whole, reverted = _check(graph, target, compile_options, threads, session, journal, watch)
         except KeyboardInterrupt:
-            return Tuning(replace(outcome, interrupted=True), None, ())
-    return Tuning(outcome, whole, reverted)
+            return Tuning(path, replace(outcome, interrupted=True), None, ())
+    return Tuning(path, outcome, whole, reverted)
+
+
+def _check_explorer(options: TuneOptions) -> None:
+    """Complains of options that the explorer does not have, or a cost model that is not installed, before any trial."""
+    space = Space((Discrete("n", (1, 2)),), {"n": 1})
+    try:
+        get_explorer(options.explorer)(space, np.random.default_rng(0), **options.explorer_options)
+    except TypeError as error:
+        reason = str(error).split("() ", 1)[-1]
+        raise UsageError(f"explorer {options.explorer}: {reason}", hint="see docs/cli.md for its options") from None
+    if options.cost_model != TuneOptions.cost_model:
+        cost_model(options.cost_model).make(0)
+
+
+def _models(options: TuneOptions, known: GradientBoosting | None) -> Callable[[Task], CostModel] | None:
+    """Makes the cost model of each task; nothing where the explorer's own will do."""
+    if known is None and options.cost_model == TuneOptions.cost_model:
+        return None
+    return lambda task: make_model(options.cost_model, options.seed + int(task.key[:6], 16), known)
 
 
 def set_aside(path: Path) -> None:
@@ -133,28 +173,49 @@ def _chosen(tasks: list[Task], only: Sequence[int] | None) -> tuple[list[Task], 
 
 
 def _check(
-    graph: Graph, target: Target, options: CompileOptions, threads: int, session: Session, journal: Journal
+    graph: Graph,
+    target: Target,
+    options: CompileOptions,
+    threads: int,
+    session: Session,
+    journal: Journal,
+    watch: Watcher,
 ) -> tuple[Comparison, tuple[str, ...]]:
     """The whole model before and after; kernels that lose in it go back, and that is recorded."""
+    watch.checking("compiling the model untuned and tuned")
     untuned = build_module(graph, target, options, threads, None)
     tuned, lookup = _tuned_module(graph, target, options, threads, session)
-    lost = losers(untuned, tuned, {f.workload: f.sources for f in lookup.all_findings()})
-    reverted = []
-    for state in session.states:
-        default = state.task.space.default
-        if state.task.key in lost and state.decided is not None and dict(state.decided) != dict(default):
-            known = state.untuned if state.untuned < float("inf") else state.best
-            session.settle(state, default, Measurement(known))
-            reverted.append(state.task.name)
+    watch.checking("profiling both in turns")
+    sources = {f.workload: f.sources for f in lookup.all_findings()}
+    reverted = _revert(session, losers(untuned, tuned, sources))
     if reverted:
+        watch.checking(f"compiling without {len(reverted)} of the tuned kernels")
         tuned, _ = _tuned_module(graph, target, options, threads, session)
+    watch.checking("timing both in turns")
     whole = compare(untuned, tuned)
+    if whole.speedup < SLOWER and compare(untuned, tuned).speedup < SLOWER:  # twice is no accident
+        reverted += _revert(session, set(sources))
+        watch.checking("compiling untuned: the tuned model is slower")
+        tuned, _ = _tuned_module(graph, target, options, threads, session)
+        whole = compare(untuned, tuned)
     if not whole.error <= TOLERANCE:
         raise CheckFailedError(
             f"{journal.path}: the tuned model's results differ by {whole.error:.2g} of the largest output",
             hint="please report this with the record file; compile without --records meanwhile",
         )
     return whole, tuple(reverted)
+
+
+def _revert(session: Session, workloads: Collection[str]) -> list[str]:
+    """Decides for the untuned configurations of some tasks; the names of those that had others."""
+    reverted = []
+    for state in session.states:
+        default = state.task.space.default
+        if state.task.key in workloads and state.decided is not None and dict(state.decided) != dict(default):
+            known = state.untuned if state.untuned < float("inf") else state.best
+            session.settle(state, default, Measurement(known))
+            reverted.append(state.task.name)
+    return reverted
 
 
 def _tuned_module(
@@ -171,5 +232,5 @@ def _tuned_module(
                     seed=0, trial=0,
                 )
             )  # fmt: skip
-    lookup = Tuned(log.records, target, threads)
+    lookup = Tuned(best_of(log.records, fingerprint, threads), target)
     return build_module(graph, target, options, threads, lookup.configure), lookup

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from mlc.errors import ScheduleError, UsageError
-from mlc.ir.graph import Node
+from mlc.build import Built, build_package
+from mlc.errors import ConfigError, UsageError
+from mlc.ir.graph import Graph, Node
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
-from mlc.rewrite.group import config_of, configured, is_group, workload_key
+from mlc.rewrite.group import configured, is_group, workload_key
+from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
-from mlc.tune.records import Best, Fingerprint, Found, Record, best_of
+from mlc.tune.records import Found, Record
 from mlc.tune.task import digest, laid_out, name_of
+
+
+class Source(Protocol):
+    """Some records (:class:`~mlc.tune.records.Best`, :class:`~mlc.tune.shelf.Shelf`)."""
+
+    def find(self, workload: str, text: str) -> tuple[Found, Record | None]:
+        """What there is for a workload, given its key and its text."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -23,8 +34,9 @@ class Finding:
         workload: its key.
         name: the task's name.
         sources: the first operator of each such group in the model's file.
-        found: hit, near or miss.
-        record: the one that was used, or that comes nearest.
+        found: hit, stale, near or miss.
+        record: the one that was used, that is stale, or that comes nearest.
+        reason: why it is stale.
     """
 
     workload: str
@@ -32,22 +44,25 @@ class Finding:
     sources: tuple[str, ...]
     found: Found
     record: Record | None
+    reason: str = ""
 
 
 class Tuned:
     """Gives every group of a graph its configuration, where records have one that still fits.
 
     Args:
-        records: trials, of any tasks and processors.
+        source: where to look.
         target: what is compiled for.
-        threads: that will run the kernels; any unless given.
+        stale: workloads whose records are known to be refused, and why.
     """
 
-    def __init__(self, records: Iterable[Record], target: Target, threads: int | None = None) -> None:
+    def __init__(self, source: Source, target: Target, stale: dict[str, str] | None = None) -> None:
         self._target = target
-        self._best: Best = best_of(records, Fingerprint.of(target), threads)
+        self._source = source
+        self._stale = dict(stale or {})
         self._findings: dict[str, Finding] = {}
-        self._tunable: set[str] = set()
+        self._has_choice: dict[str, Callable[[], bool]] = {}
+        self._keys: dict[tuple[str, ...], str] = {}  # workloads by the names of a group's results
 
     def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
         """The group with its configuration; for the layout pass."""
@@ -55,28 +70,35 @@ class Tuned:
             return node
         text = workload_key(node, types, constant, row_major)
         key = digest(text)
+        self._keys[tuple(v.name for v in node.outputs)] = key
         if key not in self._findings:
-            found, record = self._best.find(key, text)
-            if found is Found.HIT and record is not None:
-                wanted = configured(node, record.config)
-                if not _accepts(self._target, wanted, types, constant, row_major):
-                    found, record = Found.MISS, None  # of a version whose template asked otherwise
-            if found is Found.HIT or _has_choice(self._target, node, types, constant, row_major):
-                self._tunable.add(key)
-            self._findings[key] = Finding(key, name_of(node), (), found, record)
+            found, record = self._source.find(key, text)
+            if found is Found.HIT and key in self._stale:
+                found = Found.STALE
+            self._findings[key] = Finding(key, name_of(node), (), found, record, self._stale.get(key, ""))
+            self._has_choice[key] = lambda: _has_choice(self._target, node, tuple(types), tuple(constant), row_major)
         finding = self._findings[key]
         self._findings[key] = finding = replace(finding, sources=(*finding.sources, *node.sources[:1]))
         if finding.found is not Found.HIT or finding.record is None:
             return node
         return configured(node, finding.record.config)
 
+    def without(self, error: ConfigError) -> Tuned:
+        """The same for another attempt, after a configuration was refused."""
+        return Tuned(self._source, self._target, {**self._stale, self._keys[error.group]: error.message})
+
     def all_findings(self) -> list[Finding]:
         """What was found for every group that was asked about, whether or not it has anything to choose."""
         return list(self._findings.values())
 
+    def used(self) -> list[Finding]:
+        """Hits, and those of them that were refused."""
+        return [f for f in self.all_findings() if f.found in (Found.HIT, Found.STALE)]
+
     def findings(self) -> list[Finding]:
         """What was found for the groups that have something to choose, in the order of the graph."""
-        return [f for f in self.all_findings() if f.workload in self._tunable]
+        used = {f.workload for f in self.used()}
+        return [f for f in self.all_findings() if f.workload in used or self._has_choice[f.workload]()]
 
 
 def _has_choice(
@@ -87,17 +109,37 @@ def _has_choice(
     return bool(knobs.asked)
 
 
-def _accepts(
-    target: Target, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
-) -> bool:
-    """Whether the target's template takes the node's configuration, every knob of it."""
-    config = config_of(node)
-    knobs = Knobs(config)
-    try:
-        target.schedule(laid_out(node, types, constant, row_major, target), knobs)
-    except ScheduleError:
-        return False
-    return set(config) <= set(knobs.asked)
+def build_tuned(
+    graph: Graph,
+    target: Target,
+    options: CompileOptions,
+    watch: Observer,
+    tuned: Tuned,
+    *,
+    require: bool = False,
+) -> tuple[Built, Tuned]:
+    """Compiles a graph with records; a kernel whose record is refused is compiled without.
+
+    Args:
+        graph, target, options, watch: as for :func:`~mlc.build.build_package`.
+        tuned: gives configurations.
+        require: whether every kernel must have one.
+    Returns:
+        the contents of the package, and what was found for it.
+    Raises:
+        UsageError: a kernel has none though it must; before any is compiled.
+    """
+    while True:
+        attempt = tuned
+
+        def require_tuned(attempt: Tuned = attempt) -> None:
+            if require:
+                require_all(attempt.findings())
+
+        try:
+            return build_package(graph, target, options, watch, tuned.configure, require_tuned), tuned
+        except ConfigError as error:
+            tuned = tuned.without(error)
 
 
 def require_all(findings: Sequence[Finding]) -> None:

@@ -25,6 +25,7 @@ from mlc.lower.knobs import Config, Value, frozen
 from mlc.runtime.atomic import atomic_write
 from mlc.targets.base import Target
 from mlc.tune.base import Failure, Measurement
+from mlc.tune.places import SUFFIX
 from mlc.tune.task import Task
 
 VERSION = 1
@@ -32,7 +33,6 @@ DECIDED = "decided"  # explorer of a record that settles a task, whatever single
 CLEARLY = 0.95  # of the seconds of what is known, from which single trials can be believed to be faster
 MAX_LINE = 1 << 20
 MAX_FILE = 1 << 30
-SUFFIX = ".jsonl"
 START = b'{"crc":"'  # of every line
 
 _LINE = re.compile(rb'\{"crc":"([0-9a-f]{8})","body":(\{.*\})\}', re.DOTALL)
@@ -421,6 +421,21 @@ class Log:
         ]
 
 
+def read_bytes(file: Path) -> bytes:
+    """The contents of a record file.
+
+    Raises:
+        UsageError: it cannot be read, or is too large.
+    """
+    try:
+        if file.stat().st_size > MAX_FILE:
+            raise UsageError(f"{file}: more than {MAX_FILE >> 20} MiB are too much for a record file")
+        return file.read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"{file}: cannot be read: {reason}", hint="name a file of records, or a folder") from None
+
+
 def read_records(paths: Iterable[str | os.PathLike[str]]) -> Log:
     """Reads record files, and all ``*.jsonl`` of folders, in order of their names.
 
@@ -432,15 +447,7 @@ def read_records(paths: Iterable[str | os.PathLike[str]]) -> Log:
         given = Path(path)
         files = sorted(given.glob(f"*{SUFFIX}")) if given.is_dir() else [given]
         for file in files:
-            try:
-                if file.stat().st_size > MAX_FILE:
-                    raise UsageError(f"{file}: more than {MAX_FILE >> 20} MiB are too much for a record file")
-                log.add(file.read_bytes())
-            except OSError as error:
-                reason = error.strerror or str(error)
-                raise UsageError(
-                    f"{file}: cannot be read: {reason}", hint="name a file of records, or a folder"
-                ) from None
+            log.add(read_bytes(file))
     return log
 
 
@@ -449,6 +456,7 @@ class Found(StrEnum):
     """What records say about a workload."""
 
     HIT = "hit"  # measured on such a processor
+    STALE = "stale"  # the same, but this version's schedules refuse it
     NEAR = "near"  # the same operators on other shapes were
     MISS = "miss"
 
@@ -465,11 +473,6 @@ class Best:
     hits: Mapping[str, Record]
     near: Mapping[str, Sequence[Record]]
 
-    @property
-    def configs(self) -> dict[str, Config]:
-        """Configurations by workload."""
-        return {key: record.config for key, record in self.hits.items()}
-
     def find(self, workload: str, text: str) -> tuple[Found, Record | None]:
         """What there is for a workload: its own record, or else that of the most similar shape."""
         if workload in self.hits:
@@ -484,11 +487,11 @@ class Best:
 def best_of(records: Iterable[Record], fingerprint: Fingerprint, threads: int | None = None) -> Best:
     """The fastest trials of each workload on a processor.
 
-    Trials on this very processor are preferred to those on others of its family, and those with as many threads to
-    others; times are compared only where that is equal. The last record that settles a task (from the fastest trials,
-    measured in turns, and the whole model) wins over all trials, except where a later run, stopped before it settled
-    anything, has found something clearly faster than all that was known then. A noisy time counts with its spread
-    added.
+    Trials on this very processor are preferred to those on others of its family, and those with about as many threads
+    to others; times are compared only where that is equal. The last record that settles a task (from the fastest
+    trials, measured in turns, and the whole model) wins over all trials, except where a later run, stopped before it
+    settled anything, has found something clearly faster than all that was known then. A noisy time counts with its
+    spread added.
 
     Args:
         records: trials, failed ones included.
@@ -506,7 +509,7 @@ def best_of(records: Iterable[Record], fingerprint: Fingerprint, threads: int | 
             settles = (0, 0.0)
         rank = (
             record.fingerprint.cpu != fingerprint.cpu,
-            threads is not None and record.threads != threads,
+            0.0 if threads is None else abs(math.log2(record.threads / threads)),
             settles,
             seconds,
         )
@@ -541,14 +544,23 @@ def _to_surpass(usable: Sequence[Record]) -> dict[tuple[object, ...], tuple[floa
     return {key: (time, least[key]) for key, time in settled.items()}
 
 
-def write_best(path: str | os.PathLike[str], best: Best) -> None:
-    """Writes the best trials to a file of their own, whole or not at all.
+def compacted(records: Sequence[Record]) -> list[Record]:
+    """The best trial of each workload by processor and number of threads, sorted by name."""
+    found: list[Record] = []
+    for fingerprint, threads in dict.fromkeys((r.fingerprint, r.threads) for r in records):
+        mine = [r for r in records if (r.fingerprint, r.threads) == (fingerprint, threads)]
+        found += best_of(mine, fingerprint, threads).hits.values()
+    return sorted(found, key=lambda r: (r.task, r.workload, r.threads, r.fingerprint.cpu))
+
+
+def write_records(path: str | os.PathLike[str], records: Iterable[Record]) -> None:
+    """Writes a file of its own, whole or not at all.
 
     Raises:
         OutputError: it cannot be written.
     """
     with atomic_write(path) as file:
-        for record in sorted(best.hits.values(), key=lambda r: (r.task, r.workload)):
+        for record in records:
             file.write(encode(record))
 
 

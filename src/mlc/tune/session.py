@@ -18,6 +18,7 @@ from mlc.tune.base import CostModel, Explorer, Failure, Measurement
 from mlc.tune.explorers import get_explorer
 from mlc.tune.features import LoopFeatures
 from mlc.tune.journal import Journal
+from mlc.tune.models.choice import features_for
 from mlc.tune.records import DECIDED, Checkpoint, Fingerprint, Log, Record
 from mlc.tune.task import Task
 
@@ -34,6 +35,7 @@ class TuneOptions:
         time_budget: seconds that the search may take; no limit unless given.
         explorer: who proposes configurations.
         explorer_options: keyword arguments of that explorer.
+        cost_model: what such an explorer learns with; see :data:`mlc.tune.models.choice.COST_MODELS`.
         batch: configurations that are proposed together.
         early_stopping: trials of a task without a gain after which it gets no more; no limit unless given.
         seed: of everything random.
@@ -44,6 +46,7 @@ class TuneOptions:
     time_budget: float | None = None
     explorer: str = "guided"
     explorer_options: Mapping[str, Any] = field(default_factory=dict)
+    cost_model: str = "rank"
     batch: int = 16
     early_stopping: int | None = None
     seed: int = 0
@@ -75,6 +78,9 @@ class Watcher:
     def deciding(self, task: TaskState) -> None:
         """The best configurations of a task are measured once more."""
 
+    def checking(self, what: str) -> None:
+        """The whole model is looked at; ``what`` is done now."""
+
 
 @dataclass(eq=False)
 class TaskState:
@@ -85,6 +91,13 @@ class TaskState:
         number: its position among all tasks of the model, as people are shown it.
         index: its position among those of the session and its measurer.
         progress: for the allocation of trials.
+        trials: what was measured, in earlier runs too.
+        failures: how many of them failed how.
+        decided: what to compile with; nothing while that is open.
+        rejected: what was decided for once, and lost in the whole model.
+        untuned: least seconds of the untuned configuration.
+        best: seconds of what was decided for, or the least of any trial.
+        open: whether something was measured since the decision.
     """
 
     task: Task
@@ -94,6 +107,8 @@ class TaskState:
     trials: list[tuple[Config, Measurement]] = field(default_factory=list)
     failures: dict[Failure, int] = field(default_factory=dict)
     decided: Config | None = None
+    rejected: list[Config] = field(default_factory=list)
+    open: bool = True
     untuned: float = float("inf")
     best: float = float("inf")
 
@@ -111,12 +126,20 @@ class Outcome:
         trials: measured in this run.
         seconds: that it took.
         interrupted: whether the user stopped it.
+        exploring: seconds of these in which configurations were chosen.
     """
 
     states: tuple[TaskState, ...]
     trials: int
     seconds: float
     interrupted: bool
+    exploring: float = 0.0
+
+    @property
+    def bound(self) -> tuple[float, float]:
+        """Seconds of all calls of all tasks as measured one by one: untuned, and with what was decided for."""
+        known = [s for s in self.states if s.untuned < float("inf") and s.best < float("inf")]
+        return sum(s.progress.weight * s.untuned for s in known), sum(s.progress.weight * s.best for s in known)
 
 
 class Session:
@@ -150,7 +173,7 @@ class Session:
         self._model = model
         self._fingerprint = Fingerprint.of(target)
         self.states = tuple(
-            TaskState(t, number, k, Progress(t.weight, t.space.size, least=max(t.flops, 1) / 1e12))
+            TaskState(t, number, k, Progress(t.weight, least=max(t.flops, 1) / 1e12))
             for k, (number, t) in enumerate(zip(range(len(tasks)) if numbers is None else numbers, tasks, strict=True))
         )
         # a time budget is used up by runs over the same tasks only, not by all that the file holds
@@ -159,6 +182,7 @@ class Session:
         self._explorers: dict[int, Explorer] = {}
         self._trial = journal.log.next_trial
         self._done = 0
+        self._exploring = 0.0
         point = journal.log.checkpoint
         self._before = journal.log.seconds if point is not None and point.notes.get("run") == self._run else 0.0
         self._resume(journal.log)
@@ -168,11 +192,26 @@ class Session:
         for state in self.states:
             for record in log.measured(state.task.key, self._fingerprint, self._measurer.threads):
                 config = _known(state.task, record.config)
-                if record.explorer != DECIDED and config is not None:
+                if config is None:
+                    continue
+                if record.explorer != DECIDED:
                     self._note(state, config, record.result)
                     self._done += 1
+                    state.open = True
+                else:
+                    self._resume_decision(state, config, record.result)
             if state.trials:
                 state.progress.measured(len(state.trials), state.best)
+
+    @staticmethod
+    def _resume_decision(state: TaskState, config: Config, result: Measurement) -> None:
+        """A later decision for the untuned configuration is what the whole model has said of the earlier one."""
+        default = dict(state.task.space.default)
+        if state.decided is not None and dict(config) == default and dict(state.decided) != default:
+            state.rejected.append(state.decided)
+        state.decided, state.open = config, False
+        if result.seconds is not None:
+            state.best = result.seconds
 
     def _note(self, state: TaskState, config: Config, result: Measurement) -> None:
         state.trials.append((config, result))
@@ -190,7 +229,12 @@ class Session:
             model: CostModel | None = None if self._model is None else self._model(task)
             rng = np.random.default_rng([self._options.seed, int(task.key, 16) & 0xFFFFFFFF, len(state.trials)])
             explorer = get_explorer(self._options.explorer)(
-                space, rng, featurizer=features, model=model, valid=features.valid, **self._options.explorer_options
+                space,
+                rng,
+                featurizer=features_for(self._options.cost_model, features),
+                model=model,
+                valid=features.valid,
+                **self._options.explorer_options,
             )
             rows, speeds = [], []
             for config, result in state.trials:
@@ -212,13 +256,14 @@ class Session:
             while self._step(started):
                 pass
             for state in self.states:
-                self._decide(state)
+                if state.open:
+                    self._decide(state)
         except KeyboardInterrupt:
             interrupted = True
             self._decide_from_records()
         self._checkpoint(started)
         self._journal.sync()
-        return Outcome(self.states, self._done - first, time.monotonic() - started, interrupted)
+        return Outcome(self.states, self._done - first, time.monotonic() - started, interrupted, self._exploring)
 
     def _checkpoint(self, started: float) -> None:
         seconds = self._before + time.monotonic() - started
@@ -238,14 +283,18 @@ class Session:
         n = min(options.batch, left)
         if options.trials_per_task is not None:
             n = min(n, options.trials_per_task - len(state.trials))
+        begun = time.monotonic()
         rows = self._explorer(state).propose(n) if n > 0 else np.empty((0, 0), np.int64)
+        self._exploring += time.monotonic() - begun
         if not len(rows):
             state.progress.done = True
             return True
         configs = [state.task.space.config(row) for row in rows]
         results = self._measurer.measure(k, configs, lambda i, m: self._keep(state, configs[i], m, options.explorer))
         speeds = np.array([state.speed(m.seconds) for m in results])
+        begun = time.monotonic()
         self._explorer(state).observe(rows, speeds)
+        self._exploring += time.monotonic() - begun
         if self._measurer.peak:
             state.progress.least = state.task.flops / (self._measurer.peak * self._measurer.threads)
         state.progress.measured(len(rows), state.best)
@@ -272,17 +321,18 @@ class Session:
         if explorer != DECIDED:
             self._done += 1
             self._note(state, config, result)
+            state.open = True
             self._watch.measured(state, config, result)
 
     # -- the choice ---------------------------------------------------------------------------------------------------
     def finalists(self, state: TaskState) -> list[Config]:
         """The untuned configuration and the fastest others."""
-        default = state.task.space.default
+        default = dict(state.task.space.default)
         timed = sorted(
             (
                 (m.seconds, k)
                 for k, (c, m) in enumerate(state.trials)
-                if m.seconds is not None and dict(c) != dict(default)
+                if m.seconds is not None and c != default and c not in state.rejected
             )
         )
         return [default, *(state.trials[k][0] for _, k in timed[: FINALISTS - 1])]
@@ -304,7 +354,7 @@ class Session:
 
     def settle(self, state: TaskState, config: Config, result: Measurement) -> None:
         """This configuration is the one to compile with, whatever single trials said."""
-        state.decided = config
+        state.decided, state.open = config, False
         if result.seconds is not None:
             state.best = result.seconds
             self._keep(state, config, result, DECIDED)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -22,8 +23,10 @@ from mlc.runtime import Module, load_module, write_package
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
 
-ROUNDS = 9
-SECONDS = 0.2  # of runs of each model in a round
+ROUNDS = 15
+SECONDS = 4.0  # of runs in which two models are compared
+PAIRS = 15  # comparisons at least
+LEAST = 0.005  # seconds that a time is taken over, of as many runs as it takes
 LOSES = 1.02  # times as long as untuned from which a kernel goes back
 
 
@@ -35,15 +38,14 @@ class Comparison:
         untuned: median seconds of a run.
         tuned: the same of the other.
         error: greatest difference of their results, over the greatest magnitude of the untuned ones.
+        speedup: how many times as fast the tuned one is: the median over pairs of runs, one right after the other, so
+            that what disturbs one disturbs both.
     """
 
     untuned: float
     tuned: float
     error: float
-
-    @property
-    def speedup(self) -> float:
-        return self.untuned / self.tuned
+    speedup: float
 
 
 def build_module(
@@ -62,12 +64,14 @@ def compare(untuned: Module, tuned: Module, seed: int = 0) -> Comparison:
     feeds = make_feeds(untuned.inputs, Fill.RANDOM, seed)
     first, second = untuned.run(feeds), tuned.run(feeds)
     error = max((_difference(first[name], second[name]) for name in first), default=0.0)
-    times: list[list[float]] = [[], []]
-    for k in range(ROUNDS):
-        order = (0, 1) if k % 2 == 0 else (1, 0)
-        for which in order:
-            times[which].append(_median_run((untuned, tuned)[which], feeds))
-    return Comparison(float(np.median(times[0])), float(np.median(times[1])), error)
+    times: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + SECONDS
+    while len(times[0]) < PAIRS or time.perf_counter() < end:
+        both = (untuned, tuned) if len(times[0]) % 2 == 0 else (tuned, untuned)
+        for module in both:
+            times[module is tuned].append(_seconds(module, feeds))
+    pairs = zip(*times, strict=True)
+    return Comparison(median(times[0]), median(times[1]), error, median(a / b for a, b in pairs))
 
 
 def losers(untuned: Module, tuned: Module, sources: Mapping[str, Collection[str]], seed: int = 0) -> set[str]:
@@ -80,7 +84,7 @@ def losers(untuned: Module, tuned: Module, sources: Mapping[str, Collection[str]
             that share it win or lose together.
     """
     feeds = make_feeds(untuned.inputs, Fill.RANDOM, seed)
-    best: list[dict[str, float]] = [{}, {}]
+    times: dict[str, tuple[list[float], list[float]]] = {key: ([], []) for key in sources}
     for _ in range(ROUNDS):
         for which, module in enumerate((untuned, tuned)):
             spent: dict[str, float] = {}
@@ -88,20 +92,23 @@ def losers(untuned: Module, tuned: Module, sources: Mapping[str, Collection[str]
                 for source in step.step.sources[:1]:
                     spent[source] = spent.get(source, 0.0) + step.median_ns
             for key, names in sources.items():
-                ns = sum(spent.get(name, 0.0) for name in set(names))
-                best[which][key] = min(best[which].get(key, ns), ns)
-    return {key for key, ns in best[1].items() if ns > LOSES * best[0][key]}
+                times[key][which].append(sum(spent.get(name, 0.0) for name in set(names)))
+    return {key for key, (before, after) in times.items() if _loses(before, after)}
 
 
-def _median_run(module: Module, feeds: Mapping[str, np.ndarray]) -> float:
+def _loses(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Whether a kernel takes longer, at its best and in most rounds: what is disturbed now and then is only one."""
+    return min(after) > LOSES * min(before) and median(b - LOSES * a for a, b in zip(before, after, strict=True)) > 0
+
+
+def _seconds(module: Module, feeds: Mapping[str, np.ndarray]) -> float:
+    """Seconds of a run whose caches hold what the one before has left."""
     module.run(feeds)
-    times: list[float] = []
-    end = time.perf_counter() + SECONDS
-    while not times or time.perf_counter() < end:
-        start = time.perf_counter()
+    runs, start = 0, time.perf_counter()
+    while not runs or time.perf_counter() - start < LEAST:
         module.run(feeds)
-        times.append(time.perf_counter() - start)
-    return float(np.median(times))
+        runs += 1
+    return (time.perf_counter() - start) / runs
 
 
 def _difference(a: np.ndarray, b: np.ndarray) -> float:

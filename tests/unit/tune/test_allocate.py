@@ -22,7 +22,7 @@ def _run(tasks: list[Progress], curves: list[float], batches: int, batch: int = 
 
 
 def test_every_task_gets_a_batch_the_longest_first() -> None:
-    tasks = [Progress(1, 100, least=1.0), Progress(4, 100, least=1.0), Progress(1, 100, least=2.0)]
+    tasks = [Progress(1, least=1.0), Progress(4, least=1.0), Progress(1, least=2.0)]
     order = []
     for _ in range(3):
         k = next_task(tasks)
@@ -33,17 +33,17 @@ def test_every_task_gets_a_batch_the_longest_first() -> None:
 
 
 def test_a_heavy_task_gets_more_than_a_light_one() -> None:
-    given = _run([Progress(1, 1000, least=1e-4), Progress(10, 1000, least=1e-4)], [0.4, 0.4], 60)
+    given = _run([Progress(1, least=1e-4), Progress(10, least=1e-4)], [0.4, 0.4], 60)
     assert given[1] >= 2 * given[0] > 0
 
 
 def test_a_task_that_gains_gets_more_than_one_that_does_not() -> None:
-    given = _run([Progress(1, 1000, least=1e-4), Progress(1, 1000, least=1e-4)], [0.99, 0.3], 60)
+    given = _run([Progress(1, least=1e-4), Progress(1, least=1e-4)], [0.99, 0.3], 60)
     assert given[1] >= given[0]
 
 
 def test_a_task_at_the_roof_gets_nothing_more() -> None:
-    tasks = [Progress(5, 1000, least=1.0), Progress(1, 1000, least=1.0)]
+    tasks = [Progress(5, least=1.0), Progress(1, least=1.0)]
     for t, best in zip(tasks, (1.01, 2.0), strict=True):
         t.history = [4.0]
         for _ in range(4):
@@ -52,18 +52,18 @@ def test_a_task_at_the_roof_gets_nothing_more() -> None:
 
 
 def test_tasks_that_are_done_are_left_out() -> None:
-    tasks = [Progress(1, 1, done=True), Progress(1, 8, done=True)]
+    tasks = [Progress(1, done=True), Progress(1, done=True)]
     assert next_task(tasks) is None
 
 
 def test_a_task_that_never_worked_is_tried_again() -> None:
-    tasks = [Progress(1, 100, least=1e-3, history=[4e-3, 2e-3], trials=8), Progress(1, 100, least=1e-3, trials=8)]
+    tasks = [Progress(1, least=1e-3, history=[4e-3, 2e-3], trials=8), Progress(1, least=1e-3, trials=8)]
     tasks[1].history = [float("inf"), float("inf")]
     assert next_task(tasks) == 1
 
 
 def test_a_task_of_which_nothing_works_does_not_use_up_the_trials() -> None:
-    tasks = [Progress(1, 100, least=2.0), Progress(1, 100, least=1.0)]
+    tasks = [Progress(1, least=2.0), Progress(1, least=1.0)]
     given = [0, 0]
     while sum(given) < 4 * HOPELESS:
         k = next_task(tasks)

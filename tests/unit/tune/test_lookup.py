@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlc.build import optimise
-from mlc.errors import ScheduleError, UsageError
-from mlc.ir.graph import Builder, Graph
+from mlc import build
+from mlc.errors import LowerError, ScheduleError, UsageError
+from mlc.ir.graph import Builder, Graph, Node
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
@@ -18,8 +18,8 @@ from mlc.rewrite.group import config_of
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
 from mlc.tune.base import Measurement
-from mlc.tune.lookup import Tuned, require_all
-from mlc.tune.records import Fingerprint, Found, Record
+from mlc.tune.lookup import Tuned, build_tuned, require_all
+from mlc.tune.records import Best, Fingerprint, Found, Record, best_of
 from mlc.tune.task import Task, candidate, tasks_of
 
 OPTIONS = CompileOptions("product", "onnx", "")
@@ -61,34 +61,64 @@ def record(task: Task, target: Target, config: dict[str, Any]) -> Record:
     return Record.of(task, config, Measurement(1e-3), fingerprint=here, threads=1, explorer="random", seed=0, trial=0)
 
 
-def look_up(records: list[Record], target: Target, rows: int = 30) -> tuple[Tuned, dict[str, Any]]:
-    """What was found, and the configuration of the only group."""
-    tuned = Tuned(records, target)
-    (group,) = optimise(product(rows), target, OPTIONS, Observer(), tuned.configure).nodes
-    return tuned, config_of(group)
+def look_up(records: list[Record], target: Target, rows: int = 30) -> tuple[Tuned, bytes]:
+    """What was found, and the text of the only kernel."""
+    tuned = Tuned(best_of(records, Fingerprint.of(target)), target)
+    built, tuned = build_tuned(product(rows), target, OPTIONS, Observer(), tuned)
+    return tuned, built.members["src/kernels.txt"]
 
 
 def test_a_hit_is_used(task: Task, target: Target) -> None:
-    tuned, config = look_up([record(task, target, other(task, target))], target)
+    tuned, kernel = look_up([record(task, target, other(task, target))], target)
     (finding,) = tuned.findings()
     assert (finding.found, finding.workload) == (Found.HIT, task.key)
-    assert config == other(task, target)
+    assert kernel != look_up([], target)[1]
     require_all(tuned.findings())
 
 
 @pytest.mark.parametrize("change", ["nothing", "shape", "knob", "value", "cpu"])
 def test_what_does_not_fit_is_not_used(task: Task, target: Target, change: str) -> None:
     good = record(task, target, other(task, target))
-    records = {
-        "nothing": [],
-        "shape": [good],
-        "knob": [replace(good, config={**good.config, "gone": 1})],
-        "value": [replace(good, config={**good.config, "order": "none such"})],
-        "cpu": [replace(good, fingerprint=replace(good.fingerprint, lanes=16))],
+    rows = 31 if change == "shape" else 30
+    records, expected, reason = {
+        "nothing": ([], Found.MISS, ""),
+        "shape": ([good], Found.NEAR, ""),
+        "knob": ([replace(good, config={**good.config, "gone": 1})], Found.STALE, "there is no knob gone"),
+        "value": ([replace(good, config={**good.config, "rows": 999})], Found.STALE, "knob rows has no value 999"),
+        "cpu": ([replace(good, fingerprint=replace(good.fingerprint, lanes=16))], Found.MISS, ""),
     }[change]
-    tuned, config = look_up(records, target, rows=31 if change == "shape" else 30)
+    tuned, kernel = look_up(records, target, rows)
     (finding,) = tuned.findings()
-    assert finding.found is (Found.NEAR if change == "shape" else Found.MISS)
-    assert config == {}
+    assert finding.found is expected
+    assert reason in finding.reason
+    assert kernel == look_up([], target, rows)[1]
     with pytest.raises(UsageError, match="1 of 1 kernels have no tuned configuration"):
         require_all(tuned.findings())
+
+
+@pytest.mark.parametrize("error", [ScheduleError, LowerError])
+def test_what_only_the_lowering_refuses_is_compiled_without(
+    task: Task, target: Target, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = build.make_kernel
+
+    def refuse(node: Node, *more: Any) -> Any:
+        if config_of(node):
+            raise error("no such loop")
+        return make(node, *more)
+
+    monkeypatch.setattr(build, "make_kernel", refuse)
+    tuned, kernel = look_up([record(task, target, other(task, target))], target)
+    (finding,) = tuned.used()
+    assert (finding.found, finding.reason, finding.sources) == (Found.STALE, "no such loop", ())
+    monkeypatch.undo()
+    assert kernel == look_up([], target)[1]
+
+
+def test_what_is_required_is_complained_of_before_any_kernel_is_made(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "make_kernel", None)
+    tuned = Tuned(Best({}, {}), target)
+    with pytest.raises(UsageError, match="1 of 1 kernels have no tuned configuration: matmul_48"):
+        build_tuned(product(), target, OPTIONS, Observer(), tuned, require=True)

@@ -21,11 +21,12 @@ from mlc.tune.records import (
     Record,
     RecordError,
     best_of,
+    compacted,
     decode,
     encode,
     operators,
     read_records,
-    write_best,
+    write_records,
 )
 from tests.fuzz import examples
 
@@ -187,7 +188,6 @@ def test_the_best_is_the_fastest_that_suits_the_processor() -> None:
     ]
     best = best_of(some, HERE)
     assert {key: r.trial for key, r in best.hits.items()} == {"0123456789abcdef": 1, "b": 6}
-    assert best.configs["b"] == some[6].config
     assert best.find("b", "") == (Found.HIT, some[6])
     assert best.find("c", TEXT.replace("1024", "1000")) == (Found.NEAR, some[1])
     assert best.find("c", TEXT.replace("1024", "3000")) == (Found.NEAR, some[6])
@@ -199,17 +199,18 @@ def test_what_settles_a_task_wins_unless_a_later_trial_is_clearly_faster() -> No
     fast = record(0, 1e-3)
     settled = record(1, 3e-3, config={"rows": 2}, explorer=DECIDED)  # the fast one lost in the whole model
     close, better = record(2, 0.97e-3, config={"rows": 3}), record(3, 0.5e-3, config={"rows": 4})
-    assert best_of([fast, settled], HERE, 1).configs == {fast.workload: settled.config}
-    assert best_of([fast, settled, close], HERE, 1).configs == {fast.workload: settled.config}
-    assert best_of([fast, settled, close, better], HERE, 1).configs == {fast.workload: better.config}
+    assert best_of([fast, settled], HERE, 1).hits == {fast.workload: settled}
+    assert best_of([fast, settled, close], HERE, 1).hits == {fast.workload: settled}
+    assert best_of([fast, settled, close, better], HERE, 1).hits == {fast.workload: better}
     again = record(4, 0.6e-3, config={"rows": 5}, explorer=DECIDED)
-    assert best_of([fast, settled, better, again], HERE, 1).configs == {fast.workload: again.config}
+    assert best_of([fast, settled, better, again], HERE, 1).hits == {fast.workload: again}
 
 
 def test_the_best_have_a_file_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "best.jsonl"
-    write_best(path, best_of([record(0, 3e-3), record(1, 2e-3)], HERE))
-    assert [r.trial for r in read_records([path]).records] == [1]
+    two = [record(2, 3e-3, threads=2), record(3, 4e-3, threads=2, config={"rows": 2}, explorer=DECIDED)]
+    write_records(path, compacted([record(0, 3e-3), record(1, 2e-3), *two]))
+    assert [(r.threads, r.trial) for r in read_records([path]).records] == [(1, 1), (2, 3)]
 
 
 def test_operators_are_told_without_shapes_and_layouts() -> None:

@@ -105,7 +105,7 @@ def test_a_run_measures_keeps_and_decides(tasks: list[Task], target: Target, tmp
         times = [fake.seconds(k, config) for config, _ in state.trials]
         assert state.best == min(times)
         assert state.decided is not None
-        assert best.configs[state.task.key] == state.decided
+        assert best.hits[state.task.key].config == state.decided
         assert state.untuned == fake.seconds(k, state.task.space.default)
 
 
@@ -166,7 +166,7 @@ def test_a_task_of_which_nothing_works(tasks: list[Task], target: Target, tmp_pa
     assert broken.decided is None
     assert broken.failures == {Failure.RUN_CRASH: HOPELESS}
     assert working.decided is not None
-    html = report_html(Tuning(outcome, Comparison(2e-3, 1e-3, 0.0), ("a<b",)), "<model>")
+    html = report_html(Tuning(Path("r.jsonl"), outcome, Comparison(2e-3, 1e-3, 0.0, 2.0), ("a<b",)), "<model>")
     assert f"{HOPELESS} run_crash" in html
     assert "2.00 times as fast" in html
     assert "a&lt;b" in html
@@ -177,7 +177,7 @@ def test_a_task_of_which_nothing_works(tasks: list[Task], target: Target, tmp_pa
 def test_a_report_of_nothing(tasks: list[Task], target: Target, tmp_path: Path) -> None:
     outcome = run(tmp_path / "r.jsonl", tasks, target, Fake(tasks, stop=0))
     assert outcome.trials == 0
-    assert "Stopped before its end" in report_html(Tuning(outcome, None, ()), "nothing")
+    assert "Stopped before its end" in report_html(Tuning(Path("r.jsonl"), outcome, None, ()), "nothing")
 
 
 def test_the_time_budget_holds_for_all_runs_over_the_same_tasks(

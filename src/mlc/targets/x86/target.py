@@ -102,7 +102,9 @@ class X86Target:
             ins = tuple(Buffer(f"p{k}", v.type.physical_shape, v.type.dtype) for k, v in enumerate(node.inputs))
             outs = tuple(Buffer(f"out{k}", v.type.physical_shape, v.type.dtype) for k, v in enumerate(node.outputs))
             return Function(name, ins + outs, len(outs), node.op.routine(ins, outs, node.attrs))
-        schedule, params = schedule_group(node, self.record, knobs_of(node))
+        knobs = knobs_of(node)
+        schedule, params = schedule_group(node, self.record, knobs)
+        knobs.require_all_asked()
         if watch is not None:
             watch("te", "\n".join(repr(s.op) for s in schedule.stages) + "\n")
             watch("schedule", "\n".join(schedule.history) + "\n")

@@ -193,10 +193,6 @@ class LocalMeasurer:
         """Measures a few configurations in turns, a sample each, for a last decision between them."""
         return self._go(_Round(task, configs, lambda _i, _m: None, together=True))
 
-    def for_task(self, task: int) -> TaskMeasurer:
-        """This measurer for one task only."""
-        return TaskMeasurer(self, task)
-
     def reference(self, task: int) -> str:
         """How the results were made that candidates are compared with: ``interpreter`` or ``untuned``; or nothing."""
         return self._states[task].case
@@ -499,17 +495,6 @@ def _has_guards(task: Task) -> bool:
     outputs = express(task.node, [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in task.node.inputs])
     sums = [op for op in te.topological(list(outputs)) if op.combiner is not None]
     return any(type(n) is Within for op in sums for body in op.bodies for n in walk(body))
-
-
-@dataclass(frozen=True)
-class TaskMeasurer:
-    """A :class:`~mlc.tune.base.Measurer` for one task of a :class:`LocalMeasurer`."""
-
-    local: LocalMeasurer
-    task: int
-
-    def measure(self, configs: Sequence[Config]) -> list[Measurement]:
-        return self.local.measure(self.task, configs)
 
 
 def _close(lanes: Lanes, zygote: Zygote, owner: int) -> None:

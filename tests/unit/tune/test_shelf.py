@@ -1,0 +1,77 @@
+"""Records that nobody named: those that come with the program, and those in the user's cache."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mlc.errors import OutputError
+from mlc.targets.base import get_target
+from mlc.tune import places
+from mlc.tune.places import default_files, family_file, journal_of
+from mlc.tune.records import Fingerprint, Found, encode, read_records
+from mlc.tune.shelf import Shelf, keep
+from tests.unit.tune.test_records import HERE, TEXT, record
+
+KEY = "0123456789abcdef"
+
+
+def on_shelf(tmp_path: Path, *lines: bytes, threads: int = 1) -> Shelf:
+    file = tmp_path / "r.jsonl"
+    file.write_bytes(b"".join(lines))
+    return Shelf([file], HERE, threads)
+
+
+def test_the_best_of_a_workload_is_found_and_others_are_not_even_read(tmp_path: Path) -> None:
+    broken = encode(record(3, workload="fedcba9876543210")).replace(b'"rows":6', b'"rows":7')
+    found = on_shelf(tmp_path, encode(record(0, 2e-3)), encode(record(1, 1e-3)), broken, b"rubbish\n")
+    assert found.find(KEY, TEXT) == (Found.HIT, record(1, 1e-3))
+    assert found.find("fedcba9876543210", TEXT) == (Found.MISS, None)  # damaged
+    assert found.find("0" * 16, TEXT) == (Found.MISS, None)
+
+
+def test_one_thread_and_many_are_different_matters(tmp_path: Path) -> None:
+    lines = [encode(record(k, 1e-3, threads=n)) for k, n in enumerate((1, 2, 8))]
+    for threads, expected in {1: 1, 2: 2, 3: 2, 6: 8, 64: 8}.items():
+        _, found = on_shelf(tmp_path, *lines, threads=threads).find(KEY, TEXT)
+        assert found is not None
+        assert found.threads == expected
+    assert on_shelf(tmp_path, lines[0], threads=2).find(KEY, TEXT)[0] is Found.MISS
+
+
+def test_other_processors_records_are_not_used(tmp_path: Path) -> None:
+    wide = Fingerprint("skylake-avx512", ("avx512f",), 16)
+    assert on_shelf(tmp_path, encode(record(0, fingerprint=wide))).find(KEY, TEXT)[0] is Found.MISS
+
+
+def test_a_file_that_cannot_be_read_is_told_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="mlc"):
+        assert Shelf([tmp_path / "gone.jsonl"], HERE, 1).find(KEY, TEXT)[0] is Found.MISS
+    assert "gone.jsonl: cannot be read" in caplog.text
+
+
+def test_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = get_target("x86 -mcpu=haswell")
+    monkeypatch.setattr(places, "SHIPPED", tmp_path / "logs")
+    assert family_file(target).name == "x86-256.jsonl"
+    assert family_file(get_target("x86 -mcpu=skylake-avx512")).name == "x86-512.jsonl"
+    cache = tmp_path / "cache"
+    assert default_files(target, cache) == []
+    journal = journal_of(cache, "my/net", "abcdef0123456789")
+    assert journal == cache / "tuning" / "my_net-abcdef01.jsonl"
+    best = replace(record(1, 1e-3))
+    kept = keep(cache, journal, [record(0, 2e-3), best])
+    assert read_records([kept]).records == [best]
+    assert default_files(target, cache) == [kept]
+    family_file(target).parent.mkdir()
+    family_file(target).touch()
+    assert default_files(target, cache) == [family_file(target), kept]
+
+
+def test_a_cache_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    with pytest.raises(OutputError, match="cannot be made"):
+        keep(tmp_path / "cache", Path("j.jsonl"), [])
