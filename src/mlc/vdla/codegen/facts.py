@@ -91,7 +91,7 @@ class Facts:
                 self.done.add(s)
 
     def _one_memory(self, a: Buffer, b: Buffer, order: Mapping[Stmt, int]) -> bool:
-        """Let a product go on from what is there before it, another product or a tensor, instead of adding both later."""
+        """Let a product go on from what is there already, another product or a tensor, instead of adding both later."""
         first, second = self.of(a), self.of(b)
         if first is second:
             return True  # that is so in another copy of the same statement

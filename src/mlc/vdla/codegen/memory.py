@@ -80,11 +80,12 @@ class Memory:
         Returns:
             whether there is such a place.
         """
-        first = int(offsets[0])
+        # zeros are everywhere: look for the first element that is none
+        probe = int((codes >= 0).argmax())
         if it.places is not None:
             begins = [p for p in it.places if (p, it.size) not in self.live]
         else:
-            begins = (np.flatnonzero(self.content == codes[0]) - first).tolist()
+            begins = (np.flatnonzero(self.content == codes[probe]) - offsets[probe]).tolist()
         for begin in begins:
             if 0 <= begin <= self.depth - it.size and np.array_equal(self.content[begin + offsets], codes):
                 self._settle(it, begin)

@@ -16,12 +16,12 @@ def places(indices: np.ndarray) -> Places:
     """Sorted distinct indices in their fastest form.
 
     Args:
-        indices: int64 ``[n]``, in any order, repeated or not.
+        indices: int64 ``[n]``, at least one, in any order, repeated or not.
     """
-    unique = np.unique(indices)
-    if len(unique) and unique[-1] - unique[0] + 1 == len(unique):
-        return slice(int(unique[0]), int(unique[-1]) + 1)
-    return unique
+    first = int(indices.min())
+    there = np.zeros(int(indices.max()) - first + 1, bool)
+    there[indices - first] = True
+    return slice(first, first + len(there)) if there.all() else np.flatnonzero(there) + first
 
 
 def mask_of(p: Places) -> int:
@@ -29,7 +29,9 @@ def mask_of(p: Places) -> int:
     if isinstance(p, slice):
         begin, end = int(p.start), int(p.stop)
         return ((1 << (end - begin)) - 1) << begin
-    return sum(1 << int(i) for i in p)
+    there = np.zeros(int(p[-1]) + 1, np.uint8)
+    there[p] = 1
+    return int.from_bytes(np.packbits(there, bitorder="little").tobytes(), "little")
 
 
 @dataclass(slots=True, eq=False)

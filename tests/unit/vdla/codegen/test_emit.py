@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mlc.ir.types import i8, i32
 from mlc.vdla.config import PROFILES, VdlaConfig
@@ -82,3 +86,31 @@ def test_a_product_is_added_to_what_was_loaded() -> None:
 def test_sums_start_in_the_first_product() -> None:
     program = narrowed(Conv(c=4, tile=(1, 8, 8, 1)), Finish(), PROFILES["full"])
     assert [x.mode for x in program.instructions if isinstance(x, Gemm)] == [GemmMode.SET, *[GemmMode.ACC] * 3]
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Conv:
+    """Any small convolution, in tiles that need not divide it, with any number of places for each buffer."""
+    window, dilation = draw(st.sampled_from([1, 2, 3])), draw(st.integers(1, 2))
+    reach = dilation * (window - 1) + 1
+    pad = draw(st.integers(0, reach - 1))
+    least = max(1, reach - 2 * pad)
+    conv = Conv(
+        draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.integers(least, 9)), draw(st.integers(least, 9)),
+        window, draw(st.integers(1, 3)), dilation, pad,
+        seed=draw(st.integers(0, 9)),
+        slots={scope: n for scope in (INP, WGT, ACC) if (n := draw(st.integers(0, 3)))},
+    )  # fmt: skip
+    extents = (conv.o, *conv.space, conv.c)
+    a, b, c, d = (draw(st.integers(1, n)) for n in extents)
+    return replace(conv, tile=(a, b, c, d))
+
+
+@settings(max_examples=40, deadline=None)
+@given(convolutions(), st.sampled_from(list(PROFILES)))
+def test_any_convolution_in_any_tiles(conv: Conv, profile: str) -> None:
+    config = PROFILES[profile]
+    x, w = conv.arrays()
+    program = program_of(plain(conv, config), config, {1: w}, conv.slots)
+    result, _ = executed(program, {"data": x}, (conv.o, *conv.space, 16), i32, "sums")
+    np.testing.assert_array_equal(result, conv.sums())
