@@ -37,6 +37,7 @@ class Shape:
         blocks: channels of a block, (in, out).
         passes: products that add the bias.
         residual: products that add the residual.
+        vectors: numbers of channels that stand among the accumulators.
     """
 
     batch: int
@@ -54,6 +55,7 @@ class Shape:
     blocks: tuple[int, int]
     passes: int = 0
     residual: int = 0
+    vectors: int = 0
 
     @classmethod
     def of(cls, layer: Layer, config: VdlaConfig) -> Shape:
@@ -66,6 +68,7 @@ class Shape:
             n, -(-c // config.block_in), -(-o // config.block_out), h, w, rows, columns, kernel, layer.strides,
             layer.dilations, (layer.pads[0], layer.pads[1]), layer.shift is not None,
             (config.block_in, config.block_out), epilogue.passes, epilogue.residual_passes,
+            [epilogue.bias, epilogue.residual, epilogue.shift].count("vector"),
         )  # fmt: skip
 
     @property
@@ -108,7 +111,8 @@ class Shape:
 
 Amount = int | Literal["vector"]  # a number, or one a channel
 PLACES = 6  # the greatest power of two that an i8 holds
-PASSES = 8  # products for a bias or a residual, at most
+PASSES = 8  # products for a bias, at most
+RESIDUAL_PASSES = 16  # products for a residual, at most
 ALU_PASSES = 4  # products for a residual that the ALU would not be faster than
 
 
@@ -145,7 +149,7 @@ class Epilogue:
         again = 0
         if isinstance(residual, int):
             again = 1 << max(0, residual - PLACES)
-            again = again if again <= (ALU_PASSES if config.ext_alu else PASSES) else 0
+            again = again if again <= (ALU_PASSES if config.ext_alu else RESIDUAL_PASSES) else 0
         shift = None if layer.shift is None else _amount(layer.shift)
         return cls(bias, residual, again, layer.relu, layer.most, shift)
 
@@ -331,9 +335,12 @@ class _Finish:
 
         def element(n: Linear, o: Linear, y: Linear, z: Linear, j: Linear) -> Expr:
             value: Expr = sums[n, o, y, z, j]
-            for added in (bias, residual):
-                if added is not None:
-                    value = value + added(n, o, y, z, j)
+            if residual is not None:
+                # a residual that the ALU moves up comes first, and products go on from there
+                added = residual(n, o, y, z, j)
+                value = value + added if epilogue.residual_passes else added + value
+            if bias is not None:
+                value = value + bias(n, o, y, z, j)
             if epilogue.relu:
                 value = binary("max", value, 0)
             if epilogue.most is not None:
@@ -411,10 +418,21 @@ class _Finish:
             axis_names=NAMES,
         )  # fmt: skip
         self.operands.append(added)
-        if places != "vector":
-            return lambda *at: binary("shl", added[at], places)
-        scale = self._vector("residual_scale")
-        return lambda n, o, y, z, j: added[n, o, y, z, j] * scale[o, j]
+        if places == 0:
+            return lambda *at: added[at]
+        if places == "vector":
+            scale = self._vector("residual_scale")
+
+            def moved(n: Linear, o: Linear, y: Linear, z: Linear, j: Linear) -> Expr:
+                return added[n, o, y, z, j] * scale[o, j]
+        else:
+
+            def moved(n: Linear, o: Linear, y: Linear, z: Linear, j: Linear) -> Expr:
+                return binary("shl", added[n, o, y, z, j], places)
+
+        up = te.compute(self.sums.shape, moved, "residual.up", axis_names=NAMES)
+        self.operands.append(up)
+        return lambda *at: up[at]
 
 
 def _rounded(value: Expr, places: Expr | int | str) -> Expr:

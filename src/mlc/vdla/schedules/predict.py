@@ -28,7 +28,10 @@ def roofline(shape: Shape, config: VdlaConfig) -> float:
 
 
 def sizes(shape: Shape, choice: Choice) -> tuple[int, int, int]:
-    """Elements of input, tiles of weights and accumulators that the buffers of a choice take."""
+    """Elements of input, tiles of weights and accumulators that the buffers of a choice take, each having one place.
+
+    What is loaded or computed inside virtual threads takes one for each of them.
+    """
     rows, columns, blocks, chunk = fitted(shape, choice)
     data = shape.inputs if choice.data_at is not At.CHUNK else chunk
     if choice.data_at is At.PART:
@@ -37,11 +40,23 @@ def sizes(shape: Shape, choice: Choice) -> tuple[int, int, int]:
     else:
         data *= shape.rows_read(rows) * shape.columns_read(columns)
     many = choice.blocks[1] - choice.blocks[0] if choice.tiles_at is At.PART else blocks
-    return (
-        data,
-        many * shape.taps * (shape.inputs if choice.tiles_at is not At.CHUNK else chunk),
-        rows * columns * blocks,
-    )
+    tiles = many * shape.taps * (shape.inputs if choice.tiles_at is not At.CHUNK else chunk)
+    sums, threads = rows * columns * blocks, threads_of(choice)
+    data *= threads if in_threads(choice, choice.data_at, Threads.ROWS) else 1
+    tiles *= threads if in_threads(choice, choice.tiles_at, Threads.BLOCKS) else 1
+    data += threads * (sums if shape.residual else min(shape.passes, 1))
+    tiles += threads * (shape.passes * blocks + min(shape.residual, 1))
+    return data, tiles, threads * (sums + shape.vectors * blocks)
+
+
+def threads_of(choice: Choice) -> int:
+    """How many virtual threads there are."""
+    return 1 if choice.threads is Threads.NONE else 2
+
+
+def in_threads(choice: Choice, at: At, axis: Threads) -> bool:
+    """Whether every virtual thread loads an operand for itself, which moves with the given axis."""
+    return choice.threads is not Threads.NONE and (at is At.CHUNK or (at is At.OWN and choice.threads is axis))
 
 
 def slots(shape: Shape, choices: Sequence[Choice], config: VdlaConfig, *, ahead: bool = True) -> list[int]:
@@ -55,7 +70,7 @@ def slots(shape: Shape, choices: Sequence[Choice], config: VdlaConfig, *, ahead:
         rows, columns, blocks, _ = fitted(shape, choice)
         high, many = choice.rows[1] - choice.rows[0], choice.blocks[1] - choice.blocks[0]
         tiles = shape.batch * -(-high // rows) * -(-shape.columns // columns) * -(-many // blocks)
-        size = rows * columns * blocks * (1 if choice.threads is Threads.NONE else 2)
+        size = sizes(shape, choice)[2]
         wanted = min(choice.slots, tiles) if ahead else 1
         room = (config.acc_depth - begin) // size
         if room < min(wanted, 2):
@@ -67,7 +82,6 @@ def slots(shape: Shape, choices: Sequence[Choice], config: VdlaConfig, *, ahead:
 
 def refusal(shape: Shape, choice: Choice, config: VdlaConfig) -> str:
     """Why the buffers of a choice do not fit the memories; empty where they do."""
-    threads = 1 if choice.threads is Threads.NONE else 2
     rows, _, blocks, _ = fitted(shape, choice)
     if choice.threads is Threads.ROWS and rows == choice.rows[1] - choice.rows[0]:
         return "two threads have one tile of rows to share"
@@ -75,9 +89,9 @@ def refusal(shape: Shape, choice: Choice, config: VdlaConfig) -> str:
         return "two threads have one tile of blocks to share"
     data, tiles, sums = sizes(shape, choice)
     for what, count, depth in (
-        ("elements of input", data * threads, config.inp_depth),
-        ("tiles of weights", tiles * threads, config.wgt_depth),
-        ("accumulators", sums * threads, config.acc_depth),
+        ("elements of input", data, config.inp_depth),
+        ("tiles of weights", tiles, config.wgt_depth),
+        ("accumulators", sums, config.acc_depth),
     ):
         if count > depth:
             return f"{count} {what} do not fit, the memory holds {depth}"
@@ -181,10 +195,13 @@ class _Clock:
                 begin = 0
                 self.matrix = max(self.matrix, self._store_until(self.tiles[-1]))
             begin += count * sums
-            self.tiles, self.slots = [], count
+            self.tiles, self.slots = [], count * threads_of(choice)
             first = True
-            for rows, columns, blocks in _tiles(self.shape, choice):
-                self._tile(choice, rows, columns, blocks, first)
+            for group in _groups(self.shape, choice):
+                # the threads take turns at every chunk of input channels
+                steps = [self._tile(choice, tile, t, first and not t) for t, tile in enumerate(group)]
+                while steps:
+                    steps = [s for s in steps if next(s, None) is not None]
                 first = False
         self._store_until(None)
         return self.port + self.config.dram_latency
@@ -214,7 +231,9 @@ class _Clock:
             result.done = self.port
         return 0.0 if last is None else last.done
 
-    def _tile(self, choice: Choice, rows: Range, columns: Range, blocks: Range, first: bool) -> None:
+    def _tile(self, choice: Choice, tile: tuple[Range, Range, Range], thread: int, first: bool) -> Iterator[int]:
+        """Compute a tile; pauses after every chunk."""
+        rows, columns, blocks = tile
         shape, config = self.shape, self.config
         chunk = min(choice.tile[3], shape.inputs)
         pixels, many = (rows[1] - rows[0]) * (columns[1] - columns[0]), blocks[1] - blocks[0]
@@ -225,9 +244,9 @@ class _Clock:
             self.matrix += 1 + sums + config.gemm_fill
         for c in range(0, shape.inputs, chunk):
             part, whole = (c, min(c + chunk, shape.inputs)), (0, shape.inputs)
-            data = self._data(choice, rows, columns, part if choice.data_at is At.CHUNK else whole)
+            data = self._data(choice, rows, columns, thread, part if choice.data_at is At.CHUNK else whole)
             there, before = self.arrived, self.port
-            weights = self._weights(choice, blocks, part if choice.tiles_at is At.CHUNK else whole)
+            weights = self._weights(choice, blocks, thread, part if choice.tiles_at is At.CHUNK else whole)
             lead = choice.lead if first and c == 0 and choice.lead else many
             for k in range(0, many, lead):
                 # the weights of a leading product come before those of the next
@@ -237,6 +256,7 @@ class _Clock:
                 self.matrix = max(self.matrix, there, some) + 1 + work + config.gemm_fill
             for piece in (*data, *weights):
                 piece.used = self.matrix
+            yield c
         if shape.passes:
             self.matrix += 1 + shape.passes * sums + config.gemm_fill
         if shape.residual:
@@ -247,33 +267,40 @@ class _Clock:
         self.pending.append(result)
         self.tiles.append(result)
 
-    def _data(self, choice: Choice, rows: Range, columns: Range, inputs: Range) -> list[_Piece]:
+    def _data(self, choice: Choice, rows: Range, columns: Range, thread: int, inputs: Range) -> list[_Piece]:
         shape = self.shape
+        thread = thread if in_threads(choice, choice.data_at, Threads.ROWS) else 0
         if choice.data_at is At.PART:
             rows, columns = choice.rows, (0, shape.columns)
         high, wide = shape.rows_read(rows[1] - rows[0]), shape.columns_read(columns[1] - columns[0])
         read = min(high, shape.height) * min(wide, shape.width) * shape.blocks[0]
-        return self._load(self.inp, (*rows, *columns), inputs, high * wide, read)
+        return self._load(self.inp, (thread, *rows, *columns), inputs, high * wide, read)
 
-    def _weights(self, choice: Choice, blocks: Range, inputs: Range) -> list[_Piece]:
+    def _weights(self, choice: Choice, blocks: Range, thread: int, inputs: Range) -> list[_Piece]:
         shape = self.shape
+        thread = thread if in_threads(choice, choice.tiles_at, Threads.BLOCKS) else 0
         if choice.tiles_at is At.PART:
             blocks = choice.blocks
         size = (blocks[1] - blocks[0]) * shape.taps
-        return self._load(self.wgt, blocks, inputs, size, size * shape.blocks[0] * shape.blocks[1])
+        return self._load(self.wgt, (thread, *blocks), inputs, size, size * shape.blocks[0] * shape.blocks[1])
 
 
-def _tiles(shape: Shape, choice: Choice) -> Iterator[tuple[Range, Range, Range]]:
-    """Rows, columns and blocks of every tile of a part, in order."""
+def _groups(shape: Shape, choice: Choice) -> Iterator[list[tuple[Range, Range, Range]]]:
+    """Rows, columns and blocks of every tile of a part, in order; those together that virtual threads interleave."""
     rows, columns, blocks, _ = fitted(shape, choice)
+    wide = _ranges((0, shape.columns), columns)
+    together = threads_of(choice)
+    high = _grouped(_ranges(choice.rows, rows), together if choice.threads is Threads.ROWS else 1)
+    many = _grouped(_ranges(choice.blocks, blocks), together if choice.threads is Threads.BLOCKS else 1)
     for _ in range(shape.batch):
-        high = _ranges(choice.rows, rows)
-        wide = _ranges((0, shape.columns), columns)
-        many = _ranges(choice.blocks, blocks)
         if choice.blocks_outer:
-            yield from ((h, w, o) for o in many for h in high for w in wide)
+            yield from ([(h, w, o) for o in os for h in hs] for os in many for hs in high for w in wide)
         else:
-            yield from ((h, w, o) for h in high for w in wide for o in many)
+            yield from ([(h, w, o) for h in hs for o in os] for hs in high for w in wide for os in many)
+
+
+def _grouped(ranges: list[Range], count: int) -> list[list[Range]]:
+    return [ranges[k : k + count] for k in range(0, len(ranges), count)]
 
 
 def _ranges(whole: Range, step: int) -> list[Range]:

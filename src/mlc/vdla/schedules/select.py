@@ -10,7 +10,7 @@ from heapq import nsmallest
 import numpy as np
 
 from mlc.errors import ScheduleError
-from mlc.lower.knobs import Knobs
+from mlc.lower.knobs import Knobs, Value
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.intrinsics import ACC, INP, WGT
 from mlc.vdla.layer import Layer
@@ -19,6 +19,7 @@ from mlc.vdla.schedules.expression import Epilogue, Shape, constants
 from mlc.vdla.schedules.predict import bandwidth, cycles, fitted, refusal, slots
 
 LOOKED_AT = 24  # choices whose steps are followed, of those that the bound puts first
+PLACES = ((At.CHUNK, At.CHUNK), (At.OWN, At.CHUNK), (At.CHUNK, At.OWN), (At.OWN, At.OWN), (At.OWN, At.PART))
 LEADS = (0, 1, 2, 4, 8)
 SLOTS = (1, 2, 3, 4, 6, 8)
 TAILS = (0, 1, 2, 3, 4)
@@ -56,6 +57,17 @@ class Plan:
     slots: int = 2
     buffers: str = "ring"
     threads: Threads = Threads.NONE
+
+    @property
+    def config(self) -> dict[str, Value]:
+        """The knobs that say it."""
+        rows, columns, blocks, inputs = self.tile
+        return {
+            "rows": rows, "columns": columns, "blocks": blocks, "inputs": inputs,
+            "order": "blocks" if self.blocks_outer else "pixels", "data": str(self.data_at),
+            "weights": str(self.tiles_at), "head": self.head, "head_size": self.head_size, "tail": self.tail,
+            "lead": self.lead, "slots": self.slots, "buffers": self.buffers, "threads": str(self.threads),
+        }  # fmt: skip
 
     def choices(self, shape: Shape) -> list[Choice]:
         """The parts, in order.
@@ -200,8 +212,7 @@ def likely_plans(
     plans = [plan for _, plan in nsmallest(LOOKED_AT, bounded, key=lambda b: b[0])]
     if ahead and threads is Threads.NONE:
         plans += [p for p in _heads(shape, config) if not any(refusal(shape, c, config) for c in p.choices(shape))]
-    overlaps = ahead or threads is not Threads.NONE
-    times = [cycles(shape, plan.choices(shape), config, ahead=overlaps) for plan in plans]
+    times = [cycles(shape, plan.choices(shape), config, ahead=ahead) for plan in plans]
     return [plans[k] for k in sorted(range(len(plans)), key=lambda k: times[k])]
 
 
@@ -215,7 +226,9 @@ def _plans(shape: Shape, config: VdlaConfig, ahead: bool) -> Iterator[Plan]:
                     break
                 for deep in _steps(shape.inputs):
                     for blocks_outer in (False, True):
-                        yield Plan((high, wide, many, deep), blocks_outer, buffers="ring" if ahead else "single")
+                        plan = Plan((high, wide, many, deep), blocks_outer, buffers="ring" if ahead else "single")
+                        # what goes round the memories finds what is there, wherever it is loaded
+                        yield from (replace(plan, data_at=d, tiles_at=t) for d, t in (PLACES[:1] if ahead else PLACES))
 
 
 def _bound(shape: Shape, plan: Plan, config: VdlaConfig) -> float | None:
@@ -232,12 +245,12 @@ def _bound(shape: Shape, plan: Plan, config: VdlaConfig) -> float | None:
         matrix += shape.macs / (shape.inputs * shape.taps)
     inp = shape.rows_read(high) * shape.columns_read(wide) * shape.inputs
     wgt = many * shape.inputs * shape.taps
-    if choice.blocks_outer:
-        data = 1 if block_tiles == 1 or pixel_tiles * inp <= config.inp_depth else block_tiles
-        weights = 1 if pixel_tiles == 1 or wgt <= config.wgt_depth else pixel_tiles
-    else:
-        data = 1 if block_tiles == 1 or inp <= config.inp_depth else block_tiles
-        weights = 1 if pixel_tiles == 1 or block_tiles * wgt <= config.wgt_depth else pixel_tiles
+    data, weights = _times_loaded(choice, pixel_tiles, block_tiles, deep == shape.inputs)
+    if plan.buffers == "ring":
+        around = pixel_tiles if choice.blocks_outer else 1
+        data = 1 if around * inp <= config.inp_depth else data
+        around = 1 if choice.blocks_outer else block_tiles
+        weights = 1 if around * wgt <= config.wgt_depth else weights
     block_in, block_out = shape.blocks
     size = 1 if shape.narrow else 4
     moved = (
@@ -248,7 +261,26 @@ def _bound(shape: Shape, plan: Plan, config: VdlaConfig) -> float | None:
     first = (inp * block_in + wgt * block_in * block_out) * deep / shape.inputs
     last = high * wide * many * block_out * size
     rate = bandwidth(config)
+    overlaps = plan.buffers == "ring" or plan.threads is not Threads.NONE
+    if not overlaps:
+        return shape.batch * (matrix + moved / rate)
     return shape.batch * max(matrix + (first + last) / rate, moved / rate)
+
+
+def _times_loaded(choice: Choice, pixel_tiles: int, block_tiles: int, whole: bool) -> tuple[int, int]:
+    """How often input and weights are loaded where each has one place; ``whole``: in one chunk of input channels."""
+    data = weights = 1
+    kept = whole or choice.data_at is At.OWN
+    if choice.data_at is not At.PART and (choice.blocks_outer or not kept):
+        data = block_tiles if pixel_tiles > 1 or not kept else 1
+        if choice.threads is Threads.BLOCKS and choice.data_at is At.OWN:
+            data = -(-data // 2)
+    kept = whole or choice.tiles_at is At.OWN
+    if choice.tiles_at is not At.PART and (not choice.blocks_outer or not kept):
+        weights = pixel_tiles if block_tiles > 1 or not kept else 1
+        if choice.threads is Threads.ROWS and choice.tiles_at is At.OWN:
+            weights = -(-weights // 2)
+    return data, weights
 
 
 def _heads(shape: Shape, config: VdlaConfig) -> Iterator[Plan]:

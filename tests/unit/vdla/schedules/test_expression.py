@@ -67,6 +67,7 @@ def test_what_the_matrix_unit_adds() -> None:
     assert (epilogue(bias=242_062, residual=6).passes, epilogue(residual=6).residual_passes) == (1, 1)
     assert epilogue(bias=242_063).passes == 2
     assert (epilogue(bias=1 << 30).bias, epilogue(bias=1 << 30).passes) == ("vector", 0)
+    assert Epilogue.of(make_layer(residual=10), PROFILES["osdi18_i8"]).residual_passes == 16
     assert [epilogue(residual=k).residual_passes for k in (7, 8, 9)] == [2, 4, 0]
 
 

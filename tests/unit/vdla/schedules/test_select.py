@@ -66,6 +66,9 @@ def test_parts_cover_the_result_once(seed: int) -> None:
 
 def test_knobs_default_to_the_best_plan() -> None:
     assert ask(C11, FULL, Knobs()) == best_plan(C11, FULL)
+    assert ask(C11, FULL, Knobs(best_plan(C8, FULL).config | {"columns": 7})) == replace(
+        best_plan(C8, FULL), tile=(4, 7, *best_plan(C8, FULL).tile[2:])
+    )
     assert ask(C11, FULL, Knobs({"head": "none", "rows": 4, "order": "blocks"})) == replace(
         best_plan(C11, FULL), head="none", tile=(4, *best_plan(C11, FULL).tile[1:]), blocks_outer=True
     )
