@@ -20,7 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("mlc.cli.run:command", "Run a module.tar: outputs, verification, timing."),
     "inspect": ("mlc.cli.inspect:command", "Show what is in a model or a module.tar."),
     "ops": ("mlc.cli.ops:command", "List the operators that can be imported."),
-    "vdla": ("mlc.cli.vdla:group", "Read, write and check programs of the VDLA accelerator."),
+    "vdla": ("mlc.cli.vdla:group", "Read, write, check and simulate programs of the VDLA accelerator."),
     "targets": ("mlc.cli.targets:command", "List the targets to compile for."),
     "completion": ("mlc.cli.completion:command", "Print a completion script for your shell."),
 }

@@ -117,6 +117,18 @@ def test_programs_in_a_module(mlc: Mlc, program: bytes, parts: Parts) -> None:
         assert result.err.startswith(message)
 
 
+def test_the_group_alone_shows_its_help(mlc: Mlc) -> None:
+    result = mlc("vdla")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("Usage: mlc vdla")
+
+
+def test_text_to_a_file_and_json_to_the_screen(mlc: Mlc, program: bytes) -> None:
+    result = mlc("vdla", "disasm", "good.vdla", "-o", "code.s", "--code", "--json")
+    assert json.loads(result.out)["instructions"] == 21
+    assert Path("code.s").read_text().startswith("0000 LD.UOP ")
+
+
 def test_help_of_each(mlc: Mlc) -> None:
     for name in ("disasm", "asm", "check", "sim"):
         result = mlc("vdla", name, "--help")
