@@ -33,6 +33,7 @@ from mlc.vdla.isa import Instruction, Load, Mem, Store, decode, element_bytes, e
 MAGIC = b"VDLA"
 VERSION = 1
 ALIGNMENT = 256  # of buffers, bytes
+DRAM_BYTES = 1 << 32  # what all buffers together may take
 
 BufferKind = Literal["in", "out", "const", "temp", "uop"]
 _KINDS: tuple[BufferKind, ...] = get_args(BufferKind)
@@ -278,6 +279,9 @@ def _verify_buffers(program: Program) -> None:
             raise ProgramError(f"buffer {spec.name!r} ends beyond the {len(program.constants)} bytes of constants")
         if spec.kind == "uop" and spec.nbytes != 4 * len(program.uops):
             raise ProgramError(f"buffer {spec.name!r} has {spec.nbytes} bytes for {len(program.uops)} micro-ops")
+    end = max((p + b.nbytes for p, b in zip(program.default_places(), program.buffers, strict=True)), default=0)
+    if end > DRAM_BYTES:
+        raise ProgramError(f"the buffers take {end} bytes; the most is {DRAM_BYTES}")
 
 
 def _verify_relocations(program: Program) -> None:

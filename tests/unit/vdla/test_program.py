@@ -174,6 +174,10 @@ def test_a_program_without_its_configuration_needs_one() -> None:
         (lambda p: p.buffers.append(BufferSpec("b", "tmp", 1)), "has kind 'tmp'"),
         (lambda p: p.buffers.append(BufferSpec("b", "in", 1, 3)), "alignments powers of two"),
         (lambda p: p.buffers.append(BufferSpec("b", "in", 1, 1, 1)), "only constants have an offset"),
+        (
+            lambda p: p.buffers.append(BufferSpec("b", "temp", 1 << 32)),
+            "the buffers take 4294968832 bytes; the most is",
+        ),
         (lambda p: p.buffers.append(BufferSpec("b", "const", 9, 1, 8)), "ends beyond the 16 bytes"),
         (lambda p: p.buffers.append(BufferSpec("b", "uop", 4)), "has 4 bytes for 2 micro-ops"),
         (lambda p: p.relocations.update({3: 0}), "instruction 3 is relocated and no load or store"),

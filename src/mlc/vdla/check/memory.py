@@ -21,10 +21,9 @@ from mlc.vdla.check.tokens import Clock
 from mlc.vdla.check.violation import Kind, Violation
 from mlc.vdla.isa import Alu, Finish, Gemm, Load, Mem, Store, Unit, element_bytes, handlers, is_nop, memory_depth
 from mlc.vdla.isa.fields import MEMORIES
-from mlc.vdla.program import Program
+from mlc.vdla.program import DRAM_BYTES, Program
 
 GRANULE = 16  # bytes of DRAM that share one state
-DRAM_LIMIT = 1 << 32  # bytes that an address without relocation may reach
 
 # States of `written`; an instruction's is 1 + its index, as clocks have it. What was never written is later than any
 # clock, so that one comparison of the greatest state in sight finds both faults.
@@ -200,8 +199,8 @@ class Walk:
         end = start + (move.y_size - 1) * pitch + width
         number = self.program.relocations.get(at)
         if number is None:
-            if end > DRAM_LIMIT:
-                self._report(Kind.BOUNDS, None, at, f"byte {end - 1} of DRAM, which has {DRAM_LIMIT}")
+            if end > DRAM_BYTES:
+                self._report(Kind.BOUNDS, None, at, f"byte {end - 1} of DRAM, which has {DRAM_BYTES}")
                 return None
             base = 0
         else:

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mlc.errors import DeviceError
+from mlc.vdla.program import ALIGNMENT, DRAM_BYTES
 
-ALIGNMENT = 256
 _FIRST = 1 << 20
 
 Bytes = npt.NDArray[np.uint8]
@@ -23,7 +23,7 @@ class Dram:
         limit: the most bytes it may grow to; the 32-bit element addresses of instructions reach further.
     """
 
-    def __init__(self, limit: int = 1 << 32) -> None:
+    def __init__(self, limit: int = DRAM_BYTES) -> None:
         self.limit = limit
         self.data: Bytes = np.zeros(_FIRST, np.uint8)
         self._top = 0
