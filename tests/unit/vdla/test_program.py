@@ -176,7 +176,7 @@ def test_a_program_without_its_configuration_needs_one() -> None:
         (lambda p: p.buffers.append(BufferSpec("b", "in", 1, 1, 1)), "only constants have an offset"),
         (
             lambda p: p.buffers.append(BufferSpec("b", "temp", 1 << 32)),
-            "the buffers take 4294968832 bytes; the most is",
+            "the buffers take 4294969088 bytes; the most is",
         ),
         (lambda p: p.buffers.append(BufferSpec("b", "const", 9, 1, 8)), "ends beyond the 16 bytes"),
         (lambda p: p.buffers.append(BufferSpec("b", "uop", 4)), "has 4 bytes for 2 micro-ops"),
