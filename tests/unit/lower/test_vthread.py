@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from mlc.ir.expr import Load, binary, const, within
 from mlc.ir.index import Var, as_index
 from mlc.ir.interp import run_function
 from mlc.ir.loop import Allocate, Buffer, Evaluate, For, ForKind, ForRange, Function, If, Stmt, Store, seq, walk
-from mlc.ir.types import f32, i64
+from mlc.ir.types import f32, i32, i64
 from mlc.lower import Schedule, lower
 from mlc.lower.build import build
 from mlc.lower.pipeline import nest_passes
@@ -152,6 +154,85 @@ def test_threads_overlap_across_the_tiles_of_loops_around_them() -> None:
     assert two < 0.85 * one
 
 
+# -- any structure -----------------------------------------------------------------------------------------------------
+CHAIN = ("a", "b", "c", "d")  # units, and the memories that they write; neighbours have queues
+INPUT = Buffer("input", (2, 3, 2), i32)
+
+
+def unit_by_memory(s: Stmt) -> str | None:
+    """The last unit writes the results."""
+    assert isinstance(s, Store)
+    return CHAIN[-1] if s.buffer.scope == "global" else s.buffer.scope
+
+
+LINKED = Units(unit_by_memory, tuple(pairwise(CHAIN)))
+
+
+class Nests:
+    """Random statements of a thread, on memories of its own."""
+
+    def __init__(self, data: st.DataObject, thread: Var, outer: Var, result: Buffer) -> None:
+        self.data = data
+        self.thread, self.outer, self.result = thread, outer, result
+        self.own = [Buffer(f"m{scope}", (2,), i32, scope) for scope in CHAIN[:-1]]
+        self.count = 0
+
+    def draw(self, *choices: Any) -> Any:
+        return self.data.draw(st.sampled_from(choices))
+
+    def var(self) -> Var:
+        self.count += 1
+        return Var(f"k{self.count}", 0, 1)
+
+    def leaf(self, at: Sequence[Var]) -> Stmt:
+        place, other = (as_index(self.draw(*at, 0, 1)) for _ in range(2))
+        row = as_index(self.draw(self.thread, 0))
+        value = Load(self.draw(*self.own), (other,)) * 3 + Load(INPUT, (as_index(self.outer), row, place))
+        if self.draw(True, True, False):
+            return Store(self.draw(*self.own), (place,), value)
+        return Store(self.result, (as_index(self.outer), as_index(self.thread), place), value)
+
+    def any(self, depth: int, at: tuple[Var, ...] = ()) -> Stmt:
+        match self.draw("leaf", "seq", "loop", "if") if depth else "leaf":
+            case "seq":
+                return seq([self.any(depth - 1, at) for _ in range(self.draw(2, 3))])
+            case "loop":
+                k = self.var()
+                return nest(k, self.any(depth - 1, (*at, k)))
+            case "if":
+                on = self.draw(*at, self.thread, self.outer)
+                return If(within(on, 0, max(1, on.hi)), self.any(depth - 1, at))
+            case _:
+                return self.leaf(at)
+
+    def body(self) -> Stmt:
+        zero: list[Stmt] = [Store(b, (as_index(k),), const(0, i32)) for b in self.own for k in range(2)]
+        whole = seq([*zero, self.any(3), self.any(3)])
+        for b in self.own:
+            whole = Allocate(b, whole)
+        return whole
+
+
+@given(data=st.data(), threads=st.integers(1, 3), inside=st.booleans(), units=st.sampled_from([None, LINKED]))
+@examples(60)
+def test_any_nest_stays_and_does_not_race(data: st.DataObject, threads: int, inside: bool, units: Units | None) -> None:
+    thread, outer = Var("t", 0, threads - 1), Var("o", 0, 1)
+    result = Buffer("result", (2, threads, 2), i32)
+    body = Nests(data, thread, outer, result).body()
+    loops = (outer, thread) if inside else (thread, outer)
+    for var in reversed(loops):
+        body = nest(var, body, ForKind.VTHREAD if var is thread else ForKind.SERIAL)
+    fn = Function("f", (INPUT, result), 1, vthread(body, units))
+    verify(fn)
+    given_ = np.arange(12, dtype=np.int32).reshape(INPUT.shape)
+    arrays = [np.full(result.shape, -1, np.int32) for _ in range(2)]
+    run_function(Function("f", (INPUT, result), 1, body), [given_, arrays[0]])
+    run_function(fn, [given_, arrays[1]])
+    np.testing.assert_array_equal(*arrays)
+    if units is not None:
+        assert races(stream(fn, unit_by_memory)) == []
+
+
 # -- by hand -----------------------------------------------------------------------------------------------------------
 DATA, OUT = Buffer("data", (4, 2), f32), Buffer("out", (4, 2), f32)
 TILE, SUM = Buffer("tile", (2,), f32, IN), Buffer("sum", (2,), f32, SUMS)
@@ -214,6 +295,17 @@ def test_conditions_on_several_units_become_one_on_each() -> None:
     body = nest(K, nest(T, seq([inner, rest]), ForKind.VTHREAD))
     for units in (UNITS, None):
         run(body, units)
+
+
+def test_what_a_condition_on_the_thread_writes_is_its_own() -> None:
+    row = (as_index(0), as_index(I))
+    first = nest(I, Store(TILE, (as_index(I),), Load(DATA, row)))
+    other = If(within(T, 1, 2), nest(I, Store(TILE, (as_index(I),), const(7.0, f32))))
+    save = nest(I, copy(OUT, (T, I), TILE, (I,)))
+    body = nest(T, Allocate(TILE, seq([first, other, save])), ForKind.VTHREAD)
+    arrays = [np.arange(8, dtype=np.float32).reshape(4, 2), np.zeros((4, 2), np.float32)]
+    run_function(Function("f", (DATA, OUT), 1, vthread(body)), arrays)
+    np.testing.assert_array_equal(arrays[1][:2], [[0, 1], [7, 7]])
 
 
 def test_facts_stay_in_front_of_what_they_are_about() -> None:
