@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby, islice
 
 import numpy as np
 
@@ -14,9 +15,9 @@ from mlc.vdla.isa.instruction import Load, Mem
 def place_uops(steps: Sequence[Step], config: VdlaConfig, buffer: int) -> tuple[list[Step], np.ndarray]:
     """Give every kernel a place in micro-op memory when it is needed, and load it there.
 
-    The memory is a ring. At the begin of a layer all its kernels that are missing are loaded at once; where they do not
-    fit together, each is loaded before its first use. What is overwritten was loaded first. These loads run on the unit
-    that uses the micro-ops, so they need no tokens.
+    The memory is a ring; what is overwritten was loaded first. At the begin of a layer all its kernels that are missing
+    are loaded at once. Where they do not fit together, those of the next instructions are, up to half of the memory,
+    whenever one is missing. These loads run on the unit that uses the micro-ops, so they need no tokens.
 
     Args:
         steps: the stream.
@@ -27,24 +28,38 @@ def place_uops(steps: Sequence[Step], config: VdlaConfig, buffer: int) -> tuple[
     """
     memory = _UopMemory(config.uop_depth, buffer)
     out: list[Step] = []
-    begin = 0
-    while begin < len(steps):
-        end = begin
-        while end < len(steps) and steps[end].layer == steps[begin].layer:
-            end += 1
-        layer = steps[begin:end]
-        used = list({id(s.kernel): s.kernel for s in layer if s.kernel is not None}.values())
-        together = sum(len(k.uops) for k in used) <= config.uop_depth
-        if together:
-            out += memory.load(used, used, steps[begin].layer)
-        for s in layer:
+    for layer, group in groupby(steps, key=lambda s: s.layer):
+        own = list(group)
+        needed = [s.kernel for s in own if s.kernel is not None]
+        budget = config.uop_depth
+        if sum(len(k.uops) for k in _distinct(needed)) > budget:
+            budget //= 2
+        at = 0
+        for s in own:
             if s.kernel is not None:
-                if not together:
-                    out += memory.load([s.kernel], [s.kernel], s.layer)
+                if not memory.holds(s.kernel):
+                    out += memory.load(_ahead(needed, at, budget), layer)
                 memory.bind(s)
+                at += 1
             out.append(s)
-        begin = end
     return out, memory.contents()
+
+
+def _distinct(kernels: Iterable[Kernel]) -> list[Kernel]:
+    return list({id(k): k for k in kernels}.values())
+
+
+def _ahead(kernels: Sequence[Kernel], begin: int, budget: int) -> list[Kernel]:
+    """The distinct kernels from a place on that fit a budget of micro-ops, at least the first."""
+    found = {id(kernels[begin]): kernels[begin]}
+    size = len(kernels[begin].uops)
+    for k in islice(kernels, begin + 1, None):
+        if id(k) not in found:
+            size += len(k.uops)
+            if size > budget:
+                break
+            found[id(k)] = k
+    return list(found.values())
 
 
 class _UopMemory:
@@ -57,14 +72,16 @@ class _UopMemory:
         self.parts: list[np.ndarray] = []
         self.size = 0
 
-    def load(self, wanted: Sequence[Kernel], keep: Sequence[Kernel], layer: int) -> list[Step]:
-        """Load what is missing of ``wanted`` as one run, without overwriting ``keep``."""
+    def holds(self, kernel: Kernel) -> bool:
+        """Whether a kernel is there."""
+        return id(kernel) in self.resident
+
+    def load(self, wanted: Sequence[Kernel], layer: int) -> list[Step]:
+        """Load what is missing of ``wanted``, some of which is, as one run beside what is there of it."""
         missing = [k for k in wanted if id(k) not in self.resident]
         size = sum(len(k.uops) for k in missing)
-        if not missing:
-            return []
         begin = self.next if self.next + size <= self.depth else 0
-        kept = [self.resident[id(k)] for k in keep if id(k) in self.resident]
+        kept = [self.resident[id(k)] for k in wanted if id(k) in self.resident]
         if any(b < begin + size and begin < e for b, e in kept):
             # no run is free beside them: begin anew with all
             self.resident.clear()
