@@ -34,6 +34,10 @@ def place_uops(steps: Sequence[Step], config: VdlaConfig, buffer: int) -> tuple[
         budget = config.uop_depth
         if sum(len(k.uops) for k in _distinct(needed)) > budget:
             budget //= 2
+        # before anything else, so that the port has not been given to loads that can wait
+        first = _ahead(needed, 0, budget) if needed else []
+        if not all(map(memory.holds, first)):
+            out += memory.load(first, layer)
         at = 0
         for s in own:
             if s.kernel is not None:
