@@ -90,11 +90,11 @@ class _Match:
         uses = [self.use(n) for n in nests]
         kinds = [u.args[0] for u in uses]
         if kinds == [Kind.RESET, Kind.UPDATE]:
-            (reset, update), (early, late) = uses, nests
-            if not _same_place(reset.args[1], update.args[1]):
-                raise _DiffersError(f"it sets {reset.args[1]!r} and updates {update.args[1]!r}")
+            early, late = nests
+            # where terms count under more conditions than the result is set, the two stay two
             if Kind.BODY in self.intrinsic.kinds and len(early.guards) == len(late.guards):
-                uses, nests = [Evaluate(self.intrinsic.name, (Kind.BODY, *update.args[1:]), self.intrinsic)], [late]
+                operands = uses[1].args[1:]
+                uses, nests = [Evaluate(self.intrinsic.name, (Kind.BODY, *operands), self.intrinsic)], [late]
         elif len(uses) != 1:
             raise _DiffersError(f"there are {len(uses)} statements in these loops")
         for u in uses:
@@ -199,14 +199,12 @@ def _unify(behaviour: Expr, value: Expr, inner: set[Var], found: Operands) -> It
 def _bind(behaviour: Load, value: Load, inner: set[Var], found: Operands) -> Iterator[Operands]:
     """Take an element of a buffer for an element of an operand, both over the loops of the nest."""
     t, buffer = behaviour.source, value.source
-    if buffer.dtype is not t.dtype:
-        return
     offset = Access(buffer, value.indices, ()).offset
     strides = list(dense_strides(t.shape))
     for d, ix in enumerate(behaviour.indices):
         for v in ix.vars():
             c, step = ix.coefficient(v), offset.coefficient(v)
-            if not c or step is None or step % c:
+            if not c or step is None:
                 return
             strides[d] = step // c
     rest = offset - sum((ix * step for ix, step in zip(behaviour.indices, strides, strict=True)), ZERO)
@@ -219,10 +217,6 @@ def _bind(behaviour: Load, value: Load, inner: set[Var], found: Operands) -> Ite
     elif not any(ix.const for ix in behaviour.indices):  # only its first element says where an operand lies
         first: Mapping[Var, int] = dict.fromkeys(inner, 0)
         yield {**found, t: Access(buffer, tuple(substitute(ix, first) for ix in value.indices), tuple(strides))}
-
-
-def _same_place(a: Access, b: Access) -> bool:
-    return a.buffer is b.buffer and a.offset == b.offset and a.strides == b.strides
 
 
 def _list(numbers: Sequence[int]) -> str:

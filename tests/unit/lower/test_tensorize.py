@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mlc.errors import ScheduleError
 from mlc.ir import te
-from mlc.ir.expr import cast
-from mlc.ir.index import Var
+from mlc.ir.expr import Expr, cast, select, within
+from mlc.ir.index import Linear, Var
 from mlc.ir.interp import run_function, run_tensors
 from mlc.ir.intrinsic import Kind, Operand, TensorIntrinsic
 from mlc.ir.loop import Evaluate, Function, walk
@@ -283,6 +283,83 @@ def test_factors_may_stand_in_another_order() -> None:
     s.cache_read(b, WEIGHTS, [c])
     s[c].tensorize(k, intrinsic)
     assert uses(lower(s, [a, b, c], "f"))[1] == "dot4(update, c[], b.unit.weights[0], a.unit.in[0])"
+
+
+def test_terms_that_count_only_somewhere_keep_the_reset_apart() -> None:
+    a, b, k = te.placeholder((3, 4), i32, "a"), te.placeholder((4,), i32, "b"), te.reduce_axis(4, "k")
+    c = te.compute((3,), lambda i: te.sum_of(select(within(i, 1, 3), a[i, k] * b[k], 0), k), "c")
+    s = Schedule([c])
+    s[c].split(s[c].axes[0], 1)
+    s[c].tensorize(s[c].leaves[1], dot())
+    fn = lower(s, [a, b, c], "f")
+    assert [u.split(",")[0] for u in uses(fn)][:2] == ["dot4(reset", "dot4(reset"]
+    arrays = [np.ones((3, 4), np.int32), np.arange(4, dtype=np.int32), np.full(3, 9, np.int32)]
+    run_function(fn, arrays)
+    np.testing.assert_array_equal(arrays[2], [0, 6, 6])
+
+
+def elementwise(fn: Callable[[te.Tensor, Linear], Expr]) -> TensorIntrinsic:
+    """Four elements of one operand."""
+    x = te.placeholder((9,), i32, "x")
+    y = te.compute((4,), lambda i: fn(x, i), "y")
+    return TensorIntrinsic("four", y, {x: Operand(dense=False)}, (Kind.BODY,))
+
+
+def test_all_reads_of_an_operand_have_to_agree() -> None:
+    neighbours = elementwise(lambda x, i: x[i] - x[i + 1])
+    a = te.placeholder((3, 9), i32, "a")
+    for shift, fits in ((1, True), (2, False)):
+        c = te.compute((3, 4), lambda i, j, shift=shift: a[i, j] - a[i, j + shift], "c")
+        s = Schedule([c])
+        s[c].tensorize(s[c].axes[1], neighbours)
+        if fits:
+            assert uses(lower(s, [a, c], "f")) == ["four(body, c[i, 0], a[i, 0])"]
+        else:
+            with pytest.raises(ScheduleError, match=r"it computes a\[i, j\] - a\[i, j \+ 2\], the intrinsic x\[i\] - "):
+                lower(s, [a, c], "f")
+    c = te.compute((3, 4), lambda i, j: a[i, j + 1] - a[i, j + 2], "c")
+    s = Schedule([c])
+    s[c].tensorize(s[c].axes[1], neighbours)
+    assert uses(lower(s, [a, c], "f")) == ["four(body, c[i, 0], a[i, 1])"]
+    last = elementwise(lambda x, i: x[i + 1] - 1)
+    c = te.compute((3, 4), lambda i, j: a[i, j + 1] - 1, "c")
+    s = Schedule([c])
+    s[c].tensorize(s[c].axes[1], last)
+    with pytest.raises(ScheduleError, match="it computes"):  # no read tells where the operand begins
+        lower(s, [a, c], "f")
+
+
+def test_strides_have_to_be_multiples_of_the_intrinsic_s() -> None:
+    even = elementwise(lambda x, i: x[i * 2] + 1)
+    a = te.placeholder((20,), i32, "a")
+    for step, fits in ((2, True), (4, True), (3, False)):
+        c = te.compute((4,), lambda i, step=step: a[i * step] + 1, "c")
+        s = Schedule([c])
+        s[c].tensorize(s[c].axes[0], even)
+        if fits:
+            (use,) = [x for x in walk(lower(s, [a, c], "f").body) if type(x) is Evaluate]
+            assert use.args[2].strides == (step // 2,)
+        else:
+            with pytest.raises(ScheduleError, match="it computes"):
+                lower(s, [a, c], "f")
+
+
+def test_refuses_what_there_is_no_instruction_for() -> None:
+    a, b, c = dot_product(8)
+    s = Schedule([c])
+    _, k = s[c].split(s[c].reduce_axes[0], 4)
+    s[c].tensorize(k, TensorIntrinsic("dot4", dot().behaviour, {}, (Kind.BODY,)))
+    with pytest.raises(ScheduleError, match="stage c is not dot4: there is no instruction for its reset"):
+        lower(s, [a, b, c], "f")
+
+
+def test_refuses_several_results() -> None:
+    a = te.placeholder((4,), i32, "a")
+    both = te.compute_many((4,), lambda i: (a[i] + 1, a[i] + 1), "c")
+    s = Schedule(both)
+    s[both[0]].tensorize(s[both[0]].axes[0], elementwise(lambda x, i: x[i] + 1))
+    with pytest.raises(ScheduleError, match="stage c is not four: there are 2 statements in these loops"):
+        lower(s, [a, *both], "f")
 
 
 def test_nests_without_an_intrinsic_stay_themselves() -> None:
