@@ -9,7 +9,7 @@ JOBS   ?= 2
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench conformance golden clean
+.PHONY: help demo test test-all check bench logs conformance golden clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ check: $(STAMP)  ## lint, format, types, architecture and unit tests
 
 bench: $(PEERS)  ## measure against the other engines; ARGS="--quick --out build/bench" takes minutes
 	python -m benchmarks --out benchmarks/results $(ARGS)
+
+logs: $(STAMP)  ## tune the zoo on this machine: the records that mlc ships (see src/mlc/logs/README.md)
+	python -m benchmarks.logs $(ARGS)
 
 conformance: $(STAMP)  ## run the ONNX backend test suite
 	python -m tests.conformance

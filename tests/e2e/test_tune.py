@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -113,9 +114,17 @@ def test_list(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--target", "x86 -mcpu=sapphirerapids -mattr=+nothing"], "error"),
         (["--report", "r.jsonl"], "need a file each"),
         (["--json", "m.onnx"], "is the model itself"),
+        (["--cost-model", "luck"], "unknown cost model"),
+        (["--cost-model", "ei", "--transfer", "t.jsonl"], "cannot learn from other records"),
+        (["--transfer", "t.jsonl"], "nothing to transfer"),
+        (["--transfer-model", "m.onnx"], "says what records are of"),
+        (["--explorer", "opevo", "--explorer-option", "luck=1"], "unexpected keyword argument 'luck'"),
+        (["--explorer-option", "q"], "is no NAME=NUMBER"),
+        (["--explorer-option", "q=high"], "is no NAME=NUMBER"),
     ],
 )
 def test_refusals(model: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("t.jsonl").touch()
     capsys.readouterr()
     assert run(["tune", model, *arguments, "-o", "r.jsonl"]) != 0
     assert message in capsys.readouterr().err
@@ -134,6 +143,57 @@ def test_what_is_not_tuned_is_told(model: str, capsys: pytest.CaptureFixture[str
     assert "only used at the highest optimisation level" in capsys.readouterr().err
     assert run(["compile", model, "--records", "nowhere.jsonl", "-o", "n.tar"]) == 2
     assert "nowhere.jsonl: cannot be read" in capsys.readouterr().err
+
+
+def test_records_where_they_cannot_be_used(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty.jsonl").write_text("")
+    capsys.readouterr()
+    assert run(["compile", model, "--records", "empty.jsonl", "-O1", "-o", "n.tar"]) == 2
+    assert "only used at the highest optimisation level" in capsys.readouterr().err
+    assert run(["compile", model, "--records", "empty.jsonl", "--no-records", "-o", "n.tar"]) == 2
+    assert "--no-records contradicts" in capsys.readouterr().err
+    assert run(["-q", "compile", model, "-O1", "-o", "n.tar"]) == 0
+
+
+def test_a_compilation_finds_what_was_tuned(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    search = ["--explorer", "guided", "--explorer-option", "q=0.25", "--cost-model", "regression", "--no-check"]
+    assert run(["-q", "tune", model, "--threads", "1", "--trials", "6", "--batch", "2", *search]) == 0
+    (journal,) = (tmp_path / "cache/mlc/tuning").iterdir()
+    (best,) = (tmp_path / "cache/mlc/records").iterdir()
+    assert len(best.read_bytes()) < len(journal.read_bytes())
+
+    def tuned(*arguments: str) -> list[str]:
+        assert run(["-q", "compile", model, "-o", "m.tar", "--json", "c.json", *arguments]) == 0
+        return [f["found"] for f in json.loads((tmp_path / "c.json").read_text())["tuned"]]
+
+    assert tuned("--threads", "1") == ["hit"] * 3
+    assert tuned("--threads", "4") == tuned("--no-records", "--threads", "1") == []
+    assert tuned("--threads", "1", "--records", str(journal), "--records", str(best.parent)) == ["hit"] * 3
+    # what the next version's templates refuse is told, and compiled without
+    record = json.loads(best.read_bytes().splitlines()[0])["body"]
+    body = json.dumps({**record, "config": {**record["config"], "gone": 1}}, separators=(",", ":")).encode()
+    best.write_bytes(b'{"crc":"%08x","body":%s}\n' % (zlib.crc32(body), body))
+    capsys.readouterr()
+    assert run(["compile", model, "-o", "m.tar", "--threads", "1"]) == 0
+    assert "is compiled untuned, its record no longer fits: configuration refused: there is no knob gone" in (
+        capsys.readouterr().err
+    )
+
+    transfer = ["--transfer", str(journal), "--transfer-model", model, "--explorer", "guided", "--batch", "2"]
+    assert run(["-q", "tune", model, "--threads", "1", "--trials", "2", "-o", "t.jsonl", "--no-check", *transfer]) == 0
+
+
+def test_a_second_run_measures_and_decides_nothing_again(model: str, tmp_path: Path) -> None:
+    tune = ["-q", "tune", model, "--threads", "1", "-o", "r.jsonl", "--explorer", "random", "--trials", "6"]
+    assert run([*tune, "--batch", "2", "--no-check", "--json", "a.json"]) == 0
+    before = (tmp_path / "r.jsonl").read_bytes().count(b'"kind":"trial"')
+    assert run([*tune, "--batch", "2", "--no-check", "--json", "b.json"]) == 0
+    assert (tmp_path / "r.jsonl").read_bytes().count(b'"kind":"trial"') == before
+    first, second = (json.loads((tmp_path / f).read_text())["tasks"] for f in ("a.json", "b.json"))
+    assert [t["config"] for t in first] == [t["config"] for t in second]
 
 
 def test_an_interruption_of_the_last_check_keeps_the_report(

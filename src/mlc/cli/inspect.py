@@ -1,4 +1,4 @@
-"""``mlc inspect``: what is in a model or a module."""
+"""``mlc inspect``: what is in a model, a module or a file of tuning records."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from mlc.cli.console import Console, file_bytes, one_line, status, write_json
 from mlc.cli.group import Command, did_you_mean
+from mlc.cli.inspect_records import is_records, show_records
 from mlc.cli.options import LoadOptions, is_package, json_flag, load_options
 from mlc.errors import UnsupportedError, UsageError
 
@@ -26,6 +27,7 @@ _SOURCES_SHOWN = 4
     mlc inspect resnet18.tar --json
     mlc inspect resnet18.tar --asm k3_conv_add_relu
     mlc inspect resnet18.onnx --graph --dim batch=1
+    mlc inspect resnet18.jsonl
     """,
 )
 @click.argument("file")
@@ -44,7 +46,12 @@ def command(
     load_options: LoadOptions,
     json_file: str | None,
 ) -> None:
-    """Show what is in FILE: a model (.onnx, .mlc) or a module.tar."""
+    """Show what is in FILE: a model (.onnx, .mlc), a module.tar, or tuning records (.jsonl)."""
+    if is_records(file):
+        if load_options.given or graph or asm or src:
+            raise UsageError(f"{file}: holds tuning records; of these --json is the only option", hint="leave it out")
+        show_records(console, file, json_file)
+        return
     if is_package(file):
         from mlc.runtime import open_package
 

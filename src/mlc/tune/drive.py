@@ -22,9 +22,8 @@ from mlc.tune.explorers import get_explorer
 from mlc.tune.journal import Journal
 from mlc.tune.lookup import Tuned
 from mlc.tune.measure import LocalMeasurer, MeasureOptions
-from mlc.tune.models.choice import cost_model, make_model
+from mlc.tune.models.choice import cost_model, make_model, transferable
 from mlc.tune.models.gbt import GradientBoosting
-from mlc.tune.models.objective import Objective
 from mlc.tune.records import DECIDED, Fingerprint, Log, Record, best_of, read_records
 from mlc.tune.session import Outcome, Session, TuneOptions, Watcher
 from mlc.tune.task import Task, tasks_of
@@ -98,7 +97,7 @@ def tune_graph(
     known = None
     if transfer:
         others = [t for g in relatives for t in tasks_of(g, target, compile_options, Observer())]
-        objective = cost_model(options.cost_model).objective or Objective.RANK
+        objective = transferable(options.cost_model)
         trials = read_records(transfer).records
         known = learn_from(trials, [*everything, *others], target, objective, options.seed)
     with contextlib.ExitStack() as stack:

@@ -9,7 +9,9 @@ from pathlib import Path
 import onnx
 import pytest
 
+from mlc.tune.records import DECIDED, encode
 from tests.unit.cli.conftest import Result, onnx_model
+from tests.unit.tune.test_records import record
 
 Mlc = Callable[..., Result]
 
@@ -91,6 +93,35 @@ def test_operators(mlc: Mlc) -> None:
     assert {"Conv", "MatMul"} <= {entry["name"] for entry in document["operators"]}
     assert result.err == f"{len(document['operators'])} operators\n"
     assert mlc("ops", "--frontend", "onx").err == "error: no front end 'onx'\nhint: did you mean onnx?\n"
+
+
+def test_records(mlc: Mlc) -> None:
+    slow, fast = record(0, 4e-3), record(1, 1e-3, config={"rows": 8})
+    two = record(4, 2e-3, threads=2, explorer=DECIDED)
+    lines = [encode(r) for r in (slow, fast, record(2, None), record(3, 2e-3), two)]
+    Path("r.jsonl").write_bytes(b"".join(lines) + b"rubbish\n")
+    out = mlc("inspect", "r.jsonl").out
+    assert "r.jsonl: 4 trials of 2 tasks, 1 of them decided" in out
+    assert "on znver3, 1 threads" in out
+    assert "1 damaged lines left out" in out
+    assert "\u2583\u2588\u2588\u2588" in out  # a quarter, then all
+    assert "run_crash" in out
+    document = json.loads(mlc("inspect", "r.jsonl", "--json").out)
+    one, other = document["tasks"]
+    assert (one["trials"], one["best_ms"], one["config"], one["failures"]) == (4, 1.0, {"rows": 8}, {"run_crash": 1})
+    assert one["curve"] == [250.0, 1000.0, 1000.0, 1000.0]
+    assert (other["threads"], other["decided"], other["trials"]) == (2, True, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--graph"], "holds tuning records"), ([], "holds no trial"), (["--dim", "n=1"], "--json")],
+)
+def test_refusals_of_records(mlc: Mlc, arguments: list[str], message: str) -> None:
+    Path("r.jsonl").write_bytes(b"")
+    result = mlc("inspect", "r.jsonl", *arguments)
+    assert result.code == 2
+    assert message in result.err
 
 
 def test_targets(mlc: Mlc) -> None:

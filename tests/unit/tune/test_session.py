@@ -269,3 +269,36 @@ def test_nothing_that_is_set_aside_is_lost(tmp_path: Path) -> None:
     assert not path.exists()
     kept = [read_records([tmp_path / f"r.jsonl.old{n}"]).checkpoint for n in ("", "2", "3")]
     assert [c.trials for c in kept if c is not None] == [0, 1, 2]
+
+
+def test_what_lost_in_the_whole_model_is_not_decided_for_again(
+    tasks: list[Task], target: Target, tmp_path: Path
+) -> None:
+    path = tmp_path / "r.jsonl"
+    first = Fake(tasks)
+    with Journal(path) as journal:
+        session = Session(tasks, target, first, SMALL, journal)
+        session.run()
+        lost = session.states[0]
+        best = lost.decided
+        assert best is not None
+        assert best != lost.task.space.default
+        session.settle(lost, lost.task.space.default, Measurement(lost.untuned))
+    again = Fake(tasks)
+    outcome = run(path, tasks, target, again)
+    assert again.compared == []
+    assert outcome.states[0].decided == tasks[0].space.default
+    assert outcome.states[0].rejected == [best]
+    more = Fake(tasks)
+    outcome = run(path, tasks, target, more, replace(SMALL, trials=20))
+    assert more.compared  # only what was measured again is decided again
+    assert outcome.states[0].decided != best
+
+
+def test_the_share_of_choosing_and_the_bound_are_told(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    outcome = run(tmp_path / "r.jsonl", tasks, target, Fake(tasks))
+    assert 0 < outcome.exploring < outcome.seconds
+    untuned, best = outcome.bound
+    assert untuned == pytest.approx(sum(s.untuned for s in outcome.states))
+    assert best == pytest.approx(sum(s.best for s in outcome.states))
+    assert best < untuned

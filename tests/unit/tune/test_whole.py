@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlc.tune.whole import _difference, losers
+from mlc.tune.whole import _difference, _loses, losers
 
 
 class Model:
@@ -45,3 +45,10 @@ def test_kernels_that_lose() -> None:
 )
 def test_differences(a: list[float], b: list[float], difference: float) -> None:
     assert _difference(np.array(a, np.float32), np.array(b, np.float32)) == pytest.approx(difference, rel=1e-3)
+
+
+def test_a_disturbed_kernel_does_not_lose() -> None:
+    assert _loses([10.0, 10.0, 10.0], [11.0, 11.0, 11.0])
+    assert not _loses([10.0, 10.0, 10.0], [10.1, 10.1, 10.1])
+    assert not _loses([10.0, 12.0, 13.0], [10.5, 11.0, 12.0])  # its best is worse, most rounds are better
+    assert not _loses([10.0, 10.0, 10.0], [9.0, 15.0, 15.0])

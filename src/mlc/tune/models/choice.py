@@ -64,19 +64,27 @@ def make_model(name: str, seed: int, known: GradientBoosting | None) -> CostMode
     Args:
         name: one of :data:`COST_MODELS`.
         seed: of everything random in it.
-        known: what was learnt from other tasks.
+        known: what was learnt from other tasks; for boosted trees only.
     Raises:
-        UsageError: there is no such model, or it cannot go on from another.
+        UsageError: there is no such model.
     """
     local = cost_model(name).make(seed)
-    if known is None:
-        return local
-    if not isinstance(local, GradientBoosting):
+    return Transfer(known, local) if known is not None and isinstance(local, GradientBoosting) else local
+
+
+def transferable(name: str) -> Objective:
+    """The objective of a cost model that can go on from what was learnt from other tasks.
+
+    Raises:
+        UsageError: there is no such model, or it cannot.
+    """
+    objective = cost_model(name).objective
+    if objective is None:
         raise UsageError(
             f"the cost model {name!r} cannot learn from other records",
             hint="those that can: " + ", ".join(n for n, c in COST_MODELS.items() if c.objective is not None),
         )
-    return Transfer(known, local)
+    return objective
 
 
 def features_for(name: str, features: LoopFeatures) -> Featurizer:

@@ -1,0 +1,129 @@
+"""``mlc inspect`` of tuning records: what was found for each task, how the search went, what failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from mlc.cli.console import Console, one_line, write_json
+from mlc.errors import UsageError
+
+if TYPE_CHECKING:
+    from mlc.tune.records import Log, Record
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 24  # characters of a curve
+_START = b'{"crc":"'
+
+
+def is_records(path: str) -> bool:
+    """Whether a file is named or begins as record files do."""
+    if path.endswith(".jsonl"):
+        return True
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_START)) == _START
+    except OSError:
+        return False
+
+
+def show_records(console: Console, path: str, json_file: str | None) -> None:
+    """Prints a record file.
+
+    Raises:
+        UsageError: it cannot be read, or holds no trial.
+    """
+    from mlc.tune.records import read_records
+
+    log = read_records([path])
+    if not log.records:
+        raise UsageError(f"{path}: holds no trial", hint="mlc tune writes them")
+    tasks = [_task(group) for group in _groups(log)]
+    document = {
+        "kind": "records",
+        "trials": sum(t["trials"] for t in tasks),
+        "damaged_lines": log.bad,
+        "lines_of_later_versions": log.newer,
+        "tasks": tasks,
+    }
+    write_json(console, json_file, "inspect", document)
+    if json_file is not None:
+        return
+    decided = sum(t["decided"] for t in tasks)
+    console.data(one_line(f"{path}: {document['trials']} trials of {len(tasks)} tasks, {decided} of them decided"))
+    for cpu, threads in dict.fromkeys((t["cpu"], t["threads"]) for t in tasks):
+        console.data(f"  on {one_line(cpu)}, {threads} threads")
+    for count, what in ((log.bad, "damaged lines"), (log.newer, "lines of a later version of mlc")):
+        if count:
+            console.data(f"  {count} {what} left out")
+    rows = [
+        (
+            t["name"], t["trials"], sum(t["failures"].values()), _ms(t["first_ms"]), _ms(t["best_ms"]),
+            "" if t["gflops"] is None else f"{t['gflops']:.1f}", "yes" if t["decided"] else "", _curve(t["curve"]),
+        )
+        for t in tasks
+    ]  # fmt: skip
+    numbers = ("trials", "failed", "first ms", "best ms", "GFLOP/s")
+    console.data("\n" + console.table(("task", *numbers, "decided", "best so far"), rows, numbers))
+    causes: Counter[str] = sum((Counter(t["failures"]) for t in tasks), Counter())
+    if causes:
+        console.data("\n" + console.table(("failure", "trials"), causes.most_common(), ("trials",)))
+
+
+def _groups(log: Log) -> list[list[Record]]:
+    """The trials by task, processor and number of threads, in order of their first."""
+    found: dict[tuple[object, ...], list[Record]] = {}
+    for r in log.records:
+        found.setdefault((r.workload, r.fingerprint, r.threads), []).append(r)
+    return list(found.values())
+
+
+def _task(records: list[Record]) -> dict[str, Any]:
+    from mlc.tune.records import DECIDED, best_of
+
+    first = records[0]
+    trials = [r for r in records if r.explorer != DECIDED]
+    decisions = [r for r in records if r.explorer == DECIDED]
+    best = best_of(records, first.fingerprint, first.threads).hits.get(first.workload)
+    seconds = None if best is None else best.result.seconds
+    return {
+        "workload": first.workload,
+        "name": first.task,
+        "cpu": first.fingerprint.cpu,
+        "threads": first.threads,
+        "flops": first.flops,
+        "trials": len(trials),
+        "failures": dict(Counter(str(r.result.failure) for r in trials if r.result.failure is not None)),
+        "noisy": sum(r.result.noisy for r in trials),
+        "first_ms": None if not trials or trials[0].result.seconds is None else trials[0].result.seconds * 1e3,
+        "best_ms": None if seconds is None else seconds * 1e3,
+        "gflops": None if seconds is None else max(first.flops, 1) / seconds / 1e9,
+        "decided": bool(decisions),
+        "config": None if best is None else dict(best.config),
+        "explorers": sorted({r.explorer for r in trials}),
+        "curve": _best_so_far(trials),
+    }
+
+
+def _best_so_far(trials: list[Record]) -> list[float]:
+    """10^9 operations a second after each trial."""
+    best, found = 0.0, []
+    for r in trials:
+        if r.result.seconds is not None:
+            best = max(best, max(r.flops, 1) / r.result.seconds / 1e9)
+        found.append(best)
+    return found
+
+
+def _curve(values: list[float]) -> str:
+    """A line of bars, each the last value of its part."""
+    if not values:
+        return ""
+    width = min(_WIDTH, len(values))
+    picked = [values[(k + 1) * len(values) // width - 1] for k in range(width)]
+    top = max(picked) or 1.0
+    return "".join(_BARS[min(len(_BARS) - 1, int(v / top * (len(_BARS) - 1) + 0.5))] for v in picked)
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
