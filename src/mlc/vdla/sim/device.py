@@ -60,7 +60,7 @@ class Device:
         places: list[int] = []
         try:
             for spec in program.buffers:
-                places.append(self.place(program, spec))
+                places.append(self.place(program, spec, exec or spec.kind == "uop"))
                 if exec and spec.kind in ("in", "out"):
                     array = self._array(spec)
                     if spec.kind == "in":
@@ -74,10 +74,10 @@ class Device:
                 self.dram.free(place)
         return report
 
-    def place(self, program: Program, spec: BufferSpec) -> int:
+    def place(self, program: Program, spec: BufferSpec, fill: bool = True) -> int:
         """The address of new memory for a buffer of a program, with its constants or micro-ops in it."""
         place = self.dram.alloc(spec.nbytes, spec.alignment)
-        content = program.contents(spec)
+        content = program.contents(spec) if fill else None
         if content is not None:
             self.dram.write(place, content)
         return place

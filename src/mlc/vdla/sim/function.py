@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mlc.errors import DeviceError
 from mlc.vdla.config import VdlaConfig
-from mlc.vdla.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Mem, Store, handlers
+from mlc.vdla.isa import Alu, AluOp, Finish, Gemm, GemmMode, Instruction, Load, Mem, Store, handlers, unpack_uop
 from mlc.vdla.isa.fields import MEMORIES
 from mlc.vdla.sim.dram import Dram
 from mlc.vdla.sim.plan import AluPlan, GemmPlan, Product, plan_alu, plan_gemm
@@ -22,8 +22,13 @@ from mlc.vdla.sim.scalar import outside
 from mlc.vdla.sim.work import in_instruction
 
 Int32 = npt.NDArray[np.int32]
+Float = npt.NDArray[np.float32]
 
-# Plans kept; a network has some hundreds.
+# A plan, and where its indices begin in accumulators, inputs and weights.
+_Placed = tuple[GemmPlan, int, int, int]
+_NOTHING = GemmPlan(np.empty(0, np.int64), (), (0, 0, 0))
+
+# Kept of each kind; a network has some hundreds.
 _MOST_PLANS = 4096
 
 
@@ -41,7 +46,10 @@ class Functional:
         # Weights as [in, out], the form in which they are multiplied.
         self._inp = np.zeros((config.inp_depth, config.batch, config.block_in), np.float32)
         self._wgt = np.zeros((config.wgt_depth, config.block_in, config.block_out), np.float32)
-        self._plans: dict[tuple[object, ...], GemmPlan | AluPlan] = {}
+        # Plans as seen from the least index of each memory, and what instructions make of them.
+        self._plans: dict[tuple[object, ...], GemmPlan] = {}
+        self._placed: dict[tuple[object, ...], _Placed] = {}
+        self._alus: dict[tuple[object, ...], AluPlan] = {}
         # Products of one sum that float32 holds exactly: block_in of them are at most 2**14 each.
         self._exact_products = max((1 << 24) // (1 << 14) // config.block_in, 1)
         self._float = np.float32 if config.block_in <= 1 << 10 else np.float64
@@ -110,7 +118,7 @@ class Functional:
         target = self.dram.rows(x.dram_base, x.y_size, x.x_size, x.x_stride, element, dtype)
         values = self.acc[first : last + 1].reshape(target.shape)
         if x.mem is Mem.OUT:
-            values = np.clip(rounded_shift(values, x.shift), 0 if x.relu else -128, 127)
+            values = np.minimum(np.maximum(rounded_shift(values, x.shift), 0 if x.relu else -128), 127)
         if x.x_stride >= x.x_size:
             target[...] = values
         else:  # rows overlap: a later one is written over an earlier one
@@ -122,23 +130,29 @@ class Functional:
         uops = self._uops(x)
         factors = (x.dst_out, x.dst_in, x.src_out, x.src_in, x.wgt_out, x.wgt_in)
         key = (uops.tobytes(), x.mode, x.iter_out, x.iter_in, factors)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._keep(key, plan_gemm(x, uops, self.config))
-        assert isinstance(plan, GemmPlan)
+        placed = self._placed.get(key)
+        if placed is None:
+            placed = self._place(x, uops, key[1:])
+            if len(self._placed) >= _MOST_PLANS:
+                self._placed.clear()
+            self._placed[key] = placed
+        plan, dst, src, wgt = placed
+        acc, inputs, weights = self.acc[dst:], self._inp[src:], self._wgt[wgt:]
         if len(plan.zeroed):
-            self.acc[plan.zeroed] = 0
+            acc[plan.zeroed] = 0
         for product in plan.products:
-            self._multiply(product)
+            self._multiply(product, acc, inputs, weights)
 
     def alu(self, x: Alu) -> None:
         """Lane-wise operations in the accumulator."""
         uops = self._uops(x)
         key = (uops.tobytes(), x.use_imm, x.iter_out, x.iter_in, x.dst_out, x.dst_in, x.src_out, x.src_in)
-        plan = self._plans.get(key)
+        plan = self._alus.get(key)
         if plan is None:
-            plan = self._keep(key, plan_alu(x, uops, self.config))
-        assert isinstance(plan, AluPlan)
+            plan = plan_alu(x, uops, self.config)
+            if len(self._alus) >= _MOST_PLANS:
+                self._alus.clear()
+            self._alus[key] = plan
         acc = self.acc
         for dst, src in plan.runs:
             acc[dst] = alu_lanes(x.op, acc[dst], np.int32(x.imm) if x.use_imm else acc[src])
@@ -146,7 +160,7 @@ class Functional:
     def finish(self, x: Finish) -> None:
         """Changes nothing."""
 
-    def _multiply(self, product: Product) -> None:
+    def _multiply(self, product: Product, acc: Int32, inputs: Float, weights: Float) -> None:
         rows, length = product.src.shape
         columns = product.wgt.shape[1]
         batch, block_in, block_out = self.config.batch, self.config.block_in, self.config.block_out
@@ -156,13 +170,13 @@ class Functional:
             wgt = product.wgt[begin : begin + self._exact_products]
             depth = wgt.shape[0] * block_in
             # [P, R, b, i] -> [P b, R i], [R, O, i, o] -> [R i, O o]; without copies where an extent is one.
-            left = self._inp.take(src, axis=0).swapaxes(1, 2).reshape(rows * batch, depth)
-            right = self._wgt.take(wgt, axis=0).swapaxes(1, 2).reshape(depth, columns * block_out)
+            left = inputs.take(src, axis=0).swapaxes(1, 2).reshape(rows * batch, depth)
+            right = weights.take(wgt, axis=0).swapaxes(1, 2).reshape(depth, columns * block_out)
             sums = np.matmul(left, right, dtype=self._float).reshape(rows, batch, columns, block_out).swapaxes(1, 2)
             if fresh:
-                self.acc[product.dst] = sums
+                acc[product.dst] = sums
             else:
-                self.acc[product.dst] += sums.astype(np.int32)
+                acc[product.dst] += sums.astype(np.int32)
             fresh = False
 
     def _uops(self, x: Gemm | Alu) -> npt.NDArray[np.uint32]:
@@ -185,11 +199,27 @@ class Functional:
             case Mem.OUT | Mem.ACC8:
                 return self.acc, (config.batch, config.block_out), np.int8
 
-    def _keep(self, key: tuple[object, ...], plan: GemmPlan | AluPlan) -> GemmPlan | AluPlan:
-        if len(self._plans) >= _MOST_PLANS:
-            self._plans.clear()
-        self._plans[key] = plan
-        return plan
+    def _place(self, x: Gemm, uops: npt.NDArray[np.uint32], loops: tuple[object, ...]) -> _Placed:
+        """The plan of a GEMM, shared by all that differ only in where they begin in each memory."""
+        if not len(uops):
+            return _NOTHING, 0, 0, 0
+        dst, src, wgt, first = unpack_uop(uops, self.config)
+        if x.mode is GemmMode.ZERO:
+            src = wgt = np.zeros_like(dst)
+        bases = (int(dst.min()), int(src.min()), int(wgt.min()))
+        relative = (dst - bases[0], src - bases[1], wgt - bases[2], first)
+        key = (np.stack(relative).tobytes(), loops)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = plan_gemm(x, *relative)
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        for name, base, reach in zip(("acc", "inp", "wgt"), bases, plan.reach, strict=True):
+            depth = getattr(self.config, f"{name}_depth")
+            if base + reach >= depth:
+                raise outside(name, base, base + reach, depth)
+        return plan, *bases
 
 
 def rounded_shift(values: Int32, count: int) -> Int32:

@@ -43,10 +43,14 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class GemmPlan:
-    """A whole GEMM: first ``zeroed`` accumulators are cleared, then every product is added."""
+    """A whole GEMM: first ``zeroed`` accumulators are cleared, then every product is added.
+
+    ``reach`` has the greatest index into accumulators, inputs and weights.
+    """
 
     zeroed: Index
     products: tuple[Product, ...]
+    reach: tuple[int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,60 +74,67 @@ def steps_of(instruction: Planned) -> int:
     return instruction.iter_out * instruction.iter_in * max(instruction.uop_end - instruction.uop_bgn, 0)
 
 
-def plan_gemm(instruction: Gemm, uops: npt.NDArray[np.uint32], config: VdlaConfig) -> GemmPlan:
+def plan_gemm(instruction: Gemm, dst: Index, src: Index, wgt: Index, first: Index) -> GemmPlan:
     """Expands a GEMM.
 
     Args:
         instruction: its extents, factors and mode.
-        uops: the micro-ops between its begin and end.
-        config: depths of the memories, for checking.
+        dst, src, wgt, first: fields of the micro-ops between its begin and end, one or more; indices may be relative.
     Raises:
-        DeviceError: an index outside a memory, or more than ``MOST_STEPS`` steps.
+        DeviceError: more than ``MOST_STEPS`` steps.
     """
     x = instruction
-    dst, src, wgt, first = unpack_uop(uops, config)
-    dst = _indices(dst, x, x.dst_out, x.dst_in, "acc", config.acc_depth)
-    if x.mode is GemmMode.ZERO:
-        return GemmPlan(np.unique(dst), ())
-    src = _indices(src, x, x.src_out, x.src_in, "inp", config.inp_depth)
-    wgt = _indices(wgt, x, x.wgt_out, x.wgt_in, "wgt", config.wgt_depth)
+    uops = len(dst)
+    dst = _indices(dst, x, x.dst_out, x.dst_in)
     if not len(dst):
-        return GemmPlan(dst, ())
+        return GemmPlan(dst, (), (0, 0, 0))
+    if x.mode is GemmMode.ZERO:
+        return GemmPlan(np.unique(dst), (), (int(dst.max()), 0, 0))
+    src = _indices(src, x, x.src_out, x.src_in)
+    wgt = _indices(wgt, x, x.wgt_out, x.wgt_in)
+    reach = (int(dst.max()), int(src.max()), int(wgt.max()))
     starts = np.zeros(len(dst), bool)
     if x.mode is GemmMode.SET:
-        starts[: x.iter_in * len(uops)] = np.tile(first.astype(bool), x.iter_in)
+        starts[: x.iter_in * uops] = np.tile(first.astype(bool), x.iter_in)
     # By accumulator, each one's products in the order in which they happen.
     order = np.argsort(dst.astype(np.uint16), kind="stable")
     dst, src, wgt, starts = dst[order], src[order], wgt[order], starts[order]
-    heads = np.flatnonzero(np.r_[True, dst[1:] != dst[:-1]])
-    ends = np.r_[heads[1:], len(dst)]
+    heads = np.concatenate(([0], np.flatnonzero(dst[1:] != dst[:-1]) + 1))
+    ends = np.append(heads[1:], len(dst))
     # A sum that starts anew forgets the products before it.
     last_start = np.maximum.reduceat(np.where(starts, np.arange(len(dst)), -1), heads)
     fresh = last_start >= 0
     heads = np.where(fresh, last_start, heads)
     counts = ends - heads
+    # Accumulators with as many products, and the same beginning, are looked at together.
     products: list[Product] = []
-    for count in np.unique(counts):
-        for state in (True, False):
-            chosen = np.flatnonzero((counts == count) & (fresh == state))
-            if len(chosen):
-                at = heads[chosen, None] + np.arange(count)
-                products += _factor(dst[heads[chosen]], src[at], wgt[at], state)
-    return GemmPlan(np.empty(0, np.int64), tuple(products))
+    kinds = 2 * counts + fresh
+    for kind in np.unique(kinds):
+        chosen = heads[kinds == kind]
+        at = chosen[:, None] + np.arange(kind // 2)
+        products += _factor(dst[chosen], src[at], wgt[at], bool(kind % 2))
+    return GemmPlan(np.empty(0, np.int64), tuple(products), reach)
 
 
 def plan_alu(instruction: Alu, uops: npt.NDArray[np.uint32], config: VdlaConfig) -> AluPlan:
-    """Expands an ALU instruction; the arguments and errors of ``plan_gemm``.
+    """Expands an ALU instruction.
 
     A run ends where a step needs what the run itself writes: a repeated destination, or a source written before.
+
+    Args:
+        instruction: its extents and factors.
+        uops: the micro-ops between its begin and end.
+        config: for the accumulator's depth.
+    Raises:
+        DeviceError: an index outside the accumulator, or more than ``MOST_STEPS`` steps.
     """
     x = instruction
     dst, src, _, _ = unpack_uop(uops, config)
-    dst = _indices(dst, x, x.dst_out, x.dst_in, "acc", config.acc_depth)
-    if x.use_imm:
-        src = dst
-    else:
-        src = _indices(src, x, x.src_out, x.src_in, "acc", config.acc_depth)
+    dst = _indices(dst, x, x.dst_out, x.dst_in)
+    src = dst if x.use_imm else _indices(src, x, x.src_out, x.src_in)
+    for found in (dst, src):
+        if len(found) and (last := int(found.max())) >= config.acc_depth:
+            raise outside("acc", int(found.min()), last, config.acc_depth)
     if not len(dst):
         return AluPlan(())
     # The step that last wrote each accumulator, -1 at first: a run reaches as far as nothing looks back into it.
@@ -149,15 +160,13 @@ def _reads_written(dst: Index, src: Index) -> bool:
     return bool(np.any(when[src] < np.arange(len(src))))
 
 
-def _indices(start: Index, x: Planned, outer: int, inner: int, memory: str, depth: int) -> Index:
+def _indices(start: Index, x: Planned, outer: int, inner: int) -> Index:
     """The index of every step in one memory, in the order in which they happen."""
     if steps_of(x) > MOST_STEPS:
         raise DeviceError(f"{steps_of(x)} steps in one instruction; the simulator takes at most {MOST_STEPS}")
     i = np.arange(x.iter_out).reshape(-1, 1, 1) * outer
     j = np.arange(x.iter_in).reshape(-1, 1) * inner
     found: Index = (i + j + start).reshape(-1)
-    if len(found) and (last := int(found.max())) >= depth:
-        raise outside(memory, int(found.min()), last, depth)
     return found
 
 
@@ -182,6 +191,16 @@ def _factor(dst: Index, src: Index, wgt: Index, fresh: bool) -> list[Product]:
 
 def _labels(lists: Index) -> Index:
     """A number for each row, equal exactly where the rows are."""
-    names: dict[bytes, int] = {}
-    narrow = np.ascontiguousarray(lists.astype(np.uint16))
-    return np.fromiter((names.setdefault(row.tobytes(), len(names)) for row in narrow), np.int64, len(narrow))
+    if lists.shape[1] == 1:
+        return lists[:, 0]
+    # Sums with fixed odd factors tell rows apart, as good as always; where they do not, bytes do.
+    sums = lists.astype(np.uint64) @ (_MIX ** np.arange(1, lists.shape[1] + 1, dtype=np.uint64))
+    _, first, labels = np.unique(sums, return_index=True, return_inverse=True)
+    if not np.array_equal(lists[first[labels]], lists):
+        rows = np.ascontiguousarray(lists).view(np.dtype((np.void, lists.itemsize * lists.shape[1])))
+        labels = np.unique(rows[:, 0], return_inverse=True)[1]
+    return labels
+
+
+# An odd number whose bits are about evenly spread: 2**64 over the golden ratio.
+_MIX = np.uint64(0x9E3779B97F4A7C15)

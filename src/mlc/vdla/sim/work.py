@@ -27,9 +27,8 @@ from mlc.vdla.isa import (
     Unit,
     element_bytes,
     handlers,
-    unpack_uop,
 )
-from mlc.vdla.isa.fields import MEMORIES
+from mlc.vdla.isa.fields import MEMORIES, uop_layout
 from mlc.vdla.sim.dram import Dram
 from mlc.vdla.sim.plan import steps_of
 from mlc.vdla.sim.scalar import outside
@@ -229,8 +228,12 @@ def gemm_stalls(x: Gemm, uops: npt.NDArray[np.uint32], config: VdlaConfig) -> in
     """
     if x.mode is GemmMode.ZERO or not len(uops):
         return 0
-    dst, _, _, first = (part.tolist() for part in unpack_uop(uops, config))
-    starts = first if x.mode is GemmMode.SET else [0] * len(dst)
+    dst_slot, _, _, first_slot = uop_layout(config)
+    indices = (uops >> np.uint32(dst_slot.low)) & np.uint32((1 << dst_slot.width) - 1)
+    if not _reuses(x, indices, config.acc_latency):
+        return 0
+    dst = indices.tolist()
+    starts = (uops >> np.uint32(first_slot.low)).tolist() if x.mode is GemmMode.SET else [0] * len(dst)
     known: dict[tuple[bool, _Recent], tuple[int, _Recent]] = {}
     total = 0
     recent: _Recent = ()
@@ -251,6 +254,25 @@ def gemm_stalls(x: Gemm, uops: npt.NDArray[np.uint32], config: VdlaConfig) -> in
             # Back from one step beyond the inner loop to the start of the next outer one.
             recent = _moved(recent, x.dst_out - x.iter_in * x.dst_in)
     return total
+
+
+def _reuses(x: Gemm, dst: npt.NDArray[np.uint32], latency: int) -> bool:
+    """Whether any two steps less than the latency apart may write the same accumulator."""
+    reach = latency - 1
+    if len(dst) < reach:
+        return True  # they may be several iterations apart: to be looked at step by step
+    if any(np.any(dst[apart:] == dst[:-apart]) for apart in range(1, min(reach, len(dst) - 1) + 1)):
+        return True
+    # From one iteration into the next: of the inner loop, or of the outer one.
+    head, tail = dst[:reach].tolist(), dst[-reach:].tolist() if reach else []
+    shifts = [x.dst_in] if x.iter_in > 1 else []
+    shifts += [x.dst_out - (x.iter_in - 1) * x.dst_in] if x.iter_out > 1 else []
+    return any(
+        tail[-back] == head[ahead] + shift
+        for shift in shifts
+        for back in range(1, reach + 1)
+        for ahead in range(reach + 1 - back)
+    )
 
 
 # Accumulators written within the latency, as (index, cycles since), sorted.
