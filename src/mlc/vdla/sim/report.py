@@ -244,7 +244,7 @@ class _Reader:
         for u in Unit:
             of = unit == u
             waits = np.bincount(time.reason[part][of] + 1, time.idle[part][of], len(REASONS) + 1)[1:]
-            named = dict(zip(REASONS, waits.tolist(), strict=True)) | {"full": float(time.full[part][of].sum())}
+            named = dict(zip(REASONS, waits.tolist(), strict=True)) | {"full": self._full(part, of)}
             stalls[u.name] = {reason: cycles for reason, cycles in named.items() if cycles}
             busy[u.name] = _covered(time.begin[part][of], time.end[part][of])
         mac_cycles = int(self.macs[part].sum())
@@ -264,6 +264,12 @@ class _Reader:
             port=self._by_unit(time.port[part], unit),
             port_busy=float(time.moving[part].sum()),
         )
+
+    def _full(self, part: slice, of: Mask) -> float:
+        """Cycles in which a unit had nothing running because a token found no room."""
+        time = self.time
+        following = np.append(time.begin[part][of][1:], np.inf)
+        return float(np.minimum(time.full[part][of], np.maximum(following - time.end[part][of], 0)).sum())
 
     @staticmethod
     def _by_unit(times: npt.NDArray[np.float64], unit: npt.NDArray[np.int8]) -> dict[str, float]:

@@ -49,7 +49,8 @@ class Timeline:
         end: what it wrote was visible.
         idle: how long its unit had nothing running before it began.
         reason: what made it begin when it did, an index of ``REASONS``; -1 where its own unit did.
-        full: how long its unit then waited to give its tokens, because a queue was full.
+        full: how long its tokens then waited for room in their queue. Only transfers that follow a transfer begin
+            on its unit in that time.
         latency: how long its bytes were on their way while none of its unit's moved.
         port: how long it waited for the memory while others held it.
         moving: how long it held the memory.
@@ -99,16 +100,20 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
     port_time = [b * byte + bursts * gap for b, bursts in zip(nbytes, work.bursts, strict=True)]
     chip_time = [e * cycle for e in work.elements]
     order: list[list[int]] = [[], [], []]
+    # Transfers that may be announced while the one before them on their unit moves its data.
+    chained = [False] * count
     for number, unit in enumerate(unit_of):
+        chained[number] = overlaps and moves[number] and bool(order[unit]) and moves[order[unit][-1]]
         order[unit].append(number)
 
     begin, data, end = [0] * count, [0] * count, [0] * count
     idle, reason, full = [0] * count, [-1] * count, [0] * count
     on_the_way, in_line, held = [0] * count, [0] * count, [0] * count
 
-    # Per unit: position of its next instruction; when the unit is ready for it; when all before is done; when its last
-    # data phase ends; when each of its instructions began.
-    head, ready, done, data_end = [0] * 3, [0] * 3, [0] * 3, [0] * 3
+    # Per unit: position of its next instruction; when the unit is ready for it; when the last instruction ended, the
+    # last token was given, both had happened; when its last data phase ends; when each of its instructions began.
+    head, ready, data_end = [0] * 3, [0] * 3, [0] * 3
+    ended, given, done = [0] * 3, [0] * 3, [0] * 3
     starts: list[list[int]] = [[], [], []]
     # Per unit: the transfer that moves data, when it next asks for the memory, bytes it has moved; the transfer that
     # has only been announced, and when its data can come.
@@ -130,8 +135,10 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
     def advance(u: int) -> None:
         """Lets a unit begin as many instructions as it can."""
         mine, begins = order[u], starts[u]
-        while ready[u] != _NEVER and head[u] < len(mine) and not blocked[u]:
+        while ready[u] != _NEVER and head[u] < len(mine):
             i = mine[head[u]]
+            if blocked[u] and not chained[i]:
+                return
             if i >= len(fetched):
                 lacks[u] = _FETCH
                 return
@@ -194,19 +201,26 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
         if k >= 0:
             if k >= len(popped[q]):
                 return False
-            time = max(time, popped[q][k])
-            full[i] = max(full[i], time - end[i])
-            done[u] = max(done[u], time)
+            if popped[q][k] > time:
+                time = popped[q][k]
+        if given[u] > time:
+            time = given[u]
+        given[u] = time
         tokens.append(time)
+        if time > end[i]:
+            full[i] = time - end[i]
+            done[u] = max(done[u], time)
         if lacks[consumer[q]] == q:
             awake.append(consumer[q])
         return True
 
     def complete(u: int, i: int, time: int) -> None:
         """An instruction has ended: its tokens go out, and the unit may go on."""
-        if time < done[u]:
-            time = done[u]
-        end[i] = done[u] = time
+        if time < ended[u]:
+            time = ended[u]
+        end[i] = ended[u] = time
+        if time > done[u]:
+            done[u] = time
         for q in pushes_of[i]:
             if blocked[u] or not push(u, q, time, i):
                 blocked[u].append((q, time, i))
@@ -218,9 +232,9 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
         u = producer[q]
         while blocked[u] and push(u, *blocked[u][0]):
             del blocked[u][0]
-        if not blocked[u]:
-            if ready[u] != _NEVER:
-                ready[u] = max(ready[u], done[u])
+        if not blocked[u] and head[u] < len(order[u]):
+            if ready[u] != _NEVER and not chained[order[u][head[u]]]:
+                ready[u] = done[u]
             awake.append(u)
 
     def admit(u: int, i: int, arrival: int) -> None:
@@ -237,7 +251,7 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
     def begin_data(u: int, i: int, time: int) -> None:
         """The data phase of a transfer begins: the next transfer may be announced."""
         data[i] = time
-        if overlaps and head[u] < len(order[u]) and moves[order[u][head[u]]]:
+        if head[u] < len(order[u]) and chained[order[u][head[u]]]:
             ready[u] = time
             awake.append(u)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -91,14 +90,16 @@ def work_of(instructions: Sequence[Instruction], config: VdlaConfig, dram: Dram)
     """
     reader = _Reader(config, dram)
     read = handlers(reader)
-    rows: list[tuple[Any, ...]] = []
+    entries: list[Entry] = []
+    tokens: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     for number, x in enumerate(instructions):
         try:
             entry = read[type(x)](x)
-            rows.append((*entry, *reader.tokens(x, entry[0])))
+            entries.append(entry)
+            tokens.append(reader.tokens(x, entry[0]))
         except DeviceError as error:
             raise in_instruction(number, x, error) from error
-    return Work(*map(list, zip(*rows, strict=True))) if rows else Work()
+    return Work(*map(list, (*zip(*entries, strict=True), *zip(*tokens, strict=True)))) if entries else Work()
 
 
 def in_instruction(number: int, instruction: Instruction, error: DeviceError) -> DeviceError:
@@ -133,6 +134,8 @@ class _Reader:
         self.uops = np.zeros(config.uop_depth, np.uint32)
         self._sizes = {mem: element_bytes(mem, config) for mem in Mem}
         self._loaders = {mem: info.load for mem, info in MEMORIES.items()}
+        self._uop_slots = uop_layout(config)
+        self._stalls: dict[tuple[object, ...], int] = {}
         self._known: dict[tuple[object, ...], Entry] = {}
         self._tokens: dict[tuple[Unit, bool, bool, bool, bool], tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
@@ -157,7 +160,7 @@ class _Reader:
         entry = self._known.get(key)
         if entry is None:
             steps = steps_of(x)
-            cycles = 1 + steps + self.config.gemm_fill + gemm_stalls(x, uops, self.config)
+            cycles = 1 + steps + self.config.gemm_fill + self._stalls_of(x, uops)
             entry = (Unit.CMP, False, False, cycles, 0, 0, 0, -1, 0 if x.mode is GemmMode.ZERO else steps)
             self._known[key] = entry
         return entry
@@ -193,6 +196,20 @@ class _Reader:
             raise outside("uop", x.uop_bgn, x.uop_end - 1, len(self.uops))
         return self.uops[x.uop_bgn : x.uop_end]
 
+    def _stalls_of(self, x: Gemm, uops: npt.NDArray[np.uint32]) -> int:
+        """The stalls of a GEMM, shared by all that differ only in where they begin in the accumulator."""
+        if x.mode is GemmMode.ZERO or not len(uops):
+            return 0
+        dst_slot, _, _, first_slot = self._uop_slots
+        dst = (uops >> np.uint32(dst_slot.low)) & np.uint32((1 << dst_slot.width) - 1)
+        dst -= dst.min()
+        first = uops >> np.uint32(first_slot.low) if x.mode is GemmMode.SET else np.zeros_like(uops)
+        key = (x.iter_out, x.iter_in, x.dst_out, x.dst_in, dst.tobytes(), first.tobytes())
+        stalls = self._stalls.get(key)
+        if stalls is None:
+            stalls = self._stalls[key] = gemm_stalls(x, dst, first, self.config.acc_latency)
+        return stalls
+
     def _load_uops(self, x: Load) -> None:
         first, last = x.sram_base, x.sram_base + x.y_size * x.x_size - 1
         if last >= len(self.uops):
@@ -215,25 +232,20 @@ def _queue(producer: Unit | None, consumer: Unit | None) -> int:
     raise DeviceError(f"{unit.name} has no {side} unit to exchange tokens with")
 
 
-def gemm_stalls(x: Gemm, uops: npt.NDArray[np.uint32], config: VdlaConfig) -> int:
-    """Cycles that a GEMM waits for its own sums.
+def gemm_stalls(x: Gemm, dst: npt.NDArray[np.uint32], first: npt.NDArray[np.uint32], latency: int) -> int:
+    """Cycles that a GEMM which adds waits for its own sums.
 
-    A step that adds to an accumulator starts no sooner than ``acc_latency`` cycles after the last step that wrote it;
-    one that only writes (ZERO, the first product of SET) never waits.
+    A step that adds to an accumulator starts no sooner than ``latency`` cycles after the last step that wrote it; one
+    that only writes, the first product of a sum, never waits.
 
     Args:
-        x: the instruction.
-        uops: the micro-ops between its begin and end.
-        config: for ``acc_latency``.
+        x: the instruction; its loops.
+        dst, first: fields of its micro-ops; ``first`` is zero where nothing starts sums.
+        latency: of the accumulator.
     """
-    if x.mode is GemmMode.ZERO or not len(uops):
+    if not _reuses(x, dst, latency):
         return 0
-    dst_slot, _, _, first_slot = uop_layout(config)
-    indices = (uops >> np.uint32(dst_slot.low)) & np.uint32((1 << dst_slot.width) - 1)
-    if not _reuses(x, indices, config.acc_latency):
-        return 0
-    dst = indices.tolist()
-    starts = (uops >> np.uint32(first_slot.low)).tolist() if x.mode is GemmMode.SET else [0] * len(dst)
+    indices, starts = dst.tolist(), first.tolist()
     known: dict[tuple[bool, _Recent], tuple[int, _Recent]] = {}
     total = 0
     recent: _Recent = ()
@@ -243,7 +255,7 @@ def gemm_stalls(x: Gemm, uops: npt.NDArray[np.uint32], config: VdlaConfig) -> in
             entering = recent
             outer = i == 0
             if (outer, entering) not in known:
-                known[outer, entering] = _inner_stalls(dst, starts if outer else None, entering, config.acc_latency)
+                known[outer, entering] = _inner_stalls(indices, starts if outer else None, entering, latency)
             stalls, leaving = known[outer, entering]
             recent = _moved(leaving, x.dst_in)
             # From here on every pass is like this one.

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from mlc.errors import DeviceError
-from mlc.vdla.config import VdlaConfig, with_fields
+from mlc.vdla.config import PROFILES, VdlaConfig, with_fields
 from mlc.vdla.isa import Alu, AluOp, Finish, Gemm, GemmMode, Instruction, Load, Mem, Store, Unit, nop, pack_uop
 from mlc.vdla.sim.dram import Dram
 from mlc.vdla.sim.timing import REASONS, Timeline, simulate
-from mlc.vdla.sim.work import gemm_stalls, work_of
+from mlc.vdla.sim.work import work_of
+from tests.unit.vdla.sim.clocked import Clocked
 from tests.unit.vdla.sim.machines import SMALL
+from tests.unit.vdla.streams import random_program
 
 # Whole numbers: 8 bytes a cycle, latency 48, issue 4, fill 12; elements: input 4 bytes, weight and accumulator 16.
 WHOLE = with_fields(
@@ -230,6 +232,14 @@ def test_an_empty_stream_takes_no_time() -> None:
     assert run([]).cycles == 0
 
 
+def stalls(x: Gemm, uops: np.ndarray, config: VdlaConfig = WHOLE) -> float:
+    """What an instruction takes beyond its steps, its fill and one."""
+    dram = Dram()
+    dram.write(0, uops)
+    work = work_of([Load(Mem.UOP, 0, 0, 1, len(uops), len(uops)), x], config, dram)
+    return work.cycles[1] - 1 - config.gemm_fill - x.iter_out * x.iter_in * len(uops)
+
+
 def naive_stalls(x: Gemm, uops: np.ndarray, latency: int) -> int:
     """Step by step, the time at which each one can begin."""
     written: dict[int, int] = {}
@@ -256,13 +266,56 @@ def test_reuse_of_an_accumulator_within_the_latency_stalls(seed: int) -> None:
     x = Gemm(mode, 0, count, *extents, int(rng.integers(0, 4)), int(rng.integers(0, 3)), 0, 0, 0, 0)
     latency = int(rng.integers(1, 6))
     config = with_fields(SMALL, {"acc_latency": latency})
-    assert gemm_stalls(x, uops, config) == naive_stalls(x, uops, latency)
+    assert stalls(x, uops, config) == naive_stalls(x, uops, latency)
 
 
 def test_known_patterns_of_reuse() -> None:
     one = pack_uop(0, 0, 0, 0, SMALL).reshape(1)
     same = Gemm(GemmMode.ACC, 0, 1, 1, 10, 0, 0, 0, 0, 0, 0)
-    assert gemm_stalls(same, one, SMALL) == 9 * 3
-    assert gemm_stalls(Gemm(GemmMode.ZERO, 0, 1, 1, 10, 0, 0, 0, 0, 0, 0), one, SMALL) == 0
+    assert stalls(same, one) == 9 * 3
+    assert stalls(Gemm(GemmMode.ZERO, 0, 1, 1, 10, 0, 0, 0, 0, 0, 0), one) == 0
     four = pack_uop(np.arange(4), 0, 0, 0, SMALL)
-    assert gemm_stalls(Gemm(GemmMode.ACC, 0, 4, 5, 5, 0, 0, 0, 0, 0, 0), four, SMALL) == 0
+    assert stalls(Gemm(GemmMode.ACC, 0, 4, 5, 5, 0, 0, 0, 0, 0, 0), four) == 0
+
+
+def compare_with_clocked(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    config = with_fields(
+        PROFILES["full"],
+        {
+            "dram_bytes_per_cycle": 4.0,
+            "dram_latency": int(rng.choice([0, 7, 48])),
+            "dma_issue": int(rng.choice([0, 1, 4])),
+            "dma_outstanding": int(rng.integers(1, 3)),
+            "arb_bytes": int(rng.choice([16, 64, 1024])),
+            "cmd_queue_depth": int(rng.choice([1, 2, 5, 64])),
+            "dep_queue_depth": int(rng.choice([1, 2, 256])),
+        },
+    )
+    program = random_program(rng, config, 40)
+    dram = Dram()
+    places = [dram.alloc(spec.nbytes) for spec in program.buffers]
+    dram.write(places[2], program.uops)
+    stream = program.bound(places)
+    work = work_of(stream, config, dram)
+    clocked = Clocked(stream, work, config)
+    clocked.run()
+    if -1 in clocked.end:
+        with pytest.raises(DeviceError, match="deadlock"):
+            simulate(work, config, stream)
+        return
+    time = simulate(work, config, stream)
+    for name in ("begin", "data", "end"):
+        np.testing.assert_array_equal(getattr(time, name), getattr(clocked, name), err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_times_are_those_of_a_machine_stepped_cycle_by_cycle(seed: int) -> None:
+    compare_with_clocked(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_times_of_a_thousand_streams_are_those_of_a_machine_stepped_cycle_by_cycle(block: int) -> None:
+    for seed in range(50 * block, 50 * block + 50):
+        compare_with_clocked(5000 + seed)
