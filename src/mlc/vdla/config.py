@@ -130,9 +130,14 @@ class VdlaConfig:
         return _bits(self.acc_depth)
 
     @property
+    def inp_bits(self) -> int:
+        """Bits of an input index."""
+        return _bits(self.inp_depth)
+
+    @property
     def src_bits(self) -> int:
-        """Bits of a source index: inputs for GEMM, the accumulator for ALU."""
-        return max(_bits(self.inp_depth), _bits(self.acc_depth))
+        """Bits of a micro-op's source: inputs for GEMM, the accumulator for ALU."""
+        return max(self.inp_bits, self.dst_bits) if self.ext_alu else self.inp_bits
 
     @property
     def wgt_bits(self) -> int:

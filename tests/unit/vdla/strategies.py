@@ -12,7 +12,11 @@ from mlc.vdla.isa import Alu, Gemm, GemmMode, Instruction, Load, Mem, Store, Uni
 from mlc.vdla.isa.fields import FORMATS, MEMORIES, Format, layout
 from mlc.vdla.program import BufferSpec, Program
 
-CONFIGS = [*PROFILES.values(), VdlaConfig(wgt_bytes=256 * 1024, dram_latency=7, dram_bytes_per_cycle=0.1)]
+CONFIGS = [
+    *PROFILES.values(),
+    VdlaConfig(wgt_bytes=256 * 1024, dram_latency=7, dram_bytes_per_cycle=0.1),
+    VdlaConfig(inp_bytes=64 * 1024, acc_bytes=256 * 1024, uop_bytes=8 * 1024, ext_gemm_set=True),
+]
 
 names = st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters="#{}"), min_size=1, max_size=8)
 json_values = st.recursive(

@@ -62,7 +62,8 @@ def test_a_file_and_single_fields_change_a_profile(tmp_path: Path) -> None:
         ({"wgt_bytes": 256}, "wgt_bytes is 256; expected two or more whole elements"),
         ({"acc_bytes": 1 << 23}, "acc_bytes is 8388608: an address has only 16 bits"),
         ({"uop_bytes": 1 << 16}, "word 0 of GEMM would need 66 bits"),
-        ({"acc_bytes": 1 << 18}, "word 1 of ALU would need 68 bits"),
+        ({"acc_bytes": 1 << 18, "ext_alu": True}, "word 1 of ALU would need 68 bits"),
+        ({"acc_bytes": 1 << 18, "inp_bytes": 1 << 17, "wgt_bytes": 1 << 18}, "word 1 of GEMM would need 70 bits"),
         ({"wgt_bytes": 1 << 18, "ext_gemm_set": True}, "a micro-op would need 33 bits"),
     ],
 )

@@ -101,7 +101,8 @@ def divide(axes: tuple[Axis, ...], config: VdlaConfig, product: bool, starts: bo
         product: whether it is a matrix product.
         starts: whether its sums may start in this instruction.
     """
-    widths = (1 << config.dst_bits, 1 << config.src_bits, 1 << config.wgt_bits)
+    sources = config.inp_bits if product else config.dst_bits
+    widths = (1 << config.dst_bits, 1 << sources, 1 << config.wgt_bits)
     fit = [a for a in axes if all(0 <= f < w for f, w in zip((a.dst, a.src, a.wgt), widths, strict=True))]
     best: tuple[tuple[bool, float], Shape] | None = None
     for outer in (_ONE, *fit):

@@ -62,6 +62,9 @@ def decode(words: Words, config: VdlaConfig) -> list[Instruction]:
         (where,) = np.nonzero(opcodes == form.opcode)
         if not len(where):
             continue
+        if form.missing(config):  # whose fields may have no place
+            faults.append((int(where[0]), form, f"the configuration lacks {form.extension}"))
+            continue
         mine, used = words[where], [0, 0]
         columns: dict[str, npt.NDArray[np.int64]] = {}
         for slot in layout(form, config):

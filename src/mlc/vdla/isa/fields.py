@@ -51,6 +51,7 @@ class Format:
     """One opcode: its record, its mnemonic's first part, and its two 64-bit words after the fields that all have.
 
     The fields named in ``suffix`` end the mnemonic: an enumeration by its member's name, a bool by an ``I`` where set.
+    ``extension`` names the configuration's switch without which there is no such instruction.
     """
 
     opcode: Opcode
@@ -58,6 +59,11 @@ class Format:
     mnemonic: str
     suffix: tuple[str, ...]
     words: tuple[tuple[Field, ...], tuple[Field, ...]]
+    extension: str = ""
+
+    def missing(self, config: VdlaConfig) -> bool:
+        """Whether a configuration lacks the instruction."""
+        return bool(self.extension) and not getattr(config, self.extension)
 
 
 @dataclass(frozen=True)
@@ -114,12 +120,13 @@ _LOOPS = (
     Field("iter_out", 14, key="o"),
     Field("iter_in", 14, key="i"),
 )
-_FACTORS = (
-    Field("dst_out", "dst_bits", key="dst"),
-    Field("dst_in", "dst_bits", key="dst"),
-    Field("src_out", "src_bits", key="src"),
-    Field("src_in", "src_bits", key="src"),
-)
+_TARGETS = (Field("dst_out", "dst_bits", key="dst"), Field("dst_in", "dst_bits", key="dst"))
+
+
+def _sources(width: str) -> tuple[Field, Field]:
+    """The factors of the sources: inputs for GEMM, the accumulator for ALU."""
+    return Field("src_out", width, key="src"), Field("src_in", width, key="src")
+
 
 FORMATS: tuple[Format, ...] = (
     Format(Opcode.LOAD, Load, "LD", ("mem",), ((*_ADDRESS, Field("", 6)), (*_SHAPE, *_PADS))),
@@ -137,7 +144,12 @@ FORMATS: tuple[Format, ...] = (
         ("mode",),
         (
             (Field("mode", 2, GemmMode), *_LOOPS),
-            (*_FACTORS, Field("wgt_out", "wgt_bits", key="wgt"), Field("wgt_in", "wgt_bits", key="wgt")),
+            (
+                *_TARGETS,
+                *_sources("inp_bits"),
+                Field("wgt_out", "wgt_bits", key="wgt"),
+                Field("wgt_in", "wgt_bits", key="wgt"),
+            ),
         ),
     ),
     Format(
@@ -148,12 +160,14 @@ FORMATS: tuple[Format, ...] = (
         (
             (Field("", 2), *_LOOPS),
             (
-                *_FACTORS,
+                *_TARGETS,
+                *_sources("dst_bits"),
                 Field("op", 3, AluOp),
                 Field("use_imm", 1, bool),
                 Field("imm", 16, signed=True, key="imm", shown="use_imm"),
             ),
         ),
+        "ext_alu",
     ),
     Format(Opcode.FINISH, Finish, "FINISH", (), ((), ())),
 )
@@ -190,7 +204,7 @@ def check_widths(config: VdlaConfig) -> None:
     for memory in sorted({info.sram for info in MEMORIES.values()}):
         if getattr(config, f"{memory}_depth") > 1 << 16:
             raise UsageError(f"{memory}_bytes is {getattr(config, f'{memory}_bytes')}: an address has only 16 bits")
-    for form in FORMATS:
+    for form in (form for form in FORMATS if not form.missing(config)):
         for number, fields in enumerate(((*COMMON, *form.words[0]), form.words[1])):
             _check_fits(f"word {number} of {form.opcode.name}", fields, WORD_BITS, config)
     _check_fits("a micro-op", UOP_FIELDS, UOP_BITS, config)

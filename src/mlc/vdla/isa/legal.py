@@ -80,11 +80,6 @@ RULES: tuple[Rule, ...] = (
         lambda c, config: (c["mode"] == GemmMode.SET) & (not config.ext_gemm_set),
         "the configuration lacks ext_gemm_set",
     ),
-    Rule(
-        (Opcode.ALU,),
-        lambda c, config: np.full(len(c["op"]), not config.ext_alu),
-        "the configuration lacks ext_alu",
-    ),
     Rule((Opcode.ALU,), lambda c, _: (c["imm"] != 0) & (c["use_imm"] == 0), "an immediate that is not used must be 0"),
     Rule((Opcode.GEMM, Opcode.ALU), lambda c, _: c["uop_bgn"] > c["uop_end"], "the micro-ops end before they begin"),
     Rule(
@@ -97,6 +92,8 @@ RULES: tuple[Rule, ...] = (
 
 def first_illegal(form: Format, columns: Columns, config: VdlaConfig) -> tuple[int, str] | None:
     """The first illegal instruction among those of one format, as (position in the columns, what is wrong), or None."""
+    if form.missing(config):
+        return 0, f"the configuration lacks {form.extension}"
     found: list[tuple[int, str]] = []
     for slot in layout(form, config):
         name, values = slot.field.name, columns[slot.field.name]

@@ -69,6 +69,17 @@ def test_widths_follow_the_memories() -> None:
         encode([gemm], FULL)
 
 
+def test_memories_of_any_depth_that_fits() -> None:
+    deep = VdlaConfig(inp_bytes=64 * 1024, acc_bytes=256 * 1024, ext_gemm_set=True)
+    gemm = Gemm(GemmMode.ACC, 0, 1, 1, 1, 4095, 4094, 4093, 4092, 127, 126)
+    assert decode(encode([gemm], deep), deep) == [gemm]
+    with pytest.raises(ProgramError, match=r"instruction 1 \(ALU\): the configuration lacks ext_alu"):
+        decode(np.array([[3, 0], [4, 0]], np.uint64), deep)
+    alu = Alu(AluOp.ADD, False, 0, 0, 1, 1, 1, 2047, 2046, 2045, 2044)
+    full = VdlaConfig(inp_bytes=64 * 1024, ext_alu=True)
+    assert decode(encode([alu], full), full) == [alu]
+
+
 @pytest.mark.parametrize("unit", list(Unit))
 def test_a_nop_runs_on_its_unit(unit: Unit) -> None:
     assert is_nop(nop(unit))
