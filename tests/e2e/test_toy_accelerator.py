@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import types
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from mlc.ops import get
 from mlc.rewrite.fuse import fuse
 
 ROOT = Path(__file__).parents[2]
-TOY = ROOT / "examples" / "toy_accelerator.py"
+TOY = ROOT / "examples" / "toy"
 GUIDE = ROOT / "docs" / "accelerators.md"
 
 
@@ -31,10 +32,10 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The toy as a package that somebody has installed."""
     about = tmp_path / "site" / "toy-1.0.dist-info"
     about.mkdir(parents=True)
-    (about.parent / "toy_machine.py").write_text(TOY.read_text())
+    shutil.copytree(TOY, about.parent / "toy")
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(
-        "[mlc.targets]\ntoy = toy_machine:Target\n[mlc.devices]\ntoy = toy_machine:Driver\n"
+        "[mlc.targets]\ntoy = toy.target:Target\n[mlc.devices]\ntoy = toy.target:Driver\n"
     )
     monkeypatch.syspath_prepend(about.parent)
 
@@ -71,7 +72,7 @@ def test_model_runs_on_the_toy(installed: None, tmp_path: Path) -> None:
 
 def toy_kernel(m: int, k: int, n: int) -> tuple[types.ModuleType, Function]:
     """The toy, and its kernel of a product."""
-    toy = importlib.import_module("examples.toy_accelerator")
+    toy = importlib.import_module("examples.toy.machine")
     g = Builder("net")
     x, w = g.input("x", TensorType((m, k), f32)), g.input("w", TensorType((k, n), f32))
     (y,) = g.add(get("matmul"), [x, w], names=["y"])
@@ -81,14 +82,14 @@ def toy_kernel(m: int, k: int, n: int) -> tuple[types.ModuleType, Function]:
 
 def test_guide_shows_what_there_is() -> None:
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-    source = TOY.read_text()
+    source = "".join(file.read_text() for file in sorted(TOY.glob("*.py")))
     for language, text in blocks:
         if language == "python":
             assert text in source, f"the example has no longer\n{text}"
     (printed,) = (text for language, text in blocks if language == "output")
     assert printed == repr(toy_kernel(16, 24, 32)[1])
     (points,) = (text for language, text in blocks if language == "toml")
-    assert all(f'{name} = "toy_machine:{made}"' in points for name, made in (("toy", "Target"), ("toy", "Driver")))
+    assert all(f'{name} = "toy.target:{made}"' in points for name, made in (("toy", "Target"), ("toy", "Driver")))
 
 
 def test_guide_shows_what_is_refused() -> None:
@@ -109,5 +110,10 @@ def test_interpreter_runs_the_kernel_before_the_machine_does() -> None:
 
 def test_code_has_no_word_for_other_statements() -> None:
     toy, _ = toy_kernel(8, 8, 8)
-    with pytest.raises(CodegenError, match=r"the toy has no instruction for\nbarrier"):
-        toy.Code({}).run(Barrier("all"), {})
+    with pytest.raises(CodegenError, match=r"the machine has no instruction for\nbarrier"):
+        toy.code(Function("none", (), 0, Barrier("all")), {})
+
+
+def test_machine_is_sixty_lines() -> None:
+    *_, body = (TOY / "machine.py").read_text().partition("\nT = 8\n")
+    assert len([line for line in body.splitlines() if line.strip()]) < 60

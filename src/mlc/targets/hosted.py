@@ -1,0 +1,66 @@
+"""A target that is a host processor, for which everything is compiled as ever, with an accelerator beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from mlc.ir.graph import Node
+from mlc.ir.loop import Function
+from mlc.ir.types import TensorType
+from mlc.lower.knobs import Knobs
+from mlc.lower.schedule import Schedule
+from mlc.targets.base import Accelerator, Artifact, CallSpec, LayoutChoice, Target
+
+
+class HostedTarget:
+    """Asks the host's target all that is asked of a target.
+
+    Args:
+        name: as in the target's string form.
+        host: compiles what stays on the processor.
+        accelerator: takes over what it can.
+        options: that say which accelerator, as they are spelled; for messages and manifests.
+    """
+
+    def __init__(self, name: str, host: Target, accelerator: Accelerator, options: Sequence[str] = ()) -> None:
+        self.name = name
+        self.host = host
+        self.accelerator: Accelerator | None = accelerator
+        self._options = tuple(options)
+
+    def describe(self) -> dict[str, object]:
+        facts = dict(self.host.describe())
+        host, *rest = str(facts["string"]).split()
+        return {**facts, "string": " ".join([self.name, *self._options, f"-host={host}", *rest])}
+
+    def winograd_tile(self, x: TensorType, weights: TensorType, pads: Sequence[int]) -> int:
+        return self.host.winograd_tile(x, weights, pads)
+
+    def fuses_attention(self, queries: TensorType, keys: TensorType, values: TensorType) -> bool:
+        return self.host.fuses_attention(queries, keys, values)
+
+    def layouts(
+        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool = False
+    ) -> LayoutChoice:
+        return self.host.layouts(node, inputs, constant, row_major)
+
+    def schedule(self, node: Node, knobs: Knobs) -> Schedule | None:
+        return self.host.schedule(node, knobs)
+
+    def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:
+        return self.host.kernel(node, name, watch)
+
+    def codegen(
+        self,
+        kernels: Mapping[str, Function],
+        steps: Callable[[Mapping[str, int]], Sequence[CallSpec]],
+        *,
+        opt_level: int,
+        contract: bool = True,
+        whole: bool = True,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Artifact:
+        return self.host.codegen(kernels, steps, opt_level=opt_level, contract=contract, whole=whole, on_stage=on_stage)
+
+    def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:
+        return self.host.assembly(sources, opt_level=opt_level)
