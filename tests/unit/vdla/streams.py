@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 
@@ -41,7 +42,8 @@ INP, WGT, ACC, UOP = 24, 8, 24, 16
 
 def touched(program: Program) -> Iterator[tuple[set[Element], set[Element]]]:
     """What every instruction reads and writes, element by element, micro-ops excepted (only CMP touches those)."""
-    uops: dict[int, int] = {}
+    uops: dict[int, tuple[int, ...]] = {}
+    known = list(zip(*(field.tolist() for field in unpack_uop(program.uops, program.config)), strict=True))
     places = program.default_places()
     for at, x in enumerate(program.instructions):
         reads: set[Element] = set()
@@ -58,12 +60,11 @@ def touched(program: Program) -> Iterator[tuple[set[Element], set[Element]]]:
                 count = (x.pad_top + x.y_size + x.pad_bottom) * (x.pad_left + x.x_size + x.pad_right)
                 reads, writes = dram, {(sram, x.sram_base + k) for k in range(count)}
                 if x.mem is Mem.UOP:
-                    uops.update((x.sram_base + k, int(program.uops[e])) for k, e in enumerate(elements))
+                    uops.update((x.sram_base + k, known[e]) for k, e in enumerate(elements))
                     writes = set()
         elif isinstance(x, Gemm | Alu):
-            for word in (uops[k] for k in range(x.uop_bgn, x.uop_end)):
-                dst, src, wgt, _ = (int(v) for v in unpack_uop(word, program.config))
-                for i, j in np.ndindex(x.iter_out, x.iter_in):
+            for dst, src, wgt, _ in (uops[k] for k in range(x.uop_bgn, x.uop_end)):
+                for i, j in product(range(x.iter_out), range(x.iter_in)):
                     d = ("acc", dst + i * x.dst_out + j * x.dst_in)
                     s = src + i * x.src_out + j * x.src_in
                     writes.add(d)
