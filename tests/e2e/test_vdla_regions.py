@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlc.errors import VerifyError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.layout import blocked
 from mlc.ir.types import TensorType
@@ -125,6 +126,13 @@ def test_values_may_be_called_anything() -> None:
     assert [spec.name for spec in program.buffers[:2]] == ["uops", "a__b___"]
     assert program.buffers[-1].name == "uops.2"
     assert Program.from_bytes(program.to_bytes()) == program
+
+
+def test_an_invalid_stream_does_not_leave_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlc.vdla.codegen.assemble.insert_tokens", lambda steps, config, written: list(steps))
+    net = Layers(16, 4)
+    with pytest.raises(VerifyError, match="the accelerator's stream is not valid: UNFINISHED: FINISH does not wait"):
+        compile_region(net.region(net.conv(net.x, 16)), PROFILES["full"])
 
 
 def test_without_the_token_between_layers_the_stream_is_refused() -> None:

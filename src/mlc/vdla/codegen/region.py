@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mlc.errors import VerifyError
 from mlc.ir.graph import Graph, Value
 from mlc.ir.loop import For, ForKind, Function, Stmt, walk
 from mlc.lower.knobs import Knobs
 from mlc.lower.pipeline import lower
 from mlc.lower.tensorize import tensorize
 from mlc.lower.vthread import vthread
+from mlc.vdla.check import check, describe
 from mlc.vdla.codegen.assemble import Dram, assemble
 from mlc.vdla.codegen.constants import Constants
 from mlc.vdla.codegen.emit import Binding, Emitter
@@ -41,13 +43,26 @@ def compile_region(region: Graph, config: VdlaConfig) -> Program:
     Raises:
         UnsupportedError: a group is no layer.
         ScheduleError: a configuration is refused.
+        VerifyError: the stream that came out is not valid: a bug of code generation.
     """
     parts = Parts(config, region.inputs, region.outputs)
     for node in region.nodes:
         layer = read_layer(node, region.constants)
         plan = plan_layer(layer, config, Knobs(dict(node.attrs.get("config", ()))))
         parts.layer(node.outputs[0].name, layer, plan.segments, plan.arrays)
-    return parts.program()
+    program = parts.program()
+    _prove(program)
+    return program
+
+
+def _prove(program: Program) -> None:
+    """Nothing leaves the compiler that could give other results, or none, when the units run side by side.
+
+    Raises:
+        VerifyError: the stream is not valid, with both instructions: a bug of code generation.
+    """
+    if found := check(program, limit=1):
+        raise VerifyError(f"the accelerator's stream is not valid: {describe(program, found[0])}")
 
 
 def compile_layer(
