@@ -35,6 +35,9 @@ MAX_LINE = 1 << 20
 MAX_FILE = 1 << 30
 START = b'{"crc":"'  # of every line
 
+# instruction sets that schedules follow; others change instructions, and not what is a good tile
+_SHAPING = frozenset({"avx", "avx2", "avx512f", "avx512vl", "fma"})
+
 _LINE = re.compile(rb'\{"crc":"([0-9a-f]{8})","body":(\{.*\})\}', re.DOTALL)
 _SHAPE = re.compile(r"\[[\d,]*\]")
 _LAYOUT = re.compile(r"@\w+\([^)]*\)(?:\.\w+\([^)]*\))*")
@@ -66,8 +69,8 @@ class Fingerprint:
         return cls(str(facts.get("cpu", "")), names, int(str(facts.get("vector_bits", 0))) // 32)
 
     def is_family_of(self, other: Fingerprint) -> bool:
-        """Whether schedules for one make sense on the other: same vectors, same instruction sets."""
-        return (self.features, self.lanes) == (other.features, other.lanes)
+        """Whether schedules for one make sense on the other: vectors of the same size, as many registers, fused sums."""
+        return (self.lanes, _SHAPING & {*self.features}) == (other.lanes, _SHAPING & {*other.features})
 
 
 @dataclass(frozen=True)

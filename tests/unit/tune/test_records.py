@@ -195,6 +195,17 @@ def test_the_best_is_the_fastest_that_suits_the_processor() -> None:
     assert best_of([record(0, 1e-3), record(1, 2e-3, threads=2)], HERE, threads=2).hits["0123456789abcdef"].trial == 1
 
 
+def test_families_of_processors() -> None:
+    def like(*features: str, lanes: int = 8) -> bool:
+        return Fingerprint("other", features, lanes).is_family_of(HERE)
+
+    assert like("avx2", "fma")
+    assert like("avx2", "bmi", "f16c", "fma", "sse4a")
+    assert not like("avx2")
+    assert not like("avx2", "avx512f", "avx512vl", "fma")
+    assert not like("avx2", "fma", lanes=4)
+
+
 def test_what_settles_a_task_wins_unless_a_later_trial_is_clearly_faster() -> None:
     fast = record(0, 1e-3)
     settled = record(1, 3e-3, config={"rows": 2}, explorer=DECIDED)  # the fast one lost in the whole model
