@@ -69,7 +69,7 @@ class Fingerprint:
         return cls(str(facts.get("cpu", "")), names, int(str(facts.get("vector_bits", 0))) // 32)
 
     def is_family_of(self, other: Fingerprint) -> bool:
-        """Whether schedules for one make sense on the other: vectors of the same size, as many registers, fused sums."""
+        """Whether schedules for one make sense on the other: vectors as wide, as many registers, fused sums."""
         return (self.lanes, _SHAPING & {*self.features}) == (other.lanes, _SHAPING & {*other.features})
 
 
