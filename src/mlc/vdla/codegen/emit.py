@@ -29,7 +29,6 @@ from mlc.ir.loop import (
     Stmt,
     Store,
     is_nothing,
-    sub_statements,
 )
 from mlc.ir.types import i8, i32
 from mlc.vdla.codegen.constants import Constants
@@ -40,6 +39,7 @@ from mlc.vdla.codegen.facts import Facts, check_capacity, copied, elements
 from mlc.vdla.codegen.kernels import Axis, Kernels, Planned, divide, merge
 from mlc.vdla.codegen.memory import UNKNOWN, Instance, Memory
 from mlc.vdla.codegen.nest import Form, Nest, flat, form, nest_of, range_of, ranges, tangled
+from mlc.vdla.codegen.placement import Placement, place_buffers
 from mlc.vdla.codegen.stream import Step, mask_of, places
 from mlc.vdla.codegen.structural import GivenTokens, is_token
 from mlc.vdla.config import VdlaConfig
@@ -161,32 +161,16 @@ class _Kernel:
         self.bindings = bindings
         self.slots = slots
         self.instances: dict[Buffer, Instance] = {}
-        self.places: dict[Buffer, tuple[int, ...]] = {}
+        self.placed = Placement()
 
     def run(self, fn: Function) -> None:
-        self._reserve(fn)
+        e = self.e
+        # ends of memories in turn, so that a layer's first loads need not wait for the last products of the one before
+        last = e.layer % 2 == 0
+        self.placed = place_buffers(fn, self.facts, e.scopes, e.memories, self.slots, last=last)
         self._statement(fn.body, ())({})
 
     # -- memory -------------------------------------------------------------------------------------------------
-    def _reserve(self, fn: Function) -> None:
-        """Fixed places of buffers in memories with slots: nested buffers lie behind one another."""
-        tops: dict[str, int] = {}
-        offsets: dict[Buffer, tuple[int, ...]] = {}
-
-        def visit(s: Stmt, used: Mapping[str, int]) -> None:
-            if isinstance(s, Allocate) and s.buffer.scope in self.slots and s.buffer not in self.facts.root:
-                scope = s.buffer.scope
-                n, begin = elements(s.buffer, self.e.scopes[scope].lanes), used.get(scope, 0)
-                offsets[s.buffer] = tuple(begin + k * n for k in range(self.slots[scope]))
-                used = {**used, scope: begin + self.slots[scope] * n}
-                tops[scope] = max(tops.get(scope, 0), used[scope])
-            for c in sub_statements(s):
-                visit(c, used)
-
-        visit(fn.body, {})
-        begins = {scope: self.e.memories[scope].reserve(n) for scope, n in tops.items()}
-        self.places = {b: tuple(begins[b.scope] + o for o in at) for b, at in offsets.items()}
-
     def _base(self, buffer: Buffer) -> int:
         """First element of an on-chip buffer, which gets its place now if it has none."""
         return self.e.memories[buffer.scope].place(self._instance(buffer))
@@ -237,8 +221,10 @@ class _Kernel:
         scope, memory = self.e.scopes[buffer.scope], self.e.memories[buffer.scope]
         size = elements(buffer, scope.lanes)
 
+        places, within = self.placed.places.get(buffer), self.placed.within.get(buffer)
+
         def allocate(env: Env) -> None:
-            it = self.instances[buffer] = Instance(buffer.name, size, self.places.get(buffer))
+            it = self.instances[buffer] = Instance(buffer.name, size, places, within)
             body(env)
             memory.release(it)
             if buffer.scope == ACC and it.base is not None:

@@ -20,12 +20,14 @@ class Instance:
         name: of the buffer, for messages.
         size: elements.
         places: first elements that it may have, ``None`` for any.
+        within: the range that it may lie in, ``None`` for the whole memory.
         base: first element, ``None`` until it is first written.
     """
 
     name: str
     size: int
     places: tuple[int, ...] | None = None
+    within: tuple[int, int] | None = None
     base: int | None = None
 
 
@@ -86,8 +88,9 @@ class Memory:
             begins = [p for p in it.places if (p, it.size) not in self.live]
         else:
             begins = (np.flatnonzero(self.content == codes[probe]) - offsets[probe]).tolist()
+        lo, hi = it.within or (0, self.depth)
         for begin in begins:
-            if 0 <= begin <= self.depth - it.size and np.array_equal(self.content[begin + offsets], codes):
+            if lo <= begin <= hi - it.size and np.array_equal(self.content[begin + offsets], codes):
                 self._settle(it, begin)
                 return True
         return False
@@ -122,9 +125,11 @@ class Memory:
         return places[k % len(places)]
 
     def _free(self, it: Instance) -> int:
-        """The first range from where the last buffer ended, around the whole memory, that no live instance overlaps."""
+        """The first range from where the last buffer ended, and around, that no live instance overlaps."""
         taken = sorted(self.live)
-        for start, end in ((self.next, self.depth), (0, min(self.next + it.size, self.depth))):
+        lo, hi = it.within or (0, self.depth)
+        middle = self.next if lo <= self.next <= hi else lo
+        for start, end in ((middle, hi), (lo, min(middle + it.size, hi))):
             begin = start
             for base, size in taken:
                 if base + size <= begin:

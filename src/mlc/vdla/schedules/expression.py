@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import Expr, all_of, binary, cast, const, select, within
 from mlc.ir.index import Linear, as_index
@@ -36,7 +37,7 @@ class Shape:
         narrow: whether results are stored as i8.
         blocks: channels of a block, (in, out).
         passes: products that add the bias.
-        residual: products that add the residual.
+        residual: cycles that adding the residual takes for one accumulator.
         vectors: numbers of channels that stand among the accumulators.
     """
 
@@ -67,7 +68,8 @@ class Shape:
         return cls(
             n, -(-c // config.block_in), -(-o // config.block_out), h, w, rows, columns, kernel, layer.strides,
             layer.dilations, (layer.pads[0], layer.pads[1]), layer.shift is not None,
-            (config.block_in, config.block_out), epilogue.passes, epilogue.residual_passes,
+            (config.block_in, config.block_out), epilogue.passes,
+            epilogue.residual_passes + min(1, epilogue.residual_up),
             [epilogue.bias, epilogue.residual, epilogue.shift].count("vector"),
         )  # fmt: skip
 
@@ -112,8 +114,7 @@ class Shape:
 Amount = int | Literal["vector"]  # a number, or one a channel
 PLACES = 6  # the greatest power of two that an i8 holds
 PASSES = 8  # products for a bias, at most
-RESIDUAL_PASSES = 16  # products for a residual, at most
-ALU_PASSES = 4  # products for a residual that the ALU would not be faster than
+RESIDUAL_PASSES = 9  # products for a residual, at most
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ class Epilogue:
         bias: whether i32 numbers of channels are added: by how many products, or by the ALU ("vector").
         residual: by how many places an i8 tensor is moved up that is added; ``None`` for no tensor.
         residual_passes: by how many products with a multiple of the identity; 0 where the ALU adds it.
+        residual_up: by how many places the ALU moves such a product up, before it goes on.
         relu: whether negative sums become 0.
         most: the greatest sum let through, or ``None``.
         shift: how many places are dropped; ``None`` where the sums are stored.
@@ -134,24 +136,33 @@ class Epilogue:
     bias: Amount | None = None
     residual: Amount | None = None
     residual_passes: int = 0
+    residual_up: int = 0
     relu: bool = False
     most: int | None = None
     shift: Amount | None = None
 
     @classmethod
     def of(cls, layer: Layer, config: VdlaConfig) -> Epilogue:
-        """The epilogue of a layer."""
+        """The epilogue of a layer.
+
+        Raises:
+            ScheduleError: it needs an ALU.
+        """
         bias: Amount | None = None
         if layer.bias is not None:
             passes = -(-int(np.abs(layer.bias.astype(np.int64)).max()) // greatest_bias(config)) or 1
             bias = passes if passes <= PASSES else "vector"
         residual = None if layer.residual_shift is None else _amount(layer.residual_shift)
-        again = 0
+        again = up = 0
         if isinstance(residual, int):
-            again = 1 << max(0, residual - PLACES)
-            again = again if again <= (ALU_PASSES if config.ext_alu else RESIDUAL_PASSES) else 0
+            if config.ext_alu:
+                again, up = 1, max(0, residual - PLACES)
+            else:
+                again = -(-(1 << residual) // I8_MAX)
+                if again > RESIDUAL_PASSES:
+                    raise ScheduleError(f"a residual that is moved up by {residual} places needs ext_alu")
         shift = None if layer.shift is None else _amount(layer.shift)
-        return cls(bias, residual, again, layer.relu, layer.most, shift)
+        return cls(bias, residual, again, up, layer.relu, layer.most, shift)
 
     @property
     def passes(self) -> int:
@@ -189,7 +200,9 @@ def constants(layer: Layer, config: VdlaConfig) -> dict[str, np.ndarray]:
         arrays["ones"] = np.array([1] + [I8_MAX] * (bi - 1), np.int8)
         arrays["bias_tiles"] = _bias_tiles(vector(layer.bias), epilogue.bias, bi)
     if epilogue.residual_passes and isinstance(epilogue.residual, int):
-        arrays["identity"] = (np.eye(bo, bi, dtype=np.int64) << min(epilogue.residual, PLACES)).astype(np.int8)
+        left = 1 << (epilogue.residual - epilogue.residual_up)
+        multiples = [min(I8_MAX, left - p * I8_MAX) for p in range(epilogue.residual_passes)]
+        arrays["identity"] = np.multiply.outer(multiples, np.eye(bo, bi, dtype=np.int64)).astype(np.int8)
     elif epilogue.residual == "vector":
         arrays["residual_scale"] = vector(
             None if layer.residual_shift is None else np.left_shift(1, layer.residual_shift)
@@ -338,7 +351,8 @@ class _Finish:
             if residual is not None:
                 # a residual that the ALU moves up comes first, and products go on from there
                 added = residual(n, o, y, z, j)
-                value = value + added if epilogue.residual_passes else added + value
+                first = epilogue.residual_up or not epilogue.residual_passes
+                value = added + value if first else value + added
             if bias is not None:
                 value = value + bias(n, o, y, z, j)
             if epilogue.relu:
@@ -398,39 +412,42 @@ class _Finish:
         (bi, bo), first, row = shape.blocks, self.blocks[0], self.rows[0]
         whole = self._param("residual", (shape.batch, shape.outputs, shape.rows, shape.columns, bo), i8)
         if passes := self.epilogue.residual_passes:
-            identity = self._param("identity", (bo, bi), i8)
+            identity = self._param("identity", (passes, bo, bi), i8)
             data = te.compute(
                 self.sums.shape, lambda n, o, y, z, k: whole[n, o + first, y + row, z, k], "residual.inp",
                 axis_names=NAMES, tag="copy",
             )  # fmt: skip
-            tile = te.compute((bo, bi), lambda j, k: identity[j, k], "identity.wgt", axis_names=("j", "k"), tag="copy")
+            tile = te.compute(
+                identity.shape,
+                lambda p, j, k: identity[p, j, k],
+                "identity.wgt",
+                axis_names=("p", "j", "k"),
+                tag="copy",
+            )
             p, k = te.reduce_axis(passes, "p"), te.reduce_axis(bi, "k")
             sums = te.compute(
                 self.sums.shape,
-                lambda n, o, y, z, j: te.sum_of(cast(data[n, o, y, z, k], i32) * cast(tile[j, k], i32), (p, k)),
+                lambda n, o, y, z, j: te.sum_of(cast(data[n, o, y, z, k], i32) * cast(tile[p, j, k], i32), (p, k)),
                 "residual_sums",
                 axis_names=NAMES,
             )
             self.products.append(Product(data, tile, sums))
-            return lambda *at: sums[at]
+            if not (more := self.epilogue.residual_up):
+                return lambda *at: sums[at]
+            up = te.compute(
+                self.sums.shape, lambda *at: binary("shl", sums[tuple(at)], more), "residual.up", axis_names=NAMES
+            )
+            self.operands.append(up)
+            return lambda *at: up[at]
         added = te.compute(
             self.sums.shape, lambda n, o, y, z, j: cast(whole[n, o + first, y + row, z, j], i32), "residual.acc",
             axis_names=NAMES,
         )  # fmt: skip
         self.operands.append(added)
-        if places == 0:
-            return lambda *at: added[at]
-        if places == "vector":
-            scale = self._vector("residual_scale")
-
-            def moved(n: Linear, o: Linear, y: Linear, z: Linear, j: Linear) -> Expr:
-                return added[n, o, y, z, j] * scale[o, j]
-        else:
-
-            def moved(n: Linear, o: Linear, y: Linear, z: Linear, j: Linear) -> Expr:
-                return binary("shl", added[n, o, y, z, j], places)
-
-        up = te.compute(self.sums.shape, moved, "residual.up", axis_names=NAMES)
+        scale = self._vector("residual_scale")
+        up = te.compute(
+            self.sums.shape, lambda n, o, y, z, j: added[n, o, y, z, j] * scale[o, j], "residual.up", axis_names=NAMES
+        )
         self.operands.append(up)
         return lambda *at: up[at]
 

@@ -94,3 +94,17 @@ def test_a_place_of_its_own_is_found_if_it_holds_the_same() -> None:
     it = Instance("tile", 1, (2, 6))
     assert memory.find(it, np.arange(1), np.array([9]))
     assert it.base == 6
+
+
+def test_a_buffer_that_goes_round_a_part_of_the_memory_stays_there() -> None:
+    memory = Memory("m", 10)
+    memory.wrote(slice(0, 10), np.arange(10))
+    begins = []
+    for _ in range(4):
+        it = Instance("tile", 3, None, (2, 9))
+        memory.place(it)
+        begins.append(it.base)
+        memory.release(it)
+    assert begins == [2, 5, 2, 5]
+    assert not memory.find(Instance("tile", 2, None, (2, 9)), np.arange(2), np.array([8, 9]))
+    assert memory.find(Instance("tile", 2, None, (2, 9)), np.arange(2), np.array([7, 8]))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mlc.errors import ScheduleError
 from mlc.ir.interp.te import run_tensors
 from mlc.vdla.config import PROFILES
 from mlc.vdla.layer import Layer
@@ -67,8 +68,20 @@ def test_what_the_matrix_unit_adds() -> None:
     assert (epilogue(bias=242_062, residual=6).passes, epilogue(residual=6).residual_passes) == (1, 1)
     assert epilogue(bias=242_063).passes == 2
     assert (epilogue(bias=1 << 30).bias, epilogue(bias=1 << 30).passes) == ("vector", 0)
-    assert Epilogue.of(make_layer(residual=10), PROFILES["osdi18_i8"]).residual_passes == 16
-    assert [epilogue(residual=k).residual_passes for k in (7, 8, 9)] == [2, 4, 0]
+    assert [(epilogue(residual=k).residual_passes, epilogue(residual=k).residual_up) for k in (6, 9)] == [
+        (1, 0),
+        (1, 3),
+    ]
+
+
+def test_a_residual_without_an_alu_takes_more_products() -> None:
+    config = PROFILES["osdi18_i8"]
+    layer = make_layer(residual=8)
+    assert Epilogue.of(layer, config).residual_passes == 3
+    assert [tile[0, 0] for tile in constants(layer, config)["identity"]] == [127, 127, 2]
+    assert Epilogue.of(make_layer(residual=10), config).residual_passes == 9
+    with pytest.raises(ScheduleError, match="a residual that is moved up by 11 places needs ext_alu"):
+        Epilogue.of(make_layer(residual=11), config)
 
 
 def test_compulsory_bytes_leave_out_what_no_window_touches() -> None:
