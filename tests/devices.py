@@ -14,12 +14,13 @@ from typing import cast
 import numpy as np
 
 from mlc.build import build_package
-from mlc.errors import UsageError
+from mlc.errors import ScheduleError, UsageError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.interp import run_graph
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType, i8
-from mlc.rewrite.group import body_of
+from mlc.lower.knobs import Knobs
+from mlc.rewrite.group import body_of, config_of
 from mlc.runtime import write_package
 from mlc.runtime.device import Report
 from mlc.settings import CompileOptions, Observer
@@ -74,6 +75,15 @@ class ToyAccelerator:
 
     def copy_seconds(self, nbytes: int) -> float:
         return self.copying
+
+    def ask(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> None:
+        knobs.discrete("steps", (1, 2, 4, 8), default=1)
+
+    def measure(self, group: Node, constants: Mapping[Value, np.ndarray]) -> float:
+        steps = config_of(group).get("steps", 1)
+        if steps == 8:
+            raise ScheduleError("configuration refused: too many steps")
+        return 1e-3 / steps
 
     def compile(self, region: Graph, name: str) -> DeviceProgram:
         self.compiled.append(region)

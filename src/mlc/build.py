@@ -21,16 +21,17 @@ from mlc.ir.cost import operations
 from mlc.ir.graph import Graph, Node, Value, express
 from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
+from mlc.lower.knobs import Knobs
 from mlc.ops import get
 from mlc.rewrite.attention import use_attention
-from mlc.rewrite.group import body_of, config_of, group_key, is_alias, is_group
+from mlc.rewrite.group import body_of, config_of, group_key, identity_of, is_alias, is_group
 from mlc.rewrite.inplace import InPlaceOperands
 from mlc.rewrite.layout import Configure, assign_layouts
 from mlc.rewrite.memory import Location, MemoryPlan, Space, plan_memory
 from mlc.rewrite.offload import Decision, offload
 from mlc.rewrite.parts import joined, sliced
 from mlc.rewrite.pipeline import MAX_LEVEL, GraphPass, passes_for, run_passes
-from mlc.rewrite.region import COPY_TO, activations, is_region, on_device, region_graph
+from mlc.rewrite.region import COPY_TO, activations, configure_regions, is_region, on_device, region_graph
 from mlc.rewrite.winograd import use_winograd
 from mlc.runtime import (
     ALIGNMENT,
@@ -213,7 +214,15 @@ def optimise(
     passes.append(layout)
     exact = () if options.fast_math else (winograd.name, attention.name)
     off = {*options.disabled_passes, *exact, *((layout.name,) if options.opt_level < layout.level else ())}
-    return run_passes(graph, passes, disabled=off, check=options.verify, on_pass=watch.passed)
+    divided = run_passes(graph, passes, disabled=off, check=options.verify, on_pass=watch.passed)
+    if configure is None or accelerator is None:
+        return divided
+    ready = configure_regions(divided, configure)
+    for region in (region_graph(n, ready.constants) for n in ready.nodes if is_region(n)):
+        for group in (g for g in region.nodes if config_of(g)):
+            with _blaming_config(group):
+                accelerator.ask(group, region.constants, Knobs(config_of(group)))
+    return ready
 
 
 @contextlib.contextmanager
@@ -224,7 +233,7 @@ def _blaming_config(node: Node) -> Iterator[None]:
     except (ScheduleError, LowerError) as error:
         if not config_of(node):
             raise
-        raise ConfigError(error.message, tuple(v.name for v in node.outputs)) from error
+        raise ConfigError(error.message, identity_of(node)) from error
 
 
 class _StageTimes:

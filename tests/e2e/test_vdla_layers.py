@@ -13,13 +13,13 @@ from mlc.vdla.codegen.region import compile_layer
 from mlc.vdla.config import PROFILES
 from mlc.vdla.layer import Layer
 from mlc.vdla.schedules import plan_layer
-from mlc.vdla.sim import Device
+from mlc.vdla.sim import Device, Report
 from tests.unit.vdla.schedules.layers import blocked, inputs_of, make_layer, wanted
 
 WITHOUT_ALU = ["osdi18_i8", "full"]
 
 
-def check_layer(layer: Layer, profile: str, **choices: Any) -> None:
+def check_layer(layer: Layer, profile: str, **choices: Any) -> Report:
     config = PROFILES[profile]
     plan = plan_layer(layer, config, Knobs(choices))
     program = compile_layer(layer, config, plan.segments, plan.arrays)
@@ -35,7 +35,9 @@ def check_layer(layer: Layer, profile: str, **choices: Any) -> None:
     n, o, h, w = result.shape
     got = out.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :o]
     np.testing.assert_array_equal(got, result)
+    assert report.total is not None
     assert report.cycles >= report.total.mac_cycles
+    return report
 
 
 SHAPES: list[dict[str, Any]] = [
@@ -96,3 +98,23 @@ def test_every_knob(choices: dict[str, Any]) -> None:
     layer = make_layer((64, 128), (12, 12), (1, 1), strides=(2, 2), bias=100, residual=2, relu=True)
     check_layer(layer, "full", **choices)
     check_layer(make_layer((64, 128), (12, 12), (1, 1), strides=(2, 2), shift=None), "osdi18", **choices)
+
+
+# TVM (OSDI 2018), table 2: edge, channels in and out, window, stride
+TABLE = {
+    "C2": (56, 64, 64, 3, 1), "C3": (56, 64, 64, 1, 1), "C4": (56, 64, 128, 3, 2), "C5": (56, 64, 128, 1, 2),
+    "C6": (28, 128, 128, 3, 1), "C7": (28, 128, 256, 3, 2), "C8": (28, 128, 256, 1, 2), "C9": (14, 256, 256, 3, 1),
+    "C10": (14, 256, 512, 3, 2), "C11": (14, 256, 512, 1, 2), "C12": (7, 512, 512, 3, 1),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("profile", list(PROFILES))
+def test_convolutions_of_resnet(name: str, profile: str) -> None:
+    edge, inner, outer, kernel, stride = TABLE[name]
+    shift = None if profile == "osdi18" else 12
+    layer = make_layer((inner, outer), (edge, edge), (kernel, kernel), strides=(stride, stride), shift=shift)
+    report = check_layer(layer, profile)
+    if profile == "full":
+        assert report.to_dict()["eta"] >= 0.95

@@ -72,7 +72,9 @@ def _with_numbers(outputs: Sequence[te.Tensor], numbers: dict[int, Const]) -> Se
 
 
 GROUPS = {
-    kind: Operator("group", kind, _infer, _express, attrs={"body": ..., "anchor": "", "alias": False, "config": ()})
+    kind: Operator(
+        "group", kind, _infer, _express, attrs={"body": ..., "anchor": "", "alias": False, "config": (), "device": ""}
+    )
     for kind in (FusionKind.INJECTIVE, FusionKind.REDUCTION, FusionKind.COMPLEX)
 }
 
@@ -135,7 +137,7 @@ def make_group(
     body = Graph(name, tuple(body_inputs), tuple(inside[v] for v in results), tuple(body_nodes), body_constants)
     alias = all(n.op.name in VIEWS and is_core(n.op) for n in ordered) and len(outer_inputs) == 1
     sources = tuple(dict.fromkeys(s for n in nodes for s in n.sources))
-    attrs = {"body": body, "anchor": anchor, "alias": alias, "config": ()}
+    attrs = {"body": body, "anchor": anchor, "alias": alias, "config": (), "device": ""}
     return Node(GROUPS[kind], tuple(outer_inputs), attrs, results, sources)
 
 
@@ -195,7 +197,8 @@ def workload_key(node: Node, types: Sequence[TensorType], constant: Sequence[boo
         row_major: whether all that reads its results takes row-major tensors only.
     """
     given = ", ".join(f"{'const ' if c else ''}{t}" for t, c in zip(types, constant, strict=True))
-    ends = f"({given}) -> {'row-major' if row_major else 'any'}"
+    where = f" on {device_of(node)}" if device_of(node) else ""
+    ends = f"({given}) -> {'row-major' if row_major else 'any'}{where}"
     return "\n".join([ends, *(_body_lines(node) if is_group(node) else [node.op.name])])
 
 
@@ -208,6 +211,20 @@ def configured(node: Node, config: Mapping[str, Hashable]) -> Node:
 def config_of(node: Node) -> dict[str, Any]:
     """The configuration of a node; empty where it has none."""
     return dict(node.attrs.get("config", ()))
+
+
+def device_of(node: Node) -> str:
+    """The device that runs a group; empty for the host."""
+    device: str = node.attrs.get("device", "")
+    return device
+
+
+def identity_of(node: Node) -> tuple[str, ...]:
+    """What tells a group from all others of its graph: names of its results, after the device's if one runs it.
+
+    A region's results bear the same names inside as those of the host that are copied from them.
+    """
+    return (*((device_of(node),) if device_of(node) else ()), *(v.name for v in node.outputs))
 
 
 def _body_lines(node: Node) -> list[str]:

@@ -364,7 +364,8 @@ class _Writer:
         body_nodes = []
         for g in groups:
             outs = tuple(Value(v.name, _placed(v.type, self.device)) for v in g.outputs)
-            body_nodes.append(Node(g.op, tuple(inside[v] for v in g.inputs), g.attrs, outs, g.sources))
+            attrs = {**g.attrs, "device": self.device.device}
+            body_nodes.append(Node(g.op, tuple(inside[v] for v in g.inputs), attrs, outs, g.sources))
             inside.update(zip(g.outputs, outs, strict=True))
         name = self.names[region]
         inputs = tuple(inside[v] for v in (*activations, *constants))

@@ -127,6 +127,22 @@ class Accelerator(Protocol):
         """Seconds that a copy between the host's memory and the device's is expected to take."""
         ...
 
+    def ask(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> None:
+        """Ask for everything that the schedule of a group leaves open; asks nothing where it leaves nothing open.
+
+        Raises:
+            ScheduleError: the configuration is refused.
+        """
+        ...
+
+    def measure(self, group: Node, constants: Mapping[Value, np.ndarray]) -> float:
+        """Seconds of a run of a group with the configuration in its attributes, by a model or by the device itself.
+
+        Raises:
+            ScheduleError: the configuration is refused.
+        """
+        ...
+
     def compile(self, region: Graph, name: str) -> DeviceProgram:
         """The program of a region.
 

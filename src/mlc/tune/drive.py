@@ -22,6 +22,7 @@ from mlc.tune.explorers import get_explorer
 from mlc.tune.journal import Journal
 from mlc.tune.lookup import Tuned
 from mlc.tune.measure import LocalMeasurer, MeasureOptions
+from mlc.tune.measure.device import DeviceMeasurer, SplitMeasurer
 from mlc.tune.models.choice import cost_model, make_model, transferable
 from mlc.tune.models.gbt import GradientBoosting
 from mlc.tune.records import DECIDED, Fingerprint, Log, Record, best_of, read_records
@@ -79,7 +80,7 @@ def tune_graph(
         only: positions of the tasks to tune, as ``tasks_of`` lists them; all unless given.
         measure: how to measure.
         fresh: begin anew though the file holds records of this model; they are kept under another name.
-        check_whole: compare the whole model before and after.
+        check_whole: compare the whole model before and after; not done where an accelerator has some of the tasks.
         transfer: record files, or folders of such, that the cost model learns from before anything is measured.
         relatives: further models whose kernels these records may be of.
         watcher: is told how it goes on.
@@ -101,16 +102,23 @@ def tune_graph(
         trials = read_records(transfer).records
         known = learn_from(trials, [*everything, *others], target, objective, options.seed)
     with contextlib.ExitStack() as stack:
-        measurer = stack.enter_context(
-            LocalMeasurer(tasks, target, threads=threads, compile_options=compile_options, options=measure, rng=rng)
-        )
+        hosts, own = ([t for t in tasks if (t.constants is not None) is there] for there in (False, True))
+        local = device = None
+        if hosts:
+            local = stack.enter_context(
+                LocalMeasurer(hosts, target, threads=threads, compile_options=compile_options, options=measure, rng=rng)
+            )
+        if own and target.accelerator is not None:
+            device = DeviceMeasurer(own, target.accelerator)
+        measurer = SplitMeasurer(tasks, local, device, threads)
         if fresh and path.exists():
             set_aside(path)
         journal = stack.enter_context(Journal(path))
         model = _models(options, known)
         session = Session(tasks, target, measurer, options, journal, numbers=numbers, model=model, watcher=watcher)
         outcome = session.run()
-        if outcome.interrupted or not check_whole:
+        # what an accelerator takes is not this machine's time
+        if outcome.interrupted or not check_whole or own:
             return Tuning(path, outcome, None, ())
         try:
             watch = watcher or Watcher()

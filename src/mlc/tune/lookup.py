@@ -11,7 +11,7 @@ from mlc.errors import ConfigError, UsageError
 from mlc.ir.graph import Graph, Node
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
-from mlc.rewrite.group import configured, is_group, workload_key
+from mlc.rewrite.group import configured, device_of, identity_of, is_group, workload_key
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
 from mlc.tune.records import Found, Record
@@ -70,7 +70,7 @@ class Tuned:
             return node
         text = workload_key(node, types, constant, row_major)
         key = digest(text)
-        self._keys[tuple(v.name for v in node.outputs)] = key
+        self._keys[identity_of(node)] = key
         if key not in self._findings:
             found, record = self._source.find(key, text)
             if found is Found.HIT and key in self._stale:
@@ -104,6 +104,8 @@ class Tuned:
 def _has_choice(
     target: Target, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
 ) -> bool:
+    if device_of(node):
+        return True  # every operation of a device has been found to have one
     knobs = Knobs()
     target.schedule(laid_out(node, types, constant, row_major, target), knobs)
     return bool(knobs.asked)

@@ -55,8 +55,10 @@ class TuneOptions:
 class Measures(Protocol):
     """A measurer of several tasks (see :class:`mlc.tune.measure.LocalMeasurer`)."""
 
-    peak: float
     threads: int
+
+    @property
+    def peak(self) -> float: ...
 
     def measure(self, task: int, configs: Sequence[Config], done: Any = None) -> list[Measurement]: ...
 
@@ -225,15 +227,15 @@ class Session:
     def _explorer(self, state: TaskState) -> Explorer:
         if state.number not in self._explorers:
             task, space = state.task, state.task.space
-            features = LoopFeatures(task, self._target)
+            features = LoopFeatures(task, self._target) if task.constants is None else None
             model: CostModel | None = None if self._model is None else self._model(task)
             rng = np.random.default_rng([self._options.seed, int(task.key, 16) & 0xFFFFFFFF, len(state.trials)])
             explorer = get_explorer(self._options.explorer)(
                 space,
                 rng,
-                featurizer=features_for(self._options.cost_model, features),
+                featurizer=None if features is None else features_for(self._options.cost_model, features),
                 model=model,
-                valid=features.valid,
+                valid=None if features is None else features.valid,
                 **self._options.explorer_options,
             )
             rows, speeds = [], []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from mlc.build import optimise
 from mlc.errors import ScheduleError
@@ -14,7 +16,8 @@ from mlc.ir.cost import operations
 from mlc.ir.graph import Graph, Node, Value, express
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Config, Knobs, Space
-from mlc.rewrite.group import body_of, configured, is_group, workload_key
+from mlc.rewrite.group import body_of, configured, identity_of, is_group, workload_key
+from mlc.rewrite.region import is_region, region_graph
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
 
@@ -34,6 +37,8 @@ class Task:
         flops: operations of one call.
         weight: how often the model calls it.
         sources: names of operators in the model's file.
+        constants: for a group of the target's accelerator, the values of those of its inputs that are constants;
+            nothing for the host's.
     """
 
     key: str
@@ -46,6 +51,7 @@ class Task:
     flops: int
     weight: int = 1
     sources: tuple[str, ...] = ()
+    constants: Mapping[Value, np.ndarray] | None = None
 
     @property
     def text(self) -> str:
@@ -70,14 +76,18 @@ def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Obser
     asked: dict[tuple[str, ...], tuple[str, tuple[TensorType, ...], tuple[bool, ...], bool]] = {}
 
     def note(node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
-        names = tuple(v.name for v in node.outputs)
-        asked[names] = (workload_key(node, types, constant, row_major), tuple(types), tuple(constant), row_major)
+        asked[identity_of(node)] = (
+            workload_key(node, types, constant, row_major),
+            tuple(types),
+            tuple(constant),
+            row_major,
+        )
         return node
 
     fused = optimise(graph, target, options, watch, note)
     found: dict[str, Task] = {}
-    for node in fused.nodes:
-        seen = asked.get(tuple(v.name for v in node.outputs))
+    for node, constants in _groups(fused):
+        seen = asked.get(identity_of(node))
         if seen is None or not is_group(node):
             continue
         text, types, constant, row_major = seen
@@ -87,16 +97,31 @@ def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Obser
             found[key] = replace(task, weight=task.weight + 1, sources=(*task.sources, *node.sources[:1]))
             continue
         knobs = Knobs()
-        target.schedule(node, knobs)
+        if constants is None:
+            target.schedule(node, knobs)
+        elif target.accelerator is not None:
+            target.accelerator.ask(node, constants, knobs)
         if not knobs.asked:
             continue
         flops = operations(
             list(express(node, [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]))
         )
         found[key] = Task(
-            key, name_of(node), node, types, constant, row_major, knobs.space(), flops, 1, tuple(node.sources[:1])
-        )
+            key, name_of(node), node, types, constant, row_major, knobs.space(), flops, 1, tuple(node.sources[:1]),
+            constants,
+        )  # fmt: skip
     return list(found.values())
+
+
+def _groups(graph: Graph) -> Iterator[tuple[Node, Mapping[Value, np.ndarray] | None]]:
+    """Nodes of the host, and those inside of the accelerator's regions with their constants."""
+    for node in graph.nodes:
+        if not is_region(node):
+            yield node, None
+            continue
+        region = region_graph(node, graph.constants)
+        for group in region.nodes:
+            yield group, {v: region.constants[v] for v in group.inputs if v in region.constants}
 
 
 def candidate(task: Task, target: Target, config: Config) -> Node:

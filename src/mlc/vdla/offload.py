@@ -11,12 +11,14 @@ from mlc.errors import UnsupportedError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType
+from mlc.lower.knobs import Knobs
 from mlc.ops import get
-from mlc.rewrite.group import body_of
+from mlc.rewrite.group import body_of, config_of
 from mlc.targets.base import DeviceProgram
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.host import HostModel
 from mlc.vdla.layer import Layer, read_layer
+from mlc.vdla.schedules import plan_layer
 
 ALIGNMENT = 256  # bytes, of buffers in device memory
 _MOST_LIFT = 10  # binary places by which products with multiples of the unit matrix lift a residual
@@ -58,6 +60,18 @@ class VdlaAccelerator:
 
     def copy_seconds(self, nbytes: int) -> float:
         return self.host.copy_seconds(nbytes)
+
+    def ask(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> None:
+        plan_layer(read_layer(group, constants), self.config, knobs)
+
+    def measure(self, group: Node, constants: Mapping[Value, np.ndarray]) -> float:
+        from mlc.vdla.codegen.region import compile_layer
+        from mlc.vdla.sim import Device
+
+        layer = read_layer(group, constants)
+        plan = plan_layer(layer, self.config, Knobs(config_of(group)))
+        program = compile_layer(layer, self.config, plan.segments, plan.arrays)
+        return Device(self.config).run(program, exec=False).cycles / (self.config.freq_mhz * 1e6)
 
     def compile(self, region: Graph, name: str) -> DeviceProgram:
         from mlc.vdla.codegen.region import compile_region

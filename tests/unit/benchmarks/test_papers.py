@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from benchmarks.papers import tvm_fig4
+from benchmarks.papers import tvm_fig4, tvm_fig10
 from benchmarks.stats import Spread
 from benchmarks.zoo import sample_inputs
 
@@ -60,3 +60,31 @@ def test_picture_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib comes with the extra bench")
     tvm_fig4.draw(results(), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+def test_fig10_measures_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tvm_fig10, "CONVOLUTIONS", [("C1",), ("C2", 8, 32, 48, 3, 1), ("C3", 8, 32, 48, 1, 2)])
+    tvm_fig10.main(["--layers", "C2", "C3", "--plans", "2", "--out", str(tmp_path)])
+    document = json.loads((tmp_path / "tvm_fig10.json").read_text())
+    found = {(r["layer"], r["way"]): r for r in document["results"]}
+    assert set(found) == {(layer, way) for layer in ("C2", "C3") for way in tvm_fig10.WAYS}
+    for r in found.values():
+        assert 0 < r["util"] <= r["eta"] <= 1
+    assert found["C2", "no hiding"]["cycles"] > found["C2", "loads ahead"]["cycles"]
+    assert found["C2", "full"]["untuned"] >= found["C2", "full"]["cycles"]
+    text = (tmp_path / "tvm_fig10.md").read_text()
+    assert "DRAM" in text
+    assert "| C3 |" in text
+
+
+def test_fig10_layers_are_those_of_the_table() -> None:
+    (row,) = [row for row in tvm_fig10.CONVOLUTIONS if row[0] == "C10"]
+    layer = tvm_fig10.layer_of(*row, narrow=False)
+    assert (layer.out_shape, layer.macs) == ((1, 512, 7, 7), 57802752)
+
+
+def test_fig10_refuses_wrong_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = tvm_fig10.layer_of("C2", 4, 16, 16, 1, 1, narrow=True)
+    monkeypatch.setattr(tvm_fig10, "expected", lambda layer, x: np.ones(layer.out_shape))
+    with pytest.raises(AssertionError, match="are not numpy's"):
+        tvm_fig10.best_of("C2", layer, "full", 1)
