@@ -8,6 +8,7 @@ int32 and wraps.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,9 @@ Float = npt.NDArray[np.float32]
 # A plan, and where its indices begin in accumulators, inputs and weights.
 _Placed = tuple[GemmPlan, int, int, int]
 _NOTHING = GemmPlan(np.empty(0, np.int64), (), (0, 0, 0))
+
+# Multiplications of a product that OpenBLAS still does on the calling thread.
+_ALONE = 1 << 18
 
 # Kept of each kind; a network has some hundreds.
 _MOST_PLANS = 4096
@@ -52,7 +56,7 @@ class Functional:
         self._alus: dict[tuple[object, ...], AluPlan] = {}
         # Products of one sum that float32 holds exactly: block_in of them are at most 2**14 each.
         self._exact_products = max((1 << 24) // (1 << 14) // config.block_in, 1)
-        self._float = np.float32 if config.block_in <= 1 << 10 else np.float64
+        self._float: type[np.floating[Any]] = np.float32 if config.block_in <= 1 << 10 else np.float64
         self._do = handlers(self)
         self.reset()
 
@@ -172,12 +176,30 @@ class Functional:
             # [P, R, b, i] -> [P b, R i], [R, O, i, o] -> [R i, O o]; without copies where an extent is one.
             left = inputs.take(src, axis=0).swapaxes(1, 2).reshape(rows * batch, depth)
             right = weights.take(wgt, axis=0).swapaxes(1, 2).reshape(depth, columns * block_out)
-            sums = np.matmul(left, right, dtype=self._float).reshape(rows, batch, columns, block_out).swapaxes(1, 2)
+            sums = self._matmul(left, right).reshape(rows, batch, columns, block_out).swapaxes(1, 2)
             if fresh:
                 acc[product.dst] = sums
             else:
                 acc[product.dst] += sums.astype(np.int32)
             fresh = False
+
+    def _matmul(self, left: Float, right: Float) -> npt.NDArray[np.floating[Any]]:
+        """The product, on one thread: in pieces so small that BLAS does not share them out.
+
+        They take microseconds; on a machine that is busy otherwise, threads that wait for each other make it 20 times
+        slower, and there is no portable way to tell BLAS.
+        """
+        rows, depth = left.shape
+        columns = right.shape[1]
+        piece = max(_ALONE // (depth * columns), 1)
+        whole = rows - rows % piece
+        sums = np.empty((rows, columns), self._float)
+        if whole:
+            pieces = left[:whole].reshape(-1, piece, depth)
+            np.matmul(pieces, right, out=sums[:whole].reshape(-1, piece, columns), dtype=self._float)
+        if whole < rows:
+            np.matmul(left[whole:], right, out=sums[whole:], dtype=self._float)
+        return sums
 
     def _uops(self, x: Gemm | Alu) -> npt.NDArray[np.uint32]:
         if x.uop_end > len(self.uop) and x.uop_end > x.uop_bgn:

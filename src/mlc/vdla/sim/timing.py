@@ -284,20 +284,19 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
             begin_data(u, i, grant)
             while awake:
                 advance(awake.pop())
+        # Chunk after chunk until another unit's request is the earliest, or as early: then the main loop decides.
         rival = min(asks)
-        while True:
-            in_line[i] += grant - ask
-            after = before + arbitration
-            if after >= size:
-                port_free = grant + total - total * before // size
-                held[i] = total
-                finish_data(u, i, port_free)
-                break
-            port_free = ask = grant = grant + total * after // size - total * before // size
-            before = after
-            if ask >= rival:
-                moved[u], asks[u] = after, ask
-                break
+        in_line[i] += grant - ask
+        so_far = total * before // size
+        share = -((grant - so_far - rival) * size // total)  # bytes after which it is the rival's turn
+        after = before + max(1, -((before - share) // arbitration)) * arbitration
+        if after >= size:
+            port_free = grant + total - so_far
+            held[i] = total
+            finish_data(u, i, port_free)
+        else:
+            moved[u], asks[u] = after, grant + total * after // size - so_far
+            port_free = asks[u]
     if any(head[u] < len(order[u]) or blocked[u] for u in range(_UNITS)):
         raise DeviceError(_deadlock(instructions, order, head, blocked, len(fetched), pops_of, pushed, popped))
     begins, datas, ends, idles, fulls, latencies, ports, movings = (

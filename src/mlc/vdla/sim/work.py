@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import eq
 
 import numpy as np
 import numpy.typing as npt
@@ -197,17 +198,24 @@ class _Reader:
         return self.uops[x.uop_bgn : x.uop_end]
 
     def _stalls_of(self, x: Gemm, uops: npt.NDArray[np.uint32]) -> int:
-        """The stalls of a GEMM, shared by all that differ only in where they begin in the accumulator."""
+        """Cycles that a GEMM waits for its own sums.
+
+        A step that adds to an accumulator starts no sooner than ``acc_latency`` cycles after the last step that wrote
+        it; one that only writes (ZERO, the first product of SET) never waits.
+        """
         if x.mode is GemmMode.ZERO or not len(uops):
             return 0
         dst_slot, _, _, first_slot = self._uop_slots
-        dst = (uops >> np.uint32(dst_slot.low)) & np.uint32((1 << dst_slot.width) - 1)
+        dst = (uops >> dst_slot.low) & ((1 << dst_slot.width) - 1)
+        if not _reuses(x, dst.tolist(), self.config.acc_latency):
+            return 0
+        first = uops >> first_slot.low if x.mode is GemmMode.SET else np.zeros_like(uops)
         dst -= dst.min()
-        first = uops >> np.uint32(first_slot.low) if x.mode is GemmMode.SET else np.zeros_like(uops)
         key = (x.iter_out, x.iter_in, x.dst_out, x.dst_in, dst.tobytes(), first.tobytes())
         stalls = self._stalls.get(key)
         if stalls is None:
-            stalls = self._stalls[key] = gemm_stalls(x, dst, first, self.config.acc_latency)
+            stalls = _walked_stalls(x, dst.tolist(), first.tolist(), self.config.acc_latency)
+            self._stalls[key] = stalls
         return stalls
 
     def _load_uops(self, x: Load) -> None:
@@ -232,20 +240,15 @@ def _queue(producer: Unit | None, consumer: Unit | None) -> int:
     raise DeviceError(f"{unit.name} has no {side} unit to exchange tokens with")
 
 
-def gemm_stalls(x: Gemm, dst: npt.NDArray[np.uint32], first: npt.NDArray[np.uint32], latency: int) -> int:
-    """Cycles that a GEMM which adds waits for its own sums.
-
-    A step that adds to an accumulator starts no sooner than ``latency`` cycles after the last step that wrote it; one
-    that only writes, the first product of a sum, never waits.
+def _walked_stalls(x: Gemm, indices: list[int], starts: list[int], latency: int) -> int:
+    """The stalls of a GEMM that adds, step by step, but for iterations of the inner loop that are alike.
 
     Args:
         x: the instruction; its loops.
-        dst, first: fields of its micro-ops; ``first`` is zero where nothing starts sums.
+        indices: accumulators of its micro-ops.
+        starts: whether they start sums.
         latency: of the accumulator.
     """
-    if not _reuses(x, dst, latency):
-        return 0
-    indices, starts = dst.tolist(), first.tolist()
     known: dict[tuple[bool, _Recent], tuple[int, _Recent]] = {}
     total = 0
     recent: _Recent = ()
@@ -268,22 +271,21 @@ def gemm_stalls(x: Gemm, dst: npt.NDArray[np.uint32], first: npt.NDArray[np.uint
     return total
 
 
-def _reuses(x: Gemm, dst: npt.NDArray[np.uint32], latency: int) -> bool:
+def _reuses(x: Gemm, dst: list[int], latency: int) -> bool:
     """Whether any two steps less than the latency apart may write the same accumulator."""
     reach = latency - 1
-    if len(dst) < reach:
+    if len(dst) <= reach:
         return True  # they may be several iterations apart: to be looked at step by step
-    if any(np.any(dst[apart:] == dst[:-apart]) for apart in range(1, min(reach, len(dst) - 1) + 1)):
+    if any(any(map(eq, dst[apart:], dst)) for apart in range(1, latency)):
         return True
     # From one iteration into the next: of the inner loop, or of the outer one.
-    head, tail = dst[:reach].tolist(), dst[-reach:].tolist() if reach else []
     shifts = [x.dst_in] if x.iter_in > 1 else []
     shifts += [x.dst_out - (x.iter_in - 1) * x.dst_in] if x.iter_out > 1 else []
     return any(
-        tail[-back] == head[ahead] + shift
+        dst[-back] == dst[ahead] + shift
         for shift in shifts
-        for back in range(1, reach + 1)
-        for ahead in range(reach + 1 - back)
+        for back in range(1, latency)
+        for ahead in range(latency - back)
     )
 
 
