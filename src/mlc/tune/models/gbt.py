@@ -30,7 +30,8 @@ class GradientBoosting:
         threads: of training and prediction.
 
     The rank objective is our own. XGBoost's ``rank:pairwise`` is meant for many short lists: on one list of 256 to 1000
-    examples with 160 features it ordered 67 to 75 % of held-out pairs rightly, and this one 74 to 80 %, as fast.
+    configurations of a measured operator (two convolutions, Winograd's, a matrix product) it ordered 79 to 94 % of
+    held-out pairs rightly and this one 80 to 96 %, as many or up to three points more, in at most twice the time.
     """
 
     least = _LEAST

@@ -48,6 +48,8 @@ KERNELS = {
     "  %q = sdiv i32 %a, %b\n  store volatile i32 %q, ptr @zero\n  ret i32 0",
     "stack": "  %r = call i32 @deeper(i32 0)\n  ret i32 %r",
     "forever": "  br label %loop\nloop:\n  %v = load volatile i32, ptr @zero\n  br label %loop",
+    "memory": "  br label %loop\nloop:\n  %m = call ptr @malloc(i64 1048576)\n  store volatile i32 1, ptr %m\n"
+    "  br label %loop",
     "beyond": _TRUE
     + f"  %p = getelementptr float, ptr %out, i64 {ROWS * COLUMNS}\n  store float 1.0, ptr %p\n  ret i32 0",
     "before": _TRUE + "  %p = getelementptr float, ptr %out, i64 -1\n  store float 1.0, ptr %p\n  ret i32 0",
@@ -80,6 +82,7 @@ def faulty_text(fault: str, true: str) -> str:
             "@zero = internal global i32 0",
             f'@reply = internal constant [{len(_REPLIES.get(fault, b"-"))} x i8] c"{reply}"',
             "declare void @llvm.trap()",
+            "declare ptr @malloc(i64)",
             "declare i64 @write(i32, ptr, i64)",
             "declare void @_exit(i32)",
             "define internal i32 @deeper(i32 %k) noinline {",

@@ -82,6 +82,7 @@ def test_a_compiler_that_fails_is_a_result(measurer: LocalMeasurer, fault: str, 
         ("divide", Failure.RUN_CRASH, "SIGFPE"),
         ("stack", Failure.RUN_CRASH, "SIGSEGV"),
         ("code", Failure.RUN_CRASH, "code 3"),
+        ("memory", Failure.RUN_CRASH, "SIGSEGV"),  # all that it may have; then malloc gives nothing
         ("forever", Failure.RUN_TIMEOUT, "2 s"),
         ("beyond", Failure.WRONG_MEMORY, "past the end of buffer 2"),
         ("before", Failure.WRONG_MEMORY, "before buffer 2"),
