@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from mlc.vdla.sim.report import (
 
 PICTURES = (".svg", ".png", ".pdf")
 _MARKERS = "osD^v<>pPX*"
+_LABEL = 6  # characters of a name that stands in the picture
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,11 @@ def byte_table(report: Report) -> Table:
 def points(report: Report) -> list[Point]:
     """The layers in the roofline; the whole where the program names no layers."""
     parts = report.layers or [part for part in [report.total] if part is not None]
-    return [Point(part.name or "all", intensity(part), gops(part, report.config)) for part in parts if part.macs]
+    return [
+        Point(part.name or "all", intensity(part), gops(part, report.config))
+        for part in parts
+        if part.macs and part.bytes
+    ]
 
 
 def roofline(series: Mapping[str, Iterable[Point]], config: VdlaConfig, suffix: str = ".svg", title: str = "") -> bytes:
@@ -152,6 +158,9 @@ def roofline(series: Mapping[str, Iterable[Point]], config: VdlaConfig, suffix: 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     _draw_roof(axes, config, [point.intensity for given in drawn.values() for point in given])
+    names = list(dict.fromkeys(point.name for given in drawn.values() for point in given))
+    # Long names would cover each other: numbers then, and a key beside the picture.
+    numbers = {name: i for i, name in enumerate(names, 1)} if any(len(n) > _LABEL for n in names) else {}
     for number, (name, given) in enumerate(drawn.items()):
         axes.plot(
             [point.intensity for point in given],
@@ -160,10 +169,10 @@ def roofline(series: Mapping[str, Iterable[Point]], config: VdlaConfig, suffix: 
             label=name,
             markersize=5,
         )
-        for point in given:
-            axes.annotate(
-                point.name, (point.intensity, point.gops), xytext=(3, -9), textcoords="offset points", fontsize=7
-            )
+        _label(axes, given, numbers)
+    if numbers:
+        key = "\n".join(f"{number:>2}  {name}" for name, number in numbers.items())
+        axes.text(1.02, 1.0, key, transform=axes.transAxes, va="top", fontsize=6.5)
     if len(drawn) > 1:
         axes.legend(loc="lower right", fontsize=8)
     if title:
@@ -173,6 +182,23 @@ def roofline(series: Mapping[str, Iterable[Point]], config: VdlaConfig, suffix: 
     metadata: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix, {})
     figure.savefig(out, format=suffix[1:], dpi=130, metadata=metadata)
     return out.getvalue()
+
+
+def _label(axes: Any, given: Sequence[Point], numbers: Mapping[str, int]) -> None:
+    """Names or numbers beside the points of a series; those of points that lie together in one place."""
+    together: dict[tuple[int, int], list[Point]] = {}
+    for point in given:
+        together.setdefault((round(20 * math.log2(point.intensity)), round(20 * math.log2(point.gops))), []).append(
+            point
+        )
+    for group in together.values():
+        axes.annotate(
+            ", ".join(str(numbers.get(point.name, point.name)) for point in group),
+            (group[0].intensity, group[0].gops),
+            xytext=(3, -9),
+            textcoords="offset points",
+            fontsize=7,
+        )
 
 
 def _draw_roof(axes: Any, config: VdlaConfig, intensities: Sequence[float]) -> None:

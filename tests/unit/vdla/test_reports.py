@@ -52,6 +52,16 @@ def test_a_roofline_is_drawn_in_every_format(suffix: str, magic: bytes) -> None:
         assert picture == roofline(series, FULL, suffix, "title")
 
 
+def test_long_names_get_numbers_and_points_in_one_place_one_label() -> None:
+    pytest.importorskip("matplotlib")
+    given = [Point("layer1.conv1", 20.0, 20.0), Point("layer1.conv2", 20.01, 20.01), Point("last", 90.0, 90.0)]
+    text = roofline({"": given}, FULL).decode()
+    assert "<!-- 1, 2 -->" in text
+    assert "<!-- 3 -->" in text
+    assert "layer1.conv2" in text
+    assert "<!-- last -->" in roofline({"": given[2:]}, FULL).decode()
+
+
 def test_other_formats_and_a_missing_library_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"cannot be drawn as '\.gif'"):
         roofline({}, FULL, ".gif")
