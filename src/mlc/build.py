@@ -51,7 +51,7 @@ from mlc.runtime import (
     plan_params,
 )
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import Accelerator, CallSpec, DeviceProgram, LayoutChoice, Target
+from mlc.targets.base import Accelerator, CallSpec, DeviceProgram, LayoutChoice, Target, Tunable
 
 _SHARED = "lib/model.so"
 
@@ -215,7 +215,7 @@ def optimise(
     exact = () if options.fast_math else (winograd.name, attention.name)
     off = {*options.disabled_passes, *exact, *((layout.name,) if options.opt_level < layout.level else ())}
     divided = run_passes(graph, passes, disabled=off, check=options.verify, on_pass=watch.passed)
-    if configure is None or accelerator is None:
+    if configure is None or not isinstance(accelerator, Tunable):
         return divided
     ready = configure_regions(divided, configure)
     for region in (region_graph(n, ready.constants) for n in ready.nodes if is_region(n)):

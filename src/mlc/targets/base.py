@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -127,6 +127,21 @@ class Accelerator(Protocol):
         """Seconds that a copy between the host's memory and the device's is expected to take."""
         ...
 
+    def compile(self, region: Graph, name: str) -> DeviceProgram:
+        """The program of a region.
+
+        Args:
+            region: its nodes are groups that were not refused; values between them, inputs and outputs have the
+                device's layouts. All that is constant is in ``region.constants``, row-major.
+            name: unique in the package.
+        """
+        ...
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """What an accelerator is, too, if its operations can be tuned."""
+
     def ask(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> None:
         """Ask for everything that the schedule of a group leaves open; asks nothing where it leaves nothing open.
 
@@ -140,16 +155,6 @@ class Accelerator(Protocol):
 
         Raises:
             ScheduleError: the configuration is refused.
-        """
-        ...
-
-    def compile(self, region: Graph, name: str) -> DeviceProgram:
-        """The program of a region.
-
-        Args:
-            region: its nodes are groups that were not refused; values between them, inputs and outputs have the
-                device's layouts. All that is constant is in ``region.constants``, row-major.
-            name: unique in the package.
         """
         ...
 

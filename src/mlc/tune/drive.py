@@ -16,7 +16,7 @@ from mlc.ir.graph import Graph
 from mlc.lower.knobs import Discrete, Space
 from mlc.runtime.native import available_cores
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import Target
+from mlc.targets.base import Target, Tunable
 from mlc.tune.base import CostModel, Measurement
 from mlc.tune.explorers import get_explorer
 from mlc.tune.journal import Journal
@@ -108,7 +108,7 @@ def tune_graph(
             local = stack.enter_context(
                 LocalMeasurer(hosts, target, threads=threads, compile_options=compile_options, options=measure, rng=rng)
             )
-        if own and target.accelerator is not None:
+        if own and isinstance(target.accelerator, Tunable):
             device = DeviceMeasurer(own, target.accelerator)
         measurer = SplitMeasurer(tasks, local, device, threads)
         if fresh and path.exists():

@@ -19,7 +19,7 @@ from mlc.lower.knobs import Config, Knobs, Space
 from mlc.rewrite.group import body_of, configured, identity_of, is_group, workload_key
 from mlc.rewrite.region import is_region, region_graph
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import Target
+from mlc.targets.base import Target, Tunable
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Obser
         knobs = Knobs()
         if constants is None:
             target.schedule(node, knobs)
-        elif target.accelerator is not None:
+        elif isinstance(target.accelerator, Tunable):
             target.accelerator.ask(node, constants, knobs)
         if not knobs.asked:
             continue

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from mlc.errors import CodegenError, LowerError, ScheduleError
 from mlc.lower.knobs import Config
 from mlc.rewrite.group import configured
-from mlc.targets.base import Accelerator
+from mlc.targets.base import Tunable
 from mlc.tune.base import Failure, Measurement
 from mlc.tune.measure.local import LocalMeasurer
 from mlc.tune.task import Task
@@ -24,7 +24,7 @@ class DeviceMeasurer:
         accelerator: knows the times.
     """
 
-    def __init__(self, tasks: Sequence[Task], accelerator: Accelerator) -> None:
+    def __init__(self, tasks: Sequence[Task], accelerator: Tunable) -> None:
         self._tasks, self._accelerator = tasks, accelerator
 
     def measure(self, task: int, configs: Sequence[Config], done: Done | None = None) -> list[Measurement]:
