@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlc.errors import DeviceError
+from mlc.errors import DeviceError, MlcError
 from mlc.runtime.device_spec import DEVICE, DeviceCall, DeviceSpec, PlaceSpec
 
 GROUP = "mlc.devices"
@@ -41,7 +41,7 @@ class Device(Protocol):
         """Puts a program into the device, ready to run; gives what ``run`` wants to know it by.
 
         Raises:
-            DeviceError: the program is not for this device.
+            MlcError: the program is damaged, or not for this device.
         """
         ...
 
@@ -118,11 +118,13 @@ class DeviceSide:
     def __init__(self, spec: DeviceSpec, programs: Mapping[str, bytes]) -> None:
         self._nbytes = spec.memory_bytes
         self._device = open_device(spec.name, spec.options)
-        try:
-            self._programs = {name: self._device.load(data) for name, data in programs.items()}
-        except DeviceError:
-            self._device.close()
-            raise
+        self._programs: dict[str, Any] = {}
+        for name, data in programs.items():
+            try:
+                self._programs[name] = self._device.load(data)
+            except MlcError as error:
+                self._device.close()
+                raise DeviceError(f"{name}: {error.message}", hint=error.hint) from error
 
     def new_arena(self) -> int:
         """The address of device memory for one execution."""

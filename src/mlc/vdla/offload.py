@@ -124,6 +124,8 @@ def lacking(layer: Layer, config: VdlaConfig) -> str:
         return ""
     if layer.shift is not None and layer.shift.size > 1:
         return "without the ALU extension all channels share one shift"
+    if layer.shift is None and layer.relu:
+        return "without the ALU extension only stores of bytes activate"
     if layer.most is not None:
         return "without the ALU extension nothing is clipped from above"
     if layer.residual_shift is not None:

@@ -129,7 +129,7 @@ def test_a_device_that_refuses_a_program_is_given_back(
 
     monkeypatch.setattr(ToyDriver, "load", refuse)
     monkeypatch.setattr(ToyDriver, "close", lambda self: closed.append(self))
-    with pytest.raises(DeviceError, match=r"module\.tar: the program is for another toy"):
+    with pytest.raises(DeviceError, match=r"module\.tar: device/region0\.toy: the program is for another"):
         load_module(package)
     assert len(closed) == 1
 

@@ -48,6 +48,7 @@ CASES: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({"shift": 3}, {"osdi18": "stores sums as they are"}),
     ({"bias": True}, {"osdi18": "stores sums as they are"}),
     ({"bias": True, "relu": True, "shift": 3}, {"osdi18": "stores sums as they are"}),
+    ({"bias": True, "relu": True}, {"osdi18": "stores", "osdi18_i8": "only stores of bytes activate"}),
     ({"residual": 6, "shift": 3}, {"osdi18": "stores sums as they are"}),
     ({"residual": 20, "shift": 3}, {"osdi18": "stores", "osdi18_i8": "lifted by 10 places at most"}),
     ({"most": 90, "shift": 3}, {"osdi18": "stores", "osdi18_i8": "nothing is clipped from above"}),

@@ -1,0 +1,136 @@
+"""Whole models quantised, divided between this machine and the accelerator, and run on its simulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import mlc
+from benchmarks.zoo import build, sample_inputs
+from mlc.api import Model, Package, quantize
+from mlc.errors import DeviceError
+from mlc.runtime import load_module
+from mlc.vdla.config import PROFILES
+from mlc.vdla.driver import open_device
+from tests.e2e.compiled import load, network
+from tests.e2e.integers import check_against_integers
+
+
+class Point:
+    """The driver's entry point, whatever was installed when."""
+
+    name, value = "vdla", "mlc.vdla.driver:open_device"
+
+    def load(self) -> object:
+        return open_device
+
+
+@pytest.fixture(autouse=True)
+def driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlc.runtime.device.entry_points", lambda group: [Point()] if group == "mlc.devices" else [])
+
+
+rng = np.random.default_rng(0)
+IMAGES = rng.standard_normal((4, 3, 12, 12)).astype(np.float32)
+
+
+def residual_network() -> onnx.ModelProto:
+    """Two residual blocks over 32 and 48 channels, the second with strides and a convolution in its shortcut."""
+    stored: dict[str, np.ndarray] = {}
+    nodes = []
+
+    def conv(x: str, y: str, o: int, c: int, k: int, stride: int = 1) -> None:
+        stored[f"{y}.w"] = (rng.standard_normal((o, c, k, k)) / np.sqrt(c * k * k)).astype(np.float32)
+        stored[f"{y}.b"] = rng.standard_normal(o).astype(np.float32) / 4
+        pads, strides = [k // 2] * 4, [stride] * 2
+        nodes.append(helper.make_node("Conv", [x, f"{y}.w", f"{y}.b"], [y], y, pads=pads, strides=strides))
+
+    def node(op: str, ins: list[str], y: str) -> None:
+        nodes.append(helper.make_node(op, ins, [y], y))
+
+    conv("x", "c0", 32, 3, 3)
+    node("Relu", ["c0"], "r0")
+    conv("r0", "c1", 32, 32, 3)
+    node("Relu", ["c1"], "r1")
+    conv("r1", "c2", 32, 32, 3)
+    node("Add", ["c2", "r0"], "a2")
+    node("Relu", ["a2"], "r2")
+    conv("r2", "c3", 48, 32, 3, 2)
+    node("Relu", ["c3"], "r3")
+    conv("r3", "c4", 48, 48, 3)
+    conv("r2", "c5", 48, 32, 1, 2)
+    node("Add", ["c4", "c5"], "a4")
+    node("Relu", ["a4"], "r4")
+    node("GlobalAveragePool", ["r4"], "p")
+    node("Flatten", ["p"], "f")
+    stored["fc"] = rng.standard_normal((48, 10)).astype(np.float32)
+    nodes.append(helper.make_node("MatMul", ["f", "fc"], ["y"], "fc"))
+    return network(nodes, {"x": IMAGES[:1]}, ["y"], stored)
+
+
+@pytest.fixture(scope="module")
+def small() -> Model:
+    return quantize(load(residual_network()), {"x": IMAGES}).model
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_residual_network_is_exact(small: Model, profile: str) -> None:
+    package = mlc.compile(small, f"vdla -profile={profile}", verify_passes=True)
+    where = [d.region for d in package.offloads if "conv" in d.operators]
+    assert where.count("") == 1  # the first one
+    with package.load(1) as module, mlc.compile(small).load(1) as host:
+        for image in IMAGES:
+            feeds = {"x": image[None]}
+            np.testing.assert_array_equal(module.run(feeds)["y"], host.run(feeds)["y"])
+        assert check_against_integers(module, small.graph, {"x": IMAGES[:1]}) >= 1
+        assert all(run.report["cycles"] > 0 for run in module.device_runs)
+        # sums leave the device for the host to finish, or all blocks run there in one go
+        assert (len(module.device_runs) == 1) == (profile != "osdi18")
+
+
+def test_scales_of_channels_need_the_alu() -> None:
+    model = quantize(load(residual_network()), {"x": IMAGES}, per_channel=True).model
+    for profile, regions in (("full", 1), ("osdi18_i8", 5)):
+        package = mlc.compile(model, f"vdla -profile={profile}")
+        reasons = {d.reason for d in package.offloads}
+        shared = "without the ALU extension all channels share one shift"
+        assert (shared in reasons) == (profile == "osdi18_i8")
+        assert len(package.programs) <= regions
+        with package.load(1) as module:
+            assert check_against_integers(module, model.graph, {"x": IMAGES[:1]}) >= 1
+
+
+def test_programs_are_refused_by_another_accelerator(small: Model, tmp_path: Path) -> None:
+    package = mlc.compile(small, "vdla -profile=full")
+    assert package.manifest.device is not None
+    other = replace(package.manifest.device, options={**package.manifest.device.options, "acc_bytes": "65536"})
+    wrong = Package(replace(package.manifest, device=other), package.params, package.members, package.report)
+    wrong.save(tmp_path / "wrong.tar")
+    with pytest.raises(DeviceError, match=r"wrong\.tar: .*configuration"):
+        load_module(tmp_path / "wrong.tar", 1)
+
+
+@pytest.fixture(scope="module")
+def resnet18() -> tuple[Model, list[dict[str, np.ndarray]]]:
+    original = build("resnet18")
+    feeds = [sample_inputs(original, seed=k) for k in range(100)]
+    samples = {"input": np.concatenate([f["input"] for f in feeds[:4]])}
+    return quantize(load(original), samples).model, feeds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("profile", "count"), [("osdi18", 3), ("osdi18_i8", 3), ("full", 100)])
+def test_resnet18_is_exact(resnet18: tuple[Model, list[dict[str, np.ndarray]]], profile: str, count: int) -> None:
+    model, images = resnet18
+    with mlc.compile(model, f"vdla -profile={profile}").load(1) as module, mlc.compile(model).load(1) as host:
+        assert check_against_integers(module, model.graph, images[0]) >= 1
+        for feeds in images[:count]:
+            got, expected = module.run(feeds)["logits"], host.run(feeds)["logits"]
+            np.testing.assert_array_equal(got, expected)
+            assert got.argmax() == expected.argmax()
+        assert sum(step.kernel.startswith("region") for step in module.manifest.steps) == len(module.device_runs)
