@@ -17,7 +17,7 @@ from mlc.ir.graph import Builder, Graph, Node
 from mlc.ir.loop import Function
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
-from mlc.rewrite.group import config_of
+from mlc.rewrite.group import config_of, configured
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Artifact
 from mlc.targets.llvm.module import Machine, compile_text
@@ -109,7 +109,9 @@ class FaultyTarget(X86Target):
     fault = ""
 
     def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:
-        self.fault = config_of(node).get("fault", "")
+        config = config_of(node)
+        self.fault = config.pop("fault", "")  # no knob of the templates
+        node = configured(node, config)
         match self.fault:
             case "sleep":
                 time.sleep(600)
