@@ -67,7 +67,8 @@ def assemble(
         contents = constants.contents(k)
         specs.append(BufferSpec(name, b.kind, len(contents), offset=len(data)))
         data += contents
-    specs.append(BufferSpec(uops_name, "uop", uops.nbytes))
+    if uops.size:
+        specs.append(BufferSpec(uops_name, "uop", uops.nbytes))
     counts = Counter(s.layer for s in done)
     ends = list(accumulate(counts[k] for k in range(len(layers))))
     ranges = [

@@ -88,7 +88,8 @@ class Emitter:
         self.layer = 0
         self.pending = 0  # accumulators to be cleared before they are used, as bits
         self.given = GivenTokens(self.add) if structural else None
-        self.loaded: set[int] = set()  # DRAM buffers of which some part may be on the chip
+        self.loaded: dict[int, int] = {}  # numbers of DRAM buffers of which some part may be on the chip
+        self._numbers: dict[tuple[int, bytes], int] = {}
 
     def emit(self, fn: Function, bindings: Sequence[Binding], slots: Mapping[str, int] | None = None) -> None:
         """Append a kernel.
@@ -106,6 +107,7 @@ class Emitter:
         _Kernel(self, facts, dict(zip(fn.params, bindings, strict=True)), slots or {}).run(fn)
 
     def add(self, step: Step) -> None:
+        """Append a step."""
         step.layer = self.layer
         self.steps.append(step)
         if self.given is not None:
@@ -138,10 +140,14 @@ class Emitter:
 
     def stored(self, buffer: int) -> None:
         """A DRAM buffer has changed: what is known of it on the chip is out of date."""
-        if buffer in self.loaded:
-            self.loaded.discard(buffer)
+        number = self.loaded.pop(buffer, None)
+        if number is not None:
             for memory in self.memories.values():
-                memory.forget(buffer << _DRAM, (buffer + 1) << _DRAM)
+                memory.forget(number << _DRAM, (number + 1) << _DRAM)
+
+    def number(self, buffer: int, order: bytes) -> int:
+        """What stands for a DRAM buffer where contents are remembered, another number for another order of lanes."""
+        return self._numbers.setdefault((buffer, order), len(self._numbers))
 
 
 def _bits(mask: int) -> np.ndarray:
@@ -220,7 +226,6 @@ class _Kernel:
             return body
         scope, memory = self.e.scopes[buffer.scope], self.e.memories[buffer.scope]
         size = elements(buffer, scope.lanes)
-
         places, within = self.placed.places.get(buffer), self.placed.within.get(buffer)
 
         def allocate(env: Env) -> None:
@@ -248,7 +253,7 @@ class _Kernel:
         elif leaf in self.facts.epilogues:
             run = self._store(inside, self.facts.epilogues[leaf], (*around, *(v for v, _ in nest.loops[:peeled])))
         else:
-            run = self._load(inside)
+            run = self._load(inside, once=not peeled and around == self.facts.around.get(leaf.buffer))
         for var, extent in reversed(nest.loops[:peeled]):
             run = _loop(var, extent, run)
         return run
@@ -334,7 +339,8 @@ class _Kernel:
             at = limits(env)
             if at is None:
                 return
-            if lead is not None and kind != Kind.RESET and not any(env[v] for v in around):
+            # what is said of a loop that is none here says nothing
+            if lead is not None and lead[0] > 0 and kind != Kind.RESET and not any(env[v] for v in around):
                 k, n = lead[0] - 1, int(lead[1])  # type: ignore[call-overload]
                 begin, end = at[k]
                 for b in range(begin, end, n):
@@ -378,7 +384,8 @@ class _Kernel:
         e.product(GemmMode.SET if set_all else GemmMode.ACC, e.kernels.product(axes, dst, src, wgt, set_all))
 
     # -- transfers ----------------------------------------------------------------------------------------------
-    def _load(self, nest: Nest) -> Run:
+    def _load(self, nest: Nest, once: bool) -> Run:
+        """A copy onto the chip; ``once`` says whether it is the only one in the life of its buffer."""
         store = nest.leaf
         assert isinstance(store, Store)
         value = copied(store.value)
@@ -397,7 +404,9 @@ class _Kernel:
         limits = self._limits(nest)
         fact = nest.fact("dma_copy")
         split = fact[1] if fact is not None and type(fact[1]) is int else 0
-        pure = target in self.facts.constant and e.given is None
+        # nothing else is ever written where the buffer lies, so it may lie where its contents are
+        pure = once and target in self.facts.constant and e.given is None
+        number = e.number(binding.buffer, copy.offsets.tobytes() if binding.array is not None else b"")
 
         def run(env: Env) -> None:
             at = limits(env)
@@ -405,7 +414,7 @@ class _Kernel:
                 return
             dims, sram, dram = copy.dims(env, at, zeros, nest)
             offsets, numbers = contents(dims)
-            codes = np.where(numbers < 0, -1, numbers + (dram + (binding.buffer << _DRAM)))
+            codes = np.where(numbers < 0, -1, numbers + (dram + (number << _DRAM)))
             it = self._instance(target)
             if pure and it.base is None and memory.find(it, offsets + sram, codes):
                 return
@@ -420,7 +429,7 @@ class _Kernel:
             for block in moved:
                 e.add(Step(block.load(mem, base, dram), buffer))
             memory.wrote(base + offsets, codes if pure else UNKNOWN)
-            e.loaded.add(binding.buffer)
+            e.loaded[binding.buffer] = number
 
         return run
 
@@ -444,16 +453,12 @@ class _Kernel:
 
     # -- what follows a product ---------------------------------------------------------------------------------
     def _store(self, nest: Nest, epilogue: Epilogue, around: tuple[Var, ...]) -> Run:
-        store, e = nest.leaf, self.e
+        store, e, root = nest.leaf, self.e, epilogue.root
         assert isinstance(store, Store)
-        scope = e.scopes[ACC]
-        root = epilogue.root
         if root.source.scope != ACC:
             raise ScheduleError(f"{store!r}: {root.source.name} is not in {ACC}")
-        copy = copy_of(
-            nest, flat(root.source, root.indices), flat(store.buffer, store.indices), scope.lanes,
-            None,
-        )  # fmt: skip
+        held, stored = flat(root.source, root.indices), flat(store.buffer, store.indices)
+        copy = copy_of(nest, held, stored, e.scopes[ACC].lanes, None)
         limits = self._limits(nest)
         if e.given is not None and epilogue.operations and store.buffer.scope == "global":
             raise ScheduleError(f"{store!r}: computes and stores, which are two units; tokens by structure want one")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlc.ir.expr import Load
+from mlc.ir.index import Linear, Var, as_index
+from mlc.ir.loop import Allocate, Buffer, For, ForKind, Function, Stmt, Store, seq
 from mlc.ir.types import i8, i32
 from mlc.vdla.config import PROFILES, VdlaConfig
 from mlc.vdla.intrinsics import ACC, INP, WGT
@@ -114,3 +118,30 @@ def test_any_convolution_in_any_tiles(conv: Conv, profile: str) -> None:
     program = program_of(plain(conv, config), config, {1: w}, conv.slots)
     result, _ = executed(program, {"data": x}, (conv.o, *conv.space, 16), i32, "sums")
     np.testing.assert_array_equal(result, conv.sums())
+
+
+def run_function(body: Stmt, params: Sequence[Buffer], arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The last parameter after a kernel over 20 accumulators, int32."""
+    fn = Function("f", tuple(params), 1, body)
+    program = program_of(fn, replace(PROFILES["full"], acc_bytes=20 * 64), {}, {})
+    return executed(program, arrays, params[-1].shape, i32, params[-1].name)[0]
+
+
+def test_a_buffer_that_is_filled_in_parts_does_not_lie_on_another() -> None:
+    x, out = Buffer("x", (8, 16), i32), Buffer("out", (8, 16), i32)
+    whole, part, small = (Buffer(name, (n, 16), i32, ACC) for name, n in (("whole", 8), ("part", 8), ("small", 1)))
+
+    def rows(n: int, to: Buffer, source: Buffer, first: Linear, begin: Linear) -> Stmt:
+        i, j = Var("i", 0, n - 1), Var("j", 0, 15)
+        move = Store(to, (first + i, as_index(j)), Load(source, (begin + i, as_index(j))))
+        return For(i, n, ForKind.SERIAL, For(j, 16, ForKind.SERIAL, move))
+
+    zero, k = as_index(0), Var("k", 0, 1)
+    # both halves of ``part`` are what the first half of ``whole`` is
+    between = Allocate(small, rows(1, small, x, zero, zero))
+    halves = For(k, 2, ForKind.SERIAL, seq([rows(4, part, x, as_index(k) * 4, zero), between]))
+    body = Allocate(
+        whole, seq([rows(8, whole, x, zero, zero), Allocate(part, halves), rows(8, out, whole, zero, zero)])
+    )
+    given = np.arange(128, dtype=np.int32).reshape(8, 16)
+    np.testing.assert_array_equal(run_function(body, [x, out], {"x": given}), given)
