@@ -214,7 +214,7 @@ def config_of(node: Node) -> dict[str, Any]:
 
 
 def device_of(node: Node) -> str:
-    """The device that runs a group; empty for the host."""
+    """The device that runs a group, with a digest of its options; empty for the host."""
     device: str = node.attrs.get("device", "")
     return device
 

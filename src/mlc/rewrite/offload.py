@@ -16,6 +16,8 @@ c = copy_from(r); y = unpack(c); z = softmax(y)``.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -36,6 +38,8 @@ class Device(Protocol):
     """What is asked of the device; see :class:`mlc.targets.base.Accelerator`."""
 
     device: str
+
+    def options(self) -> Mapping[str, str]: ...
 
     def refusal(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str: ...
 
@@ -303,6 +307,9 @@ class _Writer:
         self.nodes: list[Node] = []
         self._taken = {v.name for v in (*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs))}
         self._on_device: dict[Value, Value] = {}
+        # what is tuned for a device is for one with these very options
+        options = json.dumps(sorted(device.options().items())).encode()
+        self._told = f"{device.device} {hashlib.sha256(options).hexdigest()[:8]}"
 
     def write(self) -> Graph:
         for unit in self._in_order():
@@ -364,7 +371,7 @@ class _Writer:
         body_nodes = []
         for g in groups:
             outs = tuple(Value(v.name, _placed(v.type, self.device)) for v in g.outputs)
-            attrs = {**g.attrs, "device": self.device.device}
+            attrs = {**g.attrs, "device": self._told}
             body_nodes.append(Node(g.op, tuple(inside[v] for v in g.inputs), attrs, outs, g.sources))
             inside.update(zip(g.outputs, outs, strict=True))
         name = self.names[region]
