@@ -151,7 +151,7 @@ def _add(s: Schedule, product: Product, out: Stage, at: Var, config: VdlaConfig)
     sums = s[product.sums]
     n, o, h, w, j = sums.axes
     *passes, k = sums.reduce_axes
-    sums.reorder(n, o, *passes, h, w, j, k)
+    sums.reorder(*passes, n, o, h, w, j, k)  # sums outside: clearing is a nest of its own, and the rest one product
     sums.set_scope(ACC)
     sums.tensorize(j, gemm(config))
     s[product.inputs].set_scope(INP)
