@@ -7,7 +7,7 @@ from math import ceil
 
 import numpy as np
 
-from mlc.errors import UnsupportedError
+from mlc.errors import ScheduleError, UnsupportedError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType
@@ -19,9 +19,12 @@ from mlc.vdla.config import VdlaConfig
 from mlc.vdla.host import HostModel
 from mlc.vdla.layer import Layer, read_layer
 from mlc.vdla.schedules import plan_layer
+from mlc.vdla.schedules.expression import Shape
+from mlc.vdla.schedules.select import best_plan
 
 ALIGNMENT = 256  # bytes, of buffers in device memory
 _MOST_LIFT = 10  # binary places by which products with multiples of the unit matrix lift a residual
+_MOST_PAD = 15  # rows or columns of zeros that a load can put around a block
 
 # What estimates assume of a layer before there is a program for it; programs report their own cycles.
 _UTILISATION = 0.9
@@ -50,7 +53,7 @@ class VdlaAccelerator:
             layer = read_layer(group, constants)
         except UnsupportedError as error:
             return error.message
-        return lacking(layer, self.config)
+        return lacking(layer, self.config) or _too_large(layer, self.config)
 
     def layout(self, type: TensorType) -> Layout | None:
         return tensor_layout(type, self.config)
@@ -115,8 +118,24 @@ def tensor_layout(type: TensorType, config: VdlaConfig) -> Layout | None:
     return blocked(shape, 1, block) if type.rank >= 2 else None
 
 
+def _too_large(layer: Layer, config: VdlaConfig) -> str:
+    """Whether no tile of a layer fits the memories; looked into where windows are large, since it takes a while."""
+    if layer.weights.shape[2] * layer.weights.shape[3] <= config.wgt_depth // 4:
+        return ""
+    try:
+        best_plan(Shape.of(layer, config), config)
+    except ScheduleError as error:
+        return error.message
+    return ""
+
+
 def lacking(layer: Layer, config: VdlaConfig) -> str:
     """What a layer needs and the hardware lacks, in a few words; empty where it lacks nothing."""
+    reach = [d * (k - 1) for d, k in zip(layer.dilations, layer.weights.shape[2:], strict=True)]
+    if any(pad > most for pad, most in zip(layer.pads, (*reach, *reach), strict=True)):
+        return "whole windows of padding"
+    if max(layer.pads) > _MOST_PAD:
+        return f"more than {_MOST_PAD} rows or columns of padding"
     if not config.ext_store_requant:
         bare = layer.bias is None and layer.residual is None and not layer.relu and layer.shift is None
         return "" if bare else "this profile stores sums as they are; the host finishes them"

@@ -65,6 +65,25 @@ def test_profiles_take_what_their_hardware_does(profile: str, what: dict[str, An
     assert bool(reason) == (profile in refused)
 
 
+@pytest.mark.parametrize(
+    ("size", "pad", "dilation", "reason"),
+    [
+        (3, 2, 1, ""),
+        (3, 3, 1, "whole windows of padding"),
+        (3, 4, 2, ""),
+        (3, 20, 10, "more than 15 rows or columns of padding"),
+        (11, 2, 1, ""),
+        (16, 0, 1, "no tile of the layer fits the memories"),
+    ],
+)
+def test_windows_that_the_memories_cannot_take(size: int, pad: int, dilation: int, reason: str) -> None:
+    n = Net()
+    w = n.c(np.ones((16, 16, size, size)), np.int8)
+    x = n.x(1, 16, 40, 40, dtype="i8")
+    graph = n(n.conv(x, w, strides=(1, 1), pads=(pad,) * 4, dilations=(dilation,) * 2))
+    assert VdlaAccelerator(PROFILES["full"]).refusal(group_of(graph), graph.constants) == reason
+
+
 def test_what_is_no_layer_has_its_reason() -> None:
     n = Net()
     graph = n(n.relu(n.x(3)))
