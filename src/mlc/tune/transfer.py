@@ -50,4 +50,6 @@ def learn_from(
         if rows:
             describe = features.setdefault(task.key, LoopFeatures(task, target))
             learnt.append((describe(np.array(rows)), np.array(speeds)))
-    return learn_globally(learnt, objective, seed=seed)
+    model = GradientBoosting(objective, seed=seed)
+    learn_globally(learnt, model)
+    return model

@@ -1,4 +1,4 @@
-"""OpEvo whose children are judged by a cost model before they are measured."""
+"""OpEvo whose children are judged by two cost models before they are measured: one that ranks, one that doubts."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import numpy as np
 from mlc.tune.explorers.descent import Descent
 from mlc.tune.explorers.ledger import Ledger
 from mlc.tune.explorers.opevo import OpEvo
-from mlc.tune.explorers.selection import diverse
 from mlc.tune.explorers.surrogate import Surrogate
+from mlc.tune.models.process import Process
 
 _LEAST = 512  # children of even the smallest batch
+_RETRIES = 2  # mutating again children that are known or cannot be: what is left of many is enough
+_SHORT = 768  # candidates that the second model looks at
 
 
 class Guided:
-    """Many more children than can be measured; the best and most different by the model are.
+    """Many more children than can be measured; those are that may be the fastest, as far as is known.
 
-    It joins the two papers: OpEvo's topology-aware mutation of the fastest configurations makes most candidates,
-    AutoTVM's cost model and diversity choose among them. All neighbours of the fastest are candidates as well, and a
-    share of each batch is taken from these without asking the model, which keeps it from believing in what it never
-    sees. Until the model has enough to learn from, it is plain OpEvo.
+    It joins the two papers and adds doubt. Candidates are OpEvo's children of the fastest configurations, by its
+    topology-aware mutation, all neighbours of the fastest, and random draws. A cost model that sees loops, as
+    AutoTVM's, says which may be good; a Gaussian process over the knobs says how much is known of them; a batch is
+    chosen by upper confidence bounds. A share of it comes from coordinate descent, whatever the models say. Until the
+    cost model has enough to learn from, it is plain OpEvo.
 
     Args:
         ledger: the books.
@@ -28,10 +31,10 @@ class Guided:
         q: mutation rate.
         children: bred a batch, by its size.
         near: neighbours of the fastest configurations that join them, at most.
+        anywhere: random draws that join them.
+        trust: share of the cost model in the expected speed; the process has the rest.
+        kappa: standard deviations that count as hope.
         descent: share of a batch that comes from coordinate descent.
-        epsilon: share of a batch that is drawn at random.
-        spread: candidates to choose from by diversity, in batches.
-        alpha: weight of diversity, in standard deviations of these candidates' scores.
     """
 
     def __init__(
@@ -43,40 +46,55 @@ class Guided:
         q: float = 0.5,
         children: int = 64,
         near: int = 256,
-        descent: float = 0.25,
-        epsilon: float = 0.05,
-        spread: float = 2.0,
-        alpha: float = 0.1,
+        anywhere: int = 1024,
+        trust: float = 0.7,
+        kappa: float = 2.0,
+        descent: float = 0.12,
     ) -> None:
         self._ledger = ledger
         self._surrogate = surrogate
+        self._process = Process(ledger.space)
         self._evolution = OpEvo(ledger, parents=parents, q=q)
         self._descent = Descent(ledger)
-        self._near = near
         self._children = children
+        self._near = near
+        self._anywhere = anywhere
+        self._trust = trust
+        self._kappa = kappa
         self._share = descent
-        self._epsilon = epsilon
-        self._spread = spread
-        self._alpha = alpha
 
     def suggest(self, n: int) -> np.ndarray:
         ledger = self._ledger
         if not self._surrogate.ready():
             return self._evolution.suggest(n)
-        children = self._evolution.breed(max(_LEAST, self._children * n))
-        children = np.concatenate([self._descent.suggest(self._near), children])
-        children = children[ledger.new(children)]
-        if not len(children):
-            return children
-        scores = self._surrogate.predict(children)
-        best = np.argsort(-scores, kind="stable")[: max(n, int(self._spread * n))]
-        candidates, scale = children[best], float(scores[best].std()) or 1.0
-        chance, local = (int(share * n + ledger.rng.random()) for share in (self._epsilon, self._share))
-        chosen = candidates[diverse(candidates, scores[best] / scale, max(0, n - chance - local), self._alpha)]
-        around = self._descent.suggest(len(chosen) + local)
+        around = self._descent.suggest(max(self._near, 2 * n))
+        candidates = self._candidates(n, around)
+        if not len(candidates):
+            return candidates
+        local = int(self._share * n + ledger.rng.random())
+        chosen = self._choose(candidates, max(0, n - local))
         around = around[~np.isin(ledger.codes(around), ledger.codes(chosen))][:local]
         return np.concatenate([chosen, around])
 
     def learn(self, rows: np.ndarray, speeds: np.ndarray) -> None:
         self._surrogate.forget()
         self._descent.learn(rows, speeds)
+
+    def _candidates(self, n: int, around: np.ndarray) -> np.ndarray:
+        """New configurations: some of the fastest's neighbours, their children, and any."""
+        ledger = self._ledger
+        children = self._evolution.breed(max(_LEAST, self._children * n), _RETRIES)
+        rows = np.concatenate([around, children, ledger.space.sample(ledger.rng, self._anywhere)])
+        return rows[ledger.new(rows)]
+
+    def _choose(self, candidates: np.ndarray, n: int) -> np.ndarray:
+        """The best ``n`` of some candidates, those first that are expected to be the fastest."""
+        ledger = self._ledger
+        scores = self._surrogate.predict(candidates)
+        short = np.argsort(-scores, kind="stable")[: max(_SHORT, n)]
+        self._process.fit(ledger.rows, ledger.speeds, ledger.rng)
+        known = self._process.posterior(candidates[short])
+        centred = scores[short] - scores.mean()
+        scaled = centred / (float(scores.std()) or 1.0) * float(known.mean.std())
+        mean = self._trust * scaled + (1 - self._trust) * known.mean
+        return candidates[short][known.choose(mean, n, self._kappa)]

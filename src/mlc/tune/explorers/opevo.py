@@ -54,15 +54,20 @@ class OpEvo:
     def learn(self, rows: np.ndarray, speeds: np.ndarray) -> None:
         pass
 
-    def breed(self, n: int) -> np.ndarray:
-        """``n`` children, nearly all of them new: known ones have been mutated until they were not."""
+    def breed(self, n: int, retries: int = _RETRIES) -> np.ndarray:
+        """``n`` children, nearly all of them new: known ones have been mutated until they were not.
+
+        Args:
+            n: how many.
+            retries: how often they are mutated again at most.
+        """
         ledger, rng = self._ledger, self._ledger.rng
         parents, fitness = ledger.ranked(self._parents)
         if len(ledger.rows) < self._parents or not len(parents):
             return ledger.space.sample(rng, n)
         recombined = recombine(parents, fitness, n, rng)
         children = ledger.topology.walk(recombined, self._q, rng)
-        for _ in range(_RETRIES):
+        for _ in range(retries):
             again = np.flatnonzero(~ledger.new(children))
             if not len(again):
                 break

@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
 from mlc.errors import UsageError
-from mlc.tune.models.gbt import GradientBoosting
 from mlc.tune.models.objective import Objective
 
 
-def learn_globally(
-    tasks: Sequence[tuple[np.ndarray, np.ndarray]], objective: Objective | str = Objective.RANK, **options: Any
-) -> GradientBoosting:
-    """A model of all tasks at once.
+class Additive(Protocol):
+    """A cost model that can learn what another one leaves, and from several tasks."""
+
+    objective: Objective
+    least: int
+
+    def fit(
+        self,
+        features: np.ndarray,
+        speeds: np.ndarray,
+        *,
+        groups: np.ndarray | None = None,
+        base: np.ndarray | None = None,
+    ) -> None: ...
+
+    def predict(self, features: np.ndarray) -> np.ndarray: ...
+
+
+def learn_globally(tasks: Sequence[tuple[np.ndarray, np.ndarray]], model: Additive) -> None:
+    """Teaches a model all tasks at once.
 
     Args:
-        tasks: features ``[n, features]`` and speeds ``[n]`` of each; speeds are compared within a task only.
-        objective: of training.
-        options: of :class:`GradientBoosting`.
+        tasks: features ``[n, ...]`` and speeds ``[n]`` of each; speeds are compared within a task only.
+        model: learns.
     Raises:
         UsageError: no task has anything measured, or the tasks' features differ in number.
     """
     tasks = [(features, speeds) for features, speeds in tasks if len(speeds) and np.max(speeds) > 0]
     if not tasks:
         raise UsageError("nothing to transfer: no other task has a measured configuration")
-    widths = sorted({features.shape[1] for features, _ in tasks})
+    widths = sorted({features.shape[1:] for features, _ in tasks})
     if len(widths) > 1:
-        raise UsageError(f"nothing to transfer: the tasks' features differ in number: {widths}")
-    model = GradientBoosting(objective, **options)
+        shown = [w[0] if len(w) == 1 else w for w in widths]
+        raise UsageError(f"nothing to transfer: the tasks' features differ in number: {shown}")
     model.fit(
         np.concatenate([features for features, _ in tasks]),
         np.concatenate([speeds / np.max(speeds) for _, speeds in tasks]),
         groups=np.repeat(np.arange(len(tasks)), [len(speeds) for _, speeds in tasks]),
     )
-    return model
 
 
 class Transfer:
@@ -49,7 +62,7 @@ class Transfer:
 
     least = 0
 
-    def __init__(self, known: GradientBoosting, local: GradientBoosting) -> None:
+    def __init__(self, known: Additive, local: Additive) -> None:
         if known.objective is not local.objective:
             raise UsageError(f"the global model's objective is {known.objective}, the local one's {local.objective}")
         self._known = known

@@ -59,12 +59,21 @@ class TreeGru:
         self._mean = np.zeros(0, np.float32)
         self._std = np.ones(0, np.float32)
 
-    def fit(self, features: np.ndarray, speeds: np.ndarray) -> None:
+    def fit(
+        self,
+        features: np.ndarray,
+        speeds: np.ndarray,
+        *,
+        groups: np.ndarray | None = None,
+        base: np.ndarray | None = None,
+    ) -> None:
         """Learn afresh.
 
         Args:
             features: float32 ``[n, loops, 1 + features]``.
             speeds: ``[n]``, 0 for failures.
+            groups: which task each example belongs to, ``[n]``; only examples of one task are compared.
+            base: what another model predicts, ``[n]``; the network learns what it leaves (AutoTVM eq. 4).
         Raises:
             UsageError: the features have another rank.
         """
@@ -74,7 +83,10 @@ class TreeGru:
         self._mean = loops.mean(axis=0)
         self._std = np.maximum(loops.std(axis=0), 1e-6)
         x, mask = self._tensors(features)
-        y = torch.as_tensor(np.asarray(speeds, np.float32), device=self._device)
+        y, known, task = (
+            torch.as_tensor(np.zeros(len(speeds), kind) if v is None else np.asarray(v, kind), device=self._device)
+            for v, kind in ((speeds, np.float32), (base, np.float32), (groups, np.int64))
+        )
         rng = np.random.default_rng(self._seed)
         # Initial weights come from PyTorch's global generator, which is given back as it was.
         with torch.random.fork_rng(devices=[]):
@@ -85,7 +97,8 @@ class TreeGru:
             order = rng.permutation(len(speeds))
             for begin in range(0, len(order), self._batch):
                 drawn = torch.as_tensor(order[begin : begin + self._batch], device=self._device)
-                loss = self._loss(self._network(x[drawn], mask[drawn]), y[drawn])
+                scores = self._network(x[drawn], mask[drawn]) + known[drawn]
+                loss = self._loss(scores, y[drawn], task[drawn])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -97,11 +110,11 @@ class TreeGru:
         with self._torch.no_grad():
             return np.asarray(self._network(*self._tensors(features)).cpu().numpy(), np.float64)
 
-    def _loss(self, scores: Any, speeds: Any) -> Any:
+    def _loss(self, scores: Any, speeds: Any, tasks: Any) -> Any:
         torch = self._torch
         if self.objective is Objective.REGRESSION:
             return torch.nn.functional.mse_loss(scores, speeds)
-        sign = torch.sign(speeds[:, None] - speeds[None, :])
+        sign = torch.sign(speeds[:, None] - speeds[None, :]) * (tasks[:, None] == tasks[None, :])
         losses = torch.nn.functional.softplus(-sign * (scores[:, None] - scores[None, :]))
         return (losses * sign.abs()).sum() / sign.abs().sum().clamp(min=1)
 

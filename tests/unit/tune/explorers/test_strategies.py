@@ -148,11 +148,23 @@ def test_chains_keep_to_what_is_valid() -> None:
 
 def test_guided_evolution_measures_the_best_children_and_neighbours_of_the_fastest() -> None:
     ledger = ledger_with(SPACE, [[20, k, k, k] for k in range(1, 17)], [1.0] * 15 + [2.0])
-    guided = Guided(ledger, Surrogate(ledger, first_column, Sum()), descent=0.25, epsilon=0.0, alpha=0.0)
+    guided = Guided(ledger, Surrogate(ledger, first_column, Sum()), trust=1.0, kappa=0.0, descent=0.25)
     rows = guided.suggest(16)
     assert rows[:11, 0].min() > 22
+    assert (np.diff(rows[:12, 0]) <= 0).all()
     assert len(rows) == 16
     assert (abs(rows[12:] - [20, 16, 16, 16]).sum(axis=1) == 1).all()
+
+
+def test_guided_evolution_hopes_for_the_best_of_what_it_does_not_know() -> None:
+    """All known configurations lie at one end of a knob; the more doubt counts, the farther the batch goes."""
+    ledger = ledger_with(SPACE, [[k, k, k, 1] for k in range(1, 17)], list(range(1, 17)))
+    far = []
+    for kappa in (0.0, 20.0):
+        ledger.rng = np.random.default_rng(3)
+        guided = Guided(ledger, Surrogate(ledger, first_column, Sum()), trust=0.0, kappa=kappa, descent=0.0)
+        far.append(guided.suggest(16)[:, 3].mean())
+    assert far[1] > 1.5 * far[0]
 
 
 def test_a_model_learns_only_when_something_is_new() -> None:

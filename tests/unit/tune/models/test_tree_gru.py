@@ -50,6 +50,27 @@ def test_it_orders_programs_it_has_not_seen(objective: str) -> None:
     assert pairwise_accuracy(model.predict(unseen), truth) > 0.72
 
 
+def test_tasks_are_compared_only_with_themselves() -> None:
+    """One of two tasks is a hundred times as fast, which says nothing about its programs."""
+    pytest.importorskip("torch")
+    parts = [programs(200, seed) for seed in (0, 1)]
+    features = np.concatenate([parts[0][0], parts[1][0]])
+    features[200:, :, 2] += 3  # tells the tasks apart
+    speeds = np.concatenate([parts[0][1], 100 * parts[1][1]])
+    model = TreeGru(hidden=24, slots=4, epochs=12, rate=1e-2)
+    model.fit(features, speeds, groups=np.repeat([0, 1], 200))
+    scores = model.predict(features)
+    assert abs(scores[:200].mean() - scores[200:].mean()) < 2 * scores[:200].std()
+
+
+def test_it_learns_what_another_model_leaves() -> None:
+    pytest.importorskip("torch")
+    features, speeds = programs(256, 0)
+    model = TreeGru("regression", hidden=24, slots=4, epochs=30, rate=1e-2)
+    model.fit(features, speeds, base=speeds)
+    assert np.abs(model.predict(features)).max() < 0.2 * speeds.std()
+
+
 def test_padding_changes_nothing_and_its_features_are_ignored() -> None:
     pytest.importorskip("torch")
     model = TreeGru(hidden=8, slots=2, epochs=1)
