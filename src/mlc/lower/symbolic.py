@@ -8,7 +8,7 @@ its expression. So thousands of candidates are described from one schedule (Auto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -252,23 +252,37 @@ class Values:
             self._known[id(term)] = found
         return found
 
-    def answers(self, guard: Guard, at: np.ndarray) -> tuple[np.ndarray, Sequence[Any]]:
+    def answers(self, guard: Guard, at: np.ndarray) -> list[tuple[Any, np.ndarray]]:
         """What some configurations answer to a guard's question.
 
         Args:
             guard: whose question.
-            at: indices of the configurations, int64 ``[n]``.
+            at: indices of the configurations, int64 ``[n]``, at least one.
         Returns:
-            for each a number, int64 ``[n]``, and the outcomes that these numbers mean.
+            each outcome, with the indices of those that give it.
         """
         if guard.compare == "is":
-            knob = next((k for k in self.space.knobs if k.name == guard.left.knob), None)
-            if guard.left.fn is None and guard.left.part is None and knob is not None:
-                return self.rows[at, self.space.knobs.index(knob)], knob.values
-            outcomes, numbers = np.unique(self.of(guard.left)[at], return_inverse=True)
-            return numbers, outcomes.tolist()
+            return self._values_of(guard.left, at)
         found = _COMPARISONS[guard.compare](self.of(guard.left), self.of(guard.right))
-        return np.broadcast_to(found, len(self.rows))[at].astype(np.int64), (False, True)
+        if not isinstance(found, np.ndarray):
+            return [(bool(found), at)]
+        mine = found[at]
+        # nearly always all answer alike
+        yes = int(np.count_nonzero(mine))
+        if yes in (0, len(at)):
+            return [(yes > 0, at)]
+        return [(False, at[~mine]), (True, at[mine])]
+
+    def _values_of(self, term: Term, at: np.ndarray) -> list[tuple[Any, np.ndarray]]:
+        knob = next((k for k, knob in enumerate(self.space.knobs) if knob.name == term.knob), None)
+        whole = term.fn is None and term.part is None and knob is not None
+        numbers = self.rows[at, knob] if whole else np.broadcast_to(self.of(term), len(self.rows))[at]
+        outcomes: Any = self.space.knobs[knob].values if whole and knob is not None else None
+        distinct = [numbers[0]] if (numbers == numbers[0]).all() else np.unique(numbers)
+        return [
+            (n.item() if outcomes is None else outcomes[n], at if len(distinct) == 1 else at[numbers == n])
+            for n in distinct
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,10 +341,7 @@ class Ways:
             if isinstance(node, Way):
                 found.append((node, at))
                 continue
-            numbers, outcomes = values.answers(node.guard, at)
-            for number in np.unique(numbers):
-                some = at[numbers == number]
-                outcome = outcomes[number]
+            for outcome, some in values.answers(node.guard, at):
                 if outcome not in node.ways:
                     node.ways[outcome] = self._run(rows[some[0]], depth + 1)
                 work.append((node.ways[outcome], depth + 1, some))

@@ -23,6 +23,7 @@ from mlc.tune.records import DECIDED, Checkpoint, Fingerprint, Log, Record
 from mlc.tune.task import Task
 
 FINALISTS = 8  # configurations of a task that are measured once more, in turns
+WORTH = 0.99  # of the untuned time, from which a configuration is faster beyond doubt
 
 
 @dataclass(frozen=True)
@@ -349,9 +350,11 @@ class Session:
         if not timed:
             self.settle(state, configs[0], Measurement(None, failure=Failure.RUN_CRASH))
             return
-        _, k = min(timed)
+        least, k = min(timed)
         if results[0].seconds is not None:
             state.untuned = results[0].seconds
+            if least > WORTH * state.untuned:  # as fast as untuned, as far as anybody can tell
+                k = 0
         self.settle(state, configs[k], results[k])
 
     def settle(self, state: TaskState, config: Config, result: Measurement) -> None:
