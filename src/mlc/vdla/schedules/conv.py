@@ -123,7 +123,7 @@ def schedule_part(
     _attach(data, choice.data_at, out, outer[-1] if choice.threads is Threads.ROWS else wo, sums, chunk)
     _attach(tiles, choice.tiles_at, out, outer[-1] if choice.threads is Threads.BLOCKS else oo, sums, chunk)
     if choice.piece:
-        piece, _ = tiles.split(tiles.axes[1 if choice.inputs_outer else 0], choice.piece)
+        piece, _ = tiles.split(tiles.axes[1 if choice.inputs_outer else 0], piece_of(choice))
         tiles.pragma(piece, "dma_copy", 2 if choice.inputs_outer and choice.tile[3] > 1 else 1)
 
     for product in part.more:
@@ -132,6 +132,15 @@ def schedule_part(
         s[t].set_scope(ACC)
         s[t].compute_at(out, outer[-1])
     return Segment(part, s, slots)
+
+
+def piece_of(choice: Choice) -> int:
+    """Blocks whose weights one load brings: as many as asked for or a few more, so that all loads are alike.
+
+    Where they were not, each would bring a single block, and take longer to begin than to arrive.
+    """
+    many = min(choice.tile[2], choice.blocks[1] - choice.blocks[0])
+    return next((n for n in range(choice.piece, many) if many % n == 0), many)
 
 
 def _order_sums(sums: Stage, choice: Choice, config: VdlaConfig) -> Var:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mlc.vdla.config import VdlaConfig
-from mlc.vdla.schedules.conv import At, Choice, Threads
+from mlc.vdla.schedules.conv import At, Choice, Threads, piece_of
 from mlc.vdla.schedules.expression import Range, Shape
 
 UOPS = 1024  # bytes of micro-ops that a layer begins with, about
@@ -47,6 +47,20 @@ def sizes(shape: Shape, choice: Choice) -> tuple[int, int, int]:
     data += threads * (sums if shape.residual else min(shape.passes, 1))
     tiles += threads * (shape.passes * blocks + shape.residual)
     return data, tiles, threads * (sums + shape.vectors * blocks)
+
+
+def rooms(shape: Shape, choice: Choice, config: VdlaConfig) -> tuple[int, int]:
+    """Elements of input and tiles of weights that the product's operands go round in, beside those of what is added."""
+    data, tiles, sums = sizes(shape, choice)
+    blocks, threads = fitted(shape, choice)[2], threads_of(choice)
+    found = []
+    for depth, whole, added in (
+        (config.inp_depth, data, sums if shape.residual else threads * min(shape.passes, 1)),
+        (config.wgt_depth, tiles, threads * (shape.passes * blocks + min(shape.residual, 1))),
+    ):
+        beside = (n * added for n in (2, 1) if 2 * n * added <= depth and depth - n * added >= 2 * (whole - added))
+        found.append(depth - next(beside, 0))
+    return found[0], found[1]
 
 
 def threads_of(choice: Choice) -> int:
@@ -124,6 +138,11 @@ class _Memory:
     next: int = 0
     held: list[_Piece] = field(default_factory=list)
 
+    def room(self, depth: int) -> None:
+        """Go round in so many elements from now on."""
+        self.depth = depth
+        self.held = [p for p in self.held if p.end <= depth]
+
     def find(self, region: tuple[int, ...], inputs: Range) -> list[_Piece]:
         """The neighbouring pieces that are some input channels of a region; none where they are not there."""
         for first in self.held:
@@ -189,7 +208,11 @@ class _Clock:
         begin = 0
         for choice, count in zip(choices, slots(self.shape, choices, self.config, ahead=self.ahead), strict=True):
             data, weights, sums = sizes(self.shape, choice)
-            if not self.ahead:
+            if self.ahead:
+                inp, wgt = rooms(self.shape, choice, self.config)
+                self.inp.room(inp)
+                self.wgt.room(wgt)
+            else:
                 self.inp.depth, self.wgt.depth = data, weights
             if begin + count * sums > self.config.acc_depth:
                 begin = 0
@@ -250,7 +273,8 @@ class _Clock:
             lead = choice.lead if first and c == 0 and choice.lead else many
             for k in range(0, many, lead):
                 # the weights of a leading product come before those of the next
-                share = min(1.0, (k + lead) / many)
+                alike = piece_of(choice) if choice.piece else many
+                share = min(1.0, -(-(k + lead) // alike) * alike / many)
                 some = min(self.arrived, before + self.begin + (self.port - before) * share)
                 work = pixels * min(lead, many - k) * (part[1] - part[0]) * shape.taps
                 self.matrix = max(self.matrix, there, some) + 1 + work + config.gemm_fill

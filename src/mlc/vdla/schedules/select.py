@@ -16,7 +16,7 @@ from mlc.vdla.intrinsics import ACC, INP, WGT
 from mlc.vdla.layer import Layer
 from mlc.vdla.schedules.conv import At, Choice, Segment, Threads, schedule_part
 from mlc.vdla.schedules.expression import Epilogue, Shape, constants
-from mlc.vdla.schedules.predict import bandwidth, cycles, fitted, refusal, slots
+from mlc.vdla.schedules.predict import bandwidth, cycles, fitted, refusal, rooms, slots
 
 LOOKED_AT = 24  # choices whose steps are followed, of those that the bound puts first
 PLACES = ((At.CHUNK, At.CHUNK), (At.OWN, At.CHUNK), (At.CHUNK, At.OWN), (At.OWN, At.OWN), (At.OWN, At.PART))
@@ -248,9 +248,10 @@ def _bound(shape: Shape, plan: Plan, config: VdlaConfig) -> float | None:
     data, weights = _times_loaded(choice, pixel_tiles, block_tiles, deep == shape.inputs)
     if plan.buffers == "ring":
         around = pixel_tiles if choice.blocks_outer else 1
-        data = 1 if around * inp <= config.inp_depth else data
+        inputs_room, weights_room = rooms(shape, choice, config)
+        data = 1 if around * inp <= inputs_room else data
         around = 1 if choice.blocks_outer else block_tiles
-        weights = 1 if around * wgt <= config.wgt_depth else weights
+        weights = 1 if around * wgt <= weights_room else weights
     block_in, block_out = shape.blocks
     size = 1 if shape.narrow else 4
     moved = (

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from mlc.errors import ScheduleError
 from mlc.lower.knobs import Knobs
 from mlc.vdla.config import PROFILES
-from mlc.vdla.schedules.conv import At, Choice
+from mlc.vdla.schedules.conv import At, Choice, piece_of
 from mlc.vdla.schedules.expression import Shape
-from mlc.vdla.schedules.predict import cycles, refusal, roofline
+from mlc.vdla.schedules.predict import cycles, refusal, roofline, rooms
 from mlc.vdla.schedules.select import Plan, ask, best_plan, likely_plans
 
 FULL = PROFILES["full"]
@@ -72,6 +72,21 @@ def test_knobs_default_to_the_best_plan() -> None:
     assert ask(C11, FULL, Knobs({"head": "none", "rows": 4, "order": "blocks"})) == replace(
         best_plan(C11, FULL), head="none", tile=(4, *best_plan(C11, FULL).tile[1:]), blocks_outer=True
     )
+
+
+def test_biases_leave_less_room_for_weights() -> None:
+    biased = replace(C8, passes=1)
+    plan = best_plan(biased, FULL)
+    (choice,) = plan.choices(biased)
+    assert rooms(biased, choice, FULL)[1] < FULL.wgt_depth
+    assert rooms(C8, choice, FULL) == (FULL.inp_depth, FULL.wgt_depth)
+    products = biased.macs + biased.rows * biased.columns * biased.outputs
+    assert products >= 0.9 * cycles(biased, [choice], FULL)
+
+
+@pytest.mark.parametrize(("blocks", "piece", "loads"), [(16, 2, 2), (11, 2, 11), (12, 5, 6), (9, 2, 3)])
+def test_loads_of_weights_are_alike(blocks: int, piece: int, loads: int) -> None:
+    assert piece_of(Choice((0, 7), (0, blocks), (7, 7, 32, 1), piece=piece)) == loads
 
 
 def test_refusals() -> None:
