@@ -94,6 +94,10 @@ def test_from_model_to_cycles(folder: Path, call: Callable[..., tuple[int, str]]
     profile = json.loads((folder / "r.json").read_text())["profile"]
     assert [row["ms"] for row in profile if row["kernel"] == "region0"] == [200.0]
 
+    code, out = call("inspect", "n.tar")
+    assert code == 0
+    assert "  device         toy, 640 B of its memory\n" in out
+
     # the same integers as on the host alone, and as the interpreter computes them
     call("compile", "net.onnx", *quantised, "-o", "host.tar")
     call("run", "host.tar", "-i", "one.npz", "-o", "host.npz")

@@ -111,6 +111,8 @@ def _show_package(console: Console, path: str, package: Package, json_file: str 
         "workspace": file_bytes(memory.workspace_bytes),
         "members": ", ".join(f"{name} {file_bytes(m.size)}" for name, m in manifest.members.items()),
     }
+    if manifest.device is not None:
+        facts["device"] = f"{manifest.device.name}, {file_bytes(manifest.device.memory_bytes)} of its memory"
     console.data("\n".join(f"  {key:13}  {one_line(text)}" for key, text in facts.items()))
     ports = [(role, t.name, t) for role, ts in (("input", manifest.inputs), ("output", manifest.outputs)) for t in ts]
     console.data("\n" + console.table(("", "name", "type"), ports))

@@ -21,7 +21,7 @@ from mlc.vdla.config import VdlaConfig, load_config
 from mlc.vdla.isa import Finish, Instruction, Unit, nop
 from mlc.vdla.program import Program
 from mlc.vdla.sim import Device, Report
-from mlc.vdla.sim.report import eta, intensity, milliseconds, util
+from mlc.vdla.sim.report import assumptions, eta, intensity, milliseconds, util
 
 
 class Backend(StrEnum):
@@ -295,6 +295,7 @@ def facts(report: Report) -> dict[str, Any]:
         "cycles": report.cycles,
         "util": util(report.total),
         "eta": eta(report.total, config),
+        "assumptions": assumptions(config),
         "layers": [
             {
                 "name": layer.name,

@@ -170,6 +170,7 @@ def test_a_package_sees_addresses_and_few_figures() -> None:
     np.testing.assert_array_equal(y.view(np.int8).reshape(given.expected.shape), given.expected)
     assert found["seconds"] == pytest.approx(found["cycles"] / 200e6, rel=1e-3)
     assert [layer["name"] for layer in found["layers"]] == ["tiny"]
+    assert any("DRAM latency 60 cycles" in line for line in found["assumptions"])
     with pytest.raises(DeviceError, match="has 3 inputs and outputs; 2 addresses were given"):
         device.run(loaded, addresses[:2])
     device.free(arena)
