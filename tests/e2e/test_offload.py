@@ -73,6 +73,7 @@ def test_from_model_to_cycles(folder: Path, call: Callable[..., tuple[int, str]]
         "compile", "net.onnx", "--target", "toy", *quantised, "--dump-offloads", "-o", "n.tar", "--json", "c.json"
     )
     assert code == 0
+    assert "accelerator  takes over 2 operations, in 1 program\n" in out
     assert "quantised 2 of 4 products to int8, on 6 samples" in out
     assert "in floats  first: a first convolution, of 3 channels" in out
     lines = out.splitlines()
@@ -106,6 +107,12 @@ def test_from_model_to_cycles(folder: Path, call: Callable[..., tuple[int, str]]
     found = quantize(mlc.load("net.onnx"), {"x": IMAGES})
     (expected,) = run_graph(found.model.graph, {"x": IMAGES[2:3]}).values()
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_accelerator_with_nothing_to_do_is_mentioned(folder: Path, call: Callable[..., tuple[int, str]]) -> None:
+    code, out = call("compile", "net.onnx", "--target", "toy", "--dry-run")
+    assert code == 0
+    assert "accelerator  takes over nothing; --dump-offloads says why" in out
 
 
 def test_a_model_in_integers_can_be_saved_and_read(folder: Path) -> None:

@@ -239,6 +239,8 @@ def _summary(package: Package, output: str | None) -> str:
         "workspace": file_bytes(manifest.memory.workspace_bytes),
         "compiled in": f"{package.report.seconds:.2f} s, {file_bytes(package.report.peak_bytes)} at most",
     }
+    if package.offloads:
+        facts["accelerator"] = _taken_over(package)
     head = "nothing is written" if output is None else f"{output}: {file_bytes(Path(output).stat().st_size)}"
     width = max(map(len, facts))
     return "\n".join([head, *(f"  {key:{width}}  {text}" for key, text in facts.items())])
@@ -247,6 +249,15 @@ def _summary(package: Package, output: str | None) -> str:
 def _tuned(package: Package) -> str:
     hits = sum(f.found == "hit" for f in package.findings)
     return f"; {hits} tuned" if hits else ""
+
+
+def _taken_over(package: Package) -> str:
+    """How much of the model runs on the accelerator."""
+    taken = [d for d in package.offloads if d.region]
+    if not taken:
+        return "takes over nothing; --dump-offloads says why"
+    programs = len(package.programs)
+    return f"takes over {len(taken)} operations, in {programs} program{'s'[: programs > 1]}"
 
 
 def _document(package: Package, output: str | None) -> dict[str, Any]:

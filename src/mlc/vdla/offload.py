@@ -80,7 +80,8 @@ class VdlaAccelerator:
         from mlc.vdla.codegen.region import compile_region
 
         program = compile_region(region, self.config)
-        return DeviceProgram(program.to_bytes(), ".vdla", {"layers": len(region.nodes), **program.meta})
+        facts = {"instructions": len(program.instructions), **program.meta}
+        return DeviceProgram(program.to_bytes(), ".vdla", facts)
 
     def _seconds(self, group: Node) -> float:
         """The roofline: products with padded channels, or all bytes once, whichever takes longer."""
