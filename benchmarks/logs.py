@@ -1,15 +1,13 @@
 """Tunes the zoo on this machine and writes the records that ``mlc`` ships: ``python -m benchmarks.logs``.
 
-All trials are kept in ``build/logs``, so a run that was stopped goes on where it was. What is shipped is the best of
-each kernel, by number of threads, in one file a family of processors: of networks that became faster, kernels whose
-best is not what they would get untuned. What is in the file already stays: records of other networks, other
-processors, other numbers of threads.
+All trials are kept in ``build/logs``, so a run that was stopped goes on where it was. What is shipped is what was
+decided for each kernel, by number of threads, in one file a family of processors. What is in it already stays: records
+of other networks, other processors, other numbers of threads.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -20,13 +18,11 @@ import onnx
 
 from benchmarks.command import GROUPS
 from benchmarks.zoo import MODELS, build
-from mlc.api import load, tuning_tasks
 from mlc.targets.base import get_target
 from mlc.tune.places import family_file
-from mlc.tune.records import Record, compacted, read_records, write_records
+from mlc.tune.records import DECIDED, Record, compacted, read_records, write_records
 
 JOURNALS = Path("build/logs")
-FASTER = 1.005  # times as fast as untuned, from which a network's records are shipped
 
 
 def tune(name: str, threads: int, options: argparse.Namespace) -> int:
@@ -35,7 +31,6 @@ def tune(name: str, threads: int, options: argparse.Namespace) -> int:
     onnx.save(build(name), file)
     command = [sys.executable, "-m", "mlc", "tune", str(file), "--target", options.target, "--threads", str(threads)]
     command += ["--trials", str(options.trials), "-o", str(journal(name, threads))]
-    command += ["--json", str(journal(name, threads).with_suffix(".json"))]
     if options.time_budget:
         command += ["--time-budget", options.time_budget]
     return subprocess.run(command, check=False).returncode
@@ -46,18 +41,11 @@ def journal(name: str, threads: int) -> Path:
     return JOURNALS / f"{name}-{threads}.jsonl"
 
 
-def worth_shipping(name: str, threads: int, target: str) -> list[Record]:
-    """Records that make a network faster."""
-    try:
-        document = json.loads(journal(name, threads).with_suffix(".json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+def decided(name: str, threads: int) -> list[Record]:
+    """What a network's run has decided for, the whole network being checked."""
+    if not journal(name, threads).exists():
         return []
-    whole = document["whole"]
-    if whole is None or whole["speedup"] < FASTER:
-        return []
-    untuned = {t.key: dict(t.space.default) for t in tuning_tasks(load(JOURNALS / f"{name}.onnx"), target)}
-    best = compacted(read_records([journal(name, threads)]).records)
-    return [r for r in best if r.threads == threads and dict(r.config) != untuned.get(r.workload)]
+    return [r for r in compacted(read_records([journal(name, threads)]).records) if r.explorer == DECIDED]
 
 
 def ship(target: str, records: Sequence[Record]) -> Path:
@@ -98,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return code
             if code:
                 failed.append(f"{name}-{n}")
-            found = worth_shipping(name, n, options.target)
+            found = decided(name, n) if code == 0 else []
             print(f"{ship(options.target, found)}: {len(found)} records of {name} on {n} threads", flush=True)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
