@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy.typing as npt
 
 from benchmarks.limits import Limit, roof
 from benchmarks.measure import Result
@@ -45,14 +47,14 @@ def draw(report: Report, folder: Path) -> list[str]:
     return written
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any, Any]:
+def _figure(width: float, height: float, *, axes: bool = True) -> tuple[Any, Any, Any]:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(width, height), layout="constrained")
-    return pyplot, figure, axes
+    figure = pyplot.figure(figsize=(width, height), layout="constrained")
+    return pyplot, figure, figure.add_subplot() if axes else None
 
 
 def _save(pyplot: Any, figure: Any, file: Path) -> None:
@@ -82,6 +84,48 @@ def bars(
     axes.set_ylabel(label)
     axes.set_title(title)
     axes.legend(fontsize=7, ncols=min(len(series), 6))
+    _save(pyplot, figure, file)
+
+
+def curves(
+    file: Path,
+    panels: Mapping[str, Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]],
+    title: str,
+    across: str,
+    up: str,
+    best: Mapping[str, float],
+) -> None:
+    """Panels of curves with what they deviate as a shade, and the best value as a line.
+
+    Args:
+        file: where the picture goes.
+        panels: by title, curves by label: mean and deviation, ``[n]`` each.
+        title: of the whole.
+        across: label of the horizontal axis, which counts from 1.
+        up: label of the vertical one.
+        best: a value of each panel.
+    """
+    columns = min(4, len(panels))
+    rows = -(-len(panels) // columns)
+    pyplot, figure, _ = _figure(3.6 * columns, 2.9 * rows + 0.5, axes=False)
+    labels = list(dict.fromkeys(label for found in panels.values() for label in found))
+    lines: dict[str, Any] = {}
+    for place, (name, found) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(rows, columns, place)
+        for label, (mean, deviation) in found.items():
+            trials, colour = range(1, len(mean) + 1), COLOURS[labels.index(label) % len(COLOURS)]
+            (lines[label],) = axes.plot(trials, mean, color=colour, linewidth=1.3)
+            axes.fill_between(trials, mean - deviation, mean + deviation, color=colour, alpha=0.12, linewidth=0)
+        axes.axhline(best[name], color="black", linewidth=0.7, linestyle=":")
+        axes.set_ylim(0.5 * best[name], 1.03 * best[name])
+        axes.set_title(name, fontsize=9)
+        axes.tick_params(labelsize=7)
+        if place > len(panels) - columns:
+            axes.set_xlabel(across, fontsize=8)
+        if place % columns == 1 or columns == 1:
+            axes.set_ylabel(up, fontsize=8)
+        axes.legend([lines[label] for label in found], list(found), fontsize=6, loc="lower right")
+    figure.suptitle(title, fontsize=10)
     _save(pyplot, figure, file)
 
 

@@ -1,0 +1,214 @@
+"""Figures that compare searches: best speed over trials, mean and deviation over seeds, on replayed tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks import plots
+from benchmarks.papers.replay import GOOD, Job, Method, Replay, replay_of, run_all, trials_until
+from benchmarks.papers.tables import FOLDER
+from benchmarks.peers import version
+from benchmarks.report import json_ready, table
+from benchmarks.stats import geometric_mean
+
+RESULTS = Path("benchmarks/papers/results")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a figure compares.
+
+    Args:
+        name: of its files.
+        title: of the report.
+        panels: by title, a table and the methods that search it, by label.
+        remarks: what differs from the paper's figure, and why; lines of Markdown.
+        trials: of each search.
+        batch: configurations that are proposed together.
+        seeds: searches of each method.
+    """
+
+    name: str
+    title: str
+    panels: Mapping[str, tuple[str, Mapping[str, Method]]]
+    remarks: str
+    trials: int = 400
+    batch: int = 16
+    seeds: int = 5
+
+    @property
+    def labels(self) -> list[str]:
+        """Of all methods."""
+        return list(dict.fromkeys(label for _, methods in self.panels.values() for label in methods))
+
+
+def everywhere(workloads: Sequence[str], methods: Mapping[str, Method]) -> dict[str, tuple[str, Mapping[str, Method]]]:
+    """The same methods on some tables, a panel each."""
+    return {w: (w, methods) for w in workloads}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Searches of one method on one table.
+
+    Args:
+        mean: 10^9 operations a second after each trial, ``[trials]``.
+        deviation: standard deviation over the seeds, ``[trials]``.
+        reached: trials until most of the best speed was found, one a seed; infinite where it was not.
+    """
+
+    mean: np.ndarray
+    deviation: np.ndarray
+    reached: tuple[float, ...]
+
+    @classmethod
+    def of(cls, runs: Sequence[np.ndarray], trials: int, best: float) -> Curve:
+        """That of some searches; one that came to the end of its space stays where it was."""
+        padded = np.stack([np.concatenate([r, np.full(trials - len(r), r[-1])]) for r in runs])
+        return cls(padded.mean(axis=0), padded.std(axis=0), tuple(trials_until(r, GOOD * best) for r in runs))
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.reached))
+
+
+Curves = dict[str, dict[str, Curve]]  # by panel, by label
+
+
+def measure(figure: Figure, processes: int, folder: Path = FOLDER) -> Curves:
+    """Runs all searches."""
+    keys = [(panel, w, label, m) for panel, (w, methods) in figure.panels.items() for label, m in methods.items()]
+    jobs = [
+        Job(w, method, seed, figure.trials, figure.batch, folder=folder)
+        for _, w, _, method in keys
+        for seed in range(figure.seeds)
+    ]
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(figure.name, total=len(jobs))
+        runs = run_all(jobs, processes, lambda done: progress.update(bar, completed=done))
+    found: Curves = {panel: {} for panel in figure.panels}
+    for k, (panel, w, label, _) in enumerate(keys):
+        mine = runs[k * figure.seeds : (k + 1) * figure.seeds]
+        found[panel][label] = Curve.of(mine, figure.trials, replay_of(w, folder).best)
+    return found
+
+
+def markdown(figure: Figure, curves: Curves, about: Mapping[str, str], picture: str) -> str:
+    """A table of trials and speeds, with the machine and what differs from the paper."""
+    lines = [f"# {figure.title}", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
+    lines += [f"![{picture}]({picture})", ""] if picture else []
+    rows = []
+    for panel, found in curves.items():
+        best = _table(figure, panel).best
+        for label, curve in found.items():
+            speed = f"{curve.mean[-1]:.1f} ±{curve.deviation[-1]:.1f}"
+            rows.append((panel, label, _trials(curve.median), speed, f"{100 * curve.mean[-1] / best:.0f}"))
+    headings = ("space", "search", f"trials to {GOOD:.0%}", f"GFLOP/s after {figure.trials}", "% of the best known")
+    lines += [*table(headings, rows, left=2), ""]
+    if len({tuple(methods) for _, methods in figure.panels.values()}) == 1:
+        lines += [*_summary(figure, curves), ""]
+    return "\n".join([*lines, figure.remarks.strip()]) + "\n"
+
+
+def _summary(figure: Figure, curves: Curves) -> list[str]:
+    """Geometric means over the spaces, where every search got there."""
+    rows = []
+    early = figure.trials // 4
+    for label in figure.labels:
+        medians = [found[label].median for found in curves.values()]
+        parts = [found[label].mean[early - 1] / _table(figure, panel).best for panel, found in curves.items()]
+        mean = geometric_mean(medians) if all(map(math.isfinite, medians)) else math.inf
+        rows.append((label, _trials(mean), f"{100 * geometric_mean(parts):.1f}"))
+    return table(("all spaces", f"trials to {GOOD:.0%}", f"% of the best after {early}"), rows, left=1)
+
+
+def _trials(value: float) -> str:
+    return f"{value:.0f}" if math.isfinite(value) else "not reached"
+
+
+def _table(figure: Figure, panel: str) -> Replay:
+    return replay_of(figure.panels[panel][0])
+
+
+def as_json(figure: Figure, curves: Curves, about: Mapping[str, str]) -> dict[str, Any]:
+    """The same for programs; every fourth trial."""
+    plan = {"trials": figure.trials, "batch": figure.batch, "seeds": figure.seeds, "good": GOOD}
+    results = {}
+    for panel, found in curves.items():
+        replay = _table(figure, panel)
+        results[panel] = {
+            "table": replay.table.name,
+            "configurations": len(replay.rows),
+            "best": replay.best,
+            "untuned": replay.table.flops / replay.table.untuned / 1e9,
+            "searches": {
+                label: {
+                    "explorer": figure.panels[panel][1][label].explorer,
+                    "options": dict(figure.panels[panel][1][label].options),
+                    "mean": np.round(curve.mean[3::4], 2).tolist(),
+                    "deviation": np.round(curve.deviation[3::4], 2).tolist(),
+                    "reached": list(curve.reached),
+                }
+                for label, curve in found.items()
+            },
+        }
+    return {"machine": dict(about), "plan": plan, "results": results}
+
+
+def draw(figure: Figure, curves: Curves, file: Path) -> None:
+    """A panel a space, as in the paper."""
+    panels = {
+        panel: {label: (curve.mean, curve.deviation) for label, curve in found.items()}
+        for panel, found in curves.items()
+    }
+    best = {panel: _table(figure, panel).best for panel in curves}
+    plots.curves(file, panels, figure.title, "trials", "GFLOP/s", best)
+
+
+def about_tables(workloads: Sequence[str]) -> dict[str, str]:
+    """The machine that the tables are of, and when they were measured."""
+    tables = [replay_of(w).table for w in dict.fromkeys(workloads)]
+    about = {k: v for k, v in tables[0].about.items() if k not in ("date", "load")}
+    about["tables"] = ", ".join(f"{t.name} ({len(t.number)} configurations)" for t in tables)
+    about["measured"] = f"{min(t.about['date'] for t in tables)} to {max(t.about['date'] for t in tables)}, one thread"
+    return about
+
+
+def write(figure: Figure, curves: Curves, out: Path) -> list[str]:
+    """Writes report, numbers and picture; their names."""
+    out.mkdir(parents=True, exist_ok=True)
+    about = about_tables([w for w, _ in figure.panels.values()])
+    picture = f"{figure.name}.png" if version("matplotlib") else ""
+    if picture:
+        draw(figure, curves, out / picture)
+    document = json.dumps(json_ready(as_json(figure, curves, about)), ensure_ascii=False)
+    (out / f"{figure.name}.json").write_text(document + "\n", encoding="utf-8")
+    (out / f"{figure.name}.md").write_text(markdown(figure, curves, about, picture), encoding="utf-8")
+    return [f"{figure.name}.md", f"{figure.name}.json", *([picture] if picture else [])]
+
+
+def main(figure: Figure, description: str | None, arguments: list[str] | None = None) -> None:
+    """The command line of a figure; ``arguments`` default to those of the process."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.papers.{figure.name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: one a core)")
+    add("--out", type=Path, default=RESULTS, metavar="DIR", help=f"where results go (default {RESULTS})")
+    options = parser.parse_args(arguments)
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that search: many threads a search would share the cores
+    names = write(figure, measure(figure, options.jobs), options.out)
+    Console().print(f"{options.out}/: {', '.join(names)}", highlight=False)

@@ -1,0 +1,120 @@
+"""Which explorer is the default: trials until 95 % of the best known speed, on every measured table.
+
+    python -m benchmarks.papers.explorers
+
+All explorers of the tuner are replayed (:mod:`benchmarks.papers.replay`) with their default options in batches of 16,
+as the tuner does, until they get there. A table that is a sample of its space restricts all of them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks import plots
+from benchmarks.papers.curves import RESULTS, about_tables
+from benchmarks.papers.replay import GOOD, Job, Method, replay_of, run_all, trials_until
+from benchmarks.peers import version
+from benchmarks.report import json_ready, table
+from benchmarks.stats import geometric_mean
+from mlc.tune.session import TuneOptions
+
+NAME = "explorers"
+SPACES = ("C1", "C2", "C6", "C7", "C8", "C9", "C12", "W2", "MM1", "BMM1")
+EXPLORERS = ("random", "genetic", "gbfs", "na2c", "opevo", "descent", "annealing", "guided")
+SEEDS, BATCH = 10, 16
+_ALL = 1 << 30  # trials: until it is found
+
+Medians = dict[str, dict[str, float]]  # of trials, by explorer, by space
+
+
+def measure(spaces: Sequence[str], explorers: Sequence[str], processes: int) -> Medians:
+    """Runs all searches."""
+    keys = [(e, w) for w in spaces for e in explorers]
+    jobs = [Job(w, Method(e), seed, _ALL, BATCH, stop=True) for e, w in keys for seed in range(SEEDS)]
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(NAME, total=len(jobs))
+        runs = run_all(jobs, processes, lambda done: progress.update(bar, completed=done))
+    found: Medians = {e: {} for e in explorers}
+    for k, (e, w) in enumerate(keys):
+        mine = runs[k * SEEDS : (k + 1) * SEEDS]
+        found[e][w] = float(np.median([trials_until(r, GOOD * replay_of(w).best) for r in mine]))
+    return found
+
+
+def means(medians: Medians) -> dict[str, float]:
+    """Geometric means over the spaces, fewest trials first."""
+    found = {e: geometric_mean(by_space.values()) for e, by_space in medians.items()}
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def markdown(medians: Medians, about: Mapping[str, str], picture: str) -> str:
+    """The table, and whether the default deserves to be it."""
+    mean = means(medians)
+    spaces = list(next(iter(medians.values())))
+    default = TuneOptions().explorer
+    lines = ["# Trials to 95 % of the best known speed", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
+    lines += [f"![{picture}]({picture})", ""] if picture else []
+    rows = [(e, *(f"{medians[e][w]:.0f}" for w in spaces), f"{mean[e]:.1f}") for e in mean]
+    lines += table(("explorer", *spaces, "mean"), rows, left=1)
+    good = [str(int((replay_of(w).speeds >= GOOD * replay_of(w).best).sum())) for w in spaces]
+    size = [str(len(replay_of(w).rows)) for w in spaces]
+    lines += ["", *table(("", *spaces), [("configurations", *size), ("good ones", *good)], left=1), ""]
+    others = min(value for e, value in mean.items() if e != default)
+    lines += [
+        f"Medians over {SEEDS} seeds, batches of {BATCH}; the mean is the geometric one. Searches begin at a",
+        "configuration drawn at random, the same for all explorers, not at the template's own choice.",
+        f"The default, `{default}`, needs {mean[default] / mean['random']:.2f} times the trials of random draws and",
+        f"{mean[default] / others:.2f} times those of the best other explorer.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(medians: Medians, about: Mapping[str, str]) -> dict[str, Any]:
+    """The same for programs."""
+    plan = {"seeds": SEEDS, "batch": BATCH, "good": GOOD}
+    return {"machine": dict(about), "plan": plan, "medians": medians, "means": means(medians)}
+
+
+def write(medians: Medians, out: Path) -> list[str]:
+    """Writes report, numbers and picture; their names."""
+    out.mkdir(parents=True, exist_ok=True)
+    spaces = list(next(iter(medians.values())))
+    about = about_tables(spaces)
+    picture = f"{NAME}.png" if version("matplotlib") else ""
+    if picture:
+        random = medians["random"]
+        series = {e: [medians[e][w] / random[w] for w in spaces] for e in means(medians) if e != "random"}
+        plots.bars(out / picture, spaces, series, "Trials to 95 % of the best, random draws being 1", "trials", cut=2.0)
+    document = json.dumps(json_ready(as_json(medians, about)), indent=1, ensure_ascii=False)
+    (out / f"{NAME}.json").write_text(document + "\n", encoding="utf-8")
+    (out / f"{NAME}.md").write_text(markdown(medians, about, picture), encoding="utf-8")
+    return [f"{NAME}.md", f"{NAME}.json", *([picture] if picture else [])]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line; ``arguments`` default to those of the process."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.papers.{NAME}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: one a core)")
+    add("--out", type=Path, default=RESULTS, metavar="DIR", help=f"where results go (default {RESULTS})")
+    options = parser.parse_args(arguments)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    names = write(measure(SPACES, EXPLORERS, options.jobs), options.out)
+    Console().print(f"{options.out}/: {', '.join(names)}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+"""Spaces of schedules that are small enough to measure whole: operators of the papers, with some knobs pinned.
+
+A *subspace* keeps some values of some knobs of a task and one value, the untuned one unless named, of all others. What
+is left has a few thousand configurations, so that a table can hold all of them (see :mod:`benchmarks.papers.tables`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from benchmarks.zoo.operators import CONVOLUTIONS
+from mlc.ir.graph import Builder, Graph, Value
+from mlc.ir.types import TensorType, f32
+from mlc.lower.knobs import Categorical, Discrete, Factors, Knob, Space
+from mlc.lower.knobs import Value as Choice
+from mlc.ops import get
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import Target
+from mlc.tune.features import LoopFeatures
+from mlc.tune.task import Task, tasks_of
+
+# The papers' convolutions are direct ones.
+DISABLED = ("winograd",)
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """Limits of factors by position from the end: those factorisations of a knob stay that respect them all."""
+
+    limits: tuple[tuple[int, int], ...]
+
+
+Kept = Sequence[Choice] | AtMost
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An operator and what is kept of its space.
+
+    Args:
+        name: as the paper has it.
+        text: one line that says what it is, and how it differs from the paper's.
+        graph: a graph whose last task it is.
+        kept: values that stay, by knob; a knob that is not named keeps all of them.
+        disabled: passes left out.
+    """
+
+    name: str
+    text: str
+    graph: Callable[[], Graph]
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    disabled: tuple[str, ...] = DISABLED
+
+    def task(self, target: Target) -> Task:
+        """The operator's task."""
+        options = CompileOptions(self.name, "onnx", "", disabled_passes=self.disabled)
+        return tasks_of(self.graph(), target, options, Observer())[-1]
+
+
+class Subspace:
+    """A part of a task's space.
+
+    Args:
+        whole: the task's space.
+        kept: values that stay, by knob; knobs with one value are not part of ``space``.
+
+    Attributes:
+        space: what is left; its default is the whole space's where that is left, or else near it.
+    """
+
+    def __init__(self, whole: Space, kept: Mapping[str, Kept]) -> None:
+        unknown = set(kept) - {k.name for k in whole.knobs}
+        if unknown:
+            raise ValueError(f"no knob {', '.join(sorted(unknown))}; there are {[k.name for k in whole.knobs]}")
+        self.whole = whole
+        self._values = [_indices(k, kept.get(k.name)) for k in whole.knobs]
+        free = [(k, at) for k, at in zip(whole.knobs, self._values, strict=True) if len(at) > 1]
+        knobs = tuple(_restricted(k, at, kept.get(k.name)) for k, at in free)
+        default = {k.name: _nearest(k, at, whole.default[k.name]) for k, at in free}
+        self.space = Space(knobs, default)
+
+    def lift(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of ``space`` as rows of the whole space, int64 ``[n, knobs]``."""
+        found = np.zeros((len(rows), len(self._values)), np.int64)
+        column = 0
+        for k, at in enumerate(self._values):
+            if len(at) > 1:
+                found[:, k] = np.array(at)[rows[:, column]]
+                column += 1
+            else:
+                found[:, k] = at[0]
+        return found
+
+    def all(self) -> np.ndarray:
+        """Every row of ``space``, refused ones included, int64 ``[size, knobs]``."""
+        return np.stack(np.unravel_index(np.arange(self.space.size), tuple(self.space.counts)), axis=1)
+
+
+def _indices(knob: Knob, kept: Kept | None) -> list[int]:
+    if kept is None:
+        return list(range(len(knob.values)))
+    if isinstance(kept, AtMost):
+        kept = _limited(knob, kept).values
+    return sorted(list(knob.values).index(value) for value in kept)
+
+
+def _limited(knob: Knob, kept: AtMost) -> Factors:
+    assert isinstance(knob, Factors), knob.name
+    limits = dict(knob.most)
+    for place, most in kept.limits:
+        limits[place] = min(most, limits.get(place, most))
+    return replace(knob, most=tuple(sorted(limits.items())))
+
+
+def _restricted(knob: Knob, at: Sequence[int], kept: Kept | None) -> Knob:
+    """The knob with some of its values."""
+    if len(at) == len(knob.values):
+        return knob
+    if isinstance(kept, AtMost):
+        return _limited(knob, kept)
+    values = tuple(knob.values[k] for k in at)
+    if isinstance(knob, (Discrete, Categorical)):
+        return replace(knob, values=values)
+    raise ValueError(f"knob {knob.name}: some of its values would not be neighbours of the others any more")
+
+
+def _nearest(knob: Knob, at: Sequence[int], value: Choice) -> Choice:
+    here = knob.table[list(knob.values).index(value)]
+    return knob.values[min(at, key=lambda k: float(np.abs(knob.table[k] - here).sum()))]
+
+
+@dataclass
+class Setting:
+    """A workload on a target: its task, the subspace, and what its configurations look like to a cost model."""
+
+    workload: Workload
+    target: Target
+
+    @cached_property
+    def task(self) -> Task:
+        return self.workload.task(self.target)
+
+    @cached_property
+    def part(self) -> Subspace:
+        return Subspace(self.task.space, self.workload.kept)
+
+    @cached_property
+    def features(self) -> LoopFeatures:
+        return LoopFeatures(self.task, self.target)
+
+    def accepted(self) -> np.ndarray:
+        """Every row of the subspace that the template accepts, int64 ``[n, knobs]``."""
+        rows = self.part.all()
+        return rows[self.features.valid(self.part.lift(rows))]
+
+
+# -- graphs -----------------------------------------------------------------------------------------------------------
+def _conv(g: Builder, x: Value, inner: int, outer: int, kernel: int, stride: int, name: str, groups: int = 1) -> Value:
+    rng = np.random.default_rng(len(name))
+    scale = (2 / (inner // groups * kernel * kernel)) ** 0.5
+    weight = rng.standard_normal((outer, inner // groups, kernel, kernel)).astype(np.float32) * np.float32(scale)
+    attrs: dict[str, Any] = {
+        "strides": (stride, stride), "pads": (kernel // 2,) * 4, "dilations": (1, 1), "groups": groups,
+    }  # fmt: skip
+    (y,) = g.add(get("conv"), [x, g.constant(weight, f"{name}.weight")], attrs, names=[name])
+    return y
+
+
+def convolution(edge: int, inner: int, outer: int, kernel: int, stride: int) -> Graph:
+    """One convolution; a single-pixel one stands between two others, which give it tensors in blocks of channels."""
+    g = Builder("convolution")
+    if kernel > 1:
+        x = g.input("x", TensorType((1, inner, edge, edge), f32))
+        return g.finish([_conv(g, x, inner, outer, kernel, stride, "conv")])
+    x = _conv(g, g.input("x", TensorType((1, 16, edge, edge), f32)), 16, inner, 3, 1, "before")
+    return g.finish([_conv(g, x, inner, outer, kernel, stride, "conv")])
+
+
+def depthwise(edge: int, channels: int, stride: int) -> Graph:
+    """A 3x3 depthwise convolution behind another one, which gives it tensors in blocks of channels."""
+    g = Builder("depthwise")
+    x = _conv(g, g.input("x", TensorType((1, 16, edge, edge), f32)), 16, channels, 1, 1, "before")
+    return g.finish([_conv(g, x, channels, channels, 3, stride, "conv", channels)])
+
+
+def matmul(rows: int, inner: int, columns: int) -> Graph:
+    """A product with constant weights."""
+    g = Builder("matmul")
+    weight = np.random.default_rng(0).standard_normal((inner, columns)).astype(np.float32) * np.float32(inner**-0.5)
+    x = g.input("x", TensorType((rows, inner), f32))
+    (y,) = g.add(get("matmul"), [x, g.constant(weight, "weight")], names=["y"])
+    return g.finish([y])
+
+
+def einsum(equation: str, *shapes: tuple[int, ...]) -> Graph:
+    """A product that no template knows but the one derived from any expression."""
+    g = Builder("einsum")
+    inputs = [g.input(f"x{k}", TensorType(shape, f32)) for k, shape in enumerate(shapes)]
+    (y,) = g.add(get("einsum"), inputs, {"equation": equation}, names=["y"])
+    return g.finish([y])
+
+
+# -- workloads --------------------------------------------------------------------------------------------------------
+def _convolution(name: str, **kept: Kept) -> Workload:
+    _, edge, inner, outer, kernel, stride = next(row for row in CONVOLUTIONS if row[0] == name)
+    text = f"convolution {edge}x{edge}, {inner} -> {outer}, {kernel}x{kernel}, stride {stride}"
+    return Workload(name, text, lambda: convolution(edge, inner, outer, kernel, stride), kept)
+
+
+def _winograd(name: str) -> Workload:
+    _, edge, inner, outer, kernel, stride = next(row for row in CONVOLUTIONS if row[0] == name)
+    text = f"convolution {name} by Winograd's algorithm"
+    return Workload(f"W{name[1:]}", text, lambda: convolution(edge, inner, outer, kernel, stride), disabled=())
+
+
+def _matmul(name: str, rows: int, inner: int, columns: int) -> Workload:
+    return Workload(name, f"product {rows}x{inner}x{columns}", lambda: matmul(rows, inner, columns))
+
+
+def _factored(name: str, equation: str, shapes: Sequence[tuple[int, ...]], **kept: Kept) -> Workload:
+    """Factorisations alone, as in OpEvo B.1: sums stay in registers, order and threads' share are fixed."""
+    sizes = " and ".join("x".join(map(str, shape)) for shape in shapes)
+    axes = len(equation.split("->")[1])
+    fixed: dict[str, Kept] = {
+        "plan": ("tiled",),
+        "vector": (axes - 1,),
+        "order": ((*(f"data{k}" for k in range(axes)), "reduce0"),),
+        "shared": (1,),
+        "sums": ("register",),
+        "unroll": (16,),
+    }
+    text = f"einsum {equation} of {sizes}, under the template derived from its expression"
+    return Workload(name, text, lambda: einsum(equation, *shapes), {**fixed, **kept})
+
+
+_FEW = (1, 2, 4, 7, 14, 28)
+_STEPS: dict[str, Kept] = {"steps": (1, 4)}
+_BATCH: dict[str, Kept] = {
+    "tile0": AtMost(((-1, 1), (-2, 3))),
+    "tile1": AtMost(((-1, 8), (-2, 2))),
+    "tile2": AtMost(((-2, 2),)),
+    "reduce0": AtMost(((-1, 16),)),
+}
+_ROWS, _COLUMNS, _INNER = AtMost(((-1, 8), (-2, 8))), AtMost(((-2, 8),)), AtMost(((-1, 16),))
+_FEW_ROWS, _FEW_COLUMNS = AtMost(((-1, 8), (-2, 4))), AtMost(((-2, 4),))
+
+# Matrices of OpEvo's B.1 have an eighth of the edges, those of B.2 a half, and 24 of them stand for 960: so that
+# thousands of configurations can be measured.
+WORKLOADS = {
+    w.name: w
+    for w in (
+        _convolution("C1", prefetch=(False,), blocks=(1, 2, 4, 14, 28, 56)),
+        _convolution("C2", flat=(False,), prefetch=(False,), blocks=(1, 2, 4, 16, 56), chunk=(0, 8, 32), **_STEPS),
+        _convolution("C3", flat=(True,), prefetch=(False,), blocks=(1, 2, 4, 8, 16, 28, 56), **_STEPS),
+        _convolution("C4", flat=(False,), prefetch=(False,), blocks=(1, 2, 4, 7, 14, 28, 56), **_STEPS),
+        _convolution("C5", flat=(True,), prefetch=(False,), blocks=(1, 2, 4, 7, 14, 28, 56), **_STEPS),
+        _convolution("C6", flat=(False,), prefetch=(True,), blocks=_FEW, chunk=(0, 16, 32, 64), **_STEPS),
+        _convolution("C7", flat=(False,), prefetch=(True,), chunk=(0, 16, 64), **_STEPS),
+        _convolution("C8", flat=(True,), prefetch=(False,), blocks=(1, 2, 7, 14, 49), chunk=(0, 32), **_STEPS),
+        _convolution("C9", flat=(False,), prefetch=(True,), chunk=(0, 16, 32, 128), **_STEPS),
+        _convolution("C12", flat=(True,), prefetch=(True,), chunk=(0, 16, 64, 256), **_STEPS),
+        _winograd("C2"),
+        _winograd("C9"),
+        _matmul("Matmul-1024", 1024, 1024, 1024),
+        _factored("MM1", "ij,jk->ik", ((64, 128), (128, 128)), tile0=_ROWS, tile1=_COLUMNS, reduce0=_INNER),
+        _factored("MM2", "ij,jk->ik", ((64, 128), (128, 512)), tile0=_FEW_ROWS, tile1=_FEW_COLUMNS, reduce0=_INNER),
+        _factored("MM3", "ij,jk->ik", ((64, 512), (512, 128)), tile0=_FEW_ROWS, tile1=_FEW_COLUMNS, reduce0=_INNER),
+        _factored("BMM1", "bij,bjk->bik", ((24, 64, 64), (24, 64, 32)), **_BATCH),
+        _factored("BMM2", "bji,bjk->bik", ((24, 64, 64), (24, 64, 32)), **_BATCH),
+        _factored("BMM3", "bij,bkj->bik", ((24, 64, 32), (24, 64, 32)), **_BATCH),
+    )
+}
