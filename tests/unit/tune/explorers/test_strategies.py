@@ -167,6 +167,23 @@ def test_guided_evolution_hopes_for_the_best_of_what_it_does_not_know() -> None:
     assert far[1] > 1.5 * far[0]
 
 
+def test_guided_evolution_begins_with_what_other_tasks_have_taught() -> None:
+    class Known:
+        least = 0
+
+        def fit(self, features: np.ndarray, speeds: np.ndarray) -> None:
+            raise AssertionError("nothing was measured")
+
+        def predict(self, features: np.ndarray) -> np.ndarray:
+            return np.asarray(features[:, 0], np.float64)
+
+    space = Space((Discrete("n", tuple(range(100))),), {"n": 0})
+    explorer = EXPLORERS["guided"](space, np.random.default_rng(0), model=Known(), anywhere=2000)
+    first, *others = explorer.propose(9)
+    assert first[0] == 0  # the default
+    assert sum(int(row[0]) >= 90 for row in others) >= 5
+
+
 def test_a_model_learns_only_when_something_is_new() -> None:
     ledger, model = ledger_with(SPACE, [[1, 1, 1, 1]], [2.0]), Sum()
     described: list[int] = []
