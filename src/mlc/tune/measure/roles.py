@@ -24,7 +24,7 @@ from mlc.tune.measure.candidate import Candidate, CandidateError, Packed, differ
 from mlc.tune.measure.cases import INTERPRETED, Case, Reference, cases_in, draw_inputs
 from mlc.tune.measure.frames import Channel, Message
 from mlc.tune.measure.native import Support
-from mlc.tune.measure.timing import Rule, Sample, Timing, take, take_in_turns
+from mlc.tune.measure.timing import Patience, Rule, Sample, Timing, take, take_in_turns
 from mlc.tune.measure.zygote import Role, Shared
 from mlc.tune.task import Task, candidate
 
@@ -147,6 +147,7 @@ class Bench:
         self._packed = Packed(cases)
         self._loaded: dict[int, Candidate] = {}
         self._anchor: tuple[Sample, int] | None = None
+        self._patience = Patience()
         self._last = (0.0, 0.0, 0.0)  # the anchor's last time, when that was, and what it took
 
     def answer(self, message: Message) -> Answer:
@@ -177,7 +178,8 @@ class Bench:
     def _time(self, handle: int, record: float) -> dict[str, Any]:
         loaded = self._loaded[handle]
         before = self._reading()
-        timing = take(loaded.sample, self._shop.rule, record, loaded.seconds)
+        timing = take(loaded.sample, self._shop.rule, record, loaded.seconds, self._patience.reruns)
+        self._patience.learn(timing)
         after = self._reading(fresh=before[1])
         self._check_again(loaded)
         return {"samples": _samples(timing), "anchor": [before[0], after[0]]}

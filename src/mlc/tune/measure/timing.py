@@ -19,6 +19,7 @@ STABLE = 0.03  # two medians in succession that differ by less end the warm-up
 SPREAD = 0.05  # median absolute deviation over median, above which samples are taken again
 DRIFT = 0.05  # change of the anchor's time that counts
 RERUNS = 3
+RESTLESS = 8  # noisy results in succession after which a second attempt is the last: more did not help
 WARMUPS = 12
 FEWEST = 3  # samples that say something about noise
 CONTENDER = 1.25  # times the best time so far, up to which a candidate is worth measuring again
@@ -94,7 +95,7 @@ def warm_up(sample: Sample, rule: Rule) -> tuple[int, float]:
     return max(1, math.ceil(rule.sample_seconds * 1e9 / max(now, 1e-3))), now / 1e9
 
 
-def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.0) -> Timing:
+def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.0, reruns: int = RERUNS) -> Timing:
     """Warms up and measures; what is too restless is measured again, and the calmest attempt counts.
 
     What turns out to be behind the best gets a few samples only, and what is far from it short ones.
@@ -104,6 +105,7 @@ def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.
         rule: how much to measure.
         record: seconds of the best kernel so far; what is far from it is measured with less care.
         first: seconds that one call took before; warmed up enough if even that is far from the best.
+        reruns: how often it is measured again at most.
     """
     if first > 1.5 * HOPELESS * record:
         calls, estimate = max(1, math.ceil(rule.sample_seconds / 2 / first)), first
@@ -113,7 +115,7 @@ def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.
             calls = -(-calls // 2)
     best: Timing | None = None
     spent = 0
-    for _ in range(1 + RERUNS):
+    for _ in range(1 + reruns):
         ns: list[int] = []
         while len(ns) < rule.samples and not _enough(len(ns), spent, rule):
             ns.append(sample(calls))
@@ -132,6 +134,21 @@ def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.
             break
     assert best is not None
     return best
+
+
+class Patience:
+    """How often a restless kernel is measured again: less on a machine that never holds still."""
+
+    def __init__(self) -> None:
+        self._noisy: deque[bool] = deque(maxlen=RESTLESS)
+
+    @property
+    def reruns(self) -> int:
+        return 1 if len(self._noisy) == RESTLESS and all(self._noisy) else RERUNS
+
+    def learn(self, timing: Timing) -> None:
+        """Take a result into account."""
+        self._noisy.append(timing.noisy)
 
 
 def _enough(samples: int, spent: float, rule: Rule) -> bool:

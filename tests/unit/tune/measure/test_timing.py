@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mlc.tune.measure.timing import Drift, Rule, Timing, take, take_in_turns, warm_up
+from mlc.tune.measure.timing import RERUNS, RESTLESS, Drift, Patience, Rule, Timing, take, take_in_turns, warm_up
 
 
 class Kernel:
@@ -55,6 +55,20 @@ def test_a_restless_kernel_is_measured_again_and_then_called_noisy() -> None:
     timing = take(kernel, Rule(budget=10))
     assert kernel.calls > 4 * 7
     assert timing.noisy
+
+
+def test_patience_ends_on_a_machine_that_never_holds_still() -> None:
+    patience, restless, calm = Patience(), Timing(1, (10, 20, 30)), Timing(1, (10, 10, 10))
+    for _ in range(RESTLESS):
+        assert patience.reruns == RERUNS
+        patience.learn(restless)
+    assert patience.reruns == 1
+    patience.learn(calm)
+    assert patience.reruns == RERUNS
+    rng = np.random.default_rng(0)
+    kernel = Kernel(lambda _: 1e7 * rng.uniform(1, 2))
+    assert take(kernel, Rule(budget=10), reruns=1).noisy
+    assert kernel.calls < 3 * 7 + 3 * 12
 
 
 def test_a_kernel_that_calms_down_is_not_noisy() -> None:
