@@ -29,6 +29,7 @@ _FLOAT: dict[str, Callable[..., float]] = {
     "abs": abs,
     "log": lambda a: log2(max(a, 1.0)),
 }
+_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1}  # right operands that change nothing
 _ARRAY: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -99,20 +100,26 @@ class Formulas:
 
     def call(self, fn: str, *args: Any) -> Any:
         """A function of numbers; of ordinary ones it is evaluated at once."""
-        if not any(isinstance(a, Formula) for a in args):
-            return _FLOAT[fn](*args)
-        if len(args) == 2:
+        if len(args) == 2:  # nearly all are; a candidate's features take thousands of calls
             a, b = args
-            if (fn == "add" and b == 0) or (fn in ("mul", "div") and b == 1) or (fn == "sub" and b == 0):
-                return a
-            if fn in ("add", "mul") and not isinstance(a, Formula):
+            if type(b) is not Formula:
+                if type(a) is not Formula:
+                    return _FLOAT[fn](a, b)
+                if b == _NEUTRAL.get(fn):
+                    return a
+            elif type(a) is not Formula and fn in ("add", "mul"):
                 a, b = b, a
+                if b == _NEUTRAL[fn]:
+                    return a
             if fn == "mul" and b == 0:
                 return 0.0
-            if fn in ("least", "most") and a is b:
+            if a is b and fn in ("least", "most"):
                 return a
-            args = (a, b)
-        return self._make(fn, args, (fn, *(id(a) if isinstance(a, Formula) else a for a in args)))
+            key = (fn, id(a) if type(a) is Formula else a, id(b) if type(b) is Formula else b)
+            return self._make(fn, (a, b), key)
+        if not any(type(a) is Formula for a in args):
+            return _FLOAT[fn](*args)
+        return self._make(fn, args, (fn, *(id(a) if type(a) is Formula else a for a in args)))
 
     def _make(self, fn: str, args: tuple[Any, ...], key: tuple[Any, ...]) -> Formula:
         found = self._known.get(key)

@@ -183,7 +183,8 @@ class Nests:
         """Elements of a buffer that an access touches while axes move."""
         total: Number = 1.0
         for ix, n in zip(access.indices, access.tensor.shape, strict=True):
-            total = total * self._call("least", self._reach(ix, spans)[1], float(n))
+            if n > 1:
+                total = total * self._call("least", self._reach(ix, spans)[1], float(n))
         return total
 
     def _steps(self, stage: Stage, leaf: Var) -> dict[Var, Number]:
