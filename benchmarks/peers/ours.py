@@ -1,8 +1,8 @@
 """This compiler: compiled ahead of time into a ``module.tar``, run by its own runtime.
 
 Options are those of ``mlc.compile`` by their Python names, for example ``mlc[opt_level=1]``,
-``mlc[disabled_passes=fuse+algebra]`` or ``mlc[target=x86 -mcpu=haswell]``; ``source=DIR`` takes the compiler and
-runtime from another checkout's ``src``, to compare two states of the code.
+``mlc[disabled_passes=fuse+algebra]`` or ``mlc[target=x86 -mcpu=haswell]``. Kernels are untuned unless ``records=FILE`` says
+otherwise. ``source=DIR`` takes the compiler and runtime from another checkout's ``src``, to compare two states of the code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def keywords(options: Options) -> dict[str, Any]:
     for key, text in options.items():
         if key == "source":
             continue
-        if key == "disabled_passes":
+        if key in ("disabled_passes", "records"):
             found[key] = tuple(text.split("+"))
         elif text.lower() in WORDS:
             found[key] = WORDS[text.lower()]
@@ -49,7 +49,8 @@ def compile(model: Path, folder: Path, options: Options) -> Path:
     import mlc
 
     package = folder / "module.tar"
-    mlc.compile(mlc.load(model), **keywords(options)).save(package)
+    # peers are not tuned for this machine either: no records but those that are asked for
+    mlc.compile(mlc.load(model), **{"records": (), **keywords(options)}).save(package)
     return package
 
 
