@@ -1,8 +1,9 @@
 """This compiler: compiled ahead of time into a ``module.tar``, run by its own runtime.
 
 Options are those of ``mlc.compile`` by their Python names, for example ``mlc[opt_level=1]``,
-``mlc[disabled_passes=fuse+algebra]`` or ``mlc[target=x86 -mcpu=haswell]``. Kernels are untuned unless ``records=FILE`` says
-otherwise. ``source=DIR`` takes the compiler and runtime from another checkout's ``src``, to compare two states of the code.
+``mlc[disabled_passes=fuse+algebra]`` or ``mlc[target=x86 -mcpu=haswell]``. Kernels are untuned unless ``records=FILE``
+says otherwise. ``source=DIR`` takes the compiler and runtime from another checkout's ``src``, to compare two states of
+the code.
 """
 
 from __future__ import annotations
