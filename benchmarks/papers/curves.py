@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -16,10 +15,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks import plots
+from benchmarks.papers.keep import keep
 from benchmarks.papers.replay import GOOD, Job, Method, Replay, replay_of, run_all, trials_until
 from benchmarks.papers.tables import FOLDER
-from benchmarks.peers import version
-from benchmarks.report import json_ready, table
+from benchmarks.report import table
 from benchmarks.stats import geometric_mean
 
 RESULTS = Path("benchmarks/papers/results")
@@ -187,15 +186,15 @@ def about_tables(workloads: Sequence[str]) -> dict[str, str]:
 
 def write(figure: Figure, curves: Curves, out: Path) -> list[str]:
     """Writes report, numbers and picture; their names."""
-    out.mkdir(parents=True, exist_ok=True)
     about = about_tables([w for w, _ in figure.panels.values()])
-    picture = f"{figure.name}.png" if version("matplotlib") else ""
-    if picture:
-        draw(figure, curves, out / picture)
-    document = json.dumps(json_ready(as_json(figure, curves, about)), ensure_ascii=False)
-    (out / f"{figure.name}.json").write_text(document + "\n", encoding="utf-8")
-    (out / f"{figure.name}.md").write_text(markdown(figure, curves, about, picture), encoding="utf-8")
-    return [f"{figure.name}.md", f"{figure.name}.json", *([picture] if picture else [])]
+    return keep(
+        figure.name,
+        out,
+        as_json(figure, curves, about),
+        lambda picture: markdown(figure, curves, about, picture),
+        lambda file: draw(figure, curves, file),
+        indent=None,
+    )
 
 
 def main(figure: Figure, description: str | None, arguments: list[str] | None = None) -> None:

@@ -9,7 +9,6 @@ as the tuner does, until they get there. A table that is a sample of its space r
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,9 +20,9 @@ from rich.progress import Progress
 
 from benchmarks import plots
 from benchmarks.papers.curves import RESULTS, about_tables
+from benchmarks.papers.keep import keep
 from benchmarks.papers.replay import GOOD, Job, Method, replay_of, run_all, trials_until
-from benchmarks.peers import version
-from benchmarks.report import json_ready, table
+from benchmarks.report import table
 from benchmarks.stats import geometric_mean
 from mlc.tune.session import TuneOptions
 
@@ -86,18 +85,15 @@ def as_json(medians: Medians, about: Mapping[str, str]) -> dict[str, Any]:
 
 def write(medians: Medians, out: Path) -> list[str]:
     """Writes report, numbers and picture; their names."""
-    out.mkdir(parents=True, exist_ok=True)
     spaces = list(next(iter(medians.values())))
     about = about_tables(spaces)
-    picture = f"{NAME}.png" if version("matplotlib") else ""
-    if picture:
+
+    def draw(file: Path) -> None:
         random = medians["random"]
         series = {e: [medians[e][w] / random[w] for w in spaces] for e in means(medians) if e != "random"}
-        plots.bars(out / picture, spaces, series, "Trials to 95 % of the best, random draws being 1", "trials", cut=2.0)
-    document = json.dumps(json_ready(as_json(medians, about)), indent=1, ensure_ascii=False)
-    (out / f"{NAME}.json").write_text(document + "\n", encoding="utf-8")
-    (out / f"{NAME}.md").write_text(markdown(medians, about, picture), encoding="utf-8")
-    return [f"{NAME}.md", f"{NAME}.json", *([picture] if picture else [])]
+        plots.bars(file, spaces, series, "Trials to 95 % of the best, random draws being 1", "trials", cut=2.0)
+
+    return keep(NAME, out, as_json(medians, about), lambda picture: markdown(medians, about, picture), draw)
 
 
 def main(arguments: list[str] | None = None) -> None:

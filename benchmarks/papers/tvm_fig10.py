@@ -11,7 +11,6 @@ are expected to be the fastest are simulated, and the fastest is kept; its resul
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -21,8 +20,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from benchmarks.peers import version
-from benchmarks.report import json_ready, table
+from benchmarks.papers.keep import keep
+from benchmarks.report import table
 from benchmarks.zoo.operators import CONVOLUTIONS
 from mlc.errors import ScheduleError
 from mlc.ir.graph import Value
@@ -253,14 +252,14 @@ def main(arguments: list[str] | None = None) -> None:
             r = results[-1]
             console.print(f"{name} {way}: {r.cycles} cycles, util {r.util:.3f}, η {r.eta:.3f}", highlight=False)
     assumptions = assumptions_of(PROFILES["osdi18"])
-    options.out.mkdir(parents=True, exist_ok=True)
-    picture = "tvm_fig10.png" if version("matplotlib") else ""
-    if picture:
-        draw(results, options.out / picture)
-    document = json.dumps(json_ready(as_json(results, assumptions, options.plans)), indent=1, ensure_ascii=False)
-    (options.out / "tvm_fig10.json").write_text(document + "\n", encoding="utf-8")
-    (options.out / "tvm_fig10.md").write_text(markdown(results, assumptions, picture), encoding="utf-8")
-    console.print(f"{options.out}/: tvm_fig10.md, tvm_fig10.json{', ' + picture if picture else ''}", highlight=False)
+    files = keep(
+        "tvm_fig10",
+        options.out,
+        as_json(results, assumptions, options.plans),
+        lambda picture: markdown(results, assumptions, picture),
+        lambda file: draw(results, file),
+    )
+    console.print(f"{options.out}/: {', '.join(files)}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ little by itself. What can be compared is where the time goes, and how much of t
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import tempfile
 from collections.abc import Sequence
@@ -32,8 +31,8 @@ from rich.console import Console
 
 import mlc
 from benchmarks import plots
-from benchmarks.peers import version
-from benchmarks.report import json_ready, table
+from benchmarks.papers.keep import keep
+from benchmarks.report import table
 from benchmarks.zoo import build, sample_inputs
 from mlc.api import Model, Quantization, quantize
 from mlc.build import optimise
@@ -283,14 +282,14 @@ def main(arguments: list[str] | None = None) -> None:
     ]
     for line in about:
         console.print(f"  {line}", highlight=False)
-    options.out.mkdir(parents=True, exist_ok=True)
-    picture = "tvm_fig21.png" if version("matplotlib") else ""
-    if picture:
-        draw(splits, options.out / picture)
-    document = json.dumps(json_ready(as_json(splits, about)), indent=1, ensure_ascii=False)
-    (options.out / "tvm_fig21.json").write_text(document + "\n", encoding="utf-8")
-    (options.out / "tvm_fig21.md").write_text(markdown(splits, about, picture), encoding="utf-8")
-    console.print(f"{options.out}/: tvm_fig21.md, tvm_fig21.json{', ' + picture if picture else ''}", highlight=False)
+    files = keep(
+        "tvm_fig21",
+        options.out,
+        as_json(splits, about),
+        lambda picture: markdown(splits, about, picture),
+        lambda file: draw(splits, file),
+    )
+    console.print(f"{options.out}/: {', '.join(files)}", highlight=False)
 
 
 if __name__ == "__main__":

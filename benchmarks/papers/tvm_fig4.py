@@ -14,7 +14,6 @@ Cells take a few microseconds, so the native calls alone are timed, in one proce
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import tempfile
@@ -29,9 +28,10 @@ from rich.console import Console
 
 import mlc
 from benchmarks import machine, plots
-from benchmarks.peers import parse_engine, version
+from benchmarks.papers.keep import keep
+from benchmarks.peers import parse_engine
 from benchmarks.peers.ours import keywords
-from benchmarks.report import json_ready, spread, table
+from benchmarks.report import spread, table
 from benchmarks.stats import Spread, largest_error, paired_ratio
 from benchmarks.zoo import sample_inputs
 from benchmarks.zoo.builder import Net
@@ -225,14 +225,14 @@ def main(arguments: list[str] | None = None) -> None:
     finally:
         os.sched_setaffinity(0, usable)
     about = machine.describe() | {"cores used": ", ".join(map(str, cores))}
-    options.out.mkdir(parents=True, exist_ok=True)
-    picture = "tvm_fig4.png" if version("matplotlib") else ""
-    if picture:
-        draw(results, options.out / picture)
-    document = json.dumps(json_ready(as_json(results, about)), indent=1, ensure_ascii=False)
-    (options.out / "tvm_fig4.json").write_text(document + "\n", encoding="utf-8")
-    (options.out / "tvm_fig4.md").write_text(markdown(results, about, picture), encoding="utf-8")
-    console.print(f"{options.out}/: tvm_fig4.md, tvm_fig4.json{', ' + picture if picture else ''}", highlight=False)
+    files = keep(
+        "tvm_fig4",
+        options.out,
+        as_json(results, about),
+        lambda picture: markdown(results, about, picture),
+        lambda file: draw(results, file),
+    )
+    console.print(f"{options.out}/: {', '.join(files)}", highlight=False)
 
 
 if __name__ == "__main__":
