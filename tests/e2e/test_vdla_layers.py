@@ -75,6 +75,8 @@ def test_bias_and_residual_by_the_matrix_unit(facts: dict[str, Any], profile: st
         {"bias": 1 << 30, "residual": 10, "relu": True, "shift": 22},
         {"bias": 5000, "residual": "vector", "shift": "vector"},
         {"relu": True, "most": 20_000},
+        {"relu": True, "most": 49_152, "shift": 9},
+        {"relu": True, "most": 1 << 20, "residual": 3, "shift": 14, "bias": 50_000},
     ],
 )
 def test_epilogues_by_the_alu(facts: dict[str, Any]) -> None:

@@ -93,6 +93,41 @@ def test_a_residual_network_is_exact(small: Model, profile: str) -> None:
         assert (len(module.device_runs) == 1) == (profile != "osdi18")
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        "-block_in=32 -block_out=32",
+        "-block_in=8 -block_out=8 -inp_bytes=16384 -wgt_bytes=8192 -acc_bytes=65536",
+        "-inp_bytes=2048 -wgt_bytes=4096 -acc_bytes=4096 -uop_bytes=1024 -dep_queue_depth=2",
+    ],
+)
+def test_other_sizes_are_exact(small: Model, record: str) -> None:
+    with mlc.compile(small, f"vdla {record}").load(1) as module, mlc.compile(small).load(1) as host:
+        feeds = {"x": IMAGES[:1]}
+        np.testing.assert_array_equal(module.run(feeds)["y"], host.run(feeds)["y"])
+        assert module.device_runs
+
+
+def test_wide_limits_are_exact() -> None:
+    """A limit beyond the constants of instructions, as that of ReLU6 is where scales are fine."""
+    stored = {
+        "w": (rng.standard_normal((32, 32, 3, 3)) / 17).astype(np.float32),
+        "lo": np.float32(0),
+        "hi": np.float32(6),
+    }
+    convolve = helper.make_node("Conv", ["x", "w"], ["c"], "c", pads=[1] * 4)
+    graph = [convolve, helper.make_node("Clip", ["c", "lo", "hi"], ["y"], "y")]
+    images = 2 * rng.standard_normal((4, 32, 24, 24)).astype(np.float32)
+    model = quantize(load(network(graph, {"x": images[:1]}, ["y"], stored)), {"x": images}).model
+    (limit,) = (
+        n.attrs["hi"] for n in model.graph.nodes if n.op.name == "clip" and n.inputs[0].type.dtype.name == "i32"
+    )
+    assert limit > 1 << 15
+    with mlc.compile(model, "vdla").load(1) as module, mlc.compile(model).load(1) as host:
+        np.testing.assert_array_equal(module.run({"x": images[:1]})["y"], host.run({"x": images[:1]})["y"])
+        assert module.device_runs
+
+
 def test_scales_of_channels_need_the_alu() -> None:
     model = quantize(load(residual_network()), {"x": IMAGES}, per_channel=True).model
     for profile, regions in (("full", 1), ("osdi18_i8", 5)):

@@ -202,7 +202,7 @@ def load_config(
         changes.update(_read_file(file))
         profile = changes.pop("profile", profile)
     changes.update(_parsed(overrides))
-    if profile not in PROFILES:
+    if not isinstance(profile, str) or profile not in PROFILES:
         raise UsageError(f"no profile is called {profile!r}", hint="profiles: " + ", ".join(PROFILES))
     return with_fields(PROFILES[profile], changes)
 
@@ -226,6 +226,8 @@ def profile_of(config: VdlaConfig) -> str | None:
 
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(VdlaConfig)}
 
+_MOST = 1 << 30  # greater numbers mean nothing, and times would not be exact
+_LEAST_RATE = 1 / 1024  # bytes a cycle
 # The burst gap may be nothing; everything else that is a number must be something.
 _MAY_BE_ZERO = {"burst_gap", "dram_latency", "dma_issue", "gemm_fill", "alu_fill"}
 
@@ -245,8 +247,11 @@ def _check_field(name: str, value: Any, default: Any) -> None:
     types = (int, float) if isinstance(default, float) else (int,)
     if isinstance(value, bool) or not isinstance(value, types) or not _finite(value):
         raise UsageError(f"{name} is {value!r}; expected {kind}")
-    if value < 0 or (value == 0 and name not in _MAY_BE_ZERO):
-        raise UsageError(f"{name} is {value}; expected {kind} of at least {0 if name in _MAY_BE_ZERO else 1}")
+    least = 0 if name in _MAY_BE_ZERO else _LEAST_RATE if isinstance(default, float) else 1
+    if value < least:
+        raise UsageError(f"{name} is {value}; expected {kind} of at least {least:g}")
+    if value > _MOST:
+        raise UsageError(f"{name} is {value}; expected {kind} of at most {_MOST}")
 
 
 def _finite(value: int | float) -> bool:

@@ -42,7 +42,7 @@ class Layer:
         residual: an i8 value of the result's shape that is added, or ``None``.
         residual_shift: binary places it is moved up by, i32[1] or i32[o].
         relu: whether negative sums become 0.
-        most: the greatest sum let through, or ``None``.
+        most: the greatest sum let through, or ``None``, also where saturation to i8 would not let it through anyway.
         shift: binary places dropped, i32[1] or i32[o]; ``None`` where the result is the sums themselves, i32.
     """
 
@@ -66,6 +66,15 @@ class Layer:
         """Multiplications of the product, without padding of channels."""
         n, _, h, w = self.out_shape
         return n * h * w * self.weights.size
+
+    @property
+    def most_stored(self) -> np.ndarray | None:
+        """``most`` after the shift, one number or one a channel; ``None`` where nothing is clipped or shifted."""
+        if self.most is None or self.shift is None:
+            return None
+        places = self.shift.astype(np.int64)
+        half = np.where(places > 0, np.int64(1) << np.maximum(places - 1, 0), 0)
+        return (np.int64(self.most) + half) >> places
 
 
 def read_layer(group: Node, constants: Mapping[Value, np.ndarray]) -> Layer:
@@ -94,6 +103,7 @@ class _Reader:
         self.makers = self.body.producers()
         self.readers = self.body.consumers()
         self.left = {n for n in self.body.nodes}
+        self.clamped = False  # whether what is shifted was brought into the range of i8
 
     def read(self) -> Layer:
         products = [n for n in self.body.nodes if n.op in (get("conv"), get("matmul"))]
@@ -113,6 +123,8 @@ class _Reader:
             raise UnsupportedError("the result is shifted, but not narrowed to i8")
         if (at,) != self.body.outputs:
             raise UnsupportedError("more than the last result is needed")
+        if (most := layer.most_stored) is not None and most.min() >= I8_MAX:
+            layer = replace(layer, most=None)
         return replace(layer, out=self.group.outputs[0])
 
     def _reader(self, v: Value) -> Node | None:
@@ -169,8 +181,9 @@ class _Reader:
         op, name = node.op, node.op.name
         if layer.shift is not None:
             if op is get("clip") and (node.attrs["lo"], node.attrs["hi"]) == (I8_MIN, I8_MAX):
+                self.clamped = True
                 return layer
-            if op is get("cast") and node.outputs[0].type.dtype is i8:
+            if op is get("cast") and node.outputs[0].type.dtype is i8 and self.clamped:
                 return layer
             raise UnsupportedError(f"{name} after the shift")
         if op is get("add"):
@@ -189,7 +202,8 @@ class _Reader:
         if op is get("relu"):
             return replace(layer, relu=True)
         if op is get("clip") and node.attrs["lo"] == 0:
-            return replace(layer, relu=True, most=node.attrs["hi"])
+            limits = [limit for limit in (layer.most, node.attrs["hi"]) if limit is not None]
+            return replace(layer, relu=True, most=min(limits, default=None))
         if op is get("round_shift") and node.inputs[0] is at:
             return replace(layer, shift=self._by_channel(layer, node.inputs[1]))
         raise UnsupportedError(f"{name} after a product")

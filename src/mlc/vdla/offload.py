@@ -17,13 +17,15 @@ from mlc.rewrite.group import body_of, config_of
 from mlc.targets.base import DeviceProgram
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.host import HostModel
+from mlc.vdla.isa.fields import IMMEDIATES
 from mlc.vdla.layer import Layer, read_layer
+from mlc.vdla.program import ALIGNMENT
 from mlc.vdla.schedules import plan_layer
-from mlc.vdla.schedules.expression import Shape
+from mlc.vdla.schedules.expression import PASSES, Shape, greatest_bias
 from mlc.vdla.schedules.select import best_plan
 
-ALIGNMENT = 256  # bytes, of buffers in device memory
 _MOST_LIFT = 10  # binary places by which products with multiples of the unit matrix lift a residual
+_MOST_SHIFT = 31  # binary places that the shift of a store, and that of 32 bits, can move
 _MOST_PAD = 15  # rows or columns of zeros that a load can put around a block
 
 # What estimates assume of a layer before there is a program for it; programs report their own cycles.
@@ -140,17 +142,31 @@ def lacking(layer: Layer, config: VdlaConfig) -> str:
     if not config.ext_store_requant:
         bare = layer.bias is None and layer.residual is None and not layer.relu and layer.shift is None
         return "" if bare else "this profile stores sums as they are; the host finishes them"
+    moved = [places for places in (layer.shift, layer.residual_shift) if places is not None]
+    if any(places.min() < 0 or places.max() > _MOST_SHIFT for places in moved):
+        return f"shifts by other than 0 to {_MOST_SHIFT} places"
     if config.ext_alu:
-        return ""
+        return _lacking_with_alu(layer)
     if layer.shift is not None and layer.shift.size > 1:
         return "without the ALU extension all channels share one shift"
     if layer.shift is None and layer.relu:
         return "without the ALU extension only stores of bytes activate"
     if layer.most is not None:
         return "without the ALU extension nothing is clipped from above"
+    if layer.bias is not None and np.abs(layer.bias.astype(np.int64)).max() > PASSES * greatest_bias(config):
+        return f"without the ALU extension biases are {PASSES * greatest_bias(config)} at most"
     if layer.residual_shift is not None:
         if layer.residual_shift.size > 1:
             return "without the ALU extension residuals are lifted alike in all channels"
         if layer.residual_shift[0] > _MOST_LIFT:
             return f"without the ALU extension residuals are lifted by {_MOST_LIFT} places at most"
+    return ""
+
+
+def _lacking_with_alu(layer: Layer) -> str:
+    if layer.most is None or layer.most in IMMEDIATES:
+        return ""
+    stored = layer.most_stored
+    if stored is None or stored.min() != stored.max() or int(stored[0]) not in IMMEDIATES:
+        return f"clips at {layer.most}, and constants of instructions have 16 bits"
     return ""

@@ -17,6 +17,7 @@ from mlc.vdla.config import PROFILES, VdlaConfig, load_config
 from mlc.vdla.offload import VdlaAccelerator
 
 NAME = "vdla"
+_BLOCKS = (1, 2, 4, 8, 16, 32, 64)  # channels: what one layer stores, the next one loads; any buffer's place suits them
 
 
 class VdlaTarget(HostedTarget):
@@ -47,6 +48,12 @@ class VdlaTarget(HostedTarget):
         config = load_config(
             profile, file=Path(file) if file else None, overrides=[f"{key}={value}" for key, value in fields.items()]
         )
+        if config.batch != 1 or config.block_in != config.block_out or config.block_in not in _BLOCKS:
+            raise UsageError(
+                f"target vdla: blocks of {config.block_in} and {config.block_out} channels, {config.batch} images; "
+                f"models are compiled for equal blocks of {', '.join(map(str, _BLOCKS))}, one image at a time",
+                hint="other records can be simulated: mlc vdla sim",
+            )
         try:
             below = get_target(" ".join([host, *(f"-{key}={value}" for key, value in left.items())]))
         except UsageError as error:

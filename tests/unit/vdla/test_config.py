@@ -58,6 +58,9 @@ def test_a_file_and_single_fields_change_a_profile(tmp_path: Path) -> None:
         ({"dram_latency": -1}, "dram_latency is -1; expected a whole number of at least 0"),
         ({"dram_bytes_per_cycle": float("nan")}, "dram_bytes_per_cycle is nan; expected a number"),
         ({"ext_alu": 1}, "ext_alu is 1; expected true or false"),
+        ({"dram_latency": 1 << 40}, "dram_latency is 1099511627776; expected a whole number of at most 1073741824"),
+        ({"dram_bytes_per_cycle": 1e-300}, "dram_bytes_per_cycle is 1e-300; expected a number of at least 0.000976562"),
+        ({"port_bytes_per_cycle": 1e300}, "port_bytes_per_cycle is 1e.300; expected a number of at most 1073741824"),
         ({"inp_bytes": 1000}, "inp_bytes is 1000; expected two or more whole elements of 16 bytes"),
         ({"wgt_bytes": 256}, "wgt_bytes is 256; expected two or more whole elements"),
         ({"acc_bytes": 1 << 23}, "acc_bytes is 8388608: an address has only 16 bits"),
@@ -99,6 +102,9 @@ def test_files_that_are_no_records(tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("[1]")
     with pytest.raises(UsageError, match=r"bad.json: expected fields by name"):
+        load_config(file=bad)
+    bad.write_text('{"profile": ["full"]}')
+    with pytest.raises(UsageError, match=r"no profile is called \['full'\]"):
         load_config(file=bad)
     bad.write_text('{"unknown": 1}')
     with pytest.raises(UsageError, match="the accelerator has no field 'unknown'"):

@@ -70,6 +70,28 @@ def test_parameters_of_channels() -> None:
     assert (layer.relu, layer.most) == (True, 900)
 
 
+@pytest.mark.parametrize(
+    ("limits", "shift", "most"),
+    [
+        ((490,), 2, 490),
+        ((490, 300), 2, 300),
+        ((300, 900), 2, 300),
+        ((506,), 2, None),
+        ((505,), 2, 505),
+        ((None,), 2, None),
+    ],
+)
+def test_a_limit_that_saturation_sets_anyway_is_none(
+    limits: tuple[int | None, ...], shift: int, most: int | None
+) -> None:
+    n = Net()
+    sums = product(n)
+    for limit in limits:
+        sums = n.clip(sums, lo=0, hi=limit)
+    layer = layer_of(n(narrow(n, sums, n.c([shift], np.int32))))
+    assert (layer.relu, layer.most) == (True, most)
+
+
 def product(n: Net, dtype: Any = "i8") -> Value:
     x = n.x(1, 4, 3, 3, dtype=dtype)
     return n.conv(x, n.c(integers(4, 4, 1, 1), np.int8), strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1))
@@ -93,6 +115,7 @@ REFUSED = {
     "neg after a product": lambda n: n.neg(product(n)),
     "relu after the shift": lambda n: n.relu(n.round_shift(product(n), n.c([3], np.int32))),
     "not narrowed to i8": lambda n: n.round_shift(product(n), n.c([3], np.int32)),
+    "cast after the shift": lambda n: n.cast(n.round_shift(product(n), n.c([3], np.int32)), to="i8"),
     "a second bias": lambda n: n.add(n.add(product(n), n.c([1], np.int32)), n.c([2], np.int32)),
     "adds i32 that are no i8": lambda n: n.add(product(n), n.x(1, 4, 3, 3, dtype="i32", name="r")),
     "a tensor of another shape": lambda n: n.add(

@@ -23,13 +23,13 @@ def group_of(graph: Graph) -> Node:
 
 
 def layer(
-    *, bias: bool = False, residual: int | None = None, relu: bool = False, most: int | None = None, shift: Any = None
+    *, bias: int = 0, residual: int | None = None, relu: bool = False, most: int | None = None, shift: Any = None
 ) -> Graph:
     n = Net()
     w = n.c(np.ones((32, 16, 1, 1)), np.int8)
     v: Value = n.conv(n.x(1, 16, 7, 7, dtype="i8"), w, **POINT)
     if bias:
-        v = n.add(v, n.c(np.ones((1, 32, 1, 1)), np.int32))
+        v = n.add(v, n.c(np.full((1, 32, 1, 1), bias), np.int32))
     if residual is not None:
         places = n.c(np.asarray(residual), np.int32)
         v = n.add(v, n.shl(n.cast(n.x(1, 32, 7, 7, dtype="i8", name="r"), to="i32"), places))
@@ -46,12 +46,21 @@ def layer(
 CASES: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({}, {}),
     ({"shift": 3}, {"osdi18": "stores sums as they are"}),
-    ({"bias": True}, {"osdi18": "stores sums as they are"}),
-    ({"bias": True, "relu": True, "shift": 3}, {"osdi18": "stores sums as they are"}),
-    ({"bias": True, "relu": True}, {"osdi18": "stores", "osdi18_i8": "only stores of bytes activate"}),
+    ({"bias": 2_000_000}, {"osdi18": "stores", "osdi18_i8": "biases are 1936496 at most"}),
+    ({"bias": 1}, {"osdi18": "stores sums as they are"}),
+    ({"bias": 1, "relu": True, "shift": 3}, {"osdi18": "stores sums as they are"}),
+    ({"bias": 1, "relu": True}, {"osdi18": "stores", "osdi18_i8": "only stores of bytes activate"}),
     ({"residual": 6, "shift": 3}, {"osdi18": "stores sums as they are"}),
     ({"residual": 20, "shift": 3}, {"osdi18": "stores", "osdi18_i8": "lifted by 10 places at most"}),
     ({"most": 90, "shift": 3}, {"osdi18": "stores", "osdi18_i8": "nothing is clipped from above"}),
+    ({"most": 786_432, "shift": 14}, {"osdi18": "stores", "osdi18_i8": "nothing is clipped from above"}),
+    ({"most": 40_000}, {"osdi18": "stores", "osdi18_i8": "only stores", "full": "clips at 40000, and constants of"}),
+    (
+        {"most": 40_000, "shift": np.arange(32)},
+        {"osdi18": "stores", "osdi18_i8": "one shift", "full": "clips at 40000"},
+    ),
+    ({"shift": 32}, {"osdi18": "stores", "osdi18_i8": "other than 0 to 31", "full": "other than 0 to 31 places"}),
+    ({"residual": -1, "shift": 3}, {"osdi18": "stores", "osdi18_i8": "other than 0 to 31", "full": "other than"}),
     ({"shift": np.arange(32)}, {"osdi18": "stores", "osdi18_i8": "all channels share one shift"}),
 ]
 

@@ -46,6 +46,12 @@ def test_a_record_may_come_from_a_file(tmp_path) -> None:
         ("vdla -host=vdla", "the host is vdla itself"),
         ("vdla -host=toaster", "target vdla: unknown target 'toaster'"),
         ("vdla -dram=60", "target vdla: target x86 has no option -dram"),
+        ("vdla -block_out=32", "blocks of 16 and 32 channels, 1 images; models are compiled for equal blocks"),
+        ("vdla -batch=2", "blocks of 16 and 16 channels, 2 images"),
+        (
+            "vdla -block_in=24 -block_out=24 -inp_bytes=24576 -wgt_bytes=36864 -acc_bytes=98304",
+            "blocks of 24 and 24 channels",
+        ),
         ("vdla -config=none.toml", "none.toml: cannot be read"),
     ],
 )

@@ -65,7 +65,9 @@ def assemble(
             continue
         data += bytes(-len(data) % ALIGNMENT)
         contents = constants.contents(k)
-        specs.append(BufferSpec(name, b.kind, len(contents), offset=len(data)))
+        # a power of two, as blocks of channels are
+        alignment = max(ALIGNMENT, config.wgt_element, config.acc_element)
+        specs.append(BufferSpec(name, b.kind, len(contents), alignment, len(data)))
         data += contents
     if uops.size:
         specs.append(BufferSpec(uops_name, "uop", uops.nbytes))

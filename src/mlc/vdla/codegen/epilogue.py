@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from mlc.errors import ScheduleError
 from mlc.ir.expr import Binary, Cast, Const, Expr, Load, Select, same
 from mlc.ir.types import i8, i32
+from mlc.vdla.isa.fields import IMMEDIATES
 from mlc.vdla.isa.instruction import AluOp
 
 _LO, _HI = -128, 127
-_IMMEDIATE = range(-(1 << 15), 1 << 15)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +167,7 @@ def _then(chain: Epilogue, op: AluOp, operand: Expr) -> Epilogue:
     """A chain with one more operation."""
     if isinstance(operand, Const):
         value = int(operand.value)
-        if value not in _IMMEDIATE:
+        if value not in IMMEDIATES:
             raise ScheduleError(f"{op.name} by {value}: constants of instructions have 16 bits")
         chain.operations.append(Operation(op, chain.root, None, value))
         return chain

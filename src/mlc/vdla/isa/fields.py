@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WORD_BITS = 64
 UOP_BITS = 32
+_IMMEDIATE_BITS = 16
+IMMEDIATES = range(-(1 << (_IMMEDIATE_BITS - 1)), 1 << (_IMMEDIATE_BITS - 1))  # what ALU instructions hold themselves
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ FORMATS: tuple[Format, ...] = (
                 *_sources("dst_bits"),
                 Field("op", 3, AluOp),
                 Field("use_imm", 1, bool),
-                Field("imm", 16, signed=True, key="imm", shown="use_imm"),
+                Field("imm", _IMMEDIATE_BITS, signed=True, key="imm", shown="use_imm"),
             ),
         ),
         "ext_alu",

@@ -18,6 +18,7 @@ from mlc.ir.expr import Expr, all_of, binary, cast, const, select, within
 from mlc.ir.index import Linear, as_index
 from mlc.ir.types import DType, i8, i32
 from mlc.vdla.config import VdlaConfig
+from mlc.vdla.isa.fields import IMMEDIATES
 from mlc.vdla.layer import I8_MAX, I8_MIN, Layer
 
 Range = tuple[int, int]
@@ -130,6 +131,7 @@ class Epilogue:
         residual_up: by how many places the ALU moves such a product up, before it goes on.
         relu: whether negative sums become 0.
         most: the greatest sum let through, or ``None``.
+        most_stored: the same after the shift, where ``most`` itself is too great for an instruction's constant.
         shift: how many places are dropped; ``None`` where the sums are stored.
     """
 
@@ -139,6 +141,7 @@ class Epilogue:
     residual_up: int = 0
     relu: bool = False
     most: int | None = None
+    most_stored: int | None = None
     shift: Amount | None = None
 
     @classmethod
@@ -162,7 +165,10 @@ class Epilogue:
                 if again > RESIDUAL_PASSES:
                     raise ScheduleError(f"a residual that is moved up by {residual} places needs ext_alu")
         shift = None if layer.shift is None else _amount(layer.shift)
-        return cls(bias, residual, again, up, layer.relu, layer.most, shift)
+        most, stored = layer.most, None
+        if most is not None and most not in IMMEDIATES and layer.most_stored is not None:
+            most, stored = None, int(layer.most_stored[0])
+        return cls(bias, residual, again, up, layer.relu, most, stored, shift)
 
     @property
     def passes(self) -> int:
@@ -362,6 +368,8 @@ class _Finish:
             if epilogue.shift is None:
                 return value
             value = _rounded(value, epilogue.shift if shift is None else shift[o, j])
+            if epilogue.most_stored is not None:
+                value = binary("min", value, epilogue.most_stored)
             return cast(binary("min", binary("max", value, I8_MIN), I8_MAX), i8)
 
         self.out = te.compute(sums.shape, element, "out", axis_names=NAMES)

@@ -9,6 +9,7 @@ from mlc.errors import DeviceError
 from mlc.vdla.program import ALIGNMENT, DRAM_BYTES
 
 _FIRST = 1 << 20
+_CLEARED = 1 << 20  # bytes looked at, and cleared, at a time
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -130,7 +131,11 @@ class Dram:
 
     def _take(self, address: int, size: int) -> int:
         self._sizes[address] = size
-        self.data[address : address + size] = 0
+        # Most of a large place was never written: what is only read takes no memory.
+        for at in range(address, address + size, _CLEARED):
+            part = self.data[at : min(at + _CLEARED, address + size)]
+            if part.any():
+                part[:] = 0
         return address
 
     def _reserve(self, end: int) -> None:

@@ -205,9 +205,12 @@ def layer_ranges(meta: Mapping[str, Any], count: int) -> list[tuple[str, int, in
     Raises:
         ProgramError: an entry is malformed, or not in order.
     """
-    found = []
+    found: list[tuple[str, int, int]] = []
     end = 0
-    for layer in meta.get("layers", []):
+    layers = meta.get("layers", [])
+    if not isinstance(layers, list):
+        raise ProgramError(f"META: layers are {layers!r}; expected a list")
+    for layer in layers:
         try:
             name, first, last = layer["name"], layer["first"], layer["last"]
         except (KeyError, TypeError):

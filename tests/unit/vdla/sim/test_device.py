@@ -88,6 +88,7 @@ def test_layers_add_up_to_the_whole() -> None:
     [
         ([{"name": "a", "first": 0}], "lacks a name, a first or a last"),
         (["a"], "lacks a name, a first or a last"),
+        (7, "layers are 7; expected a list"),
         ([{"name": "a", "first": 0, "last": 9}, {"name": "b", "first": 8, "last": 9}], "does not follow"),
         ([{"name": "a", "first": 3, "last": 2}], "does not follow"),
         ([{"name": 1, "first": 0, "last": 2}], "does not follow"),
