@@ -31,12 +31,13 @@ from mlc.lower.knobs import Knobs
 from mlc.vdla.check import check
 from mlc.vdla.codegen.region import compile_layer
 from mlc.vdla.config import PROFILES
-from mlc.vdla.layer import Layer
+from mlc.vdla.layer import Convolution
 from mlc.vdla.program import Program
 from mlc.vdla.reports import Point, roofline
+from mlc.vdla.schedules import plan_layer
 from mlc.vdla.schedules.conv import Threads
 from mlc.vdla.schedules.expression import Shape
-from mlc.vdla.schedules.select import Plan, likely_plans, plan_layer
+from mlc.vdla.schedules.select import Plan, likely_plans
 from mlc.vdla.sim import Device
 from mlc.vdla.sim.report import Report
 from mlc.vdla.sim.report import assumptions as assumptions_of
@@ -97,7 +98,7 @@ class Result:
     plan: dict[str, Any]
 
 
-def layer_of(name: str, edge: int, inner: int, outer: int, kernel: int, stride: int, narrow: bool) -> Layer:
+def layer_of(name: str, edge: int, inner: int, outer: int, kernel: int, stride: int, narrow: bool) -> Convolution:
     """A convolution of the paper's table 2 with random weights; ``narrow`` results are i8, others i32."""
     rng = np.random.default_rng(sum(map(ord, name)))
     size, pad = -(-edge // stride), kernel // 2
@@ -107,10 +108,10 @@ def layer_of(name: str, edge: int, inner: int, outer: int, kernel: int, stride: 
     weights = rng.integers(-127, 128, (outer, inner, kernel, kernel)).astype(np.int8)
     shift = np.array([SHIFT], np.int32) if narrow else None
     pads = (pad, pad, pad, pad)
-    return Layer(x, out, shape, result, weights, (stride, stride), (1, 1), pads, shift=shift)
+    return Convolution(x, out, shape, result, weights, (stride, stride), (1, 1), pads, shift=shift)
 
 
-def best_of(name: str, layer: Layer, label: str, plans: int) -> Result:
+def best_of(name: str, layer: Convolution, label: str, plans: int) -> Result:
     """The fastest of the plans that are expected to be fast, checked against numpy."""
     way = WAYS[label]
     config = PROFILES[way.profile]
@@ -134,7 +135,7 @@ def best_of(name: str, layer: Layer, label: str, plans: int) -> Result:
     )  # fmt: skip
 
 
-def verify(layer: Layer, program: Program) -> None:
+def verify(layer: Convolution, program: Program) -> None:
     """Refuse a stream that the checker faults, or whose results are not numpy's."""
     faults = check(program)
     assert not faults, faults[0]
@@ -149,7 +150,7 @@ def verify(layer: Layer, program: Program) -> None:
     assert np.array_equal(got, expected(layer, x)), "the simulator's results are not numpy's"
 
 
-def expected(layer: Layer, x: np.ndarray) -> np.ndarray:
+def expected(layer: Convolution, x: np.ndarray) -> np.ndarray:
     """What a layer gives, by float64 products, which are exact here."""
     (_, _, rows, columns), (top, left, _, _), stride = layer.out_shape, layer.pads, layer.strides[0]
     high, wide = layer.weights.shape[2:]

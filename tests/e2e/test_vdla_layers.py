@@ -6,15 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from mlc.errors import ScheduleError
 from mlc.lower.knobs import Knobs
 from mlc.vdla.check import check
 from mlc.vdla.codegen.region import compile_layer
 from mlc.vdla.config import PROFILES
 from mlc.vdla.layer import Layer
 from mlc.vdla.schedules import plan_layer
+from mlc.vdla.schedules.elementwise import ask
 from mlc.vdla.sim import Device, Report
-from tests.unit.vdla.schedules.layers import blocked, inputs_of, make_layer, wanted
+from tests.unit.vdla.schedules.layers import blocked, inputs_of, make_elementwise, make_layer, wanted
 
 WITHOUT_ALU = ["osdi18_i8", "full"]
 
@@ -102,6 +106,94 @@ def test_every_knob(choices: dict[str, Any]) -> None:
     check_layer(make_layer((64, 128), (12, 12), (1, 1), strides=(2, 2), shift=None), "osdi18", **choices)
 
 
+# odd numbers of channels, images with prime edges, a single pixel, several images
+SIZES = [(1, 37, 7, 5), (1, 16, 1, 1), (2, 5, 13, 11), (1, 530, 1, 1), (1, 1, 29, 31)]
+
+
+@pytest.mark.parametrize("shape", SIZES)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("profile", WITHOUT_ALU)
+def test_a_residual_addition_alone(shape: tuple[int, int, int, int], relu: bool, profile: str) -> None:
+    scales = np.random.default_rng(sum(shape) + relu).integers(0, 8, (3, 2)).tolist()
+    for lift, residual in [(0, 0), *scales]:
+        layer = make_elementwise(shape, lift=lift, residual=residual, relu=relu, shift=max(lift, residual))
+        check_layer(layer, profile)
+
+
+ELEMENTWISE: list[dict[str, Any]] = [
+    {"lift": 9, "residual": 0, "relu": True, "shift": 10},
+    {"lift": 8, "residual": 9, "bias": 300_000, "relu": True, "most": 5000, "shift": "vector"},
+    {"lift": "vector", "residual": "vector", "bias": 1 << 30, "shift": 21},
+    {"residual": 3, "bias": 100, "shift": None},
+    {"bias": 3, "relu": True, "shift": 0},
+    {"relu": True, "shift": 0},
+    {"relu": True, "most": 40, "shift": 0},
+    {"shift": 3},
+]
+
+
+@pytest.mark.parametrize("facts", ELEMENTWISE, ids=range(len(ELEMENTWISE)))
+@pytest.mark.parametrize("adder", ["matrix", "alu"])
+def test_elementwise_layers(facts: dict[str, Any], adder: str) -> None:
+    for shape in ((1, 37, 13, 11), (3, 16, 1, 2)):
+        check_layer(make_elementwise(shape, **facts), "full", adder=adder)
+
+
+@pytest.mark.parametrize("facts", [ELEMENTWISE[k] for k in (3, 5, 7)], ids=str)
+def test_elementwise_layers_by_the_matrix_unit_alone(facts: dict[str, Any]) -> None:
+    check_layer(make_elementwise((1, 37, 13, 11), **facts), "osdi18_i8")
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"blocks": 1, "pixels": 13, "slots": 1},
+        {"blocks": 2, "pixels": 72, "slots": 3, "order": "pixels"},
+        {"threads": "rows", "pixels": 16},
+        {"threads": "blocks", "blocks": 1, "pixels": 36, "order": "pixels"},
+    ],
+)
+@pytest.mark.parametrize("adder", ["matrix", "alu"])
+def test_every_knob_of_elementwise_layers(choices: dict[str, Any], adder: str) -> None:
+    layer = make_elementwise((1, 37, 13, 11), lift=1, residual=9, bias=100, relu=True, shift=4)
+    check_layer(layer, "full", adder=adder, **choices)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32))
+def test_random_elementwise_layers_and_knobs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, c, h, w = (int(rng.integers(1, most)) for most in (3, 70, 15, 15))
+    lift, residual = rng.choice([0, 3, 7, 12, "vector", None], 2)
+    facts: dict[str, Any] = {
+        "lift": lift or 0, "residual": residual, "relu": bool(rng.integers(2)),
+        "shift": rng.choice([None, 0, 8, "vector"]), "bias": rng.choice([None, 100, 500_000, 1 << 30]),
+        "most": rng.choice([None, 30, 3000]),
+    }  # fmt: skip
+    if facts["shift"] is None and facts["residual"] is None:
+        facts["relu"] = True
+    profile = "full" if rng.integers(3) else "osdi18_i8"
+    if profile != "full":
+        facts |= {
+            "lift": rng.integers(0, 9),
+            "residual": rng.choice([None, 0, 8]),
+            "shift": 4,
+            "most": None,
+            "bias": 50,
+        }
+    layer, knobs = make_elementwise((n, c, h, w), seed=seed, **facts), Knobs()
+    ask(layer, PROFILES[profile], knobs)
+    space = knobs.space()
+    check_layer(layer, profile)
+    for k in space.sample(rng, 2):
+        choices = space.config(k)
+        try:
+            plan_layer(layer, PROFILES[profile], Knobs(choices))
+        except ScheduleError:
+            continue
+        check_layer(layer, profile, **choices)
+
+
 # TVM (OSDI 2018), table 2: edge, channels in and out, window, stride
 TABLE = {
     "C2": (56, 64, 64, 3, 1), "C3": (56, 64, 64, 1, 1), "C4": (56, 64, 128, 3, 2), "C5": (56, 64, 128, 1, 2),
@@ -120,3 +212,12 @@ def test_convolutions_of_resnet(name: str, profile: str) -> None:
     report = check_layer(layer, profile)
     if profile == "full":
         assert report.to_dict()["eta"] >= 0.95
+
+
+# additions of ResNet-18 as layers of their own: edge and channels
+@pytest.mark.slow
+@pytest.mark.parametrize(("edge", "channels"), [(56, 64), (28, 128), (14, 256), (7, 512)])
+@pytest.mark.parametrize("profile", WITHOUT_ALU)
+def test_residual_additions_of_resnet(edge: int, channels: int, profile: str) -> None:
+    report = check_layer(make_elementwise((1, channels, edge, edge), residual=3, relu=True, shift=4), profile)
+    assert report.to_dict()["eta"] >= 0.9

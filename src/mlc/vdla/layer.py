@@ -1,20 +1,23 @@
-"""What one offloaded group asks of the accelerator: a product, and what happens to its sums before they are stored.
+"""What one offloaded group asks of the accelerator: sums, and what happens to them before they are stored.
 
-The grammar of a group's body, in this order, each line but the first optional::
+The sums are those of a product (a ``Convolution``), or activations as they are (``Elementwise``). The grammar of a
+group's body, in this order, each line but the first optional::
 
-    acc = conv(x: i8, w: i8) | matmul(x: i8, w: i8)        i32
-    acc = add(acc, bias)                                    i32, one number a channel
-    acc = add(acc, shl(cast(residual: i8), k))              k: one number, or one a channel; no shl where it is 0
+    acc = conv(x: i8, w: i8) | matmul(x: i8, w: i8)         i32
+        | shl(cast(x: i8), k) | cast(x: i8) | x             k: one number, or one a channel
+    acc = add(acc, bias)                                    i32, one number a channel; may come second
+    acc = add(acc, shl(cast(residual: i8), k))              no shl where k is 0
     acc = relu(acc) | clip(acc, lo=0, hi=...)
     y   = cast(clip(round_shift(acc, shift), -128, 127))    i8; shift: one number, or one a channel
 
-A product of matrices is a 1x1 convolution with rows as pixels.
+A product of matrices is a 1x1 convolution with rows as pixels. Activations that are not widened are only activated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
@@ -29,15 +32,12 @@ I8_MIN, I8_MAX = -128, 127
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One product with its epilogue.
+    """Sums, and what happens to them.
 
     Args:
         x, out: the values that are read and made, as the group's node has them.
         shape: of the input, ``(n, c, h, w)``.
         out_shape: of the result, ``(n, o, h, w)``.
-        weights: i8[o, c, kh, kw].
-        strides, dilations: along (h, w).
-        pads: zeros (top, left, bottom, right).
         bias: i32[o], or ``None``.
         residual: an i8 value of the result's shape that is added, or ``None``.
         residual_shift: binary places it is moved up by, i32[1] or i32[o].
@@ -50,22 +50,12 @@ class Layer:
     out: Value
     shape: tuple[int, int, int, int]
     out_shape: tuple[int, int, int, int]
-    weights: np.ndarray
-    strides: tuple[int, int] = (1, 1)
-    dilations: tuple[int, int] = (1, 1)
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
-    bias: np.ndarray | None = None
-    residual: Value | None = None
-    residual_shift: np.ndarray | None = None
-    relu: bool = False
-    most: int | None = None
-    shift: np.ndarray | None = None
-
-    @property
-    def macs(self) -> int:
-        """Multiplications of the product, without padding of channels."""
-        n, _, h, w = self.out_shape
-        return n * h * w * self.weights.size
+    bias: np.ndarray | None = field(default=None, kw_only=True)
+    residual: Value | None = field(default=None, kw_only=True)
+    residual_shift: np.ndarray | None = field(default=None, kw_only=True)
+    relu: bool = field(default=False, kw_only=True)
+    most: int | None = field(default=None, kw_only=True)
+    shift: np.ndarray | None = field(default=None, kw_only=True)
 
     @property
     def most_stored(self) -> np.ndarray | None:
@@ -75,6 +65,39 @@ class Layer:
         places = self.shift.astype(np.int64)
         half = np.where(places > 0, np.int64(1) << np.maximum(places - 1, 0), 0)
         return (np.int64(self.most) + half) >> places
+
+
+@dataclass(frozen=True, eq=False)
+class Convolution(Layer):
+    """A product with its epilogue.
+
+    Args:
+        weights: i8[o, c, kh, kw].
+        strides, dilations: along (h, w).
+        pads: zeros (top, left, bottom, right).
+    """
+
+    weights: np.ndarray
+    strides: tuple[int, int] = (1, 1)
+    dilations: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    @property
+    def macs(self) -> int:
+        """Multiplications of the product, without padding of channels."""
+        n, _, h, w = self.out_shape
+        return n * h * w * self.weights.size
+
+
+@dataclass(frozen=True, eq=False)
+class Elementwise(Layer):
+    """Activations with another tensor, numbers of channels, an activation function and another scale.
+
+    Args:
+        lift: binary places that the input is moved up by, i32[1] or i32[c].
+    """
+
+    lift: np.ndarray
 
 
 def read_layer(group: Node, constants: Mapping[Value, np.ndarray]) -> Layer:
@@ -103,26 +126,39 @@ class _Reader:
         self.makers = self.body.producers()
         self.readers = self.body.consumers()
         self.left = {n for n in self.body.nodes}
-        self.clamped = False  # whether what is shifted was brought into the range of i8
+        self.what = "a product"
+        self.clipped = False  # whether the sums have come to fit i8
 
     def read(self) -> Layer:
         products = [n for n in self.body.nodes if n.op in (get("conv"), get("matmul"))]
-        if len(products) != 1:
-            raise UnsupportedError("not a product" if not products else "several products")
-        (product,) = products
-        layer = self._conv(product) if product.op is get("conv") else self._matmul(product)
-        self.left.discard(product)
-        at = product.outputs[0]
+        if len(products) > 1:
+            raise UnsupportedError("several products")
+        if not products:
+            layer, at = self._activations()
+        else:
+            (product,) = products
+            layer = self._conv(product) if product.op is get("conv") else self._matmul(product)
+            self.left.discard(product)
+            at = product.outputs[0]
+        begin = at
         while (node := self._reader(at)) is not None:
             self.left.discard(node)
             layer = self._epilogue(layer, node, at)
             at = node.outputs[0]
         if self.left:
-            raise UnsupportedError(f"{next(iter(self.left)).op.name} beside the product is not supported")
+            beside = next(n for n in self.body.nodes if n in self.left).op.name
+            raise UnsupportedError(f"{beside} beside {self.what} is not supported")
         if layer.shift is not None and at.type.dtype is not i8:
             raise UnsupportedError("the result is shifted, but not narrowed to i8")
         if (at,) != self.body.outputs:
             raise UnsupportedError("more than the last result is needed")
+        if at.type.shape != begin.type.shape:
+            raise UnsupportedError("the result has another shape")
+        if isinstance(layer, Elementwise):
+            if at.type.dtype is i8 and layer.shift is None:
+                layer = replace(layer, shift=np.zeros(1, np.int32))
+            if layer.shift is None and layer.bias is None and layer.residual is None and not layer.relu:
+                raise UnsupportedError("a conversion alone")
         if (most := layer.most_stored) is not None and most.min() >= I8_MAX:
             layer = replace(layer, most=None)
         return replace(layer, out=self.group.outputs[0])
@@ -143,7 +179,7 @@ class _Reader:
         if node.attrs["groups"] != 1:
             raise UnsupportedError("a convolution in groups")
         top, left, bottom, right = node.attrs["pads"]
-        return Layer(
+        return Convolution(
             self._activation(x), self.group.outputs[0], _four(x.type.shape), _four(node.outputs[0].type.shape),
             self._weights(w), _two(node.attrs["strides"]), _two(node.attrs["dilations"]), (top, left, bottom, right),
         )  # fmt: skip
@@ -157,10 +193,32 @@ class _Reader:
         weights = self._weights(w)
         weights = weights if node.attrs["transpose_b"] else weights.T
         (rows, columns), out = x.type.shape, node.outputs[0].type.shape[1]
-        return Layer(
+        return Convolution(
             self._activation(x), self.group.outputs[0], (1, columns, rows, 1), (1, out, rows, 1),
             np.ascontiguousarray(weights)[:, :, None, None],
         )  # fmt: skip
+
+    # -- no product -------------------------------------------------------------------------------------------------
+    def _activations(self) -> tuple[Layer, Value]:
+        """What a group without a product begins with, and the value in its body that goes on."""
+        self.what = "activations"
+        first = self.body.nodes[0]
+        if first.op not in (get("cast"), get("relu"), get("clip")):
+            raise UnsupportedError("not a product")
+        x, at = self._activation(first.inputs[0]), first.inputs[0]
+        shape = _channels_second(x.type.shape)
+        layer = Elementwise(x, self.group.outputs[0], shape, shape, np.zeros(1, np.int32))
+        if first.op is not get("cast"):
+            return layer, at
+        at = first.outputs[0]
+        if at.type.dtype is not i32:
+            raise UnsupportedError(f"a conversion to {at.type.dtype}")
+        self.left.discard(first)
+        node = self._reader(at)
+        if node is not None and node.op is get("shl") and node.inputs[0] is at:
+            self.left.discard(node)
+            return replace(layer, lift=self._by_channel(layer, node.inputs[1])), node.outputs[0]
+        return layer, at
 
     def _activation(self, v: Value) -> Value:
         if v.type.dtype is not i8:
@@ -180,19 +238,24 @@ class _Reader:
     def _epilogue(self, layer: Layer, node: Node, at: Value) -> Layer:
         op, name = node.op, node.op.name
         if layer.shift is not None:
-            if op is get("clip") and (node.attrs["lo"], node.attrs["hi"]) == (I8_MIN, I8_MAX):
-                self.clamped = True
+            if op is get("clip") and _fits_i8(node):
+                self.clipped = True
                 return layer
-            if op is get("cast") and node.outputs[0].type.dtype is i8 and self.clamped:
+            if op is get("cast") and node.outputs[0].type.dtype is i8 and self.clipped:
                 return layer
             raise UnsupportedError(f"{name} after the shift")
+        if op is get("clip") and _fits_i8(node):
+            self.clipped = True
+            return replace(layer, shift=np.zeros(1, np.int32))
         if op is get("add"):
             a, b = node.inputs
             other = b if a is at else a
             if other is at:
                 raise UnsupportedError("the sums are added to themselves")
+            if at.type.dtype is not i32:
+                raise UnsupportedError(f"adds in {at.type.dtype}")
             if other in self.arrays:
-                if layer.bias is not None or layer.residual is not None or layer.relu:
+                if layer.bias is not None or layer.relu:
                     raise UnsupportedError("a second bias")
                 return replace(layer, bias=self._by_channel(layer, other, whole=True))
             if layer.residual is not None or layer.relu:
@@ -202,11 +265,11 @@ class _Reader:
         if op is get("relu"):
             return replace(layer, relu=True)
         if op is get("clip") and node.attrs["lo"] == 0:
-            limits = [limit for limit in (layer.most, node.attrs["hi"]) if limit is not None]
+            limits = [m for m in (layer.most, node.attrs["hi"]) if m is not None]
             return replace(layer, relu=True, most=min(limits, default=None))
         if op is get("round_shift") and node.inputs[0] is at:
             return replace(layer, shift=self._by_channel(layer, node.inputs[1]))
-        raise UnsupportedError(f"{name} after a product")
+        raise UnsupportedError(f"{name} after {self.what}")
 
     def _residual(self, layer: Layer, v: Value) -> tuple[Value, np.ndarray]:
         shift = np.zeros(1, np.int32)
@@ -229,15 +292,29 @@ class _Reader:
         array, channels = self.arrays[v], layer.out_shape[1]
         if array.size == 1:
             return np.full(channels if whole else 1, array.reshape(()), np.int32)
-        axis = 1 if self.group.outputs[0].type.rank == 4 else -1
-        wanted = [1] * array.ndim
-        wanted[axis] = channels
-        # numpy aligns shapes at their ends: [o, 1, 1] stands for [1, o, 1, 1]
-        if array.ndim == 3 and axis == 1:
-            wanted = [channels, 1, 1]
-        if list(array.shape) != wanted:
+        rank = self.group.outputs[0].type.rank
+        wanted = [1] * rank
+        wanted[1 if rank > 2 else -1] = channels
+        # shapes are aligned at their ends: [o, 1, 1] stands for [1, o, 1, 1]
+        if [1] * (rank - array.ndim) + list(array.shape) != wanted:
             raise UnsupportedError(f"a parameter of shape {list(array.shape)}")
         return array.reshape(-1).astype(np.int32)
+
+
+def _fits_i8(clip: Node) -> bool:
+    return (clip.attrs["lo"], clip.attrs["hi"]) == (I8_MIN, I8_MAX)
+
+
+def _channels_second(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """The shape of activations as an image's, ``(n, c, h, w)``; rows of a matrix are pixels."""
+    match shape:
+        case n, c, h, w:
+            return n, c, h, w
+        case rows, c:
+            return 1, c, rows, 1
+        case n, c, *rest if rest:
+            return n, c, prod(rest), 1
+    raise UnsupportedError(f"a tensor of {len(shape)} axes")
 
 
 def _four(shape: tuple[int, ...]) -> tuple[int, int, int, int]:

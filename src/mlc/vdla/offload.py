@@ -18,10 +18,11 @@ from mlc.targets.base import DeviceProgram
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.host import HostModel
 from mlc.vdla.isa.fields import IMMEDIATES
-from mlc.vdla.layer import Layer, read_layer
+from mlc.vdla.layer import Convolution, Elementwise, Layer, read_layer
 from mlc.vdla.program import ALIGNMENT
 from mlc.vdla.schedules import plan_layer
-from mlc.vdla.schedules.expression import PASSES, Shape, greatest_bias
+from mlc.vdla.schedules.expression import Shape
+from mlc.vdla.schedules.finish import PASSES, greatest_bias
 from mlc.vdla.schedules.select import best_plan
 
 _MOST_LIFT = 10  # binary places by which products with multiples of the unit matrix lift a residual
@@ -123,7 +124,7 @@ def tensor_layout(type: TensorType, config: VdlaConfig) -> Layout | None:
 
 def _too_large(layer: Layer, config: VdlaConfig) -> str:
     """Whether no tile of a layer fits the memories; looked into where windows are large, since it takes a while."""
-    if layer.weights.shape[2] * layer.weights.shape[3] <= config.wgt_depth // 4:
+    if not isinstance(layer, Convolution) or layer.weights.shape[2] * layer.weights.shape[3] <= config.wgt_depth // 4:
         return ""
     try:
         best_plan(Shape.of(layer, config), config)
@@ -134,15 +135,19 @@ def _too_large(layer: Layer, config: VdlaConfig) -> str:
 
 def lacking(layer: Layer, config: VdlaConfig) -> str:
     """What a layer needs and the hardware lacks, in a few words; empty where it lacks nothing."""
-    reach = [d * (k - 1) for d, k in zip(layer.dilations, layer.weights.shape[2:], strict=True)]
-    if any(pad > most for pad, most in zip(layer.pads, (*reach, *reach), strict=True)):
-        return "whole windows of padding"
-    if max(layer.pads) > _MOST_PAD:
-        return f"more than {_MOST_PAD} rows or columns of padding"
+    if isinstance(layer, Convolution):
+        reach = [d * (k - 1) for d, k in zip(layer.dilations, layer.weights.shape[2:], strict=True)]
+        if any(pad > most for pad, most in zip(layer.pads, (*reach, *reach), strict=True)):
+            return "whole windows of padding"
+        if max(layer.pads) > _MOST_PAD:
+            return f"more than {_MOST_PAD} rows or columns of padding"
     if not config.ext_store_requant:
+        if isinstance(layer, Elementwise):
+            return "this profile stores sums as they are, and multiplies only"
         bare = layer.bias is None and layer.residual is None and not layer.relu and layer.shift is None
         return "" if bare else "this profile stores sums as they are; the host finishes them"
-    moved = [places for places in (layer.shift, layer.residual_shift) if places is not None]
+    lifts = [layer.residual_shift, layer.lift if isinstance(layer, Elementwise) else None]
+    moved = [places for places in (layer.shift, *lifts) if places is not None]
     if any(places.min() < 0 or places.max() > _MOST_SHIFT for places in moved):
         return f"shifts by other than 0 to {_MOST_SHIFT} places"
     if config.ext_alu:
@@ -155,10 +160,10 @@ def lacking(layer: Layer, config: VdlaConfig) -> str:
         return "without the ALU extension nothing is clipped from above"
     if layer.bias is not None and np.abs(layer.bias.astype(np.int64)).max() > PASSES * greatest_bias(config):
         return f"without the ALU extension biases are {PASSES * greatest_bias(config)} at most"
-    if layer.residual_shift is not None:
-        if layer.residual_shift.size > 1:
+    for lift in (places for places in lifts if places is not None):
+        if lift.size > 1:
             return "without the ALU extension residuals are lifted alike in all channels"
-        if layer.residual_shift[0] > _MOST_LIFT:
+        if lift[0] > _MOST_LIFT:
             return f"without the ALU extension residuals are lifted by {_MOST_LIFT} places at most"
     return ""
 

@@ -8,7 +8,7 @@ import pytest
 from mlc.errors import UnsupportedError
 from mlc.ir.graph import Graph, Value
 from mlc.rewrite.group import make_group
-from mlc.vdla.layer import Layer, read_layer
+from mlc.vdla.layer import Convolution, Elementwise, Layer, read_layer
 from tests.unit.rewrite.helpers import Net
 
 CONV: dict[str, Any] = {"strides": (2, 1), "pads": (1, 0, 1, 2), "dilations": (1, 1)}
@@ -34,6 +34,7 @@ def test_a_whole_layer() -> None:
     sums = n.add(n.conv(x, w, **CONV), bias)
     sums = n.relu(n.add(sums, n.shl(n.cast(res, to="i32"), n.c([5], np.int32))))
     layer = layer_of(n(narrow(n, sums, n.c([9], np.int32))))
+    assert isinstance(layer, Convolution)
     assert (layer.x, layer.residual) == (x, res)
     assert (layer.shape, layer.out_shape) == ((1, 16, 6, 5), (1, 32, 3, 5))
     assert (layer.strides, layer.pads) == ((2, 1), (1, 0, 1, 2))
@@ -51,6 +52,7 @@ def test_a_bare_product_keeps_its_sums() -> None:
     n = Net()
     x, w = n.x(4, 24, dtype="i8"), n.c(integers(24, 10), np.int8)
     layer = layer_of(n(n.matmul(x, w)))
+    assert isinstance(layer, Convolution)
     assert (layer.shape, layer.out_shape) == ((1, 24, 4, 1), (1, 10, 4, 1))
     assert layer.weights.shape == (10, 24, 1, 1)
     assert (layer.weights[:, :, 0, 0] == integers(24, 10).T).all()
@@ -92,6 +94,49 @@ def test_a_limit_that_saturation_sets_anyway_is_none(
     assert (layer.relu, layer.most) == (True, most)
 
 
+def test_a_residual_addition_without_a_product() -> None:
+    n = Net()
+    a, b = n.x(2, 20, 3, 5, dtype="i8"), n.x(2, 20, 3, 5, dtype="i8", name="b")
+    lifted = n.shl(n.cast(a, to="i32"), n.c([3], np.int32))
+    sums = n.add(n.add(lifted, n.cast(b, to="i32")), n.c(integers(20, 1, 1), np.int32))
+    layer = layer_of(n(narrow(n, n.relu(sums), n.c([4], np.int32))))
+    assert isinstance(layer, Elementwise)
+    assert (layer.x, layer.residual, layer.relu) == (a, b, True)
+    assert layer.shape == layer.out_shape == (2, 20, 3, 5)
+    assert layer.lift.tolist() == [3]
+    assert layer.residual_shift is not None
+    assert layer.residual_shift.tolist() == [0]
+    assert layer.bias is not None
+    assert layer.bias.tolist() == integers(20).tolist()
+
+
+@pytest.mark.parametrize(
+    ("shape", "image"), [((6, 20), (1, 20, 6, 1)), ((2, 20, 7), (2, 20, 7, 1)), ((1, 4, 2, 3, 5), (1, 4, 30, 1))]
+)
+def test_activations_of_any_rank(shape: tuple[int, ...], image: tuple[int, ...]) -> None:
+    n = Net()
+    layer = layer_of(n(n.relu(n.x(*shape, dtype="i8"))))
+    assert isinstance(layer, Elementwise)
+    assert (layer.shape, layer.relu) == (image, True)
+    assert layer.shift is not None
+    assert layer.shift.tolist() == [0]
+
+
+def test_another_scale_and_two_limits() -> None:
+    n = Net()
+    wide = n.cast(n.x(1, 20, 3, 5, dtype="i8"), to="i32")
+    layer = layer_of(n(narrow(n, n.clip(n.clip(wide, lo=0, hi=60), lo=0, hi=90), n.c([1], np.int32))))
+    assert isinstance(layer, Elementwise)
+    assert (layer.residual, layer.relu, layer.most) == (None, True, 60)
+
+
+def test_sums_of_the_results_scale_are_clipped_only() -> None:
+    n = Net()
+    layer = layer_of(n(n.cast(n.clip(product(n), lo=-128, hi=127), to="i8")))
+    assert layer.shift is not None
+    assert layer.shift.tolist() == [0]
+
+
 def product(n: Net, dtype: Any = "i8") -> Value:
     x = n.x(1, 4, 3, 3, dtype=dtype)
     return n.conv(x, n.c(integers(4, 4, 1, 1), np.int8), strides=(1, 1), pads=(0, 0, 0, 0), dilations=(1, 1))
@@ -103,7 +148,17 @@ def _groups(n: Net) -> Value:
 
 
 REFUSED = {
-    "not a product": lambda n: n.relu(n.x(4)),
+    "not a product": lambda n: n.softmax(n.x(4), axis=0),
+    "works on f32": lambda n: n.relu(n.x(4)),
+    "a conversion alone": lambda n: n.cast(n.x(2, 4, dtype="i8"), to="i32"),
+    "a conversion to f32": lambda n: n.relu(n.cast(n.x(2, 4, dtype="i8"), to="f32")),
+    "a tensor of 1 axes": lambda n: n.relu(n.x(4, dtype="i8")),
+    "adds in i8": lambda n: n.add(n.relu(n.x(2, 4, dtype="i8")), n.x(2, 4, dtype="i8", name="b")),
+    "neg after activations": lambda n: n.neg(n.relu(n.x(2, 4, dtype="i8"))),
+    "the result has another shape": lambda n: n.add(product(n), n.c(np.ones((1, 1, 1, 1, 1)), np.int32)),
+    "cast after the shift": lambda n: n.cast(n.round_shift(product(n), n.c([3], np.int32)), to="i8"),
+    "a parameter of shape \\[1, 3\\]": lambda n: n.add(product(n), n.c(integers(1, 3), np.int32)),
+    "a parameter of shape \\[3\\]": lambda n: n.add(product(n), n.c(integers(3), np.int32)),
     "works on i16": lambda n: product(n, "i16"),
     "a convolution in groups": _groups,
     "a convolution over 1 axes": lambda n: n.conv(
@@ -115,7 +170,6 @@ REFUSED = {
     "neg after a product": lambda n: n.neg(product(n)),
     "relu after the shift": lambda n: n.relu(n.round_shift(product(n), n.c([3], np.int32))),
     "not narrowed to i8": lambda n: n.round_shift(product(n), n.c([3], np.int32)),
-    "cast after the shift": lambda n: n.cast(n.round_shift(product(n), n.c([3], np.int32)), to="i8"),
     "a second bias": lambda n: n.add(n.add(product(n), n.c([1], np.int32)), n.c([2], np.int32)),
     "adds i32 that are no i8": lambda n: n.add(product(n), n.x(1, 4, 3, 3, dtype="i32", name="r")),
     "a tensor of another shape": lambda n: n.add(

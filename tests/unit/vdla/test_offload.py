@@ -43,6 +43,30 @@ def layer(
     return n(v)
 
 
+def addition(lift: int = 0, shift: Any = 3) -> Graph:
+    n = Net()
+    v = n.cast(n.x(1, 32, 7, 7, dtype="i8"), to="i32")
+    v = n.add(v, n.shl(n.cast(n.x(1, 32, 7, 7, dtype="i8", name="r"), to="i32"), n.c([lift], np.int32)))
+    by = n.c(np.asarray(shift).reshape(-1, 1, 1) if np.ndim(shift) else [shift], np.int32)
+    return n(n.cast(n.clip(n.round_shift(v, by), lo=-128, hi=127), to="i8"))
+
+
+ADDITIONS: list[tuple[dict[str, Any], dict[str, str]]] = [
+    ({"lift": 2}, {"osdi18": "stores sums as they are, and multiplies only"}),
+    ({"lift": 20}, {"osdi18": "stores sums as they are", "osdi18_i8": "lifted by 10 places at most"}),
+    ({"shift": np.arange(32)}, {"osdi18": "stores", "osdi18_i8": "all channels share one shift"}),
+]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("what", "refused"), ADDITIONS, ids=range(len(ADDITIONS)))
+def test_profiles_add_as_their_hardware_does(profile: str, what: dict[str, Any], refused: dict[str, str]) -> None:
+    graph = addition(**what)
+    reason = VdlaAccelerator(PROFILES[profile]).refusal(group_of(graph), graph.constants)
+    assert refused.get(profile, "") in reason
+    assert bool(reason) == (profile in refused)
+
+
 CASES: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({}, {}),
     ({"shift": 3}, {"osdi18": "stores sums as they are"}),
@@ -95,8 +119,10 @@ def test_windows_that_the_memories_cannot_take(size: int, pad: int, dilation: in
 
 def test_what_is_no_layer_has_its_reason() -> None:
     n = Net()
-    graph = n(n.relu(n.x(3)))
-    assert VdlaAccelerator(PROFILES["full"]).refusal(group_of(graph), {}) == "not a product"
+    accelerator = VdlaAccelerator(PROFILES["full"])
+    assert accelerator.refusal(group_of(n(n.softmax(n.x(3), axis=0))), {}) == "not a product"
+    n = Net()
+    assert accelerator.refusal(group_of(n(n.relu(n.x(3)))), {}) == "works on f32, not on i8"
 
 
 def test_layouts() -> None:
@@ -121,6 +147,10 @@ def test_estimates_are_rooflines() -> None:
     device, host = accelerator.estimate(group_of(graph))
     assert device == pytest.approx(56 * 56 * 4 * 4 * 9 / 0.9 / 200e6)
     assert host == pytest.approx(2 * 64 * 64 * 9 * 56 * 56 / 2.4e9, rel=0.01)
+    # two tensors in, one out: the port is the limit
+    device, host = accelerator.estimate(group_of(addition()))
+    assert device == pytest.approx(3 * 32 * 49 / 7.875 / 0.9 / 200e6, rel=0.02)
+    assert host == pytest.approx(3 * 32 * 49 / 0.5e9, rel=0.02)
     # one row by a matrix: every weight is used once, so memory is the limit
     n = Net()
     graph = n(n.matmul(n.x(1, 512, dtype="i8"), n.c(np.ones((512, 1000)), np.int8)))

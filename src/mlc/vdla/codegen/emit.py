@@ -511,8 +511,8 @@ class _Kernel:
                 raise ScheduleError(f"{ld!r} does not read whole elements of {lanes}")
             forms.append(divided(Form(f.fixed, tuple(f.steps[k] for k in copy.loops)), lanes, repr(ld)))
         target = forms[0]
-        inside = around[len(self.facts.around[self.facts.of(o.target.source)]) :]
-        if 0 in target.steps or not set(inside) <= target.fixed.vars():
+        again = set(around) - self.facts.filled(o.target.source)
+        if 0 in target.steps or not again <= target.fixed.vars():
             raise ScheduleError(f"{nest.leaf!r}: {o.op.name} would be applied to {o.target!r} more than once")
         buffers = [ld.source for ld in (o.target, o.source) if ld is not None]
 

@@ -27,6 +27,7 @@ class Facts:
         writers: the statements that write a buffer, in order.
         products: buffers that the matrix product writes.
         around: loops around the allocation of a buffer.
+        loops: loops around a statement that becomes instructions.
         constant: on-chip buffers that are loaded once and not written otherwise.
     """
 
@@ -37,6 +38,7 @@ class Facts:
         self.more: set[Stmt] = set()
         self.writers: dict[Buffer, list[Stmt]] = {}
         self.around: dict[Buffer, tuple[Var, ...]] = {}
+        self.loops: dict[Stmt, tuple[Var, ...]] = {}
         self._enclose(fn.body, ())
         statements = list(leaves(fn.body))
         order: dict[Stmt, int] = {s: k for k, s in enumerate(statements)}
@@ -59,6 +61,8 @@ class Facts:
     def _enclose(self, s: Stmt, around: tuple[Var, ...]) -> None:
         if isinstance(s, Allocate):
             self.around[s.buffer] = around
+        elif isinstance(s, (Store, Evaluate)):
+            self.loops[s] = around
         for c in sub_statements(s):
             self._enclose(c, (*around, s.var) if isinstance(s, For) else around)
 
@@ -67,6 +71,11 @@ class Facts:
         while b in self.root:
             b = self.root[b]
         return b
+
+    def filled(self, b: Buffer) -> set[Var]:
+        """Loops around the statement that fills the memory of a buffer: in each of their iterations it is new."""
+        root = self.of(b)
+        return {*self.loops[self.writers[root][0]]} if root in self.writers else {*self.around[root]}
 
     def _epilogue(self, s: Store, order: Mapping[Stmt, int]) -> None:
         found = read_epilogue(s.value)

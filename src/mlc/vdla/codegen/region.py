@@ -27,8 +27,8 @@ from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa.instruction import Load, Mem, Unit
 from mlc.vdla.layer import Layer, read_layer
 from mlc.vdla.program import Program
+from mlc.vdla.schedules import plan_layer
 from mlc.vdla.schedules.conv import Segment
-from mlc.vdla.schedules.select import plan_layer
 
 
 def compile_region(region: Graph, config: VdlaConfig) -> Program:
@@ -131,7 +131,7 @@ class Parts:
         begin = len(self.emitter.steps)
         for k, segment in enumerate(segments):
             fn = lowered(segment, f"{name}.{k}")
-            self.emitter.emit(fn, [bound[t.name] for t in segment.part.params], segment.slots)
+            self.emitter.emit(fn, [bound[t.name] for t in segment.params], segment.slots)
         if begin:
             self._weights_first(begin)
 
@@ -156,7 +156,7 @@ def lowered(segment: Segment, name: str) -> Function:
     Raises:
         ScheduleError: the schedule cannot be built.
     """
-    return lower(segment.schedule, segment.part.params, name, passes=(("tensorize", tensorize), ("vthread", _threads)))
+    return lower(segment.schedule, segment.params, name, passes=(("tensorize", tensorize), ("vthread", _threads)))
 
 
 def _threads(s: Stmt) -> Stmt:

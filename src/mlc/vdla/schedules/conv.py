@@ -16,11 +16,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
+from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.lower.schedule import Schedule, Stage
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.intrinsics import ACC, INP, WGT, gemm
-from mlc.vdla.schedules.expression import Epilogue, Part, Product, Range, Shape, express
+from mlc.vdla.schedules.expression import Shape, express
+from mlc.vdla.schedules.finish import Epilogue, Product, Range
 
 
 class At(StrEnum):
@@ -75,14 +79,27 @@ class Segment:
     """A scheduled part.
 
     Args:
-        part: its expressions; ``part.params`` are the parameters of its function.
+        params: of its function: what is read, then the result.
         schedule: what becomes that function.
         slots: how many places each memory's buffers take in turns; what is not named goes round the whole memory.
     """
 
-    part: Part
+    params: list[te.Tensor]
     schedule: Schedule
     slots: dict[str, int]
+
+
+@dataclass(eq=False)
+class LayerPlan:
+    """A layer's schedule: parts to be emitted one after the other.
+
+    Args:
+        segments: the scheduled parts.
+        arrays: the values of every parameter of theirs that is constant, by name.
+    """
+
+    segments: list[Segment]
+    arrays: dict[str, np.ndarray]
 
 
 def schedule_part(
@@ -127,11 +144,21 @@ def schedule_part(
         tiles.pragma(piece, "dma_copy", 2 if choice.inputs_outer and choice.tile[3] > 1 else 1)
 
     for product in part.more:
-        _add(s, product, out, outer[-1], config)
+        add_product(s, product, out, outer[-1], config)
     for t in part.operands:
         s[t].set_scope(ACC)
         s[t].compute_at(out, outer[-1])
-    return Segment(part, s, slots)
+    return Segment(part.params, s, slots)
+
+
+def tile_sizes(n: int) -> list[int]:
+    """Values of a tile size: all small ones, and of the greater ones the smallest for every number of tiles."""
+    return sorted({*range(1, min(n, 16) + 1), *tile_steps(n)})
+
+
+def tile_steps(n: int) -> list[int]:
+    """The smallest tile size for every number of tiles."""
+    return sorted({-(-n // k) for k in range(1, n + 1)})
 
 
 def piece_of(choice: Choice) -> int:
@@ -155,7 +182,7 @@ def _order_sums(sums: Stage, choice: Choice, config: VdlaConfig) -> Var:
     return chunk
 
 
-def _add(s: Schedule, product: Product, out: Stage, at: Var, config: VdlaConfig) -> None:
+def add_product(s: Schedule, product: Product, out: Stage, at: Var, config: VdlaConfig) -> None:
     """Compute what is added to a tile right after it."""
     sums = s[product.sums]
     n, o, h, w, j = sums.axes

@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import nsmallest
 
-import numpy as np
-
 from mlc.errors import ScheduleError
 from mlc.lower.knobs import Knobs, Value
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.intrinsics import ACC, INP, WGT
-from mlc.vdla.layer import Layer
-from mlc.vdla.schedules.conv import At, Choice, Segment, Threads, schedule_part
-from mlc.vdla.schedules.expression import Epilogue, Shape, constants
+from mlc.vdla.layer import Convolution
+from mlc.vdla.schedules.conv import At, Choice, LayerPlan, Threads, schedule_part, tile_sizes, tile_steps
+from mlc.vdla.schedules.expression import Shape, constants
+from mlc.vdla.schedules.finish import Epilogue
 from mlc.vdla.schedules.predict import bandwidth, cycles, fitted, refusal, rooms, slots
 
 LOOKED_AT = 24  # choices whose steps are followed, of those that the bound puts first
@@ -107,25 +106,8 @@ class Plan:
         return parts
 
 
-@dataclass(eq=False)
-class LayerPlan:
-    """A layer's schedule: parts to be emitted one after the other.
-
-    Args:
-        shape: of the layer.
-        plan: what was chosen.
-        segments: the scheduled parts.
-        arrays: the values of every parameter of theirs that is constant, by name.
-    """
-
-    shape: Shape
-    plan: Plan
-    segments: list[Segment]
-    arrays: dict[str, np.ndarray]
-
-
-def plan_layer(layer: Layer, config: VdlaConfig, knobs: Knobs) -> LayerPlan:
-    """Schedule a layer.
+def plan_convolution(layer: Convolution, config: VdlaConfig, knobs: Knobs) -> LayerPlan:
+    """Schedule a product.
 
     Args:
         layer: what to compute.
@@ -145,7 +127,7 @@ def plan_layer(layer: Layer, config: VdlaConfig, knobs: Knobs) -> LayerPlan:
         schedule_part(shape, epilogue, choice, config, {**places, ACC: count})
         for choice, count in zip(choices, slots(shape, choices, config, ahead=ahead), strict=True)
     ]
-    return LayerPlan(shape, plan, segments, constants(layer, config))
+    return LayerPlan(segments, constants(layer, config))
 
 
 def ask(shape: Shape, config: VdlaConfig, knobs: Knobs) -> Plan:
@@ -153,10 +135,10 @@ def ask(shape: Shape, config: VdlaConfig, knobs: Knobs) -> Plan:
     best = best_plan(shape, config)
     high, wide, many, deep = best.tile
     tile = (
-        knobs.discrete("rows", _sizes(shape.rows), default=high),
-        knobs.discrete("columns", _sizes(shape.columns), default=wide),
-        knobs.discrete("blocks", _sizes(shape.outputs), default=many),
-        knobs.discrete("inputs", _sizes(shape.inputs), default=deep),
+        knobs.discrete("rows", tile_sizes(shape.rows), default=high),
+        knobs.discrete("columns", tile_sizes(shape.columns), default=wide),
+        knobs.discrete("blocks", tile_sizes(shape.outputs), default=many),
+        knobs.discrete("inputs", tile_sizes(shape.inputs), default=deep),
     )
     places = [str(at) for at in At]
     return Plan(
@@ -172,16 +154,6 @@ def ask(shape: Shape, config: VdlaConfig, knobs: Knobs) -> Plan:
         knobs.category("buffers", ("ring", "single"), default=best.buffers),
         Threads(knobs.category("threads", [str(t) for t in Threads], default=str(best.threads))),
     )
-
-
-def _sizes(n: int) -> list[int]:
-    """Values of a tile size: all small ones, and of the greater ones the smallest for every number of tiles."""
-    return sorted({*range(1, min(n, 16) + 1), *_steps(n)})
-
-
-def _steps(n: int) -> list[int]:
-    """The smallest tile size for every number of tiles."""
-    return sorted({-(-n // k) for k in range(1, n + 1)})
 
 
 @lru_cache(maxsize=256)
@@ -219,12 +191,12 @@ def likely_plans(
 def _plans(shape: Shape, config: VdlaConfig, ahead: bool) -> Iterator[Plan]:
     """Every plan of one part that may be worth looking at."""
     columns = [shape.columns] if shape.rows_read(1) * shape.columns_read(shape.columns) <= config.inp_depth else []
-    for wide in columns or _steps(shape.columns):
-        for high in _steps(shape.rows):
-            for many in _steps(shape.outputs):
+    for wide in columns or tile_steps(shape.columns):
+        for high in tile_steps(shape.rows):
+            for many in tile_steps(shape.outputs):
                 if high * wide * many > config.acc_depth:
                     break
-                for deep in _steps(shape.inputs):
+                for deep in tile_steps(shape.inputs):
                     for blocks_outer in (False, True):
                         plan = Plan((high, wide, many, deep), blocks_outer, buffers="ring" if ahead else "single")
                         # what goes round the memories finds what is there, wherever it is loaded
@@ -292,11 +264,11 @@ def _heads(shape: Shape, config: VdlaConfig) -> Iterator[Plan]:
     if shape.inputs * shape.outputs * shape.taps <= config.wgt_depth:
         for size in range(1, min(shape.rows, 8)):
             for high in range(1, min(shape.rows - size, 8) + 1):
-                for many in _steps(shape.outputs)[:8]:
+                for many in tile_steps(shape.outputs)[:8]:
                     tile = (high, shape.columns, many, shape.inputs)
                     yield Plan(tile, False, At.OWN, At.PART, "rows", size, 0, lead, 4)
     if shape.inputs * shape.rows_read(shape.rows) * shape.columns_read(shape.columns) <= config.inp_depth:
-        for size in _steps(shape.outputs)[:-1]:
+        for size in tile_steps(shape.outputs)[:-1]:
             for many in (1, 2, 4):
                 for tail in (0, 1, 2):
                     if size + tail < shape.outputs:

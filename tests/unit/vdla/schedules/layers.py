@@ -9,7 +9,7 @@ import numpy as np
 from mlc.ir.graph import Value
 from mlc.ir.layout import blocked as blocked_layout
 from mlc.ir.types import DType, TensorType, i8, i32
-from mlc.vdla.layer import Layer
+from mlc.vdla.layer import Convolution, Elementwise, Layer
 
 
 def make_layer(
@@ -26,8 +26,8 @@ def make_layer(
     relu: bool = False,
     most: int | None = None,
     shift: int | str | None = 9,
-) -> Layer:
-    """A layer; ``bias`` is its greatest magnitude, ``"vector"`` stands for numbers of channels."""
+) -> Convolution:
+    """A product; ``bias`` is its greatest magnitude, ``"vector"`` stands for numbers of channels."""
     rng = np.random.default_rng(seed)
     c, o = channels
     top, left = pads if pads is not None else (kernel[0] // 2, kernel[1] // 2)
@@ -39,7 +39,9 @@ def make_layer(
     x = Value("x", typed(shape, i8))
     out = Value("out", typed(result, i8 if shift is not None else i32))
     weights = rng.integers(-127, 128, (o, c, *kernel)).astype(np.int8)
-    layer = Layer(x, out, shape, result, weights, strides, dilations, (top, left, top, left), relu=relu, most=most)
+    layer = Convolution(
+        x, out, shape, result, weights, strides, dilations, (top, left, top, left), relu=relu, most=most
+    )
 
     def places(value: int | str, most: int) -> np.ndarray:
         return rng.integers(0, most, o).astype(np.int32) if value == "vector" else np.array([value], np.int32)
@@ -56,6 +58,33 @@ def make_layer(
     return layer
 
 
+def make_elementwise(
+    shape: tuple[int, int, int, int] = (1, 37, 7, 5),
+    *,
+    lift: int | str = 0,
+    seed: int = 0,
+    bias: int | None = None,
+    residual: int | str | None = None,
+    relu: bool = False,
+    most: int | None = None,
+    shift: int | str | None = 2,
+) -> Elementwise:
+    """A layer without a product; ``bias`` is its greatest magnitude, ``"vector"`` stands for numbers of channels."""
+    rng = np.random.default_rng(seed)
+
+    def places(value: int | str, most: int) -> np.ndarray:
+        return rng.integers(0, most, shape[1]).astype(np.int32) if value == "vector" else np.array([value], np.int32)
+
+    x, out = Value("x", typed(shape, i8)), Value("out", typed(shape, i8 if shift is not None else i32))
+    return Elementwise(
+        x, out, shape, shape, places(lift, 7), relu=relu, most=most,
+        bias=None if bias is None else rng.integers(-bias, bias + 1, shape[1]).astype(np.int32),
+        residual=None if residual is None else Value("residual", typed(shape, i8)),
+        residual_shift=None if residual is None else places(residual, 7),
+        shift=None if shift is None else places(shift, 9),
+    )  # fmt: skip
+
+
 def typed(shape: tuple[int, ...], dtype: DType) -> TensorType:
     """A tensor of the accelerator, in blocks of 16 channels."""
     return TensorType(shape, dtype).with_layout(blocked_layout(shape, 1, 16))
@@ -70,9 +99,9 @@ def inputs_of(layer: Layer, seed: int = 1) -> dict[str, np.ndarray]:
     return found
 
 
-def wanted(layer: Layer, values: dict[str, np.ndarray]) -> np.ndarray:
-    """What a layer gives, i8 or i32 ``[n, o, h, w]``."""
-    (n, c, high, wide), (_, o, rows, columns) = layer.shape, layer.out_shape
+def convolved(layer: Convolution, x: np.ndarray) -> np.ndarray:
+    """The sums of a product, i64 ``[n, o, h, w]``."""
+    (n, c, high, wide), (_, _, rows, columns) = layer.shape, layer.out_shape
     (top, left, *_), (sy, sx), (dy, dx) = layer.pads, layer.strides, layer.dilations
     kh, kw = layer.weights.shape[2:]
     reach = (
@@ -80,17 +109,26 @@ def wanted(layer: Layer, values: dict[str, np.ndarray]) -> np.ndarray:
         max((columns - 1) * sx + (kw - 1) * dx + 1, left + wide),
     )
     padded = np.zeros((n, c, *reach), np.float64)
-    padded[:, :, top : top + high, left : left + wide] = values["x"]
+    padded[:, :, top : top + high, left : left + wide] = x
     sums = np.zeros(layer.out_shape, np.float64)  # exact below 2^53
     for r in range(kh):
         for t in range(kw):
             window = padded[:, :, r * dy :: sy, t * dx :: sx][:, :, :rows, :columns]
             sums += np.einsum("nchw,oc->nohw", window, layer.weights[:, :, r, t].astype(np.float64), optimize=True)
-    total = sums.astype(np.int64)
+    return sums.astype(np.int64)
+
+
+def wanted(layer: Layer, values: dict[str, np.ndarray]) -> np.ndarray:
+    """What a layer gives, i8 or i32 ``[n, o, h, w]``."""
 
     def by_channel(numbers: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(numbers.astype(np.int64), (o,))[None, :, None, None]
+        return np.broadcast_to(numbers.astype(np.int64), (layer.out_shape[1],))[None, :, None, None]
 
+    if isinstance(layer, Convolution):
+        total = convolved(layer, values["x"])
+    else:
+        assert isinstance(layer, Elementwise)
+        total = values["x"].astype(np.int64) << by_channel(layer.lift)
     if layer.bias is not None:
         total += by_channel(layer.bias)
     if layer.residual_shift is not None:

@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlc.errors import ScheduleError
 from mlc.ir.interp.te import run_tensors
 from mlc.vdla.config import PROFILES
-from mlc.vdla.layer import Layer
-from mlc.vdla.schedules.expression import Epilogue, Range, Shape, constants, express
+from mlc.vdla.layer import Convolution
+from mlc.vdla.schedules.expression import Shape, constants, express
+from mlc.vdla.schedules.finish import Epilogue, Range
 from tests.unit.vdla.schedules.layers import blocked, inputs_of, make_layer, wanted
 
 FULL = PROFILES["full"]
@@ -37,16 +37,16 @@ EPILOGUES = [
 @pytest.mark.parametrize("layer", LAYERS, ids=range(len(LAYERS)))
 @pytest.mark.parametrize(("rows", "blocks"), [((0, 3), (0, 2)), ((1, 2), (1, 3))])
 @pytest.mark.parametrize("inputs_outer", [False, True])
-def test_part_of_a_product(layer: Layer, rows: Range, blocks: Range, inputs_outer: bool) -> None:
+def test_part_of_a_product(layer: Convolution, rows: Range, blocks: Range, inputs_outer: bool) -> None:
     check(layer, rows, blocks, inputs_outer)
 
 
 @pytest.mark.parametrize("layer", EPILOGUES, ids=range(len(EPILOGUES)))
-def test_epilogue(layer: Layer) -> None:
+def test_epilogue(layer: Convolution) -> None:
     check(layer, (2, 5), (1, 3), False)
 
 
-def check(layer: Layer, rows: Range, blocks: Range, inputs_outer: bool) -> None:
+def check(layer: Convolution, rows: Range, blocks: Range, inputs_outer: bool) -> None:
     shape = Shape.of(layer, FULL)
     rows = rows[0], min(rows[1], shape.rows)
     part = express(shape, Epilogue.of(layer, FULL), rows, blocks, inputs_outer)
@@ -58,30 +58,6 @@ def check(layer: Layer, rows: Range, blocks: Range, inputs_outer: bool) -> None:
     for o in range(blocks[1] - blocks[0]):
         lanes = min(16, channels - 16 * o)
         np.testing.assert_array_equal(got[:, o, :, :, :lanes], result[:, o, :, :, :lanes])
-
-
-def test_what_the_matrix_unit_adds() -> None:
-    def epilogue(**facts: int) -> Epilogue:
-        return Epilogue.of(make_layer(kernel=(1, 1), **facts), FULL)
-
-    assert (epilogue().passes, epilogue().residual_passes) == (0, 0)
-    assert (epilogue(bias=242_062, residual=6).passes, epilogue(residual=6).residual_passes) == (1, 1)
-    assert epilogue(bias=242_063).passes == 2
-    assert (epilogue(bias=1 << 30).bias, epilogue(bias=1 << 30).passes) == ("vector", 0)
-    assert [(epilogue(residual=k).residual_passes, epilogue(residual=k).residual_up) for k in (6, 9)] == [
-        (1, 0),
-        (1, 3),
-    ]
-
-
-def test_a_residual_without_an_alu_takes_more_products() -> None:
-    config = PROFILES["osdi18_i8"]
-    layer = make_layer(residual=8)
-    assert Epilogue.of(layer, config).residual_passes == 3
-    assert [tile[0, 0] for tile in constants(layer, config)["identity"]] == [127, 127, 2]
-    assert Epilogue.of(make_layer(residual=10), config).residual_passes == 9
-    with pytest.raises(ScheduleError, match="a residual that is moved up by 11 places needs ext_alu"):
-        Epilogue.of(make_layer(residual=11), config)
 
 
 def test_compulsory_bytes_leave_out_what_no_window_touches() -> None:
