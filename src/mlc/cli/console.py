@@ -94,15 +94,21 @@ class Console:
         return render_table(columns, rows, numbers, sys.stdout.isatty())
 
     def start_logging(self) -> None:
-        """Shows the library's log on standard error as far as ``verbose`` says, and writes all of it to ``log_file``.
+        """Shows the library's log on standard error as far as ``verbose`` says, warnings at least unless ``quiet``.
+
+        All of it goes to ``log_file``.
+
 
         Raises:
             OutputError: the file cannot be written.
         """
-        if self.verbose:
-            handler: logging.Handler = logging.StreamHandler(sys.stderr)
-            handler.setLevel(logging.DEBUG if self.verbose > 1 else logging.INFO)
-            handler.setFormatter(logging.Formatter("%(message)s"))
+        handler: logging.Handler
+        if self.quiet and not self.verbose:
+            self._add(logging.NullHandler())  # without any handler Python shows warnings by itself
+        else:
+            handler = logging.StreamHandler(sys.stderr)
+            handler.setLevel((logging.WARNING, logging.INFO, logging.DEBUG)[min(self.verbose, 2)])
+            handler.setFormatter(logging.Formatter("%(message)s" if self.verbose else "warning: %(message)s"))
             self._add(handler)
         if self.log_file is not None:
             try:

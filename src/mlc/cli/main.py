@@ -27,8 +27,19 @@ _COMPLETE_VARIABLE = "_MLC_COMPLETE"
 _LIBRARIES = ("numpy", "onnx", "llvmlite", "onnxruntime", "click", "rich")
 
 
+_ENDING = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
 class _TerminatedError(BaseException):
-    """SIGTERM: unwinds the stack, so that half-written files are removed."""
+    """SIGTERM, or the terminal is gone: unwinds the stack, so that half-written files are removed.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 @click.group(cls=LazyGroup, table=COMMANDS, examples=TOUR, invoke_without_command=True)
@@ -86,9 +97,10 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         console.error("interrupted")
         return ExitCode.INTERRUPTED
-    except _TerminatedError:
-        console.error("terminated")
-        return _SIGNAL_BASE + signal.SIGTERM
+    except _TerminatedError as ended:
+        with contextlib.suppress(OSError):  # the terminal that would show it may be what is gone
+            console.error("terminated")
+        return _SIGNAL_BASE + ended.number
     except MemoryError as error:
         console.error("out of memory", "use a smaller batch, or a machine with more memory", error)
         return ExitCode.DEVICE
@@ -158,20 +170,26 @@ def _complete(console: Console) -> None:
 
 @contextlib.contextmanager
 def _termination() -> Iterator[None]:
-    """Makes SIGTERM an exception, where signals can be handled at all (in the main thread)."""
+    """Makes SIGTERM and SIGHUP exceptions, where signals can be handled at all (in the main thread).
+
+    A SIGHUP that was ignored before, as by ``nohup``, stays so.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise _TerminatedError
+        raise _TerminatedError(number)
 
+    before = {k: signal.getsignal(k) for k in _ENDING if signal.getsignal(k) is not signal.SIG_IGN}
     try:
-        before = signal.signal(signal.SIGTERM, stop)
+        for k in before:
+            signal.signal(k, stop)
     except ValueError:
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for k, handler in before.items():
+            signal.signal(k, handler)
 
 
 def _close_stdout() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 
@@ -86,3 +87,15 @@ def test_json_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (document.pop("schema"), document.pop("command")) == (1, "run")
     del document["mlc"]
     assert document == {"a": "NaN", "b": ["Infinity", "-Infinity"], "c": [1, "x"], "d": {"e": None}}
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_warnings_of_the_library_are_shown_unless_quiet(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(quiet=quiet)
+    console.start_logging()
+    try:
+        logging.getLogger("mlc").warning("a file was left out")
+        logging.getLogger("mlc").info("a detail")
+    finally:
+        console.close()
+    assert capsys.readouterr().err == ("" if quiet else "warning: a file was left out\n")

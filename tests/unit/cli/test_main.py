@@ -176,12 +176,30 @@ def test_a_full_disk_is_one_message() -> None:
     assert process.returncode == 2
 
 
-def test_sigterm_unwinds(mlc: Mlc, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("mlc.frontend.base.get_frontend", lambda name: os.kill(os.getpid(), signal.SIGTERM))
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_is_asked_to_end_unwinds(mlc: Mlc, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    monkeypatch.setattr("mlc.frontend.base.get_frontend", lambda name: os.kill(os.getpid(), number))
     result = mlc("ops")
-    assert (result.code, result.err) == (128 + signal.SIGTERM, "error: terminated\n")
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert (result.code, result.err) == (128 + number, "error: terminated\n")
+    assert signal.getsignal(number) == before
+
+
+def test_who_was_told_to_ignore_a_closed_terminal_does(mlc: Mlc, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlc.frontend import base
+
+    real = base.get_frontend
+
+    def hang_up(name: str) -> object:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return real(name)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        monkeypatch.setattr("mlc.frontend.base.get_frontend", hang_up)
+        assert mlc("ops").code == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

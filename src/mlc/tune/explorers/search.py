@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from mlc.tune.explorers.ledger import Ledger
 
 _ATTEMPTS = 4  # asking a strategy again when what it suggested was known
+_LOGGER = logging.getLogger("mlc")
 
 
 class Strategy(Protocol):
@@ -30,11 +32,14 @@ class Strategy(Protocol):
 class Search:
     """An explorer: the default configuration first, then the seeds, then what a strategy suggests.
 
+    Whatever goes wrong in a strategy, in the cost model that it asks above all, costs a batch its guidance and not the
+    run: the batch is drawn at random, and the log has a warning.
+
     Args:
         ledger: the books, shared with the strategies.
         strategy: how to go on.
-        finish: takes over for the end of the search; see :meth:`polish`.
-        after: as many measured configurations start the end of the search by themselves.
+        finish: takes over for the end of the search; the strategy fills up what it leaves.
+        after: as many measured configurations begin the end of the search.
     """
 
     def __init__(self, ledger: Ledger, strategy: Strategy, finish: Strategy, after: int | None = None) -> None:
@@ -42,10 +47,7 @@ class Search:
         self._strategy = strategy
         self._finish = finish
         self._after = after
-
-    def polish(self) -> None:
-        """From now on descend from the best configuration known; the strategy fills up what that leaves."""
-        self._after = 0
+        self._troubles: set[str] = set()
 
     def propose(self, n: int) -> np.ndarray:
         """At most ``n`` new configurations, int64 ``[n, knobs]``; fewer only when the space has no more."""
@@ -54,7 +56,7 @@ class Search:
         ending = self._after is not None and len(self.ledger.rows) >= self._after
         for strategy in (self._finish, self._strategy) if ending else (self._strategy,):
             for _ in range(_ATTEMPTS if missing else 0):
-                rows = strategy.suggest(missing)
+                rows = self._suggested(strategy, missing)
                 found.append(self.ledger.take(rows, missing))
                 short = len(rows) < missing
                 missing -= len(found[-1])
@@ -66,4 +68,22 @@ class Search:
         """What was measured: ``[n, knobs]`` and ``[n]``, 0 for failures."""
         self.ledger.record(rows, speeds)
         for strategy in (self._strategy, self._finish):
-            strategy.learn(rows, speeds)
+            try:
+                strategy.learn(rows, speeds)
+            except Exception as error:
+                self._warn(error)
+
+    def _suggested(self, strategy: Strategy, n: int) -> np.ndarray:
+        """What a strategy suggests; nothing where it fails."""
+        try:
+            return strategy.suggest(n)
+        except Exception as error:  # of any library that a cost model is made of
+            self._warn(error)
+            return self.ledger.rows[:0]
+
+    def _warn(self, error: Exception) -> None:
+        """Says what went wrong, once."""
+        text = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+        if text not in self._troubles:
+            self._troubles.add(text)
+            _LOGGER.warning("configurations are drawn at random where the search cannot choose: %s", text[:200])

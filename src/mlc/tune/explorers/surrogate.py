@@ -45,5 +45,12 @@ class Surrogate:
         return True
 
     def predict(self, rows: np.ndarray) -> np.ndarray:
-        """Scores, float64 ``[n]``; more is better."""
-        return np.asarray(self._model.predict(self._featurizer(rows)), np.float64)
+        """Scores, float64 ``[n]``; more is better.
+
+        Raises:
+            ValueError: the model gave something that is no number.
+        """
+        scores = np.asarray(self._model.predict(self._featurizer(rows)), np.float64)
+        if not np.isfinite(scores).all():
+            raise ValueError("the cost model predicts what is no number")
+        return scores

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +32,8 @@ class TreeGru:
         rate: of learning, by Adam.
         seed: of the initial weights and the batches.
         device: a device of PyTorch's.
+        threads: of training and prediction. More of them wait for one another on a machine that does something else as
+            well, and then take a hundred times as long.
     """
 
     least = _LEAST
@@ -45,6 +49,7 @@ class TreeGru:
         rate: float = 3e-3,
         seed: int = 0,
         device: str = "cpu",
+        threads: int = 1,
     ) -> None:
         self.objective = Objective.of(objective)
         self._hidden = hidden
@@ -54,6 +59,7 @@ class TreeGru:
         self._rate = rate
         self._seed = seed
         self._device = device
+        self._threads = threads
         self._torch = _pytorch()
         self._network: Any = None
         self._mean = np.zeros(0, np.float32)
@@ -93,22 +99,33 @@ class TreeGru:
             torch.manual_seed(self._seed)
             self._network = _network(torch, x.shape[2], self._hidden, self._slots).to(self._device)
         optimizer = torch.optim.Adam(self._network.parameters(), lr=self._rate)
-        for _ in range(self._epochs):
-            order = rng.permutation(len(speeds))
-            for begin in range(0, len(order), self._batch):
-                drawn = torch.as_tensor(order[begin : begin + self._batch], device=self._device)
-                scores = self._network(x[drawn], mask[drawn]) + known[drawn]
-                loss = self._loss(scores, y[drawn], task[drawn])
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+        with self._own_threads():
+            for _ in range(self._epochs):
+                order = rng.permutation(len(speeds))
+                for begin in range(0, len(order), self._batch):
+                    drawn = torch.as_tensor(order[begin : begin + self._batch], device=self._device)
+                    scores = self._network(x[drawn], mask[drawn]) + known[drawn]
+                    loss = self._loss(scores, y[drawn], task[drawn])
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Scores ``[n]``; 0 before any ``fit``."""
         if self._network is None or not len(features):
             return np.zeros(len(features))
-        with self._torch.no_grad():
+        with self._own_threads(), self._torch.no_grad():
             return np.asarray(self._network(*self._tensors(features)).cpu().numpy(), np.float64)
+
+    @contextlib.contextmanager
+    def _own_threads(self) -> Iterator[None]:
+        """PyTorch's number of threads is the process's, so it is given back as it was."""
+        before = self._torch.get_num_threads()
+        self._torch.set_num_threads(self._threads)
+        try:
+            yield
+        finally:
+            self._torch.set_num_threads(before)
 
     def _loss(self, scores: Any, speeds: Any, tasks: Any) -> Any:
         torch = self._torch

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import pytest
 
 from mlc.lower.knobs import Categorical, Discrete, Factors, Space
 from mlc.tune.explorers import EXPLORERS
@@ -182,6 +185,49 @@ def test_guided_evolution_begins_with_what_other_tasks_have_taught() -> None:
     first, *others = explorer.propose(9)
     assert first[0] == 0  # the default
     assert sum(int(row[0]) >= 90 for row in others) >= 5
+
+
+class Broken(Sum):
+    """A cost model that fails now and then."""
+
+    def __init__(self, fitting: bool, prediction: float | None) -> None:
+        self.fitting, self.prediction = fitting, prediction
+
+    def fit(self, features: np.ndarray, speeds: np.ndarray) -> None:
+        if self.fitting:
+            raise RuntimeError("Number of columns does not match")
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        if self.prediction is None:
+            raise RuntimeError("Number of columns does not match")
+        return np.full(len(features), self.prediction)
+
+
+@pytest.mark.parametrize("name", ["annealing", "guided"])
+@pytest.mark.parametrize("model", [Broken(True, 0.0), Broken(False, None), Broken(False, math.nan)])
+def test_a_cost_model_that_fails_costs_its_advice_and_not_the_run(
+    name: str, model: Broken, caplog: pytest.LogCaptureFixture
+) -> None:
+    explorer = EXPLORERS[name](SPACE, np.random.default_rng(0), model=model)
+    for _ in range(4):
+        rows = explorer.propose(8)
+        assert len(rows) == 8
+        explorer.observe(rows, rows.sum(axis=1) + 1.0)
+    assert len(caplog.messages) == 1
+    assert "drawn at random" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("name", ["annealing", "guided"])
+def test_features_that_cannot_be_had_cost_no_run(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    def describe(rows: np.ndarray) -> np.ndarray:
+        raise TypeError("NoneType has no extent")
+
+    explorer = EXPLORERS[name](SPACE, np.random.default_rng(0), featurizer=describe, model=Sum())
+    for _ in range(3):
+        rows = explorer.propose(8)
+        assert len(rows) == 8
+        explorer.observe(rows, rows.sum(axis=1) + 1.0)
+    assert "TypeError: NoneType has no extent" in caplog.text
 
 
 def test_a_model_learns_only_when_something_is_new() -> None:

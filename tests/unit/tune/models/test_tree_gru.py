@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,20 +10,6 @@ import pytest
 from mlc.errors import MissingDependencyError, UsageError
 from mlc.tune.models.metrics import pairwise_accuracy
 from mlc.tune.models.tree_gru import TreeGru
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads of PyTorch and of parallel tests wait for one another."""
-    try:
-        import torch
-    except ImportError:
-        yield
-        return
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def programs(n: int, seed: int, padding: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -48,6 +33,19 @@ def test_it_orders_programs_it_has_not_seen(objective: str) -> None:
     model.fit(features, speeds / speeds.max())
     unseen, truth = programs(300, 1)
     assert pairwise_accuracy(model.predict(unseen), truth) > 0.72
+
+
+def test_it_leaves_the_number_of_threads_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for one another take a hundred times as long on a busy machine."""
+    torch = pytest.importorskip("torch")
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    model = TreeGru(hidden=4, slots=2, epochs=1)
+    features, speeds = programs(20, 0)
+    model.fit(features, speeds)
+    model.predict(features)
+    assert asked == [1, 3, 1, 3]
 
 
 def test_tasks_are_compared_only_with_themselves() -> None:
