@@ -111,6 +111,7 @@ def test_list(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--time-budget", "soon"], "is no duration"),
         (["--explorer", "luck"], "unknown explorer"),
         (["--trials", "0"], "not a whole number"),
+        (["--repeat", "2"], "not a whole number"),
         (["--target", "x86 -mcpu=sapphirerapids -mattr=+nothing"], "error"),
         (["--report", "r.jsonl"], "need a file each"),
         (["--json", "m.onnx"], "is the model itself"),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24  # characters of a curve
+_LONGEST = 100  # characters of a failure's message
 _START = b'{"crc":"'
 
 
@@ -33,6 +34,7 @@ def show_records(console: Console, path: str, json_file: str | None) -> None:
     Raises:
         UsageError: it cannot be read, or holds no trial.
     """
+    from mlc.tune.base import causes
     from mlc.tune.records import read_records
 
     log = read_records([path])
@@ -65,9 +67,10 @@ def show_records(console: Console, path: str, json_file: str | None) -> None:
     ]  # fmt: skip
     numbers = ("trials", "failed", "first ms", "best ms", "GFLOP/s")
     console.data("\n" + console.table(("task", *numbers, "decided", "best so far"), rows, numbers))
-    causes: Counter[str] = sum((Counter(t["failures"]) for t in tasks), Counter())
-    if causes:
-        console.data("\n" + console.table(("failure", "trials"), causes.most_common(), ("trials",)))
+    found = causes(r.result for r in log.records)
+    if found:
+        failed = [(c.failure, c.count, c.message[:_LONGEST]) for c in found]
+        console.data("\n" + console.table(("failure", "trials", "most of them say"), failed, ("trials",)))
 
 
 def _groups(log: Log) -> list[list[Record]]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,15 +14,17 @@ from mlc.cli.console import Console, require_writable, status, write_json
 from mlc.cli.group import Command
 from mlc.cli.import_model import require_distinct
 from mlc.cli.options import LoadOptions, json_option, load_options
+from mlc.cli.tune_result import document, failures, summary, task_json, tasks_table
 from mlc.cli.tune_view import TuneProgress
 from mlc.errors import ExitCode, UsageError
 from mlc.settings import MAX_SEED
 
 if TYPE_CHECKING:
-    from mlc.tune.drive import Tuning
-    from mlc.tune.task import Task
+    from mlc.tune.measure import Rule
 
 MAX_TRIALS = 1 << 30
+TRIALS = 1000  # unless something else limits the run
+LEAST_REPEAT = 3  # samples that tell noise from a time
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -38,7 +39,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     mlc compile resnet50.onnx --records resnet50.jsonl -o resnet50.tar
     """,
 )
-@click.argument("model")
+@click.argument("model", required=False)
 @click.option("--target", default="x86", show_default=True, help="What to tune for; this machine has to run it.")
 @click.option(
     "-o", "--output", "--records", "output", metavar="FILE",
@@ -49,11 +50,15 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.option("--list", "list_only", is_flag=True, help="List the tasks with their share of the work, and stop.")
 @click.option("--tasks", metavar="0,2-5", help="Tune only these, by their numbers in --list.")
 @click.option(
-    "--trials", type=values.Whole(1, MAX_TRIALS), default=1000, show_default=True, metavar="N",
-    help="Configurations to measure for the whole model, earlier runs in the same file included.",
+    "--trials", type=values.Whole(1, MAX_TRIALS), metavar="N",
+    help="Configurations to measure for the whole model, earlier runs in the same file included.  "
+    f"[default: {TRIALS}; no limit with --trials-per-task or --time-budget]",
 )  # fmt: skip
 @click.option("--trials-per-task", type=values.Whole(1, MAX_TRIALS), metavar="N", help="At most this many for a task.")
-@click.option("--time-budget", metavar="TIME", help="Search at most this long, e.g. 90s, 30m, 2h.")
+@click.option(
+    "--time-budget", metavar="TIME",
+    help="Search at most this long, e.g. 90s, 30m, 2h, earlier runs over the same tasks in the same file included.",
+)  # fmt: skip
 @click.option(
     "--early-stopping",
     type=values.Whole(1, MAX_TRIALS),
@@ -79,8 +84,25 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.option("--seed", type=values.Whole(0, MAX_SEED), metavar="N", help="Of everything random.  [default: 0]")
 @click.option("--threads", type=values.Whole(1, 1024), metavar="N", help="Threads of a kernel.  [default: all cores]")
 @click.option("--cores", metavar="0,2-3", help="Cores to take times on.  [default: the last ones]")
-@click.option("--build-timeout", type=values.Real(), default=10.0, show_default=True, metavar="S")
-@click.option("--run-timeout", type=values.Real(), default=10.0, show_default=True, metavar="S")
+@click.option("--number", type=values.Whole(1, MAX_TRIALS), metavar="N", help="Calls in a sample, at least.")
+@click.option(
+    "--repeat", type=values.Whole(LEAST_REPEAT, 1000), metavar="N",
+    help="Samples of a kernel; fewer of one that is clearly slow.  [default: 7]",
+)  # fmt: skip
+@click.option("--min-repeat-ms", type=values.Real(), metavar="MS", help="Least duration of a sample.  [default: 10]")
+@click.option("--parallel", type=values.Whole(1, 1024), metavar="N", help="Builds at a time.  [default: one a core]")
+@click.option(
+    "--build-timeout",
+    type=values.Real(),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="For building a candidate.",
+)
+@click.option(
+    "--run-timeout", type=values.Real(), default=10.0, show_default=True, metavar="S",
+    help="For checking or timing a candidate.",
+)  # fmt: skip
 @click.option("--no-winograd", is_flag=True, help="Tune direct convolutions (compile with --no-winograd as well).")
 @click.option("--fresh", is_flag=True, help="Begin anew; what the file held is kept as FILE.old.")
 @click.option("--no-check", is_flag=True, help="Do not compare the whole model before and after.")
@@ -89,13 +111,13 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.pass_obj
 def command(
     console: Console,
-    model: str,
+    model: str | None,
     target: str,
     output: str | None,
     load_options: LoadOptions,
     list_only: bool,
     tasks: str | None,
-    trials: int,
+    trials: int | None,
     trials_per_task: int | None,
     time_budget: str | None,
     early_stopping: int | None,
@@ -108,6 +130,10 @@ def command(
     seed: int | None,
     threads: int | None,
     cores: str | None,
+    number: int | None,
+    repeat: int | None,
+    min_repeat_ms: float | None,
+    parallel: int | None,
     build_timeout: float,
     run_timeout: float,
     no_winograd: bool,
@@ -128,6 +154,8 @@ def command(
     if cost_model == "help":
         console.data("\n".join(COST_MODELS))
         return
+    if model is None:
+        raise UsageError("Missing argument 'MODEL'", hint="mlc tune --help shows what can be given")
     get_explorer(explorer)
     get_cost_model(cost_model)
     get_target(target)
@@ -155,11 +183,11 @@ def command(
     disabled = ("winograd",) if no_winograd else ()
     if list_only:
         found = tuning_tasks(loaded, target, disabled_passes=disabled)
-        console.data(_list(console, found))
-        write_json(console, json_file, "tune", {"tasks": [_task_json(k, t) for k, t in enumerate(found)]})
+        console.data(tasks_table(console, found))
+        write_json(console, json_file, "tune", {"tasks": [task_json(k, t) for k, t in enumerate(found)]})
         return
     options = TuneOptions(
-        trials=trials,
+        trials=TRIALS if trials is None and trials_per_task is None and budget is None else trials,
         trials_per_task=trials_per_task,
         time_budget=budget,
         explorer=explorer,
@@ -169,7 +197,13 @@ def command(
         early_stopping=early_stopping,
         seed=console.settings.seed if seed is None else seed,
     )
-    measure = MeasureOptions(build_timeout=build_timeout, run_timeout=run_timeout, cores=timed)
+    measure = MeasureOptions(
+        build_timeout=build_timeout,
+        run_timeout=run_timeout,
+        cores=timed,
+        builders=parallel or 0,
+        rule=timing_rule(number, repeat, min_repeat_ms),
+    )
     with TuneProgress(console) as progress:
         tuning = tune_model(
             loaded,
@@ -186,14 +220,27 @@ def command(
             relatives=relatives,
             watcher=progress,
         )
-    console.say(_summary(console, tuning))
+    console.say(summary(console, tuning))
+    if causes := failures(console, tuning):
+        console.say(causes)
     if report is not None:
         from mlc.tune.report import write_report
 
         write_report(report, tuning, title=Path(model).name)
-    write_json(console, json_file, "tune", _document(tuning))
+    write_json(console, json_file, "tune", document(tuning))
     if tuning.outcome.interrupted:
         raise click.exceptions.Exit(ExitCode.INTERRUPTED)
+
+
+def timing_rule(number: int | None, repeat: int | None, min_repeat_ms: float | None) -> Rule:
+    """The rule of timing with some of its numbers given; whoever wants more samples gets the time that they take."""
+    from mlc.tune.measure import Rule
+
+    usual = Rule()
+    samples = usual.samples if repeat is None else repeat
+    seconds = usual.sample_seconds if min_repeat_ms is None else min_repeat_ms / 1e3
+    budget = max(usual.budget, 1.5 * samples * seconds)
+    return Rule(seconds, samples, budget, max(usual.limit, 2 * budget), number or 1)
 
 
 def numbers(text: str, option: str) -> list[int]:
@@ -237,107 +284,3 @@ def duration(text: str) -> float:
     if match is None or float(match[1]) == 0:
         raise UsageError(f"--time-budget {text!r} is no duration", hint="for example: 90s, 30m, 2h")
     return float(match[1]) * _UNITS[match[2] or "s"]
-
-
-def _list(console: Console, tasks: list[Task]) -> str:
-    total = sum(t.flops * t.weight for t in tasks) or 1
-    rows = [
-        (
-            k,
-            t.name,
-            t.weight,
-            f"{t.flops / 1e6:.1f}",
-            f"{100 * t.flops * t.weight / total:.1f}",
-            t.space.size,
-            t.sources[0],
-        )
-        for k, t in enumerate(tasks)
-    ]
-    columns = ("task", "name", "calls", "MFLOP", "% of work", "configurations", "first in the model")
-    return console.table(columns, rows, numbers=("task", "calls", "MFLOP", "% of work", "configurations"))
-
-
-def _task_json(number: int, task: Task) -> dict[str, Any]:
-    return {
-        "task": number,
-        "name": task.name,
-        "workload": task.key,
-        "calls": task.weight,
-        "flops": task.flops,
-        "configurations": task.space.size,
-        "knobs": {k.name: len(k.values) for k in task.space.knobs},
-        "sources": list(task.sources),
-    }
-
-
-def _summary(console: Console, tuning: Tuning) -> str:
-    outcome = tuning.outcome
-    rows = []
-    for s in outcome.states:
-        if not s.trials:
-            continue
-        gain = s.untuned / s.best if s.untuned < float("inf") and s.best > 0 else 1.0
-        failed = sum(s.failures.values())
-        speed = s.speed(s.best) if s.best < float("inf") else 0.0
-        rows.append((s.number, s.task.name, len(s.trials), failed, f"{speed:.1f}", f"{gain:.2f}"))
-    table = console.table(
-        ("task", "name", "trials", "failed", "GFLOP/s", "x untuned"), rows,
-        numbers=("task", "trials", "failed", "GFLOP/s", "x untuned"),
-    )  # fmt: skip
-    rate = f"{outcome.trials / outcome.seconds:.1f} a second, " if outcome.seconds else ""
-    share = 100 * outcome.exploring / outcome.seconds if outcome.seconds else 0.0
-    lines = [
-        table,
-        f"{tuning.records}: {outcome.trials} trials in {outcome.seconds:.0f} s: {rate}{share:.0f} % of it for choosing",
-    ]
-    causes: Counter[str] = sum((Counter(s.failures) for s in outcome.states), Counter())
-    if causes:
-        lines.append("failed: " + ", ".join(f"{n} {kind}" for kind, n in causes.most_common()))
-    if outcome.interrupted:
-        lines.append("stopped; everything measured is kept, and the same command goes on from there")
-    if tuning.reverted:
-        lines.append(f"faster untuned between other kernels: {', '.join(tuning.reverted)}")
-    untuned, best = outcome.bound
-    if best:
-        lines.append(
-            f"all kernels one by one: {untuned * 1e3:.3f} ms untuned, {best * 1e3:.3f} ms with the best of each, "
-            f"{untuned / best:.2f} times as fast"
-        )
-    if tuning.whole is not None:
-        w = tuning.whole
-        lines.append(
-            f"the model: {w.untuned * 1e3:.3f} ms untuned, {w.tuned * 1e3:.3f} ms tuned, {w.speedup:.2f} times as fast"
-        )
-    return "\n".join(lines)
-
-
-def _document(tuning: Tuning) -> dict[str, Any]:
-    outcome, whole = tuning.outcome, tuning.whole
-    return {
-        "records": str(tuning.records),
-        "trials": outcome.trials,
-        "seconds": outcome.seconds,
-        "exploring_seconds": outcome.exploring,
-        "kernels": {"untuned_ms": outcome.bound[0] * 1e3, "best_ms": outcome.bound[1] * 1e3},
-        "interrupted": outcome.interrupted,
-        "reverted": list(tuning.reverted),
-        "whole": None
-        if whole is None
-        else {
-            "untuned_ms": whole.untuned * 1e3,
-            "tuned_ms": whole.tuned * 1e3,
-            "speedup": whole.speedup,
-            "error": whole.error,
-        },
-        "tasks": [
-            {
-                **_task_json(s.number, s.task),
-                "trials": len(s.trials),
-                "failures": {str(k): n for k, n in s.failures.items()},
-                "untuned_ms": s.untuned * 1e3 if s.untuned < float("inf") else None,
-                "best_ms": s.best * 1e3 if s.best < float("inf") else None,
-                "config": None if s.decided is None else dict(s.decided),
-            }
-            for s in outcome.states
-        ],
-    }

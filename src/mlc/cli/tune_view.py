@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 24
 _REFRESH = 0.2  # seconds between two drawings at least
+_LONGEST = 30 * 86400.0  # seconds left, beyond which an estimate is none
 
 
 class TuneProgress(Watcher):
@@ -27,12 +28,18 @@ class TuneProgress(Watcher):
         self._now: TaskState | None = None
         self._start = time.monotonic()
         self._drawn = 0.0
-        self._first = self._done = self._trials = 0
+        self._first = self._done = 0
+        self._trials: int | None = None
+        self._seconds: float | None = None
         self._note = ""
 
-    def began(self, tasks: Sequence[TaskState], done: int, trials: int) -> None:
-        self._states, self._first, self._done, self._trials = tasks, done, done, trials
+    def began(
+        self, tasks: Sequence[TaskState], done: int, trials: int | None, seconds: float | None, damaged: int
+    ) -> None:
+        self._states, self._first, self._done, self._trials, self._seconds = tasks, done, done, trials, seconds
         self._start = time.monotonic()
+        if damaged:
+            self._console.note(f"warning: {damaged} damaged {'line' if damaged == 1 else 'lines'} of records left out")
         if done:
             self._console.note(f"going on after {done} trials of earlier runs")
         self._draw(force=True)
@@ -47,8 +54,8 @@ class TuneProgress(Watcher):
             failed = sum(task.failures.values())
             best = f"{task.speed(task.best):.1f} GFLOP/s" if task.best < float("inf") else "nothing yet"
             self._console.note(
-                f"[{time.monotonic() - self._start:6.1f} s] {self._done}/{self._trials}  task {task.number} "
-                f"{task.task.name}: {len(task.trials)} trials, {failed} failed, best {best}"
+                f"[{time.monotonic() - self._start:6.1f} s, {self._left(time.monotonic())}] {self._progress}  "
+                f"task {task.number} {task.task.name}: {len(task.trials)} trials, {failed} failed, best {best}"
             )
         self._draw(force=True)
 
@@ -80,6 +87,21 @@ class TuneProgress(Watcher):
             self._live.stop()
             self._live = None
 
+    @property
+    def _progress(self) -> str:
+        return str(self._done) if self._trials is None else f"{self._done}/{self._trials}"
+
+    def _left(self, now: float) -> str:
+        """How long the search still takes, for people: until the trials or the time are used up."""
+        spent = now - self._start
+        left = float("inf") if self._seconds is None else max(0.0, self._seconds - spent)
+        new = self._done - self._first
+        if self._trials is not None and new:
+            left = min(left, (self._trials - self._done) * spent / new)
+        if left > _LONGEST:
+            return "time left unknown"
+        return f"{left:.0f} s left" if left < 100 else f"{left / 60:.0f} min left"
+
     def _draw(self, force: bool = False) -> None:
         now = time.monotonic()
         if self._live is None or (not force and now - self._drawn < _REFRESH):
@@ -90,18 +112,14 @@ class TuneProgress(Watcher):
     def _table(self, now: float) -> Any:
         from rich.table import Table
 
-        new = self._done - self._first
-        rate = new / max(now - self._start, 1e-9)
-        left = (self._trials - self._done) / rate if rate > 0 else float("inf")
-        eta = f"{left / 60:.0f} min left" if left < 6e5 else ""
-        title = f"{self._done}/{self._trials} trials, {rate:.1f} a second, {eta}  {self._note}"
+        rate = (self._done - self._first) / max(now - self._start, 1e-9)
+        title = f"{self._progress} trials, {rate:.1f} a second, {self._left(now)}  {self._note}"
         table = Table(title=title, title_justify="left", box=None)
         for name in ("task", "name", "calls", "trials", "failed", "GFLOP/s", "% of peak", "x untuned"):
             table.add_column(name, justify="left" if name == "name" else "right")
         shown = sorted(self._states, key=lambda s: s.progress.weight * s.task.flops, reverse=True)[:MOST_ROWS]
         for s in shown:
             known = s.best < float("inf")
-            roof = s.task.flops / s.progress.least / 1e9 if s.progress.least else 0.0
             gain = f"{s.untuned / s.best:.2f}" if known and s.untuned < float("inf") else ""
             table.add_row(
                 str(s.number),
@@ -110,7 +128,7 @@ class TuneProgress(Watcher):
                 str(len(s.trials)),
                 str(sum(s.failures.values()) or ""),
                 f"{s.speed(s.best):.1f}" if known else "",
-                f"{100 * s.speed(s.best) / roof:.0f}" if known and roof else "",
+                "" if s.share_of_peak is None else f"{100 * s.share_of_peak:.0f}",
                 gain,
                 style="bold" if s is self._now else None,
             )

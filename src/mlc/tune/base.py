@@ -6,6 +6,8 @@ task → space → explorer ⇄ cost model → measurer → records. Configurati
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -49,6 +51,31 @@ class Measurement:
     noisy: bool = False
     build_seconds: float = 0.0
     run_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why some configurations have no time.
+
+    Args:
+        failure: the kind.
+        count: how many.
+        message: what most of them said.
+    """
+
+    failure: Failure
+    count: int
+    message: str
+
+
+def causes(results: Iterable[Measurement]) -> list[Cause]:
+    """Failures by kind, the most frequent first."""
+    said: dict[Failure, Counter[str]] = {}
+    for m in results:
+        if m.failure is not None:
+            said.setdefault(m.failure, Counter())[m.message] += 1
+    found = [Cause(failure, texts.total(), texts.most_common(1)[0][0]) for failure, texts in said.items()]
+    return sorted(found, key=lambda c: -c.count)
 
 
 class Explorer(Protocol):

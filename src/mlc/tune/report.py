@@ -7,6 +7,7 @@ from html import escape
 from os import PathLike
 
 from mlc.runtime.atomic import atomic_write
+from mlc.tune.base import causes
 from mlc.tune.drive import Tuning
 from mlc.tune.session import TaskState
 
@@ -39,6 +40,7 @@ def report_html(tuning: Tuning, title: str) -> str:
         f"<h1>Tuning of {escape(title)}</h1>",
         _whole(tuning),
         _table(states),
+        _failures(states),
         *(_curve(s) for s in states),
         "</body></html>",
     ]
@@ -65,20 +67,29 @@ def _whole(tuning: Tuning) -> str:
 
 
 def _table(states: Sequence[TaskState]) -> str:
-    head = "<tr><th>task</th><th>calls</th><th>trials</th><th>failed</th><th>untuned ms</th><th>best ms</th>"
-    head += "<th>GFLOP/s</th><th>gain</th></tr>"
+    names = ("task", "calls", "trials", "failed", "untuned ms", "best ms", "GFLOP/s", "% of peak", "gain", "ended")
+    head = "<tr>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"
     rows = []
     for s in states:
         failed = ", ".join(f"{n} {escape(kind)}" for kind, n in sorted(s.failures.items())) or "0"
+        share = "" if s.share_of_peak is None else f"{100 * s.share_of_peak:.0f}"
         known = s.best < float("inf")
         gain = f"{s.untuned / s.best:.2f}" if known and s.untuned < float("inf") else ""
         cells = (
             escape(s.task.name), s.task.weight, len(s.trials), failed,
             f"{s.untuned * 1e3:.4f}" if s.untuned < float("inf") else "", f"{s.best * 1e3:.4f}" if known else "",
-            f"{s.speed(s.best):.1f}" if known else "", gain,
+            f"{s.speed(s.best):.1f}" if known else "", share, gain, escape(s.ended or ""),
         )  # fmt: skip
         rows.append("<tr>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>")
     return "<table>" + head + "".join(rows) + "</table>"
+
+
+def _failures(states: Sequence[TaskState]) -> str:
+    found = causes(m for s in states for _, m in s.trials)
+    if not found:
+        return ""
+    rows = "".join(f"<tr><td>{c.failure}</td><td>{c.count}</td><td>{escape(c.message)}</td></tr>" for c in found)
+    return f"<table><tr><th>failure</th><th>trials</th><th>most of them say</th></tr>{rows}</table>"
 
 
 def _curve(s: TaskState) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,9 +32,10 @@ class TuneOptions:
     """What a run may do.
 
     Args:
-        trials: for all tasks together; those of earlier runs in the same records count.
+        trials: for all tasks together; those of earlier runs in the same records count. No limit if ``None``.
         trials_per_task: most trials of one task; no limit unless given.
-        time_budget: seconds that the search may take; no limit unless given.
+        time_budget: seconds that the search may take, those of earlier runs over the same tasks in the same records
+            included; no limit unless given.
         explorer: who proposes configurations.
         explorer_options: keyword arguments of that explorer.
         cost_model: what such an explorer learns with; see :data:`mlc.tune.models.choice.COST_MODELS`.
@@ -42,7 +44,7 @@ class TuneOptions:
         seed: of everything random.
     """
 
-    trials: int = 1000
+    trials: int | None = 1000
     trials_per_task: int | None = None
     time_budget: float | None = None
     explorer: str = "guided"
@@ -51,6 +53,23 @@ class TuneOptions:
     batch: int = 16
     early_stopping: int | None = None
     seed: int = 0
+
+
+class Ended(StrEnum):
+    """Why a task gets no more trials, though the run has some."""
+
+    EXHAUSTED = "all tried"
+    LIMIT = "limit"  # the trials of a task
+    EARLY = "no gain"
+    HOPELESS = "nothing works"
+
+
+class Limit(StrEnum):
+    """What ended the search."""
+
+    TRIALS = "trials"
+    TIME = "time"
+    TASKS = "tasks"  # each of them has ended
 
 
 class Measures(Protocol):
@@ -69,8 +88,18 @@ class Measures(Protocol):
 class Watcher:
     """Is told how a run goes on; every method may be left out."""
 
-    def began(self, tasks: Sequence[TaskState], done: int, trials: int) -> None:
-        """The run begins, with ``done`` of all ``trials`` in the records already."""
+    def began(
+        self, tasks: Sequence[TaskState], done: int, trials: int | None, seconds: float | None, damaged: int
+    ) -> None:
+        """The run begins.
+
+        Args:
+            tasks: that it is about.
+            done: trials in the records already.
+            trials: that there can be in the end, those included; nothing where only time ends the run.
+            seconds: left of its time; nothing where it has no limit.
+            damaged: lines of the records that could not be read.
+        """
 
     def measured(self, task: TaskState, config: Config, result: Measurement) -> None:
         """A configuration was measured, or failed."""
@@ -101,6 +130,8 @@ class TaskState:
         untuned: least seconds of the untuned configuration.
         best: seconds of what was decided for, or the least of any trial.
         open: whether something was measured since the decision.
+        ended: why it gets no more trials; nothing while it may.
+        peak: operations a second of all cores that run it, the most that was seen; 0 while nothing was measured.
     """
 
     task: Task
@@ -114,6 +145,19 @@ class TaskState:
     open: bool = True
     untuned: float = float("inf")
     best: float = float("inf")
+    ended: Ended | None = None
+    peak: float = 0.0
+
+    @property
+    def share_of_peak(self) -> float | None:
+        """The best speed over what the machine can do; nothing while either is unknown."""
+        if not self.peak or not self.task.flops or self.best == float("inf"):
+            return None
+        return self.task.flops / self.best / self.peak
+
+    def end(self, why: Ended) -> None:
+        """It gets no more trials."""
+        self.progress.done, self.ended = True, why
 
     def speed(self, seconds: float | None) -> float:
         """10^9 operations a second, or calls where there are no operations; 0 for a failure."""
@@ -130,6 +174,7 @@ class Outcome:
         seconds: that it took.
         interrupted: whether the user stopped it.
         exploring: seconds of these in which configurations were chosen.
+        limit: what ended the search; nothing where the user did.
     """
 
     states: tuple[TaskState, ...]
@@ -137,6 +182,7 @@ class Outcome:
     seconds: float
     interrupted: bool
     exploring: float = 0.0
+    limit: Limit | None = None
 
     @property
     def bound(self) -> tuple[float, float]:
@@ -186,6 +232,7 @@ class Session:
         self._trial = journal.log.next_trial
         self._done = 0
         self._exploring = 0.0
+        self._limit: Limit | None = None
         point = journal.log.checkpoint
         self._before = journal.log.seconds if point is not None and point.notes.get("run") == self._run else 0.0
         self._resume(journal.log)
@@ -254,7 +301,8 @@ class Session:
         started = time.monotonic()
         first = self._done
         interrupted = False
-        self._watch.began(self.states, self._done, self._options.trials)
+        left = None if self._options.time_budget is None else max(0.0, self._options.time_budget - self._before)
+        self._watch.began(self.states, self._done, self._most(), left, self._journal.log.bad)
         try:
             while self._step(started):
                 pass
@@ -266,7 +314,19 @@ class Session:
             self._decide_from_records()
         self._checkpoint(started)
         self._journal.sync()
-        return Outcome(self.states, self._done - first, time.monotonic() - started, interrupted, self._exploring)
+        seconds = time.monotonic() - started
+        limit = None if interrupted else self._limit
+        return Outcome(self.states, self._done - first, seconds, interrupted, self._exploring, limit)
+
+    def _most(self) -> int | None:
+        """Trials that there can be in the end, those of earlier runs included; nothing where only time ends them."""
+        options = self._options
+        if options.trials is None and options.trials_per_task is None:
+            return None
+        limit = options.trials_per_task
+        most = [s.task.space.size if limit is None else min(s.task.space.size, limit) for s in self.states]
+        total = sum(max(n, len(s.trials)) for n, s in zip(most, self.states, strict=True))
+        return total if options.trials is None else min(total, max(options.trials, self._done))
 
     def _checkpoint(self, started: float) -> None:
         seconds = self._before + time.monotonic() - started
@@ -275,22 +335,25 @@ class Session:
     def _step(self, started: float) -> bool:
         """One batch of one task; whether there is anything more to do."""
         options = self._options
-        left = options.trials - self._done
         spent = self._before + time.monotonic() - started
-        if left <= 0 or (options.time_budget is not None and spent >= options.time_budget):
-            return False
+        if options.trials is not None and self._done >= options.trials:
+            self._limit = Limit.TRIALS
+        elif options.time_budget is not None and spent >= options.time_budget:
+            self._limit = Limit.TIME
         k = next_task([s.progress for s in self.states])
         if k is None:
+            self._limit = self._limit or Limit.TASKS
+        if k is None or self._limit is not None:
             return False
         state = self.states[k]
-        n = min(options.batch, left)
+        n = options.batch if options.trials is None else min(options.batch, options.trials - self._done)
         if options.trials_per_task is not None:
             n = min(n, options.trials_per_task - len(state.trials))
         begun = time.monotonic()
         rows = self._explorer(state).propose(n) if n > 0 else np.empty((0, 0), np.int64)
         self._exploring += time.monotonic() - begun
         if not len(rows):
-            state.progress.done = True
+            state.end(Ended.EXHAUSTED if n > 0 else Ended.LIMIT)
             return True
         configs = [state.task.space.config(row) for row in rows]
         results = self._measurer.measure(k, configs, lambda i, m: self._keep(state, configs[i], m, options.explorer))
@@ -298,11 +361,16 @@ class Session:
         begun = time.monotonic()
         self._explorer(state).observe(rows, speeds)
         self._exploring += time.monotonic() - begun
-        if self._measurer.peak:
-            state.progress.least = state.task.flops / (self._measurer.peak * self._measurer.threads)
+        peak = self._measurer.peak * self._measurer.threads
+        if peak:
+            state.progress.least = state.task.flops / peak
+        for s in self.states:
+            s.peak = peak
         state.progress.measured(len(rows), state.best)
-        patience = options.early_stopping
-        state.progress.done |= patience is not None and state.progress.stale >= patience
+        if state.progress.done:
+            state.end(Ended.HOPELESS)
+        elif options.early_stopping is not None and state.progress.stale >= options.early_stopping:
+            state.end(Ended.EARLY)
         self._checkpoint(started)
         self._watch.batch(state, self.states)
         return True

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlc.cli.tune import duration, numbers
+from mlc.cli.tune import duration, numbers, timing_rule
 from mlc.errors import UsageError
+from mlc.tune.measure import Rule
 
 
 def test_numbers() -> None:
@@ -30,3 +31,11 @@ def test_durations(text: str, seconds: float) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(UsageError, match="is no duration"):
         duration(text)
+
+
+def test_the_rule_of_timing() -> None:
+    assert timing_rule(None, None, None) == Rule()
+    rule = timing_rule(5, 20, 100.0)
+    assert (rule.calls, rule.samples, rule.sample_seconds) == (5, 20, 0.1)
+    assert rule.budget > 20 * 0.1  # all samples have their time
+    assert rule.limit > rule.budget

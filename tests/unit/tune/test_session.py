@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from mlc.ir.graph import Builder
 from mlc.ir.types import TensorType, f32
-from mlc.lower.knobs import Config
+from mlc.lower.knobs import Config, Discrete, Space
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
@@ -24,7 +25,7 @@ from mlc.tune.drive import Tuning, set_aside
 from mlc.tune.journal import Journal
 from mlc.tune.records import DECIDED, Checkpoint, Fingerprint, Record, best_of, read_records
 from mlc.tune.report import report_html
-from mlc.tune.session import Outcome, Session, TuneOptions
+from mlc.tune.session import Ended, Limit, Outcome, Session, TaskState, TuneOptions, Watcher
 from mlc.tune.task import Task, tasks_of
 from mlc.tune.whole import Comparison
 
@@ -74,7 +75,9 @@ class Fake:
             self.calls.append((task, dict(config)))
             failed = task in self.fails
             found.append(
-                Measurement(None, failure=Failure.RUN_CRASH) if failed else Measurement(self.seconds(task, config))
+                Measurement(None, failure=Failure.RUN_CRASH, message="<SIGSEGV>")
+                if failed
+                else Measurement(self.seconds(task, config))
             )
             done(k, found[-1])
         return found
@@ -150,11 +153,65 @@ def test_fewer_trials_than_tasks(tasks: list[Task], target: Target, tmp_path: Pa
 
 def test_limits_of_a_task(tasks: list[Task], target: Target, tmp_path: Path) -> None:
     limited = run(tmp_path / "a.jsonl", tasks, target, Fake(tasks), replace(SMALL, trials=99, trials_per_task=6))
-    assert [len(s.trials) for s in limited.states] == [6, 6]
+    assert [(len(s.trials), s.ended) for s in limited.states] == [(6, Ended.LIMIT)] * 2
+    assert limited.limit is Limit.TASKS
     fake = Fake(tasks)
     fake.seconds = lambda task, config: 1e-3  # type: ignore[method-assign]
     early = run(tmp_path / "b.jsonl", tasks, target, fake, replace(SMALL, trials=999, early_stopping=8))
-    assert [len(s.trials) for s in early.states] == [12, 12]
+    assert [(len(s.trials), s.ended) for s in early.states] == [(12, Ended.EARLY)] * 2
+    some = run(tmp_path / "c.jsonl", tasks, target, Fake(tasks))
+    assert some.limit is Limit.TRIALS
+    assert [s.ended for s in some.states] == [None, None]
+
+
+def test_without_a_limit_of_trials_others_end_a_run(
+    tasks: list[Task], target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = replace(SMALL, trials=None)
+    one = run(tmp_path / "a.jsonl", tasks, target, Fake(tasks), replace(endless, trials_per_task=7))
+    assert (one.trials, one.limit) == (14, Limit.TASKS)
+    now = iter(range(1 << 20))
+    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    other = run(tmp_path / "b.jsonl", tasks, target, Fake(tasks), replace(endless, time_budget=40.0))
+    assert other.limit is Limit.TIME
+    assert other.trials > 12
+
+
+def test_a_space_that_is_used_up(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    space = Space((Discrete("n", (1, 2, 3)),), {"n": 1})
+    few = replace(tasks[0], space=space)
+    outcome = run(tmp_path / "r.jsonl", [few], target, Fake([few]))
+    assert (outcome.trials, outcome.limit, outcome.states[0].ended) == (3, Limit.TASKS, Ended.EXHAUSTED)
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        (SMALL, 12),
+        (replace(SMALL, trials_per_task=5), 10),
+        (replace(SMALL, trials=None, trials_per_task=5), 10),
+        (replace(SMALL, trials=None, time_budget=1e-9), None),
+        (replace(SMALL, trials=2), 4),
+    ],
+)
+def test_a_watcher_is_told_what_there_is_to_do(
+    tasks: list[Task], target: Target, tmp_path: Path, options: TuneOptions, most: int | None
+) -> None:
+    """Four trials of an earlier run count, and a damaged line is told."""
+    path = tmp_path / "r.jsonl"
+    run(path, tasks, target, Fake(tasks), replace(SMALL, trials=4))
+    with path.open("ab") as file:
+        file.write(b"{}\n")
+    told: list[tuple[Any, ...]] = []
+
+    class Told(Watcher):
+        def began(self, tasks: Sequence[TaskState], *rest: Any) -> None:
+            told.append(rest)
+
+    run(path, tasks, target, Fake(tasks), options, watcher=Told())
+    ((done, trials, seconds, damaged),) = told
+    assert (done, trials, damaged) == (4, most, 1)
+    assert (seconds is None) == (options.time_budget is None)
 
 
 def test_a_task_of_which_nothing_works(tasks: list[Task], target: Target, tmp_path: Path) -> None:
@@ -165,9 +222,14 @@ def test_a_task_of_which_nothing_works(tasks: list[Task], target: Target, tmp_pa
     broken, working = outcome.states
     assert broken.decided is None
     assert broken.failures == {Failure.RUN_CRASH: HOPELESS}
+    assert (broken.ended, working.ended) == (Ended.HOPELESS, None)
+    assert broken.share_of_peak is None
+    assert working.share_of_peak == pytest.approx(tasks[1].flops / working.best / 1e11)
     assert working.decided is not None
     html = report_html(Tuning(Path("r.jsonl"), outcome, Comparison(2e-3, 1e-3, 0.0, 2.0), ("a<b",)), "<model>")
     assert f"{HOPELESS} run_crash" in html
+    assert "&lt;SIGSEGV&gt;" in html
+    assert "nothing works" in html
     assert "2.00 times as fast" in html
     assert "a&lt;b" in html
     assert "<model>" not in html

@@ -37,12 +37,14 @@ class Rule:
         samples: number of samples.
         budget: seconds after which nothing is measured again, and after which three samples of a slow kernel do.
         limit: seconds after which no sample is begun any more; one is always taken.
+        calls: of the kernel that a sample has at least.
     """
 
     sample_seconds: float = 0.010
     samples: int = 7
     budget: float = 0.25
     limit: float = 2.0
+    calls: int = 1
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def warm_up(sample: Sample, rule: Rule) -> tuple[int, float]:
         if abs(now - before) < STABLE * now or spent > max(rule.budget * 1e9 / 5, 2.9 * took):
             break
         before = now
-    return max(1, math.ceil(rule.sample_seconds * 1e9 / max(now, 1e-3))), now / 1e9
+    return max(rule.calls, math.ceil(rule.sample_seconds * 1e9 / max(now, 1e-3))), now / 1e9
 
 
 def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.0, reruns: int = RERUNS) -> Timing:
@@ -108,11 +110,11 @@ def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.
         reruns: how often it is measured again at most.
     """
     if first > 1.5 * HOPELESS * record:
-        calls, estimate = max(1, math.ceil(rule.sample_seconds / 2 / first)), first
+        calls, estimate = max(rule.calls, math.ceil(rule.sample_seconds / 2 / first)), first
     else:
         calls, estimate = warm_up(sample, rule)
         if estimate > HOPELESS * record:
-            calls = -(-calls // 2)
+            calls = max(rule.calls, -(-calls // 2))
     best: Timing | None = None
     spent = 0
     for _ in range(1 + reruns):

@@ -42,6 +42,14 @@ def test_the_warm_up_ends_when_times_no_longer_fall() -> None:
     assert kernel.calls >= 7
 
 
+def test_as_many_calls_and_samples_as_were_asked_for() -> None:
+    rule = Rule(sample_seconds=0.001, samples=11, calls=40)
+    assert take(steady(1e6), rule).calls == 40
+    assert take(steady(1e6), rule, record=1e-9).calls == 40
+    assert take(steady(1e6), rule, record=1e-9, first=1.0).calls == 40
+    assert len(take(steady(1e4), rule).ns) == 11
+
+
 def test_one_slow_sample_does_not_move_the_median() -> None:
     kernel = Kernel(lambda k: 2e8 if k == 25 else 2e6)
     timing = take(kernel, Rule(budget=10))
