@@ -21,7 +21,8 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from operator import attrgetter
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -125,33 +126,34 @@ class Program:
             end = place + spec.nbytes
         return places
 
-    def bound(self, places: Sequence[int]) -> list[Instruction]:
+    def bound(self, places: Sequence[int]) -> Bound:
         """The stream with absolute addresses.
 
         Args:
             places: the byte address of every buffer.
-        Returns:
-            the stream; instructions without relocation are the program's own objects.
         Raises:
             ProgramError: an address is not a multiple of what an instruction moves, or beyond 32 bits of elements.
         """
-        result = list(self.instructions)
-        sizes = {mem: element_bytes(mem, self.config) for mem in Mem}
-        for at, number in self.relocations.items():
-            instruction = result[at]
-            assert isinstance(instruction, Load | Store)
-            size = sizes[instruction.mem]
-            base, rest = divmod(places[number], size)
-            if rest:
+        # Columns of the relocated instructions: a network has thousands.
+        count = len(self.relocations)
+        at = np.fromiter(self.relocations, np.int64, count)
+        buffer = np.fromiter(self.relocations.values(), np.int64, count)
+        relocated = [self.instructions[number] for number in self.relocations]
+        mem = np.fromiter(map(attrgetter("mem"), relocated), np.int64, count)
+        sizes = np.array([element_bytes(mem, self.config) for mem in Mem], np.int64)[mem]
+        base, rest = np.divmod(np.array(places, np.int64)[buffer], sizes)
+        base += np.fromiter(map(attrgetter("dram_base"), relocated), np.int64, count)
+        for wrong in np.flatnonzero((rest != 0) | (base >= 1 << 32))[:1].tolist():
+            spec, place = self.buffers[buffer[wrong]], places[buffer[wrong]]
+            if rest[wrong]:
                 raise ProgramError(
-                    f"instruction {at}: buffer {self.buffers[number].name!r} lies at {places[number]}, "
-                    f"which is no multiple of the {size} bytes of an element of {instruction.mem.name}"
+                    f"instruction {at[wrong]}: buffer {spec.name!r} lies at {place}, "
+                    f"which is no multiple of the {sizes[wrong]} bytes of an element of {Mem(mem[wrong]).name}"
                 )
-            base += instruction.dram_base
-            if base >= 1 << 32:
-                raise ProgramError(f"instruction {at}: buffer {self.buffers[number].name!r} lies too high")
-            result[at] = instruction.at(base)
-        return result
+            raise ProgramError(f"instruction {at[wrong]}: buffer {spec.name!r} lies too high")
+        addresses = np.full(len(self.instructions), -1, np.int64)
+        addresses[at] = base
+        return Bound(self.instructions, addresses)
 
     def verify(self) -> None:
         """Checks what a file must satisfy apart from the stream itself (see `check` for that).
@@ -234,6 +236,34 @@ class Program:
         )
         program.verify()
         return program
+
+
+class Bound(Sequence[Instruction]):
+    """A program's stream with absolute addresses; an instruction is made when it is asked for.
+
+    Attributes:
+        instructions: the program's own.
+        addresses: int64[n], ``dram_base`` of those that are relocated, -1 of those that stay as they are.
+    """
+
+    def __init__(self, instructions: Sequence[Instruction], addresses: npt.NDArray[np.int64]) -> None:
+        self.instructions = instructions
+        self.addresses = addresses
+
+    def __len__(self) -> int:
+        return len(self.instructions)
+
+    @overload
+    def __getitem__(self, at: int) -> Instruction: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Instruction]: ...
+
+    def __getitem__(self, at: int | slice) -> Instruction | list[Instruction]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        instruction, address = self.instructions[at], int(self.addresses[at])
+        return instruction.at(address) if address >= 0 and isinstance(instruction, Load | Store) else instruction
 
 
 def legal_names(texts: Sequence[str]) -> list[str]:

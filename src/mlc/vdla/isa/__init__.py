@@ -1,6 +1,6 @@
 """The instruction set: records, the table of fields, words and text."""
 
-from mlc.vdla.isa.encode import decode, encode, pack_uop, unpack_uop
+from mlc.vdla.isa.encode import columns_of, decode, encode, pack_uop, unpack_uop
 from mlc.vdla.isa.fields import element_bytes, handlers, memory_depth
 from mlc.vdla.isa.instruction import (
     Alu,
@@ -30,6 +30,7 @@ __all__ = [
     "Opcode",
     "Store",
     "Unit",
+    "columns_of",
     "decode",
     "element_bytes",
     "encode",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlc.errors import ProgramError
-from mlc.vdla.isa.fields import FORMATS, Format, format_of, layout, uop_layout
+from mlc.vdla.isa.fields import FORMAT_OF, FORMATS, Format, layout, uop_layout
 from mlc.vdla.isa.instruction import Instruction, Opcode
 from mlc.vdla.isa.legal import first_illegal
 
@@ -100,22 +101,21 @@ def columns_of(
     Raises:
         ProgramError: something in the stream is not an instruction, or a value is beyond 64 bits.
     """
-    groups: dict[type, list[int]] = {}
-    for at, instruction in enumerate(instructions):
-        groups.setdefault(type(instruction), []).append(at)
+    kinds = list(map(type, instructions))
     result = []
-    for places in groups.values():
-        try:
-            form = format_of(instructions[places[0]])
-        except KeyError:
-            raise ProgramError(f"instruction {places[0]} is {instructions[places[0]]!r}, not an instruction") from None
+    for kind in dict.fromkeys(kinds):
+        places = [at for at, other in enumerate(kinds) if other is kind]
+        form = FORMAT_OF.get(kind)
+        if form is None:
+            raise ProgramError(f"instruction {places[0]} is {instructions[places[0]]!r}, not an instruction")
         names = [slot.field.name for slot in layout(form, config) if slot.field.name != "opcode"]
-        read = attrgetter(*names)
+        # Number after number, without a list of them: a hundred thousand tuples would keep the garbage collector busy.
+        rows = map(attrgetter(*names), map(instructions.__getitem__, places))
         try:
-            table = np.array([read(instructions[at]) for at in places], np.int64).T
+            table = np.fromiter(chain.from_iterable(rows), np.int64, len(names) * len(places))
         except (OverflowError, TypeError, ValueError) as error:
             raise ProgramError(f"a field of {form.opcode.name} is not a number of an instruction: {error}") from None
-        columns = dict(zip(names, table, strict=True))
+        columns = dict(zip(names, np.ascontiguousarray(table.reshape(len(places), -1).T), strict=True))
         columns["opcode"] = np.full(len(places), int(form.opcode), np.int64)
         result.append((form, np.array(places, np.intp), columns))
     return result

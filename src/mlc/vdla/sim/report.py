@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mlc.errors import ProgramError
 from mlc.vdla.config import PROFILES, VdlaConfig, profile_of
-from mlc.vdla.isa import Instruction, Load, Mem, Store, Unit, element_bytes
+from mlc.vdla.isa import Instruction, Mem, Unit
 from mlc.vdla.sim.timing import REASONS, Timeline
 from mlc.vdla.sim.work import Work
 
@@ -189,7 +189,7 @@ def make_report(
     Raises:
         ProgramError: the layers are not such a list.
     """
-    reader = _Reader(config, instructions, work, timeline)
+    reader = _Reader(config, work, timeline)
     total = reader.figures("", 0, len(instructions), 0.0)
     layers: list[Figures] = []
     before = 0.0
@@ -227,14 +227,12 @@ def layer_ranges(meta: Mapping[str, Any], count: int) -> list[tuple[str, int, in
 class _Reader:
     """The columns of a run as arrays, and figures of ranges of them."""
 
-    def __init__(self, config: VdlaConfig, instructions: Sequence[Instruction], work: Work, timeline: Timeline) -> None:
+    def __init__(self, config: VdlaConfig, work: Work, timeline: Timeline) -> None:
         self.config = config
-        self.footprint = _Footprint(instructions, config)
+        self.footprint = _Footprint(work)
         self.time = timeline
-        self.unit = np.array(work.unit, np.int8)
-        self.mem = np.array(work.mem, np.int8)
-        self.nbytes = np.array(work.nbytes, np.int64)
-        self.macs = np.array(work.macs, np.int64)
+        self.unit, self.mem, self.macs = work.unit, work.mem, work.macs
+        self.nbytes = work.nbytes
 
     def figures(self, name: str, first: int, last: int, before: float) -> Figures:
         part = slice(first, last)
@@ -290,33 +288,25 @@ def _covered(begin: npt.NDArray[np.float64], end: npt.NDArray[np.float64]) -> fl
 class _Footprint:
     """Which bytes every transfer of tensors moves, and how many distinct ones a range of instructions does."""
 
-    def __init__(self, instructions: Sequence[Instruction], config: VdlaConfig) -> None:
-        sizes = {mem: element_bytes(mem, config) for mem in Mem}
-        self._rows = {
-            kind: np.array(
-                [
-                    (i, x.dram_base, x.y_size, x.x_size, x.x_stride, sizes[x.mem])
-                    for i, x in enumerate(instructions)
-                    if isinstance(x, kind) and x.x_size and x.mem is not Mem.UOP
-                ],
-                np.int64,
-            ).reshape(-1, 6)
-            for kind in (Load, Store)
-        }
+    def __init__(self, work: Work) -> None:
+        tensors = work.moves & (work.mem != Mem.UOP)
+        self._rows = []
+        for stores in (False, True):
+            where = np.flatnonzero(tensors & (work.stores == stores))
+            columns = (work.address, work.rows, work.row_bytes, work.pitch)
+            self._rows.append(np.stack([where, *(column[where] for column in columns)], axis=1))
 
     def distinct(self, first: int, last: int) -> int:
         """Distinct bytes loaded, micro-ops excepted, plus distinct bytes stored."""
-        return sum(
-            _distinct(table[slice(*np.searchsorted(table[:, 0], (first, last)))]) for table in self._rows.values()
-        )
+        return sum(_distinct(table[slice(*np.searchsorted(table[:, 0], (first, last)))]) for table in self._rows)
 
 
 def _distinct(table: npt.NDArray[np.int64]) -> int:
-    """Bytes in the union of the rows of some transfers, given as (instruction, base, rows, columns, stride, size)."""
-    _, base, rows, columns, stride, size = table.T
+    """Bytes in the union of the rows of some transfers, given as (instruction, address, rows, bytes of one, pitch)."""
+    _, address, rows, row_bytes, pitch = table.T
     which = np.repeat(np.arange(len(table)), rows)
     row = np.arange(len(which)) - np.repeat(np.cumsum(rows) - rows, rows)
-    begin = (base[which] + row * stride[which]) * size[which]
-    end = begin + columns[which] * size[which]
+    begin = address[which] + row * pitch[which]
+    end = begin + row_bytes[which]
     order = np.argsort(begin, kind="stable")
     return int(_covered(begin[order].astype(np.float64), end[order].astype(np.float64)))
