@@ -353,22 +353,22 @@ def conjuncts(cond: Expr) -> list[Expr]:
 
 def children(e: Expr) -> tuple[Expr, ...]:
     """Direct operands (those inside indices excluded)."""
-    if isinstance(e, Binary):
+    if type(e) is Binary:
         return (e.a, e.b)
-    if isinstance(e, Call):
+    if type(e) is Call:
         return e.args
-    if isinstance(e, Cast):
+    if type(e) is Cast:
         return (e.a,)
-    if isinstance(e, Select):
+    if type(e) is Select:
         return (e.cond, e.a, e.b)
     return ()
 
 
 def indices_of(e: Expr) -> tuple[Linear, ...]:
     """The indices written directly in this node."""
-    if isinstance(e, Load):
+    if type(e) is Load:
         return e.indices
-    if isinstance(e, (Within, IndexValue)):
+    if type(e) is Within or type(e) is IndexValue:
         return (e.index,)
     return ()
 
@@ -401,6 +401,9 @@ def walk(e: Expr) -> list[Expr]:
         if id(node) in seen:
             continue
         seen.add(id(node))
+        if type(node) is Binary:
+            stack += (node, None, node.b, node.a)
+            continue
         below = _below(node)
         if below:
             stack += (node, None)
@@ -412,14 +415,14 @@ def walk(e: Expr) -> list[Expr]:
 
 def _below(e: Expr) -> tuple[Expr, ...]:
     """Direct operands, those inside indices included."""
-    if type(e) is Binary:
-        return (e.a, e.b)
     if type(e) is Load:
         # nearly all indices are of loop variables alone
         for ix in e.indices:
             for atom in ix.terms:
                 if type(atom) is not Var:
                     return tuple(d.expr for ix in e.indices for d in dynamics(ix))
+        return ()
+    if type(e) is Const:
         return ()
     found = children(e)
     indices = indices_of(e)
@@ -442,47 +445,64 @@ def index_vars(e: Expr) -> set[Var]:
 
 def rewrite(
     e: Expr,
-    leaf: Callable[[Expr], Expr],
+    leaf: Callable[[Expr], Expr] | None,
     on_index: Callable[[Linear], Linear] | None = None,
 ) -> Expr:
     """Rebuild bottom-up with a memo; the same object comes back where nothing changed.
 
     Args:
         e: the expression.
-        leaf: applied to every rebuilt node (operands already rewritten).
+        leaf: applied to every rebuilt node (operands already rewritten), if given.
         on_index: applied to each index of a node before ``leaf``.
     """
     memo: dict[int, Expr] = {}
-    stack: list[tuple[Expr, bool]] = [(e, False)]
+    stack: list[Expr] = [e]
     while stack:
-        node, done = stack.pop()
+        node = stack[-1]
         key = id(node)
         if key in memo:
-            continue
-        kids = () if type(node) is Load else children(node)
-        if not done and kids:
-            stack.append((node, True))
-            for c in kids:
-                if id(c) not in memo:
-                    stack.append((c, False))
+            stack.pop()
             continue
         new = node
-        if kids:
+        if type(node) is Binary:
+            a, b = memo.get(id(node.a)), memo.get(id(node.b))
+            if a is None or b is None:  # come back to it when they are there
+                stack += (node.a, node.b)
+                continue
+            if a is not node.a or b is not node.b:
+                new = binary(node.op, a, b)
+        elif type(node) is Load:
+            if on_index is not None:
+                new = map_indices(node, on_index)
+        elif kids := children(node):
+            missing = [c for c in kids if id(c) not in memo]
+            if missing:
+                stack += missing
+                continue
             args = [memo[id(c)] for c in kids]
             if any(a is not c for a, c in zip(args, kids, strict=True)):
                 new = with_children(node, args)
         elif on_index is not None:
             new = map_indices(node, on_index)
-        memo[key] = leaf(new)
+        memo[key] = new if leaf is None else leaf(new)
+        stack.pop()
     return memo[id(e)]
+
+
+def map_each(indices: tuple[Linear, ...], fn: Callable[[Linear], Linear]) -> tuple[Linear, ...]:
+    """``fn`` of every index; the same object where nothing changed."""
+    new = [fn(ix) for ix in indices]
+    for a, b in zip(new, indices, strict=True):
+        if a is not b:
+            return tuple(new)
+    return indices
 
 
 def map_indices(e: Expr, fn: Callable[[Linear], Linear]) -> Expr:
     """Apply ``fn`` to the indices written in this node; guards decide themselves anew."""
-    if isinstance(e, Load):
-        old = e.indices
-        new = tuple([fn(i) for i in old])
-        return e if all(a is b for a, b in zip(new, old, strict=True)) else Load(e.source, new)
+    if type(e) is Load:
+        new = map_each(e.indices, fn)
+        return e if new is e.indices else Load(e.source, new)
     if isinstance(e, Within):
         ix = fn(e.index)
         return e if ix is e.index else within(ix, e.lo, e.hi)
@@ -496,7 +516,7 @@ def substitute_vars(e: Expr, env: Mapping[Var, IndexLike]) -> Expr:
     """Replace loop variables everywhere in the expression."""
     if not env:
         return e
-    return rewrite(e, lambda n: n, lambda ix: substitute(ix, env))
+    return rewrite(e, None, lambda ix: substitute(ix, env))
 
 
 def replace_loads(e: Expr, fn: Callable[[Load], Expr]) -> Expr:

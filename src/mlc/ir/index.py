@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import gcd
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
     from mlc.ir.expr import Expr
 
 
+@final
 class Var:
     """A loop variable with a known inclusive range; compared by identity."""
 
@@ -29,6 +30,7 @@ class Var:
         return self.name
 
 
+@final
 class Quotient:
     """Atom ``form // divisor``; compared by value."""
 
@@ -52,10 +54,11 @@ class Quotient:
         return f"{_wrapped(self.form)}//{self.divisor}"
 
 
+@final
 class Remainder:
     """Atom ``form % divisor``; compared by value."""
 
-    __slots__ = ("_hash", "divisor", "form", "hi", "lo")
+    __slots__ = ("_hash", "_quotient", "divisor", "form", "hi", "lo")
 
     def __init__(self, form: Linear, divisor: int) -> None:
         self.form = form
@@ -66,6 +69,16 @@ class Remainder:
         else:
             self.lo, self.hi = 0, divisor - 1
         self._hash = hash((form, divisor, "%"))
+        self._quotient: tuple[Atom | None] | None = None  # found when first asked for
+
+    @property
+    def quotient(self) -> Atom | None:
+        """What ``form // divisor`` is, where that is a single atom."""
+        if self._quotient is None:
+            whole = self.form // self.divisor
+            alone = len(whole.terms) == 1 and not whole.const
+            self._quotient = (next((a for a, c in whole.terms.items() if c == 1), None) if alone else None,)
+        return self._quotient[0]
 
     def __hash__(self) -> int:
         return self._hash
@@ -77,6 +90,7 @@ class Remainder:
         return f"{_wrapped(self.form)}%{self.divisor}"
 
 
+@final
 class Dynamic:
     """Atom whose value comes from an integer expression at run time, clamped to ``[lo, hi]`` by whoever built it."""
 
@@ -143,6 +157,10 @@ class Linear:
             if type(atom) is not Var and depends_on(atom, var):
                 return None
         return self.terms.get(var, 0)
+
+    def without(self, var: Var) -> Linear:
+        """The form less its multiple of ``var``."""
+        return Linear({a: c for a, c in self.terms.items() if a is not var}, self.const)
 
     def vars(self) -> set[Var]:
         """Every loop variable that occurs, inside atoms too."""
@@ -307,18 +325,23 @@ def substitute(index: Linear, env: Mapping[Var, IndexLike], dyn: Callable[[Expr]
         env: what each variable becomes.
         dyn: rewriting of expressions inside ``Dynamic`` atoms; ``None`` rewrites only their variables.
     """
+    for atom in index.terms:
+        if type(atom) is not Var or atom in env:
+            break
+    else:
+        return index
     changed = False
     out: dict[Atom, int] = {}
     const = index.const
     parts: list[Linear] = []
     for atom, c in index.terms.items():
         new: IndexLike | None = None
-        if isinstance(atom, Var):
+        if type(atom) is Var:
             new = env.get(atom)
             if new is None:
                 out[atom] = c
                 continue
-        elif isinstance(atom, Dynamic):
+        elif type(atom) is Dynamic:
             from mlc.ir.expr import substitute_vars
 
             expr = dyn(atom.expr) if dyn is not None else substitute_vars(atom.expr, env)
@@ -331,7 +354,7 @@ def substitute(index: Linear, env: Mapping[Var, IndexLike], dyn: Callable[[Expr]
             if form is atom.form:
                 out[atom] = c
                 continue
-            new = form // atom.divisor if isinstance(atom, Quotient) else form % atom.divisor
+            new = form // atom.divisor if type(atom) is Quotient else form % atom.divisor
         changed = True
         if isinstance(new, int):
             const += c * new
@@ -389,7 +412,6 @@ def _wrapped(form: Linear) -> str:
 
 
 def _sum(terms: dict[Atom, int], more: Mapping[Atom, int], const: int) -> Linear:
-    has_rem = False
     for atom, c in more.items():
         old = terms.get(atom)
         if old is None:
@@ -398,12 +420,7 @@ def _sum(terms: dict[Atom, int], more: Mapping[Atom, int], const: int) -> Linear
             terms[atom] = old + c
         else:
             del terms[atom]
-    for atom in terms:
-        if type(atom) is Remainder:
-            has_rem = True
-            break
-    result = Linear(terms, const)
-    return _rejoin(result) if has_rem else result
+    return _rejoin(Linear(terms, const))
 
 
 def weighted(indices: Sequence[Linear], factors: Sequence[int]) -> Linear:
@@ -413,8 +430,11 @@ def weighted(indices: Sequence[Linear], factors: Sequence[int]) -> Linear:
     for index, factor in zip(indices, factors, strict=True):
         const += index.const * factor
         for atom, c in index.terms.items():
-            terms[atom] = terms.get(atom, 0) + c * factor
-    return _sum({}, {atom: c for atom, c in terms.items() if c}, const)
+            old = terms.get(atom)
+            terms[atom] = c * factor if old is None else old + c * factor
+    if not all(terms.values()):
+        terms = {atom: c for atom, c in terms.items() if c}
+    return _rejoin(Linear(terms, const))
 
 
 def _rejoin(index: Linear) -> Linear:
@@ -422,11 +442,8 @@ def _rejoin(index: Linear) -> Linear:
     for atom, c in index.terms.items():
         if type(atom) is not Remainder:
             continue
-        whole = atom.form // atom.divisor
-        if len(whole.terms) != 1 or whole.const:
-            continue
-        ((quotient, q),) = whole.terms.items()
-        if index.terms.get(quotient) == c * atom.divisor * q and q == 1:
+        quotient = atom.quotient
+        if quotient is not None and index.terms.get(quotient) == c * atom.divisor:
             rest = {a: k for a, k in index.terms.items() if a is not atom and a != quotient}
             return _sum(rest, (atom.form * c).terms, index.const + atom.form.const * c)
     return index

@@ -21,7 +21,8 @@ _MAX_HOISTS = 3  # each doubles the code under it
 
 def partition(s: Stmt) -> Stmt:
     """Partition every loop, outermost first, then hoist what is left."""
-    return _hoist(_partition(s))
+    checks = _Checks()
+    return _hoist(_partition(s, checks), checks)
 
 
 def partition_branches(s: Stmt) -> Stmt:
@@ -29,22 +30,47 @@ def partition_branches(s: Stmt) -> Stmt:
 
     A ``select`` stays inside its loops: the padding of a tile is part of the one transfer that brings it.
     """
-    return _partition(s, selects=False)
+    return _partition(s, _Checks(), selects=False)
 
 
-def _partition(s: Stmt, unrolled: frozenset[Var] = frozenset(), selects: bool = True) -> Stmt:
+class _Checks:
+    """Range checks: every expression is searched once, however many loops are around it."""
+
+    def __init__(self) -> None:
+        self._inside: dict[int, tuple[Expr, list[Within]]] = {}  # by identity, which holds as long as the expression
+
+    def within(self, s: Stmt, *, selects: bool = True) -> list[Within]:
+        """Those in conditions of a statement, with ``selects`` also those inside of values."""
+        found: dict[tuple[Linear, int, int], Within] = {}
+        for stmt in walk_stmts(s):
+            if type(stmt) is Store and not selects:
+                continue
+            for e in exprs_of(stmt):
+                for node in self._of(e):
+                    found.setdefault((node.index, node.lo, node.hi), node)
+        return list(found.values())
+
+    def _of(self, e: Expr) -> list[Within]:
+        known = self._inside.get(id(e))
+        if known is None:
+            known = self._inside[id(e)] = e, [n for n in walk(e) if type(n) is Within]
+        return known[1]
+
+
+def _partition(s: Stmt, checks: _Checks, unrolled: frozenset[Var] = frozenset(), selects: bool = True) -> Stmt:
     """Cut the loops of a statement.
 
     Args:
         s: the statement.
+        checks: where range checks are looked up.
         unrolled: the loops around it that will not be there at run time.
         selects: whether loops are cut where values change their side, too.
     """
     if type(s) is not For:
-        return rebuild(s, partial(_partition, unrolled=unrolled, selects=selects))
-    cut = _cut(s, unrolled, selects)
+        return rebuild(s, partial(_partition, checks=checks, unrolled=unrolled, selects=selects))
+    cut = _cut(s, checks, unrolled, selects)
     if cut is None:
-        return _inside(s, unrolled, selects)
+        return _inside(s, checks, unrolled, selects)
     edges = (0, *cut, s.extent)
     parts: list[Stmt] = []
     for begin, end in pairwise(edges):
@@ -52,31 +78,18 @@ def _partition(s: Stmt, unrolled: frozenset[Var] = frozenset(), selects: bool = 
         # a single iteration leaves its body, whose own loops may now be cut; a loop is cut once, unless the longer part
         # of it is left over
         again = end - begin == 1 or end - begin > cut[1] - cut[0]
-        parts.append((_partition if again else _inside)(piece, unrolled, selects))
+        parts.append((_partition if again else _inside)(piece, checks, unrolled, selects))
     return seq([p for p in parts if not is_nothing(p)])
 
 
-def _inside(s: Stmt, unrolled: frozenset[Var], selects: bool) -> Stmt:
+def _inside(s: Stmt, checks: _Checks, unrolled: frozenset[Var], selects: bool) -> Stmt:
     """Cut what is inside of a statement."""
     if type(s) is For and s.kind is ForKind.UNROLLED:
         unrolled |= {s.var}
-    return rebuild(s, partial(_partition, unrolled=unrolled, selects=selects))
+    return rebuild(s, partial(_partition, checks=checks, unrolled=unrolled, selects=selects))
 
 
-def _guards(s: Stmt, *, selects: bool = True) -> list[Within]:
-    """Range checks in conditions, with ``selects`` also those inside of values."""
-    found: dict[tuple[Linear, int, int], Within] = {}
-    for stmt in walk_stmts(s):
-        for e in exprs_of(stmt):
-            if type(e) is Const or (type(stmt) is Store and not selects):
-                continue
-            for node in walk(e):
-                if type(node) is Within:
-                    found.setdefault((node.index, node.lo, node.hi), node)
-    return list(found.values())
-
-
-def _cut(loop: For, unrolled: frozenset[Var], selects: bool) -> tuple[int, int] | None:
+def _cut(loop: For, checks: _Checks, unrolled: frozenset[Var], selects: bool) -> tuple[int, int] | None:
     """Where to cut a loop, or ``None`` if nothing is won.
 
     The middle part is the longest range of iterations where every guard that a range can decide holds; without any, the
@@ -84,9 +97,9 @@ def _cut(loop: For, unrolled: frozenset[Var], selects: bool) -> tuple[int, int] 
     """
     begin, end = 0, loop.extent
     maybe: tuple[int, int] | None = None
-    guards = _guards(loop.body, selects=selects and not _is_lanes_of_registers(loop))
-    if _may_be_masked(loop):
-        branches = {(g.index, g.lo, g.hi) for g in _guards(loop.body, selects=False)}
+    guards = checks.within(loop.body, selects=selects and not _is_lanes_of_registers(loop))
+    if guards and _may_be_masked(loop):
+        branches = {(g.index, g.lo, g.hi) for g in checks.within(loop.body, selects=False)}
         guards = [g for g in guards if (g.index, g.lo, g.hi) in branches or not g.index.vars() <= unrolled | {loop.var}]
     for g in guards:
         c = g.index.coefficient(loop.var)
@@ -112,40 +125,43 @@ def _cut(loop: For, unrolled: frozenset[Var], selects: bool) -> tuple[int, int] 
 
 def _is_lanes_of_registers(loop: For) -> bool:
     """Whether a loop is the lanes of a register: its parts would be registers of their own, selecting is cheaper."""
-    stores = [x for x in walk_stmts(loop.body) if type(x) is Store]
-    return loop.kind is ForKind.VECTORIZED and all(x.buffer.scope == "register" for x in stores)
+    if loop.kind is not ForKind.VECTORIZED:
+        return False
+    return all(x.buffer.scope == "register" for x in walk_stmts(loop.body) if type(x) is Store)
 
 
 def _may_be_masked(loop: For) -> bool:
     """Whether choices between its iterations may be masks of one vector, which cost less than a cut where constant."""
-    stores = [x for x in walk_stmts(loop.body) if type(x) is Store]
-    return loop.kind is ForKind.VECTORIZED and all(x.buffer.dtype.bits == 32 for x in stores)
+    if loop.kind is not ForKind.VECTORIZED:
+        return False
+    return all(x.buffer.dtype.bits == 32 for x in walk_stmts(loop.body) if type(x) is Store)
 
 
 def _ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _hoist(s: Stmt) -> Stmt:
+def _hoist(s: Stmt, checks: _Checks) -> Stmt:
     """Move conditions in front of the innermost loops that they do not depend on."""
     if type(s) is not For:
-        return rebuild(s, _hoist)
-    body = _hoist(s.body)
+        return rebuild(s, partial(_hoist, checks=checks))
+    body = _hoist(s.body, checks)
     loop = s if body is s.body else For(s.var, s.extent, s.kind, body, s.thread)
     if s.kind is ForKind.PARALLEL:
         return loop
-    return _unswitch(loop, _MAX_HOISTS)
+    return _unswitch(loop, checks, _MAX_HOISTS)
 
 
-def _unswitch(loop: For, budget: int) -> Stmt:
-    bound = {loop.var} | {x.var for x in walk_stmts(loop.body) if type(x) is For or type(x) is ForRange}
-    if budget == 0 or any(type(x) is Allocate for x in walk_stmts(loop.body)):
+def _unswitch(loop: For, checks: _Checks, budget: int) -> Stmt:
+    guards = checks.within(loop.body)
+    if not guards or budget == 0 or any(type(x) is Allocate for x in walk_stmts(loop.body)):
         return loop  # a tile costs more than a branch beside it, and its code is too long to be there twice
-    for g in _guards(loop.body):
+    bound = {loop.var} | {x.var for x in walk_stmts(loop.body) if type(x) is For or type(x) is ForRange}
+    for g in guards:
         if not (g.index.vars() & bound or dynamics(g.index)):  # what memory holds may change inside the loop
             yes, no = (map_exprs(loop, partial(_assume, guard=g, value=known)) for known in (True, False))
-            then = _unswitch(yes, budget - 1) if type(yes) is For else yes
-            orelse = _unswitch(no, budget - 1) if type(no) is For else no
+            then = _unswitch(yes, checks, budget - 1) if type(yes) is For else yes
+            orelse = _unswitch(no, checks, budget - 1) if type(no) is For else no
             return decided(g, _clean(then), None if is_nothing(_clean(orelse)) else _clean(orelse))
     return loop
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from mlc.ir.expr import Const, Expr, Load, loads, replace_loads, substitute_vars
+from mlc.ir.expr import Const, Expr, Load, loads, map_each, replace_loads, substitute_vars
 from mlc.ir.index import IndexLike, Linear, Var, dynamics, substitute
 from mlc.ir.loop import (
     NOTHING,
@@ -56,15 +56,12 @@ def decided(cond: Expr, then: Stmt, orelse: Stmt | None) -> Stmt:
 def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike]) -> Stmt:
     """Replace loop variables everywhere; guards that become decided disappear, empty loops too."""
     if isinstance(s, Store):
-        old = s.indices
-        indices = tuple([substitute(ix, env) for ix in old])
+        indices = map_each(s.indices, lambda ix: substitute(ix, env))
         value = substitute_vars(s.value, env)
-        if value is s.value and all(a is b for a, b in zip(indices, old, strict=True)):
-            return s
-        return Store(s.buffer, indices, value, s.lane)
+        return s if value is s.value and indices is s.indices else Store(s.buffer, indices, value, s.lane)
     if isinstance(s, Prefetch):
-        moved = tuple([substitute(ix, env) for ix in s.indices])
-        return s if all(a is b for a, b in zip(moved, s.indices, strict=True)) else Prefetch(s.buffer, moved, s.level)
+        moved = map_each(s.indices, lambda ix: substitute(ix, env))
+        return s if moved is s.indices else Prefetch(s.buffer, moved, s.level)
     if isinstance(s, If):
         cond = substitute_vars(s.cond, env)
         if type(cond) is Const:

@@ -30,13 +30,17 @@ def _check(
 ) -> None:
     def expr(e: Expr, lane: Var | None = None) -> None:
         nodes = walk(e)
-        for ix in (ix for node in nodes for ix in indices_of(node)):
-            if loose := ix.vars() - bound - {lane}:
-                raise VerifyError(f"{fn.name}: {sorted(v.name for v in loose)} unbound in\n{s!r}")
+        choice = False
         for node in nodes:
+            for ix in indices_of(node):
+                if loose := _loose(ix, bound, lane):
+                    raise VerifyError(f"{fn.name}: {sorted(v.name for v in loose)} unbound in\n{s!r}")
             if type(node) is Load and node.source not in buffers:
                 raise VerifyError(f"{fn.name}: {node.source!r} is not in scope in\n{s!r}")
-        _bounds(e, fn, s, guarded)
+            choice = choice or type(node) is Select
+        for node in _certain(e) if choice else nodes:
+            if type(node) is Load:
+                _bounds(node, fn, s, guarded)
 
     match s:
         case loop.For():
@@ -62,9 +66,8 @@ def _check(
                 raise VerifyError(
                     f"{fn.name}: store of {s.value.dtype} with {len(s.indices)} indices into {s.buffer!r}"
                 )
-            lanes = {s.lane} if s.lane is not None else set()
             for ix in s.indices:
-                if ix.vars() - bound - lanes:
+                if _loose(ix, bound, s.lane):
                     raise VerifyError(f"{fn.name}: unbound index in\n{s!r}")
             if not guarded and _outside(s.indices, s.buffer.shape):
                 raise VerifyError(f"{fn.name}: the store is out of bounds in\n{s!r}")
@@ -106,23 +109,37 @@ def _access(
         raise VerifyError(f"{fn.name}: {a!r} is out of bounds in\n{s!r}")
 
 
-def _bounds(e: Expr, fn: loop.Function, s: loop.Stmt, guarded: bool) -> None:
-    """Loads that neither a ``select`` nor a condition guards must not be provably out of bounds."""
+def _loose(ix: Linear, bound: set[Var], lane: Var | None) -> set[Var]:
+    """Variables of an index that no loop around it has."""
+    for atom in ix.terms:
+        if type(atom) is not Var or (atom not in bound and atom is not lane):
+            return ix.vars() - bound - {lane}
+    return set()
+
+
+def _certain(e: Expr) -> list[Expr]:
+    """The nodes that are computed whatever a ``select`` chooses."""
+    found: list[Expr] = []
     stack = [e]
     while stack:
         node = stack.pop()
-        if type(node) is Select:
-            stack.append(node.cond)
-            continue
-        if type(node) is Load:
-            if len(node.indices) != len(node.source.shape):
-                raise VerifyError(f"{fn.name}: {node!r} has {len(node.indices)} of {len(node.source.shape)} indices")
-            if not guarded and _outside(node.indices, node.source.shape):
-                raise VerifyError(f"{fn.name}: {node!r} is out of bounds in\n{s!r}")
-        stack += children(node)
+        found.append(node)
+        stack += (node.cond,) if type(node) is Select else children(node)
+    return found
+
+
+def _bounds(ld: Load, fn: loop.Function, s: loop.Stmt, guarded: bool) -> None:
+    """A load that neither a ``select`` nor a condition guards must not be provably out of bounds."""
+    if len(ld.indices) != len(ld.source.shape):
+        raise VerifyError(f"{fn.name}: {ld!r} has {len(ld.indices)} of {len(ld.source.shape)} indices")
+    if not guarded and _outside(ld.indices, ld.source.shape):
+        raise VerifyError(f"{fn.name}: {ld!r} is out of bounds in\n{s!r}")
 
 
 def _outside(indices: Sequence[Linear], shape: Sequence[int]) -> bool:
     """Whether an access leaves its buffer whatever the values of its variables."""
-    ranges = [ix.bounds() for ix in indices]
-    return any(lo <= hi and (lo >= n or hi < 0) for (lo, hi), n in zip(ranges, shape, strict=True))
+    for ix, n in zip(indices, shape, strict=True):
+        lo, hi = ix.bounds() if ix.terms else (ix.const, ix.const)
+        if lo <= hi and (lo >= n or hi < 0):
+            return True
+    return False

@@ -13,6 +13,7 @@ from mlc.ir.expr import const
 from mlc.ir.index import (
     ZERO,
     Linear,
+    Remainder,
     Var,
     as_index,
     depends_on,
@@ -265,3 +266,24 @@ def test_text_of_any_form_means_the_same(tree: Tree, point: tuple[int, ...]) -> 
     form = as_index(apply(tree, [as_index(v) for v in vs]))
     names = {v.name: n for v, n in zip(vs, point, strict=True)}
     assert eval(linear_text(form), {}, names) == apply(tree, point)
+
+
+def test_a_remainder_knows_its_quotient() -> None:
+    v, w = Var("v", 0, 99), Var("w", 0, 3)
+    for form, quotient in ((as_index(v), "v//7"), (as_index(v) * 2 + w, "(2*v + w)//7"), (as_index(v) + 700, "v//7")):
+        (atom,) = (form % 7).terms
+        assert isinstance(atom, Remainder)
+        for _ in range(2):
+            assert str(atom.quotient) == quotient
+    (atom,) = (as_index(v) * 7 % 14).terms  # 7 * (v % 2), and 7*v // 14 is v // 2
+    assert isinstance(atom, Remainder)
+    assert str(atom.quotient) == "v//2"
+    wide = Remainder(as_index(v) + 10, 7)  # its quotient is no atom but 1 + (v + 3) // 7
+    assert wide.quotient is None
+
+
+def test_a_form_without_a_variable() -> None:
+    v, w = Var("v", 0, 99), Var("w", 0, 3)
+    form = as_index(v) * 4 + w + as_index(w) % 2 + 5
+    assert str(form.without(w)) == "4*v + w%2 + 5"
+    assert form.without(v) + as_index(v) * 4 == form

@@ -91,11 +91,13 @@ def binary(s: Sink, op: str, a: Val, b: Val, const_b: float | int | None = None)
     return _int_binary(s, op, a, b, const_b)
 
 
+_FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "fmod": "frem"}
+
+
 def _float_binary(s: Sink, op: str, a: Val, b: Val, const_b: float | int | None) -> Val:
-    plain = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "fmod": "frem"}
-    if op in plain:
+    if op in _FLOAT:
         flags = s.flags if op in ("add", "sub", "mul") else ""
-        return Val(s.pure(f"{plain[op]} {flags}{a.type} {a.text}, {b.text}"), a.dtype, a.lanes)
+        return Val(s.pure(f"{_FLOAT[op]} {flags}{a.type} {a.text}, {b.text}"), a.dtype, a.lanes)
     if op in ("min", "max"):
         if const_b is not None and const_b == const_b:
             # with a literal that is no NaN one comparison keeps NaN: it is false, and the other side is taken

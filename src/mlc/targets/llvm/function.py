@@ -18,7 +18,7 @@ from mlc.ir.index import Var
 from mlc.ir.types import DType
 from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import Level
-from mlc.targets.llvm.registers import Slot, Slots, accesses, flat, outlined
+from mlc.targets.llvm.registers import Accesses, Slot, Slots, outlined
 from mlc.targets.llvm.transpose import find_blocks
 from mlc.targets.llvm.values import ValueEmitter
 
@@ -59,7 +59,9 @@ class FunctionEmitter(ValueEmitter):
         self.fn = fn
         self.module = module
         self.flags = "contract " if contract else ""
-        self.slots = Slots(fn.body)
+        self.places = Accesses(fn.body)
+        self.slots = Slots(self.places)
+        self.aliased = {id(fn.params[k]) for k in fn.attrs.get("aliased", ())}
         self.scratch_bytes = 0
         self.regions = 0
         self.in_parallel = False
@@ -77,7 +79,7 @@ class FunctionEmitter(ValueEmitter):
         self.pointers: dict[int, str] = {}
         self.registers: dict[Slot, Val] = {}
         self.frames: list[dict[str, str]] = [{}]
-        self.loaded: dict[str, tuple[int, str]] = {}
+        self.loaded: dict[int, dict[str, str]] = {}
         self.stack_bytes = 0
         self.mask = None
         self.columns = {}
@@ -111,8 +113,8 @@ class FunctionEmitter(ValueEmitter):
         self.pointers[-1] = "%scratch"
         self.statement(self.fn.body)
         self.lines.append("  ret void")
-        shared = set(self.fn.attrs.get("aliased", ()))
-        args = [f"ptr {'' if k in shared else 'noalias '}noundef {p}" for k, p in enumerate(params)] + [
+        shared = [id(b) in self.aliased for b in self.fn.params]
+        args = [f"ptr {'' if k else 'noalias '}noundef {p}" for k, p in zip(shared, params, strict=True)] + [
             "ptr noalias noundef %scratch",
             "ptr noundef %pool",
         ]
@@ -124,7 +126,7 @@ class FunctionEmitter(ValueEmitter):
         match s:
             case loop.Seq():
                 around = self.columns, self.squares
-                self.columns, self.squares = find_blocks(s.stmts), {}
+                self.columns, self.squares = find_blocks(s.stmts, self.places), {}
                 for c in s.stmts:
                     self.statement(c)
                 self.columns, self.squares = around
@@ -163,7 +165,7 @@ class FunctionEmitter(ValueEmitter):
     def prefetch(self, s: loop.Prefetch) -> None:
         """Fetch a line for reading; LLVM calls the first-level cache 3, the others less."""
         self.declare("declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)")
-        at = self.pointer(s.buffer, flat(s.buffer, s.indices))
+        at = self.pointer(s.buffer, self.places.offset(s.buffer, s.indices))
         self.lines.append(f"  call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 {4 - s.level}, i32 1)")
 
     # -- control flow ------------------------------------------------------------------------------------------
@@ -305,17 +307,13 @@ class FunctionEmitter(ValueEmitter):
         if slot is not None:
             self.registers[slot] = value
             return
-        self.write(s.buffer, flat(s.buffer, s.indices), lane, value)
+        self.write(s.buffer, self.places.offset(s.buffer, s.indices), lane, value)
         self.forget(s.buffer)
 
     def forget(self, buffer: loop.Buffer) -> None:
         """Loads of a buffer that was just written are no longer known; aliased parameters share the fate."""
-        self.loaded = {k: v for k, v in self.loaded.items() if v[0] != id(buffer) and not self._may_alias(v[0], buffer)}
-
-    def _may_alias(self, other: int, buffer: loop.Buffer) -> bool:
-        shared = self.fn.attrs.get("aliased", ())
-        ids = {id(self.fn.params[k]) for k in shared}
-        return other in ids and id(buffer) in ids
+        for written in self.aliased if id(buffer) in self.aliased else (id(buffer),):
+            self.loaded.pop(written, None)
 
     # -- functions of their own --------------------------------------------------------------------------------
     def parallel(self, s: loop.For) -> None:
@@ -356,18 +354,16 @@ class FunctionEmitter(ValueEmitter):
             its name, and types and values of its arguments.
         """
         outer_vars = list(self.names)
-        passed = _used_buffers(s, self.slots)
+        passed = _used_buffers(s, self.slots, self.places)
         self.regions += 1
         name = f"{self.fn.name}.r{self.regions}"
         saved = {k: getattr(self, k) for k in _STATE}
         self.begin()
         self.in_parallel = True
-        shared = set(self.fn.attrs.get("aliased", ()))
-        aliased = {id(self.fn.params[k]) for k in shared}
         args = []
         for k, b in enumerate(passed):
             self.pointers[id(b)] = f"%b{k}"
-            args.append(f"ptr {'' if id(b) in aliased else 'noalias '}noundef %b{k}")
+            args.append(f"ptr {'' if id(b) in self.aliased else 'noalias '}noundef %b{k}")
         for k, v in enumerate(outer_vars):
             self.names[v], self.depth[v] = f"%o{k}", 0
             args.append(f"i64 noundef %o{k}")
@@ -404,14 +400,14 @@ def _thunk(name: str, fields: Sequence[str]) -> str:
     return "\n".join([*lines, "  ret void", "}", ""])
 
 
-def _used_buffers(s: loop.Stmt, slots: Slots) -> list[loop.Buffer]:
+def _used_buffers(s: loop.Stmt, slots: Slots, places: Accesses) -> list[loop.Buffer]:
     """Buffers in memory that a statement touches but does not allocate, each once, in order of appearance."""
     found: dict[loop.Buffer, None] = {}
     own: set[int] = set()
     for stmt in loop.walk(s):
         if type(stmt) is loop.Allocate:
             own.add(id(stmt.buffer))
-        for buffer, _, _ in accesses(stmt):
+        for buffer, _, _ in places.of(stmt):
             if id(buffer) not in slots.buffers and id(buffer) not in own:
                 found[buffer] = None
     return list(found)

@@ -24,6 +24,7 @@ class Level:
         self.top: list[Any] = []
         lines.append(self.top)
         self.cache: dict[str, str] = {}
+        self.bases: dict[tuple[object, ...], str] = {}  # addresses by buffer and terms, for accesses right in this body
         self.tile = tile
 
 
@@ -127,6 +128,19 @@ class IndexEmitter:
         Partial sums may leave the buffer (a negative constant comes last), hence no ``inbounds``.
         """
         t = memory_type(buffer.dtype)
+        key = (id(buffer), bool(offset.const), *offset.terms.items())
+        at = self.levels[-1].bases.get(key)
+        if at is None:
+            at = self._base(t, buffer, offset)
+            # what is known at run time only is there only where it was computed
+            if all(self.level_of(atom) is not None for atom in offset.terms):
+                self.levels[-1].bases[key] = at
+        if not offset.const:
+            return at
+        return self.pure(f"getelementptr {t}, ptr {at}, i64 {offset.const}")
+
+    def _base(self, t: str, buffer: loop.Buffer, offset: Linear) -> str:
+        """The address without the constant."""
         at = self.pointers[id(buffer)]
         for level, terms in self.by_level(offset):
             at = self.at(level, f"getelementptr {t}, ptr {at}, i64 {self.partial(level, terms)}")
@@ -136,6 +150,4 @@ class IndexEmitter:
                 # stay in the instructions
                 self.declare("declare ptr @llvm.launder.invariant.group.p0(ptr)")
                 at = self.at(level, f"call ptr @llvm.launder.invariant.group.p0(ptr {at})")
-        if not offset.const:
-            return at
-        return self.pure(f"getelementptr {t}, ptr {at}, i64 {offset.const}")
+        return at

@@ -10,11 +10,43 @@ from mlc.ir.index import Linear, Var, weighted
 from mlc.lower.rewrite import exprs_of
 
 Slot = tuple[int, int, int]  # (id of the buffer, first element, lanes; 0 lanes for a scalar)
+Place = tuple[loop.Buffer, tuple[Linear, ...], Var | None]  # of an access; last the lane variable
+
+_WITH_PLACES = frozenset({loop.Store, loop.If, loop.ForRange, loop.Prefetch})
 
 
-def flat(buffer: loop.Buffer, indices: tuple[Linear, ...]) -> Linear:
-    """Offset in elements of an access."""
-    return weighted(indices, buffer.strides())
+class Accesses:
+    """What the statements of a function read and write: found once, asked for many times.
+
+    Args:
+        body: of the function.
+    """
+
+    def __init__(self, body: loop.Stmt) -> None:
+        self.body = body
+        # by identity, so what is told by it is kept
+        self._of: dict[int, tuple[loop.Stmt, tuple[Place, ...]]] = {}
+        self._offsets: dict[tuple[int, int], tuple[tuple[Linear, ...], Linear]] = {}
+        self._strides: dict[int, tuple[loop.Buffer, tuple[int, ...]]] = {}
+
+    def of(self, s: loop.Stmt) -> tuple[Place, ...]:
+        """Every load, and last the store or prefetch, of a statement itself."""
+        if type(s) not in _WITH_PLACES:
+            return ()
+        found = self._of.get(id(s))
+        if found is None:
+            found = self._of[id(s)] = s, tuple(accesses(s))
+        return found[1]
+
+    def offset(self, buffer: loop.Buffer, indices: tuple[Linear, ...]) -> Linear:
+        """Offset in elements of an access."""
+        key = id(buffer), id(indices)
+        found = self._offsets.get(key)
+        if found is None:
+            if id(buffer) not in self._strides:
+                self._strides[id(buffer)] = buffer, buffer.strides()
+            found = self._offsets[key] = indices, weighted(indices, self._strides[id(buffer)][1])
+        return found[1]
 
 
 class Slots:
@@ -23,18 +55,24 @@ class Slots:
     A buffer qualifies when every access to it has a constant offset once the lane is taken out, no two stores overlap
     without being the same, every load stays inside one store, and none is made by other threads than the buffer's own.
     Buffers that do not qualify live in memory.
+
+    Args:
+        places: of the function's statements.
     """
 
-    def __init__(self, body: loop.Stmt) -> None:
+    def __init__(self, places: Accesses) -> None:
+        body = places.body
+        self._places = places
+        self._keys: dict[tuple[int, int, int], tuple[int, int] | None] = {}
         stores: dict[int, set[tuple[int, int]]] = {}
         reads: dict[int, set[tuple[int, int]]] = {}
-        refused = _shared(body, None, {})
+        refused = _shared(body, None, {}, places)
         registers = {id(s.buffer) for s in loop.walk(body) if type(s) is loop.Allocate and s.buffer.scope == "register"}
         for s in loop.walk(body):
-            for k, (buffer, indices, lane) in enumerate(reversed(list(accesses(s)))):
+            for k, (buffer, indices, lane) in enumerate(reversed(places.of(s))):
                 if id(buffer) not in registers:
                     continue
-                key = slot_key(buffer, indices, lane)
+                key = self._key(buffer, indices, lane)
                 if key is None:
                     refused.add(id(buffer))
                 else:
@@ -50,11 +88,17 @@ class Slots:
                 refused.add(b)
         self.buffers = registers - refused
 
+    def _key(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> tuple[int, int] | None:
+        asked = id(buffer), id(indices), id(lane)
+        if asked not in self._keys:
+            self._keys[asked] = slot_key(self._places.offset(buffer, indices), lane)
+        return self._keys[asked]
+
     def slot(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> Slot | None:
         """The slot that a store writes, or ``None`` when the buffer is in memory."""
         if id(buffer) not in self.buffers:
             return None
-        key = slot_key(buffer, indices, lane)
+        key = self._key(buffer, indices, lane)
         assert key is not None
         return (id(buffer), *key)
 
@@ -82,21 +126,22 @@ class Slots:
         return list(found)
 
 
-def _shared(s: loop.Stmt, region: loop.For | None, homes: dict[int, loop.For | None]) -> set[int]:
+def _shared(s: loop.Stmt, region: loop.For | None, homes: dict[int, loop.For | None], places: Accesses) -> set[int]:
     """Register buffers that are used in a function of the region's own but allocated around it.
 
     Args:
         s: what is searched.
         region: the loop around it that becomes a function: the outermost parallel one, or one that is outlined.
         homes: the region that each register buffer in scope was allocated in.
+        places: of the function's statements.
     """
     if type(s) is loop.Allocate and s.buffer.scope == "register":
         homes[id(s.buffer)] = region
-    found = {id(b) for b, _, _ in accesses(s) if homes.get(id(b), region) is not region}
+    found = {id(b) for b, _, _ in places.of(s) if homes.get(id(b), region) is not region}
     if type(s) is loop.For and ((s.kind is loop.ForKind.PARALLEL and region is None) or outlined(s) is not None):
         region = s
     for c in loop.sub_statements(s):
-        found |= _shared(c, region, homes)
+        found |= _shared(c, region, homes, places)
     return found
 
 
@@ -110,24 +155,25 @@ def outlined(s: loop.For) -> loop.For | None:
     return loop.For(s.var, s.extent, s.kind, loop.seq(body.stmts[1:]), s.thread)
 
 
-def slot_key(buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> tuple[int, int] | None:
-    """(first element, lanes) of a constant access; ``None`` for any other."""
-    offset = flat(buffer, indices)
+def slot_key(offset: Linear, lane: Var | None) -> tuple[int, int] | None:
+    """(first element, lanes) of an access at a constant offset; ``None`` for any other."""
     lanes = 0
-    if lane is not None and lane in offset.terms:
-        if offset.terms[lane] != 1:
+    terms = offset.terms
+    if lane is not None and lane in terms:
+        if terms[lane] != 1 or len(terms) > 1:
             return None
-        offset = offset - lane
         lanes = lane.hi + 1
-    return (offset.const, lanes) if not offset.terms else None
+    elif terms:
+        return None
+    return offset.const, lanes
 
 
 def _elements(key: tuple[int, int]) -> range:
     return range(key[0], key[0] + max(key[1], 1))
 
 
-def accesses(s: loop.Stmt) -> Iterator[tuple[loop.Buffer, tuple[Linear, ...], Var | None]]:
-    """Every load and store of a statement itself, as (buffer, indices, lane variable)."""
+def accesses(s: loop.Stmt) -> Iterator[Place]:
+    """Every load, and last the store or prefetch, of a statement itself."""
     lane = s.lane if type(s) is loop.Store else None
     for e in exprs_of(s):
         for ld in loads(e):

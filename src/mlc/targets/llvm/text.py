@@ -34,12 +34,21 @@ def literal(value: float | int, dtype: DType) -> str:
 
         value = float(np.asarray(value, np.float32).astype(ml_dtypes.bfloat16))
     if dtype.is_float:
-        with np.errstate(over="ignore"):
-            wide = float(value) if dtype.name == "f64" else float(np.float32(value))
+        wide = float(value) if dtype.name == "f64" else _rounded(value)
         return f"0x{struct.unpack('<Q', struct.pack('<d', wide))[0]:016X}"
     if dtype.kind == "b":
         return "true" if value else "false"
     return str(int(value))
+
+
+def _rounded(value: float | int) -> float:
+    """A number as the nearest in single precision."""
+    try:
+        found: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        with np.errstate(over="ignore"):
+            found = float(np.float32(value))
+    return found
 
 
 def splat(value: float | int, dtype: DType, lanes: int) -> str:

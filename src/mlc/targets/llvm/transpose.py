@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlc.ir import loop
-from mlc.ir.expr import Load, Select, walk
-from mlc.ir.index import Linear, Var
-from mlc.targets.llvm.registers import flat
+from mlc.ir.expr import Select, walk
+from mlc.ir.index import Linear
+from mlc.targets.llvm.registers import Accesses
 
 Key = tuple[int, Linear]  # (id of the buffer, offset in elements without the lane)
 
@@ -34,16 +34,17 @@ class Block:
     size: int
 
 
-def find_blocks(stmts: Sequence[loop.Stmt]) -> dict[Key, tuple[Block, int]]:
+def find_blocks(stmts: Sequence[loop.Stmt], places: Accesses) -> dict[Key, tuple[Block, int]]:
     """Blocks whose columns are all read by consecutive stores, by column.
 
     Args:
         stmts: in order.
+        places: of the statements' function.
     Returns:
         for the offset of each column: its block, and which column it is.
     """
     found: dict[Key, tuple[Block, int]] = {}
-    columns = [_column(s) for s in stmts]
+    columns = [_column(s, places) for s in stmts]
     begin = 0
     while begin < len(stmts):
         first = columns[begin]
@@ -71,28 +72,25 @@ def _inside(buffer: loop.Buffer, origin: Linear, stride: int, lanes: int) -> boo
     return lo >= 0 and hi + (lanes - 1) * (stride + 1) < buffer.size
 
 
-def _column(s: loop.Stmt) -> tuple[loop.Buffer, Linear, int, int] | None:
+def _column(s: loop.Stmt, places: Accesses) -> tuple[loop.Buffer, Linear, int, int] | None:
     """The one strided read of a vector store: buffer, offset of its first lane, stride, lanes; ``None`` for others."""
     if type(s) is not loop.Store or s.lane is None or s.lane.hi + 1 not in (4, 8, 16) or s.buffer.dtype.bits != 32:
         return None
-    nodes = walk(s.value)
-    if any(type(e) is Select for e in nodes):
+    found: tuple[loop.Buffer, Linear, int] | None = None
+    for buffer, indices, _ in places.of(s)[:-1]:
+        if buffer.dtype.bits != 32:
+            continue
+        offset = places.offset(buffer, indices)
+        step = offset.coefficient(s.lane)
+        if step is None or step in (0, 1):
+            continue
+        if found is not None or buffer is s.buffer:
+            return None
+        found = buffer, offset, step
+    if found is None or any(type(e) is Select for e in walk(s.value)):
         return None
-    strided = [c for e in nodes if type(e) is Load and (c := _strided(e, s.lane)) is not None]
-    lanes = s.lane.hi + 1
-    if len(strided) != 1 or strided[0][0] is s.buffer:
-        return None
-    return (*strided[0], lanes)
-
-
-def _strided(ld: Load, lane: Var) -> tuple[loop.Buffer, Linear, int] | None:
-    if ld.source.dtype.bits != 32:
-        return None
-    offset = flat(ld.source, ld.indices)
-    step = offset.coefficient(lane)
-    if step is None or step in (0, 1):
-        return None
-    return ld.source, offset - Linear({lane: step}, 0), step
+    buffer, offset, step = found
+    return buffer, offset.without(s.lane), step, s.lane.hi + 1
 
 
 def shuffles(size: int) -> list[tuple[int, str, str]]:

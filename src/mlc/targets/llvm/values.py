@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from mlc.errors import CodegenError
 from mlc.ir import loop
 from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within, index_vars, loads
-from mlc.ir.index import Atom, Dynamic, Linear, Quotient, Var, as_index
+from mlc.ir.index import Atom, Dynamic, Linear, Quotient, Var
 from mlc.ir.types import boolean, i64
 from mlc.targets.llvm import arith
 from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import IndexEmitter
-from mlc.targets.llvm.registers import Slot, Slots, flat
+from mlc.targets.llvm.registers import Accesses, Slot, Slots
 from mlc.targets.llvm.text import mangle_suffix, memory_type, register_type, splat
 from mlc.targets.llvm.transpose import Block, Key, shuffles
 
@@ -25,9 +25,10 @@ class ValueEmitter(IndexEmitter):
     """The part of a function emitter that evaluates expressions."""
 
     label: str
+    places: Accesses
     slots: Slots
     registers: dict[Slot, Val]
-    loaded: dict[str, tuple[int, str]]
+    loaded: dict[int, dict[str, str]]  # by the id of a buffer: what was read from it already, by the instruction
     counter: int
     flags: str
     columns: dict[Key, tuple[Block, int]]  # columns of blocks that are read as a whole
@@ -51,6 +52,15 @@ class ValueEmitter(IndexEmitter):
             e: the expression.
             lane: variable of the vector store it is part of; the result is a vector only where it varies with it.
         """
+        if type(e) is Load:
+            return self.load(e, lane)
+        if type(e) is Binary:
+            a, b = self.eval(e.a, lane), self.eval(e.b, lane)
+            lanes = max(a.lanes, b.lanes)
+            known = e.b.value if type(e.b) is Const else None
+            if known is None and type(e.a) is Const and e.op in ("min", "max", "add", "mul"):
+                a, b, known = b, a, e.a.value
+            return arith.binary(self, e.op, self.widen(a, lanes), self.widen(b, lanes), known)
         match e:
             case Const():
                 return Val(splat(e.value, e.dtype, 0), e.dtype, 0)
@@ -58,15 +68,6 @@ class ValueEmitter(IndexEmitter):
                 return arith.cast(self, self.index_value(e.index, lane), e.dtype)
             case Within():
                 return self.within(e, lane)
-            case Load():
-                return self.load(e, lane)
-            case Binary():
-                a, b = self.eval(e.a, lane), self.eval(e.b, lane)
-                lanes = max(a.lanes, b.lanes)
-                known = e.b.value if type(e.b) is Const else None
-                if known is None and type(e.a) is Const and e.op in ("min", "max", "add", "mul"):
-                    a, b, known = b, a, e.a.value
-                return arith.binary(self, e.op, self.widen(a, lanes), self.widen(b, lanes), known)
             case Call():
                 return arith.unary(self, e.fn, self.eval(e.args[0], lane))
             case Cast():
@@ -180,18 +181,18 @@ class ValueEmitter(IndexEmitter):
             return self._held(buffer, *part)
         if not buffer.size:  # some guard never lets this be chosen
             return Val(splat(0, buffer.dtype, 0), buffer.dtype, 0)
-        offset = flat(buffer, e.indices)
+        offset = self.places.offset(buffer, e.indices)
         step = 0 if lane is None else offset.coefficient(lane)
-        mask = None if _in_bounds(e) else self.mask
+        mask = None if self.mask is None or _in_bounds(e) else self.mask
         if lane is None or step == 0:
             at = self.pointer(buffer, offset)
             return self._read(buffer, at if mask is None else self._if_any(mask, at, buffer), 0)
         if step is not None and step != 1 and abs(step) <= MAX_STRIDE:
             return self._strided(buffer, offset, lane, step, mask)
         if step != 1:
-            column = self.columns.get((id(buffer), offset - Linear({lane: step}, 0))) if step is not None else None
+            column = self.columns.get((id(buffer), offset.without(lane))) if step is not None else None
             return self._gather(buffer, offset, lane, mask) if column is None else self._transposed(*column)
-        at = self.pointer(buffer, offset - lane)
+        at = self.pointer(buffer, offset.without(lane))
         return self._read(buffer, at, lane.hi + 1) if mask is None else self._masked_read(buffer, at, mask)
 
     def _held(self, buffer: loop.Buffer, slot: Slot, begin: int, lanes: int) -> Val:
@@ -218,9 +219,9 @@ class ValueEmitter(IndexEmitter):
         lanes = lane.hi + 1
         places = [k * abs(step) for k in range(lanes)]
         if step < 0:
-            offset, places = offset - as_index(lane) * step + (places[-1] * -1), places[::-1]
+            offset, places = offset.without(lane) + (places[-1] * -1), places[::-1]
         else:
-            offset = offset - as_index(lane) * step
+            offset = offset.without(lane)
         found: Val | None = None
         todo = sorted(range(lanes), key=lambda k: places[k])
         while todo:
@@ -253,12 +254,13 @@ class ValueEmitter(IndexEmitter):
     def _read(self, buffer: loop.Buffer, at: str, lanes: int) -> Val:
         t = memory_type(buffer.dtype, lanes)
         text = f"load {t}, ptr {at}, align {buffer.dtype.itemsize}"
-        known = self.loaded.get(text)
-        if known is None:
+        names = self.loaded.setdefault(id(buffer), {})
+        name = names.get(text)
+        if name is None:
             name = self.fresh("l")
             self.lines.append(f"  {name} = {text}")
-            known = self.loaded[text] = (id(buffer), name)
-        return self._from_memory(known[1], buffer, lanes)
+            names[text] = name
+        return self._from_memory(name, buffer, lanes)
 
     def _masked_read(self, buffer: loop.Buffer, at: str, mask: Val) -> Val:
         lanes = mask.lanes
@@ -277,7 +279,7 @@ class ValueEmitter(IndexEmitter):
         t = memory_type(buffer.dtype)
         step = offset.coefficient(lane)
         if step is not None:
-            base = self.pointer(buffer, offset - as_index(lane) * step)
+            base = self.pointer(buffer, offset.without(lane))
             steps = "<" + ", ".join(f"i32 {k * step}" for k in range(lanes)) + ">"
             return self.pure(f"getelementptr {t}, ptr {base}, <{lanes} x i32> {steps}")
         at = self.pointers[id(buffer)]
@@ -353,7 +355,7 @@ class ValueEmitter(IndexEmitter):
                 if lanes < v.lanes:
                     chosen = ", ".join(f"i32 {k}" for k in range(begin, begin + lanes))
                     part = self.pure(f"shufflevector {t} {text}, {t} poison, <{lanes} x i32> <{chosen}>")
-                at = self.pointer(buffer, offset - lane + begin)
+                at = self.pointer(buffer, offset.without(lane) + begin)
                 self.lines.append(f"  store {memory_type(buffer.dtype, lanes)} {part}, ptr {at}, align {size}")
         else:
             m = register_type(boolean, v.lanes)

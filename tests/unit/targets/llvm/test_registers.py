@@ -6,7 +6,7 @@ from mlc.ir.expr import Load, const
 from mlc.ir.index import Var, as_index
 from mlc.ir.loop import Allocate, Buffer, Evaluate, For, ForKind, Stmt, Store, seq
 from mlc.ir.types import f32
-from mlc.targets.llvm.registers import Slots, flat, slot_key
+from mlc.targets.llvm.registers import Accesses, Slots, slot_key
 
 TILE = Buffer("tile", (4, 16), f32, "register")
 OUT = Buffer("out", (64,), f32)
@@ -23,11 +23,15 @@ def read(row: object, column: object, lane: Var | None = None) -> Store:
     return Store(OUT, (at,), Load(TILE, (as_index(row), as_index(column))), lane)  # type: ignore[arg-type]
 
 
+def slots_of(body: Stmt) -> Slots:
+    return Slots(Accesses(body))
+
+
 def held(*stmts: Stmt, scope: str = "register") -> bool:
     """Whether the tile is in registers when these statements use it."""
     TILE.scope = scope
     try:
-        return id(TILE) in Slots(Allocate(TILE, seq(stmts))).buffers
+        return id(TILE) in slots_of(Allocate(TILE, seq(stmts))).buffers
     finally:
         TILE.scope = "register"
 
@@ -62,7 +66,7 @@ def test_loads_stay_inside_one_store() -> None:
     half = Var("h", 0, 7)
     assert held(write(0, LANE, LANE), read(0, 3), read(0, as_index(half) + 4, half))
     assert not held(write(0, half, half), write(0, as_index(half) + 8, half), read(0, as_index(half) + 4, half))
-    slots = Slots(Allocate(TILE, seq([write(1, LANE, LANE), read(1, 3)])))
+    slots = slots_of(Allocate(TILE, seq([write(1, LANE, LANE), read(1, 3)])))
     assert slots.part(TILE, (as_index(1), as_index(3)), None) == ((id(TILE), 16, 16), 3, 0)
     assert slots.part(TILE, (as_index(1), as_index(half) + 4), half) == ((id(TILE), 16, 16), 4, 8)
 
@@ -79,27 +83,35 @@ def test_outlined_loops_cannot_see_registers() -> None:
     assert not held(write(0, 0), loop)
     assert not held(For(Var("j", 0, 3), 4, ForKind.PARALLEL, loop))
     inner = For(I, 4, ForKind.SERIAL, seq([mark, Allocate(TILE, seq([write(0, 0), read(0, 0)]))]))
-    assert id(TILE) in Slots(inner).buffers
+    assert id(TILE) in slots_of(inner).buffers
 
 
 def test_registers_inside_a_thread_are_its_own() -> None:
     body = For(I, 4, ForKind.PARALLEL, Allocate(TILE, seq([write(0, 0), read(0, 0)])))
-    assert id(TILE) in Slots(body).buffers
+    assert id(TILE) in slots_of(body).buffers
 
 
 def test_parallel_loops_inside_a_thread_are_ordinary_loops() -> None:
     inner = Allocate(TILE, For(Var("j", 0, 3), 4, ForKind.PARALLEL, write(0, 0)))
-    assert id(TILE) in Slots(For(I, 4, ForKind.PARALLEL, inner)).buffers
+    assert id(TILE) in slots_of(For(I, 4, ForKind.PARALLEL, inner)).buffers
 
 
 def test_what_a_statement_assigns_and_outlives_it() -> None:
     inner = Buffer("inner", (1,), f32, "register")
     body = seq([write(1, 3), Allocate(inner, Store(inner, (as_index(0),), ONE)), write(0, LANE, LANE), write(1, 3)])
-    slots = Slots(Allocate(TILE, body))
+    slots = slots_of(Allocate(TILE, body))
     assert slots.written(body) == [(id(TILE), 19, 0), (id(TILE), 0, 16)]
 
 
 def test_offsets_are_row_major() -> None:
-    assert str(flat(TILE, (as_index(I), as_index(LANE)))) == "16*i + l"
-    assert slot_key(TILE, (as_index(2), as_index(LANE)), LANE) == (32, 16)
-    assert slot_key(TILE, (as_index(2), as_index(LANE)), None) is None
+    places = Accesses(seq([]))
+    assert str(places.offset(TILE, (as_index(I), as_index(LANE)))) == "16*i + l"
+    lanes = places.offset(TILE, (as_index(2), as_index(LANE)))
+    assert slot_key(lanes, LANE) == (32, 16)
+    assert slot_key(lanes, None) is None
+
+
+def test_equal_indices_into_other_buffers_are_other_places() -> None:
+    """A reduction with several results stores all of them at the same indices."""
+    places, at, wide = Accesses(seq([])), (as_index(1), as_index(2)), Buffer("wide", (4, 32), f32)
+    assert [places.offset(b, at).const for b in (TILE, wide, TILE)] == [18, 34, 18]
