@@ -25,8 +25,11 @@ def conv(x: np.ndarray, w: np.ndarray, attrs: Mapping[str, Any]) -> np.ndarray:
         for r in range(kh)
         for s in range(kw)
     ]
-    patches = np.stack(taps, 2).reshape(x.shape[0], c * kh * kw, high * wide)
-    sums = w.reshape(o, -1).astype(np.float64) @ patches
+    patches = np.stack(taps, 2)
+    # [n, g, c / g * kh * kw, pixels], [g, o / g, c / g * kh * kw]
+    groups = attrs["groups"]
+    by_group = patches.reshape(x.shape[0], groups, c * kh * kw, high * wide)
+    sums = w.reshape(groups, o // groups, -1).astype(np.float64) @ by_group
     return sums.reshape(x.shape[0], o, high, wide).astype(np.int64).astype(np.int32)
 
 
@@ -61,7 +64,7 @@ def integers(graph: Graph, known: Arrays) -> Arrays:
 
 
 def _is_integer(node: Node) -> bool:
-    return all(v.type.dtype.kind == "i" for v in (*node.inputs, *node.outputs))
+    return node.op.name in OPERATORS and all(v.type.dtype.kind == "i" for v in (*node.inputs, *node.outputs))
 
 
 def check_against_integers(module: Module, graph: Graph, feeds: Arrays) -> int:

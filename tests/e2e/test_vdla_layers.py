@@ -60,6 +60,22 @@ def test_untuned_layers(shape: dict[str, Any], profile: str) -> None:
     check_layer(make_layer(**shape, shift=None if profile == "osdi18" else 10), profile)
 
 
+GROUPS: list[dict[str, Any]] = [
+    {"channels": (64, 64), "image": (20, 20), "groups": 64},
+    {"channels": (40, 40), "image": (9, 11), "groups": 40, "strides": (2, 2)},
+    {"channels": (40, 40), "image": (7, 7), "groups": 10, "kernel": (5, 5), "pads": (2, 2)},
+    {"channels": (96, 192), "image": (7, 7), "groups": 3},
+    {"channels": (64, 32), "image": (5, 6), "groups": 2, "kernel": (1, 1)},
+]
+
+
+@pytest.mark.parametrize("shape", GROUPS, ids=range(len(GROUPS)))
+@pytest.mark.parametrize("profile", list(PROFILES))
+def test_convolutions_in_groups(shape: dict[str, Any], profile: str) -> None:
+    after = {} if profile == "osdi18" else {"bias": 5000, "residual": 3, "relu": True}
+    check_layer(make_layer(**shape, shift=None if profile == "osdi18" else 10, **after), profile)
+
+
 @pytest.mark.parametrize(
     "facts",
     [

@@ -108,6 +108,27 @@ def test_other_sizes_are_exact(small: Model, record: str) -> None:
         assert module.device_runs
 
 
+def test_depthwise_convolutions_run_between_others() -> None:
+    stored = {
+        "a": (rng.standard_normal((40, 32, 1, 1)) / 6).astype(np.float32),
+        "d": (rng.standard_normal((40, 1, 3, 3)) / 3).astype(np.float32),
+        "p": (rng.standard_normal((48, 40, 1, 1)) / 6).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["c0"], "c0"),
+        helper.make_node("Relu", ["c0"], ["r0"]),
+        helper.make_node("Conv", ["r0", "d"], ["c1"], "c1", group=40, pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "p"], ["y"], "c2"),
+    ]
+    images = rng.standard_normal((4, 32, 24, 24)).astype(np.float32)
+    model = quantize(load(network(nodes, {"x": images[:1]}, ["y"], stored)), {"x": images}).model
+    for profile in ("osdi18_i8", "full"):
+        with mlc.compile(model, f"vdla -profile={profile}").load(1) as module:
+            assert check_against_integers(module, model.graph, {"x": images[:1]}) >= 1
+            assert len(module.device_runs) == 1
+
+
 def test_wide_limits_are_exact() -> None:
     """A limit beyond the constants of instructions, as that of ReLU6 is where scales are fine."""
     stored = {

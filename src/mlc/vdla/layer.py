@@ -3,7 +3,7 @@
 The sums are those of a product (a ``Convolution``), or activations as they are (``Elementwise``). The grammar of a
 group's body, in this order, each line but the first optional::
 
-    acc = conv(x: i8, w: i8) | matmul(x: i8, w: i8)         i32
+    acc = conv(x: i8, w: i8) | matmul(x: i8, w: i8)         i32; conv may be in groups
         | shl(cast(x: i8), k) | cast(x: i8) | x             k: one number, or one a channel
     acc = add(acc, bias)                                    i32, one number a channel; may come second
     acc = add(acc, shl(cast(residual: i8), k))              no shl where k is 0
@@ -72,15 +72,17 @@ class Convolution(Layer):
     """A product with its epilogue.
 
     Args:
-        weights: i8[o, c, kh, kw].
+        weights: i8[o, c / groups, kh, kw].
         strides, dilations: along (h, w).
         pads: zeros (top, left, bottom, right).
+        groups: of channels; those of the result see only those of the input in the same group.
     """
 
     weights: np.ndarray
     strides: tuple[int, int] = (1, 1)
     dilations: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    groups: int = 1
 
     @property
     def macs(self) -> int:
@@ -176,12 +178,11 @@ class _Reader:
         x, w = node.inputs
         if x.type.rank != 4:
             raise UnsupportedError(f"a convolution over {x.type.rank - 2} axes")
-        if node.attrs["groups"] != 1:
-            raise UnsupportedError("a convolution in groups")
         top, left, bottom, right = node.attrs["pads"]
         return Convolution(
             self._activation(x), self.group.outputs[0], _four(x.type.shape), _four(node.outputs[0].type.shape),
             self._weights(w), _two(node.attrs["strides"]), _two(node.attrs["dilations"]), (top, left, bottom, right),
+            node.attrs["groups"],
         )  # fmt: skip
 
     def _matmul(self, node: Node) -> Layer:

@@ -21,7 +21,7 @@ from mlc.vdla.isa.fields import IMMEDIATES
 from mlc.vdla.layer import Convolution, Elementwise, Layer, read_layer
 from mlc.vdla.program import ALIGNMENT
 from mlc.vdla.schedules import plan_layer
-from mlc.vdla.schedules.expression import Shape
+from mlc.vdla.schedules.expression import Shape, groups_of
 from mlc.vdla.schedules.finish import PASSES, greatest_bias
 from mlc.vdla.schedules.select import best_plan
 
@@ -136,6 +136,9 @@ def _too_large(layer: Layer, config: VdlaConfig) -> str:
 def lacking(layer: Layer, config: VdlaConfig) -> str:
     """What a layer needs and the hardware lacks, in a few words; empty where it lacks nothing."""
     if isinstance(layer, Convolution):
+        if groups_of(layer, config) is None:
+            c, o = layer.shape[1] // layer.groups, layer.out_shape[1] // layer.groups
+            return f"groups of {c} to {o} channels cut across blocks of {config.block_in}"
         reach = [d * (k - 1) for d, k in zip(layer.dilations, layer.weights.shape[2:], strict=True)]
         if any(pad > most for pad, most in zip(layer.pads, (*reach, *reach), strict=True)):
             return "whole windows of padding"

@@ -117,6 +117,27 @@ def test_windows_that_the_memories_cannot_take(size: int, pad: int, dilation: in
     assert VdlaAccelerator(PROFILES["full"]).refusal(group_of(graph), graph.constants) == reason
 
 
+@pytest.mark.parametrize(
+    ("channels", "groups", "reason"),
+    [
+        ((32, 32), 32, ""),
+        ((40, 40), 10, ""),
+        ((64, 96), 2, ""),
+        ((24, 24), 2, "groups of 12 to 12 channels cut across blocks of 16"),
+        ((32, 64), 32, "groups of 1 to 2 channels cut across"),
+        ((96, 96), 4, "groups of 24 to 24 channels cut across"),
+    ],
+)
+def test_groups_that_fill_blocks_or_fit_into_one(channels: tuple[int, int], groups: int, reason: str) -> None:
+    n, (c, o) = Net(), channels
+    w = n.c(np.ones((o, c // groups, 3, 3)), np.int8)
+    x = n.x(1, c, 8, 8, dtype="i8")
+    graph = n(n.conv(x, w, strides=(1, 1), pads=(1,) * 4, dilations=(1, 1), groups=groups))
+    found = VdlaAccelerator(PROFILES["full"]).refusal(group_of(graph), graph.constants)
+    assert found.startswith(reason)
+    assert bool(found) == bool(reason)
+
+
 def test_what_is_no_layer_has_its_reason() -> None:
     n = Net()
     accelerator = VdlaAccelerator(PROFILES["full"])

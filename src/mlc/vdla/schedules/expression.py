@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import Expr, all_of, cast, const, select, within
 from mlc.ir.index import Linear, as_index
@@ -21,7 +22,7 @@ from mlc.vdla.schedules.finish import NAMES, Epilogue, Finish, Product, Range
 
 @dataclass(frozen=True)
 class Shape:
-    """Extents of a layer in blocks.
+    """Extents of a layer in blocks; of a convolution in groups, those of one group of blocks.
 
     Args:
         batch: images.
@@ -34,6 +35,8 @@ class Shape:
         passes: products that add the bias.
         residual: cycles that adding the residual takes for one accumulator.
         vectors: numbers of channels that stand among the accumulators.
+        groups: of blocks, beside each other. Where groups of channels are narrower than a block, a block is a group:
+            its weights are zero between channels of different groups.
     """
 
     batch: int
@@ -52,19 +55,28 @@ class Shape:
     passes: int = 0
     residual: int = 0
     vectors: int = 0
+    groups: int = 1
 
     @classmethod
     def of(cls, layer: Convolution, config: VdlaConfig) -> Shape:
-        """The extents of a layer on an accelerator."""
+        """The extents of a layer on an accelerator.
+
+        Raises:
+            ScheduleError: groups of channels cut across blocks, or the epilogue needs an ALU.
+        """
         n, c, h, w = layer.shape
         _, o, rows, columns = layer.out_shape
+        groups = groups_of(layer, config)
+        if groups is None:
+            raise ScheduleError(f"{layer.groups} groups of channels cut across blocks")
+        inputs, outputs = -(-c // config.block_in) // groups, -(-o // config.block_out) // groups
         kernel = layer.weights.shape[2], layer.weights.shape[3]
         epilogue = Epilogue.of(layer, config)
         return cls(
-            n, -(-c // config.block_in), -(-o // config.block_out), h, w, rows, columns, kernel, layer.strides,
+            n, inputs, outputs, h, w, rows, columns, kernel, layer.strides,
             layer.dilations, (layer.pads[0], layer.pads[1]), layer.shift is not None,
             (config.block_in, config.block_out), epilogue.passes,
-            0 if epilogue.residual is None else epilogue.residual.cycles, epilogue.vectors,
+            0 if epilogue.residual is None else epilogue.residual.cycles, epilogue.vectors, groups,
         )  # fmt: skip
 
     @property
@@ -105,13 +117,27 @@ class Shape:
         )
 
 
+def groups_of(layer: Convolution, config: VdlaConfig) -> int | None:
+    """How many groups of blocks a layer has; ``None`` where its groups of channels cut across blocks."""
+    c, o = layer.shape[1] // layer.groups, layer.out_shape[1] // layer.groups
+    if layer.groups == 1 or (c % config.block_in == 0 and o % config.block_out == 0):
+        return layer.groups
+    if c == o and config.block_in == config.block_out and config.block_in % c == 0:
+        return -(-layer.shape[1] // config.block_in)
+    return None
+
+
 def constants(layer: Convolution, config: VdlaConfig) -> dict[str, np.ndarray]:
     """The arrays of every parameter that is constant, by name, as ``express`` reads them."""
     shape = Shape.of(layer, config)
     (bi, bo), (o, c, kh, kw) = shape.blocks, layer.weights.shape
-    padded = np.zeros((shape.outputs * bo, shape.inputs * bi, kh, kw), np.int8)
-    padded[:o, :c] = layer.weights
-    blocked = padded.reshape(shape.outputs, bo, shape.inputs, bi, kh, kw).transpose(0, 2, 4, 5, 1, 3)
+    outputs = shape.groups * shape.outputs
+    padded = np.zeros((outputs * bo, shape.inputs * bi, kh, kw), np.int8)
+    # where a block holds several groups, each begins at a channel of its own
+    channels = np.arange(o)[:, None]
+    begin = channels % bo // c * c if shape.groups > 1 and c < bi else 0
+    padded[channels, begin + np.arange(c)] = layer.weights
+    blocked = padded.reshape(outputs, bo, shape.inputs, bi, kh, kw).transpose(0, 2, 4, 5, 1, 3)
     return {"w": np.ascontiguousarray(blocked), **Epilogue.of(layer, config).constants(layer, shape.blocks)}
 
 
@@ -142,15 +168,16 @@ def express(shape: Shape, epilogue: Epilogue, rows: Range, blocks: Range, inputs
     Args:
         shape: of the whole layer.
         epilogue: what happens to the sums.
-        rows, blocks: begin and end.
+        rows, blocks: begin and end; the blocks are of one group.
         inputs_outer: whether tiles of weights stand on the chip by ``[inputs, outputs, r, s]``, else by
             ``[outputs, inputs, r, s]``.
     """
     (kh, kw), (bi, bo) = shape.kernel, shape.blocks
     count = blocks[1] - blocks[0]
-    x = te.placeholder((shape.batch, shape.inputs, shape.height, shape.width, bi), i8, "x")
-    data = _data(x, shape, rows)
-    weights = te.placeholder((shape.outputs, shape.inputs, kh, kw, bo, bi), i8, "w")
+    inputs, outputs = shape.groups * shape.inputs, shape.groups * shape.outputs
+    x = te.placeholder((shape.batch, inputs, shape.height, shape.width, bi), i8, "x")
+    data = _data(x, shape, rows, blocks[0] // shape.outputs * shape.inputs)
+    weights = te.placeholder((outputs, shape.inputs, kh, kw, bo, bi), i8, "w")
     if inputs_outer:
         tiles = te.compute(
             (shape.inputs, count, kh, kw, bo, bi), lambda c, o, r, s, j, k: weights[o + blocks[0], c, r, s, j, k],
@@ -170,7 +197,7 @@ def express(shape: Shape, epilogue: Epilogue, rows: Range, blocks: Range, inputs
         product = cast(data[n, c, row, column, k], i32) * cast(tiles[(*tile, r, s, j, k)], i32)
         return te.sum_of(product, (c, r, s, k))
 
-    whole = (shape.batch, shape.outputs, shape.rows, shape.columns, bo)
+    whole = (shape.batch, outputs, shape.rows, shape.columns, bo)
     finish = Finish(epilogue, whole, rows, blocks, bi)
     sums = te.compute(finish.region, term, "sums", axis_names=NAMES, tag="conv")
     out = finish.result(lambda *at: sums[at])
@@ -184,15 +211,15 @@ def express(shape: Shape, epilogue: Epilogue, rows: Range, blocks: Range, inputs
     return Part([x, weights, *finish.params, out], main, finish.products, finish.operands, out)
 
 
-def _data(x: te.Tensor, shape: Shape, rows: Range) -> te.Tensor:
-    """The input as the windows of some rows of the result slide over it."""
+def _data(x: te.Tensor, shape: Shape, rows: Range, block: int) -> te.Tensor:
+    """The input from a block on, as the windows of some rows of the result slide over it."""
     (kh, _), (stride, _), (top, left) = shape.kernel, shape.strides, shape.pads
 
     def element(n: Linear, c: Linear, y: Linear, z: Linear, k: Linear) -> Expr:
         row = (y + rows[0]) * stride - top if kh == 1 else y + (rows[0] * stride - top)
         column = z - left
         inside = all_of([within(row, 0, shape.height), within(column, 0, shape.width)])
-        return select(inside, x[n, c, row, column, k], const(0, i8))
+        return select(inside, x[n, c + block, row, column, k], const(0, i8))
 
     high, wide = shape.rows_read(rows[1] - rows[0]), shape.columns_read(shape.columns)
     extents = (shape.batch, shape.inputs, high, wide, shape.blocks[0])

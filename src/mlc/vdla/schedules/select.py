@@ -69,7 +69,7 @@ class Plan:
         }  # fmt: skip
 
     def choices(self, shape: Shape) -> list[Choice]:
-        """The parts, in order.
+        """The parts, in order; of a convolution in groups, those of its first group.
 
         Raises:
             ScheduleError: head and tail leave nothing over.
@@ -119,9 +119,11 @@ def plan_convolution(layer: Convolution, config: VdlaConfig, knobs: Knobs) -> La
     shape, epilogue = Shape.of(layer, config), Epilogue.of(layer, config)
     plan = ask(shape, config, knobs)
     ahead = plan.buffers == "ring"
-    choices = plan.choices(shape)
-    for choice in choices:
+    one_group = plan.choices(shape)
+    for choice in one_group:
         knobs.require(not (reason := refusal(shape, choice, config)), reason)
+    starts = range(0, shape.groups * shape.outputs, shape.outputs)
+    choices = [replace(c, blocks=(c.blocks[0] + k, c.blocks[1] + k)) for k in starts for c in one_group]
     places = {} if ahead else {INP: 1, WGT: 1}
     segments = [
         schedule_part(shape, epilogue, choice, config, {**places, ACC: count})

@@ -20,6 +20,7 @@ def make_layer(
     strides: tuple[int, int] = (1, 1),
     dilations: tuple[int, int] = (1, 1),
     pads: tuple[int, int] | None = None,
+    groups: int = 1,
     seed: int = 0,
     bias: int | None = None,
     residual: int | str | None = None,
@@ -38,9 +39,9 @@ def make_layer(
     shape, result = (1, c, *image), (1, o, rows, columns)
     x = Value("x", typed(shape, i8))
     out = Value("out", typed(result, i8 if shift is not None else i32))
-    weights = rng.integers(-127, 128, (o, c, *kernel)).astype(np.int8)
+    weights = rng.integers(-127, 128, (o, c // groups, *kernel)).astype(np.int8)
     layer = Convolution(
-        x, out, shape, result, weights, strides, dilations, (top, left, top, left), relu=relu, most=most
+        x, out, shape, result, weights, strides, dilations, (top, left, top, left), groups, relu=relu, most=most
     )
 
     def places(value: int | str, most: int) -> np.ndarray:
@@ -114,7 +115,13 @@ def convolved(layer: Convolution, x: np.ndarray) -> np.ndarray:
     for r in range(kh):
         for t in range(kw):
             window = padded[:, :, r * dy :: sy, t * dx :: sx][:, :, :rows, :columns]
-            sums += np.einsum("nchw,oc->nohw", window, layer.weights[:, :, r, t].astype(np.float64), optimize=True)
+            parts = window.reshape(n, layer.groups, -1, rows, columns)
+            taps = (
+                layer.weights[:, :, r, t]
+                .astype(np.float64)
+                .reshape(layer.groups, layer.weights.shape[0] // layer.groups, -1)
+            )
+            sums += np.einsum("ngchw,goc->ngohw", parts, taps, optimize=True).reshape(sums.shape)
     return sums.astype(np.int64)
 
 
