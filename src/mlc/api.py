@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import resource
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from mlc.tune.measure import MeasureOptions
     from mlc.tune.session import TuneOptions, Watcher
     from mlc.tune.task import Task
+
+_LOGGER = logging.getLogger("mlc")
 
 __all__ = [
     "Model",
@@ -383,7 +386,10 @@ def _source_of(records: Sequence[str | os.PathLike[str]] | None, target: Target,
     here = Fingerprint.of(target)
     if records is None:
         return Shelf(map(Path, files), here, threads)
-    return best_of(read_records(files).records, here, threads)
+    log = read_records(files)
+    for text in log.complaints(here):
+        _LOGGER.warning(text)
+    return best_of(log.records, here, threads)
 
 
 def tuning_tasks(

@@ -136,7 +136,9 @@ def test_what_is_not_tuned_is_told(model: str, capsys: pytest.CaptureFixture[str
     Path("empty.jsonl").write_text("")
     capsys.readouterr()
     assert run(["compile", model, "--records", "empty.jsonl", "-o", "m.tar"]) == 0
-    assert "miss" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "miss" in said.out
+    assert "warning: there are no records in what was named" in said.err
     assert run(["compile", model, "--records", "empty.jsonl", "--require-tuned", "-o", "n.tar"]) == 2
     assert "have no tuned configuration" in capsys.readouterr().err
     assert not Path("n.tar").exists()

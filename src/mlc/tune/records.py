@@ -17,8 +17,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from mlc import __version__
 from mlc.errors import UsageError
 from mlc.lower.knobs import Config, Value, frozen
@@ -41,6 +39,10 @@ _SHAPING = frozenset({"avx", "avx2", "avx512f", "avx512vl", "fma"})
 _LINE = re.compile(rb'\{"crc":"([0-9a-f]{8})","body":(\{.*\})\}', re.DOTALL)
 _SHAPE = re.compile(r"\[[\d,]*\]")
 _LAYOUT = re.compile(r"@\w+\([^)]*\)(?:\.\w+\([^)]*\))*")
+
+
+def _now() -> float:
+    return round(time.time(), 3)
 
 
 class RecordError(Exception):
@@ -130,7 +132,7 @@ class Record:
             task.flops,
             {k: frozen(v) for k, v in config.items()},
             result,
-            round(time.time(), 3),
+            _now(),
             __version__,
             explorer,
             seed,
@@ -215,30 +217,16 @@ class Checkpoint:
     Args:
         trials: number of the next trial.
         seconds: time used up so far.
-        generators: states of random generators, by name (see :meth:`save` and :meth:`restore`).
-        notes: anything else, as JSON.
-        time: when, in seconds since 1970.
+        run: tells the run's tasks, processor and threads from others.
+        time: when, in seconds since 1970; now unless given.
+
+    What a run draws at random follows from its seed and the trials that are there, so no generator is kept.
     """
 
     trials: int
     seconds: float
-    generators: Mapping[str, Any] = field(default_factory=dict)
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    time: float = 0.0
-
-    @classmethod
-    def save(cls, trials: int, seconds: float, generators: Mapping[str, np.random.Generator], **notes: Any) -> Self:
-        states = {name: rng.bit_generator.state for name, rng in generators.items()}
-        return cls(trials, seconds, states, notes, round(time.time(), 3))
-
-    def restore(self, name: str, rng: np.random.Generator) -> bool:
-        """Sets a generator to its state; whether there was one that fits."""
-        state: Any = self.generators.get(name)
-        try:
-            rng.bit_generator.state = state
-        except (TypeError, ValueError, KeyError, OverflowError):
-            return False
-        return True
+    run: str = ""
+    time: float = field(default_factory=_now)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -246,8 +234,7 @@ class Checkpoint:
             "v": VERSION,
             "trials": self.trials,
             "seconds": self.seconds,
-            "generators": dict(self.generators),
-            "notes": dict(self.notes),
+            "notes": {"run": self.run},
             "time": self.time,
         }
 
@@ -257,8 +244,7 @@ class Checkpoint:
         return cls(
             get.integer("trials"),
             get.number("seconds"),
-            get.object("generators"),
-            get.object("notes"),
+            _Fields(get.object("notes")).text("run"),
             get.number("time"),
         )
 
@@ -416,6 +402,23 @@ class Log:
             return sum(r.result.build_seconds + r.result.run_seconds for r in self.records)
         later = [r for r in self.records if r.trial >= point.trials]
         return point.seconds + sum(r.result.build_seconds + r.result.run_seconds for r in later)
+
+    def complaints(self, fingerprint: Fingerprint) -> list[str]:
+        """What of the files is of no use on a processor, in words; nothing where all of it is."""
+        found = []
+        for count, what in ((self.bad, "damaged"), (self.newer, "written by a later version")):
+            if count:
+                found.append(f"{count} {'line' if count == 1 else 'lines'} of records left out: {what}")
+        foreign = [r.fingerprint for r in self.records if not r.fingerprint.is_family_of(fingerprint)]
+        if foreign:
+            names = ", ".join(sorted({f"{f.cpu} with {f.lanes} lanes" for f in foreign}))
+            found.append(
+                f"{len(foreign)} of {len(self.records)} records are of other processors: {names}, "
+                f"not {fingerprint.cpu} with {fingerprint.lanes}"
+            )
+        if not self.records:
+            found.append("there are no records in what was named")
+        return found
 
     def measured(self, workload: str, fingerprint: Fingerprint, threads: int) -> list[Record]:
         """The trials of a task on a processor."""

@@ -234,7 +234,7 @@ class Session:
         self._exploring = 0.0
         self._limit: Limit | None = None
         point = journal.log.checkpoint
-        self._before = journal.log.seconds if point is not None and point.notes.get("run") == self._run else 0.0
+        self._before = journal.log.seconds if point is not None and point.run == self._run else 0.0
         self._resume(journal.log)
 
     # -- what is known already ----------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class Session:
 
     def _checkpoint(self, started: float) -> None:
         seconds = self._before + time.monotonic() - started
-        self._journal.append(Checkpoint.save(self._trial, seconds, {}, run=self._run))
+        self._journal.append(Checkpoint(self._trial, seconds, self._run))
 
     def _step(self, started: float) -> bool:
         """One batch of one task; whether there is anything more to do."""

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,19 +67,23 @@ def test_decoding_undoes_encoding(made: Record) -> None:
     assert decode(line[:-1]) == made
 
 
-def test_a_checkpoint_brings_generators_back() -> None:
-    rng = np.random.default_rng(5)
-    rng.random(3)
-    made = Checkpoint.save(7, 12.5, {"explorer": rng}, task="a")
-    expected = rng.random(4)
-    found = decode(encode(made)[:-1])
-    assert found == made
-    assert isinstance(found, Checkpoint)
-    other = np.random.default_rng(0)
-    assert found.restore("explorer", other)
-    assert (other.random(4) == expected).all()
-    assert not found.restore("model", other)
-    assert found.notes == {"task": "a"}
+def test_a_checkpoint_is_read_as_it_was_written() -> None:
+    made = Checkpoint(7, 12.5, "0123", 1700000000.5)
+    assert decode(encode(made)[:-1]) == made
+
+
+def test_what_is_of_no_use_is_told() -> None:
+    other = Fingerprint("skylake-avx512", ("avx2", "avx512f", "fma"), 16)
+    log = Log()
+    log.add(encode(record()) + b"nonsense\n" + encode(record(1, fingerprint=other)) + b"{}\n")
+    assert log.complaints(HERE) == [
+        "2 lines of records left out: damaged",
+        "1 of 2 records are of other processors: skylake-avx512 with 16 lanes, not znver3 with 8",
+    ]
+    good = Log()
+    good.add(encode(record()))
+    assert good.complaints(HERE) == []
+    assert Log().complaints(HERE) == ["there are no records in what was named"]
 
 
 DAMAGES = st.tuples(st.integers(0, 1 << 20), st.sampled_from(["set", "cut", "insert", "delete"]), st.binary(max_size=9))
