@@ -64,6 +64,7 @@ GROUPS: list[dict[str, Any]] = [
     {"channels": (64, 64), "image": (20, 20), "groups": 64},
     {"channels": (40, 40), "image": (9, 11), "groups": 40, "strides": (2, 2)},
     {"channels": (40, 40), "image": (7, 7), "groups": 10, "kernel": (5, 5), "pads": (2, 2)},
+    {"channels": (12, 12), "image": (6, 5), "groups": 6},
     {"channels": (96, 192), "image": (7, 7), "groups": 3},
     {"channels": (64, 32), "image": (5, 6), "groups": 2, "kernel": (1, 1)},
 ]

@@ -135,7 +135,7 @@ def constants(layer: Convolution, config: VdlaConfig) -> dict[str, np.ndarray]:
     padded = np.zeros((outputs * bo, shape.inputs * bi, kh, kw), np.int8)
     # where a block holds several groups, each begins at a channel of its own
     channels = np.arange(o)[:, None]
-    begin = channels % bo // c * c if shape.groups > 1 and c < bi else 0
+    begin = channels % bo // c * c if layer.groups > 1 and c < bi else 0
     padded[channels, begin + np.arange(c)] = layer.weights
     blocked = padded.reshape(outputs, bo, shape.inputs, bi, kh, kw).transpose(0, 2, 4, 5, 1, 3)
     return {"w": np.ascontiguousarray(blocked), **Epilogue.of(layer, config).constants(layer, shape.blocks)}
