@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -217,6 +218,7 @@ def test_forbidden_calls_are_found(source: str, count: int) -> None:
     assert len(forbidden(ast.parse(source), SRC / "ir" / "x.py")) == count
 
 
+@cache
 def parse(file: Path) -> ast.Module:
     """The syntax tree of a source file."""
     return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))

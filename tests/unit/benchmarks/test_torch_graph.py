@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import onnx
 import onnxruntime
@@ -12,12 +13,18 @@ from benchmarks.command import GROUPS
 from benchmarks.stats import largest_error
 from benchmarks.zoo import build, sample_inputs
 
-torch = pytest.importorskip("torch", reason="torch comes with the extra bench")
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(autouse=True)
+def torch() -> ModuleType:
+    """PyTorch, which takes seconds to import, so not while tests are collected."""
+    found: ModuleType = pytest.importorskip("torch", reason="torch comes with the extra bench")
+    return found
+
+
 @pytest.mark.parametrize("name", [*GROUPS["networks"], "C4", "D2", "MM1", "BMM2"])
-def test_modules_compute_what_onnxruntime_computes(name: str, tmp_path: Path) -> None:
+def test_modules_compute_what_onnxruntime_computes(torch: ModuleType, name: str, tmp_path: Path) -> None:
     from benchmarks.peers.torch_graph import OnnxModule
 
     model = build(name, small=True)

@@ -150,11 +150,13 @@ def test_a_run_that_is_killed_keeps_what_it_measured(tmp_path: Path) -> None:
     script = f"""
 import sys
 sys.path[:0] = {sys.path!r}
+from dataclasses import replace
 from mlc.tune.journal import Journal
-from tests.unit.tune.test_records import record
+from mlc.tune.records import decode
+made = decode({encode(record()).rstrip()!r})
 journal = Journal({str(path)!r})
 for k in range(10**9):
-    journal.append(record(k))
+    journal.append(replace(made, trial=k))
     print(k, flush=True)
 """
     for _ in range(3):

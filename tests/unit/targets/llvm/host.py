@@ -1,18 +1,23 @@
 """Kernels compiled for this machine and run on memory whose neighbours must not be touched.
 
 Every array lies against an unreadable page, at its beginning or at its end. Kernels run in a child process: an access
-outside, or a loop without end, kills the child and fails the test.
+outside, or a loop without end, kills the child and fails the test. The child serves all tests until then, since a fork
+takes longer than most kernels.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -43,6 +48,12 @@ def machine() -> Machine:
     return Machine(llvm.get_default_triple(), llvm.get_host_cpu_name(), features.flatten(), bits)
 
 
+@cache
+def _pool_object(target: Machine) -> bytes:
+    """The thread pool, which is the same for all kernels, as an object."""
+    return compile_text(pool_ir(target.triple), target)
+
+
 class Kernel:
     """A function of the loop AST as machine code.
 
@@ -52,6 +63,8 @@ class Kernel:
         target: another processor than this machine's, whose code it can run.
     """
 
+    _numbers = count()
+
     def __init__(self, fn: Function, opt_level: int = 3, target: Machine | None = None) -> None:
         target = target or machine()
         module = ModuleText()
@@ -59,48 +72,128 @@ class Kernel:
         self.scratch_bytes = emit_function(fn, module)
         module.define(_entry(fn))
         self.text = module.text(target)
-        self._pooled = "@mlc_parallel(" in self.text
-        whole = self.text + pool_ir(target.triple) if self._pooled else self.text
-        code = compile_text(whole, target, opt_level=opt_level)
-        self._jit = llvm.create_lljit_compiler()
-        builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
-        for symbol in ("entry", "mlc_pool_create", "mlc_pool_destroy") if self._pooled else ("entry",):
-            builder.export_symbol(symbol)
-        self._code = builder.link(self._jit, "kernel")
-        self._entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(self._code["entry"])
+        pooled = "@mlc_parallel(" in self.text
+        whole = self.text + "declare void @mlc_parallel(ptr, ptr, ptr, i64)\n" if pooled else self.text
+        self._number = next(self._numbers)
+        self._objects = [compile_text(whole, target, opt_level=opt_level), *([_pool_object(target)] if pooled else [])]
 
     def run(self, arrays: Sequence[np.ndarray], *, threads: int = 1, at_end: bool = True) -> None:
         """Run on copies of the arrays between unreadable pages, and copy the outputs back."""
-        with guarded([*[a.nbytes for a in arrays], self.scratch_bytes], at_end) as (*places, scratch):
-            for a, at in zip(arrays, places, strict=True):
-                ctypes.memmove(at, np.ascontiguousarray(a).ctypes.data, a.nbytes)
-            ctypes.memset(scratch, 0x55, self.scratch_bytes)
-            pointers = (ctypes.c_void_p * len(arrays))(*places)
-            child = os.fork()
-            if child == 0:
-                signal.signal(signal.SIGSEGV, signal.SIG_DFL)
-                signal.alarm(_PATIENCE)
-                with self._pool(threads) as pool:
-                    self._entry(ctypes.addressof(pointers), scratch, pool)
-                os._exit(0)
-            _, status = os.waitpid(child, 0)
-            if os.WIFSIGNALED(status):
-                pytest.fail(f"{signal.Signals(os.WTERMSIG(status)).name} in\n{self.fn!r}")
-            for a, at in list(zip(arrays, places, strict=True))[-self.fn.outputs :]:
-                a[...] = np.frombuffer(ctypes.string_at(at, a.nbytes), a.dtype).reshape(a.shape)
+        contents = [np.ascontiguousarray(a).tobytes() for a in arrays]
+        call = Call(self._number, self._objects, contents, self.fn.outputs, self.scratch_bytes, threads, at_end)
+        found = Child.run(call)
+        if isinstance(found, int):
+            pytest.fail(f"{signal.Signals(found).name} in\n{self.fn!r}")
+        for a, data in zip(arrays[len(arrays) - self.fn.outputs :], found, strict=True):
+            a[...] = np.frombuffer(data, a.dtype).reshape(a.shape)
 
-    @contextmanager
-    def _pool(self, threads: int) -> Iterator[int | None]:
-        """Threads to share parallel loops among; none at all for one."""
-        if threads == 1 or not self._pooled:
-            yield None
-            return
-        pool = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)(self._code["mlc_pool_create"])(threads)
-        assert pool
+
+class Call(NamedTuple):
+    """What the child is told to run: objects, known by a number, the first of which defines ``entry``."""
+
+    number: int
+    objects: list[bytes]
+    arrays: list[bytes]  # the outputs last
+    outputs: int
+    scratch_bytes: int
+    threads: int
+    at_end: bool
+
+
+class Child:
+    """The process that runs kernels; a new one after each that was killed."""
+
+    _current: Child | None = None
+
+    def __init__(self) -> None:
+        self._connection, theirs = multiprocessing.Pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                self._connection.close()
+                _serve(theirs)
+            finally:
+                os._exit(1)
+        theirs.close()
+
+    @classmethod
+    def run(cls, call: Call) -> list[bytes] | int:
+        """The contents of the outputs, or the signal that killed the child."""
+        child = cls._current = cls._current or cls()
         try:
-            yield pool
-        finally:
-            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._code["mlc_pool_destroy"])(pool)
+            child._connection.send(call)
+            reply: list[bytes] | Exception = child._connection.recv()
+        except (EOFError, ConnectionError):
+            cls._current = None
+            child._connection.close()
+            _, status = os.waitpid(child._pid, 0)
+            assert os.WIFSIGNALED(status), "a kernel must not end the process"
+            return os.WTERMSIG(status)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+def _serve(connection: Connection) -> None:
+    """Runs what it is told to, until the tests are over."""
+    for number in (signal.SIGSEGV, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    number, code = -1, None
+    while True:
+        try:
+            call: Call = connection.recv()
+        except EOFError:
+            return
+        try:
+            if call.number != number:
+                number, code = call.number, _linked(call.objects)
+            reply: list[bytes] | Exception = _run(code, call)
+        except Exception as error:
+            reply = error
+        connection.send(reply)
+
+
+def _linked(objects: list[bytes]) -> tuple[Any, Any]:
+    """The code, and what keeps it in memory."""
+    jit = llvm.create_lljit_compiler()
+    builder = llvm.JITLibraryBuilder().add_current_process()
+    for obj in objects:
+        builder.add_object_img(obj)
+    for symbol in ("entry", "mlc_pool_create", "mlc_pool_destroy")[: 3 if len(objects) > 1 else 1]:
+        builder.export_symbol(symbol)
+    return builder.link(jit, "kernel"), jit
+
+
+def _run(code: tuple[Any, Any], call: Call) -> list[bytes]:
+    symbols, _ = code
+    entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(symbols["entry"])
+    with guarded([*map(len, call.arrays), call.scratch_bytes], call.at_end) as (*places, scratch):
+        for data, at in zip(call.arrays, places, strict=True):
+            ctypes.memmove(at, data, len(data))
+        ctypes.memset(scratch, 0x55, call.scratch_bytes)
+        pointers = (ctypes.c_void_p * len(places))(*places)
+        signal.alarm(_PATIENCE)
+        with _pool(symbols, call.threads if len(call.objects) > 1 else 1) as pool:
+            entry(ctypes.addressof(pointers), scratch, pool)
+        signal.alarm(0)
+        first = len(places) - call.outputs
+        sizes = map(len, call.arrays[first:])
+        return [ctypes.string_at(at, size) for at, size in zip(places[first:], sizes, strict=True)]
+
+
+@contextmanager
+def _pool(symbols: Any, threads: int) -> Iterator[int | None]:
+    """Threads to share parallel loops among; none at all for one."""
+    if threads == 1:
+        yield None
+        return
+    pool = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)(symbols["mlc_pool_create"])(threads)
+    assert pool
+    try:
+        yield pool
+    finally:
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(symbols["mlc_pool_destroy"])(pool)
 
 
 def _entry(fn: Function) -> str:

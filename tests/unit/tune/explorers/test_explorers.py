@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -183,26 +184,24 @@ def test_any_rhythm_any_failures(name: str, batches: list[int], seed: int, share
     assert len(set(codes(SMALL, rows))) == len(rows) == min(sum(batches), SMALL.size)
 
 
+@cache
+def best_on_average(name: str, trials: int, batch: int, seeds: int) -> float:
+    """The best speed of a run over ``tiles``."""
+    space, speed = tiles()
+    options = {"chains": 64, "steps": 40} if name == "annealing" else {}
+    runs = (EXPLORERS[name](space, np.random.default_rng(seed), **options) for seed in range(seeds))  # type: ignore[arg-type]
+    return float(np.mean([explore(explorer, speed, trials, batch).max() for explorer in runs]))
+
+
 @pytest.mark.parametrize("name", ["annealing", "guided", "opevo"])
 def test_learning_explorers_beat_random_search(name: str) -> None:
-    space, speed = tiles()
-
-    def best(which: str, seed: int) -> float:
-        options = {"chains": 64, "steps": 40} if which == "annealing" else {}
-        return float(explore(EXPLORERS[which](space, np.random.default_rng(seed), **options), speed, 120, 24).max())
-
-    found, chance = (np.mean([best(n, seed) for seed in range(10)]) for n in (name, "random"))
+    found, chance = (best_on_average(n, 120, 24, 10) for n in (name, "random"))
     assert found > 1.15 * chance
 
 
 @pytest.mark.parametrize("name", ["descent", "gbfs", "genetic", "na2c"])
 def test_other_explorers_beat_random_search(name: str) -> None:
-    space, speed = tiles()
-    seeds = range(3)
-    found, chance = (
-        np.mean([explore(EXPLORERS[n](space, np.random.default_rng(s)), speed, 480, 40).max() for s in seeds])
-        for n in (name, "random")
-    )
+    found, chance = (best_on_average(n, 480, 40, 3) for n in (name, "random"))
     assert found > 1.05 * chance
 
 

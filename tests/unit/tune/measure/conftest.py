@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlc.tune.measure import LocalMeasurer, MeasureOptions
-from tests.unit.tune.measure.faulty import OPTIONS, FaultyTarget, product, task_of
+from tests.unit.tune.measure.faulty import OPTIONS, QUICK, FaultyTarget, product, task_of
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def target() -> FaultyTarget:
 def measurer(target: FaultyTarget, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalMeasurer]:
     """One measurer for all tests of a module: what one of them breaks must not hurt the next."""
     target.folder = tmp_path_factory.mktemp("faults")
-    options = MeasureOptions(build_timeout=2.0, run_timeout=2.0, memory=1 << 30)
+    options = MeasureOptions(build_timeout=2.0, run_timeout=2.0, memory=1 << 30, rule=QUICK)
     with LocalMeasurer(
         [task_of(product(), target), task_of(product(16, 16, 48), target)],
         target,

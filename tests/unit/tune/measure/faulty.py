@@ -22,11 +22,13 @@ from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Artifact
 from mlc.targets.llvm.module import Machine, compile_text
 from mlc.targets.x86.target import X86Target
+from mlc.tune.measure import Rule
 from mlc.tune.task import Task, tasks_of
 
 ARGUMENTS = "ptr %inputs, ptr %outputs, ptr %params, ptr %workspace, ptr %pool"
 ROWS, COLUMNS, DEPTH = 24, 40, 32
 OPTIONS = CompileOptions("test", "test", "")
+QUICK = Rule(sample_seconds=0.0002, budget=0.01)  # of times that only have to be times
 
 # Bodies of functions `i32 mlc_run`; %true is what the right kernel gave, and %out the result's address.
 _OUT = "  %out = load ptr, ptr %outputs\n"

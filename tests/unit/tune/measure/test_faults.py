@@ -13,7 +13,7 @@ import pytest
 from mlc.tune.base import Failure, Measurement
 from mlc.tune.measure import LocalMeasurer, MeasureOptions, roles
 from mlc.tune.measure.timing import Rule, Sample, Timing, take
-from tests.unit.tune.measure.faulty import OPTIONS, FaultyTarget, product, task_of
+from tests.unit.tune.measure.faulty import OPTIONS, QUICK, FaultyTarget, product, task_of
 
 
 def measured(measurer: LocalMeasurer, fault: str) -> Measurement:
@@ -150,7 +150,7 @@ def test_a_disturbed_anchor_makes_nothing_faster_than_the_machine(measurer: Loca
 def test_nothing_is_measured_without_a_sound_untuned_configuration(target: FaultyTarget) -> None:
     task = task_of(product(), target)
     task.space.default["fault"] = "one"  # type: ignore[index]
-    options = MeasureOptions(run_timeout=2.0)
+    options = MeasureOptions(run_timeout=2.0, rule=QUICK)
     with LocalMeasurer(
         [task], target, threads=1, compile_options=OPTIONS, options=options, rng=np.random.default_rng(0)
     ) as measurer:

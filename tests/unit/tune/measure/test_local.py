@@ -15,11 +15,9 @@ from mlc.rewrite.inplace import InPlaceOperands
 from mlc.targets.base import CallSpec
 from mlc.targets.x86.target import X86Target
 from mlc.tune.base import Measurement
-from mlc.tune.measure import LocalMeasurer, MeasureOptions, Rule, roles
+from mlc.tune.measure import LocalMeasurer, MeasureOptions, roles
 from mlc.tune.task import Task, candidate
-from tests.unit.tune.measure.faulty import OPTIONS, product, task_of
-
-QUICK = MeasureOptions(rule=Rule(sample_seconds=0.001))
+from tests.unit.tune.measure.faulty import OPTIONS, QUICK, product, task_of
 
 
 def legal(task: Task, target: X86Target, n: int) -> list[Config]:
@@ -42,7 +40,7 @@ def measurer_of(tasks: list[Task], target: X86Target, threads: int = 1, **option
         target,
         threads=threads,
         compile_options=OPTIONS,
-        options=MeasureOptions(rule=QUICK.rule, **options),  # type: ignore[arg-type]
+        options=MeasureOptions(rule=QUICK, **options),  # type: ignore[arg-type]
         rng=np.random.default_rng(0),
     )
 
