@@ -33,6 +33,17 @@ def conv(x: np.ndarray, w: np.ndarray, attrs: Mapping[str, Any]) -> np.ndarray:
     return sums.reshape(x.shape[0], o, high, wide).astype(np.int64).astype(np.int32)
 
 
+def max_pool(x: np.ndarray, attrs: Mapping[str, Any]) -> np.ndarray:
+    """The greatest of every window, int8; what lies outside is less than anything."""
+    (top, left, bottom, right), (sy, sx), (dy, dx) = attrs["pads"], attrs["strides"], attrs["dilations"]
+    kh, kw = attrs["kernel"]
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=-128)
+    high = (padded.shape[2] - dy * (kh - 1) - 1) // sy + 1
+    wide = (padded.shape[3] - dx * (kw - 1) - 1) // sx + 1
+    taps = [padded[:, :, r * dy :: sy, s * dx :: sx][:, :, :high, :wide] for r in range(kh) for s in range(kw)]
+    return np.max(taps, axis=0)
+
+
 def round_shift(x: np.ndarray, by: np.ndarray) -> np.ndarray:
     wide, places = x.astype(np.int64), by.astype(np.int64)
     half = np.where(places > 0, np.int64(1) << np.maximum(places - 1, 0), 0)
@@ -41,6 +52,7 @@ def round_shift(x: np.ndarray, by: np.ndarray) -> np.ndarray:
 
 OPERATORS: dict[str, Callable[..., np.ndarray]] = {
     "conv": conv,
+    "max_pool": max_pool,
     "add": lambda a, b, attrs: a + b,
     "shl": lambda a, b, attrs: a << b,
     "relu": lambda a, attrs: np.maximum(a, 0),

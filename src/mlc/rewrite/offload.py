@@ -6,7 +6,8 @@ In: an optimised graph before fusion, row-major. Out: the same graph with *regio
    the longest group that the device does not refuse is one operation of the device. What is refused keeps the reason.
 2. *Cost.* A group that would take longer on the device than on the host stays.
 3. *Regions.* Claimed groups join into convex regions: a group joins where no path leaves the region and comes back, so
-   that the graph of regions and host operators has no cycle. A region that copies make slower than the host dissolves.
+   that the graph of regions and host operators has no cycle. Groups at a region's border that copies make slower than
+   the host leave it; a region of which that holds dissolves.
 4. *Borders.* What a region reads from the host is packed and copied; what the host reads is copied and unpacked. A
    value that one region makes and another reads stays where it is: unpack and pack would cancel, and are not inserted.
 
@@ -32,6 +33,13 @@ from mlc.rewrite.region import COPY_FROM, COPY_TO, OFFLOAD, PACK, UNPACK
 
 _MOST_NODES = 24  # of a group
 _MOST_BESIDE = 4  # elementwise operators on another operand of a group's tail
+
+
+class Shortcoming(str):
+    """A refusal for want of hardware: other devices of the kind would take the group.
+
+    It says more of the group's operators than what is wrong with other groups of them, and is shown for all.
+    """
 
 
 class Device(Protocol):
@@ -113,8 +121,10 @@ def offload(graph: Graph, device: Device) -> Partition:
     """
     units = _claim(graph, device)
     flow = _Flow(graph, units)
-    for region in _grow(units, flow):
-        _weigh(region, graph, flow, device)
+    regions = _grow(units, flow)
+    # what leaves one region may make copies for another
+    while any([_weigh(region, graph, flow, device) for region in regions if region.units]):
+        pass
     kept = [r for r in dict.fromkeys(u.region for u in units) if r is not None]
     names = {r: f"region{k}" for k, r in enumerate(kept)}
     decisions = tuple(
@@ -149,7 +159,10 @@ def _claim(graph: Graph, device: Device) -> list[_Unit]:
             members = sorted(chain, key=position.__getitem__)
             group = make_group(members, graph.constants, len(units))
             reason = device.refusal(group, graph.constants)
-            if reason:
+            if isinstance(reason, Shortcoming):
+                lacking = (n for n in members if not isinstance(reasons.get(n), Shortcoming))
+                reasons.update(dict.fromkeys(lacking, reason))
+            elif reason:
                 reasons.setdefault(chain[-1], reason)
             else:
                 best = members, group
@@ -274,17 +287,53 @@ def _comes_back(unit: _Unit, region: _Region, flow: _Flow) -> bool:
     return False
 
 
-def _weigh(region: _Region, graph: Graph, flow: _Flow, device: Device) -> None:
-    """Dissolves a region that does not pay."""
-    device_seconds = sum(u.seconds[0] for u in region.units if u.seconds)
-    host_seconds = sum(u.seconds[1] for u in region.units if u.seconds)
-    crossing = [*flow.reads(region), *flow.gives(region, graph.outputs)]
-    copies = sum(device.copy_seconds(_placed(v.type, device).nbytes) for v in crossing)
-    if device_seconds + copies < host_seconds:
-        return
-    for u in region.units:
-        u.region = None
-        u.reason = f"the host is faster ({_ms(host_seconds)}, not {_ms(device_seconds + copies)} with copies)"
+def _weigh(region: _Region, graph: Graph, flow: _Flow, device: Device) -> bool:
+    """Takes out of a region what does not pay, one unit at its border at a time, and in the end maybe all of it.
+
+    Returns:
+        whether anything left.
+    """
+    many = len(region.units)
+
+    def device_seconds() -> float:
+        # what another region makes or reads stays in device memory
+        crossing = [v for v in flow.reads(region) if v not in flow.maker or flow.maker[v].region is None]
+        crossing += [
+            v
+            for v in flow.gives(region, graph.outputs)
+            if v in graph.outputs or any(r.region is None for r in flow.readers.get(v, ()))
+        ]
+        copies = sum(device.copy_seconds(_placed(v.type, device).nbytes) for v in crossing)
+        return sum(u.seconds[0] for u in region.units if u.seconds) + copies
+
+    def leave(units: Sequence[_Unit]) -> None:
+        region.units = [u for u in region.units if u not in units]
+        for u in units:
+            u.region = None
+
+    def too_slow(host: float, there: float) -> str:
+        return f"the host is faster ({_ms(host)}, not {_ms(there)} with copies)"
+
+    before = device_seconds()
+    left = list(region.units)
+    while left:
+        unit = left.pop()
+        whole = region.units
+        leave([unit])
+        saved = before - device_seconds()
+        host = unit.seconds[1] if unit.seconds else 0.0
+        if region.units and host < saved and not _comes_back(region.units[0], region, flow):
+            unit.reason = too_slow(host, saved)
+            before -= saved
+            left = list(region.units)  # the border has moved
+        else:
+            unit.region, region.units = region, whole
+    host = sum(u.seconds[1] for u in region.units if u.seconds)
+    if before >= host:
+        for u in region.units:
+            u.reason = too_slow(host, before)
+        leave(region.units)
+    return len(region.units) < many
 
 
 def _placed(type: TensorType, device: Device) -> TensorType:

@@ -313,8 +313,14 @@ class _Converter:
             return False
         if not (self._is_integer(a) or self._is_integer(b)):
             return False
-        # the longer sums take in the other operand: reading it costs them the least
-        main, other = (a, b) if self._terms(a) >= self._terms(b) else (b, a)
+        if a not in self._wide and b not in self._wide:
+            # nothing is rounded where the one with the finer scale gives the sums theirs
+            for v in (a, b):
+                self._narrowed(v)
+            main, other = (a, b) if self._finest[a] >= self._finest[b] else (b, a)
+        else:
+            # the longer sums take in the other operand: reading it costs them the least
+            main, other = (a, b) if self._terms(a) >= self._terms(b) else (b, a)
         return self._residual(main, other, y)
 
     def _terms(self, v: Value) -> int:

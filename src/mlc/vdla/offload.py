@@ -14,6 +14,7 @@ from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
 from mlc.rewrite.group import body_of, config_of
+from mlc.rewrite.offload import Shortcoming
 from mlc.targets.base import DeviceProgram
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.host import HostModel
@@ -56,7 +57,7 @@ class VdlaAccelerator:
             layer = read_layer(group, constants)
         except UnsupportedError as error:
             return error.message
-        return lacking(layer, self.config) or _too_large(layer, self.config)
+        return Shortcoming(lacking(layer, self.config)) or _too_large(layer, self.config)
 
     def layout(self, type: TensorType) -> Layout | None:
         return tensor_layout(type, self.config)

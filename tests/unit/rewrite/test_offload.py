@@ -16,12 +16,13 @@ from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.interp.graph import run_graph, run_node
 from mlc.ops import get
 from mlc.rewrite.fuse import fuse, group_each
+from mlc.rewrite.group import body_of
 from mlc.rewrite.layout import assign_layouts
 from mlc.rewrite.memory import MemoryPlan, Space, check_plan, plan_memory
-from mlc.rewrite.offload import Partition, offload
+from mlc.rewrite.offload import Partition, Shortcoming, offload
 from mlc.rewrite.region import activations, in_device_memory, is_region, on_device, region_graph
 from mlc.targets.base import LayoutChoice
-from tests.devices import BLOCK, ToyAccelerator
+from tests.devices import BLOCK, ToyAccelerator, products_of_bytes
 from tests.fuzz import examples
 from tests.unit.rewrite.helpers import Net, assert_same, inputs_of, op_names
 
@@ -128,6 +129,48 @@ def test_the_host_keeps_what_it_does_faster() -> None:
     assert far.graph is graph
     assert "not 2.5e+03 ms with copies" in far.decisions[0].reason
     assert divided(graph, ToyAccelerator(copying=0.25)).decisions[0].region == "region0"
+
+
+class Weighed(ToyAccelerator):
+    """Groups that add other tensors take ``slow``: seconds of the device and of the host; a copy takes 0.75."""
+
+    slow = 1.0, 1.5
+
+    def estimate(self, group: Node) -> tuple[float, float]:
+        return self.slow if any(n.op is get("cast") for n in body_of(group).nodes[:-1]) else (1.0, 10.0)
+
+    def copy_seconds(self, nbytes: int) -> float:
+        return 0.75
+
+
+def test_what_copies_make_slower_leaves_at_the_border() -> None:
+    n = Bytes()
+    x, h = n.x(1, 4, 3, 3, dtype="i8"), n.x(1, 4, 3, 3, dtype="i8", name="h")
+    parts = divided(n(n.layer(n.layer(x), 1, residual=h)), Weighed())
+    assert [d.region for d in parts.decisions] == ["region0", ""]
+    assert parts.decisions[1].reason == "the host is faster (1.5e+03 ms, not 1.75e+03 ms with copies)"
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_nothing_leaves_from_within_a_region(follows: bool) -> None:
+    n = Bytes()
+    x, *beside = (n.x(1, 4, 3, 3, dtype="i8", name=name) for name in "xabc")
+    sums = n.conv(n.layer(x), n.bytes(4, 4, 1, 1), **SAME)
+    for h in beside:
+        sums = n.add(sums, n.cast(h, to="i32"))
+    slow = n.narrow(sums)
+    parts = divided(n(n.layer(slow, 2) if follows else slow), Weighed())
+    assert [d.region for d in parts.decisions] == (["region0"] * 3 if follows else ["region0", ""])
+
+
+def test_what_the_hardware_lacks_is_said_of_the_whole_group() -> None:
+    def refuse(group: Node, constants: Any) -> str:
+        return products_of_bytes(group, constants) or Shortcoming("this one has no array")
+
+    n = Bytes()
+    parts = divided(n(n.layer(n.x(1, 4, 3, 3, dtype="i8"))), ToyAccelerator(refuse))
+    assert {d.reason for d in parts.decisions} == {"this one has no array"}
+    assert len(parts.decisions) == 6
 
 
 def test_reasons_reach_the_report() -> None:

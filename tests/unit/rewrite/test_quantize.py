@@ -101,6 +101,20 @@ def test_a_residual_block_is_the_arithmetic_that_it_says(per_channel: bool) -> N
     assert snr(graph, found) > 20
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_an_addition_of_two_narrow_tensors_rounds_neither(swapped: bool) -> None:
+    n = Floats()
+    y = n.relu(n.layer(n.x(1, 8, 5, 5), 8, 1))
+    coarse = n.max_pool(y, kernel=(3, 3), **WINDOW)
+    fine = n.mul(n.abs(y), n.c(1 / 50))
+    found = net(n(n.layer(n.relu(n.add(fine, coarse) if swapped else n.add(coarse, fine)), 8, 2)))
+    names = op_names(found.graph)
+    assert (names.count("round_shift"), names.count("shl")) == (2, 1)
+    (lifted,) = (node for node in found.graph.nodes if node.op.name == "shl")
+    (places,) = (found.graph.constants[v] for v in lifted.inputs if v in found.graph.constants)
+    assert places == found.exponents[fine.name] - found.exponents[y.name] > 0
+
+
 def test_every_product_is_narrowed_once() -> None:
     n = Floats()
     x = n.x(1, 8, 4, 4)
