@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 
 from mlc.errors import ScheduleError
-from mlc.ir.graph import Builder
+from mlc.ir import te
+from mlc.ir.graph import Attrs, Builder, FusionKind, Operator
 from mlc.ir.interp.loop import run_function
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Knobs
@@ -68,3 +71,58 @@ def test_an_axis_that_is_not_tiled_counts_as_a_whole() -> None:
         TARGET.schedule(candidate(task, TARGET, config), Knobs(config))
     config["tile1"] = (12, 1, 1)
     TARGET.schedule(candidate(task, TARGET, config), Knobs(config))
+
+
+def _two_products(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
+    """``(x y) z``: two reductions, of which the second is the heavier one."""
+    x, y, z = inputs
+    k, m = te.reduce_axis(x.shape[1], "k"), te.reduce_axis(y.shape[1], "m")
+    first = te.compute((x.shape[0], y.shape[1]), lambda i, j: te.sum_of(x[i, k] * y[k, j], k), "first")
+    return [te.compute((x.shape[0], z.shape[1]), lambda i, j: te.sum_of(first[i, m] * z[m, j], m), "second")]
+
+
+def _turned(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
+    """``2 (x y)^T``: the end has another shape than the sums."""
+    x, y, _ = inputs
+    k = te.reduce_axis(x.shape[1], "k")
+    sums = te.compute((x.shape[0], y.shape[1]), lambda i, j: te.sum_of(x[i, k] * y[k, j], k), "sums")
+    return [te.compute((y.shape[1], x.shape[0]), lambda i, j: sums[j, i] * 2.0, "turned")]
+
+
+@pytest.mark.parametrize(
+    ("express", "wanted"),
+    [
+        (_two_products, lambda x, y, z: [x @ y @ z]),
+        (_turned, lambda x, y, z: [2 * (x @ y).T]),
+    ],
+)
+def test_an_operator_of_ones_own_is_tuned_whatever_is_around_its_reduction(
+    express: Callable[[Sequence[te.Tensor], Attrs], list[te.Tensor]], wanted: Callable[..., list[np.ndarray]]
+) -> None:
+    def infer(types: Sequence[TensorType], attrs: Attrs) -> list[TensorType]:
+        results = express([te.placeholder(t.shape, t.dtype, f"i{k}") for k, t in enumerate(types)], attrs)
+        return [TensorType(t.shape, t.dtype) for t in results]
+
+    g = Builder("own")
+    shapes = ((9, 40), (40, 46), (46, 45))
+    inputs = [g.input(f"x{k}", TensorType(shape, f32)) for k, shape in enumerate(shapes)]
+    outputs = g.add(Operator("own", FusionKind.REDUCTION, infer, express), inputs)
+    (task,) = tasks_of(g.finish(outputs), TARGET, CompileOptions("own", "onnx", ""), Observer())
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    results = wanted(*arrays)
+    rows = task.space.sample(rng, 200)
+    rows = rows[LoopFeatures(task, TARGET).valid(rows)]
+    for row in [task.space.row({}), *rows[:2]]:
+        config = task.space.config(row)
+        outs = [np.full(r.shape, np.nan, np.float32) for r in results]
+        run_function(TARGET.kernel(candidate(task, TARGET, config), "k"), [*arrays, *outs])
+        for out, result in zip(outs, results, strict=True):
+            np.testing.assert_allclose(out, result, atol=1e-3, err_msg=str(config))
+
+
+def test_rows_that_are_read_again_in_cache_have_nothing_to_choose() -> None:
+    g = Builder("rows")
+    x = g.input("x", TensorType((64, 512), f32))
+    (y,) = g.add(get("softmax"), [x], {"axis": 1})
+    assert not tasks_of(g.finish([y]), TARGET, CompileOptions("rows", "onnx", ""), Observer())

@@ -1,52 +1,85 @@
-"""The master template: knobs for any reduction with what follows it, derived from its tensor expression alone.
+"""The master template: knobs for the heaviest reduction of any group, derived from its tensor expression alone.
 
 Data axes are tiled on three levels (shared by threads, walked, held in registers), reduction axes on two; one data axis
 runs in vectors; the order of the walked loops, how deep reductions are unrolled, how many outer loops threads share,
 and where the sums of a tile are kept are knobs too. So an operator that no template knows, a user's own, can be tuned.
+
+What follows the reduction is computed tile by tile where it has the same shape and there is no other reduction. Else
+the reduction's result lies in memory, and the rest of the group has loops of its own.
 """
 
 from __future__ import annotations
 
+from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.lower.knobs import MAX_ITEMS
 from mlc.lower.schedule import Schedule, Stage
 from mlc.targets.x86.record import X86
 from mlc.targets.x86.schedules.group import Group, inline_rest, size_of
 from mlc.targets.x86.schedules.injective import lanes_of
-from mlc.targets.x86.schedules.reduction import rows_in_memory, schedule_reduction
+from mlc.targets.x86.schedules.reduction import (
+    fold_or_spread,
+    inline_between,
+    rows_in_memory,
+    rows_of,
+    schedule_reduction,
+)
 
 TILED = 3  # data axes that are tiled, those of the greatest extents
 MIN_WORK = 1 << 14  # operations from which a choice can matter
 
 
 def has_master(g: Group) -> bool:
-    """Whether a group is one reduction with an element-wise end, and worth choosing for."""
-    if len(g.outputs) != 1 or len(g.reductions) != 1:
+    """Whether a group has a reduction worth choosing for.
+
+    Rows that are folded and read again while they are in cache, as in softmax and norms, are not: memory sets the pace.
+    """
+    op = _heaviest(g)
+    if op is None or len(op.outputs) != 1 or not op.shape or _work(op) < MIN_WORK:
         return False
-    (op,), (out,) = g.reductions, g.outputs
-    work = size_of(op.shape) * size_of([a.hi + 1 for a in op.reduce_axes])
-    return len(op.outputs) == 1 and op.shape == out.shape and bool(op.shape) and work >= MIN_WORK
+    return _shares_loops(g, op) or rows_of(g) is None
 
 
 def schedule_master(g: Group, target: X86) -> Schedule:
     """A group under its knobs; the plain schedule of reductions where they do not say ``tiled``."""
     p = rows_in_memory(g)
+    op = _heaviest(p)
+    assert op is not None
     knobs = g.knobs
     plan = knobs.category("plan", ("plain", "tiled"), default="plain")
-    tiled = _Tiled(p, target, plain=plan == "plain")
+    tiled = _Tiled(p, op, target, plain=plan == "plain")
     if plan == "plain":
         return schedule_reduction(p, target)
     return tiled.schedule()
 
 
-class _Tiled:
-    """Asks the knobs of a tiled nest, then builds it."""
+def _heaviest(g: Group) -> te.Compute | None:
+    return max(g.reductions, key=_work, default=None)
 
-    def __init__(self, p: Group, target: X86, *, plain: bool) -> None:
-        self.group, self.target = p, target
+
+def _work(op: te.Compute) -> int:
+    return size_of(op.shape) * size_of([a.hi + 1 for a in op.reduce_axes])
+
+
+def _shares_loops(g: Group, op: te.Compute) -> bool:
+    """Whether what follows a reduction can be computed tile by tile."""
+    return len(g.outputs) == len(g.reductions) == 1 and op.shape == g.outputs[0].shape
+
+
+class _Tiled:
+    """Asks the knobs of a tiled nest, then builds it.
+
+    Args:
+        p: the group, over physical shapes.
+        op: its reduction that is tiled.
+        target: the processor.
+        plain: whether the answers do not count.
+    """
+
+    def __init__(self, p: Group, op: te.Compute, target: X86, *, plain: bool) -> None:
+        self.group, self.op, self.target = p, op, target
         knobs = p.knobs
-        (self.out,) = p.outputs
-        (op,) = p.reductions
+        self.out = p.outputs[0] if _shares_loops(p, op) else op.outputs[0]
         assert self.out.op is not None
         extents = [a.hi + 1 for a in self.out.op.axes]
         self.lanes = lanes_of(self.out, target)
@@ -76,13 +109,18 @@ class _Tiled:
 
     def schedule(self) -> Schedule:
         s = Schedule(self.group.outputs)
-        (op,) = self.group.reductions
-        acc = op.outputs[0]
-        if acc in s.outputs:
+        if _shares_loops(self.group, self.op):
+            inline_rest(s, ())
+        else:
+            inline_between(s, self.group)
+            for op in self.group.computes:
+                if op is not self.op:
+                    fold_or_spread(s, op, self.target)
+        acc = self.op.outputs[0]
+        if acc is self.out:
             acc = s.cache_write(acc, self.sums)
         else:
             s[acc].set_scope(self.sums)
-        inline_rest(s, ())
         stage = s[self.out]
         outer, walked, tile, vector = self._split(stage)
         in_registers = self.sums == "register"

@@ -27,13 +27,19 @@ def along_memory(op: te.Compute) -> Var | None:
 
 def schedule_reduction(g: Group, target: X86) -> Schedule:
     """A group whose work is reductions without a heavy anchor."""
+    kept = rows_of(g)
+    return _staged(g, target) if kept is None else _rows(g, kept, target)
+
+
+def rows_of(g: Group) -> int | None:
+    """How many leading axes of the output make up the rows that all reductions fold; ``None`` where there are no such.
+
+    Everything such a row needs is computed while it is in cache.
+    """
     out = g.outputs[0]
-    reductions = g.reductions
-    if len(g.outputs) == 1 and out.op is not None and out.op.combiner is None:
-        kept = _row_rank(out, reductions)
-        if kept is not None:
-            return _rows(g, kept, target)
-    return _staged(g, target)
+    if len(g.outputs) != 1 or out.op is None or out.op.combiner is not None:
+        return None
+    return _row_rank(out, g.reductions)
 
 
 def rows_in_memory(g: Group) -> Group:
@@ -193,20 +199,27 @@ def fold_rows(s: Schedule, t: te.Tensor, target: X86) -> list[Stage]:
 
 
 def _staged(g: Group, target: X86) -> Schedule:
-    """Every reduction at the root with its own loops; the rest inlined."""
     s = Schedule(g.outputs)
-    multi = [op.outputs[0] for op in g.computes if op.combiner is None and op.tag == "exp"]
-    inline_rest(s, multi)
+    inline_between(s, g)
     for op in g.computes:
-        t = op.outputs[0]
-        stage = s[t]
-        if stage.inlined:
-            continue
-        if op.combiner is None:
-            spread(stage, target)
-        else:
-            fold(s, t, target)
+        fold_or_spread(s, op, target)
     return s
+
+
+def inline_between(s: Schedule, g: Group) -> None:
+    """Inlines what lies between reductions, exponentials excepted, which are dear."""
+    inline_rest(s, [op.outputs[0] for op in g.computes if op.combiner is None and op.tag == "exp"])
+
+
+def fold_or_spread(s: Schedule, op: te.Compute, target: X86) -> None:
+    """A stage at the root with loops of its own, unless it is inlined."""
+    t = op.outputs[0]
+    if s[t].inlined:
+        return
+    if op.combiner is None:
+        spread(s[t], target)
+    else:
+        fold(s, t, target)
 
 
 def fold(s: Schedule, t: te.Tensor, target: X86) -> None:
