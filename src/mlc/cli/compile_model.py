@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mlc.cli import values
-from mlc.cli.compile_views import show_offloads, show_quantization
+from mlc.cli.compile_views import show_offloads
 from mlc.cli.console import Console, file_bytes, require_folder, require_writable, status, write_json
 from mlc.cli.group import Command, did_you_mean
 from mlc.cli.import_model import require_distinct
 from mlc.cli.options import LoadOptions, json_option, load_options
 from mlc.cli.progress import CompileProgress
+from mlc.cli.quantize import QuantizeOptions, quantize_options, show_quantization
 from mlc.errors import UsageError
 from mlc.settings import MAX_OPT_LEVEL
 
 if TYPE_CHECKING:
-    from mlc.api import Model, Package, Quantization, Report
+    from mlc.api import Package, Report
     from mlc.runtime import Manifest
-    from mlc.settings import Observer
 
 
 @click.command(
@@ -62,14 +61,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--no-records", is_flag=True, help="Take no configurations from records.")
 @click.option("--require-tuned", is_flag=True, help="Fail if the records lack a kernel.")
-@click.option("--quantize", type=click.Choice(["int8"]), help="Compute in 8-bit integers where that is possible.")
-@click.option("--calibrate", metavar="FILE.npz", help="Typical inputs, several along the first axis, for --quantize.")
-@click.option(
-    "--quantize-weights", type=click.Choice(["tensor", "channel"]),
-    help="One scale for all weights of a product, or one for each output channel.  [default: tensor]",
-)  # fmt: skip
-@click.option("--quantize-ends", is_flag=True, help="Quantise the first convolution and the last product too.")
-@click.option("--keep-float", multiple=True, metavar="A,B", help="Nodes of the model that stay in floating point.")
+@quantize_options
 @click.option("--dump-offloads", is_flag=True, help="Show what runs on the accelerator, and why the rest does not.")
 @click.option(
     "--threads", type=values.Whole(1, 1024), metavar="N",
@@ -97,11 +89,7 @@ def command(
     records: tuple[str, ...],
     no_records: bool,
     require_tuned: bool,
-    quantize: str | None,
-    calibrate: str | None,
-    quantize_weights: str | None,
-    quantize_ends: bool,
-    keep_float: tuple[str, ...],
+    quantize: QuantizeOptions | None,
     dump_offloads: bool,
     threads: int | None,
     max_memory: str | None,
@@ -121,7 +109,6 @@ def command(
     machine = get_target(target)
     if dump_offloads and machine.accelerator is None:
         raise UsageError(f"--dump-offloads: the target {target!r} has no accelerator", hint="for example --target vdla")
-    wanted = _quantisation(quantize, calibrate, quantize_weights, quantize_ends, values.comma_separated(keep_float))
     if no_records and (records or require_tuned):
         raise UsageError("--no-records contradicts --records and --require-tuned", hint="leave one of them out")
     memory = None if max_memory is None else values.size(max_memory, "--max-memory")
@@ -135,7 +122,7 @@ def command(
     with status(console, f"importing {model}"):
         loaded = load_options.load(model)
     with CompileProgress(console, after) as progress:
-        quantized = None if wanted is None else wanted(loaded, progress)
+        quantized = None if quantize is None else quantize.quantize(loaded, progress)
         package = compile_model(
             loaded if quantized is None else quantized.model,
             target,
@@ -171,38 +158,6 @@ def command(
     if quantized is not None:
         document["quantization"] = quantized.to_json()
     write_json(console, json_file, "compile", document)
-
-
-def _quantisation(
-    kind: str | None, calibrate: str | None, weights: str | None, ends: bool, keep: Sequence[str]
-) -> Callable[[Model, Observer], Quantization] | None:
-    """What quantises a model as the options say; ``None`` without ``--quantize``.
-
-    Raises:
-        UsageError: options that do not go together, or the samples cannot be read.
-    """
-    if kind is None:
-        if calibrate is not None or weights is not None or ends or keep:
-            raise UsageError(
-                "--calibrate, --quantize-weights, --quantize-ends and --keep-float are only for --quantize",
-                hint="add --quantize int8, or leave them out",
-            )
-        return None
-    if calibrate is None:
-        raise UsageError(
-            "--quantize needs typical inputs to find scales with",
-            hint="--calibrate FILE.npz, with some tens of samples of each input",
-        )
-    from mlc.harness.arrays import read_npz
-
-    samples = read_npz(calibrate)
-
-    def run(model: Model, observer: Observer) -> Quantization:
-        from mlc.api import quantize
-
-        return quantize(model, samples, per_channel=weights == "channel", ends=ends, keep=keep, observer=observer)
-
-    return run
 
 
 def _require_seen(wanted: tuple[str, ...], seen: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What ``mlc compile`` shows of a quantisation, and of a model that is divided between a host and an accelerator."""
+"""What ``mlc compile`` shows of a model that is divided between a host and an accelerator."""
 
 from __future__ import annotations
 
@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING
 from mlc.cli.console import Console
 
 if TYPE_CHECKING:
-    from mlc.api import Package, Quantization
-
-
-def show_quantization(console: Console, found: Quantization) -> str:
-    """What is in integers, and what that costs in accuracy."""
-    kept = [f"  in floats  {name}: {reason}" for name, reason in found.floats.items()]
-    head = f"quantised {found.products} of {found.products + len(kept)} products to int8, on {found.samples} samples"
-    rows = [(a.name, f"{a.snr_db:.2f}", f"{a.agree} of {a.rows}" if a.rows else "") for a in found.accuracy]
-    table = console.table(("output", "SNR dB", "same top 1 as in floats"), rows, ("SNR dB",))
-    return "\n".join([head, *kept, table])
+    from mlc.api import Package
 
 
 def show_offloads(console: Console, package: Package) -> str:

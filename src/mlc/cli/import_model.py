@@ -11,6 +11,8 @@ import click
 from mlc.cli.console import Console, file_bytes, one_line, require_writable, status, write_json
 from mlc.cli.group import Command
 from mlc.cli.options import LoadOptions, json_option, load_options
+from mlc.cli.progress import CompileProgress
+from mlc.cli.quantize import QuantizeOptions, quantize_options, show_quantization
 from mlc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     mlc import resnet18.onnx --check
     mlc import resnet18.onnx -o resnet18.mlc
     mlc import bert.onnx --dim batch=1 --dim sequence=128 -o bert.mlc
+    mlc import resnet18.onnx --quantize int8 --calibrate images.npz -o resnet18-int8.mlc
     mlc import detector.onnx --shape image=1,3,640,640 --const iou_threshold=0.5 -o detector.mlc
     """,
 )
@@ -30,26 +33,43 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", metavar="FILE.mlc", help="Save the imported model; every command can read it.")
 @click.option("--check", is_flag=True, help="Only check that the model can be imported.")
 @load_options
+@quantize_options
 @json_option
 @click.pass_obj
 def command(
-    console: Console, model: str, output: str | None, check: bool, load_options: LoadOptions, json_file: str | None
+    console: Console,
+    model: str,
+    output: str | None,
+    check: bool,
+    load_options: LoadOptions,
+    quantize: QuantizeOptions | None,
+    json_file: str | None,
 ) -> None:
-    """Import MODEL, show what is in it, and save it with -o."""
+    """Import MODEL, show what is in it, and save it with -o; with --quantize, as a model of 8-bit integers."""
     if check and output:
         raise UsageError("--check writes nothing, so it cannot stand with -o", hint="leave one of them out")
     require_distinct(model, output)
     require_writable(output, json_file)
     with status(console, f"importing {model}"):
         loaded = load_options.load(model)
+    quantized = None
+    if quantize is not None:
+        with CompileProgress(console) as progress:
+            quantized = quantize.quantize(loaded, progress)
+        loaded = quantized.model
     if output:
         loaded.save(output)
     show_model(console, model, loaded)
+    if quantized is not None:
+        console.say(show_quantization(console, quantized))
     if check:
         console.say("every operator can be imported")
     if output:
         console.say(f"saved as {output}, {file_bytes(Path(output).stat().st_size)}")
-    write_json(console, json_file, "import", {**model_json(loaded), "output": output})
+    document = {**model_json(loaded), "output": output}
+    if quantized is not None:
+        document["quantization"] = quantized.to_json()
+    write_json(console, json_file, "import", document)
 
 
 def show_model(console: Console, path: str, model: Model) -> None:

@@ -60,7 +60,7 @@ def group(ctx: click.Context) -> None:
     mlc vdla disasm conv.vdla | less
     mlc vdla disasm conv.vdla --code
     mlc vdla disasm conv.vdla -o conv.s
-    mlc vdla disasm resnet18.tar --region r0 --code
+    mlc vdla disasm resnet18.tar --region region0 --code
     """,
 )
 @click.argument("file")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -30,6 +31,29 @@ def test_saved_model_is_read_by_every_command(mlc: Mlc, model: Path, tmp_path: P
     assert again.out.startswith("line.mlc: saved model, first imported from onnx; opset ai.onnx 17; from tests\n")
 
 
+def test_a_quantised_model_is_saved(mlc: Mlc, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 8, 6, 6])
+    y = onnx.helper.make_empty_tensor_value_info("y")
+    weights = onnx.numpy_helper.from_array(rng.standard_normal((8, 8, 3, 3)).astype(np.float32), "w")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Conv", ["x", "w"], ["y"], "c")], "g", [x], [y], [weights])
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "conv.onnx",
+    )
+    np.savez(tmp_path / "images.npz", x=rng.standard_normal((4, 8, 6, 6)).astype(np.float32))
+    result = mlc(
+        "import", "conv.onnx", "--quantize", "int8", "--calibrate", "images.npz", "-o", "q.mlc", "--json", "q.json"
+    )
+    assert result.code == 0
+    assert "quantised 1 of 1 products to int8, on 4 samples" in result.out
+    assert json.loads((tmp_path / "q.json").read_text())["quantization"]["products"] == 1
+    saved = SavedFrontend().load(tmp_path / "q.mlc").graph
+    assert any(n.op.name == "conv" and n.outputs[0].type.dtype.name == "i32" for n in saved.nodes)
+    refused = mlc("import", "conv.onnx", "--quantize", "int8")
+    assert (refused.code, "needs typical inputs" in refused.err) == (2, True)
+
+
 def test_check_writes_nothing(mlc: Mlc, model: Path, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     result = mlc("import", "line.onnx", "--check")
@@ -51,8 +75,6 @@ def test_json_for_programs(mlc: Mlc, model: Path) -> None:
     "flags", [("--dim", "rows=3"), ("--shape", "x=3,5"), ("--input-shapes", "x:[3,5]"), ("--const", "x=x.npy")]
 )
 def test_open_dimensions_are_given_in_any_form(mlc: Mlc, tmp_path: Path, flags: tuple[str, str]) -> None:
-    import numpy as np
-
     onnx.save(onnx_model("rows"), tmp_path / "open.onnx")
     np.save(tmp_path / "x.npy", np.zeros((3, 5), np.float32))
     result = mlc("import", "open.onnx")
