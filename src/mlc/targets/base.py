@@ -230,8 +230,9 @@ class Target(Protocol):
     ) -> Artifact:
         """Machine code for all kernels and the entry points; ``steps`` is asked once scratch sizes are known.
 
-        ``contract`` allows ``a*b + c`` to be rounded once. An object that is not ``whole`` lacks the thread pool, and
-        there is no shared library: it is to be linked beside an object that has them. Kernels are the same.
+        ``contract`` allows ``a*b + c`` to be rounded once. An object that is not ``whole`` exports ``mlc_run``
+        alone and lacks the thread pool, and there is no shared library: it is to be linked beside an object that has
+        them. Kernels are the same.
         """
         ...
 

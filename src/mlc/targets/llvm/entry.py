@@ -10,8 +10,11 @@ _ARGS = "ptr noundef %inputs, ptr noundef %outputs, ptr noundef %params, ptr nou
 _PASS = "ptr %inputs, ptr %outputs, ptr %params, ptr %workspace, ptr %pool"
 
 
-def entry_points(steps: Sequence[CallSpec]) -> str:
+def entry_points(steps: Sequence[CallSpec], *, whole: bool = True) -> str:
     """LLVM IR of one function a step, a table of them, and the three entry points, which walk the table.
+
+    What is not ``whole`` has ``mlc_run`` alone: a candidate is run, and each further function costs LLVM half a
+    millisecond for its hundred passes.
 
     ``inputs`` and ``outputs`` are arrays of pointers in the model's order; ``params`` and ``workspace`` are bases to
     which byte offsets are added; ``pool`` may be null.
@@ -20,19 +23,26 @@ def entry_points(steps: Sequence[CallSpec]) -> str:
     entries = ", ".join(f"ptr @mlc.step{k}" for k in range(len(steps)))
     table = f"@mlc.steps = internal constant [{len(steps)} x ptr] [{entries}]\n"
     partial = any(step.device for step in steps)
-    return "\n".join([*(_step(k, step) for k, step in enumerate(steps)), table, _walks(len(steps), partial)])
+    return "\n".join(
+        [
+            *(_step(k, step) for k, step in enumerate(steps)),
+            table,
+            _run(len(steps), partial),
+            *([_walks(len(steps), partial)] if whole else []),
+        ]
+    )
 
 
-def _walks(count: int, partial: bool) -> str:
-    """``mlc_run``, ``mlc_step``, and ``mlc_profile``, which adds the nanoseconds of step ``i`` to ``ns[i]``.
-
-    Where this is ``partial``, since some steps are another device's, the first and the last do nothing, and ``mlc_run``
-    says so by returning 1.
-    """
-    walked, code = (0, 1) if partial else (count, 0)
-    fetch = f"""\
+def _fetch(count: int) -> str:
+    return f"""\
   %at = getelementptr inbounds [{count} x ptr], ptr @mlc.steps, i64 0, i64 %i
   %step = load ptr, ptr %at, align 8"""
+
+
+def _run(count: int, partial: bool) -> str:
+    """``mlc_run``; where it is ``partial``, since some steps are another device's, it does nothing but return 1."""
+    walked, code = (0, 1) if partial else (count, 0)
+    fetch = _fetch(count)
     return f"""\
 declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
 declare i32 @clock_gettime(i32, ptr)
@@ -52,7 +62,17 @@ body:
 done:
   ret i32 {code}
 }}
+"""
 
+
+def _walks(count: int, partial: bool) -> str:
+    """``mlc_step``, and ``mlc_profile``, which adds the nanoseconds of step ``i`` to ``ns[i]``.
+
+    Where this is ``partial``, the latter does nothing.
+    """
+    walked = 0 if partial else count
+    fetch = _fetch(count)
+    return f"""\
 define void @mlc_step({_ARGS}, i64 noundef %i) #0 {{
   %known = icmp ult i64 %i, {count}
   br i1 %known, label %body, label %done

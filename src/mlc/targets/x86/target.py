@@ -131,7 +131,7 @@ class X86Target:
         if on_stage is not None:
             on_stage("codegen")
         scratch = {name: emit_function(fn, text, contract=contract) for name, fn in kernels.items()}
-        text.define(entry_points(steps(scratch)))
+        text.define(entry_points(steps(scratch), whole=whole))
         if whole:
             text.define(pool_ir(self.triple))
         else:

@@ -33,7 +33,7 @@ from mlc.tune.measure.frames import Message
 from mlc.tune.measure.lanes import Conversation, Lane, Lanes, LostError, Request, cores_for
 from mlc.tune.measure.native import support_objects
 from mlc.tune.measure.roles import Workshop
-from mlc.tune.measure.timing import CONTENDER, Drift, Rule, Timing
+from mlc.tune.measure.timing import CONTENDER, Drift, Patience, Rule, Timing
 from mlc.tune.measure.zygote import Zygote
 from mlc.tune.task import Task
 
@@ -173,6 +173,7 @@ class LocalMeasurer:
         self._fresh = True  # whether the runner knows nothing yet
         self._cases: dict[int, int] = {}  # bytes of what is in shared memory, by task
         self._handles = 0
+        self._patience = Patience(options.retries)
         self._states = [_State() for _ in tasks]
         self._guarded = [_has_guards(t) for t in tasks]
         self._end = weakref.finalize(self, _close, self._lanes, self._zygote, os.getpid())
@@ -337,12 +338,13 @@ class LocalMeasurer:
             took += _took(reply)
             failed = _failure(reply)
             if failed is None:
-                for attempt in range(1 + self.options.retries):
+                retries = self._patience.times
+                for attempt in range(1 + retries):
                     reply = yield self._ask({"op": "time", "handle": handle, "record": state.aim})
                     took += _took(reply)
                     failed = _failure(reply)
                     if failed is None:
-                        last = attempt == self.options.retries or took > self.options.rule.budget
+                        last = attempt == retries or took > self.options.rule.budget
                         if _timing(reply.header.get("samples")).seconds < self.least_seconds(work.number):
                             yield from self._measure_peak()
                         result = self._judge(work.number, state, reply, last)
@@ -450,6 +452,7 @@ class LocalMeasurer:
         """A reply's measurement; nothing if the machine was restless and there is another chance."""
         timing = _timing(reply.header.get("samples"))
         steady, scale = self._moved(state, reply)
+        self._patience.learn(not steady)
         if sum(timing.ns) > 1.01e9 * _took(reply):
             raise LostError(Failure.BAD_REPLY, "its samples take longer than all its work")
         if not steady and not last and timing.seconds * scale < CONTENDER * state.record:

@@ -178,8 +178,8 @@ class Bench:
     def _time(self, handle: int, record: float) -> dict[str, Any]:
         loaded = self._loaded[handle]
         before = self._reading()
-        timing = take(loaded.sample, self._shop.rule, record, loaded.seconds, self._patience.reruns)
-        self._patience.learn(timing)
+        timing = take(loaded.sample, self._shop.rule, record, loaded.seconds, self._patience.times)
+        self._patience.learn(timing.noisy)
         after = self._reading(fresh=before[1])
         self._check_again(loaded)
         return {"samples": _samples(timing), "anchor": [before[0], after[0]]}

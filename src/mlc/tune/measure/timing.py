@@ -3,6 +3,10 @@
 Times are taken with a monotonic clock. A kernel is called until its time no longer falls, then in samples of at least
 ten milliseconds; the median counts, and the median absolute deviation says how far to trust it. A fixed kernel, the
 *anchor*, is timed before and after, so that a machine that changes its speed is found out.
+
+That is what the best are owed. Disturbances only ever make a kernel slower, so a kernel whose fastest sample is well
+behind the best is not among them, and is only timed as well as a cost model needs: see ``CONTENDER`` and ``BEHIND``.
+What was measured stays what is told: a result's samples are those that were taken, however few.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 Sample = Callable[[int], int]  # nanoseconds that so many calls take together
@@ -19,12 +23,13 @@ STABLE = 0.03  # two medians in succession that differ by less end the warm-up
 SPREAD = 0.05  # median absolute deviation over median, above which samples are taken again
 DRIFT = 0.05  # change of the anchor's time that counts
 RERUNS = 3
-RESTLESS = 8  # noisy results in succession after which a second attempt is the last: more did not help
+RESTLESS = 8  # results from which is judged whether the machine ever holds still
+MOSTLY = 6  # so many of which were restless: a second attempt is the last then, more did not help
 WARMUPS = 12
 FEWEST = 3  # samples that say something about noise
-CONTENDER = 1.25  # times the best time so far, up to which a candidate is worth measuring again
-BEHIND = 1.1  # ... beyond which a few samples do: it will not be chosen, and a cost model learns as much from them
-HOPELESS = 2.0  # ... from which on short samples do
+CONTENDER = 1.25  # times the best time so far, from which three samples of half the length do, warmed up or not
+BEHIND = 1.1  # ... from which three samples do, calm or not
+HOPELESS = 3.0  # ... from which a first run after another tells as much as a warm-up
 _SHORT = 1_000_000  # nanoseconds; a call that takes less is repeated even for a first impression
 
 
@@ -79,19 +84,26 @@ class Timing:
         return min(self.ns) / self.calls / 1e9 > seconds
 
 
-def warm_up(sample: Sample, rule: Rule) -> tuple[int, float]:
-    """Calls a kernel until two medians in succession agree; how many calls a sample needs, and seconds of a call."""
+def warm_up(sample: Sample, rule: Rule, record: float = math.inf) -> tuple[int, float]:
+    """Calls a kernel until two medians in succession agree, or until it is sure that it is no contender.
+
+    Returns:
+        how many calls a sample needs, and seconds of a call.
+    """
     spent = took = sample(1)
     calls = max(1, math.ceil(_SHORT / max(1, took)))
     size = 3 if took < 2 * _SHORT else 1
-    before = 0.0
-    for _ in range(WARMUPS):
+    before, fastest = 0.0, math.inf
+    for turn in range(WARMUPS):
         group = []
         for _ in range(size):
             group.append(sample(calls))
             spent += group[-1]
         now = median(group) / calls
+        fastest = min(fastest, min(group) / calls)
         if abs(now - before) < STABLE * now or spent > max(rule.budget * 1e9 / 5, 2.9 * took):
+            break
+        if turn and fastest > CONTENDER * record * 1e9:
             break
         before = now
     return max(rule.calls, math.ceil(rule.sample_seconds * 1e9 / max(now, 1e-3))), now / 1e9
@@ -100,7 +112,7 @@ def warm_up(sample: Sample, rule: Rule) -> tuple[int, float]:
 def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.0, reruns: int = RERUNS) -> Timing:
     """Warms up and measures; what is too restless is measured again, and the calmest attempt counts.
 
-    What turns out to be behind the best gets a few samples only, and what is far from it short ones.
+    What turns out to be behind the best gets a few samples only, and what is no contender short ones.
 
     Args:
         sample: calls the kernel.
@@ -109,22 +121,18 @@ def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.
         first: seconds that one call took before; warmed up enough if even that is far from the best.
         reruns: how often it is measured again at most.
     """
-    if first > 1.5 * HOPELESS * record:
-        calls, estimate = max(rule.calls, math.ceil(rule.sample_seconds / 2 / first)), first
-    else:
-        calls, estimate = warm_up(sample, rule)
-        if estimate > HOPELESS * record:
-            calls = max(rule.calls, -(-calls // 2))
+    calls, estimate = (0, first) if first > HOPELESS * record else warm_up(sample, rule, record)
+    if estimate > CONTENDER * record:
+        short = replace(rule, samples=FEWEST)
+        timing = _attempt(sample, short, max(rule.calls, math.ceil(rule.sample_seconds / 2 / estimate)), 0, record)
+        if timing.surely_beyond(CONTENDER * record):
+            return timing
+        calls, _ = warm_up(sample, rule)  # it was disturbed so far
     best: Timing | None = None
     spent = 0
     for _ in range(1 + reruns):
-        ns: list[int] = []
-        while len(ns) < rule.samples and not _enough(len(ns), spent, rule):
-            ns.append(sample(calls))
-            spent += ns[-1]
-            if len(ns) >= FEWEST and Timing(calls, tuple(ns)).surely_beyond(BEHIND * record):
-                break
-        timing = Timing(calls, tuple(ns))
+        timing = _attempt(sample, rule, calls, spent, record)
+        spent += sum(timing.ns)
         # the minimum breaks ties: only disturbances make a kernel slower
         if best is None or (timing.noisy, timing.spread / timing.seconds, min(timing.ns)) < (
             best.noisy,
@@ -132,25 +140,40 @@ def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.
             min(best.ns),
         ):
             best = timing
-        if not best.noisy or spent >= rule.budget * 1e9 or min(ns) / calls / 1e9 > CONTENDER * record:
+        if not best.noisy or spent >= rule.budget * 1e9 or timing.surely_beyond(BEHIND * record):
             break
     assert best is not None
     return best
 
 
-class Patience:
-    """How often a restless kernel is measured again: less on a machine that never holds still."""
+def _attempt(sample: Sample, rule: Rule, calls: int, spent: int, record: float) -> Timing:
+    """The rule's samples, or fewer: of a slow kernel, and of one that is behind the best."""
+    ns: list[int] = []
+    while len(ns) < rule.samples and not _enough(len(ns), spent + sum(ns), rule):
+        ns.append(sample(calls))
+        if len(ns) >= FEWEST and Timing(calls, tuple(ns)).surely_beyond(BEHIND * record):
+            break
+    return Timing(calls, tuple(ns))
 
-    def __init__(self) -> None:
-        self._noisy: deque[bool] = deque(maxlen=RESTLESS)
+
+class Patience:
+    """How often what is restless is measured again: less on a machine that hardly ever holds still.
+
+    Args:
+        most: times, at most.
+    """
+
+    def __init__(self, most: int = RERUNS) -> None:
+        self._most = most
+        self._restless: deque[bool] = deque(maxlen=RESTLESS)
 
     @property
-    def reruns(self) -> int:
-        return 1 if len(self._noisy) == RESTLESS and all(self._noisy) else RERUNS
+    def times(self) -> int:
+        return min(1, self._most) if sum(self._restless) >= MOSTLY else self._most
 
-    def learn(self, timing: Timing) -> None:
+    def learn(self, restless: bool) -> None:
         """Take a result into account."""
-        self._noisy.append(timing.noisy)
+        self._restless.append(restless)
 
 
 def _enough(samples: int, spent: float, rule: Rule) -> bool:

@@ -23,6 +23,12 @@ def test_calls_are_walked_not_written_out(count: int) -> None:
     assert f"@mlc.steps = internal constant [{count} x ptr] [" in text
 
 
+def test_a_candidate_is_only_run() -> None:
+    text = entry_points([step(0)], whole=False)
+    assert re.findall(r"define .*@([\w.]+)\(", text) == ["mlc.step0", "mlc_run"]
+    assert entry_points([step(0)]).startswith(text)
+
+
 def test_step_passes_addresses_in_order() -> None:
     text = entry_points([CallSpec("k0", (("input", 2), ("param", 64), ("workspace", 128), ("output", 1)), 256)])
     body = re.search(r"define internal void @mlc.step0.*?\n}", text, re.S)
