@@ -9,6 +9,7 @@ import pytest
 
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.types import TensorType, i8, i32
+from mlc.lower.knobs import Knobs
 from mlc.rewrite.group import make_group
 from mlc.vdla.config import PROFILES
 from mlc.vdla.host import HostModel
@@ -65,6 +66,16 @@ def test_profiles_add_as_their_hardware_does(profile: str, what: dict[str, Any],
     reason = VdlaAccelerator(PROFILES[profile]).refusal(group_of(graph), graph.constants)
     assert refused.get(profile, "") in reason
     assert bool(reason) == (profile in refused)
+
+
+def test_additions_are_tuned_like_products() -> None:
+    accelerator, graph = VdlaAccelerator(PROFILES["full"]), addition(2)
+    group, knobs = group_of(graph), Knobs()
+    accelerator.ask(group, graph.constants, knobs)
+    assert {"adder", "blocks", "pixels"} <= {k.name for k in knobs.space().knobs}
+    by_alu = Node(group.op, group.inputs, {**group.attrs, "config": (("adder", "alu"),)}, group.outputs, group.sources)
+    matrix, alu = (accelerator.measure(g, graph.constants) for g in (group, by_alu))
+    assert 3 * 32 * 49 / 7.875 / 200e6 < matrix < alu
 
 
 CASES: list[tuple[dict[str, Any], dict[str, str]]] = [
