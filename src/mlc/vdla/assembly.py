@@ -17,7 +17,6 @@ gaps. Text after ``#`` is a comment.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import MlcError, ProgramError
-from mlc.vdla.config import PROFILES, VdlaConfig, load_config
+from mlc.vdla.config import VdlaConfig, load_config, spelling
 from mlc.vdla.isa import Instruction, pack_uop, unpack_uop
 from mlc.vdla.isa.text import format_instruction, parse_instruction, parse_number
 from mlc.vdla.program import BufferKind, BufferSpec, Program
@@ -35,7 +34,8 @@ _BYTES_A_LINE = 64
 
 def disassemble(program: Program) -> str:
     """The whole program as text; ``assemble(disassemble(p)) == p``."""
-    lines = [_config_line(program.config)]
+    profile, changed = spelling(program.config)
+    lines = [" ".join([".config", profile, *(f"{key}={value}" for key, value in changed.items())])]
     if program.meta:
         lines.append(f".meta {json.dumps(program.meta, sort_keys=True)}")
     for spec in program.buffers:
@@ -197,19 +197,3 @@ def _kind(text: str) -> BufferKind:
             return text
         case _:
             raise ProgramError(f"no kind of buffer is called {text!r}; expected in, out, const, temp or uop")
-
-
-def _config_line(config: VdlaConfig) -> str:
-    """The profile that is nearest, and the fields that differ from it."""
-    facts = config.to_dict()
-    differences = {
-        name: [f for f in dataclasses.fields(config) if getattr(known, f.name) != facts[f.name]]
-        for name, known in PROFILES.items()
-    }
-    profile = min(differences, key=lambda name: len(differences[name]))
-    changes = [f"{f.name}={_value(facts[f.name])}" for f in differences[profile]]
-    return " ".join([".config", profile, *changes])
-
-
-def _value(value: int | float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -219,6 +219,17 @@ def with_fields(config: VdlaConfig, changes: Mapping[str, Any]) -> VdlaConfig:
     return dataclasses.replace(config, **changes)
 
 
+def spelling(config: VdlaConfig) -> tuple[str, dict[str, str]]:
+    """The profile that is nearest, and the fields that differ from it, as ``load_config`` reads them."""
+    facts = config.to_dict()
+    differences = {
+        name: {key: _spelled(value) for key, value in facts.items() if getattr(known, key) != value}
+        for name, known in PROFILES.items()
+    }
+    nearest = min(differences, key=lambda name: len(differences[name]))
+    return nearest, differences[nearest]
+
+
 def profile_of(config: VdlaConfig) -> str | None:
     """The profile that a record is, times included, or None."""
     return next((name for name, known in PROFILES.items() if known == config), None)
@@ -230,6 +241,10 @@ _MOST = 1 << 30  # greater numbers mean nothing, and times would not be exact
 _LEAST_RATE = 1 / 1024  # bytes a cycle
 # The burst gap may be nothing; everything else that is a number must be something.
 _MAY_BE_ZERO = {"burst_gap", "dram_latency", "dma_issue", "gemm_fill", "alu_fill"}
+
+
+def _spelled(value: int | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _known(name: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Self
 from mlc.errors import UsageError
 from mlc.targets.base import Target, get_target
 from mlc.targets.hosted import HostedTarget
-from mlc.vdla.config import PROFILES, VdlaConfig, load_config
+from mlc.vdla.config import PROFILES, VdlaConfig, load_config, spelling
 from mlc.vdla.offload import VdlaAccelerator
 
 NAME = "vdla"
@@ -59,5 +59,6 @@ class VdlaTarget(HostedTarget):
         except UsageError as error:
             hint = f"{error.hint}; vdla itself has -profile, -config, -host, and a field of its record each"
             raise UsageError(f"target vdla: {error.message}", hint=hint) from None
-        spelled = [f"-profile={profile}", *([f"-config={file}"] if file else [])]
-        return cls(below, config, [*spelled, *(f"-{key}={value}" for key, value in fields.items())])
+        # what a file said is spelled out, so that the string alone says which accelerator it was
+        nearest, others = spelling(config)
+        return cls(below, config, [f"-profile={nearest}", *(f"-{key}={value}" for key, value in others.items())])

@@ -24,7 +24,7 @@ def test_options_go_where_they_belong() -> None:
     assert (target.config.dram_latency, target.config.ext_alu, target.config.ext_store_requant) == (60, True, False)
     facts = target.describe()
     assert facts["cpu"] == "haswell"
-    assert facts["string"] == "vdla -profile=osdi18 -dram_latency=60 -ext_alu=on -host=x86 -mcpu=haswell"
+    assert facts["string"] == "vdla -profile=osdi18 -ext_alu=true -dram_latency=60 -host=x86 -mcpu=haswell"
     again = vdla(str(facts["string"]))
     assert again.config == target.config
     assert again.describe() == facts
@@ -34,7 +34,9 @@ def test_options_go_where_they_belong() -> None:
 def test_a_record_may_come_from_a_file(tmp_path) -> None:
     file = tmp_path / "record.toml"
     file.write_text('profile = "osdi18_i8"\nfreq_mhz = 100\n')
-    config = vdla(f"vdla -config={file}").config
+    target = vdla(f"vdla -config={file}")
+    config = target.config
+    assert str(target.describe()["string"]).startswith("vdla -profile=osdi18_i8 -freq_mhz=100 -host=x86")
     assert (config.freq_mhz, config.ext_store_requant, config.ext_alu) == (100, True, False)
 
 
