@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from mlc.tune.base import CostModel, Explorer, Failure, Measurement
 from mlc.tune.explorers import get_explorer
 from mlc.tune.features import LoopFeatures
 from mlc.tune.journal import Journal
+from mlc.tune.models.blas import one_blas_thread
 from mlc.tune.models.choice import features_for
 from mlc.tune.records import DECIDED, Checkpoint, Fingerprint, Log, Record
 from mlc.tune.task import Task
@@ -349,18 +351,16 @@ class Session:
         n = options.batch if options.trials is None else min(options.batch, options.trials - self._done)
         if options.trials_per_task is not None:
             n = min(n, options.trials_per_task - len(state.trials))
-        begun = time.monotonic()
-        rows = self._explorer(state).propose(n) if n > 0 else np.empty((0, 0), np.int64)
-        self._exploring += time.monotonic() - begun
+        with self._choosing():
+            rows = self._explorer(state).propose(n) if n > 0 else np.empty((0, 0), np.int64)
         if not len(rows):
             state.end(Ended.EXHAUSTED if n > 0 else Ended.LIMIT)
             return True
         configs = [state.task.space.config(row) for row in rows]
         results = self._measurer.measure(k, configs, lambda i, m: self._keep(state, configs[i], m, options.explorer))
         speeds = np.array([state.speed(m.seconds) for m in results])
-        begun = time.monotonic()
-        self._explorer(state).observe(rows, speeds)
-        self._exploring += time.monotonic() - begun
+        with self._choosing():
+            self._explorer(state).observe(rows, speeds)
         peak = self._measurer.peak * self._measurer.threads
         if peak:
             state.progress.least = state.task.flops / peak
@@ -374,6 +374,14 @@ class Session:
         self._checkpoint(started)
         self._watch.batch(state, self.states)
         return True
+
+    @contextlib.contextmanager
+    def _choosing(self) -> Iterator[None]:
+        """Counts the time of an explorer, which computes on one thread."""
+        begun = time.monotonic()
+        with one_blas_thread():
+            yield
+        self._exploring += time.monotonic() - begun
 
     def _keep(self, state: TaskState, config: Config, result: Measurement, explorer: str) -> None:
         self._journal.append(
