@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,9 @@ from mlc.tune.models.choice import features_for
 from mlc.tune.records import DECIDED, Checkpoint, Fingerprint, Log, Record
 from mlc.tune.task import Task
 
+_LOGGER = logging.getLogger("mlc")
 FINALISTS = 8  # configurations of a task that are measured once more, in turns
+FIRST = 4  # trials of a task at least, before another has its turn
 WORTH = 0.99  # of the untuned time, from which a configuration is faster beyond doubt
 
 
@@ -238,6 +241,12 @@ class Session:
         point = journal.log.checkpoint
         self._before = journal.log.seconds if point is not None and point.run == self._run else 0.0
         self._resume(journal.log)
+        if journal.log.records and not self._done:
+            _LOGGER.warning(
+                "%s: none of its %d records is of these kernels on this processor with %d %s; they stay",
+                journal.path, len(journal.log.records), measurer.threads,
+                "thread" if measurer.threads == 1 else "threads",
+            )  # fmt: skip
 
     # -- what is known already ----------------------------------------------------------------------------------------
     def _resume(self, log: Log) -> None:
@@ -348,7 +357,11 @@ class Session:
         if k is None or self._limit is not None:
             return False
         state = self.states[k]
-        n = options.batch if options.trials is None else min(options.batch, options.trials - self._done)
+        n = options.batch
+        if options.trials is not None:
+            n = min(n, options.trials - self._done)
+            if not state.trials:  # a small budget is for more than the first few tasks
+                n = min(n, max(FIRST, options.trials // (2 * len(self.states))))
         if options.trials_per_task is not None:
             n = min(n, options.trials_per_task - len(state.trials))
         with self._choosing():

@@ -144,6 +144,24 @@ def test_an_interruption_of_the_decision_keeps_what_is_decided(
     assert sum(r.explorer == DECIDED for r in read_records([path]).records) == 1
 
 
+def test_a_small_budget_reaches_every_task(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    fake = Fake(tasks)
+    run(tmp_path / "r.jsonl", tasks, target, fake, replace(SMALL, trials=24, batch=16))
+    assert [k for k, _ in fake.calls[:12]] == [fake.calls[0][0]] * 6 + [fake.calls[6][0]] * 6
+    assert fake.calls[0][0] != fake.calls[6][0]
+
+
+def test_records_of_other_kernels_are_told(
+    tasks: list[Task], target: Target, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "r.jsonl"
+    run(path, tasks[:1], target, Fake(tasks[:1]))
+    run(path, tasks[:1], target, Fake(tasks[:1]))
+    assert not caplog.messages
+    run(path, tasks[1:], target, Fake(tasks[1:]))
+    assert "none of its 13 records is of these kernels on this processor with 1 thread; they stay" in caplog.text
+
+
 def test_fewer_trials_than_tasks(tasks: list[Task], target: Target, tmp_path: Path) -> None:
     outcome = run(tmp_path / "r.jsonl", tasks, target, Fake(tasks), replace(SMALL, trials=1))
     assert outcome.trials == 1

@@ -40,7 +40,10 @@ def learn_globally(tasks: Sequence[tuple[np.ndarray, np.ndarray]], model: Additi
     """
     tasks = [(features, speeds) for features, speeds in tasks if len(speeds) and np.max(speeds) > 0]
     if not tasks:
-        raise UsageError("nothing to transfer: no other task has a measured configuration")
+        raise UsageError(
+            "nothing to transfer: no task that is known here has a measured configuration",
+            hint="name the model that the records are of: --transfer-model MODEL",
+        )
     widths = sorted({features.shape[1:] for features, _ in tasks})
     if len(widths) > 1:
         shown = [w[0] if len(w) == 1 else w for w in widths]
