@@ -16,8 +16,6 @@ from mlc.vdla.isa import Instruction, Mem, Unit
 from mlc.vdla.sim.timing import REASONS, Timeline
 from mlc.vdla.sim.work import Work
 
-Mask = npt.NDArray[np.bool_]
-
 
 @dataclass(frozen=True)
 class Figures:
@@ -231,23 +229,29 @@ class _Reader:
         self.config = config
         self.footprint = _Footprint(work)
         self.time = timeline
-        self.unit, self.mem, self.macs = work.unit, work.mem, work.macs
-        self.nbytes = work.nbytes
+        self.mem, self.macs, self.nbytes = work.mem, work.macs, work.nbytes
+        # Every unit's instructions and their times: a range of the stream is a range of each of them.
+        self.wheres = {unit: np.flatnonzero(work.unit == unit) for unit in Unit}
+        self.times = {unit: _part(timeline, where) for unit, where in self.wheres.items()}
 
     def figures(self, name: str, first: int, last: int, before: float) -> Figures:
         part = slice(first, last)
-        time, unit = self.time, self.unit[part]
-        begin = float(time.begin[part].min(initial=np.inf)) if last > first else before
-        end = float((time.end + time.full)[part].max(initial=before))
+        all_units = _part(self.time, part)
+        begin = float(all_units.begin.min(initial=np.inf)) if last > first else before
+        end = float((all_units.end + all_units.full).max(initial=before))
         moved = np.bincount(self.mem[part] + 1, self.nbytes[part], len(Mem) + 1)[1:]
         stalls: dict[str, dict[str, float]] = {}
         busy: dict[str, float] = {}
-        for u in Unit:
-            of = unit == u
-            waits = np.bincount(time.reason[part][of] + 1, time.idle[part][of], len(REASONS) + 1)[1:]
-            named = dict(zip(REASONS, waits.tolist(), strict=True)) | {"full": self._full(part, of)}
-            stalls[u.name] = {reason: cycles for reason, cycles in named.items() if cycles}
-            busy[u.name] = _covered(time.begin[part][of], time.end[part][of])
+        latency: dict[str, float] = {}
+        port: dict[str, float] = {}
+        for unit, where in self.wheres.items():
+            time = _part(self.times[unit], slice(*np.searchsorted(where, (first, last))))
+            waits = np.bincount(time.reason + 1, time.idle, len(REASONS) + 1)[1:]
+            named = dict(zip(REASONS, waits.tolist(), strict=True)) | {"full": _full(time)}
+            stalls[unit.name] = {reason: cycles for reason, cycles in named.items() if cycles}
+            busy[unit.name] = _covered(time.begin, time.end)
+            latency[unit.name] = float(time.latency.sum())
+            port[unit.name] = float(time.port.sum())
         mac_cycles = int(self.macs[part].sum())
         return Figures(
             name=name,
@@ -261,27 +265,28 @@ class _Reader:
             compulsory_bytes=self.footprint.distinct(first, last),
             busy=busy,
             stalls=stalls,
-            latency=self._by_unit(time.latency[part], unit),
-            port=self._by_unit(time.port[part], unit),
-            port_busy=float(time.moving[part].sum()),
+            latency=latency,
+            port=port,
+            port_busy=float(all_units.moving.sum()),
         )
 
-    def _full(self, part: slice, of: Mask) -> float:
-        """Cycles in which a unit had nothing running because a token found no room."""
-        time = self.time
-        following = np.append(time.begin[part][of][1:], np.inf)
-        return float(np.minimum(time.full[part][of], np.maximum(following - time.end[part][of], 0)).sum())
 
-    @staticmethod
-    def _by_unit(times: npt.NDArray[np.float64], unit: npt.NDArray[np.int8]) -> dict[str, float]:
-        return {u.name: float(times[unit == u].sum()) for u in Unit}
+def _part(time: Timeline, which: slice | npt.NDArray[np.intp]) -> Timeline:
+    """The times of some instructions; ``tokens`` stay those of the whole."""
+    return Timeline(**{name: value if name == "tokens" else value[which] for name, value in vars(time).items()})
+
+
+def _full(time: Timeline) -> float:
+    """Cycles in which a unit had nothing running because a token found no room."""
+    following = np.append(time.begin[1:], np.inf)
+    return float(np.minimum(time.full, np.maximum(following - time.end, 0)).sum()) if time.full.any() else 0.0
 
 
 def _covered(begin: npt.NDArray[np.float64], end: npt.NDArray[np.float64]) -> float:
     """Length of the union of intervals that are in order of their begins, and of their ends."""
     if not len(begin):
         return 0.0
-    free = np.r_[begin[0], np.maximum.accumulate(end)[:-1]]
+    free = np.append(begin[0], np.maximum.accumulate(end[:-1]))
     return float(np.maximum(end - np.maximum(begin, free), 0).sum())
 
 
@@ -290,23 +295,26 @@ class _Footprint:
 
     def __init__(self, work: Work) -> None:
         tensors = work.moves & (work.mem != Mem.UOP)
-        self._rows = []
+        # Rows that follow each other without a gap are one.
+        together = work.pitch == work.row_bytes
+        rows, length = np.where(together, 1, work.rows), np.where(together, work.nbytes, work.row_bytes)
+        self._tables = []
         for stores in (False, True):
             where = np.flatnonzero(tensors & (work.stores == stores))
-            columns = (work.address, work.rows, work.row_bytes, work.pitch)
-            self._rows.append(np.stack([where, *(column[where] for column in columns)], axis=1))
+            columns = (column[where] for column in (work.address, rows, length, work.pitch))
+            self._tables.append(np.stack([where, *columns]))
 
     def distinct(self, first: int, last: int) -> int:
         """Distinct bytes loaded, micro-ops excepted, plus distinct bytes stored."""
-        return sum(_distinct(table[slice(*np.searchsorted(table[:, 0], (first, last)))]) for table in self._rows)
+        return sum(_distinct(table[:, slice(*np.searchsorted(table[0], (first, last)))]) for table in self._tables)
 
 
 def _distinct(table: npt.NDArray[np.int64]) -> int:
     """Bytes in the union of the rows of some transfers, given as (instruction, address, rows, bytes of one, pitch)."""
-    _, address, rows, row_bytes, pitch = table.T
-    which = np.repeat(np.arange(len(table)), rows)
+    _, address, rows, length, pitch = table
+    which = np.repeat(np.arange(len(rows)), rows)
     row = np.arange(len(which)) - np.repeat(np.cumsum(rows) - rows, rows)
     begin = address[which] + row * pitch[which]
-    end = begin + row_bytes[which]
+    end = begin + length[which]
     order = np.argsort(begin, kind="stable")
     return int(_covered(begin[order].astype(np.float64), end[order].astype(np.float64)))
