@@ -79,20 +79,29 @@ def _may_stall(loops: Ints, dst: Ints, ends: Ints, latency: int) -> npt.NDArray[
     _, iter_out, iter_in, dst_out, dst_in = loops.T
     begins = np.append(0, ends[:-1])
     sizes = ends - begins
-    busy = (sizes > 0) & (iter_out > 0) & (iter_in > 0)
-    # With so few micro-ops the steps may be several iterations apart: to be looked at step by step.
-    short = sizes < latency
-    found = short.copy()
+    steps = iter_in * sizes  # of one outer iteration
+    found = np.zeros(len(loops), np.bool_)
+    # In one pass over the micro-ops.
     kernel = np.repeat(np.arange(len(loops)), sizes)
     for apart in range(1, min(latency, len(dst))):
         again = (dst[apart:] == dst[:-apart]) & (kernel[apart:] == kernel[:-apart])
         found[kernel[apart:][again]] = True
-    # From one iteration into the next: of the inner loop, or of the outer one.
-    for several, shift in ((iter_in > 1, dst_in), (iter_out > 1, dst_out - (iter_in - 1) * dst_in)):
-        at = np.flatnonzero(several & ~found)
-        for back in range(1, latency):
-            for ahead in range(latency - back):
-                found[at] |= dst[ends[at] - back] == dst[begins[at] + ahead] + shift[at]
+
+    def written(kernels: Ints, step: Ints) -> Ints:
+        """The accumulators that steps of the kernels' first outer iteration write."""
+        iteration, uop = np.divmod(step, sizes[kernels])
+        return np.asarray(dst[begins[kernels] + uop] + iteration * dst_in[kernels])
+
+    # From one inner iteration into those after it, or from one outer iteration into the next. Where outer iterations
+    # are so short that it may be into the one after that, the kernel is looked at step by step.
+    busy = (iter_out > 0) & (steps > 0)
+    found |= (iter_out > 1) & (steps < latency)
+    for back in range(1, latency):
+        for ahead in range(latency - back):
+            at = np.flatnonzero(busy & ~found & (sizes >= back) & (sizes + ahead < steps))
+            found[at] = written(at, sizes[at] - back) == written(at, sizes[at] + ahead)
+            at = np.flatnonzero(busy & ~found & (iter_out > 1))
+            found[at] = written(at, steps[at] - back) == written(at, np.full(len(at), ahead)) + dst_out[at]
     return np.asarray(found & busy)
 
 

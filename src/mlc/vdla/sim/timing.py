@@ -279,26 +279,29 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
         u = asks.index(ask)
         asks[u] = _NEVER
         i, before = moving[u], moved[u]
-        grant = port_free if port_free > ask else ask
-        in_line[i] += grant - ask
+        total, size = port_time[i], nbytes[i]
+        grant = ask
+        if port_free > ask:
+            grant = port_free
+            in_line[i] += grant - ask
         if before == 0:
+            origin = grant
             begin_data(u, i, grant)
             while awake:
                 go_on[awake.pop()]()
+        else:
+            origin = grant - total * before // size  # of a transfer that nobody interrupts
         # Chunk after chunk until another unit's request is the earliest, or as early: then the main loop decides.
-        rival, total, size = min(asks), port_time[i], nbytes[i]
-        so_far = total * before // size
-        if rival >= grant + total - so_far:  # there is none
-            after = size
-        else:
-            share = -((grant - so_far - rival) * size // total)  # bytes after which it is the rival's turn
+        rival, after = min(asks), size
+        if rival < origin + total:
+            share = -((origin - rival) * size // total)  # bytes after which it is the rival's turn
             after = before + max(1, -((before - share) // arbitration)) * arbitration
-        if after >= size:
-            port_free = grant + total - so_far
-            finish_data(u, i, port_free)
+        if after < size:
+            moved[u] = after
+            asks[u] = port_free = origin + total * after // size
         else:
-            moved[u], asks[u] = after, grant + total * after // size - so_far
-            port_free = asks[u]
+            port_free = origin + total
+            finish_data(u, i, port_free)
     if begin.count(_NEVER) > 1 or any(blocked):
         fetch()  # as far as it goes, whether or not anybody waited for it
         raise DeviceError(_deadlock(instructions, work, links, begin, given, blocked, fetches))
