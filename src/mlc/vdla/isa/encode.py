@@ -103,8 +103,11 @@ def columns_of(
     """
     kinds = list(map(type, instructions))
     result = []
-    for kind in dict.fromkeys(kinds):
-        places = [at for at, other in enumerate(kinds) if other is kind]
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    number_of = np.fromiter(map(numbers.__getitem__, kinds), np.intp, len(kinds))
+    for kind, number in numbers.items():
+        where = np.flatnonzero(number_of == number)
+        places = where.tolist()
         form = FORMAT_OF.get(kind)
         if form is None:
             raise ProgramError(f"instruction {places[0]} is {instructions[places[0]]!r}, not an instruction")
@@ -117,7 +120,7 @@ def columns_of(
             raise ProgramError(f"a field of {form.opcode.name} is not a number of an instruction: {error}") from None
         columns = dict(zip(names, np.ascontiguousarray(table.reshape(len(places), -1).T), strict=True))
         columns["opcode"] = np.full(len(places), int(form.opcode), np.int64)
-        result.append((form, np.array(places, np.intp), columns))
+        result.append((form, where, columns))
     return result
 
 

@@ -278,15 +278,18 @@ def _part(time: Timeline, which: slice | npt.NDArray[np.intp]) -> Timeline:
 
 def _full(time: Timeline) -> float:
     """Cycles in which a unit had nothing running because a token found no room."""
+    if not time.full.any():
+        return 0.0
     following = np.append(time.begin[1:], np.inf)
-    return float(np.minimum(time.full, np.maximum(following - time.end, 0)).sum()) if time.full.any() else 0.0
+    return float(np.minimum(time.full, np.maximum(following - time.end, 0)).sum())
 
 
 def _covered(begin: npt.NDArray[np.float64], end: npt.NDArray[np.float64]) -> float:
     """Length of the union of intervals that are in order of their begins, and of their ends."""
     if not len(begin):
         return 0.0
-    free = np.append(begin[0], np.maximum.accumulate(end[:-1]))
+    free = begin.copy()
+    np.maximum.accumulate(end[:-1], out=free[1:])
     return float(np.maximum(end - np.maximum(begin, free), 0).sum())
 
 

@@ -245,14 +245,9 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
         if nbytes[i]:
             asks[u] = time
         else:
-            begin_data(u, i, time)
-            finish_data(u, i, time)
-
-    def begin_data(u: int, i: int, time: int) -> None:
-        """The data phase of a transfer begins: the next transfer may be announced."""
-        data[i] = time
-        if followed[i]:
+            data[i] = time
             awake.append(u)
+            finish_data(u, i, time)
 
     def finish_data(u: int, i: int, time: int) -> None:
         """The last byte has moved; the on-chip side may need longer."""
@@ -285,10 +280,11 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
             grant = port_free
             in_line[i] += grant - ask
         if before == 0:
-            origin = grant
-            begin_data(u, i, grant)
-            while awake:
-                go_on[awake.pop()]()
+            origin = data[i] = grant
+            if followed[i]:  # by a transfer that may be announced now
+                awake.append(u)
+                while awake:
+                    go_on[awake.pop()]()
         else:
             origin = grant - total * before // size  # of a transfer that nobody interrupts
         # Chunk after chunk until another unit's request is the earliest, or as early: then the main loop decides.

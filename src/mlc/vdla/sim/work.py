@@ -188,12 +188,12 @@ class _Reader:
         for begin, end, load in zip([0, *bounds], [*bounds, len(rows)], [*self._uop_loads, None], strict=True):
             known: dict[tuple[int, ...], int] = {}
             for row in rows[begin:end]:
-                if row not in known:
-                    known[row] = len(loops)
+                number = known.setdefault(row, len(loops))
+                if number == len(loops):
                     *around, uop_bgn, uop_end = row
                     loops.append(Loops._make(around))
                     contents.append(uops[uop_bgn:uop_end].copy())
-                which.append(known[row])
+                which.append(number)
             if load is not None and not self._load_uops(uops, *load):
                 return
         self.work.cycles[where] += stalls_of(loops, contents, self.config)[which]
