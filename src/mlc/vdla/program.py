@@ -19,7 +19,7 @@ import json
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal, get_args, overload
@@ -253,17 +253,27 @@ class Bound(Sequence[Instruction]):
     def __len__(self) -> int:
         return len(self.instructions)
 
+    def __iter__(self) -> Iterator[Instruction]:
+        return map(_at, self.instructions, self.addresses.tolist())
+
     @overload
     def __getitem__(self, at: int) -> Instruction: ...
 
     @overload
-    def __getitem__(self, at: slice) -> list[Instruction]: ...
+    def __getitem__(self, at: slice) -> Bound: ...
 
-    def __getitem__(self, at: int | slice) -> Instruction | list[Instruction]:
+    def __getitem__(self, at: int | slice) -> Instruction | Bound:
         if isinstance(at, slice):
-            return [self[number] for number in range(*at.indices(len(self)))]
-        instruction, address = self.instructions[at], int(self.addresses[at])
-        return instruction.at(address) if address >= 0 and isinstance(instruction, Load | Store) else instruction
+            return Bound(self.instructions[at], self.addresses[at])
+        return _at(self.instructions[at], int(self.addresses[at]))
+
+
+def _at(instruction: Instruction, address: int) -> Instruction:
+    """The instruction at another place of DRAM, or itself where that is -1."""
+    if address < 0:
+        return instruction
+    assert isinstance(instruction, Load | Store)
+    return instruction.at(address)
 
 
 def legal_names(texts: Sequence[str]) -> list[str]:

@@ -199,6 +199,7 @@ def test_binding_adds_the_buffers_place_in_elements() -> None:
     bound = program.bound(program.default_places())
     assert [i.dram_base for i in bound[:3] if isinstance(i, Load | Store)] == [768 // 4, 256 // 16 + 4, 1280 // 64 + 1]
     assert bound[3] is program.instructions[3]
+    assert list(bound) == [bound[at] for at in range(len(program.instructions))]
     assert program.instructions[1] == sample().instructions[1]
     with pytest.raises(ProgramError, match="lies at 1000, which is no multiple of the 64 bytes of an element of ACC"):
         program.bound([256, 768, 784, 1000])

@@ -24,6 +24,10 @@ Ints = npt.NDArray[np.int64]
 _Recent = tuple[tuple[int, int], ...]
 
 
+# Latencies up to which kernels are looked at in pairs of steps; the number of pairs grows with their square.
+_PAIRED = 16
+
+
 class Loops(NamedTuple):
     """The loops of a GEMM that adds, around its micro-ops.
 
@@ -81,6 +85,9 @@ def _may_stall(loops: Ints, dst: Ints, ends: Ints, latency: int) -> npt.NDArray[
     sizes = ends - begins
     steps = iter_in * sizes  # of one outer iteration
     found = np.zeros(len(loops), np.bool_)
+    busy = (iter_out > 0) & (steps > 0)
+    if latency > _PAIRED:
+        return np.asarray(busy)
     # In one pass over the micro-ops.
     kernel = np.repeat(np.arange(len(loops)), sizes)
     for apart in range(1, min(latency, len(dst))):
@@ -94,7 +101,6 @@ def _may_stall(loops: Ints, dst: Ints, ends: Ints, latency: int) -> npt.NDArray[
 
     # From one inner iteration into those after it, or from one outer iteration into the next. Where outer iterations
     # are so short that it may be into the one after that, the kernel is looked at step by step.
-    busy = (iter_out > 0) & (steps > 0)
     found |= (iter_out > 1) & (steps < latency)
     for back in range(1, latency):
         for ahead in range(latency - back):

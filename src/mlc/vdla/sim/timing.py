@@ -114,7 +114,8 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
     # Per unit: the transfer that moves data, when it next asks for the memory, bytes it has moved; the transfer that
     # has only been announced, and when its data can come.
     moving, asks, moved, announced, arrives = [-1] * 3, [_NEVER] * 3, [0] * 3, [-1] * 3, [0] * 3
-    # Per unit: tokens that found their queue full, as arguments of `push`. Whom an instruction makes room for.
+    # Per unit: tokens that found their queue full, as arguments of `push`; by the instruction that will make room, the
+    # units that wait for it.
     blocked: list[list[tuple[int, int, int, int]]] = [[], [], []]
     rooms: dict[int, list[int]] = {}
     # Per unit: the token that it waits for, an entry of `given`, or _STARVES; and the units that may go on.
@@ -333,12 +334,11 @@ class _Ticks:
         rate = Fraction(str(config.bytes_per_cycle))
         cycle, byte = rate.numerator, rate.denominator
         issue, latency, gap = config.dma_issue * cycle, config.dram_latency * cycle, config.burst_gap * cycle
-        # What instructions ask for stays below 2**42. Where a cycle has so many ticks that 64 bits may not hold the
-        # product, Python's integers do.
-        kind: Any = np.int64 if max(cycle, byte, issue + latency, gap) < 1 << 20 else np.object_
-        cycles, nbytes, bursts, elements = (
-            column.astype(kind) for column in (work.cycles, work.nbytes, work.bursts, work.elements)
-        )
+        # Where 64 bits may not hold what a column comes to, Python's integers do.
+        columns = (work.cycles, work.nbytes, work.bursts, work.elements)
+        most = max(int(column.max(initial=0)) for column in columns)
+        kind: Any = np.int64 if most * (cycle + byte + gap) < 1 << 62 else np.object_
+        cycles, nbytes, bursts, elements = (column.astype(kind) for column in columns)
         some = work.nbytes > 0
         self.cycle = cycle
         self.length = np.where(work.moves, np.where(some & ~work.stores, issue + latency, issue), cycles * cycle)
