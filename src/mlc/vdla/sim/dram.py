@@ -28,6 +28,7 @@ class Dram:
         self.limit = limit
         self.data: Bytes = np.zeros(_FIRST, np.uint8)
         self._top = 0
+        self._clear = 0  # nothing was ever written from here on
         self._sizes: dict[int, int] = {}
         self._holes: list[tuple[int, int]] = []  # (address, bytes), by address, never adjacent
 
@@ -90,6 +91,7 @@ class Dram:
             new = np.frombuffer(content, np.uint8)
         self._inside(address, len(new), "a write")
         self.data[address : address + len(new)] = new
+        self._clear = max(self._clear, address + len(new))
 
     def read(self, address: int, nbytes: int) -> Bytes:
         """A copy of ``nbytes`` bytes."""
@@ -121,6 +123,8 @@ class Dram:
                 f"DRAM bytes {base * size} to {last * size} lie outside the {len(self.data)} of the memory"
             )
         empty = rows <= 0 or columns <= 0
+        if not empty:
+            self._clear = max(self._clear, last * size)
         return np.ndarray(
             (rows, columns, *element),
             kind,
@@ -132,8 +136,9 @@ class Dram:
     def _take(self, address: int, size: int) -> int:
         self._sizes[address] = size
         # Most of a large place was never written: what is only read takes no memory.
-        for at in range(address, address + size, _CLEARED):
-            part = self.data[at : min(at + _CLEARED, address + size)]
+        end = min(address + size, self._clear)
+        for at in range(address, end, _CLEARED):
+            part = self.data[at : min(at + _CLEARED, end)]
             if part.any():
                 part[:] = 0
         return address
@@ -146,7 +151,7 @@ class Dram:
             )
         if end > len(self.data):
             grown = np.zeros(min(max(end, 2 * len(self.data)), self.limit), np.uint8)
-            grown[: len(self.data)] = self.data
+            grown[: self._clear] = self.data[: self._clear]
             self.data = grown
 
     def _inside(self, address: int, nbytes: int, what: str) -> None:

@@ -22,6 +22,19 @@ def test_places_are_aligned_apart_and_zero() -> None:
     assert not dram.read(256, 512).any()
 
 
+def test_places_are_zero_whoever_wrote_there() -> None:
+    dram = Dram()
+    dram.write(1000, b"\1" * 100)  # where nothing is allocated
+    assert dram.read(1000, 100).all()
+    dram.rows(2000, 2, 100, 5000, (), np.uint8)[:] = 1
+    assert not dram.read(dram.alloc(1 << 20), 1 << 20).any()
+    # Rows that were handed out may be written later.
+    rows = dram.rows(1 << 18, 1, 8, 8, (), np.uint8)
+    dram.free(0)
+    rows[:] = 1
+    assert not dram.read(dram.alloc(1 << 20), 1 << 20).any()
+
+
 def test_freed_neighbours_become_one_hole() -> None:
     dram = Dram()
     places = [dram.alloc(256) for _ in range(4)]
@@ -57,6 +70,9 @@ def test_memory_grows_and_keeps_its_content() -> None:
     dram.write(place, np.arange(64, dtype=np.int32))
     dram.alloc(1 << 22)
     np.testing.assert_array_equal(dram.read(place, 256).view(np.int32), np.arange(64))
+    dram.rows(1 << 21, 1, 1, 1, (), np.uint8)[:] = 7
+    dram.alloc(1 << 23)
+    assert dram.read(1 << 21, 2).tolist() == [7, 0]
 
 
 def test_rows_are_views_of_the_memory() -> None:
