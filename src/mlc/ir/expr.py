@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mlc.errors import VerifyError
-from mlc.ir.index import IndexLike, Linear, Quotient, Var, as_index, dynamics, substitute
+from mlc.ir.index import IndexLike, Linear, Quotient, Var, as_index, dynamics, is_fixed, substitute
 from mlc.ir.types import DType, boolean, f32, i64
 
 
@@ -416,11 +416,9 @@ def walk(e: Expr) -> list[Expr]:
 def _below(e: Expr) -> tuple[Expr, ...]:
     """Direct operands, those inside indices included."""
     if type(e) is Load:
-        # nearly all indices are of loop variables alone
         for ix in e.indices:
-            for atom in ix.terms:
-                if type(atom) is not Var:
-                    return tuple(d.expr for ix in e.indices for d in dynamics(ix))
+            if not is_fixed(ix):
+                return tuple(d.expr for ix in e.indices for d in dynamics(ix))
         return ()
     if type(e) is Const:
         return ()
@@ -523,7 +521,7 @@ def replace_loads(e: Expr, fn: Callable[[Load], Expr]) -> Expr:
     """Replace each load by ``fn(load)``, inside run-time indices too."""
 
     def on_index(ix: Linear) -> Linear:
-        return substitute(ix, {}, lambda d: replace_loads(d, fn)) if dynamics(ix) else ix
+        return ix if is_fixed(ix) else substitute(ix, {}, lambda d: replace_loads(d, fn))
 
     return rewrite(e, lambda n: fn(n) if type(n) is Load else n, on_index)
 

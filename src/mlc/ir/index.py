@@ -34,11 +34,12 @@ class Var:
 class Quotient:
     """Atom ``form // divisor``; compared by value."""
 
-    __slots__ = ("_hash", "divisor", "form", "hi", "lo")
+    __slots__ = ("_hash", "divisor", "fixed", "form", "hi", "lo")
 
     def __init__(self, form: Linear, divisor: int) -> None:
         self.form = form
         self.divisor = divisor
+        self.fixed = is_fixed(form)
         lo, hi = form.bounds()
         self.lo = lo // divisor
         self.hi = hi // divisor
@@ -58,11 +59,12 @@ class Quotient:
 class Remainder:
     """Atom ``form % divisor``; compared by value."""
 
-    __slots__ = ("_hash", "_quotient", "divisor", "form", "hi", "lo")
+    __slots__ = ("_hash", "_quotient", "divisor", "fixed", "form", "hi", "lo")
 
     def __init__(self, form: Linear, divisor: int) -> None:
         self.form = form
         self.divisor = divisor
+        self.fixed = is_fixed(form)
         lo, hi = form.bounds()
         if lo // divisor == hi // divisor:
             self.lo, self.hi = lo % divisor, hi % divisor
@@ -295,13 +297,23 @@ def dynamic(expr: Expr, lo: int, hi: int) -> Linear:
     return Linear({Dynamic(expr, lo, hi): 1}, 0)
 
 
+def is_fixed(index: Linear) -> bool:
+    """Whether no run-time value occurs in a form."""
+    for atom in index.terms:
+        if type(atom) is Var:
+            continue
+        if type(atom) is Dynamic or not atom.fixed:
+            return False
+    return True
+
+
 def dynamics(index: Linear) -> list[Dynamic]:
     """Every run-time value that occurs in a form."""
     out: list[Dynamic] = []
     for atom in index.terms:
         if type(atom) is Dynamic:
             out.append(atom)
-        elif type(atom) is Quotient or type(atom) is Remainder:
+        elif type(atom) is not Var and not atom.fixed:
             out += dynamics(atom.form)
     return out
 

@@ -234,11 +234,13 @@ def seq(stmts: Sequence[Stmt]) -> Stmt:
 
 def sub_statements(s: Stmt) -> tuple[Stmt, ...]:
     """Direct sub-statements."""
-    if isinstance(s, (For, ForRange, Allocate)):
+    if type(s) is Store:  # nearly all statements are
+        return ()
+    if type(s) is For or type(s) is Allocate or type(s) is ForRange:
         return (s.body,)
-    if isinstance(s, Seq):
+    if type(s) is Seq:
         return s.stmts
-    if isinstance(s, If):
+    if type(s) is If:
         return (s.then,) if s.orelse is None else (s.then, s.orelse)
     return ()
 
@@ -249,7 +251,8 @@ def walk(s: Stmt) -> Iterator[Stmt]:
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(sub_statements(node)))
+        if type(node) is not Store:
+            stack += sub_statements(node)[::-1]
 
 
 def rebuild(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:

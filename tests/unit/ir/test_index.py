@@ -20,6 +20,7 @@ from mlc.ir.index import (
     dynamic,
     dynamics,
     evaluate,
+    is_fixed,
     linear_text,
     substitute,
 )
@@ -287,3 +288,13 @@ def test_a_form_without_a_variable() -> None:
     form = as_index(v) * 4 + w + as_index(w) % 2 + 5
     assert str(form.without(w)) == "4*v + w%2 + 5"
     assert form.without(v) + as_index(v) * 4 == form
+
+
+def test_what_is_known_at_run_time_only_is_found_at_any_depth() -> None:
+    v, row = Var("v", 0, 99), dynamic(const(3, i32), 0, 9)
+    for form in (row, row + v, (row + v) // 4, ((row + v) % 7 + v) // 3):
+        assert not is_fixed(form)
+        assert len(dynamics(form)) == 1
+    for form in (ZERO, as_index(v), as_index(v) // 3, (as_index(v) % 7 + v) // 3):
+        assert is_fixed(form)
+        assert not dynamics(form)
