@@ -163,7 +163,12 @@ def get_frontend(name: str) -> Frontend:
         near = get_close_matches(name, table, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(table))}"
         raise UsageError(f"no front end {name!r}", hint=hint)
-    module, _, attribute = table[name].partition(":")
+    return _made(table[name])
+
+
+def _made(place: str) -> Frontend:
+    """A front end from its ``module:class``."""
+    module, _, attribute = place.partition(":")
     frontend: Frontend = getattr(import_module(module), attribute)()
     return frontend
 
@@ -177,12 +182,13 @@ def guess_frontend(path: str | os.PathLike[str]) -> Frontend:
     """
     file = Path(path)
     head = read_head(file)
-    for name in frontend_names():
-        frontend = get_frontend(name)
+    table = _found()  # once: looking through all installed packages takes milliseconds
+    for name in sorted(table):
+        frontend = _made(table[name])
         if frontend.matches(head, file):
             return frontend
     looks = describe(head)
-    known = ", ".join(frontend_names())
+    known = ", ".join(sorted(table))
     raise ImportModelError(
         f"{os.fspath(path)}: not a model file" + (f": looks like {looks}" if looks else ""),
         hint=f"known formats: {known}",

@@ -48,6 +48,14 @@ def test_front_ends_of_other_packages_are_found(points, tmp_path):
     assert guess_frontend(tmp_path / "m").name == "other"
 
 
+def test_installed_packages_are_looked_through_once_a_file(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(metadata, "entry_points", lambda group: asked.append(group) or [])
+    (tmp_path / "m.onnx").write_bytes(relu_model().SerializeToString())
+    assert guess_frontend(tmp_path / "m.onnx").name == "onnx"
+    assert asked == [base.GROUP]
+
+
 def test_a_built_in_may_be_registered_again_as_itself(points):
     points(point("onnx", base.BUILT_IN["onnx"]))
     assert "onnx" in frontend_names()

@@ -7,7 +7,7 @@ from typing import Self
 
 from mlc.errors import UsageError
 from mlc.ir.graph import Node
-from mlc.ir.loop import Buffer, Function
+from mlc.ir.loop import Buffer, Function, Stmt
 from mlc.ir.types import TensorType
 from mlc.lower import lower
 from mlc.lower.knobs import Knobs
@@ -108,7 +108,15 @@ class X86Target:
         if watch is not None:
             watch("te", "\n".join(repr(s.op) for s in schedule.stages) + "\n")
             watch("schedule", "\n".join(schedule.history) + "\n")
-            return lower(schedule, params, name, watch=lambda stage, fn: watch(stage, repr(fn)))
+            printed: tuple[Stmt | None, str] = (None, "")
+
+            def note(stage: str, fn: Function) -> None:
+                nonlocal printed
+                if fn.body is not printed[0]:  # most kernels have nothing to do for most passes
+                    printed = (fn.body, repr(fn))
+                watch(stage, printed[1])
+
+            return lower(schedule, params, name, watch=note)
         return lower(schedule, params, name)
 
     def codegen(

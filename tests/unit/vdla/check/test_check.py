@@ -45,7 +45,7 @@ def assert_named(program: Program, violation: Violation) -> None:
     assert second.startswith(f"  {violation.second:04} ")
 
 
-@examples(150)
+@examples(100)
 @given(seeds, profiles, st.data())
 def test_random_streams_are_valid_and_need_every_token_pair(seed, profile, data) -> None:
     program = random_program(np.random.default_rng(seed), profile)
@@ -77,7 +77,7 @@ def unordered_conflicts(program: Program) -> set[tuple[int, int]]:
     return found
 
 
-@examples(150)
+@examples(100)
 @given(seeds, profiles, st.data())
 def test_races_are_those_that_trying_all_pairs_finds(seed, profile, data) -> None:
     program = random_program(np.random.default_rng(seed), profile, length=20)
