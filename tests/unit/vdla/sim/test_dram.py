@@ -64,6 +64,16 @@ def test_random_places_never_overlap() -> None:
     assert dram.alloc(1) == 0
 
 
+def test_a_place_that_something_stored_into_is_cleared_when_it_is_given_out() -> None:
+    dram = Dram()
+    dram.rows(1024, 2, 4, 8, (16,), np.int8)[:] = 7  # as a store without a buffer does
+    dram.alloc(1 << 21)
+    assert not dram.read(0, 1 << 21).any()
+    huge = dram.alloc(3 << 30)  # takes nothing before it is touched
+    dram.write(huge + (3 << 30) - 4, b"abcd")
+    assert dram.read(huge, 4096).max() == 0
+
+
 def test_memory_grows_and_keeps_its_content() -> None:
     dram = Dram()
     place = dram.alloc(256)
