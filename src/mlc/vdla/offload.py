@@ -22,6 +22,7 @@ from mlc.vdla.isa.fields import IMMEDIATES
 from mlc.vdla.layer import Convolution, Elementwise, Layer, read_layer
 from mlc.vdla.program import ALIGNMENT
 from mlc.vdla.schedules import plan_layer
+from mlc.vdla.schedules.elementwise import fits
 from mlc.vdla.schedules.expression import Shape, groups_of
 from mlc.vdla.schedules.finish import PASSES, greatest_bias
 from mlc.vdla.schedules.select import best_plan
@@ -125,6 +126,8 @@ def tensor_layout(type: TensorType, config: VdlaConfig) -> Layout | None:
 
 def _too_large(layer: Layer, config: VdlaConfig) -> str:
     """Whether no tile of a layer fits the memories; looked into where windows are large, since it takes a while."""
+    if isinstance(layer, Elementwise):
+        return "" if fits(layer, config) else "no tile of the layer fits the memories"
     if not isinstance(layer, Convolution) or layer.weights.shape[2] * layer.weights.shape[3] <= config.wgt_depth // 4:
         return ""
     try:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from mlc.errors import ScheduleError
 from mlc.lower.knobs import Knobs, Value
 from mlc.lower.schedule import Schedule
 from mlc.vdla.config import VdlaConfig
@@ -146,22 +147,32 @@ def best_plan(layer: Elementwise, config: VdlaConfig) -> Plan:
     """What is expected to be fastest.
 
     Raises:
-        ScheduleError: it needs an ALU.
+        ScheduleError: it needs an ALU, or not even the smallest tiles fit the memories.
     """
     found: list[tuple[float, Plan]] = []
-    for way in ways(config):
+    for slots, way in product((2, 1), ways(config)):
+        if found and slots == 1:  # one place for tiles hides nothing
+            break
         work = Work.of(layer, config, way == "matrix")
-        plans = [p for p in _plans(work, way == "matrix") if not refusal(work, p, config)]
+        plans = [p for p in _plans(work, way == "matrix", slots, config) if not refusal(work, p, config)]
         found += [(cycles(work, p, config), p) for p in plans]
-    least = min((time for time, _ in found), default=0.0)
+    if not found:
+        raise ScheduleError("no tile of the layer fits the memories")
+    least = min(time for time, _ in found)
     # of those that take as long, the one with the fewest instructions
     return max((p for time, p in found if time <= _ALIKE * least), key=lambda p: p.blocks * p.pixels)
 
 
-def _plans(work: Work, matrix: bool) -> Iterator[Plan]:
+def _plans(work: Work, matrix: bool, slots: int, config: VdlaConfig) -> Iterator[Plan]:
     for blocks, pixels in product(tile_steps(work.blocks), tile_steps(work.pixels)):
-        for slots in (2, 3):
+        if slots * blocks * pixels <= config.acc_depth:
             yield Plan(blocks, pixels, matrix, slots=slots)
+
+
+def fits(layer: Elementwise, config: VdlaConfig) -> bool:
+    """Whether a layer has tiles that fit the memories."""
+    ways_of = ((Work.of(layer, config, way == "matrix"), way == "matrix") for way in ways(config))
+    return any(not refusal(work, Plan(1, 1, matrix, slots=1), config) for work, matrix in ways_of)
 
 
 def refusal(work: Work, plan: Plan, config: VdlaConfig) -> str:

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from mlc.errors import ScheduleError
 from mlc.lower.knobs import Knobs
-from mlc.vdla.config import PROFILES
+from mlc.vdla.config import PROFILES, with_fields
 from mlc.vdla.schedules.conv import Threads
-from mlc.vdla.schedules.elementwise import Plan, Work, ask, best_plan, cycles, plan_elementwise, refusal
+from mlc.vdla.schedules.elementwise import Plan, Work, ask, best_plan, cycles, fits, plan_elementwise, refusal
 from mlc.vdla.schedules.predict import bandwidth
 from tests.unit.vdla.schedules.layers import make_elementwise
 
@@ -59,6 +59,15 @@ def test_what_does_not_fit(plan: Plan, reason: str) -> None:
     if reason:
         with pytest.raises(ScheduleError, match=reason):
             plan_elementwise(ADDITION, FULL, Knobs(plan.config))
+
+
+def test_memories_may_be_too_small_for_any_tile() -> None:
+    small = with_fields(FULL, {"acc_bytes": 128, "inp_bytes": 32})
+    assert fits(ADDITION, small)
+    layer = make_elementwise((1, 16, 4, 4), residual="vector", lift="vector", shift="vector")
+    assert not fits(layer, small)
+    with pytest.raises(ScheduleError, match="no tile of the layer fits the memories"):
+        best_plan(layer, small)
 
 
 def test_biases_take_tiles_of_weights() -> None:
