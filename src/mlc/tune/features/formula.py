@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mlc.lower.symbolic import Sym, Term, Values
+from mlc.lower.symbolic import Sym, Values
 
 _FLOAT: dict[str, Callable[..., float]] = {
     "add": lambda a, b: a + b,
@@ -136,50 +136,55 @@ class Program:
     """
 
     def __init__(self, outputs: Sequence[Any]) -> None:
-        self._place: dict[int, int] = {}
-        self._steps: list[tuple[str, tuple[Any, ...]]] = []
-        self._outputs = [self._visit(o) if isinstance(o, Formula) else float(o) for o in outputs]
-        self._keep = list(outputs)
-
-    def _visit(self, root: Formula) -> int:
-        stack = [(root, False)]
-        while stack:
-            node, ready = stack.pop()
-            if id(node) in self._place:
-                continue
-            if ready:
-                operands = tuple(_At(self._place[id(a)]) if isinstance(a, Formula) else a for a in node.args)
-                self._place[id(node)] = len(self._steps)
-                self._steps.append((node.fn, operands))
+        # every number and every result has a place: plain numbers first, then one result a step
+        self._numbers: dict[float, int] = {}
+        order = _in_order(outputs)
+        for node in order:
+            for a in node.args if node.fn != "term" else ():
+                if not isinstance(a, Formula):
+                    self._numbers.setdefault(a, len(self._numbers))
+        place = {id(node): len(self._numbers) + k for k, node in enumerate(order)}
+        self._steps: list[tuple[Callable[..., Any] | None, Any]] = []
+        for node in order:
+            if node.fn == "term":
+                self._steps.append((None, node.args[0]))
             else:
-                stack.append((node, True))
-                stack.extend((a, False) for a in node.args if isinstance(a, Formula))
-        return self._place[id(root)]
+                at = tuple(place[id(a)] if isinstance(a, Formula) else self._numbers[a] for a in node.args)
+                self._steps.append((_ARRAY[node.fn], at))
+        self._fixed = np.array([0.0 if isinstance(o, Formula) else float(o) for o in outputs], np.float32)
+        self._varying = [(k, place[id(o)]) for k, o in enumerate(outputs) if isinstance(o, Formula)]
+        self._keep = list(outputs)
 
     def __len__(self) -> int:
         return len(self._steps)
 
     def run(self, values: Values) -> np.ndarray:
         """float32 ``[outputs, N]``."""
-        n = len(values.rows)
-        found: list[Any] = []
-        for fn, operands in self._steps:
-            if fn == "term":
-                (term,) = operands
-                assert isinstance(term, Term)
-                found.append(np.asarray(values.of(term), np.float64))
+        found: list[Any] = list(self._numbers)
+        for fn, at in self._steps:
+            if fn is None:
+                found.append(np.asarray(values.of(at), np.float64))
+            elif len(at) == 2:  # nearly all; many small batches make this loop the whole cost
+                found.append(fn(found[at[0]], found[at[1]]))
             else:
-                found.append(_ARRAY[fn](*(found[a.at] if isinstance(a, _At) else a for a in operands)))
-        result = np.empty((len(self._outputs), n), np.float32)
-        for row, output in zip(result, self._outputs, strict=True):
-            row[:] = found[output] if isinstance(output, int) else output
+                found.append(fn(*(found[k] for k in at)))
+        result = np.repeat(self._fixed[:, None], len(values.rows), axis=1)
+        for k, at in self._varying:
+            result[k] = found[at]
         return result
 
 
-class _At:
-    """The result of an earlier step."""
-
-    __slots__ = ("at",)
-
-    def __init__(self, at: int) -> None:
-        self.at = at
+def _in_order(outputs: Sequence[Any]) -> list[Formula]:
+    """All formulas that some need, operands first, each once."""
+    found: dict[int, Formula] = {}
+    stack = [(o, False) for o in reversed(outputs) if isinstance(o, Formula)]
+    while stack:
+        node, ready = stack.pop()
+        if id(node) in found:
+            continue
+        if ready:
+            found[id(node)] = node
+        else:
+            stack.append((node, True))
+            stack.extend((a, False) for a in node.args if isinstance(a, Formula))
+    return list(found.values())
