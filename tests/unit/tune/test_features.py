@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from mlc.ir.graph import Builder
+from mlc.ir.graph import Builder, Node
 from mlc.ir.types import TensorType, f32
 from mlc.lower.bounds import infer
 from mlc.lower.inline import inline
 from mlc.lower.knobs import Knobs
+from mlc.lower.schedule import Schedule
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
 from mlc.tune.features import LoopFeatures
 from mlc.tune.features.context import KINDS, LOOPS, PER_LOOP
+from mlc.tune.features.nest import Nests
 from mlc.tune.task import Task, candidate, tasks_of
 
 
@@ -88,3 +92,60 @@ def test_refused_configurations_are_told(task: Task, target: Target) -> None:
     assert not features.valid(row[None])[0]
     assert not features(row[None]).any()
     assert features.valid(space.row({})[None])[0]
+
+
+class Faulty:
+    """A target that fails on some schedules: on those of many rows, as a user's own template may."""
+
+    def __init__(self, target: Target, error: BaseException) -> None:
+        self._target, self._error = target, error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def schedule(self, node: Node, knobs: Knobs) -> Schedule | None:
+        found = self._target.schedule(node, knobs)
+        asked = knobs.asked["rows"]
+        if knobs.discrete("rows", asked.values, default=knobs.defaults["rows"]) > 4:
+            raise self._error
+        return found
+
+
+def test_a_template_that_fails_costs_its_configurations_their_description_only(
+    task: Task, target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    faulty: Any = Faulty(target, KeyError("no such\naxis"))
+    features, whole = LoopFeatures(task, faulty), LoopFeatures(task, target)
+    rows = task.space.sample(np.random.default_rng(1), 500)
+    many = task.space.column(rows, "rows") > 4
+    good = whole.valid(rows)
+    assert (good & many).any()
+    assert (good & ~many).any()
+    np.testing.assert_array_equal(features.valid(rows), good)  # who builds them says what becomes of them
+    found = features(rows)
+    assert not found[many].any()
+    np.testing.assert_array_equal(found[~many], whole(rows)[~many])
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"{task.name}: a configuration cannot be described and is tried without: KeyError" in record.message
+    assert "rows=" in record.message
+
+
+def test_an_expression_that_features_fail_on_is_not_described(
+    task: Task, target: Target, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("float division by zero")
+
+    features = LoopFeatures(task, target)
+    rows = _valid(task, features, 60)
+    monkeypatch.setattr(Nests, "of", fail)
+    assert features.valid(rows).all()
+    assert not features(rows).any()
+    assert ["ZeroDivisionError" in r.message for r in caplog.records] == [True]
+
+
+def test_an_interruption_of_a_template_passes(task: Task, target: Target) -> None:
+    faulty: Any = Faulty(target, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        LoopFeatures(task, faulty).valid(task.space.sample(np.random.default_rng(1), 500))

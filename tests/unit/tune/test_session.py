@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlc.ir.graph import Builder
+from mlc.ir.graph import Builder, Node
 from mlc.ir.types import TensorType, f32
-from mlc.lower.knobs import Config, Discrete, Space
+from mlc.lower.knobs import Config, Discrete, Knobs, Space
+from mlc.lower.schedule import Schedule
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
@@ -252,6 +253,24 @@ def test_a_task_of_which_nothing_works(tasks: list[Task], target: Target, tmp_pa
     assert "a&lt;b" in html
     assert "<model>" not in html
     assert "inf" not in html
+
+
+def test_a_template_with_a_bug_does_not_end_a_run(
+    tasks: list[Task], target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = type(target).schedule
+
+    def schedule(self: Target, node: Node, knobs: Knobs) -> Schedule | None:
+        if knobs.config["rows"] != 1:
+            raise KeyError("no such axis")
+        return whole(self, node, knobs)
+
+    monkeypatch.setattr(type(target), "schedule", schedule)
+    fake = Fake(tasks)
+    fake.fails = {0}
+    outcome = run(tmp_path / "r.jsonl", tasks, target, fake, replace(SMALL, trials=40, explorer="guided"))
+    assert outcome.trials == 40
+    assert sum("no such axis" in r.message for r in caplog.records) == 2  # once a task
 
 
 def test_a_report_of_nothing(tasks: list[Task], target: Target, tmp_path: Path) -> None:

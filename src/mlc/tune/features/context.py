@@ -9,14 +9,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from math import log2, prod
 
 import numpy as np
 
+from mlc.errors import ScheduleError
 from mlc.ir.loop import ForKind
 from mlc.lower.inline import inline
-from mlc.lower.knobs import Knobs
+from mlc.lower.knobs import Config, Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import Values, Way, Ways
 from mlc.targets.base import Target
@@ -32,6 +34,12 @@ BUFFER = KIND + len(KINDS)  # bytes, reuse and stride of the first buffer, then 
 PER_LOOP = BUFFER + 3 * BUFFERS
 SIZES = tuple(range(8, 26, 2))  # log2 of bytes: from some vectors to what no cache holds
 OTHERS = 2  # further stages that are described as a whole
+_LOGGER = logging.getLogger("mlc")
+
+
+@dataclass(frozen=True, eq=False)
+class _Unknown:
+    """What there is of a configuration on which the template, or what describes its schedules, has failed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +58,10 @@ class _Compiled:
 class LoopFeatures:
     """Describes configurations of one task by their loops.
 
+    Where a template fails with anything but a refusal, that costs the configuration its description and not the run its
+    life: the log has a warning, and the trial goes ahead, in which whoever builds the configuration says what became of
+    it.
+
     Args:
         task: whose configurations.
         target: whose schedules.
@@ -58,19 +70,25 @@ class LoopFeatures:
     """
 
     def __init__(self, task: Task, target: Target, *, loops: bool = True, relation: bool = True) -> None:
-        self._space = task.space
+        self._name, self._space = task.name, task.space
         self._wanted = (loops, relation)
         node = candidate(task, target, task.space.default)
 
-        def template(knobs: Knobs) -> Schedule | None:
-            schedule = target.schedule(node, knobs)
-            if schedule is not None:
-                inline(schedule)
+        def template(knobs: Knobs) -> Schedule | _Unknown | None:
+            try:
+                schedule = target.schedule(node, knobs)
+                if schedule is not None:
+                    inline(schedule)
+            except ScheduleError:
+                raise
+            except Exception as error:  # of a template that anybody may have written
+                return self._unknown(knobs.config, error)
             return schedule
 
+        self._troubles: set[str] = set()
         self._ways = Ways(template, task.space)
         self._formulas = Formulas()
-        self._compiled: dict[Way, _Compiled] = {}
+        self._compiled: dict[Way, _Compiled | None] = {}  # none where there is nothing to describe
         # ways that differ in what features do not tell, such as prefetches, share a program
         self._programs: dict[tuple[object, ...], _Compiled] = {}
 
@@ -88,7 +106,7 @@ class LoopFeatures:
         return good
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
-        """float32 ``[n, width]``; zeros for configurations that the template refuses."""
+        """float32 ``[n, width]``; zeros for configurations that the template refuses or fails on."""
         numbers, count = self._numbers(rows)
         loops, relation = self._wanted
         first = LOOPS * PER_LOOP
@@ -116,22 +134,42 @@ class LoopFeatures:
         count = np.zeros(len(rows), np.int64)
         parts: dict[_Compiled, list[np.ndarray]] = {}
         for way, at in self._ways.split(rows):
-            if way.result is not None:
-                if way not in self._compiled:
-                    self._compiled[way] = self._compile(way.result)
-                parts.setdefault(self._compiled[way], []).append(at)
+            if way not in self._compiled:
+                self._compiled[way] = self._compile(way.result, rows[at[0]])
+            compiled = self._compiled[way]
+            if compiled is not None:
+                parts.setdefault(compiled, []).append(at)
         for compiled, where in parts.items():
             at = np.concatenate(where)
             numbers[:, at] = compiled.program.run(Values(self._space, rows[at]))
             count[at] = compiled.loops
         return numbers, count
 
-    def _compile(self, schedule: Schedule) -> _Compiled:
-        outputs, loops = _features(Nests(schedule, self._formulas))
+    def _compile(self, schedule: Schedule | _Unknown | None, row: np.ndarray) -> _Compiled | None:
+        """What describes all configurations that have such a schedule, ``row`` among them."""
+        if not isinstance(schedule, Schedule):
+            return None
+        try:
+            outputs, loops = _features(Nests(schedule, self._formulas))
+        except Exception as error:  # of an expression that nobody has thought of
+            self._unknown(self._space.config(row), error)
+            return None
         key = (loops, *(id(o) if isinstance(o, Formula) else float(o) for o in outputs))
         if key not in self._programs:
             self._programs[key] = _Compiled(Program(outputs), loops)
         return self._programs[key]
+
+    def _unknown(self, config: Config, error: Exception) -> _Unknown:
+        """Says what went wrong, once."""
+        text = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+        if text not in self._troubles:
+            self._troubles.add(text)
+            shown = ", ".join(f"{name}={value}" for name, value in config.items())
+            _LOGGER.warning(
+                "%s: a configuration cannot be described and is tried without: %s (%s)",
+                self._name, text[:200], shown[:200],
+            )  # fmt: skip
+        return _Unknown()
 
 
 def _features(nests: Nests) -> tuple[list[Number], int]:

@@ -48,6 +48,9 @@ class DeviceMeasurer:
             return Measurement(None, failure=Failure.REFUSED, message=error.message)
         except (LowerError, CodegenError) as error:
             return Measurement(None, failure=Failure.BUILD_ERROR, message=error.message)
+        except Exception as error:  # as of a worker's: a bug costs the configuration, not the run
+            text = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+            return Measurement(None, failure=Failure.BUILD_ERROR, message=text)
         return Measurement(seconds, run_seconds=time.perf_counter() - started)
 
 

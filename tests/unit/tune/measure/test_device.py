@@ -69,13 +69,16 @@ def test_accelerator_says_what_configurations_take(target: Target) -> None:
     assert [m.seconds for m in split.measure(1, [{"steps": 2}])] == [5e-4]
 
 
-def test_a_configuration_that_cannot_be_built(target: Target) -> None:
+@pytest.mark.parametrize(
+    ("error", "message"), [(LowerError("no such loop"), "no such loop"), (KeyError("a bug"), "KeyError: 'a bug'")]
+)
+def test_a_configuration_that_cannot_be_built(target: Target, error: Exception, message: str) -> None:
     class Fails(ToyAccelerator):
         def measure(self, group: Node, constants: object) -> float:
-            raise LowerError("no such loop")
+            raise error
 
     (result,) = DeviceMeasurer(tasks(target), Fails()).measure(0, [{}])
-    assert (result.failure, result.message) == (Failure.BUILD_ERROR, "no such loop")
+    assert (result.failure, result.message) == (Failure.BUILD_ERROR, message)
 
 
 def test_tuning_finds_the_fastest_and_compilation_uses_it(target: Target, tmp_path: Path) -> None:
