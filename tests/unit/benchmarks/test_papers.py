@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -33,15 +32,6 @@ def test_lstm_cell_is_that_of_the_operator() -> None:
     assert np.allclose(result, sigmoid(o) * np.tanh(state), atol=1e-5)
 
 
-def test_command_line_writes_table_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tvm_fig4, "WORKLOADS", {"cell": lambda: tvm_fig4.lstm_cell(hidden=8)})
-    tvm_fig4.main(["--rounds", "2", "--seconds", "0.001", "--out", str(tmp_path)])
-    (result,) = json.loads((tmp_path / "tvm_fig4.json").read_text())["results"]
-    assert result["error"] < 1e-5
-    assert result["kernels"]["mlc"] < result["kernels"]["mlc[disabled_passes=gates+fuse]"]
-    assert set(result["speedup"]) == set(tvm_fig4.UNFUSED)
-
-
 def results() -> list[tvm_fig4.Comparison]:
     labels = (tvm_fig4.FUSED, *tvm_fig4.UNFUSED.values())
     times = dict(zip(labels, (Spread(1.0, 0.1, 3), Spread(2.0, 0.1, 3), Spread(1.5, 0.15, 3)), strict=True))
@@ -60,21 +50,6 @@ def test_picture_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib comes with the extra bench")
     tvm_fig4.draw(results(), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 1000
-
-
-def test_fig10_measures_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tvm_fig10, "CONVOLUTIONS", [("C1",), ("C2", 8, 32, 48, 3, 1), ("C3", 8, 32, 48, 1, 2)])
-    tvm_fig10.main(["--layers", "C2", "C3", "--plans", "2", "--out", str(tmp_path)])
-    document = json.loads((tmp_path / "tvm_fig10.json").read_text())
-    found = {(r["layer"], r["way"]): r for r in document["results"]}
-    assert set(found) == {(layer, way) for layer in ("C2", "C3") for way in tvm_fig10.WAYS}
-    for r in found.values():
-        assert 0 < r["util"] <= r["eta"] <= 1
-    assert found["C2", "no hiding"]["cycles"] > found["C2", "loads ahead"]["cycles"]
-    assert found["C2", "full"]["untuned"] >= found["C2", "full"]["cycles"]
-    text = (tmp_path / "tvm_fig10.md").read_text()
-    assert "DRAM" in text
-    assert "| C3 |" in text
 
 
 def test_fig10_layers_are_those_of_the_table() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from mlc.tune.base import Explorer
 from mlc.tune.explorers import EXPLORERS, explorer_names, get_explorer
 from mlc.tune.explorers.ledger import ENUMERABLE
 from tests.fuzz import examples
-from tests.unit.tune.landscapes import explore, tiles
+from tests.unit.tune.landscapes import tiles
 
 NAMES = sorted(EXPLORERS)
 SMALL = Space(
@@ -182,27 +181,6 @@ def test_any_rhythm_any_failures(name: str, batches: list[int], seed: int, share
     luck = np.random.default_rng(seed + 1)
     rows = run(explorer, lambda r: smooth(r) * (luck.random(len(r)) > share), batches)
     assert len(set(codes(SMALL, rows))) == len(rows) == min(sum(batches), SMALL.size)
-
-
-@cache
-def best_on_average(name: str, trials: int, batch: int, seeds: int) -> float:
-    """The best speed of a run over ``tiles``."""
-    space, speed = tiles()
-    options = {"chains": 64, "steps": 40} if name == "annealing" else {}
-    runs = (EXPLORERS[name](space, np.random.default_rng(seed), **options) for seed in range(seeds))  # type: ignore[arg-type]
-    return float(np.mean([explore(explorer, speed, trials, batch).max() for explorer in runs]))
-
-
-@pytest.mark.parametrize("name", ["annealing", "guided", "opevo"])
-def test_learning_explorers_beat_random_search(name: str) -> None:
-    found, chance = (best_on_average(n, 120, 24, 10) for n in (name, "random"))
-    assert found > 1.15 * chance
-
-
-@pytest.mark.parametrize("name", ["descent", "gbfs", "genetic", "na2c"])
-def test_other_explorers_beat_random_search(name: str) -> None:
-    found, chance = (best_on_average(n, 480, 40, 3) for n in (name, "random"))
-    assert found > 1.05 * chance
 
 
 def test_names() -> None:

@@ -7,21 +7,18 @@ import mmap
 import numpy as np
 import pytest
 
-from mlc.ir.graph import Builder, Graph
 from mlc.ir.layout import Layout, blocked
-from mlc.ir.types import TensorType, f32
-from mlc.lower.knobs import Space
-from mlc.ops import get
+from mlc.targets.x86.target import X86Target
 from mlc.tune.base import Failure
 from mlc.tune.measure.candidate import CandidateError, difference
 from mlc.tune.measure.cases import Reference, case_bytes, cases_in, draw_inputs, margins_are_zero, physical
 from mlc.tune.task import Task
-from tests.unit.tune.measure.faulty import FaultyTarget, product, task_of
+from tests.unit.tune.measure.tasks import product, task_of
 
 
 @pytest.fixture
-def task(target: FaultyTarget) -> Task:
-    return task_of(product(), target)
+def task() -> Task:
+    return task_of(product(), X86Target.from_options({}))
 
 
 def test_cases_lie_in_memory_without_touching(task: Task) -> None:
@@ -84,42 +81,3 @@ def test_nan_where_nan_belongs_is_right() -> None:
     difference("y", expected.copy(), expected)
     with pytest.raises(CandidateError):
         difference("y", np.array([np.nan, np.nan, np.inf], np.float32), expected)
-
-
-def convolution(target: FaultyTarget) -> Task:
-    """A convolution between others, so that its tensors are blocked and have margins."""
-    from mlc.build import optimise
-    from mlc.rewrite.group import body_of, is_group
-    from mlc.settings import CompileOptions, Observer
-
-    rng = np.random.default_rng(0)
-    g = Builder("convs")
-    v = g.input("x", TensorType((1, 16, 9, 10), f32))
-    for k in range(3):
-        w = g.constant(rng.standard_normal((16, 16, 3, 3)).astype(np.float32), f"w{k}")
-        (v,) = g.add(
-            get("conv"), [v, w], {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}, names=[f"y{k}"]
-        )
-    seen: dict[str, tuple] = {}
-
-    def note(node, types, constant, row_major):  # type: ignore[no-untyped-def]
-        seen[node.outputs[0].name] = (tuple(types), tuple(constant), row_major)
-        return node
-
-    options = CompileOptions("t", "t", "", disabled_passes=("winograd",))
-    graph: Graph = optimise(g.finish([v]), target, options, Observer(), note)
-    node = next(n for n in graph.nodes if is_group(n) and n.outputs[0].name == "y1")
-    assert body_of(node)
-    types, constant, row_major = seen["y1"]
-    return Task("k", "conv", node, types, constant, row_major, Space((), {}), 1, 1, ())
-
-
-def test_tensors_with_margins_are_measured(target: FaultyTarget) -> None:
-    from mlc.tune.measure import LocalMeasurer
-    from tests.unit.tune.measure.faulty import OPTIONS
-
-    task = convolution(target)
-    assert any(v.type.layout is not None and v.type.layout.has_margins for v in (*task.node.inputs, *task.node.outputs))
-    with LocalMeasurer([task], target, threads=1, compile_options=OPTIONS, rng=np.random.default_rng(0)) as measurer:
-        (found,) = measurer.measure(0, [{}])
-    assert found.failure is None, found.message

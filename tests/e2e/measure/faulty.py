@@ -1,4 +1,4 @@
-"""A small task, and a target whose candidates misbehave when their configuration says so."""
+"""A target whose candidates misbehave when their configuration says so."""
 
 from __future__ import annotations
 
@@ -10,24 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mlc.errors import CodegenError
-from mlc.ir.graph import Builder, Graph, Node
+from mlc.ir.graph import Node
 from mlc.ir.loop import Function
-from mlc.ir.types import TensorType, f32
-from mlc.ops import get
 from mlc.rewrite.group import config_of, configured
-from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Artifact
 from mlc.targets.llvm.module import Machine, compile_text
 from mlc.targets.x86.target import X86Target
 from mlc.tune.measure import Rule
-from mlc.tune.task import Task, tasks_of
+from tests.unit.tune.measure.tasks import COLUMNS, ROWS
 
 ARGUMENTS = "ptr %inputs, ptr %outputs, ptr %params, ptr %workspace, ptr %pool"
-ROWS, COLUMNS, DEPTH = 24, 40, 32
-OPTIONS = CompileOptions("test", "test", "")
 QUICK = Rule(sample_seconds=0.0002, budget=0.01)  # of times that only have to be times
 
 # Bodies of functions `i32 mlc_run`; %true is what the right kernel gave, and %out the result's address.
@@ -160,17 +153,3 @@ class FaultyTarget(X86Target):
         here = self._machine()
         machine = Machine(here.triple, here.cpu, here.features, here.vector_bits)
         return Artifact(compile_text(faulty_text(fault, artifact.sources["model.ll"]), machine), {})
-
-
-def product(rows: int = ROWS, columns: int = COLUMNS, depth: int = DEPTH) -> Graph:
-    """A matrix product with constant weights."""
-    g = Builder("product")
-    a = g.input("a", TensorType((rows, depth), f32))
-    w = g.constant(np.ones((depth, columns), np.float32), "w")
-    (p,) = g.add(get("matmul"), [a, w], names=["p"], sources=["dense"])
-    return g.finish([p])
-
-
-def task_of(graph: Graph, target: X86Target) -> Task:
-    (task,) = tasks_of(graph, target, OPTIONS, Observer())
-    return task

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mlc.tune.measure import LocalMeasurer, MeasureOptions
-from tests.unit.tune.measure.faulty import OPTIONS, QUICK, FaultyTarget, product, task_of
+from tests.e2e.measure.faulty import QUICK, FaultyTarget
+from tests.unit.tune.measure.tasks import OPTIONS, product, task_of
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ import pytest
 from mlc.tune.base import Failure, Measurement
 from mlc.tune.measure import LocalMeasurer, MeasureOptions, roles
 from mlc.tune.measure.timing import Rule, Sample, Timing, take
-from tests.unit.tune.measure.faulty import OPTIONS, QUICK, FaultyTarget, product, task_of
+from tests.e2e.measure.faulty import QUICK, FaultyTarget
+from tests.unit.tune.measure.tasks import OPTIONS, product, task_of
 
 
 def measured(measurer: LocalMeasurer, fault: str) -> Measurement:
