@@ -74,7 +74,8 @@ def summary(console: Console, tuning: Tuning) -> str:
     if tuning.whole is not None:
         w = tuning.whole
         lines.append(
-            f"the model: {w.untuned * 1e3:.3f} ms untuned, {w.tuned * 1e3:.3f} ms tuned, {w.speedup:.2f} times as fast"
+            f"the model: {w.untuned * 1e3:.3f} ms untuned, {w.tuned * 1e3:.3f} ms tuned, "
+            f"{w.speedup:.2f} times as fast by pairs of runs"
         )
     return "\n".join(lines)
 
