@@ -59,7 +59,8 @@ def _whole(tuning: Tuning) -> str:
     if whole is not None:
         text += (
             f" The whole model: {whole.untuned * 1e3:.3f} ms untuned, {whole.tuned * 1e3:.3f} ms tuned,"
-            f" <b>{whole.speedup:.2f} times as fast</b> by pairs of runs; results differ by {whole.error:.1e} of the largest."
+            f" <b>{whole.speedup:.2f} times as fast</b> by pairs of runs; results differ by"
+            f" {whole.error:.1e} of the largest."
         )
     if tuning.reverted:
         text += f" Faster untuned between other kernels: {escape(', '.join(tuning.reverted))}."
