@@ -423,7 +423,6 @@ def tune(
     fresh: bool = False,
     check_whole: bool = True,
     transfer: Sequence[str | os.PathLike[str]] = (),
-    relatives: Sequence[Model] = (),
     watcher: Watcher | None = None,
 ) -> Tuning:
     """Measure schedules of a model's kernels on this machine.
@@ -431,8 +430,8 @@ def tune(
     Args:
         records: the file that every trial is appended to; what it holds is gone on from. Unless given, it is one in the
             user's cache, and the best of it is put where ``compile`` looks by itself.
-        transfer: record files, or folders of such, that the cost model learns from before anything is measured.
-        relatives: further models whose kernels these records may be of.
+        transfer: record files, or folders of such, of any models, that the cost model learns from before anything is
+            measured.
         model, target, options, measure, opt_level, disabled_passes, fast_math, threads, only, fresh, check_whole,
             watcher: see :func:`mlc.tune.drive.tune_graph`.
     Raises:
@@ -462,7 +461,6 @@ def tune(
         fresh=fresh,
         check_whole=check_whole,
         transfer=transfer,
-        relatives=[m.graph for m in relatives],
         watcher=watcher,
     )
     if records is None:

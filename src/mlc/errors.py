@@ -78,6 +78,12 @@ class ProgramError(MlcError):
     exit_code = ExitCode.BAD_MODEL
 
 
+class WorkloadError(MlcError):
+    """A workload's text that is broken, beyond a limit, or names what this version of ``mlc`` does not know."""
+
+    exit_code = ExitCode.BAD_MODEL
+
+
 class MissingDependencyError(MlcError):
     """An optional library is not installed; the hint names the extra that brings it."""
 

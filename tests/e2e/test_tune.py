@@ -118,7 +118,6 @@ def test_list(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--cost-model", "luck"], "unknown cost model"),
         (["--cost-model", "ei", "--transfer", "t.jsonl"], "cannot learn from other records"),
         (["--transfer", "t.jsonl"], "nothing to transfer"),
-        (["--transfer-model", "m.onnx"], "says what records are of"),
         (["--explorer", "opevo", "--explorer-option", "luck=1"], "unexpected keyword argument 'luck'"),
         (["--explorer-option", "q"], "is no NAME=NUMBER"),
         (["--explorer-option", "q=high"], "is no NAME=NUMBER"),
@@ -185,7 +184,7 @@ def test_a_compilation_finds_what_was_tuned(
         capsys.readouterr().err
     )
 
-    transfer = ["--transfer", str(journal), "--transfer-model", model, "--explorer", "guided", "--batch", "2"]
+    transfer = ["--transfer", str(journal), "--explorer", "guided", "--batch", "2"]
     assert run(["-q", "tune", model, "--threads", "1", "--trials", "2", "-o", "t.jsonl", "--no-check", *transfer]) == 0
 
 

@@ -35,7 +35,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     mlc tune resnet18.onnx --list
     mlc tune resnet18.onnx --tasks 0,2-5 --time-budget 30m -o resnet18.jsonl
     mlc tune bert.onnx --dim batch=1 --threads 1 --explorer opevo -o bert.jsonl --report bert.html
-    mlc tune resnet50.onnx --transfer resnet18.jsonl --transfer-model resnet18.onnx -o resnet50.jsonl
+    mlc tune resnet50.onnx --transfer resnet18.jsonl -o resnet50.jsonl
     mlc compile resnet50.onnx --records resnet50.jsonl -o resnet50.tar
     """,
 )
@@ -72,11 +72,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.option("--cost-model", default="rank", show_default=True, help="What it learns with; 'help' lists them.")
 @click.option(
     "--transfer", multiple=True, metavar="FILE",
-    help="Records (files or folders) of other runs to learn from first; may be repeated.",
-)  # fmt: skip
-@click.option(
-    "--transfer-model", multiple=True, metavar="MODEL",
-    help="A model whose kernels these records are of, besides those of MODEL; may be repeated.",
+    help="Records (files or folders) of any model to learn from first; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--batch", type=values.Whole(1, 4096), default=16, show_default=True, metavar="N", help="Proposals at once."
@@ -125,7 +121,6 @@ def command(
     explorer_option: tuple[str, ...],
     cost_model: str,
     transfer: tuple[str, ...],
-    transfer_model: tuple[str, ...],
     batch: int,
     seed: int | None,
     threads: int | None,
@@ -160,8 +155,6 @@ def command(
     get_cost_model(cost_model)
     get_target(target)
     explorer_options = dict(_explorer_option(text) for text in explorer_option)
-    if transfer_model and not transfer:
-        raise UsageError("--transfer-model says what records are of", hint="name the records with --transfer")
     chosen = None if tasks is None else numbers(tasks, "--tasks")
     budget = None if time_budget is None else duration(time_budget)
     timed = () if cores is None else tuple(numbers(cores, "--cores"))
@@ -179,7 +172,6 @@ def command(
 
     with status(console, f"importing {model}"):
         loaded = load_options.load(model)
-        relatives = [] if list_only else [LoadOptions().load(path) for path in transfer_model]
     disabled = ("winograd",) if no_winograd else ()
     if list_only:
         found = tuning_tasks(loaded, target, disabled_passes=disabled)
@@ -217,7 +209,6 @@ def command(
             fresh=fresh,
             check_whole=not no_check,
             transfer=transfer,
-            relatives=relatives,
             watcher=progress,
         )
     console.say(summary(console, tuning))

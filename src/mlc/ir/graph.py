@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from mlc.errors import VerifyError
+from mlc.errors import MlcError, VerifyError
 from mlc.ir import te
 from mlc.ir.loop import Buffer, Stmt
 from mlc.ir.types import TensorType, dtype_of
 
 Attrs = Mapping[str, Any]
+
+# What a type rule or an expression may raise on attributes that make no sense to it.
+RULE_ERRORS = (MlcError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class FusionKind(StrEnum):
@@ -155,6 +158,21 @@ def fill_attrs(op: Operator, attrs: Attrs) -> dict[str, Any]:
     if missing:
         raise VerifyError(f"{op.name} needs attribute {', '.join(missing)}")
     return full
+
+
+def check_attrs(op: Operator, attrs: Attrs) -> None:
+    """Attributes that come from outside must be of the kind of their defaults: a type rule need not expect others.
+
+    Raises:
+        VerifyError: one is not.
+    """
+    for key, value in attrs.items():
+        default = op.attrs[key]
+        if default is ... or default is None or value is None:
+            continue
+        kinds = (int, float) if type(default) is float else type(default)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and type(default) is not bool):
+            raise VerifyError(f"{op.name}.{key} is {value!r}, not a value like {default!r}")
 
 
 class Builder:

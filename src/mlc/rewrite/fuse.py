@@ -22,7 +22,7 @@ Example: ``relu(add(conv(x, w), b))`` becomes ``g0_conv_add_relu(x, w, b)``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mlc.ir.graph import FusionKind, Graph, Node, Operator, Value
@@ -98,7 +98,7 @@ def wrap(graph: Graph, parts: Iterable[list[Node]]) -> Graph:
 
 
 @dataclass(frozen=True)
-class _Cost:
+class Cost:
     """What a group costs with everything inlined; upper bounds.
 
     Args:
@@ -114,6 +114,33 @@ class _Cost:
     dear: float
 
 
+def cost_of(nodes: Sequence[Node], roots: Iterable[Node], profile: Profiler) -> Cost:
+    """The cost of a group, from every node of it.
+
+    Args:
+        nodes: producers before users.
+        roots: those of them that make its results.
+        profile: looks at single nodes.
+    """
+    copies, runs = dict.fromkeys(nodes, 0), dict.fromkeys(nodes, 0.0)
+    for root in roots:
+        copies[root], runs[root] = 1, 1.0
+    makers = {v: n for n in nodes for v in n.outputs}
+    size, dear = 0, 0.0
+    for node in reversed(nodes):
+        if node.op.kind is COMPLEX:
+            copies[node], runs[node] = 1, 1.0  # computed once, whatever reads it
+        single = profile(node)
+        size += copies[node] * single.size
+        dear = max(dear, runs[node] if single.dear else 0.0)
+        for v, sites, reads in zip(dict.fromkeys(node.inputs), single.sites, single.reads, strict=True):
+            maker = makers.get(v)
+            if maker is not None:
+                copies[maker] += copies[node] * sites
+                runs[maker] = max(runs[maker], runs[node] * max(1.0, reads))
+    return Cost(size, max(copies.values()), max(runs.values()), dear)
+
+
 @dataclass(eq=False)
 class _Group:
     """Nodes that will share a kernel; ``root`` is the one whose results leave it."""
@@ -121,7 +148,7 @@ class _Group:
     root: Node
     members: set[Node]
     anchor: Node | None = None
-    cost: _Cost | None = None  # looked up when it is first needed
+    cost: Cost | None = None  # looked up when it is first needed
 
     @property
     def kind(self) -> FusionKind:
@@ -221,7 +248,7 @@ class _Fuser:
             return
         cost = self._cost_of_chain(node, sink) if not region.between else None
         if cost is None or not self._affordable(cost):
-            cost = self._cost_of(members, target.root)
+            cost = cost_of(sorted(members, key=self.position.__getitem__), [target.root], self._profile)
         if not self._affordable(cost):
             return
         anchors = [g.anchor for g in groups if g.anchor is not None]
@@ -235,10 +262,10 @@ class _Fuser:
         ends = any(_is_concat(g.root) and len(g.members) > 1 for g in groups if g is not target)
         return ends or any(_is_concat(reader) and reader is not target.root for _, reader in region.edges)
 
-    def _affordable(self, cost: _Cost) -> bool:
+    def _affordable(self, cost: Cost) -> bool:
         return cost.size <= self.limits.expression and cost.dear <= self.limits.recompute
 
-    def _cost_of_chain(self, node: Node, sink: Node) -> _Cost:
+    def _cost_of_chain(self, node: Node, sink: Node) -> Cost:
         """A bound for a group that ends at ``node`` put before ``sink``, from what is known of both."""
         a, b = (self._known_cost(self._group[n]) for n in (node, sink))
         profile = self._profile(sink)
@@ -247,35 +274,16 @@ class _Fuser:
             if v in node.outputs:
                 copies, runs = copies + sites, max(runs, reads)
         copies, runs = max(1, copies) * b.copies, runs * b.runs
-        return _Cost(
+        return Cost(
             b.size + a.size * copies, max(b.copies, a.copies * copies), max(b.runs, a.runs * runs),
             max(b.dear, a.dear * runs),
         )  # fmt: skip
 
-    def _known_cost(self, group: _Group) -> _Cost:
+    def _known_cost(self, group: _Group) -> Cost:
         if group.cost is None:
             profile = self._profile(group.root)
-            group.cost = _Cost(profile.size, 1, 1.0, 1.0 if profile.dear else 0.0)
+            group.cost = Cost(profile.size, 1, 1.0, 1.0 if profile.dear else 0.0)
         return group.cost
-
-    def _cost_of(self, members: set[Node], root: Node) -> _Cost:
-        """The cost of a group, from every node of it."""
-        copies, runs = dict.fromkeys(members, 0), dict.fromkeys(members, 0.0)
-        copies[root], runs[root] = 1, 1.0
-        makers = {v: n for n in members for v in n.outputs}
-        size, dear = 0, 0.0
-        for node in sorted(members, key=self.position.__getitem__, reverse=True):
-            if node.op.kind is COMPLEX:
-                copies[node], runs[node] = 1, 1.0  # computed once, whatever reads it
-            profile = self._profile(node)
-            size += copies[node] * profile.size
-            dear = max(dear, runs[node] if profile.dear else 0.0)
-            for v, sites, reads in zip(dict.fromkeys(node.inputs), profile.sites, profile.reads, strict=True):
-                maker = makers.get(v)
-                if maker is not None:
-                    copies[maker] += copies[node] * sites
-                    runs[maker] = max(runs[maker], runs[node] * max(1.0, reads))
-        return _Cost(size, max(copies.values()), max(runs.values()), dear)
 
     def _is_elementwise_tail(self, group: _Group) -> bool:
         """Whether all beside the anchor is elementwise, and all behind it has its shape.

@@ -115,13 +115,16 @@ def make_group(
     body_constants: dict[Value, np.ndarray] = {}
     body_nodes: list[Node] = []
 
+    literals: dict[tuple[TensorType, bytes], Value] = {}  # equal ones are one
+
     def inner(v: Value) -> Value:
         if v not in inside:
-            inside[v] = Value(v.name, v.type)
             array = constants.get(v)
             if array is not None and array.size == 1 and v.type.layout is None:
+                inside[v] = literals.setdefault((v.type, array.tobytes()), Value(v.name, v.type))
                 body_constants[inside[v]] = array
             else:
+                inside[v] = Value(v.name, v.type)
                 outer_inputs.append(v)
                 body_inputs.append(inside[v])
         return inside[v]
@@ -200,6 +203,11 @@ def workload_key(node: Node, types: Sequence[TensorType], constant: Sequence[boo
     where = f" on {device_of(node)}" if device_of(node) else ""
     ends = f"({given}) -> {'row-major' if row_major else 'any'}{where}"
     return "\n".join([ends, *(_body_lines(node) if is_group(node) else [node.op.name])])
+
+
+def literals_of(node: Node) -> tuple[bytes, ...]:
+    """The constants of one element inside a group, which its key only names by digests; each once."""
+    return tuple(dict.fromkeys(array.tobytes() for array in body_of(node).constants.values()))
 
 
 def configured(node: Node, config: Mapping[str, Hashable]) -> Node:

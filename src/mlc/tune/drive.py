@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -31,6 +32,7 @@ from mlc.tune.task import Task, tasks_of
 from mlc.tune.transfer import learn_from
 from mlc.tune.whole import Comparison, build_module, compare, losers
 
+_LOGGER = logging.getLogger("mlc")
 TOLERANCE = 1e-3  # of the largest output, between the untuned and the tuned model
 SLOWER = 0.98  # times as fast as untuned, below which noise is no excuse
 
@@ -65,7 +67,6 @@ def tune_graph(
     fresh: bool = False,
     check_whole: bool = True,
     transfer: Sequence[str | PathLike[str]] = (),
-    relatives: Sequence[Graph] = (),
     watcher: Watcher | None = None,
 ) -> Tuning:
     """Tunes the kernels of a model.
@@ -81,8 +82,8 @@ def tune_graph(
         measure: how to measure.
         fresh: begin anew though the file holds records of this model; they are kept under another name.
         check_whole: compare the whole model before and after; not done where an accelerator has some of the tasks.
-        transfer: record files, or folders of such, that the cost model learns from before anything is measured.
-        relatives: further models whose kernels these records may be of.
+        transfer: record files, or folders of such, of any models, that the cost model learns from before anything is
+            measured.
         watcher: is told how it goes on.
     Raises:
         UsageError: nothing to tune, no such task, or an option that the explorer or the cost model does not have.
@@ -97,10 +98,11 @@ def tune_graph(
     rng = np.random.default_rng(options.seed)
     known = None
     if transfer:
-        others = [t for g in relatives for t in tasks_of(g, target, compile_options, Observer())]
         objective = transferable(options.cost_model)
-        trials = read_records(transfer).records
-        known = learn_from(trials, [*everything, *others], target, objective, options.seed)
+        log = read_records(transfer)
+        for complaint in log.complaints(Fingerprint.of(target)):
+            _LOGGER.warning("%s", complaint)
+        known = learn_from(log.records, everything, target, objective, options.seed)
     with contextlib.ExitStack() as stack:
         hosts, own = ([t for t in tasks if (t.constants is not None) is there] for there in (False, True))
         local = device = None

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from mlc import __version__
-from mlc.errors import UsageError
+from mlc.errors import UsageError, WorkloadError
 from mlc.lower.knobs import Config, Value, frozen
 from mlc.runtime.atomic import atomic_write
 from mlc.targets.base import Target
 from mlc.tune.base import Failure, Measurement
+from mlc.tune.beside import NOTHING, Beside
 from mlc.tune.places import SUFFIX
 from mlc.tune.task import Task
 
@@ -93,6 +94,7 @@ class Record:
         explorer: who proposed it.
         seed: of the run.
         trial: number within the run, from 0.
+        beside: what the text leaves open; nothing in records of early versions.
     """
 
     fingerprint: Fingerprint
@@ -108,6 +110,7 @@ class Record:
     explorer: str
     seed: int
     trial: int
+    beside: Beside = NOTHING
 
     @classmethod
     def of(
@@ -137,6 +140,7 @@ class Record:
             explorer,
             seed,
             trial,
+            task.beside,
         )
 
     @property
@@ -153,6 +157,7 @@ class Record:
             "threads": self.threads,
             "workload": self.workload,
             "text": self.text,
+            **self.beside.to_json(),
             "task": self.task,
             "flops": self.flops,
             "config": dict(self.config),
@@ -185,6 +190,10 @@ class Record:
         seconds = None if body.get("seconds") is None else get.number("seconds", above=0.0)
         if (seconds is None) != (failure is not None):
             raise RecordError("a trial has either a time or a failure")
+        try:
+            beside = Beside.from_json(body)
+        except WorkloadError as error:
+            raise RecordError(error.message) from error
         return cls(
             Fingerprint(target.text("cpu"), tuple(target.texts("features")), target.integer("lanes")),
             get.integer("threads", 1),
@@ -207,6 +216,7 @@ class Record:
             get.text("explorer"),
             get.integer("seed"),
             get.integer("trial"),
+            beside,
         )
 
 

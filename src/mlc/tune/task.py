@@ -10,16 +10,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mlc.build import optimise
-from mlc.errors import ScheduleError
+from mlc.errors import ScheduleError, WorkloadError
 from mlc.ir import te
 from mlc.ir.cost import operations
-from mlc.ir.graph import Graph, Node, Value, express
+from mlc.ir.graph import RULE_ERRORS, Graph, Node, Value, express
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Config, Knobs, Space
 from mlc.rewrite.group import body_of, configured, identity_of, is_group, workload_key
 from mlc.rewrite.region import is_region, region_graph
+from mlc.rewrite.workload import parse_workload
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, Tunable
+from mlc.tune.beside import Beside, with_margins
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +57,13 @@ class Task:
 
     @property
     def text(self) -> str:
-        """The workload, readable and whole."""
+        """The workload, readable; :func:`task_of` makes a task of it and what is beside it."""
         return workload_key(self.node, self.types, self.constant, self.row_major)
+
+    @property
+    def beside(self) -> Beside:
+        """What the text leaves open."""
+        return Beside.of(self.node)
 
 
 def digest(key: str) -> str:
@@ -103,14 +110,61 @@ def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Obser
             target.accelerator.ask(node, constants, knobs)
         if not knobs.asked:
             continue
-        flops = operations(
-            list(express(node, [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]))
-        )
-        found[key] = Task(
-            key, name_of(node), node, types, constant, row_major, knobs.space(), flops, 1, tuple(node.sources[:1]),
-            constants,
-        )  # fmt: skip
+        found[key] = _task(key, node, types, constant, row_major, knobs, constants)
     return list(found.values())
+
+
+def _task(
+    key: str,
+    node: Node,
+    types: tuple[TensorType, ...],
+    constant: tuple[bool, ...],
+    row_major: bool,
+    knobs: Knobs,
+    constants: Mapping[Value, np.ndarray] | None = None,
+) -> Task:
+    operands = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
+    flops = operations(list(express(node, operands)))
+    return Task(
+        key, name_of(node), node, types, constant, row_major, knobs.space(), flops, 1, tuple(node.sources[:1]),
+        constants,
+    )  # fmt: skip
+
+
+def task_of(text: str, beside: Beside, target: Target) -> Task:
+    """The task of a workload that no model is at hand for; the same as that of :func:`tasks_of`.
+
+    Args:
+        text: of the workload.
+        beside: what it leaves open.
+        target: whose schedules.
+    Raises:
+        WorkloadError: see :func:`~mlc.rewrite.workload.parse_workload`; or what is beside the text does not fit it, or
+            there is nothing to choose on the target.
+    """
+    workload = parse_workload(text, beside.literals)
+    types, constant, row_major = workload.types, workload.constant, workload.row_major
+    knobs = Knobs()
+    try:
+        node = _surrounded(laid_out(workload.node, types, constant, row_major, target), beside)
+        target.schedule(node, knobs)
+        if knobs.asked:
+            return _task(digest(text), node, types, constant, row_major, knobs)
+    except RULE_ERRORS as error:
+        raise WorkloadError(f"a workload that cannot be scheduled: {error}") from error
+    raise WorkloadError("a workload that has nothing to choose")
+
+
+def _surrounded(node: Node, beside: Beside) -> Node:
+    """A group of which some values have margins."""
+    if not beside.margins:
+        return node
+    values = (*node.inputs, *node.outputs)
+    if len(beside.margins) != len(values):
+        raise WorkloadError(f"margins of {len(beside.margins)} values, a workload has {len(values)}")
+    new = tuple(Value(v.name, with_margins(v.type, m)) for v, m in zip(values, beside.margins, strict=True))
+    count = len(node.inputs)
+    return Node(node.op, new[:count], node.attrs, new[count:], node.sources)
 
 
 def _groups(graph: Graph) -> Iterator[tuple[Node, Mapping[Value, np.ndarray] | None]]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mlc.errors import UsageError
 from mlc.tune import records
 from mlc.tune.base import Failure, Measurement
+from mlc.tune.beside import Beside
 from mlc.tune.records import (
     DECIDED,
     Checkpoint,
@@ -55,6 +56,13 @@ all_records = st.builds(
     text=st.text(),
     config=st.dictionaries(st.text(), values, max_size=4),
     result=results,
+    beside=st.builds(
+        Beside,
+        st.lists(st.binary(max_size=8), max_size=2).map(tuple),
+        st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=2).map(tuple), max_size=3).map(
+            tuple
+        ),
+    ),
 )
 
 

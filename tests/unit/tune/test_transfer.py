@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +11,15 @@ import pytest
 from mlc.errors import UsageError
 from mlc.settings import Observer
 from mlc.targets.base import Target, get_target
-from mlc.tune.base import Measurement
+from mlc.tune import transfer
+from mlc.tune.base import CostModel, Measurement
 from mlc.tune.features import LoopFeatures
 from mlc.tune.features.context import LOOPS, PER_LOOP
 from mlc.tune.models.choice import COST_MODELS, features_for, make_model, transferable
 from mlc.tune.models.objective import Objective
 from mlc.tune.models.transfer import Transfer
-from mlc.tune.records import DECIDED, Fingerprint, Record
-from mlc.tune.task import Task, tasks_of
+from mlc.tune.records import DECIDED, Fingerprint, Record, read_records, write_records
+from mlc.tune.task import Task, digest, tasks_of
 from mlc.tune.transfer import learn_from
 from tests.unit.tune.test_lookup import OPTIONS, product
 
@@ -45,21 +47,57 @@ def trials(task: Task, target: Target, n: int = 150) -> list[Record]:
     ]  # fmt: skip
 
 
-def test_what_holds_for_one_task_is_known_of_another(tasks: list[Task], target: Target) -> None:
-    one, *more, other = tasks
-    stranger = replace(trials(one, target)[0], workload="0" * 16)
-    stale = replace(trials(one, target)[0], config={"rows": 10**6})
-    decided = replace(stranger, workload=one.key, explorer=DECIDED, result=Measurement(1e-12))
-    records = [*(r for t in (one, *more) for r in trials(t, target)), stranger, stale, decided]
-    known = learn_from(records, tasks, target, Objective.RANK, 0)
-    features = LoopFeatures(other, target)
-    rows = other.space.sample(np.random.default_rng(1), 400)
+def order_of_rows(known: CostModel, task: Task, target: Target) -> float:
+    """How well a model's scores follow the rows of a tile."""
+    features = LoopFeatures(task, target)
+    rows = task.space.sample(np.random.default_rng(1), 400)
     rows = rows[features.valid(rows)]
-    order = np.corrcoef(known.predict(features(rows)), other.space.column(rows, "rows"))[0, 1]
-    assert order > 0.7
+    return float(np.corrcoef(known.predict(features(rows)), task.space.column(rows, "rows"))[0, 1])
+
+
+def test_records_of_unknown_models_teach(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    *others, task = tasks
+    file = tmp_path / "others.jsonl"
+    write_records(file, [r for t in others for r in trials(t, target)])
+    known = learn_from(read_records([file]).records, [], target, Objective.RANK, 0)
+    assert order_of_rows(known, task, target) > 0.7
     assert isinstance(make_model("rank", 0, known), Transfer)
+
+
+def test_what_is_of_no_use_is_left_out(tasks: list[Task], target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    *others, task = tasks
+    first = trials(others[0], target)[0]
+    stale = replace(first, config={"rows": 10**6})
+    decided = replace(first, explorer=DECIDED, result=Measurement(1e-12))
+    foreign = replace(first, fingerprint=Fingerprint("far", (), 16), result=Measurement(1e-12))
+    forged = replace(first, workload="0" * 16)
+    broken = replace(first, text="a kernel", workload=digest("a kernel"))
+    elsewhere = replace(first, text=f"{first.text} ", workload=digest(f"{first.text} "))
+    useless = [stale, decided, foreign, forged, broken, elsewhere]
+    known = learn_from([*(r for t in others for r in trials(t, target)), *useless], [], target, Objective.RANK, 0)
+    assert order_of_rows(known, task, target) > 0.7
+    assert "3 of 7 workloads of the records are not learnt from, most often: " in caplog.text
     with pytest.raises(UsageError, match="nothing to transfer"):
-        learn_from([stranger], tasks, target, Objective.RANK, 0)
+        learn_from(useless, [], target, Objective.RANK, 0)
+    caplog.clear()
+    with pytest.raises(UsageError, match="nothing to transfer"):
+        learn_from([forged], [], target, Objective.RANK, 0)
+    assert "1 of 1 workloads" in caplog.text
+    assert "a text that is not that of its workload" in caplog.text
+
+
+def test_a_file_of_many_workloads_is_cut(
+    tasks: list[Task], target: Target, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "MAX_TASKS", 2)
+    learn_from([r for t in tasks for r in trials(t, target, 20)], [], target, Objective.RANK, 0)
+    assert "3 of 5 workloads of the records are not learnt from, most often: more than 2 workloads" in caplog.text
+
+
+def test_tasks_at_hand_need_no_text(tasks: list[Task], target: Target) -> None:
+    *others, task = tasks
+    records = [replace(r, text="of a user's own operator") for t in others for r in trials(t, target)]
+    assert order_of_rows(learn_from(records, others, target, Objective.RANK, 0), task, target) > 0.7
 
 
 def test_only_boosted_trees_go_on_from_others() -> None:

@@ -16,12 +16,10 @@ import numpy as np
 from mlc.errors import ImportModelError, MlcError, UnsupportedError
 from mlc.frontend.base import ImportedModel, ModelSource, TensorInfo
 from mlc.frontend.limits import Limits
-from mlc.ir.graph import Graph, Node, Operator, Value, fill_attrs, verify
+from mlc.ir.graph import RULE_ERRORS, Graph, Node, Value, check_attrs, fill_attrs, verify
 from mlc.ir.types import ALL_DTYPES, TensorType
 from mlc.ops import get
 
-# What a type rule may raise on attributes that make no sense to it.
-_RULE_ERRORS = (MlcError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _MAX_DEPTH = 8
 
 
@@ -161,30 +159,19 @@ def _node(item: Any, values: list[Value], where: str, limits: Limits) -> Node:
     try:
         op = get(name)
         attrs = fill_attrs(op, {key: _attr(value, f"{where}.attrs.{key}") for key, value in item["attrs"].items()})
-    except (UnsupportedError, *_RULE_ERRORS) as error:
+        check_attrs(op, attrs)
+    except RULE_ERRORS as error:
         raise ImportModelError(f"{where}: {error}") from error
-    _check_attrs(op, attrs, where)
     inputs = tuple(values[_index(n, values, f"{where}.inputs[{i}]")] for i, n in enumerate(item["inputs"]))
     outputs = tuple(_value(v, f"{where}.outputs[{i}]", limits) for i, v in enumerate(item["outputs"]))
     sources = tuple(_text(s, f"{where}.sources[{i}]") for i, s in enumerate(item["sources"]))
     try:
         types = op.infer([v.type for v in inputs], attrs)
-    except _RULE_ERRORS as error:
+    except RULE_ERRORS as error:
         raise ImportModelError(f"{where} ({name}): {error}") from error
     if [v.type for v in outputs] != list(types):
         raise _wrong(f"{where}.outputs", "results of type " + ", ".join(map(str, types)))
     return Node(op, inputs, attrs, outputs, sources)
-
-
-def _check_attrs(op: Operator, attrs: Mapping[str, Any], where: str) -> None:
-    """Attributes must be of the kind of their defaults: a type rule need not expect anything else."""
-    for key, value in attrs.items():
-        default = op.attrs[key]
-        if default is ... or default is None or value is None:
-            continue
-        kinds = (int, float) if type(default) is float else type(default)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and type(default) is not bool):
-            raise _wrong(f"{where}.attrs.{key}", f"a value like {default!r}")
 
 
 def _attr_to_json(value: Any, where: str, depth: int = 0) -> Any:

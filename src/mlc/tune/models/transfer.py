@@ -41,8 +41,8 @@ def learn_globally(tasks: Sequence[tuple[np.ndarray, np.ndarray]], model: Additi
     tasks = [(features, speeds) for features, speeds in tasks if len(speeds) and np.max(speeds) > 0]
     if not tasks:
         raise UsageError(
-            "nothing to transfer: no task that is known here has a measured configuration",
-            hint="name the model that the records are of: --transfer-model MODEL",
+            "nothing to transfer: the records have no kernel with a measured configuration that can be learnt from",
+            hint="mlc inspect FILE shows what is in them",
         )
     widths = sorted({features.shape[1:] for features, _ in tasks})
     if len(widths) > 1:

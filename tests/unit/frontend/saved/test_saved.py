@@ -153,7 +153,7 @@ def _set(where: str, value: Any) -> Any:
         ("nodes.0.inputs", [0], r"nodes\[0\] \(conv\)"),
         ("nodes.0.attrs.strides", [0, 0], r"nodes\[0\] \(conv\): "),
         ("nodes.0.attrs.strides", {"x": 1}, r"nodes\[0\]\.attrs\.strides: expected a number, text"),
-        ("nodes.0.attrs.groups", "1", r"nodes\[0\]\.attrs\.groups: expected a value like 1"),
+        ("nodes.0.attrs.groups", "1", r"nodes\[0\]: conv\.groups is '1', not a value like 1"),
         ("nodes.0.attrs.groups", 1 << 70, "expected a number"),
         ("nodes.0.attrs.colour", 1, "conv has no attribute colour"),
         ("nodes.0.outputs.0.shape", [1, 3, 4, 5], r"nodes\[0\]\.outputs: expected results of type f32\[1,3,4,4\]"),

@@ -78,7 +78,7 @@ def test_transfer_shortens_the_search() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UsageError, match="no task that is known here has a measured configuration"):
+    with pytest.raises(UsageError, match="no kernel with a measured configuration"):
         learn_globally([(np.ones((2, 3)), np.zeros(2)), (np.zeros((0, 3)), np.zeros(0))], GradientBoosting())
     with pytest.raises(UsageError, match=r"differ in number: \[2, 3\]"):
         learn_globally([(np.ones((2, 3)), np.ones(2)), (np.ones((2, 2)), np.ones(2))], GradientBoosting())
