@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlc.errors import ScheduleError, WorkloadError
+from mlc.lower.knobs import Space
 from mlc.targets.base import Target
 from mlc.tune.features import LoopFeatures
 from mlc.tune.models.gbt import GradientBoosting
@@ -43,46 +44,48 @@ def learn_from(
         if r.explorer != DECIDED and r.fingerprint.is_family_of(here):
             groups.setdefault((r.workload, r.fingerprint, r.threads), []).append(r)
     known = _understood([group[0] for group in groups.values()], tasks, target)
-    features: dict[str, LoopFeatures] = {}
     learnt: list[tuple[np.ndarray, np.ndarray]] = []
     for group in groups.values():
-        task = known.get(group[0].workload)
-        if task is None:
+        if group[0].workload not in known:
             continue
+        space, describe = known[group[0].workload]
         rows, speeds = [], []
         for r in group:
             try:
-                rows.append(task.space.row(r.config))
+                rows.append(space.row(r.config))
             except ScheduleError:  # of a version whose template asked otherwise
                 continue
             speeds.append(0.0 if r.result.seconds is None else 1 / r.result.seconds)
         if rows:
-            describe = features.setdefault(task.key, LoopFeatures(task, target))
             learnt.append((describe(np.array(rows)), np.array(speeds)))
     model = GradientBoosting(objective, seed=seed)
     learn_globally(learnt, model)
     return model
 
 
-def _understood(records: Sequence[Record], tasks: Sequence[Task], target: Target) -> dict[str, Task]:
-    """The tasks of some records by their keys."""
-    known = {t.key: t for t in tasks if t.constants is None}
+def _understood(
+    records: Sequence[Record], tasks: Sequence[Task], target: Target
+) -> dict[str, tuple[Space, LoopFeatures]]:
+    """The spaces of what was measured, and what describes their configurations, by the keys of the workloads."""
+    at_hand = {t.key: t for t in tasks if t.constants is None}
+    found: dict[str, tuple[Space, LoopFeatures]] = {}
     refused: dict[str, str] = {}
-    for r in records:
-        if r.workload in known or r.workload in refused:
-            continue
+    for r in {r.workload: r for r in records}.values():
         try:
-            if digest(r.text) != r.workload:
-                raise WorkloadError("a text that is not that of its workload")
-            if len(known) + len(refused) >= MAX_TASKS:
+            if len(found) + len(refused) >= MAX_TASKS:
                 raise WorkloadError(f"more than {MAX_TASKS} workloads")
-            known[r.workload] = task_of(r.text, r.beside, target)
-        except WorkloadError as error:
+            task = at_hand.get(r.workload)
+            if task is None:
+                if digest(r.text) != r.workload:
+                    raise WorkloadError("a text that is not that of its workload")
+                task = task_of(r.text, r.beside, target)
+            found[r.workload] = task.space, LoopFeatures(task, target)
+        except (WorkloadError, ScheduleError) as error:
             refused[r.workload] = error.message
     if refused:
         ((reason, _),) = Counter(refused.values()).most_common(1)
-        number = len({r.workload for r in records})
         _LOGGER.warning(
-            "%d of %d workloads of the records are not learnt from, most often: %s", len(refused), number, reason
-        )
-    return known
+            "%d of %d workloads of the records are not learnt from, most often: %s",
+            len(refused), len(found) + len(refused), reason,
+        )  # fmt: skip
+    return found
