@@ -8,7 +8,7 @@ its expression. So thousands of candidates are described from one schedule (Auto
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -237,6 +237,7 @@ class Values:
     space: Space
     rows: np.ndarray
     _known: dict[int, Any] = field(default_factory=dict)
+    _answers: dict[tuple[int, str, Any], Any] = field(default_factory=dict)
 
     def of(self, x: Any) -> Any:
         """An int64 array ``[N]`` for a symbolic number or term, a number for a plain one."""
@@ -263,7 +264,10 @@ class Values:
         """
         if guard.compare == "is":
             return self._values_of(guard.left, at)
-        found = _COMPARISONS[guard.compare](self.of(guard.left), self.of(guard.right))
+        found = self._answers.get(guard.question)  # many ways ask the same
+        if found is None:
+            found = _COMPARISONS[guard.compare](self.of(guard.left), self.of(guard.right))
+            self._answers[guard.question] = found
         if not isinstance(found, np.ndarray):
             return [(bool(found), at)]
         mine = found[at]
@@ -272,6 +276,10 @@ class Values:
         if yes in (0, len(at)):
             return [(yes > 0, at)]
         return [(False, at[~mine]), (True, at[mine])]
+
+    def all_answer(self, guard: Guard, at: np.ndarray) -> bool:
+        """Whether some configurations all answer as the guard's run did."""
+        return [outcome for outcome, _ in self.answers(guard, at)] == [guard.outcome]
 
     def _values_of(self, term: Term, at: np.ndarray) -> list[tuple[Any, np.ndarray]]:
         knob = next((k for k, knob in enumerate(self.space.knobs) if knob.name == term.knob), None)
@@ -298,12 +306,77 @@ class Way:
     guards: tuple[Guard, ...]
 
 
-class _Fork:
-    """A question of a template, and where its answers lead."""
+class _Stretch:
+    """Questions that were always answered alike so far, and what comes then: a question that was not, or the end.
 
-    def __init__(self, guard: Guard) -> None:
-        self.guard = guard
-        self.ways: dict[Any, _Fork | Way] = {}
+    Args:
+        alike: guards whose outcomes are those answers.
+        way: the end.
+
+    Attributes:
+        guard: the question that follows; nothing at the end.
+        ways: where its answers lead.
+        tests: for some knobs, which of their values answer everything in ``alike`` that depends on that knob alone, and
+            the other guards of ``alike``; nothing until it is needed.
+    """
+
+    def __init__(self, alike: Sequence[Guard], way: Way | None) -> None:
+        self.alike = alike
+        self.way = way
+        self.guard: Guard | None = None
+        self.ways: dict[Any, _Stretch] = {}
+        self.tests: tuple[list[tuple[int, np.ndarray]], list[Guard]] | None = None
+
+    def cut(self, at: int) -> None:
+        """Some configuration answers number ``at`` of ``alike`` differently."""
+        guard = self.alike[at]
+        rest = _Stretch(self.alike[at + 1 :], self.way)
+        rest.guard, rest.ways = self.guard, self.ways
+        self.alike, self.way, self.guard, self.ways = self.alike[:at], None, guard, {guard.outcome: rest}
+        self.tests = None
+
+
+class _Tables:
+    """What the values of single knobs answer; most questions are about one knob, and it has few values."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._places = {knob.name: k for k, knob in enumerate(space.knobs)}
+        self._values: dict[int, Values] = {}
+        self._knobs: dict[int, frozenset[int]] = {}
+        self._known: dict[tuple[Any, ...], tuple[int, np.ndarray] | None] = {}
+
+    def of(self, guard: Guard) -> tuple[int, np.ndarray] | None:
+        """The knob that a guard's answer depends on and which of its values give it, bool ``[values]``.
+
+        Nothing where it depends on several.
+        """
+        key = (guard.question, guard.outcome)
+        if key not in self._known:
+            knobs = self._behind(guard.left) | self._behind(guard.right)
+            self._known[key] = self._answers(guard, *knobs) if len(knobs) == 1 else None
+        return self._known[key]
+
+    def _behind(self, x: Any) -> frozenset[int]:
+        """Knobs that a term depends on."""
+        if not isinstance(x, Term):
+            return frozenset()
+        found = self._knobs.get(id(x))
+        if found is None:
+            knobs = [self._behind(a) for a in x.args] if x.fn is not None else [{self._places[x.knob]}]
+            found = self._knobs[id(x)] = frozenset().union(*knobs)
+        return found
+
+    def _answers(self, guard: Guard, k: int) -> tuple[int, np.ndarray]:
+        values = self._values.get(k)
+        if values is None:
+            rows = np.zeros((len(self._space.knobs[k].values), len(self._space.knobs)), np.int64)
+            rows[:, k] = np.arange(len(rows))
+            values = self._values[k] = Values(self._space, rows)
+        found = np.zeros(len(values.rows), bool)
+        for outcome, at in values.answers(guard, np.arange(len(found))):
+            found[at] = outcome == guard.outcome
+        return k, found
 
 
 class Ways:
@@ -316,8 +389,9 @@ class Ways:
 
     def __init__(self, template: Callable[[Knobs], Any], space: Space) -> None:
         self._template = template
-        self._root: _Fork | Way | None = None
+        self._root: _Stretch | None = None
         self._terms: Terms = {}
+        self._tables = _Tables(space)
         self.space = space
         self.count = 0
 
@@ -335,19 +409,57 @@ class Ways:
         if self._root is None:
             self._root = self._run(rows[0], 0)
         found: list[tuple[Way, np.ndarray]] = []
-        work: list[tuple[_Fork | Way, int, np.ndarray]] = [(self._root, 0, np.arange(len(rows)))]
+        work: list[tuple[_Stretch, int, np.ndarray]] = [(self._root, 0, np.arange(len(rows)))]
         while work:
             node, depth, at = work.pop()
-            if isinstance(node, Way):
-                found.append((node, at))
+            if node.alike and not self._alike(node, values, at):
+                node.cut(self._first(node, values, at))
+            if node.guard is None:
+                assert node.way is not None
+                found.append((node.way, at))
                 continue
+            depth += len(node.alike) + 1
             for outcome, some in values.answers(node.guard, at):
                 if outcome not in node.ways:
-                    node.ways[outcome] = self._run(rows[some[0]], depth + 1)
-                work.append((node.ways[outcome], depth + 1, some))
+                    node.ways[outcome] = self._run(rows[some[0]], depth)
+                work.append((node.ways[outcome], depth, some))
         return found
 
-    def _run(self, row: np.ndarray, depth: int) -> _Fork | Way:
+    def _alike(self, node: _Stretch, values: Values, at: np.ndarray) -> bool:
+        """Whether some configurations answer a node's questions as those before them did."""
+        if node.tests is None:
+            found: dict[int, np.ndarray] = {}
+            others = []
+            for guard in node.alike:
+                known = self._tables.of(guard)
+                if known is None:
+                    others.append(guard)
+                else:
+                    k, answers = known
+                    found[k] = found[k] & answers if k in found else answers
+            node.tests = [(k, table) for k, table in found.items() if not table.all()], others
+        tables, others = node.tests
+        return all(table[values.rows[at, k]].all() for k, table in tables) and all(
+            values.all_answer(guard, at) for guard in others
+        )
+
+    def _first(self, node: _Stretch, values: Values, at: np.ndarray) -> int:
+        """Which of a node's questions is the first that some of the configurations answer differently."""
+        chosen: dict[int, np.ndarray] = {}
+        for number, guard in enumerate(node.alike):
+            known = self._tables.of(guard)
+            if known is None:
+                alike = values.all_answer(guard, at)
+            else:
+                k, answers = known
+                if k not in chosen:
+                    chosen[k] = np.unique(values.rows[at, k])
+                alike = answers[chosen[k]].all()
+            if not alike:
+                return number
+        raise AssertionError("they answer all of them alike")
+
+    def _run(self, row: np.ndarray, depth: int) -> _Stretch:
         """Traces a configuration; gives the part of its way after ``depth`` questions."""
         tracer = Tracer(self.space.config(row), self._terms)
         try:
@@ -355,9 +467,4 @@ class Ways:
         except ScheduleError:
             result = None
         self.count += 1
-        node: _Fork | Way = Way(result, tuple(tracer.guards))
-        for guard in reversed(tracer.guards[depth:]):
-            fork = _Fork(guard)
-            fork.ways[guard.outcome] = node
-            node = fork
-        return node
+        return _Stretch(tracer.guards[depth:], Way(result, tuple(tracer.guards)))

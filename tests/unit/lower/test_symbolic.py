@@ -71,6 +71,19 @@ def test_splitting_again_uses_the_ways_that_are_known() -> None:
     assert [(id(w), at.tolist()) for w, at in first] == [(id(w), at.tolist()) for w, at in again]
 
 
+def test_ways_do_not_depend_on_who_came_first() -> None:
+    space = space_of(_template)
+    rows = space.sample(np.random.default_rng(0), 300)
+    together, one_by_one = Ways(_template, space), Ways(_template, space)
+    alone = [one_by_one.split(row[None])[0][0] for row in rows]
+    for way, at in together.split(rows):
+        for k in at:
+            assert [(g.compare, g.outcome) for g in way.guards] == [(g.compare, g.outcome) for g in alone[k].guards]
+    found = one_by_one.split(rows)
+    assert one_by_one.count == together.count == len(found)
+    assert all(alone[k] is way for way, at in found for k in at)
+
+
 OPERATIONS = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,

@@ -13,11 +13,25 @@ from mlc.lower.bounds import infer
 from mlc.lower.inline import inline
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
+from mlc.lower.symbolic import Tracer
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
 from mlc.tune.features import LoopFeatures
-from mlc.tune.features.context import KINDS, LOOPS, PER_LOOP
+from mlc.tune.features.context import (
+    BUFFER,
+    BUFFERS,
+    KINDS,
+    LOOPS,
+    NUMBERS,
+    OTHERS,
+    PER_LOOP,
+    SIZES,
+    Outline,
+    Outlines,
+    described,
+)
+from mlc.tune.features.formula import Formulas, Programs
 from mlc.tune.features.nest import Nests
 from mlc.tune.task import Task, candidate, tasks_of
 
@@ -149,3 +163,62 @@ def test_an_interruption_of_a_template_passes(task: Task, target: Target) -> Non
     faulty: Any = Faulty(target, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         LoopFeatures(task, faulty).valid(task.space.sample(np.random.default_rng(1), 500))
+
+
+def test_what_follows_from_extents_and_touched_memory(task: Task, target: Target) -> None:
+    features = LoopFeatures(task, target)
+    rows = _valid(task, features, 40)
+    sequence, mask = features.sequence(rows)
+    assert not sequence[~mask].any()
+    for loops, there in zip(sequence, mask, strict=True):
+        extent, outside, inside = loops[there, :3].T
+        np.testing.assert_allclose(outside, np.cumsum(extent) - extent, atol=1e-5)
+        np.testing.assert_allclose(inside, np.cumsum(extent[::-1])[::-1], atol=1e-5)
+        for b in range(3):  # the product reads two buffers and writes one
+            nbytes, reuse, _ = loops[there, BUFFER + 3 * b : BUFFER + 3 * b + 3].T
+            np.testing.assert_allclose(reuse, np.maximum(inside - (nbytes - 2), 0), atol=1e-5)
+        assert not loops[:, BUFFER + 9 :].any()
+
+
+def test_the_relation_of_loops_is_that_of_each_configuration(task: Task, target: Target) -> None:
+    features = LoopFeatures(task, target, loops=False)
+    rows = _valid(task, features, 40)
+    sequence, mask = features.sequence(rows)
+    found = features(rows)[:, : 3 * BUFFERS * len(SIZES)].reshape(40, BUFFERS, len(SIZES), 3)
+    for loops, there, figures in zip(sequence, mask, found, strict=True):
+        loops = loops[there]
+        for b in range(BUFFERS):
+            nbytes, reuse = loops[:, BUFFER + 3 * b], loops[:, BUFFER + 3 * b + 1]
+            for size, (most, starts, work) in zip(SIZES, figures[b], strict=True):
+                small = np.flatnonzero(nbytes < size)
+                if len(small):
+                    k = small[0]
+                    assert (most, starts, work) == (reuse[k:].max(), loops[k, 1], loops[k, 2])
+                else:
+                    assert (most, work) == (0, 0)
+                    assert starts == pytest.approx(loops[:, 0].sum(), rel=1e-5)
+
+
+def test_loops_beyond_those_described_count_as_outside() -> None:
+    numbers = np.ones((NUMBERS, 2))
+    numbers[-1 - 3 * OTHERS] = (1, 6)
+    numbers[0] = 4  # the extent of the first loop
+    outlines = Outlines.of([Outline((), LOOPS, np.zeros((LOOPS, 5), np.float32), (2.0,))] * 2)
+    loops, _ = described(numbers, outlines)
+    np.testing.assert_allclose(loops[:, 1].T, np.log2([[1] + [4] * 11, [6] + [24] * 11]))
+
+
+def test_formulas_that_differ_in_knobs_alone_share_a_program() -> None:
+    tracer, formulas, programs = Tracer(), Formulas(), Programs()
+    a, b, c = (formulas.number(tracer.number(k, None, (), f"k{k}")) for k in (2, 3, 5))
+    call = formulas.call
+    first, terms = programs.of([call("least", a * b, 4.0), a / b, 1.0])
+    second, others = programs.of([call("least", c * a, 4.0), c / a, 1.0])
+    assert first is second
+    assert [(t.knob, o.knob) for t, o in zip(terms, others, strict=True)] == [("k3", "k2"), ("k2", "k5")]
+    for different in ([call("least", a * b, 5.0), a / b, 1.0], [call("least", a * b, 4.0), b / a, 1.0], [a / b]):
+        assert programs.of(different)[0] is not first
+    values = np.array([[4.0, 1.0, 2.0], [1.0, 2.0, 3.0]])  # of b, then of a
+    found = np.zeros((3, 3))
+    first.run(values, found)
+    np.testing.assert_array_equal(found, [[4, 2, 4], [0.25, 2, 1.5], [1, 1, 1]])

@@ -1,5 +1,5 @@
 """What a configuration looks like to a cost model, for thousands of configurations at once."""
 
-from mlc.tune.features.context import LoopFeatures
+from mlc.tune.features.batch import LoopFeatures
 
 __all__ = ["LoopFeatures"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mlc.lower.symbolic import Sym, Values
+from mlc.lower.symbolic import Sym, Term
 
 _FLOAT: dict[str, Callable[..., float]] = {
     "add": lambda a, b: a + b,
@@ -129,62 +129,82 @@ class Formulas:
 
 
 class Program:
-    """Formulas as a list of array operations.
+    """Formulas as a list of array operations, over terms that are told when it is run.
 
     Args:
+        order: all formulas that are needed, operands first.
         outputs: what is wanted; ordinary numbers too.
     """
 
-    def __init__(self, outputs: Sequence[Any]) -> None:
-        # every number and every result has a place: plain numbers first, then one result a step
-        self._numbers: dict[float, int] = {}
-        order = _in_order(outputs)
-        for node in order:
-            for a in node.args if node.fn != "term" else ():
-                if not isinstance(a, Formula):
-                    self._numbers.setdefault(a, len(self._numbers))
-        place = {id(node): len(self._numbers) + k for k, node in enumerate(order)}
-        self._steps: list[tuple[Callable[..., Any] | None, Any]] = []
-        for node in order:
-            if node.fn == "term":
-                self._steps.append((None, node.args[0]))
-            else:
-                at = tuple(place[id(a)] if isinstance(a, Formula) else self._numbers[a] for a in node.args)
-                self._steps.append((_ARRAY[node.fn], at))
-        self._fixed = np.array([0.0 if isinstance(o, Formula) else float(o) for o in outputs], np.float32)
-        self._varying = [(k, place[id(o)]) for k, o in enumerate(outputs) if isinstance(o, Formula)]
-        self._keep = list(outputs)
+    def __init__(self, order: Sequence[Formula], outputs: Sequence[Any]) -> None:
+        # every term, number and result has a place: terms first, then plain numbers, then one result a step
+        terms = [node for node in order if node.fn == "term"]
+        rest = [node for node in order if node.fn != "term"]
+        self._numbers = list(dict.fromkeys(a for node in rest for a in node.args if not isinstance(a, Formula)))
+        place: dict[Any, int] = {a: len(terms) + k for k, a in enumerate(self._numbers)}
+        place |= {node: k for k, node in enumerate(terms)}
+        place |= {node: len(terms) + len(self._numbers) + k for k, node in enumerate(rest)}
+        self._steps: list[tuple[Callable[..., Any], tuple[int, ...]]] = [
+            (_ARRAY[node.fn], tuple(place[a] for a in node.args)) for node in rest
+        ]
+        self._fixed = np.array([0.0 if isinstance(o, Formula) else float(o) for o in outputs])
+        self._varying = [(k, place[o]) for k, o in enumerate(outputs) if isinstance(o, Formula)]
 
-    def __len__(self) -> int:
-        return len(self._steps)
+    def run(self, terms: Sequence[np.ndarray], into: np.ndarray) -> None:
+        """Evaluates the formulas.
 
-    def run(self, values: Values) -> np.ndarray:
-        """float32 ``[outputs, N]``."""
-        found: list[Any] = list(self._numbers)
+        Args:
+            terms: float64 ``[N]`` each.
+            into: where the outputs go, float64 ``[outputs, N]``.
+        """
+        found: list[Any] = [*terms, *self._numbers]
         for fn, at in self._steps:
-            if fn is None:
-                found.append(np.asarray(values.of(at), np.float64))
-            elif len(at) == 2:  # nearly all; many small batches make this loop the whole cost
+            if len(at) == 2:  # nearly all; many small batches make this loop the whole cost
                 found.append(fn(found[at[0]], found[at[1]]))
             else:
                 found.append(fn(*(found[k] for k in at)))
-        result = np.repeat(self._fixed[:, None], len(values.rows), axis=1)
-        for k, at in self._varying:
-            result[k] = found[at]
-        return result
+        into[:] = self._fixed[:, None]
+        for k, place in self._varying:
+            into[k] = found[place]
+
+
+class Programs:
+    """Programs, one for all lists of formulas that are alike but for the terms in them.
+
+    Orders of loops and choices of what to vectorise give the same formulas over other knobs. One program for all of
+    them runs over all of their configurations at once.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Program] = {}
+
+    def of(self, outputs: Sequence[Any]) -> tuple[Program, tuple[Term, ...]]:
+        """What evaluates some formulas and numbers, and the terms that it has to be told for them."""
+        order = _in_order(outputs)
+        place = {node: k for k, node in enumerate(order)}
+
+        def named(x: Any) -> Any:
+            return (place[x],) if isinstance(x, Formula) else x
+
+        steps = (node.fn if node.fn == "term" else (node.fn, *map(named, node.args)) for node in order)
+        key = (*steps, *map(named, outputs))
+        program = self._known.get(key)
+        if program is None:
+            program = self._known[key] = Program(order, outputs)
+        return program, tuple(node.args[0] for node in order if node.fn == "term")
 
 
 def _in_order(outputs: Sequence[Any]) -> list[Formula]:
     """All formulas that some need, operands first, each once."""
-    found: dict[int, Formula] = {}
+    found: dict[Formula, None] = {}
     stack = [(o, False) for o in reversed(outputs) if isinstance(o, Formula)]
     while stack:
         node, ready = stack.pop()
-        if id(node) in found:
+        if node in found:
             continue
         if ready:
-            found[id(node)] = node
+            found[node] = None
         else:
             stack.append((node, True))
             stack.extend((a, False) for a in node.args if isinstance(a, Formula))
-    return list(found.values())
+    return list(found)

@@ -87,10 +87,6 @@ class Nests:
         for stage in reversed(self.stages):
             self._sizes[stage] = self._iterations(stage)
 
-    def log(self, x: Number) -> Number:
-        """Its logarithm to base 2; 0 for what is less than 1."""
-        return self._call("log", x)
-
     def _call(self, fn: str, *args: Number) -> Number:
         return self._formulas.call(fn, *args)
 
