@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mlc.cli.main import run
 from mlc.tune import drive
+from mlc.tune.records import read_records
 
 
 @pytest.fixture
@@ -81,6 +82,27 @@ def test_tune_resume_and_compile(model: str, tmp_path: Path, capsys: pytest.Capt
     assert {f["found"] for f in compiled["tuned"]} == {"hit"}
     assert len(compiled["tuned"]) == len(tuned["tasks"])
     assert run(["-q", "run", "m.tar", "--verify", "onnxruntime", "--model", model]) == 0
+
+
+def test_tuning_with_empty_caches(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tune = ["tune", model, "--threads", "1", "-o", "r.jsonl", "--explorer", "random", "--batch", "4", "--trials", "12"]
+    assert run([*tune, "--flush-cache", "--json", "t.json", "--report", "t.html"]) == 0
+    assert "kernels were timed with empty caches" in capsys.readouterr().out
+    assert "timed with empty caches" in (tmp_path / "t.html").read_text()
+    tuned = json.loads((tmp_path / "t.json").read_text())
+    assert (tuned["flush_cache"], tuned["trials"]) == (True, 12)
+    assert all(r.flushed for r in read_records(["r.jsonl"]).records)
+    # they serve a compilation where there are no others, and no other run
+    assert run(["-q", "compile", model, "--records", "r.jsonl", "--require-tuned", "-o", "m.tar"]) == 0
+    assert run([*tune, "--no-check", "--json", "t.json"]) == 0
+    assert json.loads((tmp_path / "t.json").read_text())["trials"] == 12
+    assert run([*tune, "--flush-cache", "--no-check", "--json", "t.json"]) == 0
+    assert json.loads((tmp_path / "t.json").read_text())["trials"] == 0
+    capsys.readouterr()
+    assert run(["inspect", "r.jsonl"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 threads, with empty caches" in shown
+    assert shown.count("(empty caches)") == len(tuned["tasks"])
 
 
 def test_every_configuration_computes_the_same(model: str, tmp_path: Path) -> None:

@@ -53,14 +53,15 @@ def show_records(console: Console, path: str, json_file: str | None) -> None:
         return
     decided = sum(t["decided"] for t in tasks)
     console.data(one_line(f"{path}: {document['trials']} trials of {len(tasks)} tasks, {decided} of them decided"))
-    for cpu, threads in dict.fromkeys((t["cpu"], t["threads"]) for t in tasks):
-        console.data(f"  on {one_line(cpu)}, {threads} threads")
+    for cpu, threads, flushed in dict.fromkeys((t["cpu"], t["threads"], t["flushed"]) for t in tasks):
+        console.data(f"  on {one_line(cpu)}, {threads} threads" + (", with empty caches" if flushed else ""))
     for count, what in ((log.bad, "damaged lines"), (log.newer, "lines of a later version of mlc")):
         if count:
             console.data(f"  {count} {what} left out")
     rows = [
         (
-            t["name"], t["trials"], sum(t["failures"].values()), _ms(t["first_ms"]), _ms(t["best_ms"]),
+            t["name"] + (" (empty caches)" if t["flushed"] else ""),
+            t["trials"], sum(t["failures"].values()), _ms(t["first_ms"]), _ms(t["best_ms"]),
             "" if t["gflops"] is None else f"{t['gflops']:.1f}", "yes" if t["decided"] else "", _curve(t["curve"]),
         )
         for t in tasks
@@ -74,10 +75,10 @@ def show_records(console: Console, path: str, json_file: str | None) -> None:
 
 
 def _groups(log: Log) -> list[list[Record]]:
-    """The trials by task, processor and number of threads, in order of their first."""
+    """The trials by task, processor, number of threads and way of timing, in order of their first."""
     found: dict[tuple[object, ...], list[Record]] = {}
     for r in log.records:
-        found.setdefault((r.workload, r.fingerprint, r.threads), []).append(r)
+        found.setdefault((r.workload, r.fingerprint, r.threads, r.flushed), []).append(r)
     return list(found.values())
 
 
@@ -94,6 +95,7 @@ def _task(records: list[Record]) -> dict[str, Any]:
         "name": first.task,
         "cpu": first.fingerprint.cpu,
         "threads": first.threads,
+        "flushed": first.flushed,
         "flops": first.flops,
         "trials": len(trials),
         "failures": dict(Counter(str(r.result.failure) for r in trials if r.result.failure is not None)),

@@ -86,6 +86,10 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     help="Samples of a kernel; fewer of one that is clearly slow.  [default: 7]",
 )  # fmt: skip
 @click.option("--min-repeat-ms", type=values.Real(), metavar="MS", help="Least duration of a sample.  [default: 10]")
+@click.option(
+    "--flush-cache", is_flag=True,
+    help="Empty the caches before every timed call; such trials are kept apart from others.",
+)  # fmt: skip
 @click.option("--parallel", type=values.Whole(1, 1024), metavar="N", help="Builds at a time.  [default: one a core]")
 @click.option(
     "--build-timeout",
@@ -128,6 +132,7 @@ def command(
     number: int | None,
     repeat: int | None,
     min_repeat_ms: float | None,
+    flush_cache: bool,
     parallel: int | None,
     build_timeout: float,
     run_timeout: float,
@@ -155,6 +160,7 @@ def command(
     get_cost_model(cost_model)
     get_target(target)
     explorer_options = dict(_explorer_option(text) for text in explorer_option)
+    rule = timing_rule(number, repeat, min_repeat_ms, flush_cache)
     chosen = None if tasks is None else numbers(tasks, "--tasks")
     budget = None if time_budget is None else duration(time_budget)
     timed = () if cores is None else tuple(numbers(cores, "--cores"))
@@ -194,7 +200,7 @@ def command(
         run_timeout=run_timeout,
         cores=timed,
         builders=parallel or 0,
-        rule=timing_rule(number, repeat, min_repeat_ms),
+        rule=rule,
     )
     with TuneProgress(console) as progress:
         tuning = tune_model(
@@ -223,15 +229,24 @@ def command(
         raise click.exceptions.Exit(ExitCode.INTERRUPTED)
 
 
-def timing_rule(number: int | None, repeat: int | None, min_repeat_ms: float | None) -> Rule:
-    """The rule of timing with some of its numbers given; whoever wants more samples gets the time that they take."""
+def timing_rule(number: int | None, repeat: int | None, min_repeat_ms: float | None, flush_cache: bool = False) -> Rule:
+    """The rule of timing with some of its numbers given; whoever wants more samples gets the time that they take.
+
+    Raises:
+        UsageError: samples of some duration are asked for, and caches emptied before every call.
+    """
     from mlc.tune.measure import Rule
 
+    if flush_cache and min_repeat_ms is not None:
+        raise UsageError(
+            "--min-repeat-ms calls a kernel again and again, and --flush-cache empties the caches before every call",
+            hint="ask for calls with --number, or for samples with --repeat",
+        )
     usual = Rule()
     samples = usual.samples if repeat is None else repeat
     seconds = usual.sample_seconds if min_repeat_ms is None else min_repeat_ms / 1e3
     budget = max(usual.budget, 1.5 * samples * seconds)
-    return Rule(seconds, samples, budget, max(usual.limit, 2 * budget), number or 1)
+    return Rule(seconds, samples, budget, max(usual.limit, 2 * budget), number or 1, flush_cache)
 
 
 def numbers(text: str, option: str) -> list[int]:

@@ -57,6 +57,8 @@ def summary(console: Console, tuning: Tuning) -> str:
         table,
         f"{tuning.records}: {outcome.trials} trials in {outcome.seconds:.0f} s: {rate}{share:.0f} % of it for choosing",
     ]
+    if outcome.flushed:
+        lines.append("kernels were timed with empty caches, and are compared with such times only")
     if outcome.interrupted:
         lines.append("stopped; everything measured is kept, and the same command goes on from there")
     elif outcome.limit is Limit.TIME:
@@ -102,6 +104,7 @@ def document(tuning: Tuning) -> dict[str, Any]:
         "seconds": outcome.seconds,
         "exploring_seconds": outcome.exploring,
         "kernels": {"untuned_ms": outcome.bound[0] * 1e3, "best_ms": outcome.bound[1] * 1e3},
+        "flush_cache": outcome.flushed,
         "interrupted": outcome.interrupted,
         "limit": outcome.limit,
         "failures": [{"failure": c.failure, "trials": c.count, "message": c.message} for c in _causes(outcome.states)],

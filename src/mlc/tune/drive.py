@@ -86,7 +86,8 @@ def tune_graph(
             measured.
         watcher: is told how it goes on.
     Raises:
-        UsageError: nothing to tune, no such task, or an option that the explorer or the cost model does not have.
+        UsageError: nothing to tune, no such task, an option that the explorer or the cost model does not have, or
+            caches to be emptied for an accelerator.
         DeviceError: this machine cannot run the target's code.
         CheckFailedError: the tuned model's results differ.
     """
@@ -103,8 +104,13 @@ def tune_graph(
         for complaint in log.complaints(Fingerprint.of(target)):
             _LOGGER.warning("%s", complaint)
         known = learn_from(log.records, everything, target, objective, options.seed)
+    hosts, own = ([t for t in tasks if (t.constants is not None) is there] for there in (False, True))
+    if own and measure is not None and measure.rule.flush:
+        raise UsageError(
+            f"there are no caches to empty for {own[0].name}, which the accelerator runs",
+            hint="leave --flush-cache out, or name the host's tasks with --tasks",
+        )
     with contextlib.ExitStack() as stack:
-        hosts, own = ([t for t in tasks if (t.constants is not None) is there] for there in (False, True))
         local = device = None
         if hosts:
             local = stack.enter_context(

@@ -95,6 +95,7 @@ class Record:
         seed: of the run.
         trial: number within the run, from 0.
         beside: what the text leaves open; nothing in records of early versions.
+        flushed: whether caches were emptied before every timed call; nothing is compared with times of the other kind.
     """
 
     fingerprint: Fingerprint
@@ -111,6 +112,7 @@ class Record:
     seed: int
     trial: int
     beside: Beside = NOTHING
+    flushed: bool = False
 
     @classmethod
     def of(
@@ -124,6 +126,7 @@ class Record:
         explorer: str,
         seed: int,
         trial: int,
+        flushed: bool = False,
     ) -> Self:
         """The record of a trial that has just ended."""
         return cls(
@@ -141,6 +144,7 @@ class Record:
             seed,
             trial,
             task.beside,
+            flushed,
         )
 
     @property
@@ -173,6 +177,7 @@ class Record:
             "explorer": self.explorer,
             "seed": self.seed,
             "trial": self.trial,
+            "flushed": self.flushed,
         }
 
     @classmethod
@@ -217,6 +222,7 @@ class Record:
             get.integer("seed"),
             get.integer("trial"),
             beside,
+            "flushed" in body and get.boolean("flushed"),  # older records do not say
         )
 
 
@@ -430,11 +436,10 @@ class Log:
             found.append("there are no records in what was named")
         return found
 
-    def measured(self, workload: str, fingerprint: Fingerprint, threads: int) -> list[Record]:
-        """The trials of a task on a processor."""
-        return [
-            r for r in self.records if r.workload == workload and r.fingerprint == fingerprint and r.threads == threads
-        ]
+    def measured(self, workload: str, fingerprint: Fingerprint, threads: int, flushed: bool = False) -> list[Record]:
+        """The trials of a task on a processor, in one way of timing."""
+        wanted = workload, fingerprint, threads, flushed
+        return [r for r in self.records if _runs(r) == wanted]
 
 
 def read_bytes(file: Path) -> bytes:
@@ -507,7 +512,8 @@ def best_of(records: Iterable[Record], fingerprint: Fingerprint, threads: int | 
     to others; times are compared only where that is equal. The last record that settles a task (from the fastest
     trials, measured in turns, and the whole model) wins over all trials, except where a later run, stopped before it
     settled anything, has found something clearly faster than all that was known then. A noisy time counts with its
-    spread added.
+    spread added. Times with caches emptied are compared among themselves only: where there are such and others, those
+    count that a task was settled from last, and the others where none ever was.
 
     Args:
         records: trials, failed ones included.
@@ -517,18 +523,23 @@ def best_of(records: Iterable[Record], fingerprint: Fingerprint, threads: int | 
     found: dict[str, tuple[tuple[object, ...], Record]] = {}
     usable = [r for r in records if r.result.seconds is not None and r.fingerprint.is_family_of(fingerprint)]
     surpassed = _to_surpass(usable)
+
+    def place(r: Record) -> tuple[bool, float]:
+        return r.fingerprint.cpu != fingerprint.cpu, 0.0 if threads is None else abs(math.log2(r.threads / threads))
+
+    last: dict[tuple[object, ...], float] = {}
+    for r in usable:
+        if r.explorer == DECIDED:
+            key = r.workload, place(r), r.flushed
+            last[key] = max(r.time, last.get(key, r.time))
     for record in usable:
         seconds = _seconds(record)
         since, least = surpassed.get(_runs(record), (math.inf, 0.0))
         settles: tuple[int, float] = (1, -record.time) if record.explorer == DECIDED else (2, 0.0)
         if record.time > since and seconds < CLEARLY * least:
             settles = (0, 0.0)
-        rank = (
-            record.fingerprint.cpu != fingerprint.cpu,
-            0.0 if threads is None else abs(math.log2(record.threads / threads)),
-            settles,
-            seconds,
-        )
+        key = record.workload, place(record), record.flushed
+        rank = (place(record), -last.get(key, 0.0), record.flushed, settles, seconds)
         if record.workload not in found or rank < found[record.workload][0]:
             found[record.workload] = rank, record
     near: dict[str, list[Record]] = {}
@@ -544,7 +555,7 @@ def _seconds(record: Record) -> float:
 
 def _runs(record: Record) -> tuple[object, ...]:
     """What records share whose times can be compared."""
-    return record.workload, record.fingerprint, record.threads
+    return record.workload, record.fingerprint, record.threads, record.flushed
 
 
 def _to_surpass(usable: Sequence[Record]) -> dict[tuple[object, ...], tuple[float, float]]:

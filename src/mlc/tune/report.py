@@ -50,6 +50,8 @@ def report_html(tuning: Tuning, title: str) -> str:
 def _whole(tuning: Tuning) -> str:
     outcome, whole = tuning.outcome, tuning.whole
     text = f"<p>{outcome.trials} trials in {outcome.seconds:.0f} s."
+    if outcome.flushed:
+        text += " Kernels were timed with empty caches."
     untuned, best = outcome.bound
     if best:
         text += (

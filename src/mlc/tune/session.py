@@ -83,6 +83,9 @@ class Measures(Protocol):
     threads: int
 
     @property
+    def flushed(self) -> bool: ...
+
+    @property
     def peak(self) -> float: ...
 
     def measure(self, task: int, configs: Sequence[Config], done: Any = None) -> list[Measurement]: ...
@@ -180,6 +183,7 @@ class Outcome:
         interrupted: whether the user stopped it.
         exploring: seconds of these in which configurations were chosen.
         limit: what ended the search; nothing where the user did.
+        flushed: whether caches were emptied before every timed call.
     """
 
     states: tuple[TaskState, ...]
@@ -188,6 +192,7 @@ class Outcome:
     interrupted: bool
     exploring: float = 0.0
     limit: Limit | None = None
+    flushed: bool = False
 
     @property
     def bound(self) -> tuple[float, float]:
@@ -232,6 +237,7 @@ class Session:
         )
         # a time budget is used up by runs over the same tasks only, not by all that the file holds
         keys = [*sorted(t.key for t in tasks), measurer.threads, self._fingerprint]
+        keys += ["flushed"] if measurer.flushed else []
         self._run = hashlib.sha256(repr(keys).encode()).hexdigest()[:16]
         self._explorers: dict[int, Explorer] = {}
         self._trial = journal.log.next_trial
@@ -243,15 +249,15 @@ class Session:
         self._resume(journal.log)
         if journal.log.records and not self._done:
             _LOGGER.warning(
-                "%s: none of its %d records is of these kernels on this processor with %d %s; they stay",
+                "%s: none of its %d records is of these kernels on this processor with %d %s%s; they stay",
                 journal.path, len(journal.log.records), measurer.threads,
-                "thread" if measurer.threads == 1 else "threads",
+                "thread" if measurer.threads == 1 else "threads", " and empty caches" if measurer.flushed else "",
             )  # fmt: skip
 
     # -- what is known already ----------------------------------------------------------------------------------------
     def _resume(self, log: Log) -> None:
         for state in self.states:
-            for record in log.measured(state.task.key, self._fingerprint, self._measurer.threads):
+            for record in self._measured(log, state.task):
                 config = _known(state.task, record.config)
                 if config is None:
                     continue
@@ -263,6 +269,9 @@ class Session:
                     self._resume_decision(state, config, record.result)
             if state.trials:
                 state.progress.measured(len(state.trials), state.best)
+
+    def _measured(self, log: Log, task: Task) -> list[Record]:
+        return log.measured(task.key, self._fingerprint, self._measurer.threads, self._measurer.flushed)
 
     @staticmethod
     def _resume_decision(state: TaskState, config: Config, result: Measurement) -> None:
@@ -327,7 +336,8 @@ class Session:
         self._journal.sync()
         seconds = time.monotonic() - started
         limit = None if interrupted else self._limit
-        return Outcome(self.states, self._done - first, seconds, interrupted, self._exploring, limit)
+        flushed = self._measurer.flushed
+        return Outcome(self.states, self._done - first, seconds, interrupted, self._exploring, limit, flushed)
 
     def _most(self) -> int | None:
         """Trials that there can be in the end, those of earlier runs included; nothing where only time ends them."""
@@ -407,6 +417,7 @@ class Session:
                 explorer=explorer,
                 seed=self._options.seed,
                 trial=self._trial,
+                flushed=self._measurer.flushed,
             )
         )
         self._trial += 1

@@ -29,8 +29,8 @@ def learn_from(
 
     Args:
         records: trials on any processors of the target's family and any number of threads; a model compares those of
-            one of each only. Their workloads are understood from their texts; those that cannot be are left out, and
-            a warning says why.
+            one of each, and of one way of timing, only. Their workloads are understood from their texts; those that
+            cannot be are left out, and a warning says why.
         tasks: workloads that need no text, such as those of a user's own operators.
         target: whose schedules.
         objective: of training.
@@ -42,7 +42,7 @@ def learn_from(
     groups: dict[tuple[object, ...], list[Record]] = {}
     for r in records:
         if r.explorer != DECIDED and r.fingerprint.is_family_of(here):
-            groups.setdefault((r.workload, r.fingerprint, r.threads), []).append(r)
+            groups.setdefault((r.workload, r.fingerprint, r.threads, r.flushed), []).append(r)
     known = _understood([group[0] for group in groups.values()], tasks, target)
     learnt: list[tuple[np.ndarray, np.ndarray]] = []
     for group in groups.values():

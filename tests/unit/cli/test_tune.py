@@ -33,6 +33,14 @@ def test_what_is_no_duration(text: str) -> None:
         duration(text)
 
 
+def test_caches_are_emptied_before_every_call() -> None:
+    rule = timing_rule(3, None, None, flush_cache=True)
+    assert (rule.flush, rule.calls) == (True, 3)
+    with pytest.raises(UsageError, match="--min-repeat-ms calls a kernel again") as refusal:
+        timing_rule(None, None, 100.0, flush_cache=True)
+    assert "--number" in refusal.value.hint
+
+
 def test_the_rule_of_timing() -> None:
     assert timing_rule(None, None, None) == Rule()
     rule = timing_rule(5, 20, 100.0)

@@ -63,6 +63,7 @@ all_records = st.builds(
             tuple
         ),
     ),
+    flushed=st.booleans(),
 )
 
 
@@ -226,6 +227,41 @@ def test_what_settles_a_task_wins_unless_a_later_trial_is_clearly_faster() -> No
     assert best_of([fast, settled, close, better], HERE, 1).hits == {fast.workload: better}
     again = record(4, 0.6e-3, config={"rows": 5}, explorer=DECIDED)
     assert best_of([fast, settled, better, again], HERE, 1).hits == {fast.workload: again}
+
+
+def test_older_records_are_of_full_caches() -> None:
+    made = record()
+    body = json.loads(json.dumps(made.to_json()))
+    del body["flushed"]
+    assert Record.from_json(body) == made
+    with pytest.raises(RecordError, match="flushed is missing or of a wrong type"):
+        Record.from_json({**body, "flushed": 1})
+
+
+def test_times_with_empty_caches_are_never_compared_with_others() -> None:
+    full, empty = record(0, 1e-3), record(1, 3e-3, flushed=True, config={"rows": 2})
+    log = Log()
+    log.add(encode(full) + encode(empty))
+    assert log.measured(full.workload, HERE, 1) == [full]
+    assert log.measured(full.workload, HERE, 1, flushed=True) == [empty]
+    assert best_of([empty], HERE, 1).hits == {full.workload: empty}  # better than nothing
+    assert best_of([empty, full], HERE, 1).hits == {full.workload: full}
+    quicker = replace(empty, result=Measurement(0.1e-3))
+    assert best_of([full, quicker], HERE, 1).hits == {full.workload: full}
+    # whichever was decided for last, whatever the times
+    slow = record(2, 4e-3, flushed=True, config={"rows": 3}, explorer=DECIDED)
+    assert best_of([full, quicker, slow], HERE, 1).hits == {full.workload: slow}
+    again = record(3, 5e-3, config={"rows": 4}, explorer=DECIDED)
+    assert best_of([full, quicker, slow, again], HERE, 1).hits == {full.workload: again}
+    # a decision is surpassed only by later times of its own kind
+    later = record(4, 0.1e-3, config={"rows": 5})
+    assert best_of([slow, later], HERE, 1).hits == {full.workload: slow}
+    cold = replace(later, flushed=True)
+    assert best_of([slow, cold], HERE, 1).hits == {full.workload: cold}
+    # another processor or number of threads matters more
+    other = record(5, 1e-3, explorer=DECIDED, threads=4)
+    assert best_of([empty, other], HERE, 1).hits == {full.workload: empty}
+    assert compacted([full, slow, other]) == [slow, other]
 
 
 def test_the_best_have_a_file_of_their_own(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class Fake:
     """A measurer: the time of a configuration follows from its place in the space."""
 
     def __init__(self, tasks: Sequence[Task], *, stop: int = -1, stop_comparing: bool = False) -> None:
-        self.peak, self.threads = 1e11, 1
+        self.peak, self.threads, self.flushed = 1e11, 1, False
         self.tasks = tasks
         self.calls: list[tuple[int, dict[str, Any]]] = []
         self.compared: list[int] = []
@@ -124,6 +124,27 @@ def test_a_second_run_goes_on_and_measures_nothing_twice(tasks: list[Task], targ
     assert run(path, tasks, target, third, replace(SMALL, trials=20)).trials == 0
     trials = [r.trial for r in read_records([path]).records]
     assert len(set(trials)) == len(trials)
+
+
+def test_trials_with_empty_caches_are_no_part_of_other_runs(
+    tasks: list[Task], target: Target, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "r.jsonl"
+    run(path, tasks, target, Fake(tasks))
+    cold = Fake(tasks)
+    cold.flushed = True
+    outcome = run(path, tasks, target, cold, replace(SMALL, time_budget=1000.0))
+    assert "with 1 thread and empty caches; they stay" in caplog.text
+    assert outcome.flushed
+    assert outcome.trials == SMALL.trials
+    assert (0, dict(tasks[0].space.default)) in cold.calls  # measured anew
+    found = read_records([path]).records
+    kinds = [r.flushed for r in found]
+    assert kinds == sorted(kinds)
+    for kind in (False, True):
+        assert {r.workload for r in found if r.flushed is kind and r.explorer == DECIDED} == {t.key for t in tasks}
+    assert run(path, tasks, target, cold).trials == 0
+    assert run(path, tasks, target, Fake(tasks)).trials == 0
 
 
 def test_an_interruption_keeps_everything(tasks: list[Task], target: Target, tmp_path: Path) -> None:

@@ -100,6 +100,17 @@ def test_tasks_at_hand_need_no_text(tasks: list[Task], target: Target) -> None:
     assert order_of_rows(learn_from(records, others, target, Objective.RANK, 0), task, target) > 0.7
 
 
+def test_times_of_one_kind_are_learnt_from_together(
+    tasks: list[Task], target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(transfer, "learn_globally", lambda learnt, _model: seen.extend(len(s) for _, s in learnt))
+    warm = trials(tasks[0], target)
+    cold = [replace(r, flushed=True) for r in warm[:4]]
+    learn_from([*warm, *cold], tasks, target, Objective.RANK, 0)
+    assert seen == [len(warm), 4]
+
+
 def test_only_boosted_trees_go_on_from_others() -> None:
     assert {n for n, c in COST_MODELS.items() if c.objective is not None} == {"rank", "regression"}
     assert transferable("regression") is Objective.REGRESSION

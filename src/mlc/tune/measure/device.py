@@ -77,6 +77,11 @@ class SplitMeasurer:
             counts[own] += 1
 
     @property
+    def flushed(self) -> bool:
+        """Whether the host's caches are emptied before every timed call."""
+        return self._local is not None and self._local.flushed
+
+    @property
     def peak(self) -> float:
         """Operations a second of one core of the host, the most that was seen; 0 where the accelerator has tasks."""
         mixed = any(by is not self._local for by, _ in self._by)

@@ -156,10 +156,11 @@ class LocalMeasurer:
         spare = cores_for(available, timed, _siblings)
         self.tasks = tuple(tasks)
         self.threads = threads
+        self.flushed = options.rule.flush
         self.options = options
         self.peak = 0.0  # operations a second of one core, the most that was seen
         seeds = tuple(int(s) for s in rng.integers(0, 1 << 31, SETS))
-        support = support_objects(target)
+        support = support_objects(target, options.rule.flush)
         shop = Workshop(self.tasks, target, compile_options, options.rule, threads, seeds, support)
         self._zygote = Zygote(shop.roles())
         self._lanes = Lanes(self._zygote, options.memory)

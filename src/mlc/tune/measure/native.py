@@ -1,4 +1,5 @@
-"""Native code around candidates: the thread pool, a loop that calls and times a kernel, and one that shows the roof.
+"""Native code around candidates: the thread pool, a loop that calls and times a kernel, one that shows the roof, and
+one that empties caches.
 
 It is linked once in a process; candidates come and go beside it.
 """
@@ -13,6 +14,7 @@ from mlc.errors import DeviceError
 from mlc.runtime.native import link
 from mlc.targets.base import Target
 
+LINE = 64  # bytes of a cache line, on every x86
 _CHAINS = 12  # multiply-adds take 4 or 5 cycles, and two can start in each: 10 chains would just do
 _CALL = (ctypes.c_void_p,) * 5
 
@@ -50,9 +52,42 @@ done:
 }
 """
 
+# Line by line rather than by reading much else: that would leave alone what other cores have in caches of their own,
+# and would have to know how large the last cache is and how it replaces. What was written goes to memory.
+_FLUSH = f"""
+declare void @llvm.x86.sse2.clflush(ptr)
+declare void @llvm.x86.sse2.mfence()
 
-def support_objects(target: Target) -> tuple[bytes, bytes]:
-    """Objects for :class:`Support`: the target's thread pool, and what is above, for this machine."""
+; Takes lines %begin to %end of the memory at %base out of the caches of all cores; the signature is mlc_parallel's.
+define void @flush(ptr %base, i64 %begin, i64 %end) {{
+entry:
+  br label %head
+head:
+  %i = phi i64 [ %begin, %entry ], [ %next, %body ]
+  %more = icmp slt i64 %i, %end
+  br i1 %more, label %body, label %done
+body:
+  %offset = mul i64 %i, {LINE}
+  %line = getelementptr i8, ptr %base, i64 %offset
+  call void @llvm.x86.sse2.clflush(ptr %line)
+  %next = add i64 %i, 1
+  br label %head
+done:
+  call void @llvm.x86.sse2.mfence()
+  ret void
+}}
+"""
+
+
+def support_objects(target: Target, flush: bool = False) -> tuple[bytes, bytes]:
+    """Objects for :class:`Support`: the target's thread pool, and what is above, for this machine.
+
+    Args:
+        target: whose pool.
+        flush: whether caches will be emptied.
+    Raises:
+        DeviceError: they cannot be on such a processor.
+    """
     import llvmlite.binding as llvm
 
     from mlc.targets.llvm.module import Machine, compile_text
@@ -60,9 +95,12 @@ def support_objects(target: Target) -> tuple[bytes, bytes]:
     llvm.initialize_native_target()
     bits = int(str(target.describe().get("vector_bits", 128)))
     features = llvm.get_host_cpu_features().flatten()
-    machine = Machine(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, bits)
+    triple = llvm.get_process_triple()
+    if flush and not triple.startswith("x86_64"):
+        raise DeviceError(f"caches can be emptied on x86 only, and this machine is {triple.split('-')[0]}")
+    machine = Machine(triple, llvm.get_host_cpu_name(), features, bits)
     pool = target.codegen({}, lambda _: (), opt_level=3).obj
-    return pool, compile_text(_REPEAT + _multiply_adds(bits // 32), machine)
+    return pool, compile_text(_REPEAT + _multiply_adds(bits // 32) + (_FLUSH if flush else ""), machine)
 
 
 class Support:
@@ -71,14 +109,18 @@ class Support:
     Args:
         objects: from :func:`support_objects`.
         threads: of the pool, the caller included.
+        flush: whether caches will be emptied, for which the objects were made.
     """
 
-    def __init__(self, objects: tuple[bytes, bytes], threads: int) -> None:
+    def __init__(self, objects: tuple[bytes, bytes], threads: int, flush: bool = False) -> None:
         self._pools = link(objects[0], ("mlc_parallel", "mlc_pool_create"))
-        self._loops = link(objects[1], ("repeat", "arithmetic"))
+        self._loops = link(objects[1], ("repeat", "arithmetic", *(("flush",) if flush else ())))
         code = self._loops[1]
         self._repeat = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, *_CALL, ctypes.c_int64)(code["repeat"])
         self._arithmetic = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code["arithmetic"])
+        self._flush: int = code["flush"] if flush else 0
+        parallel = ctypes.CFUNCTYPE(None, *_CALL[:3], ctypes.c_int64)
+        self._parallel = parallel(self._pools[1]["mlc_parallel"])
         create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)(self._pools[1]["mlc_pool_create"])
         self.pool: int | None = create(threads)
         if self.pool is None:
@@ -96,6 +138,14 @@ class Support:
         """Nanoseconds of ``n`` calls; ``call`` are the arguments of ``mlc_run``."""
         took: int = self._repeat(code.run_address, *call, n)
         return took
+
+    def flush(self, address: int, nbytes: int) -> None:
+        """Takes memory out of all caches.
+
+        All threads of the pool do a part: they are awake afterwards, as between two kernels of a model.
+        """
+        start = address // LINE * LINE
+        self._parallel(self.pool, self._flush, start, -(-(address + nbytes - start) // LINE))
 
     def peak_flops(self, lanes: int) -> float:
         """Operations a second that one core reaches in multiply-adds, the best of some short runs."""

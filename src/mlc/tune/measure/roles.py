@@ -31,6 +31,8 @@ from mlc.tune.task import Task, candidate
 _COLLECT = 25  # builds between two garbage collections, which otherwise take their time in the midst of one
 _ANCHOR_AGE = 0.3  # seconds for which a reading of the anchor holds
 _ANCHOR_SHARE = 8  # ... or times what a reading takes
+_ANCHOR_RUNS = 2  # of which the fastest counts
+_ANCHOR_COLD = 8  # ... where each is a single call with caches empty
 
 Answer = tuple[dict[str, Any], bytes]
 
@@ -129,7 +131,7 @@ class Workshop:
         task, memory = self.tasks[args["task"]], shared[f"case{args['task']}"]
         _protect(memory)
         lanes = int(str(self.target.describe().get("vector_bits", 128))) // 32
-        support = Support(self.support, self.threads)
+        support = Support(self.support, self.threads, self.rule.flush)
         bench = Bench(self, task, support, cases_in(memory, task, len(self.seeds)), lanes)
         while True:
             channel.send(*_guarded(channel.receive(), bench.answer))
@@ -178,7 +180,7 @@ class Bench:
     def _time(self, handle: int, record: float) -> dict[str, Any]:
         loaded = self._loaded[handle]
         before = self._reading()
-        timing = take(loaded.sample, self._shop.rule, record, loaded.seconds, self._patience.times)
+        timing = take(self._sample(loaded), self._shop.rule, record, loaded.seconds, self._patience.times)
         self._patience.learn(timing.noisy)
         after = self._reading(fresh=before[1])
         self._check_again(loaded)
@@ -187,11 +189,14 @@ class Bench:
     def _turns(self, handles: Sequence[int]) -> dict[str, Any]:
         loaded = [self._loaded[h] for h in handles]
         before = self._reading()
-        timings = take_in_turns([c.sample for c in loaded], self._shop.rule)
+        timings = take_in_turns([self._sample(c) for c in loaded], self._shop.rule)
         after = self._reading(fresh=before[1])
         for c in loaded:
             self._check_again(c)
         return {"samples": [_samples(t) for t in timings], "anchor": [before[0], after[0]]}
+
+    def _sample(self, loaded: Candidate) -> Sample:
+        return loaded.cold_sample if self._shop.rule.flush else loaded.sample
 
     def _check_again(self, loaded: Candidate) -> None:
         """After many runs: threads that get into each other's way do so only at times."""
@@ -199,10 +204,11 @@ class Bench:
         loaded.check_results(self._packed.cases[-1])
 
     def _set_anchor(self, handle: int) -> dict[str, Any]:
-        sample = self._loaded[handle].sample
-        timing = take(sample, Rule(self._shop.rule.sample_seconds / 2, 3, self._shop.rule.budget / 4))
+        rule = self._shop.rule
+        sample = self._sample(self._loaded[handle])
+        timing = take(sample, Rule(rule.sample_seconds / 2, 3, rule.budget / 4, flush=rule.flush))
         # a call each time where it takes a millisecond, about as long where it takes less
-        self._anchor = sample, max(1, round(1e6 / max(1.0, timing.seconds * 1e9)))
+        self._anchor = sample, 1 if rule.flush else max(1, round(1e6 / max(1.0, timing.seconds * 1e9)))
         return {"ns": min(self._reading(fresh=time.monotonic())[0], min(timing.ns) / timing.calls)}
 
     def _reading(self, fresh: float = 0.0) -> tuple[float, float]:
@@ -219,7 +225,8 @@ class Bench:
         if fresh and when and now - fresh < _ANCHOR_SHARE * cost:
             return value, when
         sample, calls = self._anchor
-        value = min(sample(calls), sample(calls)) / calls
+        runs = _ANCHOR_COLD if self._shop.rule.flush else _ANCHOR_RUNS
+        value = min(sample(calls) for _ in range(runs)) / calls
         self._last = (value, time.monotonic(), time.monotonic() - now)
         return self._last[:2]
 

@@ -7,6 +7,8 @@ ten milliseconds; the median counts, and the median absolute deviation says how 
 That is what the best are owed. Disturbances only ever make a kernel slower, so a kernel whose fastest sample is well
 behind the best is not among them, and is only timed as well as a cost model needs: see ``CONTENDER`` and ``BEHIND``.
 What was measured stays what is told: a result's samples are those that were taken, however few.
+
+Where caches are emptied before every call, a sample is one call: a second one would find them full again.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ class Rule:
         budget: seconds after which nothing is measured again, and after which three samples of a slow kernel do.
         limit: seconds after which no sample is begun any more; one is always taken.
         calls: of the kernel that a sample has at least.
+        flush: whether caches are emptied before every call; a sample has no more than ``calls`` then, however short
+            they are, since emptying takes longer.
     """
 
     sample_seconds: float = 0.010
@@ -50,6 +54,13 @@ class Rule:
     budget: float = 0.25
     limit: float = 2.0
     calls: int = 1
+    flush: bool = False
+
+    def calls_for(self, seconds: float, share: float = 1.0) -> int:
+        """Calls in a sample of a kernel that takes ``seconds`` each, or in one of a ``share`` of the usual length."""
+        if self.flush:
+            return self.calls
+        return max(self.calls, math.ceil(share * self.sample_seconds / max(seconds, 1e-12)))
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,7 @@ def warm_up(sample: Sample, rule: Rule, record: float = math.inf) -> tuple[int, 
         how many calls a sample needs, and seconds of a call.
     """
     spent = took = sample(1)
-    calls = max(1, math.ceil(_SHORT / max(1, took)))
+    calls = 1 if rule.flush else max(1, math.ceil(_SHORT / max(1, took)))
     size = 3 if took < 2 * _SHORT else 1
     before, fastest = 0.0, math.inf
     for turn in range(WARMUPS):
@@ -106,7 +117,7 @@ def warm_up(sample: Sample, rule: Rule, record: float = math.inf) -> tuple[int, 
         if turn and fastest > CONTENDER * record * 1e9:
             break
         before = now
-    return max(rule.calls, math.ceil(rule.sample_seconds * 1e9 / max(now, 1e-3))), now / 1e9
+    return rule.calls_for(now / 1e9), now / 1e9
 
 
 def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.0, reruns: int = RERUNS) -> Timing:
@@ -124,7 +135,7 @@ def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.
     calls, estimate = (0, first) if first > HOPELESS * record else warm_up(sample, rule, record)
     if estimate > CONTENDER * record:
         short = replace(rule, samples=FEWEST)
-        timing = _attempt(sample, short, max(rule.calls, math.ceil(rule.sample_seconds / 2 / estimate)), 0, record)
+        timing = _attempt(sample, short, rule.calls_for(estimate, 0.5), 0, record)
         if timing.surely_beyond(CONTENDER * record):
             return timing
         calls, _ = warm_up(sample, rule)  # it was disturbed so far

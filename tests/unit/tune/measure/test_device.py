@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from mlc.errors import LowerError
+from mlc.errors import LowerError, UsageError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.lower.knobs import Knobs
 from mlc.rewrite.group import config_of, device_of
@@ -18,6 +18,7 @@ from mlc.targets.base import Target
 from mlc.tune.base import Failure, Measurement
 from mlc.tune.drive import tune_graph
 from mlc.tune.lookup import Tuned, build_tuned
+from mlc.tune.measure import MeasureOptions, Rule
 from mlc.tune.measure.device import DeviceMeasurer, SplitMeasurer
 from mlc.tune.records import Fingerprint, Found, Record, best_of
 from mlc.tune.session import TuneOptions
@@ -97,6 +98,14 @@ def test_tuning_finds_the_fastest_and_compilation_uses_it(target: Target, tmp_pa
     (region,) = accelerator.compiled
     assert [config_of(g) for g in region.nodes] == [{"steps": 4}] * 3
     assert [f.found for f in lookup.findings() if f.record is not None] == [Found.HIT] * 2
+
+
+def test_an_accelerator_has_no_caches_to_empty(target: Target, tmp_path: Path) -> None:
+    cold = MeasureOptions(rule=Rule(flush=True))
+    with pytest.raises(UsageError, match=r"no caches to empty for .*, which the accelerator runs") as refusal:
+        tune_graph(network(), target, OPTIONS, TuneOptions(), records=tmp_path / "r.jsonl", threads=1, measure=cold)
+    assert "--tasks" in refusal.value.hint
+    assert not (tmp_path / "r.jsonl").exists()
 
 
 def test_constants_are_those_that_the_group_reads(target: Target) -> None:

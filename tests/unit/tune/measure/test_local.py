@@ -14,6 +14,7 @@ from mlc.rewrite.inplace import InPlaceOperands
 from mlc.targets.base import CallSpec
 from mlc.targets.x86.target import X86Target
 from mlc.tune.measure import LocalMeasurer, MeasureOptions
+from mlc.tune.measure.native import support_objects
 from mlc.tune.task import candidate
 from tests.unit.tune.measure.tasks import OPTIONS, product, task_of
 
@@ -53,6 +54,12 @@ def test_more_threads_than_cores_are_refused() -> None:
         measurer_of(target, cores=(4095,))
     with pytest.raises(UsageError, match="2 threads cannot be timed on 1 cores"):
         measurer_of(target, threads=2, cores=tuple(sorted(os.sched_getaffinity(0))[:1]))
+
+
+def test_caches_of_other_processors_are_not_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llvmlite.binding.get_process_triple", lambda: "aarch64-unknown-linux-gnu")
+    with pytest.raises(DeviceError, match="caches can be emptied on x86 only, and this machine is aarch64"):
+        support_objects(X86Target.from_options({}), flush=True)
 
 
 def test_a_target_of_another_machine_is_refused() -> None:

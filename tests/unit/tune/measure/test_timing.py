@@ -50,6 +50,16 @@ def test_as_many_calls_and_samples_as_were_asked_for() -> None:
     assert len(take(steady(1e4), rule).ns) == 11
 
 
+def test_a_sample_is_one_call_where_caches_are_emptied() -> None:
+    rule = Rule(flush=True)
+    timing = take(steady(2e3), rule)
+    assert (timing.calls, timing.seconds, len(timing.ns)) == (1, pytest.approx(2e-6), 7)
+    assert take(steady(2e3), rule, record=1e-9).calls == 1
+    assert take(steady(2e3), rule, record=1e-9, first=1.0).calls == 1
+    assert [t.calls for t in take_in_turns([steady(2e3), steady(50.0)], rule)] == [1, 1]
+    assert take(steady(2e3), Rule(flush=True, calls=5)).calls == 5
+
+
 def test_one_slow_sample_does_not_move_the_median() -> None:
     kernel = Kernel(lambda k: 2e8 if k == 25 else 2e6)
     timing = take(kernel, Rule(budget=10))
