@@ -6,13 +6,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from mlc.cli.console import Console, one_line, write_json
-from mlc.errors import UsageError
+from mlc.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
     from mlc.tune.records import Log, Record
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24  # characters of a curve
+_WIDEST = 36  # characters of the shapes of operands
 _LONGEST = 100  # characters of a failure's message
 _START = b'{"crc":"'
 
@@ -60,14 +61,14 @@ def show_records(console: Console, path: str, json_file: str | None) -> None:
             console.data(f"  {count} {what} left out")
     rows = [
         (
-            t["name"] + (" (empty caches)" if t["flushed"] else ""),
+            t["name"] + (" (empty caches)" if t["flushed"] else ""), _shapes(t["operands"]),
             t["trials"], sum(t["failures"].values()), _ms(t["first_ms"]), _ms(t["best_ms"]),
             "" if t["gflops"] is None else f"{t['gflops']:.1f}", "yes" if t["decided"] else "", _curve(t["curve"]),
         )
         for t in tasks
     ]  # fmt: skip
     numbers = ("trials", "failed", "first ms", "best ms", "GFLOP/s")
-    console.data("\n" + console.table(("task", *numbers, "decided", "best so far"), rows, numbers))
+    console.data("\n" + console.table(("task", "operands", *numbers, "decided", "best so far"), rows, numbers))
     found = causes(r.result for r in log.records)
     if found:
         failed = [(c.failure, c.count, c.message[:_LONGEST]) for c in found]
@@ -93,6 +94,8 @@ def _task(records: list[Record]) -> dict[str, Any]:
     return {
         "workload": first.workload,
         "name": first.task,
+        "text": first.text,
+        "operands": _operands(first),
         "cpu": first.fingerprint.cpu,
         "threads": first.threads,
         "flushed": first.flushed,
@@ -108,6 +111,25 @@ def _task(records: list[Record]) -> dict[str, Any]:
         "explorers": sorted({r.explorer for r in trials}),
         "curve": _best_so_far(trials),
     }
+
+
+def _operands(record: Record) -> list[str]:
+    """Types of what the kernel reads; none where the text does not tell."""
+    from mlc.rewrite.workload import parse_workload
+
+    try:
+        types = parse_workload(record.text, record.beside.literals).types
+    except WorkloadError:
+        return []
+    return [str(t.with_layout(None)) for t in types]
+
+
+def _shapes(operands: list[str]) -> str:
+    """Shapes of the operands, without vectors: tasks of one name differ in them."""
+    shapes = [text[text.index("[") + 1 : -1].split(",") for text in operands]
+    wide = [shape for shape in shapes if sum(n != "1" for n in shape) > 1] or shapes
+    text = " ".join("x".join(shape) for shape in wide)
+    return text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
 
 
 def _best_so_far(trials: list[Record]) -> list[float]:

@@ -13,6 +13,8 @@ from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
 from mlc.tune.beside import Beside
 from mlc.tune.features import LoopFeatures
+from mlc.tune.places import family_file
+from mlc.tune.records import read_records
 from mlc.tune.task import Task, task_of, tasks_of
 from tests.unit.rewrite.helpers import Net
 
@@ -67,6 +69,15 @@ def test_records_of_early_versions_have_no_margins(tasks: list[Task], target: Ta
     for task in tasks:
         found = task_of(task.text, Beside(task.beside.literals), target)
         assert [k.name for k in found.space.knobs] == [k.name for k in task.space.knobs]
+
+
+def test_shipped_records_are_understood() -> None:
+    target = get_target("x86 -mcpu=znver3")
+    records = {r.workload: r for r in read_records([family_file(target)]).records}
+    assert len(records) > 100
+    for r in list(records.values())[::4]:
+        task = task_of(r.text, r.beside, target)
+        assert (task.key, task.name, task.flops) == (r.workload, r.task, r.flops)
 
 
 def test_what_does_not_fit_is_refused(tasks: list[Task], target: Target) -> None:
