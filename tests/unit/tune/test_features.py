@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlc.ir import te
 from mlc.ir.graph import Builder, Node
 from mlc.ir.types import TensorType, f32
 from mlc.lower.bounds import infer
 from mlc.lower.inline import inline
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
-from mlc.lower.symbolic import Tracer
+from mlc.lower.symbolic import Tracer, Ways
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
@@ -30,8 +31,10 @@ from mlc.tune.features.context import (
     Outline,
     Outlines,
     described,
+    outline_of,
 )
 from mlc.tune.features.formula import Formulas, Programs
+from mlc.tune.features.identity import identity_of
 from mlc.tune.features.nest import Nests
 from mlc.tune.task import Task, candidate, tasks_of
 
@@ -222,3 +225,42 @@ def test_formulas_that_differ_in_knobs_alone_share_a_program() -> None:
     found = np.zeros((3, 3))
     first.run(values, found)
     np.testing.assert_array_equal(found, [[4, 2, 4], [0.25, 2, 1.5], [1, 1, 1]])
+
+
+def test_schedules_of_one_identity_have_one_outline(task: Task, target: Target) -> None:
+    node = candidate(task, target, task.space.default)
+
+    def template(knobs: Knobs) -> Schedule | None:
+        schedule = target.schedule(node, knobs)
+        if schedule is not None:
+            inline(schedule)
+        return schedule
+
+    ways = Ways(template, task.space)
+    found = [way.result for way, _ in ways.split(task.space.sample(np.random.default_rng(1), 2000)) if way.result]
+    formulas, outlines = Formulas(), {}
+    for schedule in found:
+        outline = outline_of(Nests(schedule, formulas))
+        told = (outline.numbers, outline.loops, outline.runs.tobytes(), outline.itemsize)
+        assert outlines.setdefault(identity_of(schedule), told) == told
+    assert 1 < len(outlines) < len(found)
+
+
+def _scheduled(size: int, factor: int, kind: str, swapped: bool = False, reads: int = 0) -> Schedule:
+    a = te.placeholder((size, 8), f32, "a")
+    b = te.compute((size, 4), lambda i, j: a[i, j + reads], "b")
+    s = Schedule([b])
+    outer, inner = s[b].split(s[b].op.axes[1], factor)
+    if swapped:
+        s[b].reorder(inner, outer)
+    getattr(s[b], kind)(inner)
+    return s
+
+
+def test_what_an_identity_tells_apart() -> None:
+    cases: list[tuple[Any, ...]] = [
+        (6, 2, "unroll"), (7, 2, "unroll"), (6, 4, "unroll"), (6, 2, "vectorize"), (6, 2, "unroll", True),
+        (6, 2, "unroll", False, 3),
+    ]  # fmt: skip
+    assert len({identity_of(_scheduled(*case)) for case in cases}) == len(cases)
+    assert identity_of(_scheduled(*cases[0])) == identity_of(_scheduled(*cases[0]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ from mlc.tune.features.context import (
     relation,
 )
 from mlc.tune.features.formula import Formulas, Program, Programs
+from mlc.tune.features.identity import identity_of
 from mlc.tune.features.nest import Nests
 from mlc.tune.task import Task, candidate
 
@@ -93,7 +94,8 @@ class LoopFeatures:
         self._programs = Programs()
         self._compiled: dict[Way, _Compiled | None] = {}  # none where there is nothing to describe
         # ways that differ in what features do not tell, such as prefetches, are one
-        self._known: dict[tuple[object, ...], _Compiled] = {}
+        self._alike: dict[Hashable, _Compiled] = {}  # by their loop nests
+        self._known: dict[Hashable, _Compiled] = {}  # by what features are made of
         self._outlines = Outlines.of([])
 
     @property
@@ -182,10 +184,16 @@ class LoopFeatures:
         if not isinstance(schedule, Schedule):
             return None
         try:
-            outline = outline_of(Nests(schedule, self._formulas))
+            identity = identity_of(schedule)
+            if identity not in self._alike:
+                self._alike[identity] = self._look(schedule)
+            return self._alike[identity]
         except Exception as error:  # of an expression that nobody has thought of
             self._unknown(self._space.config(row), error)
             return None
+
+    def _look(self, schedule: Schedule) -> _Compiled:
+        outline = outline_of(Nests(schedule, self._formulas))
         key = (outline.numbers, outline.loops, outline.runs.tobytes(), outline.itemsize)
         if key not in self._known:
             self._known[key] = _Compiled(len(self._known), outline, *self._programs.of(outline.numbers))

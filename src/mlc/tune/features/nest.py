@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
+from operator import mul
 from typing import Any
 
 from mlc.ir import te
 from mlc.ir.expr import loads
-from mlc.ir.index import Linear, Quotient, Remainder, Var
+from mlc.ir.index import Atom, Linear, Quotient, Remainder, Var
 from mlc.ir.loop import ForKind
 from mlc.lower.schedule import Schedule, Split, Stage
 from mlc.tune.features.formula import Formulas
@@ -142,7 +144,7 @@ class Nests:
                 for ld in loads(body):
                     if ld.source in stage.op.outputs:
                         for axis, ix in zip(stage.op.axes, ld.indices, strict=True):
-                            span = self._call("least", self._reach(ix, around)[0], self._formulas.number(axis.hi + 1))
+                            span = self._call("least", self._far(ix, around), self._formulas.number(axis.hi + 1))
                             found[axis] = self._call("most", found[axis], span) if axis in found else span
         self._known_regions[stage, host, at] = found
         return found
@@ -155,32 +157,37 @@ class Nests:
                 return True
         return False
 
-    def _reach(self, index: Linear, spans: Extents) -> tuple[Number, Number]:
-        """How far an index moves, and how many values it takes, while axes move as far as ``spans`` says."""
+    def _count(self, atom: Atom, spans: Extents) -> Number:
+        """How many values an atom takes while axes move as far as ``spans`` says."""
+        if type(atom) is Var:
+            return spans.get(atom, 1.0)
+        if type(atom) is Quotient:
+            return self._call("ceil", self._far(atom.form, spans) / atom.divisor)
+        if type(atom) is Remainder:
+            return self._call("least", self._far(atom.form, spans), float(atom.divisor))
+        return float(atom.hi - atom.lo + 1)
+
+    def _far(self, index: Linear, spans: Extents) -> Number:
+        """How far an index moves while axes move."""
         far: Number = 1.0
-        many: Number = 1.0
         for atom, c in index.terms.items():
-            count: Number
-            if type(atom) is Var:
-                if atom not in spans:
-                    continue
-                count = spans[atom]
-            elif type(atom) is Quotient:
-                count = self._call("ceil", self._reach(atom.form, spans)[0] / atom.divisor)
-            elif type(atom) is Remainder:
-                count = self._call("least", self._reach(atom.form, spans)[0], float(atom.divisor))
-            else:
-                count = float(atom.hi - atom.lo + 1)
-            far = far + abs(c) * (count - 1)
-            many = many * count
-        return far, many if len(index.terms) == 1 else self._call("least", far, many)
+            if type(atom) is Var and atom not in spans:
+                continue
+            far = far + abs(c) * (self._count(atom, spans) - 1)
+        return far
+
+    def _many(self, index: Linear, spans: Extents) -> Number:
+        """How many values an index takes while axes move."""
+        counts = [self._count(a, spans) for a in index.terms if type(a) is not Var or a in spans]
+        many = reduce(mul, counts, 1.0)
+        return many if len(index.terms) == 1 else self._call("least", self._far(index, spans), many)
 
     def touched(self, access: Access, spans: Extents) -> Number:
         """Elements of a buffer that an access touches while axes move."""
         total: Number = 1.0
         for ix, n in zip(access.indices, access.tensor.shape, strict=True):
             if n > 1:
-                total = total * self._call("least", self._reach(ix, spans)[1], float(n))
+                total = total * self._call("least", self._many(ix, spans), float(n))
         return total
 
     def _steps(self, stage: Stage, leaf: Var) -> dict[Var, Number]:

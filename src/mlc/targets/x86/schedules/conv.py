@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mlc.ir import te
 from mlc.ir.index import Var
@@ -57,6 +58,7 @@ def conv_product(x: Sequence[int], y: Sequence[int], taps: Sequence[int], flat: 
     return Product(extent, columns, x[1] * window, repeats, row_bytes=fresh)
 
 
+@lru_cache(maxsize=1024)  # every run of the template asks several times
 def conv_tile(product: Product, target: X86, vectors: int | None = None) -> Tile:
     """Pixels and channel vectors of the register tile of least cost.
 
@@ -157,7 +159,7 @@ def plan_conv(g: Group, target: X86) -> ConvPlan:
         flat = knobs.category("flat", (False, True), default=flat)
     product = conv_product(data, y, taps, flat, target)
     packed = g.layouts.get(weights)
-    tile = conv_tile(product, target, None if packed is None else packed.physical_shape[-1] // target.lanes)
+    tile = conv_tile(product, target, None if packed is None else pinned(packed.physical_shape[-1] // target.lanes))
     few = [v for v in divisors(product.columns) if v <= target.registers // 2]
     vectors = knobs.discrete("vectors", few, default=tile.vectors)
     rows = knobs.discrete("rows", range(1, min(size_of(space), target.registers - 2) + 1), default=tile.rows)
