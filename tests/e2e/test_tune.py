@@ -101,8 +101,7 @@ def test_tuning_with_empty_caches(model: str, tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     assert run(["inspect", "r.jsonl"]) == 0
     shown = capsys.readouterr().out
-    assert "1 threads, with empty caches" in shown
-    assert shown.count("(empty caches)") == len(tuned["tasks"])
+    assert "1 thread, with empty caches" in shown
 
 
 def test_every_configuration_computes_the_same(model: str, tmp_path: Path) -> None:

@@ -54,25 +54,34 @@ def show_records(console: Console, path: str, json_file: str | None) -> None:
         return
     decided = sum(t["decided"] for t in tasks)
     console.data(one_line(f"{path}: {document['trials']} trials of {len(tasks)} tasks, {decided} of them decided"))
-    for cpu, threads, flushed in dict.fromkeys((t["cpu"], t["threads"], t["flushed"]) for t in tasks):
-        console.data(f"  on {one_line(cpu)}, {threads} threads" + (", with empty caches" if flushed else ""))
     for count, what in ((log.bad, "damaged lines"), (log.newer, "lines of a later version of mlc")):
         if count:
             console.data(f"  {count} {what} left out")
-    rows = [
-        (
-            t["name"] + (" (empty caches)" if t["flushed"] else ""), _shapes(t["operands"]),
-            t["trials"], sum(t["failures"].values()), _ms(t["first_ms"]), _ms(t["best_ms"]),
-            "" if t["gflops"] is None else f"{t['gflops']:.1f}", "yes" if t["decided"] else "", _curve(t["curve"]),
-        )
-        for t in tasks
-    ]  # fmt: skip
-    numbers = ("trials", "failed", "first ms", "best ms", "GFLOP/s")
-    console.data("\n" + console.table(("task", "operands", *numbers, "decided", "best so far"), rows, numbers))
+    for setting in dict.fromkeys(_setting(t) for t in tasks):
+        console.data(f"\non {one_line(setting)}\n" + _table(console, [t for t in tasks if _setting(t) == setting]))
     found = causes(r.result for r in log.records)
     if found:
         failed = [(c.failure, c.count, c.message[:_LONGEST]) for c in found]
         console.data("\n" + console.table(("failure", "trials", "most of them say"), failed, ("trials",)))
+
+
+def _setting(task: dict[str, Any]) -> str:
+    """What times of tasks are compared in."""
+    threads = "1 thread" if task["threads"] == 1 else f"{task['threads']} threads"
+    return f"{task['cpu']}, {threads}" + (", with empty caches" if task["flushed"] else "")
+
+
+def _table(console: Console, tasks: list[dict[str, Any]]) -> str:
+    rows = [
+        (
+            t["name"], _shapes(t["operands"]), t["trials"], sum(t["failures"].values()), _ms(t["first_ms"]),
+            _ms(t["best_ms"]), "" if t["gflops"] is None else f"{t['gflops']:.1f}", "yes" if t["decided"] else "",
+            _curve(t["curve"]),
+        )
+        for t in tasks
+    ]  # fmt: skip
+    numbers = ("trials", "failed", "first ms", "best ms", "GFLOP/s")
+    return console.table(("task", "operands", *numbers, "decided", "best so far"), rows, numbers)
 
 
 def _groups(log: Log) -> list[list[Record]]:

@@ -102,7 +102,7 @@ def test_records(mlc: Mlc) -> None:
     Path("r.jsonl").write_bytes(b"".join(lines) + b"rubbish\n")
     out = mlc("inspect", "r.jsonl").out
     assert "r.jsonl: 4 trials of 2 tasks, 1 of them decided" in out
-    assert "on znver3, 1 threads" in out
+    assert "on znver3, 1 thread\n" in out
     assert "1 damaged lines left out" in out
     assert "\u2583\u2588\u2588\u2588" in out  # a quarter, then all
     assert "run_crash" in out
