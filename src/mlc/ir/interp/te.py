@@ -16,6 +16,7 @@ from mlc.ir.interp.scalar import BINARY, UNARY, convert
 
 Array = Any
 _CHUNK = 1 << 21  # grid points evaluated at once
+_FEW = 64  # indices that are compared faster one by one than by numpy
 
 
 def run_tensors(outputs: Sequence[te.Tensor], inputs: Mapping[te.Tensor, np.ndarray]) -> list[np.ndarray]:
@@ -132,10 +133,15 @@ class Evaluator:
         return self.memo[key]
 
     def index(self, ix: Linear, guarded: bool = False) -> Array:
-        return evaluate(ix, self.env, lambda d: self.eval(d, guarded))
+        return evaluate(ix, self.env, self._guarded if guarded else self.eval)
+
+    def _guarded(self, e: Expr) -> Array:
+        return self.eval(e, True)
 
     def _eval(self, e: Expr, guarded: bool) -> Array:
         match e:
+            case Load():
+                return self._load(e, guarded)
             case Const():
                 return np.asarray(e.value).astype(e.dtype.numpy)
             case IndexValue():
@@ -143,8 +149,6 @@ class Evaluator:
             case Within():
                 ix = self.index(e.index, guarded)
                 return np.asarray((ix >= e.lo) & (ix < e.hi))
-            case Load():
-                return self._load(e, guarded)
             case Binary():
                 return np.asarray(BINARY[e.op](self.eval(e.a, guarded), self.eval(e.b, guarded)))
             case Call():
@@ -180,7 +184,10 @@ def inside(i: Array, n: int) -> bool:
     """Whether an index, or every index of an array, is in ``range(n)``."""
     if type(i) is int:  # numpy takes its time over single numbers
         return 0 <= i < n
-    return not i.size or (i.min() >= 0 and i.max() < n)
+    if i.size <= _FEW:
+        values = np.ravel(i).tolist()
+        return not values or (min(values) >= 0 and max(values) < n)
+    return bool(i.min() >= 0 and i.max() < n)
 
 
 def _contraction(op: te.Compute, values: Mapping[int, np.ndarray]) -> np.ndarray | None:
