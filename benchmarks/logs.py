@@ -19,8 +19,9 @@ import onnx
 from benchmarks.command import GROUPS
 from benchmarks.zoo import MODELS, build
 from mlc.targets.base import get_target
+from mlc.tune.best import compacted
 from mlc.tune.places import family_file
-from mlc.tune.records import DECIDED, Record, compacted, read_records, write_records
+from mlc.tune.records import DECIDED, Record, read_records, write_records
 
 JOURNALS = Path("build/logs")
 

@@ -266,8 +266,8 @@ def compile(
     if source is None and not require_tuned:
         built = build_package(model.graph, machine, options, watch)
     else:
+        from mlc.tune.best import Best
         from mlc.tune.lookup import Tuned, build_tuned
-        from mlc.tune.records import Best
 
         tuned = Tuned(source or Best({}, {}), machine)
         built, tuned = build_tuned(model.graph, machine, options, watch, tuned, require=require_tuned)
@@ -380,7 +380,8 @@ def _source_of(records: Sequence[str | os.PathLike[str]] | None, target: Target,
     files = default_files(target, Settings.from_environment().cache) if records is None else records
     if not files:
         return None
-    from mlc.tune.records import Fingerprint, best_of, read_records
+    from mlc.tune.best import best_of
+    from mlc.tune.records import Fingerprint, read_records
     from mlc.tune.shelf import Shelf
 
     here = Fingerprint.of(target)

@@ -93,7 +93,8 @@ def _groups(log: Log) -> list[list[Record]]:
 
 
 def _task(records: list[Record]) -> dict[str, Any]:
-    from mlc.tune.records import DECIDED, best_of
+    from mlc.tune.best import best_of
+    from mlc.tune.records import DECIDED
 
     first = records[0]
     trials = [r for r in records if r.explorer != DECIDED]

@@ -19,6 +19,7 @@ from mlc.runtime.native import available_cores
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, Tunable
 from mlc.tune.base import CostModel, Measurement
+from mlc.tune.best import best_of
 from mlc.tune.explorers import get_explorer
 from mlc.tune.journal import Journal
 from mlc.tune.lookup import Tuned
@@ -26,7 +27,7 @@ from mlc.tune.measure import LocalMeasurer, MeasureOptions
 from mlc.tune.measure.device import DeviceMeasurer, SplitMeasurer
 from mlc.tune.models.choice import cost_model, make_model, transferable
 from mlc.tune.models.gbt import GradientBoosting
-from mlc.tune.records import DECIDED, Fingerprint, Log, Record, best_of, read_records
+from mlc.tune.records import DECIDED, Fingerprint, Log, Record, read_records
 from mlc.tune.session import Outcome, Session, TuneOptions, Watcher
 from mlc.tune.task import Task, tasks_of
 from mlc.tune.transfer import learn_from

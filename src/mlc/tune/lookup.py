@@ -14,12 +14,13 @@ from mlc.lower.knobs import Knobs
 from mlc.rewrite.group import configured, device_of, identity_of, is_group, workload_key
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
-from mlc.tune.records import Found, Record
+from mlc.tune.best import Found
+from mlc.tune.records import Record
 from mlc.tune.task import digest, laid_out, name_of
 
 
 class Source(Protocol):
-    """Some records (:class:`~mlc.tune.records.Best`, :class:`~mlc.tune.shelf.Shelf`)."""
+    """Some records (:class:`~mlc.tune.best.Best`, :class:`~mlc.tune.shelf.Shelf`)."""
 
     def find(self, workload: str, text: str) -> tuple[Found, Record | None]:
         """What there is for a workload, given its key and its text."""

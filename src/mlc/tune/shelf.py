@@ -8,18 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mlc.errors import OutputError, UsageError
+from mlc.tune.best import Best, Found, best_of, compacted
 from mlc.tune.places import kept
-from mlc.tune.records import (
-    Best,
-    Fingerprint,
-    Found,
-    Log,
-    Record,
-    best_of,
-    compacted,
-    read_bytes,
-    write_records,
-)
+from mlc.tune.records import Fingerprint, Log, Record, read_bytes, write_records
 
 _WORKLOAD = re.compile(rb'"workload":"([0-9a-f]{16})"')
 _LOGGER = logging.getLogger("mlc")

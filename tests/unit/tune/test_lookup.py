@@ -18,8 +18,9 @@ from mlc.rewrite.group import config_of
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
 from mlc.tune.base import Measurement
+from mlc.tune.best import Best, Found, best_of
 from mlc.tune.lookup import Tuned, build_tuned, require_all
-from mlc.tune.records import Best, Fingerprint, Found, Record, best_of
+from mlc.tune.records import Fingerprint, Record
 from mlc.tune.task import Task, candidate, tasks_of
 
 OPTIONS = CompileOptions("product", "onnx", "")

@@ -22,9 +22,10 @@ from mlc.targets.base import Target, get_target
 from mlc.tune import session as session_module
 from mlc.tune.allocate import HOPELESS
 from mlc.tune.base import Failure, Measurement
+from mlc.tune.best import best_of
 from mlc.tune.drive import Tuning, set_aside
 from mlc.tune.journal import Journal
-from mlc.tune.records import DECIDED, Checkpoint, Fingerprint, Record, best_of, read_records
+from mlc.tune.records import DECIDED, Checkpoint, Fingerprint, Record, read_records
 from mlc.tune.report import report_html
 from mlc.tune.session import Ended, Limit, Outcome, Session, TaskState, TuneOptions, Watcher
 from mlc.tune.task import Task, tasks_of

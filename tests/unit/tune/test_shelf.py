@@ -11,8 +11,9 @@ import pytest
 from mlc.errors import OutputError
 from mlc.targets.base import get_target
 from mlc.tune import places
+from mlc.tune.best import Found
 from mlc.tune.places import default_files, family_file, journal_of
-from mlc.tune.records import Fingerprint, Found, encode, read_records
+from mlc.tune.records import Fingerprint, encode, read_records
 from mlc.tune.shelf import Shelf, keep
 from tests.unit.tune.test_records import HERE, TEXT, record
 

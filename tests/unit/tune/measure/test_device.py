@@ -16,11 +16,12 @@ from mlc.rewrite.group import config_of, device_of
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
 from mlc.tune.base import Failure, Measurement
+from mlc.tune.best import Found, best_of
 from mlc.tune.drive import tune_graph
 from mlc.tune.lookup import Tuned, build_tuned
 from mlc.tune.measure import MeasureOptions, Rule
 from mlc.tune.measure.device import DeviceMeasurer, SplitMeasurer
-from mlc.tune.records import Fingerprint, Found, Record, best_of
+from mlc.tune.records import Fingerprint, Record
 from mlc.tune.session import TuneOptions
 from mlc.tune.shelf import Shelf
 from mlc.tune.task import Task, tasks_of
