@@ -205,7 +205,7 @@ class _Reader:
         self.what = "activations"
         first = self.body.nodes[0]
         if first.op not in (get("cast"), get("relu"), get("clip")):
-            raise UnsupportedError("not a product")
+            raise UnsupportedError("no product, addition or activation")
         x, at = self._activation(first.inputs[0]), first.inputs[0]
         shape = _channels_second(x.type.shape)
         layer = Elementwise(x, self.group.outputs[0], shape, shape, np.zeros(1, np.int32))

@@ -152,7 +152,7 @@ def product(n: Net, dtype: Any = "i8") -> Value:
 
 
 REFUSED = {
-    "not a product": lambda n: n.softmax(n.x(4), axis=0),
+    "no product, addition or activation": lambda n: n.softmax(n.x(4), axis=0),
     "works on f32": lambda n: n.relu(n.x(4)),
     "a conversion alone": lambda n: n.cast(n.x(2, 4, dtype="i8"), to="i32"),
     "a conversion to f32": lambda n: n.relu(n.cast(n.x(2, 4, dtype="i8"), to="f32")),

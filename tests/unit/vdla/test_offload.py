@@ -152,7 +152,7 @@ def test_groups_that_fill_blocks_or_fit_into_one(channels: tuple[int, int], grou
 def test_what_is_no_layer_has_its_reason() -> None:
     n = Net()
     accelerator = VdlaAccelerator(PROFILES["full"])
-    assert accelerator.refusal(group_of(n(n.softmax(n.x(3), axis=0))), {}) == "not a product"
+    assert accelerator.refusal(group_of(n(n.softmax(n.x(3), axis=0))), {}) == "no product, addition or activation"
     n = Net()
     assert accelerator.refusal(group_of(n(n.relu(n.x(3)))), {}) == "works on f32, not on i8"
 
