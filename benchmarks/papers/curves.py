@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks import plots
-from benchmarks.papers.keep import keep
+from benchmarks.papers.keep import RESULTS, keep
 from benchmarks.papers.replay import GOOD, Job, Method, Replay, replay_of, run_all, trials_until
 from benchmarks.papers.tables import FOLDER
 from benchmarks.report import table
 from benchmarks.stats import geometric_mean
-
-RESULTS = Path("benchmarks/papers/results")
 
 
 @dataclass(frozen=True)
@@ -199,8 +197,22 @@ def write(figure: Figure, curves: Curves, out: Path) -> list[str]:
 
 def main(figure: Figure, description: str | None, arguments: list[str] | None = None) -> None:
     """The command line of a figure; ``arguments`` default to those of the process."""
+    command(figure.name, description, lambda jobs, out: write(figure, measure(figure, jobs), out), arguments)
+
+
+def command(
+    name: str, description: str | None, run: Callable[[int, Path], list[str]], arguments: list[str] | None
+) -> None:
+    """A command line that replays searches.
+
+    Args:
+        name: of its module.
+        description: shown by ``--help``.
+        run: given how many processes and the folder of results, measures, writes, and returns the names of the files.
+        arguments: those of the process unless given.
+    """
     parser = argparse.ArgumentParser(
-        prog=f"python -m benchmarks.papers.{figure.name}",
+        prog=f"python -m benchmarks.papers.{name}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -209,5 +221,5 @@ def main(figure: Figure, description: str | None, arguments: list[str] | None = 
     add("--out", type=Path, default=RESULTS, metavar="DIR", help=f"where results go (default {RESULTS})")
     options = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that search: many threads a search would share the cores
-    names = write(figure, measure(figure, options.jobs), options.out)
+    names = run(options.jobs, options.out)
     Console().print(f"{options.out}/: {', '.join(names)}", highlight=False)

@@ -8,8 +8,6 @@ as the tuner does, until they get there. A table that is a sample of its space r
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks import plots
-from benchmarks.papers.curves import RESULTS, about_tables
+from benchmarks.papers.curves import about_tables, command
 from benchmarks.papers.keep import keep
 from benchmarks.papers.replay import GOOD, Job, Method, replay_of, run_all, trials_until
 from benchmarks.report import table
@@ -105,18 +103,7 @@ def write(medians: Medians, out: Path) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line; ``arguments`` default to those of the process."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m benchmarks.papers.{NAME}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: one a core)")
-    add("--out", type=Path, default=RESULTS, metavar="DIR", help=f"where results go (default {RESULTS})")
-    options = parser.parse_args(arguments)
-    os.environ["OMP_NUM_THREADS"] = "1"
-    names = write(measure(SPACES, EXPLORERS, options.jobs), options.out)
-    Console().print(f"{options.out}/: {', '.join(names)}", highlight=False)
+    command(NAME, __doc__, lambda jobs, out: write(measure(SPACES, EXPLORERS, jobs), out), arguments)
 
 
 if __name__ == "__main__":

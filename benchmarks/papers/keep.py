@@ -10,6 +10,8 @@ from typing import Any
 from benchmarks.peers import version
 from benchmarks.report import json_ready
 
+RESULTS = Path("benchmarks/papers/results")
+
 
 def keep(
     name: str,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from benchmarks.papers.keep import keep
+from benchmarks.papers.keep import RESULTS, keep
 from benchmarks.report import table
 from benchmarks.zoo.operators import CONVOLUTIONS
 from mlc.errors import ScheduleError
@@ -240,7 +240,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--layers", nargs="+", choices=names, default=names, metavar="C2", help="which of table 2 (default: C2 to C12)")
     add("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), metavar="WAY", help=", ".join(WAYS))
     add("--plans", type=int, default=PLANS, metavar="N", help=f"simulated for each layer and way (default {PLANS})")
-    add("--out", type=Path, default=Path("benchmarks/papers/results"), metavar="DIR", help="where results go")
+    add("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go")
     options = parser.parse_args(arguments)
     console = Console()
     rows: Mapping[str, tuple[str, int, int, int, int, int]] = {row[0]: row for row in CONVOLUTIONS}

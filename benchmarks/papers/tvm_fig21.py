@@ -31,7 +31,7 @@ from rich.console import Console
 
 import mlc
 from benchmarks import plots
-from benchmarks.papers.keep import keep
+from benchmarks.papers.keep import RESULTS, keep
 from benchmarks.report import table
 from benchmarks.zoo import build, sample_inputs
 from mlc.api import Model, Quantization, quantize
@@ -248,7 +248,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--no-ends", action="store_true", help="leave out the bar with the first convolution on the device too")
     add("--samples", type=int, default=SAMPLES, metavar="N", help=f"to calibrate with (default {SAMPLES})")
     add("--small", action="store_true", help="a small network of the same structure")
-    add("--out", type=Path, default=Path("benchmarks/papers/results"), metavar="DIR", help="where results go")
+    add("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go")
     options = parser.parse_args(arguments)
     console = Console()
     original = build("resnet18", small=options.small)

@@ -28,7 +28,7 @@ from rich.console import Console
 
 import mlc
 from benchmarks import machine, plots
-from benchmarks.papers.keep import keep
+from benchmarks.papers.keep import RESULTS, keep
 from benchmarks.peers import parse_engine
 from benchmarks.peers.ours import keywords
 from benchmarks.report import spread, table
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--cores", default="", metavar="N,N", help="cores to run on (default: as many of the usable ones as threads)")
     add("--rounds", type=int, default=ROUNDS, metavar="N", help=f"blocks for each side (default {ROUNDS})")
     add("--seconds", type=float, default=BLOCK_SECONDS, metavar="S", help=f"of a block (default {BLOCK_SECONDS})")
-    add("--out", type=Path, default=Path("benchmarks/papers/results"), metavar="DIR", help="where results go")
+    add("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go")
     options = parser.parse_args(arguments)
     usable = os.sched_getaffinity(0)
     cores = [int(part) for part in options.cores.split(",")] if options.cores else sorted(usable)[: options.threads]

@@ -107,15 +107,7 @@ class Plan:
 
 
 def plan_elementwise(layer: Elementwise, config: VdlaConfig, knobs: Knobs) -> LayerPlan:
-    """Schedule a layer.
-
-    Args:
-        layer: what to compute.
-        config: the accelerator.
-        knobs: are asked for every choice; their defaults are what is expected to be fastest.
-    Raises:
-        ScheduleError: the configuration is refused.
-    """
+    """A layer without a product, for :func:`~mlc.vdla.schedules.layers.plan_layer`."""
     plan = ask(layer, config, knobs)
     work = Work.of(layer, config, plan.matrix)
     knobs.require(not (reason := refusal(work, plan, config)), reason)

@@ -107,15 +107,7 @@ class Plan:
 
 
 def plan_convolution(layer: Convolution, config: VdlaConfig, knobs: Knobs) -> LayerPlan:
-    """Schedule a product.
-
-    Args:
-        layer: what to compute.
-        config: the accelerator.
-        knobs: are asked for every choice; their defaults are what is expected to be fastest.
-    Raises:
-        ScheduleError: the configuration is refused.
-    """
+    """A product, for :func:`~mlc.vdla.schedules.layers.plan_layer`."""
     shape, epilogue = Shape.of(layer, config), Epilogue.of(layer, config)
     plan = ask(shape, config, knobs)
     ahead = plan.buffers == "ring"
