@@ -2,3 +2,7 @@
 
 Nothing in this room knows an operator by name, a target or a tuner.
 """
+
+from mlc.ir import printer
+
+__all__ = ["printer"]  # nodes print themselves by it (mlc.ir.text)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mlc.errors import VerifyError
 from mlc.ir.index import IndexLike, Linear, Quotient, Var, as_index, dynamics, is_fixed, substitute
+from mlc.ir.text import Printable
 from mlc.ir.types import DType, boolean, f32, i64
 
 
@@ -23,7 +24,7 @@ class Source(Protocol):
     dtype: DType
 
 
-class Expr:
+class Expr(Printable):
     """Base of scalar expressions; carries the operators that build them."""
 
     __slots__ = ()
@@ -60,10 +61,17 @@ class Expr:
     def __neg__(self) -> Expr:
         return call("neg", self)
 
-    def __repr__(self) -> str:
-        from mlc.ir.printer import expr_text
+    def index_vars(self) -> set[Var]:
+        """Every loop variable that occurs in the expression."""
+        return index_vars(self)
 
-        return expr_text(self)
+    def substituted(self, env: Mapping[Var, IndexLike]) -> Expr:
+        """The expression with loop variables replaced; itself when none occurs."""
+        return substitute_vars(self, env)
+
+    def same_as(self, other: Expr) -> bool:
+        """Structural equality (variables and sources by identity)."""
+        return same(self, other)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -16,6 +16,7 @@ import numpy as np
 from mlc.errors import MlcError, VerifyError
 from mlc.ir import te
 from mlc.ir.loop import Buffer, Stmt
+from mlc.ir.text import Printable
 from mlc.ir.types import TensorType, dtype_of
 
 Attrs = Mapping[str, Any]
@@ -75,8 +76,8 @@ class Value:
         return f"%{self.name}"
 
 
-@dataclass(slots=True, eq=False)
-class Node:
+@dataclass(slots=True, eq=False, repr=False)
+class Node(Printable):
     """One application of an operator.
 
     Args:
@@ -93,14 +94,9 @@ class Node:
     outputs: tuple[Value, ...]
     sources: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
-        from mlc.ir.printer import node_text
 
-        return node_text(self)
-
-
-@dataclass(slots=True, eq=False)
-class Graph:
+@dataclass(slots=True, eq=False, repr=False)
+class Graph(Printable):
     """A whole model, or the body of a fused group.
 
     Args:
@@ -134,11 +130,6 @@ class Graph:
             for v in dict.fromkeys(n.inputs):
                 users.setdefault(v, []).append(n)
         return users
-
-    def __repr__(self) -> str:
-        from mlc.ir.printer import graph_text
-
-        return graph_text(self)
 
 
 Pass = Callable[[Graph], Graph]

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import gcd
-from typing import TYPE_CHECKING, Final, final
-
-if TYPE_CHECKING:
-    from mlc.ir.expr import Expr
+from typing import Any, Final, Protocol, Self, final
 
 
 @final
@@ -92,14 +89,27 @@ class Remainder:
         return f"{_wrapped(self.form)}%{self.divisor}"
 
 
+class Scalar(Protocol):
+    """What an index has to know of an integer that is computed at run time (an ``Expr``, which knows indices)."""
+
+    def index_vars(self) -> set[Var]:
+        """Every loop variable that occurs."""
+
+    def substituted(self, env: Mapping[Var, IndexLike]) -> Self:
+        """The same value with variables replaced; itself when none occurs."""
+
+    def same_as(self, other: Any) -> bool:
+        """Structural equality."""
+
+
 @final
 class Dynamic:
     """Atom whose value comes from an integer expression at run time, clamped to ``[lo, hi]`` by whoever built it."""
 
     __slots__ = ("expr", "hi", "lo")
 
-    def __init__(self, expr: Expr, lo: int, hi: int) -> None:
-        self.expr = expr
+    def __init__(self, expr: Scalar, lo: int, hi: int) -> None:
+        self.expr: Any = expr  # to all but this file an Expr
         self.lo = lo
         self.hi = hi
 
@@ -107,16 +117,14 @@ class Dynamic:
         return hash((type(self.expr), self.lo, self.hi))
 
     def __eq__(self, other: object) -> bool:
-        from mlc.ir.expr import same
-
-        return self is other or (
-            type(other) is Dynamic and other.lo == self.lo and other.hi == self.hi and same(self.expr, other.expr)
-        )
+        if self is other:
+            return True
+        if type(other) is not Dynamic or other.lo != self.lo or other.hi != self.hi:
+            return False
+        return bool(self.expr.same_as(other.expr))
 
     def __repr__(self) -> str:
-        from mlc.ir.printer import expr_text
-
-        return f"int({expr_text(self.expr)})"
+        return f"int({self.expr})"
 
 
 Atom = Var | Quotient | Remainder | Dynamic
@@ -173,9 +181,7 @@ class Linear:
                 if isinstance(atom, Var):
                     found.add(atom)
                 elif isinstance(atom, Dynamic):
-                    from mlc.ir.expr import index_vars
-
-                    found |= index_vars(atom.expr)
+                    found |= atom.expr.index_vars()
                 else:
                     stack.append(atom.form)
         return found
@@ -292,7 +298,7 @@ def as_index(value: IndexLike) -> Linear:
     return Linear({}, int(value))
 
 
-def dynamic(expr: Expr, lo: int, hi: int) -> Linear:
+def dynamic(expr: Scalar, lo: int, hi: int) -> Linear:
     """A run-time integer, promised to lie in ``[lo, hi]``, as an index."""
     return Linear({Dynamic(expr, lo, hi): 1}, 0)
 
@@ -323,13 +329,11 @@ def depends_on(atom: Atom, var: Var) -> bool:
     if isinstance(atom, Var):
         return atom is var
     if isinstance(atom, Dynamic):
-        from mlc.ir.expr import index_vars
-
-        return var in index_vars(atom.expr)
+        return var in atom.expr.index_vars()
     return any(depends_on(a, var) for a in atom.form.terms)
 
 
-def substitute(index: Linear, env: Mapping[Var, IndexLike], dyn: Callable[[Expr], Expr] | None = None) -> Linear:
+def substitute(index: Linear, env: Mapping[Var, IndexLike], dyn: Callable[[Any], Scalar] | None = None) -> Linear:
     """Replace variables; returns the same object when none occurs.
 
     Args:
@@ -354,9 +358,7 @@ def substitute(index: Linear, env: Mapping[Var, IndexLike], dyn: Callable[[Expr]
                 out[atom] = c
                 continue
         elif type(atom) is Dynamic:
-            from mlc.ir.expr import substitute_vars
-
-            expr = dyn(atom.expr) if dyn is not None else substitute_vars(atom.expr, env)
+            expr = dyn(atom.expr) if dyn is not None else atom.expr.substituted(env)
             if expr is atom.expr:
                 out[atom] = c
                 continue
@@ -380,7 +382,7 @@ def substitute(index: Linear, env: Mapping[Var, IndexLike], dyn: Callable[[Expr]
     return result
 
 
-def evaluate(index: Linear, env: Mapping[Var, int], dyn: Callable[[Expr], int] | None = None) -> int:
+def evaluate(index: Linear, env: Mapping[Var, int], dyn: Callable[[Any], int] | None = None) -> int:
     """Value under an assignment of the variables; works on numpy arrays of values too."""
     total = index.const
     for atom, c in index.terms.items():

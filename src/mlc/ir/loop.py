@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlc.ir.expr import Expr
 from mlc.ir.index import ZERO, Linear, Var
+from mlc.ir.text import Printable
 from mlc.ir.types import DType
 
 if TYPE_CHECKING:
@@ -73,15 +74,10 @@ class Buffer:
         return f"{self.name}: {self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-class Stmt:
+class Stmt(Printable):
     """Base of statements."""
 
     __slots__ = ()
-
-    def __repr__(self) -> str:
-        from mlc.ir.printer import stmt_text
-
-        return stmt_text(self)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -195,7 +191,7 @@ class Barrier(Stmt):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Function:
+class Function(Printable):
     """A kernel.
 
     Args:
@@ -211,11 +207,6 @@ class Function:
     outputs: int
     body: Stmt
     attrs: dict[str, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        from mlc.ir.printer import function_text
-
-        return function_text(self)
 
 
 NOTHING = Seq(())

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mlc.ir import loop
 from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within
+from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.index import Linear, Var, linear_text
-
-if TYPE_CHECKING:
-    from mlc.ir.graph import Graph, Node, Value
-    from mlc.ir.te import Compute
+from mlc.ir.te import Compute
+from mlc.ir.text import printed
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%", "and": "&", "or": "|", "xor": "^",
@@ -177,8 +176,6 @@ def attr_text(value: Any) -> str:
 
 def node_text(n: Node) -> str:
     """``a, b = op(x, y, key=value)``."""
-    from mlc.ir.graph import Graph
-
     attrs = [
         f"{k}={attr_text(v)}"
         for k, v in n.attrs.items()
@@ -201,8 +198,6 @@ def value_ref(v: Value) -> str:
 
 def graph_text(g: Graph, indent: int = 0) -> str:
     """The graph as a Python-like function, fused groups with their bodies."""
-    from mlc.ir.graph import Graph
-
     pad = "  " * indent
     ins = ", ".join(f"{value_ref(v)}: {v.type}" for v in g.inputs)
     outs = ", ".join(str(v.type) for v in g.outputs)
@@ -218,3 +213,11 @@ def graph_text(g: Graph, indent: int = 0) -> str:
                 lines.append(graph_text(attr, indent + 2))
     lines.append(f"{pad}  return {', '.join(value_ref(v) for v in g.outputs)}")
     return "\n".join(lines)
+
+
+printed.register(Expr, expr_text)
+printed.register(Compute, compute_text)
+printed.register(loop.Stmt, stmt_text)
+printed.register(loop.Function, function_text)
+printed.register(Node, node_text)
+printed.register(Graph, graph_text)

@@ -28,6 +28,7 @@ from mlc.ir.expr import (
     within,
 )  # fmt: skip
 from mlc.ir.index import IndexLike, Linear, Var, as_index, substitute
+from mlc.ir.text import Printable
 from mlc.ir.types import DType
 
 
@@ -160,7 +161,7 @@ COMBINERS = {c.name: c for c in (SUM, PROD, MAX, MIN, ALL, ANY, ARGMAX, ARGMIN, 
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Compute:
+class Compute(Printable):
     """One loop nest over data axes, with an optional reduction.
 
     Args:
@@ -197,11 +198,6 @@ class Compute:
                     seen.setdefault(id(ld.source), ld.source)
             self._inputs = tuple(seen.values())
         return list(self._inputs)
-
-    def __repr__(self) -> str:
-        from mlc.ir.printer import compute_text
-
-        return compute_text(self)
 
 
 @dataclass(slots=True, eq=False)
