@@ -18,10 +18,11 @@ import onnx
 
 from benchmarks.command import GROUPS
 from benchmarks.zoo import MODELS, build
+from mlc.records.best import compacted
+from mlc.records.files import read_records, write_records
+from mlc.records.places import family_file
+from mlc.records.record import DECIDED, Record
 from mlc.targets.base import get_target
-from mlc.tune.best import compacted
-from mlc.tune.places import family_file
-from mlc.tune.records import DECIDED, Record, read_records, write_records
 
 JOURNALS = Path("build/logs")
 

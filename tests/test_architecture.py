@@ -31,9 +31,11 @@ ROOMS: dict[str, set[str]] = {
     "runtime": set(),
     # Feeds, comparisons with a reference, timing: around a loaded module, so without the compiler too.
     "harness": {"runtime"},
+    # Trials, files of them, the best of them: what a compilation asks for configurations, and what tuning writes.
+    "records": {"ir", "lower", "rewrite", "targets", "runtime"},
     # The whole compilation of a graph: passes, schedules, code, package.
-    "build": {"ir", "ops", "rewrite", "lower", "targets", "vdla", "runtime"},
-    "tune": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "build"},
+    "build": {"ir", "ops", "rewrite", "lower", "targets", "vdla", "runtime", "records"},
+    "tune": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "records", "build"},
     "train": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "tune"},
     "api": {
         "ir",
@@ -45,6 +47,7 @@ ROOMS: dict[str, set[str]] = {
         "vdla",
         "runtime",
         "harness",
+        "records",
         "build",
         "tune",
         "train",
@@ -59,6 +62,7 @@ ROOMS: dict[str, set[str]] = {
         "vdla",
         "runtime",
         "harness",
+        "records",
         "tune",
         "train",
         "api",
@@ -67,7 +71,7 @@ ROOMS: dict[str, set[str]] = {
 }
 
 # What an accelerator needs of these is built for any; they name none, in comments and strings neither.
-GENERAL = ("ir", "ops", "rewrite", "lower", "tune", "runtime", "harness")
+GENERAL = ("ir", "ops", "rewrite", "lower", "records", "tune", "runtime", "harness")
 
 # The package's own face: the version is anybody's, the public functions come from `api`.
 FACE = "__init__"

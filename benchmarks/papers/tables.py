@@ -28,10 +28,10 @@ from benchmarks import machine
 from benchmarks.papers.spaces import WORKLOADS, Setting
 from mlc.errors import UsageError
 from mlc.lower.knobs import Knob
+from mlc.records.measurement import Failure, Measurement
 from mlc.runtime import atomic_write
 from mlc.settings import CompileOptions
 from mlc.targets.base import get_target
-from mlc.tune.base import Failure, Measurement
 from mlc.tune.measure import LocalMeasurer, MeasureOptions
 from mlc.tune.measure.timing import Rule
 

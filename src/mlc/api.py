@@ -36,10 +36,10 @@ from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer, Settings
 
 if TYPE_CHECKING:
     from mlc.harness.accuracy import Accuracy
+    from mlc.records.lookup import Finding, Source
     from mlc.rewrite.offload import Decision
     from mlc.targets.base import Target
     from mlc.tune.drive import Tuning
-    from mlc.tune.lookup import Finding, Source
     from mlc.tune.measure import MeasureOptions
     from mlc.tune.session import TuneOptions, Watcher
     from mlc.tune.task import Task
@@ -266,8 +266,9 @@ def compile(
     if source is None and not require_tuned:
         built = build_package(model.graph, machine, options, watch)
     else:
-        from mlc.tune.best import Best
-        from mlc.tune.lookup import Tuned, build_tuned
+        from mlc.build import build_tuned
+        from mlc.records.best import Best
+        from mlc.records.lookup import Tuned
 
         tuned = Tuned(source or Best({}, {}), machine)
         built, tuned = build_tuned(model.graph, machine, options, watch, tuned, require=require_tuned)
@@ -375,14 +376,15 @@ def _native(graph: Graph) -> Callable[[Mapping[str, np.ndarray]], Mapping[str, n
 
 def _source_of(records: Sequence[str | os.PathLike[str]] | None, target: Target, threads: int) -> Source | None:
     """Where to look for configurations; nowhere if there is nothing."""
-    from mlc.tune.places import default_files
+    from mlc.records.places import default_files
 
     files = default_files(target, Settings.from_environment().cache) if records is None else records
     if not files:
         return None
-    from mlc.tune.best import best_of
-    from mlc.tune.records import Fingerprint, read_records
-    from mlc.tune.shelf import Shelf
+    from mlc.records.best import best_of
+    from mlc.records.files import read_records
+    from mlc.records.record import Fingerprint
+    from mlc.records.shelf import Shelf
 
     here = Fingerprint.of(target)
     if records is None:
@@ -438,12 +440,12 @@ def tune(
     Raises:
         UsageError, DeviceError, CheckFailedError: as there.
     """
+    from mlc.records.files import read_records
+    from mlc.records.places import journal_of
+    from mlc.records.shelf import keep
     from mlc.targets.base import get_target
     from mlc.tune.drive import tune_graph
-    from mlc.tune.places import journal_of
-    from mlc.tune.records import read_records
     from mlc.tune.session import TuneOptions
-    from mlc.tune.shelf import keep
 
     cache = Settings.from_environment().cache
     compile_options = _options(model, None, opt_level, disabled_passes, fast_math)

@@ -23,6 +23,7 @@ from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
+from mlc.records.lookup import Tuned, require_all
 from mlc.rewrite.attention import use_attention
 from mlc.rewrite.group import body_of, config_of, group_key, identity_of, is_alias, is_group
 from mlc.rewrite.inplace import InPlaceOperands
@@ -163,6 +164,39 @@ def build_package(
     arrays = {v.name: fused.constants[v] for v in params}
     facts_of = {p.name: p.program.facts for p in programs.values()}
     return Built(manifest, arrays, members, tuple(offloads), facts_of)
+
+
+def build_tuned(
+    graph: Graph,
+    target: Target,
+    options: CompileOptions,
+    watch: Observer,
+    tuned: Tuned,
+    *,
+    require: bool = False,
+) -> tuple[Built, Tuned]:
+    """Compiles a graph with records; a kernel whose record is refused is compiled without.
+
+    Args:
+        graph, target, options, watch: as for :func:`~mlc.build.build_package`.
+        tuned: gives configurations.
+        require: whether every kernel must have one.
+    Returns:
+        the contents of the package, and what was found for it.
+    Raises:
+        UsageError: a kernel has none though it must; before any is compiled.
+    """
+    while True:
+        attempt = tuned
+
+        def require_tuned(attempt: Tuned = attempt) -> None:
+            if require:
+                require_all(attempt.findings())
+
+        try:
+            return build_package(graph, target, options, watch, tuned.configure, require_tuned), tuned
+        except ConfigError as error:
+            tuned = tuned.without(error)
 
 
 def optimise(

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mlc.cli.main import run
+from mlc.records.files import read_records
 from mlc.tune import drive
-from mlc.tune.records import read_records
 
 
 @pytest.fixture

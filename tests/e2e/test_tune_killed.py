@@ -15,7 +15,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mlc.tune.records import DECIDED, read_records
+from mlc.records.files import read_records
+from mlc.records.record import DECIDED
 
 TRIALS = 400  # more than are measured before the last kill
 

@@ -9,7 +9,8 @@ from mlc.cli.console import Console, one_line, write_json
 from mlc.errors import UsageError, WorkloadError
 
 if TYPE_CHECKING:
-    from mlc.tune.records import Log, Record
+    from mlc.records.files import Log
+    from mlc.records.record import Record
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24  # characters of a curve
@@ -35,8 +36,8 @@ def show_records(console: Console, path: str, json_file: str | None) -> None:
     Raises:
         UsageError: it cannot be read, or holds no trial.
     """
-    from mlc.tune.base import causes
-    from mlc.tune.records import read_records
+    from mlc.records.files import read_records
+    from mlc.records.measurement import causes
 
     log = read_records([path])
     if not log.records:
@@ -93,8 +94,8 @@ def _groups(log: Log) -> list[list[Record]]:
 
 
 def _task(records: list[Record]) -> dict[str, Any]:
-    from mlc.tune.best import best_of
-    from mlc.tune.records import DECIDED
+    from mlc.records.best import best_of
+    from mlc.records.record import DECIDED
 
     first = records[0]
     trials = [r for r in records if r.explorer != DECIDED]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mlc.cli.console import Console
 
 if TYPE_CHECKING:
-    from mlc.tune.base import Cause
+    from mlc.records.measurement import Cause
     from mlc.tune.drive import Tuning
     from mlc.tune.session import TaskState
     from mlc.tune.task import Task
@@ -143,6 +143,6 @@ def _row(s: TaskState) -> tuple[object, ...]:
 
 
 def _causes(states: Sequence[TaskState]) -> list[Cause]:
-    from mlc.tune.base import causes
+    from mlc.records.measurement import causes
 
     return causes(m for s in states for _, m in s.trials)

@@ -15,19 +15,21 @@ import numpy as np
 from mlc.errors import CheckFailedError, OutputError, UsageError
 from mlc.ir.graph import Graph
 from mlc.lower.knobs import Discrete, Space
+from mlc.records.best import best_of
+from mlc.records.files import Log, read_records
+from mlc.records.lookup import Tuned
+from mlc.records.measurement import Measurement
+from mlc.records.record import DECIDED, Fingerprint, Record
 from mlc.runtime.native import available_cores
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, Tunable
-from mlc.tune.base import CostModel, Measurement
-from mlc.tune.best import best_of
+from mlc.tune.base import CostModel
 from mlc.tune.explorers import get_explorer
 from mlc.tune.journal import Journal
-from mlc.tune.lookup import Tuned
 from mlc.tune.measure import LocalMeasurer, MeasureOptions
 from mlc.tune.measure.device import DeviceMeasurer, SplitMeasurer
 from mlc.tune.models.choice import cost_model, make_model, transferable
 from mlc.tune.models.gbt import GradientBoosting
-from mlc.tune.records import DECIDED, Fingerprint, Log, Record, read_records
 from mlc.tune.session import Outcome, Session, TuneOptions, Watcher
 from mlc.tune.task import Task, tasks_of
 from mlc.tune.transfer import learn_from

@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Self
 
 from mlc.errors import OutputError, UsageError
-from mlc.tune.records import MAX_FILE, START, Entry, Log, Record, RecordError, decode, encode
+from mlc.records.files import MAX_FILE, Log
+from mlc.records.record import START, Entry, Record, RecordError, decode, encode
 
 SYNC_SECONDS, SYNC_RECORDS = 1.0, 16
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from os import PathLike
 
+from mlc.records.measurement import causes
 from mlc.runtime.atomic import atomic_write
-from mlc.tune.base import causes
 from mlc.tune.drive import Tuning
 from mlc.tune.session import TaskState
 

@@ -15,15 +15,17 @@ import numpy as np
 
 from mlc.errors import ScheduleError
 from mlc.lower.knobs import Config
+from mlc.records.files import Log
+from mlc.records.measurement import Failure, Measurement
+from mlc.records.record import DECIDED, Checkpoint, Fingerprint, Record
 from mlc.targets.base import Target
 from mlc.tune.allocate import Progress, next_task
-from mlc.tune.base import CostModel, Explorer, Failure, Measurement
+from mlc.tune.base import CostModel, Explorer
 from mlc.tune.explorers import get_explorer
 from mlc.tune.features import LoopFeatures
 from mlc.tune.journal import Journal
 from mlc.tune.models.blas import one_blas_thread
 from mlc.tune.models.choice import features_for
-from mlc.tune.records import DECIDED, Checkpoint, Fingerprint, Log, Record
 from mlc.tune.task import Task
 
 _LOGGER = logging.getLogger("mlc")

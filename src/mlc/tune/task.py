@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,12 +14,13 @@ from mlc.ir.cost import operations
 from mlc.ir.graph import RULE_ERRORS, Graph, Node, Value, express
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Config, Knobs, Space
-from mlc.rewrite.group import body_of, configured, identity_of, is_group, workload_key
+from mlc.records.beside import Beside, with_margins
+from mlc.records.workload import digest, laid_out, name_of
+from mlc.rewrite.group import configured, identity_of, is_group, workload_key
 from mlc.rewrite.region import is_region, region_graph
 from mlc.rewrite.workload import parse_workload
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, Tunable
-from mlc.tune.beside import Beside, with_margins
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +63,6 @@ class Task:
     def beside(self) -> Beside:
         """What the text leaves open."""
         return Beside.of(self.node)
-
-
-def digest(key: str) -> str:
-    """Sixteen hexadecimal digits for a workload's text."""
-    return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Observer) -> list[Task]:
@@ -202,34 +196,3 @@ def _with_types(node: Node, types: Sequence[TensorType]) -> Node:
     """The node over fresh inputs of some types."""
     inputs = tuple(Value(v.name, t) for v, t in zip(node.inputs, types, strict=True))
     return Node(node.op, inputs, node.attrs, node.outputs, node.sources)
-
-
-def laid_out(
-    node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool, target: Target
-) -> Node:
-    """A group with the layouts that it would get: what its schedule is made for.
-
-    Args:
-        node: a fused group.
-        types: of its inputs, with layouts; constants are row-major.
-        constant: which inputs are constants.
-        row_major: whether all that reads its results takes row-major tensors only.
-        target: chooses the layouts.
-    """
-    choice = target.layouts(node, types, constant, row_major)
-    inputs = tuple(
-        Value(v.name, t.with_layout(choice.constants[k]) if k in choice.constants else t)
-        for k, (v, t) in enumerate(zip(node.inputs, types, strict=True))
-    )
-    outputs = tuple(
-        v if layout is None else Value(v.name, TensorType(v.type.shape, v.type.dtype).with_layout(layout))
-        for v, layout in zip(node.outputs, choice.outputs, strict=True)
-    )
-    return Node(node.op, inputs, node.attrs, outputs, node.sources)
-
-
-def name_of(node: Node) -> str:
-    """Operators and the shape of the result, such as ``conv_add_relu_64x56x56``."""
-    words = "_".join(dict.fromkeys(n.op.name for n in body_of(node).nodes))
-    shape = "x".join(map(str, node.outputs[0].type.shape[1:] or node.outputs[0].type.shape))
-    return re.sub(r"[^a-z0-9_]", "_", words.lower())[:40] + "_" + shape

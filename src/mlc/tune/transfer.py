@@ -10,13 +10,14 @@ import numpy as np
 
 from mlc.errors import ScheduleError, WorkloadError
 from mlc.lower.knobs import Space
+from mlc.records.record import DECIDED, Fingerprint, Record
+from mlc.records.workload import digest
 from mlc.targets.base import Target
 from mlc.tune.features import LoopFeatures
 from mlc.tune.models.gbt import GradientBoosting
 from mlc.tune.models.objective import Objective
 from mlc.tune.models.transfer import learn_globally
-from mlc.tune.records import DECIDED, Fingerprint, Record
-from mlc.tune.task import Task, digest, task_of
+from mlc.tune.task import Task, task_of
 
 _LOGGER = logging.getLogger("mlc")
 MAX_TASKS = 1000  # a limit for files that may hold anything: each task takes some milliseconds to understand

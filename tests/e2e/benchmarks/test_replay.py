@@ -27,8 +27,8 @@ from benchmarks.papers.spaces import WORKLOADS, AtMost, Setting, Subspace
 from benchmarks.papers.tables import FINALISTS, Table, knob_list, table_for
 from mlc.errors import UsageError
 from mlc.lower.knobs import Categorical, Discrete, Factors, Space
+from mlc.records.measurement import Failure, Measurement
 from mlc.targets.base import get_target
-from mlc.tune.base import Failure, Measurement
 from mlc.tune.models.gbt import GradientBoosting
 
 FIGURES = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlc.tune.base import Failure, Measurement
+from mlc.records.measurement import Failure, Measurement
 from mlc.tune.measure import LocalMeasurer, MeasureOptions, roles
 from mlc.tune.measure.timing import Rule, Sample, Timing, take
 from tests.e2e.measure.faulty import QUICK, FaultyTarget

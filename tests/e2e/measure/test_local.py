@@ -15,10 +15,10 @@ from mlc.ir.graph import Builder, Graph
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Config, Knobs, Space
 from mlc.ops import get
+from mlc.records.measurement import Measurement
 from mlc.rewrite.group import body_of, is_group
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.x86.target import X86Target
-from mlc.tune.base import Measurement
 from mlc.tune.measure import LocalMeasurer, MeasureOptions, roles
 from mlc.tune.task import Task, candidate
 from tests.e2e.measure.faulty import QUICK

@@ -125,5 +125,5 @@ def fake_build(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     fake = ModuleType("mlc.build")
     fake.build_package = build_package  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mlc.build", fake)
-    monkeypatch.setattr("mlc.tune.places.SHIPPED", Path("no such folder"))
+    monkeypatch.setattr("mlc.records.places.SHIPPED", Path("no such folder"))
     return asked

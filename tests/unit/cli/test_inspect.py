@@ -9,9 +9,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from mlc.tune.records import DECIDED, encode
+from mlc.records.record import DECIDED, encode
 from tests.unit.cli.conftest import Result, onnx_model
-from tests.unit.tune.test_records import record
+from tests.unit.records.test_record import record
 
 Mlc = Callable[..., Result]
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from mlc.errors import OutputError, UsageError
+from mlc.records.files import read_records
+from mlc.records.record import Checkpoint, encode
 from mlc.tune import journal as journal_module
 from mlc.tune.journal import Journal
-from mlc.tune.records import Checkpoint, encode, read_records
-from tests.unit.tune.test_records import HERE, record
+from tests.unit.records.test_record import HERE, record
 
 
 def test_a_journal_goes_on_where_it_ended(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ import sys
 sys.path[:0] = {sys.path!r}
 from dataclasses import replace
 from mlc.tune.journal import Journal
-from mlc.tune.records import decode
+from mlc.records.record import decode
 made = decode({encode(record()).rstrip()!r})
 journal = Journal({str(path)!r})
 for k in range(10**9):

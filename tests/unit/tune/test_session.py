@@ -17,15 +17,16 @@ from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Config, Discrete, Knobs, Space
 from mlc.lower.schedule import Schedule
 from mlc.ops import get
+from mlc.records.best import best_of
+from mlc.records.files import read_records
+from mlc.records.measurement import Failure, Measurement
+from mlc.records.record import DECIDED, Checkpoint, Fingerprint, Record
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
 from mlc.tune import session as session_module
 from mlc.tune.allocate import HOPELESS
-from mlc.tune.base import Failure, Measurement
-from mlc.tune.best import best_of
 from mlc.tune.drive import Tuning, set_aside
 from mlc.tune.journal import Journal
-from mlc.tune.records import DECIDED, Checkpoint, Fingerprint, Record, read_records
 from mlc.tune.report import report_html
 from mlc.tune.session import Ended, Limit, Outcome, Session, TaskState, TuneOptions, Watcher
 from mlc.tune.task import Task, tasks_of

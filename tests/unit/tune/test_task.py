@@ -9,12 +9,12 @@ import pytest
 
 from mlc.errors import WorkloadError
 from mlc.ir.graph import Graph
+from mlc.records.beside import Beside
+from mlc.records.files import read_records
+from mlc.records.places import family_file
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
-from mlc.tune.beside import Beside
 from mlc.tune.features import LoopFeatures
-from mlc.tune.places import family_file
-from mlc.tune.records import read_records
 from mlc.tune.task import Task, task_of, tasks_of
 from tests.unit.rewrite.helpers import Net
 

@@ -9,19 +9,22 @@ import numpy as np
 import pytest
 
 from mlc.errors import UsageError
+from mlc.records.files import read_records, write_records
+from mlc.records.measurement import Measurement
+from mlc.records.record import DECIDED, Fingerprint, Record
+from mlc.records.workload import digest
 from mlc.settings import Observer
 from mlc.targets.base import Target, get_target
 from mlc.tune import transfer
-from mlc.tune.base import CostModel, Measurement
+from mlc.tune.base import CostModel
 from mlc.tune.features import LoopFeatures
 from mlc.tune.features.context import LOOPS, PER_LOOP
 from mlc.tune.models.choice import COST_MODELS, features_for, make_model, transferable
 from mlc.tune.models.objective import Objective
 from mlc.tune.models.transfer import Transfer
-from mlc.tune.records import DECIDED, Fingerprint, Record, read_records, write_records
-from mlc.tune.task import Task, digest, tasks_of
+from mlc.tune.task import Task, tasks_of
 from mlc.tune.transfer import learn_from
-from tests.unit.tune.test_lookup import OPTIONS, product
+from tests.unit.records.test_lookup import OPTIONS, product
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import numpy as np
 from mlc.harness.compare import compare, tolerance_for
 from mlc.ir.graph import Node
 from mlc.ir.layout import Layout
-from mlc.tune.base import Failure
+from mlc.records.measurement import Failure
 from mlc.tune.measure.cases import Case, margins_are_zero, physical
 from mlc.tune.measure.memory import GuardedBuffers
 from mlc.tune.measure.native import Code, Support

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from mlc.errors import CodegenError, LowerError, ScheduleError
 from mlc.lower.knobs import Config
+from mlc.records.measurement import Failure, Measurement
 from mlc.rewrite.group import configured
 from mlc.targets.base import Tunable
-from mlc.tune.base import Failure, Measurement
 from mlc.tune.measure.local import LocalMeasurer
 from mlc.tune.task import Task
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlc.tune.base import Failure
+from mlc.records.measurement import Failure
 from mlc.tune.measure.frames import FrameError, Message
 from mlc.tune.measure.zygote import Worker, Zygote
 

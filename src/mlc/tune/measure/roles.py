@@ -16,10 +16,10 @@ import numpy as np
 from mlc.build import make_kernel
 from mlc.errors import MlcError, PackageError, ScheduleError
 from mlc.lower.knobs import Config, frozen
+from mlc.records.measurement import Failure
 from mlc.rewrite.inplace import InPlaceOperands
 from mlc.settings import CompileOptions
 from mlc.targets.base import CallSpec, Target
-from mlc.tune.base import Failure
 from mlc.tune.measure.candidate import Candidate, CandidateError, Packed, difference
 from mlc.tune.measure.cases import INTERPRETED, Case, Reference, cases_in, draw_inputs
 from mlc.tune.measure.frames import Channel, Message

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mlc.ir.layout import Layout, blocked
+from mlc.records.measurement import Failure
 from mlc.targets.x86.target import X86Target
-from mlc.tune.base import Failure
 from mlc.tune.measure.candidate import CandidateError, difference
 from mlc.tune.measure.cases import Reference, case_bytes, cases_in, draw_inputs, margins_are_zero, physical
 from mlc.tune.task import Task

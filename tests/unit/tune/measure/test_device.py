@@ -9,21 +9,22 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from mlc.build import build_tuned
 from mlc.errors import LowerError, UsageError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.lower.knobs import Knobs
+from mlc.records.best import Found, best_of
+from mlc.records.lookup import Tuned
+from mlc.records.measurement import Failure, Measurement
+from mlc.records.record import Fingerprint, Record
+from mlc.records.shelf import Shelf
 from mlc.rewrite.group import config_of, device_of
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
-from mlc.tune.base import Failure, Measurement
-from mlc.tune.best import Found, best_of
 from mlc.tune.drive import tune_graph
-from mlc.tune.lookup import Tuned, build_tuned
 from mlc.tune.measure import MeasureOptions, Rule
 from mlc.tune.measure.device import DeviceMeasurer, SplitMeasurer
-from mlc.tune.records import Fingerprint, Record
 from mlc.tune.session import TuneOptions
-from mlc.tune.shelf import Shelf
 from mlc.tune.task import Task, tasks_of
 from tests.devices import ToyAccelerator, ToyTarget
 from tests.unit.rewrite.test_offload import Bytes

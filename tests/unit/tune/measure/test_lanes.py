@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mlc.tune.base import Failure
+from mlc.records.measurement import Failure
 from mlc.tune.measure.frames import Channel
 from mlc.tune.measure.lanes import Conversation, Lane, Lanes, LostError, Request, cores_for
 from mlc.tune.measure.zygote import Shared, Zygote

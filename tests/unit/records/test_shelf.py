@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from mlc.errors import OutputError
+from mlc.records import places
+from mlc.records.best import Found
+from mlc.records.files import read_records
+from mlc.records.places import default_files, family_file, journal_of
+from mlc.records.record import Fingerprint, encode
+from mlc.records.shelf import Shelf, keep
 from mlc.targets.base import get_target
-from mlc.tune import places
-from mlc.tune.best import Found
-from mlc.tune.places import default_files, family_file, journal_of
-from mlc.tune.records import Fingerprint, encode, read_records
-from mlc.tune.shelf import Shelf, keep
-from tests.unit.tune.test_records import HERE, TEXT, record
+from tests.unit.records.test_record import HERE, TEXT, record
 
 KEY = "0123456789abcdef"
 

@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 
 from mlc import build
+from mlc.build import build_tuned
 from mlc.errors import LowerError, ScheduleError, UsageError
 from mlc.ir.graph import Builder, Graph, Node
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
+from mlc.records.best import Best, Found, best_of
+from mlc.records.lookup import Tuned, require_all
+from mlc.records.measurement import Measurement
+from mlc.records.record import Fingerprint, Record
 from mlc.rewrite.group import config_of
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
-from mlc.tune.base import Measurement
-from mlc.tune.best import Best, Found, best_of
-from mlc.tune.lookup import Tuned, build_tuned, require_all
-from mlc.tune.records import Fingerprint, Record
 from mlc.tune.task import Task, candidate, tasks_of
 
 OPTIONS = CompileOptions("product", "onnx", "")

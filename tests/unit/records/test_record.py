@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,19 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import UsageError
-from mlc.tune import records
-from mlc.tune.base import Failure, Measurement
-from mlc.tune.beside import Beside
-from mlc.tune.records import (
-    Checkpoint,
-    Fingerprint,
-    Log,
-    Record,
-    RecordError,
-    decode,
-    encode,
-    read_records,
-)
+from mlc.records.beside import Beside
+from mlc.records.files import Log, read_records
+from mlc.records.measurement import Failure, Measurement
+from mlc.records.record import Checkpoint, Fingerprint, Record, RecordError, decode, encode
 from tests.fuzz import examples
 
 HERE = Fingerprint("znver3", ("avx2", "f16c", "fma"), 8)
@@ -126,7 +118,7 @@ def test_bytes_that_are_no_records_are_counted(data: bytes) -> None:
 def with_body(**changes: object) -> bytes:
     """A line with a true checksum over a body that was changed."""
     body = json.dumps({**record().to_json(), **changes}).encode()
-    return b'{"crc":"%08x","body":%s}' % (records.zlib.crc32(body), body)
+    return b'{"crc":"%08x","body":%s}' % (zlib.crc32(body), body)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mlc.tune.records import DECIDED, Fingerprint, Record
+from mlc.records.record import DECIDED, Fingerprint, Record
 
 CLEARLY = 0.95  # of the seconds of what is known, from which single trials can be believed to be faster
 

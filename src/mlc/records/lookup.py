@@ -6,21 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from mlc.build import Built, build_package
 from mlc.errors import ConfigError, UsageError
-from mlc.ir.graph import Graph, Node
+from mlc.ir.graph import Node
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
+from mlc.records.best import Found
+from mlc.records.record import Record
+from mlc.records.workload import digest, laid_out, name_of
 from mlc.rewrite.group import configured, device_of, identity_of, is_group, workload_key
-from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
-from mlc.tune.best import Found
-from mlc.tune.records import Record
-from mlc.tune.task import digest, laid_out, name_of
 
 
 class Source(Protocol):
-    """Some records (:class:`~mlc.tune.best.Best`, :class:`~mlc.tune.shelf.Shelf`)."""
+    """Some records (:class:`~mlc.records.best.Best`, :class:`~mlc.records.shelf.Shelf`)."""
 
     def find(self, workload: str, text: str) -> tuple[Found, Record | None]:
         """What there is for a workload, given its key and its text."""
@@ -110,39 +108,6 @@ def _has_choice(
     knobs = Knobs()
     target.schedule(laid_out(node, types, constant, row_major, target), knobs)
     return bool(knobs.asked)
-
-
-def build_tuned(
-    graph: Graph,
-    target: Target,
-    options: CompileOptions,
-    watch: Observer,
-    tuned: Tuned,
-    *,
-    require: bool = False,
-) -> tuple[Built, Tuned]:
-    """Compiles a graph with records; a kernel whose record is refused is compiled without.
-
-    Args:
-        graph, target, options, watch: as for :func:`~mlc.build.build_package`.
-        tuned: gives configurations.
-        require: whether every kernel must have one.
-    Returns:
-        the contents of the package, and what was found for it.
-    Raises:
-        UsageError: a kernel has none though it must; before any is compiled.
-    """
-    while True:
-        attempt = tuned
-
-        def require_tuned(attempt: Tuned = attempt) -> None:
-            if require:
-                require_all(attempt.findings())
-
-        try:
-            return build_package(graph, target, options, watch, tuned.configure, require_tuned), tuned
-        except ConfigError as error:
-            tuned = tuned.without(error)
 
 
 def require_all(findings: Sequence[Finding]) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mlc.errors import OutputError, UsageError
-from mlc.tune.best import Best, Found, best_of, compacted
-from mlc.tune.places import kept
-from mlc.tune.records import Fingerprint, Log, Record, read_bytes, write_records
+from mlc.records.best import Best, Found, best_of, compacted
+from mlc.records.files import Log, read_bytes, write_records
+from mlc.records.places import kept
+from mlc.records.record import Fingerprint, Record
 
 _WORKLOAD = re.compile(rb'"workload":"([0-9a-f]{16})"')
 _LOGGER = logging.getLogger("mlc")

@@ -1,8 +1,8 @@
-"""What the parts of tuning know of each other."""
+"""What became of trials."""
 
 from __future__ import annotations
 
-from mlc.tune.base import Cause, Failure, Measurement, causes
+from mlc.records.measurement import Cause, Failure, Measurement, causes
 
 
 def test_causes_are_counted_by_kind_with_what_most_of_them_said() -> None:

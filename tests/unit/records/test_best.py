@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mlc.tune.base import Measurement
-from mlc.tune.best import Found, best_of, compacted, operators
-from mlc.tune.records import DECIDED, Fingerprint, Log, encode, read_records, write_records
-from tests.unit.tune.test_records import HERE, TEXT, record
+from mlc.records.best import Found, best_of, compacted, operators
+from mlc.records.files import Log, read_records, write_records
+from mlc.records.measurement import Measurement
+from mlc.records.record import DECIDED, Fingerprint, encode
+from tests.unit.records.test_record import HERE, TEXT, record
 
 
 def test_the_best_is_the_fastest_that_suits_the_processor() -> None:
