@@ -7,6 +7,7 @@ in the same commit that needs it, so that it is seen in review.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -72,6 +73,9 @@ ROOMS: dict[str, set[str]] = {
 
 # What an accelerator needs of these is built for any; they name none, in comments and strings neither.
 GENERAL = ("ir", "ops", "rewrite", "lower", "records", "tune", "runtime", "harness")
+
+# What targets share names no machine, in comments and strings neither (but for where something was measured).
+SHARED = {"targets/groups": ("x86", "cpu", "gpu", "cuda", "opencl"), "targets/cpu": ("x86", "avx", "sse")}
 
 # The package's own face: the version is anybody's, the public functions come from `api`.
 FACE = "__init__"
@@ -223,6 +227,19 @@ def test_the_general_rooms_name_no_accelerator(room: str) -> None:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
         if "vdla" in line.lower()
     ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("folder", SHARED)
+def test_what_targets_share_names_no_machine(folder: str) -> None:
+    found = [
+        f"{file.relative_to(SRC)}:{number}: {line.strip()}"
+        for file in FILES
+        if file.relative_to(SRC).as_posix().startswith(f"{folder}/")
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+        if any(re.search(rf"(?<![a-z]){name}(?![a-z])", line.lower()) for name in SHARED[folder])
+    ]
+    assert FILES
     assert not found, "\n".join(found)
 
 

@@ -1,1 +1,1 @@
-"""x86-64: host detection, layouts and schedules."""
+"""x86-64: the table of its processors, what their features are, and the options of the target."""

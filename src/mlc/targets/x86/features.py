@@ -6,7 +6,7 @@ instructions can come from generated code. Names are LLVM's.
 
 from __future__ import annotations
 
-from mlc.targets.x86.record import X86
+from mlc.targets.cpu.record import Cpu
 
 _SSE42 = ("sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt")
 _AVX = (*_SSE42, "avx")
@@ -52,7 +52,7 @@ _SMALLEST = {16: _AVX512, 8: _AVX2, 4: ("sse2",)}
 _ALL = frozenset(feature for features in (*_OF.values(), *_SMALLEST.values()) for feature in features)
 
 
-def needed_features(record: X86) -> list[str]:
+def needed_features(record: Cpu) -> list[str]:
     """What a machine must have to run code for a processor: what the processor has, changed by the record's flags.
 
     >>> from mlc.targets.x86.record import record_for

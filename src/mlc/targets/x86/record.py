@@ -1,63 +1,11 @@
-"""What an x86 processor offers to a schedule and to the cost model."""
+"""The table of x86 processors: vectors, caches and ports by name."""
 
 from __future__ import annotations
 
-import os
-import re
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from mlc.errors import UsageError
-
-CPU_FOLDER = Path("/sys/devices/system/cpu")
-
-
-@dataclass(frozen=True)
-class X86:
-    """The target record: every tile size below follows from it.
-
-    Bandwidths are what one core sustains when it reads vectors one after another, in bytes a cycle; from the
-    first-level cache that is ``loads`` vectors.
-
-    Args:
-        cpu: LLVM processor name.
-        features: LLVM feature flags, each with its sign.
-        lanes: f32 lanes of a vector register.
-        registers: number of vector registers.
-        l1: bytes of first-level data cache.
-        l2: bytes of second-level cache of a core.
-        l3: bytes of third-level cache that a program may hope for.
-        l2_bandwidth: bytes a cycle from the second-level cache.
-        l3_bandwidth: bytes a cycle from the third-level cache.
-        memory_bandwidth: bytes a cycle from memory.
-        loads: vector loads or broadcasts from the first-level cache a cycle.
-        fmas: vector multiply-adds a cycle (a multiplication and an addition each where there is no fused one).
-        fma_latency: cycles until the sum of a multiply-add can be added to.
-        issue: operations that the core starts a cycle.
-        cores: cores that share the third-level cache.
-    """
-
-    cpu: str
-    features: tuple[str, ...]
-    lanes: int
-    registers: int
-    l1: int = 32 << 10
-    l2: int = 256 << 10
-    l3: int = 8 << 20
-    l2_bandwidth: float = 28
-    l3_bandwidth: float = 14
-    memory_bandwidth: float = 5
-    loads: int = 2
-    fmas: int = 2
-    fma_latency: int = 4
-    issue: int = 4
-    cores: int = 4
-
-    @property
-    def vector_bits(self) -> int:
-        return self.lanes * 32
-
+from mlc.targets.cpu.record import Cpu
 
 # processors by the vectors they run well; names are LLVM's
 _AVX512 = (
@@ -75,7 +23,7 @@ _SSE = (
 )  # fmt: skip
 
 
-# What differs from the defaults of X86. Server parts with AVX-512: sustained bandwidths measured on a Skylake-SP core
+# What differs from the defaults of Cpu. Server parts with AVX-512: sustained bandwidths measured on a Skylake-SP core
 # (100, 23 and 11 GB/s at 2.35 GHz). Zen: measured on Zen 3. The rest: cache sizes and ports as the vendors state them.
 _SERVER: dict[str, Any] = {
     "l2": 1 << 20, "l3": 16 << 20, "l2_bandwidth": 43, "l3_bandwidth": 10, "memory_bandwidth": 4.7, "cores": 8
@@ -114,34 +62,24 @@ _FACTS: dict[str, dict[str, Any]] = {
     "lunarlake": {"l1": 48 << 10, "l2": 5 << 19, "l3": 12 << 20, "issue": 8},
     "pantherlake": {"l1": 48 << 10, "l2": 3 << 20, "l3": 18 << 20, "issue": 8},
 }
-_NO_FMA: dict[str, Any] = {"fmas": 1, "fma_latency": 4, "l2_bandwidth": 20, "l3_bandwidth": 10, "memory_bandwidth": 4}
+# a copy of the broadcast, a multiplication and an addition
+_NO_FMA: dict[str, Any] = {
+    "fmas": 1, "fma_latency": 4, "fma_operations": 3, "l2_bandwidth": 20, "l3_bandwidth": 10, "memory_bandwidth": 4,
+}  # fmt: skip
 
 
-def record_for(cpu: str, features: tuple[str, ...] = ()) -> X86:
+def record_for(cpu: str, features: tuple[str, ...] = ()) -> Cpu:
     """The record of a named processor.
 
     Raises:
         UsageError: LLVM's x86 back end has no such processor, or none that we know the vectors of.
     """
-    facts = _FACTS.get(cpu, {})
+    facts = {"memory_operand": True, **_FACTS.get(cpu, {})}
     if cpu in _AVX512 or "+avx512f" in features:
-        return X86(cpu, (*features, "-prefer-256-bit"), 16, 32, **(facts or _SERVER))
+        facts = {"broadcast_operand": True, **(facts if cpu in _FACTS else {**_SERVER, **facts})}
+        return Cpu(cpu, (*features, "-prefer-256-bit"), 16, 32, **facts)
     if cpu in _AVX2 or "+avx2" in features:
-        return X86(cpu, features, 8, 16, **facts)
+        return Cpu(cpu, features, 8, 16, **facts)
     if cpu in _SSE or "+sse2" in features:
-        return X86(cpu, features, 4, 16, **{**_NO_FMA, **facts})
+        return Cpu(cpu, features, 4, 16, **{**_NO_FMA, **facts})
     raise UsageError(f"unknown processor {cpu!r}", hint="known: " + ", ".join((*_SSE, *_AVX2, *_AVX512)))
-
-
-def with_this_machine(record: X86, folder: Path = CPU_FOLDER) -> X86:
-    """The record with the cache sizes and cores that the operating system reports; unchanged where it does not."""
-    sizes: dict[str, Any] = {}
-    for cache in sorted(folder.glob("cpu0/cache/index*")):
-        try:
-            level, kind, size = ((cache / f).read_text().strip() for f in ("level", "type", "size"))
-        except OSError:
-            continue
-        amount = re.fullmatch(r"(\d+)([KM])", size)
-        if kind != "Instruction" and level in ("1", "2", "3") and amount is not None and int(amount[1]) > 0:
-            sizes[f"l{level}"] = int(amount[1]) << (10 if amount[2] == "K" else 20)
-    return replace(record, cores=os.cpu_count() or record.cores, **sizes)

@@ -27,7 +27,7 @@ from mlc.runtime.manifest import TargetSpec
 from mlc.runtime.native import check_device
 from mlc.settings import CompileOptions
 from mlc.targets.base import Target
-from mlc.targets.x86.record import CPU_FOLDER
+from mlc.targets.cpu.record import CPU_FOLDER
 from mlc.tune.measure.cases import case_bytes
 from mlc.tune.measure.frames import Message
 from mlc.tune.measure.lanes import Conversation, Lane, Lanes, LostError, Request, cores_for

@@ -11,11 +11,11 @@ from mlc.ir.layout import blocked
 from mlc.ir.types import f32
 from mlc.lower import Schedule, lower
 from mlc.lower.relayout import relayout
+from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.llvm.function import emit_function
 from mlc.targets.llvm.module import ModuleText
 from mlc.targets.llvm.transpose import shuffles
 from mlc.targets.x86.record import record_for
-from mlc.targets.x86.schedules.injective import spread
 
 
 @pytest.mark.parametrize("size", [4, 8, 16])

@@ -6,14 +6,15 @@ import pytest
 
 from mlc.ir import te
 from mlc.ir.types import f32
-from mlc.targets.x86.cost import Tile
-from mlc.targets.x86.record import X86, record_for
-from mlc.targets.x86.schedules.conv_blocking import LEAST_STEPS, Blocking, cut_for_caches
+from mlc.targets.cpu.cost import Tile
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.conv_blocking import LEAST_STEPS, Blocking, cut_for_caches
+from mlc.targets.x86.record import record_for
 
 TARGETS = [record_for(cpu) for cpu in ("skylake-avx512", "haswell", "x86-64")]
 
 
-def cut(channels: int, filters: int, size: int, tile: Tile, target: X86, taps: int = 1) -> Blocking:
+def cut(channels: int, filters: int, size: int, tile: Tile, target: Cpu, taps: int = 1) -> Blocking:
     x, y = (te.placeholder((1, c, size, size), f32, name) for c, name in ((channels, "x"), (filters, "y")))
     return cut_for_caches(x.shape, y.shape, taps, taps == 1, tile, target)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlc.targets.x86.cost import Product, Tile, all_tiles, balance, bandwidth, best_tile, fits_registers, step_cycles
-from mlc.targets.x86.record import X86, record_for
+from mlc.targets.cpu.cost import Product, Tile, all_tiles, balance, bandwidth, best_tile, fits_registers, step_cycles
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.x86.record import record_for
 
 SERVER = record_for("skylake-avx512")
 ZEN3 = record_for("znver3")
@@ -13,7 +14,7 @@ HASWELL = record_for("haswell")
 SSE = record_for("x86-64")
 
 
-def efficiency(product: Product, tile: tuple[int, int], target: X86) -> float:
+def efficiency(product: Product, tile: tuple[int, int], target: Cpu) -> float:
     """Part of the multiply-add peak."""
     ideal = product.extent * product.columns * product.depth * product.repeats / target.fmas / product.threads
     return ideal / product.cycles(Tile(*tile), target)
@@ -26,7 +27,7 @@ def efficiency(product: Product, tile: tuple[int, int], target: X86) -> float:
         (ZEN3, [(6, 2), (4, 3), (14, 1)], [(3, 4), (7, 2), (5, 3), (15, 1)]),
     ],
 )
-def test_tiles_that_fit_the_registers(target: X86, fits: list[tuple[int, int]], spills: list[tuple[int, int]]) -> None:
+def test_tiles_that_fit_the_registers(target: Cpu, fits: list[tuple[int, int]], spills: list[tuple[int, int]]) -> None:
     assert all(fits_registers(*t, target) for t in fits)
     assert not any(fits_registers(*t, target) for t in spills)
     for rows, vectors in spills:
@@ -55,7 +56,7 @@ def test_small_tiles_and_those_that_spill_lose_as_measured() -> None:
 
 @pytest.mark.parametrize("m, n, k", [(512, 1024, 1024), (512, 4096, 1024), (128, 768, 768), (35, 2608, 650)])
 @pytest.mark.parametrize("target", [SERVER, ZEN3, HASWELL, SSE], ids=["server", "zen3", "haswell", "sse"])
-def test_matrix_products_get_tiles_close_to_the_peak(target: X86, m: int, n: int, k: int) -> None:
+def test_matrix_products_get_tiles_close_to_the_peak(target: Cpu, m: int, n: int, k: int) -> None:
     p = Product(m, n // target.lanes, k)
     tile = best_tile(p, target)
     assert fits_registers(*tile, target)

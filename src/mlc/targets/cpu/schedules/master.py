@@ -14,16 +14,15 @@ from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.lower.knobs import MAX_ITEMS
 from mlc.lower.schedule import Schedule, Stage
-from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import Group, inline_rest, size_of
-from mlc.targets.x86.schedules.injective import lanes_of
-from mlc.targets.x86.schedules.reduction import (
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.reduction import (
     fold_or_spread,
     inline_between,
     rows_in_memory,
     rows_of,
     schedule_reduction,
 )
+from mlc.targets.groups.group import Group, inline_rest, size_of
 
 TILED = 3  # data axes that are tiled, those of the greatest extents
 MIN_WORK = 1 << 14  # operations from which a choice can matter
@@ -40,7 +39,7 @@ def has_master(g: Group) -> bool:
     return _shares_loops(g, op) or rows_of(g) is None
 
 
-def schedule_master(g: Group, target: X86) -> Schedule:
+def schedule_master(g: Group, target: Cpu) -> Schedule:
     """A group under its knobs; the plain schedule of reductions where they do not say ``tiled``."""
     p = rows_in_memory(g)
     op = _heaviest(p)
@@ -76,13 +75,13 @@ class _Tiled:
         plain: whether the answers do not count.
     """
 
-    def __init__(self, p: Group, op: te.Compute, target: X86, *, plain: bool) -> None:
+    def __init__(self, p: Group, op: te.Compute, target: Cpu, *, plain: bool) -> None:
         self.group, self.op, self.target = p, op, target
         knobs = p.knobs
         self.out = p.outputs[0] if _shares_loops(p, op) else op.outputs[0]
         assert self.out.op is not None
         extents = [a.hi + 1 for a in self.out.op.axes]
-        self.lanes = lanes_of(self.out, target)
+        self.lanes = target.lanes_of(self.out.dtype)
         wide = [d for d, n in enumerate(extents) if n > 1] or [len(extents) - 1]
         self.vector: int = knobs.category("vector", tuple(wide), default=wide[-1])
         large = sorted(sorted(wide, key=lambda d: extents[d], reverse=True)[:TILED])

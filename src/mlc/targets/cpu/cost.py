@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mlc.targets.x86.record import X86
+from mlc.targets.cpu.record import Cpu
 
 SPILL = 2.5  # times that a step takes whose sums do not stay in registers (measured: 2.3 to 4)
 TILE_OVERHEAD = 24  # cycles around the steps of a tile: loop, addresses, first loads and last sums
@@ -36,17 +36,17 @@ class Tile(NamedTuple):
     vectors: int
 
 
-def fits_registers(rows: int, vectors: int, target: X86) -> bool:
+def fits_registers(rows: int, vectors: int, target: Cpu) -> bool:
     """Whether sums, one vector of the right operand each, and a broadcast have a register each.
 
-    With one vector a row, a memory operand can do the broadcast where the processor has such (AVX-512). One register
+    With one vector a row, a memory operand can do the broadcast where the processor has such. One register
     too few is not a small loss: the allocator answers with a move for every sum in the innermost loop.
     """
-    broadcast = 0 if vectors == 1 and target.lanes == 16 else 1
+    broadcast = 0 if vectors == 1 and target.broadcast_operand else 1
     return rows * vectors + vectors + broadcast <= target.registers
 
 
-def unrolled_steps(tile: Tile, target: X86) -> int:
+def unrolled_steps(tile: Tile, target: Cpu) -> int:
     """How many steps of a register tile the body of a loop may hold at most.
 
     The compiler then loads for the next step early, and a tile that fills nearly all of 32 registers has none left for
@@ -58,29 +58,28 @@ def unrolled_steps(tile: Tile, target: X86) -> int:
     return max(1, UNROLLED_SUMS // sums)
 
 
-def step_cycles(rows: int, vectors: int, target: X86) -> float:
+def step_cycles(rows: int, vectors: int, target: Cpu) -> float:
     """Cycles of one step of a tile whose operands are in the first-level cache."""
     sums, loads = rows * vectors, rows + vectors
-    arithmetic = 1 if target.lanes >= 8 else 3  # SSE: a copy of the broadcast, a multiplication and an addition
     work = max(
         sums / target.fmas,
         loads / target.loads * 1.05,  # a load that misses its turn, for stores or prefetches, is late for good
-        (arithmetic * sums + loads + 2) / target.issue,
+        (target.fma_operations * sums + loads + 2) / target.issue,
         # every sum waits for its last step; scheduling is not perfect, so it takes some more sums to hide that
         target.fma_latency * (1.15 if sums <= target.fma_latency * target.fmas else 1),
     )
     return work if fits_registers(rows, vectors, target) else work * SPILL
 
 
-def ragged_steps(extent: int, tile: Tile, target: X86) -> float:
+def ragged_steps(extent: int, tile: Tile, target: Cpu) -> float:
     """Cycles of one step of each of the tiles that cover some rows, the last of them with fewer."""
     return sum(n * step_cycles(rows, tile.vectors, target) for rows, n in _parts(extent, tile.rows))
 
 
-def bandwidth(working_set: float, target: X86) -> float:
+def bandwidth(working_set: float, target: Cpu) -> float:
     """Bytes a cycle that one core reads of what lies ``working_set`` bytes apart from its last use."""
     if working_set <= target.l1 * USABLE:
-        return float(target.loads * target.lanes * 4)
+        return float(target.loads * target.vector_bytes)
     if working_set <= target.l2 * USABLE:
         return target.l2_bandwidth
     return target.l3_bandwidth if working_set <= target.l3 * USABLE else target.memory_bandwidth
@@ -111,7 +110,7 @@ class Product:
     row_bytes: int | None = None
     threads: int = 1
 
-    def cycles(self, tile: Tile, target: X86) -> float:
+    def cycles(self, tile: Tile, target: Cpu) -> float:
         """Cycles of the whole product, on each thread, with a register tile."""
         row_tiles = list(_parts(self.extent, tile.rows))
         column_tiles = list(_parts(self.columns, tile.vectors))
@@ -136,7 +135,7 @@ class Product:
         return time / self.threads * balance(tasks * passes, self.threads)
 
 
-def best_tile(product: Product, target: X86, tiles: Iterable[Tile] | None = None) -> Tile:
+def best_tile(product: Product, target: Cpu, tiles: Iterable[Tile] | None = None) -> Tile:
     """The tile of least cycles; of equals the one with the most rows, which reads the right operand least often.
 
     Args:
@@ -148,7 +147,7 @@ def best_tile(product: Product, target: X86, tiles: Iterable[Tile] | None = None
     return min(found, key=lambda t: (round(product.cycles(t, target)), -t.rows))
 
 
-def all_tiles(product: Product, target: X86) -> Iterator[Tile]:
+def all_tiles(product: Product, target: Cpu) -> Iterator[Tile]:
     """Every tile of a product that fits the registers."""
     for vectors in range(1, min(product.columns, target.registers // 2) + 1):
         for rows in range(1, min(product.extent, target.registers) + 1):

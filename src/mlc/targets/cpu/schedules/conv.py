@@ -17,10 +17,11 @@ from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule, Stage
 from mlc.lower.symbolic import pinned
-from mlc.targets.x86.cost import Product, Tile, all_tiles, best_tile, fits_registers, unrolled_steps
-from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.conv_blocking import Blocking, cut_for_caches
-from mlc.targets.x86.schedules.group import (
+from mlc.targets.cpu.cost import Product, Tile, all_tiles, best_tile, fits_registers, unrolled_steps
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
+from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.groups.group import (
     Group,
     accumulate_in_registers,
     best_divisor,
@@ -30,8 +31,7 @@ from mlc.targets.x86.schedules.group import (
     padded_input,
     size_of,
 )
-from mlc.targets.x86.schedules.injective import spread
-from mlc.targets.x86.schedules.pixels import copy_of_pixels, skips_pixels
+from mlc.targets.groups.pixels import copy_of_pixels, skips_pixels
 
 MIN_BLOCKED = 8  # output channels from which a blocked layout pays
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
@@ -39,7 +39,7 @@ MOST_BLOCKS = 64  # that the pixels of a convolution are cut into
 PREFETCHED_FROM = 4  # register tiles that share a panel of weights while the next one is fetched
 
 
-def conv_product(x: Sequence[int], y: Sequence[int], taps: Sequence[int], flat: bool, target: X86) -> Product:
+def conv_product(x: Sequence[int], y: Sequence[int], taps: Sequence[int], flat: bool, target: Cpu) -> Product:
     """A convolution as the cost model knows it: the pixels of a row (of all rows where ``flat``) by channel vectors.
 
     Args:
@@ -59,7 +59,7 @@ def conv_product(x: Sequence[int], y: Sequence[int], taps: Sequence[int], flat: 
 
 
 @lru_cache(maxsize=1024)  # every run of the template asks several times
-def conv_tile(product: Product, target: X86, vectors: int | None = None) -> Tile:
+def conv_tile(product: Product, target: Cpu, vectors: int | None = None) -> Tile:
     """Pixels and channel vectors of the register tile of least cost.
 
     Args:
@@ -77,7 +77,7 @@ def conv_tile(product: Product, target: X86, vectors: int | None = None) -> Tile
     return best_tile(product, target, tiles)
 
 
-def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int, target: X86) -> Layout:
+def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int, target: Cpu) -> Layout:
     """Weights in the order of use: ``[O / tile][C / block][taps…][block of C][tile of O]``.
 
     Args:
@@ -98,7 +98,7 @@ def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int,
     return layout.reorder(o, c, *taps, c + 1, o + 1)
 
 
-def conv_blocked(g: Group, target: X86) -> Schedule:
+def conv_blocked(g: Group, target: Cpu) -> Schedule:
     """Convolution whose output is blocked by channels."""
     assert g.anchor is not None
     if skips_pixels(g.anchor):
@@ -141,7 +141,7 @@ class ConvPlan:
     prefetch: bool
 
 
-def plan_conv(g: Group, target: X86) -> ConvPlan:
+def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     """What the knobs say, and the cost model where they say nothing.
 
     Args:
@@ -191,7 +191,7 @@ def shapes_of(anchor: te.Compute) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return x, y
 
 
-def may_be_blocked(anchor: te.Compute, target: X86) -> bool:
+def may_be_blocked(anchor: te.Compute, target: Cpu) -> bool:
     """Whether a convolution can have outputs in blocks of channels: groups must consist of whole blocks."""
     x, y = shapes_of(anchor)
     whole = x[1] % target.lanes == 0 and y[1] % target.lanes == 0
@@ -204,7 +204,7 @@ def _copied_input(anchor: te.Compute) -> te.Tensor | None:
     return data if data.op is not None and data.op.tag in ("pad", "copy") else None
 
 
-def is_flat(anchor: te.Compute, layouts: Mapping[te.Tensor, Layout], target: X86) -> bool:
+def is_flat(anchor: te.Compute, layouts: Mapping[te.Tensor, Layout], target: Cpu) -> bool:
     """Whether pixels are one axis.
 
     They are for a window of 1×1 over an input without margins, or a copy of those pixels that a stride leaves, where it
@@ -246,7 +246,7 @@ def _order(stage: Stage, groups: Var, space: list[Var], cut: Blocking) -> list[V
     return [block, groups] if cut.pixels_first else [groups, block]
 
 
-def _chunked_loops(p: Group, plan: ConvPlan, target: X86) -> Schedule:
+def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu) -> Schedule:
     """Chunks of input channels outside, pixels inside; the sums of some channels stay in the cache meanwhile."""
     tile, cut = plan.tile, plan.cut
     assert p.anchor is not None
@@ -290,7 +290,7 @@ def _chunked_loops(p: Group, plan: ConvPlan, target: X86) -> Schedule:
     return s
 
 
-def _blocked_loops(p: Group, plan: ConvPlan, target: X86) -> Schedule:
+def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu) -> Schedule:
     """All input channels of a register tile at once."""
     flat, tile, cut = plan.flat, plan.tile, plan.cut
     assert p.anchor is not None
@@ -326,7 +326,7 @@ def _blocked_loops(p: Group, plan: ConvPlan, target: X86) -> Schedule:
     return s
 
 
-def come_from_far(weights: te.Tensor, target: X86) -> bool:
+def come_from_far(weights: te.Tensor, target: Cpu) -> bool:
     """Whether weights are so many that they are fetched ahead, a panel while the one before is used.
 
     They are read in order, and yet each line takes long enough to come to leave the core idle (measured on Zen 3 with
@@ -335,7 +335,7 @@ def come_from_far(weights: te.Tensor, target: X86) -> bool:
     return weights.size * 4 > target.l2
 
 
-def _tile_body(local: Stage, rank: int, steps: int, target: X86) -> Var:
+def _tile_body(local: Stage, rank: int, steps: int, target: Cpu) -> Var:
     """Reduction outside, register tile inside: pixels × channel vectors unrolled, and some input channels with them.
 
     Args:

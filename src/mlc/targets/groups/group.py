@@ -81,6 +81,21 @@ def group_of(node: Node, knobs: Knobs) -> Group:
     return Group(inputs, outputs, heavy[-1] if heavy else None, layouts, knobs)
 
 
+def params_of(g: Group, s: Schedule) -> list[te.Tensor]:
+    """Parameters of the kernel: the schedule's tensors that stand for the group's inputs, then its outputs."""
+    found: dict[str, te.Tensor] = {}
+    for stage in s.stages:
+        for t in stage.op.inputs:
+            if t.op is None:
+                found[t.name] = t
+    inputs = []
+    for t in g.inputs:
+        layout = g.layouts.get(t)
+        plain = te.Tensor(t.name, layout.physical_shape if layout is not None else t.shape, t.dtype)
+        inputs.append(found.get(t.name, plain))
+    return [*inputs, *s.outputs]
+
+
 def padded_input(op: te.Compute) -> te.Tensor | None:
     """The computed ``pad`` tensor that a convolution or pool reads, if any."""
     return next((t for t in op.inputs if t.op is not None and t.op.tag == "pad"), None)

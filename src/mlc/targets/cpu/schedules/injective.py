@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from mlc.ir import te
 from mlc.ir.expr import loads
 from mlc.ir.index import ZERO, Var, as_index, substitute
 from mlc.lower.schedule import Schedule, Stage
-from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import Group, inline_rest, size_of
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.groups.group import Group, inline_rest, size_of
 
 PARALLEL_FROM = 1 << 14  # elements below which waking a second thread costs more than it gives
 ENOUGH = 8  # iterations of a parallel loop that a few threads can share evenly enough
 
 
-def schedule_injective(g: Group, target: X86) -> Schedule:
+def schedule_injective(g: Group, target: Cpu) -> Schedule:
     """Everything inlined into the outputs, whose loops are flat, parallel and vectorised."""
     s = Schedule(g.outputs)
     inline_rest(s, ())
@@ -22,12 +21,7 @@ def schedule_injective(g: Group, target: X86) -> Schedule:
     return s
 
 
-def lanes_of(t: te.Tensor, target: X86) -> int:
-    """Lanes for elements of a tensor: as many as f32 has, twice that for narrow types would only spill."""
-    return target.lanes if t.dtype.bits <= 32 else max(1, target.lanes // 2)
-
-
-def spread(stage: Stage, target: X86, *, parallel: bool = True) -> None:
+def spread(stage: Stage, target: Cpu, *, parallel: bool = True) -> None:
     """Default loops of a stage without a reduction: outer axes shared by threads, the innermost in vectors.
 
     Where a vector reads across memory and another axis along it (layouts that differ), that axis is unrolled by a
@@ -37,7 +31,7 @@ def spread(stage: Stage, target: X86, *, parallel: bool = True) -> None:
     if not axes:
         return
     t = stage.op.outputs[0]
-    lanes = lanes_of(t, target)
+    lanes = target.lanes_of(t.dtype)
     total = size_of(t.shape)
     across = _axis_along_memory(stage, lanes)
     last = axes.pop()

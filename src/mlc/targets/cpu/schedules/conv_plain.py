@@ -12,9 +12,10 @@ from mlc.ir.layout import Layout
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule, Stage
 from mlc.lower.symbolic import opaque
-from mlc.targets.x86.cost import Product, Tile, all_tiles, best_tile, fits_registers
-from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import (
+from mlc.targets.cpu.cost import Product, Tile, all_tiles, best_tile, fits_registers
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.groups.group import (
     Group,
     accumulate_in_registers,
     apart_from_output,
@@ -24,15 +25,14 @@ from mlc.targets.x86.schedules.group import (
     size_of,
     with_copy,
 )
-from mlc.targets.x86.schedules.injective import spread
-from mlc.targets.x86.schedules.pixels import copy_of_pixels, is_single_pixel
+from mlc.targets.groups.pixels import copy_of_pixels, is_single_pixel
 
 FEW_LOADS = 0.85  # part of the best ratio of multiply-adds to loads
 PARTS = (1, 2, 4, 8, 16)  # that threads may share the weights in
 ENOUGH_TASKS = 8  # parts of the work that a few threads can share evenly
 
 
-def plain_product(anchor: te.Compute, target: X86) -> Product:
+def plain_product(anchor: te.Compute, target: Cpu) -> Product:
     """A convolution as the cost model knows it: the channels of a group by the vectors of pixels of a row or image."""
     _, filters, *space = anchor.shape
     groups = int(anchor.attrs.get("groups", 1))
@@ -45,7 +45,7 @@ def plain_product(anchor: te.Compute, target: X86) -> Product:
     )
 
 
-def plain_tile(anchor: te.Compute, target: X86) -> Tile:
+def plain_tile(anchor: te.Compute, target: Cpu) -> Tile:
     """Output channels and vectors of pixels of a register tile; the channels divide those of a group.
 
     Of tiles that need few loads a multiply-add, the one of least cost: pixels lie far apart, so their loads are dearer
@@ -57,7 +57,7 @@ def plain_tile(anchor: te.Compute, target: X86) -> Tile:
     return best_tile(product, target, [t for t, r in zip(tiles, reuse, strict=True) if r >= FEW_LOADS * max(reuse)])
 
 
-def plain_weight_layout(g: Group, target: X86) -> Layout:
+def plain_weight_layout(g: Group, target: Cpu) -> Layout:
     """Weights ``[O / tile][C][taps…][tile of O]``."""
     assert g.anchor is not None
     shape = g.anchor.inputs[-1].shape
@@ -65,7 +65,7 @@ def plain_weight_layout(g: Group, target: X86) -> Layout:
     return Layout(shape).split(0, _chosen_tile(g, target).rows).reorder(0, *range(2, rank + 1), 1)
 
 
-def _chosen_tile(g: Group, target: X86) -> Tile:
+def _chosen_tile(g: Group, target: Cpu) -> Tile:
     """The register tile that the knobs say; :func:`plain_tile` where they say nothing."""
     assert g.anchor is not None
     product, default = plain_product(g.anchor, target), plain_tile(g.anchor, target)
@@ -77,7 +77,7 @@ def _chosen_tile(g: Group, target: X86) -> Tile:
     return Tile(rows, vectors)
 
 
-def conv_plain(g: Group, target: X86) -> Schedule:
+def conv_plain(g: Group, target: Cpu) -> Schedule:
     """Convolution whose output is row-major."""
     assert g.anchor is not None
     g = apart_from_output(g, g.anchor.outputs[0])
@@ -162,7 +162,7 @@ def _read_as_they_are(g: Group) -> bool:
     return padded_input(g.anchor) is None and data.shape[2:] == g.anchor.shape[2:] and data not in g.layouts
 
 
-def _pick(stage: Stage, width: int, target: X86) -> None:
+def _pick(stage: Stage, width: int, target: Cpu) -> None:
     """Loops of a copy of the pixels that count: along rows, where the distance of what is read stays the same."""
     *outer, last = stage.op.axes
     rows, along = stage.split(last, width)

@@ -16,17 +16,17 @@ from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import plain
-from mlc.targets.x86.cost import USABLE, Tile, balance, fits_registers
-from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import Group, best_divisor, finish_tile, inline_rest, replace_compute, size_of
-from mlc.targets.x86.schedules.injective import spread
-from mlc.targets.x86.schedules.matmul import EVEN, PARALLEL_FROM, chosen_tile, steps_of, tile_of
-from mlc.targets.x86.schedules.reduction import fold_rows
+from mlc.targets.cpu.cost import USABLE, Tile, balance, fits_registers
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.matmul import EVEN, PARALLEL_FROM, chosen_tile, steps_of, tile_of
+from mlc.targets.cpu.schedules.reduction import fold_rows
+from mlc.targets.groups.group import Group, best_divisor, finish_tile, inline_rest, replace_compute, size_of
 
 COPIED_FROM = 32  # query rows from which a copy of the values in panels pays (measured: it loses at 16, wins at 128)
 
 
-def attention_pays(queries: Sequence[int], values: Sequence[int], target: X86) -> bool:
+def attention_pays(queries: Sequence[int], values: Sequence[int], target: Cpu) -> bool:
     """Whether the scores of one register tile of query rows stay near: half of the second-level cache holds them.
 
     Measured on Zen 3, fused against apart: 0.73 to 0.77 ms for 12 matrices of 128 queries and keys, 11.0 to 15.6 ms for
@@ -36,7 +36,7 @@ def attention_pays(queries: Sequence[int], values: Sequence[int], target: X86) -
     return 0 < _bytes_of_scores(tile_of(rows, values[-1], keys, target).rows, keys) <= target.l2 // 2
 
 
-def block_rows(rows: int, keys: int, tile: Tile, target: X86) -> int:
+def block_rows(rows: int, keys: int, tile: Tile, target: Cpu) -> int:
     """Query rows whose scores are kept: whole register tiles that fit the first-level cache, at least one."""
     most = max(1, int(target.l1 * USABLE) // max(1, _bytes_of_scores(tile.rows, keys)))
     tiles = -(-rows // tile.rows)
@@ -52,7 +52,7 @@ def _stage_of(g: Group, tag: str) -> te.Compute:
     return next(op for op in g.computes if op.tag == tag)
 
 
-def schedule_attention(g: Group, target: X86) -> Schedule:
+def schedule_attention(g: Group, target: Cpu) -> Schedule:
     """Both products and the softmax between them, block by block of query rows."""
     g = _with_copies(g)
     *batch_shape, m, n = _stage_of(g, "masked").shape
@@ -107,7 +107,7 @@ def schedule_attention(g: Group, target: X86) -> Schedule:
     return s
 
 
-def _inner_tile(knobs: Knobs, block: int, m: int, n: int, depth: int, target: X86) -> Tile:
+def _inner_tile(knobs: Knobs, block: int, m: int, n: int, depth: int, target: Cpu) -> Tile:
     """The register tile of the scores of ``block`` of ``m`` query rows, a product's where the knobs say nothing."""
     default = tile_of(plain(block), n, depth, target)
     most = min(-(-n // target.lanes), target.registers // 2)
@@ -119,7 +119,7 @@ def _inner_tile(knobs: Knobs, block: int, m: int, n: int, depth: int, target: X8
 
 
 def _tiles(
-    s: Schedule, t: te.Tensor, product: te.Tensor, at: Var | None, loops: Sequence[Var], tile: Tile, target: X86
+    s: Schedule, t: te.Tensor, product: te.Tensor, at: Var | None, loops: Sequence[Var], tile: Tile, target: Cpu
 ) -> None:
     """Register tiles of a product, and what follows it in ``t``.
 

@@ -10,10 +10,10 @@ from mlc.ir import te
 from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
-from mlc.targets.x86.cost import Product, Tile, best_tile, fits_registers
-from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import Group, accumulate_in_registers, finish_tile, size_of
-from mlc.targets.x86.schedules.matmul import PARALLEL_FROM, steps_of
+from mlc.targets.cpu.cost import Product, Tile, best_tile, fits_registers
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.matmul import PARALLEL_FROM, steps_of
+from mlc.targets.groups.group import Group, accumulate_in_registers, finish_tile, size_of
 
 
 def gates_of(g: Group) -> int:
@@ -27,14 +27,14 @@ def gates_of(g: Group) -> int:
     return columns // shape[1] if columns > shape[1] and columns % shape[1] == 0 else 0
 
 
-def gates_tile(rows: int, gates: int, units: int, depth: int, target: X86) -> Tile:
+def gates_tile(rows: int, gates: int, units: int, depth: int, target: Cpu) -> Tile:
     """Rows, and vectors of each gate, of the register tile of a product over ``depth``.
 
     At most two vectors a gate: of a ragged end, which units seldom lack, one is then whole or empty. One row reads its
     weights straight from memory.
     """
     most = min(2, -(-units // target.lanes))
-    if rows == 1:
+    if rows == 1 and target.memory_operand:
         return Tile(1, max(1, min(most, (target.registers - 2) // gates)))
     product = Product(max(rows, 1), gates * -(-units // target.lanes), max(depth, 1))
     tiles = [
@@ -47,25 +47,25 @@ def gates_tile(rows: int, gates: int, units: int, depth: int, target: X86) -> Ti
     return Tile(tile.rows, tile.vectors // gates)
 
 
-def _chosen_tile(knobs: Knobs, rows: int, gates: int, units: int, depth: int, target: X86) -> Tile:
+def _chosen_tile(knobs: Knobs, rows: int, gates: int, units: int, depth: int, target: Cpu) -> Tile:
     """The register tile that the knobs say; :func:`gates_tile` where they say nothing."""
     default = gates_tile(rows, gates, units, depth, target)
     wide = min(-(-units // target.lanes), max(1, (target.registers - 2) // gates))
     vectors = knobs.discrete("vectors", range(1, wide + 1), default=default.vectors)
     some = knobs.discrete("rows", range(1, min(max(rows, 1), target.registers - 2) + 1), default=default.rows)
-    fits = rows == 1 or fits_registers(some, vectors * gates, target)
+    fits = (rows == 1 and target.memory_operand) or fits_registers(some, vectors * gates, target)
     knobs.require(fits, "the sums of a tile do not fit the registers")
     return Tile(some, vectors)
 
 
-def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: X86, knobs: Knobs) -> Layout:
+def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: Cpu, knobs: Knobs) -> Layout:
     """``[units / tile][k][gate][tile of units]`` of weights ``[k, gates * units]``."""
     units = shape[1] // gates
     tile = _chosen_tile(knobs, rows, gates, units, shape[0], target).vectors * target.lanes
     return Layout(shape).split(1, units).pad(2, 0, -units % tile).split(2, tile).reorder(2, 0, 1, 3)
 
 
-def schedule_gates(g: Group, target: X86) -> Schedule:
+def schedule_gates(g: Group, target: Cpu) -> Schedule:
     """A product with what combines its gates, all results in one loop nest."""
     assert g.anchor is not None
     anchor, gates, results = g.anchor, gates_of(g), g.outputs

@@ -17,11 +17,11 @@ from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule, Stage
 from mlc.lower.symbolic import plain
 from mlc.ops.winograd import KERNEL, output_space, tile_counts
-from mlc.targets.x86.cost import HIDDEN, Product, Tile, balance, bandwidth, fits_registers, ragged_steps, unrolled_steps
-from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.conv import come_from_far, conv_product, conv_tile
-from mlc.targets.x86.schedules.group import Group, best_divisor, inline_rest, inner_layouts, padded_input
-from mlc.targets.x86.schedules.injective import spread
+from mlc.targets.cpu.cost import HIDDEN, Product, Tile, balance, bandwidth, fits_registers, ragged_steps, unrolled_steps
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.conv import come_from_far, conv_product, conv_tile
+from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.groups.group import Group, best_divisor, inline_rest, inner_layouts, padded_input
 
 MAX_BLOCK_BYTES = 960 << 10  # of what a thread keeps on its stack
 PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart share one set
@@ -52,7 +52,7 @@ class Work:
     filters: int
     points: int
 
-    def cycles(self, block: int, slices: int, target: X86) -> tuple[float, Tile]:
+    def cycles(self, block: int, slices: int, target: Cpu) -> tuple[float, Tile]:
         """Estimated cycles with blocks of some tiles of some slices, and the register tile of the product."""
         area = self.points * self.points
         count = (self.tiles // block) * (self.slices // slices)
@@ -77,7 +77,7 @@ class Work:
         return cycles * (1.0 if count == 1 else _shared(count, target)), tile
 
 
-def _shared(tasks: int, target: X86) -> float:
+def _shared(tasks: int, target: Cpu) -> float:
     """How much longer tasks take than an even share, on average over 1, 2, 4 … threads."""
     threads = [1 << k for k in range(target.cores.bit_length())]
     return sum(balance(tasks, t) for t in threads) / len(threads)
@@ -110,7 +110,7 @@ def block_choices(work: Work) -> list[tuple[int, int]]:
     return list(dict.fromkeys(choices))
 
 
-def blocking(work: Work, target: X86) -> Blocking:
+def blocking(work: Work, target: Cpu) -> Blocking:
     """The fastest way to cut a convolution."""
     found = [(*work.cycles(block, slices, target), block, slices) for block, slices in block_choices(work)]
     cycles, tile, block, slices = min(found, key=lambda f: f[0])
@@ -121,7 +121,7 @@ def _divisors(n: int) -> list[int]:
     return [k for k in range(1, min(n, MAX_BLOCK) + 1) if n % k == 0]
 
 
-def best_winograd_tile(x: Sequence[int], weights: Sequence[int], pads: Sequence[int], target: X86) -> int:
+def best_winograd_tile(x: Sequence[int], weights: Sequence[int], pads: Sequence[int], target: Cpu) -> int:
     """The tile for which a convolution is estimated to be fastest; 0 when a direct one is.
 
     Tiles of six are never chosen: they save little more, and their error is twice that of tiles of four.
@@ -143,7 +143,7 @@ def best_winograd_tile(x: Sequence[int], weights: Sequence[int], pads: Sequence[
     return best
 
 
-def winograd_fits(g: Group, target: X86) -> bool:
+def winograd_fits(g: Group, target: Cpu) -> bool:
     """Whether whole vectors hold the channels, and nothing follows that changes the shape."""
     channels, filters = weights_of(g).shape[-2:]
     out, tiles = g.outputs[0], _stage(g, "winograd_tiles")
@@ -156,7 +156,7 @@ def weights_of(g: Group) -> te.Tensor:
     return g.anchor.inputs[1]
 
 
-def winograd_weights(g: Group, target: X86) -> Layout:
+def winograd_weights(g: Group, target: Cpu) -> Layout:
     """Weights in the order of use: ``[points²][O / block][k C][block]``."""
     shape = weights_of(g).shape
     block = _plan(g, target).tile.vectors * target.lanes
@@ -185,7 +185,7 @@ class WinogradPlan:
     prefetch: bool
 
 
-def _plan(g: Group, target: X86) -> WinogradPlan:
+def _plan(g: Group, target: Cpu) -> WinogradPlan:
     """What the knobs say, and the cost model where they say nothing."""
     assert g.anchor is not None
     knobs = g.knobs
@@ -228,7 +228,7 @@ def _loops_over_tiles(stored: Layout, m: int) -> Layout:
     return tiled.reorder(0, 2, 3, 5, 1, 4, 6, 7).fuse(2, 2).fuse(0, 2)
 
 
-def schedule_winograd(g: Group, target: X86) -> Schedule:
+def schedule_winograd(g: Group, target: Cpu) -> Schedule:
     """Input transform, product and output transform with what follows the convolution."""
     (out,) = g.outputs
     cut = _plan(g, target)
@@ -279,7 +279,7 @@ def schedule_winograd(g: Group, target: X86) -> Schedule:
     return s
 
 
-def padding(shape: Sequence[int], tile: Tile, target: X86) -> int:
+def padding(shape: Sequence[int], tile: Tile, target: Cpu) -> int:
     """Tiles to add to ``[points][points]…[tiles][channels]``, so that all points of a tile fit the first-level cache.
 
     A transform reads or writes every point of a tile at once. Their distance is often a multiple of a large power of
@@ -305,7 +305,7 @@ def _whole(stage: Stage) -> None:
     stage.vectorize(lane)
 
 
-def _inputs(points: Stage, columns: Stage, target: X86, *, parallel: bool) -> None:
+def _inputs(points: Stage, columns: Stage, target: Cpu, *, parallel: bool) -> None:
     """Transform tile by tile, a vector of channels at once."""
     e, f, *where, channel = points.op.axes
     outer, lane = points.split(channel, target.lanes)
@@ -324,7 +324,7 @@ def _inputs(points: Stage, columns: Stage, target: X86, *, parallel: bool) -> No
 
 
 def _products(
-    products: Stage, sums: Stage, weights: te.Tensor, plan: WinogradPlan, target: X86, *, parallel: bool
+    products: Stage, sums: Stage, weights: te.Tensor, plan: WinogradPlan, target: Cpu, *, parallel: bool
 ) -> None:
     """A register tile of tiles × filters for each point."""
     tile = plan.tile

@@ -15,10 +15,11 @@ from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.prefetch import LINE
 from mlc.lower.schedule import Schedule, Stage
-from mlc.targets.x86.cost import Product, Tile, fits_registers, unrolled_steps
-from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.conv import conv_tile
-from mlc.targets.x86.schedules.group import (
+from mlc.targets.cpu.cost import Product, Tile, fits_registers, unrolled_steps
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.conv import conv_tile
+from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.groups.group import (
     Group,
     accumulate_in_registers,
     best_divisor,
@@ -27,12 +28,11 @@ from mlc.targets.x86.schedules.group import (
     padded_input,
     size_of,
 )
-from mlc.targets.x86.schedules.injective import spread
 
 ENOUGH_PARTS = 8  # parallel iterations that several threads can share evenly
 
 
-def _tile(anchor: te.Compute, target: X86) -> Tile:
+def _tile(anchor: te.Compute, target: Cpu) -> Tile:
     """The register tile of a sum over channels and taps, positions of one phase × vectors of output channels.
 
     Args:
@@ -47,7 +47,7 @@ def _tile(anchor: te.Compute, target: X86) -> Tile:
     return conv_tile(product, target)
 
 
-def _chosen_tile(knobs: Knobs, anchor: te.Compute, target: X86) -> Tile:
+def _chosen_tile(knobs: Knobs, anchor: te.Compute, target: Cpu) -> Tile:
     """The register tile that the knobs say; :func:`_tile` where they say nothing."""
     default = _tile(anchor, target)
     columns = -(-anchor.shape[1] // target.lanes)
@@ -59,7 +59,7 @@ def _chosen_tile(knobs: Knobs, anchor: te.Compute, target: X86) -> Tile:
     return Tile(rows, vectors)
 
 
-def transposed_weight_layout(anchor: te.Compute, shape: Sequence[int], target: X86, knobs: Knobs) -> Layout:
+def transposed_weight_layout(anchor: te.Compute, shape: Sequence[int], target: Cpu, knobs: Knobs) -> Layout:
     """Weights in the order of use: ``[O / tile][phases…][C / chunk][taps of a phase…][chunk of C][tile of O]``.
 
     Args:
@@ -80,7 +80,7 @@ def transposed_weight_layout(anchor: te.Compute, shape: Sequence[int], target: X
     return layout.reorder(o, *(t + 1 for t in taps), c, *taps, c + 1, o + 1)
 
 
-def transposed_blocked(g: Group, target: X86) -> Schedule:
+def transposed_blocked(g: Group, target: Cpu) -> Schedule:
     """Transposed convolution whose output is blocked by channels."""
     assert g.anchor is not None
     tile = _chosen_tile(g.knobs, g.anchor, target)
@@ -145,7 +145,7 @@ def transposed_blocked(g: Group, target: X86) -> Schedule:
     return s
 
 
-def _chunk(knobs: Knobs, anchor: te.Compute, tile: Tile, target: X86) -> int:
+def _chunk(knobs: Knobs, anchor: te.Compute, tile: Tile, target: Cpu) -> int:
     """Input channels at a time; untuned, their weights of a phase and tile take half of the first-level cache."""
     c, *taps = anchor.reduce_axes
     bytes_each = size_of([t.hi + 1 for t in taps]) * tile.vectors * target.lanes * 4
@@ -197,7 +197,7 @@ def _prefetch_next_chunk(local: Stage, weights: te.Tensor, chunks: Var, loops: S
         local.prefetch(weights, chunks, fitting[-1], level=2)
 
 
-def transposed_plain(g: Group, target: X86) -> Schedule:
+def transposed_plain(g: Group, target: Cpu) -> Schedule:
     """Transposed convolution in row-major layout: vectors along a row of one phase, a tile of channels × phases × such
     vectors."""
     assert g.anchor is not None

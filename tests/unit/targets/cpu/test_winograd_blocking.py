@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mlc.targets.x86.cost import Tile
+from mlc.targets.cpu.cost import Tile
+from mlc.targets.cpu.schedules.winograd import Work, blocking, padding
 from mlc.targets.x86.record import record_for
-from mlc.targets.x86.schedules.winograd import Work, blocking, padding
 
 HASWELL, ZEN, SKYLAKE = (record_for(cpu) for cpu in ("haswell", "znver3", "skylake-avx512"))
 

@@ -8,9 +8,9 @@ import pytest
 from mlc.ir import te
 from mlc.ir.types import f32
 from mlc.ops import get
+from mlc.targets.cpu.schedules.conv_plain import plain_tile, plain_weight_layout
+from mlc.targets.groups.group import Group
 from mlc.targets.x86.record import record_for
-from mlc.targets.x86.schedules.conv_plain import plain_tile, plain_weight_layout
-from mlc.targets.x86.schedules.group import Group
 
 TARGETS = [record_for(cpu) for cpu in ("skylake-avx512", "haswell", "x86-64")]
 

@@ -8,17 +8,17 @@ from mlc.ir.index import Var
 from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
-from mlc.targets.x86.cost import Product, Tile, all_tiles, balance, best_tile, fits_registers, unrolled_steps
-from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import Group, accumulate_in_registers, finish_tile, size_of
-from mlc.targets.x86.schedules.injective import spread
+from mlc.targets.cpu.cost import Product, Tile, all_tiles, balance, best_tile, fits_registers, unrolled_steps
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.groups.group import Group, accumulate_in_registers, finish_tile, size_of
 
 PARALLEL_FROM = 1 << 15  # multiplications below which a second thread costs more than it gives
 PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart share one set
 EVEN = 1.15  # threads may wait this much longer than their share for the slowest
 
 
-def tile_of(m: int, n: int, k: int, target: X86) -> Tile:
+def tile_of(m: int, n: int, k: int, target: Cpu) -> Tile:
     """Rows and column vectors of the register tile of an ``m × n`` product over ``k``.
 
     Rows whose distance is a multiple of a page share the sets of the first-level cache, so no more are taken than one
@@ -29,7 +29,7 @@ def tile_of(m: int, n: int, k: int, target: X86) -> Tile:
     return best_tile(product, target, [t for t in all_tiles(product, target) if t.rows <= most])
 
 
-def steps_of(tile: Tile, target: X86) -> int:
+def steps_of(tile: Tile, target: Cpu) -> int:
     """Reduction steps that one iteration of the innermost loop takes.
 
     Loop counters take a tenth of the instructions of a small tile, and processors whose core is shared with another
@@ -38,7 +38,7 @@ def steps_of(tile: Tile, target: X86) -> int:
     return next(n for n in (4, 2, 1) if n <= unrolled_steps(tile, target))
 
 
-def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: X86) -> Tile:
+def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu) -> Tile:
     """The register tile that the knobs say; :func:`tile_of` where they say nothing."""
     default = tile_of(m, n, k, target)
     columns = max(-(-n // target.lanes), 1)
@@ -48,7 +48,7 @@ def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: X86) -> Tile:
     return Tile(rows, vectors)
 
 
-def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: X86, knobs: Knobs) -> Layout:
+def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: Cpu, knobs: Knobs) -> Layout:
     """Column panels ``[N / NB][K][NB]`` of a constant right operand of rank 2."""
     n_dim, k_dim = (0, 1) if transposed else (1, 0)
     _, vectors = chosen_tile(knobs, m, shape[n_dim], shape[k_dim], target)
@@ -63,7 +63,7 @@ def operands_of(product: te.Compute) -> tuple[te.Tensor, te.Tensor] | None:
     return (found[0], found[1]) if len(found) == 2 else None
 
 
-def schedule_matmul(g: Group, target: X86) -> Schedule:
+def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     """A matrix product with what follows it element by element."""
     assert g.anchor is not None
     both = operands_of(g.anchor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlc.ir import te
 from mlc.ir.expr import Expr, Load, replace_loads
 from mlc.ir.index import as_index
-from mlc.targets.x86.schedules.group import Group, replace_anchor
+from mlc.targets.groups.group import Group, replace_anchor
 
 
 def is_single_pixel(anchor: te.Compute) -> bool:

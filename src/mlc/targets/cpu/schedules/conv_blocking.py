@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mlc.targets.x86.cost import HIDDEN, Tile, bandwidth, ragged_steps
-from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import best_divisor, size_of
+from mlc.targets.cpu.cost import HIDDEN, Tile, bandwidth, ragged_steps
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.groups.group import best_divisor, size_of
 
 CACHED = 0.5  # part of the second-level cache that a block of inputs may take
 LEAST_STEPS = 60  # of a tile in a chunk: its sums go to the cache and back, which takes as long as three
@@ -52,7 +52,7 @@ class Blocking:
     chunk: int | None
 
 
-def cut_for_caches(x: Sequence[int], y: Sequence[int], taps: int, flat: bool, tile: Tile, target: X86) -> Blocking:
+def cut_for_caches(x: Sequence[int], y: Sequence[int], taps: int, flat: bool, tile: Tile, target: Cpu) -> Blocking:
     """Blocks of pixels whose inputs stay in the second-level cache, chunks of channels whose weights stay in the first.
 
     Args:
@@ -99,7 +99,7 @@ def cut_for_caches(x: Sequence[int], y: Sequence[int], taps: int, flat: bool, ti
     return min(found, key=lambda cut: (round(cycles(cut)), -cut.block))
 
 
-def chunk_of(channels: int, taps: int, tile: Tile, parts: Parts, target: X86) -> int | None:
+def chunk_of(channels: int, taps: int, tile: Tile, parts: Parts, target: Cpu) -> int | None:
     """Input channels whose weights for a register tile stay in the first-level cache; ``None`` for all of them."""
     each = 4 * taps * tile.vectors * target.lanes
     if channels * each <= parts.whole * target.l1 or channels % target.lanes:

@@ -7,9 +7,10 @@ from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.schedule import Schedule, Stage
-from mlc.targets.x86.cost import Tile
-from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import (
+from mlc.targets.cpu.cost import Tile
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.groups.group import (
     WINDOWS,
     Group,
     accumulate_in_registers,
@@ -21,7 +22,6 @@ from mlc.targets.x86.schedules.group import (
     size_of,
     with_copy,
 )
-from mlc.targets.x86.schedules.injective import lanes_of, spread
 
 UNROLL_TAPS = 9  # windows up to 3×3 are unrolled whole, their weights stay in registers
 UNROLLED = 400  # multiply-adds that a tile may be unrolled to
@@ -35,12 +35,12 @@ def window_of(g: Group) -> te.Compute | None:
     return found[0] if len(found) == 1 and len(g.reductions) == 1 else None
 
 
-def depthwise_layout(shape: tuple[int, ...], target: X86) -> Layout:
+def depthwise_layout(shape: tuple[int, ...], target: Cpu) -> Layout:
     """Weights ``[C / v][1][taps…][v]``."""
     return blocked(shape, 0, target.lanes)
 
 
-def schedule_window(g: Group, target: X86) -> Schedule:
+def schedule_window(g: Group, target: Cpu) -> Schedule:
     """A register tile of outputs, a vector of channels (blocked) or of neighbours along the width (plain) each."""
     op = window_of(g)
     assert op is not None
@@ -49,7 +49,7 @@ def schedule_window(g: Group, target: X86) -> Schedule:
     return _plain(g, op, target)
 
 
-def _plain(g: Group, op: te.Compute, target: X86) -> Schedule:
+def _plain(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     """Vectors along the width, a tile of some rows whose windows share what they read.
 
     The tile is computed in whole vectors and stored as far as the result reaches. A small window reads its input where
@@ -63,7 +63,7 @@ def _plain(g: Group, op: te.Compute, target: X86) -> Schedule:
         g = with_copy(g)
     assert g.anchor is not None
     op, whole = g.anchor, g.anchor.outputs[0]
-    lanes = lanes_of(whole, target)
+    lanes = target.lanes_of(whole.dtype)
     last = len(whole.shape) - 1
     excess = -whole.shape[last] % lanes
     extra = {whole: Layout(whole.shape).pad(last, 0, excess)}
@@ -167,7 +167,7 @@ def _lies_in_rows(t: te.Tensor, g: Group) -> bool:
     return t.op.tag == "shuffle" and all(_lies_in_rows(source, g) for source in t.op.inputs)
 
 
-def _plain_tile(shape: tuple[int, ...], lanes: int, copies: bool, target: X86) -> Tile:
+def _plain_tile(shape: tuple[int, ...], lanes: int, copies: bool, target: Cpu) -> Tile:
     """Rows and vectors of a register tile.
 
     As many rows as leave a register each for what they read; few, but two vectors, where rows of the input itself are
@@ -183,7 +183,7 @@ def _plain_tile(shape: tuple[int, ...], lanes: int, copies: bool, target: X86) -
     return Tile(rows, vectors)
 
 
-def _chosen_tile(knobs: Knobs, shape: tuple[int, ...], lanes: int, copies: bool, target: X86) -> Tile:
+def _chosen_tile(knobs: Knobs, shape: tuple[int, ...], lanes: int, copies: bool, target: Cpu) -> Tile:
     """The register tile that the knobs say; :func:`_plain_tile` where they say nothing."""
     default = _plain_tile(shape, lanes, copies, target)
     height = shape[-2] if len(shape) > 3 else 1
@@ -240,7 +240,7 @@ def _taps_by_sharing(local: Stage, op: te.Compute, reduce: list[Var], budget: in
     return loops
 
 
-def _blocked(g: Group, op: te.Compute, target: X86) -> Schedule:
+def _blocked(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     """A register tile of neighbouring outputs along the width, all channels of a vector at once."""
     extra = inner_layouts(g)
     small = size_of([a.hi + 1 for a in op.reduce_axes]) <= UNROLL_TAPS

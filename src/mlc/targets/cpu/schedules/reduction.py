@@ -7,9 +7,9 @@ from mlc.ir.expr import loads, substitute_vars
 from mlc.ir.index import Linear, Var, as_index
 from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule, Stage
-from mlc.targets.x86.record import X86
-from mlc.targets.x86.schedules.group import Group, inline_rest, inner_layouts, replace_compute, size_of
-from mlc.targets.x86.schedules.injective import PARALLEL_FROM, lanes_of, spread
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.injective import PARALLEL_FROM, spread
+from mlc.targets.groups.group import Group, inline_rest, inner_layouts, replace_compute, size_of
 
 ROW_BYTES = 256 << 10  # of intermediate results that a thread may keep for a row
 
@@ -25,7 +25,7 @@ def along_memory(op: te.Compute) -> Var | None:
     return None
 
 
-def schedule_reduction(g: Group, target: X86) -> Schedule:
+def schedule_reduction(g: Group, target: Cpu) -> Schedule:
     """A group whose work is reductions without a heavy anchor."""
     kept = rows_of(g)
     return _staged(g, target) if kept is None else _rows(g, kept, target)
@@ -111,7 +111,7 @@ def _row_rank(out: te.Tensor, reductions: list[te.Compute]) -> int | None:
     return k
 
 
-def _rows(g: Group, kept: int, target: X86) -> Schedule:
+def _rows(g: Group, kept: int, target: Cpu) -> Schedule:
     """One parallel loop over rows; everything a row needs is computed inside it and stays in cache."""
     (out,) = g.outputs
     s = Schedule(g.outputs)
@@ -127,7 +127,7 @@ def _rows(g: Group, kept: int, target: X86) -> Schedule:
         return _staged(g, target)
     row = stage.fuse(*rows)
     if inner and size_of([a.hi + 1 for a in inner]) > 1:
-        _, vi = stage.split(stage.fuse(*inner), lanes_of(out, target))
+        _, vi = stage.split(stage.fuse(*inner), target.lanes_of(out.dtype))
         stage.vectorize(vi)
     if row.hi > 0 and size_of(out.shape) + sum(_work(op) for op in g.reductions) >= PARALLEL_FROM:
         stage.parallel(row)
@@ -146,7 +146,7 @@ def _rows(g: Group, kept: int, target: X86) -> Schedule:
             cached.compute_at(stage, row)
             last = cached.op.axes[-1]
             if last.hi > 0:
-                cached.vectorize(cached.split(last, lanes_of(t, target))[1])
+                cached.vectorize(cached.split(last, target.lanes_of(t.dtype))[1])
     return s
 
 
@@ -160,14 +160,14 @@ def _work(op: te.Compute) -> int:
     return size_of(op.shape) * size_of([a.hi + 1 for a in op.reduce_axes])
 
 
-def fold_rows(s: Schedule, t: te.Tensor, target: X86) -> list[Stage]:
+def fold_rows(s: Schedule, t: te.Tensor, target: Cpu) -> list[Stage]:
     """Vectorise a reduction along memory: partial results a lane, then halves of the vector folded onto each other.
 
     Several vectors of partial results, where the axis is long: one addition would wait for the one before.
     """
     stage = s[t]
     axis = along_memory(stage.op)
-    lanes = lanes_of(t, target)
+    lanes = target.lanes_of(t.dtype)
     if axis is None or axis.hi + 1 < 2 * lanes or len(stage.op.bodies) > 1:
         return [stage]
     chains = max(n for n in (1, 2, 4) if n == 1 or axis.hi + 1 >= 2 * n * lanes)
@@ -198,7 +198,7 @@ def fold_rows(s: Schedule, t: te.Tensor, target: X86) -> list[Stage]:
     return [*parts, last]
 
 
-def _staged(g: Group, target: X86) -> Schedule:
+def _staged(g: Group, target: Cpu) -> Schedule:
     s = Schedule(g.outputs)
     inline_between(s, g)
     for op in g.computes:
@@ -211,7 +211,7 @@ def inline_between(s: Schedule, g: Group) -> None:
     inline_rest(s, [op.outputs[0] for op in g.computes if op.combiner is None and op.tag == "exp"])
 
 
-def fold_or_spread(s: Schedule, op: te.Compute, target: X86) -> None:
+def fold_or_spread(s: Schedule, op: te.Compute, target: Cpu) -> None:
     """A stage at the root with loops of its own, unless it is inlined."""
     t = op.outputs[0]
     if s[t].inlined:
@@ -222,14 +222,14 @@ def fold_or_spread(s: Schedule, op: te.Compute, target: X86) -> None:
         fold(s, t, target)
 
 
-def fold(s: Schedule, t: te.Tensor, target: X86) -> None:
+def fold(s: Schedule, t: te.Tensor, target: Cpu) -> None:
     """A reduction at the root: accumulated in registers, then stored."""
     op = s[t].op
     if any(a.hi < 0 for a in op.reduce_axes) or size_of(op.shape) == 0:
         return
     axis = along_memory(op)
     work = _work(op)
-    lanes = lanes_of(t, target)
+    lanes = target.lanes_of(t.dtype)
     acc = s.cache_write(t, "register")
     out, local = s[t], s[acc]
     if not out.op.axes:

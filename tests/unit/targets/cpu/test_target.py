@@ -17,12 +17,12 @@ from mlc.ops import get
 from mlc.rewrite.layout import assign_layouts
 from mlc.rewrite.pipeline import passes_for, run_passes
 from mlc.targets.base import CallSpec, get_target, target_names
+from mlc.targets.cpu.cost import fits_registers
+from mlc.targets.cpu.schedules.conv import conv_product, conv_tile, weight_layout
+from mlc.targets.cpu.schedules.matmul import panel_layout, tile_of
 from mlc.targets.llvm.function import emit_function
 from mlc.targets.llvm.module import ModuleText
-from mlc.targets.x86.cost import fits_registers
 from mlc.targets.x86.record import record_for
-from mlc.targets.x86.schedules.conv import conv_product, conv_tile, weight_layout
-from mlc.targets.x86.schedules.matmul import panel_layout, tile_of
 
 AVX512 = record_for("skylake-avx512")
 AVX2 = record_for("haswell")

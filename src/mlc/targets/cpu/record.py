@@ -1,0 +1,97 @@
+"""What a processor with vectors offers to a schedule and to the cost model."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mlc.ir.types import DType
+
+CPU_FOLDER = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """The record of a processor: every tile size of its schedules follows from it.
+
+    Bandwidths are what one core sustains when it reads vectors one after another, in bytes a cycle; from the
+    first-level cache that is ``loads`` vectors.
+
+    Args:
+        cpu: LLVM processor name.
+        features: LLVM feature flags, each with its sign.
+        lanes: f32 lanes of a vector register.
+        registers: number of vector registers.
+        l1: bytes of first-level data cache.
+        l2: bytes of second-level cache of a core.
+        l3: bytes of third-level cache that a program may hope for.
+        l2_bandwidth: bytes a cycle from the second-level cache.
+        l3_bandwidth: bytes a cycle from the third-level cache.
+        memory_bandwidth: bytes a cycle from memory.
+        loads: vector loads or broadcasts from the first-level cache a cycle.
+        fmas: vector multiply-adds a cycle (a multiplication and an addition each where there is no fused one).
+        fma_latency: cycles until the sum of a multiply-add can be added to.
+        fma_operations: operations that a multiply-add takes: 1 where it is fused.
+        memory_operand: whether a multiply-add can take a vector straight from memory, without a register for it.
+        broadcast_operand: whether it can take a number from memory as all lanes of an operand.
+        elements: bytes of the elements that vectors are filled with, ascending. Narrower ones take the lanes of the
+            narrowest: more of them would only spill.
+        issue: operations that the core starts a cycle.
+        cores: cores that share the third-level cache.
+    """
+
+    cpu: str
+    features: tuple[str, ...]
+    lanes: int
+    registers: int
+    l1: int = 32 << 10
+    l2: int = 256 << 10
+    l3: int = 8 << 20
+    l2_bandwidth: float = 28
+    l3_bandwidth: float = 14
+    memory_bandwidth: float = 5
+    loads: int = 2
+    fmas: int = 2
+    fma_latency: int = 4
+    fma_operations: int = 1
+    memory_operand: bool = False
+    broadcast_operand: bool = False
+    elements: tuple[int, ...] = (4, 8)
+    issue: int = 4
+    cores: int = 4
+
+    @property
+    def vector_bytes(self) -> int:
+        return self.lanes * 4
+
+    @property
+    def vector_bits(self) -> int:
+        return self.vector_bytes * 8
+
+    def lanes_of(self, dtype: DType) -> int:
+        """Lanes that a vector has for elements of a type.
+
+        >>> from mlc.ir.types import f32, f64, i8
+        >>> record = Cpu("generic", (), lanes=4, registers=32)
+        >>> [record.lanes_of(t) for t in (i8, f32, f64)]
+        [4, 4, 2]
+        """
+        size = min((n for n in self.elements if n >= dtype.itemsize), default=self.elements[-1])
+        return self.vector_bytes // size
+
+
+def with_this_machine(record: Cpu, folder: Path = CPU_FOLDER) -> Cpu:
+    """The record with the cache sizes and cores that the operating system reports; unchanged where it does not."""
+    sizes: dict[str, Any] = {}
+    for cache in sorted(folder.glob("cpu0/cache/index*")):
+        try:
+            level, kind, size = ((cache / f).read_text().strip() for f in ("level", "type", "size"))
+        except OSError:
+            continue
+        amount = re.fullmatch(r"(\d+)([KM])", size)
+        if kind != "Instruction" and level in ("1", "2", "3") and amount is not None and int(amount[1]) > 0:
+            sizes[f"l{level}"] = int(amount[1]) << (10 if amount[2] == "K" else 20)
+    return replace(record, cores=os.cpu_count() or record.cores, **sizes)

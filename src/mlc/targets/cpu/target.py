@@ -1,0 +1,137 @@
+"""What the targets of all processors with vectors share: schedules, and code generation by LLVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+from mlc.ir.graph import Node
+from mlc.ir.loop import Buffer, Function, Stmt
+from mlc.ir.types import TensorType
+from mlc.lower import lower
+from mlc.lower.knobs import Knobs
+from mlc.lower.schedule import Schedule
+from mlc.targets.base import Artifact, CallSpec, LayoutChoice
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.llvm.module import Machine
+
+
+class CpuTarget:
+    """Compiles for a processor. A family of processors fills in its name, its triple and its records.
+
+    Args:
+        record: vectors, registers and caches.
+        native: whether the processor is this machine's.
+        loadable: features that a machine must have to run the code, by LLVM's names.
+
+    Attributes:
+        name: as in the target's string form.
+        triple: LLVM's name of the platform.
+    """
+
+    name: ClassVar[str]
+    triple: ClassVar[str]
+    accelerator = None
+
+    def __init__(self, record: Cpu, *, native: bool, loadable: Sequence[str] = ()) -> None:
+        self.record = record
+        self.native = native
+        self._loadable = tuple(loadable)
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "string": f"{self.name} -mcpu={self.record.cpu}",
+            "triple": self.triple,
+            "cpu": self.record.cpu,
+            "features": list(self._loadable),
+            "vector_bits": self.record.vector_bits,
+            "mattr": ",".join(self.record.features),
+        }
+
+    def winograd_tile(self, x: TensorType, weights: TensorType, pads: Sequence[int]) -> int:
+        from mlc.targets.cpu.schedules.winograd import best_winograd_tile
+
+        return best_winograd_tile(x.shape, weights.shape, pads, self.record)
+
+    def fuses_attention(self, queries: TensorType, keys: TensorType, values: TensorType) -> bool:
+        from mlc.targets.cpu.schedules.attention import attention_pays
+
+        return attention_pays(queries.shape, values.shape, self.record)
+
+    def layouts(
+        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool = False
+    ) -> LayoutChoice:
+        from mlc.targets.cpu.schedules import choose_layouts
+
+        return choose_layouts(node, inputs, constant, row_major, self.record)
+
+    def schedule(self, node: Node, knobs: Knobs) -> Schedule | None:
+        from mlc.targets.cpu.schedules import schedule_group
+
+        return None if node.op.routine is not None else schedule_group(node, self.record, knobs)[0]
+
+    def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:
+        from mlc.targets.cpu.schedules import schedule_group
+        from mlc.targets.groups.group import knobs_of
+
+        if node.op.routine is not None:
+            ins = tuple(Buffer(f"p{k}", v.type.physical_shape, v.type.dtype) for k, v in enumerate(node.inputs))
+            outs = tuple(Buffer(f"out{k}", v.type.physical_shape, v.type.dtype) for k, v in enumerate(node.outputs))
+            return Function(name, ins + outs, len(outs), node.op.routine(ins, outs, node.attrs))
+        knobs = knobs_of(node)
+        schedule, params = schedule_group(node, self.record, knobs)
+        knobs.require_all_asked()
+        if watch is not None:
+            watch("te", "\n".join(repr(s.op) for s in schedule.stages) + "\n")
+            watch("schedule", "\n".join(schedule.history) + "\n")
+            printed: tuple[Stmt | None, str] = (None, "")
+
+            def note(stage: str, fn: Function) -> None:
+                nonlocal printed
+                if fn.body is not printed[0]:  # most kernels have nothing to do for most passes
+                    printed = (fn.body, repr(fn))
+                watch(stage, printed[1])
+
+            return lower(schedule, params, name, watch=note)
+        return lower(schedule, params, name)
+
+    def codegen(
+        self,
+        kernels: Mapping[str, Function],
+        steps: Callable[[Mapping[str, int]], Sequence[CallSpec]],
+        *,
+        opt_level: int,
+        contract: bool = True,
+        whole: bool = True,
+        on_stage: Callable[[str], None] | None = None,
+    ) -> Artifact:
+        from mlc.targets.llvm.entry import entry_points
+        from mlc.targets.llvm.function import emit_function
+        from mlc.targets.llvm.link import shared_library
+        from mlc.targets.llvm.module import ModuleText, compile_text
+        from mlc.targets.llvm.runtime import pool_ir
+
+        text = ModuleText()
+        if on_stage is not None:
+            on_stage("codegen")
+        scratch = {name: emit_function(fn, text, contract=contract) for name, fn in kernels.items()}
+        text.define(entry_points(steps(scratch), whole=whole))
+        if whole:
+            text.define(pool_ir(self.triple))
+        else:
+            text.declare("declare void @mlc_parallel(ptr, ptr, ptr, i64)")
+        ir = text.text(self._machine())
+        obj = compile_text(ir, self._machine(), opt_level=opt_level, on_stage=on_stage)
+        if not whole:
+            return Artifact(obj, {"model.ll": ir})
+        if on_stage is not None:
+            on_stage("link")
+        return Artifact(obj, {"model.ll": ir}, shared_library(obj, self.triple))
+
+    def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:
+        from mlc.targets.llvm.module import assembly_of
+
+        return assembly_of(sources["model.ll"], self._machine(), opt_level=opt_level)
+
+    def _machine(self) -> Machine:
+        return Machine(self.triple, self.record.cpu, ",".join(self.record.features), self.record.vector_bits)

@@ -1,0 +1,1 @@
+"""What a schedule asks of a fused group, for every machine."""

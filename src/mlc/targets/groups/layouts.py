@@ -1,0 +1,76 @@
+"""What of a group's layouts follows from its expressions alone: margins, and layouts taken over from operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlc.ir.expr import loads
+from mlc.ir.layout import Layout, blocked
+from mlc.ir.types import TensorType
+from mlc.lower.relayout import padded_load
+from mlc.targets.base import Margins
+from mlc.targets.groups.group import Group
+
+
+def margins_of(g: Group, constant: Sequence[bool]) -> dict[int, Margins]:
+    """The zeros around inputs that windows slide over."""
+    found: dict[int, Margins] = {}
+    for op in g.computes:
+        if op.tag != "pad" or len(op.bodies) != 1 or len(op.inputs) != 1 or op.inputs[0] not in g.inputs:
+            continue
+        (source,), ld = op.inputs, padded_load(op.bodies[0])
+        if ld is None:
+            continue
+        reach = [ix.bounds() for ix in ld.indices]
+        k = g.inputs.index(source)
+        if not constant[k] and all(ix.terms == {a: 1} for ix, a in zip(ld.indices, op.axes, strict=True) if a.hi > 0):
+            found[k] = tuple((max(0, -lo), max(0, hi - n + 1)) for (lo, hi), n in zip(reach, source.shape, strict=True))
+    return found
+
+
+def inherited_layout(g: Group, inputs: Sequence[TensorType], block: int) -> Layout | None:
+    """The layout of a blocked operand, where all channels are the output's own or move in whole blocks."""
+    out = g.outputs[0]
+    for t in inputs:
+        if t.layout is not None and t.shape == out.shape and keeps_channels(g, inputs):
+            return t.layout.core
+    same_rank = [t for t in inputs if t.rank == len(out.shape)]
+    if any(t.layout is not None for t in same_rank):
+        if keeps_channels(g, inputs) and all(t.shape[1] == out.shape[1] for t in same_rank if t.layout is not None):
+            return blocked(out.shape, 1, block)
+        whole = all(t.layout is not None and t.shape[1] % block == 0 for t in inputs)
+        if whole and out.op is not None and out.op.tag == "concat" and out.op.attrs.get("axis") == 1:
+            return blocked(out.shape, 1, block)
+    return None
+
+
+def keeps_channels(g: Group, inputs: Sequence[TensorType]) -> bool:
+    """Whether every blocked operand is read at the output's own channel."""
+    layouts = {t: ty.layout for t, ty in zip(g.inputs, inputs, strict=True) if ty.layout is not None}
+    good = {t for t in g.inputs if t in layouts}
+    for op in g.computes:
+        if len(op.shape) < 2:
+            return False
+        for body in op.bodies:
+            for ld in loads(body):
+                if ld.source in good or ld.source.op is not None:
+                    if len(ld.indices) < 2:
+                        return False
+                    terms = ld.indices[1]
+                    if terms.const or terms.terms != {op.axes[1]: 1}:
+                        return False
+    return True
+
+
+def channel_constants(
+    g: Group, inputs: Sequence[TensorType], constant: Sequence[bool], taken: dict[int, Layout], block: int
+) -> dict[int, Layout]:
+    """Per-channel constants, blocked like the channels they go with, so that padding never reads past their end."""
+    out = g.outputs[0]
+    found: dict[int, Layout] = {}
+    for k, t in enumerate(inputs):
+        if constant[k] and k not in taken and t.rank <= len(out.shape) and t.rank >= len(out.shape) - 1:
+            dim = 1 - (len(out.shape) - t.rank)
+            if 0 <= dim < t.rank and t.shape[dim] == out.shape[1] and t.size == out.shape[1]:
+                found[k] = blocked(t.shape, dim, block)
+    return found
