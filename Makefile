@@ -9,7 +9,7 @@ JOBS   ?= 2
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench logs conformance golden clean
+.PHONY: help demo test test-all lint check bench logs conformance golden clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,10 +23,12 @@ test: $(STAMP)  ## the tests that take seconds
 test-all: $(STAMP)  ## every test
 	pytest -n $(JOBS)
 
-check: $(STAMP)  ## lint, format, types, architecture and unit tests
+lint: $(STAMP)  ## lint, format and types
 	ruff check .
 	ruff format --check .
 	mypy
+
+check: lint  ## lint, format, types, architecture and unit tests
 	pytest -n $(JOBS) -m "not slow" tests/test_architecture.py tests/unit
 
 bench: $(PEERS)  ## measure against the other engines; ARGS="--quick --out build/bench" takes minutes

@@ -64,7 +64,7 @@ def test_the_table_says_what_it_rests_on() -> None:
 
 
 def test_picture_is_written(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib comes with the extra bench")
+    pytest.importorskip("matplotlib", reason="matplotlib comes with the extra dev")
     figure.draw(splits(), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 1000
 

@@ -47,7 +47,7 @@ def test_table_has_a_row_for_each_pair() -> None:
 
 
 def test_picture_is_written(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib comes with the extra bench")
+    pytest.importorskip("matplotlib", reason="matplotlib comes with the extra dev")
     tvm_fig4.draw(results(), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 1000
 

@@ -13,7 +13,7 @@ from benchmarks.peers import KernelTime
 from benchmarks.plots import bars, draw
 from benchmarks.report import Report
 
-pytest.importorskip("matplotlib", reason="matplotlib comes with the extra bench")
+pytest.importorskip("matplotlib", reason="matplotlib comes with the extra dev")
 
 
 def test_a_report_becomes_pictures(tmp_path: Path) -> None:
