@@ -31,6 +31,7 @@ from mlc.frontend.survey import Survey
 from mlc.ir.graph import Graph
 from mlc.runtime import Manifest, Module, TargetSpec, TensorSpec, atomic_write, load_module, write_package
 from mlc.runtime import Package as OpenPackage
+from mlc.runtime.manifest import SYMBOLS, is_prefix
 from mlc.runtime.native import available_cores, check_device
 from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer, Settings
 
@@ -232,10 +233,12 @@ def compile(
         require_tuned: refuse to compile a kernel that the records have nothing for.
         threads: that will run the model, as far as is known: records of as many are preferred. All cores of this
             machine unless given.
-        name: of the model in its package; the model's own unless given.
+        name: of the model in its package, and what every symbol that the package exports begins with, so that several
+            models fit into one C program; unless given, the model's own, and ``mlc``.
         observer: is told how it goes on.
     Raises:
-        UsageError: an option or the target cannot be understood; or a kernel is not tuned though it is required.
+        UsageError: an option or the target cannot be understood; the name cannot begin a C identifier; a kernel is not
+            tuned though it is required.
         UnsupportedError: the target cannot express the model, or it needs more than ``max_memory``.
         OutputError: ``dump_dir`` cannot be written.
     """
@@ -488,6 +491,11 @@ def _options(
     verify: bool = False,
     keep_assembly: bool = False,
 ) -> CompileOptions:
+    if name is not None and not is_prefix(name):
+        raise UsageError(
+            f"the name {name!r} cannot begin a C identifier, as it does in the calls of the package",
+            hint="use letters, digits and _, 64 at most, the first a letter; for example detector",
+        )
     return CompileOptions(
         name=name or model.info.name or Path(model.info.path).stem or "model",
         source=model.info.path,
@@ -496,6 +504,7 @@ def _options(
         disabled_passes=tuple(disabled_passes),
         fast_math=fast_math,
         verify=verify,
+        symbols=name or SYMBOLS,
         keep_assembly=keep_assembly,
     )
 

@@ -49,6 +49,7 @@ from mlc.runtime import (
     TensorSpec,
     c_example,
     c_header,
+    header_name,
     plan_params,
 )
 from mlc.settings import CompileOptions, Observer
@@ -131,7 +132,12 @@ def build_package(
     watch.stage("generate code")
     stages = _StageTimes(watch)
     artifact = target.codegen(
-        kernels.functions, steps, opt_level=options.opt_level, contract=options.fast_math, on_stage=stages.begin
+        kernels.functions,
+        steps,
+        opt_level=options.opt_level,
+        contract=options.fast_math,
+        on_stage=stages.begin,
+        symbols=options.symbols,
     )
     listing = target.assembly(artifact.sources, opt_level=options.opt_level) if options.keep_assembly else ""
     stages.report({"codegen": "\n".join(artifact.sources.values()), "emit": listing})
@@ -151,6 +157,7 @@ def build_package(
         memory=MemorySpec(plan.workspace_bytes, places.nbytes),
         params=places.params,
         module_so=_SHARED if artifact.shared is not None else None,
+        symbols=options.symbols,
         device=_device_spec(plan, target.accelerator) if programs else None,
     )
     members = {"graph.txt": f"{fused}\n".encode(), "lib/model.o": artifact.obj}
@@ -158,7 +165,7 @@ def build_package(
         members[f"src/{name}"] = text.encode()
     if artifact.shared is not None:
         members[_SHARED] = artifact.shared
-    members["include/mlc_model.h"] = c_header(manifest).encode()
+    members[header_name(options.symbols)] = c_header(manifest).encode()
     members["examples/main.c"] = c_example(manifest).encode()
     members.update({p.member: p.program.data for p in programs.values()})
     arrays = {v.name: fused.constants[v] for v in params}

@@ -79,6 +79,7 @@ class CompileOptions:
         fast_math: whether results may differ in their last digits from those of the model's operators one by one:
             Winograd convolution, fused attention, and ``a*b + c`` rounded once.
         verify: check the program after every pass.
+        symbols: what the names of the calls that the package exports begin with.
         keep_assembly: show the observer the assembly, which takes as long to print as the object to make.
     """
 
@@ -89,6 +90,7 @@ class CompileOptions:
     disabled_passes: tuple[str, ...] = ()
     fast_math: bool = True
     verify: bool = False
+    symbols: str = "mlc"
     keep_assembly: bool = False
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     help="How much to optimise.",
 )  # fmt: skip
 @load_options
-@click.option("--name", help="Name of the model in its package; its own unless given.")
+@click.option("--name", metavar="NAME", help="Name of the model; the C symbols of its package begin with it.")
 @click.option("--disable-pass", "--disabled-pass", multiple=True, metavar="A,B", help="Leave out passes.")
 @click.option("--no-winograd", is_flag=True, help="Convolve directly, in the order of the model's own sums.")
 @click.option(

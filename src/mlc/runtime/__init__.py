@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlc.runtime.atomic import atomic_write
-from mlc.runtime.cheader import c_example, c_header
+from mlc.runtime.cheader import c_example, c_header, header_name
 from mlc.runtime.device_spec import DeviceCall, DeviceSpec, PlaceSpec
 from mlc.runtime.layout import Physical
 from mlc.runtime.manifest import (
@@ -46,6 +46,7 @@ __all__ = [
     "atomic_write",
     "c_example",
     "c_header",
+    "header_name",
     "load_module",
     "open_package",
     "plan_params",

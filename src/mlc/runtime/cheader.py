@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from mlc.runtime.dtypes import ELEMENTS
-from mlc.runtime.manifest import Manifest, TensorSpec
+from mlc.runtime.manifest import SYMBOLS, Manifest, TensorSpec
 
 _PLAIN = re.compile(r"[a-z0-9_]{1,64}")
 # Names that look as if they had been altered are altered too, so that no two names can meet.
@@ -43,7 +43,8 @@ _HEADER = """\
  * nothing. f16 and bf16 elements are given by their bits, bool as one byte, 0 or 1.
  *{device}
  * The calls keep no state: with a workspace each, several threads may run the model at once. They may share one pool; a
- * call that finds the pool busy runs alone.
+ * call that finds the pool busy runs alone. Models of one version of mlc may share a pool, too, whoever created it;
+ * compiled with --name, each has names of its own.
  */
 #ifndef MLC_MODEL_H
 #define MLC_MODEL_H
@@ -60,7 +61,10 @@ extern "C" {{
 #define MLC_STEP_COUNT {steps}
 
 {ports}
+#ifndef MLC_POOL /* one type for all models */
+#define MLC_POOL
 typedef struct mlc_pool mlc_pool;
+#endif
 
 /* A pool of `threads` threads, 1 to 1024, the calling one included; NULL if they cannot be started. */
 mlc_pool *mlc_pool_create(int32_t threads);
@@ -93,10 +97,27 @@ _DEVICE = """
  *"""
 
 
+# Everything but the type of the pool, which several models may share.
+_NAMES = re.compile(r"\b(mlc|MLC)_(?!(?:pool|POOL)\b)")
+
+
+def _named(text: str, symbols: str) -> str:
+    """A text of ours, before anything from outside is put into it, with the names that a package is to export."""
+    return _NAMES.sub(lambda m: f"{symbols.upper() if m[1] == 'MLC' else symbols}_", text)
+
+
+def header_name(symbols: str = SYMBOLS) -> str:
+    """The member of a package that holds its C header."""
+    return f"include/{symbols}_model.h"
+
+
 def c_header(manifest: Manifest) -> str:
     """``include/mlc_model.h``: the model's calls, its sizes, its inputs and outputs in order. ASCII, C99 and C++."""
-    device = "" if manifest.device is None else _DEVICE.format(device=_comment(manifest.device.name))
-    return _HEADER.format(
+    symbols = manifest.symbols
+    device = ""
+    if manifest.device is not None:
+        device = _named(_DEVICE, symbols).format(device=_comment(manifest.device.name))
+    return _named(_HEADER, symbols).format(
         device=device,
         model=_comment(manifest.model.name),
         version=_comment(manifest.mlc_version, quoted=False),
@@ -105,22 +126,20 @@ def c_header(manifest: Manifest) -> str:
         workspace=manifest.memory.workspace_bytes,
         params=manifest.memory.params_bytes,
         steps=len(manifest.steps),
-        ports=_ports("input", manifest.inputs) + "\n" + _ports("output", manifest.outputs),
+        ports=_ports("input", manifest.inputs, symbols) + "\n" + _ports("output", manifest.outputs, symbols),
     )
 
 
-def _ports(kind: str, specs: Sequence[TensorSpec]) -> str:
+def _ports(kind: str, specs: Sequence[TensorSpec], symbols: str) -> str:
     """The enum of the inputs or outputs, and their sizes in bytes as an initialiser."""
-    lines = [f"enum mlc_{kind} {{"]
+    upper = f"{symbols}_{kind}".upper()
+    lines = [f"enum {symbols}_{kind} {{"]
     for i, spec in enumerate(specs):
         element = f"{ELEMENTS[spec.dtype].c}, {spec.nbytes} bytes"
-        lines.append(f"    MLC_{kind.upper()}_{mangle(spec.name)} = {i}, /* {_comment(spec.name)} {spec}: {element} */")
+        lines.append(f"    {upper}_{mangle(spec.name)} = {i}, /* {_comment(spec.name)} {spec}: {element} */")
     # C has no empty initialiser: a zero stands in where there are no sizes.
     sizes = ", ".join(_join(f"{spec.nbytes}u" for spec in specs))
-    return (
-        "\n".join([*lines, f"    MLC_{kind.upper()}_COUNT = {len(specs)}", "};"])
-        + f"\n#define MLC_{kind.upper()}_BYTES {{{sizes}}}\n"
-    )
+    return "\n".join([*lines, f"    {upper}_COUNT = {len(specs)}", "};"]) + f"\n#define {upper}_BYTES {{{sizes}}}\n"
 
 
 def _join(sizes: Iterable[str]) -> list[str]:
@@ -265,7 +284,7 @@ int main(int argc, char **argv) {
 def c_example(manifest: Manifest) -> str:
     """``examples/main.c``: loads the parameters, reads inputs from raw files, runs the model, and writes the outputs.
 
-    The program takes all that is particular to the model from ``mlc_model.h``; so it is the same for every model but
-    for its first line.
+    The program takes all that is particular to the model from its header; so it is the same for every model but for its
+    first line, and the names that it calls.
     """
-    return f"/* An example for {_comment(manifest.model.name)}. */\n{_EXAMPLE}"
+    return f"/* An example for {_comment(manifest.model.name)}. */\n{_named(_EXAMPLE, manifest.symbols)}"

@@ -20,8 +20,11 @@ from mlc.runtime.dtypes import ELEMENTS
 from mlc.runtime.fields import Fields, as_integer, as_integers, as_list, as_object, as_text, wrong
 from mlc.runtime.layout import Physical
 
-FORMAT_VERSION = 2
-"""Version 1 knew no devices; a package without any reads the same in both."""
+FORMAT_VERSION = 3
+"""Version 1 knew no devices, version 2 no names of symbols but ``mlc_run`` and its like; both are still read."""
+
+SYMBOLS = "mlc"
+"""What the names of a model's calls begin with, unless its user says otherwise."""
 
 ALIGNMENT = 64
 """Bytes to which the arena, the parameters and each tensor in them are aligned: a cache line, an AVX-512 register."""
@@ -30,6 +33,7 @@ SPACES = ("workspace", "output", "input", "params")
 """Where a result may lie; ``output`` and ``input`` are numbered by ``ResultSpec.index``."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
 def _dtype(value: object, where: str) -> str:
@@ -41,6 +45,17 @@ def _dtype(value: object, where: str) -> str:
 def _sum(value: object, where: str) -> str:
     if not isinstance(value, str) or not _SHA256.fullmatch(value):
         raise wrong(where, "a SHA-256 of 64 hexadecimal digits", value)
+    return value
+
+
+def is_prefix(text: str) -> bool:
+    """Whether identifiers of C may begin with this: a letter, then letters, digits and ``_``, 64 at most."""
+    return _PREFIX.fullmatch(text) is not None
+
+
+def _symbols(value: object, where: str) -> str:
+    if not isinstance(value, str) or not is_prefix(value):
+        raise wrong(where, "the beginning of a C identifier", value)
     return value
 
 
@@ -319,6 +334,7 @@ class Manifest:
 
     ``members`` (every file in the package but this one) is filled in by the writer. ``module_so`` is the member that
     holds the shared library, where one was linked. ``device`` is what the package needs beside the host, if anything.
+    ``symbols`` is what the names of its calls begin with: ``mlc`` for ``mlc_run``.
     """
 
     mlc_version: str
@@ -332,6 +348,7 @@ class Manifest:
     members: Mapping[str, MemberSpec] = field(default_factory=dict)
     module_so: str | None = None
     device: DeviceSpec | None = None
+    symbols: str = SYMBOLS
 
     format_version: ClassVar[int] = FORMAT_VERSION
 
@@ -346,6 +363,7 @@ class Manifest:
             **device,
             "target": self.target.to_json(),
             "model": self.model.to_json(),
+            "symbols": self.symbols,
             "inputs": [spec.to_json() for spec in self.inputs],
             "outputs": [spec.to_json() for spec in self.outputs],
             "memory": self.memory.to_json(),
@@ -376,6 +394,7 @@ class Manifest:
             params=fields.take("params", lambda items, place: as_list(items, place, ParamSpec.from_json)),
             steps=fields.take("steps", lambda items, place: as_list(items, place, StepSpec.from_json)),
             device=fields.maybe("device", DeviceSpec.from_json),
+            symbols=fields.maybe("symbols", _symbols) or SYMBOLS,
         )
         fields.end()
         manifest.check()

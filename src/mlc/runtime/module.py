@@ -304,7 +304,7 @@ def load_module(path: str | os.PathLike[str], threads: int | None = None) -> Mod
             check_device(package.manifest.target)
             # the device first: what it refuses leaves no threads behind
             device = _device_side(package)
-            return Module(package, NativeModel(code, threads), threads, device)
+            return Module(package, NativeModel(code, threads, package.manifest.symbols), threads, device)
         except DeviceError as error:
             raise DeviceError(f"{os.fspath(path)}: {error.message}", hint=error.hint) from None
         except PackageError as error:

@@ -8,18 +8,19 @@ import threading
 from collections.abc import Iterable, Mapping
 
 from mlc.errors import DeviceError, PackageError, UsageError
-from mlc.runtime.manifest import TargetSpec
+from mlc.runtime.manifest import SYMBOLS, TargetSpec
 
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 _CALL = (_POINTER,) * 5  # inputs, outputs, params, workspace, pool
 
-# The model's calls; docs and argument names stand in the C header (see ``cheader.py``).
+# The model's calls, without what its symbols begin with; docs and argument names stand in the C header (see
+# ``cheader.py``).
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
-    "mlc_run": (ctypes.c_int32, _CALL),
-    "mlc_profile": (None, (*_CALL, _POINTER)),
-    "mlc_step": (None, (*_CALL, _I64)),
-    "mlc_pool_create": (_POINTER, (ctypes.c_int32,)),
-    "mlc_pool_destroy": (None, (_POINTER,)),
+    "run": (ctypes.c_int32, _CALL),
+    "profile": (None, (*_CALL, _POINTER)),
+    "step": (None, (*_CALL, _I64)),
+    "pool_create": (_POINTER, (ctypes.c_int32,)),
+    "pool_destroy": (None, (_POINTER,)),
 }
 
 MAX_THREADS = 1024
@@ -59,22 +60,23 @@ class NativeModel:
     Args:
         code: a relocatable object that exports the model's calls.
         threads: threads of the pool, the caller included, 1 .. 1024.
+        symbols: what the names of its calls begin with.
     Raises:
         PackageError: the object cannot be linked.
         DeviceError: the threads cannot be started.
     """
 
-    def __init__(self, code: bytes, threads: int) -> None:
+    def __init__(self, code: bytes, threads: int, symbols: str = SYMBOLS) -> None:
         self.lock = threading.Lock()
         self._process = os.getpid()
-        self._jit, self._code = link(code, _SIGNATURES)
+        self._jit, self._code = link(code, [f"{symbols}_{name}" for name in _SIGNATURES])
         calls = {
-            name: ctypes.CFUNCTYPE(result, *arguments)(self._code[name])
+            name: ctypes.CFUNCTYPE(result, *arguments)(self._code[f"{symbols}_{name}"])
             for name, (result, arguments) in _SIGNATURES.items()
         }
-        self.run, self.profile, self.step = calls["mlc_run"], calls["mlc_profile"], calls["mlc_step"]
-        self._destroy = calls["mlc_pool_destroy"]
-        self.pool: int | None = calls["mlc_pool_create"](threads)
+        self.run, self.profile, self.step = calls["run"], calls["profile"], calls["step"]
+        self._destroy = calls["pool_destroy"]
+        self.pool: int | None = calls["pool_create"](threads)
         if self.pool is None:
             self._unload()
             raise DeviceError(f"cannot start a pool of {threads} threads", hint="run with fewer threads")

@@ -227,12 +227,13 @@ class Target(Protocol):
         contract: bool = True,
         whole: bool = True,
         on_stage: Callable[[str], None] | None = None,
+        symbols: str = "mlc",
     ) -> Artifact:
         """Machine code for all kernels and the entry points; ``steps`` is asked once scratch sizes are known.
 
         ``contract`` allows ``a*b + c`` to be rounded once. An object that is not ``whole`` exports ``mlc_run``
         alone and lacks the thread pool, and there is no shared library: it is to be linked beside an object that has
-        them. Kernels are the same.
+        them. Kernels are the same. What it exports begins with ``symbols``: ``mlc_run``.
         """
         ...
 

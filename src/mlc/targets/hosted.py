@@ -59,8 +59,11 @@ class HostedTarget:
         contract: bool = True,
         whole: bool = True,
         on_stage: Callable[[str], None] | None = None,
+        symbols: str = "mlc",
     ) -> Artifact:
-        return self.host.codegen(kernels, steps, opt_level=opt_level, contract=contract, whole=whole, on_stage=on_stage)
+        return self.host.codegen(
+            kernels, steps, opt_level=opt_level, contract=contract, whole=whole, on_stage=on_stage, symbols=symbols
+        )
 
     def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:
         return self.host.assembly(sources, opt_level=opt_level)

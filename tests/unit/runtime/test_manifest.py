@@ -118,7 +118,8 @@ def edited(manifest: Manifest, path: str, value: object) -> dict:
 @pytest.mark.parametrize(
     "path, value, message",
     [
-        ("format_version", 3, "format version 3 is newer than the 2 that this mlc reads"),
+        ("format_version", 4, "format version 4 is newer than the 3 that this mlc reads"),
+        ("symbols", "my model", "symbols: expected the beginning of a C identifier, got 'my model'"),
         ("format_version", 0, "format_version: expected at least 1, got 0"),
         ("format_version", "1", "format_version: expected an integer from 0"),
         ("mlc_version", MISSING, "mlc_version: is missing"),
@@ -215,3 +216,9 @@ def test_element_types_agree_with_numpy(name: str) -> None:
 def test_a_target_from_the_facts_it_states() -> None:
     facts = {"string": "x86 -mcpu=k8", "triple": "x86_64", "cpu": "k8", "features": ["sse2"], "lanes": 4}
     assert TargetSpec.from_facts(facts) == TargetSpec("x86 -mcpu=k8", "x86_64", "k8", ("sse2",), {"lanes": "4"})
+
+
+def test_packages_of_earlier_versions_export_mlc_run(handmade: Any) -> None:
+    for version in (1, 2):
+        body = edited(handmade.manifest, "format_version", version)
+        assert Manifest.from_json({k: v for k, v in body.items() if k != "symbols"}).symbols == "mlc"

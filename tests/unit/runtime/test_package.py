@@ -222,8 +222,8 @@ BAD: list[tuple[str, Callable[[dict[str, bytes]], list], str]] = [
     ("params size", other_params_size, r"params\.safetensors: holds 128 bytes, but the manifest says 192"),
     (
         "newer",
-        lambda m: [("module.json", m["module.json"].replace(b'"format_version": 2', b'"format_version": 3'))],
-        r"module\.json: format version 3 is newer than the 2",
+        lambda m: [("module.json", m["module.json"].replace(b'"format_version": 3', b'"format_version": 4'))],
+        r"module\.json: format version 4 is newer than the 3",
     ),
 ]
 

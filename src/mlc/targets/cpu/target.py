@@ -104,6 +104,7 @@ class CpuTarget:
         contract: bool = True,
         whole: bool = True,
         on_stage: Callable[[str], None] | None = None,
+        symbols: str = "mlc",
     ) -> Artifact:
         from mlc.targets.llvm.entry import entry_points
         from mlc.targets.llvm.function import emit_function
@@ -120,7 +121,7 @@ class CpuTarget:
             text.define(pool_ir(self.triple))
         else:
             text.declare("declare void @mlc_parallel(ptr, ptr, ptr, i64)")
-        ir = text.text(self._machine())
+        ir = text.text(self._machine(), symbols)
         obj = compile_text(ir, self._machine(), opt_level=opt_level, on_stage=on_stage)
         if not whole:
             return Artifact(obj, {"model.ll": ir})

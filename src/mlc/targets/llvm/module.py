@@ -47,8 +47,8 @@ class ModuleText:
     def define(self, text: str) -> None:
         self.definitions.append(text)
 
-    def text(self, machine: Machine) -> str:
-        """The module, in an order that depends on nothing but its contents."""
+    def text(self, machine: Machine, symbols: str = "mlc") -> str:
+        """The module, in an order that depends on nothing but its contents; what it exports begins with ``symbols``."""
         body = "\n".join(self.definitions)
         library = math_module(list(self.requests)) if self.requests else ""
         declared = [d for d in self.declarations if d not in library]
@@ -59,7 +59,8 @@ class ModuleText:
             parts.append(HALF_CONVERSIONS)
         parts += [library, body]
         parts.append(f'attributes #0 = {{ nounwind "prefer-vector-width"="{machine.vector_bits}" }}')
-        return "\n".join(parts) + "\n"
+        # everything else is internal: kernels, and what begins with `mlc.`
+        return ("\n".join(parts) + "\n").replace("@mlc_", f"@{symbols}_")
 
 
 def target_machine(machine: Machine, opt: int = 3) -> Any:
