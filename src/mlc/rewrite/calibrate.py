@@ -23,6 +23,7 @@ I8_MIN, I8_MAX = -128, 127
 WEIGHT_MAX = 127  # symmetric: products with -128 would need a bit more
 SPREAD = 2  # exponents tried on either side of the one that saturates nothing
 EXPONENTS = (-30, 30)  # all further ones stand for numbers that no network holds
+CHANNEL_SPREAD = 12  # of the weights' exponents in one tensor: what is smaller adds nothing to a result in 8 bits
 
 
 def exponent_of(greatest: float | np.ndarray) -> np.ndarray:
@@ -59,10 +60,20 @@ def best_exponents(exponents: np.ndarray, errors: np.ndarray) -> np.ndarray:
 
 
 def weight_exponents(weights: np.ndarray, axis: int | None) -> np.ndarray:
-    """The exponent of a tensor of weights, or one for each index of ``axis``."""
+    """The exponent of a tensor of weights, or one for each index of ``axis``.
+
+    Channels that are nearly dead, their weights ``2**-CHANNEL_SPREAD`` of another channel's, get no finer exponent than
+    that: the sums are to be added to, and narrowed, with those of the other channels. Zeros are exact at any exponent;
+    theirs is the finest of the others.
+    """
     greatest = np.abs(weights).max(initial=0.0) if axis is None else np.abs(_rows(weights, axis)).max(1, initial=0.0)
+    some = np.asarray(greatest) > 0
+    if not some.any():
+        return np.broadcast_to(exponent_of(1.0), some.shape)
     first = exponent_of(greatest)
-    return best_exponents(first, squared_errors(weights, first, axis))
+    found = best_exponents(first, squared_errors(weights, first, axis))
+    found = np.minimum(found, found.min(where=some, initial=EXPONENTS[1]) + CHANNEL_SPREAD)
+    return np.where(some, found, found.max(where=some, initial=EXPONENTS[0]))
 
 
 def quantised(x: np.ndarray, exponents: np.ndarray, axis: int | None = None) -> np.ndarray:

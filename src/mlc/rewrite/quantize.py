@@ -18,6 +18,11 @@ its narrow operand up to the exponent of the sums, so nothing is rounded on the 
     acc = add(conv(x, w), bias)                           i32 at e_x + e_w
     acc = relu(add(acc, shl(cast(r), e_x + e_w - e_r)))
     y = cast(clip(round_shift(acc, e_x + e_w - e_y), -128, 127))
+
+The graph is walked twice: first to see which tensors need an exponent, then, with what calibration found, to build. So
+that both walks come by the same places, *which* form a tensor takes depends on the float graph alone, its constants
+included; exponents decide numbers. Where a bias or a residual would not fit beside the sums at their exponent, the sums
+give up binary places (:func:`_surplus`), at best in the weights before anything is computed.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ from mlc.rewrite.calibrate import I8_MAX, I8_MIN, Arrays, Prepare, Run, calibrat
 from mlc.rewrite.dce import eliminate_dead_code
 
 _I32_MAX = 2**31 - 1
-_MOST_SHIFT = 31
+_MOST_SHIFT = 31  # in one step
 _FEW_CHANNELS = 8
 _MOVES = ("reshape", "transpose", "max_pool")  # exact on any quantised tensor
 
@@ -207,7 +212,6 @@ class _Converter:
             exponent = int(self.exponents[v])
             if v in self._wide:  # a shift never goes left
                 exponent = min(exponent, int(self._wide[v].exponents.min()))
-                exponent = max(exponent, int(self._wide[v].exponents.max()) - _MOST_SHIFT)
             self._finest[v] = exponent
         if most is not None and most < exponent:
             return self._moved(v, most)
@@ -235,9 +239,23 @@ class _Converter:
         return self._narrow[v, exponent]
 
     def _shifted(self, sums: Value, by: np.ndarray, name: str) -> Value:
-        if by.any():
-            sums = self._emit("round_shift", [sums, self._constant(by, f"{name}.shift")], name)
-        return self._saturated(sums, I8_MIN, I8_MAX, name)
+        return self._saturated(self._dropped(sums, by, name), I8_MIN, I8_MAX, name)
+
+    def _dropped(self, sums: Value, by: np.ndarray, name: str) -> Value:
+        """``sums`` without their last ``by`` binary places."""
+        while by.any():
+            step = np.minimum(by, _MOST_SHIFT)
+            sums = self._emit("round_shift", [sums, self._constant(step, f"{name}.shift")], name)
+            by = by - step
+        return sums
+
+    def _with_room(self, wide: _Wide, added: Callable[[np.ndarray], np.ndarray], name: str) -> _Wide:
+        """``wide``, with as many binary places as leave room for numbers of the magnitude ``added`` at its exponents."""
+        drop = _surplus(wide.bound, wide.exponents, added)
+        if not drop.any():
+            return wide
+        value = self._dropped(wide.value, drop, name)
+        return replace(wide, value=value, exponents=wide.exponents - drop, bound=_halved(wide.bound, drop))
 
     def _saturated(self, x: Value, lo: float, hi: float, name: str) -> Value:
         return self._emit("cast", [self._emit("clip", [x], name, lo=lo, hi=hi)], name, to="i8")
@@ -276,9 +294,7 @@ class _Converter:
             axis = channel % weights.ndim if self.options.per_channel else None
             found = weight_exponents(weights, axis)
             integers = quantised(weights, found, axis)
-            others = tuple(d for d in range(weights.ndim) if d != channel % weights.ndim)
-            along = (-1, *(1,) * (y.type.rank - 2)) if node.op is get("conv") else (-1,)
-            bound = np.abs(integers.astype(np.int64)).sum(axis=others).reshape(along) * -I8_MIN
+            bound = _greatest_sums(integers, channel)
             if bound.max(initial=0) > _I32_MAX:
                 reason = "its sums may exceed 32 bits"
         if reason:
@@ -286,12 +302,31 @@ class _Converter:
             return False
         self.products += 1
         data = self._narrowed(x)
+        terms = integers.size // integers.shape[channel]
+        along = (-1, *(1,) * (y.type.rank - 2)) if node.op is get("conv") else (-1,)  # the shape of a number a channel
+        shape = along if axis is not None else ()
+        biases = self._biases(y, bound.reshape(along).shape)
+        drop = _surplus(
+            bound.reshape(along), found.reshape(shape) + self._finest[x], lambda e: _scaled(biases, e), terms * -I8_MIN
+        )
+        if drop.any():  # a bias needs the places: the weights beside it can do without
+            found = found - drop.reshape(found.shape)
+            integers = quantised(weights, found, axis)
+            bound = _greatest_sums(integers, channel)
         w8 = self.builder.constant(integers, f"{w.name}.i8")
         sums = self.builder.add(node.op, [data, w8], node.attrs, names=[f"{y.name}.i32"], sources=node.sources)[0]
-        exponents = found + self._finest[x]
-        exponents = exponents.reshape(along) if axis is not None else exponents
-        self._wide[y] = _Wide(sums, exponents, bound, integers.size // integers.shape[channel])
+        bound = bound.reshape(along) if axis is not None else bound.max(initial=0)
+        self._wide[y] = _Wide(sums, found.reshape(shape) + self._finest[x], bound, terms)
         return True
+
+    def _biases(self, y: Value, shape: tuple[int, ...]) -> np.ndarray:
+        """The greatest magnitudes of constants that are added to a product, in the shape of a number a channel."""
+        most = np.zeros(shape)
+        for reader in self._readers.get(y, ()):
+            for c in self.graph.constants.keys() & set(reader.inputs):
+                if reader.op is get("add") and self._is_bias(y, c, reader.outputs[0]):
+                    most = np.maximum(most, _over_others(np.abs(self.graph.constants[c]), shape))
+        return most
 
     def _unfit(self, node: Node) -> str:
         (x, w) = node.inputs
@@ -326,31 +361,38 @@ class _Converter:
     def _terms(self, v: Value) -> int:
         return self._wide[v].terms if v in self._wide else -1
 
+    def _is_bias(self, x: Value, c: Value, y: Value) -> bool:
+        """Whether ``y = x + c`` can be in integers, for sums ``x`` and a constant ``c``."""
+        fits = c.type.rank <= x.type.rank and y.type.shape == x.type.shape
+        return fits and bool(np.isfinite(self.graph.constants[c]).all())
+
     def _bias(self, x: Value, c: Value, y: Value) -> bool:
-        wide, array = self._wide[x], self.graph.constants[c].astype(np.float64)
-        if c.type.rank > x.type.rank or y.type.shape != x.type.shape:
+        if not self._is_bias(x, c, y):
             return False
-        with np.errstate(all="ignore"):
-            integers = np.rint(array * np.exp2(wide.exponents.astype(np.float64)))
-            bound = wide.bound + np.abs(integers)
-        if not (np.isfinite(bound).all() and bound.max(initial=0) <= _I32_MAX):
-            return False
-        total = self._emit("add", [wide.value, self._constant(integers, f"{c.name}.i32")], f"{y.name}.i32")
-        self._wide[y] = replace(wide, value=total, bound=bound.astype(np.int64))
+        array = self.graph.constants[c].astype(np.float64)
+        most = _over_others(np.abs(array), self._wide[x].exponents.shape)
+        wide = self._with_room(self._wide[x], lambda e: _scaled(most, e), f"{y.name}.i32")
+        integers = self._constant(_scaled(array, wide.exponents), f"{c.name}.i32")
+        total = self._emit("add", [wide.value, integers], f"{y.name}.i32")
+        self._wide[y] = replace(wide, value=total, bound=wide.bound + _scaled(most, wide.exponents).astype(np.int64))
         return True
 
     def _residual(self, main: Value, other: Value, y: Value) -> bool:
-        wide = self._widened(main)
-        narrow = self._narrowed(other, int(wide.exponents.min()))
-        by = wide.exponents - min(self._finest[other], int(wide.exponents.min()))
-        bound = wide.bound + (-I8_MIN << np.minimum(by, _MOST_SHIFT))
-        if bound.max(initial=0) > _I32_MAX:
-            return False
-        lifted = self._emit("cast", [narrow], f"{other.name}.i32", to="i32")
+        self._narrowed(other)
+        finest = self._finest[other]
+
+        def lifted(exponents: np.ndarray) -> np.ndarray:
+            at = min(finest, int(exponents.min()))
+            return np.ceil(-I8_MIN * np.exp2(at - finest)) * np.exp2((exponents - at).astype(np.float64))
+
+        wide = self._with_room(self._widened(main), lifted, f"{y.name}.i32")
+        at = min(finest, int(wide.exponents.min()))
+        by = wide.exponents - at
+        term = self._emit("cast", [self._narrowed(other, at)], f"{other.name}.i32", to="i32")
         if by.any():
-            lifted = self._emit("shl", [lifted, self._constant(by, f"{other.name}.places")], f"{other.name}.i32")
-        total = self._emit("add", [wide.value, lifted], f"{y.name}.i32")
-        self._wide[y] = replace(wide, value=total, bound=bound)
+            term = self._emit("shl", [term, self._constant(by, f"{other.name}.places")], f"{other.name}.i32")
+        total = self._emit("add", [wide.value, term], f"{y.name}.i32")
+        self._wide[y] = replace(wide, value=total, bound=wide.bound + lifted(wide.exponents).astype(np.int64))
         return True
 
     def _widened(self, v: Value) -> _Wide:
@@ -371,9 +413,11 @@ class _Converter:
         (x,), (y,) = node.inputs, node.outputs
         if x not in self._wide or self._wide[x].exponents.ndim:
             return False  # limits of channels would be tensors
-        wide = self._wide[x]
+        lo, hi = node.attrs["lo"], node.attrs["hi"]
+        beyond = np.asarray(max(0.0, lo or 0.0, -(hi or 0.0)))  # how far all numbers are moved away from 0
+        wide = self._with_room(self._wide[x], lambda e: _scaled(beyond, e), f"{y.name}.i32")
         limits: list[int | None] = []
-        for limit in (node.attrs["lo"], node.attrs["hi"]):
+        for limit in (lo, hi):
             scaled = None if limit is None else np.rint(limit * np.exp2(np.float64(wide.exponents)))
             limits.append(None if scaled is None or not abs(scaled) <= _I32_MAX else int(scaled))
         value = self._emit("clip", [wide.value], f"{y.name}.i32", lo=limits[0], hi=limits[1])
@@ -403,9 +447,52 @@ class _Converter:
 
     def _at(self, v: Value, exponent: int) -> Value:
         """``v`` in i8 at an exponent that is not above its own; from the sums where nothing else needs them."""
-        if v not in self._finest:
-            self._finest[v] = max(exponent, int(self._wide[v].exponents.max()) - _MOST_SHIFT)
+        self._finest.setdefault(v, exponent)
         return self._narrowed(v, exponent)
+
+
+def _greatest_sums(integers: np.ndarray, channel: int) -> np.ndarray:
+    """The greatest magnitude that a product of weights with any bytes can have, by output channel."""
+    others = tuple(d for d in range(integers.ndim) if d != channel % integers.ndim)
+    return np.abs(integers.astype(np.int64)).sum(axis=others) * -I8_MIN
+
+
+def _scaled(numbers: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+    """Numbers as integers at exponents."""
+    return np.rint(numbers * np.exp2(exponents.astype(np.float64)))
+
+
+def _halved(bound: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The greatest magnitude of what is left of integers of magnitude ``bound``, without their last binary places."""
+    return np.ceil(bound * np.exp2(-places.astype(np.float64))).astype(np.int64)
+
+
+def _surplus(
+    bound: np.ndarray, exponents: np.ndarray, added: Callable[[np.ndarray], np.ndarray], rounding: int = 0
+) -> np.ndarray:
+    """Binary places that integers have too many to be added to in 32 bits, in the shape of their exponents.
+
+    Args:
+        bound: the greatest magnitude of the integers.
+        exponents: theirs, of one shape with the bound, or one for all.
+        added: the magnitude of what is added to them, at the exponents that it is given.
+        rounding: what the bound may be off by once a place is gone.
+    """
+    places = np.zeros_like(exponents)
+    while True:
+        beside = np.where(places, rounding, 0)
+        over = _halved(bound, places) + beside + added(exponents - places) > _I32_MAX
+        if not over.any():
+            return places
+        places = places + _over_others(over, exponents.shape)
+
+
+def _over_others(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The maximum over the axes along which a broadcast array of ``shape`` would be constant, in ``shape``."""
+    array = np.broadcast_to(array, np.broadcast_shapes(array.shape, shape))
+    lead = array.ndim - len(shape)
+    axes = (*range(lead), *(lead + d for d, extent in enumerate(shape) if extent == 1))
+    return array.max(axis=axes, initial=0).reshape(shape)
 
 
 def _kept(graph: Graph, options: QuantizeOptions) -> dict[Node, str]:

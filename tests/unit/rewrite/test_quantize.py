@@ -235,6 +235,103 @@ def test_random_networks_stay_near_and_typed(data: st.DataObject) -> None:
     assert snr(graph, net(graph, QuantizeOptions(ends=True, per_channel=per_channel))) > 8
 
 
+def scaled(n: Floats, x: Value, scales: Any, bias: Any, seed: int = 0) -> Value:
+    """A 3x3 layer whose output channels' weights are as large as ``scales`` say."""
+    channels = len(scales)
+    w = np.random.default_rng(seed).standard_normal((channels, x.type.shape[1], 3, 3)) / 9
+    w = n.c(w * np.reshape(scales, (-1, 1, 1, 1)))
+    return n.add(n.conv(x, w, **WINDOW), n.c(np.reshape(np.broadcast_to(bias, channels), (1, -1, 1, 1))))
+
+
+ONE = np.ones(8)
+DEAD = np.where(np.arange(8) < 2, 1e-9, 1.0)
+UNEVEN: dict[str, tuple[Any, Any]] = {  # how large each channel's weights are, and its bias
+    "a nearly dead channel": (DEAD, 0.3),
+    "a nearly dead channel, hardly ever above zero": (DEAD, np.where(DEAD < 1, -40.0, 0.1)),
+    "a channel of zeros": (np.where(DEAD < 1, 0.0, 1.0), 0.3),
+    "zeros": (0.0 * ONE, np.arange(1, 9) / 7),
+    "tiny weights": (1e-8 * ONE, 0.3),
+    "tiny weights, tiny bias": (1e-8 * ONE, 1e-9),
+    "very different channels": (10.0 ** np.arange(-20, 4, 3), 1.0),
+    "a huge bias": (ONE, 3e9),
+    "subnormal weights": (1e-39 * ONE, 1.0),
+}
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("what", UNEVEN)
+def test_channels_may_be_dead_or_as_different_as_can_be(what: str, per_channel: bool) -> None:
+    scales, bias = UNEVEN[what]
+    n = Floats()
+    x = n.x(1, 8, 5, 5)
+    y = n.relu(n.layer(x, 8, 1))
+    y = n.relu(scaled(n, y, scales, bias))
+    graph = n(n.layer(y, 8, 2))
+    found = net(graph, QuantizeOptions(ends=True, per_channel=per_channel))
+    assert (found.products, dict(found.floats)) == (3, {})
+    assert [m.op.name for m in found.graph.nodes].count("mul") == 2  # no floats on the way
+    assert snr(graph, found) > 20
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("what", UNEVEN)
+def test_a_residual_addition_fits_beside_any_sums(what: str, per_channel: bool) -> None:
+    scales, bias = UNEVEN[what]
+    n = Floats()
+    y = n.relu(n.layer(n.x(1, 8, 5, 5), 8, 1))
+    z = n.relu(n.add(y, scaled(n, n.relu(n.layer(y, 8, 3)), scales, bias)))
+    graph = n(n.layer(z, 8, 2))
+    found = net(graph, QuantizeOptions(ends=True, per_channel=per_channel))
+    assert [m.op.name for m in found.graph.nodes].count("mul") == 2
+    assert snr(graph, found) > 20
+
+
+def test_limits_beyond_the_sums_reach_are_kept() -> None:
+    n = Floats()
+    x = n.layer(n.x(1, 8, 4, 4), 8, 1)
+    low = n.clip(n.conv(x, n.c(np.full((8, 8, 1, 1), 1e-9)), **POINT), lo=3.0, hi=6.0)
+    graph = n(n.layer(low, 8, 2))
+    assert snr(graph, net(graph)) > 20
+
+
+def test_a_weight_of_zeros_costs_the_bias_no_digits() -> None:
+    n = Floats()
+    graph = n(n.add(n.matmul(n.x(2, 8), n.c(np.zeros((8, 4)))), n.c([0.1, -0.2, 0.3, 0.7])))
+    for per_channel in (False, True):
+        assert snr(graph, net(graph, QuantizeOptions(ends=True, per_channel=per_channel))) > 40
+
+
+@examples(60)
+@given(st.data())
+def test_any_scales_of_channels_are_quantised_as_planned(data: st.DataObject) -> None:
+    powers = st.floats(-45, 3)
+    n = Floats()
+    values = [n.x(1, 4, 3, 3)]
+    for k in range(data.draw(st.integers(1, 5))):
+        x = data.draw(st.sampled_from(values))
+        kind = data.draw(st.sampled_from(["layer", "layer", "relu", "add", "concat", "clip"]))
+        if kind == "layer":
+            scales = [data.draw(st.sampled_from([0.0, 1.0, 10.0 ** data.draw(powers)])) for _ in range(4)]
+            bias = [data.draw(st.sampled_from([0.0, -1.0, 10.0 ** data.draw(powers)])) for _ in range(4)]
+            values.append(scaled(n, x, scales, bias, k))
+        elif kind == "add":
+            values.append(n.add(x, data.draw(st.sampled_from(values))))
+        elif kind == "concat":
+            y = n.concat(x, data.draw(st.sampled_from(values)), axis=1)
+            values.append(scaled(n, y, [1.0, 1e-3, 1e-12, 0.0], 0.1, k))
+        else:
+            values.append(n.relu(x) if kind == "relu" else n.clip(x, lo=-1.0, hi=data.draw(st.floats(0, 1e4))))
+    graph = n(n.layer(values[-1], 4, 99), data.draw(st.sampled_from(values)))
+    options = QuantizeOptions(ends=True, per_channel=data.draw(st.booleans()))
+    found = net(graph, options)
+    verify(found.graph)
+    for feeds in samples(graph):
+        wanted, got = run_graph(graph, feeds), run_graph(found.graph, feeds)
+        for name, y in wanted.items():
+            assert np.isfinite(got[name]).all()
+            assert np.abs(got[name] - y).max() <= 0.5 * np.abs(y).max() + 1e-6
+
+
 def test_what_cannot_be_quantised_is_told() -> None:
     n = Floats()
     x, w = n.x(4, 8), n.x(8, 3, name="w")
