@@ -10,13 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["Model", "Package", "__version__", "compile", "errors", "load", "load_module", "runtime"]
+__all__ = [
+    "Model",
+    "Package",
+    "Quantization",
+    "__version__",
+    "compile",
+    "errors",
+    "load",
+    "load_module",
+    "quantize",
+    "runtime",
+]
 
 _MODULES = ("errors", "runtime")
 
 if TYPE_CHECKING:
     from mlc import errors, runtime
-    from mlc.api import Model, Package, compile, load, load_module
+    from mlc.api import Model, Package, Quantization, compile, load, load_module, quantize
 
 
 def __getattr__(name: str) -> Any:

@@ -324,6 +324,10 @@ def quantize(
 ) -> Quantization:
     """Quantise a model to 8-bit integers with power-of-two scales.
 
+    >>> found = mlc.quantize(model, np.load("images.npz"), per_channel=True)   # doctest: +SKIP
+    >>> found.accuracy[0].snr_db                                               # doctest: +SKIP
+    >>> mlc.compile(found.model, "vdla").save("module.tar")                    # doctest: +SKIP
+
     Args:
         model: from ``load``, in floating point.
         samples: typical inputs by name, several along the first axis; some tens are enough.

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import mlc
 from mlc.errors import OutputError, UnsupportedError, UsageError
@@ -74,6 +76,24 @@ def test_compile_save_load_and_run(model: Path, fake_build: dict[str, Any], tmp_
     with package.load(threads=1) as module, mlc.load_module(tmp_path / "line.tar") as again:
         np.testing.assert_array_equal(module.run({"x": x})["y"], again.run({"x": x})["y"])
         np.testing.assert_array_equal(module.run({"x": x})["y"], x * WEIGHTS["w"] + WEIGHTS["b"])
+
+
+def test_quantize(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    w = [rng.standard_normal((8, 8)).astype(np.float32) for _ in range(2)]
+    nodes = [helper.make_node("MatMul", ["x", "v"], ["h"]), helper.make_node("MatMul", ["h", "w"], ["y"])]
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in "xy"]
+    stored = [numpy_helper.from_array(array, name) for array, name in zip(w, "vw", strict=True)]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", tensors[:1], tensors[1:], stored)), tmp_path / "m.onnx")
+    samples = rng.standard_normal((16, 8)).astype(np.float32)
+    found = mlc.quantize(mlc.load(tmp_path / "m.onnx"), {"x": samples}, per_channel=True, ends=True)
+    assert isinstance(found, mlc.Quantization)
+    assert (found.products, found.samples, set(found.exponents)) == (2, 16, {"x", "h"})
+    assert found.accuracy[0].snr_db > 25
+    with mlc.compile(found.model).load(threads=1) as module:
+        y = module.run({"x": samples[:1]})["y"]
+    wanted = samples[:1] @ w[0] @ w[1]
+    assert np.abs(y - wanted).max() < 0.1 * np.abs(wanted).max()
 
 
 def test_refusals(model: Path, fake_build: dict[str, Any], tmp_path: Path) -> None:  # noqa: F811
