@@ -250,7 +250,7 @@ class _Converter:
         return sums
 
     def _with_room(self, wide: _Wide, added: Callable[[np.ndarray], np.ndarray], name: str) -> _Wide:
-        """``wide``, with as many binary places as leave room for numbers of the magnitude ``added`` at its exponents."""
+        """``wide`` with as many binary places as leave room for numbers of the magnitude ``added`` at its exponents."""
         drop = _surplus(wide.bound, wide.exponents, added)
         if not drop.any():
             return wide
