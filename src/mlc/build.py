@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
+from mlc.ops.shape import JOIN
 from mlc.records.lookup import Tuned, require_all
 from mlc.rewrite.attention import use_attention
 from mlc.rewrite.group import body_of, config_of, group_key, identity_of, is_alias, is_group
@@ -53,7 +55,7 @@ from mlc.runtime import (
     plan_params,
 )
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import Accelerator, CallSpec, DeviceProgram, LayoutChoice, Target, Tunable
+from mlc.targets.base import Accelerator, CallSpec, DeviceProgram, JoinSpec, LayoutChoice, Step, Target, Tunable
 
 _SHARED = "lib/model.so"
 
@@ -121,7 +123,7 @@ def build_package(
     param_offset = {v: p.offset for v, p in zip(params, places.params, strict=True)}
     planned: list[MemoryPlan] = []
 
-    def steps(scratch: Mapping[str, int]) -> Sequence[CallSpec]:
+    def steps(scratch: Mapping[str, int]) -> Sequence[Step]:
         start = time.perf_counter()
         needs = {n: scratch[k] for n, k in kernels.of_node.items() if scratch[k]}
         plan = plan_memory(fused, scratch=needs, device_alignment=_device_alignment(target.accelerator))
@@ -303,7 +305,7 @@ def _make_kernels(graph: Graph, target: Target, watch: Observer) -> _Kernels:
     in_place = InPlaceOperands()
     made_in_place = {*joined(graph), *sliced(graph)}
     for node in graph.nodes:
-        if is_alias(node) or node in made_in_place or on_device(node):
+        if is_alias(node) or node in made_in_place or on_device(node) or node.op is JOIN:
             continue
         key = group_key(node)
         if key not in by_key:
@@ -359,7 +361,7 @@ def _params_in_order(graph: Graph) -> list[Value]:
     return list(used)
 
 
-def _calls(graph: Graph, plan: MemoryPlan, kernels: _Kernels, param_offset: Mapping[Value, int]) -> list[CallSpec]:
+def _calls(graph: Graph, plan: MemoryPlan, kernels: _Kernels, param_offset: Mapping[Value, int]) -> list[Step]:
     """Every step of the model as a call, copies included."""
 
     constants = list(graph.constants)
@@ -367,16 +369,17 @@ def _calls(graph: Graph, plan: MemoryPlan, kernels: _Kernels, param_offset: Mapp
     def place(at: Location) -> tuple[str, int]:
         return (at.space, param_offset[constants[at.at]]) if at.space is Space.PARAM else (at.space, at.at)
 
-    calls = [
-        CallSpec("", (), device=True)
-        if on_device(n)
-        else CallSpec(
-            kernels.of_node[n],
-            tuple(place(plan.locations[v]) for v in (*n.inputs, *n.outputs)),
-            plan.scratch.get(n, 0),
-        )
-        for n in plan.steps
-    ]
+    def call(n: Node) -> Step:
+        if on_device(n):
+            return CallSpec("", (), device=True)
+        places = [place(plan.locations[v]) for v in (*n.inputs, *n.outputs)]
+        if n.op is not JOIN:
+            return CallSpec(kernels.of_node[n], tuple(places), plan.scratch.get(n, 0))
+        rows = prod(n.outputs[0].type.shape[: n.attrs["axis"]])
+        sizes = [v.type.nbytes // max(1, rows) for v in n.inputs]
+        return JoinSpec(tuple(zip(places[:-1], sizes, strict=True)), places[-1], rows)
+
+    calls = [call(n) for n in plan.steps]
     calls += [CallSpec("", (place(c.source), ("output", c.output)), nbytes=c.nbytes) for c in plan.copies]
     return calls
 
@@ -447,7 +450,7 @@ def _step_specs(
             continue
         results = tuple(_result_spec(v, plan) for v in n.outputs)
         nbytes = sum(v.type.nbytes for v in {*n.inputs, *n.outputs})
-        specs.append(StepSpec(kernels.of_node[n], n.sources, _flops(n), nbytes, results))
+        specs.append(StepSpec(kernels.of_node.get(n, n.op.name), n.sources, _flops(n), nbytes, results))
     specs += [StepSpec("copy", (), 0, 2 * c.nbytes, ()) for c in plan.copies]
     return tuple(specs)
 
@@ -467,7 +470,7 @@ def _frozen(arg: Sequence[object]) -> tuple[object, ...]:
 
 
 def _flops(node: Node) -> int:
-    if node.op.routine is not None:
+    if node.op.express is None:
         return 0
     inputs = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
     return operations(list(express(node, inputs)))

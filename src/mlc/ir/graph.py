@@ -44,6 +44,8 @@ class Operator:
         infer: input types and attributes -> output types; raises ``VerifyError`` on a mistyped call.
         express: input tensors and attributes -> output tensors, in logical index space; ``None`` for opaque routines.
         routine: for what no expression can state: input and output buffers and attributes -> a loop AST.
+        evaluate: input arrays and attributes -> output arrays, for what neither says; where there is an expression as
+            well, what the interpreter takes instead of it, since it is that much faster.
         elementwise: every output element depends on the inputs' elements at the same (broadcast) position only.
         attrs: attribute names with their defaults; ``...`` marks a required one.
     """
@@ -53,6 +55,7 @@ class Operator:
     infer: Callable[[Sequence[TensorType], Attrs], Sequence[TensorType]]
     express: Callable[[Sequence[te.Tensor], Attrs], Sequence[te.Tensor]] | None = None
     routine: Callable[[Sequence[Buffer], Sequence[Buffer], Attrs], Stmt] | None = None
+    evaluate: Callable[[Sequence[np.ndarray], Attrs], Sequence[np.ndarray]] | None = None
     elementwise: bool = False
     attrs: Attrs = field(default_factory=dict)
 

@@ -1,5 +1,5 @@
-"""Operators that only move elements: reshape, transpose, slice, concat, pad, tile, broadcast_to, trilu,
-channel_shuffle."""
+"""Operators that only move elements: reshape, transpose, slice, concat, join, pad, tile, broadcast_to,
+trilu, channel_shuffle."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from mlc.ir import te
 from mlc.ir.expr import Expr, IndexValue, all_of, binary, const, select, within
-from mlc.ir.graph import Attrs, FusionKind
+from mlc.ir.graph import Attrs, FusionKind, Operator
 from mlc.ir.index import IndexLike, Linear, as_index, dynamic
 from mlc.ir.types import TensorType, i32, i64
 from mlc.ops._broadcast import check_axes, check_count
 from mlc.ops.common import broadcast_load, broadcastable_to, check, check_same_dtype
-from mlc.ops.registry import operator
+from mlc.ops.registry import operator, register
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
@@ -157,6 +159,28 @@ def _concat(inputs: Sequence[te.Tensor], attrs: Attrs) -> Sequence[te.Tensor]:
         return value
 
     return [te.compute(shape, element, "concat", tag="concat", attrs={"axis": axis})]
+
+
+def _concatenate(inputs: Sequence[np.ndarray], attrs: Attrs) -> Sequence[np.ndarray]:
+    return [np.concatenate(inputs, axis=attrs["axis"])]
+
+
+# The same as `concat`, but a plain copy of every operand to its place: for operands so many that choosing between them
+# element by element, as the expression of `concat` does, would take too long to compile.
+JOIN = register(Operator("join", FusionKind.OPAQUE, _infer_concat, evaluate=_concatenate, attrs={"axis": ...}))
+
+_MOST_CHOICES = 64  # operands of a concat that may fuse with what is around it
+_MOST_SMALL_CHOICES = 16  # the same, where they take less than a cache line each
+_LINE = 64  # bytes
+
+
+def concat_or_join(types: Sequence[TensorType], axis: int) -> str:
+    """The operator that puts tensors one after the other along ``axis``: ``join`` where they are many."""
+    most = _MOST_CHOICES
+    row = sum(prod(t.shape[axis:]) * t.dtype.itemsize for t in types)
+    if row < _LINE * len(types):
+        most = _MOST_SMALL_CHOICES
+    return "concat" if len(types) <= most else "join"
 
 
 def _infer_pad(types: Sequence[TensorType], attrs: Attrs) -> Sequence[TensorType]:

@@ -54,6 +54,8 @@ def evaluate(node: Node, arrays: Sequence[np.ndarray], limits: FoldLimits = DEFA
     taken = sum(a.nbytes for a in arrays)
     if size > limits.constant_bytes or (size > limits.growth_floor and size > limits.growth * taken):
         return None
+    if node.op.evaluate is not None:
+        return run_node(node, arrays)
     if node.op.routine is not None:
         elements = sum(a.size for a in arrays) + sum(v.type.size for v in node.outputs)
         return run_node(node, arrays) if elements <= limits.routine_elements else None

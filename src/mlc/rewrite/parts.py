@@ -87,20 +87,26 @@ def _slice_place(node: Node) -> int | None:
     return _distance(x.type, element.indices, y.type, own, y.type.dtype.itemsize)
 
 
-def _concat_places(node: Node) -> tuple[int, ...] | None:
-    if not is_group(node):
+def _concat_axis(node: Node) -> int | None:
+    """Along which axis a node puts its operands one after the other, if it does that and nothing else."""
+    first = node
+    if is_group(node):
+        body = body_of(node)
+        first = body.nodes[0]
+        if len(body.nodes) > 1 or tuple(first.inputs) != tuple(body.inputs):
+            return None
+    if first.op.name not in ("concat", "join") or not is_core(first.op):
         return None
-    body = body_of(node)
-    first = body.nodes[0]
-    if (
-        len(body.nodes) > 1
-        or first.op.name != "concat"
-        or not is_core(first.op)
-        or tuple(first.inputs) != tuple(body.inputs)
-    ):
+    axis: int = first.attrs["axis"]
+    return axis
+
+
+def _concat_places(node: Node) -> tuple[int, ...] | None:
+    axis = _concat_axis(node)
+    if axis is None:
         return None
     (result,) = node.outputs
-    axis, begin, end = first.attrs["axis"], 0, 0
+    begin, end = 0, 0
     places = []
     for v in node.inputs:
         at = [as_index(Var(f"i{d}", 0, n - 1)) for d, n in enumerate(v.type.shape)]

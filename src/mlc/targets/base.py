@@ -59,6 +59,24 @@ class CallSpec:
 
 
 @dataclass(frozen=True)
+class JoinSpec:
+    """One step of a model that copies tensors next to each other: rows of all of them, in turn, ``rows`` times.
+
+    Args:
+        parts: the place of each operand, as in ``CallSpec.args``, and the bytes of one of its rows.
+        result: where the result goes.
+        rows: how many rows each operand has.
+    """
+
+    parts: tuple[tuple[tuple[str, int], int], ...]
+    result: tuple[str, int]
+    rows: int
+
+
+Step = CallSpec | JoinSpec
+
+
+@dataclass(frozen=True)
 class Artifact:
     """What code generation gives.
 
@@ -221,7 +239,7 @@ class Target(Protocol):
     def codegen(
         self,
         kernels: Mapping[str, Function],
-        steps: Callable[[Mapping[str, int]], Sequence[CallSpec]],
+        steps: Callable[[Mapping[str, int]], Sequence[Step]],
         *,
         opt_level: int,
         contract: bool = True,

@@ -9,7 +9,7 @@ from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
-from mlc.targets.base import Accelerator, Artifact, CallSpec, LayoutChoice, Target
+from mlc.targets.base import Accelerator, Artifact, LayoutChoice, Step, Target
 
 
 class HostedTarget:
@@ -53,7 +53,7 @@ class HostedTarget:
     def codegen(
         self,
         kernels: Mapping[str, Function],
-        steps: Callable[[Mapping[str, int]], Sequence[CallSpec]],
+        steps: Callable[[Mapping[str, int]], Sequence[Step]],
         *,
         opt_level: int,
         contract: bool = True,

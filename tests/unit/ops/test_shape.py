@@ -5,7 +5,8 @@ import pytest
 
 from mlc.errors import VerifyError
 from mlc.ir import te
-from mlc.ops.shape import reshape_indices
+from mlc.ir.types import TensorType, f32
+from mlc.ops.shape import concat_or_join, reshape_indices
 from tests.unit.ops.oracle import evaluate
 
 
@@ -76,6 +77,14 @@ def test_slice_of_a_scalar():
 def test_concat(rng, shapes, axis):
     arrays = [rng.normal(size=s) for s in shapes]
     np.testing.assert_array_equal(evaluate("concat", *arrays, axis=axis), np.concatenate(arrays, axis))
+
+
+@pytest.mark.parametrize(
+    "shape, count, axis, name",
+    [((4, 16), 64, 1, "concat"), ((4, 16), 65, 1, "join"), ((4, 15), 17, 1, "join"), ((4, 15), 17, 0, "concat")],
+)
+def test_many_operands_are_joined(shape, count, axis, name):
+    assert concat_or_join([TensorType(shape, f32)] * count, axis) == name
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])

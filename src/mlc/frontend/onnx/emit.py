@@ -11,6 +11,7 @@ from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.onnx.registry import Context, OnnxNode
 from mlc.ir.graph import Value
 from mlc.ir.types import DType
+from mlc.ops.shape import concat_or_join
 
 Number = int | float
 
@@ -91,7 +92,7 @@ def take(ctx: Context, x: Value, axis: int, index: int) -> Value:
 
 def concat(ctx: Context, parts: Sequence[Value], axis: int) -> Value:
     """The parts one after the other; a single part stays itself."""
-    return parts[0] if len(parts) == 1 else ctx.add("concat", parts, axis=axis)
+    return parts[0] if len(parts) == 1 else ctx.add(concat_or_join([v.type for v in parts], axis), parts, axis=axis)
 
 
 def zeros(ctx: Context, shape: Sequence[int], dtype: DType) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlc.errors import ImportModelError
 from mlc.frontend.onnx.axes import ints, ints_of, normal_axes, one_int
-from mlc.frontend.onnx.emit import need_rank, normal_axis, reshape, slice_axis, split, transpose
+from mlc.frontend.onnx.emit import concat, need_rank, normal_axis, reshape, slice_axis, split, transpose
 from mlc.frontend.onnx.registry import Context, OnnxNode, converter
 from mlc.ir.graph import Value
 
@@ -71,9 +71,8 @@ def unsqueeze(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
 
 
 @converter("Concat", since=4)
-def concat(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    axis = normal_axis(node.attr("axis"), inputs[0].type.rank)
-    return [inputs[0] if len(inputs) == 1 else ctx.add("concat", inputs, axis=axis)]
+def concat_operands(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    return [concat(ctx, inputs, normal_axis(node.attr("axis"), inputs[0].type.rank))]
 
 
 @converter("Split", since=2)

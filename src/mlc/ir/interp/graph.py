@@ -1,4 +1,4 @@
-"""Reference interpreter of the graph: each node through its tensor expression or its opaque routine."""
+"""Reference interpreter of the graph: each node as its operator is defined, by an expression, a routine or in numpy."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from mlc.ir.loop import Buffer, Function
 
 def run_node(node: Node, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Outputs of one node."""
+    if node.op.evaluate is not None:
+        return list(node.op.evaluate(inputs, node.attrs))
     if node.op.routine is not None:
         ins = tuple(Buffer(f"in{k}", tuple(a.shape), v.type.dtype) for k, (a, v) in enumerate(zip(inputs, node.inputs)))  # noqa: B905
         outs = tuple(Buffer(f"out{k}", v.type.shape, v.type.dtype) for k, v in enumerate(node.outputs))

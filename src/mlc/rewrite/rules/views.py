@@ -11,6 +11,7 @@ import numpy as np
 
 from mlc.ir.graph import Node, Value
 from mlc.ops import get
+from mlc.ops.shape import concat_or_join
 from mlc.rewrite.pattern import Match, rule
 from mlc.rewrite.rewriter import Rewriter
 
@@ -151,7 +152,9 @@ def concat_chain(rw: Rewriter, m: Match) -> Value | None:
         node = rw.maker(v)
         inner = node is not None and node.op is m.root.op and node.attrs["axis"] == axis and rw.uses(v) == 1
         parts += node.inputs if inner and node is not None else (v,)
-    return None if len(parts) == len(m.root.inputs) else rw.emit(m.root.op, parts, m.root.attrs)
+    if len(parts) == len(m.root.inputs) or concat_or_join([v.type for v in parts], axis) != m.root.op.name:
+        return None
+    return rw.emit(m.root.op, parts, m.root.attrs)
 
 
 @rule("concat_of_slices", "concat(x, y, …)")

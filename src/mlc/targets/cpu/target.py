@@ -11,7 +11,7 @@ from mlc.ir.types import TensorType
 from mlc.lower import lower
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
-from mlc.targets.base import Artifact, CallSpec, LayoutChoice
+from mlc.targets.base import Artifact, LayoutChoice, Step
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.llvm.module import Machine
 
@@ -98,7 +98,7 @@ class CpuTarget:
     def codegen(
         self,
         kernels: Mapping[str, Function],
-        steps: Callable[[Mapping[str, int]], Sequence[CallSpec]],
+        steps: Callable[[Mapping[str, int]], Sequence[Step]],
         *,
         opt_level: int,
         contract: bool = True,

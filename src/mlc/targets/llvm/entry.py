@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlc.targets.base import CallSpec
+from mlc.targets.base import CallSpec, JoinSpec, Step
 
 _ARGS = "ptr noundef %inputs, ptr noundef %outputs, ptr noundef %params, ptr noundef %workspace, ptr noundef %pool"
 _PASS = "ptr %inputs, ptr %outputs, ptr %params, ptr %workspace, ptr %pool"
 
 
-def entry_points(steps: Sequence[CallSpec], *, whole: bool = True) -> str:
+def entry_points(steps: Sequence[Step], *, whole: bool = True) -> str:
     """LLVM IR of one function a step, a table of them, and the three entry points, which walk the table.
 
     What is not ``whole`` has ``mlc_run`` alone: a candidate is run, and each further function costs LLVM half a
@@ -22,7 +22,7 @@ def entry_points(steps: Sequence[CallSpec], *, whole: bool = True) -> str:
     # a call written out for every step would be one basic block, and LLVM's time grows with the square of its length
     entries = ", ".join(f"ptr @mlc.step{k}" for k in range(len(steps)))
     table = f"@mlc.steps = internal constant [{len(steps)} x ptr] [{entries}]\n"
-    partial = any(step.device for step in steps)
+    partial = any(isinstance(step, CallSpec) and step.device for step in steps)
     return "\n".join(
         [
             *(_step(k, step) for k, step in enumerate(steps)),
@@ -45,6 +45,7 @@ def _run(count: int, partial: bool) -> str:
     fetch = _fetch(count)
     return f"""\
 declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare i32 @clock_gettime(i32, ptr)
 
 define i32 @mlc_run({_ARGS}) #0 {{
@@ -121,17 +122,96 @@ done:
 """
 
 
-def _step(k: int, step: CallSpec) -> str:
+def _step(k: int, step: Step) -> str:
+    return _call(k, step) if isinstance(step, CallSpec) else _join(k, step)
+
+
+_SPACES = ("input", "output", "param", "workspace")
+
+
+def _join(k: int, step: JoinSpec) -> str:
+    """A walk over a table of the operands: space, position or offset, bytes of a row."""
+    entries = ", ".join(
+        f"[3 x i64] [i64 {_SPACES.index(space)}, i64 {at}, i64 {nbytes}]" for (space, at), nbytes in step.parts
+    )
+    count, total = len(step.parts), sum(nbytes for _, nbytes in step.parts)
+    target, (lines, name) = f"@mlc.step{k}.parts", _address("y", step.result)
+    result = "\n".join(lines)
+    return f"""\
+{target} = internal constant [{count} x [3 x i64]] [{entries}]
+
+define internal void @mlc.step{k}({_ARGS}) #0 {{
+entry:
+{result}
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %next, %tail ]
+  %begin = phi i64 [ 0, %entry ], [ %end, %tail ]
+  %more = icmp ult i64 %i, {count if step.rows and total else 0}
+  br i1 %more, label %part, label %done
+part:
+  %p0 = getelementptr inbounds [{count} x [3 x i64]], ptr {target}, i64 0, i64 %i, i64 0
+  %p1 = getelementptr inbounds i64, ptr %p0, i64 1
+  %p2 = getelementptr inbounds i64, ptr %p0, i64 2
+  %space = load i64, ptr %p0, align 8
+  %at = load i64, ptr %p1, align 8
+  %bytes = load i64, ptr %p2, align 8
+  %end = add i64 %begin, %bytes
+  %outside = icmp ult i64 %space, 2
+  br i1 %outside, label %given, label %own
+given:
+  %is.input = icmp eq i64 %space, 0
+  %table = select i1 %is.input, ptr %inputs, ptr %outputs
+  %slot = getelementptr inbounds ptr, ptr %table, i64 %at
+  %x.given = load ptr, ptr %slot, align 8
+  br label %rows
+own:
+  %is.param = icmp eq i64 %space, 2
+  %base = select i1 %is.param, ptr %params, ptr %workspace
+  %x.own = getelementptr inbounds i8, ptr %base, i64 %at
+  br label %rows
+rows:
+  %x = phi ptr [ %x.given, %given ], [ %x.own, %own ]
+  br label %row
+row:
+  %r = phi i64 [ 0, %rows ], [ %r.next, %row ]
+  %from.at = mul i64 %r, %bytes
+  %from = getelementptr inbounds i8, ptr %x, i64 %from.at
+  %row.at = mul i64 %r, {total}
+  %to.at = add i64 %row.at, %begin
+  %to = getelementptr inbounds i8, ptr {name}, i64 %to.at
+  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 %bytes, i1 false)
+  %r.next = add i64 %r, 1
+  %again = icmp ult i64 %r.next, {step.rows}
+  br i1 %again, label %row, label %tail
+tail:
+  %next = add i64 %i, 1
+  br label %head
+done:
+  ret void
+}}
+"""
+
+
+def _address(name: str, place: tuple[str, int]) -> tuple[list[str], str]:
+    """Instructions that find a place in memory, and the pointer that they give."""
+    space, where = place
+    if space in ("input", "output"):
+        return [
+            f"  %q{name} = getelementptr inbounds ptr, ptr %{space}s, i64 {where}",
+            f"  %a{name} = load ptr, ptr %q{name}, align 8",
+        ], f"%a{name}"
+    base = "params" if space == "param" else "workspace"
+    return [f"  %a{name} = getelementptr inbounds i8, ptr %{base}, i64 {where}"], f"%a{name}"
+
+
+def _call(k: int, step: CallSpec) -> str:
     lines = [f"define internal void @mlc.step{k}({_ARGS}) #0 {{"]
     names = []
-    for a, (space, where) in enumerate(step.args):
-        if space in ("input", "output"):
-            lines.append(f"  %q{a} = getelementptr inbounds ptr, ptr %{space}s, i64 {where}")
-            lines.append(f"  %a{a} = load ptr, ptr %q{a}, align 8")
-        else:
-            base = "params" if space == "param" else "workspace"
-            lines.append(f"  %a{a} = getelementptr inbounds i8, ptr %{base}, i64 {where}")
-        names.append(f"ptr %a{a}")
+    for a, place in enumerate(step.args):
+        found, name = _address(str(a), place)
+        lines += found
+        names.append(f"ptr {name}")
     if step.kernel:
         lines.append(f"  %scratch = getelementptr inbounds i8, ptr %workspace, i64 {step.scratch}")
         lines.append(f"  call void @{step.kernel}({', '.join([*names, 'ptr %scratch', 'ptr %pool'])})")

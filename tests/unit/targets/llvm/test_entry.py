@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mlc.targets.base import CallSpec
+from mlc.targets.base import CallSpec, JoinSpec
 from mlc.targets.llvm.entry import entry_points
 
 
@@ -51,3 +51,13 @@ def test_copy_is_a_move_of_bytes_and_of_nothing_when_empty() -> None:
     copy = CallSpec("", (("param", 0), ("output", 0)), nbytes=12)
     assert "call void @llvm.memmove.p0.p0.i64(ptr %a1, ptr %a0, i64 12, i1 false)" in entry_points([copy])
     assert "call void @llvm.memmove" not in entry_points([CallSpec("", (("param", 0), ("output", 0)), nbytes=0)])
+
+
+def test_a_join_is_a_table_however_many_operands_it_has() -> None:
+    def text(count: int) -> str:
+        return entry_points([JoinSpec(((("input", 3), 8), (("param", 64), 12)) * count, ("workspace", 128), 5)])
+
+    few, many = text(1), text(1000)
+    assert "[2 x [3 x i64]] [[3 x i64] [i64 0, i64 3, i64 8], [3 x i64] [i64 2, i64 64, i64 12]]" in few
+    assert "%row.at = mul i64 %r, 20" in few
+    assert len(many.splitlines()) == len(few.splitlines())
