@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -123,3 +124,19 @@ def test_a_run_that_is_killed_is_gone_on_from(model: Path, tmp_path: Path) -> No
 @pytest.mark.timeout(900)
 def test_a_run_that_is_killed_twenty_times_is_gone_on_from(model: Path, tmp_path: Path) -> None:
     _kill_again_and_again(model, tmp_path / "r.jsonl", 20, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_runs_that_give_up_every_candidate_at_once_come_to_an_end(model: Path, tmp_path: Path) -> None:
+    """A hundred of them, five at a time: workers are killed in every state, those just forked included."""
+
+    def run(number: int) -> tuple[int, str]:
+        command = [sys.executable, "-m", "mlc", "tune", str(model), "-o", str(tmp_path / f"{number}.jsonl")]
+        options = ["--trials", "3", "--fresh", "--run-timeout", "0.0001", "--explorer", "random", "--no-check"]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=False)
+        return done.returncode, done.stderr
+
+    with ThreadPoolExecutor(5) as pool:
+        ended = list(pool.map(run, range(100)))
+    assert [code for code, _ in ended] == [0] * 100, next(text for code, text in ended if code)

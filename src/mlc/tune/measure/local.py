@@ -503,8 +503,10 @@ def _has_guards(task: Task) -> bool:
 
 def _close(lanes: Lanes, zygote: Zygote, owner: int) -> None:
     if os.getpid() == owner:  # a child that was forked for something else has a copy
-        lanes.close()
-        zygote.close()
+        try:
+            lanes.close()
+        finally:
+            zygote.close()
 
 
 def _siblings(core: int) -> set[int]:

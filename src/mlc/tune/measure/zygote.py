@@ -12,9 +12,11 @@ import faulthandler
 import fcntl
 import gc
 import json
+import math
 import mmap
 import os
 import resource
+import select
 import signal
 import socket
 import time
@@ -30,6 +32,8 @@ Role = Callable[[Channel, Shared, dict[str, Any]], None]
 STDERR_BYTES = 64 << 10
 _PACKET = 64 << 10
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_DEATH = 10.0  # seconds in which a process that was killed is gone; giving back gigabytes takes a second
+_PATIENCE = 60.0  # seconds in which the zygote has answered
 
 
 class Worker:
@@ -90,8 +94,10 @@ class Zygote:
             grace: seconds for it to end by itself, which it is expected to do.
         Returns:
             its exit code, or minus the signal that ended it.
+        Raises:
+            DeviceError: it cannot be ended.
         """
-        reply, _ = self._ask({"op": "end", "pid": worker.pid, "grace": grace})
+        reply, _ = self._ask({"op": "end", "pid": worker.pid, "grace": grace}, grace)
         return int(reply["status"])
 
     def share(self, name: str, nbytes: int) -> None:
@@ -108,11 +114,24 @@ class Zygote:
             return
         self._control.close()
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+            if _awaited(self.pid, _PATIENCE) is None:
+                os.kill(self.pid, signal.SIGKILL)  # its workers die with it
+                _awaited(self.pid, _DEATH)
+            os.waitpid(self.pid, os.WNOHANG)
 
-    def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    def _ask(self, request: dict[str, Any], busy: float = 0.0) -> tuple[dict[str, Any], list[int]]:
+        """The answer to a request, which may keep the zygote ``busy`` for some seconds."""
+        patience = math.ceil(busy + _PATIENCE)
         try:
             self._control.send(json.dumps(request).encode())
+            # a second at a time: one in which the machine stood still for an hour is one
+            if not any(select.select([self._control], [], [], 1.0)[0] for _ in range(patience)):
+                os.kill(self.pid, signal.SIGKILL)
+                self.close()
+                raise DeviceError(
+                    f"the process that starts workers has not answered for {patience} s",
+                    hint="has the machine run out of memory?",
+                )
             data, descriptors, _, _ = socket.recv_fds(self._control, _PACKET, 2)
         except OSError as error:
             raise DeviceError(f"the process that starts workers is gone: {error.strerror}") from None
@@ -120,7 +139,8 @@ class Zygote:
             raise DeviceError("the process that starts workers is gone")
         reply = json.loads(data)
         if "error" in reply:
-            raise DeviceError(f"cannot start a worker: {reply['error']}", hint="is there memory left?")
+            what = "end" if request["op"] == "end" else "start"
+            raise DeviceError(f"cannot {what} a worker: {reply['error']}", hint="is there memory left?")
         return reply, descriptors
 
 
@@ -249,25 +269,46 @@ def _limit(libc: ctypes.CDLL, parent: int, cores: Sequence[int], memory: int) ->
 
 
 def _end(pid: int, grace: float, workers: set[int]) -> int:
-    """Kills a worker with its group and collects all of it; its exit code, or minus its signal."""
+    """Kills a worker with its group and collects all of it; its exit code, or minus its signal.
+
+    Raises:
+        TimeoutError: it is still there some seconds after it was killed.
+    """
     if pid not in workers:
         return 0
-    until = time.monotonic() + grace
     # its number stays taken, and with it that of its group, until we collect it
-    while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) and time.monotonic() < until:
-        time.sleep(0.001)
+    _awaited(pid, grace)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    found = os.waitid(os.P_PID, pid, os.WEXITED)
-    assert found is not None
+    os.kill(pid, signal.SIGKILL)  # whoever was forked just now leads no group yet
+    found = _awaited(pid, _DEATH)
+    if found is None:
+        raise TimeoutError(f"process {pid} was killed and is still there after {_DEATH:g} s")
+    os.waitpid(pid, 0)
     workers.discard(pid)
     for left in _children():
         if left not in workers:  # it had left the group
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(left, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(left, 0)
+                if _awaited(left, _DEATH) is not None:
+                    os.waitpid(left, 0)
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+def _awaited(pid: int, seconds: float) -> os.waitid_result | None:
+    """How a child has ended, which is left to be collected; nothing if it has not after some seconds.
+
+    Raises:
+        ChildProcessError: there is no such child.
+    """
+    until = time.monotonic() + seconds
+    pause = 1e-4
+    while True:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if found is not None or time.monotonic() >= until:
+            return found
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
 
 
 def _children() -> list[int]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlc.errors import DeviceError
 from mlc.records.measurement import Failure
+from mlc.tune.measure import zygote as zygote_module
 from mlc.tune.measure.frames import Channel
 from mlc.tune.measure.lanes import Conversation, Lane, Lanes, LostError, Request, cores_for
 from mlc.tune.measure.zygote import Shared, Zygote
@@ -151,6 +155,34 @@ def test_who_was_stopped_blames_nobody(lanes: Lanes, monkeypatch: pytest.MonkeyP
     run(lanes, (lane(), heard))
     assert heard.lost is None
     assert heard.answers
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_is_ended_before_it_leads_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    setsid = os.setsid
+
+    def late() -> None:
+        time.sleep(0.2)
+        setsid()
+
+    monkeypatch.setattr(os, "setsid", late)
+    made = Zygote({"echo": echo})
+    worker = made.spawn("echo", {}, cores=HERE[:1], memory=1 << 30)
+    assert made.end(worker) == -signal.SIGKILL
+    worker.close()
+    made.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_zygote_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zygote_module, "_PATIENCE", 1.0)
+    made = Zygote({"echo": echo})
+    os.kill(made.pid, signal.SIGSTOP)
+    with pytest.raises(DeviceError, match="has not answered for 1 s"):
+        made.spawn("echo", {}, cores=HERE[:1], memory=1 << 30)
+    with pytest.raises(DeviceError, match="is gone"):
+        made.share("page", 1)
+    assert not Path(f"/proc/{made.pid}").exists()
 
 
 def test_memory_is_shared_by_those_who_start_later(zygote: Zygote, lanes: Lanes) -> None:
