@@ -17,6 +17,7 @@ import numpy as np
 
 from mlc.errors import ScheduleError
 from mlc.lower.knobs import Config, Factors, Knobs, Space
+from mlc.lower.terms import Term, Terms
 
 
 def _divisor(b: Any) -> Any:
@@ -39,23 +40,6 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
 }
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Term:
-    """An expression over knobs.
-
-    Args:
-        fn: takes the values of ``args``, arrays or numbers; ``None`` for a knob's value.
-        args: operands, terms or numbers.
-        knob: name of the knob, and which of its parts.
-        part: index into a value that is a tuple; ``None`` for the value itself.
-    """
-
-    fn: Callable[..., Any] | None
-    args: tuple[Any, ...] = ()
-    knob: str = ""
-    part: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +155,6 @@ def pinned(x: int) -> int:
     return x.pinned() if isinstance(x, Sym) else x
 
 
-Terms = dict[tuple[Any, ...], Term]
-
-
 class Tracer(Knobs):
     """Knobs that answer with symbolic numbers.
 
@@ -188,7 +169,7 @@ class Tracer(Knobs):
     def __init__(self, config: Config | None = None, terms: Terms | None = None) -> None:
         super().__init__(config)
         self.guards: list[Guard] = []
-        self._terms: Terms = {} if terms is None else terms
+        self._terms = Terms() if terms is None else terms
 
     def number(
         self,
@@ -199,11 +180,7 @@ class Tracer(Knobs):
         part: int | None = None,
     ) -> Sym:
         """A number with its term."""
-        key = (fn, tuple(id(a) if isinstance(a, Term) else (a,) for a in args), knob, part)
-        term = self._terms.get(key)
-        if term is None:
-            term = self._terms[key] = Term(fn, args, knob, part)
-        return Sym(value, term, self)
+        return Sym(value, self._terms.whole(fn, args, knob, part), self)
 
     def _ask(self, knob: Any, default: Any) -> Any:
         value = super()._ask(knob, plain(default))
@@ -216,6 +193,11 @@ class Tracer(Knobs):
         # the template may do anything with a value that is no number
         self.guards.append(Guard(self.number(0, None, (), knob.name).term, "is", None, value))
         return value
+
+
+def real(x: int) -> Any:
+    """A real number for formulas: a float for an ordinary number, its term for a symbolic one."""
+    return x.term if isinstance(x, Sym) else float(x)
 
 
 def plain(value: Any) -> Any:
@@ -385,12 +367,15 @@ class Ways:
     Args:
         template: takes knobs, and must ask the same questions whenever it got the same answers.
         space: its space.
+
+    Attributes:
+        terms: all that numbers of its results are made of.
     """
 
     def __init__(self, template: Callable[[Knobs], Any], space: Space) -> None:
         self._template = template
         self._root: _Stretch | None = None
-        self._terms: Terms = {}
+        self.terms = Terms()
         self._tables = _Tables(space)
         self.space = space
         self.count = 0
@@ -461,7 +446,7 @@ class Ways:
 
     def _run(self, row: np.ndarray, depth: int) -> _Stretch:
         """Traces a configuration; gives the part of its way after ``depth`` questions."""
-        tracer = Tracer(self.space.config(row), self._terms)
+        tracer = Tracer(self.space.config(row), self.terms)
         try:
             result = self._template(tracer)
         except ScheduleError:

@@ -14,7 +14,8 @@ from mlc.lower.bounds import infer
 from mlc.lower.inline import inline
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
-from mlc.lower.symbolic import Tracer, Ways
+from mlc.lower.symbolic import Ways
+from mlc.lower.terms import Terms
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
@@ -33,9 +34,9 @@ from mlc.tune.features.context import (
     described,
     outline_of,
 )
-from mlc.tune.features.formula import Formulas, Programs
 from mlc.tune.features.identity import identity_of
 from mlc.tune.features.nest import Nests
+from mlc.tune.features.program import Programs
 from mlc.tune.task import Task, candidate, tasks_of
 
 
@@ -212,13 +213,13 @@ def test_loops_beyond_those_described_count_as_outside() -> None:
 
 
 def test_formulas_that_differ_in_knobs_alone_share_a_program() -> None:
-    tracer, formulas, programs = Tracer(), Formulas(), Programs()
-    a, b, c = (formulas.number(tracer.number(k, None, (), f"k{k}")) for k in (2, 3, 5))
-    call = formulas.call
-    first, terms = programs.of([call("least", a * b, 4.0), a / b, 1.0])
+    terms, programs = Terms(), Programs()
+    a, b, c = (terms.whole(None, (), f"k{k}") for k in (2, 3, 5))
+    call = terms.call
+    first, wholes = programs.of([call("least", a * b, 4.0), a / b, 1.0])
     second, others = programs.of([call("least", c * a, 4.0), c / a, 1.0])
     assert first is second
-    assert [(t.knob, o.knob) for t, o in zip(terms, others, strict=True)] == [("k3", "k2"), ("k2", "k5")]
+    assert [(t.knob, o.knob) for t, o in zip(wholes, others, strict=True)] == [("k3", "k2"), ("k2", "k5")]
     for different in ([call("least", a * b, 5.0), a / b, 1.0], [call("least", a * b, 4.0), b / a, 1.0], [a / b]):
         assert programs.of(different)[0] is not first
     values = np.array([[4.0, 1.0, 2.0], [1.0, 2.0, 3.0]])  # of b, then of a
@@ -238,9 +239,9 @@ def test_schedules_of_one_identity_have_one_outline(task: Task, target: Target) 
 
     ways = Ways(template, task.space)
     found = [way.result for way, _ in ways.split(task.space.sample(np.random.default_rng(1), 2000)) if way.result]
-    formulas, outlines = Formulas(), {}
+    outlines: dict[Any, Any] = {}
     for schedule in found:
-        outline = outline_of(Nests(schedule, formulas))
+        outline = outline_of(Nests(schedule, ways.terms))
         told = (outline.numbers, outline.loops, outline.runs.tobytes(), outline.itemsize)
         assert outlines.setdefault(identity_of(schedule), told) == told
     assert 1 < len(outlines) < len(found)

@@ -12,7 +12,8 @@ from mlc.errors import ScheduleError
 from mlc.lower.inline import inline
 from mlc.lower.knobs import Config, Knobs
 from mlc.lower.schedule import Schedule
-from mlc.lower.symbolic import Term, Values, Way, Ways
+from mlc.lower.symbolic import Values, Way, Ways
+from mlc.lower.terms import Term
 from mlc.targets.base import Target
 from mlc.tune.features.context import (
     BUFFERS,
@@ -27,9 +28,9 @@ from mlc.tune.features.context import (
     outline_of,
     relation,
 )
-from mlc.tune.features.formula import Formulas, Program, Programs
 from mlc.tune.features.identity import identity_of
 from mlc.tune.features.nest import Nests
+from mlc.tune.features.program import Program, Programs
 from mlc.tune.task import Task, candidate
 
 _TOGETHER = 1000  # configurations whose features are computed at once: what fits a cache
@@ -90,7 +91,6 @@ class LoopFeatures:
 
         self._troubles: set[str] = set()
         self._ways = Ways(template, task.space)
-        self._formulas = Formulas()
         self._programs = Programs()
         self._compiled: dict[Way, _Compiled | None] = {}  # none where there is nothing to describe
         # ways that differ in what features do not tell, such as prefetches, are one
@@ -193,7 +193,7 @@ class LoopFeatures:
             return None
 
     def _look(self, schedule: Schedule) -> _Compiled:
-        outline = outline_of(Nests(schedule, self._formulas))
+        outline = outline_of(Nests(schedule, self._ways.terms))
         key = (outline.numbers, outline.loops, outline.runs.tobytes(), outline.itemsize)
         if key not in self._known:
             self._known[key] = _Compiled(len(self._known), outline, *self._programs.of(outline.numbers))

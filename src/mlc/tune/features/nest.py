@@ -1,4 +1,4 @@
-"""Loop nests of a traced schedule, with a formula over knobs for every extent, stride and amount of memory.
+"""Loop nests of a traced schedule, with a term over knobs for every extent, stride and amount of memory.
 
 The schedule has been traced once (:mod:`mlc.lower.symbolic`); regions of what is computed inside other loops are
 inferred here by the same rules as in :mod:`mlc.lower.bounds`, without guards and without exact corners: these are
@@ -19,9 +19,10 @@ from mlc.ir.expr import loads
 from mlc.ir.index import Atom, Linear, Quotient, Remainder, Var
 from mlc.ir.loop import ForKind
 from mlc.lower.schedule import Schedule, Split, Stage
-from mlc.tune.features.formula import Formulas
+from mlc.lower.symbolic import real
+from mlc.lower.terms import Terms
 
-# what is the same for all configurations is a float, the rest a formula
+# what is the same for all configurations is a float, the rest a term
 Number = Any
 Extents = Mapping[Var, Number]
 
@@ -74,11 +75,11 @@ class Nests:
 
     Args:
         schedule: inlined already, with symbolic split factors.
-        formulas: those of all schedules of the template.
+        terms: those of all schedules of the template.
     """
 
-    def __init__(self, schedule: Schedule, formulas: Formulas) -> None:
-        self._formulas = formulas
+    def __init__(self, schedule: Schedule, terms: Terms) -> None:
+        self._terms = terms
         self.stages = [s for s in schedule.stages if not s.inlined]
         self._readers = {
             s: [r for r in self.stages if any(t in r.op.inputs for t in s.op.outputs)] for s in self.stages
@@ -90,18 +91,18 @@ class Nests:
             self._sizes[stage] = self._iterations(stage)
 
     def _call(self, fn: str, *args: Number) -> Number:
-        return self._formulas.call(fn, *args)
+        return self._terms.call(fn, *args)
 
     def _iterations(self, stage: Stage) -> dict[Var, Number]:
         """Extents of every axis, split and fused ones too, while the stage runs once at its attach point."""
-        sizes = {a: self._formulas.number(a.hi + 1) for a in (*stage.op.axes, *stage.op.reduce_axes)}
+        sizes = {a: real(a.hi + 1) for a in (*stage.op.axes, *stage.op.reduce_axes)}
         if stage.attach is not None:
             host = stage.attach.stage
             sizes |= self._region(stage, host, host.leaves.index(stage.attach.axis))
         for rel in stage.relations:
             if isinstance(rel, Split):
                 whole = sizes[rel.parent]
-                inner = self._call("least", self._formulas.number(rel.factor), self._call("most", whole, 1.0))
+                inner = self._call("least", real(rel.factor), self._call("most", whole, 1.0))
                 sizes[rel.inner], sizes[rel.outer] = inner, self._call("ceil", whole / inner)
             else:
                 sizes[rel.fused] = sizes[rel.outer] * sizes[rel.inner]
@@ -144,7 +145,7 @@ class Nests:
                 for ld in loads(body):
                     if ld.source in stage.op.outputs:
                         for axis, ix in zip(stage.op.axes, ld.indices, strict=True):
-                            span = self._call("least", self._far(ix, around), self._formulas.number(axis.hi + 1))
+                            span = self._call("least", self._far(ix, around), real(axis.hi + 1))
                             found[axis] = self._call("most", found[axis], span) if axis in found else span
         self._known_regions[stage, host, at] = found
         return found
