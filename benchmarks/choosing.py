@@ -25,6 +25,7 @@ RATE = 6.0  # trials a second
 
 def candidates_a_second(name: str, target: str) -> float:
     """Features and predictions together, the best of three."""
+
     from benchmarks.papers.spaces import WORKLOADS, Setting
     from mlc.targets.base import get_target
     from mlc.tune.models.gbt import GradientBoosting
@@ -44,10 +45,11 @@ def candidates_a_second(name: str, target: str) -> float:
 
 def seconds_a_batch(name: str, target: str) -> float:
     """What the default explorer takes to propose and observe, once it knows something; the median of some batches."""
+    from threadpoolctl import threadpool_limits
+
     from benchmarks.papers.spaces import WORKLOADS, Setting
     from mlc.targets.base import get_target
     from mlc.tune.explorers import get_explorer
-    from mlc.tune.models.blas import one_blas_thread
     from mlc.tune.session import TuneOptions
 
     setting = Setting(WORKLOADS[name], get_target(target))
@@ -55,7 +57,7 @@ def seconds_a_batch(name: str, target: str) -> float:
     make = get_explorer(TuneOptions().explorer)
     explorer = make(setting.task.space, rng, featurizer=features, valid=features.valid)
     seconds = []
-    with one_blas_thread():
+    with threadpool_limits(1, "blas"):
         for _ in range(BATCHES):
             start = time.perf_counter()
             rows = explorer.propose(BATCH)

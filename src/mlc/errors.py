@@ -85,7 +85,7 @@ class WorkloadError(MlcError):
 
 
 class MissingDependencyError(MlcError):
-    """An optional library is not installed; the hint names the extra that brings it."""
+    """An optional library is not installed; the hint says what brings it."""
 
     exit_code = ExitCode.MISSING_DEPENDENCY
 

@@ -202,6 +202,6 @@ def _onnxruntime() -> ModuleType:
     except ImportError as error:
         raise MissingDependencyError(
             "onnxruntime, the reference to compare with, is not installed",
-            hint="pip install 'mlc[verify]', or compare with your own results: --verify reference.npz",
+            hint="pip install onnxruntime, or compare with your own results: --verify reference.npz",
         ) from error
     return onnxruntime

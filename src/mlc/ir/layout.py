@@ -158,10 +158,6 @@ class Layout:
         """Whether some physical elements, other than those of margins, stand for no logical one."""
         return prod(self.core.physical_shape) != prod(self.logical_shape)
 
-    def for_shape(self, shape: Sequence[int]) -> Layout:
-        """The same primitives on another logical shape."""
-        return Layout(tuple(shape), self.primitives)
-
     def forward(self, indices: Sequence[Linear]) -> tuple[Linear, ...]:
         """Physical indices of a logical element."""
         ixs = list(indices)

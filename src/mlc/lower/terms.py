@@ -132,9 +132,9 @@ class Terms:
                 if b == _NEUTRAL.get(fn):
                     return a
             elif type(a) is not Term and fn in ("add", "mul"):
+                if a == _NEUTRAL[fn]:
+                    return b
                 a, b = b, a
-                if b == _NEUTRAL[fn]:
-                    return a
             if fn == "mul" and type(b) is not Term and not b:
                 return 0.0
             if a is b and fn in ("least", "most"):

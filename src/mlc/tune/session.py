@@ -24,7 +24,6 @@ from mlc.tune.base import CostModel, Explorer
 from mlc.tune.explorers import get_explorer
 from mlc.tune.features import LoopFeatures
 from mlc.tune.journal import Journal
-from mlc.tune.models.blas import one_blas_thread
 from mlc.tune.models.choice import features_for
 from mlc.tune.task import Task
 
@@ -403,8 +402,12 @@ class Session:
     @contextlib.contextmanager
     def _choosing(self) -> Iterator[None]:
         """Counts the time of an explorer, which computes on one thread."""
+        from threadpoolctl import threadpool_limits
+
         begun = time.monotonic()
-        with one_blas_thread():
+        # threads of linear algebra wait for one another by spinning: beside builders and timed kernels, more than one
+        # make a batch of proposals take ten times as long
+        with threadpool_limits(1, "blas"):
             yield
         self._exploring += time.monotonic() - begun
 

@@ -61,7 +61,6 @@ class Driver:
         self.config = config
         self.backend = backend
         self._device: Device | None = Device(config)
-        self._loaded: list[Loaded] = []
         self._stream: list[Instruction] = []
         self._program: Loaded | None = None
         self._last: dict[Unit, Instruction] = {}
@@ -103,17 +102,7 @@ class Driver:
             program = Program.from_bytes(program, self.config)
         device.check(program)
         kept = [spec for spec in program.buffers if spec.kind not in ("in", "out")]
-        loaded = Loaded(program, {spec.name: device.place(program, spec) for spec in kept})
-        self._loaded.append(loaded)
-        return loaded
-
-    def unload_program(self, loaded: Loaded) -> None:
-        """Gives the places of a program back; a DeviceError if it is not in the device."""
-        if loaded not in self._loaded:
-            raise DeviceError("the program is not in this device")
-        self._loaded.remove(loaded)
-        for address in loaded.places.values():
-            self.free(address)
+        return Loaded(program, {spec.name: device.place(program, spec) for spec in kept})
 
     def bind(self, loaded: Loaded, name: str, address: int) -> None:
         """Says where an input or output of a program lies.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from mlc.tune.explorers.ledger import Ledger
+from mlc.tune.foreign import ForeignError, ask
 
 _ATTEMPTS = 4  # asking a strategy again when what it suggested was known
 _LOGGER = logging.getLogger("mlc")
@@ -69,21 +71,20 @@ class Search:
         self.ledger.record(rows, speeds)
         for strategy in (self._strategy, self._finish):
             try:
-                strategy.learn(rows, speeds)
-            except Exception as error:
-                self._warn(error)
+                ask(partial(strategy.learn, rows, speeds))
+            except ForeignError as error:
+                self._warn(str(error))
 
     def _suggested(self, strategy: Strategy, n: int) -> np.ndarray:
         """What a strategy suggests; nothing where it fails."""
         try:
-            return strategy.suggest(n)
-        except Exception as error:  # of any library that a cost model is made of
-            self._warn(error)
+            return ask(lambda: strategy.suggest(n))
+        except ForeignError as error:
+            self._warn(str(error))
             return self.ledger.rows[:0]
 
-    def _warn(self, error: Exception) -> None:
+    def _warn(self, text: str) -> None:
         """Says what went wrong, once."""
-        text = f"{type(error).__name__}: {error}".split("\n", 1)[0]
         if text not in self._troubles:
             self._troubles.add(text)
-            _LOGGER.warning("configurations are drawn at random where the search cannot choose: %s", text[:200])
+            _LOGGER.warning("configurations are drawn at random where the search cannot choose: %s", text)

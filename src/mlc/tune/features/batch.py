@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlc.errors import ScheduleError
+from mlc.ir.graph import Node
 from mlc.lower.inline import inline
 from mlc.lower.knobs import Config, Knobs
 from mlc.lower.schedule import Schedule
@@ -31,6 +32,7 @@ from mlc.tune.features.context import (
 from mlc.tune.features.identity import identity_of
 from mlc.tune.features.nest import Nests
 from mlc.tune.features.program import Program, Programs
+from mlc.tune.foreign import ForeignError, ask
 from mlc.tune.task import Task, candidate
 
 _TOGETHER = 1000  # configurations whose features are computed at once: what fits a cache
@@ -80,14 +82,9 @@ class LoopFeatures:
 
         def template(knobs: Knobs) -> Schedule | _Unknown | None:
             try:
-                schedule = target.schedule(node, knobs)
-                if schedule is not None:
-                    inline(schedule)
-            except ScheduleError:
-                raise
-            except Exception as error:  # of a template that anybody may have written
-                return self._unknown(knobs.config, error)
-            return schedule
+                return ask(lambda: _scheduled(node, target, knobs), let=(ScheduleError,))
+            except ForeignError as error:
+                return self._unknown(knobs.config, str(error))
 
         self._troubles: set[str] = set()
         self._ways = Ways(template, task.space)
@@ -184,32 +181,42 @@ class LoopFeatures:
         if not isinstance(schedule, Schedule):
             return None
         try:
-            identity = identity_of(schedule)
-            if identity not in self._alike:
-                self._alike[identity] = self._look(schedule)
-            return self._alike[identity]
-        except Exception as error:  # of an expression that nobody has thought of
-            self._unknown(self._space.config(row), error)
+            return ask(lambda: self._look(schedule))  # at an expression that nobody may have thought of
+        except ForeignError as error:
+            self._unknown(self._space.config(row), str(error))
             return None
 
     def _look(self, schedule: Schedule) -> _Compiled:
+        identity = identity_of(schedule)
+        if identity not in self._alike:
+            self._alike[identity] = self._description(schedule)
+        return self._alike[identity]
+
+    def _description(self, schedule: Schedule) -> _Compiled:
         outline = outline_of(Nests(schedule, self._ways.terms))
         key = (outline.numbers, outline.loops, outline.runs.tobytes(), outline.itemsize)
         if key not in self._known:
             self._known[key] = _Compiled(len(self._known), outline, *self._programs.of(outline.numbers))
         return self._known[key]
 
-    def _unknown(self, config: Config, error: Exception) -> _Unknown:
+    def _unknown(self, config: Config, text: str) -> _Unknown:
         """Says what went wrong, once."""
-        text = f"{type(error).__name__}: {error}".split("\n", 1)[0]
         if text not in self._troubles:
             self._troubles.add(text)
             shown = ", ".join(f"{name}={value}" for name, value in config.items())
             _LOGGER.warning(
                 "%s: a configuration cannot be described and is tried without: %s (%s)",
-                self._name, text[:200], shown[:200],
+                self._name, text, shown[:200],
             )  # fmt: skip
         return _Unknown()
+
+
+def _scheduled(node: Node, target: Target, knobs: Knobs) -> Schedule | None:
+    """The schedule that a template makes, inlined."""
+    schedule = target.schedule(node, knobs)
+    if schedule is not None:
+        inline(schedule)
+    return schedule
 
 
 class _Columns(dict[Term, np.ndarray]):

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from mlc.errors import MissingDependencyError, UsageError
 from mlc.tune.models.objective import Objective
 
 _LEAST = 8  # measured configurations before trees say more than chance
-_NAME = "mlc_objective"  # attribute of a saved model
 
 
 class GradientBoosting:
@@ -64,7 +60,6 @@ class GradientBoosting:
             "verbosity": 0,
             "base_score": 0.0,
         }
-        self._library = _xgboost()
         self._trees: Any = None
 
     def fit(
@@ -83,7 +78,9 @@ class GradientBoosting:
             groups: which task each example belongs to, ``[n]``; only examples of one task are compared.
             base: what another model predicts, ``[n]``; the trees learn what it leaves (AutoTVM eq. 4).
         """
-        data = self._library.QuantileDMatrix(
+        import xgboost
+
+        data = xgboost.QuantileDMatrix(
             np.ascontiguousarray(features, np.float32),
             np.asarray(speeds, np.float32),
             base_margin=None if base is None else np.asarray(base, np.float32),
@@ -93,12 +90,9 @@ class GradientBoosting:
         if self.objective is Objective.RANK:
             rng = np.random.default_rng(self._seed)
             gradients = pairwise(np.asarray(speeds, np.float64), groups, self._pairs, rng)
-            self._trees = self._library.train(
-                self._options, data, self._rounds, obj=lambda scores, _: gradients(scores)
-            )
+            self._trees = xgboost.train(self._options, data, self._rounds, obj=lambda scores, _: gradients(scores))
         else:
-            self._trees = self._library.train({**self._options, "objective": "reg:squarederror"}, data, self._rounds)
-        self._trees.set_attr(**{_NAME: str(self.objective)})
+            self._trees = xgboost.train({**self._options, "objective": "reg:squarederror"}, data, self._rounds)
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Scores ``[n]``: speeds with the regression objective, else on a scale of their own; 0 before any ``fit``."""
@@ -106,42 +100,6 @@ class GradientBoosting:
             return np.zeros(len(features))
         scores = self._trees.inplace_predict(np.ascontiguousarray(features, np.float32), predict_type="margin")
         return np.asarray(scores, np.float64)
-
-    def save(self, file: Path) -> None:
-        """Write the trees as XGBoost's JSON.
-
-        Raises:
-            UsageError: nothing has been learnt.
-        """
-        if self._trees is None:
-            raise UsageError("a cost model that has learnt nothing cannot be saved")
-        file.write_bytes(self._trees.save_raw("json"))
-
-    @classmethod
-    def load(cls, file: Path, **options: Any) -> Self:
-        """Trees that :meth:`save` wrote.
-
-        Args:
-            file: JSON.
-            options: as of the class, for training again.
-        Raises:
-            UsageError: the file is no such model.
-        """
-        library = _xgboost()
-        trees = library.Booster({"nthread": options.get("threads", 1)})
-        data = file.read_bytes()
-        if not data.lstrip().startswith(b"{"):
-            raise UsageError(f"{file}: not a cost model in JSON")
-        try:
-            trees.load_model(bytearray(data))
-        except library.core.XGBoostError as error:
-            raise UsageError(f"{file}: not a cost model: XGBoost cannot read it") from error
-        objective = trees.attr(_NAME)
-        if objective is None:
-            raise UsageError(f"{file}: not a cost model of mlc: it has no attribute {_NAME}")
-        model = cls(objective, **options)
-        model._trees = trees
-        return model
 
 
 def pairwise(
@@ -176,14 +134,3 @@ def pairwise(
         return gradient / (2 * pairs), curvature / (2 * pairs)
 
     return derivatives
-
-
-def _xgboost() -> ModuleType:
-    try:
-        import xgboost
-    except ImportError as error:
-        raise MissingDependencyError(
-            "xgboost, which the cost model is made of, is not installed",
-            hint="pip install 'mlc[tune]', or an explorer without a cost model: --explorer opevo",
-        ) from error
-    return xgboost

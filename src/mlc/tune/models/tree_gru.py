@@ -181,6 +181,6 @@ def _pytorch() -> ModuleType:
     except ImportError as error:
         raise MissingDependencyError(
             "PyTorch, which the TreeGRU is made of, is not installed",
-            hint="pip install 'mlc[nn]', or the cost model of boosted trees: pip install 'mlc[tune]'",
+            hint="pip install torch, or the cost model of boosted trees: --cost-model rank",
         ) from error
     return torch

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from mlc.errors import MissingDependencyError, UsageError
+from mlc.errors import UsageError
 from mlc.tune.models.gbt import GradientBoosting, pairwise
 from mlc.tune.models.metrics import pairwise_accuracy, rank_correlation, top_recall
 from mlc.tune.models.objective import Objective
@@ -105,32 +101,6 @@ def test_nothing_is_predicted_of_nothing() -> None:
     assert model.predict(np.zeros((0, 17), np.float32)).shape == (0,)
 
 
-@pytest.mark.parametrize("objective", list(Objective))
-def test_a_saved_model_is_json_and_predicts_the_same(objective: Objective, tmp_path: Path) -> None:
-    model = GradientBoosting(objective, rounds=5)
-    features, speeds = measured(50, 0)
-    model.fit(features, speeds)
-    model.save(tmp_path / "model.json")
-    json.loads((tmp_path / "model.json").read_text(encoding="utf-8"))
-    again = GradientBoosting.load(tmp_path / "model.json", rounds=7)
-    assert again.objective is objective
-    assert np.array_equal(again.predict(features), model.predict(features))
-    again.fit(features, speeds)
-
-
-@pytest.mark.parametrize("text", ["", "UBJ", "{", "{}", '{"learner": 3}'])
-def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "model.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match="not a cost model"):
-        GradientBoosting.load(tmp_path / "model.json")
-
-
-def test_refusals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_refusals() -> None:
     with pytest.raises(UsageError, match="unknown objective 'rang'"):
         GradientBoosting("rang")
-    with pytest.raises(UsageError, match="learnt nothing cannot be saved"):
-        GradientBoosting().save(tmp_path / "model.json")
-    monkeypatch.setitem(sys.modules, "xgboost", None)
-    with pytest.raises(MissingDependencyError, match="xgboost") as refusal:
-        GradientBoosting()
-    assert "pip install 'mlc[tune]'" in refusal.value.hint

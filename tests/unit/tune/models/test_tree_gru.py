@@ -100,7 +100,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingDependencyError, match="PyTorch") as refusal:
         TreeGru()
-    assert "pip install 'mlc[nn]'" in refusal.value.hint
+    assert "pip install torch" in refusal.value.hint
 
 
 def test_flat_features_are_refused() -> None:
