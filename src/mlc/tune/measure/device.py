@@ -10,6 +10,7 @@ from mlc.lower.knobs import Config
 from mlc.records.measurement import Failure, Measurement
 from mlc.rewrite.group import configured
 from mlc.targets.base import Tunable
+from mlc.tune.foreign import ForeignError, ask
 from mlc.tune.measure.local import LocalMeasurer
 from mlc.tune.task import Task
 
@@ -43,14 +44,17 @@ class DeviceMeasurer:
     def _one(self, task: Task, config: Config) -> Measurement:
         started = time.perf_counter()
         try:
-            seconds = self._accelerator.measure(configured(task.node, config), task.constants or {})
+            node = configured(task.node, config)
+            seconds = ask(
+                lambda: self._accelerator.measure(node, task.constants or {}),
+                let=(ScheduleError, LowerError, CodegenError),
+            )
         except ScheduleError as error:
             return Measurement(None, failure=Failure.REFUSED, message=error.message)
         except (LowerError, CodegenError) as error:
             return Measurement(None, failure=Failure.BUILD_ERROR, message=error.message)
-        except Exception as error:  # as of a worker's: a bug costs the configuration, not the run
-            text = f"{type(error).__name__}: {error}".split("\n", 1)[0]
-            return Measurement(None, failure=Failure.BUILD_ERROR, message=text)
+        except ForeignError as error:
+            return Measurement(None, failure=Failure.BUILD_ERROR, message=str(error))
         return Measurement(seconds, run_seconds=time.perf_counter() - started)
 
 
