@@ -13,6 +13,7 @@ class Limits:
 
     Args:
         file_bytes: size of the model file; external data is counted apart.
+        external_bytes: size of all external data that the model names.
         tensor_bytes: size of any one tensor of the model, computed or stored.
         constant_bytes: size of one constant that the import itself makes (ranges, fills, folded values).
         constants_bytes: size of all such constants together.
@@ -20,9 +21,11 @@ class Limits:
         operators: core operators the graph may grow to (recurrent layers are unrolled).
         depth: nesting of subgraphs and function calls.
         rank: dimensions of any tensor.
+        name_length: characters of any name.
     """
 
     file_bytes: int = (2 << 30) - 1
+    external_bytes: int = 8 << 30
     tensor_bytes: int = 8 << 30
     constant_bytes: int = 64 << 20
     constants_bytes: int = 256 << 20
@@ -30,6 +33,7 @@ class Limits:
     operators: int = 100_000
     depth: int = 64
     rank: int = 32
+    name_length: int = 4096
 
     def check(self, name: str, amount: int, what: str) -> None:
         """Refuse what goes beyond a limit.

@@ -178,13 +178,15 @@ def lrn(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
     """
     (x,) = inputs
     size, channels = attrs["size"], x.shape[1]
-    before = (size - 1) // 2
+    # what lies further away than the other end of the channels adds nothing
+    before = min((size - 1) // 2, channels - 1)
+    after = min(size // 2, channels - 1)
 
     def shifted(n: Linear, c: Linear, *at: Linear) -> Expr:
         return select(within(c - before, 0, channels), wide(x[(n, c - before, *at)]), 0.0)
 
-    pad = te.compute((x.shape[0], channels + size - 1, *x.shape[2:]), shifted, "pad", tag="pad")
-    r = te.reduce_axis(size, "r")
+    pad = te.compute((x.shape[0], before + channels + after, *x.shape[2:]), shifted, "pad", tag="pad")
+    r = te.reduce_axis(before + 1 + after, "r")
 
     def squares(n: Linear, c: Linear, *at: Linear) -> te.Reduction:
         value = pad[(n, c + as_index(r), *at)]

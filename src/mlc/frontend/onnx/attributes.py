@@ -42,29 +42,27 @@ def attribute_type(attr: AttributeProto) -> int:
     return filled[0] if len(filled) == 1 else AttributeProto.UNDEFINED
 
 
-def resolve_references(node: onnx.NodeProto, given: Mapping[str, AttributeProto] | None) -> onnx.NodeProto:
-    """The node with references to a function's attributes replaced by what the call gave.
+def resolve_references(node: onnx.NodeProto, given: Mapping[str, AttributeProto] | None) -> dict[str, AttributeProto]:
+    """The attributes of a node by name, references to a function's attributes replaced by what the call gave.
+
+    Nothing is copied: a node may hold megabytes, and its function be called thousands of times.
 
     Args:
-        node: from the model, or from a function's body; itself when it refers to nothing.
+        node: from the model, or from a function's body.
         given: attributes of the call, ``None`` outside a function.
     Raises:
         ImportModelError: a reference outside a function.
     """
-    if not any(attr.ref_attr_name for attr in node.attribute):
-        return node
-    if given is None:
-        raise ImportModelError("an attribute refers to a function's, but the node is in no function")
-    resolved = onnx.NodeProto()
-    resolved.CopyFrom(node)
-    del resolved.attribute[:]
+    attributes: dict[str, AttributeProto] = {}
     for attr in node.attribute:
-        # a reference to an optional attribute that the call left out leaves this one out as well
-        value = given.get(attr.ref_attr_name) if attr.ref_attr_name else attr
-        if value is not None:
-            resolved.attribute.add().CopyFrom(value)
-            resolved.attribute[-1].name = attr.name
-    return resolved
+        if not attr.ref_attr_name:
+            attributes[attr.name] = attr
+        elif given is None:
+            raise ImportModelError("an attribute refers to a function's, but the node is in no function")
+        elif attr.ref_attr_name in given:
+            # a reference to an optional attribute that the call left out leaves this one out as well
+            attributes[attr.name] = given[attr.ref_attr_name]
+    return attributes
 
 
 class AttributeReader:
@@ -85,14 +83,14 @@ class AttributeReader:
         # the message is kept beside its array: as long as it lives, its identity is its own
         self._decoded: dict[int, tuple[Any, np.ndarray]] = {}
 
-    def read(self, node: onnx.NodeProto) -> dict[str, Any]:
-        """The attributes of a node, references resolved before (:func:`resolve_references`).
+    def read(self, attributes: Mapping[str, AttributeProto]) -> dict[str, Any]:
+        """The values of a node's attributes (see :func:`resolve_references`).
 
         Raises:
             ImportModelError: an attribute is malformed.
             UnsupportedError: a tensor of an element type that ``mlc`` does not compute with.
         """
-        return {attr.name: self.value(attr, f"attribute {attr.name!r}") for attr in node.attribute}
+        return {name: self.value(attr, f"attribute {name!r}") for name, attr in attributes.items()}
 
     def value(self, attr: AttributeProto, where: str) -> Any:
         """The value of one attribute; repeated ones are tuples, tensors are arrays (sparse ones made dense)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -16,14 +16,52 @@ import onnx
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.onnx.emit import concat, normal_axis, reshape, take
 from mlc.frontend.onnx.order import Step
-from mlc.frontend.onnx.registry import OnnxNode
+from mlc.frontend.onnx.registry import Context, OnnxNode
 from mlc.frontend.onnx.scope import UNKNOWN, Frame, Known, Unknown
 from mlc.ir.graph import Value
 
-if TYPE_CHECKING:
-    from mlc.frontend.onnx.walk import Walk
-
 Attrs = dict[str, Any]
+
+
+class Walk(Protocol):
+    """What control flow asks of the walk over the model (:class:`mlc.frontend.onnx.walk.ModelWalk`)."""
+
+    ctx: Context
+
+    def bind(self, frame: Frame, name: str, value: Known) -> None:
+        """Let ``name`` stand for ``value``; a value that was made on the way takes the name over."""
+        ...
+
+    def enter_graph(
+        self,
+        frame: Frame,
+        step: Step,
+        graph: onnx.GraphProto,
+        label: str,
+        given: Sequence[Known],
+        finish: Callable[[list[Known]], None],
+    ) -> None:
+        """Walk a subgraph next.
+
+        Args:
+            frame: where its node is.
+            step: its node.
+            graph: the subgraph; it sees the names of ``frame``.
+            label: tells it from other subgraphs of the node.
+            given: values of its inputs.
+            finish: called with its outputs when it is done.
+        Raises:
+            ImportModelError: the number of inputs is wrong, or the nesting is beyond a limit.
+        """
+        ...
+
+    def later(self, frame: Frame, step: Step, action: Callable[[], None]) -> None:
+        """Do ``action`` when every body entered after this call is done."""
+        ...
+
+    def count(self) -> None:
+        """One more unit of work against the limit ``nodes``."""
+        ...
 
 
 def _begin(walk: Walk, frame: Frame, step: Step) -> None:
@@ -218,7 +256,8 @@ def _per_item(attrs: Attrs, name: str, count: int) -> list[int]:
     return values
 
 
-CONTROL_FLOW: dict[str, Callable[[Walk, Frame, Step, Sequence[Known], Attrs], None]] = {
+Control = Callable[[Walk, Frame, Step, Sequence[Known], Attrs], None]
+CONTROL_FLOW: dict[str, Control] = {
     "If": convert_if,
     "Loop": convert_loop,
     "Scan": convert_scan,

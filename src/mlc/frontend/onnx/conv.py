@@ -7,7 +7,7 @@ from typing import Any
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.onnx.emit import int_list, need_rank, per_channel
 from mlc.frontend.onnx.registry import Context, OnnxNode, converter
-from mlc.frontend.onnx.windows import Window, auto_pad, read_window, split_pads
+from mlc.frontend.onnx.windows import Window, auto_pad, check_spatial, read_window, slide, split_pads
 from mlc.ir.graph import Value
 from mlc.ops.window import span
 
@@ -38,6 +38,7 @@ def convolve(ctx: Context, node: OnnxNode, x: Value, w: Value, bias: Value | Non
     if w.type.rank != x.type.rank:
         raise ImportModelError(f"X has rank {x.type.rank} but W has rank {w.type.rank}")
     window = read_window(node, x.type.shape[2:], _check_kernel(node, w))
+    _, window = slide(ctx, x, window)
     y = ctx.add("conv", [x, w], **window.attrs, groups=node.attr("group", 1))
     return with_bias(ctx, y, bias)
 
@@ -84,8 +85,11 @@ def conv_transpose(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Valu
     window = read_window(node, space, kernel)
     extra = int_list(node, "output_padding", len(space), 0)
     pads, outputs = _transposed_pads(node, window, space, extra)
+    check_spatial(ctx, x, [n + pads[d] + pads[len(space) + d] for d, n in enumerate(outputs)])
+    strides = tuple(1 if n == 1 else s for n, s in zip(space, window.strides, strict=True))
+    dilations = tuple(1 if k == 1 else d for k, d in zip(kernel, window.dilations, strict=True))
     y = ctx.add(
-        "conv_transpose", [x, w], strides=window.strides, pads=pads, dilations=window.dilations,
+        "conv_transpose", [x, w], strides=strides, pads=pads, dilations=dilations,
         groups=node.attr("group", 1), output_shape=outputs,
     )  # fmt: skip
     return [with_bias(ctx, y, bias)]

@@ -17,6 +17,7 @@ import onnx
 
 from mlc.errors import ImportModelError
 from mlc.frontend.files import kind_of, read_exactly
+from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 
 _KEYS = {"location", "offset", "length", "checksum", "basepath"}
 _HINT = "mlc reads external data only from regular files inside the model's folder: copy them there"
@@ -35,10 +36,13 @@ class ExternalData:
 
     Args:
         folder: the model's folder; ``None`` when the model came as bytes, and so has no folder.
+        limits: ``external_bytes`` caps what is read in all.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, limits: Limits = DEFAULT_LIMITS) -> None:
         self.folder = folder
+        self.limits = limits
+        self._total = 0
         self._files: dict[str, _Read] = {}
 
     def read(self, tensor: onnx.TensorProto, nbytes: int, where: str) -> bytes:
@@ -56,13 +60,12 @@ class ExternalData:
         location = "/".join(parts)
         offset = _number(fields, "offset", 0, where)
         length = _number(fields, "length", nbytes, where)
+        if length != nbytes:  # asked before anything is read: the file may be sparse, and the length anything
+            raise ImportModelError(f"{where}: external data of {length} bytes, its shape and type need {nbytes}")
         file = self._files.setdefault(location, _Read())
         if (offset, length) not in file.regions:
             file.regions[offset, length] = self._region(parts, offset, length, file, where)
-        data = file.regions[offset, length]
-        if length != nbytes:
-            raise ImportModelError(f"{where}: external data of {length} bytes, its shape and type need {nbytes}")
-        return data
+        return file.regions[offset, length]
 
     def _region(self, parts: list[str], offset: int, length: int, file: _Read, where: str) -> bytes:
         location = "/".join(parts)
@@ -87,6 +90,8 @@ class ExternalData:
             file.taken += length
             if file.taken > size:
                 raise ImportModelError(f"{where}: external data in {location!r} overlaps with that of other tensors")
+            self._total += length
+            self.limits.check("external_bytes", self._total, f"{where}: external data so far")
             data = read_exactly(descriptor, offset, length)
         finally:
             os.close(descriptor)

@@ -15,10 +15,10 @@ from mlc.frontend.onnx.external import ExternalData
 from mlc.frontend.onnx.problems import Problems
 from mlc.frontend.onnx.reader import read_model
 from mlc.frontend.onnx.scope import UNKNOWN, Known, Scope
-from mlc.frontend.onnx.shapes import Declared, check_constant_input, declared_type, resolve_shapes
+from mlc.frontend.onnx.shapes import Declared, OpenShapesError, check_constant_input, declared_type, resolve_shapes
 from mlc.frontend.onnx.tensors import element_type
 from mlc.frontend.onnx.validate import check_model
-from mlc.frontend.onnx.walk import Walk
+from mlc.frontend.onnx.walk import ModelWalk
 from mlc.ir.graph import Builder, Graph, Node, Value
 
 
@@ -49,8 +49,13 @@ def import_onnx(
     try:
         file = read_model(source, limits)
         opsets = check_model(file.proto, limits)
-        walk = Walk(file.proto, opsets, ExternalData(file.folder), limits)
-        inputs = _inputs(walk, shapes or {}, dims or {}, constants or {})
+        walk = ModelWalk(file.proto, opsets, ExternalData(file.folder, limits), limits)
+        try:
+            inputs = _inputs(walk, shapes or {}, dims or {}, constants or {})
+        except OpenShapesError as error:
+            walk.note_missing_operators()
+            walk.problems.check(besides=error)
+            raise
         scope = walk.run(inputs)
         walk.problems.check()
         graph = _finish(file.proto.graph, walk.builder, scope)
@@ -79,7 +84,10 @@ def _info(name: str, value: Value) -> TensorInfo:
 
 
 def _inputs(
-    walk: Walk, shapes: Mapping[str, Sequence[int]], dims: Mapping[str, int], constants: Mapping[str, npt.ArrayLike]
+    walk: ModelWalk,
+    shapes: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int],
+    constants: Mapping[str, npt.ArrayLike],
 ) -> dict[str, Known]:
     """What the names of the model's inputs stand for; an input with an initializer is a constant."""
     graph = walk.model.graph

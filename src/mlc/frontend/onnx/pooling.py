@@ -10,7 +10,7 @@ import numpy as np
 from mlc.errors import ImportModelError
 from mlc.frontend.onnx.emit import arith, int_list, need_rank, reshape, zeros
 from mlc.frontend.onnx.registry import Context, OnnxNode, converter
-from mlc.frontend.onnx.windows import Window, read_window
+from mlc.frontend.onnx.windows import Window, read_window, slide
 from mlc.ir.graph import Value
 from mlc.ir.types import i64
 
@@ -24,7 +24,7 @@ def _window(node: OnnxNode, x: Value) -> Window:
 
 def _pool(ctx: Context, op: str, node: OnnxNode, x: Value, **attrs: Any) -> tuple[Value, ...]:
     window = _window(node, x)
-    shape = window.outputs(x.type.shape[2:])
+    shape, window = slide(ctx, x, window)
     if min(window.pads, default=0) < 0:
         # what onnxruntime does: averages and norms start behind the pixels that are cut off, maxima are refused
         if op.startswith("max_pool"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mlc.errors import UnsupportedError
+from mlc.errors import MlcError, UnsupportedError
 from mlc.frontend.onnx.registry import UnknownValueError
 
 _NAMES_SHOWN = 3
@@ -43,14 +43,18 @@ class UnsupportedModelError(UnsupportedError):
 
     Args:
         problems: one entry a reason.
+        besides: what else keeps the model from being imported.
     """
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[Problem], besides: MlcError | None = None) -> None:
         lines = [str(p) for p in problems]
         if len(lines) > _LINES_SHOWN:
             lines = [*lines[:_LINES_SHOWN], f"... and {len(lines) - _LINES_SHOWN} more reasons"]
         message = f"not supported: {lines[0]}" if len(lines) == 1 else "\n  ".join(["not supported:", *lines])
         hints = dict.fromkeys(p.hint for p in problems if p.hint)
+        if besides is not None:
+            message += f"\n  besides, {besides.message}" if len(lines) > 1 else f"; besides, {besides.message}"
+            hints[besides.hint] = None
         super().__init__(message, hint="; ".join(hints))
         self.problems = tuple(problems)
 
@@ -84,11 +88,13 @@ class Problems:
         if isinstance(error, UnknownValueError):
             problem.inputs = tuple(dict.fromkeys((*problem.inputs, *error.inputs)))
 
-    def check(self) -> None:
+    def check(self, besides: MlcError | None = None) -> None:
         """Report all that was noted.
 
+        Args:
+            besides: what else is to be reported with it.
         Raises:
             UnsupportedModelError: there was anything.
         """
         if self._found:
-            raise UnsupportedModelError(list(self._found.values()))
+            raise UnsupportedModelError(list(self._found.values()), besides)

@@ -16,9 +16,12 @@ import numpy as np
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.onnx.folding import Folder
+from mlc.frontend.onnx.names import shortened
 from mlc.ir.graph import Attrs, Builder, Operator, Value
 from mlc.ir.types import TensorType
 from mlc.ops import get
+
+MOST_ROOTS = 16  # inputs that a value is said to depend on
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Context:
         self._stored_bytes = 0
         self._made_bytes = 0
         self._folder = Folder()
-        self._roots: dict[Value, int] = {}  # which inputs of the model a value depends on, as a bit set
+        self._roots: dict[Value, tuple[int, ...]] = {}  # positions of a few of the inputs that a value depends on
 
     def begin(self, node: OnnxNode, source: str = "") -> None:
         """Convert ``node`` from now on; ``source`` is the node of the model file that it belongs to."""
@@ -109,17 +112,22 @@ class Context:
         return array
 
     def depends_on(self, value: Value | None) -> tuple[str, ...]:
-        """Names of the model's inputs that a value is computed from."""
+        """Names of the model's inputs that a value is computed from, at most ``MOST_ROOTS`` of them."""
         if value is None:
             return ()
-        inputs = self.builder.inputs
-        bits = self._bits(value)
-        return tuple(v.name for k, v in enumerate(inputs) if bits >> k & 1)
+        return tuple(self.builder.inputs[k].name for k in self._known_roots().get(value, ()))
 
-    def _bits(self, value: Value) -> int:
+    def _known_roots(self) -> dict[Value, tuple[int, ...]]:
         if not self._roots:
-            self._roots = {v: 1 << k for k, v in enumerate(self.builder.inputs)}
-        return self._roots.get(value, 0)
+            self._roots = {v: (k,) for k, v in enumerate(self.builder.inputs)}
+        return self._roots
+
+    def _note_roots(self, outs: Sequence[Value], ins: Sequence[Value]) -> None:
+        roots = self._known_roots()
+        known = {roots[v] for v in ins if v in roots}
+        if known:  # mostly one and the same tuple, which is then shared
+            found = known.pop() if len(known) == 1 else tuple(sorted({k for some in known for k in some})[:MOST_ROOTS])
+            roots.update(dict.fromkeys(outs, found))
 
     def constant(self, array: Any, dtype: Any = None, name: str = "const") -> Value:
         """A new constant.
@@ -171,15 +179,11 @@ class Context:
                 self.builder.nodes.pop()
                 self.builder.constants.update(zip(outs, values, strict=True))
                 return outs
-        bits = 0
-        for v in ins:
-            bits |= self._bits(v)
-        if bits:
-            self._roots.update(dict.fromkeys(outs, bits))
+        self._note_roots(outs, ins)
         return outs
 
     def _inner(self, name: str) -> str:
-        return f"{self.node.name}/{name}" if self.node is not None else name
+        return shortened(f"{self.node.name}/{name}") if self.node is not None else name
 
 
 def check_type(type: TensorType, limits: Limits, what: str) -> None:

@@ -82,9 +82,12 @@ class Schema:
             return self.inputs[k]
         return self.inputs[-1] if self.inputs and self.inputs[-1].variadic else None
 
-    def check_node(self, node: onnx.NodeProto) -> None:
+    def check_node(self, node: onnx.NodeProto, attributes: Mapping[str, AttributeProto]) -> None:
         """Check arity and attributes.
 
+        Args:
+            node: the call.
+            attributes: of the call by name, references resolved.
         Raises:
             ImportModelError: the first fault.
         """
@@ -99,18 +102,17 @@ class Schema:
             formal = self.formal(k)
             if not name and formal is not None and not formal.optional and not formal.variadic:
                 raise ImportModelError(f"input {formal.name!r} is missing")
-        present = {a.name for a in node.attribute}
-        for attr in node.attribute:
-            known = self.raw.attributes.get(attr.name)
+        for name, attr in attributes.items():
+            known = self.raw.attributes.get(name)
             if known is None:
                 raise ImportModelError(
-                    f"has no attribute {attr.name!r} in opset version {self.since}",
+                    f"has no attribute {name!r} in opset version {self.since}",
                     hint=f"known: {', '.join(sorted(self.raw.attributes)) or 'none'}",
                 )
             if attribute_type(attr) != known.type.value:
                 got, want = AttributeProto.AttributeType.Name(attribute_type(attr)), known.type.name
-                raise ImportModelError(f"attribute {attr.name!r} is of type {got}, not {want}")
-        missing = [a for a, spec in self.raw.attributes.items() if spec.required and a not in present]
+                raise ImportModelError(f"attribute {name!r} is of type {got}, not {want}")
+        missing = [a for a, spec in self.raw.attributes.items() if spec.required and a not in attributes]
         if missing:
             raise ImportModelError(f"attribute {missing[0]!r} is missing")
 
@@ -140,12 +142,17 @@ class Schema:
                 raise ImportModelError(f"inputs {name!r} and {formal.name!r} are {other} and {dtype}")
 
     def function(
-        self, node: onnx.NodeProto, opset: int, types: Sequence[TensorType | None]
+        self,
+        node: onnx.NodeProto,
+        attributes: Mapping[str, AttributeProto],
+        opset: int,
+        types: Sequence[TensorType | None],
     ) -> onnx.FunctionProto | None:
         """The definition in other operators, ``None`` when there is none for these operands.
 
         Args:
-            node: the call, references resolved; some definitions depend on its attributes.
+            node: the call.
+            attributes: of the call by name, references resolved; some definitions depend on them.
             opset: version that the model imports.
             types: of its operands, ``None`` where one is left out.
         """
@@ -155,8 +162,14 @@ class Schema:
         if self.raw.has_context_dependent_function:
             version = _pick(self.raw.context_dependent_function_opset_versions, opset)
             protos = [_type_proto(t) for t in types]
+            call = onnx.NodeProto(
+                op_type=node.op_type, domain=node.domain, name=node.name, input=node.input, output=node.output
+            )
+            for name, attr in attributes.items():
+                call.attribute.add().CopyFrom(attr)
+                call.attribute[-1].name = name
             data = self.raw.get_context_dependent_function_with_opset_version(
-                version, node.SerializeToString(), [p.SerializeToString() for p in protos]
+                version, call.SerializeToString(), [p.SerializeToString() for p in protos]
             )
             return _parse(data)
         return None

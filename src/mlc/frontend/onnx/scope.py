@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from onnx import AttributeProto
 
 from mlc.errors import ImportModelError
+from mlc.frontend.onnx.names import shortened
 from mlc.frontend.onnx.order import Step, node_name
 from mlc.ir.graph import Value
 
@@ -64,4 +65,5 @@ class Frame:
 
     def name_of(self, step: Step) -> str:
         """Name of a node of this body, unique enough for messages."""
-        return self.prefix + node_name(step.node, step.position)
+        name = node_name(step.node, step.position)
+        return shortened(self.prefix + name) if self.prefix else name

@@ -82,6 +82,8 @@ def split_axis(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     extent, count = x.type.shape[axis], node.attr("num_outputs", len(node.outputs))
     sizes = ints_of(ctx, node, inputs, "split", 1)
     if sizes is None:
+        if count != len(node.outputs):
+            raise ImportModelError(f"num_outputs is {count}, the node has {len(node.outputs)} outputs")
         if count < 1 or (node.opset < 18 and extent % count):
             raise ImportModelError(f"an axis of extent {extent} does not split into {count} equal parts")
         part = -(-extent // count)

@@ -17,6 +17,13 @@ from mlc.ir.types import DType, TensorType, dtype_of
 Dim = int | str | None  # an extent, a symbol, or nothing known
 
 
+_MOST_SHOWN = 40  # open dimensions in a message
+
+
+class OpenShapesError(UsageError):
+    """Dimensions of inputs are not known at compile time."""
+
+
 @dataclass(frozen=True)
 class Declared:
     """An input as the model declares it.
@@ -75,7 +82,8 @@ def resolve_shapes(
         dims: values of symbols; those that follow from ``shapes`` need not be repeated.
         limits: budgets.
     Raises:
-        UsageError: an unknown name, a contradiction, or dimensions left open: all of them, with the flags to add.
+        OpenShapesError: dimensions are left open: all of them, with the flags to add.
+        UsageError: an unknown name, or a contradiction.
         ImportModelError: an extent is negative or beyond the limits.
     """
     _check_names(inputs, shapes, dims)
@@ -105,9 +113,14 @@ def resolve_shapes(
             )
         check_type(types[d.name], limits, f"input {d.name!r}")
     if missing:
-        raise UsageError(
-            "shapes must be fixed at compile time: " + "; ".join(missing),
-            hint="add " + " ".join(dict.fromkeys(flags)) + " (with your sizes)",
+        shown, more = missing[:_MOST_SHOWN], len(missing) - _MOST_SHOWN
+        wanted = list(dict.fromkeys(flags))
+        raise OpenShapesError(
+            "shapes must be fixed at compile time: " + "; ".join(shown) + (f"; and {more} more" if more > 0 else ""),
+            hint="add "
+            + " ".join(wanted[:_MOST_SHOWN])
+            + (" ..." if len(wanted) > _MOST_SHOWN else "")
+            + " (with your sizes)",
         )
     return types
 

@@ -60,6 +60,14 @@ def element_type(elem_type: int, where: str) -> DType:
     )
 
 
+def stored_bytes(tensor: TensorProto) -> int:
+    """What a tensor's values take, by its shape and type; 0 where these make no sense (decoding says so)."""
+    kind = _TYPES.get(tensor.data_type)
+    if kind is None or min(tensor.dims, default=0) < 0:
+        return 0
+    return prod(tensor.dims) * np.dtype(kind[0]).itemsize
+
+
 def decode_tensor(tensor: TensorProto, where: str, external: ExternalData, limits: Limits) -> np.ndarray:
     """The values of a tensor; raw data is not copied once more, and the array is then read-only.
 

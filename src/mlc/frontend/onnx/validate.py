@@ -16,6 +16,7 @@ from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.limits import Limits
 from mlc.frontend.onnx.order import node_name, subgraphs
 from mlc.frontend.onnx.schema import NEWEST_OPSET
+from mlc.frontend.onnx.tensors import stored_bytes
 
 NEWEST_IR = int(onnx.IR_VERSION)
 
@@ -29,6 +30,17 @@ def text(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise ImportModelError(f"{what} {value!r} is not UTF-8 text")
     return value
+
+
+def _name(value: Any, what: str, limits: Limits) -> str:
+    """A name of the model, of bounded length: it is repeated in messages, listings and whatever is made of a node.
+
+    Raises:
+        ImportModelError: it is no UTF-8, or beyond the limit ``name_length``.
+    """
+    if len(value) > limits.name_length:
+        limits.check("name_length", len(value), f"{what} {value[:32]!r}...: characters")
+    return text(value, what)
 
 
 def normal_domain(domain: str) -> str:
@@ -87,7 +99,26 @@ def check_model(model: onnx.ModelProto, limits: Limits) -> dict[str, int]:
     for function in model.functions:
         count += _check_function(function, limits)
     limits.check("nodes", count, "nodes in the model")
+    limits.check("external_bytes", _external_bytes(model), "external data of the model")
     return opsets
+
+
+def _external_bytes(model: onnx.ModelProto) -> int:
+    """What the tensors that lie outside the model take by their shapes, before any is read."""
+    total = 0
+    bodies: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
+    while bodies:
+        body = bodies.pop()
+        attributes = [a for node in body.node for a in node.attribute]
+        tensors = [t for a in attributes for t in (a.t, *a.tensors)]
+        sparse = [s for a in attributes for s in (a.sparse_tensor, *a.sparse_tensors)]
+        if isinstance(body, onnx.GraphProto):
+            tensors += body.initializer
+            sparse += body.sparse_initializer
+        tensors += [t for s in sparse for t in (s.values, s.indices)]
+        total += sum(stored_bytes(t) for t in tensors if t.data_location == onnx.TensorProto.EXTERNAL)
+        bodies += [g for node in body.node for g in subgraphs(node)]
+    return total
 
 
 @dataclass(frozen=True)
@@ -104,35 +135,35 @@ class _Body:
 
 def _check_graph(graph: onnx.GraphProto, limits: Limits) -> int:
     limits.check("nodes", len(graph.initializer) + len(graph.input), "inputs and initializers")
-    return _check_bodies(_graph_body(graph, None, "the graph"), limits)
+    return _check_bodies(_graph_body(graph, None, "the graph", limits), limits)
 
 
 def _check_function(function: onnx.FunctionProto, limits: Limits) -> int:
-    name = text(function.name, "function")
+    name = _name(function.name, "function", limits)
     where = f"function {name!r}"
     read_opsets(function.opset_import, where)
-    given = [text(n, f"{where}: input") for n in function.input]
-    outputs = tuple(text(n, f"{where}: output") for n in function.output)
+    given = [_name(n, f"{where}: input", limits) for n in function.input]
+    outputs = tuple(_name(n, f"{where}: output", limits) for n in function.output)
     if len(set(given)) < len(given):
         raise ImportModelError(f"{where}: two inputs have one name")
     return _check_bodies(_Body(function.node, outputs, None, 0, where, set(given)), limits)
 
 
-def _graph_body(graph: onnx.GraphProto, outer: _Body | None, where: str) -> _Body:
-    text(graph.name, f"{where}: name")
-    inputs = [text(v.name, f"{where}: input") for v in graph.input]
-    stored = [text(t.name, f"{where}: initializer") for t in graph.initializer]
-    stored += [text(t.values.name, f"{where}: sparse initializer") for t in graph.sparse_initializer]
+def _graph_body(graph: onnx.GraphProto, outer: _Body | None, where: str, limits: Limits) -> _Body:
+    _name(graph.name, f"{where}: name", limits)
+    inputs = [_name(v.name, f"{where}: input", limits) for v in graph.input]
+    stored = [_name(t.name, f"{where}: initializer", limits) for t in graph.initializer]
+    stored += [_name(t.values.name, f"{where}: sparse initializer", limits) for t in graph.sparse_initializer]
     for what, names in (("inputs", inputs), ("initializers", stored)):
         twice = _first_duplicate(names)
         if twice is not None:
             raise ImportModelError(f"{where}: two {what} are called {twice!r}")
     if "" in inputs or "" in stored:
         raise ImportModelError(f"{where}: an input or initializer has no name")
-    outputs = tuple(text(v.name, f"{where}: output") for v in graph.output)
+    outputs = tuple(_name(v.name, f"{where}: output", limits) for v in graph.output)
     for v in (*graph.input, *graph.output):
         for d in v.type.tensor_type.shape.dim:
-            text(d.dim_param, f"{where}: tensor {v.name!r}: dimension")
+            _name(d.dim_param, f"{where}: tensor {v.name!r}: dimension", limits)
     known = {*inputs, *stored}
     depth = 0 if outer is None else outer.depth + 1
     return _Body(graph.node, outputs, outer, depth, where, known)
@@ -150,33 +181,33 @@ def _check_bodies(first: _Body, limits: Limits) -> int:
         limits.check("nodes", count, "nodes in the model")
         nodes = list(body.nodes)
         for k, node in enumerate(nodes):
-            _check_node(node, node_name(node, k), body)
+            _check_node(node, node_name(node, k), body, limits)
         for k, node in enumerate(nodes):
             where = f"node {node_name(node, k)!r}"
             for name in node.input:
                 if not _visible(name, body):
                     raise ImportModelError(f"{where} ({node.op_type}): reads {name!r}, which nothing makes")
-            stack += [_graph_body(g, body, f"{where}: subgraph") for g in subgraphs(node)]
+            stack += [_graph_body(g, body, f"{where}: subgraph", limits) for g in subgraphs(node)]
         for name in body.outputs:
             if not _visible(name, body) or not name:
                 raise ImportModelError(f"{body.where}: output {name!r} is never made")
     return count
 
 
-def _check_node(node: onnx.NodeProto, name: str, body: _Body) -> None:
-    where = f"node {text(name, 'node')!r}"
+def _check_node(node: onnx.NodeProto, name: str, body: _Body, limits: Limits) -> None:
+    where = f"node {_name(name, 'node', limits)!r}"
     for value in (node.op_type, node.domain, node.overload, *node.input):
-        text(value, f"{where}: name")
+        _name(value, f"{where}: name", limits)
     if not node.op_type:
         raise ImportModelError(f"{where}: has no operator")
     for attr in node.attribute:
-        text(attr.name, f"{where}: attribute")
-        text(attr.ref_attr_name, f"{where}: attribute {attr.name!r}")
+        _name(attr.name, f"{where}: attribute", limits)
+        _name(attr.ref_attr_name, f"{where}: attribute {attr.name!r}", limits)
     twice = _first_duplicate([a.name for a in node.attribute])
     if twice is not None:
         raise ImportModelError(f"{where} ({node.op_type}): attribute {twice!r} occurs twice")
     for output in node.output:
-        if text(output, f"{where}: output") in body.known and output:
+        if _name(output, f"{where}: output", limits) in body.known and output:
             raise ImportModelError(f"{where} ({node.op_type}): makes {output!r}, which exists already")
         body.known.add(output)
 

@@ -17,10 +17,11 @@ from mlc.errors import ImportModelError, UnsupportedError, UsageError, VerifyErr
 from mlc.frontend.limits import Limits
 from mlc.frontend.onnx import converters as _converters  # noqa: F401, fills the table
 from mlc.frontend.onnx.attributes import AttributeReader, resolve_references
-from mlc.frontend.onnx.control import CONTROL_FLOW
+from mlc.frontend.onnx.control import CONTROL_FLOW, Control
 from mlc.frontend.onnx.external import ExternalData
 from mlc.frontend.onnx.functions import FunctionTable
-from mlc.frontend.onnx.order import Step, plan
+from mlc.frontend.onnx.names import shortened
+from mlc.frontend.onnx.order import Step, plan, subgraphs
 from mlc.frontend.onnx.problems import Problems
 from mlc.frontend.onnx.registry import CONVERTERS, Context, Converter, OnnxNode
 from mlc.frontend.onnx.schema import Schema, find_schema, first_version
@@ -34,7 +35,7 @@ from mlc.ir.graph import Builder, Value
 _CONVERTER_FAULTS = (ArithmeticError, LookupError, ValueError, TypeError, MemoryError)
 
 
-class Walk:
+class ModelWalk:
     """The state of one import.
 
     Args:
@@ -82,6 +83,36 @@ class Walk:
                 self._advance(self._stack[-1])
         return scope
 
+    def note_missing_operators(self) -> None:
+        """Note the operators that nothing here can import, whatever the shapes: for when the inputs' are not known.
+
+        Branches are left out, since a condition may turn out to be known.
+        """
+        stack = [Frame(iter(self._plan(self.model.graph)), Scope(), self.opsets)]
+        seen: set[int] = set()
+        while stack:
+            frame = stack[-1]
+            step = next(frame.steps, None)
+            if step is None:
+                stack.pop()
+                continue
+            prefix = shortened(f"{frame.name_of(step)}/")
+            node, opsets = step.node, frame.opsets
+            own = self.functions.find(node)
+            if own is not None and id(own) not in seen:
+                seen.add(id(own))
+                inner = read_opsets(own.opset_import, "the function") or opsets
+                stack.append(Frame(iter(self._plan(own)), Scope(), inner, prefix))
+            elif own is None:
+                try:
+                    self._find(node, {a.name: a for a in node.attribute}, opsets)
+                except UnsupportedError as error:
+                    self.problems.add(error, frame.name_of(step), _label(node, opsets))
+                except ImportModelError:
+                    pass  # the walk itself says where, as soon as there are shapes
+                if node.op_type != "If":
+                    stack += [Frame(iter(self._plan(g)), Scope(), opsets, prefix) for g in subgraphs(node)]
+
     def _advance(self, frame: Frame) -> None:
         step = next(frame.steps, None)
         if step is not None:
@@ -91,16 +122,15 @@ class Walk:
         if frame.finish is not None and frame.caller is not None:
             self._guard(*frame.caller, frame.finish)
 
-    # -- what control flow uses as well
+    # -- what control flow uses as well (:class:`mlc.frontend.onnx.control.Walk`)
 
     def bind(self, frame: Frame, name: str, value: Known) -> None:
-        """Let ``name`` stand for ``value``; a value that was made on the way takes the name over."""
         if not name:
             return
         frame.scope.values[name] = value
         if isinstance(value, Value) and value not in self._named:
             if frame.prefix:
-                value.name = self.builder.unique(frame.prefix + name)
+                value.name = self.builder.unique(shortened(frame.prefix + name))
             else:
                 value.name = name
                 self._named.add(value)
@@ -114,18 +144,6 @@ class Walk:
         given: Sequence[Known],
         finish: Callable[[list[Known]], None],
     ) -> None:
-        """Walk a subgraph next.
-
-        Args:
-            frame: where its node is.
-            step: its node.
-            graph: the subgraph; it sees the names of ``frame``.
-            label: tells it from other subgraphs of the node.
-            given: values of its inputs.
-            finish: called with its outputs when it is done.
-        Raises:
-            ImportModelError: the number of inputs is wrong, or the nesting is beyond a limit.
-        """
         if len(graph.input) != len(given):
             raise ImportModelError(f"subgraph {label!r} has {len(graph.input)} inputs, {len(given)} expected")
         scope = Scope(frame.scope, {v.name: value for v, value in zip(graph.input, given, strict=True)})
@@ -133,7 +151,7 @@ class Walk:
             iter(()),
             scope,
             frame.opsets,
-            prefix=f"{frame.name_of(step)}/{label}/",
+            prefix=shortened(f"{frame.name_of(step)}/{label}/"),
             source=frame.source,
             given=frame.given,
             caller=(frame, step),
@@ -143,11 +161,9 @@ class Walk:
         self._push_graph(graph, inner)
 
     def later(self, frame: Frame, step: Step, action: Callable[[], None]) -> None:
-        """Do ``action`` when every body entered after this call is done."""
         self._stack.append(Frame(iter(()), frame.scope, frame.opsets, caller=(frame, step), finish=action))
 
     def count(self) -> None:
-        """One more unit of work against the limit ``nodes``."""
         self._walked += 1
         self.limits.check("nodes", self._walked, "nodes so far, with functions and loops expanded")
 
@@ -155,14 +171,20 @@ class Walk:
 
     def _push(self, frame: Frame, body: onnx.GraphProto | onnx.FunctionProto, outputs: Sequence[str]) -> list[Step]:
         self.limits.check("depth", frame.depth, "nesting of subgraphs and calls")
+        steps = self._plan(body, outputs)
+        frame.steps = iter(steps)
+        self._stack.append(frame)
+        return steps
+
+    def _plan(self, body: onnx.GraphProto | onnx.FunctionProto, outputs: Sequence[str] | None = None) -> list[Step]:
+        """The steps that some outputs of a body need; all of them unless given."""
+        if outputs is None:
+            outputs = [v if isinstance(v, str) else v.name for v in body.output]
         key = (id(body), tuple(outputs))
         if key not in self._plans:
             # the message is kept beside its plan: as long as it lives, its identity is its own
             self._plans[key] = body, plan(body.node, outputs)
-        steps = self._plans[key][1]
-        frame.steps = iter(steps)
-        self._stack.append(frame)
-        return steps
+        return self._plans[key][1]
 
     def _push_graph(self, graph: onnx.GraphProto, frame: Frame) -> None:
         outputs = [v.name for v in graph.output]
@@ -179,14 +201,15 @@ class Walk:
         for name, proto in stored:
             if name not in wanted:
                 continue
+            full = shortened(prefix + name) if prefix else name
             try:
                 decode = decode_tensor if isinstance(proto, onnx.TensorProto) else decode_sparse
-                array = decode(proto, f"initializer {prefix + name!r}", self.external, self.limits)
+                array = decode(proto, f"initializer {full!r}", self.external, self.limits)
             except UnsupportedError as error:
-                self.problems.add(error, prefix + name, noun="initializer")
+                self.problems.add(error, full, noun="initializer")
                 values[name] = UNKNOWN
                 continue
-            value = self.builder.constant(array, prefix + name)
+            value = self.builder.constant(array, full)
             self.ctx.note_stored(array)
             self._named.add(value)
             values[name] = value
@@ -199,7 +222,7 @@ class Walk:
         try:
             action()
         except UnsupportedError as error:
-            self.problems.add(error, frame.name_of(step), _label(frame, step))
+            self.problems.add(error, frame.name_of(step), _label(step.node, frame.opsets))
             self._give_up(frame, step)
         except ImportModelError as error:
             if not error.message.startswith("node "):
@@ -218,37 +241,51 @@ class Walk:
 
     def _step(self, frame: Frame, step: Step) -> None:
         self.count()
-        node = resolve_references(step.node, frame.given)
+        node = step.node
+        attributes = resolve_references(node, frame.given)
         inputs = [frame.scope[n] if n else None for n in node.input]
         own = self.functions.find(node)
         if own is not None:
-            self._call(frame, step, node, own, inputs, {}, frame.source)
+            self._call(frame, step, attributes, own, inputs, frame.source)
             return
+        schema, control, converter = self._find(node, attributes, frame.opsets)
+        opset = opset_of(node.domain, frame.opsets)
+        if control is not None:
+            control(self, frame, step, inputs, self.attributes.read(attributes))
+        elif not _known(inputs):
+            self._give_up(frame, step)
+        elif converter is not None:
+            self._convert(frame, step, attributes, opset, schema, converter, inputs)
+        else:
+            assert schema is not None
+            self._expand(frame, step, attributes, opset, schema, inputs)
+
+    def _find(
+        self, node: onnx.NodeProto, attributes: Mapping[str, AttributeProto], opsets: Mapping[str, int]
+    ) -> tuple[Schema | None, Control | None, Converter | None]:
+        """What is known of an operator: without control flow or a converter it is defined by others.
+
+        Raises:
+            ImportModelError: the node breaks the operator's rules.
+            UnsupportedError: nothing here can import it.
+        """
         domain = normal_domain(node.domain)
-        opset = opset_of(domain, frame.opsets)
+        opset = opset_of(domain, opsets)
         schema = find_schema(domain, node.op_type, opset)
         if schema is not None:
-            schema.check_node(node)
+            schema.check_node(node, attributes)
         control = CONTROL_FLOW.get(node.op_type) if not domain else None
-        if control is not None:
-            control(self, frame, step, inputs, self.attributes.read(node))
-            return
         converter = CONVERTERS.find(domain, node.op_type)
-        if converter is not None and converter.since <= opset:
-            if not _known(inputs):
-                self._give_up(frame, step)
-                return
-            self._convert(frame, step, node, opset, schema, converter, inputs)
-        elif schema is not None and schema.is_function:
-            self._expand(frame, step, node, opset, schema, inputs)
-        else:
+        usable = converter if converter is not None and converter.since <= opset else None
+        if control is None and usable is None and not (schema is not None and schema.is_function):
             raise _missing(domain, node.op_type, opset, converter)
+        return schema, control, usable
 
     def _convert(
         self,
         frame: Frame,
         step: Step,
-        node: onnx.NodeProto,
+        attributes: Mapping[str, AttributeProto],
         opset: int,
         schema: Schema | None,
         converter: Converter,
@@ -259,7 +296,8 @@ class Walk:
             schema.check_types(values)
             # a converter may look at any formal input: those left out at the end are there as None
             values += [None] * (len(schema.inputs) - len(values))
-        attrs = self.attributes.read(node)
+        attrs = self.attributes.read(attributes)
+        node = step.node
         domain = normal_domain(node.domain)
         view = OnnxNode(frame.name_of(step), node.op_type, domain, opset, attrs, step.outputs)
         self.ctx.begin(view, frame.source)
@@ -278,15 +316,18 @@ class Walk:
             self.bind(frame, wanted, value)
 
     def _expand(
-        self, frame: Frame, step: Step, node: onnx.NodeProto, opset: int, schema: Schema, inputs: Sequence[Known]
+        self,
+        frame: Frame,
+        step: Step,
+        attributes: Mapping[str, AttributeProto],
+        opset: int,
+        schema: Schema,
+        inputs: Sequence[Known],
     ) -> None:
         """Replace an operator by its definition in other operators."""
-        if not _known(inputs):
-            self._give_up(frame, step)
-            return
         values = [v for v in inputs if not isinstance(v, Unknown)]
         schema.check_types(values)
-        function = schema.function(node, opset, [None if v is None else v.type for v in values])
+        function = schema.function(step.node, attributes, opset, [None if v is None else v.type for v in values])
         if function is None:
             raise UnsupportedError("there is no converter, and no definition in other operators for these operands")
         # definitions import the versions that they are written for; some leave out the standard operators
@@ -295,29 +336,25 @@ class Walk:
             for d, v in frame.opsets.items()
             if d not in {normal_domain(o.domain) for o in function.opset_import}
         )
-        self._call(frame, step, node, function, inputs, schema.defaults(), frame.source or frame.name_of(step))
+        given = {**schema.defaults(), **attributes}
+        self._call(frame, step, given, function, inputs, frame.source or frame.name_of(step))
 
     def _call(
         self,
         frame: Frame,
         step: Step,
-        node: onnx.NodeProto,
+        attributes: Mapping[str, AttributeProto],
         function: onnx.FunctionProto,
         inputs: Sequence[Known],
-        defaults: Mapping[str, AttributeProto],
         source: str,
     ) -> None:
         """Walk the body of a function next."""
-        if len(inputs) > len(function.input) or len(node.output) > len(function.output):
+        if len(inputs) > len(function.input) or len(step.outputs) > len(function.output):
             raise ImportModelError(
-                f"{len(inputs)} inputs and {len(node.output)} outputs, the function has "
+                f"{len(inputs)} inputs and {len(step.outputs)} outputs, the function has "
                 f"{len(function.input)} and {len(function.output)}"
             )
-        given = {
-            **defaults,
-            **{a.name: a for a in function.attribute_proto},
-            **{a.name: a for a in node.attribute},
-        }
+        given = {**{a.name: a for a in function.attribute_proto}, **attributes}
         padded = [*inputs, *[None] * (len(function.input) - len(inputs))]
         scope = Scope(values=dict(zip(function.input, padded, strict=True)))
         pairs = [(actual, formal) for actual, formal in zip(step.outputs, function.output, strict=False) if actual]
@@ -330,7 +367,7 @@ class Walk:
             iter(()),
             scope,
             read_opsets(function.opset_import, "the function") or frame.opsets,
-            prefix=f"{frame.name_of(step)}/",
+            prefix=shortened(f"{frame.name_of(step)}/"),
             source=source,
             given=given,
             caller=(frame, step),
@@ -348,11 +385,11 @@ def _place(frame: Frame, step: Step) -> str:
     return f"node {frame.name_of(step)!r} ({step.node.op_type})"
 
 
-def _label(frame: Frame, step: Step) -> str:
+def _label(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str:
     """``Resize (ai.onnx 13)``: an operator as the report names it."""
-    domain = normal_domain(step.node.domain)
-    version = frame.opsets.get(domain)
-    return f"{step.node.op_type} ({domain or 'ai.onnx'}{'' if version is None else f' {version}'})"
+    domain = normal_domain(node.domain)
+    version = opsets.get(domain)
+    return f"{node.op_type} ({domain or 'ai.onnx'}{'' if version is None else f' {version}'})"
 
 
 def _missing(domain: str, op_type: str, opset: int, converter: Converter | None) -> UnsupportedError:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from mlc.errors import ImportModelError
 from mlc.frontend.onnx.emit import int_list
-from mlc.frontend.onnx.registry import OnnxNode
+from mlc.frontend.onnx.registry import Context, OnnxNode
+from mlc.ir.graph import Value
 from mlc.ops.window import span
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -93,6 +95,34 @@ def read_window(node: OnnxNode, space: Sequence[int], kernel: Sequence[int], *, 
         totals = totals if crop else [max(0, t) for t in totals]
         pads = split_pads(totals, upper=mode == "SAME_UPPER")
     return Window(tuple(kernel), strides, dilations, pads, bool(node.attr("ceil_mode", 0)))
+
+
+def slide(ctx: Context, x: Value, window: Window) -> tuple[tuple[int, ...], Window]:
+    """The output extents of a window over ``x``, and the window without absurd numbers that nothing depends on.
+
+    These are the dilation of a single tap and a stride that leaves the padded input.
+
+    Raises:
+        ImportModelError: the window is larger than the padded input, or the padded input is beyond the limit
+            ``tensor_bytes``, however few outputs it has.
+    """
+    space = x.type.shape[2:]
+    outputs = window.outputs(space)
+    whole = [n + window.pads[d] + window.pads[len(space) + d] for d, n in enumerate(space)]
+    check_spatial(ctx, x, whole)
+    dilations = tuple(1 if k == 1 else d for k, d in zip(window.kernel, window.dilations, strict=True))
+    strides = tuple(min(s, max(n, 1)) for n, s in zip(whole, window.strides, strict=True))
+    return outputs, replace(window, dilations=dilations, strides=strides)
+
+
+def check_spatial(ctx: Context, x: Value, space: Sequence[int]) -> None:
+    """Refuse ``x`` padded or spread to spatial extents beyond the limit ``tensor_bytes``: its indices are made of them.
+
+    Raises:
+        ImportModelError: they are.
+    """
+    elements = prod(max(n, 1) for n in (*x.type.shape[:2], *space))
+    ctx.limits.check("tensor_bytes", elements * x.type.dtype.itemsize, "the padded input")
 
 
 def split_pads(totals: Sequence[int], *, upper: bool) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 
 import numpy as np
 import onnx
@@ -127,7 +128,7 @@ def test_absent_files_are_refused(folder):
     [
         ({"offset": 8}, "ends at byte 24 of 'w.bin', which has 20"),
         ({"offset": 10**17}, "ends at byte 100000000000000016"),
-        ({"offset": 4, "length": 17}, "ends at byte 21"),
+        ({"offset": 4, "length": 17}, "external data of 17 bytes, its shape and type need 16"),
         ({"offset": 4, "length": 12}, "of 12 bytes, its shape and type need 16"),
         ({"offset": -1}, "offset '-1', not a number of bytes"),
         ({"offset": "0x4"}, "offset '0x4', not a number of bytes"),
@@ -192,3 +193,33 @@ def test_the_rules_hold_for_attributes_and_subgraphs_too(folder):
     choice = model([node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)], [], ["y"], {"c": np.array(True)})
     with pytest.raises(ImportModelError, match=r"initializer 'If_0/then/w': external data at '../w.bin'"):
         load(folder, choice)
+
+
+def test_a_declared_length_is_compared_before_anything_is_read(folder):
+    """1 TB over a sparse file would otherwise be read up to the end of memory."""
+    with (folder / "w.bin").open("ab") as file:
+        file.truncate(1 << 40)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refuse(folder, "external data of 1099511627776 bytes, its shape and type need 16", location="w.bin", length=1 << 40)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+@pytest.mark.parametrize("where", ["initializers", "constants"])
+def test_much_external_data_is_refused_before_it_is_read(folder, where):
+    """Twenty files of 1 GB."""
+    proto = model([node("Sum", ["x", *(f"w{k}" for k in range(20))], ["y"])], [info("x", [1])], ["y"])
+    for k in range(20):
+        with (folder / f"w{k}.bin").open("wb") as file:
+            file.truncate(1 << 30)
+        tensor = TensorProto(name=f"w{k}", data_type=TensorProto.FLOAT, dims=[1 << 28])
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=f"w{k}.bin")
+        if where == "initializers":
+            proto.graph.initializer.append(tensor)
+        else:
+            proto.graph.node.insert(0, node("Constant", [], [f"w{k}"], value=tensor))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ImportModelError, match=r"external data.*, the limit 'external_bytes' is 8589934592") as caught:
+        load(folder, proto)
+    assert "--limit external_bytes=21474836480" in caught.value.hint
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10

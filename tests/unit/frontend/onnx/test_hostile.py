@@ -10,8 +10,9 @@ from onnx import AttributeProto, helper
 
 from mlc.errors import ImportModelError, MlcError
 from mlc.frontend.onnx.importer import import_onnx
+from mlc.frontend.onnx.problems import UnsupportedModelError
 from mlc.ir.interp import run_graph
-from tests.unit.frontend.onnx.models import INT64, graph, imported, info, ints, model, node, operators_of, refused
+from tests.unit.frontend.onnx.models import BOOL, INT64, graph, imported, info, ints, model, node, operators_of, refused
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -26,11 +27,11 @@ def constant(op, *operands, **attrs):
     return model([node(op, names, ["y"], name="bomb", **attrs)], [], ["y"], dict(zip(names, operands, strict=True)))
 
 
-def on_x(op, *operands, x=X4, **attrs):
+def on_x(op, *operands, x=X4, opset=17, **attrs):
     """A model of one node whose first operand is the input ``x``."""
     names = [f"c{k}" for k in range(len(operands))]
     nodes = [node(op, ["x", *names], ["y"], name="bomb", **attrs)]
-    return model(nodes, [x], ["y"], dict(zip(names, operands, strict=True)))
+    return model(nodes, [x], ["y"], dict(zip(names, operands, strict=True)), opset=opset)
 
 
 BOMBS = {
@@ -64,6 +65,15 @@ BOMBS = {
     "permutation too long": on_x("Transpose", perm=[0, 1]),
     "constant index out of range": on_x("Gather", ints(100)),
     "two free extents": on_x("Reshape", ints(-1, -1)),
+    "split into 2^62 parts": on_x("Split", num_outputs=1 << 62, opset=18),
+    "two taps that are 2^62 apart": on_x(
+        "Conv",
+        np.ones((4, 4, 2, 1), "f"),
+        x=IMAGE,
+        dilations=[1 << 62, 1],
+        strides=[1 << 62, 1],
+        pads=[1 << 61, 0, 1 << 61, 0],
+    ),
     "split into odd sizes": model(
         [node("Split", ["x", "s"], ["y", "z"], name="bomb")], [X4], ["y", "z"], {"s": ints(1 << 40, -(1 << 40))}
     ),
@@ -128,6 +138,79 @@ def test_a_chain_that_closes_is_refused():
 def test_much_is_read_by_one_node():
     proto = model([node("Sum", ["x"] * 5000, ["y"])], [X4], ["y"])
     assert imported(proto).outputs[0].type.shape == (4,)
+
+
+def doubled(levels, long):
+    """A body that calls the body below it twice, level by level, all under long names: as functions and as loops."""
+    functions = []
+    for k in range(levels):
+        below = ("Neg", "") if k == 0 else (f"f{k - 1}", "own")
+        body = [node(below[0], [a], [b], domain=below[1], name=b * long) for a, b in ("pq", "qr")]
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+        functions.append(helper.make_function("own", f"f{k}", ["p"], ["r"], body, imports))
+    top = node(f"f{levels - 1}", ["x"], ["y"], domain="own", name="t" * long)
+    by_calls = model([top], [X4], ["y"], functions=functions, domains={"own": 1})
+    carried = [info("i", [], INT64), info("go", [], BOOL), X4]
+    inner = [node("Neg", ["x"], ["z"])]
+    for _ in range(levels):
+        body = graph([*inner, node("Identity", ["go"], ["still"])], carried, ["still", "z"])
+        inner = [node("Loop", ["two", "", "x"], ["z"], name="n" * long, body=body)]
+    by_loops = model(inner, [X4], ["z"], {"two": np.array(2)})
+    return by_calls, by_loops
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_names_of_nested_bodies_stay_short(which):
+    """Names of a level are put before those of the next; with 2^11 bodies that was gigabytes."""
+    found = imported(doubled(11, 4000)[which])
+    assert sum(len(v.name) + len(n.sources[0]) for n in found.nodes for v in n.outputs) < 20 << 20
+    assert len({v.name for n in found.nodes for v in n.outputs}) == len(found.nodes) == 1 << 11
+
+
+def test_absurd_names_are_refused():
+    proto = model([node("Relu", ["x"], ["y"], name="n" * 5000)], [X4], ["y"])
+    error = refused(proto, ImportModelError, "node 'nnn.*characters: 5000, the limit 'name_length' is 4096")
+    assert "--limit name_length=5000" in error.hint
+
+
+def test_a_large_node_is_not_copied_for_every_call():
+    """Each call gives an attribute, and the node that refers to it holds 4 MB besides."""
+    bomb = node("Pad", ["p"], ["r"], pads=[0, 0])
+    bomb.attribute.append(AttributeProto(name="mode", ref_attr_name="m", type=AttributeProto.STRING))
+    bomb.doc_string = "d" * (4 << 20)
+    own = helper.make_function("own", "f", ["p"], ["r"], [bomb], [helper.make_opsetid("", 2)], ["m"])
+    calls = [node("f", [f"x{k}" if k else "x"], [f"x{k + 1}"], domain="own", m="constant") for k in range(2000)]
+    imported(model(calls, [X4], ["x2000"], functions=[own], domains={"own": 1}))
+
+
+def test_a_value_that_depends_on_thousands_of_inputs_names_a_few():
+    names = [f"x{k}" for k in range(20_000)]
+    nodes = [
+        node("Sum", names, ["s"]),
+        node("Cast", ["s"], ["shape"], to=INT64),
+        node("Reshape", ["x0", "shape"], ["y"]),
+    ]
+    proto = model(nodes, [info(name, [1]) for name in names], ["y"])
+    error = refused(proto, UnsupportedModelError, "depends on the model's inputs")
+    assert "--const x0=VALUE" in error.hint
+    assert len(error.hint) < 2000
+
+
+ABSURD = {
+    "LRN": on_x("LRN", x=IMAGE, size=1 << 62),
+    "dilation of a single tap": on_x("Conv", np.ones((4, 4, 1, 1), "f"), x=IMAGE, dilations=[1 << 62, 1 << 62]),
+    "stride of a single window": on_x("Conv", np.ones((4, 4, 3, 3), "f"), x=IMAGE, strides=[1 << 62, 1 << 62]),
+    "pool": on_x("MaxPool", x=IMAGE, kernel_shape=[1, 4], dilations=[1 << 62, 1], strides=[1 << 62, 1 << 62]),
+    "transposed": on_x("ConvTranspose", np.ones((4, 4, 1, 3), "f"), x=info("x", [1, 4, 1, 4]), strides=[1 << 62, 1]),
+}
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_absurd_numbers_that_nothing_depends_on_are_accepted(name):
+    found = imported(ABSURD[name])
+    assert all(abs(v) < 1 << 40 for n in found.nodes for a in n.attrs.values() if isinstance(a, tuple) for v in a)
+    out = run_graph(found, {v.name: np.ones(v.type.shape, np.float32) for v in found.inputs})["y"]
+    assert np.isfinite(out).all()
 
 
 def small_model():

@@ -14,6 +14,7 @@ from mlc.frontend.onnx.importer import import_onnx
 from mlc.frontend.onnx.problems import UnsupportedModelError
 from mlc.ir.interp import run_graph
 from tests.unit.frontend.onnx.models import (
+    BOOL,
     FLOAT,
     INT64,
     graph,
@@ -294,3 +295,33 @@ def test_operators_defined_by_others_need_no_converter():
     silu = X / (1 + np.exp(-X))
     got = run_graph(found, {"x": X})["y"]
     np.testing.assert_allclose(got, silu * X, rtol=1e-6)
+
+
+def test_operators_that_are_missing_are_reported_together_with_open_dimensions():
+    """Giving the dimensions would not help, so it must not be the first thing to be asked for."""
+    inner = graph([node("StringNormalizer", ["x"], ["o"], name="words")], [], ["o"])
+    then = graph([node("Neg", ["x"], ["o"])], [], ["o"])
+    own = helper.make_function("own", "f", ["p"], ["r"], [node("Nope", ["p"], ["r"])], [helper.make_opsetid("", 17)])
+    nodes = [
+        node("RegexFullMatch", ["x"], ["a"], name="match"),
+        node("Conv", ["x", "x"], ["b"], name="conv"),
+        node("f", ["b"], ["c"], domain="own", name="call"),
+        node("If", ["t"], ["d"], then_branch=then, else_branch=inner),
+        node("Unneeded", ["x"], ["e"]),
+    ]
+    inputs = [info("x", ["batch", 3]), info("t", [], BOOL)]
+    proto = model(nodes, inputs, ["a", "c", "d"], functions=[own], domains={"own": 1})
+    error = refused(proto, UnsupportedModelError, "not supported")
+    assert [line.split(":")[0] for line in error.message.splitlines()[1:]] == [
+        "  RegexFullMatch (ai.onnx 17), node 'match'",
+        "  Nope (ai.onnx 17), node 'call/Nope_0'",
+        "  besides, shapes must be fixed at compile time",
+    ]
+    assert "--dim batch=1" in error.hint
+
+
+def test_thousands_of_open_dimensions_are_not_all_listed():
+    names = [f"x{k}" for k in range(5000)]
+    proto = model([node("Sum", names, ["y"])], [info(name, [f"d{name}"]) for name in names], ["y"])
+    error = refused(proto, UsageError, "shapes must be fixed at compile time: input 'x0'.*; and 4960 more")
+    assert len(error.hint) < 2000

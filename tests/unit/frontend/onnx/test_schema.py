@@ -14,7 +14,7 @@ def value(dtype, *shape):
 
 
 def check(node, opset=17):
-    find_schema("", node.op_type, opset).check_node(node)
+    find_schema("", node.op_type, opset).check_node(node, {a.name: a for a in node.attribute})
 
 
 def test_versions_are_told_apart():
@@ -81,24 +81,24 @@ def test_variadic_operands_may_differ_where_the_definition_says_so():
 
 def test_definitions_in_other_operators_are_found():
     node = helper.make_node("Celu", ["x"], ["y"], alpha=2.0)
-    fixed = find_schema("", "HardSwish", 14).function(helper.make_node("HardSwish", ["x"], ["y"]), 14, [])
+    fixed = find_schema("", "HardSwish", 14).function(helper.make_node("HardSwish", ["x"], ["y"]), {}, 14, [])
     assert {n.op_type for n in fixed.node} == {"HardSigmoid", "Mul"}
     schema = find_schema("", "Celu", 12)
     assert schema.is_function
     types = [TensorType((2,), f32)]
-    assert "Elu" in {n.op_type for n in schema.function(node, 12, types).node}
+    assert "Elu" in {n.op_type for n in schema.function(node, {"alpha": node.attribute[0]}, 12, types).node}
     assert schema.defaults()["alpha"].f == 1.0
 
 
 def test_a_definition_of_a_later_opset_serves_an_older_model():
-    function = find_schema("", "Elu", 11).function(helper.make_node("Elu", ["x"], ["y"]), 11, [])
+    function = find_schema("", "Elu", 11).function(helper.make_node("Elu", ["x"], ["y"]), {}, 11, [])
     assert function.opset_import[0].version == 18
 
 
 def test_there_may_be_no_definition():
     conv = find_schema("", "Conv", 17)
     assert not conv.is_function
-    assert conv.function(helper.make_node("Conv", ["x", "w"], ["y"]), 17, []) is None
+    assert conv.function(helper.make_node("Conv", ["x", "w"], ["y"]), {}, 17, []) is None
     # this one needs the operand's type
     norm = helper.make_node("LayerNormalization", ["x", "s"], ["y"])
-    assert find_schema("", "LayerNormalization", 17).function(norm, 17, []) is None
+    assert find_schema("", "LayerNormalization", 17).function(norm, {}, 17, []) is None
