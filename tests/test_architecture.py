@@ -89,7 +89,6 @@ FORBIDDEN_KEYWORDS = {"shell", "allow_pickle"}
 # Files that still import each other, lazily or for types: to be taken apart, never to be joined by more.
 KNOWN_CIRCLES = {
     frozenset({"vdla/config.py", "vdla/isa/fields.py"}),
-    frozenset({"frontend/onnx/control.py", "frontend/onnx/walk.py"}),
 }
 
 # Where whatever is raised becomes something else: a process ends here, or code of others begins.
