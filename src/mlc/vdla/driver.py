@@ -19,7 +19,7 @@ import numpy.typing as npt
 from mlc.errors import DeviceError, UsageError
 from mlc.vdla.config import VdlaConfig, load_config
 from mlc.vdla.isa import Finish, Instruction, Unit, nop
-from mlc.vdla.program import Program
+from mlc.vdla.program import BufferSpec, Program
 from mlc.vdla.sim import Device, Report
 from mlc.vdla.sim.report import assumptions, eta, intensity, milliseconds, util
 
@@ -109,11 +109,34 @@ class Driver:
 
         Raises:
             ProgramError: the program has no such buffer.
-            DeviceError: the buffer is the program's own.
+            DeviceError: the buffer is the program's own, it does not fit into what was allocated there, or it would
+                lie over another one and one of the two is written.
         """
-        if loaded.program.buffer(name).kind not in ("in", "out"):
+        spec = loaded.program.buffer(name)
+        if spec.kind not in ("in", "out"):
             raise DeviceError(f"buffer {name!r} is neither an input nor an output")
+        what = _title(spec)
+        for other in loaded.program.buffers:
+            at = loaded.places.get(other.name, loaded.bound.get(other.name))
+            if at is None or other is spec or not (address < at + other.nbytes and at < address + spec.nbytes):
+                continue
+            if other.name in loaded.places:
+                raise DeviceError(f"{what} would lie over {other.name!r}, which the program keeps")
+            if "out" in (spec.kind, other.kind):
+                raise DeviceError(
+                    f"{what} would lie over the {_title(other)}",
+                    hint="bind it elsewhere; unbind forgets what was bound before",
+                )
+        if (room := self._open.dram.room(address)) < spec.nbytes:
+            raise DeviceError(
+                f"{what} of {spec.nbytes} bytes does not fit at address {address}: {room} bytes are allocated there",
+                hint="allocate as many bytes as the buffer has",
+            )
         loaded.bound[name] = address
+
+    def unbind(self, loaded: Loaded) -> None:
+        """Forgets where all inputs and outputs of a program lie, so that they can be bound anew in any order."""
+        loaded.bound.clear()
 
     def push(self, what: Instruction | Loaded) -> None:
         """Queues an instruction with absolute addresses, or a whole program, for ``sync``.
@@ -214,6 +237,10 @@ class Driver:
         return stream
 
 
+def _title(spec: BufferSpec) -> str:
+    return f"{'input' if spec.kind == 'in' else 'output'} {spec.name!r}"
+
+
 def _flag(instruction: Instruction, action: str, unit: Unit, other: Unit) -> None:
     setattr(instruction, _name(action, unit, other), True)
 
@@ -264,6 +291,7 @@ class PackageDevice:
         names = [spec.name for kind in ("in", "out") for spec in specs if spec.kind == kind]
         if len(names) != len(addresses):
             raise DeviceError(f"the program has {len(names)} inputs and outputs; {len(addresses)} addresses were given")
+        self._driver.unbind(program)
         for name, address in zip(names, addresses, strict=True):
             self._driver.bind(program, name, address)
         self._driver.push(program)

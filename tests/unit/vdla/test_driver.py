@@ -91,10 +91,16 @@ def test_the_stream_of_a_driver_is_valid() -> None:
         if tile < 2:
             driver.dep_push(Unit.ST, Unit.CMP)
     stream = list(driver.sync().instructions)
-    assert isinstance(stream[0], Load)
-    stream[0] = stream[0].at(0)
+    bases = {Mem.UOP: 1000, Mem.INP: 2000, Mem.WGT: 200, Mem.OUT: 50_000}
+    buffers = [BufferSpec("u", "uop", 4), BufferSpec("x", "in", 16), BufferSpec("w", "in", 256)]
+    buffers.append(BufferSpec("y", "out", 48))
+    relocations = {}
+    for at, x in enumerate(stream):
+        if isinstance(x, Load | Store) and not is_nop(x):
+            stream[at] = x.at(x.dram_base - bases[x.mem])
+            relocations[at] = list(bases).index(x.mem)
     uops = pack_uop(0, 0, 0, 1, FULL).reshape(1)
-    assert check(Program(FULL, stream, uops, buffers=[BufferSpec("u", "uop", 4)], relocations={0: 0})) == []
+    assert check(Program(FULL, stream, uops, buffers=buffers, relocations=relocations)) == []
     assert not any(is_nop(x) for x in stream if x.unit is not Unit.LD)
 
 
@@ -124,6 +130,45 @@ def test_a_finish_of_ones_own_is_the_last_word() -> None:
     driver = Driver(FULL, Backend.TSIM)
     driver.push(Finish())
     assert driver.sync().instructions == [Finish()]
+
+
+def test_what_is_bound_has_room_and_a_place_of_its_own() -> None:
+    given = case(TINY)
+    driver = Driver(FULL)
+    loaded = driver.load_program(given.program)
+    size = {spec.name: spec.nbytes for spec in given.program.buffers}
+    places = {name: driver.alloc(size[name]) for name in ("x", "w", "y")}
+    with pytest.raises(DeviceError, match=f"output 'y' of {size['y']} bytes does not fit at address 1048576: 0 bytes"):
+        driver.bind(loaded, "y", 1 << 20)
+    small = driver.alloc(256)
+    room = driver.alloc(1 << 16)
+    assert size["x"] > 256
+    with pytest.raises(DeviceError, match=f"input 'x' of {size['x']} bytes does not fit at address {small}: 256 bytes"):
+        driver.bind(loaded, "x", small)
+    with pytest.raises(DeviceError, match="does not fit"):
+        driver.bind(loaded, "x", room + (1 << 16) - size["x"] + 1)
+    own = next(spec for spec in given.program.buffers if spec.kind == "uop")
+    with pytest.raises(DeviceError, match=f"input 'x' would lie over '{own.name}', which the program keeps"):
+        driver.bind(loaded, "x", loaded.places[own.name])
+    driver.bind(loaded, "x", places["x"])
+    driver.bind(loaded, "x", places["x"])  # again, as it was
+    with pytest.raises(DeviceError, match="output 'y' would lie over the input 'x'"):
+        driver.bind(loaded, "y", places["x"])
+    driver.bind(loaded, "y", room + 256)
+    with pytest.raises(DeviceError, match="input 'w' would lie over the output 'y'"):
+        driver.bind(loaded, "w", room + 256 + (size["y"] - 1) // 256 * 256)
+    driver.unbind(loaded)
+    driver.bind(loaded, "y", places["x"] if size["y"] <= size["x"] else room)
+    driver.bind(loaded, "w", places["w"])
+
+
+def test_inputs_may_share_a_place() -> None:
+    given = case(TINY)
+    driver = Driver(FULL)
+    loaded = driver.load_program(given.program)
+    room = driver.alloc(1 << 16)
+    driver.bind(loaded, "x", room)
+    driver.bind(loaded, "w", room)
 
 
 def test_wrong_calls_are_refused() -> None:

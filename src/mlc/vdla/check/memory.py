@@ -21,7 +21,7 @@ from mlc.vdla.check.tokens import Clock
 from mlc.vdla.check.violation import Kind, Violation
 from mlc.vdla.isa import Alu, Finish, Gemm, Load, Mem, Store, Unit, element_bytes, handlers, is_nop, memory_depth
 from mlc.vdla.isa.fields import MEMORIES
-from mlc.vdla.program import DRAM_BYTES, Program
+from mlc.vdla.program import Program
 
 GRANULE = 16  # bytes of DRAM that share one state
 
@@ -64,6 +64,9 @@ class Walk:
             for name, writer, readers in _SRAMS
         }
         self.dram = self._dram()
+        self.outputs = {
+            number: np.zeros(spec.nbytes, np.bool_) for number, spec in enumerate(program.buffers) if spec.kind == "out"
+        }
         self.uops = np.zeros(self.config.uop_depth, np.uint32)
         self.contents: dict[int, npt.NDArray[np.uint32] | None] = {}
         self.plans: dict[tuple[Any, ...], Accesses] = {}
@@ -74,7 +77,27 @@ class Walk:
             self.handlers[type(instruction)](at, instruction)
             if len(self.violations) >= self.limit:
                 break
+        else:
+            self._unwritten()
         return self.violations
+
+    def _cover(self, written: npt.NDArray[np.bool_], store: Store) -> None:
+        """Marks the bytes of an output that a store writes."""
+        size = element_bytes(store.mem, self.config)
+        first = store.dram_base * size + np.arange(store.y_size) * (store.x_stride * size)
+        if store.x_stride == store.x_size:
+            written[first[0] : first[-1] + store.x_size * size] = True
+        else:
+            written[first[:, None] + np.arange(store.x_size * size)] = True
+
+    def _unwritten(self) -> None:
+        """Reports outputs with bytes that no store has reached."""
+        for number, written in self.outputs.items():
+            if not written.all():
+                missing = len(written) - int(written.sum())
+                what = f"{missing} of the {len(written)} bytes of output {self.program.buffers[number].name!r}"
+                what += f" are never written, byte {int(written.argmin())} the first of them"
+                self._report(Kind.UNWRITTEN, None, max(len(self.program.instructions) - 1, 0), what)
 
     def _load(self, at: int, load: Load) -> None:
         if is_nop(load):
@@ -101,6 +124,8 @@ class Walk:
             self._report(Kind.READONLY, None, at, f"buffer {spec.name!r} of kind {spec.kind} is stored to")
         elif (target := self._dram_places(at, store)) is not None:
             self._write(at, self.dram, target)
+            if number in self.outputs:
+                self._cover(self.outputs[number], store)
 
     def _gemm(self, at: int, gemm: Gemm) -> None:
         self._compute(at, gemm, _GEMM_KEY(gemm))
@@ -176,7 +201,9 @@ class Walk:
     def _load_uops(self, at: int, load: Load) -> None:
         """Keeps what micro-ops now lie on chip, so that later instructions can be understood."""
         number = self.program.relocations.get(at)
-        words = None if number is None else self._words(number)
+        if number is None:
+            return  # reported already
+        words = self._words(number)
         if words is None:
             self._report(Kind.UNKNOWN, None, at, "the micro-ops come from a buffer whose contents are not known")
             return
@@ -193,21 +220,18 @@ class Walk:
         return self.contents[number]
 
     def _dram_places(self, at: int, move: Load | Store) -> Places | None:
-        """The granules that a transfer touches, or None after reporting that it leaves its buffer."""
+        """The granules that a transfer touches, or None after reporting that it leaves its buffer or has none."""
         size = element_bytes(move.mem, self.config)
         start, pitch, width = move.dram_base * size, move.x_stride * size, move.x_size * size
         end = start + (move.y_size - 1) * pitch + width
         number = self.program.relocations.get(at)
         if number is None:
-            if end > DRAM_BYTES:
-                self._report(Kind.BOUNDS, None, at, f"byte {end - 1} of DRAM, which has {DRAM_BYTES}")
-                return None
-            base = 0
-        else:
-            spec, base = self.program.buffers[number], self.places[number]
-            if end > spec.nbytes:
-                self._report(Kind.BOUNDS, None, at, f"byte {end - 1} of buffer {spec.name!r}, which has {spec.nbytes}")
-                return None
+            self._report(Kind.ABSOLUTE, None, at, f"byte {start} of DRAM, whatever lies there: nothing relocates it")
+            return None
+        spec, base = self.program.buffers[number], self.places[number]
+        if end > spec.nbytes:
+            self._report(Kind.BOUNDS, None, at, f"byte {end - 1} of buffer {spec.name!r}, which has {spec.nbytes}")
+            return None
         found = granules(base + start, move.y_size, pitch, width, GRANULE)
         self._grow(end_of(found) if isinstance(found, Block) else int(found[-1]) + 1)
         return found
@@ -223,7 +247,7 @@ class Walk:
         return dram
 
     def _grow(self, size: int) -> None:
-        """Makes DRAM's state longer where an address without relocation, or the last row's pitch, reaches further."""
+        """Makes DRAM's state longer where the last row's pitch reaches further."""
         if size > len(self.dram.written):
             missing = max(size - len(self.dram.written), len(self.dram.written) // 2)  # seldom, so in large steps
             self.dram.written = np.pad(self.dram.written, (0, missing))
@@ -237,7 +261,7 @@ class Walk:
         for start, spec in zip(self.places, self.program.buffers, strict=True):
             if start - GRANULE < byte < start + spec.nbytes:
                 return f"byte {max(byte - start, 0)} of buffer {spec.name!r}"
-        return f"byte {byte} of DRAM"
+        raise AssertionError(f"byte {byte} of DRAM belongs to no buffer")
 
     def _report(self, kind: Kind, first: int | None, second: int, what: str) -> None:
         self.violations.append(Violation(kind, first, second, what))

@@ -17,8 +17,10 @@ class Kind(StrEnum):
     WAR = "WAR"  # a write that may happen before a read of what it replaces
     UNINIT = "UNINIT"  # a read of what nobody wrote
     BOUNDS = "BOUNDS"  # an access beyond an on-chip memory or a buffer
+    ABSOLUTE = "ABSOLUTE"  # an access to DRAM without a relocation: it may hit anything, and nobody can tell what
     READONLY = "READONLY"  # a store into a buffer that is not the program's to write
     UNKNOWN = "UNKNOWN"  # micro-ops from memory whose contents are not part of the program
+    UNWRITTEN = "UNWRITTEN"  # an output that the program does not write to its last byte
     UNFINISHED = "UNFINISHED"  # an instruction that FINISH does not wait for
 
 

@@ -77,11 +77,10 @@ class Dram:
             self._top = merged.pop()[0]
         self._holes = merged
 
-    def size_of(self, address: int) -> int:
-        """Bytes of the place at an address, rounded up to 256; a DeviceError where nothing was allocated."""
-        if address not in self._sizes:
-            raise DeviceError(f"nothing was allocated at address {address}")
-        return self._sizes[address]
+    def room(self, address: int) -> int:
+        """Bytes from an address to the end of the place that it lies in, whose size is rounded up to 256; else 0."""
+        begin = max((at for at in self._sizes if at <= address), default=address)
+        return max(begin + self._sizes.get(begin, 0) - address, 0)
 
     def write(self, address: int, content: bytes | memoryview | npt.NDArray[np.generic]) -> None:
         """Copies bytes in; the array's own bytes, in row-major order, if it is one."""

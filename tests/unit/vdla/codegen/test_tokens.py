@@ -72,7 +72,7 @@ def test_short_queues_never_overflow() -> None:
 
 def stored_then_loaded(buffer: str) -> Program:
     """An accumulator is stored, and the place where it went, or another one, is loaded into the input memory."""
-    specs = [BufferSpec("x", "in", 256), BufferSpec("y", "out", 256), BufferSpec("u", "uop", 4)]
+    specs = [BufferSpec("x", "in", 256), BufferSpec("y", "out", 64), BufferSpec("u", "uop", 4)]
     stream = [
         Load(Mem.INP, 0, 0, 1, 4, 4),
         Load(Mem.ACC8, 0, 0, 1, 4, 4),

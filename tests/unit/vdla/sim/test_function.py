@@ -60,7 +60,7 @@ def filled(config: VdlaConfig, byte: int) -> Pair:
     """Both machines with inputs, weights and sums full of one byte."""
     pair = random_pair(config, np.random.default_rng(0))
     for machine in (pair.scalar, pair.function):
-        machine.dram.write(0, bytes([byte]) * machine.dram.size_of(0))
+        machine.dram.write(0, bytes([byte]) * machine.dram.room(0))
     pair.step(Load(Mem.INP, 0, 0, 1, config.inp_depth, config.inp_depth))
     pair.step(Load(Mem.WGT, 0, 0, 1, config.wgt_depth, config.wgt_depth))
     return pair
