@@ -2,8 +2,8 @@
 
 A stream is *valid* when every pop has its push before it, no queue can fill up for good, every conflicting pair of
 accesses to an on-chip element or a granule of DRAM is ordered, nothing is read that was never written, every access
-lies within its memory or its buffer, outputs are written to their last byte, and FINISH waits for everything. From the
-first two follows that no unit waits forever: of the instructions not done yet the earliest in the stream can always run.
+lies within its memory or its buffer, outputs are written to their last byte, and FINISH waits for everything. From
+the first two follows that no unit waits forever: of the instructions not done yet the earliest can always run.
 """
 
 from __future__ import annotations
