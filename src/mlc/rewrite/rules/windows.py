@@ -9,6 +9,7 @@ from mlc.ops import get
 from mlc.rewrite.pattern import Match, rule
 from mlc.rewrite.rewriter import Rewriter
 from mlc.rewrite.rules.arithmetic import NON_NEGATIVE
+from mlc.rewrite.rules.views import emit_slice
 
 
 def _spatial_pads(rw: Rewriter, m: Match) -> tuple[int, ...] | None:
@@ -83,6 +84,29 @@ def _windows_meet(m: Match, pads: tuple[int, ...]) -> bool:
     return rank > 0
 
 
+@rule("conv_taps_in_padding", "conv(x, w)")
+def conv_taps_in_padding(rw: Rewriter, m: Match) -> Value | None:
+    """Taps at either end of a window that meet nothing but padding: far-reaching dilations over small images."""
+    a, x, w = m.root.attrs, m["x"], m["w"]
+    rank = x.type.rank - 2
+    pads, dilations, kept = list(a["pads"]), list(a["dilations"]), []
+    for d, (n, kernel) in enumerate(zip(x.type.shape[2:], w.type.shape[2:], strict=True)):
+        last = (m.root.outputs[0].type.shape[2 + d] - 1) * a["strides"][d]
+        lo, hi, step = 0, kernel, dilations[d]
+        # A tap is at -pad + tap * step for the first output, and `last` further for the last one.
+        while hi - lo > 1 and pads[d] >= step and last - pads[d] < 0:
+            lo, pads[d] = lo + 1, pads[d] - step
+        while hi - lo > 1 and pads[rank + d] >= step and (hi - lo - 1) * step - pads[d] >= n:
+            hi, pads[rank + d] = hi - 1, pads[rank + d] - step
+        kept.append(range(lo, hi))
+        if hi - lo == 1:
+            dilations[d] = 1
+    if all(len(taps) == kernel for taps, kernel in zip(kept, w.type.shape[2:], strict=True)):
+        return None
+    weights = emit_slice(rw, w, [range(w.type.shape[0]), range(w.type.shape[1]), *kept])
+    return rw.emit(m.root.op, (x, weights), {**a, "pads": tuple(pads), "dilations": tuple(dilations)})
+
+
 def _over_everything(rw: Rewriter, m: Match, reduction: str) -> Value | None:
     """The reduction that a pool with one window is, where that window is the whole image."""
     a, x = m.root.attrs, m["x"]
@@ -104,4 +128,11 @@ def max_pool_of_everything(rw: Rewriter, m: Match) -> Value | None:
     return _over_everything(rw, m, "reduce_max")
 
 
-RULES = (pad_into_conv, pad_into_avg_pool, pad_into_max_pool, avg_pool_of_everything, max_pool_of_everything)
+RULES = (
+    pad_into_conv,
+    pad_into_avg_pool,
+    pad_into_max_pool,
+    conv_taps_in_padding,
+    avg_pool_of_everything,
+    max_pool_of_everything,
+)

@@ -92,5 +92,38 @@ def test_pool_of_a_part_stays(attrs: dict[str, tuple[int, ...]]) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    pools = {"avg_pool_of_everything", "max_pool_of_everything"}
-    assert {name for name, *_ in FIRES} | pools == set(RULES)
+    elsewhere = {"avg_pool_of_everything", "max_pool_of_everything", "conv_taps_in_padding"}
+    assert {name for name, *_ in FIRES} | elsewhere == set(RULES)
+
+
+@pytest.mark.parametrize(
+    "size, attrs, kernel",
+    [
+        ((5, 6), {"pads": (8, 8, 8, 8), "dilations": (8, 8), "strides": (1, 1)}, (1, 1)),
+        ((5, 9), {"pads": (6, 6, 6, 6), "dilations": (6, 6), "strides": (1, 1)}, (1, 3)),
+        ((3, 6), {"pads": (4, 0, 1, 0), "dilations": (3, 1), "strides": (1, 1)}, (2, 3)),
+        ((4, 6), {"pads": (9, 1, 5, 1), "dilations": (5, 1), "strides": (2, 1)}, (2, 3)),
+    ],
+)
+def test_taps_that_meet_padding_only_are_left_out(
+    size: tuple[int, int], attrs: dict[str, object], kernel: tuple[int, int]
+) -> None:
+    net = Net()
+    before = conv(net, net.x(1, 3, *size), **attrs)
+    after = apply_rule(RULES["conv_taps_in_padding"], before)
+    assert next(node for node in after.nodes if node.op.name == "conv").inputs[1].type.shape[2:] == kernel
+    assert_same(before, after, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "size, attrs",
+    [
+        ((6, 6), {"pads": (1, 1, 1, 1), "dilations": (1, 1)}),
+        ((9, 9), {"pads": (8, 8, 8, 8), "dilations": (8, 8)}),  # the last tap of the last window is inside
+        ((3, 3), {"pads": (0, 0, 2, 2), "dilations": (1, 1)}),
+    ],
+)
+def test_taps_that_meet_elements_stay(size: tuple[int, int], attrs: dict[str, object]) -> None:
+    net = Net()
+    before = conv(net, net.x(1, 3, *size), **{"strides": (1, 1), **attrs})
+    assert apply_rule(RULES["conv_taps_in_padding"], before) is before
