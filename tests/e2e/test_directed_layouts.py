@@ -179,6 +179,9 @@ def normalise(net: Net, y: str, channels: int) -> list[str]:
     nodes = [instance, net.add("LRN", y, size=3)]
     if channels % 2 == 0:
         nodes.append(net.add("GroupNormalization", y, scale, bias, num_groups=2))
+    if channels % 4 == 0:
+        nodes.append(net.add("GroupNormalization", y, scale, bias, num_groups=channels // 4))
+        nodes.append(net.add("LayerNormalization", y, net.const(net.normal(channels, 7, 8)), axis=1))
     return nodes
 
 

@@ -45,16 +45,18 @@ def inherited_layout(g: Group, inputs: Sequence[TensorType], block: int) -> Layo
 
 
 def keeps_channels(g: Group, inputs: Sequence[TensorType]) -> bool:
-    """Whether every blocked operand is read at the output's own channel."""
+    """Whether every blocked operand is read at the output's own channel, and what has channels between them, too.
+
+    Means and the like, which have no space, are there before the output is.
+    """
     layouts = {t: ty.layout for t, ty in zip(g.inputs, inputs, strict=True) if ty.layout is not None}
     good = {t for t in g.inputs if t in layouts}
     for op in g.computes:
-        if len(op.shape) < 2:
-            return False
         for body in op.bodies:
             for ld in loads(body):
-                if ld.source in good or ld.source.op is not None:
-                    if len(ld.indices) < 2:
+                between = ld.source.op is not None and (len(ld.source.shape) > 2 or len(g.outputs[0].shape) <= 2)
+                if ld.source in good or between:
+                    if len(ld.indices) < 2 or len(op.axes) < 2:
                         return False
                     terms = ld.indices[1]
                     if terms.const or terms.terms != {op.axes[1]: 1}:

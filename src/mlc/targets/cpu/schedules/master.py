@@ -22,6 +22,7 @@ from mlc.targets.cpu.schedules.reduction import (
     rows_of,
     schedule_reduction,
 )
+from mlc.targets.groups.channels import sums_by_channel
 from mlc.targets.groups.group import Group, inline_rest, size_of
 
 TILED = 3  # data axes that are tiled, those of the greatest extents
@@ -41,7 +42,7 @@ def has_master(g: Group) -> bool:
 
 def schedule_master(g: Group, target: Cpu) -> Schedule:
     """A group under its knobs; the plain schedule of reductions where they do not say ``tiled``."""
-    p = rows_in_memory(g)
+    p = rows_in_memory(sums_by_channel(g, g.layouts))
     op = _heaviest(p)
     assert op is not None
     knobs = g.knobs
@@ -111,7 +112,7 @@ class _Tiled:
         if _shares_loops(self.group, self.op):
             inline_rest(s, ())
         else:
-            inline_between(s, self.group)
+            inline_between(s, self.group, self.target)
             for op in self.group.computes:
                 if op is not self.op:
                     fold_or_spread(s, op, self.target)

@@ -9,8 +9,9 @@ from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule, Stage
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import PARALLEL_FROM, spread
-from mlc.targets.groups.group import Group, inline_rest, inner_layouts, replace_compute, size_of
+from mlc.targets.groups.group import Group, best_divisor, inline_rest, inner_layouts, replace_compute, size_of
 
+CHAINS = 8  # sums that one vector of columns has under way: additions take about four cycles, two begin in each
 ROW_BYTES = 256 << 10  # of intermediate results that a thread may keep for a row
 
 
@@ -198,17 +199,50 @@ def fold_rows(s: Schedule, t: te.Tensor, target: Cpu) -> list[Stage]:
     return [*parts, last]
 
 
+def _fold_columns(s: Schedule, t: te.Tensor) -> list[Stage]:
+    """Sums of columns, a vector of neighbours at once: several of them in turn, since one would wait for the last.
+
+    Returns:
+        the stages, all to be computed where the columns' vector is.
+    """
+    stages = []
+    last = s[t].op.reduce_axes[-1]
+    chains = best_divisor(last.hi + 1, CHAINS)
+    if chains > 1 and len(s[t].op.bodies) == 1:
+        partial = s[s.rfactor(t, s[t].split(last, chains)[1])]
+        partial.set_scope("register")
+        chain, *data = partial.op.axes
+        partial.reorder(*data[:-1], *(a for a in partial.leaves if a not in partial.op.axes), chain, data[-1])
+        partial.unroll(chain)
+        partial.vectorize(data[-1])
+        stages.append(partial)
+    stage = s[t]
+    *data, lane = stage.op.axes
+    stage.reorder(*data, *stage.op.reduce_axes, lane)
+    if stages:
+        for a in stage.op.reduce_axes:
+            stage.unroll(a)
+    stage.vectorize(lane)
+    return [*stages, stage]
+
+
 def _staged(g: Group, target: Cpu) -> Schedule:
     s = Schedule(g.outputs)
-    inline_between(s, g)
+    inline_between(s, g, target)
     for op in g.computes:
         fold_or_spread(s, op, target)
     return s
 
 
-def inline_between(s: Schedule, g: Group) -> None:
-    """Inlines what lies between reductions, exponentials excepted, which are dear."""
-    inline_rest(s, [op.outputs[0] for op in g.computes if op.combiner is None and op.tag == "exp"])
+def inline_between(s: Schedule, g: Group, target: Cpu) -> None:
+    """Inlines what lies between reductions, but for exponentials, which are dear, and for what is there once for many.
+
+    A mean or the inverse of a deviation would be found anew for every element that it belongs to.
+    """
+    most = max((t.size for t in g.outputs), default=0)
+    plain = [op for op in g.computes if op.combiner is None]
+    few = [op for op in plain if size_of(op.shape) * target.lanes <= most and any(t.op is not None for t in op.inputs)]
+    inline_rest(s, [op.outputs[0] for op in plain if op.tag == "exp" or op in few])
 
 
 def fold_or_spread(s: Schedule, op: te.Compute, target: Cpu) -> None:
@@ -254,9 +288,8 @@ def fold(s: Schedule, t: te.Tensor, target: Cpu) -> None:
         out.parallel(at)
     local.compute_at(out, at)
     if vector:
-        data, inner = list(local.op.axes), list(local.op.reduce_axes)
-        local.reorder(*data[:-1], *inner, data[-1])
-        local.vectorize(data[-1])
+        for part in _fold_columns(s, acc):
+            part.compute_at(out, at)
     else:
         for part in fold_rows(s, acc, target):
             part.compute_at(out, at)

@@ -32,6 +32,7 @@ from mlc.targets.cpu.schedules.matmul import operands_of, panel_layout, schedule
 from mlc.targets.cpu.schedules.reduction import rows_in_memory, schedule_reduction
 from mlc.targets.cpu.schedules.window import depthwise_layout, schedule_window, window_of
 from mlc.targets.cpu.schedules.winograd import schedule_winograd, weights_of, winograd_fits, winograd_weights
+from mlc.targets.groups.channels import sums_by_channel
 from mlc.targets.groups.group import Group, group_of, knobs_of, params_of, size_of
 from mlc.targets.groups.layouts import channel_constants, inherited_layout, keeps_channels, margins_of
 from mlc.targets.groups.pixels import is_single_pixel
@@ -75,7 +76,7 @@ def schedule_group(node: Node, target: Cpu, knobs: Knobs) -> tuple[Schedule, lis
     elif has_master(g):
         s = schedule_master(g, target)
     else:
-        p = rows_in_memory(g)
+        p = rows_in_memory(sums_by_channel(g, g.layouts))
         s = schedule_reduction(p, target) if p.reductions else schedule_injective(p, target)
     return s, params_of(g, s)
 
@@ -172,6 +173,7 @@ def choose_layouts(
     elif not g.reductions and len(out.shape) >= 3:
         chosen = inherited_layout(g, inputs, v)
     elif g.reductions and len(out.shape) >= 3 and out.shape[1] >= MIN_BLOCKED:
+        g = sums_by_channel(g, [t for t, ty in zip(g.inputs, inputs, strict=True) if ty.layout is not None])
         by_channel = any(t.layout is not None and t.shape[:2] == out.shape[:2] for t in inputs)
         if by_channel and keeps_channels(g, inputs):
             chosen = blocked(out.shape, 1, v)
