@@ -49,7 +49,7 @@ def _join(net: Net, x: str, y: str, channels: tuple[int, int], stride: int, name
 
 
 def _stages(net: Net, x: str, block: Block, stem: int, widths: list[int], depths: list[int]) -> str:
-    """The four stages of a residual network; all but the first halve the image in their first block."""
+    """The stages of a residual network; all but the first halve the image in their first block."""
     inner = stem
     for stage, (width, depth) in enumerate(zip(widths, depths, strict=True), start=1):
         for index in range(depth):
@@ -57,6 +57,18 @@ def _stages(net: Net, x: str, block: Block, stem: int, widths: list[int], depths
             x = block(net, x, (inner, width), stride, f"layer{stage}.{index}")
             inner = width
     return x
+
+
+def _resnet8(batch: int, small: bool) -> ModelProto:
+    """Three basic blocks without a pool before them (Banbury et al. 2021, MLPerf Tiny, image classification)."""
+    image, widths = (9, [5, 6, 7]) if small else (32, [16, 32, 64])
+    net = Net("resnet8")
+    x = net.input("input", (batch, 3, image, image))
+    x = net.conv(x, (3, widths[0]), 3, name="conv1")
+    x = net.relu(net.batch_norm(x, name="bn1"), name="relu")
+    x = _stages(net, x, _basic_block, widths[0], widths, [1, 1, 1])
+    net.classifier(x, (widths[-1], 10), batch=batch)
+    return net.model()
 
 
 def _resnet(name: str, block: Block, widths: list[int], depths: list[int]) -> Callable[[int, bool], ModelProto]:
@@ -151,6 +163,7 @@ SPECS = [
         "ResNet-50, 3x224x224, striding in the 3x3 (He et al. 2016; torchvision)",
         _resnet("resnet50", _bottleneck, [256, 512, 1024, 2048], [3, 4, 6, 3]),
     ),
+    ModelSpec("resnet8", "network", "ResNet-8 for CIFAR-10, 3x32x32 (MLPerf Tiny)", _resnet8),
     ModelSpec("squeezenet", "network", "SqueezeNet 1.1, 3x224x224 (Iandola et al. 2016; torchvision)", _squeezenet),
     ModelSpec("dqn", "network", "Deep Q network, 4x84x84 frames, 18 actions (Mnih et al. 2015)", _dqn),
     ModelSpec("resnet3d18", "network", "R3D-18, 3x16x112x112 clips (Tran et al. 2018; torchvision)", _resnet3d18),

@@ -24,18 +24,30 @@ V2_SMALL_BLOCKS = [(1, 5, 1, 1), (3, 7, 2, 2), (3, 9, 1, 1)]
 
 
 def _mobilenet_v1(batch: int, small: bool) -> ModelProto:
-    stem, image, classes = (8, 31, 10) if small else (32, 224, 1000)
-    net = Net("mobilenet_v1")
+    if small:
+        return _separable("mobilenet_v1", batch, 8, 31, V1_SMALL_BLOCKS, 10)
+    return _separable("mobilenet_v1", batch, 32, 224, V1_BLOCKS, 1000)
+
+
+def _vww96(batch: int, small: bool) -> ModelProto:
+    if small:
+        return _separable("vww96", batch, 3, 23, [(5, 1), (7, 2)], 2)
+    return _separable("vww96", batch, 8, 96, [(outer // 4, stride) for outer, stride in V1_BLOCKS], 2)
+
+
+def _separable(name: str, batch: int, stem: int, image: int, blocks: list[tuple[int, int]], classes: int) -> ModelProto:
+    """A convolution of ``stem`` channels, then depthwise and pointwise ones in turn."""
+    net = Net(name)
     x = net.input("input", (batch, 3, image, image))
     x = net.conv(x, (3, stem), 3, stride=2, name="conv1")
     x = net.relu(net.batch_norm(x, name="bn1"), name="relu1")
     inner = stem
-    for index, (outer, stride) in enumerate(V1_SMALL_BLOCKS if small else V1_BLOCKS, start=1):
-        name = f"block{index}"
-        x = net.conv(x, (inner, inner), 3, stride=stride, groups=inner, name=f"{name}.depthwise")
-        x = net.relu(net.batch_norm(x, name=f"{name}.bn1"), name=f"{name}.relu1")
-        x = net.conv(x, (inner, outer), 1, name=f"{name}.pointwise")
-        x = net.relu(net.batch_norm(x, name=f"{name}.bn2"), name=f"{name}.relu2")
+    for index, (outer, stride) in enumerate(blocks, start=1):
+        block = f"block{index}"
+        x = net.conv(x, (inner, inner), 3, stride=stride, groups=inner, name=f"{block}.depthwise")
+        x = net.relu(net.batch_norm(x, name=f"{block}.bn1"), name=f"{block}.relu1")
+        x = net.conv(x, (inner, outer), 1, name=f"{block}.pointwise")
+        x = net.relu(net.batch_norm(x, name=f"{block}.bn2"), name=f"{block}.relu2")
         inner = outer
     net.classifier(x, (inner, classes), batch=batch)
     return net.model()
@@ -133,6 +145,12 @@ SPECS = [
     ModelSpec("mobilenet_v1", "network", "MobileNet 1.0, 3x224x224 (Howard et al. 2017)", _mobilenet_v1),
     ModelSpec(
         "mobilenet_v2", "network", "MobileNet v2 1.0, 3x224x224 (Sandler et al. 2018; torchvision)", _mobilenet_v2
+    ),
+    ModelSpec(
+        "vww96",
+        "network",
+        "Visual wake words: MobileNet 0.25, 3x96x96, 2 classes (MLPerf Tiny; Howard et al. 2017)",
+        _vww96,
     ),
     ModelSpec("shufflenet_v1", "network", "ShuffleNet v1 1x, 3 groups, 3x224x224 (Zhang et al. 2018)", _shufflenet_v1),
 ]

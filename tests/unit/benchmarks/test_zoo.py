@@ -22,6 +22,8 @@ PARAMETERS = {
     "squeezenet": 1_235_496,
     "mobilenet_v1": 4_231_976,
     "mobilenet_v2": 3_504_872,
+    "vww96": 213_586,
+    "resnet8": 78_042,
     "shufflenet_v1": 1_865_728,
     "dqn": 1_693_362,
     "dcgan": 12_674_819,
