@@ -24,10 +24,11 @@ from benchmarks.papers.keep import RESULTS, keep
 from benchmarks.report import table
 from benchmarks.zoo.operators import CONVOLUTIONS
 from mlc.errors import ScheduleError
-from mlc.ir.graph import Value
+from mlc.ir.graph import Node, Value
 from mlc.ir.layout import blocked
 from mlc.ir.types import TensorType, i8, i32
 from mlc.lower.knobs import Knobs
+from mlc.ops import get
 from mlc.vdla.check import check
 from mlc.vdla.codegen.region import compile_layer
 from mlc.vdla.config import PROFILES
@@ -36,8 +37,8 @@ from mlc.vdla.program import Program
 from mlc.vdla.reports import Point, roofline
 from mlc.vdla.schedules import plan_layer
 from mlc.vdla.schedules.conv import Threads
-from mlc.vdla.schedules.expression import Shape
 from mlc.vdla.schedules.select import Plan, likely_plans
+from mlc.vdla.schedules.shape import Shape
 from mlc.vdla.sim import Device
 from mlc.vdla.sim.report import Report
 from mlc.vdla.sim.report import assumptions as assumptions_of
@@ -108,7 +109,10 @@ def layer_of(name: str, edge: int, inner: int, outer: int, kernel: int, stride: 
     weights = rng.integers(-127, 128, (outer, inner, kernel, kernel)).astype(np.int8)
     shift = np.array([SHIFT], np.int32) if narrow else None
     pads = (pad, pad, pad, pad)
-    return Convolution(x, out, shape, result, weights, (stride, stride), (1, 1), pads, shift=shift)
+    attrs = {"strides": (stride, stride), "dilations": (1, 1), "pads": pads, "groups": 1}
+    w, sums = Value("w", TensorType(weights.shape, i8)), Value("sums", TensorType(result, i32))
+    product = Node(get("conv"), (x, w), attrs, (sums,), ())
+    return Convolution(x, out, shape, result, product, weights, shift=shift)
 
 
 def best_of(name: str, layer: Convolution, label: str, plans: int) -> Result:
@@ -152,7 +156,8 @@ def verify(layer: Convolution, program: Program) -> None:
 
 def expected(layer: Convolution, x: np.ndarray) -> np.ndarray:
     """What a layer gives, by float64 products, which are exact here."""
-    (_, _, rows, columns), (top, left, _, _), stride = layer.out_shape, layer.pads, layer.strides[0]
+    (_, _, rows, columns), attrs = layer.out_shape, layer.product.attrs
+    (top, left, _, _), (stride, _) = attrs["pads"], attrs["strides"]
     high, wide = layer.weights.shape[2:]
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, top), (left, left)))
     sums = np.zeros(layer.out_shape[1:], np.float64)

@@ -51,6 +51,9 @@ SHAPES: list[dict[str, Any]] = [
     {"channels": (32, 48), "image": (10, 11), "dilations": (2, 2), "pads": (2, 2)},
     {"channels": (80, 112), "image": (13, 1), "kernel": (1, 1)},
     {"channels": (48, 32), "image": (6, 40), "kernel": (1, 3), "strides": (1, 3)},
+    {"channels": (20, 24), "image": (7, 6), "kernel": (1, 1), "pads": (2, 3), "strides": (2, 2)},
+    {"channels": (20, 24), "image": (7, 6), "pads": (17, 20)},
+    {"channels": (16, 24), "image": (9, 8), "dilations": (2, 2), "strides": (2, 2), "pads": (1, 6)},
 ]
 
 
@@ -67,6 +70,10 @@ GROUPS: list[dict[str, Any]] = [
     {"channels": (12, 12), "image": (6, 5), "groups": 6},
     {"channels": (96, 192), "image": (7, 7), "groups": 3},
     {"channels": (64, 32), "image": (5, 6), "groups": 2, "kernel": (1, 1)},
+    {"channels": (24, 24), "image": (7, 5), "groups": 2},
+    {"channels": (20, 40), "image": (7, 9), "groups": 20, "strides": (2, 1)},
+    {"channels": (48, 96), "image": (6, 5), "groups": 4},
+    {"channels": (96, 24), "image": (4, 5), "groups": 8},
 ]
 
 

@@ -72,23 +72,18 @@ class Convolution(Layer):
     """A product with its epilogue.
 
     Args:
-        weights: i8[o, c / groups, kh, kw].
-        strides, dilations: along (h, w).
-        pads: zeros (top, left, bottom, right).
-        groups: of channels; those of the result see only those of the input in the same group.
+        product: the operator that states it, applied to activations and weights.
+        weights: i8, as the operator takes them.
     """
 
+    product: Node
     weights: np.ndarray
-    strides: tuple[int, int] = (1, 1)
-    dilations: tuple[int, int] = (1, 1)
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
-    groups: int = 1
 
     @property
     def macs(self) -> int:
         """Multiplications of the product, without padding of channels."""
-        n, _, h, w = self.out_shape
-        return n * h * w * self.weights.size
+        results = self.product.outputs[0].type
+        return results.size * self.weights.size // self.out_shape[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,11 +173,9 @@ class _Reader:
         x, w = node.inputs
         if x.type.rank != 4:
             raise UnsupportedError(f"a convolution over {x.type.rank - 2} axes")
-        top, left, bottom, right = node.attrs["pads"]
         return Convolution(
             self._activation(x), self.group.outputs[0], _four(x.type.shape), _four(node.outputs[0].type.shape),
-            self._weights(w), _two(node.attrs["strides"]), _two(node.attrs["dilations"]), (top, left, bottom, right),
-            node.attrs["groups"],
+            node, self._weights(w),
         )  # fmt: skip
 
     def _matmul(self, node: Node) -> Layer:
@@ -191,13 +184,10 @@ class _Reader:
             raise UnsupportedError("a batched product")
         if node.attrs["transpose_a"]:
             raise UnsupportedError("a product with its rows transposed")
-        weights = self._weights(w)
-        weights = weights if node.attrs["transpose_b"] else weights.T
         (rows, columns), out = x.type.shape, node.outputs[0].type.shape[1]
         return Convolution(
-            self._activation(x), self.group.outputs[0], (1, columns, rows, 1), (1, out, rows, 1),
-            np.ascontiguousarray(weights)[:, :, None, None],
-        )  # fmt: skip
+            self._activation(x), self.group.outputs[0], (1, columns, rows, 1), (1, out, rows, 1), node, self._weights(w)
+        )
 
     # -- no product -------------------------------------------------------------------------------------------------
     def _activations(self) -> tuple[Layer, Value]:
@@ -321,8 +311,3 @@ def _channels_second(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
 def _four(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     n, c, h, w = shape
     return n, c, h, w
-
-
-def _two(values: tuple[int, ...]) -> tuple[int, int]:
-    a, b = values
-    return int(a), int(b)

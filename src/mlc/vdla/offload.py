@@ -23,13 +23,12 @@ from mlc.vdla.layer import Convolution, Elementwise, Layer, read_layer
 from mlc.vdla.program import ALIGNMENT
 from mlc.vdla.schedules import plan_layer
 from mlc.vdla.schedules.elementwise import fits
-from mlc.vdla.schedules.expression import Shape, groups_of
 from mlc.vdla.schedules.finish import PASSES, greatest_bias
 from mlc.vdla.schedules.select import best_plan
+from mlc.vdla.schedules.shape import Shape
 
 _MOST_LIFT = 10  # binary places by which products with multiples of the unit matrix lift a residual
 _MOST_SHIFT = 31  # binary places that the shift of a store, and that of 32 bits, can move
-_MOST_PAD = 15  # rows or columns of zeros that a load can put around a block
 
 # What estimates assume of a layer before there is a program for it; programs report their own cycles.
 _UTILISATION = 0.9
@@ -128,10 +127,12 @@ def _too_large(layer: Layer, config: VdlaConfig) -> str:
     """Whether no tile of a layer fits the memories; looked into where windows are large, since it takes a while."""
     if isinstance(layer, Elementwise):
         return "" if fits(layer, config) else "no tile of the layer fits the memories"
-    if not isinstance(layer, Convolution) or layer.weights.shape[2] * layer.weights.shape[3] <= config.wgt_depth // 4:
+    if not isinstance(layer, Convolution):
         return ""
     try:
-        best_plan(Shape.of(layer, config), config)
+        shape = Shape.of(layer, config)
+        if shape.taps > config.wgt_depth // 4:
+            best_plan(shape, config)
     except ScheduleError as error:
         return error.message
     return ""
@@ -139,15 +140,6 @@ def _too_large(layer: Layer, config: VdlaConfig) -> str:
 
 def lacking(layer: Layer, config: VdlaConfig) -> str:
     """What a layer needs and the hardware lacks, in a few words; empty where it lacks nothing."""
-    if isinstance(layer, Convolution):
-        if groups_of(layer, config) is None:
-            c, o = layer.shape[1] // layer.groups, layer.out_shape[1] // layer.groups
-            return f"groups of {c} to {o} channels cut across blocks of {config.block_in}"
-        reach = [d * (k - 1) for d, k in zip(layer.dilations, layer.weights.shape[2:], strict=True)]
-        if any(pad > most for pad, most in zip(layer.pads, (*reach, *reach), strict=True)):
-            return "whole windows of padding"
-        if max(layer.pads) > _MOST_PAD:
-            return f"more than {_MOST_PAD} rows or columns of padding"
     if not config.ext_store_requant:
         if isinstance(layer, Elementwise):
             return "this profile stores sums as they are, and multiplies only"

@@ -113,9 +113,9 @@ def test_profiles_take_what_their_hardware_does(profile: str, what: dict[str, An
     ("size", "pad", "dilation", "reason"),
     [
         (3, 2, 1, ""),
-        (3, 3, 1, "whole windows of padding"),
+        (3, 3, 1, ""),
         (3, 4, 2, ""),
-        (3, 20, 10, "more than 15 rows or columns of padding"),
+        (3, 20, 10, ""),
         (11, 2, 1, ""),
         (16, 0, 1, "no tile of the layer fits the memories"),
     ],
@@ -129,24 +129,15 @@ def test_windows_that_the_memories_cannot_take(size: int, pad: int, dilation: in
 
 
 @pytest.mark.parametrize(
-    ("channels", "groups", "reason"),
-    [
-        ((32, 32), 32, ""),
-        ((40, 40), 10, ""),
-        ((64, 96), 2, ""),
-        ((24, 24), 2, "groups of 12 to 12 channels cut across blocks of 16"),
-        ((32, 64), 32, "groups of 1 to 2 channels cut across"),
-        ((96, 96), 4, "groups of 24 to 24 channels cut across"),
-    ],
+    ("channels", "groups"),
+    [((32, 32), 32), ((40, 40), 10), ((64, 96), 2), ((24, 24), 2), ((32, 64), 32), ((96, 96), 4)],
 )
-def test_groups_that_fill_blocks_or_fit_into_one(channels: tuple[int, int], groups: int, reason: str) -> None:
+def test_groups_of_any_width_are_taken(channels: tuple[int, int], groups: int) -> None:
     n, (c, o) = Net(), channels
     w = n.c(np.ones((o, c // groups, 3, 3)), np.int8)
     x = n.x(1, c, 8, 8, dtype="i8")
     graph = n(n.conv(x, w, strides=(1, 1), pads=(1,) * 4, dilations=(1, 1), groups=groups))
-    found = VdlaAccelerator(PROFILES["full"]).refusal(group_of(graph), graph.constants)
-    assert found.startswith(reason)
-    assert bool(found) == bool(reason)
+    assert VdlaAccelerator(PROFILES["full"]).refusal(group_of(graph), graph.constants) == ""
 
 
 def test_what_is_no_layer_has_its_reason() -> None:

@@ -57,18 +57,23 @@ def assemble(
     if given is None:
         written = {k: b.nbytes for k, b in enumerate(buffers) if b.kind in ("temp", "out")}
         done = insert_tokens(done, config, written)
-    specs, data = [], bytearray()
+    specs: list[BufferSpec] = []
+    data, at = bytearray(), {}
     *names, uops_name = legal_names([*(b.name for b in buffers), "uops"])
     for k, (name, b) in enumerate(zip(names, buffers, strict=True)):
+        at[k] = len(specs)
         if b.kind != "const":
             specs.append(BufferSpec(name, b.kind, b.nbytes))
             continue
-        data += bytes(-len(data) % ALIGNMENT)
         contents = constants.contents(k)
+        if not contents:  # the memories held the same bytes whenever they were wanted
+            continue
+        data += bytes(-len(data) % ALIGNMENT)
         # a power of two, as blocks of channels are
         alignment = max(ALIGNMENT, config.wgt_element, config.acc_element)
         specs.append(BufferSpec(name, b.kind, len(contents), alignment, len(data)))
         data += contents
+    at[len(buffers)] = len(specs)
     if uops.size:
         specs.append(BufferSpec(uops_name, "uop", uops.nbytes))
     counts = Counter(s.layer for s in done)
@@ -83,6 +88,6 @@ def assemble(
         uops,
         bytes(data),
         specs,
-        {i: s.buffer for i, s in enumerate(done) if s.buffer >= 0},
+        {i: at[s.buffer] for i, s in enumerate(done) if s.buffer >= 0},
         {"layers": ranges},
     )

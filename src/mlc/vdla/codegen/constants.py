@@ -1,10 +1,45 @@
-"""Constants in the order in which they are loaded, so that each load of them is one run of DRAM."""
+"""Constants in the order in which they are loaded, so that each load of them is one run of DRAM.
+
+What a nest loads is an expression of constants: elements of an array in another order, with zeros where it has none. It
+is evaluated here, so nothing is asked of how the array lies.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
+from mlc.ir.expr import Expr, loads
+from mlc.ir.index import Var
+from mlc.ir.interp.te import Evaluator
+from mlc.vdla.codegen.copies import lanes_of
 from mlc.vdla.codegen.dma import Block, Dim, blocks
+from mlc.vdla.codegen.nest import Env, Form, Nest
+
+_FIRST = 1 << 62  # name of a constant's element; below are those of what lies in DRAM
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """What one iteration of a nest that loads leaves on the chip.
+
+    Attributes:
+        sram: where it begins, in elements.
+        offsets: elements from there, ascending, int64 ``[n]``.
+        names: what stands for the contents of each, the same for the same bytes, int64 ``[n]``.
+        blocks: its transfers.
+        dram: element of DRAM where it begins; for constants, see ``values``.
+        values: for constants, the elements to be stored somewhere, ``[n, lanes]``.
+    """
+
+    sram: int
+    offsets: np.ndarray
+    names: np.ndarray
+    blocks: tuple[Block, ...]
+    dram: int = 0
+    values: np.ndarray | None = None
 
 
 class Constants:
@@ -17,50 +52,85 @@ class Constants:
     def __init__(self) -> None:
         self.parts: dict[int, list[np.ndarray]] = {}
         self._sizes: dict[int, int] = {}
-        self._known: dict[tuple[object, ...], tuple[int, tuple[Block, ...]]] = {}
-
-    def pack(
-        self, buffer: int, array: np.ndarray, dims: tuple[Dim, ...], split: int, begin: int, offsets: np.ndarray
-    ) -> tuple[int, tuple[Block, ...]]:
-        """Store what a nest loads, in its order.
-
-        Args:
-            buffer: whose contents are ``array``.
-            array: the constant, any shape.
-            dims: the nest's loops over elements, their steps in DRAM counted in numbers.
-            split: how many of its outermost loops are transfers of their own, see ``dma.blocks``.
-            begin: the number that the nest begins with.
-            offsets: of the numbers of one element, int64 ``[lanes]``.
-        Returns:
-            the element of the packed buffer where it begins now, and its transfers.
-        """
-        key = (buffer, dims, split, begin, offsets.tobytes())
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._store(buffer, array, dims, split, begin, offsets)
-        return found
+        self._known: dict[tuple[int, bytes], int] = {}
+        self._names: dict[bytes, int] = {}
 
     def contents(self, buffer: int) -> bytes:
         """The bytes of a packed buffer."""
         return b"".join(p.tobytes() for p in self.parts.get(buffer, ()))
 
-    def _store(
-        self, buffer: int, array: np.ndarray, dims: tuple[Dim, ...], split: int, begin: int, offsets: np.ndarray
-    ) -> tuple[int, tuple[Block, ...]]:
-        loops = [d for d in dims if d.extent > 1]
-        ordered = [*loops[:split], *sorted(loops[split:], key=lambda d: -d.sram)]
-        numbers, copied = np.full(1, begin), np.full(1, all(d.lo < d.hi for d in dims))
-        for d in ordered:
-            k = np.arange(d.extent)
-            numbers = (numbers[:, None] + k * d.dram).reshape(-1)
-            copied = (copied[:, None] & (k >= d.lo) & (k < d.hi)).reshape(-1)
-        numbers = numbers[:, None] + offsets
-        values = np.where(copied[:, None], array.reshape(-1)[np.where(copied[:, None], numbers, 0)], 0)
-        at = self._sizes.get(buffer, 0)
-        self._sizes[buffer] = at + len(values)
-        self.parts.setdefault(buffer, []).append(values.astype(array.dtype))
-        step, packed = 1, []
-        for d in reversed(ordered):
-            packed.append(Dim(d.extent, d.sram, step, 0, d.extent))
-            step *= d.extent
-        return at, blocks(tuple(reversed(packed)), split)
+    def store(self, buffer: int, values: np.ndarray) -> int:
+        """Store elements, ``[n, lanes]``, where a buffer does not hold them yet; the first one's place."""
+        key = buffer, values.tobytes()
+        if key not in self._known:
+            self._known[key] = self._sizes.get(buffer, 0)
+            self._sizes[buffer] = self._known[key] + len(values)
+            self.parts.setdefault(buffer, []).append(values)
+        return self._known[key]
+
+    def names(self, values: np.ndarray) -> np.ndarray:
+        """A number for each element's contents."""
+        known = self._names
+        return np.array([known.setdefault(v.tobytes(), _FIRST + len(known)) for v in values], np.int64)
+
+
+class ConstantNest:
+    """A nest that loads constants.
+
+    Args:
+        constants: knows their names.
+        nest: the loops around one store.
+        value: what is stored.
+        array: the constant that it reads.
+        sram: offset on the chip in numbers, over the nest's loops.
+        lanes: numbers in an on-chip element.
+    Raises:
+        ScheduleError: it does not fill whole elements.
+    """
+
+    def __init__(
+        self, constants: Constants, nest: Nest, value: Expr, array: np.ndarray, sram: Form, lanes: int
+    ) -> None:
+        self.constants, self.nest, self.value = constants, nest, value
+        (source,) = {ld.source for ld in loads(value)}
+        self.arrays = {id(source): array.reshape(source.shape)}
+        self.inside = lanes_of(nest, sram, lanes)
+        self.sram, self.lanes = sram.divided(lanes, self.inside, repr(nest.leaf)), lanes
+        self._found: dict[tuple[object, ...], Loaded] = {}
+
+    def load(self, env: Env, at: Sequence[tuple[int, int]], split: int) -> Loaded:
+        """What one iteration around the nest loads.
+
+        Args:
+            env: variables around the nest.
+            at: the iterations of each loop that count; all of those within an element.
+            split: how many of the outermost loops are transfers of their own, see ``dma.blocks``.
+        """
+        key = (split, *at, *env.values())
+        if key not in self._found:
+            self._found[key] = self._load(env, at, split)
+        return self._found[key]
+
+    def _load(self, env: Env, at: Sequence[tuple[int, int]], split: int) -> Loaded:
+        loops = [v for v, _ in self.nest.loops]
+        grid: dict[Var, object] = dict(env)
+        for k, (v, (b, e)) in enumerate(zip(loops, at, strict=True)):
+            grid[v] = np.arange(b, e).reshape([-1 if d == k else 1 for d in range(len(loops))])
+        values = np.broadcast_to(Evaluator(grid, self.arrays, None).eval(self.value), [e - b for b, e in at])
+        outside = [k for k in range(len(loops)) if k not in self.inside]
+        steps = dict(zip(outside, self.sram.steps, strict=True))
+        moving = [k for k in outside if at[k][1] - at[k][0] > 1]
+        ordered = [*moving[:split], *sorted(moving[split:], key=lambda k: -steps[k])]
+        single = [k for k in outside if k not in moving]
+        values = values.transpose([*single, *ordered, *self.inside]).reshape(-1, self.lanes)
+        offsets, step, packed = np.zeros(1, np.int64), 1, []
+        for k in ordered:
+            offsets = (offsets[:, None] + np.arange(at[k][1] - at[k][0]) * steps[k]).reshape(-1)
+        for k in reversed(ordered):
+            extent = at[k][1] - at[k][0]
+            packed.append(Dim(extent, steps[k], step, 0, extent))
+            step *= extent
+        order = np.argsort(offsets, kind="stable")
+        begin = self.sram.at(env) + sum(at[k][0] * steps[k] for k in outside)
+        transfers = blocks(tuple(reversed(packed)), split)
+        return Loaded(begin, offsets[order], self.constants.names(values)[order], transfers, values=values)

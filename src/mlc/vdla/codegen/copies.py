@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from mlc.errors import ScheduleError
 from mlc.ir.index import Linear
 from mlc.vdla.codegen.dma import Dim
@@ -22,8 +20,7 @@ class Copy:
         lanes: the others, and ...
         lane_steps: ... how many numbers every loop of the nest moves on the chip.
         sram: on-chip elements, over ``loops``.
-        dram: elements of DRAM, or numbers where the buffer is a constant.
-        offsets: in DRAM of the numbers of one element, int64 ``[lanes]``.
+        dram: elements of DRAM.
     """
 
     loops: list[int]
@@ -31,7 +28,6 @@ class Copy:
     lane_steps: tuple[int, ...]
     sram: Form
     dram: Form
-    offsets: np.ndarray
 
     def dims(
         self, env: Env, at: list[tuple[int, int]], zeros: Sequence[Range], nest: Nest
@@ -66,47 +62,37 @@ class Copy:
         return tuple(out), sram, dram
 
 
-def copy_of(nest: Nest, sram: Linear, dram: Linear, lanes: int, array: np.ndarray | None) -> Copy:
+def copy_of(nest: Nest, sram: Linear, dram: Linear, lanes: int) -> Copy:
     """Take the loops within an element out of a nest that copies.
 
     Args:
         nest: the nest.
         sram, dram: offsets of what is moved in its two buffers, in numbers.
         lanes: numbers in an on-chip element.
-        array: the buffer in DRAM, where it is a constant: its elements need not lie together.
     Raises:
         ScheduleError: no whole elements are moved.
     """
     loops = [v for v, _ in nest.loops]
     s, d = form(sram, loops), form(dram, loops)
-    inside = sorted((k for k, step in enumerate(s.steps) if 0 < step < lanes), key=lambda k: -s.steps[k])
-    step = lanes
-    for k in inside:
-        if s.steps[k] * nest.loops[k][1] != step:
-            raise ScheduleError(f"{nest.leaf!r} does not move whole elements of {lanes}")
-        step = s.steps[k]
-    if step != 1:
-        raise ScheduleError(f"{nest.leaf!r} does not move whole elements of {lanes}")
-    offsets = np.zeros(1, np.int64)
-    for k in inside:
-        offsets = (offsets[:, None] + np.arange(nest.loops[k][1]) * d.steps[k]).reshape(-1)
+    inside, what = lanes_of(nest, s, lanes), repr(nest.leaf)
+    if any(s.steps[k] != d.steps[k] for k in inside):
+        raise ScheduleError(f"{what} does not move whole elements of {lanes}")
     outside = [k for k in range(len(loops)) if k not in inside]
-    what = repr(nest.leaf)
-    chip = divided(Form(s.fixed, tuple(s.steps[k] for k in outside)), lanes, what)
-    far = Form(d.fixed, tuple(d.steps[k] for k in outside))
-    if array is None:
-        if (offsets != np.arange(lanes)).any():
-            raise ScheduleError(f"{what} does not move whole elements of {lanes}")
-        far = divided(far, lanes, what)
-    return Copy(outside, inside, s.steps, chip, far, offsets)
+    return Copy(outside, inside, s.steps, s.divided(lanes, inside, what), d.divided(lanes, inside, what))
 
 
-def divided(f: Form, lanes: int, what: str) -> Form:
-    """An offset in numbers as one in elements.
+def lanes_of(nest: Nest, sram: Form, lanes: int) -> list[int]:
+    """The loops of a nest that fill an on-chip element, outermost first.
 
     Raises:
-        ScheduleError: it does not always begin an element.
+        ScheduleError: they do not fill it.
     """
-    if not f.fixed.multiple_of(lanes) or any(s % lanes for s in f.steps):
-        raise ScheduleError(f"{what} does not begin at elements of {lanes}")
-    return Form(f.fixed // lanes, tuple(s // lanes for s in f.steps))
+    inside = sorted((k for k, step in enumerate(sram.steps) if 0 < step < lanes), key=lambda k: -sram.steps[k])
+    step = lanes
+    for k in inside:
+        if sram.steps[k] * nest.loops[k][1] != step:
+            break
+        step = sram.steps[k]
+    if step != 1:
+        raise ScheduleError(f"{nest.leaf!r} does not move whole elements of {lanes}")
+    return inside

@@ -9,12 +9,12 @@ one after the other; tokens come later.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mlc.errors import ScheduleError
-from mlc.ir.expr import Cast, Expr, Select, Within, loads
+from mlc.ir.expr import Cast, Expr, Load, Select, Within, loads
 from mlc.ir.index import Var
 from mlc.ir.intrinsic import Kind
 from mlc.ir.loop import (
@@ -31,11 +31,11 @@ from mlc.ir.loop import (
     is_nothing,
 )
 from mlc.ir.types import i8, i32
-from mlc.vdla.codegen.constants import Constants
-from mlc.vdla.codegen.copies import Copy, copy_of, divided
+from mlc.vdla.codegen.constants import ConstantNest, Constants, Loaded
+from mlc.vdla.codegen.copies import Copy, copy_of
 from mlc.vdla.codegen.dma import blocks, contents
 from mlc.vdla.codegen.epilogue import Epilogue, Operation
-from mlc.vdla.codegen.facts import Facts, check_capacity, copied, elements
+from mlc.vdla.codegen.facts import Facts, check_capacity, copied, elements, is_fill
 from mlc.vdla.codegen.kernels import Axis, Kernels, Planned, divide, merge
 from mlc.vdla.codegen.memory import UNKNOWN, Instance, Memory
 from mlc.vdla.codegen.nest import Form, Nest, flat, form, nest_of, range_of, ranges, tangled
@@ -88,8 +88,7 @@ class Emitter:
         self.layer = 0
         self.pending = 0  # accumulators to be cleared before they are used, as bits
         self.given = GivenTokens(self.add) if structural else None
-        self.loaded: dict[int, int] = {}  # numbers of DRAM buffers of which some part may be on the chip
-        self._numbers: dict[tuple[int, bytes], int] = {}
+        self.loaded: set[int] = set()  # DRAM buffers of which some part may be on the chip
 
     def emit(self, fn: Function, bindings: Sequence[Binding], slots: Mapping[str, int] | None = None) -> None:
         """Append a kernel.
@@ -140,14 +139,10 @@ class Emitter:
 
     def stored(self, buffer: int) -> None:
         """A DRAM buffer has changed: what is known of it on the chip is out of date."""
-        number = self.loaded.pop(buffer, None)
-        if number is not None:
+        if buffer in self.loaded:
+            self.loaded.discard(buffer)
             for memory in self.memories.values():
-                memory.forget(number << _DRAM, (number + 1) << _DRAM)
-
-    def number(self, buffer: int, order: bytes) -> int:
-        """What stands for a DRAM buffer where contents are remembered, another number for another order of lanes."""
-        return self._numbers.setdefault((buffer, order), len(self._numbers))
+                memory.forget(buffer << _DRAM, (buffer + 1) << _DRAM)
 
 
 def _bits(mask: int) -> np.ndarray:
@@ -275,9 +270,10 @@ class _Kernel:
         guards = list(nest.guards)
         if isinstance(leaf, Store):
             forms += list(leaf.indices)
-            for ld in loads(leaf.value):
-                forms += list(ld.indices)
-            guards += _zero_guards(leaf.value)
+            if not self._is_constant(leaf.value):
+                for ld in loads(leaf.value):
+                    forms += list(ld.indices)
+                guards += _zero_guards(leaf.value)
         else:
             forms += [ix for a in leaf.args if isinstance(a, Access) for ix in a.indices]
         peeled = 0
@@ -288,6 +284,11 @@ class _Kernel:
             if len(inside) > 1:
                 peeled = inside[-2] + 1
         return peeled
+
+    def _is_constant(self, value: Expr) -> bool:
+        """Whether a value is known at compile time, whatever its form."""
+        sources = [self.bindings.get(ld.source) for ld in loads(value)]
+        return all(b is not None and b.array is not None for b in sources)
 
     def _limits(self, nest: Nest) -> Callable[[Env], list[tuple[int, int]] | None]:
         """The iterations of each loop that count; ``None`` for none at all."""
@@ -355,7 +356,7 @@ class _Kernel:
         scope = self.e.scopes.get(a.buffer.scope)
         if scope is None:
             raise ScheduleError(f"{a!r} lies in {a.buffer.scope}, the matrix product wants it in a memory of its own")
-        return divided(form(flat(a.buffer, a.indices), loops), scope.lanes, repr(a))
+        return form(flat(a.buffer, a.indices), loops).divided(scope.lanes, (), repr(a))
 
     def _product(self, kind: Kind, axes: tuple[Axis, ...], dst: int, src: int = 0, wgt: int = 0) -> None:
         e = self.e
@@ -388,50 +389,71 @@ class _Kernel:
         """A copy onto the chip; ``once`` says whether it is the only one in the life of its buffer."""
         store = nest.leaf
         assert isinstance(store, Store)
-        value = copied(store.value)
-        if value is None or store.buffer.scope not in self.e.scopes:
+        target, e = store.buffer, self.e
+        if target.scope not in e.scopes or not is_fill(store):
             raise ScheduleError(f"{store!r}: no instruction copies this")
-        source, target, e = value.source, store.buffer, self.e
-        if source not in self.bindings:
-            raise ScheduleError(f"{store!r}: {source.name} is no parameter")
-        scope, binding = e.scopes[target.scope], self.bindings[source]
-        mem, memory = self._moved(scope.mem, source, target), e.memories[target.scope]
-        loops = [v for v, _ in nest.loops]
-        copy = copy_of(nest, flat(target, store.indices), flat(source, value.indices), scope.lanes, binding.array)
-        zeros = [range_of(g, loops) for g in _zero_guards(store.value)]
-        if any(z.loop in copy.lanes for z in zeros):
-            raise ScheduleError(f"{store!r}: zeros within an element of {scope.lanes}")
-        limits = self._limits(nest)
-        fact = nest.fact("dma_copy")
-        split = fact[1] if fact is not None and type(fact[1]) is int else 0
+        scope, memory = e.scopes[target.scope], e.memories[target.scope]
+        value = copied(store.value)
+        mem, buffer = scope.mem, -1
+        if value is not None:
+            if value.source not in self.bindings:
+                raise ScheduleError(f"{store!r}: {value.source.name} is no parameter")
+            mem, buffer = self._moved(mem, value.source, target), self.bindings[value.source].buffer
+        moved, limits = self._loaded(nest, value), self._limits(nest)
         # nothing else is ever written where the buffer lies, so it may lie where its contents are
         pure = once and target in self.facts.constant and e.given is None
-        number = e.number(binding.buffer, copy.offsets.tobytes() if binding.array is not None else b"")
 
         def run(env: Env) -> None:
             at = limits(env)
             if at is None:
                 return
-            dims, sram, dram = copy.dims(env, at, zeros, nest)
-            offsets, numbers = contents(dims)
-            codes = np.where(numbers < 0, -1, numbers + (dram + (number << _DRAM)))
-            it = self._instance(target)
-            if pure and it.base is None and memory.find(it, offsets + sram, codes):
+            it, found = self._instance(target), moved(env, at)
+            if pure and it.base is None and memory.find(it, found.offsets + found.sram, found.names):
                 return
-            base = memory.place(it) + sram
-            buffer = binding.buffer
-            if binding.array is None:
-                moved = blocks(dims, split)
-            else:
-                dram, moved = e.constants.pack(buffer, binding.array, dims, split, dram, copy.offsets)
+            base = memory.place(it) + found.sram
             if target.scope == ACC and e.pending:
-                e.pending &= ~mask_of(places(base + offsets))
-            for block in moved:
-                e.add(Step(block.load(mem, base, dram), buffer))
-            memory.wrote(base + offsets, codes if pure else UNKNOWN)
-            e.loaded[binding.buffer] = number
+                e.pending &= ~mask_of(places(base + found.offsets))
+            dram = found.dram if found.values is None else e.constants.store(buffer, found.values)
+            for block in found.blocks:
+                e.add(Step(block.load(mem, base, dram), buffer if block.rows else -1))
+            memory.wrote(base + found.offsets, found.names if pure else UNKNOWN)
+            e.loaded.add(buffer)
 
         return run
+
+    def _loaded(self, nest: Nest, value: Load | None) -> Callable[[Env, list[tuple[int, int]]], Loaded]:
+        """What a nest loads in one iteration around it, given the iterations of its loops that count.
+
+        Args:
+            nest: a copy onto the chip.
+            value: what it reads; ``None`` where it writes nothing but zeros.
+        """
+        store, e = nest.leaf, self.e
+        assert isinstance(store, Store)
+        lanes, held = e.scopes[store.buffer.scope].lanes, flat(store.buffer, store.indices)
+        loops = [v for v, _ in nest.loops]
+        fact = nest.fact("dma_copy")
+        split = fact[1] if fact is not None and type(fact[1]) is int else 0
+        binding = None if value is None else self.bindings[value.source]
+        if binding is not None and binding.array is not None:
+            constant = ConstantNest(e.constants, nest, store.value, binding.array, form(held, loops), lanes)
+            return lambda env, at: constant.load(env, at, split)
+        copy = copy_of(nest, held, held if value is None else flat(value.source, value.indices), lanes)
+        zeros = [range_of(g, loops) for g in _zero_guards(store.value)]
+        if any(z.loop in copy.lanes for z in zeros):
+            raise ScheduleError(f"{store!r}: zeros within an element of {lanes}")
+
+        def moved(env: Env, at: list[tuple[int, int]]) -> Loaded:
+            dims, sram, dram = copy.dims(env, at, zeros, nest)
+            if binding is None:
+                dims = tuple(replace(d, lo=0, hi=0) for d in dims)
+                offsets, numbers = contents(dims)
+                return Loaded(sram, offsets, numbers, blocks(dims, split))
+            offsets, numbers = contents(dims)
+            names = np.where(numbers < 0, -1, numbers + (dram + (binding.buffer << _DRAM)))
+            return Loaded(sram, offsets, names, blocks(dims, split), dram)
+
+        return moved
 
     def _moved(self, mem: Mem, source: Buffer, target: Buffer) -> Mem:
         """What a load or store between two buffers moves."""
@@ -458,7 +480,7 @@ class _Kernel:
         if root.source.scope != ACC:
             raise ScheduleError(f"{store!r}: {root.source.name} is not in {ACC}")
         held, stored = flat(root.source, root.indices), flat(store.buffer, store.indices)
-        copy = copy_of(nest, held, stored, e.scopes[ACC].lanes, None)
+        copy = copy_of(nest, held, stored, e.scopes[ACC].lanes)
         limits = self._limits(nest)
         if e.given is not None and epilogue.operations and store.buffer.scope == "global":
             raise ScheduleError(f"{store!r}: computes and stores, which are two units; tokens by structure want one")
@@ -509,7 +531,7 @@ class _Kernel:
             f = form(flat(ld.source, ld.indices), loops)
             if [f.steps[k] for k in copy.lanes] != [copy.lane_steps[k] for k in copy.lanes]:
                 raise ScheduleError(f"{ld!r} does not read whole elements of {lanes}")
-            forms.append(divided(Form(f.fixed, tuple(f.steps[k] for k in copy.loops)), lanes, repr(ld)))
+            forms.append(f.divided(lanes, copy.lanes, repr(ld)))
         target = forms[0]
         again = set(around) - self.facts.filled(o.target.source)
         if 0 in target.steps or not again <= target.fixed.vars():

@@ -113,8 +113,10 @@ class Facts:
 
 
 def is_fill(s: Stmt) -> bool:
-    """Whether a statement copies from DRAM to the chip."""
-    return isinstance(s, Store) and s.buffer.scope != "global" and copied(s.value) is not None
+    """Whether a statement copies from DRAM to the chip, or writes zeros there."""
+    if not isinstance(s, Store) or s.buffer.scope == "global":
+        return False
+    return copied(s.value) is not None or (isinstance(s.value, Const) and s.value.value == 0)
 
 
 def copied(e: Expr) -> Load | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlc.errors import ScheduleError
@@ -102,6 +102,21 @@ class Form:
                 return int(evaluate(fixed, env))
             total += c * value
         return total
+
+    def divided(self, lanes: int, inside: Collection[int], what: str) -> Form:
+        """An offset in numbers as one in elements, without the loops within an element.
+
+        Args:
+            lanes: numbers in an element.
+            inside: the loops within one.
+            what: for messages.
+        Raises:
+            ScheduleError: it does not always begin an element.
+        """
+        steps = [s for k, s in enumerate(self.steps) if k not in inside]
+        if not self.fixed.multiple_of(lanes) or any(s % lanes for s in steps):
+            raise ScheduleError(f"{what} does not begin at elements of {lanes}")
+        return Form(self.fixed // lanes, tuple(s // lanes for s in steps))
 
 
 def form(index: Linear, loops: Sequence[Var]) -> Form:

@@ -23,8 +23,8 @@ from mlc.ir.index import Var
 from mlc.lower.schedule import Schedule, Stage
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.intrinsics import ACC, INP, WGT, gemm
-from mlc.vdla.schedules.expression import Shape, express
-from mlc.vdla.schedules.finish import Epilogue, Product, Range
+from mlc.vdla.schedules.finish import Epilogue, Finish, Product, Range
+from mlc.vdla.schedules.product import Sums
 
 
 class At(StrEnum):
@@ -103,17 +103,19 @@ class LayerPlan:
 
 
 def schedule_part(
-    shape: Shape, epilogue: Epilogue, choice: Choice, config: VdlaConfig, slots: dict[str, int]
+    product: Sums, epilogue: Epilogue, choice: Choice, config: VdlaConfig, slots: dict[str, int]
 ) -> Segment:
     """Schedule the part of a layer that a choice is about.
 
     Raises:
         ScheduleError: the choice does not fit the loops.
     """
-    part = express(shape, epilogue, choice.rows, choice.blocks, choice.inputs_outer)
-    s = Schedule([part.out])
+    main = product.part(choice.rows, choice.blocks, choice.inputs_outer)
+    finish = Finish(epilogue, product.result.shape, choice.rows, choice.blocks, config.block_in)
+    result = finish.result(lambda *at: main.sums[at])
+    s = Schedule([result])
     high, wide, many, _ = choice.tile
-    out = s[part.out]
+    out = s[result]
     n, o, h, w, j = out.axes
     ho, hi = out.split(h, high)
     wo, wi = out.split(w, wide)
@@ -129,7 +131,6 @@ def schedule_part(
     outer = [n, oo, ho, wo, *threads] if choice.blocks_outer else [n, ho, wo, oo, *threads]
     out.reorder(*outer, oi, hi, wi, j)
 
-    main = part.main
     sums = s[main.sums]
     sums.set_scope(ACC)
     sums.compute_at(out, outer[-1])
@@ -143,12 +144,12 @@ def schedule_part(
         piece, _ = tiles.split(tiles.axes[1 if choice.inputs_outer else 0], piece_of(choice))
         tiles.pragma(piece, "dma_copy", 2 if choice.inputs_outer and choice.tile[3] > 1 else 1)
 
-    for product in part.more:
-        add_product(s, product, out, outer[-1], config)
-    for t in part.operands:
+    for added in finish.products:
+        add_product(s, added, out, outer[-1], config)
+    for t in finish.operands:
         s[t].set_scope(ACC)
         s[t].compute_at(out, outer[-1])
-    return Segment(part.params, s, slots)
+    return Segment([product.x, product.weights, *finish.params, result], s, slots)
 
 
 def tile_sizes(n: int) -> list[int]:
@@ -173,9 +174,9 @@ def piece_of(choice: Choice) -> int:
 def _order_sums(sums: Stage, choice: Choice, config: VdlaConfig) -> Var:
     """Order the loops of the product, and make its innermost ones the intrinsic; gives the loop over chunks."""
     n, o, h, w, j = sums.axes
-    c, r, t, k = sums.reduce_axes
+    c, *taps, k = sums.reduce_axes
     chunk, ci = sums.split(c, choice.tile[3])
-    sums.reorder(chunk, n, o, ci, r, t, h, w, j, k)
+    sums.reorder(chunk, n, o, ci, *taps, h, w, j, k)
     if choice.lead:
         sums.pragma(o, "gemm_lead", choice.lead)
     sums.tensorize(j, gemm(config))

@@ -16,14 +16,14 @@ import numpy as np
 from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import Expr, binary, cast, select
-from mlc.ir.index import Linear
+from mlc.ir.index import Linear, as_index
 from mlc.ir.types import DType, i8, i32
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa.fields import IMMEDIATES
 from mlc.vdla.layer import I8_MAX, I8_MIN, Layer
 
 Range = tuple[int, int]
-Extents = tuple[int, int, int, int, int]  # images, blocks of channels, rows, columns, channels of a block
+Extents = tuple[int, ...]  # images, blocks of channels, rows, columns, channels of a block
 Amount = int | Literal["vector"]  # a number, or one a channel
 NAMES = ("n", "o", "h", "w", "oi")
 PLACES = 6  # the greatest power of two that an i8 holds
@@ -257,7 +257,13 @@ class Finish:
                 value = binary("min", value, epilogue.most_stored)
             return cast(binary("min", binary("max", value, I8_MIN), I8_MAX), i8)
 
-        return te.compute(self.region, element, "out", axis_names=NAMES)
+        out = te.compute(self.region, element, "out", axis_names=NAMES)
+        if self.region != self.whole:
+            axes = tuple(te.axis(n, name) for n, name in zip(self.region, NAMES, strict=True))
+            begins = (0, self.blocks[0], self.rows[0], 0, 0)
+            places = tuple(as_index(a) + d for a, d in zip(axes, begins, strict=True))
+            out.home = te.Home(self.whole, axes, places, ((0, 0),) * len(axes))
+        return out
 
     def lifted(self, name: str, lift: Lift) -> Callable[..., Expr]:
         """An i8 tensor of the result's shape among the accumulators."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.schedules.conv import At, Choice, Threads, piece_of
-from mlc.vdla.schedules.expression import Shape
 from mlc.vdla.schedules.finish import Range
+from mlc.vdla.schedules.shape import Shape
 
 UOPS = 1024  # bytes of micro-ops that a layer begins with, about
 

@@ -13,9 +13,10 @@ from mlc.vdla.config import VdlaConfig
 from mlc.vdla.intrinsics import ACC, INP, WGT
 from mlc.vdla.layer import Convolution
 from mlc.vdla.schedules.conv import At, Choice, LayerPlan, Threads, schedule_part, tile_sizes, tile_steps
-from mlc.vdla.schedules.expression import Shape, constants
 from mlc.vdla.schedules.finish import Epilogue
 from mlc.vdla.schedules.predict import bandwidth, cycles, fitted, refusal, rooms, slots
+from mlc.vdla.schedules.product import Sums
+from mlc.vdla.schedules.shape import Shape
 
 LOOKED_AT = 24  # choices whose steps are followed, of those that the bound puts first
 PLACES = ((At.CHUNK, At.CHUNK), (At.OWN, At.CHUNK), (At.CHUNK, At.OWN), (At.OWN, At.OWN), (At.OWN, At.PART))
@@ -108,7 +109,8 @@ class Plan:
 
 def plan_convolution(layer: Convolution, config: VdlaConfig, knobs: Knobs) -> LayerPlan:
     """A product, for :func:`~mlc.vdla.schedules.layers.plan_layer`."""
-    shape, epilogue = Shape.of(layer, config), Epilogue.of(layer, config)
+    sums, epilogue = Sums.of(layer, config), Epilogue.of(layer, config)
+    shape = Shape.of(layer, config, sums)
     plan = ask(shape, config, knobs)
     ahead = plan.buffers == "ring"
     one_group = plan.choices(shape)
@@ -118,10 +120,10 @@ def plan_convolution(layer: Convolution, config: VdlaConfig, knobs: Knobs) -> La
     choices = [replace(c, blocks=(c.blocks[0] + k, c.blocks[1] + k)) for k in starts for c in one_group]
     places = {} if ahead else {INP: 1, WGT: 1}
     segments = [
-        schedule_part(shape, epilogue, choice, config, {**places, ACC: count})
+        schedule_part(sums, epilogue, choice, config, {**places, ACC: count})
         for choice, count in zip(choices, slots(shape, choices, config, ahead=ahead), strict=True)
     ]
-    return LayerPlan(segments, constants(layer, config))
+    return LayerPlan(segments, {"w": layer.weights, **epilogue.constants(layer, shape.blocks)})
 
 
 def ask(shape: Shape, config: VdlaConfig, knobs: Knobs) -> Plan:

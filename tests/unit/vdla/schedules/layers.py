@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from mlc.ir.graph import Value
+from mlc.ir.graph import Node, Value
 from mlc.ir.layout import blocked as blocked_layout
 from mlc.ir.types import DType, TensorType, i8, i32
+from mlc.ops import get
 from mlc.vdla.layer import Convolution, Elementwise, Layer
 
 
@@ -40,9 +43,8 @@ def make_layer(
     x = Value("x", typed(shape, i8))
     out = Value("out", typed(result, i8 if shift is not None else i32))
     weights = rng.integers(-127, 128, (o, c // groups, *kernel)).astype(np.int8)
-    layer = Convolution(
-        x, out, shape, result, weights, strides, dilations, (top, left, top, left), groups, relu=relu, most=most
-    )
+    attrs = {"strides": strides, "dilations": dilations, "pads": (top, left, top, left), "groups": groups}
+    layer = Convolution(x, out, shape, result, product_of("conv", x, weights, attrs), weights, relu=relu, most=most)
 
     def places(value: int | str, most: int) -> np.ndarray:
         return rng.integers(0, most, o).astype(np.int32) if value == "vector" else np.array([value], np.int32)
@@ -57,6 +59,14 @@ def make_layer(
     if shift is not None:
         layer = replace(layer, shift=places(shift, 12))
     return layer
+
+
+def product_of(name: str, x: Value, weights: np.ndarray, attrs: Mapping[str, Any]) -> Node:
+    """An operator applied to activations and weights."""
+    op, w = get(name), Value("w", TensorType(weights.shape, i8))
+    plain = [TensorType(v.type.shape, v.type.dtype) for v in (x, w)]
+    (sums,) = op.infer(plain, attrs)
+    return Node(op, (x, w), attrs, (Value("sums", sums),), ())
 
 
 def make_elementwise(
@@ -103,7 +113,8 @@ def inputs_of(layer: Layer, seed: int = 1) -> dict[str, np.ndarray]:
 def convolved(layer: Convolution, x: np.ndarray) -> np.ndarray:
     """The sums of a product, i64 ``[n, o, h, w]``."""
     (n, c, high, wide), (_, _, rows, columns) = layer.shape, layer.out_shape
-    (top, left, *_), (sy, sx), (dy, dx) = layer.pads, layer.strides, layer.dilations
+    attrs = layer.product.attrs
+    (top, left, *_), (sy, sx), (dy, dx), groups = (attrs[k] for k in ("pads", "strides", "dilations", "groups"))
     kh, kw = layer.weights.shape[2:]
     reach = (
         max((rows - 1) * sy + (kh - 1) * dy + 1, top + high),
@@ -115,12 +126,8 @@ def convolved(layer: Convolution, x: np.ndarray) -> np.ndarray:
     for r in range(kh):
         for t in range(kw):
             window = padded[:, :, r * dy :: sy, t * dx :: sx][:, :, :rows, :columns]
-            parts = window.reshape(n, layer.groups, -1, rows, columns)
-            taps = (
-                layer.weights[:, :, r, t]
-                .astype(np.float64)
-                .reshape(layer.groups, layer.weights.shape[0] // layer.groups, -1)
-            )
+            parts = window.reshape(n, groups, -1, rows, columns)
+            taps = layer.weights[:, :, r, t].astype(np.float64).reshape(groups, layer.weights.shape[0] // groups, -1)
             sums += np.einsum("ngchw,goc->ngohw", parts, taps, optimize=True).reshape(sums.shape)
     return sums.astype(np.int64)
 

@@ -5,7 +5,6 @@ import pytest
 
 from mlc.errors import ScheduleError
 from mlc.vdla.config import PROFILES
-from mlc.vdla.schedules.expression import constants
 from mlc.vdla.schedules.finish import Epilogue, Lift
 from tests.unit.vdla.schedules.layers import make_layer
 
@@ -43,7 +42,11 @@ def test_how_a_tensor_comes_among_the_accumulators() -> None:
 def test_without_an_alu_lifting_takes_more_products() -> None:
     layer = make_layer(residual=8)
     assert Epilogue.of(layer, NARROW).residual == Lift(8, 3)
-    assert [tile[0, 0] for tile in constants(layer, NARROW)["residual_identity"]] == [127, 127, 2]
+    assert [tile[0, 0] for tile in Epilogue.of(layer, NARROW).constants(layer, (16, 16))["residual_identity"]] == [
+        127,
+        127,
+        2,
+    ]
     assert Epilogue.of(make_layer(residual=10), NARROW).residual == Lift(10, 9)
 
 

@@ -11,9 +11,9 @@ from mlc.errors import ScheduleError
 from mlc.lower.knobs import Knobs
 from mlc.vdla.config import PROFILES
 from mlc.vdla.schedules.conv import At, Choice, piece_of
-from mlc.vdla.schedules.expression import Shape
 from mlc.vdla.schedules.predict import cycles, refusal, roofline, rooms
 from mlc.vdla.schedules.select import Plan, ask, best_plan, likely_plans
+from mlc.vdla.schedules.shape import Shape
 
 FULL = PROFILES["full"]
 
