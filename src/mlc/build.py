@@ -24,6 +24,7 @@ from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
+from mlc.ops.random import seed_of
 from mlc.ops.shape import JOIN
 from mlc.records.lookup import Tuned, require_all
 from mlc.rewrite.attention import use_attention
@@ -110,6 +111,7 @@ def build_package(
         MlcError: with a note that names the kernel that was being compiled.
     """
     watch.stage("optimise the graph")
+    seed = seed_of(graph)
     offloads: list[Decision] = []
     fused = optimise(graph, target, options, watch, configure, offloads.extend)
     on_configured()
@@ -160,6 +162,7 @@ def build_package(
         params=places.params,
         module_so=_SHARED if artifact.shared is not None else None,
         symbols=options.symbols,
+        seed=None if seed is None else seed.name,
         device=_device_spec(plan, target.accelerator) if programs else None,
     )
     members = {"graph.txt": f"{fused}\n".encode(), "lib/model.o": artifact.obj}

@@ -6,7 +6,7 @@ variable       meaning                                    same as
 ``MLC_DUMP``   folder for the program after every pass    ``mlc compile --dump-ir DIR``
 ``MLC_DEBUG``  1: messages and tracebacks; 2: details     ``mlc -v --debug``; ``mlc -vv --debug``
 ``MLC_VERIFY`` 1: check the program after every pass      ``mlc compile --verify-passes``
-``MLC_SEED``   seed of random inputs                      ``mlc run --seed N``
+``MLC_SEED``   seed of all that is random at a run        ``mlc run --seed N``
 =============  =========================================  ========================================
 
 ``XDG_CACHE_HOME`` says where tuning records are kept, in a folder ``mlc``; it is ``~/.cache`` unless set.
@@ -36,7 +36,7 @@ class Settings:
         dump: where to write the program after every pass; ``None`` writes nothing.
         debug: 0 (off) to 2.
         verify: check the program after every pass.
-        seed: of random inputs.
+        seed: of random inputs, and of what a model draws at random.
         cache: folder for what this program keeps for later, made when it is needed.
     """
 

@@ -15,7 +15,7 @@ from mlc.api import Model
 from mlc.errors import UsageError
 from mlc.frontend.base import ModelSource
 from mlc.ir.graph import Builder
-from mlc.ir.types import TensorType, f32
+from mlc.ir.types import TensorType, f32, u64
 from mlc.ops import get
 from mlc.runtime import open_package
 
@@ -122,6 +122,27 @@ def test_a_named_package_s_own_example_compiles_and_python_runs_it(tmp_path: Pat
     assert b"mlc_run" not in (folder / "examples/main.c").read_bytes()
     x = np.random.default_rng(1).standard_normal((300, 40), np.float32)
     np.testing.assert_array_equal(package.load(1).run({"x": x})["y"], np.maximum(x, 0))
+
+
+@needs_cc
+def test_a_c_program_gives_the_seed_of_what_a_model_draws(tmp_path: Path) -> None:
+    g = Builder("dice")
+    key = g.input("seed", TensorType((), u64))
+    (y,) = g.add(get("uniform"), [key], {"shape": (300,)}, names=["y"])
+    package = mlc.compile(Model(g.finish([y], ["y"]), ModelSource("test", "", "dice", "", "0" * 64, (), ()), "test"))
+    package.save(tmp_path / "dice.tar")
+    folder = _unpack(tmp_path / "dice.tar", tmp_path / "dice")
+    assert "uint64_t of input MLC_INPUT_seed" in (folder / "include/mlc_model.h").read_text()
+    sources = [folder / "examples/main.c", folder / "lib/model.o"]
+    command = [CC, "-Wall", "-Werror", f"-I{folder / 'include'}", *sources, "-o", tmp_path / "main", "-lm", "-lpthread"]
+    assert subprocess.run(command).returncode == 0
+    with package.load(1) as module:
+        for seed in (3, (1 << 64) - 1):
+            np.array(seed, np.uint64).tofile(tmp_path / "seed.bin")
+            run = subprocess.run(["./main", folder / "params.safetensors", "seed.bin"], cwd=tmp_path)
+            assert run.returncode == 0
+            drawn = np.fromfile(tmp_path / "output0.bin", np.float32)
+            np.testing.assert_array_equal(drawn, module.run({}, seed=seed)["y"])
 
 
 @pytest.mark.parametrize("name", ["", "2nd", "my model", "_x", "a-b", "é", "a" * 65])

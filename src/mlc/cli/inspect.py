@@ -114,7 +114,8 @@ def _show_package(console: Console, path: str, package: Package, json_file: str 
     if manifest.device is not None:
         facts["device"] = f"{manifest.device.name}, {file_bytes(manifest.device.memory_bytes)} of its memory"
     console.data("\n".join(f"  {key:13}  {one_line(text)}" for key, text in facts.items()))
-    ports = [(role, t.name, t) for role, ts in (("input", manifest.inputs), ("output", manifest.outputs)) for t in ts]
+    ports = [("seed" if t.name == manifest.seed else "input", t.name, t) for t in manifest.inputs]
+    ports += [("output", t.name, t) for t in manifest.outputs]
     console.data("\n" + console.table(("", "name", "type"), ports))
     heads = ("steps", "MFLOP", "MB")
     rows = [

@@ -112,7 +112,7 @@ class Session:
 @click.option("--inputs", "-i", multiple=True, metavar="FILE.npz|NAME=FILE.npy", help="Inputs; may be repeated.")
 @click.option("--outputs", "-o", metavar="FILE.npz", help="Save the outputs under the model's own names.")
 @click.option("--fill", "--fill-mode", type=click.Choice(["random", "zeros", "ones"]), help="Fill inputs not given.")
-@click.option("--seed", type=values.Whole(0, MAX_SEED), metavar="N", help="Seed of random inputs.  [default: 0]")
+@click.option("--seed", type=values.Whole(0, MAX_SEED), metavar="N", help="Seed of all that is random.  [default: 0]")
 @click.option("--range", "ranges", multiple=True, metavar="[NAME=]A:B", help="Values of random inputs.")
 @click.option("--top", "--print-top", type=values.Whole(1, MAX_COUNT), metavar="N", help="Show the N highest entries.")
 @click.option("--labels", metavar="FILE", help="Names for --top, one a line.")
@@ -179,8 +179,17 @@ def command(
     require_writable(outputs, trace, json_file)
     names = None if labels is None else read_labels(labels)
     session = _open(console, module, threads, load_options, checks)
-    session.feeds = _feeds(session, inputs, fill, console.settings.seed if seed is None else seed, ranges)
-    results = session.module.run(session.feeds)
+    if session.module.draws and checks.onnxruntime:
+        raise UsageError(
+            f"{module}: draws random numbers, which no other program draws alike",
+            hint="compare with what mlc gave before for the same --seed: --verify FILE.npz",
+        )
+    seed = console.settings.seed if seed is None else seed
+    if session.module.draws:
+        session.document["seed"] = seed
+        console.note(f"random numbers: seed {seed}")
+    session.feeds = _feeds(session, inputs, fill, seed, ranges)
+    results = session.module.run(session.feeds, seed=seed)
     if outputs:
         write_npz(outputs, results)
     device_runs = session.module.device_runs

@@ -217,6 +217,7 @@ INTRINSICS: dict[str, tuple[int, str, bool]] = {
     "not": (1, "iub", False),
     "isnan": (1, "f", True),
     "isinf": (1, "f", True),
+    "threefry": (4, "u", False),  # of u32: two words of a key, two of a counter; the first word of Threefry-2x32-20
 }
 
 
@@ -283,9 +284,10 @@ def call(fn: str, *args: ExprLike) -> Expr:
     """
     arity, kinds, gives_bool = INTRINSICS[fn]
     exprs = tuple(as_expr(a) for a in args)
-    if len(exprs) != arity or exprs[0].dtype.kind not in kinds:
+    dtype = exprs[0].dtype if exprs else boolean
+    if len(exprs) != arity or dtype.kind not in kinds or any(e.dtype is not dtype for e in exprs):
         raise VerifyError(f"{fn}({', '.join(map(repr, exprs))}): operands")
-    return Call(fn, exprs, boolean if gives_bool else exprs[0].dtype)
+    return Call(fn, exprs, boolean if gives_bool else dtype)
 
 
 def cast(value: ExprLike, dtype: DType) -> Expr:

@@ -11,6 +11,7 @@ from mlc.ops import (  # noqa: F401
     norm,
     pooling,
     quantized,
+    random,
     reduction,
     resize,
     scatter,

@@ -41,7 +41,7 @@ _HEADER = """\
  * Inputs and outputs: arrays of pointers in the order of `enum mlc_input` and `enum mlc_output`. Each points to a
  * row-major tensor aligned to its element; MLC_ALIGNMENT is faster. Inputs are not written to, and outputs overlap
  * nothing. f16 and bf16 elements are given by their bits, bool as one byte, 0 or 1.
- *{device}
+ *{seed}{device}
  * The calls keep no state: with a workspace each, several threads may run the model at once. They may share one pool; a
  * call that finds the pool busy runs alone. Models of one version of mlc may share a pool, too, whoever created it;
  * compiled with --name, each has names of its own.
@@ -91,6 +91,11 @@ void mlc_step(const void *const *inputs, void *const *outputs, const void *param
 """
 
 
+_SEED = """
+ * The model draws random numbers. The uint64_t of input MLC_INPUT_{name} decides all of them: the same seed gives the
+ * same numbers, on any number of threads. Give each run another.
+ *"""
+
 _DEVICE = """
  * THIS PACKAGE NEEDS THE RUNTIME OF mlc: parts of the model run on the device {device}, whose driver the runtime calls
  * between steps. Here mlc_run does nothing and returns 1, mlc_profile does nothing, and mlc_step runs the host's steps.
@@ -117,7 +122,9 @@ def c_header(manifest: Manifest) -> str:
     device = ""
     if manifest.device is not None:
         device = _named(_DEVICE, symbols).format(device=_comment(manifest.device.name))
+    seed = "" if manifest.seed is None else _named(_SEED, symbols).format(name=mangle(manifest.seed))
     return _named(_HEADER, symbols).format(
+        seed=seed,
         device=device,
         model=_comment(manifest.model.name),
         version=_comment(manifest.mlc_version, quoted=False),

@@ -21,7 +21,7 @@ from mlc.runtime.fields import Fields, as_integer, as_integers, as_list, as_obje
 from mlc.runtime.layout import Physical
 
 FORMAT_VERSION = 3
-"""Version 1 knew no devices, version 2 no names of symbols but ``mlc_run`` and its like; both are still read."""
+"""Version 1 knew no devices; version 2 no symbols but ``mlc_run`` and its like, and no seeds. Both are still read."""
 
 SYMBOLS = "mlc"
 """What the names of a model's calls begin with, unless its user says otherwise."""
@@ -334,7 +334,8 @@ class Manifest:
 
     ``members`` (every file in the package but this one) is filled in by the writer. ``module_so`` is the member that
     holds the shared library, where one was linked. ``device`` is what the package needs beside the host, if anything.
-    ``symbols`` is what the names of its calls begin with: ``mlc`` for ``mlc_run``.
+    ``symbols`` is what the names of its calls begin with: ``mlc`` for ``mlc_run``. ``seed`` names the input, a u64, by
+    which the model draws random numbers, where it does.
     """
 
     mlc_version: str
@@ -349,6 +350,7 @@ class Manifest:
     module_so: str | None = None
     device: DeviceSpec | None = None
     symbols: str = SYMBOLS
+    seed: str | None = None
 
     format_version: ClassVar[int] = FORMAT_VERSION
 
@@ -364,6 +366,7 @@ class Manifest:
             "target": self.target.to_json(),
             "model": self.model.to_json(),
             "symbols": self.symbols,
+            "seed": self.seed,
             "inputs": [spec.to_json() for spec in self.inputs],
             "outputs": [spec.to_json() for spec in self.outputs],
             "memory": self.memory.to_json(),
@@ -395,6 +398,7 @@ class Manifest:
             steps=fields.take("steps", lambda items, place: as_list(items, place, StepSpec.from_json)),
             device=fields.maybe("device", DeviceSpec.from_json),
             symbols=fields.maybe("symbols", _symbols) or SYMBOLS,
+            seed=fields.maybe("seed", as_text),
         )
         fields.end()
         manifest.check()
@@ -435,6 +439,8 @@ class Manifest:
             _require_unique(kind, specs)
             for i, spec in enumerate(specs):
                 as_integer(spec.nbytes, f"{kind}[{i}].shape")
+        if self.seed is not None and TensorSpec(self.seed, "u64", ()) not in self.inputs:
+            raise wrong("seed", "the name of an input of type u64[]", self.seed)
         if self.memory.alignment != ALIGNMENT:
             raise wrong("memory.alignment", str(ALIGNMENT), self.memory.alignment)
         if self.module_so is not None and self.module_so not in self.members:

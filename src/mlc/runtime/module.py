@@ -23,6 +23,8 @@ from mlc.runtime.manifest import Manifest, ResultSpec, StepSpec, TensorSpec
 from mlc.runtime.native import MAX_THREADS, NativeModel, available_cores, check_device
 from mlc.runtime.package import OBJECT, Package, open_package
 
+MAX_SEED = (1 << 64) - 1
+
 
 @dataclass(frozen=True)
 class StepTime:
@@ -70,7 +72,7 @@ class Module:
 
     Attributes:
         manifest: all that the package says about itself.
-        inputs, outputs: types, in the model's order.
+        inputs, outputs: types, in the model's order; the seed of a model that draws random numbers is not among them.
         input_names, output_names: their names.
         threads: threads that run a model's step, the caller's included.
         device_runs: what the device, where a package needs one, said of its runs the last time the model ran.
@@ -80,7 +82,7 @@ class Module:
         manifest = package.manifest
         self.manifest: Manifest = manifest
         self.threads = threads
-        self.inputs: tuple[TensorSpec, ...] = manifest.inputs
+        self.inputs: tuple[TensorSpec, ...] = tuple(spec for spec in manifest.inputs if spec.name != manifest.seed)
         self.outputs: tuple[TensorSpec, ...] = manifest.outputs
         self.input_names = tuple(spec.name for spec in self.inputs)
         self.output_names = tuple(spec.name for spec in self.outputs)
@@ -91,28 +93,40 @@ class Module:
         self._end = weakref.finalize(self, _close, native, device)
         self._arena = 0 if device is None else device.new_arena()
         self._input_ports = Ports("input", self.inputs)
+        self._seed_at = next((i for i, spec in enumerate(manifest.inputs) if spec.name == manifest.seed), None)
         self._output_ports = Ports("output", self.outputs)
         self._params = package.params()
         self._workspace = self._new_workspace()
         self._memory = (address(self._params), address(self._workspace), native.pool)
-        self._input_slots = (ctypes.c_void_p * len(self.inputs))()
+        self._input_slots = (ctypes.c_void_p * len(manifest.inputs))()
         self._output_slots = (ctypes.c_void_p * len(self.outputs))()
         self._call = (ctypes.addressof(self._input_slots), ctypes.addressof(self._output_slots), *self._memory)
 
+    @property
+    def draws(self) -> bool:
+        """Whether the model draws random numbers by the seed of each run."""
+        return self._seed_at is not None
+
     def run(
-        self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray] | None = None
+        self,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Mapping[str, np.ndarray] | None = None,
+        *,
+        seed: int | None = None,
     ) -> dict[str, np.ndarray]:
         """Runs the model once.
 
         Args:
             inputs: an array for each input, of exactly its element type and shape; strided ones are copied.
             outputs: arrays to write some or all outputs to; contiguous, and apart from the inputs and each other.
+            seed: 0 .. 2^64 - 1, of the random numbers of a model that draws some: the same seed, the same numbers, on
+                any number of threads. Unless given, each run draws others.
         Returns:
             an array for each output: the one given, or a fresh one.
         Raises:
-            UsageError: an array is missing, unknown or unfit, or the module was closed.
+            UsageError: an array is missing, unknown or unfit, the seed is no such number, or the module was closed.
         """
-        arrays = self._input_ports.to_read(inputs)
+        arrays = self._with_seed(self._input_ports.to_read(inputs), seed)
         results = self._output_ports.to_write(outputs, arrays) if outputs else self._output_ports.empty()
         native = self._native
         with native.lock:
@@ -130,7 +144,7 @@ class Module:
     def benchmark(
         self, inputs: Mapping[str, np.ndarray], warmup: int = 3, min_seconds: float = 3.0, max_runs: int = 100
     ) -> list[int]:
-        """Times the native call alone, on aligned buffers bound beforehand.
+        """Times the native call alone, on aligned buffers bound beforehand; random numbers are those of seed 0.
 
         Args:
             inputs: as for ``run``; a device counts by its own account, if it has one.
@@ -167,7 +181,8 @@ class Module:
     def profile(self, inputs: Mapping[str, np.ndarray], repeats: int = 10) -> list[StepTime]:
         """Times every step of ``repeats`` runs, after one run that is not counted.
 
-        A device's runs count by its own account, where it has one: a simulated device has the real one's times.
+        A device's runs count by its own account, where it has one: a simulated device has the real one's times. Random
+        numbers are those of seed 0.
 
         Returns:
             one entry a step, in the model's order.
@@ -192,12 +207,13 @@ class Module:
         """Runs the model step by step, and gives what each step left behind, in logical index space.
 
         The arrays are copies taken right after the step, because later steps use the same memory again. The trace has
-        an arena of its own, so the module may be run in between.
+        an arena of its own, so the module may be run in between. Random numbers are those of seed 0.
 
         Returns:
             an iterator of each step with its results by name; a step is run when it is asked for.
         """
-        frame = _Frame(self._input_ports.to_read(inputs), self._output_ports.empty(), self._new_workspace())
+        arrays = self._with_seed(self._input_ports.to_read(inputs), 0)
+        frame = _Frame(arrays, self._output_ports.empty(), self._new_workspace())
         return self._steps(frame)
 
     def _steps(self, frame: _Frame) -> Iterator[tuple[StepSpec, dict[str, np.ndarray]]]:
@@ -264,7 +280,17 @@ class Module:
         copies = self._input_ports.empty()
         for copy, array in zip(copies, self._input_ports.to_read(inputs), strict=True):
             copy[...] = array
-        return _Frame(copies, self._output_ports.empty(), self._workspace, self._arena)
+        return _Frame(self._with_seed(copies, 0), self._output_ports.empty(), self._workspace, self._arena)
+
+    def _with_seed(self, arrays: list[np.ndarray], seed: int | None) -> list[np.ndarray]:
+        """The arrays of all inputs of the native calls."""
+        if seed is None:
+            seed = int.from_bytes(os.urandom(8)) if self.draws else 0
+        elif isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed <= MAX_SEED:
+            raise UsageError(f"the seed must be an integer from 0 to {MAX_SEED}, not {seed!r}")
+        if self._seed_at is None:
+            return arrays
+        return [*arrays[: self._seed_at], np.array(seed, np.uint64), *arrays[self._seed_at :]]
 
     def _bytes(self, at: PlaceSpec | ResultSpec, frame: _Frame) -> np.ndarray:
         """The bytes of a place in the host's memory."""

@@ -62,7 +62,7 @@ def build_module(
 def compare(untuned: Module, tuned: Module, seed: int = 0) -> Comparison:
     """Runs two versions of a model in turns, on the same random inputs."""
     feeds = make_feeds(untuned.inputs, Fill.RANDOM, seed)
-    first, second = untuned.run(feeds), tuned.run(feeds)
+    first, second = untuned.run(feeds, seed=seed), tuned.run(feeds, seed=seed)
     error = max((_difference(first[name], second[name]) for name in first), default=0.0)
     times: tuple[list[float], list[float]] = ([], [])
     end = time.perf_counter() + SECONDS

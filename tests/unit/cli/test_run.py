@@ -213,3 +213,37 @@ def test_a_damaged_module_is_refused(mlc: Mlc, module: Path) -> None:
     result = mlc("run", "module.tar")
     assert result.code == 3
     assert "does not match its SHA-256" in result.err
+
+
+@pytest.fixture
+def dice(tmp_path: Path) -> Path:
+    """A model that draws."""
+    node = onnx.helper.make_node("RandomUniform", [], ["y"], shape=[64])
+    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [64])
+    graph = onnx.helper.make_graph([node], "dice", [], [output])
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "dice.onnx")
+    return tmp_path / "dice.onnx"
+
+
+def test_random_numbers_follow_the_seed_and_not_the_compilation(mlc: Mlc, dice: Path, tmp_path: Path) -> None:
+    def output(*arguments: str) -> np.ndarray:
+        result = mlc("run", "dice.tar", "-o", "out.npz", *arguments)
+        assert result.code == 0
+        assert "random numbers: seed" in result.err
+        with np.load(tmp_path / "out.npz") as saved:
+            return saved["y"]
+
+    assert mlc("compile", dice, "-o", "dice.tar").code == 0
+    np.testing.assert_array_equal(output("--seed", "3"), output("--seed", "3", "--threads", "1"))
+    assert (output("--seed", "3") != output("--seed", "4")).any()
+    (tmp_path / "out.npz").rename(tmp_path / "four.npz")
+    assert mlc("run", "dice.tar", "--seed", "4", "--verify", "four.npz").code == 0
+    assert mlc("run", "dice.tar", "--seed", "5", "--verify", "four.npz").code == 1
+
+
+def test_random_numbers_are_not_compared_with_another_program_s(mlc: Mlc, dice: Path) -> None:
+    assert mlc("compile", dice, "-o", "dice.tar").code == 0
+    result = mlc("run", "dice.tar", "--verify", "onnxruntime")
+    assert result.code == 2
+    assert "draws random numbers" in result.err

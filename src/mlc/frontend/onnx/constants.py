@@ -1,4 +1,4 @@
-"""Operators whose results are known at import: constants, shapes, ranges, fills, random numbers."""
+"""Operators whose results are known at import: constants, shapes, ranges, fills."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from mlc.frontend.onnx.emit import need_rank, scalar
 from mlc.frontend.onnx.registry import Context, OnnxNode, converter
 from mlc.frontend.onnx.tensors import element_type
 from mlc.ir.graph import Value
-from mlc.ir.types import f32
 
 _CONSTANT_TYPES: dict[str, Callable[[Any], np.ndarray]] = {
     "value": np.asarray,
@@ -92,22 +91,3 @@ def eye_like(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     k = node.attr("k", 0)
     # what is on the k-th diagonal is neither above nor below it
     return [ctx.add("trilu", [ctx.add("trilu", [ones], upper=True, k=k)], upper=False, k=k)]
-
-
-@converter("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", limits="drawn at compile time")
-def random_numbers(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    """Drawn once: a compiled model gives the same numbers in every run. Without a seed the seed is 0."""
-    shape = inputs[0].type.shape if inputs else tuple(node.attr("shape"))
-    like = inputs[0].type.dtype if inputs else f32
-    code = node.attr("dtype")
-    dtype = like if code is None else element_type(code, "attribute 'dtype'")
-    if not dtype.is_float:
-        raise ImportModelError(f"random numbers of type {dtype}")
-    # numpy draws in 64 bits
-    ctx.check_constant(shape, 8)
-    generator = np.random.default_rng(np.float32(node.attr("seed", 0.0)).view(np.uint32))
-    if node.op_type.startswith("RandomNormal"):
-        numbers = generator.normal(node.attr("mean", 0.0), node.attr("scale", 1.0), shape)
-    else:
-        numbers = generator.uniform(node.attr("low", 0.0), node.attr("high", 1.0), shape)
-    return [ctx.constant(numbers.astype(dtype.numpy))]

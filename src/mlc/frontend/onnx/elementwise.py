@@ -191,22 +191,6 @@ def identity(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     return [inputs[0]]
 
 
-@converter("Dropout", limits="inference")
-def dropout(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    x = inputs[0]
-    training, ratio = False, float(node.attr("ratio", 0.5))
-    if node.opset < 7:
-        training = not node.attr("is_test", 0)
-    elif node.opset >= 12 and inputs[2] is not None:
-        training = bool(ctx.require_const(inputs[2], "training_mode").all())
-        ratio = 0.5 if inputs[1] is None else float(ctx.require_const(inputs[1], "ratio"))
-    if training and ratio != 0:
-        raise UnsupportedError("drops out at random: it is in training mode", hint="export it for inference")
-    mask_type = boolean if node.opset >= 10 else x.type.dtype
-    wants_mask = len(node.outputs) > 1 and node.outputs[1]
-    return [x, *([ctx.add("broadcast_to", [scalar(ctx, 1, mask_type)], shape=x.type.shape)] if wants_mask else [])]
-
-
 @converter("BatchNormalization", limits="no training mode before opset 14")
 def batch_normalization(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     x, *parameters = inputs

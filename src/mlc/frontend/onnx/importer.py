@@ -58,7 +58,8 @@ def import_onnx(
             raise
         scope = walk.run(inputs)
         walk.problems.check()
-        graph = _finish(file.proto.graph, walk.builder, scope)
+        seed = walk.ctx.run_seed
+        graph = _finish(file.proto.graph, walk.builder, scope, seed)
     except MlcError as error:
         if label and not error.message.startswith(label):
             error.message = f"{label}: {error.message}"
@@ -70,7 +71,7 @@ def import_onnx(
         name=proto.graph.name,
         producer=f"{proto.producer_name} {proto.producer_version}".strip(),
         sha256=file.sha256,
-        inputs=tuple(_info(v.name, v) for v in graph.inputs),
+        inputs=tuple(_info(v.name, v) for v in graph.inputs if v is not seed),
         outputs=tuple(_info(n, v) for n, v in zip(graph.output_names, graph.outputs, strict=True)),
         opsets={domain or "ai.onnx": version for domain, version in opsets.items()},
         metadata={entry.key: entry.value for entry in proto.metadata_props},
@@ -133,8 +134,8 @@ def _declared(infos: Iterable[onnx.ValueInfoProto], problems: Problems) -> tuple
     return declared, unknown
 
 
-def _finish(proto: onnx.GraphProto, builder: Builder, scope: Scope) -> Graph:
-    """The graph of what was built, without the nodes and constants that nothing uses.
+def _finish(proto: onnx.GraphProto, builder: Builder, scope: Scope, seed: Value | None) -> Graph:
+    """The graph of what was built, without the nodes and constants that nothing uses, nor a ``seed`` that nothing uses.
 
     Raises:
         ImportModelError: an output has another element type than the model declares.
@@ -153,6 +154,7 @@ def _finish(proto: onnx.GraphProto, builder: Builder, scope: Scope) -> Graph:
     builder.nodes = _needed(builder.nodes, outputs)
     used = {v for node in builder.nodes for v in node.inputs} | set(outputs)
     builder.constants = {v: array for v, array in builder.constants.items() if v in used}
+    builder.inputs = [v for v in builder.inputs if v is not seed or v in used]
     return builder.finish(outputs, [info.name for info in proto.output])
 
 

@@ -18,7 +18,7 @@ from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.onnx.folding import Folder
 from mlc.frontend.onnx.names import shortened
 from mlc.ir.graph import Attrs, Builder, Operator, Value
-from mlc.ir.types import TensorType
+from mlc.ir.types import TensorType, u64
 from mlc.ops import get
 
 MOST_ROOTS = 16  # inputs that a value is said to depend on
@@ -77,6 +77,9 @@ class Context:
         self._stored_bytes = 0
         self._made_bytes = 0
         self._folder = Folder()
+        self.run_seed: Value | None = None  # the graph's input that random numbers are drawn by, once one is needed
+        self._keys: dict[float | None, Value] = {}
+        self._streams: dict[float | None, int] = {}
         self._roots: dict[Value, tuple[int, ...]] = {}  # positions of a few of the inputs that a value depends on
 
     def begin(self, node: OnnxNode, source: str = "") -> None:
@@ -119,7 +122,7 @@ class Context:
 
     def _known_roots(self) -> dict[Value, tuple[int, ...]]:
         if not self._roots:
-            self._roots = {v: (k,) for k, v in enumerate(self.builder.inputs)}
+            self._roots = {v: (k,) for k, v in enumerate(self.builder.inputs) if v is not self.run_seed}
         return self._roots
 
     def _note_roots(self, outs: Sequence[Value], ins: Sequence[Value]) -> None:
@@ -156,6 +159,23 @@ class Context:
             self.limits.check("constant_bytes", size, "a constant made by the import")
         if self._made_bytes + size > 2 * self._stored_bytes:
             self.limits.check("constants_bytes", self._made_bytes + size, "all constants made by the import")
+
+    def randomness(self, seed: float | None) -> tuple[Value, int]:
+        """A key for random numbers, and a stream of it that is given to nobody else.
+
+        Args:
+            seed: what the node says; without one the key is the seed of the run, an input of the graph.
+        """
+        key = self._keys.get(seed)
+        if key is None and seed is None:
+            key = self.run_seed = self.builder.input("seed", TensorType((), u64))
+        elif key is None:
+            # the highest bit keeps keys of nodes apart from the seeds that runs are given
+            key = self.constant(np.float32(seed).view(np.uint32) | np.uint64(1 << 63), np.uint64)
+        self._keys[seed] = key
+        stream = self._streams.get(seed, 0)
+        self._streams[seed] = stream + 1
+        return key, stream
 
     def add(self, op: Operator | str, inputs: Iterable[Value], **attrs: Any) -> Value:
         """Append a one-output operator, or fold it at once when it is small and all inputs are constants."""

@@ -19,6 +19,7 @@ from mlc.frontend.limits import Limits
 from mlc.ir.graph import RULE_ERRORS, Graph, Node, Value, check_attrs, fill_attrs, verify
 from mlc.ir.types import ALL_DTYPES, TensorType
 from mlc.ops import get
+from mlc.ops.random import seed_of
 
 _MAX_DEPTH = 8
 
@@ -98,9 +99,10 @@ def _source_from_json(value: Any, graph: Graph) -> ModelSource:
     if not isinstance(constants, list):
         raise _wrong("source.constants", "a list of strings")
     words = {key: _text(value[key], f"source.{key}") for key in ("format", "path", "name", "producer", "sha256")}
+    seed = seed_of(graph)
     return ModelSource(
         **words,
-        inputs=tuple(TensorInfo(v.name, v.type.shape, v.type.dtype.name) for v in graph.inputs),
+        inputs=tuple(TensorInfo(v.name, v.type.shape, v.type.dtype.name) for v in graph.inputs if v is not seed),
         outputs=tuple(
             TensorInfo(name, v.type.shape, v.type.dtype.name)
             for name, v in zip(graph.output_names, graph.outputs, strict=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mlc.ir.threefry import threefry as threefry_words
 from mlc.ir.types import DType
 
 Array = Any  # numpy scalar or array
@@ -119,6 +120,12 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "isnan": np.isnan,
     "isinf": np.isinf,
 }  # fmt: skip
+
+
+def threefry(*words: Array) -> Array:
+    """The intrinsic of that name: two words of a key, two of a counter."""
+    with np.errstate(over="ignore"):
+        return threefry_words(np.uint32, *(np.asarray(w, np.uint32) for w in words))
 
 
 def convert(a: Array, dtype: DType) -> Array:

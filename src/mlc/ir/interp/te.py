@@ -12,7 +12,7 @@ from mlc.errors import VerifyError
 from mlc.ir import te
 from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within
 from mlc.ir.index import Linear, Var, evaluate
-from mlc.ir.interp.scalar import BINARY, UNARY, convert
+from mlc.ir.interp.scalar import BINARY, UNARY, convert, threefry
 
 Array = Any
 _CHUNK = 1 << 21  # grid points evaluated at once
@@ -152,7 +152,8 @@ class Evaluator:
             case Binary():
                 return np.asarray(BINARY[e.op](self.eval(e.a, guarded), self.eval(e.b, guarded)))
             case Call():
-                return np.asarray(UNARY[e.fn](self.eval(e.args[0], guarded)))
+                args = [self.eval(a, guarded) for a in e.args]
+                return np.asarray(threefry(*args) if e.fn == "threefry" else UNARY[e.fn](*args))
             case Cast():
                 return convert(self.eval(e.a, guarded), e.dtype)
             case Select():

@@ -201,7 +201,7 @@ def accumulate_in_registers(s: Schedule, tensor: te.Tensor, keep: Sequence[te.Te
 # functions that become polynomials of dozens of instructions and as many registers
 _LONG = {
     "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
-    "acosh", "atanh",
+    "acosh", "atanh", "threefry",
 }  # fmt: skip
 
 

@@ -119,7 +119,7 @@ def _float_binary(s: Sink, op: str, a: Val, b: Val, const_b: float | int | None)
         off = logic(s, "and", compare(s, "ne", r, zero), differs)
         return select(s, off, _float_binary(s, "add", r, b, None), r)
     if op == "pow":
-        return _math(s, "pow", [a, b])
+        return function(s, "pow", [a, b])
     raise CodegenError(f"no instruction for {op} on {a.dtype}")
 
 
@@ -192,12 +192,12 @@ def _each_lane(s: Sink, symbol: str, args: list[Val]) -> Val:
     return Val(out, dtype, lanes)
 
 
-def _math(s: Sink, fn: str, args: list[Val]) -> Val:
+def function(s: Sink, fn: str, args: list[Val]) -> Val:
     """A function of the vector math library; half precision goes through single."""
     dtype, lanes = args[0].dtype, args[0].lanes
     wide = args if dtype.name != "f16" else [cast(s, a, f32) for a in args]
     t = wide[0].type
-    name = "f64" if dtype.name == "f64" else "f32"
+    name = dtype.name if dtype.name in ("f64", "u32") else "f32"
     symbol = s.math(fn, name, max(lanes, 1))
     r = Val(s.pure(f"call {t} @{symbol}({', '.join(f'{t} {a.text}' for a in wide)})"), wide[0].dtype, lanes)
     return cast(s, r, dtype) if dtype.name == "f16" else r
@@ -239,7 +239,7 @@ def _unary(s: Sink, fn: str, a: Val) -> Val:
     if fn == "rsqrt":
         root = _intrinsic(s, "sqrt", a.dtype, a.lanes, [a])
         return _float_binary(s, "div", _const(1.0, a), root, None)
-    return _math(s, fn, [a])
+    return function(s, fn, [a])
 
 
 def round_bf16(s: Sink, a: Val) -> Val:

@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from functools import cache
 
 from mlc.errors import CodegenError
+from mlc.ir.threefry import threefry
 from mlc.targets.llvm import math_f32
 from mlc.targets.llvm.math_emit import Emitter, Value
 
 # Every function there is, and the number of its operands.
 _UNARY = "exp log tanh sigmoid erf sin cos tan asin acos atan sinh cosh asinh acosh atanh"
-ARITY = {**{fn: 1 for fn in _UNARY.split()}, "pow": 2}
-_KINDS = {"f32": "float", "f64": "double"}
+ARITY = {**{fn: 1 for fn in _UNARY.split()}, "pow": 2, "threefry": 4}
+_KINDS = {"f32": "float", "f64": "double", "u32": "i32"}
 
 
 def math_symbol(fn: str, dtype_name: str, lanes: int) -> str:
@@ -27,7 +28,7 @@ def math_symbol(fn: str, dtype_name: str, lanes: int) -> str:
     """
     if fn not in ARITY:
         raise CodegenError(f"no vector function {fn!r}", hint="known: " + ", ".join(ARITY))
-    if dtype_name not in _KINDS:
+    if dtype_name not in _KINDS or (dtype_name == "u32") != (fn == "threefry"):
         raise CodegenError(f"{fn}: no vector functions of {dtype_name!r}", hint="compute it in f32")
     if lanes < 1:
         raise CodegenError(f"{fn}: a vector cannot have {lanes} lanes")
@@ -49,7 +50,7 @@ def math_module(requests: Iterable[tuple[str, str, int]]) -> str:
     """Definitions of all the functions asked for, each once, and the declarations they need.
 
     Args:
-        requests: (function, ``f32`` or ``f64``, lanes) triples.
+        requests: (function, ``f32``, ``f64`` or ``u32``, lanes) triples.
     Raises:
         CodegenError: there is no such function.
     """
@@ -64,8 +65,10 @@ def _build(fn: str, dtype_name: str, lanes: int) -> tuple[str, tuple[str, ...]]:
     symbol = math_symbol(fn, dtype_name, lanes)
     e = Emitter(lanes)
     kind = _KINDS[dtype_name]
-    operands = [Value(e, kind, name) for name in ("%x", "%y")[: ARITY[fn]]]
-    if dtype_name == "f32" and fn in math_f32.FUNCTIONS:
+    operands = [Value(e, kind, name) for name in ("%x", "%y", "%z", "%w")[: ARITY[fn]]]
+    if fn == "threefry":
+        result = threefry(lambda number: e.value(kind, number), *operands)
+    elif dtype_name == "f32" and fn in math_f32.FUNCTIONS:
         result = math_f32.FUNCTIONS[fn](e, *operands)
     elif fn == "sigmoid":
         result = _sigmoid_f64(e, operands[0])

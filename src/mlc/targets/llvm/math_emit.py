@@ -63,10 +63,10 @@ class Value:
     def __xor__(self, other: ValueLike) -> Value:
         return self._binary("xor", other)
 
-    def __lshift__(self, count: int) -> Value:
+    def __lshift__(self, count: ValueLike) -> Value:
         return self._binary("shl", count)
 
-    def __rshift__(self, count: int) -> Value:
+    def __rshift__(self, count: ValueLike) -> Value:
         return self._binary("lshr", count)
 
     def shift_signed(self, count: int) -> Value:

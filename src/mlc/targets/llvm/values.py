@@ -69,7 +69,11 @@ class ValueEmitter(IndexEmitter):
             case Within():
                 return self.within(e, lane)
             case Call():
-                return arith.unary(self, e.fn, self.eval(e.args[0], lane))
+                if len(e.args) == 1:
+                    return arith.unary(self, e.fn, self.eval(e.args[0], lane))
+                args = [self.eval(a, lane) for a in e.args]
+                lanes = max(a.lanes for a in args)
+                return arith.function(self, e.fn, [self.widen(a, lanes) for a in args])
             case Cast():
                 return arith.cast(self, self.eval(e.a, lane), e.dtype)
             case Select():

@@ -265,13 +265,6 @@ def test_mean_variance_normalization():
         (
             "Dropout",
             [F, SCALAR, np.array(True, np.bool_)],
-            {"opset": 13, "constants": (1, 2)},
-            UnsupportedError,
-            "it is in training mode",
-        ),
-        (
-            "Dropout",
-            [F, SCALAR, np.array(True, np.bool_)],
             {"opset": 13},
             UnsupportedError,
             "training_mode depends on the model's",
@@ -284,7 +277,6 @@ def test_mean_variance_normalization():
             "it is in training mode",
         ),
         ("BatchNormalization", [F, *PARAMETERS], {"opset": 6}, UnsupportedError, "it is in training mode"),
-        ("Dropout", [F], {"opset": 6}, UnsupportedError, "it is in training mode"),
         ("Add", [F, F[0]], {"opset": 6, "axis": 2}, ImportModelError, r"f32\[3,4\] does not lie along axis 2 of"),
         ("BatchNormalization", [F, *PARAMETERS], {"opset": 7, "spatial": 0}, UnsupportedError, "spatial=0"),
         ("Add", [F, F[0].T.copy()], {"opset": 13}, ImportModelError, "do not broadcast"),

@@ -106,7 +106,7 @@ def _binaries(dtype: DType) -> dict[str, Build]:
 
 
 def _unaries(dtype: DType) -> dict[str, Build]:
-    fns = [fn for fn, (_, kinds, _) in INTRINSICS.items() if dtype.kind in kinds]
+    fns = [fn for fn, (arity, kinds, _) in INTRINSICS.items() if arity == 1 and dtype.kind in kinds]
     return {fn: lambda x, _, fn=fn: call(fn, x) for fn in fns}  # type: ignore[misc]
 
 
