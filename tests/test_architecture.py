@@ -26,10 +26,11 @@ ROOMS: dict[str, set[str]] = {
     "frontend": {"ir", "ops"},
     "rewrite": {"ir", "ops"},
     "lower": {"ir"},
-    "targets": {"ir", "ops", "lower"},
-    "vdla": {"ir", "ops", "rewrite", "lower", "targets"},
     # The runtime is what gets deployed: it must be able to live without the compiler.
     "runtime": set(),
+    # Of the runtime a target takes what links and drives: candidates are run on what the target supplies.
+    "targets": {"ir", "ops", "lower", "runtime"},
+    "vdla": {"ir", "ops", "rewrite", "lower", "targets"},
     # Feeds, comparisons with a reference, timing: around a loaded module, so without the compiler too.
     "harness": {"runtime"},
     # Trials, files of them, the best of them: what a compilation asks for configurations, and what tuning writes.
@@ -74,8 +75,15 @@ ROOMS: dict[str, set[str]] = {
 # What an accelerator needs of these is built for any; they name none, in comments and strings neither.
 GENERAL = ("ir", "ops", "rewrite", "lower", "records", "tune", "runtime", "harness")
 
-# What targets share names no machine, in comments and strings neither (but for where something was measured).
-SHARED = {"targets/groups": ("x86", "cpu", "gpu", "cuda", "opencl"), "targets/cpu": ("x86", "avx", "sse")}
+# What machines share names none of them, in comments and strings neither (but for where something was measured).
+SHARED = {
+    "targets/groups": ("x86", "cpu", "gpu", "cuda", "opencl"),
+    "targets/cpu": ("x86", "avx", "sse", "clflush"),
+    "tune": ("x86", "avx", "sse", "clflush", "arm", "neon", "llvm", "gpu", "cuda", "opencl", "vector_bits"),
+}
+
+# All that whoever searches and measures may know of targets: the protocols, and how a target is found.
+PROTOCOLS = {"base", "bench"}
 
 # The package's own face: the version is anybody's, the public functions come from `api`.
 FACE = "__init__"
@@ -251,8 +259,19 @@ def test_the_general_rooms_name_no_accelerator(room: str) -> None:
     assert not found, "\n".join(found)
 
 
+def test_the_tuner_knows_targets_by_their_protocols_only() -> None:
+    found = [
+        f"{file.relative_to(SRC)}:{line}: {name}"
+        for file in FILES
+        if room_of(file) == "tune"
+        for line, name in imported(parse(file), file)
+        if name.startswith("mlc.targets.") and name.split(".")[2] not in PROTOCOLS
+    ]
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize("folder", SHARED)
-def test_what_targets_share_names_no_machine(folder: str) -> None:
+def test_what_machines_share_names_none(folder: str) -> None:
     found = [
         f"{file.relative_to(SRC)}:{number}: {line.strip()}"
         for file in FILES

@@ -18,6 +18,7 @@ from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
+from mlc.targets.bench import Bench
 
 Margins = tuple[tuple[int, int], ...]
 
@@ -168,11 +169,10 @@ class Tunable(Protocol):
         """
         ...
 
-    def measure(self, group: Node, constants: Mapping[Value, np.ndarray]) -> float:
-        """Seconds of a run of a group with the configuration in its attributes, by a model or by the device itself.
+    def bench(self) -> Bench:
+        """What candidates of its operations are run on: programs that :meth:`Accelerator.compile` makes of one group.
 
-        Raises:
-            ScheduleError: the configuration is refused.
+        Its driver will do, most often: see :class:`~mlc.targets.driver_bench.DriverBench`.
         """
         ...
 
@@ -257,6 +257,16 @@ class Target(Protocol):
 
     def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:
         """Readable assembly of the object that ``codegen`` gave together with ``sources``."""
+        ...
+
+    def bench(self, flush: bool = False) -> Bench:
+        """What candidates are run on: objects that ``codegen`` makes of one kernel, not ``whole``.
+
+        Args:
+            flush: whether :meth:`~mlc.targets.bench.Loaded.cold_sample` will be asked for.
+        Raises:
+            DeviceError: this machine cannot run the target's code, or empty its caches.
+        """
         ...
 
 

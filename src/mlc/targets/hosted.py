@@ -10,6 +10,7 @@ from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import Accelerator, Artifact, LayoutChoice, Step, Target
+from mlc.targets.bench import Bench
 
 
 class HostedTarget:
@@ -67,3 +68,6 @@ class HostedTarget:
 
     def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:
         return self.host.assembly(sources, opt_level=opt_level)
+
+    def bench(self, flush: bool = False) -> Bench:
+        return self.host.bench(flush)

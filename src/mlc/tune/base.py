@@ -6,9 +6,16 @@ task → space → explorer ⇄ cost model → measurer → records. Configurati
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
+
+from mlc.lower.knobs import Config
+from mlc.records.measurement import Measurement
+
+Done = Callable[[int, Measurement], None]
+"""Is told of a result, and of its configuration's position."""
 
 
 class Explorer(Protocol):
@@ -30,6 +37,44 @@ class Explorer(Protocol):
             speeds: float64 ``[n]``, 10^9 operations a second (or any other figure of which more is better);
                 0 for a configuration that failed.
         """
+        ...
+
+
+class Measurer(Protocol):
+    """Builds configurations of some tasks, checks their results and says how long they take.
+
+    What it builds for and runs on is the target's affair: see :mod:`mlc.targets.bench`.
+
+    Attributes:
+        threads: that run a kernel.
+    """
+
+    threads: int
+
+    @property
+    def flushed(self) -> bool:
+        """Whether caches are emptied before every timed call."""
+        ...
+
+    @property
+    def peak(self) -> float:
+        """Operations a second of one core, the most that was seen; 0 where that is unknown."""
+        ...
+
+    def measure(self, task: int, configs: Sequence[Config], done: Done | None = None) -> list[Measurement]:
+        """Measures configurations.
+
+        Args:
+            task: position of the task.
+            configs: what to measure.
+            done: told of each result as soon as it is known, with the position of its configuration.
+        Returns:
+            one result a configuration, in order; a failure of a configuration is a result.
+        """
+        ...
+
+    def compare(self, task: int, configs: Sequence[Config]) -> list[Measurement]:
+        """Measures a few configurations in turns, a sample each, for a last decision between them."""
         ...
 
 

@@ -27,7 +27,7 @@ from mlc.tune.base import CostModel
 from mlc.tune.explorers import get_explorer
 from mlc.tune.journal import Journal
 from mlc.tune.measure import LocalMeasurer, MeasureOptions
-from mlc.tune.measure.device import DeviceMeasurer, SplitMeasurer
+from mlc.tune.measure.split import SplitMeasurer
 from mlc.tune.models.choice import cost_model, make_model, transferable
 from mlc.tune.models.gbt import GradientBoosting
 from mlc.tune.session import Outcome, Session, TuneOptions, Watcher
@@ -114,14 +114,18 @@ def tune_graph(
             hint="leave --flush-cache out, or name the host's tasks with --tasks",
         )
     with contextlib.ExitStack() as stack:
-        local = device = None
-        if hosts:
-            local = stack.enter_context(
-                LocalMeasurer(hosts, target, threads=threads, compile_options=compile_options, options=measure, rng=rng)
-            )
-        if own and isinstance(target.accelerator, Tunable):
-            device = DeviceMeasurer(own, target.accelerator)
-        measurer = SplitMeasurer(tasks, local, device, threads)
+        measurers: dict[bool, LocalMeasurer] = {}
+        for device, some in ((False, hosts), (True, own)):
+            if some:
+                bench = target.accelerator.bench() if device and isinstance(target.accelerator, Tunable) else None
+                measurers[device] = stack.enter_context(
+                    LocalMeasurer(
+                        some, target, bench, threads=threads, compile_options=compile_options, options=measure, rng=rng
+                    )
+                )
+        places = {id(t): (device, k) for device, some in ((False, hosts), (True, own)) for k, t in enumerate(some)}
+        parts = [(measurers[device], k) for device, k in (places[id(t)] for t in tasks)]
+        measurer = SplitMeasurer(parts, threads)
         if fresh and path.exists():
             set_aside(path)
         journal = stack.enter_context(Journal(path))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from mlc.records.measurement import Failure, Measurement
 from mlc.records.record import DECIDED, Checkpoint, Fingerprint, Record
 from mlc.targets.base import Target
 from mlc.tune.allocate import Progress, next_task
-from mlc.tune.base import CostModel, Explorer
+from mlc.tune.base import CostModel, Explorer, Measurer
 from mlc.tune.explorers import get_explorer
 from mlc.tune.features import LoopFeatures
 from mlc.tune.journal import Journal
@@ -76,22 +76,6 @@ class Limit(StrEnum):
     TRIALS = "trials"
     TIME = "time"
     TASKS = "tasks"  # each of them has ended
-
-
-class Measures(Protocol):
-    """A measurer of several tasks (see :class:`mlc.tune.measure.LocalMeasurer`)."""
-
-    threads: int
-
-    @property
-    def flushed(self) -> bool: ...
-
-    @property
-    def peak(self) -> float: ...
-
-    def measure(self, task: int, configs: Sequence[Config], done: Any = None) -> list[Measurement]: ...
-
-    def compare(self, task: int, configs: Sequence[Config]) -> list[Measurement]: ...
 
 
 class Watcher:
@@ -220,7 +204,7 @@ class Session:
         self,
         tasks: Sequence[Task],
         target: Target,
-        measurer: Measures,
+        measurer: Measurer,
         options: TuneOptions,
         journal: Journal,
         *,

@@ -175,9 +175,13 @@ def _groups(graph: Graph) -> Iterator[tuple[Node, Mapping[Value, np.ndarray] | N
 def candidate(task: Task, target: Target, config: Config) -> Node:
     """The task's group under a configuration: constants are packed as the configuration wants them.
 
+    An accelerator packs its constants itself, and its layouts are always the same.
+
     Raises:
         ScheduleError: the configuration is refused, or changes the layout that other groups see.
     """
+    if task.constants is not None:
+        return configured(task.node, config)
     node = configured(_with_types(task.node, task.types), config)
     choice = target.layouts(node, task.types, task.constant, task.row_major)
     before = [v.type.layout.core if v.type.layout is not None else None for v in task.node.outputs]

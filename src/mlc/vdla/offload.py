@@ -13,9 +13,10 @@ from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
-from mlc.rewrite.group import body_of, config_of
+from mlc.rewrite.group import body_of
 from mlc.rewrite.offload import Shortcoming
 from mlc.targets.base import DeviceProgram
+from mlc.targets.driver_bench import DriverBench
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.host import HostModel
 from mlc.vdla.isa.fields import IMMEDIATES
@@ -71,14 +72,8 @@ class VdlaAccelerator:
     def ask(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> None:
         plan_layer(read_layer(group, constants), self.config, knobs)
 
-    def measure(self, group: Node, constants: Mapping[Value, np.ndarray]) -> float:
-        from mlc.vdla.codegen.region import compile_layer
-        from mlc.vdla.sim import Device
-
-        layer = read_layer(group, constants)
-        plan = plan_layer(layer, self.config, Knobs(config_of(group)))
-        program = compile_layer(layer, self.config, plan.segments, plan.arrays)
-        return Device(self.config).run(program, exec=False).cycles / (self.config.freq_mhz * 1e6)
+    def bench(self) -> DriverBench:
+        return DriverBench(self, exact=True)
 
     def compile(self, region: Graph, name: str) -> DeviceProgram:
         from mlc.vdla.codegen.region import compile_region

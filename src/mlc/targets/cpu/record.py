@@ -41,6 +41,7 @@ class Cpu:
             narrowest: more of them would only spill.
         issue: operations that the core starts a cycle.
         cores: cores that share the third-level cache.
+        cache_line: bytes that caches hold together.
     """
 
     cpu: str
@@ -62,6 +63,7 @@ class Cpu:
     elements: tuple[int, ...] = (4, 8)
     issue: int = 4
     cores: int = 4
+    cache_line: int = 64
 
     @property
     def vector_bytes(self) -> int:

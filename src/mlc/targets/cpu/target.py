@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
+from mlc.errors import DeviceError
 from mlc.ir.graph import Node
 from mlc.ir.loop import Buffer, Function, Stmt
 from mlc.ir.types import TensorType
 from mlc.lower import lower
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
+from mlc.runtime.manifest import TargetSpec
+from mlc.runtime.native import check_device
 from mlc.targets.base import Artifact, LayoutChoice, Step
+from mlc.targets.bench import Bench
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.llvm.module import Machine
 
@@ -27,10 +31,13 @@ class CpuTarget:
     Attributes:
         name: as in the target's string form.
         triple: LLVM's name of the platform.
+        evict: LLVM IR that defines ``void @evict(ptr)``, which takes a line of memory out of all caches, and
+            ``void @evicted()``, which waits until all are out; empty where a program cannot.
     """
 
     name: ClassVar[str]
     triple: ClassVar[str]
+    evict: ClassVar[str] = ""
     accelerator = None
 
     def __init__(self, record: Cpu, *, native: bool, loadable: Sequence[str] = ()) -> None:
@@ -133,6 +140,15 @@ class CpuTarget:
         from mlc.targets.llvm.module import assembly_of
 
         return assembly_of(sources["model.ll"], self._machine(), opt_level=opt_level)
+
+    def bench(self, flush: bool = False) -> Bench:
+        from mlc.targets.cpu.bench import CpuBench
+
+        check_device(TargetSpec.from_facts({**self.describe(), "opt_level": 0, "fast_math": True}))
+        if flush and not self.evict:
+            raise DeviceError(f"no program can empty the caches of {self.name} processors")
+        pool = self.codegen({}, lambda _: (), opt_level=3).obj
+        return CpuBench(pool, self.record, self.evict if flush else "")
 
     def _machine(self) -> Machine:
         return Machine(self.triple, self.record.cpu, ",".join(self.record.features), self.record.vector_bits)

@@ -17,6 +17,20 @@ class X86Target(CpuTarget):
 
     name = "x86"
     triple = "x86_64-unknown-linux-gnu"
+    evict = """
+declare void @llvm.x86.sse2.clflush(ptr)
+declare void @llvm.x86.sse2.mfence()
+
+define internal void @evict(ptr %line) alwaysinline {
+  call void @llvm.x86.sse2.clflush(ptr %line)
+  ret void
+}
+
+define internal void @evicted() alwaysinline {
+  call void @llvm.x86.sse2.mfence()
+  ret void
+}
+"""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:

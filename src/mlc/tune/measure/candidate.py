@@ -1,27 +1,21 @@
-"""One candidate in the process that runs it: linked, with buffers of its own, checked and timed."""
+"""One candidate in the process that runs it: given inputs in the layouts that it wants, and its results compared."""
 
 from __future__ import annotations
 
-import ctypes
-import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from mlc.errors import DeviceError
 from mlc.harness.compare import compare, tolerance_for
 from mlc.ir.graph import Node
 from mlc.ir.layout import Layout
 from mlc.records.measurement import Failure
+from mlc.targets.bench import Program, Stand, StrayWriteError
 from mlc.tune.measure.cases import Case, margins_are_zero, physical
-from mlc.tune.measure.memory import GuardedBuffers
-from mlc.tune.measure.native import Code, Support
 
 _CANARIES = (0xFF, 0x5A)  # what results hold before a run; as floats: NaN, and 1.5e16
 _KEPT = 256 << 20  # bytes of packed inputs to keep
-
-_libc: Any = ctypes.CDLL(None)
-_libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class CandidateError(Exception):
@@ -64,38 +58,29 @@ class Packed:
 
 
 class Candidate:
-    """A kernel with its buffers.
+    """A candidate that is loaded on a bench.
 
     Args:
-        support: to call it with.
-        code: the kernel as an object.
+        stand: the bench.
+        program: the candidate.
         node: what it computes, with the layouts of its inputs and results.
         constant: which inputs are constants.
-        scratch: bytes of memory that the kernel wants besides.
 
     Attributes:
         seconds: that the last run took.
     Raises:
-        PackageError: the object cannot be linked.
+        MlcError: the program cannot be loaded.
     """
 
     seconds = 0.0
 
-    def __init__(self, support: Support, code: bytes, node: Node, constant: Sequence[bool], scratch: int) -> None:
-        self._support = support
+    def __init__(self, stand: Stand, program: Program, node: Node, constant: Sequence[bool]) -> None:
         self.node = node
         self._constant = constant
-        ins, outs = node.inputs, node.outputs
-        self._memory = GuardedBuffers([*(v.type.nbytes for v in (*ins, *outs)), max(scratch, 64)])
-        n = len(ins)
-        self._inputs = self._memory.buffers[:n]
-        self._results = self._memory.buffers[n:-1]
-        self._scratch = self._memory.buffers[-1]
-        addresses = self._memory.addresses
-        self._slots = [(ctypes.c_void_p * len(a))(*a) for a in (addresses[:n], addresses[n:-1])]
-        self._call = (*map(ctypes.addressof, self._slots), addresses[-1], addresses[-1], support.pool)
-        self._given: list[np.ndarray] = []
-        self.code: Code = support.code(code)
+        self._loaded = stand.load(program, node, constant)
+        self.sample = self._loaded.sample
+        self.cold_sample = self._loaded.cold_sample
+        self.close = self._loaded.close
 
     def run(self, packed: Packed, number: int) -> None:
         """Runs once on a set of inputs.
@@ -103,46 +88,24 @@ class Candidate:
         Raises:
             CandidateError: it wrote where it must not, or says that it failed.
         """
-        before = {id(array) for array in self._given}
-        self._given = [packed.get(number, k, v.type.layout, self._constant[k]) for k, v in enumerate(self.node.inputs)]
-        for buffer, array, constant in zip(self._inputs, self._given, self._constant, strict=True):
-            # after a run that raised nothing, constants are where they were
-            if not (constant and id(array) in before):
-                buffer[...] = array.reshape(-1).view(np.uint8)
-        for buffer in (*self._results, self._scratch):
-            buffer.fill(_CANARIES[number % len(_CANARIES)])
-        start = time.perf_counter()
-        code = self.code.run(*self._call)
-        self.seconds = time.perf_counter() - start
-        if code:
-            raise CandidateError(Failure.RUN_CRASH, f"the kernel gave the code {code}")
-        self.check_memory()
-
-    def sample(self, n: int) -> int:
-        """Nanoseconds of ``n`` calls."""
-        return self._support.repeat(self.code, self._call, n)
-
-    def cold_sample(self, n: int) -> int:
-        """The same, where before each of them all that it reads and writes is taken out of the caches."""
-        took = 0
-        for _ in range(n):
-            for address, buffer in zip(self._memory.addresses, self._memory.buffers, strict=True):
-                self._support.flush(address, buffer.nbytes)
-            took += self._support.repeat(self.code, self._call, 1)
-        return took
+        inputs = [packed.get(number, k, v.type.layout, self._constant[k]) for k, v in enumerate(self.node.inputs)]
+        try:
+            self.seconds = self._loaded.run(inputs, _CANARIES[number % len(_CANARIES)])
+        except StrayWriteError as error:
+            raise CandidateError(Failure.WRONG_MEMORY, error.message) from error
+        except DeviceError as error:
+            raise CandidateError(Failure.RUN_CRASH, error.message) from error
 
     def check_memory(self) -> None:
-        """Looks at the red zones and the inputs.
+        """Looks at what is not its results.
 
         Raises:
             CandidateError: something was written there.
         """
-        broken = self._memory.broken()
-        if broken:
-            raise CandidateError(Failure.WRONG_MEMORY, f"it wrote {broken}")
-        for k, (buffer, array) in enumerate(zip(self._inputs, self._given, strict=True)):
-            if array.nbytes and _libc.memcmp(buffer.ctypes.data, array.ctypes.data, array.nbytes):
-                raise CandidateError(Failure.WRONG_MEMORY, f"it changed input {k}")
+        try:
+            self._loaded.check()
+        except StrayWriteError as error:
+            raise CandidateError(Failure.WRONG_MEMORY, error.message) from error
 
     def results(self) -> list[np.ndarray]:
         """The results as they are now, logical.
@@ -151,8 +114,7 @@ class Candidate:
             CandidateError: margins are not zero.
         """
         found = []
-        for buffer, v in zip(self._results, self.node.outputs, strict=True):
-            array = buffer.view(v.type.dtype.numpy).reshape(v.type.physical_shape)
+        for array, v in zip(self._loaded.results(), self.node.outputs, strict=True):
             if not margins_are_zero(array, v.type.layout):
                 raise CandidateError(Failure.WRONG_OUTPUT, f"{v.name}: its margin is not zero")
             found.append(array if v.type.layout is None else v.type.layout.unpack(array))
@@ -166,9 +128,6 @@ class Candidate:
         """
         for v, got, expected in zip(self.node.outputs, self.results(), case.results, strict=True):
             difference(v.name, got, expected)
-
-    def close(self) -> None:
-        self.code.close()
 
 
 def difference(name: str, got: np.ndarray, expected: np.ndarray) -> None:

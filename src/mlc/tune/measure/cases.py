@@ -76,12 +76,15 @@ def _lay_out(task: Task, sets: int, memory: mmap.mmap | None) -> tuple[list[Case
 
 
 def draw_inputs(task: Task, cases: Sequence[Case], seeds: Sequence[int]) -> None:
-    """Fills the inputs at random."""
+    """Fills the inputs at random; constants that the task knows are what they are."""
+    known = {k: task.constants[v] for k, v in enumerate(task.node.inputs) if task.constants and v in task.constants}
     specs = [TensorSpec(f"{k}", v.type.dtype.name, v.type.shape) for k, v in enumerate(task.node.inputs)]
     for number, (case, seed) in enumerate(zip(cases, seeds, strict=True)):
-        wanted = [s for k, s in enumerate(specs) if number == 0 or not task.constant[k]]
+        wanted = [s for k, s in enumerate(specs) if k not in known and (number == 0 or not task.constant[k])]
         for name, array in make_feeds(wanted, Fill.RANDOM, seed).items():
             case.inputs[int(name)][...] = array
+    for k, array in known.items():
+        cases[0].inputs[k][...] = array  # all sets share them
 
 
 class Reference:

@@ -9,7 +9,7 @@ import re
 import selectors
 import signal
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -232,9 +232,3 @@ def _post_mortem(crash: Failure, status: int, complaint: str, halfway: bool) -> 
     if halfway:
         return LostError(Failure.BAD_REPLY, "its answer broke off")
     return LostError(crash, f"{who} ended its process with code {status}{said}")
-
-
-def cores_for(available: Sequence[int], timed: Sequence[int], siblings: Callable[[int], set[int]]) -> tuple[int, ...]:
-    """Cores on which may be built while others take times: neither these themselves nor their other halves."""
-    taken = set(timed).union(*(siblings(c) for c in timed))
-    return tuple(c for c in available if c not in taken)

@@ -10,28 +10,26 @@ import math
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from mlc.errors import UsageError
 from mlc.ir import te
 from mlc.ir.expr import Within, walk
 from mlc.ir.graph import express
+from mlc.lower.knobs import Config
 from mlc.records.measurement import Failure, Measurement
-from mlc.runtime.manifest import TargetSpec
-from mlc.runtime.native import check_device
 from mlc.settings import CompileOptions
 from mlc.targets.base import Target
-from mlc.targets.cpu.record import CPU_FOLDER
+from mlc.targets.bench import Bench
+from mlc.tune.base import Done
 from mlc.tune.measure.cases import case_bytes
+from mlc.tune.measure.cores import cores_for, siblings, timed_cores
 from mlc.tune.measure.frames import Message
-from mlc.tune.measure.lanes import Conversation, Lane, Lanes, LostError, Request, cores_for
-from mlc.tune.measure.native import support_objects
+from mlc.tune.measure.lanes import Conversation, Lane, Lanes, LostError, Request
 from mlc.tune.measure.roles import Workshop
 from mlc.tune.measure.timing import CONTENDER, Drift, Patience, Rule, Timing
 from mlc.tune.measure.zygote import Zygote
@@ -45,9 +43,6 @@ _CASE_TIMEOUT = 120.0
 _KEPT = 512 << 20  # bytes of inputs and results, of all tasks together
 _DISTRUST = (Failure.WRONG_MEMORY, Failure.BAD_REPLY)  # who did that may have written over anything in its process
 _MOST_SAMPLES, _MOST_CALLS = 1000, 10**12
-
-Config = Mapping[str, object]
-Done = Callable[[int, Measurement], None]
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,8 @@ class LocalMeasurer:
 
     Args:
         tasks: told by their positions.
-        target: to compile for; this machine must be able to run it.
+        target: to compile for.
+        bench: what candidates are run on; the target's own unless given.
         threads: that run a kernel.
         compile_options: optimisation level and exactness of the code.
         options: how to measure.
@@ -135,6 +131,7 @@ class LocalMeasurer:
         self,
         tasks: Sequence[Task],
         target: Target,
+        bench: Bench | None = None,
         *,
         threads: int,
         compile_options: CompileOptions,
@@ -142,26 +139,19 @@ class LocalMeasurer:
         rng: np.random.Generator,
     ) -> None:
         options = options or MeasureOptions()
-        check_device(TargetSpec.from_facts({**target.describe(), "opt_level": 0, "fast_math": True}))
+        bench = target.bench(options.rule.flush) if bench is None else bench
         available = sorted(os.sched_getaffinity(0))
-        if threads > len(available):
-            raise UsageError(f"{threads} threads cannot be timed on {len(available)} cores", hint="use fewer threads")
-        timed = options.cores or tuple(available[-threads:])
-        if not set(timed) <= set(available):
-            raise UsageError(f"cores {list(timed)} are not all available", hint=f"available: {available}")
-        if len(set(timed)) < threads:
-            raise UsageError(
-                f"{threads} threads cannot be timed on {len(set(timed))} cores", hint="give as many cores as threads"
-            )
-        spare = cores_for(available, timed, _siblings)
+        # whatever else goes on, a computed time is the same
+        timed = () if bench.exact else timed_cores(options.cores, threads, available)
+        spare = cores_for(available, timed, siblings)
         self.tasks = tuple(tasks)
         self.threads = threads
         self.flushed = options.rule.flush
+        self._exact = bench.exact
         self.options = options
         self.peak = 0.0  # operations a second of one core, the most that was seen
         seeds = tuple(int(s) for s in rng.integers(0, 1 << 31, SETS))
-        support = support_objects(target, options.rule.flush)
-        shop = Workshop(self.tasks, target, compile_options, options.rule, threads, seeds, support)
+        shop = Workshop(self.tasks, target, compile_options, options.rule, threads, seeds, bench)
         self._zygote = Zygote(shop.roles())
         self._lanes = Lanes(self._zygote, options.memory)
         others = [c for c in available if c not in spare]
@@ -169,7 +159,7 @@ class LocalMeasurer:
         build += [Lane("build", (c,), Failure.BUILD_ERROR, timed=True) for c in others]
         self._builders = build[: options.builders or len(build)]
         self._caser = Lane("case", spare or timed, Failure.RUN_CRASH, timed=not spare)
-        self._runner = Lane("run", tuple(timed), Failure.RUN_CRASH, timed=True)
+        self._runner = Lane("run", timed or spare, Failure.RUN_CRASH, timed=True)
         self._runs_task = -1
         self._fresh = True  # whether the runner knows nothing yet
         self._cases: dict[int, int] = {}  # bytes of what is in shared memory, by task
@@ -435,7 +425,8 @@ class LocalMeasurer:
     def _measure_peak(self) -> Conversation:
         """The roof, once more: it was too low if somebody else had the core meanwhile."""
         reply = yield self._ask({"op": "peak"})
-        self.peak = max(self.peak, _positive(reply.header.get("flops")))
+        flops = reply.header.get("flops")
+        self.peak = max(self.peak, _positive(flops) if flops else 0.0)
 
     def _next_handle(self) -> int:
         self._handles += 1
@@ -454,7 +445,7 @@ class LocalMeasurer:
         timing = _timing(reply.header.get("samples"))
         steady, scale = self._moved(state, reply)
         self._patience.learn(not steady)
-        if sum(timing.ns) > 1.01e9 * _took(reply):
+        if not self._exact and sum(timing.ns) > 1.01e9 * _took(reply):
             raise LostError(Failure.BAD_REPLY, "its samples take longer than all its work")
         if not steady and not last and timing.seconds * scale < CONTENDER * state.record:
             return None
@@ -487,11 +478,16 @@ class LocalMeasurer:
         return Measurement(timing.seconds * scale, timing.spread * scale, noisy=noisy)
 
     def least_seconds(self, number: int) -> float:
-        """What a call of a task takes at least: all cores multiply and add all the time, or store half of it."""
+        """What a call of a task takes at least: all cores multiply and add all the time, or store half of it.
+
+        Nothing is known of a machine that does not say how fast that is.
+        """
+        if not self.peak:
+            return 0.0
         task = self.tasks[number]
         written = sum(v.type.nbytes for v in task.node.outputs)
         margin = _SKIPPED if self._guarded[number] else _MARGIN
-        return max(task.flops, written / 2) / max(self.peak * self.threads * margin, 1.0)
+        return max(task.flops, written / 2) / (self.peak * self.threads * margin)
 
 
 def _has_guards(task: Task) -> bool:
@@ -507,19 +503,6 @@ def _close(lanes: Lanes, zygote: Zygote, owner: int) -> None:
             lanes.close()
         finally:
             zygote.close()
-
-
-def _siblings(core: int) -> set[int]:
-    """The hardware threads that share a core with this one, itself included."""
-    try:
-        text = Path(CPU_FOLDER, f"cpu{core}/topology/thread_siblings_list").read_text(encoding="ascii").strip()
-        found: set[int] = set()
-        for part in text.split(","):
-            low, _, high = part.partition("-")
-            found |= set(range(int(low), int(high or low) + 1))
-        return found
-    except (OSError, ValueError):
-        return {core}
 
 
 def _unmeasurable(measurement: Measurement) -> Measurement:

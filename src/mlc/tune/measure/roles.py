@@ -13,18 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from mlc.build import make_kernel
 from mlc.errors import MlcError, PackageError, ScheduleError
 from mlc.lower.knobs import Config, frozen
 from mlc.records.measurement import Failure
-from mlc.rewrite.inplace import InPlaceOperands
 from mlc.settings import CompileOptions
-from mlc.targets.base import CallSpec, Target
+from mlc.targets.base import Target
+from mlc.targets.bench import Bench, Program, Stand
+from mlc.tune.measure.builder import Builder
 from mlc.tune.measure.candidate import Candidate, CandidateError, Packed, difference
 from mlc.tune.measure.cases import INTERPRETED, Case, Reference, cases_in, draw_inputs
 from mlc.tune.measure.frames import Channel, Message
-from mlc.tune.measure.native import Support
-from mlc.tune.measure.timing import Patience, Rule, Sample, Timing, take, take_in_turns
+from mlc.tune.measure.timing import FEWEST, Patience, Rule, Sample, Timing, take, take_in_turns
 from mlc.tune.measure.zygote import Role, Shared
 from mlc.tune.task import Task, candidate
 
@@ -48,7 +47,7 @@ class Workshop:
         rule: how to time.
         threads: of the pool.
         seeds: of the sets of inputs.
-        support: what :func:`support_objects` gave.
+        bench: what candidates are run on.
     """
 
     tasks: Sequence[Task]
@@ -57,45 +56,32 @@ class Workshop:
     rule: Rule
     threads: int
     seeds: tuple[int, ...]
-    support: tuple[bytes, bytes]
+    bench: Bench
 
     def roles(self) -> dict[str, Role]:
         return {"build": self.build, "case": self.case, "run": self.run}
 
     def build(self, channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
-        """Builds one candidate a message: ``{task, config}`` in, ``{scratch}`` and an object out."""
-        in_place = InPlaceOperands()
+        """Builds one candidate a message: ``{task, config}`` in, ``{scratch}`` and a program out."""
+        builder = Builder(self.target, self.options)
         gc.disable()
         count = 0
+
+        def work(message: Message) -> Answer:
+            program = builder.build(self.tasks[message.header["task"]], _config(message.header["config"]))
+            return {"scratch": program.scratch}, program.data
+
         while True:
-            message = channel.receive()
-            answer = _guarded(message, lambda m: self._build(m.header["task"], m.header["config"], in_place))
-            channel.send(*answer)
+            channel.send(*_guarded(channel.receive(), work))
             count += 1
             if count % _COLLECT == 0:
                 gc.collect()
-
-    def _build(self, number: int, config: dict[str, Any], in_place: InPlaceOperands) -> Answer:
-        task = self.tasks[number]
-        node = candidate(task, self.target, _config(config))
-        fn = make_kernel(node, "kernel", self.target, in_place)
-        places = [("input", k) for k in range(len(node.inputs))] + [("output", k) for k in range(len(node.outputs))]
-        needs: list[int] = []
-
-        def steps(scratch: Any) -> Sequence[CallSpec]:
-            needs.append(scratch["kernel"])
-            return (CallSpec("kernel", tuple(places)),)
-
-        artifact = self.target.codegen(
-            {"kernel": fn}, steps, opt_level=self.options.opt_level, contract=self.options.fast_math, whole=False
-        )
-        return {"scratch": needs[0]}, artifact.obj
 
     def case(self, channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
         """Makes the inputs and results of a task in the shared memory ``case``.
 
         Results are the interpreter's where it is quick enough; else those of the untuned candidate, of which the
-        interpreter computes some elements. ``{scratch}`` and the untuned candidate's object in, ``{how}`` out.
+        interpreter computes some elements. ``{scratch}`` and the untuned candidate's program in, ``{how}`` out.
         """
         task = self.tasks[args["task"]]
         cases = cases_in(shared[f"case{args['task']}"], task, len(self.seeds))
@@ -111,8 +97,8 @@ class Workshop:
                             place[...] = result
                     return {"how": "interpreter"}, b""
             node = candidate(task, self.target, task.space.default)
-            support = Support(self.support, 1)
-            untuned = Candidate(support, message.body, node, task.constant, message.header["scratch"])
+            program = Program(message.body, message.header["scratch"])
+            untuned = Candidate(self.bench.open(1), program, node, task.constant)
             packed, rng = Packed(cases), np.random.default_rng(self.seeds[0])
             for number, case in enumerate(cases):
                 untuned.run(packed, number)
@@ -126,26 +112,25 @@ class Workshop:
         channel.send(*_guarded(channel.receive(), make))
 
     def run(self, channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
-        """Runs candidates of one task; see :class:`Bench` for what it understands."""
+        """Runs candidates of one task; see :class:`Runner` for what it understands."""
         gc.disable()
         task, memory = self.tasks[args["task"]], shared[f"case{args['task']}"]
         _protect(memory)
-        lanes = int(str(self.target.describe().get("vector_bits", 128))) // 32
-        support = Support(self.support, self.threads, self.rule.flush)
-        bench = Bench(self, task, support, cases_in(memory, task, len(self.seeds)), lanes)
+        kind = ExactRunner if self.bench.exact else Runner
+        runner = kind(self, task, self.bench.open(self.threads), cases_in(memory, task, len(self.seeds)))
         while True:
-            channel.send(*_guarded(channel.receive(), bench.answer))
+            channel.send(*_guarded(channel.receive(), runner.answer))
 
 
-class Bench:
+class Runner:
     """The candidates of a task in the process that runs them.
 
     It understands ``load`` (links and checks a candidate), ``time`` (one candidate), ``turns`` (several, a sample each
     in turn), ``drop``; ``anchor`` says which one is the anchor, and ``peak`` how fast a core multiplies and adds.
     """
 
-    def __init__(self, shop: Workshop, task: Task, support: Support, cases: Sequence[Case], lanes: int) -> None:
-        self._shop, self._task, self._support, self._lanes = shop, task, support, lanes
+    def __init__(self, shop: Workshop, task: Task, stand: Stand, cases: Sequence[Case]) -> None:
+        self._shop, self._task, self._stand = shop, task, stand
         self._packed = Packed(cases)
         self._loaded: dict[int, Candidate] = {}
         self._anchor: tuple[Sample, int] | None = None
@@ -159,14 +144,14 @@ class Bench:
             "time": lambda: self._time(header["handle"], header["record"]),
             "turns": lambda: self._turns(header["handles"]),
             "anchor": lambda: self._set_anchor(header["handle"]),
-            "peak": lambda: {"flops": self._support.peak_flops(self._lanes)},
+            "peak": lambda: {"flops": self._stand.peak()},
             "drop": lambda: self._drop(header["handles"]),
         }
         return handlers[op](), b""
 
     def _load(self, handle: int, config: dict[str, Any], scratch: int, code: bytes) -> dict[str, Any]:
         node = candidate(self._task, self._shop.target, _config(config))
-        loaded = Candidate(self._support, code, node, self._task.constant, scratch)
+        loaded = Candidate(self._stand, Program(code, scratch), node, self._task.constant)
         try:
             for number, case in enumerate(self._packed.cases):
                 loaded.run(self._packed, number)
@@ -234,6 +219,27 @@ class Bench:
         for handle in handles:
             self._loaded.pop(handle).close()
         return {}
+
+
+class ExactRunner(Runner):
+    """On a bench whose times are computed: that of the run whose results were compared says all."""
+
+    _untuned = 1.0  # nanoseconds
+
+    def _time(self, handle: int, record: float) -> dict[str, Any]:
+        return {"samples": _samples(_computed(self._loaded[handle])), "anchor": [self._untuned] * 2}
+
+    def _turns(self, handles: Sequence[int]) -> dict[str, Any]:
+        found = [_samples(_computed(self._loaded[h])) for h in handles]
+        return {"samples": found, "anchor": [self._untuned] * 2}
+
+    def _set_anchor(self, handle: int) -> dict[str, Any]:
+        self._untuned = _computed(self._loaded[handle]).seconds * 1e9
+        return {"ns": self._untuned}
+
+
+def _computed(loaded: Candidate) -> Timing:
+    return Timing(1, (max(1, round(loaded.seconds * 1e9)),) * FEWEST)
 
 
 def _guarded(message: Message, work: Callable[[Message], Answer]) -> Answer:

@@ -1,7 +1,8 @@
-"""Groups of an accelerator are tasks like the host's, and are measured by the accelerator itself."""
+"""Groups of an accelerator are tasks like the host's, and are measured on what the accelerator supplies."""
 
 from __future__ import annotations
 
+import mmap
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -19,14 +20,20 @@ from mlc.records.measurement import Failure, Measurement
 from mlc.records.record import Fingerprint, Record
 from mlc.records.shelf import Shelf
 from mlc.rewrite.group import config_of, device_of
+from mlc.runtime import device
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import Target
+from mlc.targets.base import DeviceProgram, Target, Tunable
+from mlc.targets.driver_bench import DriverBench
 from mlc.tune.drive import tune_graph
-from mlc.tune.measure import MeasureOptions, Rule
-from mlc.tune.measure.device import DeviceMeasurer, SplitMeasurer
+from mlc.tune.measure import LocalMeasurer, MeasureOptions, Rule
+from mlc.tune.measure.builder import Builder
+from mlc.tune.measure.candidate import Candidate, Packed
+from mlc.tune.measure.cases import Reference, case_bytes, cases_in, draw_inputs
+from mlc.tune.measure.split import SplitMeasurer
 from mlc.tune.session import TuneOptions
 from mlc.tune.task import Task, tasks_of
-from tests.devices import ToyAccelerator, ToyTarget
+from tests import devices
+from tests.devices import ToyAccelerator, ToyPoint, ToyTarget
 from tests.unit.rewrite.test_offload import Bytes
 
 OPTIONS = CompileOptions("toy", "onnx", "")
@@ -57,31 +64,82 @@ def test_groups_of_regions_are_tasks(target: Target) -> None:
     assert all(a.size > 1 for t in found for a in (t.constants or {}).values())
 
 
-def test_accelerator_says_what_configurations_take(target: Target) -> None:
+def measurer_of(target: Target, found: list[Task], **options: Any) -> LocalMeasurer:
+    assert isinstance(target.accelerator, Tunable)
+    return LocalMeasurer(
+        found,
+        target,
+        target.accelerator.bench(),
+        threads=1,
+        compile_options=OPTIONS,
+        options=MeasureOptions(**options),
+        rng=np.random.default_rng(0),
+    )
+
+
+def test_a_bench_says_what_configurations_take(target: Target) -> None:
     found = tasks(target)
     told: list[int] = []
-    measurer = DeviceMeasurer(found, ToyAccelerator())
-    results = measurer.measure(0, [{"steps": n} for n in (1, 4, 8)], lambda k, m: told.append(k))
-    assert [m.seconds for m in results] == [1e-3, 2.5e-4, None]
-    assert results[2].failure is Failure.REFUSED
-    assert "too many steps" in results[2].message
-    assert told == [0, 1, 2]
-    assert [m.seconds for m in measurer.compare(1, [{}])] == [1e-3]
-    split = SplitMeasurer(found, None, measurer, 1)
-    assert split.peak == 0
-    assert [m.seconds for m in split.measure(1, [{"steps": 2}])] == [5e-4]
+    with measurer_of(target, found) as measurer:
+        results = measurer.measure(0, [{"steps": n} for n in (1, 4, 8)], lambda k, m: told.append(k))
+        assert [m.seconds for m in results] == pytest.approx([1e-3, 2.5e-4, None])
+        assert results[2].failure is Failure.REFUSED
+        assert "too many steps" in results[2].message
+        assert sorted(told) == [0, 1, 2]
+        assert [m.seconds for m in measurer.compare(1, [{}, {"steps": 4}])] == pytest.approx([1e-3, 2.5e-4])
+        split = SplitMeasurer([(measurer, 1), (measurer, 0)], 1)
+        assert split.peak == 0
+        assert [m.seconds for m in split.measure(0, [{"steps": 2}])] == pytest.approx([5e-4])
+
+
+def test_wrong_results_of_a_device_are_found(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "WRONG_WITH_TWO", True)
+    with measurer_of(target, tasks(target)) as measurer:
+        right, wrong = measurer.measure(0, [{"steps": 1}, {"steps": 2}])
+    assert right.failure is None
+    assert wrong.failure is Failure.WRONG_OUTPUT
 
 
 @pytest.mark.parametrize(
     ("error", "message"), [(LowerError("no such loop"), "no such loop"), (KeyError("a bug"), "KeyError: 'a bug'")]
 )
-def test_a_configuration_that_cannot_be_built(target: Target, error: Exception, message: str) -> None:
+def test_a_configuration_that_cannot_be_built(error: Exception, message: str) -> None:
     class Fails(ToyAccelerator):
-        def measure(self, group: Node, constants: object) -> float:
-            raise error
+        def compile(self, region: Graph, name: str) -> DeviceProgram:
+            if config_of(region.nodes[0]).get("steps") == 4:
+                raise error
+            return super().compile(region, name)
 
-    (result,) = DeviceMeasurer(tasks(target), Fails()).measure(0, [{}])
+    target = cast(Target, ToyTarget(Fails()))
+    with measurer_of(target, tasks(target)) as measurer:
+        (result,) = measurer.measure(0, [{"steps": 4}])
     assert (result.failure, result.message) == (Failure.BUILD_ERROR, message)
+
+
+def test_a_driver_is_a_bench(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "entry_points", lambda group: [ToyPoint()])
+    accelerator = ToyAccelerator()
+    task = tasks(cast(Target, ToyTarget(accelerator)))[0]
+    program = Builder(cast(Target, ToyTarget(accelerator)), OPTIONS).build(task, {"steps": 4})
+    stand = DriverBench(accelerator, exact=True).open(1)
+    loaded = Candidate(stand, program, task.node, task.constant)
+    memory = mmap.mmap(-1, case_bytes(task, 2))
+    cases = cases_in(memory, task, 2)
+    draw_inputs(task, cases, [1, 2])
+    assert all(
+        (cases[1].inputs[k] == (task.constants or {})[v]).all()
+        for k, v in enumerate(task.node.inputs)
+        if task.constant[k]
+    )
+    packed = Packed(cases)
+    for number, case in enumerate(cases):
+        case.results[0][...] = Reference(task.node).results(case.inputs)[0]
+        loaded.run(packed, number)
+        loaded.check_results(case)
+        assert loaded.seconds == 0.2
+    assert loaded.sample(3) == 600_000_000
+    assert stand.peak() == 0
+    loaded.close()
 
 
 def test_tuning_finds_the_fastest_and_compilation_uses_it(target: Target, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from mlc.errors import DeviceError
 from mlc.records.measurement import Failure
 from mlc.tune.measure import zygote as zygote_module
 from mlc.tune.measure.frames import Channel
-from mlc.tune.measure.lanes import Conversation, Lane, Lanes, LostError, Request, cores_for
+from mlc.tune.measure.lanes import Conversation, Lane, Lanes, LostError, Request
 from mlc.tune.measure.zygote import Shared, Zygote
 
 HERE = tuple(os.sched_getaffinity(0))
@@ -205,10 +205,3 @@ def test_a_worker_has_no_file_of_ours(lanes: Lanes, tmp_path: Any) -> None:
     names = heard.answers[0].body.decode().split(",")
     assert "secret" not in heard.answers[0].body.decode()
     assert all(name == "/dev/null" or "stderr" in name or name.startswith("socket:") for name in names)
-
-
-def test_builders_keep_off_the_cores_that_are_timed_and_their_other_halves() -> None:
-    pairs = {0: {0, 2}, 1: {1, 3}, 2: {0, 2}, 3: {1, 3}}
-    assert cores_for([0, 1, 2, 3], [3], pairs.__getitem__) == (0, 2)
-    assert cores_for([0, 1, 2, 3], [3], lambda c: {c}) == (0, 1, 2)
-    assert cores_for([2, 3], [2, 3], lambda c: {c}) == ()

@@ -12,9 +12,8 @@ from typing import Any
 
 from mlc.errors import DeviceError
 from mlc.runtime.native import link
-from mlc.targets.base import Target
+from mlc.targets.cpu.record import Cpu
 
-LINE = 64  # bytes of a cache line, on every x86
 _CHAINS = 12  # multiply-adds take 4 or 5 cycles, and two can start in each: 10 chains would just do
 _CALL = (ctypes.c_void_p,) * 5
 
@@ -54,12 +53,9 @@ done:
 
 # Line by line rather than by reading much else: that would leave alone what other cores have in caches of their own,
 # and would have to know how large the last cache is and how it replaces. What was written goes to memory.
-_FLUSH = f"""
-declare void @llvm.x86.sse2.clflush(ptr)
-declare void @llvm.x86.sse2.mfence()
-
+_FLUSH = """
 ; Takes lines %begin to %end of the memory at %base out of the caches of all cores; the signature is mlc_parallel's.
-define void @flush(ptr %base, i64 %begin, i64 %end) {{
+define void @flush(ptr %base, i64 %begin, i64 %end) {
 entry:
   br label %head
 head:
@@ -69,52 +65,50 @@ head:
 body:
   %offset = mul i64 %i, {LINE}
   %line = getelementptr i8, ptr %base, i64 %offset
-  call void @llvm.x86.sse2.clflush(ptr %line)
+  call void @evict(ptr %line)
   %next = add i64 %i, 1
   br label %head
 done:
-  call void @llvm.x86.sse2.mfence()
+  call void @evicted()
   ret void
-}}
+}
 """
 
 
-def support_objects(target: Target, flush: bool = False) -> tuple[bytes, bytes]:
-    """Objects for :class:`Support`: the target's thread pool, and what is above, for this machine.
+def support_object(record: Cpu, evict: str) -> bytes:
+    """The object with all that is above, for this machine.
 
     Args:
-        target: whose pool.
-        flush: whether caches will be emptied.
-    Raises:
-        DeviceError: they cannot be on such a processor.
+        record: of the processor.
+        evict: what empties caches there, as LLVM IR (see :class:`~mlc.targets.cpu.target.CpuTarget`); left out where
+            nobody will ask for it.
     """
     import llvmlite.binding as llvm
 
     from mlc.targets.llvm.module import Machine, compile_text
 
     llvm.initialize_native_target()
-    bits = int(str(target.describe().get("vector_bits", 128)))
     features = llvm.get_host_cpu_features().flatten()
-    triple = llvm.get_process_triple()
-    if flush and not triple.startswith("x86_64"):
-        raise DeviceError(f"caches can be emptied on x86 only, and this machine is {triple.split('-')[0]}")
-    machine = Machine(triple, llvm.get_host_cpu_name(), features, bits)
-    pool = target.codegen({}, lambda _: (), opt_level=3).obj
-    return pool, compile_text(_REPEAT + _multiply_adds(bits // 32) + (_FLUSH if flush else ""), machine)
+    machine = Machine(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, record.vector_bits)
+    flush = evict + _FLUSH.replace("{LINE}", str(record.cache_line)) if evict else ""
+    return compile_text(_REPEAT + _multiply_adds(record.lanes) + flush, machine)
 
 
 class Support:
     """The support code in this process, with a pool of threads.
 
     Args:
-        objects: from :func:`support_objects`.
+        pool: an object with the target's thread pool.
+        loops: from :func:`support_object`.
         threads: of the pool, the caller included.
-        flush: whether caches will be emptied, for which the objects were made.
+        line: bytes of a cache line.
+        flush: whether caches will be emptied, for which the object was made.
     """
 
-    def __init__(self, objects: tuple[bytes, bytes], threads: int, flush: bool = False) -> None:
-        self._pools = link(objects[0], ("mlc_parallel", "mlc_pool_create"))
-        self._loops = link(objects[1], ("repeat", "arithmetic", *(("flush",) if flush else ())))
+    def __init__(self, pool: bytes, loops: bytes, threads: int, line: int, flush: bool) -> None:
+        self._line = line
+        self._pools = link(pool, ("mlc_parallel", "mlc_pool_create"))
+        self._loops = link(loops, ("repeat", "arithmetic", *(("flush",) if flush else ())))
         code = self._loops[1]
         self._repeat = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, *_CALL, ctypes.c_int64)(code["repeat"])
         self._arithmetic = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code["arithmetic"])
@@ -144,8 +138,8 @@ class Support:
 
         All threads of the pool do a part: they are awake afterwards, as between two kernels of a model.
         """
-        start = address // LINE * LINE
-        self._parallel(self.pool, self._flush, start, -(-(address + nbytes - start) // LINE))
+        start = address // self._line * self._line
+        self._parallel(self.pool, self._flush, start, -(-(address + nbytes - start) // self._line))
 
     def peak_flops(self, lanes: int) -> float:
         """Operations a second that one core reaches in multiply-adds, the best of some short runs."""

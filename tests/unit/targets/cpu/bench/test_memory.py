@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlc.tune.measure.memory import ALIGNMENT, GuardedBuffers
+from mlc.targets.cpu.bench.memory import ALIGNMENT, GuardedBuffers
 
 
 def test_buffers_are_aligned_apart_and_writable() -> None:

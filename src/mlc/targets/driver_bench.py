@@ -1,0 +1,96 @@
+"""An accelerator as a bench: its programs are run by its driver, and take as long as that says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlc.errors import MlcError
+from mlc.ir.graph import Node
+from mlc.runtime.device import Device, open_device
+from mlc.targets.base import Accelerator
+from mlc.targets.bench import Program
+
+
+class DriverBench:
+    """Runs candidates by the driver that packages name, too.
+
+    Args:
+        accelerator: names the driver and its options.
+        exact: whether the ``seconds`` of the driver's reports are computed, as a simulator's are.
+    """
+
+    def __init__(self, accelerator: Accelerator, *, exact: bool) -> None:
+        self._accelerator = accelerator
+        self.exact = exact
+
+    def open(self, threads: int) -> DriverStand:
+        return DriverStand(self._accelerator)
+
+
+class DriverStand:
+    """Gives every candidate a device of its own, so that none finds what another has left."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+
+    def load(self, program: Program, node: Node, constant: Sequence[bool]) -> DriverProgram:
+        device = open_device(self._accelerator.device, self._accelerator.options())
+        try:
+            return DriverProgram(device, program.data, node, constant)
+        except MlcError:
+            device.close()
+            raise
+
+    def peak(self) -> float:
+        return 0.0
+
+
+class DriverProgram:
+    """A program in a device, with memory for its inputs and results there; its constants are its own."""
+
+    def __init__(self, device: Device, program: bytes, node: Node, constant: Sequence[bool]) -> None:
+        self._device = device
+        first = {v: k for k, v in reversed(list(enumerate(node.inputs)))}
+        self._given = sorted(k for k in first.values() if not constant[k])
+        self._outputs = node.outputs
+        self._program = device.load(program)
+        values = (*(node.inputs[k] for k in self._given), *node.outputs)
+        self._addresses = [device.allocate(max(1, v.type.nbytes)) for v in values]
+
+    def run(self, inputs: Sequence[np.ndarray], fill: int) -> float:
+        count = len(self._given)
+        for k, address in zip(self._given, self._addresses, strict=False):
+            self._device.write(address, np.ascontiguousarray(inputs[k]).reshape(-1).view(np.uint8))
+        for v, address in zip(self._outputs, self._addresses[count:], strict=True):
+            self._device.write(address, np.full(v.type.nbytes, fill, np.uint8))
+        return self._timed()
+
+    def results(self) -> list[np.ndarray]:
+        found = []
+        for v, address in zip(self._outputs, self._addresses[len(self._given) :], strict=True):
+            data = np.empty(v.type.nbytes, np.uint8)
+            self._device.read(address, data)
+            found.append(data.view(v.type.dtype.numpy).reshape(v.type.physical_shape))
+        return found
+
+    def check(self) -> None:
+        """Nothing of the host's is within the device's reach."""
+
+    def sample(self, calls: int) -> int:
+        return round(sum(self._timed() for _ in range(calls)) * 1e9)
+
+    def cold_sample(self, calls: int) -> int:
+        return self.sample(calls)  # what is in a device's memories after a run is the device's business
+
+    def close(self) -> None:
+        self._device.close()
+
+    def _timed(self) -> float:
+        """Runs once; the seconds by the device's account, or by the clock where it keeps none."""
+        start = time.perf_counter()
+        report = self._device.run(self._program, self._addresses)
+        took = time.perf_counter() - start
+        return float(report.get("seconds", took))
