@@ -60,6 +60,13 @@ class Convolution:
         """Multiply-accumulates."""
         return self.out**2 * self.kernel**2 * self.inputs * self.outputs
 
+    @property
+    def task(self) -> dict[str, int]:
+        """What a program's META says of it: products, and bytes of input, weights and output."""
+        weights = self.kernel**2 * self.inputs * self.outputs
+        nbytes = self.inputs * self.size**2 + weights + self.outputs * self.out**2
+        return {"macs": self.macs, "bytes": nbytes}
+
 
 # Names as in the table of ResNet-18's convolutions in the TVM paper (OSDI 2018).
 LAYERS = (
@@ -136,7 +143,7 @@ def stream(layer: Convolution, config: VdlaConfig, shift: int = 7) -> Program:
             BufferSpec("uops", "uop", 16 * each),
         ],
         relocations=relocations,
-        meta={"layers": [{"name": layer.name, "first": 0, "last": len(out), "op": "conv2d"}]},
+        meta={"layers": [{"name": layer.name, "first": 0, "last": len(out), **layer.task}]},
     )
 
 

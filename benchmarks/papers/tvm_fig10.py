@@ -79,7 +79,7 @@ class Result:
         cycles: all, until the last result is stored.
         util: matrix unit's busy cycles over all.
         eta: cycles of the roofline over all.
-        gops, intensity: 10^9 operations a second, and operations a byte that crossed the port.
+        gops, intensity: 10^9 operations a second, and operations a byte of the layer's tensors.
         untuned: cycles of the plan that the compiler takes by itself; 0 where it would take another way.
         plan: the configuration.
     """

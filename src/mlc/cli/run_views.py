@@ -127,10 +127,10 @@ def show_device(console: Console, runs: Sequence[DeviceRun]) -> list[dict[str, A
     heads = ("cycles", "ms", "operations", "GOPS")
     rows = []
     for run in runs:
-        seconds = run.report.get("seconds")
-        rate = "" if not seconds else f"{run.step.flops / seconds / 1e9:.1f}"
+        seconds, operations = run.report.get("seconds"), run.report.get("operations", run.step.flops)
+        rate = "" if not seconds else f"{operations / seconds / 1e9:.1f}"
         ms = "" if seconds is None else f"{seconds * 1e3:.3f}"
-        rows.append((run.step.kernel, run.report.get("cycles", ""), ms, run.step.flops, rate))
+        rows.append((run.step.kernel, run.report.get("cycles", ""), ms, operations, rate))
     console.say()
     console.say(console.table(("on the device", *heads), rows, heads))
     for run in runs:

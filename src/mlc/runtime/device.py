@@ -21,8 +21,9 @@ Report = Mapping[str, Any]
 """What a device says of a run, JSON-able.
 
 ``seconds`` is the time it took by the device's own account (a simulated device counts the cycles of a real one), and
-``cycles`` is shown beside it. ``layers`` is a list of mappings alike, shown as a table; ``assumptions`` is a list of
-lines that are shown with the figures. All of them may be absent.
+``cycles`` is shown beside it. ``operations`` is what the run was asked to compute, should the device count otherwise
+than the package does. ``layers`` is a list of mappings alike, shown as a table; ``assumptions`` is a list of lines that
+are shown with the figures. All of them may be absent.
 """
 
 

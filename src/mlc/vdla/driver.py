@@ -21,7 +21,17 @@ from mlc.vdla.config import VdlaConfig, load_config
 from mlc.vdla.isa import Finish, Instruction, Unit, nop
 from mlc.vdla.program import BufferSpec, Program
 from mlc.vdla.sim import Device, Report
-from mlc.vdla.sim.report import assumptions, eta, intensity, milliseconds, util
+from mlc.vdla.sim.report import (
+    Figures,
+    assumptions,
+    eta,
+    gops,
+    intensity,
+    milliseconds,
+    roof_share,
+    useful,
+    util,
+)
 
 
 class Backend(StrEnum):
@@ -310,22 +320,27 @@ def facts(report: Report) -> dict[str, Any]:
     return {
         "seconds": milliseconds(report.total.cycles, config) / 1e3,
         "cycles": report.cycles,
-        "util": util(report.total),
-        "eta": eta(report.total, config),
+        **_figures(report.total, config),
         "assumptions": assumptions(config),
         "layers": [
-            {
-                "name": layer.name,
-                "cycles": round(layer.cycles),
-                "macs": layer.macs,
-                "bytes": sum(layer.bytes.values()),
-                "intensity": intensity(layer),
-                "util": util(layer),
-                "eta": eta(layer, config),
-            }
-            for layer in report.layers
+            {"name": layer.name, "cycles": round(layer.cycles), **_figures(layer, config)} for layer in report.layers
         ],
     }
+
+
+def _figures(part: Figures, config: VdlaConfig) -> dict[str, float]:
+    """What is known of a layer, or of all, under the names of ``Report.to_dict``."""
+    found = {
+        "operations": None if part.macs is None else 2 * part.macs,
+        "bytes_moved": sum(part.bytes.values()),
+        "util": util(part),
+        "useful": useful(part, config),
+        "eta": eta(part, config),
+        "gops": gops(part, config),
+        "intensity": intensity(part),
+        "roof_share": roof_share(part, config),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def open_device(options: Mapping[str, str]) -> PackageDevice:

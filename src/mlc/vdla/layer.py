@@ -58,6 +58,26 @@ class Layer:
     shift: np.ndarray | None = field(default=None, kw_only=True)
 
     @property
+    def macs(self) -> int:
+        """Multiplications that the layer asks for, whatever the machine does besides."""
+        return 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the layer's tensors, each once, without padding; of its input only the rows and columns it needs."""
+        n, c, *_ = self.shape
+        rows, columns = self._needed()
+        read = n * c * rows * columns * self.x.type.dtype.itemsize
+        result = prod(self.out_shape)
+        added = 0 if self.residual is None else result
+        bias = 0 if self.bias is None else self.bias.nbytes
+        return read + result * self.out.type.dtype.itemsize + added + bias
+
+    def _needed(self) -> tuple[int, int]:
+        """Rows and columns of the input that results depend on."""
+        return self.shape[2], self.shape[3]
+
+    @property
     def most_stored(self) -> np.ndarray | None:
         """``most`` after the shift, one number or one a channel; ``None`` where nothing is clipped or shifted."""
         if self.most is None or self.shift is None:
@@ -84,6 +104,20 @@ class Convolution(Layer):
         """Multiplications of the product, without padding of channels."""
         results = self.product.outputs[0].type
         return results.size * self.weights.size // self.out_shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + self.weights.nbytes
+
+    def _needed(self) -> tuple[int, int]:
+        rows, columns = (
+            len({at for o in range(out) for t in range(taps) if 0 <= (at := o * stride + t * dilation - pad) < extent})
+            for extent, out, taps, stride, dilation, pad in zip(
+                self.shape[2:], self.out_shape[2:], self.weights.shape[2:], self.strides, self.dilations, self.pads,
+                strict=False,
+            )
+        )  # fmt: skip
+        return rows, columns
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,8 @@ from mlc.vdla.sim.report import (
     milliseconds,
     peak_gops,
     roof_gops,
+    roof_share,
+    useful,
     util,
 )
 
@@ -39,7 +41,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Point:
-    """A layer in the roofline: operations per byte moved, and 10**9 operations a second."""
+    """A layer in the roofline: operations per byte of its task, and 10**9 operations a second."""
 
     name: str
     intensity: float
@@ -54,34 +56,41 @@ def parts_of(report: Report) -> list[Figures]:
 
 
 def layer_table(report: Report) -> Table:
-    """A line a layer: time, utilisation, and where it is in the roofline."""
+    """A line a layer: time, how busy the array was and how much of that was asked for, and the task's roofline."""
     config = report.config
-    rows = []
-    for part in parts_of(report):
-        at, reached = intensity(part), gops(part, config)
-        roof = roof_gops(at, config)
-        rows.append(
-            (
-                part.name or "total",
-                f"{part.cycles:.0f}",
-                f"{milliseconds(part.cycles, config):.3f}",
-                f"{100 * util(part):.1f}",
-                f"{100 * eta(part, config):.1f}",
-                f"{reached:.1f}",
-                f"{at:.1f}",
-                f"{100 * reached / roof:.1f}" if roof else "-",
-                bound_by(part, config),
-            )
+    rows = [
+        (
+            part.name or "total",
+            f"{part.cycles:.0f}",
+            f"{milliseconds(part.cycles, config):.3f}",
+            _percent(util(part)),
+            _percent(useful(part, config)),
+            _percent(eta(part, config)),
+            _one_digit(gops(part, config)),
+            _one_digit(intensity(part)),
+            _percent(roof_share(part, config)),
+            bound_by(part, config),
         )
-    columns = ("layer", "cycles", "ms", "util %", "eta %", "GOPS", "op/B", "roof %", "bound by")
+        for part in parts_of(report)
+    ]
+    columns = ("layer", "cycles", "ms", "busy %", "useful %", "eta %", "GOPS", "op/B", "roof %", "bound by")
     return Table(columns, rows, columns[1:-1])
 
 
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+def _one_digit(number: float | None) -> str:
+    return "-" if number is None else f"{number:.1f}"
+
+
 def bound_by(part: Figures, config: VdlaConfig) -> str:
-    """The roof above a layer: the array's, or the memory's for the bytes that it moved."""
-    if not part.macs:
-        return "memory"
-    return "memory" if roof_gops(intensity(part), config) < peak_gops(config) else "array"
+    """The roof above a layer's task: the array's, or the memory's."""
+    at = intensity(part)
+    if at is None:
+        return "-"
+    return "memory" if roof_gops(at, config) < peak_gops(config) else "array"
 
 
 def stall_table(report: Report) -> Table:
@@ -123,13 +132,9 @@ def byte_table(report: Report) -> Table:
 
 
 def points(report: Report) -> list[Point]:
-    """The layers in the roofline; the whole where the program names no layers."""
-    parts = report.layers or [part for part in [report.total] if part is not None]
-    return [
-        Point(part.name or "all", intensity(part), gops(part, report.config))
-        for part in parts
-        if part.macs and part.bytes
-    ]
+    """The layers in the roofline of their tasks; without those that have none, or of which nothing is known."""
+    found = ((part.name, intensity(part), gops(part, report.config)) for part in report.layers)
+    return [Point(name, at, reached) for name, at, reached in found if at and reached]
 
 
 def roofline(series: Mapping[str, Iterable[Point]], config: VdlaConfig, suffix: str = ".svg", title: str = "") -> bytes:
@@ -220,6 +225,6 @@ def _draw_roof(axes: Any, config: VdlaConfig, intensities: Sequence[float]) -> N
     )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
-    axes.set_xlabel("operations per byte moved")
+    axes.set_xlabel("operations per byte of the task")
     axes.set_ylabel("GOPS")
     axes.grid(True, which="both", linewidth=0.3)

@@ -40,7 +40,7 @@ def test_runs_of_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     step = StepSpec("region0", ("Conv_0",), 3_000_000, 10, ())
     layers = [{"name": "a", "cycles": 60, "util": 0.5, "bytes": {"INP": 3}}, {"name": "b", "cycles": 140, "util": 0.75}]
     report = {"cycles": 200, "seconds": 1e-3, "layers": layers, "assumptions": ["memory of 1.5 GB/s"]}
-    runs = [DeviceRun(step, report), DeviceRun(step, {})]
+    runs = [DeviceRun(step, report), DeviceRun(step, {}), DeviceRun(step, {"seconds": 1e-3, "operations": 2_000_000})]
     documents = run_views.show_device(Console(), runs)
     assert documents[0] == {"step": "region0", "sources": ["Conv_0"], **report}
     shown = capsys.readouterr()
@@ -48,6 +48,7 @@ def test_runs_of_a_device(capsys: pytest.CaptureFixture[str]) -> None:
         ["on", "the", "device", "cycles", "ms", "operations", "GOPS"],
         ["region0", "200", "1.000", "3000000", "3.0"],
         ["region0", "3000000"],
+        ["region0", "1.000", "2000000", "2.0"],
         ["name", "cycles", "util"],
         ["a", "60", "0.5"],
         ["b", "140", "0.75"],

@@ -142,7 +142,7 @@ def test_a_simulation_shows_cycles_layers_and_assumptions(mlc: Mlc, program: byt
     lines = result.out.splitlines()
     assert lines[0].startswith("21 instructions, ")
     assert lines[0].endswith(" ms (full)")
-    assert "layer  cycles     ms  util %  eta %  GOPS  op/B  roof %  bound by" in lines
+    assert "layer  cycles     ms  busy %  useful %  eta %  GOPS  op/B  roof %  bound by" in lines
     assert any("DRAM latency 48 cycles" in line for line in lines)
     quiet = mlc("vdla", "sim", "good.vdla", "-q", "--vdla", "dram_latency=500")
     assert quiet.out.endswith("(full, other times)\n")

@@ -7,6 +7,7 @@ import pytest
 
 from mlc.errors import UnsupportedError
 from mlc.ir.graph import Graph, Value
+from mlc.ir.types import TensorType, i8
 from mlc.rewrite.group import make_group
 from mlc.vdla.layer import Convolution, Elementwise, Layer, read_layer
 from tests.unit.rewrite.helpers import Net
@@ -189,3 +190,18 @@ def test_what_is_no_layer_is_refused_with_a_reason(reason: str) -> None:
     graph = n(REFUSED[reason](n))
     with pytest.raises(UnsupportedError, match=reason):
         layer_of(graph)
+
+
+@pytest.mark.parametrize(
+    "kernel, stride, dilation, pad, rows",
+    [(3, 1, 1, 1, 12), (1, 2, 1, 0, 6), (3, 2, 1, 1, 12), (2, 4, 1, 0, 6), (2, 1, 5, 0, 12), (1, 1, 1, 0, 12)],
+)
+def test_bytes_of_a_layer_are_its_tensors(kernel: int, stride: int, dilation: int, pad: int, rows: int) -> None:
+    out = (12 + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
+    shape, result = (1, 5, 12, 12), (1, 7, out, out)
+    x, y = (Value(name, TensorType(s, i8)) for name, s in (("x", shape), ("y", result)))
+    weights = np.ones((7, 5, kernel, kernel), np.int8)
+    pads = (pad,) * 4
+    layer = Convolution(x, y, shape, result, weights, (stride,) * 2, (dilation,) * 2, pads, bias=np.zeros(7, np.int32))
+    assert layer.macs == 7 * 5 * kernel**2 * out**2
+    assert layer.nbytes == 5 * rows**2 + 7 * 5 * kernel**2 + 4 * 7 + 7 * out**2

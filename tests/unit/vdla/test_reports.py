@@ -35,11 +35,13 @@ def test_what_bounds_a_layer_follows_from_its_intensity() -> None:
     assert bound_by(wide, FULL) == "memory"
 
 
-def test_points_are_layers_or_the_whole(report: Report) -> None:
+def test_points_are_layers_whose_task_is_known(report: Report) -> None:
     assert [p.name for p in points(report)] == ["tiny"]
     program = case(TINY).program
     program.meta.clear()
-    assert [p.name for p in points(Device(FULL).run(program, exec=False))] == ["all"]
+    unknown = Device(FULL).run(program, exec=False)
+    assert points(unknown) == []
+    assert layer_table(unknown).rows[0][4:] == ("-", layer_table(unknown).rows[0][5], "-", "-", "-", "-")
 
 
 @pytest.mark.parametrize("suffix, magic", [(".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF")])

@@ -32,12 +32,27 @@ class Dram:
     nbytes: int = 0
 
 
+@dataclass(frozen=True)
+class Task:
+    """What a layer asks for, whatever the program then does besides.
+
+    Args:
+        name: for reports.
+        macs: multiplications.
+        nbytes: of its tensors, each once, without padding.
+    """
+
+    name: str
+    macs: int
+    nbytes: int
+
+
 def assemble(
     config: VdlaConfig,
     steps: Sequence[Step],
     buffers: Sequence[Dram],
     constants: Constants,
-    layers: Sequence[str],
+    layers: Sequence[Task],
     given: GivenTokens | None = None,
 ) -> Program:
     """A program from a stream without micro-op addresses and tokens.
@@ -47,7 +62,7 @@ def assemble(
         steps: the stream, without FINISH.
         buffers: what the steps' buffers are, by index.
         constants: contents of those of kind ``const``.
-        layers: names of the layers that steps belong to.
+        layers: those that steps belong to.
         given: what has set the stream's tokens already, if they come from the structure of kernels.
     """
     finish = Step(Finish(), layer=steps[-1].layer if steps else 0)
@@ -79,8 +94,8 @@ def assemble(
     counts = Counter(s.layer for s in done)
     ends = list(accumulate(counts[k] for k in range(len(layers))))
     ranges = [
-        {"name": name, "first": end - counts[k], "last": end}
-        for k, (name, end) in enumerate(zip(layers, ends, strict=True))
+        {"name": task.name, "first": end - counts[k], "last": end, "macs": task.macs, "bytes": task.nbytes}
+        for k, (task, end) in enumerate(zip(layers, ends, strict=True))
     ]
     return Program(
         config,

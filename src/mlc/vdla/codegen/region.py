@@ -19,7 +19,7 @@ from mlc.lower.pipeline import lower
 from mlc.lower.tensorize import tensorize
 from mlc.lower.vthread import vthread
 from mlc.vdla.check import check, describe
-from mlc.vdla.codegen.assemble import Dram, assemble
+from mlc.vdla.codegen.assemble import Dram, Task, assemble
 from mlc.vdla.codegen.constants import Constants
 from mlc.vdla.codegen.emit import Binding, Emitter
 from mlc.vdla.codegen.structural import UNITS
@@ -92,7 +92,7 @@ class Parts:
     inputs: Sequence[Value]
     outputs: Sequence[Value]
     buffers: list[Dram] = field(default_factory=list, init=False)
-    layers: list[str] = field(default_factory=list, init=False)
+    layers: list[Task] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.constants = Constants()
@@ -127,7 +127,7 @@ class Parts:
             bound[key] = Binding(len(self.buffers), array)
             self.buffers.append(Dram(f"{name}.{key}", "const"))
         self.emitter.layer = len(self.layers)
-        self.layers.append(name)
+        self.layers.append(Task(name, layer.macs, layer.nbytes))
         begin = len(self.emitter.steps)
         for k, segment in enumerate(segments):
             fn = lowered(segment, f"{name}.{k}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,9 @@ class Figures:
         begin, end: cycles, from its first instruction's start to its last one's end.
         cycles: that it adds: since the part before it ended. They sum to the whole's.
         instructions: how many.
-        macs: multiply-accumulates.
-        mac_cycles: cycles in which they were done.
+        macs: multiply-accumulates that the task asks for; None where the program does not say.
+        task_bytes: of the task's tensors, every layer's once and without padding; None where the program does not say.
+        mac_cycles: cycles in which the array multiplied, be it padding, zeros of diagonal tiles, biases or identities.
         bytes: moved, by memory id.
         compulsory_bytes: distinct bytes loaded, micro-ops excepted, plus distinct bytes stored: each tensor once.
         busy: by unit, cycles in which it had something running.
@@ -43,7 +44,8 @@ class Figures:
     end: float
     cycles: float
     instructions: int
-    macs: int
+    macs: int | None
+    task_bytes: int | None
     mac_cycles: int
     bytes: dict[str, int]
     compulsory_bytes: int
@@ -106,8 +108,10 @@ def milliseconds(cycles: float, config: VdlaConfig) -> float:
     return cycles / (config.freq_mhz * 1e3)
 
 
-def gops(figures: Figures, config: VdlaConfig) -> float:
-    """10**9 operations a second, a multiply-accumulate counted as two."""
+def gops(figures: Figures, config: VdlaConfig) -> float | None:
+    """10**9 operations a second of the task, a multiply-accumulate counted as two; None where it is not known."""
+    if figures.macs is None:
+        return None
     return 2e-3 * figures.macs * config.freq_mhz / figures.cycles if figures.cycles else 0.0
 
 
@@ -121,19 +125,35 @@ def roof_gops(intensity: float, config: VdlaConfig) -> float:
     return min(peak_gops(config), 1e-3 * intensity * config.bytes_per_cycle * config.freq_mhz)
 
 
-def intensity(figures: Figures) -> float:
-    """Operations per byte moved; 0 where nothing was moved."""
-    moved = sum(figures.bytes.values())
-    return 2 * figures.macs / moved if moved else 0.0
+def intensity(figures: Figures) -> float | None:
+    """Operations per byte of the task; None where it is not known, 0 where it has no bytes."""
+    if figures.macs is None or figures.task_bytes is None:
+        return None
+    return 2 * figures.macs / figures.task_bytes if figures.task_bytes else 0.0
 
 
 def util(figures: Figures) -> float:
-    """The part of the time in which the array multiplied."""
+    """The part of the time in which the array multiplied, whatever it multiplied."""
     return figures.mac_cycles / figures.cycles if figures.cycles else 0.0
 
 
+def useful(figures: Figures, config: VdlaConfig) -> float | None:
+    """The part of what the array could have multiplied that the task asked for; None where it is not known."""
+    if figures.macs is None:
+        return None
+    return figures.macs / (config.macs_per_cycle * figures.cycles) if figures.cycles else 0.0
+
+
+def roof_share(figures: Figures, config: VdlaConfig) -> float | None:
+    """The task's roofline in cycles over those it took: its products, or its bytes, whichever takes longer."""
+    if figures.macs is None or figures.task_bytes is None:
+        return None
+    bound = max(figures.macs / config.macs_per_cycle, figures.task_bytes / config.bytes_per_cycle)
+    return bound / figures.cycles if figures.cycles else 0.0
+
+
 def eta(figures: Figures, config: VdlaConfig) -> float:
-    """The roofline's cycles over those it took: all products, or every tensor moved once, whichever is longer."""
+    """The cycles that the program needs as it is tiled over those it took: all products, or all it touches once."""
     bound = max(figures.mac_cycles, figures.compulsory_bytes / config.bytes_per_cycle)
     return bound / figures.cycles if figures.cycles else 0.0
 
@@ -149,8 +169,10 @@ def entry(figures: Figures, config: VdlaConfig) -> dict[str, Any]:
         "ms": milliseconds(figures.cycles, config),
         "gops": gops(figures, config),
         "intensity": at,
-        "roof_gops": roof_gops(at, config),
+        "roof_gops": None if at is None else roof_gops(at, config),
+        "roof_share": roof_share(figures, config),
         "util": util(figures),
+        "useful": useful(figures, config),
         "eta": eta(figures, config),
         "port_utilisation": figures.port_busy / figures.cycles if figures.cycles else 0.0,
     }
@@ -183,27 +205,52 @@ def make_report(
 
     Args:
         config, instructions, work, timeline: the stream and its times.
-        meta: of the program: ``layers``, a list of ``{"name", "first", "last"}`` with ``last`` exclusive, in order.
+        meta: of the program: ``layers``, see :func:`layer_ranges`.
     Raises:
         ProgramError: the layers are not such a list.
     """
     reader = _Reader(config, work, timeline)
-    total = reader.figures("", 0, len(instructions), 0.0)
+    ranges = layer_ranges(meta, len(instructions))
+    whole = LayerRange("", 0, len(instructions), _sum(r.macs for r in ranges), _sum(r.nbytes for r in ranges))
+    total = reader.figures(whole, 0.0)
     layers: list[Figures] = []
     before = 0.0
-    for name, first, last in layer_ranges(meta, len(instructions)):
-        layers.append(reader.figures(name, first, last, before))
+    for layer in ranges:
+        layers.append(reader.figures(layer, before))
         before = max(before, layers[-1].end)
     return Report(config, instructions, total, layers, timeline.tokens, timeline)
 
 
-def layer_ranges(meta: Mapping[str, Any], count: int) -> list[tuple[str, int, int]]:
-    """The layers that a program's META names, as (name, first instruction, one past the last).
+def _sum(parts: Iterable[int | None]) -> int | None:
+    """The sum, if there is something and all of it is known."""
+    found = list(parts)
+    return sum(n for n in found if n is not None) if found and None not in found else None
+
+
+class LayerRange(NamedTuple):
+    """A layer's part of a stream, and what its task is.
+
+    Attributes:
+        name: for people.
+        first, last: its instructions, ``last`` exclusive.
+        macs: multiply-accumulates that are asked for.
+        nbytes: of its tensors, each once and without padding.
+    """
+
+    name: str
+    first: int
+    last: int
+    macs: int | None
+    nbytes: int | None
+
+
+def layer_ranges(meta: Mapping[str, Any], count: int) -> list[LayerRange]:
+    """The layers that a program's META names: ``{"name", "first", "last", "macs", "bytes"}``, the last two optional.
 
     Raises:
         ProgramError: an entry is malformed, or not in order.
     """
-    found: list[tuple[str, int, int]] = []
+    found: list[LayerRange] = []
     end = 0
     layers = meta.get("layers", [])
     if not isinstance(layers, list):
@@ -217,7 +264,10 @@ def layer_ranges(meta: Mapping[str, Any], count: int) -> list[tuple[str, int, in
             raise ProgramError(f"META: layer {layer!r} does not follow the one before it")
         if last > count:
             raise ProgramError(f"META: layer {name!r} ends at instruction {last} of {count}")
-        found.append((name, first, last))
+        macs, nbytes = layer.get("macs"), layer.get("bytes")
+        if any(n is not None and not (type(n) is int and n >= 0) for n in (macs, nbytes)):
+            raise ProgramError(f"META: layer {name!r} has {macs!r} macs and {nbytes!r} bytes; expected numbers")
+        found.append(LayerRange(name, first, last, macs, nbytes))
         end = last
     return found
 
@@ -234,7 +284,8 @@ class _Reader:
         self.wheres = {unit: np.flatnonzero(work.unit == unit) for unit in Unit}
         self.times = {unit: _part(timeline, where) for unit, where in self.wheres.items()}
 
-    def figures(self, name: str, first: int, last: int, before: float) -> Figures:
+    def figures(self, layer: LayerRange, before: float) -> Figures:
+        name, first, last, macs, nbytes = layer
         part = slice(first, last)
         all_units = _part(self.time, part)
         begin = float(all_units.begin.min(initial=np.inf)) if last > first else before
@@ -259,7 +310,8 @@ class _Reader:
             end=end,
             cycles=end - before,
             instructions=last - first,
-            macs=mac_cycles * self.config.macs_per_cycle,
+            macs=macs,
+            task_bytes=nbytes,
             mac_cycles=mac_cycles,
             bytes={mem.name: int(moved[mem]) for mem in Mem if moved[mem]},
             compulsory_bytes=self.footprint.distinct(first, last),

@@ -16,7 +16,7 @@ from mlc.lower.build import build
 from mlc.lower.schedule import Schedule
 from mlc.lower.tensorize import tensorize
 from mlc.vdla.check import check, describe
-from mlc.vdla.codegen.assemble import Dram, assemble
+from mlc.vdla.codegen.assemble import Dram, Task, assemble
 from mlc.vdla.codegen.constants import Constants
 from mlc.vdla.codegen.emit import Binding, Emitter
 from mlc.vdla.config import VdlaConfig
@@ -158,7 +158,7 @@ def program_of(
         buffers.append(Dram(b.name, "const" if k in constants else "out" if out else "in", b.nbytes))
         bindings.append(Binding(k, constants.get(k)))
     emitter.emit(fn, bindings, slots)
-    return assemble(config, emitter.steps, buffers, packed, [fn.name])
+    return assemble(config, emitter.steps, buffers, packed, [Task(fn.name, 0, 0)])
 
 
 def executed(

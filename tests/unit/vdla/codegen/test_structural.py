@@ -17,7 +17,7 @@ from mlc.lower.schedule import Schedule
 from mlc.lower.tensorize import tensorize
 from mlc.lower.vthread import vthread
 from mlc.vdla.check import check
-from mlc.vdla.codegen.assemble import Dram, assemble
+from mlc.vdla.codegen.assemble import Dram, Task, assemble
 from mlc.vdla.codegen.constants import Constants
 from mlc.vdla.codegen.emit import Binding, Emitter
 from mlc.vdla.codegen.structural import UNITS
@@ -57,7 +57,7 @@ def program_of(fn: Function, conv: Conv, config: VdlaConfig, *, structural: bool
     kinds = ("in", "const", "out")
     buffers = [Dram(b.name, kind, b.nbytes) for b, kind in zip(fn.params, kinds, strict=True)]
     emitter.emit(fn, [Binding(0), Binding(1, conv.arrays()[1]), Binding(2)], SLOTS)
-    return assemble(config, emitter.steps, buffers, packed, [fn.name], emitter.given)
+    return assemble(config, emitter.steps, buffers, packed, [Task(fn.name, 0, 0)], emitter.given)
 
 
 def run(conv: Conv, config: VdlaConfig, threads: int, *, blocks: bool = False, structural: bool = True) -> Report:

@@ -13,7 +13,18 @@ from mlc.errors import DeviceError, ProgramError
 from mlc.vdla.check import check
 from mlc.vdla.config import PROFILES, with_fields
 from mlc.vdla.sim import Device, Report
-from mlc.vdla.sim.report import entry, eta, gops, intensity, layer_ranges, peak_gops, roof_gops, util
+from mlc.vdla.sim.report import (
+    entry,
+    eta,
+    gops,
+    intensity,
+    layer_ranges,
+    peak_gops,
+    roof_gops,
+    roof_share,
+    useful,
+    util,
+)
 from tests.unit.vdla.convolutions import FULL, POINTWISE, STRIDED, TINY, Case, case
 
 
@@ -48,15 +59,49 @@ def test_bytes_and_products_match_the_closed_form() -> None:
         "INP": rows * layer.size * layer.inputs,
         "OUT": layer.out**2 * layer.outputs,
     }
-    assert total.macs == layer.macs == 256 * total.mac_cycles
+    assert total.macs == layer.macs == 256 * total.mac_cycles  # this one has nothing to pad
+    assert total.task_bytes == total.compulsory_bytes
     assert total.compulsory_bytes == weights + layer.size**2 * layer.inputs + layer.out**2 * layer.outputs
     assert report.tokens["ld->cmp"] == tiles * chunks
     bound = max(total.mac_cycles, sum(total.bytes.values()) / FULL.bytes_per_cycle)
     assert total.cycles >= bound
     assert util(total) == total.mac_cycles / total.cycles
-    assert gops(total, FULL) == pytest.approx(peak_gops(FULL) * util(total))
-    assert gops(total, FULL) <= roof_gops(intensity(total), FULL)
-    assert eta(total, FULL) <= 1
+    reached, at, used = gops(total, FULL), intensity(total), useful(total, FULL)
+    assert used == util(total)
+    assert at == 2 * layer.macs / total.compulsory_bytes
+    assert reached == pytest.approx(peak_gops(FULL) * util(total))
+    assert reached is not None
+    assert reached <= roof_gops(at, FULL)
+    assert eta(total, FULL) == roof_share(total, FULL) <= 1
+
+
+def test_what_the_array_does_besides_is_no_use() -> None:
+    given = case(TINY)
+    _, plain = run(given)
+    given.program.meta["layers"][0] |= {"macs": TINY.macs // 16, "bytes": TINY.task["bytes"] // 2}
+    _, report = run(given)
+    for part, before in ((report.total, plain.total), (report.layers[0], plain.layers[0])):
+        assert part is not None
+        assert before is not None
+        found, wanted = entry(part, FULL), entry(before, FULL)
+        assert {key: found[key] for key in ("util", "eta", "mac_cycles", "bytes", "compulsory_bytes")} == {
+            key: wanted[key] for key in ("util", "eta", "mac_cycles", "bytes", "compulsory_bytes")
+        }
+        for key, by in (("useful", 16), ("gops", 16), ("intensity", 8), ("macs", 16), ("task_bytes", 2)):
+            assert found[key] == pytest.approx(wanted[key] / by)
+        bound = max(TINY.macs / 16 / 256, TINY.task["bytes"] / 2 / FULL.bytes_per_cycle)
+        assert found["roof_share"] == pytest.approx(bound / part.cycles)
+
+
+def test_a_program_that_does_not_say_what_it_is_for_has_no_useful_work() -> None:
+    given = case(TINY)
+    del given.program.meta["layers"][0]["macs"]
+    _, report = run(given)
+    document = report.to_dict()
+    unknown = ("macs", "useful", "gops", "intensity", "roof_gops", "roof_share")
+    for part in (document, document["layers"][0]):
+        assert [part[key] for key in unknown] == [None] * 6
+        assert part["util"] > 0
 
 
 def test_a_layer_alone_has_the_figures_of_the_whole() -> None:
@@ -71,14 +116,14 @@ def test_layers_add_up_to_the_whole() -> None:
     given = case(TINY)
     half, end = 9, len(given.program.instructions)
     given.program.meta["layers"] = [
-        {"name": "a", "first": 0, "last": half},
-        {"name": "b", "first": half, "last": end},
+        {"name": "a", "first": 0, "last": half, "macs": 3000, "bytes": 40},
+        {"name": "b", "first": half, "last": end, "macs": 500, "bytes": 6},
     ]
     _, report = run(given)
     total, layers = report.total, report.layers
     assert total is not None
     assert sum(layer.cycles for layer in layers) == pytest.approx(total.cycles)
-    for name in ("macs", "instructions", "port_busy"):
+    for name in ("macs", "task_bytes", "mac_cycles", "instructions", "port_busy"):
         assert sum(getattr(layer, name) for layer in layers) == pytest.approx(getattr(total, name))
     assert sum(sum(layer.bytes.values()) for layer in layers) == sum(total.bytes.values())
 
@@ -93,6 +138,8 @@ def test_layers_add_up_to_the_whole() -> None:
         ([{"name": "a", "first": 3, "last": 2}], "does not follow"),
         ([{"name": 1, "first": 0, "last": 2}], "does not follow"),
         ([{"name": "a", "first": 0, "last": 11}], "ends at instruction 11 of 10"),
+        ([{"name": "a", "first": 0, "last": 5, "macs": -1}], "layer 'a' has -1 macs and None bytes; expected numbers"),
+        ([{"name": "a", "first": 0, "last": 5, "bytes": "7"}], "layer 'a' has None macs and '7' bytes"),
     ],
 )
 def test_malformed_layers_are_refused(layers: list, message: str) -> None:
@@ -108,7 +155,7 @@ def test_the_report_is_json_with_its_assumptions() -> None:
     assert "name" not in document
     assert document["layers"][0]["name"] == "tiny"
     assert any("assumed" in line for line in document["assumptions"])
-    assert {"busy", "stalls", "latency", "port", "bytes", "util", "eta", "gops", "intensity"} <= document.keys()
+    assert {"busy", "stalls", "latency", "port", "bytes", "util", "useful", "eta", "gops"} <= document.keys()
     assert document["stalls"]["CMP"].keys() <= {"ld->cmp", "st->cmp", "fetch", "full"}
 
 
@@ -158,6 +205,7 @@ def test_wrong_bindings_and_programs_are_refused() -> None:
 def test_an_empty_part_has_no_figures_to_divide() -> None:
     _, report = run(case(TINY))
     assert report.total is not None
-    nothing = dataclasses.replace(report.total, cycles=0.0, macs=0, bytes={})
+    nothing = dataclasses.replace(report.total, cycles=0.0, macs=0, task_bytes=0, bytes={})
     found = entry(nothing, FULL)
-    assert (found["util"], found["eta"], found["gops"], found["intensity"], found["port_utilisation"]) == (0,) * 5
+    shares = ("util", "useful", "eta", "gops", "intensity", "port_utilisation", "roof_share")
+    assert [found[key] for key in shares] == [0] * 7
