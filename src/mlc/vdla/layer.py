@@ -110,11 +110,14 @@ class Convolution(Layer):
         return super().nbytes + self.weights.nbytes
 
     def _needed(self) -> tuple[int, int]:
+        if self.product.op is not get("conv"):
+            return super()._needed()
+        attrs = self.product.attrs
         rows, columns = (
             len({at for o in range(out) for t in range(taps) if 0 <= (at := o * stride + t * dilation - pad) < extent})
             for extent, out, taps, stride, dilation, pad in zip(
-                self.shape[2:], self.out_shape[2:], self.weights.shape[2:], self.strides, self.dilations, self.pads,
-                strict=False,
+                self.shape[2:], self.out_shape[2:], self.weights.shape[2:], attrs["strides"], attrs["dilations"],
+                attrs["pads"][:2], strict=True,
             )
         )  # fmt: skip
         return rows, columns

@@ -7,7 +7,6 @@ import pytest
 
 from mlc.errors import UnsupportedError
 from mlc.ir.graph import Graph, Value
-from mlc.ir.types import TensorType, i8
 from mlc.rewrite.group import make_group
 from mlc.vdla.layer import Convolution, Elementwise, Layer, read_layer
 from tests.unit.rewrite.helpers import Net
@@ -197,11 +196,11 @@ def test_what_is_no_layer_is_refused_with_a_reason(reason: str) -> None:
     [(3, 1, 1, 1, 12), (1, 2, 1, 0, 6), (3, 2, 1, 1, 12), (2, 4, 1, 0, 6), (2, 1, 5, 0, 12), (1, 1, 1, 0, 12)],
 )
 def test_bytes_of_a_layer_are_its_tensors(kernel: int, stride: int, dilation: int, pad: int, rows: int) -> None:
-    out = (12 + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
-    shape, result = (1, 5, 12, 12), (1, 7, out, out)
-    x, y = (Value(name, TensorType(s, i8)) for name, s in (("x", shape), ("y", result)))
-    weights = np.ones((7, 5, kernel, kernel), np.int8)
-    pads = (pad,) * 4
-    layer = Convolution(x, y, shape, result, weights, (stride,) * 2, (dilation,) * 2, pads, bias=np.zeros(7, np.int32))
+    n = Net()
+    w, bias = n.c(integers(7, 5, kernel, kernel), np.int8), n.c(integers(1, 7, 1, 1), np.int32)
+    attrs = {"strides": (stride,) * 2, "dilations": (dilation,) * 2, "pads": (pad,) * 4}
+    sums = n.add(n.conv(n.x(1, 5, 12, 12, dtype="i8"), w, **attrs), bias)
+    out = sums.type.shape[2]
+    layer = layer_of(n(narrow(n, sums, n.c([9], np.int32))))
     assert layer.macs == 7 * 5 * kernel**2 * out**2
     assert layer.nbytes == 5 * rows**2 + 7 * 5 * kernel**2 + 4 * 7 + 7 * out**2
