@@ -24,7 +24,7 @@ from mlc.rewrite.group import body_of, config_of
 from mlc.runtime import write_package
 from mlc.runtime.device import Report
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import DeviceProgram, Target, get_target
+from mlc.targets.base import CompiledRegion, DeviceProgram, LayoutChoice, Target, get_target
 from mlc.targets.bench import Bench, Program
 
 BLOCK = 4
@@ -61,7 +61,7 @@ class ToyAccelerator:
     block: int = BLOCK
     device: str = "toy"
     alignment: int = 128
-    compiled: list[Graph] = field(default_factory=list)
+    compiled: list[CompiledRegion] = field(default_factory=list)
 
     def options(self) -> Mapping[str, str]:
         return {"speed": "5"}
@@ -84,13 +84,25 @@ class ToyAccelerator:
     def bench(self) -> Bench:
         return ToyBench()
 
-    def compile(self, region: Graph, name: str) -> DeviceProgram:
-        if any(config_of(g).get("steps") == 8 for g in region.nodes):
+    def layouts(
+        self, group: Node, inputs: Sequence[TensorType], constant: Sequence[bool], knobs: Knobs
+    ) -> LayoutChoice:
+        return LayoutChoice(tuple(self.layout(v.type) for v in group.outputs))
+
+    def depends_on(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:
+        return ""
+
+    def kernel(self, group: Node, name: str, constants: Mapping[Value, np.ndarray], watch: object = None) -> Node:
+        self.ask(group, constants, Knobs(config_of(group)))
+        if config_of(group).get("steps") == 8:
             raise ScheduleError("configuration refused: too many steps")
+        return group
+
+    def codegen(self, region: CompiledRegion, name: str) -> DeviceProgram:
         self.compiled.append(region)
         data = f"toy program {len(_PROGRAMS)}".encode()
-        _PROGRAMS[data] = region
-        return DeviceProgram(data, ".toy", {"operations": len(region.nodes)})
+        _PROGRAMS[data] = region.graph
+        return DeviceProgram(data, ".toy", {"operations": len(region.graph.nodes)})
 
 
 class ToyBench:

@@ -35,9 +35,11 @@ ROOMS: dict[str, set[str]] = {
     "harness": {"runtime"},
     # Trials, files of them, the best of them: what a compilation asks for configurations, and what tuning writes.
     "records": {"ir", "lower", "rewrite", "targets", "runtime"},
-    # The whole compilation of a graph: passes, schedules, code, package.
-    "build": {"ir", "ops", "rewrite", "lower", "targets", "vdla", "runtime", "records"},
-    "tune": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "records", "build"},
+    # From a graph to kernels, places in memory and calls, for host and device alike.
+    "pipeline": {"ir", "ops", "rewrite", "lower", "targets"},
+    # The whole compilation of a model: the pipeline, code, package.
+    "build": {"ir", "ops", "rewrite", "targets", "runtime", "pipeline"},
+    "tune": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "records", "pipeline", "build"},
     "train": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "tune"},
     "api": {
         "ir",
@@ -73,7 +75,7 @@ ROOMS: dict[str, set[str]] = {
 }
 
 # What an accelerator needs of these is built for any; they name none, in comments and strings neither.
-GENERAL = ("ir", "ops", "rewrite", "lower", "records", "tune", "runtime", "harness")
+GENERAL = ("ir", "ops", "rewrite", "lower", "records", "pipeline", "build", "tune", "runtime", "harness")
 
 # What machines share names none of them, in comments and strings neither (but for where something was measured).
 SHARED = {

@@ -35,8 +35,9 @@ from benchmarks.papers.keep import RESULTS, keep
 from benchmarks.report import table
 from benchmarks.zoo import build, sample_inputs
 from mlc.api import Model, Quantization, quantize
-from mlc.build import optimise
 from mlc.ir.graph import Graph, Node
+from mlc.pipeline.layouts import lay_out, parts_of
+from mlc.pipeline.passes import optimise
 from mlc.rewrite.group import body_of, is_alias, is_group
 from mlc.rewrite.region import is_copy, is_region
 from mlc.settings import CompileOptions, Observer
@@ -118,7 +119,9 @@ def measure(model: Model, target: str, name: str, feeds: dict[str, np.ndarray], 
     """The split for a target, and the results."""
     split, host = Split(name), HostModel()
     options = CompileOptions("resnet18", "", "0" * 64)
-    host_parts(split, optimise(model.graph, get_target(target), options, Observer()), host)
+    machine = get_target(target)
+    on_host, *_ = parts_of(optimise(model.graph, machine, options, Observer()), machine)
+    host_parts(split, lay_out(on_host, options, Observer()), host)
     with mlc.compile(model, target).load(1) as module:
         results = module.run(feeds)
         runs = module.device_runs

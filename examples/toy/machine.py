@@ -23,6 +23,7 @@ from mlc.lower.pipeline import NEST_PASSES
 
 T = 8
 MEMORIES = {"toy.in": 4096, "toy.sum": 1024}  # scopes, and how many numbers each holds
+Place = tuple[int | str, int]  # a space of DRAM, and the number that a tensor begins with
 Word = tuple[str, list[tuple[int | str, int, int]]]  # an operation; space, first number and row length of its tiles
 
 
@@ -60,13 +61,14 @@ def instruction(s: Stmt) -> tuple[str, list[Access]] | None:
     return None
 
 
-def code(fn: Function, dram: Mapping[Buffer, int]) -> list[Word]:
-    words, first = [], addresses(fn.body, MEMORIES)
+def code(fn: Function, dram: Mapping[Buffer, Place]) -> list[Word]:
+    words = []
+    places = {**{b: (b.scope, first) for b, first in addresses(fn.body, MEMORIES).items()}, **dram}
     for s, env in nests(fn.body, lambda s: instruction(s) is not None):
         operation, found = instruction(s) or ("", [])
         loops = defaultdict(int, env)  # those of a move begin at 0
-        tiles = [(t, first.get(t.buffer, 0) + evaluate(t.offset, loops)) for t in found]
-        words.append((operation, [(dram.get(t.buffer, t.buffer.scope), at, t.strides[0]) for t, at in tiles]))
+        tiles = [(*places[t.buffer], evaluate(t.offset, loops), t.strides[0]) for t in found]
+        words.append((operation, [(space, first + at, row) for space, first, at, row in tiles]))
     return words
 
 

@@ -12,8 +12,10 @@ import numpy as np
 
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.layout import Layout
+from mlc.ir.loop import Function
 from mlc.ir.types import TensorType, f32
-from mlc.targets.base import DeviceProgram, get_target
+from mlc.lower.knobs import Knobs
+from mlc.targets.base import CompiledRegion, DeviceProgram, LayoutChoice, get_target
 from mlc.targets.hosted import HostedTarget
 
 from .machine import MEMORIES, T, code, execute, kernel
@@ -44,17 +46,27 @@ class Accelerator:
     def copy_seconds(self, nbytes: int) -> float:
         return nbytes / 1e12
 
-    def compile(self, region: Graph, name: str) -> DeviceProgram:
-        given = [*region.inputs, *region.outputs]
-        inside = [v for n in region.nodes for v in n.outputs if v not in region.outputs]
-        spaces = {v: k for k, v in enumerate([*given, *inside, *region.constants])}
+    def layouts(
+        self, group: Node, inputs: Sequence[TensorType], constant: Sequence[bool], knobs: Knobs
+    ) -> LayoutChoice:
+        return LayoutChoice((None,))
+
+    def depends_on(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:
+        return ""
+
+    def kernel(self, group: Node, name: str, constants: Mapping[Value, np.ndarray], watch: Any = None) -> Function:
+        return kernel(group, name)
+
+    def codegen(self, region: CompiledRegion, name: str) -> DeviceProgram:
+        given = [*region.graph.inputs, *region.graph.outputs]
+        first = {"input": 0, "output": len(region.graph.inputs), "param": len(given)}
         words = []
-        for k, node in enumerate(region.nodes):
-            fn = kernel(node, f"{name}_{k}")
-            values = (*node.inputs, *node.outputs)
-            words += code(fn, {b: spaces[v] for b, v in zip(fn.params, values, strict=True)})
-        own = {str(spaces[v]): np.zeros(v.type.shape, np.float32) for v in inside}
-        own |= {str(spaces[v]): array for v, array in region.constants.items()}
+        for call in region.calls:
+            fn = region.kernels[call.kernel]
+            places = [(first[s] + at, 0) if s in first else (s, at // 4) for s, at in call.args]
+            words += code(fn, dict(zip(fn.params, places, strict=True)))
+        own = {str(len(given) + k): array for k, array in enumerate(region.graph.constants.values())}
+        own["workspace"] = np.zeros(region.workspace_bytes // 4, np.float32)
         file = io.BytesIO()
         np.savez(file, code=json.dumps(words), sizes=[v.type.nbytes for v in given], **own)
         return DeviceProgram(file.getvalue(), ".toy", {"instructions": len(words)})
@@ -96,6 +108,7 @@ class Driver:
     def run(self, program: Mapping[str, np.ndarray], addresses: Sequence[int]) -> Mapping[str, Any]:
         memory: dict[int | str, np.ndarray] = {name: np.zeros(n, np.float32) for name, n in MEMORIES.items()}
         memory |= {int(name): array.reshape(-1) for name, array in program.items() if name.isdigit()}
+        memory["workspace"] = program["workspace"]
         for k, (address, nbytes) in enumerate(zip(addresses, program["sizes"].tolist(), strict=True)):
             memory[k] = self.at(address, nbytes).view(np.float32)
         words = json.loads(str(program["code"]))

@@ -269,12 +269,16 @@ def compile(
     if source is None and not require_tuned:
         built = build_package(model.graph, machine, options, watch)
     else:
-        from mlc.build import build_tuned
         from mlc.records.best import Best
-        from mlc.records.lookup import Tuned
+        from mlc.records.lookup import Tuned, require_all
 
         tuned = Tuned(source or Best({}, {}), machine)
-        built, tuned = build_tuned(model.graph, machine, options, watch, tuned, require=require_tuned)
+
+        def check() -> None:
+            if require_tuned:
+                require_all(tuned.findings())
+
+        built = build_package(model.graph, machine, options, watch, tuned, check)
         # who named no records wants to know what is used, and not what is missing
         findings = tuple(tuned.used() if records is None else tuned.findings())
     _require_memory(built.manifest, max_memory)

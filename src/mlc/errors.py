@@ -116,19 +116,6 @@ class ScheduleError(MlcError):
     """An illegal schedule primitive; a tuner scores it, everything else reports it."""
 
 
-class ConfigError(ScheduleError):
-    """A group's configuration, taken from tuning records, is refused; it compiles without.
-
-    Args:
-        message: why.
-        group: names of the group's results.
-    """
-
-    def __init__(self, message: str, group: tuple[str, ...]) -> None:
-        super().__init__(message, hint="tune the model again, or compile it without these records")
-        self.group = group
-
-
 class LowerError(MlcError):
     """A schedule that cannot be lowered."""
 

@@ -11,12 +11,14 @@ from mlc.errors import VerifyError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.layout import blocked
 from mlc.ir.types import TensorType
+from mlc.pipeline.machine import constants_of
 from mlc.rewrite.group import make_group
 from mlc.vdla.check import Kind, check, describe
 from mlc.vdla.codegen.region import compile_region
 from mlc.vdla.config import PROFILES, VdlaConfig
 from mlc.vdla.isa import Unit, is_nop
 from mlc.vdla.layer import read_layer
+from mlc.vdla.offload import VdlaAccelerator
 from mlc.vdla.program import Program
 from mlc.vdla.sim import Device
 from tests.unit.rewrite.helpers import Net
@@ -78,8 +80,14 @@ def expected(region: Graph, x: np.ndarray) -> dict[Value, np.ndarray]:
     return known
 
 
+def compiled(region: Graph, config: VdlaConfig) -> Program:
+    accelerator = VdlaAccelerator(config)
+    kernels = [accelerator.kernel(g, g.outputs[0].name, constants_of(g, region.constants)) for g in region.nodes]
+    return compile_region(region, kernels, config)
+
+
 def check_region(region: Graph, config: VdlaConfig) -> Program:
-    program = compile_region(region, config)
+    program = compiled(region, config)
     found = check(program)
     assert not found, "\n".join(describe(program, v) for v in found[:5])
     (x,) = region.inputs
@@ -121,7 +129,7 @@ def test_values_may_be_called_anything() -> None:
     region = net.region(net.conv(net.conv(net.x, 16), 16))
     for value, name in zip([*region.inputs, *region.outputs], ("uops", "a {b} #"), strict=True):
         value.name = name
-    program = compile_region(region, PROFILES["full"])
+    program = compiled(region, PROFILES["full"])
     assert check(program) == []
     assert [spec.name for spec in program.buffers[:2]] == ["uops", "a__b___"]
     assert program.buffers[-1].name == "uops.2"
@@ -132,7 +140,7 @@ def test_an_invalid_stream_does_not_leave_the_compiler(monkeypatch: pytest.Monke
     monkeypatch.setattr("mlc.vdla.codegen.assemble.insert_tokens", lambda steps, config, written: list(steps))
     net = Layers(16, 4)
     with pytest.raises(VerifyError, match="the accelerator's stream is not valid: UNFINISHED: FINISH does not wait"):
-        compile_region(net.region(net.conv(net.x, 16)), PROFILES["full"])
+        compiled(net.region(net.conv(net.x, 16)), PROFILES["full"])
 
 
 def test_without_the_token_between_layers_the_stream_is_refused() -> None:

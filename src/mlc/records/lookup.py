@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from mlc.errors import ConfigError, UsageError
+from mlc.errors import UsageError
 from mlc.ir.graph import Node
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
@@ -52,39 +52,37 @@ class Tuned:
     Args:
         source: where to look.
         target: what is compiled for.
-        stale: workloads whose records are known to be refused, and why.
     """
 
-    def __init__(self, source: Source, target: Target, stale: dict[str, str] | None = None) -> None:
+    def __init__(self, source: Source, target: Target) -> None:
         self._target = target
         self._source = source
-        self._stale = dict(stale or {})
-        self._findings: dict[str, Finding] = {}
+        self._findings: dict[str, Finding] = {}  # by workload
         self._has_choice: dict[str, Callable[[], bool]] = {}
-        self._keys: dict[tuple[str, ...], str] = {}  # workloads by the names of a group's results
+        self._groups: dict[tuple[str, ...], str] = {}  # workloads by the identity of groups
 
     def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
-        """The group with its configuration; for the layout pass."""
+        """The group with its configuration; for the layout pass, which may ask again after a refusal."""
         if not is_group(node):
             return node
         text = workload_key(node, types, constant, row_major)
         key = digest(text)
-        self._keys[identity_of(node)] = key
         if key not in self._findings:
             found, record = self._source.find(key, text)
-            if found is Found.HIT and key in self._stale:
-                found = Found.STALE
-            self._findings[key] = Finding(key, name_of(node), (), found, record, self._stale.get(key, ""))
+            self._findings[key] = Finding(key, name_of(node), (), found, record)
             self._has_choice[key] = lambda: _has_choice(self._target, node, tuple(types), tuple(constant), row_major)
         finding = self._findings[key]
-        self._findings[key] = finding = replace(finding, sources=(*finding.sources, *node.sources[:1]))
+        if identity_of(node) not in self._groups:
+            self._groups[identity_of(node)] = key
+            self._findings[key] = finding = replace(finding, sources=(*finding.sources, *node.sources[:1]))
         if finding.found is not Found.HIT or finding.record is None:
             return node
         return configured(node, finding.record.config)
 
-    def without(self, error: ConfigError) -> Tuned:
-        """The same for another attempt, after a configuration was refused."""
-        return Tuned(self._source, self._target, {**self._stale, self._keys[error.group]: error.message})
+    def refuse(self, group: tuple[str, ...], reason: str) -> None:
+        """The record of a group's workload is stale."""
+        key = self._groups[group]
+        self._findings[key] = replace(self._findings[key], found=Found.STALE, reason=reason)
 
     def all_findings(self) -> list[Finding]:
         """What was found for every group that was asked about, whether or not it has anything to choose."""
@@ -106,7 +104,7 @@ def _has_choice(
     if device_of(node):
         return True  # every operation of a device has been found to have one
     knobs = Knobs()
-    target.schedule(laid_out(node, types, constant, row_major, target), knobs)
+    target.schedule(laid_out(node, types, constant, row_major, target, knobs), knobs)
     return bool(knobs.asked)
 
 

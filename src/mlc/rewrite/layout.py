@@ -9,7 +9,7 @@ In: a fused graph of row-major values. Out: the same graph with layouts on value
    operand is read (its padding stage writes the wanted layout), and only row-major consumers (model outputs, opaque
    routines) get a conversion node of their own.
 
-Values that have a layout already, at the border of a device, keep it.
+Values that have a layout already, at the border between a host and a device, keep it.
 
 A consumer whose window slides past the border may ask for *margins*: then whoever makes the value surrounds it by
 zeros, and no padded copy is made.
@@ -40,20 +40,18 @@ class Choice(Protocol):
     def margins(self) -> Mapping[int, Sequence[tuple[int, int]]]: ...
 
 
-Choose = Callable[[Node, Sequence[TensorType], Sequence[bool], bool], Choice]
-Configure = Callable[[Node, Sequence[TensorType], Sequence[bool], bool], Node]
+Choose = Callable[[Node, Sequence[TensorType], Sequence[bool], bool], tuple[Node, Choice]]
 
 
-def assign_layouts(graph: Graph, choose: Choose, convert: Operator, configure: Configure | None = None) -> Graph:
+def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
     """Put layouts on values.
 
     Args:
         graph: a fused graph.
         choose: the target's preference for a group, given the types of its inputs, which of them are constants, and
-            whether all that reads its results takes row-major tensors only.
+            whether all that reads its results takes row-major tensors only; with the group, which may have got a
+            configuration.
         convert: the identity operator, for conversions.
-        configure: gives a group a configuration, which layouts and schedule follow; asked before ``choose``, with the
-            same arguments.
     """
     new: dict[Value, Value] = {v: v for v in graph.inputs}
     constants: dict[Value, np.ndarray] = {}
@@ -103,9 +101,7 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator, configure: C
             is_constant = [v in graph.constants for v in node.inputs]
             types = [v.type if c else new[v].type for v, c in zip(node.inputs, is_constant, strict=True)]
             row_major = taking_any.isdisjoint(node.outputs)
-            if configure is not None:
-                node = configure(node, types, is_constant, row_major)
-            choice = choose(node, types, is_constant, row_major)
+            node, choice = choose(node, types, is_constant, row_major)
             inputs = tuple(
                 constant(v, choice.constants.get(k)) if c else new[v]
                 for k, (v, c) in enumerate(zip(node.inputs, is_constant, strict=True))
@@ -119,7 +115,7 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator, configure: C
                 wanted[inputs[k]] = [(max(a, c), max(b, d)) for (a, b), (c, d) in zip(have, margins, strict=True)]
         new.update(zip(node.outputs, outputs, strict=True))
         nodes.append(Node(node.op, inputs, node.attrs, outputs, node.sources))
-    results = tuple(plain(v) for v in graph.outputs)
+    results = tuple(new[v] if v.type.layout is not None else plain(v) for v in graph.outputs)
     nodes = _with_margins(nodes, wanted)
     return Graph(graph.name, graph.inputs, results, tuple(nodes), constants, graph.output_names)
 

@@ -134,6 +134,7 @@ def plan_memory(
     scratch: Mapping[Node, int] | None = None,
     max_bytes: int | None = None,
     device_alignment: int = ALIGNMENT,
+    region: bool = False,
 ) -> MemoryPlan:
     """Lay out the memory of a graph.
 
@@ -142,21 +143,26 @@ def plan_memory(
         scratch: bytes that nodes need while they run.
         max_bytes: the greatest workspace allowed.
         device_alignment: of values in device memory; a multiple of ``ALIGNMENT``.
+        region: whether it is a region of a device, whose workspace lies in device memory. Every node is a step of its
+            own there, nothing is written in place, and outputs lie as the device wants them.
     Raises:
         ImportModelError: the workspace is greater; names the limit.
         VerifyError: an output is not row-major.
     """
-    return _Planner(graph, scratch or {}, device_alignment).plan(max_bytes)
+    return _Planner(graph, scratch or {}, device_alignment, region).plan(max_bytes)
 
 
 class _Planner:
-    def __init__(self, graph: Graph, scratch: Mapping[Node, int], device_alignment: int) -> None:
+    def __init__(self, graph: Graph, scratch: Mapping[Node, int], device_alignment: int, region: bool) -> None:
         self.graph = graph
         self.scratch = scratch
         self.device_alignment = device_alignment
-        self.joined = joined(graph)
-        self.sliced = sliced(graph)
-        self.steps = tuple(n for n in graph.nodes if not is_alias(n) and n not in self.joined and n not in self.sliced)
+        self.region = region
+        self.joined = {} if region else joined(graph)
+        self.sliced = {} if region else sliced(graph)
+        self.aliases = set() if region else {n for n in graph.nodes if is_alias(n)}
+        unmade = {*self.aliases, *self.joined, *self.sliced}
+        self.steps = tuple(n for n in graph.nodes if n not in unmade)
         self.storage: dict[Value, _Storage] = {}
         self.copies: list[Copy] = []
         self.in_place: list[InPlace] = []
@@ -166,11 +172,13 @@ class _Planner:
         self._settle_outputs()
         unshared = sum(rounded(s.nbytes) for s in self._in_workspace())
         self._join()
-        self._share_in_place()
+        if not self.region:
+            self._share_in_place()
         kept = [s for s in self._in_workspace() if s.base is s]
         position = {n: k for k, n in enumerate(self.steps)}
         asking = [n for n in self.steps if self.scratch.get(n)]
-        blocks = [Block(s.nbytes, s.first, s.last) for s in kept]
+        unit = self.device_alignment if self.region else 1
+        blocks = [Block(-(-s.nbytes // unit) * unit, s.first, s.last) for s in kept]
         blocks += [Block(self.scratch[n], position[n], position[n]) for n in asking]
         offsets, total = place(blocks)
         if max_bytes is not None and total > max_bytes:
@@ -217,7 +225,7 @@ class _Planner:
                 self.storage[v] = _Storage(v.type.nbytes, -1, -1, Location(space, k))
         step = -1
         for node in self.graph.nodes:
-            if is_alias(node):
+            if node in self.aliases:
                 self.storage[node.outputs[0]] = self.storage[node.inputs[0]]
                 continue
             if node in self.joined:  # its operands are its result from the step on that makes the first of them
@@ -239,7 +247,7 @@ class _Planner:
     def _settle_outputs(self) -> None:
         """Give the caller's buffers to what can be written there; the rest is copied."""
         for k, v in enumerate(self.graph.outputs):
-            if v.type.layout is not None:
+            if v.type.layout is not None and not self.region:
                 raise VerifyError(f"output {v.name} has layout {v.type.layout}, it must be row-major")
             s = self.storage[v]
             if s.home is None:

@@ -419,7 +419,7 @@ class _Writer:
         inside |= {v: Value(v.name, v.type) for v in constants}
         body_nodes = []
         for g in groups:
-            outs = tuple(Value(v.name, _placed(v.type, self.device)) for v in g.outputs)
+            outs = tuple(Value(v.name, _placed(v.type, self.device) if v in given else v.type) for v in g.outputs)
             attrs = {**g.attrs, "device": self._told}
             body_nodes.append(Node(g.op, tuple(inside[v] for v in g.inputs), attrs, outs, g.sources))
             inside.update(zip(g.outputs, outs, strict=True))

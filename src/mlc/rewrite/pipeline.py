@@ -74,6 +74,7 @@ def run_passes(
     graph: Graph,
     passes: Sequence[GraphPass],
     *,
+    later: Sequence[GraphPass] = (),
     disabled: Collection[str] = (),
     check: bool = False,
     on_pass: OnPass | None = None,
@@ -83,6 +84,7 @@ def run_passes(
     Args:
         graph: what to rewrite.
         passes: in order.
+        later: passes that somebody else runs afterwards; ``disabled`` may name them.
         disabled: names of passes to leave out; a known pass that is not among ``passes`` may be named too.
         check: verify the graph after every pass.
         on_pass: told about every pass that ran.
@@ -90,7 +92,7 @@ def run_passes(
         UsageError: ``disabled`` names a pass that does not exist or that is required.
         VerifyError: a pass broke the graph (a bug); a note names the pass.
     """
-    _check_disabled(passes, disabled)
+    _check_disabled((*passes, *later), disabled)
     for p in passes:
         if p.name in disabled:
             continue

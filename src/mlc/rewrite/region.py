@@ -20,7 +20,6 @@ from mlc.ir import te
 from mlc.ir.graph import Attrs, FusionKind, Graph, Node, Operator, Value
 from mlc.ir.types import TensorType
 from mlc.rewrite.group import GROUPS
-from mlc.rewrite.layout import Configure
 
 
 def _same(types: Sequence[TensorType], attrs: Attrs) -> Sequence[TensorType]:
@@ -77,23 +76,6 @@ def region_graph(node: Node, constants: Mapping[Value, np.ndarray]) -> Graph:
     known = {v: constants[o] for v, o in outer if o in constants}
     inputs = tuple(v for v, _ in outer if v not in known)
     return Graph(body.name, inputs, body.outputs, body.nodes, {**body.constants, **known}, body.output_names)
-
-
-def configure_regions(graph: Graph, configure: Configure) -> Graph:
-    """The graph with configurations for the groups inside of its regions."""
-    nodes = []
-    for node in graph.nodes:
-        if is_region(node):
-            body: Graph = node.attrs["body"]
-            outer = dict(zip(body.inputs, node.inputs, strict=True))
-            groups = []
-            for g in body.nodes:
-                constant = [outer.get(v) in graph.constants or v in body.constants for v in g.inputs]
-                groups.append(configure(g, [v.type for v in g.inputs], constant, False))
-            body = Graph(body.name, body.inputs, body.outputs, tuple(groups), body.constants, body.output_names)
-            node = Node(node.op, node.inputs, {**node.attrs, "body": body}, node.outputs, node.sources)
-        nodes.append(node)
-    return Graph(graph.name, graph.inputs, graph.outputs, tuple(nodes), graph.constants, graph.output_names)
 
 
 def activations(node: Node, constants: Mapping[Value, np.ndarray]) -> list[Value]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -59,6 +59,17 @@ class CallSpec:
     device: bool = False
 
 
+class Code(Protocol):
+    """Kernels in the target's own form, before anything calls them.
+
+    Attributes:
+        scratch: bytes of working memory that each kernel needs of its caller, by name.
+    """
+
+    @property
+    def scratch(self) -> Mapping[str, int]: ...
+
+
 @dataclass(frozen=True)
 class JoinSpec:
     """One step of a model that copies tensors next to each other: rows of all of them, in turn, ``rows`` times.
@@ -90,6 +101,26 @@ class Artifact:
     obj: bytes
     sources: Mapping[str, str]
     shared: bytes | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledRegion:
+    """A region of a model in terms of an accelerator's kernels.
+
+    Args:
+        graph: its groups; all values have their layouts, constants are packed.
+        kernels: distinct ones, by name, as the accelerator made them.
+        calls: one for each node, in the same order: which kernel, and where its operands and results lie. Spaces are
+            ``input`` and ``output`` (positions among the graph's), ``param`` (positions among its constants) and
+            ``workspace`` (bytes from the begin of the region's own working memory).
+        workspace_bytes: of that memory, which values share by their lifetimes; offsets are multiples of the device's
+            alignment.
+    """
+
+    graph: Graph
+    kernels: Mapping[str, Any]
+    calls: Sequence[CallSpec]
+    workspace_bytes: int
 
 
 @dataclass(frozen=True)
@@ -146,12 +177,54 @@ class Accelerator(Protocol):
         """Seconds that a copy between the host's memory and the device's is expected to take."""
         ...
 
-    def compile(self, region: Graph, name: str) -> DeviceProgram:
+    def layouts(
+        self, group: Node, inputs: Sequence[TensorType], constant: Sequence[bool], knobs: Knobs
+    ) -> LayoutChoice:
+        """Layouts for the operands and results of a group inside of a region, given those of its inputs.
+
+        What crosses the region's border keeps what ``layout`` says.
+
+        Args:
+            group: one that was not refused.
+            inputs: types of its inputs, with layouts; constants are row-major.
+            constant: which inputs are constants.
+            knobs: is asked for what layouts leave open.
+        Raises:
+            ScheduleError: the configuration is refused.
+        """
+        ...
+
+    def depends_on(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:
+        """What the kernel of a group depends on, of the values of its constants; empty where on nothing.
+
+        Groups whose operators, types and configurations are equal share a kernel where this text is equal, too.
+        """
+        ...
+
+    def kernel(
+        self,
+        group: Node,
+        name: str,
+        constants: Mapping[Value, np.ndarray],
+        watch: Callable[[str, str], None] | None = None,
+    ) -> Any:
+        """What the device runs for a group, with the configuration in its attributes; made once for equal groups.
+
+        Args:
+            group: its values have their layouts.
+            name: for messages.
+            constants: those of its inputs that are constants, packed.
+            watch: is told what every stage makes of it.
+        Raises:
+            ScheduleError, LowerError: the configuration is refused.
+        """
+        ...
+
+    def codegen(self, region: CompiledRegion, name: str) -> DeviceProgram:
         """The program of a region.
 
         Args:
-            region: its nodes are groups that were not refused; values between them, inputs and outputs have the
-                device's layouts. All that is constant is in ``region.constants``, row-major.
+            region: its kernels, and calls of them.
             name: unique in the package.
         """
         ...
@@ -170,7 +243,7 @@ class Tunable(Protocol):
         ...
 
     def bench(self) -> Bench:
-        """What candidates of its operations are run on: programs that :meth:`Accelerator.compile` makes of one group.
+        """What candidates of its operations are run on: programs that :meth:`Accelerator.codegen` makes of one group.
 
         Its driver will do, most often: see :class:`~mlc.targets.driver_bench.DriverBench`.
         """
@@ -213,15 +286,18 @@ class Target(Protocol):
         ...
 
     def layouts(
-        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool = False
+        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
     ) -> LayoutChoice:
         """Layouts that the group prefers, given those of its inputs.
 
         Args:
-            node: the group; a configuration in its attributes holds for its layouts as well.
+            node: the group.
             inputs: types of its inputs, with layouts.
             constant: which inputs are constants.
             row_major: whether every reader of the results takes them in row-major layout only.
+            knobs: is asked for what layouts leave open; what the schedule asks, too, it asks alike.
+        Raises:
+            ScheduleError: the configuration is refused.
         """
         ...
 
@@ -236,22 +312,40 @@ class Target(Protocol):
         """
         ...
 
+    def emit(
+        self, kernels: Mapping[str, Function], *, contract: bool = True, on_stage: Callable[[str], None] | None = None
+    ) -> Code:
+        """Code of all kernels; memory is planned with what it says of scratch.
+
+        Args:
+            kernels: by name.
+            contract: whether ``a*b + c`` may be rounded once.
+            on_stage: is told as the stage begins.
+        Raises:
+            CodegenError: something that the target cannot express.
+        """
+        ...
+
     def codegen(
         self,
-        kernels: Mapping[str, Function],
-        steps: Callable[[Mapping[str, int]], Sequence[Step]],
+        code: Code,
+        calls: Sequence[Step],
         *,
         opt_level: int,
-        contract: bool = True,
         whole: bool = True,
         on_stage: Callable[[str], None] | None = None,
         symbols: str = "mlc",
     ) -> Artifact:
-        """Machine code for all kernels and the entry points; ``steps`` is asked once scratch sizes are known.
+        """Machine code for kernels and entry points.
 
-        ``contract`` allows ``a*b + c`` to be rounded once. An object that is not ``whole`` exports ``mlc_run``
-        alone and lacks the thread pool, and there is no shared library: it is to be linked beside an object that has
-        them. Kernels are the same. What it exports begins with ``symbols``: ``mlc_run``.
+        Args:
+            code: from :meth:`emit`; it goes into one object only.
+            calls: the steps of the model.
+            opt_level: 0 leaves the code as it was written.
+            whole: an object that is not exports ``mlc_run`` alone and lacks the thread pool, and there is no shared
+                library: it is to be linked beside an object that has them. Kernels are the same.
+            on_stage: is told as each stage begins.
+            symbols: what every exported name begins with: ``mlc_run``.
         """
         ...
 

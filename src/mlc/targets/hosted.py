@@ -9,7 +9,7 @@ from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
-from mlc.targets.base import Accelerator, Artifact, LayoutChoice, Step, Target
+from mlc.targets.base import Accelerator, Artifact, Code, LayoutChoice, Step, Target
 from mlc.targets.bench import Bench
 
 
@@ -41,9 +41,9 @@ class HostedTarget:
         return self.host.fuses_attention(queries, keys, values)
 
     def layouts(
-        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool = False
+        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
     ) -> LayoutChoice:
-        return self.host.layouts(node, inputs, constant, row_major)
+        return self.host.layouts(node, inputs, constant, row_major, knobs)
 
     def schedule(self, node: Node, knobs: Knobs) -> Schedule | None:
         return self.host.schedule(node, knobs)
@@ -51,20 +51,22 @@ class HostedTarget:
     def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:
         return self.host.kernel(node, name, watch)
 
+    def emit(
+        self, kernels: Mapping[str, Function], *, contract: bool = True, on_stage: Callable[[str], None] | None = None
+    ) -> Code:
+        return self.host.emit(kernels, contract=contract, on_stage=on_stage)
+
     def codegen(
         self,
-        kernels: Mapping[str, Function],
-        steps: Callable[[Mapping[str, int]], Sequence[Step]],
+        code: Code,
+        calls: Sequence[Step],
         *,
         opt_level: int,
-        contract: bool = True,
         whole: bool = True,
         on_stage: Callable[[str], None] | None = None,
         symbols: str = "mlc",
     ) -> Artifact:
-        return self.host.codegen(
-            kernels, steps, opt_level=opt_level, contract=contract, whole=whole, on_stage=on_stage, symbols=symbols
-        )
+        return self.host.codegen(code, calls, opt_level=opt_level, whole=whole, on_stage=on_stage, symbols=symbols)
 
     def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:
         return self.host.assembly(sources, opt_level=opt_level)

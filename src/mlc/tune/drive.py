@@ -255,4 +255,4 @@ def _tuned_module(
                 )
             )  # fmt: skip
     lookup = Tuned(best_of(log.records, fingerprint, threads), target)
-    return build_module(graph, target, options, threads, lookup.configure), lookup
+    return build_module(graph, target, options, threads, lookup), lookup

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mlc.build import optimise
 from mlc.errors import ScheduleError, WorkloadError
 from mlc.ir import te
 from mlc.ir.cost import operations
 from mlc.ir.graph import RULE_ERRORS, Graph, Node, Value, express
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Config, Knobs, Space
+from mlc.pipeline.layouts import lay_out, parts_of
+from mlc.pipeline.machine import constants_of
+from mlc.pipeline.passes import optimise
 from mlc.records.beside import Beside, with_margins
 from mlc.records.workload import digest, laid_out, name_of
 from mlc.rewrite.group import configured, identity_of, is_group, workload_key
-from mlc.rewrite.region import is_region, region_graph
 from mlc.rewrite.workload import parse_workload
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, Tunable
@@ -74,38 +75,45 @@ def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Obser
         options: as for a compilation.
         watch: is told of the passes.
     """
-    asked: dict[tuple[str, ...], tuple[str, tuple[TensorType, ...], tuple[bool, ...], bool]] = {}
+    fused = optimise(graph, target, options, watch)
+    found: dict[str, Task] = {}
+    for part in parts_of(fused, target):
+        seen = _Seen()
+        for node in (laid := lay_out(part, options, watch, seen)).nodes:
+            group = seen.groups.get(identity_of(node))
+            if group is None or not is_group(node):
+                continue
+            types, constant, row_major = group
+            key = digest(workload_key(node, types, constant, row_major))
+            if key in found:
+                task = found[key]
+                found[key] = replace(task, weight=task.weight + 1, sources=(*task.sources, *node.sources[:1]))
+                continue
+            knobs = Knobs()
+            part.machine.layouts(node, types, constant, row_major, knobs)
+            constants = None
+            if part.region is None:
+                target.schedule(node, knobs)
+            elif isinstance(target.accelerator, Tunable):
+                constants = constants_of(node, laid.constants)
+                target.accelerator.ask(node, constants, knobs)
+            if knobs.asked:
+                found[key] = _task(key, node, types, constant, row_major, knobs, constants)
+    return list(found.values())
 
-    def note(node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
-        asked[identity_of(node)] = (
-            workload_key(node, types, constant, row_major),
-            tuple(types),
-            tuple(constant),
-            row_major,
-        )
+
+class _Seen:
+    """Notes what every group is asked about, and leaves it as it is."""
+
+    def __init__(self) -> None:
+        self.groups: dict[tuple[str, ...], tuple[tuple[TensorType, ...], tuple[bool, ...], bool]] = {}
+
+    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+        self.groups[identity_of(node)] = tuple(types), tuple(constant), row_major
         return node
 
-    fused = optimise(graph, target, options, watch, note)
-    found: dict[str, Task] = {}
-    for node, constants in _groups(fused):
-        seen = asked.get(identity_of(node))
-        if seen is None or not is_group(node):
-            continue
-        text, types, constant, row_major = seen
-        key = digest(text)
-        if key in found:
-            task = found[key]
-            found[key] = replace(task, weight=task.weight + 1, sources=(*task.sources, *node.sources[:1]))
-            continue
-        knobs = Knobs()
-        if constants is None:
-            target.schedule(node, knobs)
-        elif isinstance(target.accelerator, Tunable):
-            target.accelerator.ask(node, constants, knobs)
-        if not knobs.asked:
-            continue
-        found[key] = _task(key, node, types, constant, row_major, knobs, constants)
-    return list(found.values())
+    def refuse(self, group: tuple[str, ...], reason: str) -> None:
+        raise AssertionError("a group without a configuration")
 
 
 def _task(
@@ -140,7 +148,7 @@ def task_of(text: str, beside: Beside, target: Target) -> Task:
     types, constant, row_major = workload.types, workload.constant, workload.row_major
     knobs = Knobs()
     try:
-        node = _surrounded(laid_out(workload.node, types, constant, row_major, target), beside)
+        node = _surrounded(laid_out(workload.node, types, constant, row_major, target, knobs), beside)
         target.schedule(node, knobs)
         if knobs.asked:
             return _task(digest(text), node, types, constant, row_major, knobs)
@@ -161,17 +169,6 @@ def _surrounded(node: Node, beside: Beside) -> Node:
     return Node(node.op, new[:count], node.attrs, new[count:], node.sources)
 
 
-def _groups(graph: Graph) -> Iterator[tuple[Node, Mapping[Value, np.ndarray] | None]]:
-    """Nodes of the host, and those inside of the accelerator's regions with their constants."""
-    for node in graph.nodes:
-        if not is_region(node):
-            yield node, None
-            continue
-        region = region_graph(node, graph.constants)
-        for group in region.nodes:
-            yield group, {v: region.constants[v] for v in group.inputs if v in region.constants}
-
-
 def candidate(task: Task, target: Target, config: Config) -> Node:
     """The task's group under a configuration: constants are packed as the configuration wants them.
 
@@ -183,7 +180,7 @@ def candidate(task: Task, target: Target, config: Config) -> Node:
     if task.constants is not None:
         return configured(task.node, config)
     node = configured(_with_types(task.node, task.types), config)
-    choice = target.layouts(node, task.types, task.constant, task.row_major)
+    choice = target.layouts(node, task.types, task.constant, task.row_major, Knobs(config))
     before = [v.type.layout.core if v.type.layout is not None else None for v in task.node.outputs]
     if [None if layout is None else layout.core for layout in choice.outputs] != before:
         raise ScheduleError("configuration refused: it changes the layout of the result")

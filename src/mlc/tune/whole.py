@@ -18,7 +18,7 @@ import numpy as np
 from mlc.build import build_package
 from mlc.harness.feeds import Fill, make_feeds
 from mlc.ir.graph import Graph
-from mlc.rewrite.layout import Configure
+from mlc.pipeline.layouts import Configurations
 from mlc.runtime import Module, load_module, write_package
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
@@ -49,10 +49,10 @@ class Comparison:
 
 
 def build_module(
-    graph: Graph, target: Target, options: CompileOptions, threads: int, configure: Configure | None
+    graph: Graph, target: Target, options: CompileOptions, threads: int, configurations: Configurations | None
 ) -> Module:
     """Compiles a model and loads it into this process."""
-    built = build_package(graph, target, options, Observer(), configure)
+    built = build_package(graph, target, options, Observer(), configurations)
     with tempfile.TemporaryDirectory(prefix="mlc-") as folder:
         path = Path(folder) / "module.tar"
         write_package(path, built.manifest, built.params, built.members)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mlc.errors import ScheduleError, UnsupportedError
-from mlc.ir.graph import Graph, Node, Value
+from mlc.ir.graph import Node, Value
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
-from mlc.rewrite.group import body_of
+from mlc.rewrite.group import body_of, config_of
+from mlc.rewrite.keys import content_digest
 from mlc.rewrite.offload import Shortcoming
-from mlc.targets.base import DeviceProgram
+from mlc.targets.base import CompiledRegion, DeviceProgram, LayoutChoice
 from mlc.targets.driver_bench import DriverBench
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.host import HostModel
@@ -27,6 +29,9 @@ from mlc.vdla.schedules.elementwise import fits
 from mlc.vdla.schedules.finish import PASSES, greatest_bias
 from mlc.vdla.schedules.select import best_plan
 from mlc.vdla.schedules.shape import Shape
+
+if TYPE_CHECKING:
+    from mlc.vdla.codegen.region import LayerKernel
 
 _MOST_LIFT = 10  # binary places by which products with multiples of the unit matrix lift a residual
 _MOST_SHIFT = 31  # binary places that the shift of a store, and that of 32 bits, can move
@@ -75,10 +80,35 @@ class VdlaAccelerator:
     def bench(self) -> DriverBench:
         return DriverBench(self, exact=True)
 
-    def compile(self, region: Graph, name: str) -> DeviceProgram:
+    def layouts(
+        self, group: Node, inputs: Sequence[TensorType], constant: Sequence[bool], knobs: Knobs
+    ) -> LayoutChoice:
+        return LayoutChoice(tuple(self.layout(v.type) for v in group.outputs))
+
+    def depends_on(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:
+        return " ".join(content_digest(constants[v]) for v in group.inputs if v in constants)
+
+    def kernel(
+        self,
+        group: Node,
+        name: str,
+        constants: Mapping[Value, np.ndarray],
+        watch: Callable[[str, str], None] | None = None,
+    ) -> LayerKernel:
+        from mlc.vdla.codegen.region import layer_kernel
+
+        knobs = Knobs(config_of(group))
+        plan = plan_layer(read_layer(group, constants), self.config, knobs)
+        kernel = layer_kernel(plan.segments, plan.arrays, name)
+        if watch is not None:
+            watch("schedule", "\n".join(line for s in plan.segments for line in s.schedule.history) + "\n")
+            watch("tensorize", "\n".join(repr(part.function) for part in kernel.parts))
+        return kernel
+
+    def codegen(self, region: CompiledRegion, name: str) -> DeviceProgram:
         from mlc.vdla.codegen.region import compile_region
 
-        program = compile_region(region, self.config)
+        program = compile_region(region.graph, [region.kernels[call.kernel] for call in region.calls], self.config)
         facts = {"instructions": len(program.instructions), **program.meta}
         return DeviceProgram(program.to_bytes(), ".vdla", facts)
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from mlc.build import optimise
 from mlc.errors import ScheduleError
-from mlc.ir.graph import Builder, Graph
+from mlc.ir.graph import Builder
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Config, Knobs, Space
 from mlc.ops import get
 from mlc.records.measurement import Measurement
-from mlc.rewrite.group import body_of, is_group
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.x86.target import X86Target
 from mlc.tune.measure import LocalMeasurer, MeasureOptions, roles
-from mlc.tune.task import Task, candidate
+from mlc.tune.task import Task, candidate, tasks_of
 from tests.e2e.measure.faulty import QUICK
 from tests.unit.tune.measure.tasks import OPTIONS, product, task_of
 
@@ -127,18 +126,9 @@ def convolution(target: X86Target) -> Task:
         (v,) = g.add(
             get("conv"), [v, w], {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}, names=[f"y{k}"]
         )
-    seen: dict[str, tuple] = {}
-
-    def note(node, types, constant, row_major):  # type: ignore[no-untyped-def]
-        seen[node.outputs[0].name] = (tuple(types), tuple(constant), row_major)
-        return node
-
     options = CompileOptions("t", "t", "", disabled_passes=("winograd",))
-    graph: Graph = optimise(g.finish([v]), target, options, Observer(), note)
-    node = next(n for n in graph.nodes if is_group(n) and n.outputs[0].name == "y1")
-    assert body_of(node)
-    types, constant, row_major = seen["y1"]
-    return Task("k", "conv", node, types, constant, row_major, Space((), {}), 1, 1, ())
+    (task,) = (t for t in tasks_of(g.finish([v]), target, options, Observer()) if t.node.outputs[0].name == "y1")
+    return replace(task, space=Space((), {}))
 
 
 def test_tensors_with_margins_are_measured() -> None:

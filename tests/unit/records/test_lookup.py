@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlc import build
-from mlc.build import build_tuned
+from mlc import build, pipeline
+from mlc.build import build_package
 from mlc.errors import LowerError, ScheduleError, UsageError
 from mlc.ir.graph import Builder, Graph, Node
 from mlc.ir.types import TensorType, f32
@@ -66,7 +66,7 @@ def record(task: Task, target: Target, config: dict[str, Any]) -> Record:
 def look_up(records: list[Record], target: Target, rows: int = 30) -> tuple[Tuned, bytes]:
     """What was found, and the text of the only kernel."""
     tuned = Tuned(best_of(records, Fingerprint.of(target)), target)
-    built, tuned = build_tuned(product(rows), target, OPTIONS, Observer(), tuned)
+    built = build_package(product(rows), target, OPTIONS, Observer(), tuned)
     return tuned, built.members["src/kernels.txt"]
 
 
@@ -102,25 +102,59 @@ def test_what_does_not_fit_is_not_used(task: Task, target: Target, change: str) 
 def test_what_only_the_lowering_refuses_is_compiled_without(
     task: Task, target: Target, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = build.make_kernel
+    make = target.kernel
+    made: list[bool] = []
 
     def refuse(node: Node, *more: Any) -> Any:
+        made.append(bool(config_of(node)))
         if config_of(node):
             raise error("no such loop")
         return make(node, *more)
 
-    monkeypatch.setattr(build, "make_kernel", refuse)
+    monkeypatch.setattr(target, "kernel", refuse)
     tuned, kernel = look_up([record(task, target, other(task, target))], target)
     (finding,) = tuned.used()
     assert (finding.found, finding.reason, finding.sources) == (Found.STALE, "no such loop", ())
+    assert made == [True, False]
     monkeypatch.undo()
     assert kernel == look_up([], target)[1]
+
+
+def test_a_refused_record_costs_its_group_the_default_and_no_other_kernel_is_made_again(
+    task: Task, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = Builder("products")
+    x, w, v = (g.input(n, TensorType(s, f32)) for n, s in (("x", (30, 64)), ("w", (64, 48)), ("v", (48, 40))))
+    (y,) = g.add(get("matmul"), [x, w], names=["y"])
+    (z,) = g.add(get("matmul"), [y, v], names=["z"])
+    graph = g.finish([z])
+    first, second = tasks_of(graph, target, OPTIONS, Observer())
+    records = [record(first, target, other(first, target)), record(second, target, other(second, target))]
+    make, lay_out = target.kernel, pipeline.layouts.assign_layouts
+    made: list[tuple[str, bool]] = []
+    rounds: list[object] = []
+
+    def refuse(node: Node, *more: Any) -> Any:
+        made.append((node.outputs[0].name, bool(config_of(node))))
+        if made[-1] == ("y", True):
+            raise ScheduleError("no such loop")
+        return make(node, *more)
+
+    monkeypatch.setattr(target, "kernel", refuse)
+    monkeypatch.setattr(pipeline.layouts, "assign_layouts", lambda *a: rounds.append(a) or lay_out(*a))
+    monkeypatch.setattr(build, "optimise", lambda *a, f=build.optimise: rounds.append("passes") or f(*a))
+    tuned = Tuned(best_of(records, Fingerprint.of(target)), target)
+    built = build_package(graph, target, OPTIONS, Observer(), tuned)
+    assert made == [("y", True), ("z", True), ("y", False)]
+    assert [r == "passes" for r in rounds] == [True, False, False]
+    assert [f.found for f in tuned.findings()] == [Found.STALE, Found.HIT]
+    assert [s.kernel for s in built.manifest.steps] == ["k0_matmul", "k1_matmul"]
 
 
 def test_what_is_required_is_complained_of_before_any_kernel_is_made(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "make_kernel", None)
+    monkeypatch.setattr(target, "kernel", None)
     tuned = Tuned(Best({}, {}), target)
     with pytest.raises(UsageError, match="1 of 1 kernels have no tuned configuration: matmul_48"):
-        build_tuned(product(), target, OPTIONS, Observer(), tuned, require=True)
+        build_package(product(), target, OPTIONS, Observer(), tuned, lambda: require_all(tuned.findings()))

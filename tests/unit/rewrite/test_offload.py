@@ -193,8 +193,10 @@ def test_opaque_operators_stay() -> None:
 def finished(graph: Graph) -> Graph:
     """Fused, and with layouts: a host that blocks everything by 2 is no danger to what the device wants."""
 
-    def choose(node: Node, types: Sequence[Any], constant: Sequence[bool], row_major: bool) -> LayoutChoice:
-        return LayoutChoice(tuple(None for _ in node.outputs))
+    def choose(
+        node: Node, types: Sequence[Any], constant: Sequence[bool], row_major: bool
+    ) -> tuple[Node, LayoutChoice]:
+        return node, LayoutChoice(tuple(None for _ in node.outputs))
 
     return assign_layouts(group_each(fuse(graph)), choose, get("identity"))
 

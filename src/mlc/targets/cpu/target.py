@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from mlc.errors import DeviceError
@@ -14,10 +15,23 @@ from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.runtime.manifest import TargetSpec
 from mlc.runtime.native import check_device
-from mlc.targets.base import Artifact, LayoutChoice, Step
+from mlc.targets.base import Artifact, Code, LayoutChoice, Step
 from mlc.targets.bench import Bench
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.llvm.module import Machine
+from mlc.targets.llvm.module import Machine, ModuleText
+
+
+@dataclass(frozen=True, eq=False)
+class EmittedKernels:
+    """Kernels as LLVM IR.
+
+    Args:
+        text: the module that they stand in.
+        scratch: bytes of working memory that each needs, by name.
+    """
+
+    text: ModuleText
+    scratch: Mapping[str, int]
 
 
 class CpuTarget:
@@ -66,11 +80,11 @@ class CpuTarget:
         return attention_pays(queries.shape, values.shape, self.record)
 
     def layouts(
-        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool = False
+        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
     ) -> LayoutChoice:
         from mlc.targets.cpu.schedules import choose_layouts
 
-        return choose_layouts(node, inputs, constant, row_major, self.record)
+        return choose_layouts(node, inputs, constant, row_major, self.record, knobs)
 
     def schedule(self, node: Node, knobs: Knobs) -> Schedule | None:
         from mlc.targets.cpu.schedules import schedule_group
@@ -102,28 +116,35 @@ class CpuTarget:
             return lower(schedule, params, name, watch=note)
         return lower(schedule, params, name)
 
+    def emit(
+        self, kernels: Mapping[str, Function], *, contract: bool = True, on_stage: Callable[[str], None] | None = None
+    ) -> EmittedKernels:
+        from mlc.targets.llvm.function import emit_function
+        from mlc.targets.llvm.module import ModuleText
+
+        if on_stage is not None:
+            on_stage("codegen")
+        text = ModuleText()
+        return EmittedKernels(text, {name: emit_function(fn, text, contract=contract) for name, fn in kernels.items()})
+
     def codegen(
         self,
-        kernels: Mapping[str, Function],
-        steps: Callable[[Mapping[str, int]], Sequence[Step]],
+        code: Code,
+        calls: Sequence[Step],
         *,
         opt_level: int,
-        contract: bool = True,
         whole: bool = True,
         on_stage: Callable[[str], None] | None = None,
         symbols: str = "mlc",
     ) -> Artifact:
         from mlc.targets.llvm.entry import entry_points
-        from mlc.targets.llvm.function import emit_function
         from mlc.targets.llvm.link import shared_library
-        from mlc.targets.llvm.module import ModuleText, compile_text
+        from mlc.targets.llvm.module import compile_text
         from mlc.targets.llvm.runtime import pool_ir
 
-        text = ModuleText()
-        if on_stage is not None:
-            on_stage("codegen")
-        scratch = {name: emit_function(fn, text, contract=contract) for name, fn in kernels.items()}
-        text.define(entry_points(steps(scratch), whole=whole))
+        assert isinstance(code, EmittedKernels)
+        text = code.text
+        text.define(entry_points(calls, whole=whole))
         if whole:
             text.define(pool_ir(self.triple))
         else:
@@ -147,7 +168,7 @@ class CpuTarget:
         check_device(TargetSpec.from_facts({**self.describe(), "opt_level": 0, "fast_math": True}))
         if flush and not self.evict:
             raise DeviceError(f"no program can empty the caches of {self.name} processors")
-        pool = self.codegen({}, lambda _: (), opt_level=3).obj
+        pool = self.codegen(self.emit({}), (), opt_level=3).obj
         return CpuBench(pool, self.record, self.evict if flush else "")
 
     def _machine(self) -> Machine:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from mlc.build import make_kernel
-from mlc.ir.graph import Graph, Node
-from mlc.lower.knobs import Config
-from mlc.rewrite.inplace import InPlaceOperands
-from mlc.settings import CompileOptions
+from mlc.ir.graph import Graph, Node, Value
+from mlc.ir.types import TensorType
+from mlc.lower.knobs import Config, Knobs
+from mlc.pipeline.graph import compile_graph, compiled_region
+from mlc.pipeline.machine import Device, Processor
+from mlc.rewrite.group import config_of
+from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Accelerator, CallSpec, Target
 from mlc.targets.bench import Program
 from mlc.tune.task import Task, candidate
@@ -25,7 +24,7 @@ class Builder:
 
     def __init__(self, target: Target, options: CompileOptions) -> None:
         self._target, self._options = target, options
-        self._in_place = InPlaceOperands()
+        self._processor = Processor(target, contract=options.fast_math)
 
     def build(self, task: Task, config: Config) -> Program:
         """The program of one configuration.
@@ -43,22 +42,27 @@ class Builder:
 
     def _kernel(self, node: Node) -> Program:
         """An object whose ``mlc_run`` calls the one kernel."""
-        fn = make_kernel(node, "kernel", self._target, self._in_place)
+        code = self._processor.emit({"kernel": self._processor.kernel(node, "kernel", {})})
         places = [("input", k) for k in range(len(node.inputs))] + [("output", k) for k in range(len(node.outputs))]
-        needs: list[int] = []
-
-        def steps(scratch: Any) -> Sequence[CallSpec]:
-            needs.append(scratch["kernel"])
-            return (CallSpec("kernel", tuple(places)),)
-
-        artifact = self._target.codegen(
-            {"kernel": fn}, steps, opt_level=self._options.opt_level, contract=self._options.fast_math, whole=False
-        )
-        return Program(artifact.obj, needs[0])
+        calls = [CallSpec("kernel", tuple(places))]
+        artifact = self._target.codegen(code, calls, opt_level=self._options.opt_level, whole=False)
+        return Program(artifact.obj, code.scratch["kernel"])
 
 
 def _region(task: Task, node: Node, accelerator: Accelerator) -> Program:
     """The program of a region of one group."""
-    constants = dict(task.constants or {})
-    inputs = tuple(dict.fromkeys(v for v in node.inputs if v not in constants))
-    return Program(accelerator.compile(Graph("candidate", inputs, node.outputs, (node,), constants), "candidate").data)
+    choice = accelerator.layouts(node, task.types, task.constant, Knobs(config_of(node)))
+    constants, inputs = {}, []
+    for k, v in enumerate(node.inputs):
+        array = (task.constants or {}).get(v)
+        if array is not None:  # packed as the untuned group wants it
+            logical = array if v.type.layout is None else v.type.layout.unpack(array)
+            layout = choice.constants.get(k)
+            v = Value(v.name, TensorType(v.type.shape, v.type.dtype, layout))
+            constants[v] = logical if layout is None else layout.pack(logical)
+        inputs.append(v)
+    node = Node(node.op, tuple(inputs), node.attrs, node.outputs, node.sources)
+    given = tuple(dict.fromkeys(v for v in inputs if v not in constants))
+    graph = Graph("candidate", given, node.outputs, (node,), constants)
+    compiled = compile_graph(graph, Device(accelerator), Observer())
+    return Program(accelerator.codegen(compiled_region(compiled), "candidate").data)

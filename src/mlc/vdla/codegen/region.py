@@ -14,7 +14,6 @@ import numpy as np
 from mlc.errors import VerifyError
 from mlc.ir.graph import Graph, Value
 from mlc.ir.loop import For, ForKind, Function, Stmt, walk
-from mlc.lower.knobs import Knobs
 from mlc.lower.pipeline import lower
 from mlc.lower.tensorize import tensorize
 from mlc.lower.vthread import vthread
@@ -27,29 +26,70 @@ from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa.instruction import Load, Mem, Unit
 from mlc.vdla.layer import Layer, read_layer
 from mlc.vdla.program import Program
-from mlc.vdla.schedules import plan_layer
 from mlc.vdla.schedules.conv import Segment
 
 
-def compile_region(region: Graph, config: VdlaConfig) -> Program:
+@dataclass(frozen=True, eq=False)
+class LoweredPart:
+    """A part of a layer as loop nests.
+
+    Args:
+        function: the nests, with the accelerator's product in them.
+        params: what each parameter is: ``x``, ``residual``, ``out``, or a name among the layer's arrays.
+        slots: see :class:`~mlc.vdla.schedules.conv.Segment`.
+    """
+
+    function: Function
+    params: tuple[str, ...]
+    slots: Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerKernel:
+    """A layer as it is emitted, wherever its operands lie.
+
+    Args:
+        parts: one after the other.
+        arrays: the values of every parameter that is constant, by name.
+    """
+
+    parts: tuple[LoweredPart, ...]
+    arrays: Mapping[str, np.ndarray]
+
+
+def layer_kernel(segments: Sequence[Segment], arrays: Mapping[str, np.ndarray], name: str) -> LayerKernel:
+    """The loops of a scheduled layer.
+
+    Args:
+        segments: its parts, with parameters ``x``, ``residual``, ``out``, and those in ``arrays``.
+        arrays: its constants.
+        name: for messages.
+    Raises:
+        ScheduleError: a schedule cannot be built.
+    """
+    parts = (
+        LoweredPart(lowered(s, f"{name}.{k}"), tuple(t.name for t in s.params), s.slots) for k, s in enumerate(segments)
+    )
+    return LayerKernel(tuple(parts), arrays)
+
+
+def compile_region(region: Graph, kernels: Sequence[LayerKernel], config: VdlaConfig) -> Program:
     """The program of a region.
 
     Its buffers of kind ``in`` and ``out`` are the region's inputs and outputs, in their order and under their names.
 
     Args:
-        region: its nodes are groups, one layer each, with values in the accelerator's layouts; a group's ``config``
-            attribute holds its knobs, see ``schedules.plan_layer``.
+        region: its nodes are groups, one layer each, with values in the accelerator's layouts.
+        kernels: one for each node.
         config: the accelerator.
     Raises:
         UnsupportedError: a group is no layer.
-        ScheduleError: a configuration is refused.
+        ScheduleError: the kernels need more than there is.
         VerifyError: the stream that came out is not valid: a bug of code generation.
     """
     parts = Parts(config, region.inputs, region.outputs)
-    for node in region.nodes:
-        layer = read_layer(node, region.constants)
-        plan = plan_layer(layer, config, Knobs(dict(node.attrs.get("config", ()))))
-        parts.layer(node.outputs[0].name, layer, plan.segments, plan.arrays)
+    for node, kernel in zip(region.nodes, kernels, strict=True):
+        parts.layer(node.outputs[0].name, read_layer(node, region.constants), kernel)
     program = parts.program()
     _prove(program)
     return program
@@ -75,7 +115,7 @@ def compile_layer(
     """
     ins = [layer.x] if layer.residual in (None, layer.x) else [layer.x, layer.residual]
     parts = Parts(config, [v for v in ins if v is not None], [layer.out])
-    parts.layer(layer.out.name, layer, segments, arrays)
+    parts.layer(layer.out.name, layer, layer_kernel(segments, arrays, layer.out.name))
     return parts.program()
 
 
@@ -111,27 +151,25 @@ class Parts:
             self.buffers.append(Dram(v.name, kind, nbytes))  # type: ignore[arg-type]
         return self.at[v]
 
-    def layer(self, name: str, layer: Layer, segments: Sequence[Segment], arrays: Mapping[str, np.ndarray]) -> None:
+    def layer(self, name: str, layer: Layer, kernel: LayerKernel) -> None:
         """Append a layer.
 
         Args:
             name: for reports.
             layer: which values it reads and makes.
-            segments: its scheduled parts, with parameters ``x``, ``residual``, ``out``, and those in ``arrays``.
-            arrays: its constants.
+            kernel: its loops and its constants.
         """
         bound = {"x": Binding(self._place(layer.x, "temp")), "out": Binding(self._place(layer.out, "temp"))}
         if layer.residual is not None:
             bound["residual"] = Binding(self._place(layer.residual, "temp"))
-        for key, array in arrays.items():
+        for key, array in kernel.arrays.items():
             bound[key] = Binding(len(self.buffers), array)
             self.buffers.append(Dram(f"{name}.{key}", "const"))
         self.emitter.layer = len(self.layers)
         self.layers.append(Task(name, layer.macs, layer.nbytes))
         begin = len(self.emitter.steps)
-        for k, segment in enumerate(segments):
-            fn = lowered(segment, f"{name}.{k}")
-            self.emitter.emit(fn, [bound[t.name] for t in segment.params], segment.slots)
+        for part in kernel.parts:
+            self.emitter.emit(part.function, [bound[p] for p in part.params], part.slots)
         if begin:
             self._weights_first(begin)
 

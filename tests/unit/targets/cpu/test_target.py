@@ -14,8 +14,9 @@ from mlc.ir.loop import Allocate, Prefetch, walk
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
-from mlc.rewrite.layout import assign_layouts
+from mlc.pipeline.layouts import lay_out, parts_of
 from mlc.rewrite.pipeline import passes_for, run_passes
+from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import CallSpec, get_target, target_names
 from mlc.targets.cpu.cost import fits_registers
 from mlc.targets.cpu.schedules.conv import conv_product, conv_tile, weight_layout
@@ -31,7 +32,8 @@ AVX2 = record_for("haswell")
 def prepared(graph: Graph, target: str = "x86 -mcpu=skylake-avx512") -> Graph:
     """After every graph pass, layouts assigned."""
     fused = run_passes(graph, passes_for(3), check=True)
-    return assign_layouts(fused, get_target(target).layouts, get("identity"))
+    (part,) = parts_of(fused, get_target(target))
+    return lay_out(part, CompileOptions("m", "test", ""), Observer())
 
 
 def conv_relu(channels: int = 32, filters: int = 64, extent: int = 14) -> Graph:
@@ -179,7 +181,7 @@ def test_innermost_loop_of_a_convolution_moves_no_registers(cpu: str) -> None:
     target = get_target(f"x86 -mcpu={cpu}")
     kernel = target.kernel(prepared(conv_relu(), f"x86 -mcpu={cpu}").nodes[0], "k")
     call = CallSpec("k", (("input", 0), ("param", 0), ("param", 65536), ("output", 0)))
-    text = target.assembly(target.codegen({"k": kernel}, lambda _: [call], opt_level=3).sources)
+    text = target.assembly(target.codegen(target.emit({"k": kernel}), [call], opt_level=3).sources)
     inner = [block for block in text.split("\n.LBB") if block.count("vfmadd") >= 24]
     assert inner
     for block in inner:

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlc.build import optimise
 from mlc.ir.graph import Builder
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
+from mlc.pipeline.layouts import lay_out, parts_of
+from mlc.pipeline.passes import optimise
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
 
@@ -21,7 +22,9 @@ SIZES = st.sampled_from((1, 2, 3, 5, 7, 8, 16, 31, 40, 64, 130))
 def _lower_all(g: Builder, output: object, level: int) -> None:
     graph = g.finish([output])  # type: ignore[list-item]
     for target in TARGETS.values():
-        for node in optimise(graph, target, CompileOptions("m", "test", "", opt_level=level), Observer()).nodes:
+        options = CompileOptions("m", "test", "", opt_level=level)
+        (part,) = parts_of(optimise(graph, target, options, Observer()), target)
+        for node in lay_out(part, options, Observer()).nodes:
             target.kernel(node, "k")
 
 

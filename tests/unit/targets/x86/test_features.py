@@ -25,7 +25,7 @@ def test_half_precision_instructions_are_asked_for_where_they_are_used() -> None
     call = CallSpec("k", (("input", 0), ("output", 0)))
     for cpu, used in (("sapphirerapids", True), ("icelake-server", False)):
         target = get_target(f"x86 -mcpu={cpu}")
-        text = target.assembly(target.codegen({"k": fn}, lambda _: [call], opt_level=3).sources, opt_level=3)
+        text = target.assembly(target.codegen(target.emit({"k": fn}), [call], opt_level=3).sources, opt_level=3)
         assert bool(re.search(r"\t(vmovw|vcvtw2ph|vcvtsi2sh|vcvtps2phx)\t", text)) is used
         assert ("avx512fp16" in needed_features(record_for(cpu))) is used
 

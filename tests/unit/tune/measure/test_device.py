@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from mlc.build import build_tuned
+from mlc.build import build_package
 from mlc.errors import LowerError, UsageError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.lower.knobs import Knobs
@@ -22,7 +22,7 @@ from mlc.records.shelf import Shelf
 from mlc.rewrite.group import config_of, device_of
 from mlc.runtime import device
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import DeviceProgram, Target, Tunable
+from mlc.targets.base import Target, Tunable
 from mlc.targets.driver_bench import DriverBench
 from mlc.tune.drive import tune_graph
 from mlc.tune.measure import LocalMeasurer, MeasureOptions, Rule
@@ -105,10 +105,10 @@ def test_wrong_results_of_a_device_are_found(target: Target, monkeypatch: pytest
 )
 def test_a_configuration_that_cannot_be_built(error: Exception, message: str) -> None:
     class Fails(ToyAccelerator):
-        def compile(self, region: Graph, name: str) -> DeviceProgram:
-            if config_of(region.nodes[0]).get("steps") == 4:
+        def kernel(self, group: Node, *more: Any) -> Node:
+            if config_of(group).get("steps") == 4:
                 raise error
-            return super().compile(region, name)
+            return super().kernel(group, *more)
 
     target = cast(Target, ToyTarget(Fails()))
     with measurer_of(target, tasks(target)) as measurer:
@@ -154,9 +154,9 @@ def test_tuning_finds_the_fastest_and_compilation_uses_it(target: Target, tmp_pa
     accelerator = ToyAccelerator()
     again = cast(Target, ToyTarget(accelerator))
     lookup = Tuned(Shelf([records], Fingerprint.of(again), 1), again)
-    build_tuned(network(), again, OPTIONS, Observer(), lookup)
+    build_package(network(), again, OPTIONS, Observer(), lookup)
     (region,) = accelerator.compiled
-    assert [config_of(g) for g in region.nodes] == [{"steps": 4}] * 3
+    assert [config_of(g) for g in region.graph.nodes] == [{"steps": 4}] * 3
     assert [f.found for f in lookup.findings() if f.record is not None] == [Found.HIT] * 2
 
 
@@ -185,6 +185,7 @@ def test_a_configuration_that_is_refused_is_left_out(target: Target) -> None:
     here = Fingerprint.of(strict)
     facts: dict[str, Any] = {"fingerprint": here, "threads": 1, "explorer": "random", "seed": 0}
     records = [Record.of(t, {"steps": 2}, Measurement(1e-3), trial=k, **facts) for k, t in enumerate(found)]
-    _, lookup = build_tuned(network(), strict, OPTIONS, Observer(), Tuned(best_of(records, here), strict))
+    lookup = Tuned(best_of(records, here), strict)
+    build_package(network(), strict, OPTIONS, Observer(), lookup)
     assert {f.found for f in lookup.used()} == {Found.STALE}
     assert "only one step" in lookup.used()[0].reason

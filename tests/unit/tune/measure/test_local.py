@@ -7,9 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from mlc.build import make_kernel
 from mlc.errors import DeviceError
-from mlc.rewrite.inplace import InPlaceOperands
+from mlc.pipeline.machine import Processor
 from mlc.targets.base import CallSpec
 from mlc.targets.x86.target import X86Target
 from mlc.tune.measure import LocalMeasurer
@@ -21,11 +20,12 @@ def test_kernels_are_those_of_a_package() -> None:
     target = X86Target.from_options({})
     task = task_of(product(), target)
     node = candidate(task, target, task.space.default)
-    fn = make_kernel(node, "kernel", target, InPlaceOperands())
+    machine = Processor(target)
+    fn = machine.kernel(node, "kernel", {})
     call = CallSpec("kernel", (("input", 0), ("param", 0), ("output", 0)))
     texts = []
     for whole in (True, False):
-        artifact = target.codegen({"kernel": fn}, lambda _: [call], opt_level=3, whole=whole)
+        artifact = target.codegen(machine.emit({"kernel": fn}), [call], opt_level=3, whole=whole)
         listing = target.assembly(artifact.sources)
         (found,) = re.findall(r"\nkernel:\n(.*?)\.Lfunc_end", listing, re.S)
         texts.append(re.sub(r"\.L\w+", ".L", found))

@@ -33,7 +33,7 @@ from mlc.targets.cpu.schedules.reduction import rows_in_memory, schedule_reducti
 from mlc.targets.cpu.schedules.window import depthwise_layout, schedule_window, window_of
 from mlc.targets.cpu.schedules.winograd import schedule_winograd, weights_of, winograd_fits, winograd_weights
 from mlc.targets.groups.channels import sums_by_channel
-from mlc.targets.groups.group import Group, group_of, knobs_of, params_of, size_of
+from mlc.targets.groups.group import Group, group_of, params_of, size_of
 from mlc.targets.groups.layouts import channel_constants, inherited_layout, keeps_channels, margins_of
 from mlc.targets.groups.pixels import is_single_pixel
 
@@ -98,20 +98,20 @@ def _window_shapes_agree(g: Group) -> bool:
 
 
 def choose_layouts(
-    node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, target: Cpu
+    node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, target: Cpu, knobs: Knobs
 ) -> LayoutChoice:
     """Layouts that a group prefers.
 
     Convolutions and windows over channels choose for themselves; element-wise groups take over the layout of an operand
     of the same shape (ALT §4.2); everything else is row-major. So are windows over row-major tensors, and convolutions
     of single pixels between two of them (``row_major``: whether all readers want that), since blocks would cost a
-    conversion each way.
+    conversion each way. ``knobs`` are asked for tiles that packed constants follow.
     """
     plain = LayoutChoice(tuple(None for _ in node.outputs))
     nothing_to_inherit = node.op.kind is FusionKind.INJECTIVE and all(t.layout is None for t in inputs)
     if node.op.routine is not None or nothing_to_inherit:
         return plain
-    g = group_of(node, knobs_of(node))
+    g = group_of(node, knobs)
     if gates_of(g):
         assert g.anchor is not None
         at, weights = g.inputs.index(g.anchor.inputs[1]), g.anchor.inputs[1]

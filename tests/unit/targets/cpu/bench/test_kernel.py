@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlc.build import make_kernel
 from mlc.errors import DeviceError
 from mlc.ir.graph import Builder, Graph
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
+from mlc.pipeline.machine import Processor
 from mlc.rewrite.fuse import group_each
-from mlc.rewrite.inplace import InPlaceOperands
 from mlc.targets.base import CallSpec
 from mlc.targets.bench import Program
 from mlc.targets.x86.target import X86Target
@@ -27,9 +26,10 @@ def product() -> Graph:
 def test_a_kernel_is_run_and_timed(flush: bool) -> None:
     target = X86Target.from_options({})
     (node,) = group_each(product()).nodes
-    fn = make_kernel(node, "kernel", target, InPlaceOperands())
+    machine = Processor(target)
+    fn = machine.kernel(node, "kernel", {})
     call = CallSpec("kernel", (("input", 0), ("input", 1), ("output", 0)))
-    code = target.codegen({"kernel": fn}, lambda _: [call], opt_level=3, whole=False).obj
+    code = target.codegen(machine.emit({"kernel": fn}), [call], opt_level=3, whole=False).obj
     stand = target.bench(flush).open(1)
     assert stand.peak() > 1e8
     loaded = stand.load(Program(code), node, (False, False))

@@ -1,0 +1,186 @@
+"""A graph of groups with layouts to kernels, places in memory and calls, for whatever machine."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from mlc.errors import LowerError, MlcError, ScheduleError
+from mlc.ir.graph import Graph, Node, Value
+from mlc.ops.shape import JOIN
+from mlc.pipeline.machine import Machine
+from mlc.rewrite.group import body_of, config_of, identity_of, is_group
+from mlc.rewrite.memory import Location, MemoryPlan, Space
+from mlc.rewrite.region import on_device
+from mlc.settings import Observer
+from mlc.targets.base import CallSpec, Code, CompiledRegion, JoinSpec, Step
+
+Refused = Mapping[tuple[str, ...], MlcError]  # groups by identity, and what their configurations are refused for
+
+
+@dataclass(eq=False)
+class Kernels:
+    """Distinct kernels of a machine; those of several graphs can share one table.
+
+    Attributes:
+        named: what was made, by name.
+        names: by the key of the nodes that a kernel serves.
+        texts: what every stage made of each, by name.
+        freed: names of kernels that could not be made, by the identity of a group; its next kernel takes it.
+        count: numbers given so far.
+    """
+
+    named: dict[str, Any] = field(default_factory=dict)
+    names: dict[Hashable, str] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    freed: dict[tuple[str, ...], str] = field(default_factory=dict)
+    count: int = 0
+
+    def make(self, graph: Graph, machine: Machine, watch: Observer) -> tuple[dict[Node, str], Refused]:
+        """Kernels for every node that needs one and has none yet.
+
+        Returns:
+            the name of each node's kernel; and for groups whose configurations are refused, the reasons.
+        Raises:
+            MlcError: with a note that names the kernel that was being made.
+        """
+        of_node: dict[Node, str] = {}
+        work: dict[str, tuple[Hashable, Node]] = {}
+        idle = machine.without_kernel(graph)
+        for node in graph.nodes:
+            if node in idle:
+                continue
+            key = machine.key(node, graph.constants)
+            if key not in self.names:
+                name = self.names[key] = self._name(node)
+                work[name] = key, node
+            of_node[node] = self.names[key]
+        refused: dict[str, MlcError] = {}
+        for done, (name, (key, node)) in enumerate(work.items()):
+            stages: list[str] = []
+
+            def note(stage: str, text: str, stages: list[str] = stages) -> None:
+                stages.append(f"# {stage}\n{text}")
+
+            try:
+                self.named[name] = machine.kernel(node, name, graph.constants, note)
+            except MlcError as error:
+                if config_of(node) and isinstance(error, (ScheduleError, LowerError)):
+                    refused[name] = error
+                    self.freed[identity_of(node)] = name
+                    del self.names[key]
+                    continue
+                error.add_note(f"while compiling {name} for {', '.join(node.sources[:8]) or node!r}")
+                raise
+            self.texts[name] = f"### {name}\n\n" + "\n".join(stages) + "\n"
+            watch.kernel(done + 1, len(work))
+        return of_node, {identity_of(n): refused[name] for n, name in of_node.items() if name in refused}
+
+    def _name(self, node: Node) -> str:
+        if name := self.freed.pop(identity_of(node), ""):
+            return name
+        self.count += 1
+        return f"k{self.count - 1}_{_identifier(node)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A graph in terms of a machine.
+
+    Args:
+        graph: with layouts and configurations.
+        kernels: distinct ones, by name, in order of first use; what they are is the machine's affair.
+        of_node: the name of each node's kernel.
+        texts: what every stage made of each kernel, by name.
+        code: of all kernels.
+        plan: where values lie.
+        calls: the steps, in order, and after them copies of results that no kernel can write itself.
+    """
+
+    graph: Graph
+    kernels: Mapping[str, Any]
+    of_node: Mapping[Node, str]
+    texts: Mapping[str, str]
+    code: Code
+    plan: MemoryPlan
+    calls: tuple[Step, ...]
+
+
+def compile_graph(
+    graph: Graph,
+    machine: Machine,
+    watch: Observer,
+    *,
+    params: Callable[[Graph], Mapping[Value, int]] | None = None,
+    again: Callable[[Refused], Graph] | None = None,
+) -> Compiled:
+    """Compile a graph: one kernel for each distinct group, memory, calls.
+
+    Args:
+        graph: groups with layouts, see :func:`~mlc.pipeline.layouts.lay_out`.
+        machine: to compile for.
+        watch: is told how it goes on.
+        params: gives what calls say of the constants of a graph; their positions among all unless given.
+        again: lays the graph out anew after configurations have been refused: the groups get their defaults, and only
+            kernels that are not there yet are made. Without it a refusal is an error.
+    Raises:
+        ScheduleError, LowerError: a configuration is refused, and there is no ``again``.
+        MlcError: with a note that names the kernel that was being made.
+    """
+    start = time.perf_counter()
+    table = Kernels()
+    while True:
+        of_node, refused = table.make(graph, machine, watch)
+        if not refused:
+            break
+        if again is None:
+            raise next(iter(refused.values()))
+        graph = again(refused)
+    names = dict.fromkeys(of_node.values())
+    kernels = {name: table.named[name] for name in names}
+    texts = {name: table.texts[name] for name in names}
+    watch.passed("lower", "\n".join(texts.values()), time.perf_counter() - start)
+    code = machine.emit(kernels)
+    start = time.perf_counter()
+    plan = machine.plan(graph, {n: code.scratch[k] for n, k in of_node.items() if code.scratch[k]})
+    watch.passed("memory", plan, time.perf_counter() - start)
+    at = params(graph) if params is not None else {v: k for k, v in enumerate(graph.constants)}
+    return Compiled(graph, kernels, of_node, texts, code, plan, tuple(_calls(graph, plan, of_node, at)))
+
+
+def compiled_region(compiled: Compiled) -> CompiledRegion:
+    """What an accelerator makes a program of."""
+    calls = [c for c in compiled.calls if isinstance(c, CallSpec)]
+    return CompiledRegion(compiled.graph, compiled.kernels, calls, compiled.plan.workspace_bytes)
+
+
+def _identifier(node: Node) -> str:
+    """A short symbol-like name for a group."""
+    words = [n.op.name for n in body_of(node).nodes] if is_group(node) else [node.op.name]
+    return re.sub(r"[^a-z0-9_]", "_", "_".join(dict.fromkeys(words)).lower())[:40]
+
+
+def _calls(graph: Graph, plan: MemoryPlan, of_node: Mapping[Node, str], params: Mapping[Value, int]) -> list[Step]:
+    """Every step of the model as a call, copies included."""
+    constants = list(graph.constants)
+
+    def place(at: Location) -> tuple[str, int]:
+        return (at.space, params[constants[at.at]]) if at.space is Space.PARAM else (at.space, at.at)
+
+    def call(n: Node) -> Step:
+        if on_device(n):
+            return CallSpec("", (), device=True)
+        places = [place(plan.locations[v]) for v in (*n.inputs, *n.outputs)]
+        if n.op is not JOIN:
+            return CallSpec(of_node[n], tuple(places), plan.scratch.get(n, 0))
+        rows = prod(n.outputs[0].type.shape[: n.attrs["axis"]])
+        sizes = [v.type.nbytes // max(1, rows) for v in n.inputs]
+        return JoinSpec(tuple(zip(places[:-1], sizes, strict=True)), places[-1], rows)
+
+    calls = [call(n) for n in plan.steps]
+    calls += [CallSpec("", (place(c.source), ("output", c.output)), nbytes=c.nbytes) for c in plan.copies]
+    return calls

@@ -1,0 +1,113 @@
+"""The parts of a model, one a machine, and layouts for the tensors of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mlc.errors import LowerError, MlcError, ScheduleError
+from mlc.ir.graph import Graph, Node, verify
+from mlc.ir.types import TensorType
+from mlc.lower.knobs import Knobs
+from mlc.ops import get
+from mlc.pipeline.machine import Device, Machine, Processor
+from mlc.pipeline.passes import LAYOUT
+from mlc.rewrite.group import config_of, identity_of
+from mlc.rewrite.layout import assign_layouts
+from mlc.rewrite.region import is_region, region_graph
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import LayoutChoice, Target
+
+
+class Configurations(Protocol):
+    """Gives groups their tuned configurations."""
+
+    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+        """A group with its configuration, or as it is.
+
+        Args:
+            node: the group, row-major.
+            types: of its inputs, with layouts; constants are row-major.
+            constant: which inputs are constants.
+            row_major: whether all that reads its results takes row-major tensors only.
+        """
+        ...
+
+    def refuse(self, group: tuple[str, ...], reason: str) -> None:
+        """The configuration of a group, told by its identity, cannot be built; it is not to be given again."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What is compiled for one machine.
+
+    Args:
+        graph: the host's, regions included; or one region's, with its constants.
+        machine: that it is compiled for.
+        region: the node that stands for the region in the host's graph.
+    """
+
+    graph: Graph
+    machine: Machine
+    region: Node | None = None
+
+
+def parts_of(
+    graph: Graph, target: Target, *, contract: bool = True, on_stage: Callable[[str], None] | None = None
+) -> list[Part]:
+    """The host's part of a divided graph, and every region.
+
+    Args:
+        graph: from :func:`~mlc.pipeline.passes.optimise`.
+        target: whose machines they are.
+        contract, on_stage: see :class:`~mlc.pipeline.machine.Processor`.
+    """
+    parts = [Part(graph, Processor(target, contract=contract, on_stage=on_stage))]
+    if target.accelerator is not None:
+        device = Device(target.accelerator)
+        parts += [Part(region_graph(n, graph.constants), device, n) for n in graph.nodes if is_region(n)]
+    return parts
+
+
+def lay_out(
+    part: Part, options: CompileOptions, watch: Observer, configurations: Configurations | None = None
+) -> Graph:
+    """The graph of a part with layouts on values, constants packed, and configurations in groups.
+
+    Args:
+        part: from :func:`parts_of`.
+        options: how to compile; below the highest level, or where the pass is left out, the host's part stays as it is.
+        watch: is told of the pass.
+        configurations: gives groups theirs; hears which of them are refused, and for these groups the defaults hold.
+    """
+    on_host = part.region is None
+    if on_host and (options.opt_level < LAYOUT.level or LAYOUT.name in options.disabled_passes):
+        return part.graph
+
+    def choose(
+        node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
+    ) -> tuple[Node, LayoutChoice]:
+        row_major = row_major and on_host  # what leaves a region lies as the device wants it
+        if configurations is not None:
+            tuned = configurations.configure(node, types, constant, row_major)
+            if config := config_of(tuned):
+                try:
+                    return tuned, part.machine.layouts(tuned, types, constant, row_major, Knobs(config))
+                except (ScheduleError, LowerError) as error:
+                    configurations.refuse(identity_of(node), error.message)
+        return node, part.machine.layouts(node, types, constant, row_major, Knobs())
+
+    start = time.perf_counter()
+    try:
+        graph = assign_layouts(part.graph, choose, get("identity"))
+        if options.verify:
+            verify(graph)
+    except MlcError as error:
+        error.add_note(f"in pass {LAYOUT.name}")
+        raise
+    if on_host:
+        watch.passed(LAYOUT.name, graph, time.perf_counter() - start)
+    return graph

@@ -1,0 +1,149 @@
+"""What a graph of groups is compiled for: the host's processor, or a device beside it.
+
+Both go through the same steps (:mod:`mlc.pipeline.layouts`, :mod:`mlc.pipeline.graph`); here is what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from mlc.ir.graph import Graph, Node, Value
+from mlc.ir.loop import Function
+from mlc.ir.types import TensorType
+from mlc.lower.knobs import Knobs
+from mlc.ops.shape import JOIN
+from mlc.rewrite.group import group_key, is_alias, is_group
+from mlc.rewrite.inplace import InPlaceOperands
+from mlc.rewrite.memory import MemoryPlan, plan_memory
+from mlc.rewrite.parts import joined, sliced
+from mlc.rewrite.region import on_device
+from mlc.targets.base import Accelerator, Code, LayoutChoice, Target
+
+Constants = Mapping[Value, np.ndarray]
+Watch = Callable[[str, str], None]
+
+
+class Machine(Protocol):
+    """What the steps of a compilation ask."""
+
+    def layouts(
+        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
+    ) -> LayoutChoice:
+        """See :meth:`mlc.targets.base.Target.layouts`."""
+        ...
+
+    def without_kernel(self, graph: Graph) -> set[Node]:
+        """Nodes for which there is nothing to run, or which another machine runs."""
+        ...
+
+    def key(self, node: Node, constants: Constants) -> Hashable:
+        """What two nodes share exactly when one kernel serves both; ``constants`` are those of the graph."""
+        ...
+
+    def kernel(self, node: Node, name: str, constants: Constants, watch: Watch | None = None) -> Any:
+        """The kernel of a node; only the machine looks into it."""
+        ...
+
+    def emit(self, kernels: Mapping[str, Any]) -> Code:
+        """Code of all kernels, and how much working memory each needs of its caller."""
+        ...
+
+    def plan(self, graph: Graph, scratch: Mapping[Node, int]) -> MemoryPlan:
+        """Where values lie; ``scratch`` are the bytes that nodes need while they run."""
+        ...
+
+
+class Processor:
+    """The host.
+
+    Args:
+        target: schedules and generates code.
+        contract: whether ``a*b + c`` may be rounded once.
+        on_stage: is told as stages of code generation begin.
+    """
+
+    def __init__(self, target: Target, *, contract: bool = True, on_stage: Callable[[str], None] | None = None) -> None:
+        self.target = target
+        self._contract = contract
+        self._on_stage = on_stage
+        self._in_place = InPlaceOperands()
+
+    def layouts(
+        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
+    ) -> LayoutChoice:
+        return self.target.layouts(node, inputs, constant, row_major, knobs)
+
+    def without_kernel(self, graph: Graph) -> set[Node]:
+        return {
+            *joined(graph),
+            *sliced(graph),
+            *(n for n in graph.nodes if is_alias(n) or on_device(n) or n.op is JOIN),
+        }
+
+    def key(self, node: Node, constants: Constants) -> Hashable:
+        return group_key(node)
+
+    def kernel(self, node: Node, name: str, constants: Constants, watch: Watch | None = None) -> Function:
+        fn = self.target.kernel(node, name, watch)
+        # whether a result really takes an operand's place is decided later, node by node; the kernel must bear it
+        shared = sorted(self._in_place(node)) if is_group(node) else []
+        fn.attrs["aliased"] = (*shared, len(node.inputs)) if shared else ()
+        return fn
+
+    def emit(self, kernels: Mapping[str, Any]) -> Code:
+        return self.target.emit(kernels, contract=self._contract, on_stage=self._on_stage)
+
+    def plan(self, graph: Graph, scratch: Mapping[Node, int]) -> MemoryPlan:
+        accelerator = self.target.accelerator
+        if accelerator is None:
+            return plan_memory(graph, scratch=scratch)
+        return plan_memory(graph, scratch=scratch, device_alignment=accelerator.alignment)
+
+
+class Device:
+    """An accelerator, for its regions.
+
+    Its kernels are whatever it makes of a group. Every node of a region is a step of its own, and nothing is written in
+    place of an operand: units that run side by side would have to know.
+
+    Args:
+        accelerator: says what it does differently.
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
+
+    def layouts(
+        self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
+    ) -> LayoutChoice:
+        return self.accelerator.layouts(node, inputs, constant, knobs)
+
+    def without_kernel(self, graph: Graph) -> set[Node]:
+        return set()
+
+    def key(self, node: Node, constants: Constants) -> Hashable:
+        return group_key(node), self.accelerator.depends_on(node, constants_of(node, constants))
+
+    def kernel(self, node: Node, name: str, constants: Constants, watch: Watch | None = None) -> Any:
+        return self.accelerator.kernel(node, name, constants_of(node, constants), watch)
+
+    def emit(self, kernels: Mapping[str, Any]) -> Code:
+        return _Kernels(kernels)
+
+    def plan(self, graph: Graph, scratch: Mapping[Node, int]) -> MemoryPlan:
+        return plan_memory(graph, region=True, device_alignment=self.accelerator.alignment)
+
+
+class _Kernels:
+    """Kernels of a device as they are: its code is made when all calls are known."""
+
+    def __init__(self, kernels: Mapping[str, Any]) -> None:
+        self.scratch: Mapping[str, int] = dict.fromkeys(kernels, 0)
+
+
+def constants_of(node: Node, constants: Constants) -> dict[Value, np.ndarray]:
+    """Those of a graph's constants that a node reads."""
+    return {v: constants[v] for v in node.inputs if v in constants}

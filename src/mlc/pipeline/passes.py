@@ -1,0 +1,73 @@
+"""The graph passes of a compilation, up to groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mlc.ir.graph import Graph
+from mlc.rewrite.attention import use_attention
+from mlc.rewrite.offload import Decision, offload
+from mlc.rewrite.pipeline import MAX_LEVEL, GraphPass, passes_for, run_passes
+from mlc.rewrite.winograd import use_winograd
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import Target
+
+# every machine has its own for its part of the graph, so it runs after the division, in `mlc.pipeline.layouts`
+LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them, pack constants", MAX_LEVEL)
+
+
+def optimise(
+    graph: Graph,
+    target: Target,
+    options: CompileOptions,
+    watch: Observer,
+    on_offload: Callable[[Sequence[Decision]], None] = lambda decisions: None,
+) -> Graph:
+    """The graph passes of an optimisation level; the choice of algorithms asks the target, division its accelerator.
+
+    Args:
+        graph: the model, row-major.
+        target: what to compile for.
+        options: how.
+        watch: is told of every pass.
+        on_offload: is told where every operation runs, for a target with an accelerator.
+    Returns:
+        groups, opaque routines, and regions of groups, all row-major but for the borders of regions.
+    Raises:
+        UsageError: a pass to leave out does not exist, or is needed.
+    """
+    winograd = GraphPass(
+        "winograd",
+        lambda g: use_winograd(g, target.winograd_tile),
+        "3×3 convolutions with fewer multiplications, where the target is faster that way",
+        MAX_LEVEL,
+    )
+    attention = GraphPass(
+        "attention",
+        lambda g: use_attention(g, target.fuses_attention),
+        "products around a softmax as one kernel, where the target is faster that way",
+        MAX_LEVEL,
+    )
+    passes = list(passes_for(options.opt_level))
+    before = next(k for k, p in enumerate(passes) if p.groups)
+    if options.opt_level >= MAX_LEVEL:
+        passes[before:before] = [winograd, attention]
+    accelerator = target.accelerator
+    if accelerator is not None:
+
+        def divide(g: Graph) -> Graph:
+            parts = offload(g, accelerator)
+            on_offload(parts.decisions)
+            return parts.graph
+
+        text = "divide the graph between the host and the accelerator"
+        passes.insert(before, GraphPass("offload", divide, text, 0))
+    exact = () if options.fast_math else (winograd.name, attention.name)
+    return run_passes(
+        graph,
+        passes,
+        later=(LAYOUT,),
+        disabled={*options.disabled_passes, *exact},
+        check=options.verify,
+        on_pass=watch.passed,
+    )
