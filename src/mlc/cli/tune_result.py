@@ -70,14 +70,14 @@ def summary(console: Console, tuning: Tuning) -> str:
     untuned, best = outcome.bound
     if best:
         lines.append(
-            f"all kernels one by one: {untuned * 1e3:.3f} ms untuned, {best * 1e3:.3f} ms with the best of each, "
+            f"all kernels one by one: {untuned * 1e3:.4g} ms untuned, {best * 1e3:.4g} ms with the best of each, "
             f"{untuned / best:.2f} times as fast"
         )
     if tuning.whole is not None:
         w = tuning.whole
         lines.append(
-            f"the model: {w.untuned * 1e3:.3f} ms untuned, {w.tuned * 1e3:.3f} ms tuned, "
-            f"{w.speedup:.2f} times as fast by pairs of runs"
+            f"the model, in turns: {w.untuned * 1e3:.4g} ms untuned, {w.tuned * 1e3:.4g} ms tuned, "
+            f"{w.speedup:.2f} times as fast"
         )
     return "\n".join(lines)
 
@@ -135,7 +135,7 @@ def document(tuning: Tuning) -> dict[str, Any]:
 
 def _row(s: TaskState) -> tuple[object, ...]:
     known = s.best < float("inf")
-    gain = f"{s.untuned / s.best:.2f}" if known and s.untuned < float("inf") else ""
+    gain = "" if s.gain is None else f"{s.gain:.2f}"
     share = "" if s.share_of_peak is None else f"{100 * s.share_of_peak:.0f}"
     speed = f"{s.speed(s.best):.1f}" if known else ""
     ended = s.ended or ""

@@ -32,6 +32,7 @@ class TuneProgress(Watcher):
         self._trials: int | None = None
         self._seconds: float | None = None
         self._note = ""
+        self._doing = ""  # after the search
 
     def began(
         self, tasks: Sequence[TaskState], done: int, trials: int | None, seconds: float | None, damaged: int
@@ -59,17 +60,24 @@ class TuneProgress(Watcher):
             )
         self._draw(force=True)
 
-    def deciding(self, task: TaskState) -> None:
-        self._note = f"measuring the best of task {task.number} in turns"
-        if self._live is None:
-            self._console.note(self._note)
-        self._draw(force=True)
+    def deciding(self, task: TaskState, done: int, total: int) -> None:
+        if not done:
+            self._after(f"the search is over; the fastest of {_tasks(total)} are timed once more, in turns")
+        self._now = task
+        self._after(f"{done + 1} of {total}: task {task.number} {task.task.name}")
 
-    def checking(self, what: str) -> None:
-        self._note, self._now = what, None
-        if self._live is None:
-            self._console.note(what)
-        self._draw(force=True)
+    def checking(self, what: str, share: float = 0.0) -> None:
+        self._now = None
+        self._after(f"the whole model: {what}", share)
+
+    def _after(self, what: str, share: float = 0.0) -> None:
+        """Says what is done after the search, and how far it is: on a terminal again and again, elsewhere once."""
+        new = what != self._doing
+        self._doing = what
+        self._note = f"{what}, {100 * share:.0f} %" if share else what
+        if new and self._live is None:
+            self._console.note(f"[{time.monotonic() - self._start:6.1f} s] {what}")
+        self._draw(force=new)
 
     def __enter__(self) -> Self:
         if self._console.interactive:
@@ -113,14 +121,16 @@ class TuneProgress(Watcher):
         from rich.table import Table
 
         rate = (self._done - self._first) / max(now - self._start, 1e-9)
-        title = f"{self._progress} trials, {rate:.1f} a second, {self._left(now)}  {self._note}"
+        title = f"{self._progress} trials, {rate:.1f} a second, {self._left(now)}"
+        if self._note:
+            title = f"{self._progress} trials, {now - self._start:.0f} s; {self._note}"
         table = Table(title=title, title_justify="left", box=None)
         for name in ("task", "name", "calls", "trials", "failed", "GFLOP/s", "% of peak", "x untuned"):
             table.add_column(name, justify="left" if name == "name" else "right")
         shown = sorted(self._states, key=lambda s: s.progress.weight * s.task.flops, reverse=True)[:MOST_ROWS]
         for s in shown:
             known = s.best < float("inf")
-            gain = f"{s.untuned / s.best:.2f}" if known and s.untuned < float("inf") else ""
+            gain = "" if s.gain is None else f"{s.gain:.2f}"
             table.add_row(
                 str(s.number),
                 s.task.name,
@@ -133,3 +143,7 @@ class TuneProgress(Watcher):
                 style="bold" if s is self._now else None,
             )
         return table
+
+
+def _tasks(count: int) -> str:
+    return "one task" if count == 1 else f"{count} tasks"

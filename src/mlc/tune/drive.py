@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -207,19 +208,20 @@ def _check(
     watch.checking("compiling the model untuned and tuned")
     untuned = build_module(graph, target, options, threads, None)
     tuned, lookup = _tuned_module(graph, target, options, threads, session)
-    watch.checking("profiling both in turns")
     sources = {f.workload: f.sources for f in lookup.all_findings()}
-    reverted = _revert(session, losers(untuned, tuned, sources))
+    reverted = _revert(
+        session, losers(untuned, tuned, sources, goes_on=partial(watch.checking, "profiling both in turns"))
+    )
     if reverted:
         watch.checking(f"compiling without {len(reverted)} of the tuned kernels")
         tuned, _ = _tuned_module(graph, target, options, threads, session)
-    watch.checking("timing both in turns")
-    whole = compare(untuned, tuned)
-    if whole.speedup < SLOWER and compare(untuned, tuned).speedup < SLOWER:  # twice is no accident
+    timing = partial(watch.checking, "timing both in turns")
+    whole = compare(untuned, tuned, goes_on=timing)
+    if whole.speedup < SLOWER and compare(untuned, tuned, goes_on=timing).speedup < SLOWER:  # twice is no accident
         reverted += _revert(session, set(sources))
         watch.checking("compiling untuned: the tuned model is slower")
         tuned, _ = _tuned_module(graph, target, options, threads, session)
-        whole = compare(untuned, tuned)
+        whole = compare(untuned, tuned, goes_on=timing)
     if not whole.error <= TOLERANCE:
         raise CheckFailedError(
             f"{journal.path}: the tuned model's results differ by {whole.error:.2g} of the largest output",

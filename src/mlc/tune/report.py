@@ -55,13 +55,13 @@ def _whole(tuning: Tuning) -> str:
     untuned, best = outcome.bound
     if best:
         text += (
-            f" All calls of all kernels, measured one by one: {untuned * 1e3:.3f} ms untuned, {best * 1e3:.3f} ms with"
+            f" All calls of all kernels, measured one by one: {untuned * 1e3:.4g} ms untuned, {best * 1e3:.4g} ms with"
             f" the best of each."
         )
     if whole is not None:
         text += (
-            f" The whole model: {whole.untuned * 1e3:.3f} ms untuned, {whole.tuned * 1e3:.3f} ms tuned,"
-            f" <b>{whole.speedup:.2f} times as fast</b> by pairs of runs; results differ by"
+            f" The whole model, run in turns: {whole.untuned * 1e3:.4g} ms untuned, {whole.tuned * 1e3:.4g} ms tuned,"
+            f" <b>{whole.speedup:.2f} times as fast</b>; results differ by"
             f" {whole.error:.1e} of the largest."
         )
     if tuning.reverted:
@@ -77,7 +77,7 @@ def _table(states: Sequence[TaskState]) -> str:
         failed = ", ".join(f"{n} {escape(kind)}" for kind, n in sorted(s.failures.items())) or "0"
         share = "" if s.share_of_peak is None else f"{100 * s.share_of_peak:.0f}"
         known = s.best < float("inf")
-        gain = f"{s.untuned / s.best:.2f}" if known and s.untuned < float("inf") else ""
+        gain = "" if s.gain is None else f"{s.gain:.2f}"
         cells = (
             escape(s.task.name), s.task.weight, len(s.trials), failed,
             f"{s.untuned * 1e3:.4f}" if s.untuned < float("inf") else "", f"{s.best * 1e3:.4f}" if known else "",

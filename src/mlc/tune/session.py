@@ -100,11 +100,22 @@ class Watcher:
     def batch(self, task: TaskState, tasks: Sequence[TaskState]) -> None:
         """A batch of a task is over."""
 
-    def deciding(self, task: TaskState) -> None:
-        """The best configurations of a task are measured once more."""
+    def deciding(self, task: TaskState, done: int, total: int) -> None:
+        """The search is over, and the best configurations of a task are measured once more.
 
-    def checking(self, what: str) -> None:
-        """The whole model is looked at; ``what`` is done now."""
+        Args:
+            task: whose they are.
+            done: tasks that this is over for.
+            total: tasks that it has to be done for.
+        """
+
+    def checking(self, what: str, share: float = 0.0) -> None:
+        """The whole model is looked at.
+
+        Args:
+            what: is done now.
+            share: of it that is done; told again and again where it takes seconds.
+        """
 
 
 @dataclass(eq=False)
@@ -123,6 +134,7 @@ class TaskState:
         untuned: least seconds of the untuned configuration.
         best: seconds of what was decided for, or the least of any trial.
         open: whether something was measured since the decision.
+        resumed: whether ``best`` was measured in an earlier run, beside an untuned time that the records do not tell.
         ended: why it gets no more trials; nothing while it may.
         peak: operations a second of all cores that run it, the most that was seen; 0 while nothing was measured.
     """
@@ -136,6 +148,7 @@ class TaskState:
     decided: Config | None = None
     rejected: list[Config] = field(default_factory=list)
     open: bool = True
+    resumed: bool = False
     untuned: float = float("inf")
     best: float = float("inf")
     ended: Ended | None = None
@@ -147,6 +160,13 @@ class TaskState:
         if not self.peak or not self.task.flops or self.best == float("inf"):
             return None
         return self.task.flops / self.best / self.peak
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast as untuned the best is; nothing while both are not known from one measurement."""
+        if self.resumed or self.best == float("inf") or self.untuned == float("inf"):
+            return None
+        return self.untuned / self.best
 
     def end(self, why: Ended) -> None:
         """It gets no more trials."""
@@ -181,8 +201,11 @@ class Outcome:
 
     @property
     def bound(self) -> tuple[float, float]:
-        """Seconds of all calls of all tasks as measured one by one: untuned, and with what was decided for."""
-        known = [s for s in self.states if s.untuned < float("inf") and s.best < float("inf")]
+        """Seconds of all calls of all tasks as measured one by one: untuned, and with what was decided for.
+
+        Tasks that were decided in an earlier run are left out.
+        """
+        known = [s for s in self.states if s.gain is not None]
         return sum(s.progress.weight * s.untuned for s in known), sum(s.progress.weight * s.best for s in known)
 
 
@@ -266,10 +289,13 @@ class Session:
             state.rejected.append(state.decided)
         state.decided, state.open = config, False
         if result.seconds is not None:
-            state.best = result.seconds
+            state.best, state.resumed = result.seconds, True
 
     def _note(self, state: TaskState, config: Config, result: Measurement) -> None:
         state.trials.append((config, result))
+        if state.resumed:  # until it is decided again, single trials say
+            state.resumed = False
+            state.best = min((m.seconds for _, m in state.trials if m.seconds is not None), default=float("inf"))
         if result.failure is not None:
             state.failures[result.failure] = state.failures.get(result.failure, 0) + 1
         elif result.seconds is not None:
@@ -311,9 +337,10 @@ class Session:
         try:
             while self._step(started):
                 pass
-            for state in self.states:
-                if state.open:
-                    self._decide(state)
+            open_ = [s for s in self.states if s.open and any(m.seconds is not None for _, m in s.trials)]
+            for done, state in enumerate(open_):
+                self._watch.deciding(state, done, len(open_))
+                self._decide(state)
         except KeyboardInterrupt:
             interrupted = True
             self._decide_from_records()
@@ -430,9 +457,6 @@ class Session:
         return [default, *(state.trials[k][0] for _, k in timed[: FINALISTS - 1])]
 
     def _decide(self, state: TaskState) -> None:
-        if not any(m.seconds is not None for _, m in state.trials):
-            return
-        self._watch.deciding(state)
         configs = self.finalists(state)
         results = self._measurer.compare(state.index, configs)
         timed = [(m.seconds, k) for k, m in enumerate(results) if m.seconds is not None]
@@ -440,6 +464,7 @@ class Session:
             self.settle(state, configs[0], Measurement(None, failure=Failure.RUN_CRASH))
             return
         least, k = min(timed)
+        state.resumed = False
         if results[0].seconds is not None:
             state.untuned = results[0].seconds
             if least > WORTH * state.untuned:  # as fast as untuned, as far as anybody can tell

@@ -6,12 +6,13 @@ profiled in turns, kernels that lose go back to their untuned configuration, and
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 
@@ -32,20 +33,33 @@ LOSES = 1.02  # times as long as untuned from which a kernel goes back
 
 @dataclass(frozen=True)
 class Comparison:
-    """Times of two versions of a model.
+    """Times of two versions of a model, from one measurement of both in turns.
 
     Args:
-        untuned: median seconds of a run.
+        untuned: seconds of a run.
         tuned: the same of the other.
         error: greatest difference of their results, over the greatest magnitude of the untuned ones.
-        speedup: how many times as fast the tuned one is: the median over pairs of runs, one right after the other, so
-            that what disturbs one disturbs both.
     """
 
     untuned: float
     tuned: float
     error: float
-    speedup: float
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[float, float]], error: float) -> Comparison:
+        """What pairs of runs say, one run right after the other, so that what disturbs one disturbs both.
+
+        The half of the pairs that took least together counts, since disturbances only ever take time. Times are
+        geometric means: the ratio of the two is the mean ratio of the pairs.
+        """
+        calm = sorted(pairs, key=sum)[: (len(pairs) + 1) // 2]
+        untuned, tuned = (math.exp(fmean(math.log(pair[k]) for pair in calm)) for k in (0, 1))
+        return cls(untuned, tuned, error)
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast the tuned one is."""
+        return self.untuned / self.tuned
 
 
 def build_module(
@@ -59,22 +73,35 @@ def build_module(
         return load_module(path, threads)
 
 
-def compare(untuned: Module, tuned: Module, seed: int = 0) -> Comparison:
+Share = Callable[[float], None]
+"""Is told which share of some work is done."""
+
+
+def compare(untuned: Module, tuned: Module, seed: int = 0, goes_on: Share = lambda _: None) -> Comparison:
     """Runs two versions of a model in turns, on the same random inputs."""
     feeds = make_feeds(untuned.inputs, Fill.RANDOM, seed)
     first, second = untuned.run(feeds, seed=seed), tuned.run(feeds, seed=seed)
     error = max((_difference(first[name], second[name]) for name in first), default=0.0)
-    times: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + SECONDS
-    while len(times[0]) < PAIRS or time.perf_counter() < end:
-        both = (untuned, tuned) if len(times[0]) % 2 == 0 else (tuned, untuned)
-        for module in both:
-            times[module is tuned].append(_seconds(module, feeds))
-    pairs = zip(*times, strict=True)
-    return Comparison(median(times[0]), median(times[1]), error, median(a / b for a, b in pairs))
+    pairs: list[tuple[float, float]] = []
+    start = time.perf_counter()
+    while len(pairs) < PAIRS or time.perf_counter() < start + SECONDS:
+        goes_on(min(len(pairs) / PAIRS, (time.perf_counter() - start) / SECONDS, 1.0))
+        if len(pairs) % 2 == 0:
+            before = _seconds(untuned, feeds)
+            pairs.append((before, _seconds(tuned, feeds)))
+        else:
+            after = _seconds(tuned, feeds)
+            pairs.append((_seconds(untuned, feeds), after))
+    return Comparison.of(pairs, error)
 
 
-def losers(untuned: Module, tuned: Module, sources: Mapping[str, Collection[str]], seed: int = 0) -> set[str]:
+def losers(
+    untuned: Module,
+    tuned: Module,
+    sources: Mapping[str, Collection[str]],
+    seed: int = 0,
+    goes_on: Share = lambda _: None,
+) -> set[str]:
     """Workloads whose kernels take longer in the tuned model than in the untuned one.
 
     Args:
@@ -82,10 +109,13 @@ def losers(untuned: Module, tuned: Module, sources: Mapping[str, Collection[str]
         tuned: with configurations.
         sources: by workload, the first operators of its steps. Steps of one operator are not told apart: workloads
             that share it win or lose together.
+        seed: of the inputs.
+        goes_on: is told of every round.
     """
     feeds = make_feeds(untuned.inputs, Fill.RANDOM, seed)
     times: dict[str, tuple[list[float], list[float]]] = {key: ([], []) for key in sources}
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        goes_on(number / ROUNDS)
         for which, module in enumerate((untuned, tuned)):
             spent: dict[str, float] = {}
             for step in module.profile(feeds, repeats=3):

@@ -268,7 +268,7 @@ def test_a_task_of_which_nothing_works(tasks: list[Task], target: Target, tmp_pa
     assert broken.share_of_peak is None
     assert working.share_of_peak == pytest.approx(tasks[1].flops / working.best / 1e11)
     assert working.decided is not None
-    html = report_html(Tuning(Path("r.jsonl"), outcome, Comparison(2e-3, 1e-3, 0.0, 2.0), ("a<b",)), "<model>")
+    html = report_html(Tuning(Path("r.jsonl"), outcome, Comparison(2e-3, 1e-3, 0.0), ("a<b",)), "<model>")
     assert f"{HOPELESS} run_crash" in html
     assert "&lt;SIGSEGV&gt;" in html
     assert "nothing works" in html
@@ -424,3 +424,28 @@ def test_the_share_of_choosing_and_the_bound_are_told(tasks: list[Task], target:
     assert untuned == pytest.approx(sum(s.untuned for s in outcome.states))
     assert best == pytest.approx(sum(s.best for s in outcome.states))
     assert best < untuned
+
+
+def test_a_gain_is_told_of_one_measurement_only(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    """What an earlier run decided was compared with an untuned time that is not in the records."""
+    path = tmp_path / "r.jsonl"
+    first = run(path, tasks, target, Fake(tasks))
+    assert all(s.gain is not None and s.gain >= 1 for s in first.states)
+    assert first.bound[0] >= first.bound[1] > 0
+    again = run(path, tasks, target, Fake(tasks))
+    assert again.trials == 0
+    assert [s.gain for s in again.states] == [None, None]
+    assert again.bound == (0, 0)
+    more = run(path, tasks, target, Fake(tasks), replace(SMALL, trials=SMALL.trials + 8 if SMALL.trials else 8))
+    assert all(s.gain is not None and s.gain >= 1 for s in more.states if s.trials and not s.resumed)
+
+
+def test_what_is_done_after_the_last_trial_is_told(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    told: list[tuple[int, int, int]] = []
+
+    class Told(Watcher):
+        def deciding(self, task: TaskState, done: int, total: int) -> None:
+            told.append((task.number, done, total))
+
+    run(tmp_path / "r.jsonl", tasks, target, Fake(tasks), watcher=Told())
+    assert told == [(0, 0, 2), (1, 1, 2)]

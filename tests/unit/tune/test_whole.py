@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlc.tune.whole import _difference, _loses, losers
+from mlc.tune.whole import Comparison, _difference, _loses, losers
 
 
 class Model:
@@ -21,6 +21,21 @@ class Model:
 
     def profile(self, feeds: Any, repeats: int) -> list[Any]:
         return [SimpleNamespace(step=SimpleNamespace(sources=(s,) if s else ()), median_ns=ns) for s, ns in self.steps]
+
+
+def test_what_is_told_of_two_models_agrees() -> None:
+    """Medians of each and of their ratios need not: here they would be 0.051, 0.054, and 1.05 times as fast."""
+    pairs = [(0.0510, 0.0486), (0.0568, 0.0540), (0.0500, 0.0545), (0.0590, 0.0562), (0.0505, 0.0550)]
+    found = Comparison.of(pairs, 0.0)
+    calm = sorted(pairs, key=sum)[:3]
+    assert found.speedup == found.untuned / found.tuned
+    assert found.speedup == pytest.approx(np.prod([a / b for a, b in calm]) ** (1 / 3))
+    assert min(a for a, _ in calm) < found.untuned < max(a for a, _ in calm)
+
+
+def test_disturbed_pairs_do_not_count() -> None:
+    calm = [(2.0, 1.0)] * 8
+    assert Comparison.of([*calm, *[(2.0, 40.0)] * 3, *[(90.0, 1.0)] * 4], 0.0).speedup == pytest.approx(2.0)
 
 
 def test_kernels_that_lose() -> None:
