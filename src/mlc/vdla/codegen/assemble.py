@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from mlc.vdla.codegen.constants import Constants
+from mlc.vdla.codegen.order import in_order_of_begin
 from mlc.vdla.codegen.stream import Step
 from mlc.vdla.codegen.structural import GivenTokens
 from mlc.vdla.codegen.tokens import insert_tokens
 from mlc.vdla.codegen.uops import place_uops
 from mlc.vdla.config import VdlaConfig
-from mlc.vdla.isa.instruction import Finish
+from mlc.vdla.isa.instruction import Finish, Unit, is_nop
 from mlc.vdla.program import ALIGNMENT, BufferKind, BufferSpec, Program, legal_names
 
 
@@ -71,7 +70,7 @@ def assemble(
     done, uops = place_uops([*steps, finish], config, len(buffers))
     if given is None:
         written = {k: b.nbytes for k, b in enumerate(buffers) if b.kind in ("temp", "out")}
-        done = insert_tokens(done, config, written)
+        done = insert_tokens(in_order_of_begin(done, config, written), config, written)
     specs: list[BufferSpec] = []
     data, at = bytearray(), {}
     *names, uops_name = legal_names([*(b.name for b in buffers), "uops"])
@@ -91,12 +90,6 @@ def assemble(
     at[len(buffers)] = len(specs)
     if uops.size:
         specs.append(BufferSpec(uops_name, "uop", uops.nbytes))
-    counts = Counter(s.layer for s in done)
-    ends = list(accumulate(counts[k] for k in range(len(layers))))
-    ranges = [
-        {"name": task.name, "first": end - counts[k], "last": end, "macs": task.macs, "bytes": task.nbytes}
-        for k, (task, end) in enumerate(zip(layers, ends, strict=True))
-    ]
     return Program(
         config,
         [s.insn for s in done],
@@ -104,5 +97,22 @@ def assemble(
         bytes(data),
         specs,
         {i: at[s.buffer] for i, s in enumerate(done) if s.buffer >= 0},
-        {"layers": ranges},
+        {"layers": _ranges(layers, done)},
     )
+
+
+def _ranges(layers: Sequence[Task], steps: Sequence[Step]) -> list[dict[str, object]]:
+    """Where the instructions of each layer are, for reports: a layer begins where CMP comes to it.
+
+    What was loaded for it before counts for the layer in which it was loaded.
+    """
+    begins: dict[int, int] = {}
+    for i, step in enumerate(steps):
+        if step.insn.unit is Unit.CMP and not is_nop(step.insn) and not isinstance(step.insn, Finish):
+            begins.setdefault(step.layer, i)
+    firsts = [0, *(begins[k] for k in range(1, len(layers)))]
+    ends = [*firsts[1:], len(steps)]
+    return [
+        {"name": task.name, "first": begin, "last": end, "macs": task.macs, "bytes": task.nbytes}
+        for task, begin, end in zip(layers, firsts, ends, strict=True)
+    ]
