@@ -36,7 +36,7 @@ ROOMS: dict[str, set[str]] = {
     # Trials, files of them, the best of them: what a compilation asks for configurations, and what tuning writes.
     "records": {"ir", "lower", "rewrite", "targets", "runtime"},
     # From a graph to kernels, places in memory and calls, for host and device alike.
-    "pipeline": {"ir", "ops", "rewrite", "lower", "targets"},
+    "pipeline": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness"},
     # The whole compilation of a model: the pipeline, code, package.
     "build": {"ir", "ops", "rewrite", "targets", "runtime", "pipeline"},
     "tune": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "records", "pipeline", "build"},

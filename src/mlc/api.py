@@ -207,6 +207,7 @@ def compile(
     disabled_passes: Sequence[str] = (),
     fast_math: bool = True,
     verify_passes: bool = False,
+    check_regions: bool = False,
     dump_dir: str | os.PathLike[str] | None = None,
     max_memory: int | None = None,
     records: Sequence[str | os.PathLike[str]] | None = None,
@@ -225,6 +226,7 @@ def compile(
         fast_math: whether results may differ in their last digits from those of the model's operators one by one:
             Winograd convolution, and ``a*b + c`` rounded once.
         verify_passes: check the program after every pass.
+        check_regions: run what the regions of an accelerator became on random data, and compare with the interpreter.
         dump_dir: folder for the program after every pass, numbered; made if it is not there.
         max_memory: bytes that parameters and working memory may take together when the model runs.
         records: files of tuning records, or folders of such: kernels get the best configurations found there. Unless
@@ -241,6 +243,8 @@ def compile(
             tuned though it is required.
         UnsupportedError: the target cannot express the model, or it needs more than ``max_memory``.
         OutputError: ``dump_dir`` cannot be written.
+        CheckFailedError: what a region became gives other results than the interpreter.
+        DeviceError: regions are to be checked, and there is no driver here.
     """
     from mlc.build import build_package
     from mlc.targets.base import get_target
@@ -260,10 +264,13 @@ def compile(
         disabled_passes,
         fast_math,
         verify=verify_passes,
+        check_regions=check_regions,
         keep_assembly=dump_dir is not None,
     )
     watch = _Watch(observer or Observer(), None if dump_dir is None else Path(dump_dir))
     machine = get_target(target)
+    if check_regions and machine.accelerator is None:
+        raise UsageError(f"the target {target!r} has no accelerator whose regions could be checked")
     source = _source_of(records, machine, available_cores() if threads is None else threads) if usable else None
     findings: tuple[Finding, ...] = ()
     if source is None and not require_tuned:
@@ -298,6 +305,7 @@ class Quantization:
         floats: those that are not, by the model's name for them, with the reason.
         samples: how many there were.
         accuracy: of every output, against the float model on those samples.
+        seconds: that it took.
     """
 
     model: Model
@@ -306,6 +314,7 @@ class Quantization:
     floats: Mapping[str, str]
     samples: int
     accuracy: tuple[Accuracy, ...]
+    seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -314,6 +323,7 @@ class Quantization:
             "floats": dict(self.floats),
             "samples": self.samples,
             "accuracy": [a.to_json() for a in self.accuracy],
+            "seconds": self.seconds,
         }
 
 
@@ -349,6 +359,7 @@ def quantize(
     from mlc.rewrite.quantize import QuantizeOptions
     from mlc.rewrite.quantize import quantize as quantize_graph
 
+    start = time.perf_counter()
     specs = [TensorSpec(t.name, t.dtype, t.shape) for t in model.inputs]
     feeds = split_samples(specs, {name: np.asarray(array) for name, array in samples.items()})
     graph = run_passes(model.graph, [p for p in passes_for(MAX_OPT_LEVEL) if not p.groups])
@@ -368,6 +379,7 @@ def quantize(
         found.floats,
         len(feeds),
         meter.result(),
+        time.perf_counter() - start,
     )
 
 
@@ -501,6 +513,7 @@ def _options(
     fast_math: bool,
     *,
     verify: bool = False,
+    check_regions: bool = False,
     keep_assembly: bool = False,
 ) -> CompileOptions:
     if name is not None and not is_prefix(name):
@@ -517,6 +530,7 @@ def _options(
         fast_math=fast_math,
         verify=verify,
         symbols=name or SYMBOLS,
+        check_regions=check_regions,
         keep_assembly=keep_assembly,
     )
 

@@ -19,6 +19,7 @@ from mlc.ir import te
 from mlc.ir.cost import operations
 from mlc.ir.graph import Graph, Node, Value, express
 from mlc.ops.random import seed_of
+from mlc.pipeline.check import check_region
 from mlc.pipeline.graph import Compiled, Refused, compile_graph, compiled_region
 from mlc.pipeline.layouts import Configurations, Part, lay_out, parts_of
 from mlc.pipeline.passes import optimise
@@ -87,6 +88,7 @@ def build_package(
         on_configured: called when every group has its configuration, again when some are refused; if it raises, no
             kernel is made.
     Raises:
+        CheckFailedError: a region's program gives other results than the interpreter, if asked for.
         MlcError: with a note that names the kernel that was being compiled.
     """
     watch.stage("optimise the graph")
@@ -111,10 +113,15 @@ def build_package(
 
         return compile_graph(graph, part.machine, watch, params=params, again=again)
 
-    programs = {}
+    programs: dict[str, _Program] = {}
     for part, region in zip(parts[1:], laid_out[1:], strict=True):
         assert target.accelerator is not None
-        programs[part.graph.name] = _program(compiled(part, region), target.accelerator, watch)
+        program = _program(compiled(part, region), target.accelerator, watch)
+        programs[program.name] = program
+        if options.check_regions:
+            start = time.perf_counter()
+            check_region(part.graph, program.program, target.accelerator)
+            watch.passed("check-regions", "", time.perf_counter() - start)
     host = compiled(parts[0], laid_out[0], lambda g: _Params(g).offsets)
     params = _Params(host.graph)
 

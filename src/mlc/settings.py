@@ -80,6 +80,7 @@ class CompileOptions:
             Winograd convolution, fused attention, and ``a*b + c`` rounded once.
         verify: check the program after every pass.
         symbols: what the names of the calls that the package exports begin with.
+        check_regions: run what an accelerator's regions became against the interpreter, on random data.
         keep_assembly: show the observer the assembly, which takes as long to print as the object to make.
     """
 
@@ -91,6 +92,7 @@ class CompileOptions:
     fast_math: bool = True
     verify: bool = False
     symbols: str = "mlc"
+    check_regions: bool = False
     keep_assembly: bool = False
 
 

@@ -70,10 +70,21 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
 def test_from_model_to_cycles(folder: Path, call: Callable[..., tuple[int, str]]) -> None:
     quantised = ("--quantize", "int8", "--calibrate", "images.npz")
     code, out = call(
-        "compile", "net.onnx", "--target", "toy", *quantised, "--dump-offloads", "-o", "n.tar", "--json", "c.json"
+        "compile",
+        "net.onnx",
+        "--target",
+        "toy",
+        *quantised,
+        "--dump-offloads",
+        "--check-regions",
+        "-o",
+        "n.tar",
+        "--json",
+        "c.json",
     )
     assert code == 0
     assert "accelerator  takes over 2 operations, in 1 program\n" in out
+    assert "checked      every program against the interpreter, on random data\n" in out
     assert "quantised 2 of 4 products to int8, on 6 samples" in out
     assert "in floats  first: a first convolution, of 3 channels" in out
     lines = out.splitlines()
@@ -83,6 +94,7 @@ def test_from_model_to_cycles(folder: Path, call: Callable[..., tuple[int, str]]
     document = json.loads((folder / "c.json").read_text())
     assert document["quantization"]["products"] == 2
     assert document["quantization"]["accuracy"][0]["snr_db"] > 20
+    assert document["quantization"]["seconds"] > 0
     assert [o["region"] for o in document["offloads"]].count("region0") == 2
     assert document["programs"] == {"region0": {"operations": 2}}
 

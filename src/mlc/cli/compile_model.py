@@ -19,7 +19,7 @@ from mlc.errors import UsageError
 from mlc.settings import MAX_OPT_LEVEL
 
 if TYPE_CHECKING:
-    from mlc.api import Package, Report
+    from mlc.api import Package, Quantization, Report
     from mlc.runtime import Manifest
 
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 @click.option("--dump-ir", type=click.Path(path_type=Path), metavar="DIR", help="Write the program after every pass.")
 @click.option("--print-ir-after", multiple=True, metavar="PASS", help="Print the program after a pass.")
 @click.option("--verify-passes", is_flag=True, help="Check the program after every pass.")
+@click.option("--check-regions", is_flag=True, help="Run the accelerator's programs against the interpreter.")
 @click.option("--time-passes", "--print-pass-times", is_flag=True, help="Show what every pass took.")
 @click.option(
     "--records", "--tuning-records", "records", multiple=True, metavar="FILE",
@@ -85,6 +86,7 @@ def command(
     dump_ir: Path | None,
     print_ir_after: tuple[str, ...],
     verify_passes: bool,
+    check_regions: bool,
     time_passes: bool,
     records: tuple[str, ...],
     no_records: bool,
@@ -109,6 +111,8 @@ def command(
     machine = get_target(target)
     if dump_offloads and machine.accelerator is None:
         raise UsageError(f"--dump-offloads: the target {target!r} has no accelerator", hint="for example --target vdla")
+    if check_regions and machine.accelerator is None:
+        raise UsageError(f"--check-regions: the target {target!r} has no accelerator", hint="for example --target vdla")
     if no_records and (records or require_tuned):
         raise UsageError("--no-records contradicts --records and --require-tuned", hint="leave one of them out")
     memory = None if max_memory is None else values.size(max_memory, "--max-memory")
@@ -130,6 +134,7 @@ def command(
             disabled_passes=(*values.comma_separated(disable_pass), *(("winograd",) if no_winograd else ())),
             fast_math=fast_math == "on",
             verify_passes=verify_passes or console.settings.verify,
+            check_regions=check_regions,
             dump_dir=dump_ir,
             max_memory=memory,
             records=() if no_records else records or None,
@@ -143,7 +148,7 @@ def command(
             progress.stage("write")
             package.save(output)
     if time_passes:
-        console.say(_times(console, package.report))
+        console.say(_times(console, package.report, 0.0 if quantized is None else quantized.seconds))
     for finding in package.findings:
         if finding.reason:
             console.note(f"warning: {finding.name} is compiled untuned, its record no longer fits: {finding.reason}")
@@ -153,7 +158,7 @@ def command(
         console.say(show_quantization(console, quantized))
     if dump_offloads:
         console.say(show_offloads(console, package))
-    console.say(_summary(package, None if dry_run else output))
+    console.say(_summary(package, None if dry_run else output, quantized, checked=check_regions))
     document = _document(package, None if dry_run else output)
     if quantized is not None:
         document["quantization"] = quantized.to_json()
@@ -167,10 +172,11 @@ def _require_seen(wanted: tuple[str, ...], seen: list[str]) -> None:
             raise UsageError(f"--print-ir-after: no pass {name!r} ran", hint=did_you_mean(name, seen))
 
 
-def _times(console: Console, report: Report) -> str:
-    total = report.seconds or 1.0
-    rows = [(name, f"{seconds * 1e3:.1f}", f"{100 * seconds / total:.1f}") for name, seconds in report.passes]
-    rows.append(("all", f"{report.seconds * 1e3:.1f}", "100.0"))
+def _times(console: Console, report: Report, quantising: float) -> str:
+    whole = report.seconds + quantising
+    passes = [*([("quantise", quantising)] if quantising else []), *report.passes]
+    rows = [(name, f"{seconds * 1e3:.1f}", f"{100 * seconds / (whole or 1.0):.1f}") for name, seconds in passes]
+    rows.append(("all", f"{whole * 1e3:.1f}", "100.0"))
     return console.table(("pass", "ms", "%"), rows, numbers=("ms", "%"))
 
 
@@ -185,17 +191,20 @@ def _found(console: Console, package: Package) -> str:
     return console.table(("kernel", "calls", "records", "measured ms", "threads"), rows, numbers=numbers)
 
 
-def _summary(package: Package, output: str | None) -> str:
+def _summary(package: Package, output: str | None, quantized: Quantization | None, *, checked: bool) -> str:
     manifest = package.manifest
+    seconds = package.report.seconds + (0.0 if quantized is None else quantized.seconds)
     facts = {
         "target": manifest.target.string,
         "kernels": f"{kernel_count(manifest)}, called in {len(manifest.steps)} steps{_tuned(package)}",
         "parameters": file_bytes(manifest.memory.params_bytes),
         "workspace": file_bytes(manifest.memory.workspace_bytes),
-        "compiled in": f"{package.report.seconds:.2f} s, {file_bytes(package.report.peak_bytes)} at most",
+        "compiled in": f"{seconds:.2f} s, {file_bytes(package.report.peak_bytes)} at most",
     }
     if package.offloads:
         facts["accelerator"] = _taken_over(package)
+    if checked and package.programs:
+        facts["checked"] = "every program against the interpreter, on random data"
     head = "nothing is written" if output is None else f"{output}: {file_bytes(Path(output).stat().st_size)}"
     width = max(map(len, facts))
     return "\n".join([head, *(f"  {key:{width}}  {text}" for key, text in facts.items())])

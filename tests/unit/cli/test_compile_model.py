@@ -117,6 +117,7 @@ def test_target_help_lists_the_targets(mlc: Mlc) -> None:
         (("--quantize-weights", "channel"), 2, "error: --calibrate, --quantize-weights"),
         (("--keep-float", "a"), 2, "error: --calibrate, --quantize-weights"),
         (("--dump-offloads",), 2, "error: --dump-offloads: the target 'x86' has no accelerator"),
+        (("--check-regions",), 2, "error: --check-regions: the target 'x86' has no accelerator"),
     ],
 )
 def test_refused_before_the_work(
