@@ -285,6 +285,17 @@ def test_what_machines_share_names_none(folder: str) -> None:
     assert not found, "\n".join(found)
 
 
+def test_nothing_is_decided_by_the_tag_of_a_compute() -> None:
+    found = [
+        f"{file.relative_to(SRC)}:{node.lineno}"
+        for file in FILES
+        for node in ast.walk(parse(file))
+        if isinstance(node, ast.Compare)
+        and any(isinstance(e, ast.Attribute) and e.attr == "tag" for e in (node.left, *node.comparators))
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_nothing_in_the_sources_can_run_code_from_a_file() -> None:
     found = [line for file in FILES for line in forbidden(parse(file), file)]
     assert not found, "\n".join(found)

@@ -170,8 +170,8 @@ class Compute(Printable):
         reduce_axes: reduction axes.
         bodies: one expression an output: the element, or the term that is folded.
         combiner: ``None`` exactly when there is no reduction.
-        tag: the kind of computation for schedules to recognise (``conv``, ``matmul``, ``pad`` …); free text.
-        attrs: facts a schedule may want (strides, groups …).
+        tag: a name for the kind of computation in messages (``conv``, ``matmul``, ``pad`` …); it decides nothing.
+        attrs: facts for people (strides, groups …).
     """
 
     name: str
@@ -253,8 +253,8 @@ def compute(
         fn: takes one index a dimension; gives an expression or a :class:`Reduction` of one term.
         name: for printing.
         axis_names: names of the axes; letters otherwise.
-        tag: kind of computation, see :class:`Compute`.
-        attrs: facts for schedules.
+        tag: name of the kind of computation, see :class:`Compute`.
+        attrs: facts for people.
     """
     return compute_many(shape, fn, name, axis_names=axis_names, tag=tag, attrs=attrs)[0]
 

@@ -83,8 +83,9 @@ class CpuTarget:
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
     ) -> LayoutChoice:
         from mlc.targets.cpu.schedules import choose_layouts
+        from mlc.targets.groups.template import Site
 
-        return choose_layouts(node, inputs, constant, row_major, self.record, knobs)
+        return choose_layouts(node, Site(inputs, constant, row_major), self.record, knobs)
 
     def schedule(self, node: Node, knobs: Knobs) -> Schedule | None:
         from mlc.targets.cpu.schedules import schedule_group

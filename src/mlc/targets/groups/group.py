@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 from mlc.ir import te
-from mlc.ir.expr import Binary, Call, Expr, Load, replace_loads, walk
+from mlc.ir.expr import Expr, Load, replace_loads
 from mlc.ir.graph import Node, express
-from mlc.ir.index import Var
 from mlc.ir.layout import Layout
-from mlc.ir.loop import ForKind
 from mlc.lower.knobs import Knobs
 from mlc.lower.relayout import read_margins, relayout
 from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import opaque
-
-HEAVY = ("conv", "conv_transpose", "group_conv", "depthwise", "matmul", "einsum", "winograd", "attention")
-WINDOWS = ("max_pool", "avg_pool", "lp_pool")
+from mlc.targets.groups.roles import Role, canonical, is_border, is_heavy, role_of
 
 
 @dataclass(eq=False)
@@ -45,12 +42,21 @@ class Group:
         Args:
             layouts: of further tensors, or others of the inputs; for an output, what its loops run over.
         """
+        return self.applied(layouts)[0]
+
+    def applied(self, layouts: Mapping[te.Tensor, Layout]) -> tuple[Group, Mapping[te.Tensor, te.Tensor]]:
+        """What :meth:`apply` gives, and the new tensor for every old one."""
         stored = {t: layout for t, layout in layouts.items() if t not in self.outputs}
         loops = {t: layout for t, layout in layouts.items() if t in self.outputs}
         outputs, new = relayout(self.outputs, {**self.layouts, **stored}, loops)
         inputs = tuple(new.get(t, t) for t in self.inputs)
         anchor = new[self.anchor.outputs[0]].op if self.anchor is not None else None
-        return Group(inputs, tuple(outputs), anchor, {}, self.knobs)
+        return Group(inputs, tuple(outputs), anchor, {}, self.knobs), new
+
+    @cached_property
+    def role(self) -> Role | None:
+        """What the anchor does, as long as shapes are logical."""
+        return None if self.anchor is None else role_of(self.anchor)
 
     @property
     def computes(self) -> list[te.Compute]:
@@ -77,8 +83,11 @@ def group_of(node: Node, knobs: Knobs) -> Group:
     }
     outputs = tuple(read_margins(outputs, layouts))
     layouts.update((t, v.type.layout) for t, v in zip(outputs, node.outputs, strict=True) if v.type.layout is not None)
-    heavy = [op for op in te.topological(outputs) if op.tag in HEAVY and op.combiner is not None]
-    return Group(inputs, outputs, heavy[-1] if heavy else None, layouts, knobs)
+    heavy = [op for op in te.topological(outputs) if is_heavy(op)]
+    g = Group(inputs, outputs, heavy[-1] if heavy else None, layouts, knobs)
+    while (old := next((op for op in g.reductions if canonical(op) is not op), None)) is not None:
+        g = replace_compute(g, old, canonical(old))
+    return g
 
 
 def params_of(g: Group, s: Schedule) -> list[te.Tensor]:
@@ -96,9 +105,19 @@ def params_of(g: Group, s: Schedule) -> list[te.Tensor]:
     return [*inputs, *s.outputs]
 
 
-def padded_input(op: te.Compute) -> te.Tensor | None:
-    """The computed ``pad`` tensor that a convolution or pool reads, if any."""
-    return next((t for t in op.inputs if t.op is not None and t.op.tag == "pad"), None)
+def is_single(g: Group) -> bool:
+    """Whether a group has one result, which has elements."""
+    return len(g.outputs) == 1 and g.outputs[0].size > 0
+
+
+def ends_in_anchor(g: Group) -> bool:
+    """Whether the one reduction is the anchor, and the result has its shape: loops can be shared."""
+    return g.anchor is not None and g.reductions == [g.anchor] and g.outputs[0].shape == g.anchor.shape
+
+
+def border_of(t: te.Tensor) -> te.Compute | None:
+    """The compute that surrounds a tensor by a number to make ``t``, if one does."""
+    return t.op if t.op is not None and is_border(t.op) else None
 
 
 def apart_from_output(g: Group, t: te.Tensor) -> Group:
@@ -118,6 +137,8 @@ def replace_anchor(g: Group, fresh: te.Compute) -> Group:
 
 def replace_compute(g: Group, old: te.Compute, fresh: te.Compute) -> Group:
     """The group with another compute in place of one of its own, and what depends on it rebuilt."""
+    if fresh is old:
+        return g
     env = dict(zip(old.outputs, te.finish(fresh), strict=True))
 
     def swap(ld: Load) -> Expr:
@@ -137,7 +158,7 @@ def replace_compute(g: Group, old: te.Compute, fresh: te.Compute) -> Group:
 
 
 def with_copy(g: Group) -> Group:
-    """The group with its anchor's window reading a copy of the input, tagged like one with a border."""
+    """The group with its anchor's window reading a copy of the input, as if it had a border."""
     assert g.anchor is not None
     data = g.anchor.inputs[0]
     copy = te.compute(data.shape, lambda *at: data[at], "pad", tag="pad")
@@ -146,21 +167,6 @@ def with_copy(g: Group) -> Group:
         return Load(copy, ld.indices) if ld.source is data else ld
 
     return replace_anchor(g, te.with_bodies(g.anchor, [replace_loads(b, swap) for b in g.anchor.bodies]))
-
-
-def rows_of_vectors(shape: Sequence[int], excess: int, stride: int, lanes: int) -> Layout:
-    """Rows in whole vectors, in which columns a stride apart are neighbours: ``[…, w % stride, w // stride]``.
-
-    Args:
-        shape: of what a window slides over.
-        excess: columns of results that are computed beyond the end.
-        stride: of the window along a row.
-        lanes: of a vector.
-    """
-    last = len(shape) - 1
-    reach = shape[last] + excess * stride
-    layout = Layout(tuple(shape)).pad(last, 0, reach - shape[last] + -reach % (stride * lanes))
-    return layout.split(last, stride).reorder(*range(last), last + 1, last) if stride > 1 else layout
 
 
 def inline_rest(s: Schedule, keep: Sequence[te.Tensor]) -> None:
@@ -179,7 +185,7 @@ def inner_layouts(g: Group) -> dict[te.Tensor, Layout]:
         layout = g.layouts.get(t)
         for op in g.computes if layout is not None else ():
             inner = op.outputs[0]
-            if inner.shape == t.shape and inner not in g.layouts and op.tag != "pad" and layout is not None:
+            if inner.shape == t.shape and inner not in g.layouts and not is_border(op) and layout is not None:
                 found[inner] = layout.core
     return found
 
@@ -196,70 +202,6 @@ def accumulate_in_registers(s: Schedule, tensor: te.Tensor, keep: Sequence[te.Te
         s[tensor].set_scope("register")
     inline_rest(s, keep)
     return tensor
-
-
-# functions that become polynomials of dozens of instructions and as many registers
-_LONG = {
-    "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
-    "acosh", "atanh", "threefry",
-}  # fmt: skip
-
-
-def has_long_functions(op: te.Compute) -> bool:
-    """Whether an element takes a function such as ``erf``, with everything inlined."""
-    return any(
-        (type(e) is Call and e.fn in _LONG) or (type(e) is Binary and e.op == "pow") for b in op.bodies for e in walk(b)
-    )
-
-
-def finish_tile(s: Schedule, out: te.Tensor, tile: te.Tensor, at: Var, loops: Sequence[Var]) -> None:
-    """Run what follows a register tile.
-
-    A short epilogue works on the registers themselves, all of its loops unrolled. A long one would need the registers
-    of the accumulators, and the register allocator would spill those in the innermost loop: there, the tile goes to
-    memory once and the epilogue loops over it, in a function of its own.
-
-    Args:
-        s: the schedule.
-        out: the output, with ``tile`` computed at ``at`` and everything in between inlined.
-        tile: the accumulated tensor, in registers.
-        at: the loop of ``out`` inside which tiles are computed.
-        loops: the loops of ``out`` over a tile, without the vectors.
-    """
-    stage = s[out]
-    inlined = _inlined_body(s, out)
-    if not any(has_long_functions(op) for op in inlined):
-        for a in loops:
-            stage.unroll(a)
-        return
-    long = next((a for a in loops if a.hi > 0), None)
-    if long is not None:
-        stage.pragma(long, "outline")
-    readers = [op.outputs[0] for op in inlined if tile in op.inputs]
-    stored = s[s.cache_read(tile, "local", readers)]
-    stored.compute_at(stage, at)
-    *outer, lane = stored.op.axes
-    for a in outer:
-        stored.unroll(a)
-    if stage.kinds.get(stage.leaves[-1]) is ForKind.VECTORIZED:
-        wide, lanes = lane.hi + 1, stage.leaves[-1].hi + 1
-        if wide > lanes:
-            lo, lane = stored.split(lane, lanes)
-            stored.unroll(lo)
-    stored.vectorize(lane)
-
-
-def _inlined_body(s: Schedule, out: te.Tensor) -> list[te.Compute]:
-    """The output's compute and those inlined into it."""
-    found: list[te.Compute] = []
-    stack = [out]
-    while stack:
-        stage = s.find(stack.pop())
-        if stage is None or (stage.op is not s[out].op and not stage.inlined) or stage.op in found:
-            continue
-        found.append(stage.op)
-        stack += stage.op.inputs
-    return found
 
 
 @opaque

@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mlc.ir.expr import loads
+from mlc.ir.index import as_index
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType
 from mlc.lower.relayout import padded_load
-from mlc.targets.base import Margins
+from mlc.targets.base import LayoutChoice, Margins
 from mlc.targets.groups.group import Group
+from mlc.targets.groups.template import Site
+
+MIN_BLOCKED = 8  # channels from which blocks of them pay
+
+
+def in_layout(
+    g: Group, site: Site, layout: Layout | None, block: int, packed: Mapping[int, Layout] | None = None
+) -> LayoutChoice:
+    """The choice of a layout for the one result, with all that goes with it.
+
+    Args:
+        g: the group.
+        site: where it stands.
+        layout: of the result, blocked by channels; ``None`` for row-major.
+        block: channels of a block.
+        packed: layouts of constants that the template has found, by position.
+    """
+    constants = dict(packed or {})
+    if layout is None:
+        return LayoutChoice((None,), constants)
+    constants |= channel_constants(g, site, constants, block)
+    return LayoutChoice((layout,), constants, margins_of(g, site.constant))
+
+
+def in_blocks(g: Group, site: Site, block: int, packed: Mapping[int, Layout] | None = None) -> LayoutChoice:
+    """The choice of blocks of channels."""
+    return in_layout(g, site, blocked(g.outputs[0].shape, 1, block), block, packed)
 
 
 def margins_of(g: Group, constant: Sequence[bool]) -> dict[int, Margins]:
     """The zeros around inputs that windows slide over."""
     found: dict[int, Margins] = {}
     for op in g.computes:
-        if op.tag != "pad" or len(op.bodies) != 1 or len(op.inputs) != 1 or op.inputs[0] not in g.inputs:
+        if len(op.bodies) != 1 or len(op.inputs) != 1 or op.inputs[0] not in g.inputs:
             continue
         (source,), ld = op.inputs, padded_load(op.bodies[0])
         if ld is None:
@@ -39,9 +67,26 @@ def inherited_layout(g: Group, inputs: Sequence[TensorType], block: int) -> Layo
         if keeps_channels(g, inputs) and all(t.shape[1] == out.shape[1] for t in same_rank if t.layout is not None):
             return blocked(out.shape, 1, block)
         whole = all(t.layout is not None and t.shape[1] % block == 0 for t in inputs)
-        if whole and out.op is not None and out.op.tag == "concat" and out.op.attrs.get("axis") == 1:
+        if whole and moves_blocks(g, block):
             return blocked(out.shape, 1, block)
     return None
+
+
+def moves_blocks(g: Group, block: int) -> bool:
+    """Whether the output is put together of operands whose channels are all there, in whole blocks (a concat)."""
+    op = g.outputs[0].op
+    if op is None or op.combiner is not None or len(op.shape) < 2 or len(op.bodies) != 1:
+        return False
+    own = [as_index(a) for a in op.axes]
+    found = loads(op.bodies[0])
+    for ld in found:
+        channel = ld.indices[1] - own[1] if len(ld.indices) == len(own) else None
+        if channel is None or not channel.is_const or channel.const % block:
+            return False
+        if any(ix != a for d, (ix, a) in enumerate(zip(ld.indices, own, strict=True)) if d != 1):
+            return False
+    sources = {ld.source: ld.source.shape[1] for ld in found}
+    return len(found) > 1 and sum(sources.values()) == op.shape[1]
 
 
 def keeps_channels(g: Group, inputs: Sequence[TensorType]) -> bool:
@@ -64,14 +109,12 @@ def keeps_channels(g: Group, inputs: Sequence[TensorType]) -> bool:
     return True
 
 
-def channel_constants(
-    g: Group, inputs: Sequence[TensorType], constant: Sequence[bool], taken: dict[int, Layout], block: int
-) -> dict[int, Layout]:
+def channel_constants(g: Group, site: Site, taken: Mapping[int, Layout], block: int) -> dict[int, Layout]:
     """Per-channel constants, blocked like the channels they go with, so that padding never reads past their end."""
     out = g.outputs[0]
     found: dict[int, Layout] = {}
-    for k, t in enumerate(inputs):
-        if constant[k] and k not in taken and t.rank <= len(out.shape) and t.rank >= len(out.shape) - 1:
+    for k, t in enumerate(site.inputs):
+        if site.constant[k] and k not in taken and t.rank <= len(out.shape) and t.rank >= len(out.shape) - 1:
             dim = 1 - (len(out.shape) - t.rank)
             if 0 <= dim < t.rank and t.shape[dim] == out.shape[1] and t.size == out.shape[1]:
                 found[k] = blocked(t.shape, dim, block)

@@ -21,7 +21,7 @@ from mlc.tune.task import Task, candidate, tasks_of
 
 TARGET = get_target("x86 -mcpu=haswell")
 CASES = {
-    "abc,cd->abd": ((3, 10, 24), (24, 24)),
+    "abce,ced->abd": ((3, 10, 6, 4), (6, 4, 24)),
     "abc,abd->cd": ((2, 17, 33), (2, 17, 20)),
     "abc->ac": ((9, 32, 65),),
 }
@@ -56,7 +56,7 @@ def test_untuned_is_the_plain_schedule() -> None:
 
 
 def test_tiles_that_do_not_fit_the_registers_are_refused() -> None:
-    task = _task("abc,cd->abd")
+    task = _task("abce,ced->abd")
     config = {**task.space.default, "plan": "tiled", "tile0": (1, 1, 3), "tile1": (1, 1, 10), "tile2": (1, 1, 24)}
     with pytest.raises(ScheduleError, match="do not fit the registers"):
         TARGET.kernel(candidate(task, TARGET, config), "k")

@@ -8,6 +8,7 @@ Keys are copied transposed, values as they are, both in panels of as many column
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from mlc.ir import te
 from mlc.ir.expr import Expr, Load, replace_loads
@@ -16,12 +17,22 @@ from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import plain
-from mlc.targets.cpu.cost import USABLE, Tile, balance, fits_registers
+from mlc.targets.cpu.cost import USABLE, Tile, balance
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.matmul import EVEN, PARALLEL_FROM, chosen_tile, steps_of, tile_of
 from mlc.targets.cpu.schedules.reduction import fold_rows
-from mlc.targets.groups.group import Group, best_divisor, finish_tile, inline_rest, replace_compute, size_of
+from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
+from mlc.targets.groups.group import (
+    Group,
+    best_divisor,
+    inline_rest,
+    is_single,
+    replace_compute,
+    size_of,
+)
+from mlc.targets.groups.roles import Contraction, is_exponential, role_of
+from mlc.targets.groups.template import Template, row_major
 
 COPIED_FROM = 32  # query rows from which a copy of the values in panels pays (measured: it loses at 16, wins at 128)
 
@@ -48,26 +59,57 @@ def _bytes_of_scores(rows: int, keys: int) -> int:
     return 2 * 4 * rows * keys
 
 
-def _stage_of(g: Group, tag: str) -> te.Compute:
-    return next(op for op in g.computes if op.tag == tag)
+class Stages(NamedTuple):
+    """The stages of attention, in order; see :func:`mlc.ops.attention.attention`."""
+
+    scores: te.Tensor
+    masked: te.Tensor
+    greatest: te.Tensor
+    powers: te.Tensor
+    total: te.Tensor
+    sums: te.Tensor
+
+
+def stages_of(g: Group) -> Stages | None:
+    """The stages of a group that is attention: a product of exponentials, less a row's greatest, of another product."""
+    mean = g.role
+    if g.anchor is None or not isinstance(mean, Contraction) or mean.transposed or mean.left.op is None:
+        return None
+    powers, sums = mean.left, g.anchor.outputs[0]
+    inner = mean.left.op.inputs
+    if not is_exponential(mean.left.op) or len(inner) != 2 or any(t.op is None for t in inner):
+        return None
+    masked, greatest = inner if inner[0].shape == powers.shape else inner[::-1]
+    total = [op.outputs[0] for op in g.reductions if op.combiner is te.SUM and op.inputs == [powers]]
+    products = [t for t in (masked.op.inputs if masked.op is not None else ()) if t.op is not None]
+    if len(total) != 1 or len(products) != 1 or products[0].op is None or greatest.op is None:
+        return None
+    (scores,) = products
+    rows = sums.shape[:-1]
+    if not isinstance(role_of(products[0].op), Contraction):
+        return None
+    if greatest.op.combiner is not te.MAX or greatest.op.inputs != [masked]:
+        return None
+    shapes = scores.shape == masked.shape == powers.shape and greatest.shape == total[0].shape == rows
+    return Stages(scores, masked, greatest, powers, total[0], sums) if shapes else None
 
 
 def schedule_attention(g: Group, target: Cpu) -> Schedule:
     """Both products and the softmax between them, block by block of query rows."""
-    g = _with_copies(g)
-    *batch_shape, m, n = _stage_of(g, "masked").shape
-    depth, width = _stage_of(g, "scores").reduce_axes[0].hi + 1, g.outputs[0].shape[-1]
+    g, copied = _with_copies(g)
+    stages = stages_of(g)
+    assert stages is not None
+    *batch_shape, m, n = stages.masked.shape
+    depth, width = stages.scores.op.reduce_axes[0].hi + 1 if stages.scores.op is not None else 0, g.outputs[0].shape[-1]
     tile = chosen_tile(g.knobs, m, width, n, target)
     tiles = g.knobs.discrete("tiles", (1, 2, 4, 8, 16, 32), default=block_rows(m, n, tile, target) // tile.rows)
     block = min(tiles * tile.rows, m)
     inner = _inner_tile(g.knobs, block, m, n, depth, target)
-    columns = {"turn": inner.vectors * target.lanes, "panels": tile.vectors * target.lanes}
-    p = g.apply({op.outputs[0]: _panels(op.shape, columns[op.tag]) for op in g.computes if op.tag in columns})
+    panels = dict(zip(copied, (t.vectors * target.lanes for t in (inner, tile)), strict=False))
+    p, new = g.applied({t: _panels(t.shape, columns) for t, columns in panels.items()})
     s = Schedule(p.outputs)
-    scores, masked, greatest, powers, total, sums = (
-        _stage_of(p, tag).outputs[0] for tag in ("scores", "masked", "max", "exp", "sum", "attention")
-    )
-    copies = [op.outputs[0] for op in p.computes if op.tag in columns]
+    scores, masked, greatest, powers, total, sums = (new[t] for t in stages)
+    copies = [new[op.outputs[0]] for op in g.computes if op.outputs[0] in panels]
     s[scores].set_scope("register")
     s[sums].set_scope("register")
     inline_rest(s, [masked, powers, *copies])
@@ -110,12 +152,11 @@ def schedule_attention(g: Group, target: Cpu) -> Schedule:
 def _inner_tile(knobs: Knobs, block: int, m: int, n: int, depth: int, target: Cpu) -> Tile:
     """The register tile of the scores of ``block`` of ``m`` query rows, a product's where the knobs say nothing."""
     default = tile_of(plain(block), n, depth, target)
-    most = min(-(-n // target.lanes), target.registers // 2)
-    vectors = knobs.discrete("score_vectors", range(1, most + 1), default=default.vectors)
-    rows = knobs.discrete("score_rows", range(1, min(m, target.registers - 2) + 1), default=default.rows)
-    knobs.require(fits_registers(rows, vectors, target), "the sums of a tile do not fit the registers")
-    knobs.require(rows <= block, "a tile of scores has more rows than the block")
-    return Tile(rows, vectors)
+    wide = range(1, min(-(-n // target.lanes), target.registers // 2) + 1)
+    high = range(1, min(m, target.registers - 2) + 1)
+    tile = ask_tile(knobs, default, high, wide, target, prefix="score_")
+    knobs.require(tile.rows <= block, "a tile of scores has more rows than the block")
+    return tile
 
 
 def _tiles(
@@ -158,20 +199,23 @@ def _panels(shape: Sequence[int], columns: int) -> Layout:
     return layout.reorder(*range(rank - 2), rank - 1, rank - 2, rank)
 
 
-def _with_copies(g: Group) -> Group:
-    """Give keys a transposed copy, and values one that lies in panels where that pays."""
-    scores = _stage_of(g, "scores")
-    k = scores.inputs[1]
+def _with_copies(g: Group) -> tuple[Group, list[te.Tensor]]:
+    """Give keys a transposed copy, and values one that lies in panels where that pays; gives the copies, too."""
+    stages = stages_of(g)
+    assert stages is not None
+    scores, sums = stages.scores.op, stages.sums.op
+    assert scores is not None
+    assert sums is not None
+    k, v = scores.inputs[1], sums.inputs[1]
     turned = te.compute(
         (*k.shape[:-2], k.shape[-1], k.shape[-2]), lambda *at: k[(*at[:-2], at[-1], at[-2])], "turned", tag="turn"
     )
     g = _reading(g, scores, k, lambda ld: Load(turned, (*ld.indices[:-2], ld.indices[-1], ld.indices[-2])))
-    sums = _stage_of(g, "attention")
-    v = sums.inputs[1]
     if v.op is None and v not in g.layouts and scores.shape[-2] < COPIED_FROM:
-        return g
+        return g, [turned]
     panels = te.compute(v.shape, lambda *at: v[at], "panels", tag="panels")
-    return _reading(g, sums, v, lambda ld: Load(panels, ld.indices))
+    assert g.anchor is not None
+    return _reading(g, g.anchor, v, lambda ld: Load(panels, ld.indices)), [turned, panels]
 
 
 def _reading(g: Group, op: te.Compute, source: te.Tensor, instead: Callable[[Load], Expr]) -> Group:
@@ -180,3 +224,14 @@ def _reading(g: Group, op: te.Compute, source: te.Tensor, instead: Callable[[Loa
     return replace_compute(
         g, op, te.Compute(op.name, op.axes, op.reduce_axes, tuple(bodies), op.combiner, op.tag, op.attrs)
     )
+
+
+def _fits(g: Group, target: Cpu) -> bool:
+    stages = stages_of(g) if is_single(g) else None
+    if stages is None or stages.scores.op is None or g.outputs[0].shape != stages.sums.shape:
+        return False
+    product = role_of(stages.scores.op)
+    return isinstance(product, Contraction) and product.transposed
+
+
+ATTENTION = Template("attention", _fits, row_major, schedule_attention)

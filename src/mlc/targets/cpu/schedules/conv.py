@@ -7,7 +7,7 @@ well: ``benchmarks`` and the roofline of 2 FMA and 2 loads a cycle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,24 +17,31 @@ from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule, Stage
 from mlc.lower.symbolic import pinned
-from mlc.targets.cpu.cost import Product, Tile, all_tiles, best_tile, fits_registers, unrolled_steps
+from mlc.targets.base import LayoutChoice
+from mlc.targets.cpu.cost import Product, Tile, all_tiles, bandwidth, best_tile, unrolled_steps
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
+from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
 from mlc.targets.groups.group import (
     Group,
     accumulate_in_registers,
     best_divisor,
-    finish_tile,
+    border_of,
+    ends_in_anchor,
     inline_rest,
     inner_layouts,
-    padded_input,
+    is_single,
     size_of,
 )
+from mlc.targets.groups.layouts import MIN_BLOCKED, in_blocks, in_layout
 from mlc.targets.groups.pixels import copy_of_pixels, skips_pixels
+from mlc.targets.groups.roles import Convolution
+from mlc.targets.groups.template import Site, Template, row_major
 
-MIN_BLOCKED = 8  # output channels from which a blocked layout pays
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
+WORTH_BLOCKS = 0.95  # part of the cycles that blocks may take at most, conversions included
 MOST_BLOCKS = 64  # that the pixels of a convolution are cut into
 PREFETCHED_FROM = 4  # register tiles that share a panel of weights while the next one is fetched
 
@@ -100,15 +107,16 @@ def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int,
 
 def conv_blocked(g: Group, target: Cpu) -> Schedule:
     """Convolution whose output is blocked by channels."""
-    assert g.anchor is not None
-    if skips_pixels(g.anchor):
+    skips = skips_pixels(g)
+    if skips:
         g = copy_of_pixels(g)
-    anchor = g.anchor
+    anchor, role = g.anchor, g.role
     assert anchor is not None
-    y = anchor.outputs[0]
+    assert isinstance(role, Convolution)
+    y, data = anchor.outputs[0], role.data
     extra = inner_layouts(g)
-    data = anchor.inputs[0]
-    if _copied_input(anchor) is not None and data.shape[1] % target.lanes == 0:
+    copied = skips or border_of(data) is not None
+    if copied and data.shape[1] % target.lanes == 0:
         extra[data] = blocked(data.shape, 1, target.lanes)
     plan = plan_conv(g, target)
     if plan.flat:
@@ -119,7 +127,8 @@ def conv_blocked(g: Group, target: Cpu) -> Schedule:
             if len(t.shape) == len(y.shape) and t.shape[2:] == y.shape[2:] and (t.op or not layout.has_margins):
                 extra[t] = layout.core.fuse(2, spatial)
     p = g.apply(extra)
-    return _chunked_loops(p, plan, target) if plan.cut.chunk is not None else _blocked_loops(p, plan, target)
+    loops = _chunked_loops if plan.cut.chunk is not None else _blocked_loops
+    return loops(p, plan, target, copied=copied)
 
 
 @dataclass(frozen=True)
@@ -145,27 +154,23 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     """What the knobs say, and the cost model where they say nothing.
 
     Args:
-        g: a convolution; its weights may be packed already, as this plan (of the same knobs) has it.
+        g: a convolution, which may have got a copy of its pixels.
         target: gives registers and caches.
     """
-    anchor, knobs = g.anchor, g.knobs
+    anchor, knobs, role = g.anchor, g.knobs, g.role
     assert anchor is not None
-    weights = anchor.inputs[1]
-    data, y = shapes_of(anchor)
-    taps = [a.hi + 1 for a in anchor.reduce_axes[1:]]
+    assert isinstance(role, Convolution)
+    data, y = shapes_of(role, anchor)
     space, channels = y[2:], data[1]
-    flat = is_flat(anchor, g.layouts, target)
-    if may_be_flat(anchor) and not skips_pixels(anchor):
-        flat = knobs.category("flat", (False, True), default=flat)
-    product = conv_product(data, y, taps, flat, target)
-    packed = g.layouts.get(weights)
-    tile = conv_tile(product, target, None if packed is None else pinned(packed.physical_shape[-1] // target.lanes))
+    # Weights are packed before it is known whether the input gets margins, so their panels must not depend on it.
+    vectors = conv_tile(conv_product(data, y, role.taps, _ask_flat(g, target), target), target).vectors
+    margins = role.data in g.layouts and g.layouts[role.data].has_margins
+    flat = _ask_flat(g, target, margins=margins)
+    product = conv_product(data, y, role.taps, flat, target)
+    default = conv_tile(product, target, vectors)
     few = [v for v in divisors(product.columns) if v <= target.registers // 2]
-    vectors = knobs.discrete("vectors", few, default=tile.vectors)
-    rows = knobs.discrete("rows", range(1, min(size_of(space), target.registers - 2) + 1), default=tile.rows)
-    knobs.require(fits_registers(rows, vectors, target), "the sums of a tile do not fit the registers")
-    cut = cut_for_caches(data, y, size_of(taps), flat, tile, target)
-    tile = Tile(rows, vectors)
+    tile = ask_tile(knobs, default, range(1, min(size_of(space), target.registers - 2) + 1), few, target)
+    cut = cut_for_caches(data, y, size_of(role.taps), flat, default, target)
 
     extent = size_of(space) if flat else space[0]
     cuts = {k for n in (size_of(space), space[0]) for k in divisors(n) if k <= MOST_BLOCKS}
@@ -177,65 +182,66 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     # 0 sums all channels up at once
     chunk = pinned(knobs.discrete("chunk", (0, *parts), default=cut.chunk or 0))
     inner = min(target.lanes, channels)
-    unrolled = best_divisor(inner, unrolled_steps(Tile(int(rows), int(vectors)), target))
+    unrolled = best_divisor(inner, unrolled_steps(Tile(int(tile.rows), int(tile.vectors)), target))
     steps = knobs.discrete("steps", divisors(inner), default=unrolled)
-    far = come_from_far(weights, target)
+    far = come_from_far(role.weights, target)
     fetch = knobs.category("prefetch", (False, True), default=far)
     return ConvPlan(flat, tile, Blocking(extent // blocks, first == "pixels", chunk or None), steps, fetch)
 
 
-def shapes_of(anchor: te.Compute) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def shapes_of(role: Convolution, anchor: te.Compute) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of input and output as the cost model counts them: every group of channels is an image of its own."""
-    groups = int(anchor.attrs.get("groups", 1))
-    x, y = ((t[0] * groups, t[1] // groups, *t[2:]) for t in (anchor.inputs[0].shape, anchor.shape))
+    shapes = (role.data.shape, anchor.shape)
+    x, y = ((t[0] * role.groups, t[1] // role.groups, *t[2:]) for t in shapes)
     return x, y
 
 
-def may_be_blocked(anchor: te.Compute, target: Cpu) -> bool:
+def may_be_blocked(g: Group, target: Cpu) -> bool:
     """Whether a convolution can have outputs in blocks of channels: groups must consist of whole blocks."""
-    x, y = shapes_of(anchor)
+    role = g.role
+    assert isinstance(role, Convolution)
+    assert g.anchor is not None
+    x, y = shapes_of(role, g.anchor)
     whole = x[1] % target.lanes == 0 and y[1] % target.lanes == 0
-    return y[1] >= MIN_BLOCKED and (anchor.tag == "conv" or (anchor.tag == "group_conv" and whole))
+    return y[1] >= MIN_BLOCKED and (role.groups == 1 or whole)
 
 
-def _copied_input(anchor: te.Compute) -> te.Tensor | None:
-    """The copy that a convolution reads in place of its input: with a border, or without pixels that do not count."""
-    data = anchor.inputs[0]
-    return data if data.op is not None and data.op.tag in ("pad", "copy") else None
+def _ask_flat(g: Group, target: Cpu, *, margins: bool = False) -> bool:
+    """Whether pixels are one axis: what the knobs say, and :func:`is_flat` where they say nothing."""
+    flat = is_flat(g, target, margins=margins)
+    if not _may_be_flat(g):
+        return flat
+    asked: bool = g.knobs.category("flat", (False, True), default=flat)
+    return asked
 
 
-def is_flat(anchor: te.Compute, layouts: Mapping[te.Tensor, Layout], target: Cpu) -> bool:
+def is_flat(g: Group, target: Cpu, *, margins: bool) -> bool:
     """Whether pixels are one axis.
 
     They are for a window of 1×1 over an input without margins, or a copy of those pixels that a stride leaves, where it
     costs nothing. They also are where rows are so short that register tiles which go on in the next row save more than
     finding every pixel costs.
     """
-    data, y = anchor.inputs[0], anchor.outputs[0]
-    if skips_pixels(anchor):
+    anchor, role = g.anchor, g.role
+    assert anchor is not None
+    assert isinstance(role, Convolution)
+    if skips_pixels(g):
         return True
-    known = layouts.get(data)
-    if padded_input(anchor) is None and _pointwise(anchor, data, y) and not (known and known.has_margins):
+    as_it_is = role.single_pixels and role.data.shape[2:] == anchor.shape[2:] and border_of(role.data) is None
+    if as_it_is and not margins:
         return True
-    if not may_be_flat(anchor):
+    if not _may_be_flat(g):
         return False
-    taps = [a.hi + 1 for a in anchor.reduce_axes[1:]]
     rows, pixels = (
         product.cycles(conv_tile(product, target), target)
-        for product in (conv_product(*shapes_of(anchor), taps, flat, target) for flat in (False, True))
+        for product in (conv_product(*shapes_of(role, anchor), role.taps, flat, target) for flat in (False, True))
     )
     return pixels < WORTH_FLAT * rows
 
 
-def may_be_flat(anchor: te.Compute) -> bool:
-    """Whether pixels can be one axis at all."""
-    y = anchor.outputs[0]
-    return skips_pixels(anchor) or (len(y.shape) == 4 and y.size > 0 and anchor.tag in ("conv", "group_conv"))
-
-
-def _pointwise(anchor: te.Compute, data: te.Tensor, y: te.Tensor) -> bool:
-    taps = [a for a in anchor.reduce_axes[1:] if a.hi > 0]
-    return not taps and all(k == 1 for k in anchor.attrs["strides"]) and data.shape[2:] == y.shape[2:]
+def _may_be_flat(g: Group) -> bool:
+    """Whether pixels in rows can be one axis at all."""
+    return g.anchor is not None and len(g.anchor.shape) == 4 and size_of(g.anchor.shape) > 0
 
 
 def _order(stage: Stage, groups: Var, space: list[Var], cut: Blocking) -> list[Var]:
@@ -246,7 +252,7 @@ def _order(stage: Stage, groups: Var, space: list[Var], cut: Blocking) -> list[V
     return [block, groups] if cut.pixels_first else [groups, block]
 
 
-def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu) -> Schedule:
+def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu, *, copied: bool) -> Schedule:
     """Chunks of input channels outside, pixels inside; the sums of some channels stay in the cache meanwhile."""
     tile, cut = plan.tile, plan.cut
     assert p.anchor is not None
@@ -254,14 +260,14 @@ def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu) -> Schedule:
     conv = p.anchor.outputs[0]
     s = Schedule(p.outputs)
     out = p.outputs[0]
-    copied = _copied_input(p.anchor)
+    copies = p.anchor.inputs[:1] if copied else []
     if conv in s.outputs:
         conv = s.cache_write(conv, "local")
     else:
         s[conv].set_scope("local")
     outer, _ = s[conv].split(s[conv].op.reduce_axes[0], cut.chunk)
     partial = s.rfactor(conv, outer)
-    inline_rest(s, [copied] if copied is not None else [])
+    inline_rest(s, copies)
     stage, sums, local = s[out], s[conv], s[partial]
     local.set_scope("register")
     n, o, *space, oi = stage.op.axes
@@ -285,20 +291,20 @@ def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu) -> Schedule:
     if plan.prefetch:
         # chunks follow one another in memory, the last of some channels too
         local.prefetch(weights, k, steps, level=2)
-    if copied is not None:
-        spread(s[copied], target)
+    for t in copies:
+        spread(s[t], target)
     return s
 
 
-def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu) -> Schedule:
+def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu, *, copied: bool) -> Schedule:
     """All input channels of a register tile at once."""
     flat, tile, cut = plan.flat, plan.tile, plan.cut
     assert p.anchor is not None
     conv = p.anchor.outputs[0]
     s = Schedule(p.outputs)
     out = p.outputs[0]
-    copied = _copied_input(p.anchor)
-    conv = accumulate_in_registers(s, conv, [copied] if copied is not None else [])
+    copies = p.anchor.inputs[:1] if copied else []
+    conv = accumulate_in_registers(s, conv, copies)
     stage = s[out]
     n, o, *space, oi = stage.op.axes
     oo, ov = stage.split(o, tile.vectors)
@@ -321,8 +327,8 @@ def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu) -> Schedule:
     steps = _tile_body(local, len(space), plan.steps, target)
     if far:
         local.prefetch(weights, at, steps, level=2)
-    if copied is not None:
-        spread(s[copied], target)
+    for t in copies:
+        spread(s[t], target)
     return s
 
 
@@ -357,3 +363,51 @@ def _tile_body(local: Stage, rank: int, steps: int, target: Cpu) -> Var:
     local.unroll(o)
     local.unroll(space[-1])
     return co
+
+
+def _fits(g: Group, target: Cpu) -> bool:
+    return is_single(g) and isinstance(g.role, Convolution) and ends_in_anchor(g)
+
+
+def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
+    """Blocks of channels, where these are enough and the weights can be packed.
+
+    Convolutions of single pixels between two row-major tensors keep to these where blocks would not be worth a
+    conversion each way; so do groups that are no whole blocks.
+    """
+    role = g.role
+    assert isinstance(role, Convolution)
+    k = site.constant_at(g, role.weights)
+    if k is None:
+        return row_major(g, site, target)
+    between_plain = site.row_major and all(t.layout is None for t in site.inputs) and role.single_pixels
+    if between_plain and role.groups == 1 and not _worth_blocks(g, target):
+        return in_layout(g, site, None, target.lanes, {k: plain_weight_layout(g, target)})
+    if may_be_blocked(g, target):
+        vectors = plan_conv(g, target).tile.vectors
+        return in_blocks(g, site, target.lanes, {k: weight_layout(role.weights.shape, 0, 1, vectors, target)})
+    packed = {k: plain_weight_layout(g, target)} if role.groups > 1 else {}
+    return in_layout(g, site, None, target.lanes, packed)
+
+
+def _worth_blocks(g: Group, target: Cpu) -> bool:
+    """Whether a convolution of single pixels is faster in blocks than row-major though both ends are converted.
+
+    Vectors run along pixels in one and along channels in the other: one of them may have fewer ragged ends.
+    """
+    anchor, role = g.anchor, g.role
+    assert anchor is not None
+    assert isinstance(role, Convolution)
+    data, y = role.data, anchor.outputs[0]
+    plain, blocks = plain_product(g, target), conv_product(data.shape, y.shape, role.taps, True, target)
+    pixels = 4 * size_of((*y.shape[:1], data.shape[1], *y.shape[2:]))
+    moved = 2 * 4 * y.size + (2 * pixels if data.shape[2:] == y.shape[2:] else 0)  # strides are copied either way
+    cycles = blocks.cycles(conv_tile(blocks, target), target) + moved / bandwidth(moved, target)
+    return y.shape[1] >= MIN_BLOCKED and cycles < WORTH_BLOCKS * plain.cycles(plain_tile(g, target), target)
+
+
+def _schedule(g: Group, target: Cpu) -> Schedule:
+    return conv_blocked(g, target) if g.outputs[0] in g.layouts else conv_plain(g, target)
+
+
+CONVOLUTION = Template("convolution", _fits, _layouts, _schedule)

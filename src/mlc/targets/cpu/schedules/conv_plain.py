@@ -12,46 +12,48 @@ from mlc.ir.layout import Layout
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule, Stage
 from mlc.lower.symbolic import opaque
-from mlc.targets.cpu.cost import Product, Tile, all_tiles, best_tile, fits_registers
+from mlc.targets.cpu.cost import Product, Tile, all_tiles, best_tile
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, rows_of_vectors
 from mlc.targets.groups.group import (
     Group,
     accumulate_in_registers,
     apart_from_output,
-    finish_tile,
-    padded_input,
-    rows_of_vectors,
+    border_of,
     size_of,
     with_copy,
 )
-from mlc.targets.groups.pixels import copy_of_pixels, is_single_pixel
+from mlc.targets.groups.pixels import copy_of_pixels
+from mlc.targets.groups.roles import Convolution
 
 FEW_LOADS = 0.85  # part of the best ratio of multiply-adds to loads
 PARTS = (1, 2, 4, 8, 16)  # that threads may share the weights in
 ENOUGH_TASKS = 8  # parts of the work that a few threads can share evenly
 
 
-def plain_product(anchor: te.Compute, target: Cpu) -> Product:
+def plain_product(g: Group, target: Cpu) -> Product:
     """A convolution as the cost model knows it: the channels of a group by the vectors of pixels of a row or image."""
+    anchor, role = g.anchor, g.role
+    assert anchor is not None
+    assert isinstance(role, Convolution)
     _, filters, *space = anchor.shape
-    groups = int(anchor.attrs.get("groups", 1))
-    pixels = size_of(space) if is_single_pixel(anchor) else space[-1]
+    pixels = size_of(space) if role.single_pixels else space[-1]
     return Product(
-        extent=filters // groups,
+        extent=filters // role.groups,
         columns=-(-pixels // target.lanes),
         depth=size_of([a.hi + 1 for a in anchor.reduce_axes]),
-        repeats=groups,
+        repeats=role.groups,
     )
 
 
-def plain_tile(anchor: te.Compute, target: Cpu) -> Tile:
+def plain_tile(g: Group, target: Cpu) -> Tile:
     """Output channels and vectors of pixels of a register tile; the channels divide those of a group.
 
     Of tiles that need few loads a multiply-add, the one of least cost: pixels lie far apart, so their loads are dearer
     than the model believes (measured: 2 × 5 takes a fifth longer than 4 × 3 where the model has it ahead).
     """
-    product = plain_product(anchor, target)
+    product = plain_product(g, target)
     tiles = [t for t in all_tiles(product, target) if product.extent % t.rows == 0]
     reuse = [t.rows * t.vectors / (t.rows + t.vectors) for t in tiles]
     return best_tile(product, target, [t for t, r in zip(tiles, reuse, strict=True) if r >= FEW_LOADS * max(reuse)])
@@ -59,36 +61,32 @@ def plain_tile(anchor: te.Compute, target: Cpu) -> Tile:
 
 def plain_weight_layout(g: Group, target: Cpu) -> Layout:
     """Weights ``[O / tile][C][taps…][tile of O]``."""
-    assert g.anchor is not None
-    shape = g.anchor.inputs[-1].shape
-    rank = len(shape)
-    return Layout(shape).split(0, _chosen_tile(g, target).rows).reorder(0, *range(2, rank + 1), 1)
+    role = g.role
+    assert isinstance(role, Convolution)
+    shape = role.weights.shape
+    return Layout(shape).split(0, _chosen_tile(g, target).rows).reorder(0, *range(2, len(shape) + 1), 1)
 
 
 def _chosen_tile(g: Group, target: Cpu) -> Tile:
     """The register tile that the knobs say; :func:`plain_tile` where they say nothing."""
-    assert g.anchor is not None
-    product, default = plain_product(g.anchor, target), plain_tile(g.anchor, target)
+    product = plain_product(g, target)
     few = [k for k in divisors(product.extent) if k < target.registers]
-    rows = g.knobs.discrete("rows", few, default=default.rows)
-    most = min(product.columns, target.registers // 2)
-    vectors = g.knobs.discrete("vectors", range(1, most + 1), default=default.vectors)
-    g.knobs.require(fits_registers(rows, vectors, target), "the sums of a tile do not fit the registers")
-    return Tile(rows, vectors)
+    wide = range(1, min(product.columns, target.registers // 2) + 1)
+    return ask_tile(g.knobs, plain_tile(g, target), few, wide, target)
 
 
 def conv_plain(g: Group, target: Cpu) -> Schedule:
     """Convolution whose output is row-major."""
     assert g.anchor is not None
     g = apart_from_output(g, g.anchor.outputs[0])
-    assert g.anchor is not None
-    pointwise = is_single_pixel(g.anchor)
-    strided = any(k > 1 for k in g.anchor.attrs["strides"])
+    role = g.role
+    assert isinstance(role, Convolution)
+    pointwise, strided, groups = role.single_pixels, any(k > 1 for k in role.strides), role.groups
     if pointwise and not _read_as_they_are(g):
         g = copy_of_pixels(g)
-    assert g.anchor is not None
     tile = _chosen_tile(g, target)
-    excess, stride = -g.anchor.shape[-1] % target.lanes, int(g.anchor.attrs["strides"][-1])
+    assert g.anchor is not None
+    excess, stride = -g.anchor.shape[-1] % target.lanes, role.strides[-1]
     if not pointwise and g.anchor.inputs[0].op is None and (excess or stride > 1):
         g = with_copy(g)
     assert g.anchor is not None
@@ -116,7 +114,6 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
     wo, wv = stage.split(last, tile.vectors * target.lanes)
     wu, lane = stage.split(wv, target.lanes)
     stage.vectorize(lane)
-    groups = int(p.anchor.attrs.get("groups", 1))
     tiles = (ot.hi + 1) // groups
     tasks = groups * size_of([a.hi + 1 for a in (n, *outer)])
     wanted = g.knobs.discrete("parts", (0, *PARTS), default=0)  # 0: as many as it takes
@@ -159,7 +156,7 @@ def _read_as_they_are(g: Group) -> bool:
     """Whether every pixel of a row-major input counts."""
     assert g.anchor is not None
     data = g.anchor.inputs[0]
-    return padded_input(g.anchor) is None and data.shape[2:] == g.anchor.shape[2:] and data not in g.layouts
+    return border_of(data) is None and data.shape[2:] == g.anchor.shape[2:] and data not in g.layouts
 
 
 def _pick(stage: Stage, width: int, target: Cpu) -> None:

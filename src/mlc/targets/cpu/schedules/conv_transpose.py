@@ -7,75 +7,66 @@ and the output is written once, in its own layout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
 
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
-from mlc.lower.knobs import Knobs, divisors
+from mlc.lower.knobs import divisors
 from mlc.lower.prefetch import LINE
 from mlc.lower.schedule import Schedule, Stage
-from mlc.targets.cpu.cost import Product, Tile, fits_registers, unrolled_steps
+from mlc.targets.base import LayoutChoice
+from mlc.targets.cpu.cost import Product, Tile, unrolled_steps
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv import conv_tile
 from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
 from mlc.targets.groups.group import (
     Group,
     accumulate_in_registers,
     best_divisor,
-    finish_tile,
+    border_of,
     inner_layouts,
-    padded_input,
+    is_single,
     size_of,
 )
+from mlc.targets.groups.layouts import MIN_BLOCKED, in_blocks
+from mlc.targets.groups.roles import PhasedConvolution
+from mlc.targets.groups.template import Site, Template, row_major
 
 ENOUGH_PARTS = 8  # parallel iterations that several threads can share evenly
 
 
-def _tile(anchor: te.Compute, target: Cpu) -> Tile:
-    """The register tile of a sum over channels and taps, positions of one phase × vectors of output channels.
+def _role(g: Group) -> PhasedConvolution:
+    assert isinstance(g.role, PhasedConvolution)
+    return g.role
 
-    Args:
-        anchor: the sum, over logical shapes.
-        target: the processor.
-    """
-    rank = len(anchor.attrs["strides"])
+
+def _chosen_tile(g: Group, target: Cpu) -> Tile:
+    """The register tile of a sum over channels and taps, positions of one phase × vectors of output channels."""
+    anchor = g.anchor
+    assert anchor is not None
     columns = -(-anchor.shape[1] // target.lanes)
-    *rows, width = anchor.shape[2 + rank :]
+    *rows, width = anchor.shape[2 + len(_role(g).strides) :]
     depth = size_of([a.hi + 1 for a in anchor.reduce_axes])
-    product = Product(width, columns, depth, repeats=size_of(rows))
-    return conv_tile(product, target)
-
-
-def _chosen_tile(knobs: Knobs, anchor: te.Compute, target: Cpu) -> Tile:
-    """The register tile that the knobs say; :func:`_tile` where they say nothing."""
-    default = _tile(anchor, target)
-    columns = -(-anchor.shape[1] // target.lanes)
+    default = conv_tile(Product(width, columns, depth, repeats=size_of(rows)), target)
     few = [k for k in divisors(columns) if k <= target.registers // 2]
-    vectors = knobs.discrete("vectors", few, default=default.vectors)
-    most = min(anchor.shape[-1], target.registers - 2)
-    rows = knobs.discrete("rows", range(1, most + 1), default=default.rows)
-    knobs.require(fits_registers(rows, vectors, target), "the sums of a tile do not fit the registers")
-    return Tile(rows, vectors)
+    return ask_tile(g.knobs, default, range(1, min(width, target.registers - 2) + 1), few, target)
 
 
-def transposed_weight_layout(anchor: te.Compute, shape: Sequence[int], target: Cpu, knobs: Knobs) -> Layout:
+def transposed_weight_layout(g: Group, target: Cpu) -> Layout:
     """Weights in the order of use: ``[O / tile][phases…][C / chunk][taps of a phase…][chunk of C][tile of O]``.
 
-    Args:
-        anchor: the sum over channels and taps, over logical shapes.
-        shape: logical shape, ``[c, o, taps…]``.
-        target: the processor.
-        knobs: what the template asks.
+    Their logical shape is ``[c, o, taps…]``.
     """
+    role = _role(g)
+    shape = role.weights.shape
     rank = len(shape) - 2
-    tile = _chosen_tile(knobs, anchor, target)
+    tile = _chosen_tile(g, target)
     columns = tile.vectors * target.lanes
     layout = Layout(tuple(shape)).pad(1, 0, -shape[1] % columns)
-    for d, (stride, dilation) in enumerate(zip(anchor.attrs["strides"], anchor.attrs["dilations"], strict=True)):
-        step = stride // gcd(stride, dilation)
+    for d, step in enumerate(role.steps):
         layout = layout.pad(2 + 2 * d, 0, -shape[2 + d] % step).split(2 + 2 * d, step)
-    layout = layout.split(1, columns).split(0, _chunk(knobs, anchor, tile, target))
+    layout = layout.split(1, columns).split(0, _chunk(g, tile, target))
     c, o, taps = 0, 2, range(4, 4 + 2 * rank, 2)
     return layout.reorder(o, *(t + 1 for t in taps), c, *taps, c + 1, o + 1)
 
@@ -83,27 +74,27 @@ def transposed_weight_layout(anchor: te.Compute, shape: Sequence[int], target: C
 def transposed_blocked(g: Group, target: Cpu) -> Schedule:
     """Transposed convolution whose output is blocked by channels."""
     assert g.anchor is not None
-    tile = _chosen_tile(g.knobs, g.anchor, target)
+    role, tile = _role(g), _chosen_tile(g, target)
     extra = inner_layouts(g)
     extra[g.anchor.outputs[0]] = blocked(g.anchor.shape, 1, target.lanes)
-    pad = padded_input(g.anchor)
-    if pad is not None and pad.shape[1] % target.lanes == 0:
-        extra[pad] = blocked(pad.shape, 1, target.lanes)
+    padded = border_of(role.data) is not None
+    if padded and role.data.shape[1] % target.lanes == 0:
+        extra[role.data] = blocked(role.data.shape, 1, target.lanes)
     p = g.apply(extra)
     assert p.anchor is not None
     s = Schedule(p.outputs)
-    pad = padded_input(p.anchor)
-    phases = accumulate_in_registers(s, p.anchor.outputs[0], [pad] if pad is not None else [])
+    pads = p.anchor.inputs[:1] if padded else []
+    phases = accumulate_in_registers(s, p.anchor.outputs[0], pads)
     out = p.outputs[0]
     stage = s[out]
     n, o, *space, oi = stage.op.axes
     oo, ov = stage.split(o, tile.vectors)
-    of_phase, places = _phase_loops(stage, space, p.anchor.attrs["strides"])
+    of_phase, places = _phase_loops(stage, space, role.strides)
     wo, wi = stage.split(places[-1], tile.rows)
     stage.vectorize(oi)
     channels = p.anchor.reduce_axes[0]
     chunks: Var | None = None
-    chunk = _chunk(g.knobs, p.anchor, tile, target)
+    chunk = _chunk(g, tile, target)
     tiles = size_of([a.hi + 1 for a in (*places[:-1], wo)])
     if chunk > channels.hi or tiles == 1:
         stage.reorder(n, oo, *of_phase, *places[:-1], wo, ov, wi, oi)
@@ -140,20 +131,21 @@ def transposed_blocked(g: Group, target: Cpu) -> Schedule:
     local.vectorize(lane)
     for a in (o, data[-1]):
         local.unroll(a)
-    if pad is not None:
-        spread(s[pad], target)
+    for t in pads:
+        spread(s[t], target)
     return s
 
 
-def _chunk(knobs: Knobs, anchor: te.Compute, tile: Tile, target: Cpu) -> int:
+def _chunk(g: Group, tile: Tile, target: Cpu) -> int:
     """Input channels at a time; untuned, their weights of a phase and tile take half of the first-level cache."""
-    c, *taps = anchor.reduce_axes
+    assert g.anchor is not None
+    c, *taps = g.anchor.reduce_axes
     bytes_each = size_of([t.hi + 1 for t in taps]) * tile.vectors * target.lanes * 4
     blocks, extra = divmod(c.hi + 1, target.lanes)
     most = max(1, target.l1 // 2 // bytes_each // target.lanes)
     if extra:
         return c.hi + 1
-    return target.lanes * knobs.discrete("chunk", divisors(blocks), default=best_divisor(blocks, most))
+    return target.lanes * g.knobs.discrete("chunk", divisors(blocks), default=best_divisor(blocks, most))
 
 
 def _chunked(s: Schedule, phases: te.Tensor, chunks: Var, stage: Stage, at: Var, tile: Tile) -> tuple[Stage, Var]:
@@ -200,26 +192,18 @@ def _prefetch_next_chunk(local: Stage, weights: te.Tensor, chunks: Var, loops: S
 def transposed_plain(g: Group, target: Cpu) -> Schedule:
     """Transposed convolution in row-major layout: vectors along a row of one phase, a tile of channels × phases × such
     vectors."""
-    assert g.anchor is not None
+    role = _role(g)
     p = g.apply({})
     assert p.anchor is not None
     s = Schedule(p.outputs)
-    pad = padded_input(p.anchor)
-    phases = accumulate_in_registers(s, p.anchor.outputs[0], [pad] if pad is not None else [])
+    pads = p.anchor.inputs[:1] if border_of(role.data) is not None else []
+    phases = accumulate_in_registers(s, p.anchor.outputs[0], pads)
     out = p.outputs[0]
     stage = s[out]
     n, o, *space = stage.op.axes
-    strides = p.anchor.attrs["strides"]
-    of_phase, places = _phase_loops(stage, space, strides)
-    room = 24 if target.registers >= 32 else 12
-    per_group = (o.hi + 1) // int(p.anchor.attrs["groups"])
-    most = -(-(places[-1].hi + 1) // target.lanes)
-    vectors = g.knobs.discrete("vectors", range(1, min(most, target.registers // 2) + 1), default=min(2, most))
-    inside = strides[-1] if 1 < strides[-1] <= 4 else 1  # phases along the row that share a tile
-    few = [k for k in divisors(per_group) if k < target.registers]
-    channels = g.knobs.discrete("rows", few, default=best_divisor(per_group, max(1, room // (vectors * inside))))
-    fits = channels * vectors * inside + 2 <= target.registers
-    g.knobs.require(fits, "the sums of a tile do not fit the registers")
+    of_phase, places = _phase_loops(stage, space, role.strides)
+    inside = role.strides[-1] if 1 < role.strides[-1] <= 4 else 1  # phases along the row that share a tile
+    channels, vectors = _plain_tile(g, (o.hi + 1) // role.groups, places[-1].hi + 1, inside, target)
     oo, oc = stage.split(o, channels)
     wo, wv = stage.split(places[-1], vectors * target.lanes)
     wu, wi = stage.split(wv, target.lanes)
@@ -236,9 +220,24 @@ def transposed_plain(g: Group, target: Cpu) -> Schedule:
     local.vectorize(ri)
     for a in (ro, data[1], data[1 + len(space)]):
         local.unroll(a)
-    if pad is not None:
-        spread(s[pad], target)
+    for t in pads:
+        spread(s[t], target)
     return s
+
+
+def _plain_tile(g: Group, per_group: int, width: int, inside: int, target: Cpu) -> Tile:
+    """Channels, and vectors of a row of one phase; ``inside`` phases of them share the registers."""
+    room = 24 if target.registers >= 32 else 12
+    most = -(-width // target.lanes)
+    vectors = min(2, most)
+    default = Tile(best_divisor(per_group, max(1, room // (vectors * inside))), vectors)
+    few = [k for k in divisors(per_group) if k < target.registers]
+    wide = range(1, min(most, target.registers // 2) + 1)
+
+    def fits(rows: int, vectors: int, target: Cpu) -> bool:
+        return rows * vectors * inside + 2 <= target.registers
+
+    return ask_tile(g.knobs, default, few, wide, target, fits=fits)
 
 
 def _phase_loops(stage: Stage, space: Sequence[Var], strides: Sequence[int]) -> tuple[list[Var], list[Var]]:
@@ -264,3 +263,22 @@ def _share(stage: Stage, outer: Sequence[Var], more: Sequence[Var]) -> Var:
     fused = stage.fuse(*shared)
     stage.parallel(fused)
     return fused
+
+
+def _fits(g: Group, target: Cpu) -> bool:
+    return is_single(g) and isinstance(g.role, PhasedConvolution)
+
+
+def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
+    role = _role(g)
+    k = site.constant_at(g, role.weights)
+    if k is None or role.groups > 1 or g.outputs[0].shape[1] < MIN_BLOCKED:
+        return row_major(g, site, target)
+    return in_blocks(g, site, target.lanes, {k: transposed_weight_layout(g, target)})
+
+
+def _schedule(g: Group, target: Cpu) -> Schedule:
+    return transposed_blocked(g, target) if g.outputs[0] in g.layouts else transposed_plain(g, target)
+
+
+TRANSPOSED_CONVOLUTION = Template("transposed convolution", _fits, _layouts, _schedule)

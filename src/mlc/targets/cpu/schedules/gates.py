@@ -10,15 +10,20 @@ from mlc.ir import te
 from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
+from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, best_tile, fits_registers
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.matmul import PARALLEL_FROM, steps_of
-from mlc.targets.groups.group import Group, accumulate_in_registers, finish_tile, size_of
+from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
+from mlc.targets.groups.group import Group, accumulate_in_registers, size_of
+from mlc.targets.groups.roles import Contraction
+from mlc.targets.groups.template import Site, Template, row_major
 
 
 def gates_of(g: Group) -> int:
     """How many gates the columns of a group's product are; 0 when it is no such group."""
-    if g.anchor is None or g.anchor.tag != "matmul" or len(g.anchor.shape) != 2:
+    role = g.role
+    if g.anchor is None or not isinstance(role, Contraction) or role.transposed or len(g.anchor.shape) != 2:
         return 0
     shape = g.outputs[0].shape
     rows, columns = g.anchor.shape
@@ -49,13 +54,13 @@ def gates_tile(rows: int, gates: int, units: int, depth: int, target: Cpu) -> Ti
 
 def _chosen_tile(knobs: Knobs, rows: int, gates: int, units: int, depth: int, target: Cpu) -> Tile:
     """The register tile that the knobs say; :func:`gates_tile` where they say nothing."""
-    default = gates_tile(rows, gates, units, depth, target)
-    wide = min(-(-units // target.lanes), max(1, (target.registers - 2) // gates))
-    vectors = knobs.discrete("vectors", range(1, wide + 1), default=default.vectors)
-    some = knobs.discrete("rows", range(1, min(max(rows, 1), target.registers - 2) + 1), default=default.rows)
-    fits = (rows == 1 and target.memory_operand) or fits_registers(some, vectors * gates, target)
-    knobs.require(fits, "the sums of a tile do not fit the registers")
-    return Tile(some, vectors)
+
+    def fits(some: int, vectors: int, target: Cpu) -> bool:
+        return (rows == 1 and target.memory_operand) or fits_registers(some, vectors * gates, target)
+
+    wide = range(1, min(-(-units // target.lanes), max(1, (target.registers - 2) // gates)) + 1)
+    high = range(1, min(max(rows, 1), target.registers - 2) + 1)
+    return ask_tile(knobs, gates_tile(rows, gates, units, depth, target), high, wide, target, fits=fits)
 
 
 def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: Cpu, knobs: Knobs) -> Layout:
@@ -101,3 +106,22 @@ def schedule_gates(g: Group, target: Cpu) -> Schedule:
     for a in (ki, lu, lg, li):
         local.unroll(a)
     return s
+
+
+def _fits(g: Group, target: Cpu) -> bool:
+    return gates_of(g) > 0
+
+
+def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
+    """Row-major, with constant weights in the order of use."""
+    role, plain = g.role, row_major(g, site, target)
+    assert isinstance(role, Contraction)
+    assert g.anchor is not None
+    k = site.constant_at(g, role.right)
+    if k is None:
+        return plain
+    layout = gates_layout(role.right.shape, g.anchor.shape[0], gates_of(g), target, g.knobs)
+    return LayoutChoice(plain.outputs, {k: layout})
+
+
+GATES = Template("product with gates", _fits, _layouts, schedule_gates)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from mlc.ir.expr import loads
 from mlc.ir.index import ZERO, Var, as_index, substitute
 from mlc.lower.schedule import Schedule, Stage
+from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.groups.group import Group, inline_rest, size_of
+from mlc.targets.groups.group import Group, inline_rest, inner_layouts, size_of
+from mlc.targets.groups.layouts import in_layout, inherited_layout
+from mlc.targets.groups.template import Site, Template, row_major
 
 PARALLEL_FROM = 1 << 14  # elements below which waking a second thread costs more than it gives
 ENOUGH = 8  # iterations of a parallel loop that a few threads can share evenly enough
@@ -77,3 +80,21 @@ def _axis_along_memory(stage: Stage, lanes: int) -> Var | None:
             if offset.coefficient(inner) == 1 and offset.coefficient(last) not in (0, 1, None):
                 return axis
     return None
+
+
+def _fits(g: Group, target: Cpu) -> bool:
+    return not g.reductions
+
+
+def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
+    """What an operand has (ALT §4.2)."""
+    if len(g.outputs) != 1 or len(g.outputs[0].shape) < 3:
+        return row_major(g, site, target)
+    return in_layout(g, site, inherited_layout(g, site.inputs, target.lanes), target.lanes)
+
+
+def _schedule(g: Group, target: Cpu) -> Schedule:
+    return schedule_injective(g.apply(inner_layouts(g)), target)
+
+
+ELEMENT_WISE = Template("element-wise", _fits, _layouts, _schedule)

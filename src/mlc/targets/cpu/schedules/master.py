@@ -18,12 +18,14 @@ from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.reduction import (
     fold_or_spread,
     inline_between,
+    reduction_layouts,
     rows_in_memory,
     rows_of,
     schedule_reduction,
 )
 from mlc.targets.groups.channels import sums_by_channel
 from mlc.targets.groups.group import Group, inline_rest, size_of
+from mlc.targets.groups.template import Template
 
 TILED = 3  # data axes that are tiled, those of the greatest extents
 MIN_WORK = 1 << 14  # operations from which a choice can matter
@@ -193,3 +195,10 @@ class _Tiled:
         if size_of([f[-1] for f in self.reduced]) <= self.unrolled:
             for a in steps:
                 local.unroll(a)
+
+
+def _fits(g: Group, target: Cpu) -> bool:
+    return has_master(g)
+
+
+MASTER = Template("tiled reduction", _fits, reduction_layouts, schedule_master)

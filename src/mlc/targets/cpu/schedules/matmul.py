@@ -8,10 +8,15 @@ from mlc.ir.index import Var
 from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
-from mlc.targets.cpu.cost import Product, Tile, all_tiles, balance, best_tile, fits_registers, unrolled_steps
+from mlc.targets.base import LayoutChoice
+from mlc.targets.cpu.cost import Product, Tile, all_tiles, balance, best_tile, unrolled_steps
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
-from mlc.targets.groups.group import Group, accumulate_in_registers, finish_tile, size_of
+from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
+from mlc.targets.groups.group import Group, accumulate_in_registers, ends_in_anchor, is_single, replace_anchor, size_of
+from mlc.targets.groups.layouts import in_layout
+from mlc.targets.groups.roles import Contraction
+from mlc.targets.groups.template import Site, Template, row_major
 
 PARALLEL_FROM = 1 << 15  # multiplications below which a second thread costs more than it gives
 PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart share one set
@@ -40,12 +45,9 @@ def steps_of(tile: Tile, target: Cpu) -> int:
 
 def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu) -> Tile:
     """The register tile that the knobs say; :func:`tile_of` where they say nothing."""
-    default = tile_of(m, n, k, target)
-    columns = max(-(-n // target.lanes), 1)
-    vectors = knobs.discrete("vectors", range(1, min(columns, target.registers // 2) + 1), default=default.vectors)
-    rows = knobs.discrete("rows", range(1, min(max(m, 1), target.registers - 2) + 1), default=default.rows)
-    knobs.require(fits_registers(rows, vectors, target), "the sums of a tile do not fit the registers")
-    return Tile(rows, vectors)
+    wide = range(1, min(max(-(-n // target.lanes), 1), target.registers // 2) + 1)
+    high = range(1, min(max(m, 1), target.registers - 2) + 1)
+    return ask_tile(knobs, tile_of(m, n, k, target), high, wide, target)
 
 
 def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: Cpu, knobs: Knobs) -> Layout:
@@ -57,25 +59,20 @@ def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: Cpu, 
     return layout.reorder(0, 2, 1) if transposed else layout.reorder(1, 0, 2)
 
 
-def operands_of(product: te.Compute) -> tuple[te.Tensor, te.Tensor] | None:
-    """Left and right operand, one tensor twice for a product with itself; none where one became a literal."""
-    found = [ld.source for ld in loads(product.bodies[0])]
-    return (found[0], found[1]) if len(found) == 2 else None
-
-
 def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     """A matrix product with what follows it element by element."""
-    assert g.anchor is not None
-    both = operands_of(g.anchor)
-    assert both is not None
-    if g.anchor.attrs.get("transpose_b") and both[1] not in g.layouts:
-        g = _transposed_copy(g)
+    role = _role(g)
+    packed = role.right in g.layouts and len(role.right.shape) == 2 and role.right.op is None
+    turns = role.transposed and role.right not in g.layouts
+    if turns:
+        g = _transposed_copy(g, role)
     p = g.apply({})
     assert p.anchor is not None
     anchor = p.anchor
     product = anchor.outputs[0]
+    right = loads(anchor.bodies[0])[1].source
+    turned = right if turns else None
     s = Schedule(p.outputs)
-    turned = next((t for t in anchor.inputs if t.op is not None and t.op.tag == "turn"), None)
     product = accumulate_in_registers(s, product, [turned] if turned is not None else [])
     out = p.outputs[0]
     stage = s[out]
@@ -83,10 +80,7 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     m, n, k = i.hi + 1, j.hi + 1, anchor.reduce_axes[0].hi + 1
     knobs = g.knobs
     rows, vectors = chosen_tile(knobs, m, n, k, target)
-    both = operands_of(anchor)
-    assert both is not None
-    right = both[1]
-    packed = len(right.shape) == 3 and right.op is None and len(batch) == 0
+    packed = packed and not batch
     jo, ji = stage.split(j, vectors * target.lanes)
     io, ii = stage.split(i, rows)
     # a panel of columns stays in the second-level cache while all rows pass by
@@ -156,50 +150,36 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     return s
 
 
-def _transposed_copy(g: Group) -> Group:
+def _transposed_copy(g: Group, role: Contraction) -> Group:
     """Give a product whose right operand is transposed a copy with columns next to each other, made once."""
     assert g.anchor is not None
-    old = g.anchor
-    right = loads(old.bodies[0])[1]
-    b = right.source
+    right, b = loads(g.anchor.bodies[0])[1], role.right
     shape = (*b.shape[:-2], b.shape[-1], b.shape[-2])
     turned = te.compute(shape, lambda *ix: b[(*ix[:-2], ix[-1], ix[-2])], "turned", tag="turn")
 
     def swap(ld: Load) -> Expr:
         return Load(turned, (*ld.indices[:-2], ld.indices[-1], ld.indices[-2])) if ld is right else ld
 
-    bodies = tuple(replace_loads(body, swap) for body in old.bodies)
-    attrs = {**old.attrs, "transpose_b": False}
-    fresh = te.Compute(old.name, old.axes, old.reduce_axes, bodies, old.combiner, old.tag, attrs)
-    (product,) = te.finish(fresh)
-    outputs = _replace(g.outputs, old.outputs[0], product)
-    return Group(g.inputs, tuple(outputs), fresh, _moved(g, outputs), g.knobs)
+    return replace_anchor(g, te.with_bodies(g.anchor, [replace_loads(b, swap) for b in g.anchor.bodies]))
 
 
-def _moved(g: Group, outputs: list[te.Tensor]) -> dict[te.Tensor, Layout]:
-    """Layouts of a group whose outputs were rebuilt."""
-    names = dict(zip(g.outputs, outputs, strict=True))
-    return {names.get(t, t): layout for t, layout in g.layouts.items()}
+def _role(g: Group) -> Contraction:
+    assert isinstance(g.role, Contraction)
+    return g.role
 
 
-def _replace(outputs: tuple[te.Tensor, ...], old: te.Tensor, new: te.Tensor) -> list[te.Tensor]:
-    """Rebuild everything that reads ``old`` to read ``new``."""
-    env: dict[te.Tensor, te.Tensor] = {old: new}
+def _fits(g: Group, target: Cpu) -> bool:
+    return is_single(g) and isinstance(g.role, Contraction) and ends_in_anchor(g)
 
-    def swap(ld: Load) -> Expr:
-        return Load(env[ld.source], ld.indices) if ld.source in env else ld
 
-    for op in te.topological(outputs):
-        if op.outputs[0] is old or not any(t in env for t in op.inputs):
-            continue
-        fresh = te.Compute(
-            op.name,
-            op.axes,
-            op.reduce_axes,
-            tuple(replace_loads(b, swap) for b in op.bodies),
-            op.combiner,
-            op.tag,
-            op.attrs,
-        )
-        env.update(zip(op.outputs, te.finish(fresh), strict=True))
-    return [env.get(t, t) for t in outputs]
+def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
+    """Row-major, with a constant right operand in panels."""
+    role = _role(g)
+    k = site.constant_at(g, role.right)
+    if k is None or role.left is role.right or not len(role.right.shape) == len(g.outputs[0].shape) == 2:
+        return row_major(g, site, target)
+    panels = panel_layout(role.right.shape, role.transposed, g.outputs[0].shape[0], target, g.knobs)
+    return in_layout(g, site, None, target.lanes, {k: panels})
+
+
+MATRIX_PRODUCT = Template("matrix product", _fits, _layouts, schedule_matmul)

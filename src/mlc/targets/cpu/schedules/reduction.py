@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from mlc.ir import te
 from mlc.ir.expr import loads, substitute_vars
 from mlc.ir.index import Linear, Var, as_index
 from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule, Stage
+from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import PARALLEL_FROM, spread
+from mlc.targets.groups.channels import sums_by_channel
 from mlc.targets.groups.group import Group, best_divisor, inline_rest, inner_layouts, replace_compute, size_of
+from mlc.targets.groups.layouts import MIN_BLOCKED, in_blocks, keeps_channels
+from mlc.targets.groups.roles import is_exponential
+from mlc.targets.groups.template import Site, Template, row_major
 
 CHAINS = 8  # sums that one vector of columns has under way: additions take about four cycles, two begin in each
 ROW_BYTES = 256 << 10  # of intermediate results that a thread may keep for a row
@@ -116,7 +123,7 @@ def _rows(g: Group, kept: int, target: Cpu) -> Schedule:
     """One parallel loop over rows; everything a row needs is computed inside it and stays in cache."""
     (out,) = g.outputs
     s = Schedule(g.outputs)
-    held = [op.outputs[0] for op in g.computes if op.combiner is None and op.tag == "exp" and op.outputs[0] is not out]
+    held = [t for t in dear_stages(g) if t is not out]
     axes = list(out.op.axes) if out.op is not None else []
     rows, inner = axes[:kept], axes[kept:]
     # what there is one of a row (a mean, the inverse of a deviation) is computed once, not for each element
@@ -242,7 +249,13 @@ def inline_between(s: Schedule, g: Group, target: Cpu) -> None:
     most = max((t.size for t in g.outputs), default=0)
     plain = [op for op in g.computes if op.combiner is None]
     few = [op for op in plain if size_of(op.shape) * target.lanes <= most and any(t.op is not None for t in op.inputs)]
-    inline_rest(s, [op.outputs[0] for op in plain if op.tag == "exp" or op in few])
+    inline_rest(s, [*dear_stages(g), *(op.outputs[0] for op in few)])
+
+
+def dear_stages(g: Group) -> list[te.Tensor]:
+    """Exponentials that are read more than once: they are kept rather than taken again."""
+    readers = Counter(t for op in g.computes for t in op.inputs)
+    return [t for op in g.computes if is_exponential(op) for t in op.outputs if readers[t] > 1]
 
 
 def fold_or_spread(s: Schedule, op: te.Compute, target: Cpu) -> None:
@@ -293,3 +306,25 @@ def fold(s: Schedule, t: te.Tensor, target: Cpu) -> None:
     else:
         for part in fold_rows(s, acc, target):
             part.compute_at(out, at)
+
+
+def _fits(g: Group, target: Cpu) -> bool:
+    return bool(g.reductions)
+
+
+def reduction_layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
+    """Blocks of channels, where a blocked operand is read channel by channel."""
+    out = g.outputs[0]
+    if len(g.outputs) == 1 and len(out.shape) >= 3 and out.shape[1] >= MIN_BLOCKED:
+        g = sums_by_channel(g, [t for t, ty in zip(g.inputs, site.inputs, strict=True) if ty.layout is not None])
+        by_channel = any(t.layout is not None and t.shape[:2] == out.shape[:2] for t in site.inputs)
+        if by_channel and keeps_channels(g, site.inputs):
+            return in_blocks(g, site, target.lanes)
+    return row_major(g, site, target)
+
+
+def _schedule(g: Group, target: Cpu) -> Schedule:
+    return schedule_reduction(rows_in_memory(sums_by_channel(g, g.layouts)), target)
+
+
+REDUCTION = Template("reduction", _fits, reduction_layouts, _schedule)

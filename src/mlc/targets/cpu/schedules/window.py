@@ -7,21 +7,25 @@ from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.schedule import Schedule, Stage
+from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Tile
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.tile import ask_tile, rows_of_vectors
 from mlc.targets.groups.group import (
-    WINDOWS,
     Group,
     accumulate_in_registers,
     apart_from_output,
     best_divisor,
+    border_of,
     inner_layouts,
-    padded_input,
-    rows_of_vectors,
+    is_single,
     size_of,
     with_copy,
 )
+from mlc.targets.groups.layouts import MIN_BLOCKED, in_blocks, keeps_channels
+from mlc.targets.groups.roles import Window, keeps_rows, role_of
+from mlc.targets.groups.template import Site, Template, row_major
 
 UNROLL_TAPS = 9  # windows up to 3×3 are unrolled whole, their weights stay in registers
 UNROLLED = 400  # multiply-adds that a tile may be unrolled to
@@ -31,8 +35,8 @@ TASKS = 8  # parts of the work that a few threads can share evenly
 
 def window_of(g: Group) -> te.Compute | None:
     """The stage that slides over its input, when the group has just one reduction and that is it."""
-    found = [op for op in g.reductions if op.tag in (*WINDOWS, "depthwise")]
-    return found[0] if len(found) == 1 and len(g.reductions) == 1 else None
+    found = g.reductions
+    return found[0] if len(found) == 1 and isinstance(role_of(found[0]), Window) else None
 
 
 def depthwise_layout(shape: tuple[int, ...], target: Cpu) -> Layout:
@@ -58,30 +62,32 @@ def _plain(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     """
     g = apart_from_output(g, op.outputs[0])
     g = Group(g.inputs, g.outputs, op, g.layouts, g.knobs)
-    copies = _reads_a_copy(g, op)
-    if copies and padded_input(op) is None:
+    role = _role(g)
+    copies = _reads_a_copy(g, role)
+    if copies and border_of(role.data) is None:
         g = with_copy(g)
+        role = _role(g)
     assert g.anchor is not None
-    op, whole = g.anchor, g.anchor.outputs[0]
+    whole = g.anchor.outputs[0]
     lanes = target.lanes_of(whole.dtype)
     last = len(whole.shape) - 1
     excess = -whole.shape[last] % lanes
     extra = {whole: Layout(whole.shape).pad(last, 0, excess)}
-    pad = padded_input(op)
-    stride = int(op.attrs["strides"][-1])
-    if pad is not None:
-        rows = Layout(pad.shape).pad(last, 0, excess * stride)
-        extra[pad] = rows_of_vectors(pad.shape, excess, stride, lanes) if copies else rows
+    stride = role.strides[-1]
+    if copies or border_of(role.data) is not None:
+        shape = role.data.shape
+        rows = Layout(shape).pad(last, 0, excess * stride)
+        extra[role.data] = rows_of_vectors(shape, excess, stride, lanes) if copies else rows
     tile = _chosen_tile(g.knobs, whole.shape, lanes, copies, target)
     unrolled = g.knobs.discrete("unrolled", (50, 100, 200, 400, 800), default=UNROLLED)
     room = g.knobs.discrete("room", [target.l1 // k for k in (1, 2, 4, 8)], default=target.l1 // 2) if copies else 0
     p = g.apply(extra)
     assert p.anchor is not None
     window = p.anchor.outputs[0]
-    copied = padded_input(p.anchor) if copies else None
+    copied = p.anchor.inputs[:1] if copies else []
     s = Schedule(p.outputs)
-    accumulate_in_registers(s, window, [copied] if copied is not None else [])
-    block = _block(p.anchor, copied.shape, tile, room) if copied is not None else None
+    accumulate_in_registers(s, window, copied)
+    block = _block(p.anchor, role, copied[0].shape, tile, room) if copied else None
     at, tiles = _plain_loops(s[p.outputs[0]], lanes, tile, block)
     local = s[window]
     local.compute_at(s[p.outputs[0]], tiles)
@@ -90,14 +96,19 @@ def _plain(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     lu, llane = local.split(data[-1], lanes)
     local.vectorize(llane)
     local.reorder(
-        *_taps_by_sharing(local, op, reduce, unrolled // (tile.rows * tile.vectors), lanes), *data[:-1], lu, llane
+        *_taps_by_sharing(local, role, reduce, unrolled // (tile.rows * tile.vectors), lanes), *data[:-1], lu, llane
     )
     for a in (*data[2:-1], lu):
         local.unroll(a)
-    if copied is not None:
-        s[copied].compute_at(s[p.outputs[0]], at)
-        _copy_loops(s[copied], lanes, stride)
+    for t in copied:
+        s[t].compute_at(s[p.outputs[0]], at)
+        _copy_loops(s[t], lanes, stride)
     return s
+
+
+def _role(g: Group) -> Window:
+    assert isinstance(g.role, Window)
+    return g.role
 
 
 def _plain_loops(stage: Stage, lanes: int, tile: Tile, block: tuple[int, int] | None) -> tuple[Var, Var]:
@@ -148,15 +159,15 @@ def _copy_loops(copy: Stage, lanes: int, stride: int) -> None:
         copy.unroll(vector)
 
 
-def _reads_a_copy(g: Group, op: te.Compute) -> bool:
+def _reads_a_copy(g: Group, role: Window) -> bool:
     """Whether a plain window reads a copy with borders rather than the input itself.
 
     Rows of taps that lie apart hang over the border in more ways than loops should be cut into.
     """
-    small = size_of([a.hi + 1 for a in op.reduce_axes]) <= UNROLL_TAPS
-    pad = padded_input(op)
-    data = pad.op.inputs if pad is not None and pad.op is not None else op.inputs[:1]
-    apart = any(k > 1 for k in op.attrs["dilations"])
+    small = size_of(role.taps) <= UNROLL_TAPS
+    border = border_of(role.data)
+    data = border.inputs if border is not None else [role.data]
+    apart = any(k > 1 for k in role.dilations)
     return not small or apart or not all(_lies_in_rows(t, g) for t in data)
 
 
@@ -164,7 +175,7 @@ def _lies_in_rows(t: te.Tensor, g: Group) -> bool:
     """Whether the rows of a tensor are rows in memory: an input in row-major layout, or shuffled channels of one."""
     if t.op is None:
         return t not in g.layouts
-    return t.op.tag == "shuffle" and all(_lies_in_rows(source, g) for source in t.op.inputs)
+    return keeps_rows(t.op) and all(_lies_in_rows(source, g) for source in t.op.inputs)
 
 
 def _plain_tile(shape: tuple[int, ...], lanes: int, copies: bool, target: Cpu) -> Tile:
@@ -187,15 +198,16 @@ def _chosen_tile(knobs: Knobs, shape: tuple[int, ...], lanes: int, copies: bool,
     """The register tile that the knobs say; :func:`_plain_tile` where they say nothing."""
     default = _plain_tile(shape, lanes, copies, target)
     height = shape[-2] if len(shape) > 3 else 1
-    rows = knobs.discrete("rows", range(1, min(target.registers - 2, height) + 1), default=default.rows)
-    most = min(target.registers // 2, -(-shape[-1] // lanes))
-    vectors = knobs.discrete("vectors", range(1, most + 1), default=default.vectors)
-    # beside the sums, one register for what is read and one for a weight
-    knobs.require(rows * vectors + 2 <= target.registers, "the sums of a tile do not fit the registers")
-    return Tile(rows, vectors)
+    wide = range(1, min(target.registers // 2, -(-shape[-1] // lanes)) + 1)
+
+    def fits(rows: int, vectors: int, target: Cpu) -> bool:
+        # beside the sums, one register for what is read and one for a weight
+        return rows * vectors + 2 <= target.registers
+
+    return ask_tile(knobs, default, range(1, min(target.registers - 2, height) + 1), wide, target, fits=fits)
 
 
-def _block(op: te.Compute, copy: tuple[int, ...], tile: Tile, room: int) -> tuple[int, int]:
+def _block(op: te.Compute, role: Window, copy: tuple[int, ...], tile: Tile, room: int) -> tuple[int, int]:
     """Channels and tiles of rows that share a copy of their input.
 
     What was written can only be read at other offsets once it has reached the cache, so a copy has to be longer than a
@@ -203,6 +215,7 @@ def _block(op: te.Compute, copy: tuple[int, ...], tile: Tile, room: int) -> tupl
 
     Args:
         op: the window.
+        role: what it does.
         copy: shape of the copied input, ``[n, c, (d,) (h,) (phase,) w]``.
         tile: of the result.
         room: bytes that a copy may take.
@@ -215,18 +228,18 @@ def _block(op: te.Compute, copy: tuple[int, ...], tile: Tile, room: int) -> tupl
     tiles = -(-space[-2] // tile.rows) if rank > 1 else 1
     if rank == 1 or row * rows <= room:
         return best_divisor(channels, max(1, min(room // (row * rows), images * channels // TASKS, channels))), tiles
-    fitting = room // (row * int(op.attrs["strides"][-2]) * tile.rows)
+    fitting = room // (row * role.strides[-2] * tile.rows)
     return 1, best_divisor(tiles, max(1, min(fitting, images * channels * tiles // TASKS, tiles)))
 
 
-def _taps_by_sharing(local: Stage, op: te.Compute, reduce: list[Var], budget: int, lanes: int) -> list[Var]:
+def _taps_by_sharing(local: Stage, role: Window, reduce: list[Var], budget: int, lanes: int) -> list[Var]:
     """Loops over taps, ordered so that neighbours in time read the same vectors; unrolled up to a budget of taps.
 
     Taps of one column in turn read the same vectors for different rows, where they are a stride apart.
     """
     loops: list[Var] = []
     for k, a in enumerate(reversed(reduce)):
-        stride, dilation = (int(op.attrs[name][-1 - k]) for name in ("strides", "dilations"))
+        stride, dilation = role.strides[-1 - k], role.dilations[-1 - k]
         step = stride if k else lanes
         if 1 < step <= a.hi and dilation == 1 and (k or stride == 1):
             o, i = local.split(a, step)
@@ -242,16 +255,17 @@ def _taps_by_sharing(local: Stage, op: te.Compute, reduce: list[Var], budget: in
 
 def _blocked(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     """A register tile of neighbouring outputs along the width, all channels of a vector at once."""
-    extra = inner_layouts(g)
-    small = size_of([a.hi + 1 for a in op.reduce_axes]) <= UNROLL_TAPS
-    pad = padded_input(op)
+    g = Group(g.inputs, g.outputs, op, g.layouts, g.knobs)
+    role, extra = _role(g), inner_layouts(g)
+    small = size_of(role.taps) <= UNROLL_TAPS
+    border = border_of(role.data)
     copied = False
-    if pad is not None and pad.op is not None:
-        extra[pad] = blocked(pad.shape, 1, target.lanes)
-        copied = not small or any(t.op is not None or t not in g.layouts for t in pad.op.inputs)
-    p = Group(g.inputs, g.outputs, op, g.layouts, g.knobs).apply(extra)
+    if border is not None:
+        extra[role.data] = blocked(role.data.shape, 1, target.lanes)
+        copied = not small or any(t.op is not None or t not in g.layouts for t in border.inputs)
+    p = g.apply(extra)
     assert p.anchor is not None
-    pads = [t for t in (padded_input(p.anchor),) if t is not None and copied]
+    pads = p.anchor.inputs[:1] if copied else []
     s = Schedule(p.outputs)
     window = accumulate_in_registers(s, p.anchor.outputs[0], pads)
     stage = s[p.outputs[0]]
@@ -274,3 +288,30 @@ def _blocked(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     for t in pads:
         spread(s[t], target)
     return s
+
+
+def _fits(g: Group, target: Cpu) -> bool:
+    op = window_of(g) if is_single(g) else None
+    return op is not None and g.outputs[0].shape == op.shape
+
+
+def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
+    """Blocks of channels behind blocks; row-major behind row-major tensors, since vectors run along rows as well."""
+    op, out = window_of(g), g.outputs[0]
+    role = role_of(op) if op is not None else None
+    assert isinstance(role, Window)
+    plain = row_major(g, site, target)
+    if out.shape[1] < MIN_BLOCKED:
+        return plain
+    if role.weights is None:
+        behind_blocks = any(t.layout is not None and t.rank == len(out.shape) for t in site.inputs)
+        return in_blocks(g, site, target.lanes) if behind_blocks else plain
+    k = site.constant_at(g, role.weights)
+    # channels read in another order are whole rows of a row-major tensor, but gathered from blocks
+    behind_blocks = any(t.layout is not None for t in site.inputs) and keeps_channels(g, site.inputs)
+    if not behind_blocks or k is None or role.data.shape[1] != out.shape[1]:
+        return plain
+    return in_blocks(g, site, target.lanes, {k: depthwise_layout(role.weights.shape, target)})
+
+
+WINDOW = Template("window", _fits, _layouts, schedule_window)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, prod
+from typing import NamedTuple
 
 from mlc.ir import te
 from mlc.ir.layout import Layout, blocked
@@ -17,11 +18,18 @@ from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule, Stage
 from mlc.lower.symbolic import plain
 from mlc.ops.winograd import KERNEL, output_space, tile_counts
-from mlc.targets.cpu.cost import HIDDEN, Product, Tile, balance, bandwidth, fits_registers, ragged_steps, unrolled_steps
+from mlc.targets.base import LayoutChoice
+from mlc.targets.cpu.cost import HIDDEN, Product, Tile, balance, bandwidth, ragged_steps, unrolled_steps
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv import come_from_far, conv_product, conv_tile
 from mlc.targets.cpu.schedules.injective import spread
-from mlc.targets.groups.group import Group, best_divisor, inline_rest, inner_layouts, padded_input
+from mlc.targets.cpu.schedules.master import MASTER
+from mlc.targets.cpu.schedules.reduction import REDUCTION
+from mlc.targets.cpu.schedules.tile import ask_tile
+from mlc.targets.groups.group import Group, best_divisor, border_of, inline_rest, inner_layouts, is_single
+from mlc.targets.groups.layouts import in_blocks
+from mlc.targets.groups.roles import factors_of
+from mlc.targets.groups.template import Site, Template, row_major
 
 MAX_BLOCK_BYTES = 960 << 10  # of what a thread keeps on its stack
 PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart share one set
@@ -143,11 +151,43 @@ def best_winograd_tile(x: Sequence[int], weights: Sequence[int], pads: Sequence[
     return best
 
 
-def winograd_fits(g: Group, target: Cpu) -> bool:
-    """Whether whole vectors hold the channels, and nothing follows that changes the shape."""
-    channels, filters = weights_of(g).shape[-2:]
-    out, tiles = g.outputs[0], _stage(g, "winograd_tiles")
-    return channels % target.lanes == 0 and filters % target.lanes == 0 and out.shape == tiles.shape
+class Stages(NamedTuple):
+    """The stages of a Winograd convolution, in order; see :func:`mlc.ops.winograd.conv_winograd`."""
+
+    columns: te.Tensor
+    points: te.Tensor
+    products: te.Tensor
+    rows: te.Tensor
+    tiles: te.Tensor
+
+    @property
+    def tile(self) -> int:
+        """Outputs of a tile along each axis."""
+        return self.rows.shape[0]
+
+
+def stages_of(g: Group) -> Stages | None:
+    """The stages of a group that is a Winograd convolution: two transforms by rows, products, and two more."""
+    anchor = g.anchor
+    operands = factors_of(anchor) if anchor is not None else None
+    if anchor is None or operands is None or len(anchor.shape) not in (4, 5):
+        return None
+    products, points = anchor.outputs[0], operands[0].source
+    columns = _only(points.op.inputs) if points.op is not None else None
+    rows = _only([op.outputs[0] for op in g.computes if products in op.inputs])
+    tiles = _only([op.outputs[0] for op in g.computes if rows is not None and rows in op.inputs])
+    if columns is None or columns.op is None or rows is None or tiles is None:
+        return None
+    a, m = anchor.shape[0], rows.shape[0]
+    transforms = points.shape == columns.shape and points.shape[:2] == anchor.shape[:2] == (a, a)
+    back = rows.shape == (m, *anchor.shape[1:]) and a == m + KERNEL - 1
+    plain = all(t.op is not None and t.op.combiner is None for t in (columns, points, rows, tiles))
+    space = len(anchor.shape) == len(tiles.shape) and tiles.shape[1] == anchor.shape[-1]
+    return Stages(columns, points, products, rows, tiles) if transforms and back and plain and space else None
+
+
+def _only(tensors: Sequence[te.Tensor]) -> te.Tensor | None:
+    return tensors[0] if len(tensors) == 1 else None
 
 
 def weights_of(g: Group) -> te.Tensor:
@@ -196,24 +236,18 @@ def _plan(g: Group, target: Cpu) -> WinogradPlan:
     block, together = knobs.category("cut", block_choices(work), default=(best.block, best.slices))
     columns = -(-filters // target.lanes)
     widths = [v for v in divisors(columns) if v <= target.registers // 2]
-    vectors = knobs.discrete("vectors", widths, default=best.tile.vectors)
-    rows = knobs.discrete("rows", range(1, min(tiles, target.registers - 2) + 1), default=best.tile.rows)
-    knobs.require(fits_registers(rows, vectors, target), "the sums of a tile do not fit the registers")
+    tile = ask_tile(knobs, best.tile, range(1, min(tiles, target.registers - 2) + 1), widths, target)
     unrolled = best_divisor(channels, unrolled_steps(best.tile, target))
     steps = knobs.discrete("steps", [n for n in divisors(channels) if n <= MOST_STEPS], default=unrolled)
     far = come_from_far(weights_of(g), target)
     fetch = knobs.category("prefetch", (False, True), default=far)
-    return WinogradPlan(block, together, Tile(rows, vectors), steps, fetch)
+    return WinogradPlan(block, together, tile, steps, fetch)
 
 
 def _in_phases(g: Group, cut: WinogradPlan) -> bool:
     assert g.anchor is not None
     _, _, *slices, tiles, _ = g.anchor.shape
     return (cut.slices, cut.block) == (prod(slices), tiles)
-
-
-def _stage(g: Group, tag: str) -> te.Tensor:
-    return next(op.outputs[0] for op in g.computes if op.tag == tag)
 
 
 def _loops_over_tiles(stored: Layout, m: int) -> Layout:
@@ -231,24 +265,22 @@ def _loops_over_tiles(stored: Layout, m: int) -> Layout:
 def schedule_winograd(g: Group, target: Cpu) -> Schedule:
     """Input transform, product and output transform with what follows the convolution."""
     (out,) = g.outputs
-    cut = _plan(g, target)
-    conv = _stage(g, "winograd_tiles")
-    assert conv.op is not None
-    loops = _loops_over_tiles(g.layouts[out], conv.op.attrs["tile"])
+    cut, stages = _plan(g, target), stages_of(g)
+    assert stages is not None
+    loops = _loops_over_tiles(g.layouts[out], stages.tile)
     extra = {t: loops for t in (*inner_layouts(g), out)}
-    pad = next((op.outputs[0] for op in g.computes if op.tag == "pad"), None)
-    if pad is not None:
-        extra[pad] = blocked(pad.shape, 1, target.lanes)
+    data = _only(stages.columns.op.inputs) if stages.columns.op is not None else None
+    padded = data is not None and border_of(data) is not None
+    if padded and data is not None:
+        extra[data] = blocked(data.shape, 1, target.lanes)
     phases = _in_phases(g, cut)
-    for t in (_stage(g, "winograd_points"), _stage(g, "winograd")) if phases else ():
+    for t in (stages.points, stages.products) if phases else ():
         if more := padding(t.shape, Tile(*plain(tuple(cut.tile))), target):
             extra[t] = Layout(t.shape).pad(len(t.shape) - 2, 0, more)
-    p = g.apply(extra)
+    p, new = g.applied(extra)
     (out,) = p.outputs
-    columns, points, products, rows = (
-        _stage(p, tag) for tag in ("winograd_columns", "winograd_points", "winograd", "winograd_rows")
-    )
-    pad = padded_input(columns.op) if columns.op is not None else None
+    columns, points, products, rows = (new[t] for t in stages[:4])
+    pad = new[data] if padded and data is not None else None
     s = Schedule(p.outputs)
     sums = s.cache_write(products, "register")
     held = [columns, points, rows, products, *([pad] if pad is not None else [])]
@@ -356,3 +388,31 @@ def _products(
     sums.unroll(row)
     sums.unroll(vector)
     sums.vectorize(lane)
+
+
+def _fits(g: Group, target: Cpu) -> bool:
+    """Whether whole vectors hold the channels, and nothing follows that changes the shape."""
+    stages = stages_of(g) if is_single(g) else None
+    if stages is None:
+        return False
+    channels, filters = weights_of(g).shape[-2:]
+    whole = channels % target.lanes == 0 and filters % target.lanes == 0
+    return whole and g.outputs[0].shape == stages.tiles.shape
+
+
+def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
+    k = site.constant_at(g, weights_of(g))
+    if k is None:
+        return row_major(g, site, target)
+    return in_blocks(g, site, target.lanes, {k: winograd_weights(g, target)})
+
+
+def _schedule(g: Group, target: Cpu) -> Schedule:
+    """As it is meant over blocks; stage by stage where layouts are not assigned, or weights are no constants."""
+    if g.outputs[0] in g.layouts:
+        return schedule_winograd(g, target)
+    stages = MASTER if MASTER.fits(g, target) else REDUCTION
+    return stages.schedule(g, target)
+
+
+WINOGRAD = Template("Winograd convolution", _fits, _layouts, _schedule)

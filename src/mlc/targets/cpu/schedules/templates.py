@@ -1,0 +1,70 @@
+"""The table of templates of a processor, and what a group gets from it: layouts, and a schedule."""
+
+from __future__ import annotations
+
+from mlc.ir import te
+from mlc.ir.graph import FusionKind, Node
+from mlc.lower.knobs import Knobs
+from mlc.lower.schedule import Schedule
+from mlc.targets.base import LayoutChoice
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.attention import ATTENTION
+from mlc.targets.cpu.schedules.conv import CONVOLUTION
+from mlc.targets.cpu.schedules.conv_transpose import TRANSPOSED_CONVOLUTION
+from mlc.targets.cpu.schedules.gates import GATES
+from mlc.targets.cpu.schedules.injective import ELEMENT_WISE
+from mlc.targets.cpu.schedules.master import MASTER
+from mlc.targets.cpu.schedules.matmul import MATRIX_PRODUCT
+from mlc.targets.cpu.schedules.reduction import REDUCTION
+from mlc.targets.cpu.schedules.window import WINDOW
+from mlc.targets.cpu.schedules.winograd import WINOGRAD
+from mlc.targets.groups.group import group_of, params_of
+from mlc.targets.groups.template import Site, Template, template_for
+
+# the first that fits is taken, so what is special comes first
+TEMPLATES: tuple[Template[Cpu], ...] = (
+    GATES,
+    ATTENTION,
+    CONVOLUTION,
+    WINOGRAD,
+    TRANSPOSED_CONVOLUTION,
+    MATRIX_PRODUCT,
+    WINDOW,
+    MASTER,
+    REDUCTION,
+    ELEMENT_WISE,
+)
+
+
+def choose_layouts(node: Node, site: Site, target: Cpu, knobs: Knobs) -> LayoutChoice:
+    """Layouts that a group prefers.
+
+    Args:
+        node: the group.
+        site: where it stands.
+        target: the processor.
+        knobs: what the group's template asks.
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
+    nothing_to_inherit = node.op.kind is FusionKind.INJECTIVE and all(t.layout is None for t in site.inputs)
+    if node.op.routine is not None or nothing_to_inherit:
+        return LayoutChoice(tuple(None for _ in node.outputs))
+    g = group_of(node, knobs)
+    return template_for(g, TEMPLATES, target).layouts(g, site, target)
+
+
+def schedule_group(node: Node, target: Cpu, knobs: Knobs) -> tuple[Schedule, list[te.Tensor]]:
+    """The schedule of a group, and the tensors of its parameters in physical shapes.
+
+    Args:
+        node: the group, with layouts.
+        target: the processor.
+        knobs: what the group's template asks.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
+    g = group_of(node, knobs)
+    s = template_for(g, TEMPLATES, target).schedule(g, target)
+    return s, params_of(g, s)

@@ -1,0 +1,123 @@
+"""Register tiles: which one the knobs say, what follows one, and rows in whole vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mlc.ir import te
+from mlc.ir.expr import Binary, Call, walk
+from mlc.ir.index import Var
+from mlc.ir.layout import Layout
+from mlc.ir.loop import ForKind
+from mlc.lower.knobs import Knobs
+from mlc.lower.schedule import Schedule
+from mlc.targets.cpu.cost import Tile, fits_registers
+from mlc.targets.cpu.record import Cpu
+
+
+def ask_tile(
+    knobs: Knobs,
+    default: Tile,
+    rows: Sequence[int],
+    vectors: Sequence[int],
+    target: Cpu,
+    *,
+    prefix: str = "",
+    fits: Callable[[int, int, Cpu], bool] = fits_registers,
+) -> Tile:
+    """The register tile that the knobs say.
+
+    Args:
+        knobs: are asked for ``vectors`` and ``rows``.
+        default: where they say nothing; the cost model's.
+        rows: to choose from.
+        vectors: to choose from.
+        target: has the registers.
+        prefix: of the knobs' names, where a template has several tiles.
+        fits: whether the sums of so many rows and vectors fit the registers.
+    Raises:
+        ScheduleError: its sums do not fit the registers.
+    """
+    wide = knobs.discrete(f"{prefix}vectors", vectors, default=default.vectors)
+    high = knobs.discrete(f"{prefix}rows", rows, default=default.rows)
+    knobs.require(fits(high, wide, target), "the sums of a tile do not fit the registers")
+    return Tile(high, wide)
+
+
+def rows_of_vectors(shape: Sequence[int], excess: int, stride: int, lanes: int) -> Layout:
+    """Rows in whole vectors, in which columns a stride apart are neighbours: ``[…, w % stride, w // stride]``.
+
+    Args:
+        shape: of what a window slides over.
+        excess: columns of results that are computed beyond the end.
+        stride: of the window along a row.
+        lanes: of a vector.
+    """
+    last = len(shape) - 1
+    reach = shape[last] + excess * stride
+    layout = Layout(tuple(shape)).pad(last, 0, reach - shape[last] + -reach % (stride * lanes))
+    return layout.split(last, stride).reorder(*range(last), last + 1, last) if stride > 1 else layout
+
+
+# functions that become polynomials of dozens of instructions and as many registers
+_LONG = {
+    "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
+    "acosh", "atanh", "threefry",
+}  # fmt: skip
+
+
+def has_long_functions(op: te.Compute) -> bool:
+    """Whether an element takes a function such as ``erf``, with everything inlined."""
+    return any(
+        (type(e) is Call and e.fn in _LONG) or (type(e) is Binary and e.op == "pow") for b in op.bodies for e in walk(b)
+    )
+
+
+def finish_tile(s: Schedule, out: te.Tensor, tile: te.Tensor, at: Var, loops: Sequence[Var]) -> None:
+    """Run what follows a register tile.
+
+    A short epilogue works on the registers themselves, all of its loops unrolled. A long one would need the registers
+    of the accumulators, and the register allocator would spill those in the innermost loop: there, the tile goes to
+    memory once and the epilogue loops over it, in a function of its own.
+
+    Args:
+        s: the schedule.
+        out: the output, with ``tile`` computed at ``at`` and everything in between inlined.
+        tile: the accumulated tensor, in registers.
+        at: the loop of ``out`` inside which tiles are computed.
+        loops: the loops of ``out`` over a tile, without the vectors.
+    """
+    stage = s[out]
+    inlined = _inlined_body(s, out)
+    if not any(has_long_functions(op) for op in inlined):
+        for a in loops:
+            stage.unroll(a)
+        return
+    long = next((a for a in loops if a.hi > 0), None)
+    if long is not None:
+        stage.pragma(long, "outline")
+    readers = [op.outputs[0] for op in inlined if tile in op.inputs]
+    stored = s[s.cache_read(tile, "local", readers)]
+    stored.compute_at(stage, at)
+    *outer, lane = stored.op.axes
+    for a in outer:
+        stored.unroll(a)
+    if stage.kinds.get(stage.leaves[-1]) is ForKind.VECTORIZED:
+        wide, lanes = lane.hi + 1, stage.leaves[-1].hi + 1
+        if wide > lanes:
+            lo, lane = stored.split(lane, lanes)
+            stored.unroll(lo)
+    stored.vectorize(lane)
+
+
+def _inlined_body(s: Schedule, out: te.Tensor) -> list[te.Compute]:
+    """The output's compute and those inlined into it."""
+    found: list[te.Compute] = []
+    stack = [out]
+    while stack:
+        stage = s.find(stack.pop())
+        if stage is None or (stage.op is not s[out].op and not stage.inlined) or stage.op in found:
+            continue
+        found.append(stage.op)
+        stack += stage.op.inputs
+    return found

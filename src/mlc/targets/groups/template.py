@@ -1,0 +1,71 @@
+"""What a template is: one way to compute groups, from its condition to its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from mlc.errors import ScheduleError
+from mlc.ir import te
+from mlc.ir.types import TensorType
+from mlc.lower.schedule import Schedule
+from mlc.targets.base import LayoutChoice
+from mlc.targets.groups.group import Group
+
+Machine = TypeVar("Machine")
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a group stands in its graph, as far as its layouts depend on that.
+
+    Args:
+        inputs: types of its inputs, with layouts.
+        constant: which inputs are constants, and so can be packed.
+        row_major: whether every reader of the results takes them in row-major layout only.
+    """
+
+    inputs: Sequence[TensorType]
+    constant: Sequence[bool]
+    row_major: bool
+
+    def constant_at(self, g: Group, t: te.Tensor) -> int | None:
+        """Which input of the group a tensor is, if it is a constant."""
+        k = g.inputs.index(t) if t in g.inputs else None
+        return k if k is not None and self.constant[k] else None
+
+
+@dataclass(frozen=True)
+class Template(Generic[Machine]):
+    """One way to compute groups; which one a group gets is decided by ``fits`` alone.
+
+    Args:
+        name: for messages.
+        fits: whether the template is for a group, from what its expressions do. It is asked before layouts are chosen
+            and again when they are, and answers alike.
+        layouts: how such a group wants its tensors to lie; asks the knobs that decide it.
+        schedule: its loops over whatever layouts it has in the end; asks these knobs again, and all others.
+    """
+
+    name: str
+    fits: Callable[[Group, Machine], bool]
+    layouts: Callable[[Group, Site, Machine], LayoutChoice]
+    schedule: Callable[[Group, Machine], Schedule]
+
+
+def template_for(g: Group, templates: Sequence[Template[Machine]], machine: Machine) -> Template[Machine]:
+    """The first template that fits a group.
+
+    Raises:
+        ScheduleError: none does (a bug: the last ones fit everything).
+    """
+    for template in templates:
+        if template.fits(g, machine):
+            return template
+    raise ScheduleError(f"no template fits {', '.join(op.name for op in g.computes)}")
+
+
+def row_major(g: Group, site: Site, machine: object) -> LayoutChoice:
+    """Everything as the model has it."""
+    return LayoutChoice(tuple(None for _ in g.outputs))
