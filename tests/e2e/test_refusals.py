@@ -260,7 +260,7 @@ OPTIONS: dict[str, tuple[list[str], str, str]] = {
     "unknown option": (["--outptu", "m.tar"], "there is no option --outptu", "--output"),
     "folder as output": (["-o", "."], ".: cannot be written: it is a directory", "name a file"),
     "folder that does not exist": (["-o", "none/m.tar"], "none/m.tar: cannot be written: No such file", "folder"),
-    "output that is the model": (["-o", "m.onnx"], "m.onnx: is the model itself", "another file"),
+    "output that is the model": (["-o", "m.onnx"], "m.onnx: is read, so it cannot be written", "another file"),
     "output on a full device": (["-o", "/proc/m.tar"], "/proc/m.tar: cannot be written", "folder"),
     "file as folder for dumps": (["--dump-ir", "m.onnx"], "m.onnx", ""),
 }

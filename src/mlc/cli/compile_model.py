@@ -9,9 +9,8 @@ import click
 
 from mlc.cli import values
 from mlc.cli.compile_views import show_offloads
-from mlc.cli.console import Console, file_bytes, require_folder, require_writable, status, write_json
+from mlc.cli.console import Console, file_bytes, require_distinct, require_folder, require_writable, status, write_json
 from mlc.cli.group import Command, did_you_mean
-from mlc.cli.import_model import require_distinct
 from mlc.cli.options import LoadOptions, json_option, load_options
 from mlc.cli.progress import CompileProgress
 from mlc.cli.quantize import QuantizeOptions, quantize_options, show_quantization
@@ -119,8 +118,8 @@ def command(
     after = values.comma_separated(print_ir_after)
     dump_ir = dump_ir or console.settings.dump
     if not dry_run:
-        require_distinct(model, output)
         require_writable(output)
+    require_distinct([model, *records], [None if dry_run else output, json_file])
     require_writable(json_file)
     require_folder(dump_ir)
     with status(console, f"importing {model}"):

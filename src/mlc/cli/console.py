@@ -6,13 +6,14 @@ One ``Console`` is made for a run of ``mlc`` and handed to the subcommand throug
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import logging
 import os
+import re
+import shutil
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,11 @@ from typing import Any
 import click
 
 from mlc import __version__
-from mlc.errors import OutputError
+from mlc.errors import OutputError, UsageError
 from mlc.settings import Settings
 
 JSON_SCHEMA = 1
 LOGGER = logging.getLogger("mlc")
-
-# A table that goes to a file or a pipe is as wide as its text.
-_UNBOUNDED = 10_000
 
 
 @dataclass
@@ -65,8 +63,13 @@ class Console:
         """What was asked for, on standard output; not silenced by ``-q``."""
         click.echo(text, nl=not text.endswith("\n"))
 
+    def text(self, text: str) -> None:
+        """Data that holds names from a model or a module, which could hold terminal codes."""
+        self.data(printable(text))
+
     def note(self, text: str) -> None:
         """Something worth knowing about the run, on standard error."""
+        text = printable(text)
         LOGGER.info(text)
         if not self.quiet and not self._shows(logging.INFO):
             click.echo(text, err=True)
@@ -137,32 +140,86 @@ class Console:
 
 
 def printable(text: str) -> str:
-    """Text with control characters escaped; newlines stay. Names in a model may hold anything, terminal codes too."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in text)
+    """Text with control characters escaped; newlines and tabs stay. Names in a model may hold anything, even codes."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def one_line(text: object) -> str:
     """Like ``printable``, on one line."""
-    return printable(str(text)).replace("\n", "\\n")
+    return printable(str(text)).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def render_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: Sequence[str] = (), terminal: bool = False
 ) -> str:
-    """Text of a table: folded to the width of a terminal, as wide as it needs elsewhere."""
-    from rich.console import Console as RichConsole
-    from rich.table import Table
-    from rich.text import Text
+    """Text of a table: within the width of a terminal, as wide as it needs elsewhere.
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in columns:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
-    out = io.StringIO()
-    width = None if terminal else _UNBOUNDED
-    RichConsole(file=out, force_terminal=terminal, width=width, highlight=False).print(table)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    Where a column has to be narrower than its text, that is broken between words, or else after the signs that names
+    are made of; within a word only where that alone is too long.
+    """
+    cells = [[one_line(cell) for cell in row] for row in (columns, *rows)]
+    natural = [max(_width(row[k]) for row in cells) for k in range(len(columns))]
+    room = shutil.get_terminal_size().columns - _GAP * (len(columns) - 1) if terminal else sum(natural)
+    fixed = [name in numbers for name in columns]
+    widths = _narrowed(natural, [not right for right in fixed], room)
+    lines = []
+    for k, row in enumerate(cells):
+        parts = [_broken(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for i in range(max(map(len, parts), default=0)):
+            texts = [part[i] if i < len(part) else "" for part in parts]
+            line = (" " * _GAP).join(
+                " " * (w - _width(t)) + t if right else t + " " * (w - _width(t))
+                for t, w, right in zip(texts, widths, fixed, strict=True)
+            )
+            lines.append(click.style(line.rstrip(), bold=True) if terminal and k == 0 else line.rstrip())
+    return "\n".join(lines)
+
+
+_GAP = 2  # spaces between columns
+_NARROWEST = 10  # characters that a column of text keeps
+_PIECE = re.compile(r"[^_/.,:;\-]*[_/.,:;\-]|[^_/.,:;\-]+")
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _narrowed(natural: Sequence[int], free: Sequence[bool], room: int) -> list[int]:
+    """Widths of columns within ``room`` characters, as far as that can be: the widest texts give way first."""
+    widths = [min(width, max(room, _NARROWEST)) if give else width for width, give in zip(natural, free, strict=True)]
+    while sum(widths) > room:
+        wide = [k for k, give in enumerate(free) if give and widths[k] > _NARROWEST]
+        if not wide:
+            break
+        widths[max(wide, key=lambda k: widths[k])] -= 1
+    return widths
+
+
+def _broken(text: str, width: int) -> list[str]:
+    """Lines of a cell."""
+    lines = [""]
+    for word in text.split(" "):
+        line = f"{lines[-1]} {word}" if lines[-1] else word
+        if _width(line) <= width:
+            lines[-1] = line
+            continue
+        if lines[-1]:
+            lines.append("")
+        for piece in [word] if _width(word) <= width else _PIECE.findall(word):
+            if lines[-1] and _width(lines[-1] + piece) > width:
+                lines.append("")
+            lines[-1] += piece
+            while _width(lines[-1]) > width:
+                line = lines[-1]
+                kept = next(k for k in range(len(line), 0, -1) if k == 1 or _width(line[:k]) <= width)
+                if kept == len(line):
+                    break
+                lines[-1:] = [line[:kept], line[kept:]]
+    return lines
 
 
 def file_bytes(count: int) -> str:
@@ -185,6 +242,33 @@ def require_writable(*paths: str | os.PathLike[str] | None) -> None:
         # The very steps of the real write, given up before the last one: nothing is left, and an older file stays.
         with contextlib.suppress(_Enough), atomic_write(path):
             raise _Enough
+
+
+def require_distinct(read: Iterable[str | None], written: Iterable[str | None]) -> None:
+    """Refuses to write over what is being read, or twice to one file. ``None`` and ``-`` are skipped.
+
+    Raises:
+        UsageError: naming the file.
+    """
+
+    def place(path: str) -> object:
+        try:
+            facts = os.stat(path)
+        except OSError:
+            return os.path.realpath(path)
+        return facts.st_dev, facts.st_ino
+
+    inputs = {place(path) for path in read if path not in (None, "-")}
+    outputs: set[object] = set()
+    for path in written:
+        if path is None or path == "-":
+            continue
+        at = place(path)
+        if at in inputs:
+            raise UsageError(f"{path}: is read, so it cannot be written", hint="name another file for the output")
+        if at in outputs:
+            raise UsageError(f"{path}: two outputs cannot go to one file", hint="name another file for one of them")
+        outputs.add(at)
 
 
 class _Enough(Exception):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mlc.cli.console import Console, file_bytes, one_line, require_writable, status, write_json
+from mlc.cli.console import Console, file_bytes, one_line, require_distinct, require_writable, status, write_json
 from mlc.cli.group import Command
 from mlc.cli.options import LoadOptions, json_option, load_options
 from mlc.cli.progress import CompileProgress
@@ -48,7 +48,7 @@ def command(
     """Import MODEL, show what is in it, and save it with -o; with --quantize, as a model of 8-bit integers."""
     if check and output:
         raise UsageError("--check writes nothing, so it cannot stand with -o", hint="leave one of them out")
-    require_distinct(model, output)
+    require_distinct([model], [output, json_file])
     require_writable(output, json_file)
     with status(console, f"importing {model}"):
         loaded = load_options.load(model)
@@ -123,9 +123,3 @@ def model_json(model: Model) -> dict[str, Any]:
         "operators": operator_counts(model),
         "parameters": {"elements": elements, "bytes": size},
     }
-
-
-def require_distinct(source: str, output: str | None) -> None:
-    """Refuses to write over what is being read."""
-    if output and Path(output).exists() and Path(source).exists() and Path(output).samefile(source):
-        raise UsageError(f"{output}: is the model itself", hint="name another file after -o")

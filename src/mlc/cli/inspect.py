@@ -59,16 +59,16 @@ def command(
             raise UsageError("--shape, --dim, --const and --model-format are for models", hint="leave them out")
         with open_package(file) as package:
             if graph:
-                console.data(package.read("graph.txt").decode("utf-8", "replace"))
+                console.text(package.read("graph.txt").decode("utf-8", "replace"))
             elif asm or src:
-                console.data(_listing(package, asm, src))
+                console.text(_listing(package, asm, src))
             else:
                 _show_package(console, file, package, json_file)
         return
     if asm or src:
         raise UsageError(f"{file}: is a model; only a module.tar has kernels", hint="compile it first: mlc compile")
     if graph:
-        console.data(repr(load_options.load(file).graph))
+        console.text(repr(load_options.load(file).graph))
         return
     _show_model(console, file, load_options, json_file)
 
@@ -170,7 +170,7 @@ def _show_model(console: Console, path: str, load_options: LoadOptions, json_fil
     console.data(
         one_line(f"{path}: {found.format} model {found.name!r}, from {found.producer or 'an unknown program'}")
     )
-    console.data(f"  operator sets  {_pairs(found.versions)}")
+    console.data(one_line(f"  operator sets  {_pairs(found.versions)}"))
     console.data(f"  parameters     {found.parameters:,} ({file_bytes(found.parameter_bytes)})")
     ports = [(role, *port) for role, ts in (("input", found.inputs), ("output", found.outputs)) for port in ts]
     console.data("\n" + console.table(("", "name", "type"), ports))
@@ -183,7 +183,7 @@ def _show_model(console: Console, path: str, load_options: LoadOptions, json_fil
     console.data("it cannot be imported as it stands:")
     console.data("\n".join(f"  {one_line(problem)}" for problem in problems))
     if hint:
-        console.data(f"hint: {hint}")
+        console.text(f"hint: {hint}")
 
 
 def _problems(path: str, load_options: LoadOptions) -> tuple[list[str], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import signal
 import sys
@@ -63,6 +64,7 @@ def cli(ctx: click.Context, version: bool, as_json: bool, log_file: str | None) 
 
 def main() -> NoReturn:
     """Run ``mlc`` with the arguments of the process, and end it."""
+    _open_streams()
     code = run(sys.argv[1:])
     with contextlib.suppress(BrokenPipeError):
         sys.stderr.flush()
@@ -105,11 +107,12 @@ def run(arguments: Sequence[str]) -> int:
         console.error("out of memory", "use a smaller batch, or a machine with more memory", error)
         return ExitCode.DEVICE
     except Exception as error:  # the last resort: whatever it is, the user gets one message
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            console.error(f"cannot write: {error.strerror}", "free some space", error)
-            _close_stdout()
-            return ExitCode.USAGE
-        return _internal(console, error)
+        found = _outside(error) if isinstance(error, OSError) else None
+        if found is None:
+            return _internal(console, error)
+        console.error(*found, error)
+        _close_stdout()
+        return ExitCode.USAGE
     finally:
         console.close()
 
@@ -126,6 +129,17 @@ def _usage(console: Console, error: click.ClickException) -> int:
         hint = did_you_mean(error.option_name, [name for name in known if name.startswith("--")], hint)
     console.error(message, hint, error)
     return ExitCode.USAGE
+
+
+def _outside(error: OSError) -> tuple[str, str] | None:
+    """Message and hint for what the world outside did wrong, wherever it came up; nothing for faults of ours."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"cannot write: {error.strerror}", "free some space"
+    if error.errno == errno.EBADF and error.filename is None:
+        return "cannot write: standard output is closed", "redirect it to a file, or to /dev/null"
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES) and error.filename is not None:
+        return f"{os.fspath(error.filename)}: {error.strerror}", "check the path"
+    return None
 
 
 def _internal(console: Console, error: Exception) -> int:
@@ -190,6 +204,29 @@ def _termination() -> Iterator[None]:
     finally:
         for k, handler in before.items():
             signal.signal(k, handler)
+
+
+class _ClosedStream(io.TextIOBase):
+    """Standard output when the caller has closed it: whoever has something to write learns so."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def _open_streams() -> None:
+    """Gives the process all three standard streams, whatever the caller has closed.
+
+    A file that is opened later must not get the number of one of them: what is meant for the terminal would go there.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stdout is None:
+        sys.stdout = _ClosedStream()
+    if sys.stderr is None:
+        sys.stderr = io.StringIO()
 
 
 def _close_stdout() -> None:

@@ -41,7 +41,7 @@ class CompileProgress(Observer):
     def passed(self, name: str, program: object, seconds: float) -> None:
         self._seen[name] = None
         if name in self._print_after:
-            self._console.data(f"# after {name}\n{program}")
+            self._console.text(f"# after {name}\n{program}")
 
     def kernel(self, done: int, total: int) -> None:
         if self._bar is not None:

@@ -12,7 +12,7 @@ import click
 
 from mlc.cli import run_views as views
 from mlc.cli import values
-from mlc.cli.console import Console, require_writable, status, write_json
+from mlc.cli.console import Console, require_distinct, require_writable, status, write_json
 from mlc.cli.group import Command
 from mlc.cli.options import LoadOptions, is_package, json_option, load_options
 from mlc.errors import CheckFailedError, DeviceError, UsageError
@@ -176,6 +176,8 @@ def command(
         return
     if labels is not None and top is None:
         raise UsageError("--labels is only for --top", hint="add --top 5")
+    read = [module, model, labels, *(path for _, path in map(values.named_file, inputs))]
+    require_distinct([*read, None if verify == "onnxruntime" else verify], [outputs, trace, json_file])
     require_writable(outputs, trace, json_file)
     names = None if labels is None else read_labels(labels)
     session = _open(console, module, threads, load_options, checks)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from mlc.cli import values
-from mlc.cli.console import Console, require_writable, status, write_json
+from mlc.cli.console import Console, require_distinct, require_writable, status, write_json
 from mlc.cli.group import Command
-from mlc.cli.import_model import require_distinct
 from mlc.cli.options import LoadOptions, json_option, load_options
 from mlc.cli.tune_result import document, failures, summary, task_json, tasks_table
 from mlc.cli.tune_view import TuneProgress
@@ -165,10 +164,7 @@ def command(
     budget = None if time_budget is None else duration(time_budget)
     timed = () if cores is None else tuple(numbers(cores, "--cores"))
     files = [f for f in (json_file, report, *(() if list_only else (output,))) if f is not None and f != "-"]
-    for file in files:
-        require_distinct(model, file)
-    if len({Path(f).resolve() for f in files}) < len(files):
-        raise UsageError("the records, the report and the JSON document need a file each")
+    require_distinct([model], files)
     require_writable(*files)
 
     from mlc.api import tune as tune_model

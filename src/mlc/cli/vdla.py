@@ -83,7 +83,7 @@ def disasm(
             return
     text = "\n".join(listing(program)) + "\n" if code else disassemble(program)
     if output is None:
-        console.data(text)
+        console.text(text)
     else:
         write_file(output, text.encode())
 
@@ -152,7 +152,7 @@ def check(
     ]
     write_json(console, json_file, "vdla check", {"valid": not found, **_facts(program), "violations": documents})
     if json_file is None:
-        console.data("\n".join(describe(program, violation) for violation in found) if found else _summary(program))
+        console.text("\n".join(describe(program, violation) for violation in found) if found else _summary(program))
     if found:
         more = " or more" if len(found) == limit else ""
         raise CheckFailedError(f"{file}: the stream is not valid: {len(found)}{more} faults")

@@ -196,6 +196,11 @@ def value_ref(v: Value) -> str:
     return f"%{name}" if name and all(c.isalnum() or c in "_./:-" for c in name) else f"%{name!r}"
 
 
+def _plain(name: str) -> str:
+    """A name of the model's as it may stand in a comment: on one line, without terminal codes."""
+    return name if name.isprintable() else repr(name)
+
+
 def graph_text(g: Graph, indent: int = 0) -> str:
     """The graph as a Python-like function, fused groups with their bodies."""
     pad = "  " * indent
@@ -206,7 +211,7 @@ def graph_text(g: Graph, indent: int = 0) -> str:
         shown = f" = {array.reshape(-1)[0].item()!r}" if array.size == 1 else ""
         lines.append(f"{pad}  {value_ref(v)}: const {v.type}{shown}")
     for n in g.nodes:
-        source = f"  # {', '.join(n.sources)}" if n.sources else ""
+        source = f"  # {', '.join(map(_plain, n.sources))}" if n.sources else ""
         lines.append(f"{pad}  {node_text(n)}{source}")
         for attr in n.attrs.values():
             if isinstance(attr, Graph):

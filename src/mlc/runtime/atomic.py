@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -54,7 +55,9 @@ def _refuse_special(path: str | os.PathLike[str], final: Path) -> None:
     """Refuses folders, and devices, which a rename would replace by a plain file."""
     try:
         mode = final.stat().st_mode
-    except OSError:
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise _failed(path, error) from error
         return
     if not stat.S_ISREG(mode):
         kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"

@@ -14,6 +14,9 @@ T = TypeVar("T")
 
 _MAX_INT = (1 << 63) - 1
 
+MAX_RANK = 32
+"""Of any tensor: numpy takes no more before version 2."""
+
 
 def wrong(where: str, expected: str, got: object) -> PackageError:
     """The error for one wrong value; long values are cut."""
@@ -47,8 +50,11 @@ def as_list(value: object, where: str, build: Callable[[Any, str], T]) -> tuple[
 
 
 def as_integers(value: object, where: str) -> tuple[int, ...]:
-    """A list of integers, such as a shape."""
-    return as_list(value, where, as_integer)
+    """A list of integers, one an axis, such as a shape."""
+    found = as_list(value, where, as_integer)
+    if len(found) > MAX_RANK:
+        raise PackageError(f"{where}: expected {MAX_RANK} integers at most, got {len(found)}")
+    return found
 
 
 def as_object(value: object, where: str, build: Callable[[Any, str], T]) -> dict[str, T]:

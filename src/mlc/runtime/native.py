@@ -109,6 +109,32 @@ class NativeModel:
         self._jit.close()
 
 
+_ELF_RELOCATABLE = 1
+
+
+def _elf_kind(head: bytes) -> tuple[bytes, int, int]:
+    """Class and byte order, type and machine of an ELF file, from its first 20 bytes."""
+    return head[:6], int.from_bytes(head[16:18], "little"), int.from_bytes(head[18:20], "little")
+
+
+def _require_own_object(code: bytes) -> None:
+    """LLVM ends the process on an object of another architecture, so it must not get one.
+
+    Raises:
+        PackageError: it is no object, or not for this machine.
+    """
+    with open("/proc/self/exe", "rb") as own:
+        order, _, machine = _elf_kind(own.read(20))
+    found = _elf_kind(code[:20])
+    if len(code) < 64 or found[0][:4] != b"\x7fELF":
+        raise PackageError("cannot be linked: it is no ELF object")
+    if found != (order, _ELF_RELOCATABLE, machine):
+        raise PackageError(
+            f"cannot be linked: it is an ELF file of machine {found[2]} and type {found[1]}, "
+            f"not an object for this machine, {machine}"
+        )
+
+
 def link(code: bytes, symbols: Iterable[str], imports: Mapping[str, int] | None = None) -> tuple:
     """Links an object against this process (libm, pthread).
 
@@ -123,6 +149,7 @@ def link(code: bytes, symbols: Iterable[str], imports: Mapping[str, int] | None 
     """
     from llvmlite import binding as llvm
 
+    _require_own_object(code)
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     # A JIT of its own for each model: a shared one keeps some memory of every model that ever was in it.

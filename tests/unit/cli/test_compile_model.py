@@ -105,7 +105,7 @@ def test_target_help_lists_the_targets(mlc: Mlc) -> None:
 @pytest.mark.parametrize(
     "arguments, code, message",
     [
-        (("-o", "line.onnx"), 2, "error: line.onnx: is the model itself"),
+        (("-o", "line.onnx"), 2, "error: line.onnx: is read, so it cannot be written"),
         (("-o", "none/x.tar"), 2, "error: none/x.tar: cannot be written"),
         (("--dump-ir", "line.onnx"), 2, "error: line.onnx: cannot be made"),
         (("--target", "x68"), 2, "error: unknown target 'x68'\nhint: did you mean x86?"),

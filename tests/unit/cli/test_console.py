@@ -15,11 +15,12 @@ from mlc.cli.console import (
     one_line,
     printable,
     render_table,
+    require_distinct,
     require_folder,
     require_writable,
     write_json,
 )
-from mlc.errors import OutputError
+from mlc.errors import OutputError, UsageError
 
 
 def test_table_of_names_that_no_terminal_should_see() -> None:
@@ -36,9 +37,35 @@ def test_table_on_a_terminal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(render_table(("name",), [("x" * 100,)], terminal=True).splitlines()) >= 4
 
 
+def test_headings_are_text_as_well() -> None:
+    assert render_table(("y[/foo]", "[red]"), [("a", 1)]).splitlines()[0] == "y[/foo]  [red]"
+
+
+def test_names_break_between_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    names = "/layer1/block/conv1/Conv, /layer1/block/relu/Relu, /layer2/down/conv2/Conv"
+    table = render_table(("kernel", "ms", "nodes"), [("k0_conv_add_relu_max_pool", 0.1, names)], ("ms",), terminal=True)
+    assert all(len(line) <= 60 for line in table.splitlines()[1:])
+    pieces = [word for line in table.splitlines()[1:] for word in line.split()]
+    assert set("".join(pieces).replace(",", "/").split("/")) >= {"layer1", "conv1", "Conv", "down"}
+    for piece in pieces:
+        assert piece in names + " 0.1 k0_conv_add_relu_max_pool"
+        assert piece.endswith(("_", "/", ",", "Conv", "Relu", "pool", "0.1"))
+
+
+def test_one_output_is_no_input_and_no_other_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a").write_text("a")
+    Path("link").symlink_to("a")
+    require_distinct(["a", None, "missing"], ["b", None, "-", "-", "c"])
+    for read, written in ((["a"], ["link"]), ([], ["new", "./new"]), ([], ["a", "link"]), (["gone"], ["gone"])):
+        with pytest.raises(UsageError):
+            require_distinct(read, written)
+
+
 def test_escapes() -> None:
-    assert printable("a\nb\tc\x9b") == "a\nb\\tc\\x9b"
-    assert one_line("ü\n\u202e") == "ü\\n\\u202e"
+    assert printable("a\nb\tc\x9b") == "a\nb\tc\\x9b"
+    assert one_line("ü\n\t\u202e") == "ü\\n\\t\\u202e"
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_all_unsupported_operators_are_listed(mlc: Mlc, tmp_path: Path) -> None:
     "arguments, code, message",
     [
         (("--check", "-o", "x.mlc"), 2, "error: --check writes nothing, so it cannot stand with -o"),
-        (("-o", "line.onnx"), 2, "error: line.onnx: is the model itself"),
+        (("-o", "line.onnx"), 2, "error: line.onnx: is read, so it cannot be written"),
         (("-o", "none/x.mlc"), 2, "error: none/x.mlc: cannot be written"),
         (("--json", "none/x.json"), 2, "error: none/x.json: cannot be written"),
         (("--shape", "x=3,5", "--shape", "x=3,5"), 2, "error: --shape: 'x' is given twice"),

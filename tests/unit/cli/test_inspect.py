@@ -143,3 +143,22 @@ def test_targets(mlc: Mlc) -> None:
     assert result.out.splitlines()[0].split() == ["target", "compiles", "here", "runs", "here", "about"]
     (x86,) = (t for t in json.loads(mlc("targets", "--json").out)["targets"] if t["name"] == "x86")
     assert x86["compiles"] is True
+
+
+def test_names_send_no_codes_to_the_terminal(mlc: Callable[..., Result], tmp_path: Path) -> None:
+    x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [3]) for n in ("x", "y"))
+    nodes = [
+        onnx.helper.make_node("Relu", ["x"], ["a\x1b[31m"], name="n\x1b]0;title\x07\nline"),
+        onnx.helper.make_node("Sigmoid", ["a\x1b[31m"], ["y"], name="\x9b2J"),
+    ]
+    onnx.save(
+        onnx.helper.make_model(onnx.helper.make_graph(nodes, "codes", [x], [y]), ir_version=9), tmp_path / "m.onnx"
+    )
+    compiled = mlc("compile", "m.onnx", "-o", "m.tar", "--print-ir-after", "fuse")
+    assert compiled.code == 0
+    kernel = "k0_relu_sigmoid"
+    shown = [mlc("inspect", *arguments) for arguments in (("m.onnx", "--graph"), ("m.tar", "--graph"), ("m.tar",))]
+    shown += [mlc("inspect", "m.tar", option, kernel) for option in ("--src", "--asm")]
+    for result in (compiled, *shown):
+        assert result.code == 0
+        assert not set("\x1b\x07\x9b") & set(result.out + result.err)

@@ -167,6 +167,30 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert process.wait() == 128 + signal.SIGPIPE
 
 
+@pytest.mark.parametrize("closed, code", [(">&-", 2), ("2>&-", 0), ("<&-", 0), (">&- 2>&-", 2)])
+def test_a_stream_that_the_caller_closed(closed: str, code: int) -> None:
+    run = subprocess.run(
+        ["sh", "-c", f'"$0" -m mlc targets {closed}', sys.executable], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == code
+    assert run.stderr == ("" if "2>" in closed or code == 0 else run.stderr)
+    if closed == ">&-":
+        assert run.stderr.startswith("error: cannot write: standard output is closed\n")
+
+
+def test_a_command_without_data_needs_no_standard_output(tmp_path: Path, model: Path) -> None:
+    command = f'"$0" -m mlc -q compile {model} -o {tmp_path / "m.tar"} >&- 2>&- <&-'
+    assert subprocess.run(["sh", "-c", command, sys.executable], timeout=60).returncode == 0
+    assert (tmp_path / "m.tar").read_bytes().startswith(b"module.json")
+
+
+@pytest.mark.parametrize("arguments", [("inspect", "{}.onnx"), ("compile", "line.onnx", "-o", "{}.tar"), ("run", "{}")])
+def test_a_name_too_long_for_the_system_is_one_message(mlc: Mlc, model: Path, arguments: tuple[str, ...]) -> None:
+    result = mlc(*(a.format("o" * 300) for a in arguments))
+    assert result.code == 2
+    assert "File name too long" in result.err
+
+
 def test_a_full_disk_is_one_message() -> None:
     with open("/dev/full", "w") as full:
         process = subprocess.run(

@@ -247,3 +247,22 @@ def test_random_numbers_are_not_compared_with_another_program_s(mlc: Mlc, dice: 
     result = mlc("run", "dice.tar", "--verify", "onnxruntime")
     assert result.code == 2
     assert "draws random numbers" in result.err
+
+
+@pytest.mark.parametrize("option", ["--outputs", "--trace", "--json"])
+@pytest.mark.parametrize("file", ["module.tar", "x.npz"])
+def test_what_is_read_is_not_written_over(mlc: Mlc, module: Path, x: np.ndarray, option: str, file: str) -> None:
+    before = Path(file).read_bytes()
+    result = mlc("run", "module.tar", "--inputs", "x.npz", option, file)
+    assert result.code == 2
+    assert f"{file}: is read, so it cannot be written" in result.err
+    assert Path(file).read_bytes() == before
+
+
+def test_an_output_s_name_is_no_markup(mlc: Mlc, tmp_path: Path) -> None:
+    x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [3]) for n in ("x", "y[/foo]"))
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y[/foo]"])], "markup", [x], [y])
+    onnx.save(onnx.helper.make_model(graph, ir_version=9), tmp_path / "m.onnx")
+    result = mlc("run", "m.onnx", "--top", "1")
+    assert result.code == 0
+    assert "y[/foo]" in result.out

@@ -139,6 +139,7 @@ def edited(manifest: Manifest, path: str, value: object) -> dict:
         ("inputs.0.shape", [3, 1.5], r"inputs\[0\]\.shape\[1\]: expected an integer"),
         ("inputs.0.shape", [1 << 40, 1 << 40], r"inputs\[0\]\.shape: expected an integer from 0"),
         ("inputs", [{"name": "a", "dtype": "f32", "shape": []}] * 2, r"inputs\[1\]\.name: 'a' occurs twice"),
+        ("inputs.0.shape", [1] * 100, r"inputs\[0\]\.shape: expected 32 integers at most, got 100"),
         ("memory.alignment", 32, "memory.alignment: expected 64, got 32"),
         ("module_so", "lib/model.so", "module_so: expected the name of a member, got 'lib/model.so'"),
         ("members", {"x": {"sha256": "", "size": 1}}, "members.x.sha256: expected a SHA-256"),

@@ -19,6 +19,7 @@ from mlc.errors import DeviceError, PackageError, UsageError
 from mlc.runtime import Module, StepSpec, TensorSpec, load_module
 from mlc.runtime.buffers import address, aligned_empty
 from mlc.runtime.dtypes import numpy_dtype
+from tests.unit.runtime.conftest import Parts
 
 W = np.arange(1, 6, dtype=np.float32)
 
@@ -330,3 +331,22 @@ def test_aligned_arrays_are_aligned() -> None:
 def test_importing_the_runtime_does_not_import_llvm() -> None:
     program = "import sys, mlc.runtime; sys.exit('llvmlite' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "at, value, message",
+    [
+        (0, b"no object", "it is no ELF object"),
+        (18, (183).to_bytes(2, "little"), "of machine 183"),
+        (16, (3).to_bytes(2, "little"), "type 3"),
+        (4, b"\x01", "not an object for this machine"),
+    ],
+)
+def test_an_object_of_another_machine_is_refused(
+    handmade: Parts, tmp_path: Path, at: int, value: bytes, message: str
+) -> None:
+    code = bytearray(handmade.members["lib/model.o"])
+    code[at : at + len(value)] = value
+    path = replace(handmade, members={**handmade.members, "lib/model.o": bytes(code)}).write(tmp_path / "m.tar")
+    with pytest.raises(PackageError, match=message):
+        load_module(path)

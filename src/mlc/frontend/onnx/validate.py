@@ -161,6 +161,9 @@ def _graph_body(graph: onnx.GraphProto, outer: _Body | None, where: str, limits:
     if "" in inputs or "" in stored:
         raise ImportModelError(f"{where}: an input or initializer has no name")
     outputs = tuple(_name(v.name, f"{where}: output", limits) for v in graph.output)
+    twice = _first_duplicate(list(outputs)) if outer is None else None  # a body may give one value twice
+    if twice is not None:
+        raise ImportModelError(f"{where}: two outputs are called {twice!r}")
     for v in (*graph.input, *graph.output):
         for d in v.type.tensor_type.shape.dim:
             _name(d.dim_param, f"{where}: tensor {v.name!r}: dimension", limits)

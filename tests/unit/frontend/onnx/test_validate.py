@@ -140,3 +140,8 @@ def test_names_must_be_text(old, what):
     proto.metadata_props.add(key="k", value="metaaa")
     data = proto.SerializeToString().replace(old, b"\xff" + old[1:])
     refuse(ModelProto.FromString(data), "is not UTF-8 text")
+
+
+def test_outputs_have_names_of_their_own():
+    proto = model([node("Relu", ["x"], ["y"])], [info("x", [2])], ["y", "y"])
+    refuse(proto, "the graph: two outputs are called 'y'")
