@@ -116,3 +116,20 @@ def test_reductions_of_whole_images(target: str, shape: tuple[int, ...]) -> None
     ]
     model = network(nodes, feeds, ["mean", "greatest", "total", "scaled"], stored)
     assert_same(compiled(model, feeds, target=target), reference(model, feeds), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "op, shape, attrs",
+    [
+        ("MaxPool", (1, 1, 900, 700), {"kernel_shape": [900, 700], "pads": [1, 1, 1, 1]}),
+        ("AveragePool", (1, 2, 511, 544), {"kernel_shape": [511, 3], "pads": [150, 1, 150, 1], "strides": [30, 20]}),
+        ("LpPool", (1, 1, 4000, 80), {"kernel_shape": [3999, 5], "pads": [1, 1, 1, 1], "strides": [1, 9]}),
+    ],
+)
+def test_padded_copies_that_no_stack_could_hold(
+    op: str, shape: tuple[int, ...], attrs: dict[str, Any], threads: int
+) -> None:
+    feeds = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+    model = network([helper.make_node(op, ["x"], ["y"], **attrs)], feeds, ["y"])
+    assert_same(compiled(model, feeds, threads=threads), reference(model, feeds), tolerance=1e-5)

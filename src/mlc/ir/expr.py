@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mlc.errors import VerifyError
-from mlc.ir.index import IndexLike, Linear, Quotient, Var, as_index, dynamics, is_fixed, substitute
+from mlc.ir.index import Dynamic, IndexLike, Linear, Quotient, Var, as_index, dynamics, is_fixed, substitute
 from mlc.ir.text import Printable
 from mlc.ir.types import DType, boolean, f32, i64
 
@@ -449,6 +449,47 @@ def index_vars(e: Expr) -> set[Var]:
         for ix in indices_of(node):
             found |= ix.vars()
     return found
+
+
+def text_counts(e: Expr) -> dict[int, int]:
+    """How often each distinct node (by ``id``) stands in the text of an expression, where what is shared is repeated.
+
+    >>> x = const(1.5, f32)
+    >>> twice = x + x
+    >>> text_counts(twice * twice)[id(x)]
+    4
+    """
+    counts = {id(e): 1}
+    for node in reversed(walk(e)):
+        for below in _below(node):
+            counts[id(below)] = counts.get(id(below), 0) + counts[id(node)]
+    return counts
+
+
+def most_occurrences(indices: Sequence[Linear]) -> int:
+    """How often the variable that occurs most often does so in the text of some indices, those in run-time values
+    included; at least 1.
+
+    >>> from mlc.ir.index import Var, as_index
+    >>> i, j = as_index(Var("i", 0, 7)), as_index(Var("j", 0, 4))
+    >>> most_occurrences([(i * 5 + j) // 8, (i * 5 + j) % 8 + i])
+    3
+    """
+    counts: dict[Var, int] = {}
+    stack: list[Linear | Expr] = [*indices]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Expr):
+            stack += (*children(part), *indices_of(part))
+            continue
+        for atom in part.terms:
+            if type(atom) is Var:
+                counts[atom] = counts.get(atom, 0) + 1
+            elif type(atom) is Dynamic:
+                stack.append(atom.expr)
+            else:
+                stack.append(atom.form)
+    return max(counts.values(), default=1)
 
 
 def rewrite(

@@ -45,11 +45,14 @@ class FuseLimits:
         nodes: operators in a group.
         expression: scalar operations of the group's result with everything inlined.
         recompute: how often an element that takes a function like ``exp`` may be computed.
+        text: loads in the text of the group's result with everything inlined, each as often as a variable occurs in its
+            indices. Reshapes that do not cancel double these, one after the other, as does what reads an operand twice.
     """
 
     nodes: int = 64
     expression: int = 2048
     recompute: float = 4.0
+    text: int = 256
 
 
 DEFAULT_FUSE_LIMITS = FuseLimits()
@@ -106,12 +109,18 @@ class Cost:
         copies: how often the expression of any of its nodes is written there.
         runs: how often an element of any of its nodes is computed.
         dear: the same, of nodes with functions like ``exp``; 0 when there are none.
+        growth: how often one variable occurs in an index of any of its nodes.
+        written: how often the text of the result repeats the expression of any of its nodes.
+        text: loads in that text, times ``growth``.
     """
 
     size: int
     copies: int
     runs: float
     dear: float
+    growth: int
+    written: int
+    text: int
 
 
 def cost_of(nodes: Sequence[Node], roots: Iterable[Node], profile: Profiler) -> Cost:
@@ -123,22 +132,28 @@ def cost_of(nodes: Sequence[Node], roots: Iterable[Node], profile: Profiler) -> 
         profile: looks at single nodes.
     """
     copies, runs = dict.fromkeys(nodes, 0), dict.fromkeys(nodes, 0.0)
+    growth, written = dict.fromkeys(nodes, 1), dict.fromkeys(nodes, 0)
     for root in roots:
-        copies[root], runs[root] = 1, 1.0
+        copies[root], runs[root], written[root] = 1, 1.0, 1
     makers = {v: n for n in nodes for v in n.outputs}
-    size, dear = 0, 0.0
+    size, dear, text = 0, 0.0, 0
     for node in reversed(nodes):
         if node.op.kind is COMPLEX:
-            copies[node], runs[node] = 1, 1.0  # computed once, whatever reads it
+            copies[node], runs[node], growth[node], written[node] = 1, 1.0, 1, 1  # computed once, whatever reads it
         single = profile(node)
         size += copies[node] * single.size
         dear = max(dear, runs[node] if single.dear else 0.0)
-        for v, sites, reads in zip(dict.fromkeys(node.inputs), single.sites, single.reads, strict=True):
+        for k, v in enumerate(dict.fromkeys(node.inputs)):
             maker = makers.get(v)
-            if maker is not None:
-                copies[maker] += copies[node] * sites
-                runs[maker] = max(runs[maker], runs[node] * max(1.0, reads))
-    return Cost(size, max(copies.values()), max(runs.values()), dear)
+            grows, repeats = growth[node] * single.growth[k], written[node] * single.written[k]
+            if maker is None:
+                text += repeats * grows
+                continue
+            copies[maker] += copies[node] * single.sites[k]
+            runs[maker] = max(runs[maker], runs[node] * max(1.0, single.reads[k]))
+            growth[maker] = max(growth[maker], grows)
+            written[maker] += repeats
+    return Cost(size, max(copies.values()), max(runs.values()), dear, max(growth.values()), max(written.values()), text)
 
 
 @dataclass(eq=False)
@@ -263,26 +278,32 @@ class _Fuser:
         return ends or any(_is_concat(reader) and reader is not target.root for _, reader in region.edges)
 
     def _affordable(self, cost: Cost) -> bool:
-        return cost.size <= self.limits.expression and cost.dear <= self.limits.recompute
+        return (
+            cost.size <= self.limits.expression and cost.dear <= self.limits.recompute and cost.text <= self.limits.text
+        )
 
     def _cost_of_chain(self, node: Node, sink: Node) -> Cost:
         """A bound for a group that ends at ``node`` put before ``sink``, from what is known of both."""
         a, b = (self._known_cost(self._group[n]) for n in (node, sink))
         profile = self._profile(sink)
-        copies, runs = 0, 1.0
-        for v, sites, reads in zip(dict.fromkeys(sink.inputs), profile.sites, profile.reads, strict=True):
+        copies, runs, growth, written = 0, 1.0, 1, 0
+        for k, v in enumerate(dict.fromkeys(sink.inputs)):
             if v in node.outputs:
-                copies, runs = copies + sites, max(runs, reads)
+                copies, runs = copies + profile.sites[k], max(runs, profile.reads[k])
+                growth, written = max(growth, profile.growth[k]), written + profile.written[k]
         copies, runs = max(1, copies) * b.copies, runs * b.runs
+        growth, written = growth * b.growth, max(1, written) * b.written
         return Cost(
             b.size + a.size * copies, max(b.copies, a.copies * copies), max(b.runs, a.runs * runs),
-            max(b.dear, a.dear * runs),
+            max(b.dear, a.dear * runs), max(b.growth, a.growth * growth), max(b.written, a.written * written),
+            b.text + a.text * written * growth,
         )  # fmt: skip
 
     def _known_cost(self, group: _Group) -> Cost:
         if group.cost is None:
             profile = self._profile(group.root)
-            group.cost = Cost(profile.size, 1, 1.0, 1.0 if profile.dear else 0.0)
+            text = sum(written * grows for written, grows in zip(profile.written, profile.growth, strict=True))
+            group.cost = Cost(profile.size, 1, 1.0, 1.0 if profile.dear else 0.0, 1, 1, text)
         return group.cost
 
     def _is_elementwise_tail(self, group: _Group) -> bool:

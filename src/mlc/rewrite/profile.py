@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mlc.ir import te
-from mlc.ir.expr import Binary, Call, Expr, loads, walk
+from mlc.ir.expr import Binary, Call, Expr, loads, most_occurrences, text_counts, walk
 from mlc.ir.graph import Node, express
 from mlc.rewrite.keys import attrs_key
 
@@ -26,12 +26,17 @@ class Profile:
         sites: for each operand, the loads from it as written: so many copies of the operand's expression replace them.
         reads: for each operand, how often each of its elements is read on average; stages without a reduction count as
             inlined.
+        written: for each operand, the loads from it in the expression's text, where what is shared stands several times.
+        growth: for each operand, how often a variable of the node occurs in the text of the indices that it is read at:
+            with forms in place of the variables, they are so many times as long.
     """
 
     size: int
     dear: int
     sites: tuple[int, ...]
     reads: tuple[float, ...]
+    written: tuple[int, ...]
+    growth: tuple[int, ...]
 
 
 class Profiler:
@@ -64,6 +69,8 @@ def _profile(node: Node, operands: tuple[object, ...]) -> Profile:
     size = dear = 0
     sites: dict[int, int] = {}
     points: dict[int, int] = {}
+    written: dict[int, int] = {}
+    growth: dict[int, int] = {}
     results = {id(t) for t in outputs}
     for stage in reversed(stages):
         own = prod(a.hi + 1 for a in (*stage.axes, *stage.reduce_axes))
@@ -74,17 +81,25 @@ def _profile(node: Node, operands: tuple[object, ...]) -> Profile:
             size += len(exprs)
             dear += sum(map(_is_dear, exprs))
             distinct = set()
+            around = max((growth.get(id(t), 1) for t in stage.outputs), default=1)
+            copies = max((written.get(id(t), 0) for t in stage.outputs), default=0) or 1
+            times = text_counts(body)
             for ld in loads(body):
-                sites[id(ld.source)] = sites.get(id(ld.source), 0) + 1
+                source = id(ld.source)
+                sites[source] = sites.get(source, 0) + 1
+                written[source] = written.get(source, 0) + copies * times[id(ld)]
+                growth[source] = max(growth.get(source, 1), around * most_occurrences(ld.indices))
                 distinct.add((id(ld.source), ld.indices))
-            for source, _ in distinct:
-                points[source] = points.get(source, 0) + runs
+            for place, _ in distinct:
+                points[place] = points.get(place, 0) + runs
     inputs = [placeholders[v] for v in operands]  # type: ignore[index]
     return Profile(
         size,
         dear,
         tuple(sites.get(id(t), 0) for t in inputs),
         tuple(points.get(id(t), 0) / max(1, t.size) for t in inputs),
+        tuple(written.get(id(t), 0) for t in inputs),
+        tuple(growth.get(id(t), 1) for t in inputs),
     )
 
 

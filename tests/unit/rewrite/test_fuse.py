@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mlc.ir import te
 from mlc.ir.graph import FusionKind, Graph, Operator, Value
+from mlc.ir.types import boolean, i64
 from mlc.ops import get
 from mlc.rewrite.fuse import FuseLimits, fuse, group_each
 from mlc.rewrite.group import body_of, is_group
@@ -293,3 +294,24 @@ def test_other_convolutions_read_a_shuffled_copy() -> None:
     window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
     y = n.conv(n.channel_shuffle(n.x(1, 6, 4, 4), groups=3), n.w(6, 2, 3, 3), **window, groups=3)
     assert groups(n(y)) == ["channel_shuffle", "conv"]
+
+
+# -- the text of a group ----------------------------------------------------------------------------------------------
+def test_indices_do_not_double_without_end() -> None:
+    """Reshapes of transposed matrices do not cancel: the index of thirty would have a billion terms."""
+    n = Net()
+    x = n.x(12, 10)
+    for _ in range(30):
+        x = n.reshape(n.transpose(x, perm=(1, 0)), shape=(12, 10))
+    parts = groups(n(x))
+    assert 2 < len(parts) < 10
+    assert groups(n(x), FuseLimits(text=4))[0] == "transpose+reshape+transpose+reshape+transpose"
+
+
+def test_expressions_do_not_double_without_end() -> None:
+    """Each of these reads the one before in two places, and so at two to the power of their number in the end."""
+    n = Net()
+    x, i, c = n.x(16), n.x(16, dtype=i64, name="i"), n.x(16, dtype=boolean, name="c")
+    for _ in range(30):
+        x = n.where(c, n.gather(x, i, axis=0), x)
+    assert len(fuse(n(x)).nodes) < 30

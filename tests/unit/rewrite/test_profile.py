@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlc.ir.graph import Node
+from mlc.ir.types import i64
 from mlc.rewrite.profile import Profiler
 from tests.unit.rewrite.helpers import Net
 
@@ -57,3 +58,18 @@ def test_equal_applications_share_a_profile() -> None:
 
 def test_empty_tensors_have_profiles() -> None:
     assert profile(lambda n: n.neg(n.x(0, 3))).reads == (0.0,)
+
+
+def test_views_that_mix_their_axes_write_them_down_twice() -> None:
+    """An element of a flattened matrix lies at ``[k // 4, k % 4]``."""
+    assert profile(lambda n: n.reshape(n.x(6, 4), shape=(24,))).growth == (2,)
+    assert profile(lambda n: n.reshape(n.x(24), shape=(6, 4))).growth == (1,)
+    assert profile(lambda n: n.transpose(n.x(6, 4), perm=(1, 0))).growth == (1,)
+
+
+def test_what_an_index_computes_with_is_written_down_more_often_than_it_is_loaded() -> None:
+    """A negative position counts from the end: ``i < 0 ? i + n : i``."""
+    p = profile(lambda n: n.gather(n.x(5), n.x(4, dtype=i64), axis=0))
+    assert p.sites[1] == 1
+    assert p.written[1] >= 2
+    assert p.growth[0] == p.written[1]

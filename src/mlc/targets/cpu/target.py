@@ -12,6 +12,7 @@ from mlc.ir.loop import Buffer, Function, Stmt
 from mlc.ir.types import TensorType
 from mlc.lower import lower
 from mlc.lower.knobs import Knobs
+from mlc.lower.private import spare_stack
 from mlc.lower.schedule import Schedule
 from mlc.runtime.manifest import TargetSpec
 from mlc.runtime.native import check_device
@@ -114,8 +115,12 @@ class CpuTarget:
                     printed = (fn.body, repr(fn))
                 watch(stage, printed[1])
 
-            return lower(schedule, params, name, watch=note)
-        return lower(schedule, params, name)
+            lowered = lower(schedule, params, name, watch=note)
+            fn = spare_stack(lowered)
+            if fn is not lowered:
+                note("spare stack", fn)
+            return fn
+        return spare_stack(lower(schedule, params, name))
 
     def emit(
         self, kernels: Mapping[str, Function], *, contract: bool = True, on_stage: Callable[[str], None] | None = None

@@ -22,7 +22,7 @@ from mlc.targets.llvm.registers import Accesses, Slot, Slots, outlined
 from mlc.targets.llvm.transpose import find_blocks
 from mlc.targets.llvm.values import ValueEmitter
 
-MAX_STACK = 1 << 20  # bytes of thread-private buffers in one function
+MAX_STACK = 2 << 20  # bytes of thread-private buffers in one function; what is large is moved before it comes here
 
 
 class ModuleSink(Protocol):
