@@ -26,7 +26,7 @@ class Profile:
         sites: for each operand, the loads from it as written: so many copies of the operand's expression replace them.
         reads: for each operand, how often each of its elements is read on average; stages without a reduction count as
             inlined.
-        written: for each operand, the loads from it in the expression's text; what is shared stands there several times.
+        written: for each operand, the loads from it in the expression's text, where what is shared is repeated.
         growth: for each operand, how often a variable of the node occurs in the text of the indices it is read at: with
             forms in place of the variables, they are so many times as long.
     """
