@@ -28,7 +28,7 @@ def candidates_a_second(name: str, target: str) -> float:
 
     from benchmarks.papers.spaces import WORKLOADS, Setting
     from mlc.targets.base import get_target
-    from mlc.tune.models.gbt import GradientBoosting
+    from mlc.tuning.models.gbt import GradientBoosting
 
     setting = Setting(WORKLOADS[name], get_target(target))
     space, features, rng = setting.task.space, setting.features, np.random.default_rng(0)
@@ -49,8 +49,8 @@ def seconds_a_batch(name: str, target: str) -> float:
 
     from benchmarks.papers.spaces import WORKLOADS, Setting
     from mlc.targets.base import get_target
-    from mlc.tune.explorers import get_explorer
-    from mlc.tune.session import TuneOptions
+    from mlc.tuning.explorers import get_explorer
+    from mlc.tuning.session import TuneOptions
 
     setting = Setting(WORKLOADS[name], get_target(target))
     features, rng = setting.features, np.random.default_rng(0)

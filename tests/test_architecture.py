@@ -39,8 +39,8 @@ ROOMS: dict[str, set[str]] = {
     "pipeline": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness"},
     # The whole compilation of a model: the pipeline, code, package.
     "build": {"ir", "ops", "rewrite", "targets", "runtime", "pipeline"},
-    "tune": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "records", "pipeline", "build"},
-    "train": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "tune"},
+    "tuning": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "records", "pipeline", "build"},
+    "train": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "tuning"},
     "api": {
         "ir",
         "ops",
@@ -53,7 +53,7 @@ ROOMS: dict[str, set[str]] = {
         "harness",
         "records",
         "build",
-        "tune",
+        "tuning",
         "train",
     },
     "cli": {
@@ -67,7 +67,7 @@ ROOMS: dict[str, set[str]] = {
         "runtime",
         "harness",
         "records",
-        "tune",
+        "tuning",
         "train",
         "api",
     },
@@ -75,13 +75,13 @@ ROOMS: dict[str, set[str]] = {
 }
 
 # What an accelerator needs of these is built for any; they name none, in comments and strings neither.
-GENERAL = ("ir", "ops", "rewrite", "lower", "records", "pipeline", "build", "tune", "runtime", "harness")
+GENERAL = ("ir", "ops", "rewrite", "lower", "records", "pipeline", "build", "tuning", "runtime", "harness")
 
 # What machines share names none of them, in comments and strings neither (but for where something was measured).
 SHARED = {
     "targets/groups": ("x86", "cpu", "gpu", "cuda", "opencl"),
     "targets/cpu": ("x86", "avx", "sse", "clflush"),
-    "tune": ("x86", "avx", "sse", "clflush", "arm", "neon", "llvm", "gpu", "cuda", "opencl", "vector_bits"),
+    "tuning": ("x86", "avx", "sse", "clflush", "arm", "neon", "llvm", "gpu", "cuda", "opencl", "vector_bits"),
 }
 
 # All that whoever searches and measures may know of targets: the protocols, and how a target is found.
@@ -104,9 +104,9 @@ KNOWN_CIRCLES = {
 # Where whatever is raised becomes something else: a process ends here, or code of others begins.
 BORDERS = {
     "cli/main.py",
-    "tune/foreign.py",
-    "tune/measure/roles.py",
-    "tune/measure/zygote.py",
+    "tuning/foreign.py",
+    "tuning/measure/roles.py",
+    "tuning/measure/zygote.py",
 }
 
 FILES = sorted(SRC.rglob("*.py"))
@@ -265,7 +265,7 @@ def test_the_tuner_knows_targets_by_their_protocols_only() -> None:
     found = [
         f"{file.relative_to(SRC)}:{line}: {name}"
         for file in FILES
-        if room_of(file) == "tune"
+        if room_of(file) == "tuning"
         for line, name in imported(parse(file), file)
         if name.startswith("mlc.targets.") and name.split(".")[2] not in PROTOCOLS
     ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from benchmarks.papers.curves import Figure, everywhere, main
 from benchmarks.papers.models import boosting, loops_in_order, tree_gru
 from benchmarks.papers.replay import Method
-from mlc.tune.models.objective import Objective
+from mlc.tuning.models.objective import Objective
 
 FIGURE = Figure(
     name="autotvm_fig5",

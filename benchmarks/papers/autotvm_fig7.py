@@ -11,7 +11,7 @@ from __future__ import annotations
 from benchmarks.papers.curves import Figure, everywhere, main
 from benchmarks.papers.models import bootstrap
 from benchmarks.papers.replay import Method
-from mlc.tune.models.ensemble import Acquisition
+from mlc.tuning.models.ensemble import Acquisition
 
 FIGURE = Figure(
     name="autotvm_fig7",

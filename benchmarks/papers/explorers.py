@@ -22,7 +22,7 @@ from benchmarks.papers.keep import keep
 from benchmarks.papers.replay import GOOD, Job, Method, replay_of, run_all, trials_until
 from benchmarks.report import table
 from benchmarks.stats import geometric_mean
-from mlc.tune.session import TuneOptions
+from mlc.tuning.session import TuneOptions
 
 NAME = "explorers"
 # Every measured table but C3 and C4, small samples that only serve as sources of transfer.

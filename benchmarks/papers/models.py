@@ -9,13 +9,13 @@ import numpy as np
 
 from benchmarks.papers.replay import Features, replay_of
 from benchmarks.papers.spaces import Setting
-from mlc.tune.base import CostModel
-from mlc.tune.features import LoopFeatures
-from mlc.tune.models.ensemble import Acquisition, Ensemble
-from mlc.tune.models.gbt import GradientBoosting
-from mlc.tune.models.objective import Objective
-from mlc.tune.models.transfer import Additive, Transfer, learn_globally
-from mlc.tune.models.tree_gru import TreeGru
+from mlc.tuning.base import CostModel
+from mlc.tuning.features import LoopFeatures
+from mlc.tuning.models.ensemble import Acquisition, Ensemble
+from mlc.tuning.models.gbt import GradientBoosting
+from mlc.tuning.models.objective import Objective
+from mlc.tuning.models.transfer import Additive, Transfer, learn_globally
+from mlc.tuning.models.tree_gru import TreeGru
 
 Maker = Callable[[int], Additive]  # a model for a seed
 

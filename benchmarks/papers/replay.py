@@ -26,9 +26,9 @@ from benchmarks.papers.tables import FOLDER, Table, knob_list
 from mlc.errors import UsageError
 from mlc.lower.knobs import Space
 from mlc.targets.base import get_target
-from mlc.tune.base import CostModel, Explorer
-from mlc.tune.explorers import get_explorer
-from mlc.tune.models.gbt import GradientBoosting
+from mlc.tuning.base import CostModel, Explorer
+from mlc.tuning.explorers import get_explorer
+from mlc.tuning.models.gbt import GradientBoosting
 
 # Tables are of this processor; what features say of loops depends on the target.
 TARGET = "x86 -mcpu=znver3"

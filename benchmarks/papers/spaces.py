@@ -21,8 +21,8 @@ from mlc.lower.knobs import Value as Choice
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
-from mlc.tune.features import LoopFeatures
-from mlc.tune.task import Task, tasks_of
+from mlc.tuning.features import LoopFeatures
+from mlc.tuning.task import Task, tasks_of
 
 # The papers' convolutions are direct ones.
 DISABLED = ("winograd",)

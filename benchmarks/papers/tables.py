@@ -32,8 +32,8 @@ from mlc.records.measurement import Failure, Measurement
 from mlc.runtime import atomic_write
 from mlc.settings import CompileOptions
 from mlc.targets.base import get_target
-from mlc.tune.measure import LocalMeasurer, MeasureOptions
-from mlc.tune.measure.timing import Rule
+from mlc.tuning.measure import LocalMeasurer, MeasureOptions
+from mlc.tuning.measure.timing import Rule
 
 FOLDER = Path("benchmarks/papers/tables")
 # A few samples say enough of a configuration that is not among the fastest.
@@ -62,7 +62,7 @@ class Table:
         about: the machine.
         number: of each configuration (:meth:`mlc.lower.knobs.Space.index`), int64 ``[n]``.
         seconds: of a call, float32 ``[n]``; NaN for failures.
-        failure: position in :class:`~mlc.tune.base.Failure`, int8 ``[n]``; -1 for none.
+        failure: position in :class:`~mlc.tuning.base.Failure`, int8 ``[n]``; -1 for none.
         again: seconds by the more careful measurements, float32 ``[n]``; NaN where there are none.
     """
 

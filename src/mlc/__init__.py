@@ -21,13 +21,14 @@ __all__ = [
     "load_module",
     "quantize",
     "runtime",
+    "tune",
 ]
 
 _MODULES = ("errors", "runtime")
 
 if TYPE_CHECKING:
     from mlc import errors, runtime
-    from mlc.api import Model, Package, Quantization, compile, load, load_module, quantize
+    from mlc.api import Model, Package, Quantization, compile, load, load_module, quantize, tune
 
 
 def __getattr__(name: str) -> Any:

@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from mlc.tune.explorers import EXPLORERS
-from tests.unit.tune.landscapes import explore, tiles
+from mlc.tuning.explorers import EXPLORERS
+from tests.unit.tuning.landscapes import explore, tiles
 
 
 @cache

@@ -11,9 +11,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import mlc
 from mlc.cli.main import run
+from mlc.records.best import Found
 from mlc.records.files import read_records
-from mlc.tune import drive
+from mlc.tuning import drive
+from mlc.tuning.session import TuneOptions
 
 
 @pytest.fixture
@@ -43,6 +46,18 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     opset = helper.make_opsetid("", 17)
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=10), "m.onnx")
     return "m.onnx"
+
+
+def test_tuning_from_python(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    loaded = mlc.load(model)
+    options = TuneOptions(explorer="random", batch=4)
+    for trials in (8, 12):  # the name stays a function once the tuner is imported
+        tuning = mlc.tune(loaded, trials=trials, options=options, threads=1, check_whole=False)
+    assert tuning.outcome.trials == 4
+    assert tuning.records.is_relative_to(tmp_path / "cache")
+    assert sum(len(s.trials) for s in tuning.outcome.states) == 12
+    assert {f.found for f in mlc.compile(loaded, threads=1).findings} == {Found.HIT}
 
 
 def test_tune_resume_and_compile(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

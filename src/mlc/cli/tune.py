@@ -19,7 +19,7 @@ from mlc.errors import ExitCode, UsageError
 from mlc.settings import MAX_SEED
 
 if TYPE_CHECKING:
-    from mlc.tune.measure import Rule
+    from mlc.tuning.measure import Rule
 
 MAX_TRIALS = 1 << 30
 TRIALS = 1000  # unless something else limits the run
@@ -143,9 +143,9 @@ def command(
 ) -> None:
     """Measure schedules of MODEL's kernels on this machine, and keep what is found in a record file."""
     from mlc.targets.base import get_target
-    from mlc.tune.explorers import explorer_names, get_explorer
-    from mlc.tune.models.choice import COST_MODELS
-    from mlc.tune.models.choice import cost_model as get_cost_model
+    from mlc.tuning.explorers import explorer_names, get_explorer
+    from mlc.tuning.models.choice import COST_MODELS
+    from mlc.tuning.models.choice import cost_model as get_cost_model
 
     if explorer == "help":
         console.data("\n".join(explorer_names()))
@@ -169,8 +169,8 @@ def command(
 
     from mlc.api import tune as tune_model
     from mlc.api import tuning_tasks
-    from mlc.tune.measure import MeasureOptions
-    from mlc.tune.session import TuneOptions
+    from mlc.tuning.measure import MeasureOptions
+    from mlc.tuning.session import TuneOptions
 
     with status(console, f"importing {model}"):
         loaded = load_options.load(model)
@@ -217,7 +217,7 @@ def command(
     if causes := failures(console, tuning):
         console.say(causes)
     if report is not None:
-        from mlc.tune.report import write_report
+        from mlc.tuning.report import write_report
 
         write_report(report, tuning, title=Path(model).name)
     write_json(console, json_file, "tune", document(tuning))
@@ -231,7 +231,7 @@ def timing_rule(number: int | None, repeat: int | None, min_repeat_ms: float | N
     Raises:
         UsageError: samples of some duration are asked for, and caches emptied before every call.
     """
-    from mlc.tune.measure import Rule
+    from mlc.tuning.measure import Rule
 
     if flush_cache and min_repeat_ms is not None:
         raise UsageError(

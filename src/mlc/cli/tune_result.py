@@ -9,9 +9,9 @@ from mlc.cli.console import Console
 
 if TYPE_CHECKING:
     from mlc.records.measurement import Cause
-    from mlc.tune.drive import Tuning
-    from mlc.tune.session import TaskState
-    from mlc.tune.task import Task
+    from mlc.tuning.drive import Tuning
+    from mlc.tuning.session import TaskState
+    from mlc.tuning.task import Task
 
 _LONGEST = 100  # characters of a failure's message
 
@@ -46,7 +46,7 @@ def task_json(number: int, task: Task) -> dict[str, Any]:
 
 def summary(console: Console, tuning: Tuning) -> str:
     """What each task got and gained, what it cost, and what that makes of the model."""
-    from mlc.tune.session import Limit
+    from mlc.tuning.session import Limit
 
     outcome = tuning.outcome
     numbers = ("task", "trials", "failed", "GFLOP/s", "% of peak", "x untuned")

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mlc.cli.console import Console
-from mlc.tune.session import TaskState, Watcher
+from mlc.tuning.session import TaskState, Watcher
 
 if TYPE_CHECKING:
     from rich.live import Live

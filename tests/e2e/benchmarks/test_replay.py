@@ -29,7 +29,7 @@ from mlc.errors import UsageError
 from mlc.lower.knobs import Categorical, Discrete, Factors, Space
 from mlc.records.measurement import Failure, Measurement
 from mlc.targets.base import get_target
-from mlc.tune.models.gbt import GradientBoosting
+from mlc.tuning.models.gbt import GradientBoosting
 
 FIGURES = [
     module.FIGURE

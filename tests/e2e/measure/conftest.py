@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from mlc.tune.measure import LocalMeasurer, MeasureOptions
+from mlc.tuning.measure import LocalMeasurer, MeasureOptions
 from tests.e2e.measure.faulty import QUICK, FaultyTarget
-from tests.unit.tune.measure.tasks import OPTIONS, product, task_of
+from tests.unit.tuning.measure.tasks import OPTIONS, product, task_of
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,8 @@ from mlc.rewrite.group import config_of, configured
 from mlc.targets.base import Artifact
 from mlc.targets.llvm.module import Machine, compile_text
 from mlc.targets.x86.target import X86Target
-from mlc.tune.measure import Rule
-from tests.unit.tune.measure.tasks import COLUMNS, ROWS
+from mlc.tuning.measure import Rule
+from tests.unit.tuning.measure.tasks import COLUMNS, ROWS
 
 ARGUMENTS = "ptr %inputs, ptr %outputs, ptr %params, ptr %workspace, ptr %pool"
 QUICK = Rule(sample_seconds=0.0002, budget=0.01)  # of times that only have to be times

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from mlc.records.measurement import Failure, Measurement
-from mlc.tune.measure import LocalMeasurer, MeasureOptions, roles
-from mlc.tune.measure.timing import Rule, Sample, Timing, take
+from mlc.tuning.measure import LocalMeasurer, MeasureOptions, roles
+from mlc.tuning.measure.timing import Rule, Sample, Timing, take
 from tests.e2e.measure.faulty import QUICK, FaultyTarget
-from tests.unit.tune.measure.tasks import OPTIONS, product, task_of
+from tests.unit.tuning.measure.tasks import OPTIONS, product, task_of
 
 
 def measured(measurer: LocalMeasurer, fault: str) -> Measurement:

@@ -18,10 +18,10 @@ from mlc.ops import get
 from mlc.records.measurement import Measurement
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.x86.target import X86Target
-from mlc.tune.measure import LocalMeasurer, MeasureOptions, roles
-from mlc.tune.task import Task, candidate, tasks_of
+from mlc.tuning.measure import LocalMeasurer, MeasureOptions, roles
+from mlc.tuning.task import Task, candidate, tasks_of
 from tests.e2e.measure.faulty import QUICK
-from tests.unit.tune.measure.tasks import OPTIONS, product, task_of
+from tests.unit.tuning.measure.tasks import OPTIONS, product, task_of
 
 
 def legal(task: Task, target: X86Target, n: int) -> list[Config]:

@@ -6,7 +6,7 @@ import pytest
 
 from mlc.cli.tune import duration, numbers, timing_rule
 from mlc.errors import UsageError
-from mlc.tune.measure import Rule
+from mlc.tuning.measure import Rule
 
 
 def test_numbers() -> None:

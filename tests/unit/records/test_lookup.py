@@ -22,7 +22,7 @@ from mlc.records.record import Fingerprint, Record
 from mlc.rewrite.group import config_of
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
-from mlc.tune.task import Task, candidate, tasks_of
+from mlc.tuning.task import Task, candidate, tasks_of
 
 OPTIONS = CompileOptions("product", "onnx", "")
 

@@ -16,8 +16,8 @@ from mlc.lower.knobs import Knobs
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
-from mlc.tune.features import LoopFeatures
-from mlc.tune.task import Task, candidate, tasks_of
+from mlc.tuning.features import LoopFeatures
+from mlc.tuning.task import Task, candidate, tasks_of
 
 TARGET = get_target("x86 -mcpu=haswell")
 CASES = {

@@ -1,5 +1,0 @@
-"""What a configuration looks like to a cost model, for thousands of configurations at once."""
-
-from mlc.tune.features.batch import LoopFeatures
-
-__all__ = ["LoopFeatures"]

@@ -1,0 +1,260 @@
+"""Tuning a model from its graph to its records: tasks, search, decision, and the check of the whole."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlc.errors import CheckFailedError, OutputError, UsageError
+from mlc.ir.graph import Graph
+from mlc.lower.knobs import Discrete, Space
+from mlc.records.best import best_of
+from mlc.records.files import Log, read_records
+from mlc.records.lookup import Tuned
+from mlc.records.measurement import Measurement
+from mlc.records.record import DECIDED, Fingerprint, Record
+from mlc.runtime.native import available_cores
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import Target, Tunable
+from mlc.tuning.base import CostModel
+from mlc.tuning.explorers import get_explorer
+from mlc.tuning.journal import Journal
+from mlc.tuning.measure import LocalMeasurer, MeasureOptions
+from mlc.tuning.measure.split import SplitMeasurer
+from mlc.tuning.models.choice import cost_model, make_model, transferable
+from mlc.tuning.models.gbt import GradientBoosting
+from mlc.tuning.session import Outcome, Session, TuneOptions, Watcher
+from mlc.tuning.task import Task, tasks_of
+from mlc.tuning.transfer import learn_from
+from mlc.tuning.whole import Comparison, build_module, compare, losers
+
+_LOGGER = logging.getLogger("mlc")
+TOLERANCE = 1e-3  # of the largest output, between the untuned and the tuned model
+SLOWER = 0.98  # times as fast as untuned, below which noise is no excuse
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What came of tuning a model.
+
+    Args:
+        records: the file with all trials.
+        outcome: tasks, trials and decisions.
+        whole: the model untuned and tuned; ``None`` where that was not compared.
+        reverted: names of tasks that are faster untuned in the model.
+    """
+
+    records: Path
+    outcome: Outcome
+    whole: Comparison | None
+    reverted: tuple[str, ...]
+
+
+def tune_graph(
+    graph: Graph,
+    target: Target,
+    compile_options: CompileOptions,
+    options: TuneOptions,
+    *,
+    records: str | PathLike[str],
+    threads: int | None = None,
+    only: Sequence[int] | None = None,
+    measure: MeasureOptions | None = None,
+    fresh: bool = False,
+    check_whole: bool = True,
+    transfer: Sequence[str | PathLike[str]] = (),
+    watcher: Watcher | None = None,
+) -> Tuning:
+    """Tunes the kernels of a model.
+
+    Args:
+        graph: an imported model.
+        target: what to compile for; this machine has to run it.
+        compile_options: as for a compilation.
+        options: budget and explorer.
+        records: the file that every trial is appended to; what it holds is gone on from.
+        threads: that run a kernel; all cores unless given.
+        only: positions of the tasks to tune, as ``tasks_of`` lists them; all unless given.
+        measure: how to measure.
+        fresh: begin anew though the file holds records of this model; they are kept under another name.
+        check_whole: compare the whole model before and after; not done where an accelerator has some of the tasks.
+        transfer: record files, or folders of such, of any models, that the cost model learns from before anything is
+            measured.
+        watcher: is told how it goes on.
+    Raises:
+        UsageError: nothing to tune, no such task, an option that the explorer or the cost model does not have, or
+            caches to be emptied for an accelerator.
+        DeviceError: this machine cannot run the target's code.
+        CheckFailedError: the tuned model's results differ.
+    """
+    threads = available_cores() if threads is None else threads
+    _check_explorer(options)
+    everything = tasks_of(graph, target, compile_options, Observer())
+    tasks, numbers = _chosen(everything, only)
+    path = Path(records)
+    rng = np.random.default_rng(options.seed)
+    known = None
+    if transfer:
+        objective = transferable(options.cost_model)
+        log = read_records(transfer)
+        for complaint in log.complaints(Fingerprint.of(target)):
+            _LOGGER.warning("%s", complaint)
+        known = learn_from(log.records, everything, target, objective, options.seed)
+    hosts, own = ([t for t in tasks if (t.constants is not None) is there] for there in (False, True))
+    if own and measure is not None and measure.rule.flush:
+        raise UsageError(
+            f"there are no caches to empty for {own[0].name}, which the accelerator runs",
+            hint="leave --flush-cache out, or name the host's tasks with --tasks",
+        )
+    with contextlib.ExitStack() as stack:
+        measurers: dict[bool, LocalMeasurer] = {}
+        for device, some in ((False, hosts), (True, own)):
+            if some:
+                bench = target.accelerator.bench() if device and isinstance(target.accelerator, Tunable) else None
+                measurers[device] = stack.enter_context(
+                    LocalMeasurer(
+                        some, target, bench, threads=threads, compile_options=compile_options, options=measure, rng=rng
+                    )
+                )
+        places = {id(t): (device, k) for device, some in ((False, hosts), (True, own)) for k, t in enumerate(some)}
+        parts = [(measurers[device], k) for device, k in (places[id(t)] for t in tasks)]
+        measurer = SplitMeasurer(parts, threads)
+        if fresh and path.exists():
+            set_aside(path)
+        journal = stack.enter_context(Journal(path))
+        model = _models(options, known)
+        session = Session(tasks, target, measurer, options, journal, numbers=numbers, model=model, watcher=watcher)
+        outcome = session.run()
+        # what an accelerator takes is not this machine's time
+        if outcome.interrupted or not check_whole or own:
+            return Tuning(path, outcome, None, ())
+        try:
+            watch = watcher or Watcher()
+            whole, reverted = _check(graph, target, compile_options, threads, session, journal, watch)
+        except KeyboardInterrupt:
+            return Tuning(path, replace(outcome, interrupted=True), None, ())
+    return Tuning(path, outcome, whole, reverted)
+
+
+def _check_explorer(options: TuneOptions) -> None:
+    """Complains of options that the explorer does not have, or a cost model that is not installed, before any trial."""
+    space = Space((Discrete("n", (1, 2)),), {"n": 1})
+    try:
+        get_explorer(options.explorer)(space, np.random.default_rng(0), **options.explorer_options)
+    except TypeError as error:
+        reason = str(error).split("() ", 1)[-1]
+        raise UsageError(f"explorer {options.explorer}: {reason}", hint="see docs/cli.md for its options") from None
+    if options.cost_model != TuneOptions.cost_model:
+        cost_model(options.cost_model).make(0)
+
+
+def _models(options: TuneOptions, known: GradientBoosting | None) -> Callable[[Task], CostModel] | None:
+    """Makes the cost model of each task; nothing where the explorer's own will do."""
+    if known is None and options.cost_model == TuneOptions.cost_model:
+        return None
+    return lambda task: make_model(options.cost_model, options.seed + int(task.key[:6], 16), known)
+
+
+def set_aside(path: Path) -> None:
+    """Renames a record file to ``NAME.old``, or ``NAME.old2`` and so on where there is one already.
+
+    Raises:
+        UsageError: another process writes to it, or it holds no records.
+        OutputError: it cannot be renamed.
+    """
+    with Journal(path):
+        aside = path.with_name(path.name + ".old")
+        number = 1
+        while aside.exists():
+            number += 1
+            aside = path.with_name(f"{path.name}.old{number}")
+        try:
+            path.rename(aside)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be renamed to {aside.name}: {error.strerror}") from None
+
+
+def _chosen(tasks: list[Task], only: Sequence[int] | None) -> tuple[list[Task], list[int]]:
+    numbers = list(range(len(tasks))) if only is None else list(only)
+    if not tasks or not numbers:
+        raise UsageError("the model has nothing to tune", hint="its kernels have no choices on this target")
+    if only is not None:
+        missing = [k for k in only if not 0 <= k < len(tasks)]
+        if missing:
+            raise UsageError(
+                f"there is no task {missing[0]}", hint=f"there are tasks 0 to {len(tasks) - 1}; see --list"
+            )
+    return [tasks[k] for k in numbers], numbers
+
+
+def _check(
+    graph: Graph,
+    target: Target,
+    options: CompileOptions,
+    threads: int,
+    session: Session,
+    journal: Journal,
+    watch: Watcher,
+) -> tuple[Comparison, tuple[str, ...]]:
+    """The whole model before and after; kernels that lose in it go back, and that is recorded."""
+    watch.checking("compiling the model untuned and tuned")
+    untuned = build_module(graph, target, options, threads, None)
+    tuned, lookup = _tuned_module(graph, target, options, threads, session)
+    sources = {f.workload: f.sources for f in lookup.all_findings()}
+    reverted = _revert(
+        session, losers(untuned, tuned, sources, goes_on=partial(watch.checking, "profiling both in turns"))
+    )
+    if reverted:
+        watch.checking(f"compiling without {len(reverted)} of the tuned kernels")
+        tuned, _ = _tuned_module(graph, target, options, threads, session)
+    timing = partial(watch.checking, "timing both in turns")
+    whole = compare(untuned, tuned, goes_on=timing)
+    if whole.speedup < SLOWER and compare(untuned, tuned, goes_on=timing).speedup < SLOWER:  # twice is no accident
+        reverted += _revert(session, set(sources))
+        watch.checking("compiling untuned: the tuned model is slower")
+        tuned, _ = _tuned_module(graph, target, options, threads, session)
+        whole = compare(untuned, tuned, goes_on=timing)
+    if not whole.error <= TOLERANCE:
+        raise CheckFailedError(
+            f"{journal.path}: the tuned model's results differ by {whole.error:.2g} of the largest output",
+            hint="please report this with the record file; compile without --records meanwhile",
+        )
+    return whole, tuple(reverted)
+
+
+def _revert(session: Session, workloads: Collection[str]) -> list[str]:
+    """Decides for the untuned configurations of some tasks; the names of those that had others."""
+    reverted = []
+    for state in session.states:
+        default = state.task.space.default
+        if state.task.key in workloads and state.decided is not None and dict(state.decided) != dict(default):
+            known = state.untuned if state.untuned < float("inf") else state.best
+            session.settle(state, default, Measurement(known))
+            reverted.append(state.task.name)
+    return reverted
+
+
+def _tuned_module(
+    graph: Graph, target: Target, options: CompileOptions, threads: int, session: Session
+) -> tuple[Any, Tuned]:
+    log = Log()
+    fingerprint = Fingerprint.of(target)
+    for state in session.states:
+        if state.decided is not None:
+            result = Measurement(state.best)
+            log.records.append(
+                Record.of(
+                    state.task, state.decided, result, fingerprint=fingerprint, threads=threads, explorer=DECIDED,
+                    seed=0, trial=0,
+                )
+            )  # fmt: skip
+    lookup = Tuned(best_of(log.records, fingerprint, threads), target)
+    return build_module(graph, target, options, threads, lookup), lookup

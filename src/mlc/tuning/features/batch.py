@@ -1,0 +1,231 @@
+"""Configurations of a task as features, thousands at once: structure by structure, then all together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlc.errors import ScheduleError
+from mlc.ir.graph import Node
+from mlc.lower.inline import inline
+from mlc.lower.knobs import Config, Knobs
+from mlc.lower.schedule import Schedule
+from mlc.lower.symbolic import Values, Way, Ways
+from mlc.lower.terms import Term
+from mlc.targets.base import Target
+from mlc.tuning.features.context import (
+    BUFFERS,
+    LOOPS,
+    NUMBERS,
+    OTHERS,
+    PER_LOOP,
+    SIZES,
+    Outline,
+    Outlines,
+    described,
+    outline_of,
+    relation,
+)
+from mlc.tuning.features.identity import identity_of
+from mlc.tuning.features.nest import Nests
+from mlc.tuning.features.program import Program, Programs
+from mlc.tuning.foreign import ForeignError, ask
+from mlc.tuning.task import Task, candidate
+
+_TOGETHER = 1000  # configurations whose features are computed at once: what fits a cache
+_LOGGER = logging.getLogger("mlc")
+
+
+@dataclass(frozen=True, eq=False)
+class _Unknown:
+    """What there is of a configuration on which the template, or what describes its schedules, has failed."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Compiled:
+    """What describes all configurations that take some ways.
+
+    Args:
+        number: its position among all of them.
+        outline: what their features are made of.
+        program: gives the outline's numbers.
+        terms: what the program starts from.
+    """
+
+    number: int
+    outline: Outline
+    program: Program
+    terms: tuple[Term, ...]
+
+
+class LoopFeatures:
+    """Describes configurations of one task by their loops.
+
+    Where a template fails with anything but a refusal, that costs the configuration its description and not the run its
+    life: the log has a warning, and the trial goes ahead, in which whoever builds the configuration says what became of
+    it.
+
+    Args:
+        task: whose configurations.
+        target: whose schedules.
+        loops: whether to give the features of single loops.
+        relation: whether to give those of their relation.
+    """
+
+    def __init__(self, task: Task, target: Target, *, loops: bool = True, relation: bool = True) -> None:
+        self._name, self._space = task.name, task.space
+        self._wanted = (loops, relation)
+        node = candidate(task, target, task.space.default)
+
+        def template(knobs: Knobs) -> Schedule | _Unknown | None:
+            try:
+                return ask(lambda: _scheduled(node, target, knobs), let=(ScheduleError,))
+            except ForeignError as error:
+                return self._unknown(knobs.config, str(error))
+
+        self._troubles: set[str] = set()
+        self._ways = Ways(template, task.space)
+        self._programs = Programs()
+        self._compiled: dict[Way, _Compiled | None] = {}  # none where there is nothing to describe
+        # ways that differ in what features do not tell, such as prefetches, are one
+        self._alike: dict[Hashable, _Compiled] = {}  # by their loop nests
+        self._known: dict[Hashable, _Compiled] = {}  # by what features are made of
+        self._outlines = Outlines.of([])
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        loops, relation = self._wanted
+        return (LOOPS * PER_LOOP if loops else 0) + (3 * BUFFERS * len(SIZES) if relation else 0) + 3 * OTHERS
+
+    def valid(self, rows: np.ndarray) -> np.ndarray:
+        """Which configurations the template accepts: bool ``[n]``; the lowering may still refuse some."""
+        good = np.zeros(len(rows), bool)
+        for way, at in self._ways.split(rows):
+            good[at] = way.result is not None
+        return good
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """float32 ``[n, width]``; zeros for configurations that the template refuses or fails on."""
+        found = np.zeros((len(rows), self.width), np.float32)
+        for at, outlines, loops, others in self._described(rows):
+            parts = [others]
+            if self._wanted[1]:
+                parts.insert(0, relation(loops, outlines.loops))
+            if self._wanted[0]:
+                parts.insert(0, loops.reshape(LOOPS * PER_LOOP, -1))
+            found[at] = np.concatenate(parts).T
+        return found
+
+    def sequence(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The loops one after another, for models that read sequences.
+
+        Returns:
+            float32 ``[n, LOOPS, PER_LOOP]``, outermost first and the innermost last, and bool ``[n, LOOPS]``, which of
+            them exist.
+        """
+        found = np.zeros((len(rows), LOOPS, PER_LOOP), np.float32)
+        count = np.zeros(len(rows), np.int64)
+        for at, outlines, loops, _ in self._described(rows):
+            found[at] = loops.transpose(2, 0, 1)
+            count[at] = outlines.loops
+        return found, np.arange(LOOPS) >= LOOPS - count[:, None]
+
+    def _described(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Outlines, np.ndarray, np.ndarray]]:
+        """Indices of some configurations, their outlines, and what :func:`described` gives for them."""
+        order, which, numbers = self._numbers(rows)
+        if len(self._outlines.loops) < len(self._known):
+            self._outlines = Outlines.of([c.outline for c in self._known.values()])
+        for first in range(0, len(order), _TOGETHER):
+            some = slice(first, first + _TOGETHER)
+            outlines = self._outlines[which[some]]
+            yield order[some], outlines, *described(numbers[:, some], outlines)
+
+    def _numbers(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The numbers of outlines.
+
+        Returns:
+            indices of the configurations that can be described, int64 ``[m]``; which outline each of them has, int64
+            ``[m]``; its numbers, float64 ``[NUMBERS, m]``.
+        """
+        parts: dict[Program, list[tuple[_Compiled, np.ndarray]]] = {}
+        for way, at in self._ways.split(rows):
+            if way not in self._compiled:
+                self._compiled[way] = self._compile(way.result, rows[at[0]])
+            compiled = self._compiled[way]
+            if compiled is not None:
+                parts.setdefault(compiled.program, []).append((compiled, at))
+        # configurations with as many loops come together
+        stacks = sorted(parts.items(), key=lambda item: item[1][0][0].outline.loops)
+        members = [member for _, stack in stacks for member in stack]
+        total = sum(len(at) for _, at in members)
+        numbers = np.empty((NUMBERS, total))
+        columns = _Columns(Values(self._space, rows))
+        first = 0
+        for program, stack in stacks:
+            last = first + sum(len(at) for _, at in stack)
+            terms = [
+                np.concatenate([columns[compiled.terms[k]][at] for compiled, at in stack])
+                for k in range(len(stack[0][0].terms))
+            ]
+            program.run(terms, numbers[:, first:last])
+            first = last
+        order = np.concatenate([np.zeros(0, np.int64), *(at for _, at in members)])
+        return order, np.repeat([c.number for c, _ in members], [len(at) for _, at in members]), numbers
+
+    def _compile(self, schedule: Schedule | _Unknown | None, row: np.ndarray) -> _Compiled | None:
+        """What describes all configurations that have such a schedule, ``row`` among them."""
+        if not isinstance(schedule, Schedule):
+            return None
+        try:
+            return ask(lambda: self._look(schedule))  # at an expression that nobody may have thought of
+        except ForeignError as error:
+            self._unknown(self._space.config(row), str(error))
+            return None
+
+    def _look(self, schedule: Schedule) -> _Compiled:
+        identity = identity_of(schedule)
+        if identity not in self._alike:
+            self._alike[identity] = self._description(schedule)
+        return self._alike[identity]
+
+    def _description(self, schedule: Schedule) -> _Compiled:
+        outline = outline_of(Nests(schedule, self._ways.terms))
+        key = (outline.numbers, outline.loops, outline.runs.tobytes(), outline.itemsize)
+        if key not in self._known:
+            self._known[key] = _Compiled(len(self._known), outline, *self._programs.of(outline.numbers))
+        return self._known[key]
+
+    def _unknown(self, config: Config, text: str) -> _Unknown:
+        """Says what went wrong, once."""
+        if text not in self._troubles:
+            self._troubles.add(text)
+            shown = ", ".join(f"{name}={value}" for name, value in config.items())
+            _LOGGER.warning(
+                "%s: a configuration cannot be described and is tried without: %s (%s)",
+                self._name, text, shown[:200],
+            )  # fmt: skip
+        return _Unknown()
+
+
+def _scheduled(node: Node, target: Target, knobs: Knobs) -> Schedule | None:
+    """The schedule that a template makes, inlined."""
+    schedule = target.schedule(node, knobs)
+    if schedule is not None:
+        inline(schedule)
+    return schedule
+
+
+class _Columns(dict[Term, np.ndarray]):
+    """Values of terms for all configurations of a batch, float64 ``[n]``."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+
+    def __missing__(self, term: Term) -> np.ndarray:
+        found = np.broadcast_to(np.asarray(self._values.of(term), np.float64), len(self._values.rows))
+        self[term] = found
+        return found

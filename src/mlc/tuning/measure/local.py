@@ -1,0 +1,561 @@
+"""Measuring on this machine: candidates are built by workers and run, one at a time, by an isolated child.
+
+Workers build on the cores on which no times are taken, while the runner runs what is ready. When nothing is ready, the
+timed cores build as well; while they do, nothing runs. So times are never taken on a core that does something else.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from mlc.ir import te
+from mlc.ir.expr import Within, walk
+from mlc.ir.graph import express
+from mlc.lower.knobs import Config
+from mlc.records.measurement import Failure, Measurement
+from mlc.settings import CompileOptions
+from mlc.targets.base import Target
+from mlc.targets.bench import Bench
+from mlc.tuning.base import Done
+from mlc.tuning.measure.cases import case_bytes
+from mlc.tuning.measure.cores import cores_for, siblings, timed_cores
+from mlc.tuning.measure.frames import Message
+from mlc.tuning.measure.lanes import Conversation, Lane, Lanes, LostError, Request
+from mlc.tuning.measure.roles import Workshop
+from mlc.tuning.measure.timing import CONTENDER, Drift, Patience, Rule, Timing
+from mlc.tuning.measure.zygote import Zygote
+from mlc.tuning.task import Task
+
+SETS = 2  # of inputs that a candidate is checked on
+GATHERED = 4  # candidates that the timed cores build before they run any: their last build is waited for once
+_MARGIN = 1.02  # times as fast as the measured roof, from which a time is too good to be true
+_SKIPPED = 1.5  # ... where operations are counted that a kernel need not do, such as products with zeros of a border
+_CASE_TIMEOUT = 120.0
+_KEPT = 512 << 20  # bytes of inputs and results, of all tasks together
+_DISTRUST = (Failure.WRONG_MEMORY, Failure.BAD_REPLY)  # who did that may have written over anything in its process
+_MOST_SAMPLES, _MOST_CALLS = 1000, 10**12
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """How to measure.
+
+    Args:
+        build_timeout: seconds that building one candidate may take.
+        run_timeout: seconds that checking or timing one may take.
+        memory: bytes that a worker may take beyond what it starts with.
+        cores: on which times are taken; the last ones of those available unless given.
+        builders: most workers that build at a time; one for each core unless given.
+        rule: of timing.
+        retries: how often a candidate is timed again because the machine changed its speed meanwhile.
+    """
+
+    build_timeout: float = 10.0
+    run_timeout: float = 10.0
+    memory: int = 4 << 30
+    cores: tuple[int, ...] = ()
+    builders: int = 0
+    rule: Rule = field(default_factory=Rule)
+    retries: int = 2
+
+
+@dataclass(frozen=True)
+class _Built:
+    index: int
+    config: Config
+    scratch: int
+    obj: bytes
+    seconds: float
+
+
+@dataclass
+class _State:
+    """What is known of a task."""
+
+    untuned: _Built | None = None
+    case: str = ""  # how the reference was made
+    broken: Measurement | None = None  # why nothing of it can be measured
+    drift: Drift | None = None
+    record: float = math.inf  # seconds of a call of the best so far
+
+    @property
+    def aim(self) -> float:
+        """What the best takes on the machine as it is now."""
+        return self.record * (1.0 if self.drift is None else self.drift.slowdown)
+
+
+@dataclass
+class _Round:
+    """One call of ``measure``."""
+
+    number: int
+    configs: Sequence[Config]
+    done: Done
+    together: bool = False
+    running: bool = False  # whether what is ready is being run, until there is no more
+    waiting: deque[int] = field(default_factory=deque)
+    ready: deque[_Built] = field(default_factory=deque)
+    results: dict[int, Measurement] = field(default_factory=dict)
+
+    def finish(self, index: int, measurement: Measurement) -> None:
+        self.results[index] = measurement
+        self.done(index, measurement)
+
+
+class LocalMeasurer:
+    """Measures configurations of tasks on this machine. A context manager; make it before there are threads.
+
+    Args:
+        tasks: told by their positions.
+        target: to compile for.
+        bench: what candidates are run on; the target's own unless given.
+        threads: that run a kernel.
+        compile_options: optimisation level and exactness of the code.
+        options: how to measure.
+        rng: draws the seeds of the inputs.
+    Raises:
+        DeviceError: this machine cannot run the target's code.
+        UsageError: there are fewer cores than ``threads``, or some of ``cores`` are not available.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        target: Target,
+        bench: Bench | None = None,
+        *,
+        threads: int,
+        compile_options: CompileOptions,
+        options: MeasureOptions | None = None,
+        rng: np.random.Generator,
+    ) -> None:
+        options = options or MeasureOptions()
+        bench = target.bench(options.rule.flush) if bench is None else bench
+        available = sorted(os.sched_getaffinity(0))
+        # whatever else goes on, a computed time is the same
+        timed = () if bench.exact else timed_cores(options.cores, threads, available)
+        spare = cores_for(available, timed, siblings)
+        self.tasks = tuple(tasks)
+        self.threads = threads
+        self.flushed = options.rule.flush
+        self._exact = bench.exact
+        self.options = options
+        self.peak = 0.0  # operations a second of one core, the most that was seen
+        seeds = tuple(int(s) for s in rng.integers(0, 1 << 31, SETS))
+        shop = Workshop(self.tasks, target, compile_options, options.rule, threads, seeds, bench)
+        self._zygote = Zygote(shop.roles())
+        self._lanes = Lanes(self._zygote, options.memory)
+        others = [c for c in available if c not in spare]
+        build = [Lane("build", (c,), Failure.BUILD_ERROR, timed=False) for c in spare]
+        build += [Lane("build", (c,), Failure.BUILD_ERROR, timed=True) for c in others]
+        self._builders = build[: options.builders or len(build)]
+        self._caser = Lane("case", spare or timed, Failure.RUN_CRASH, timed=not spare)
+        self._runner = Lane("run", timed or spare, Failure.RUN_CRASH, timed=True)
+        self._runs_task = -1
+        self._fresh = True  # whether the runner knows nothing yet
+        self._cases: dict[int, int] = {}  # bytes of what is in shared memory, by task
+        self._handles = 0
+        self._patience = Patience(options.retries)
+        self._states = [_State() for _ in tasks]
+        self._guarded = [_has_guards(t) for t in tasks]
+        self._end = weakref.finalize(self, _close, self._lanes, self._zygote, os.getpid())
+
+    def measure(self, task: int, configs: Sequence[Config], done: Done | None = None) -> list[Measurement]:
+        """Builds and measures configurations.
+
+        Args:
+            task: position of the task.
+            configs: what to measure.
+            done: told of each result as soon as it is known, with the position of its configuration.
+        Returns:
+            one result a configuration, in order; a failure of a configuration is a result.
+        """
+        return self._go(_Round(task, configs, done or (lambda _i, _m: None)))
+
+    def compare(self, task: int, configs: Sequence[Config]) -> list[Measurement]:
+        """Measures a few configurations in turns, a sample each, for a last decision between them."""
+        return self._go(_Round(task, configs, lambda _i, _m: None, together=True))
+
+    def reference(self, task: int) -> str:
+        """How the results were made that candidates are compared with: ``interpreter`` or ``untuned``; or nothing."""
+        return self._states[task].case
+
+    def close(self) -> None:
+        """Ends all processes; twice is fine."""
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- who does what, when ------------------------------------------------------------------------------------------
+    def _go(self, work: _Round) -> list[Measurement]:
+        work.waiting.extend(range(len(work.configs)))
+        self._states[work.number].broken = None  # it may have been the machine's fault
+        try:
+            while len(work.results) < len(work.configs):
+                self._dispatch(work)
+                self._lanes.wait()
+        except BaseException:
+            self._lanes.end_all(busy_only=True)
+            raise
+        return [work.results[k] for k in range(len(work.configs))]
+
+    def _dispatch(self, work: _Round) -> None:
+        """Gives work to everyone who may have some."""
+        state = self._states[work.number]
+        if state.broken is not None:
+            for index in [k for k in range(len(work.configs)) if k not in work.results]:
+                work.finish(index, state.broken)
+            self._lanes.end_all(busy_only=True)
+            return
+        if state.untuned is None:
+            idle = next((b for b in self._builders if not b.busy), None)
+            if idle is not None and not any(b.busy for b in self._builders):
+                self._lanes.begin(idle, self._build_untuned(work, state), {})
+        elif not state.case and not self._caser.busy:
+            self._start_case(work, state)
+        self._dispatch_run(work, state)
+        for lane in self._builders:
+            if not work.waiting:
+                break
+            blocked = lane.timed and (self._runner.busy or self._gathered(work) or self._timed_case())
+            if not lane.busy and not blocked:
+                self._lanes.begin(lane, self._build(work, work.waiting.popleft()), {})
+
+    def _dispatch_run(self, work: _Round, state: _State) -> None:
+        building = [b for b in self._builders if b.busy]
+        wanted = self._gathered(work)
+        free = not self._runner.busy and not any(b.timed for b in building) and not self._timed_case()
+        if wanted and free and state.case:
+            if self._runs_task != work.number:
+                self._lanes.end(self._runner)
+                self._runs_task = work.number
+            self._fresh = self._runner.worker is None
+            talk = self._together(work, state) if work.together else self._trial(work, state, work.ready.popleft())
+            self._lanes.begin(self._runner, talk, {"task": work.number})
+
+    def _gathered(self, work: _Round) -> bool:
+        """Whether it is time to run what is ready; the timed cores build nothing from then on until all of it has."""
+        if work.together:
+            return bool(work.ready) and not work.waiting and not any(b.busy for b in self._builders)
+        if not work.ready:
+            work.running &= self._runner.busy
+            return False
+        work.running |= len(work.ready) >= GATHERED or not work.waiting or not any(b.timed for b in self._builders)
+        return work.running
+
+    def _timed_case(self) -> bool:
+        return self._caser.busy and self._caser.timed
+
+    # -- conversations ------------------------------------------------------------------------------------------------
+    def _build(self, work: _Round, index: int) -> Conversation:
+        header = {"task": work.number, "config": dict(work.configs[index])}
+        try:
+            reply = yield Request(header, b"", self.options.build_timeout, Failure.BUILD_TIMEOUT)
+            took = _took(reply)
+            failed = _failure(reply)
+            scratch = 0 if failed else _count(reply.header.get("scratch"))
+        except LostError as error:
+            work.finish(index, Measurement(None, failure=error.failure, message=error.message))
+            raise
+        if failed is not None:
+            work.finish(index, Measurement(None, failure=failed[0], message=failed[1], build_seconds=took))
+        else:
+            work.ready.append(_Built(index, work.configs[index], scratch, reply.body, took))
+
+    def _build_untuned(self, work: _Round, state: _State) -> Conversation:
+        alone = _Round(work.number, [dict(self.tasks[work.number].space.default)], lambda _i, _m: None)
+        try:
+            yield from self._build(alone, 0)
+        finally:
+            if alone.ready:
+                state.untuned = alone.ready[0]
+            elif alone.results:
+                state.broken = _unmeasurable(alone.results[0])
+
+    def _start_case(self, work: _Round, state: _State) -> None:
+        needed = case_bytes(self.tasks[work.number], SETS)
+        kept = self._cases
+        kept.pop(work.number, None)
+        while kept and sum(kept.values()) + needed > _KEPT:
+            oldest = next(iter(kept))
+            del kept[oldest]
+            self._states[oldest].case = ""
+            self._zygote.forget(f"case{oldest}")
+        kept[work.number] = needed
+        self._zygote.share(f"case{work.number}", needed)
+        self._lanes.end(self._caser)
+        self._lanes.begin(self._caser, self._make_case(state), {"task": work.number})
+
+    def _make_case(self, state: _State) -> Conversation:
+        untuned = state.untuned
+        assert untuned is not None
+        header = {"scratch": untuned.scratch}
+        try:
+            reply = yield Request(header, untuned.obj, _CASE_TIMEOUT, Failure.RUN_TIMEOUT)
+            failed = _failure(reply)
+        except LostError as error:
+            failed = error.failure, error.message
+        if failed is not None:
+            state.broken = _unmeasurable(Measurement(None, failure=failed[0], message=failed[1]))
+        else:
+            state.case = str(reply.header.get("how"))
+
+    def _trial(self, work: _Round, state: _State, built: _Built) -> Conversation:
+        """Loads a candidate, times it until the machine holds still, drops it."""
+        took = 0.0
+        begun = False
+        lost: LostError | None = None
+        result: Measurement | None = None
+        try:
+            yield from self._begin_runner(state)
+            begun = True
+            handle = self._next_handle()
+            reply = yield self._load(handle, built)
+            took += _took(reply)
+            failed = _failure(reply)
+            if failed is None:
+                retries = self._patience.times
+                for attempt in range(1 + retries):
+                    reply = yield self._ask({"op": "time", "handle": handle, "record": state.aim})
+                    took += _took(reply)
+                    failed = _failure(reply)
+                    if failed is None:
+                        last = attempt == retries or took > self.options.rule.budget
+                        if _timing(reply.header.get("samples")).seconds < self.least_seconds(work.number):
+                            yield from self._measure_peak()
+                        result = self._judge(work.number, state, reply, last)
+                    if failed is not None or result is not None:
+                        break
+                if failed is None or failed[0] not in _DISTRUST:
+                    yield self._ask({"op": "drop", "handles": [handle]})
+            if failed is not None and failed[0] in _DISTRUST:
+                raise LostError(*failed)
+        except LostError as error:
+            lost = error
+            if not begun:
+                state.broken = _unmeasurable(Measurement(None, failure=error.failure, message=error.message))
+            known = Measurement(None, failure=error.failure, message=error.message) if begun else state.broken
+            assert known is not None
+            failed = error.failure, known.message
+        if failed is not None:
+            result = Measurement(None, failure=failed[0], message=failed[1])
+        assert result is not None
+        work.finish(built.index, _with_times(result, built.seconds, took))
+        if lost is not None:
+            raise lost
+
+    def _together(self, work: _Round, state: _State) -> Conversation:
+        """Loads all candidates, then times them in turns."""
+        loaded: dict[int, _Built] = {}
+        current: _Built | None = None
+        try:
+            yield from self._begin_runner(state)
+        except LostError as error:
+            state.broken = _unmeasurable(Measurement(None, failure=error.failure, message=error.message))
+            raise
+        try:
+            while work.ready:
+                current = work.ready.popleft()
+                handle = self._next_handle()
+                reply = yield self._load(handle, current)
+                failed = _failure(reply)
+                if failed is None:
+                    loaded[handle] = current
+                elif failed[0] in _DISTRUST:
+                    raise LostError(*failed)
+                else:
+                    work.finish(current.index, Measurement(None, failure=failed[0], message=failed[1]))
+            current = None
+            if loaded:
+                reply = yield self._ask({"op": "turns", "handles": list(loaded)}, times=len(loaded))
+                failed = _failure(reply)
+                if failed is not None:
+                    raise LostError(*failed)
+                timings = [_timing(s) for s in _list(reply.header.get("samples"), len(loaded))]
+                if min(t.seconds for t in timings) < self.least_seconds(work.number):
+                    yield from self._measure_peak()
+                _, scale = self._moved(state, reply)
+                each = _took(reply) / len(loaded)
+                yield self._ask({"op": "drop", "handles": list(loaded)})
+                for built, timing in zip(loaded.values(), timings, strict=True):
+                    result = self.plausible(work.number, timing, scale, timing.noisy)
+                    work.finish(built.index, _with_times(result, built.seconds, each))
+        except LostError as error:
+            guilty = [current] if current is not None else [b for b in loaded.values() if b.index not in work.results]
+            for built in guilty:
+                work.finish(built.index, Measurement(None, failure=error.failure, message=error.message))
+            # the innocent have their turn again, without the guilty
+            if current is not None:
+                work.ready.extend(loaded.values())
+            raise
+
+    def _begin_runner(self, state: _State) -> Conversation:
+        """Makes a new runner ready: the machine's roof, and the untuned candidate as the anchor."""
+        if not self._fresh:
+            return
+        self._fresh = False
+        assert state.untuned is not None
+        yield from self._measure_peak()
+        handle = self._next_handle()
+        for request in (self._load(handle, state.untuned), self._ask({"op": "anchor", "handle": handle})):
+            reply = yield request
+            failed = _failure(reply)
+            if failed is not None:
+                raise LostError(*failed)
+        base = _positive(reply.header.get("ns"))
+        if state.drift is None:
+            state.drift = Drift(base)
+            state.record = base / 1e9
+
+    def _measure_peak(self) -> Conversation:
+        """The roof, once more: it was too low if somebody else had the core meanwhile."""
+        reply = yield self._ask({"op": "peak"})
+        flops = reply.header.get("flops")
+        self.peak = max(self.peak, _positive(flops) if flops else 0.0)
+
+    def _next_handle(self) -> int:
+        self._handles += 1
+        return self._handles
+
+    def _load(self, handle: int, built: _Built) -> Request:
+        header = {"op": "load", "handle": handle, "config": dict(built.config), "scratch": built.scratch}
+        return Request(header, built.obj, self.options.run_timeout, Failure.RUN_TIMEOUT)
+
+    def _ask(self, header: dict[str, Any], times: int = 1) -> Request:
+        return Request(header, b"", self.options.run_timeout * times, Failure.RUN_TIMEOUT)
+
+    # -- judgement ----------------------------------------------------------------------------------------------------
+    def _judge(self, number: int, state: _State, reply: Message, last: bool) -> Measurement | None:
+        """A reply's measurement; nothing if the machine was restless and there is another chance."""
+        timing = _timing(reply.header.get("samples"))
+        steady, scale = self._moved(state, reply)
+        self._patience.learn(not steady)
+        if not self._exact and sum(timing.ns) > 1.01e9 * _took(reply):
+            raise LostError(Failure.BAD_REPLY, "its samples take longer than all its work")
+        if not steady and not last and timing.seconds * scale < CONTENDER * state.record:
+            return None
+        found = self.plausible(number, timing, scale, timing.noisy or not steady)
+        if found.seconds is not None and not found.noisy:
+            state.record = min(state.record, found.seconds)
+        return found
+
+    def _moved(self, state: _State, reply: Message) -> tuple[bool, float]:
+        """What the anchor says; see :meth:`Drift.judge`."""
+        before, after = (_positive(v) for v in _list(reply.header.get("anchor"), 2))
+        assert state.drift is not None
+        return state.drift.judge(before, after)
+
+    def plausible(self, number: int, timing: Timing, scale: float, noisy: bool) -> Measurement:
+        """A time on the scale of the fastest machine, as far as the roof allows.
+
+        Args:
+            number: of the task.
+            timing: what was measured.
+            scale: what times are to be multiplied by.
+            noisy: whether the machine moved meanwhile, or the samples differ.
+        """
+        least = self.least_seconds(number)
+        if timing.seconds < least:
+            message = f"{timing.seconds:.3g} s a call; this machine takes {least:.3g} s at least"
+            return Measurement(None, failure=Failure.IMPLAUSIBLE, message=message)
+        if timing.seconds * scale < least:  # the anchor was disturbed, and not the candidate
+            return Measurement(timing.seconds, timing.spread, noisy=True)
+        return Measurement(timing.seconds * scale, timing.spread * scale, noisy=noisy)
+
+    def least_seconds(self, number: int) -> float:
+        """What a call of a task takes at least: all cores multiply and add all the time, or store half of it.
+
+        Nothing is known of a machine that does not say how fast that is.
+        """
+        if not self.peak:
+            return 0.0
+        task = self.tasks[number]
+        written = sum(v.type.nbytes for v in task.node.outputs)
+        margin = _SKIPPED if self._guarded[number] else _MARGIN
+        return max(task.flops, written / 2) / (self.peak * self.threads * margin)
+
+
+def _has_guards(task: Task) -> bool:
+    """Whether some terms of a task's sums are under a condition, and so may be left out."""
+    outputs = express(task.node, [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in task.node.inputs])
+    sums = [op for op in te.topological(list(outputs)) if op.combiner is not None]
+    return any(type(n) is Within for op in sums for body in op.bodies for n in walk(body))
+
+
+def _close(lanes: Lanes, zygote: Zygote, owner: int) -> None:
+    if os.getpid() == owner:  # a child that was forked for something else has a copy
+        try:
+            lanes.close()
+        finally:
+            zygote.close()
+
+
+def _unmeasurable(measurement: Measurement) -> Measurement:
+    message = f"the untuned configuration cannot be measured: {measurement.message}"
+    return Measurement(None, failure=measurement.failure, message=message)
+
+
+def _with_times(m: Measurement, build: float, run: float) -> Measurement:
+    return Measurement(m.seconds, m.spread, m.failure, m.message, m.noisy, build, run)
+
+
+# -- replies: what comes from a process that ran somebody's code may be anything ---------------------------------------
+def _failure(reply: Message) -> tuple[Failure, str] | None:
+    kind = reply.header.get("failure")
+    if kind is None:
+        return None
+    if kind not in set(Failure):
+        raise LostError(Failure.BAD_REPLY, "a failure of no known kind")
+    return Failure(kind), str(reply.header.get("message", ""))[:300]
+
+
+def _took(reply: Message) -> float:
+    return _positive(reply.header.get("took"))
+
+
+def _positive(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 <= value < 1e15):
+        raise LostError(Failure.BAD_REPLY, "a number that makes no sense")
+    return max(float(value), 1e-9)
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 40:
+        raise LostError(Failure.BAD_REPLY, "a number that makes no sense")
+    return value
+
+
+def _list(value: object, n: int) -> list[Any]:
+    if not isinstance(value, list) or len(value) != n:
+        raise LostError(Failure.BAD_REPLY, "a list that makes no sense")
+    return value
+
+
+def _timing(value: object) -> Timing:
+    if isinstance(value, dict):
+        calls, ns = value.get("calls"), value.get("ns")
+        if (
+            type(calls) is int
+            and 0 < calls < _MOST_CALLS
+            and isinstance(ns, list)
+            and 0 < len(ns) <= _MOST_SAMPLES
+            and all(type(t) is int and 0 < t < 1e15 for t in ns)
+            and math.isfinite(sum(ns))
+        ):
+            return Timing(calls, tuple(ns))
+    raise LostError(Failure.BAD_REPLY, "samples that make no sense")

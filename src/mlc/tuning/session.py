@@ -1,0 +1,496 @@
+"""A tuning run: trials go to tasks until the budget is used up, and everything measured is on the disk at once."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from mlc.errors import ScheduleError
+from mlc.lower.knobs import Config
+from mlc.records.files import Log
+from mlc.records.measurement import Failure, Measurement
+from mlc.records.record import DECIDED, Checkpoint, Fingerprint, Record
+from mlc.targets.base import Target
+from mlc.tuning.allocate import Progress, next_task
+from mlc.tuning.base import CostModel, Explorer, Measurer
+from mlc.tuning.explorers import get_explorer
+from mlc.tuning.features import LoopFeatures
+from mlc.tuning.journal import Journal
+from mlc.tuning.models.choice import features_for
+from mlc.tuning.task import Task
+
+_LOGGER = logging.getLogger("mlc")
+FINALISTS = 8  # configurations of a task that are measured once more, in turns
+FIRST = 4  # trials of a task at least, before another has its turn
+WORTH = 0.99  # of the untuned time, from which a configuration is faster beyond doubt
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What a run may do.
+
+    Args:
+        trials: for all tasks together; those of earlier runs in the same records count. No limit if ``None``.
+        trials_per_task: most trials of one task; no limit unless given.
+        time_budget: seconds that the search may take, those of earlier runs over the same tasks in the same records
+            included; no limit unless given.
+        explorer: who proposes configurations.
+        explorer_options: keyword arguments of that explorer.
+        cost_model: what such an explorer learns with; see :data:`mlc.tuning.models.choice.COST_MODELS`.
+        batch: configurations that are proposed together.
+        early_stopping: trials of a task without a gain after which it gets no more; no limit unless given.
+        seed: of everything random.
+    """
+
+    trials: int | None = 1000
+    trials_per_task: int | None = None
+    time_budget: float | None = None
+    explorer: str = "guided"
+    explorer_options: Mapping[str, Any] = field(default_factory=dict)
+    cost_model: str = "rank"
+    batch: int = 16
+    early_stopping: int | None = None
+    seed: int = 0
+
+
+class Ended(StrEnum):
+    """Why a task gets no more trials, though the run has some."""
+
+    EXHAUSTED = "all tried"
+    LIMIT = "limit"  # the trials of a task
+    EARLY = "no gain"
+    HOPELESS = "nothing works"
+
+
+class Limit(StrEnum):
+    """What ended the search."""
+
+    TRIALS = "trials"
+    TIME = "time"
+    TASKS = "tasks"  # each of them has ended
+
+
+class Watcher:
+    """Is told how a run goes on; every method may be left out."""
+
+    def began(
+        self, tasks: Sequence[TaskState], done: int, trials: int | None, seconds: float | None, damaged: int
+    ) -> None:
+        """The run begins.
+
+        Args:
+            tasks: that it is about.
+            done: trials in the records already.
+            trials: that there can be in the end, those included; nothing where only time ends the run.
+            seconds: left of its time; nothing where it has no limit.
+            damaged: lines of the records that could not be read.
+        """
+
+    def measured(self, task: TaskState, config: Config, result: Measurement) -> None:
+        """A configuration was measured, or failed."""
+
+    def batch(self, task: TaskState, tasks: Sequence[TaskState]) -> None:
+        """A batch of a task is over."""
+
+    def deciding(self, task: TaskState, done: int, total: int) -> None:
+        """The search is over, and the best configurations of a task are measured once more.
+
+        Args:
+            task: whose they are.
+            done: tasks that this is over for.
+            total: tasks that it has to be done for.
+        """
+
+    def checking(self, what: str, share: float = 0.0) -> None:
+        """The whole model is looked at.
+
+        Args:
+            what: is done now.
+            share: of it that is done; told again and again where it takes seconds.
+        """
+
+
+@dataclass(eq=False)
+class TaskState:
+    """A task and all that is known of it.
+
+    Args:
+        task: the task.
+        number: its position among all tasks of the model, as people are shown it.
+        index: its position among those of the session and its measurer.
+        progress: for the allocation of trials.
+        trials: what was measured, in earlier runs too.
+        failures: how many of them failed how.
+        decided: what to compile with; nothing while that is open.
+        rejected: what was decided for once, and lost in the whole model.
+        untuned: least seconds of the untuned configuration.
+        best: seconds of what was decided for, or the least of any trial.
+        open: whether something was measured since the decision.
+        resumed: whether ``best`` was measured in an earlier run, beside an untuned time that the records do not tell.
+        ended: why it gets no more trials; nothing while it may.
+        peak: operations a second of all cores that run it, the most that was seen; 0 while nothing was measured.
+    """
+
+    task: Task
+    number: int
+    index: int
+    progress: Progress
+    trials: list[tuple[Config, Measurement]] = field(default_factory=list)
+    failures: dict[Failure, int] = field(default_factory=dict)
+    decided: Config | None = None
+    rejected: list[Config] = field(default_factory=list)
+    open: bool = True
+    resumed: bool = False
+    untuned: float = float("inf")
+    best: float = float("inf")
+    ended: Ended | None = None
+    peak: float = 0.0
+
+    @property
+    def share_of_peak(self) -> float | None:
+        """The best speed over what the machine can do; nothing while either is unknown."""
+        if not self.peak or not self.task.flops or self.best == float("inf"):
+            return None
+        return self.task.flops / self.best / self.peak
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast as untuned the best is; nothing while both are not known from one measurement."""
+        if self.resumed or self.best == float("inf") or self.untuned == float("inf"):
+            return None
+        return self.untuned / self.best
+
+    def end(self, why: Ended) -> None:
+        """It gets no more trials."""
+        self.progress.done, self.ended = True, why
+
+    def speed(self, seconds: float | None) -> float:
+        """10^9 operations a second, or calls where there are no operations; 0 for a failure."""
+        return 0.0 if seconds is None else max(self.task.flops, 1) / seconds / 1e9
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        states: one a task.
+        trials: measured in this run.
+        seconds: that it took.
+        interrupted: whether the user stopped it.
+        exploring: seconds of these in which configurations were chosen.
+        limit: what ended the search; nothing where the user did.
+        flushed: whether caches were emptied before every timed call.
+    """
+
+    states: tuple[TaskState, ...]
+    trials: int
+    seconds: float
+    interrupted: bool
+    exploring: float = 0.0
+    limit: Limit | None = None
+    flushed: bool = False
+
+    @property
+    def bound(self) -> tuple[float, float]:
+        """Seconds of all calls of all tasks as measured one by one: untuned, and with what was decided for.
+
+        Tasks that were decided in an earlier run are left out.
+        """
+        known = [s for s in self.states if s.gain is not None]
+        return sum(s.progress.weight * s.untuned for s in known), sum(s.progress.weight * s.best for s in known)
+
+
+class Session:
+    """One run over some tasks.
+
+    Args:
+        tasks: told by their positions, in the order that the measurer has.
+        target: what they are compiled for.
+        measurer: measures them.
+        options: budget and explorer.
+        journal: keeps every trial; what it holds already is gone on from.
+        numbers: positions of the tasks among all of the model; they are the first ones unless given.
+        model: gives a cost model for a task, or none for the explorer's own.
+        watcher: is told how it goes on.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        target: Target,
+        measurer: Measurer,
+        options: TuneOptions,
+        journal: Journal,
+        *,
+        numbers: Sequence[int] | None = None,
+        model: Any = None,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self._target, self._measurer, self._options, self._journal = target, measurer, options, journal
+        self._watch = watcher or Watcher()
+        self._model = model
+        self._fingerprint = Fingerprint.of(target)
+        self.states = tuple(
+            TaskState(t, number, k, Progress(t.weight, least=max(t.flops, 1) / 1e12))
+            for k, (number, t) in enumerate(zip(range(len(tasks)) if numbers is None else numbers, tasks, strict=True))
+        )
+        # a time budget is used up by runs over the same tasks only, not by all that the file holds
+        keys = [*sorted(t.key for t in tasks), measurer.threads, self._fingerprint]
+        keys += ["flushed"] if measurer.flushed else []
+        self._run = hashlib.sha256(repr(keys).encode()).hexdigest()[:16]
+        self._explorers: dict[int, Explorer] = {}
+        self._trial = journal.log.next_trial
+        self._done = 0
+        self._exploring = 0.0
+        self._limit: Limit | None = None
+        point = journal.log.checkpoint
+        self._before = journal.log.seconds if point is not None and point.run == self._run else 0.0
+        self._resume(journal.log)
+        if journal.log.records and not self._done:
+            _LOGGER.warning(
+                "%s: none of its %d records is of these kernels on this processor with %d %s%s; they stay",
+                journal.path, len(journal.log.records), measurer.threads,
+                "thread" if measurer.threads == 1 else "threads", " and empty caches" if measurer.flushed else "",
+            )  # fmt: skip
+
+    # -- what is known already ----------------------------------------------------------------------------------------
+    def _resume(self, log: Log) -> None:
+        for state in self.states:
+            for record in self._measured(log, state.task):
+                config = _known(state.task, record.config)
+                if config is None:
+                    continue
+                if record.explorer != DECIDED:
+                    self._note(state, config, record.result)
+                    self._done += 1
+                    state.open = True
+                else:
+                    self._resume_decision(state, config, record.result)
+            if state.trials:
+                state.progress.measured(len(state.trials), state.best)
+
+    def _measured(self, log: Log, task: Task) -> list[Record]:
+        return log.measured(task.key, self._fingerprint, self._measurer.threads, self._measurer.flushed)
+
+    @staticmethod
+    def _resume_decision(state: TaskState, config: Config, result: Measurement) -> None:
+        """A later decision for the untuned configuration is what the whole model has said of the earlier one."""
+        default = dict(state.task.space.default)
+        if state.decided is not None and dict(config) == default and dict(state.decided) != default:
+            state.rejected.append(state.decided)
+        state.decided, state.open = config, False
+        if result.seconds is not None:
+            state.best, state.resumed = result.seconds, True
+
+    def _note(self, state: TaskState, config: Config, result: Measurement) -> None:
+        state.trials.append((config, result))
+        if state.resumed:  # until it is decided again, single trials say
+            state.resumed = False
+            state.best = min((m.seconds for _, m in state.trials if m.seconds is not None), default=float("inf"))
+        if result.failure is not None:
+            state.failures[result.failure] = state.failures.get(result.failure, 0) + 1
+        elif result.seconds is not None:
+            state.best = min(state.best, result.seconds)
+            if dict(config) == dict(state.task.space.default):
+                state.untuned = min(state.untuned, result.seconds)
+
+    def _explorer(self, state: TaskState) -> Explorer:
+        if state.number not in self._explorers:
+            task, space = state.task, state.task.space
+            features = LoopFeatures(task, self._target) if task.constants is None else None
+            model: CostModel | None = None if self._model is None else self._model(task)
+            rng = np.random.default_rng([self._options.seed, int(task.key, 16) & 0xFFFFFFFF, len(state.trials)])
+            explorer = get_explorer(self._options.explorer)(
+                space,
+                rng,
+                featurizer=None if features is None else features_for(self._options.cost_model, features),
+                model=model,
+                valid=None if features is None else features.valid,
+                **self._options.explorer_options,
+            )
+            rows, speeds = [], []
+            for config, result in state.trials:
+                rows.append(space.row(config))
+                speeds.append(state.speed(result.seconds))
+            if rows:
+                explorer.observe(np.array(rows), np.array(speeds))
+            self._explorers[state.number] = explorer
+        return self._explorers[state.number]
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+    def run(self) -> Outcome:
+        """Searches until the budget is used up or the user stops it, then decides between the best of each task."""
+        started = time.monotonic()
+        first = self._done
+        interrupted = False
+        left = None if self._options.time_budget is None else max(0.0, self._options.time_budget - self._before)
+        self._watch.began(self.states, self._done, self._most(), left, self._journal.log.bad)
+        try:
+            while self._step(started):
+                pass
+            open_ = [s for s in self.states if s.open and any(m.seconds is not None for _, m in s.trials)]
+            for done, state in enumerate(open_):
+                self._watch.deciding(state, done, len(open_))
+                self._decide(state)
+        except KeyboardInterrupt:
+            interrupted = True
+            self._decide_from_records()
+        self._checkpoint(started)
+        self._journal.sync()
+        seconds = time.monotonic() - started
+        limit = None if interrupted else self._limit
+        flushed = self._measurer.flushed
+        return Outcome(self.states, self._done - first, seconds, interrupted, self._exploring, limit, flushed)
+
+    def _most(self) -> int | None:
+        """Trials that there can be in the end, those of earlier runs included; nothing where only time ends them."""
+        options = self._options
+        if options.trials is None and options.trials_per_task is None:
+            return None
+        limit = options.trials_per_task
+        most = [s.task.space.size if limit is None else min(s.task.space.size, limit) for s in self.states]
+        total = sum(max(n, len(s.trials)) for n, s in zip(most, self.states, strict=True))
+        return total if options.trials is None else min(total, max(options.trials, self._done))
+
+    def _checkpoint(self, started: float) -> None:
+        seconds = self._before + time.monotonic() - started
+        self._journal.append(Checkpoint(self._trial, seconds, self._run))
+
+    def _step(self, started: float) -> bool:
+        """One batch of one task; whether there is anything more to do."""
+        options = self._options
+        spent = self._before + time.monotonic() - started
+        if options.trials is not None and self._done >= options.trials:
+            self._limit = Limit.TRIALS
+        elif options.time_budget is not None and spent >= options.time_budget:
+            self._limit = Limit.TIME
+        k = next_task([s.progress for s in self.states])
+        if k is None:
+            self._limit = self._limit or Limit.TASKS
+        if k is None or self._limit is not None:
+            return False
+        state = self.states[k]
+        n = options.batch
+        if options.trials is not None:
+            n = min(n, options.trials - self._done)
+            if not state.trials:  # a small budget is for more than the first few tasks
+                n = min(n, max(FIRST, options.trials // (2 * len(self.states))))
+        if options.trials_per_task is not None:
+            n = min(n, options.trials_per_task - len(state.trials))
+        with self._choosing():
+            rows = self._explorer(state).propose(n) if n > 0 else np.empty((0, 0), np.int64)
+        if not len(rows):
+            state.end(Ended.EXHAUSTED if n > 0 else Ended.LIMIT)
+            return True
+        configs = [state.task.space.config(row) for row in rows]
+        results = self._measurer.measure(k, configs, lambda i, m: self._keep(state, configs[i], m, options.explorer))
+        speeds = np.array([state.speed(m.seconds) for m in results])
+        with self._choosing():
+            self._explorer(state).observe(rows, speeds)
+        peak = self._measurer.peak * self._measurer.threads
+        if peak:
+            state.progress.least = state.task.flops / peak
+        for s in self.states:
+            s.peak = peak
+        state.progress.measured(len(rows), state.best)
+        if state.progress.done:
+            state.end(Ended.HOPELESS)
+        elif options.early_stopping is not None and state.progress.stale >= options.early_stopping:
+            state.end(Ended.EARLY)
+        self._checkpoint(started)
+        self._watch.batch(state, self.states)
+        return True
+
+    @contextlib.contextmanager
+    def _choosing(self) -> Iterator[None]:
+        """Counts the time of an explorer, which computes on one thread."""
+        from threadpoolctl import threadpool_limits
+
+        begun = time.monotonic()
+        # threads of linear algebra wait for one another by spinning: beside builders and timed kernels, more than one
+        # make a batch of proposals take ten times as long
+        with threadpool_limits(1, "blas"):
+            yield
+        self._exploring += time.monotonic() - begun
+
+    def _keep(self, state: TaskState, config: Config, result: Measurement, explorer: str) -> None:
+        self._journal.append(
+            Record.of(
+                state.task,
+                config,
+                result,
+                fingerprint=self._fingerprint,
+                threads=self._measurer.threads,
+                explorer=explorer,
+                seed=self._options.seed,
+                trial=self._trial,
+                flushed=self._measurer.flushed,
+            )
+        )
+        self._trial += 1
+        if explorer != DECIDED:
+            self._done += 1
+            self._note(state, config, result)
+            state.open = True
+            self._watch.measured(state, config, result)
+
+    # -- the choice ---------------------------------------------------------------------------------------------------
+    def finalists(self, state: TaskState) -> list[Config]:
+        """The untuned configuration and the fastest others."""
+        default = dict(state.task.space.default)
+        timed = sorted(
+            (
+                (m.seconds, k)
+                for k, (c, m) in enumerate(state.trials)
+                if m.seconds is not None and c != default and c not in state.rejected
+            )
+        )
+        return [default, *(state.trials[k][0] for _, k in timed[: FINALISTS - 1])]
+
+    def _decide(self, state: TaskState) -> None:
+        configs = self.finalists(state)
+        results = self._measurer.compare(state.index, configs)
+        timed = [(m.seconds, k) for k, m in enumerate(results) if m.seconds is not None]
+        if not timed:
+            self.settle(state, configs[0], Measurement(None, failure=Failure.RUN_CRASH))
+            return
+        least, k = min(timed)
+        state.resumed = False
+        if results[0].seconds is not None:
+            state.untuned = results[0].seconds
+            if least > WORTH * state.untuned:  # as fast as untuned, as far as anybody can tell
+                k = 0
+        self.settle(state, configs[k], results[k])
+
+    def settle(self, state: TaskState, config: Config, result: Measurement) -> None:
+        """This configuration is the one to compile with, whatever single trials said."""
+        state.decided, state.open = config, False
+        if result.seconds is not None:
+            state.best = result.seconds
+            self._keep(state, config, result, DECIDED)
+
+    def _decide_from_records(self) -> None:
+        """After an interruption: the fastest trial, without measuring."""
+        for state in self.states:
+            timed = [(m.seconds, k) for k, (_, m) in enumerate(state.trials) if m.seconds is not None]
+            if state.decided is None and timed:
+                state.decided = state.trials[min(timed)[1]][0]
+
+
+def _known(task: Task, config: Config) -> Config | None:
+    """A recorded configuration with a value for every knob; none of a version whose template asked otherwise."""
+    if not set(config) <= {k.name for k in task.space.knobs}:
+        return None
+    try:
+        return task.space.config(task.space.row(config))
+    except ScheduleError:
+        return None

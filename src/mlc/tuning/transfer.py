@@ -1,0 +1,92 @@
+"""Learning from records of other runs: one model of all that they measured, for what is tuned now (AutoTVM §4)."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlc.errors import ScheduleError, WorkloadError
+from mlc.lower.knobs import Space
+from mlc.records.record import DECIDED, Fingerprint, Record
+from mlc.records.workload import digest
+from mlc.targets.base import Target
+from mlc.tuning.features import LoopFeatures
+from mlc.tuning.models.gbt import GradientBoosting
+from mlc.tuning.models.objective import Objective
+from mlc.tuning.models.transfer import learn_globally
+from mlc.tuning.task import Task, task_of
+
+_LOGGER = logging.getLogger("mlc")
+MAX_TASKS = 1000  # a limit for files that may hold anything: each task takes some milliseconds to understand
+
+
+def learn_from(
+    records: Sequence[Record], tasks: Sequence[Task], target: Target, objective: Objective, seed: int
+) -> GradientBoosting:
+    """A model of all that was measured of any tasks.
+
+    Args:
+        records: trials on any processors of the target's family and any number of threads; a model compares those of
+            one of each, and of one way of timing, only. Their workloads are understood from their texts; those that
+            cannot be are left out, and a warning says why.
+        tasks: workloads that need no text, such as those of a user's own operators.
+        target: whose schedules.
+        objective: of training.
+        seed: of training.
+    Raises:
+        UsageError: nothing that is understood was measured.
+    """
+    here = Fingerprint.of(target)
+    groups: dict[tuple[object, ...], list[Record]] = {}
+    for r in records:
+        if r.explorer != DECIDED and r.fingerprint.is_family_of(here):
+            groups.setdefault((r.workload, r.fingerprint, r.threads, r.flushed), []).append(r)
+    known = _understood([group[0] for group in groups.values()], tasks, target)
+    learnt: list[tuple[np.ndarray, np.ndarray]] = []
+    for group in groups.values():
+        if group[0].workload not in known:
+            continue
+        space, describe = known[group[0].workload]
+        rows, speeds = [], []
+        for r in group:
+            try:
+                rows.append(space.row(r.config))
+            except ScheduleError:  # of a version whose template asked otherwise
+                continue
+            speeds.append(0.0 if r.result.seconds is None else 1 / r.result.seconds)
+        if rows:
+            learnt.append((describe(np.array(rows)), np.array(speeds)))
+    model = GradientBoosting(objective, seed=seed)
+    learn_globally(learnt, model)
+    return model
+
+
+def _understood(
+    records: Sequence[Record], tasks: Sequence[Task], target: Target
+) -> dict[str, tuple[Space, LoopFeatures]]:
+    """The spaces of what was measured, and what describes their configurations, by the keys of the workloads."""
+    at_hand = {t.key: t for t in tasks if t.constants is None}
+    found: dict[str, tuple[Space, LoopFeatures]] = {}
+    refused: dict[str, str] = {}
+    for r in {r.workload: r for r in records}.values():
+        try:
+            if len(found) + len(refused) >= MAX_TASKS:
+                raise WorkloadError(f"more than {MAX_TASKS} workloads")
+            task = at_hand.get(r.workload)
+            if task is None:
+                if digest(r.text) != r.workload:
+                    raise WorkloadError("a text that is not that of its workload")
+                task = task_of(r.text, r.beside, target)
+            found[r.workload] = task.space, LoopFeatures(task, target)
+        except (WorkloadError, ScheduleError) as error:
+            refused[r.workload] = error.message
+    if refused:
+        ((reason, _),) = Counter(refused.values()).most_common(1)
+        _LOGGER.warning(
+            "%d of %d workloads of the records are not learnt from, most often: %s",
+            len(refused), len(found) + len(refused), reason,
+        )  # fmt: skip
+    return found

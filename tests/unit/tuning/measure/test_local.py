@@ -1,0 +1,48 @@
+"""What is refused before anything is measured, and what it is that is measured."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from mlc.errors import DeviceError
+from mlc.pipeline.machine import Processor
+from mlc.targets.base import CallSpec
+from mlc.targets.x86.target import X86Target
+from mlc.tuning.measure import LocalMeasurer
+from mlc.tuning.task import candidate
+from tests.unit.tuning.measure.tasks import OPTIONS, product, task_of
+
+
+def test_kernels_are_those_of_a_package() -> None:
+    target = X86Target.from_options({})
+    task = task_of(product(), target)
+    node = candidate(task, target, task.space.default)
+    machine = Processor(target)
+    fn = machine.kernel(node, "kernel", {})
+    call = CallSpec("kernel", (("input", 0), ("param", 0), ("output", 0)))
+    texts = []
+    for whole in (True, False):
+        artifact = target.codegen(machine.emit({"kernel": fn}), [call], opt_level=3, whole=whole)
+        listing = target.assembly(artifact.sources)
+        (found,) = re.findall(r"\nkernel:\n(.*?)\.Lfunc_end", listing, re.S)
+        texts.append(re.sub(r"\.L\w+", ".L", found))
+        assert (b"mlc_pool_create" in artifact.obj) == whole
+    assert texts[0] == texts[1]
+
+
+def test_a_target_of_another_machine_is_refused() -> None:
+    import llvmlite.binding as llvm
+
+    if llvm.get_host_cpu_features().get("avx512f"):
+        pytest.skip("this machine has it all")
+    with pytest.raises(DeviceError, match=r"lacks .*avx512f"):
+        LocalMeasurer(
+            [],
+            X86Target.from_options({"mcpu": "skylake-avx512"}),
+            threads=1,
+            compile_options=OPTIONS,
+            rng=np.random.default_rng(0),
+        )

@@ -1,0 +1,141 @@
+"""Learning from the records of other tasks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlc.errors import UsageError
+from mlc.records.files import read_records, write_records
+from mlc.records.measurement import Measurement
+from mlc.records.record import DECIDED, Fingerprint, Record
+from mlc.records.workload import digest
+from mlc.settings import Observer
+from mlc.targets.base import Target, get_target
+from mlc.tuning import transfer
+from mlc.tuning.base import CostModel
+from mlc.tuning.features import LoopFeatures
+from mlc.tuning.features.context import LOOPS, PER_LOOP
+from mlc.tuning.models.choice import COST_MODELS, features_for, make_model, transferable
+from mlc.tuning.models.objective import Objective
+from mlc.tuning.models.transfer import Transfer
+from mlc.tuning.task import Task, tasks_of
+from mlc.tuning.transfer import learn_from
+from tests.unit.records.test_lookup import OPTIONS, product
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return get_target("x86 -mcpu=haswell")
+
+
+@pytest.fixture(scope="module")
+def tasks(target: Target) -> list[Task]:
+    return [t for rows in (30, 40, 90, 120, 60) for t in tasks_of(product(rows), target, OPTIONS, Observer())]
+
+
+def trials(task: Task, target: Target, n: int = 150) -> list[Record]:
+    """Configurations whose time falls with the rows of a tile."""
+    rows = task.space.sample(np.random.default_rng(0), n)
+    rows = rows[LoopFeatures(task, target).valid(rows)]
+    return [
+        Record.of(
+            task, task.space.config(row), Measurement(1e-3 / (1 + int(str(task.space.config(row)["rows"])))),
+            fingerprint=Fingerprint.of(target), threads=1, explorer="random", seed=0, trial=k,
+        )
+        for k, row in enumerate(rows)
+    ]  # fmt: skip
+
+
+def order_of_rows(known: CostModel, task: Task, target: Target) -> float:
+    """How well a model's scores follow the rows of a tile."""
+    features = LoopFeatures(task, target)
+    rows = task.space.sample(np.random.default_rng(1), 400)
+    rows = rows[features.valid(rows)]
+    return float(np.corrcoef(known.predict(features(rows)), task.space.column(rows, "rows"))[0, 1])
+
+
+def test_records_of_unknown_models_teach(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    *others, task = tasks
+    file = tmp_path / "others.jsonl"
+    write_records(file, [r for t in others for r in trials(t, target)])
+    known = learn_from(read_records([file]).records, [], target, Objective.RANK, 0)
+    assert order_of_rows(known, task, target) > 0.7
+    assert isinstance(make_model("rank", 0, known), Transfer)
+
+
+def test_what_is_of_no_use_is_left_out(tasks: list[Task], target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    *others, task = tasks
+    first = trials(others[0], target)[0]
+    stale = replace(first, config={"rows": 10**6})
+    decided = replace(first, explorer=DECIDED, result=Measurement(1e-12))
+    foreign = replace(first, fingerprint=Fingerprint("far", (), 16), result=Measurement(1e-12))
+    forged = replace(first, workload="0" * 16)
+    broken = replace(first, text="a kernel", workload=digest("a kernel"))
+    elsewhere = replace(first, text=f"{first.text} ", workload=digest(f"{first.text} "))
+    useless = [stale, decided, foreign, forged, broken, elsewhere]
+    known = learn_from([*(r for t in others for r in trials(t, target)), *useless], [], target, Objective.RANK, 0)
+    assert order_of_rows(known, task, target) > 0.7
+    assert "3 of 7 workloads of the records are not learnt from, most often: " in caplog.text
+    with pytest.raises(UsageError, match="nothing to transfer"):
+        learn_from(useless, [], target, Objective.RANK, 0)
+    caplog.clear()
+    with pytest.raises(UsageError, match="nothing to transfer"):
+        learn_from([forged], [], target, Objective.RANK, 0)
+    assert "1 of 1 workloads" in caplog.text
+    assert "a text that is not that of its workload" in caplog.text
+
+
+def test_a_file_of_many_workloads_is_cut(
+    tasks: list[Task], target: Target, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "MAX_TASKS", 2)
+    learn_from([r for t in tasks for r in trials(t, target, 20)], [], target, Objective.RANK, 0)
+    assert "3 of 5 workloads of the records are not learnt from, most often: more than 2 workloads" in caplog.text
+
+
+def test_tasks_at_hand_need_no_text(tasks: list[Task], target: Target) -> None:
+    *others, task = tasks
+    records = [replace(r, text="of a user's own operator") for t in others for r in trials(t, target)]
+    assert order_of_rows(learn_from(records, others, target, Objective.RANK, 0), task, target) > 0.7
+
+
+def test_times_of_one_kind_are_learnt_from_together(
+    tasks: list[Task], target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(transfer, "learn_globally", lambda learnt, _model: seen.extend(len(s) for _, s in learnt))
+    warm = trials(tasks[0], target)
+    cold = [replace(r, flushed=True) for r in warm[:4]]
+    learn_from([*warm, *cold], tasks, target, Objective.RANK, 0)
+    assert seen == [len(warm), 4]
+
+
+def test_only_boosted_trees_go_on_from_others() -> None:
+    assert {n for n, c in COST_MODELS.items() if c.objective is not None} == {"rank", "regression"}
+    assert transferable("regression") is Objective.REGRESSION
+    with pytest.raises(UsageError, match="'ucb' cannot learn from other records"):
+        transferable("ucb")
+    with pytest.raises(UsageError, match="unknown cost model 'luck'"):
+        transferable("luck")
+
+
+@pytest.mark.parametrize("name", ["rank", "regression", "ei", "ucb"])
+def test_every_model_reads_what_it_is_given(name: str, tasks: list[Task], target: Target) -> None:
+    task = tasks[0]
+    model, describe = make_model(name, 0, None), features_for(name, LoopFeatures(task, target))
+    rows = np.array([task.space.row(r.config) for r in trials(task, target)])
+    model.fit(describe(rows), np.linspace(0.1, 1, len(rows)))
+    assert np.isfinite(model.predict(describe(rows))).all()
+
+
+def test_the_recurrent_network_reads_loops(tasks: list[Task], target: Target) -> None:
+    task = tasks[0]
+    rows = np.array([task.space.row(r.config) for r in trials(task, target)])
+    found = features_for("treegru", LoopFeatures(task, target))(rows)
+    assert found.shape == (len(rows), LOOPS, 1 + PER_LOOP)
+    assert set(np.unique(found[..., 0])) == {0.0, 1.0}
+    assert (found[..., 0].sum(axis=1) > 3).all()
