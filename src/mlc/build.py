@@ -25,6 +25,7 @@ from mlc.pipeline.layouts import Configurations, Part, lay_out, parts_of
 from mlc.pipeline.passes import optimise
 from mlc.rewrite.memory import MemoryPlan, Space
 from mlc.rewrite.offload import Decision
+from mlc.rewrite.precision import precisions
 from mlc.rewrite.region import COPY_TO, activations, is_region, on_device
 from mlc.runtime import (
     DeviceCall,
@@ -148,6 +149,7 @@ def build_package(
         module_so=_SHARED if artifact.shared is not None else None,
         symbols=options.symbols,
         seed=None if seed is None else seed.name,
+        precision={name: str(p) for name, p in precisions(host.graph).items()},
         device=_device_spec(host.plan, target.accelerator) if programs else None,
     )
     members = {"graph.txt": f"{host.graph}\n".encode(), "lib/model.o": artifact.obj}

@@ -210,7 +210,7 @@ def command(
         session.document["profile"] = _profile(session, timing.trace)
     write_json(console, json_file, "run", session.document)
     if failures:
-        raise CheckFailedError("; ".join(failures), hint=_next_step(checks))
+        raise CheckFailedError("; ".join(failures), hint=_next_step(checks, session.module))
 
 
 def _device_listed(console: Console, device: str) -> bool:
@@ -302,7 +302,8 @@ def _verify(session: Session, results: Arrays, checks: Checks, load_options: Loa
             expected = reference.run(session.feeds) if checks.verify == "onnxruntime" and reference else None
         if expected is None:
             expected = read_npz(checks.verify)
-        found = compare_outputs(results, expected, absolute=checks.atol, relative=checks.rtol)
+        precision = session.module.manifest.precision
+        found = compare_outputs(results, expected, absolute=checks.atol, relative=checks.rtol, precision=precision)
         session.document["verify"] = views.show_comparison(session.console, checks.verify, found)
         failures += [f"output {c.name!r} differs from {checks.verify}: {c.summary()}" for c in found if not c.ok]
     if checks.layers and reference is not None:
@@ -348,7 +349,9 @@ def _profile(session: Session, trace: str | None) -> list[dict[str, Any]]:
     return [row.to_json() for row in table]
 
 
-def _next_step(checks: Checks) -> str:
+def _next_step(checks: Checks, module: Module) -> str:
     if checks.layers:
         return "look at that step with: mlc inspect MODULE.tar --src KERNEL"
+    if checks.onnxruntime and any(module.manifest.precision.get(spec.name) == "quantised" for spec in module.outputs):
+        return "give inputs like those that the model was quantised with: others may well be cut off"
     return "find the first step that differs with --verify-layers" if checks.onnxruntime else "widen it with --rtol"

@@ -68,11 +68,14 @@ def show_comparison(console: Console, reference: str, found: Sequence[Comparison
     """One line an output, and the verdict."""
     heads = ("max error", "relative", "allowed", "largest")
     rows = [
-        (c.name, c.type, *(f"{x:.3g}" for x in (c.max_error, c.relative_error, c.limit, c.scale)), c.reason or "ok")
+        (
+            c.name, c.type, *(f"{x:.3g}" for x in (c.max_error, c.relative_error, c.limit, c.scale)), c.basis,
+            c.reason or "ok",
+        )
         for c in found
-    ]
+    ]  # fmt: skip
     console.say()
-    console.say(console.table((f"against {reference}", "type", *heads, ""), rows, heads))
+    console.say(console.table((f"against {reference}", "type", *heads, "tolerance", ""), rows, heads))
     return {"reference": reference, "ok": all(c.ok for c in found), "outputs": [c.to_json() for c in found]}
 
 

@@ -1,4 +1,4 @@
-"""Is this output the same as that one? Element by element, with a tolerance that follows the element type."""
+"""Is this output the same as that one? Element by element, with a tolerance that follows how it was computed."""
 
 from __future__ import annotations
 
@@ -14,22 +14,38 @@ from mlc.runtime.dtypes import describe
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far an output may be from the reference: ``absolute + relative * (largest magnitude of the reference)``."""
+    """How far an output may be from the reference: ``absolute + relative * (largest magnitude of the reference)``.
+
+    ``basis`` says in a few words what that rests on.
+    """
 
     absolute: float
     relative: float
+    basis: str = ""
 
     def limit(self, scale: float) -> float:
         return self.absolute + self.relative * scale
 
 
-# By numpy name. Relative to the largest magnitude of the whole output, not to each element: an element that is small
-# only because large terms cancelled carries the rounding of those terms. The absolute parts let outputs of zeros pass.
+# By numpy name, or by what a package says of a tensor's precision. Relative to the largest magnitude of the whole
+# output, not to each element: an element that is small only because large terms cancelled carries the rounding of
+# those terms. The absolute parts let outputs of zeros pass.
 TOLERANCES: Mapping[str, Tolerance] = {
     "float64": Tolerance(1e-12, 1e-9),
     "float32": Tolerance(1e-7, 1e-4),
     "float16": Tolerance(1e-5, 1e-2),
     "bfloat16": Tolerance(1e-5, 4e-2),
+    # Where two programs round a number differently, they are a step apart, and further at the end of a network.
+    "int16": Tolerance(1e-6, 2e-3),
+    "int8": Tolerance(1e-5, 5e-2),
+    # Against the model in floats: what is left to find is nonsense. How good the integers are, their accuracy on the
+    # samples says, which was reported when they were made.
+    "quantised": Tolerance(1e-5, 0.5),
+}
+_REASONS: Mapping[str, str] = {
+    "int16": "computed in 16-bit steps",
+    "int8": "computed in 8-bit steps",
+    "quantised": "quantised from floats",
 }
 EXACT = Tolerance(0.0, 0.0)
 
@@ -46,6 +62,7 @@ class Comparison:
         scale: largest finite magnitude of the reference.
         limit: what ``max_error`` may be.
         worst: index of the largest difference; ``None`` without elements.
+        basis: what the tolerance rests on, in words.
         reason: why it failed; empty when it passed.
     """
 
@@ -56,6 +73,7 @@ class Comparison:
     scale: float
     limit: float
     worst: tuple[int, ...] | None
+    basis: str
     reason: str
 
     @property
@@ -78,18 +96,32 @@ class Comparison:
             "scale": self.scale,
             "limit": self.limit,
             "worst": None if self.worst is None else list(self.worst),
+            "tolerance": self.basis,
             "reason": self.reason,
         }
 
 
-def tolerance_for(dtype: np.dtype, absolute: float | None = None, relative: float | None = None) -> Tolerance:
-    """The tolerance for an element type, with what the user said in place of the defaults.
+def tolerance_for(
+    dtype: np.dtype, absolute: float | None = None, relative: float | None = None, precision: str | None = None
+) -> Tolerance:
+    """The tolerance for a tensor, with what the user said in place of the defaults.
 
     Integers and booleans must be exact unless the user gives a tolerance.
+
+    Args:
+        dtype: of its elements.
+        absolute, relative: the user's.
+        precision: what it was computed in, where that is less than its type says.
     """
-    default = TOLERANCES.get(dtype.name, EXACT)
+    default = TOLERANCES.get(precision or dtype.name, EXACT)
+    if absolute is not None or relative is not None:
+        basis = "as asked for"
+    elif precision is not None:
+        basis = _REASONS.get(precision, f"computed in {precision}")
+    else:
+        basis = dtype.name if dtype.name in TOLERANCES else "exact"
     return Tolerance(
-        default.absolute if absolute is None else absolute, default.relative if relative is None else relative
+        default.absolute if absolute is None else absolute, default.relative if relative is None else relative, basis
     )
 
 
@@ -99,13 +131,15 @@ def compare_outputs(
     *,
     absolute: float | None = None,
     relative: float | None = None,
+    precision: Mapping[str, str] | None = None,
 ) -> list[Comparison]:
     """Compares all outputs with those of the same name; float32 in a file stands for bfloat16 as well.
 
     Args:
         got: from the module.
         expected: from the reference; may have more.
-        absolute, relative: tolerances in place of those of the element types.
+        absolute, relative: tolerances in place of those that follow from how the outputs were computed.
+        precision: of outputs that were computed less precisely than their types say.
     Raises:
         UsageError: the reference lacks an output.
     """
@@ -116,7 +150,8 @@ def compare_outputs(
         other = expected[name]
         if array.dtype.name == "bfloat16" and other.dtype == np.float32:
             other = other.astype(array.dtype)
-        found.append(compare(name, array, other, tolerance_for(array.dtype, absolute, relative)))
+        tolerance = tolerance_for(array.dtype, absolute, relative, (precision or {}).get(name))
+        found.append(compare(name, array, other, tolerance))
     return found
 
 
@@ -129,7 +164,7 @@ def compare(name: str, got: np.ndarray, expected: np.ndarray, tolerance: Toleran
     kind = describe(got.dtype, got.shape)
     if got.shape != expected.shape or got.dtype != expected.dtype:
         reason = f"the reference is {describe(expected.dtype, expected.shape)}"
-        return Comparison(name, kind, 0.0, 0.0, 0.0, 0.0, None, reason)
+        return Comparison(name, kind, 0.0, 0.0, 0.0, 0.0, None, tolerance.basis, reason)
     # Wide enough to hold every difference: float64 for floats, and for integers of up to 32 bits; 64-bit integers
     # are compared as they are first, so rounding here can only blur the size of a difference, never hide one.
     a, b = got.astype(np.float64), expected.astype(np.float64)
@@ -150,6 +185,7 @@ def compare(name: str, got: np.ndarray, expected: np.ndarray, tolerance: Toleran
         scale,
         limit,
         None if worst is None else tuple(int(i) for i in worst),
+        tolerance.basis,
         _special_mismatch(a, b) or ("" if max_error <= limit else "beyond the tolerance"),
     )
 

@@ -66,7 +66,7 @@ def compare_layers(
         module: the compiled model.
         reference: the original.
         inputs: for both.
-        absolute, relative: tolerances in place of those of the element types.
+        absolute, relative: tolerances in place of those that follow from how the tensors were computed.
     """
     there = reference.tensor_names()
     steps = module.manifest.steps
@@ -86,6 +86,6 @@ def compare_layers(
             if name not in expected:
                 # Taps come in the order of the trace: all of the batch before have been used.
                 expected = next(supply)
-            tolerance = tolerance_for(got.dtype, absolute, relative)
+            tolerance = tolerance_for(got.dtype, absolute, relative, module.manifest.precision.get(name))
             layers.append(Layer(i, step.kernel, step.sources, compare(name, got, expected[name], tolerance)))
     return LayerReport(tuple(layers), skipped)

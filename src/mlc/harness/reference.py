@@ -37,6 +37,9 @@ class Tap:
 class OnnxReference:
     """An ``.onnx`` file run by onnxruntime on the CPU.
 
+    A model of floats with ``QuantizeLinear`` in it is run as it stands: onnxruntime's optimisations would compute it in
+    integers, which is faster and not what the model says.
+
     Args:
         path: the file; data beside it is found.
         constants: values for inputs that were made constants when the model was compiled.
@@ -57,7 +60,7 @@ class OnnxReference:
         self._ort = _onnxruntime()
         self._constants = dict(constants or {})
         self._threads = threads
-        self._session = self._open(os.fspath(path))
+        self._session = self._open(os.fspath(path), optimise=not self._quantised())
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name.
@@ -93,6 +96,12 @@ class OnnxReference:
     def tensor_names(self) -> set[str]:
         """The tensors that nodes of the model's graph compute."""
         return {name for node in self._parse().graph.node for name in node.output if name}
+
+    def _quantised(self) -> bool:
+        try:
+            return any(node.op_type == "QuantizeLinear" for node in self._parse().graph.node)
+        except ImportModelError:
+            return False  # onnxruntime may read what onnx cannot, and says itself what is wrong
 
     def _parse(self) -> Any:
         import onnx

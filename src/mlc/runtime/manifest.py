@@ -32,6 +32,10 @@ ALIGNMENT = 64
 SPACES = ("workspace", "output", "input", "params")
 """Where a result may lie; ``output`` and ``input`` are numbered by ``ResultSpec.index``."""
 
+PRECISIONS = ("float64", "float32", "int16", "float16", "bfloat16", "int8", "quantised")
+"""How precisely a tensor may have been computed, the finest first; ``int16`` and ``int8`` are the model's own steps,
+``quantised`` is a model of floats that was compiled to integers."""
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
@@ -56,6 +60,12 @@ def is_prefix(text: str) -> bool:
 def _symbols(value: object, where: str) -> str:
     if not isinstance(value, str) or not is_prefix(value):
         raise wrong(where, "the beginning of a C identifier", value)
+    return value
+
+
+def _precision(value: object, where: str) -> str:
+    if not isinstance(value, str) or value not in PRECISIONS:
+        raise wrong(where, "one of " + " ".join(PRECISIONS), value)
     return value
 
 
@@ -335,7 +345,8 @@ class Manifest:
     ``members`` (every file in the package but this one) is filled in by the writer. ``module_so`` is the member that
     holds the shared library, where one was linked. ``device`` is what the package needs beside the host, if anything.
     ``symbols`` is what the names of its calls begin with: ``mlc`` for ``mlc_run``. ``seed`` names the input, a u64, by
-    which the model draws random numbers, where it does.
+    which the model draws random numbers, where it does. ``precision`` has the tensors, by name, that were computed less
+    precisely than their type says, as one of ``PRECISIONS``.
     """
 
     mlc_version: str
@@ -351,6 +362,7 @@ class Manifest:
     device: DeviceSpec | None = None
     symbols: str = SYMBOLS
     seed: str | None = None
+    precision: Mapping[str, str] = field(default_factory=dict)
 
     format_version: ClassVar[int] = FORMAT_VERSION
 
@@ -367,6 +379,7 @@ class Manifest:
             "model": self.model.to_json(),
             "symbols": self.symbols,
             "seed": self.seed,
+            "precision": dict(self.precision),
             "inputs": [spec.to_json() for spec in self.inputs],
             "outputs": [spec.to_json() for spec in self.outputs],
             "memory": self.memory.to_json(),
@@ -399,6 +412,7 @@ class Manifest:
             device=fields.maybe("device", DeviceSpec.from_json),
             symbols=fields.maybe("symbols", _symbols) or SYMBOLS,
             seed=fields.maybe("seed", as_text),
+            precision=fields.maybe("precision", lambda items, place: as_object(items, place, _precision)) or {},
         )
         fields.end()
         manifest.check()

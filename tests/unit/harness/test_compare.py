@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mlc.errors import UsageError
-from mlc.harness.compare import Comparison, compare, compare_outputs, tolerance_for
+from mlc.harness.compare import TOLERANCES, Comparison, compare, compare_outputs, tolerance_for
+from mlc.runtime.manifest import PRECISIONS
 
 NAN, INF = np.nan, np.inf
 
@@ -93,3 +94,20 @@ def test_outputs_by_name() -> None:
     assert [c.ok for c in compare_outputs(got, expected)] == [True, True]
     with pytest.raises(UsageError, match="the reference has no output 'b'"):
         compare_outputs(got, {"a": expected["a"]})
+
+
+def test_the_tolerance_follows_the_precision_and_says_so() -> None:
+    got, expected = {"y": np.float32([1.0, 2.0])}, {"y": np.float32([1.001, 2.001])}
+
+    def found(precision: str | None = None, **given: float) -> tuple[bool, str]:
+        (c,) = compare_outputs(got, expected, precision={} if precision is None else {"y": precision}, **given)
+        assert c.to_json()["tolerance"] == c.basis
+        return c.ok, c.basis
+
+    assert found() == (False, "float32")
+    assert found("float16") == (True, "computed in float16")
+    assert found("int8") == (True, "computed in 8-bit steps")
+    assert found("quantised") == (True, "quantised from floats")
+    assert found("quantised", relative=1e-5) == (False, "as asked for")
+    assert tolerance_for(np.dtype("i8")).basis == "exact"
+    assert set(PRECISIONS) <= set(TOLERANCES)

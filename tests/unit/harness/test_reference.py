@@ -32,6 +32,17 @@ def test_outputs(path: Path) -> None:
     np.testing.assert_array_equal(OnnxReference(path).run({"x": X})["y"], X * WEIGHTS["w"] + WEIGHTS["b"])
 
 
+@pytest.mark.parametrize("quantised", [False, True])
+def test_models_with_steps_of_8_bits_are_run_as_they_stand(tmp_path: Path, quantised: bool) -> None:
+    op = ("QuantizeLinear", "DequantizeLinear") if quantised else ("Mul", "Div")
+    nodes = [helper.make_node(op[0], ["x", "s"], ["q"]), helper.make_node(op[1], ["q", "s"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(np.float32(0.1), "s")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    level = OnnxReference(tmp_path / "m.onnx")._session.get_session_options().graph_optimization_level
+    assert level.name == ("ORT_DISABLE_ALL" if quantised else "ORT_ENABLE_ALL")
+
+
 def test_intermediates_come_in_batches(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "BATCH_BYTES", 100)
     found = OnnxReference(path)

@@ -16,6 +16,7 @@ from mlc.errors import PackageError
 from mlc.runtime.dtypes import ELEMENTS, describe, numpy_dtype
 from mlc.runtime.layout import Physical
 from mlc.runtime.manifest import (
+    PRECISIONS,
     Manifest,
     MemberSpec,
     MemorySpec,
@@ -77,6 +78,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         tuple(params),
         members,
         draw(st.none() | st.sampled_from(sorted(members))) if members else None,
+        precision=draw(st.dictionaries(texts, st.sampled_from(PRECISIONS), max_size=2)),
     )
 
 
@@ -140,6 +142,7 @@ def edited(manifest: Manifest, path: str, value: object) -> dict:
         ("inputs.0.shape", [1 << 40, 1 << 40], r"inputs\[0\]\.shape: expected an integer from 0"),
         ("inputs", [{"name": "a", "dtype": "f32", "shape": []}] * 2, r"inputs\[1\]\.name: 'a' occurs twice"),
         ("inputs.0.shape", [1] * 100, r"inputs\[0\]\.shape: expected 32 integers at most, got 100"),
+        ("precision", {"y": "coarse"}, "precision.y: expected one of float64 float32 .*, got 'coarse'"),
         ("memory.alignment", 32, "memory.alignment: expected 64, got 32"),
         ("module_so", "lib/model.so", "module_so: expected the name of a member, got 'lib/model.so'"),
         ("members", {"x": {"sha256": "", "size": 1}}, "members.x.sha256: expected a SHA-256"),

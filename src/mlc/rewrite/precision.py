@@ -1,0 +1,101 @@
+"""How precisely a tensor was computed: what a comparison with a reference has to allow for.
+
+A tensor's own element type says too little. Floats of 32 bits that come out of a network in 16 bits are as good as 16
+bits are; what went through 8-bit integers can be off by their steps; and a model that this compiler quantised differs
+from its original by what quantising costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from mlc.ir.graph import Graph, Node, Value
+from mlc.ir.types import DType
+from mlc.ops import get
+
+
+class Precision(IntEnum):
+    """From the finest to the coarsest; in small letters, the names under which packages record them.
+
+    ``INT16`` and ``INT8`` are integers that stand for floats in the model itself; ``QUANTISED`` is what this compiler
+    made of a model in floating point.
+    """
+
+    FLOAT64 = 0
+    FLOAT32 = 1
+    INT16 = 2
+    FLOAT16 = 3
+    BFLOAT16 = 4
+    INT8 = 5
+    QUANTISED = 6
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+_FLOATS = {"f64": Precision.FLOAT64, "f32": Precision.FLOAT32, "f16": Precision.FLOAT16, "bf16": Precision.BFLOAT16}
+
+
+@dataclass(frozen=True)
+class _Fact:
+    """Of a value: whether it depends on floating-point data, and the coarsest precision on the way to it."""
+
+    floating: bool = False
+    coarsest: Precision = Precision.FLOAT64
+
+
+def precisions(graph: Graph) -> dict[str, Precision]:
+    """The coarsest precision on the way from the inputs to each floating-point tensor, by name.
+
+    Args:
+        graph: operators, groups of them, or both. Constants are exact, whatever their type.
+    Returns:
+        tensors whose precision is not that of their own type; the graph's results under their names as outputs.
+    """
+    facts: dict[Value, _Fact] = {v: _own(v, [_Fact()]) for v in graph.inputs}
+    _walk(graph, facts)
+    named = [*((v.name, v) for v in facts), *zip(graph.output_names, graph.outputs, strict=True)]
+    found = {name: facts[v].coarsest for name, v in named if v in facts and v.type.dtype.kind == "f"}
+    own = {name: _FLOATS.get(v.type.dtype.name) for name, v in named}
+    return {name: precision for name, precision in found.items() if precision is not own[name]}
+
+
+def _walk(graph: Graph, facts: dict[Value, _Fact]) -> None:
+    for node in graph.nodes:
+        read = [facts[v] for v in node.inputs if v in facts]
+        inner = _inside(node, facts)
+        for k, v in enumerate(node.outputs):
+            facts[v] = _own(v, [*read, *inner[k : k + 1]], quantised=node.op is get("round_shift"))
+
+
+def _inside(node: Node, facts: Mapping[Value, _Fact]) -> list[_Fact]:
+    """What the body of a group makes of its inputs, by output; nothing for an operator."""
+    body = node.attrs.get("body")
+    if not isinstance(body, Graph) or len(body.inputs) != len(node.inputs):
+        return []
+    within = {i: facts[v] for i, v in zip(body.inputs, node.inputs, strict=True) if v in facts}
+    _walk(body, within)
+    return [within.get(v, _Fact()) for v in body.outputs]
+
+
+def _own(v: Value, read: Iterable[_Fact], quantised: bool = False) -> _Fact:
+    read = list(read)
+    floating = any(f.floating for f in read)
+    coarsest = max([f.coarsest for f in read], default=Precision.FLOAT64)
+    own = _precision_of(v.type.dtype, floating)
+    if own is not None:
+        coarsest = max(coarsest, own)
+    if quantised:
+        coarsest = Precision.QUANTISED
+    return _Fact(floating or v.type.dtype.kind == "f", coarsest)
+
+
+def _precision_of(dtype: DType, floating: bool) -> Precision | None:
+    """That of numbers of a type; integers have one where they stand for floats."""
+    if dtype.kind == "f":
+        return _FLOATS.get(dtype.name)
+    if not floating or dtype.kind not in "iu" or dtype.bits > 16:
+        return None
+    return Precision.INT16 if dtype.bits > 8 else Precision.INT8

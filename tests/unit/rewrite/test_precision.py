@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+
+from mlc.ir.graph import Graph
+from mlc.rewrite.fuse import fuse
+from mlc.rewrite.precision import Precision, precisions
+from mlc.rewrite.quantize import QuantizeOptions, quantize
+from mlc.runtime.manifest import PRECISIONS
+from tests.unit.rewrite.helpers import Net
+
+
+def outputs(graph: Graph) -> dict[str, str]:
+    found = precisions(graph)
+    assert precisions(fuse(graph)).items() >= {k: v for k, v in found.items() if k in graph.output_names}.items()
+    return {name: str(found[name]) for name in graph.output_names if name in found}
+
+
+def test_the_names_are_those_that_packages_hold() -> None:
+    assert tuple(map(str, Precision)) == PRECISIONS
+
+
+def test_what_is_computed_in_its_own_type_is_not_mentioned() -> None:
+    n = Net()
+    assert precisions(n(n.relu(n.x(4)), n.exp(n.x(3, dtype="f16", name="h")))) == {}
+
+
+def test_floats_of_16_bits_leave_their_mark_on_everything_after_them() -> None:
+    n = Net()
+    x = n.x(4)
+    half = n.cast(n.exp(n.cast(x, to="f16")), to="f32")
+    graph = n(n.mul(half, x), n.relu(x), n.cast(half, to="bf16"), n.cast(half, to="i32"))
+    assert outputs(graph) == {"out0": "float16"}
+
+
+def test_constants_are_exact_whatever_their_type() -> None:
+    n = Net()
+    assert outputs(n(n.add(n.x(4), n.cast(n.c(np.ones(4), "float16"), to="f32")))) == {}
+
+
+def test_integers_that_stand_for_floats_are_steps() -> None:
+    n = Net()
+    x = n.x(4)
+    for bits, name in ((8, "int8"), (16, "int16")):
+        stepped = n.cast(n.cast(n.round(n.mul(x, n.c(10.0))), to=f"i{bits}"), to="f32")
+        assert outputs(n(n.relu(stepped))) == {"out0": name}
+    indices = n.cast(n.cast(x, to="i32"), to="f32")
+    assert outputs(n(indices)) == {}
+
+
+def test_bytes_that_come_in_are_exact() -> None:
+    n = Net()
+    assert outputs(n(n.mul(n.cast(n.x(4, dtype="u8"), to="f32"), n.c(1 / 255)))) == {}
+
+
+def test_a_model_that_was_quantised_says_so() -> None:
+    n = Net()
+    w = n.c(np.random.default_rng(0).standard_normal((8, 8)))
+    graph = n(n.matmul(n.relu(n.matmul(n.x(2, 8), w)), w))
+    samples = [{"x": np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)}]
+    assert outputs(quantize(graph, samples, QuantizeOptions(ends=True)).graph) == {"out0": "quantised"}
