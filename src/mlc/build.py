@@ -8,7 +8,7 @@ layouts to memory plan, and becomes a program.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,7 @@ from mlc.pipeline.passes import optimise
 from mlc.rewrite.memory import MemoryPlan, Space
 from mlc.rewrite.offload import Decision
 from mlc.rewrite.precision import precisions
+from mlc.rewrite.recurrence import body_of_scan, graphs, is_scan
 from mlc.rewrite.region import COPY_TO, activations, is_region, on_device
 from mlc.runtime import (
     DeviceCall,
@@ -160,9 +161,8 @@ def build_package(
     members[header_name(options.symbols)] = c_header(manifest).encode()
     members["examples/main.c"] = c_example(manifest).encode()
     members.update({p.member: p.program.data for p in programs.values()})
-    arrays = {v.name: host.graph.constants[v] for v in params.values}
     facts_of = {p.name: p.program.facts for p in programs.values()}
-    return Built(manifest, arrays, members, tuple(offloads), facts_of)
+    return Built(manifest, params.arrays, members, tuple(offloads), facts_of)
 
 
 class _StageTimes:
@@ -186,17 +186,37 @@ class _Params:
     """Constants that the host reads at run time, in order of first use; those of regions are in their programs."""
 
     def __init__(self, graph: Graph) -> None:
-        used: dict[Value, None] = {}
-        for v in [*(v for n in graph.nodes if not is_region(n) for v in n.inputs), *graph.outputs]:
-            if v in graph.constants:
-                used[v] = None
-        self.values = list(used)
-        self.plan = plan_params(TensorSpec(v.name, v.type.dtype.name, v.type.physical_shape) for v in self.values)
+        self.values: dict[Value, np.ndarray] = {}
+        for g, _ in graphs(graph):
+            for v in [*(v for n in g.nodes if not is_region(n) for v in n.inputs), *g.outputs]:
+                if v in g.constants:
+                    self.values[v] = g.constants[v]
+        self.plan = plan_params(
+            TensorSpec(name, v.type.dtype.name, v.type.physical_shape)
+            for name, v in zip(_names(self.values), self.values, strict=True)
+        )
 
     @property
     def offsets(self) -> dict[Value, int]:
         """Bytes from the begin of them all."""
         return {v: p.offset for v, p in zip(self.values, self.plan.params, strict=True)}
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What they hold, by the names that they have in the package."""
+        return {p.name: array for p, array in zip(self.plan.params, self.values.values(), strict=True)}
+
+
+def _names(values: Iterable[Value]) -> Iterator[str]:
+    """Names of values, made unique: the bodies of several recurrences may have a constant of one name each."""
+    taken: set[str] = set()
+    for v in values:
+        name, k = v.name, 0
+        while name in taken:
+            k += 1
+            name = f"{v.name}.{k}"
+        taken.add(name)
+        yield name
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,8 +271,7 @@ def _step_specs(host: Compiled, programs: Mapping[str, _Program]) -> tuple[StepS
             specs.append(_device_step(n, host, programs))
             continue
         results = tuple(_result_spec(v, plan) for v in n.outputs)
-        nbytes = sum(v.type.nbytes for v in {*n.inputs, *n.outputs})
-        specs.append(StepSpec(host.of_node.get(n, n.op.name), n.sources, _flops(n), nbytes, results))
+        specs.append(StepSpec(host.of_node.get(n, n.op.name), n.sources, _flops(n), _touched(n), results))
     specs += [StepSpec("copy", (), 0, 2 * c.nbytes, ()) for c in plan.copies]
     return tuple(specs)
 
@@ -271,7 +290,16 @@ def _frozen(arg: Sequence[object]) -> tuple[object, ...]:
     return tuple(tuple(a) if isinstance(a, list) else a for a in arg)
 
 
+def _touched(node: Node) -> int:
+    """Bytes that a step must read and write at least once, or in every round."""
+    if is_scan(node):
+        return sum(node.attrs["rounds"] * _touched(n) for n in body_of_scan(node).nodes)
+    return sum(v.type.nbytes for v in {*node.inputs, *node.outputs})
+
+
 def _flops(node: Node) -> int:
+    if is_scan(node):
+        return sum(node.attrs["rounds"] * _flops(n) for n in body_of_scan(node).nodes)
     if node.op.express is None:
         return 0
     inputs = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]

@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 
 import mlc
+from mlc.harness import listing
 from tests.e2e.compiled import assert_same, compiled, load, network, reference
 
 HAS_AVX2 = llvm.get_host_cpu_features().get("avx2", False)
@@ -74,12 +75,76 @@ def test_steps_of_a_gru_take_few_kernels(reset_after, kernels):
     }
     attrs = {"hidden_size": 24, "linear_before_reset": reset_after}
     node = helper.make_node("GRU", ["x", "w", "r", "b", "", "h"], ["y"], **attrs)
-    found = [s.kernel for s in mlc.compile(load(network([node], feeds, ["y"], stored))).manifest.steps]
-    # besides the steps there are the two products with the input before them, and a copy of the last state behind
-    steps = found[2 : 2 + 6 * kernels]
-    assert len(set(steps)) == kernels
-    assert all("matmul" in kernel for kernel in steps)
-    assert len(found) <= len(steps) + 3
+    package = mlc.compile(load(network([node], feeds, ["y"], stored)))
+    # two products with the input go before the recurrence
+    assert [s.kernel.partition("_")[2] for s in package.manifest.steps] == ["matmul_add", "matmul_add", ""]
+    assert package.manifest.steps[2].kernel == "scan"
+    made = listing.kernels({"kernels.txt": package.members["src/kernels.txt"].decode()})
+    inside = set(made) - {s.kernel for s in package.manifest.steps}
+    assert len(inside) == kernels
+    assert all("matmul" in kernel for kernel in inside)
+
+
+# operator, steps, batch, layers, direction, lengths of sequences, initial states
+LONG = [
+    ("LSTM", 1, 3, 1, "bidirectional", True, True),
+    ("LSTM", 2, 1, 2, "forward", False, False),
+    ("LSTM", 331, 3, 2, "bidirectional", True, True),
+    ("GRU", 2, 3, 1, "reverse", True, True),
+    ("GRU", 331, 1, 2, "bidirectional", False, True),
+    ("RNN", 331, 2, 1, "bidirectional", True, False),
+    ("LSTM", 2000, 2, 1, "reverse", True, False),
+    ("RNN", 2000, 1, 1, "forward", False, True),
+]
+
+
+@pytest.mark.parametrize("op, steps, batch, layers, direction, lengths, initial", LONG)
+def test_recurrences_of_any_length(op, steps, batch, layers, direction, lengths, initial):
+    model, feeds = recurrent(op, steps, batch, layers, direction, lengths, initial)
+    for options in ({}, {"opt_level": 0}):
+        assert_same(compiled(model, feeds, threads=2, **options), reference(model, feeds), tolerance=2e-5)
+
+
+def recurrent(op, steps, batch, layers, direction, lengths, initial, hidden=9):
+    """Layers one after the other, all of whose results are outputs, and what to feed."""
+    rng = np.random.default_rng(steps)
+    directions, gates = 2 if direction == "bidirectional" else 1, GATES[op]
+
+    def array(*shape):
+        return rng.normal(size=shape).astype(np.float32) / 2
+
+    feeds, stored, nodes, outputs = {"x": array(steps, batch, 5)}, {"flat": np.array([0, 0, -1])}, [], []
+    if lengths:
+        feeds["lengths"] = rng.integers(1, steps + 1, batch).astype(np.int32)
+    source = "x"
+    for k in range(layers):
+        size = 5 if k == 0 else directions * hidden
+        stored[f"w{k}"] = array(directions, gates * hidden, size)
+        stored[f"r{k}"] = array(directions, gates * hidden, hidden) / np.float32(hidden**0.5)
+        stored[f"b{k}"] = array(directions, 2 * gates * hidden)
+        letters = "hc"[: 2 if op == "LSTM" else 1]
+        if initial:
+            feeds.update({f"{a}{k}": array(directions, batch, hidden) for a in letters})
+        names = [source, f"w{k}", f"r{k}", f"b{k}", "lengths" if lengths else ""]
+        results = [f"y{k}", *(f"last_{a}{k}" for a in letters)]
+        inputs = [*names, *(f"{a}{k}" if initial else "" for a in letters)]
+        nodes.append(helper.make_node(op, inputs, results, hidden_size=hidden, direction=direction))
+        nodes.append(helper.make_node("Transpose", [f"y{k}"], [f"t{k}"], perm=[0, 2, 1, 3]))
+        nodes.append(helper.make_node("Reshape", [f"t{k}", "flat"], [f"z{k}"]))
+        outputs += results
+        source = f"z{k}"
+    return network(nodes, feeds, outputs, stored), feeds
+
+
+def test_compiling_takes_no_longer_for_more_steps():
+    """There are as many functions that call kernels."""
+
+    def count(steps):
+        model, _ = recurrent("LSTM", steps, 2, 1, "bidirectional", True, True)
+        text = mlc.compile(load(model)).members["src/model.ll"]
+        return text.count(b"define internal void @mlc.step")
+
+    assert count(5000) == count(50)
 
 
 @pytest.mark.parametrize("rows, units", [(1, 40), (7, 24), (33, 50)])

@@ -78,10 +78,10 @@ def _listing(package: Package, asm: str | None, src: str | None) -> str:
     from mlc.harness import listing
 
     kernel = asm or src or ""
-    known = list(dict.fromkeys(step.kernel for step in package.manifest.steps))
+    texts = {name: package.read(name).decode("utf-8", "replace") for name in package.names() if name.startswith("src/")}
+    known = list(dict.fromkeys([*(step.kernel for step in package.manifest.steps), *listing.kernels(texts)]))
     if kernel not in known:
         raise UsageError(f"{package.path}: there is no kernel {kernel!r}", hint=did_you_mean(kernel, known))
-    texts = {name: package.read(name).decode("utf-8", "replace") for name in package.names() if name.startswith("src/")}
     if asm:
         from mlc.api import assembly
 

@@ -18,7 +18,7 @@ class Limits:
         constant_bytes: size of one constant that the import itself makes (ranges, fills, folded values).
         constants_bytes: size of all such constants together.
         nodes: nodes of the model, with functions and branches expanded; inputs and initializers also.
-        operators: core operators the graph may grow to (recurrent layers are unrolled).
+        operators: core operators the graph may grow to (short loops are unrolled).
         depth: nesting of subgraphs and function calls.
         rank: dimensions of any tensor.
         name_length: characters of any name.

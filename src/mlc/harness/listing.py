@@ -8,6 +8,11 @@ from collections.abc import Callable, Mapping
 Cut = Callable[[str, str], str]
 
 
+def kernels(sources: Mapping[str, str]) -> list[str]:
+    """Names of the kernels that have a section of their own, those in recurrences included."""
+    return [m[1] for text in sources.values() for m in re.finditer(r"^### (\S+)$", text, re.MULTILINE)]
+
+
 def assembly(sources: Mapping[str, str], kernel: str) -> str:
     """The assembly of a kernel, from its label to its ``.size``; empty when there is none.
 

@@ -14,6 +14,7 @@ from mlc.ops import (  # noqa: F401
     random,
     reduction,
     resize,
+    scan,
     scatter,
     shape,
     softmax,

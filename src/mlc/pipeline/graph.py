@@ -6,18 +6,17 @@ import re
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 from mlc.errors import LowerError, MlcError, ScheduleError
 from mlc.ir.graph import Graph, Node, Value
-from mlc.ops.shape import JOIN
+from mlc.pipeline.calls import calls_of, loop_bytes
 from mlc.pipeline.machine import Machine
 from mlc.rewrite.group import body_of, config_of, identity_of, is_group
-from mlc.rewrite.memory import Location, MemoryPlan, Space
-from mlc.rewrite.region import on_device
+from mlc.rewrite.memory import MemoryPlan
+from mlc.rewrite.recurrence import body_of_scan, graphs, is_scan
 from mlc.settings import Observer
-from mlc.targets.base import CallSpec, Code, CompiledRegion, JoinSpec, Step
+from mlc.targets.base import CallSpec, Code, CompiledRegion, Step
 
 Refused = Mapping[tuple[str, ...], MlcError]  # groups by identity, and what their configurations are refused for
 
@@ -41,7 +40,7 @@ class Kernels:
     count: int = 0
 
     def make(self, graph: Graph, machine: Machine, watch: Observer) -> tuple[dict[Node, str], Refused]:
-        """Kernels for every node that needs one and has none yet.
+        """Kernels for every node, those in recurrences included, that needs one and has none yet.
 
         Returns:
             the name of each node's kernel; and for groups whose configurations are refused, the reasons.
@@ -49,25 +48,26 @@ class Kernels:
             MlcError: with a note that names the kernel that was being made.
         """
         of_node: dict[Node, str] = {}
-        work: dict[str, tuple[Hashable, Node]] = {}
-        idle = machine.without_kernel(graph)
-        for node in graph.nodes:
-            if node in idle:
-                continue
-            key = machine.key(node, graph.constants)
-            if key not in self.names:
-                name = self.names[key] = self._name(node)
-                work[name] = key, node
-            of_node[node] = self.names[key]
+        work: dict[str, tuple[Hashable, Node, Graph]] = {}
+        for g, _ in graphs(graph):
+            idle = machine.without_kernel(g)
+            for node in g.nodes:
+                if node in idle:
+                    continue
+                key = machine.key(node, g.constants)
+                if key not in self.names:
+                    name = self.names[key] = self._name(node)
+                    work[name] = key, node, g
+                of_node[node] = self.names[key]
         refused: dict[str, MlcError] = {}
-        for done, (name, (key, node)) in enumerate(work.items()):
+        for done, (name, (key, node, g)) in enumerate(work.items()):
             stages: list[str] = []
 
             def note(stage: str, text: str, stages: list[str] = stages) -> None:
                 stages.append(f"# {stage}\n{text}")
 
             try:
-                self.named[name] = machine.kernel(node, name, graph.constants, note)
+                self.named[name] = machine.kernel(node, name, g.constants, note)
             except MlcError as error:
                 if config_of(node) and isinstance(error, (ScheduleError, LowerError)):
                     refused[name] = error
@@ -94,7 +94,7 @@ class Compiled:
     Args:
         graph: with layouts and configurations.
         kernels: distinct ones, by name, in order of first use; what they are is the machine's affair.
-        of_node: the name of each node's kernel.
+        of_node: the name of each node's kernel, of those in recurrences as well.
         texts: what every stage made of each kernel, by name.
         code: of all kernels.
         plan: where values lie.
@@ -124,7 +124,8 @@ def compile_graph(
         graph: groups with layouts, see :func:`~mlc.pipeline.layouts.lay_out`.
         machine: to compile for.
         watch: is told how it goes on.
-        params: gives what calls say of the constants of a graph; their positions among all unless given.
+        params: gives what calls say of the constants of a graph and of the bodies in it; their positions among all
+            unless given.
         again: lays the graph out anew after configurations have been refused: the groups get their defaults, and only
             kernels that are not there yet are made. Without it a refusal is an error.
     Raises:
@@ -146,10 +147,15 @@ def compile_graph(
     watch.passed("lower", "\n".join(texts.values()), time.perf_counter() - start)
     code = machine.emit(kernels)
     start = time.perf_counter()
-    plan = machine.plan(graph, {n: code.scratch[k] for n, k in of_node.items() if code.scratch[k]})
-    watch.passed("memory", plan, time.perf_counter() - start)
+    needs = {n: code.scratch[k] for n, k in of_node.items() if code.scratch[k]}
+    plans: dict[Graph, MemoryPlan] = {}
+    for g, _ in reversed(list(graphs(graph))):  # bodies first: what one takes is the scratch memory of its recurrence
+        needs.update({n: loop_bytes(n, plans[body_of_scan(n)]) for n in g.nodes if is_scan(n)})
+        plans[g] = machine.plan(g, needs)
+    watch.passed("memory", plans[graph], time.perf_counter() - start)
     at = params(graph) if params is not None else {v: k for k, v in enumerate(graph.constants)}
-    return Compiled(graph, kernels, of_node, texts, code, plan, tuple(_calls(graph, plan, of_node, at)))
+    calls = tuple(calls_of(graph, plans, of_node, at))
+    return Compiled(graph, kernels, of_node, texts, code, plans[graph], calls)
 
 
 def compiled_region(compiled: Compiled) -> CompiledRegion:
@@ -162,25 +168,3 @@ def _identifier(node: Node) -> str:
     """A short symbol-like name for a group."""
     words = [n.op.name for n in body_of(node).nodes] if is_group(node) else [node.op.name]
     return re.sub(r"[^a-z0-9_]", "_", "_".join(dict.fromkeys(words)).lower())[:40]
-
-
-def _calls(graph: Graph, plan: MemoryPlan, of_node: Mapping[Node, str], params: Mapping[Value, int]) -> list[Step]:
-    """Every step of the model as a call, copies included."""
-    constants = list(graph.constants)
-
-    def place(at: Location) -> tuple[str, int]:
-        return (at.space, params[constants[at.at]]) if at.space is Space.PARAM else (at.space, at.at)
-
-    def call(n: Node) -> Step:
-        if on_device(n):
-            return CallSpec("", (), device=True)
-        places = [place(plan.locations[v]) for v in (*n.inputs, *n.outputs)]
-        if n.op is not JOIN:
-            return CallSpec(of_node[n], tuple(places), plan.scratch.get(n, 0))
-        rows = prod(n.outputs[0].type.shape[: n.attrs["axis"]])
-        sizes = [v.type.nbytes // max(1, rows) for v in n.inputs]
-        return JoinSpec(tuple(zip(places[:-1], sizes, strict=True)), places[-1], rows)
-
-    calls = [call(n) for n in plan.steps]
-    calls += [CallSpec("", (place(c.source), ("output", c.output)), nbytes=c.nbytes) for c in plan.copies]
-    return calls

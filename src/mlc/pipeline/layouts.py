@@ -16,6 +16,7 @@ from mlc.pipeline.machine import Device, Machine, Processor
 from mlc.pipeline.passes import LAYOUT
 from mlc.rewrite.group import config_of, identity_of
 from mlc.rewrite.layout import assign_layouts
+from mlc.rewrite.recurrence import map_bodies
 from mlc.rewrite.region import is_region, region_graph
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import LayoutChoice, Target
@@ -100,9 +101,12 @@ def lay_out(
                     configurations.refuse(identity_of(node), error.message)
         return node, part.machine.layouts(node, types, constant, row_major, Knobs())
 
+    def assign(graph: Graph) -> Graph:
+        return map_bodies(assign_layouts(graph, choose, get("identity")), assign)
+
     start = time.perf_counter()
     try:
-        graph = assign_layouts(part.graph, choose, get("identity"))
+        graph = assign(part.graph)
         if options.verify:
             verify(graph)
     except MlcError as error:

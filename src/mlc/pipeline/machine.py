@@ -19,6 +19,7 @@ from mlc.rewrite.group import group_key, is_alias, is_group
 from mlc.rewrite.inplace import InPlaceOperands
 from mlc.rewrite.memory import MemoryPlan, plan_memory
 from mlc.rewrite.parts import joined, sliced
+from mlc.rewrite.recurrence import is_scan
 from mlc.rewrite.region import on_device
 from mlc.targets.base import Accelerator, Code, LayoutChoice, Target
 
@@ -80,7 +81,7 @@ class Processor:
         return {
             *joined(graph),
             *sliced(graph),
-            *(n for n in graph.nodes if is_alias(n) or on_device(n) or n.op is JOIN),
+            *(n for n in graph.nodes if is_alias(n) or on_device(n) or n.op is JOIN or is_scan(n)),
         }
 
     def key(self, node: Node, constants: Constants) -> Hashable:

@@ -8,6 +8,7 @@ from mlc.ir.graph import Graph
 from mlc.rewrite.attention import use_attention
 from mlc.rewrite.offload import Decision, offload
 from mlc.rewrite.pipeline import MAX_LEVEL, GraphPass, passes_for, run_passes
+from mlc.rewrite.recurrence import map_bodies, settle_bodies
 from mlc.rewrite.winograd import use_winograd
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
@@ -52,6 +53,18 @@ def optimise(
     before = next(k for k, p in enumerate(passes) if p.groups)
     if options.opt_level >= MAX_LEVEL:
         passes[before:before] = [winograd, attention]
+    exact = () if options.fast_math else (winograd.name, attention.name)
+    disabled = {*options.disabled_passes, *exact}
+
+    def run(g: Graph, passes: Sequence[GraphPass]) -> Graph:
+        return run_passes(g, passes, later=(LAYOUT,), disabled=disabled, check=options.verify, on_pass=watch.passed)
+
+    def optimise_bodies(g: Graph) -> Graph:
+        return map_bodies(settle_bodies(g), lambda body: run(body, inside))
+
+    text = "all passes for the bodies of recurrences, with the constants that they capture"
+    passes.insert(before, GraphPass("bodies", optimise_bodies, text, 0, required=True))
+    inside = tuple(passes)  # a driver of a device cannot be called in the middle of a step of the host
     accelerator = target.accelerator
     if accelerator is not None:
 
@@ -62,12 +75,4 @@ def optimise(
 
         text = "divide the graph between the host and the accelerator"
         passes.insert(before, GraphPass("offload", divide, text, 0))
-    exact = () if options.fast_math else (winograd.name, attention.name)
-    return run_passes(
-        graph,
-        passes,
-        later=(LAYOUT,),
-        disabled={*options.disabled_passes, *exact},
-        check=options.verify,
-        on_pass=watch.passed,
-    )
+    return run(graph, passes)

@@ -11,6 +11,7 @@ import numpy as np
 from mlc.ir import te
 from mlc.ir.graph import Node, express
 from mlc.ir.interp.graph import run_node
+from mlc.rewrite.recurrence import body_of_scan, is_scan
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class FoldLimits:
 
 
 DEFAULT_LIMITS = FoldLimits()
+STATEMENT_WORK = 1 << 10  # a statement of a routine, of which there is about one an element
+ROUND_WORK = 1 << 14  # what an operator in a recurrence costs each round beside its points: some hundred microseconds
 
 
 def output_bytes(node: Node) -> int:
@@ -54,8 +57,6 @@ def evaluate(node: Node, arrays: Sequence[np.ndarray], limits: FoldLimits = DEFA
     taken = sum(a.nbytes for a in arrays)
     if size > limits.constant_bytes or (size > limits.growth_floor and size > limits.growth * taken):
         return None
-    if node.op.evaluate is not None:
-        return run_node(node, arrays)
     if node.op.routine is not None:
         elements = sum(a.size for a in arrays) + sum(v.type.size for v in node.outputs)
         return run_node(node, arrays) if elements <= limits.routine_elements else None
@@ -72,6 +73,11 @@ def _view(node: Node, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
 
 def _work(node: Node) -> int:
     """Points that the interpreter evaluates for a node."""
+    if is_scan(node):
+        return sum(node.attrs["rounds"] * (_work(n) + ROUND_WORK) for n in body_of_scan(node).nodes)
+    if node.op.express is None:
+        elements = sum(v.type.size for v in (*node.inputs, *node.outputs))
+        return elements * (STATEMENT_WORK if node.op.routine is not None else 1)
     operands = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
     stages = te.topological(express(node, operands))
     return sum(prod(a.hi + 1 for a in (*s.axes, *s.reduce_axes)) for s in stages)

@@ -85,7 +85,43 @@ class JoinSpec:
     rows: int
 
 
-Step = CallSpec | JoinSpec
+@dataclass(frozen=True)
+class RowSpec:
+    """Memory with a row for each round of a loop, at ``place``; ``backward``: the first round's row is the last."""
+
+    place: tuple[str, int]
+    nbytes: int
+    backward: bool
+
+
+@dataclass(frozen=True)
+class LoopSpec:
+    """One step of a model that repeats steps of its own.
+
+    To these, inputs are what is carried, the rows of this round, and what is captured; outputs are what is carried and
+    the rows that this round gives; parameters are the model's. Places are as in ``CallSpec.args``.
+
+    Args:
+        rounds: how often, 1 or more.
+        steps: of one round, in order.
+        carried: for each value that goes from round to round: where it is at first, where it goes at last, and two byte
+            offsets in the workspace where it lies by turns in between.
+        scanned: what has a row for every round.
+        captured: what all rounds read.
+        gathered: where every round leaves a row.
+        workspace: byte offset in the workspace of the inner steps' own workspace.
+    """
+
+    rounds: int
+    steps: tuple[Step, ...]
+    carried: tuple[tuple[tuple[str, int], tuple[str, int], int, int], ...]
+    scanned: tuple[RowSpec, ...]
+    captured: tuple[tuple[str, int], ...]
+    gathered: tuple[RowSpec, ...]
+    workspace: int
+
+
+Step = CallSpec | JoinSpec | LoopSpec
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from mlc.pipeline.passes import optimise
 from mlc.records.beside import Beside, with_margins
 from mlc.records.workload import digest, laid_out, name_of
 from mlc.rewrite.group import configured, identity_of, is_group, workload_key
+from mlc.rewrite.recurrence import graphs
 from mlc.rewrite.workload import parse_workload
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, Tunable
@@ -79,7 +80,8 @@ def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Obser
     found: dict[str, Task] = {}
     for part in parts_of(fused, target):
         seen = _Seen()
-        for node in (laid := lay_out(part, options, watch, seen)).nodes:
+        laid = lay_out(part, options, watch, seen)
+        for node, times in ((n, times) for g, times in graphs(laid) for n in g.nodes):
             group = seen.groups.get(identity_of(node))
             if group is None or not is_group(node):
                 continue
@@ -87,7 +89,7 @@ def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Obser
             key = digest(workload_key(node, types, constant, row_major))
             if key in found:
                 task = found[key]
-                found[key] = replace(task, weight=task.weight + 1, sources=(*task.sources, *node.sources[:1]))
+                found[key] = replace(task, weight=task.weight + times, sources=(*task.sources, *node.sources[:1]))
                 continue
             knobs = Knobs()
             part.machine.layouts(node, types, constant, row_major, knobs)
@@ -98,7 +100,8 @@ def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Obser
                 constants = constants_of(node, laid.constants)
                 target.accelerator.ask(node, constants, knobs)
             if knobs.asked:
-                found[key] = _task(key, node, types, constant, row_major, knobs, constants)
+                task = _task(key, node, types, constant, row_major, knobs, constants)
+                found[key] = replace(task, weight=times)
     return list(found.values())
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from mlc.ir import loop, te
 from mlc.ir.graph import Node, express
 from mlc.ir.interp.graph import run_node
+from mlc.ops.scan import SCAN
 
 FOLD_BYTES = 1 << 20  # inputs and outputs of one folded operator, together
 FOLD_WORK = 1 << 22  # loop iterations of one folded operator
@@ -45,6 +46,8 @@ class Folder:
 
 def work(node: Node) -> int:
     """About how many loop iterations an operator takes, in points of a tensor expression."""
+    if node.op is SCAN:
+        return sum(node.attrs["rounds"] * (work(n) + STEP_WORK) for n in node.attrs["body"].nodes)
     if node.op.evaluate is not None:
         return sum(prod(v.type.shape) for v in node.outputs)
     if node.op.routine is None:

@@ -1,8 +1,8 @@
-"""Recurrent layers, unrolled over time: LSTM, GRU, RNN.
+"""Recurrent layers: LSTM, GRU, RNN.
 
 The products with the input are one matrix product over all time steps (two for a GRU, whose candidate is apart). What
-remains of a step is a product with the state, for all gates at once, and element-by-element work; all steps are the
-same operators on the same shapes.
+remains of a step is a product with the state, for all gates at once, and element-by-element work: the body of a
+``scan``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ImportModelError
-from mlc.frontend.onnx.emit import arith, concat, reshape, scalar, slice_axis, split, take, transpose, zeros
+from mlc.frontend.onnx.body import Body, Rows
+from mlc.frontend.onnx.emit import arith, concat, reshape, slice_axis, split, take, transpose, zeros
 from mlc.frontend.onnx.registry import Context, OnnxNode, converter
 from mlc.ir.graph import Value
 
@@ -177,13 +178,11 @@ def _recurrent(
         initial = [v if v is None else transpose(ctx, v, (1, 0, 2)) for v in initial]
     steps, batch, size = x.type.shape
     hidden = _check_shapes(node, len(backwards), gates, batch, size, (w, r, b, lengths, *initial), peephole)
-    # refused before anything is unrolled: every step takes more operators than it has gates
-    ctx.limits.check("operators", steps * gates * len(backwards), f"operators of {steps} unrolled steps, at least")
-
     dtype = x.type.dtype
     rows = reshape(ctx, x, (steps * batch, size))
     nothing = zeros(ctx, (batch, hidden), dtype)
-    masks = [_running(ctx, lengths, t) for t in range(steps)]
+    running = _running(ctx, lengths, steps)
+    wanted = bool(node.outputs and node.outputs[0])
     functions = _activations(ctx, node, activations, len(backwards))
     outputs: list[Value] = []
     finals: list[State] = []
@@ -193,16 +192,15 @@ def _recurrent(
         bias, parts, step = cell(_Direction(ctx, node, hidden, take(ctx, r, 0, k), wb, rb, own, functions[k]))
         # parts of their own, so that what a step takes of them is rows in memory
         widths = [hidden * count for count in parts]
-        products: list[list[Value]] = []
+        products: list[Value] = []
         for weights, offset in zip(split(ctx, take(ctx, w, 0, k), 0, widths), split(ctx, bias, 0, widths), strict=True):
-            product = ctx.add("matmul", [rows, weights], transpose_b=True)
-            products.append(split(ctx, ctx.add("add", [product, offset]), 0, [batch] * steps))
+            product = ctx.add("add", [ctx.add("matmul", [rows, weights], transpose_b=True), offset])
+            products.append(reshape(ctx, product, (steps, batch, product.type.shape[1])))
         state = tuple(nothing if v is None else take(ctx, v, 0, k) for v in initial)
-        history, state = _unroll(ctx, list(zip(*products, strict=True)), state, step, masks, nothing, backward)
+        history, state = _steps(ctx, products, state, step, running, nothing, backward, wanted)
         finals.append(state)
-        if node.outputs and node.outputs[0]:
-            whole = concat(ctx, history, 0) if history else zeros(ctx, (0, hidden), dtype)
-            outputs.append(reshape(ctx, whole, (steps, 1, batch, hidden)))
+        if history is not None:
+            outputs.append(reshape(ctx, history, (steps, 1, batch, hidden)))
     y = concat(ctx, outputs, 1) if outputs else None
     last = [concat(ctx, [reshape(ctx, s[k], (1, batch, hidden)) for s in finals], 0) for k in range(states)]
     if batch_first:
@@ -249,40 +247,49 @@ def _check_shapes(
     return hidden
 
 
-def _running(ctx: Context, lengths: Value | None, t: int) -> Value | bool:
-    """Which sequences of the batch have a step ``t``, as ``[batch, 1]``; a plain answer where all agree."""
+def _running(ctx: Context, lengths: Value | None, steps: int) -> Value | None:
+    """Which sequences of the batch have which steps, as ``[steps, batch, 1]``; nothing where all have all of them."""
     if lengths is None:
-        return True
+        return None
     known = ctx.const(lengths)
-    if known is not None and (np.all(known > t) or not np.any(known > t)):
-        return bool(np.all(known > t))
-    longer = ctx.add("gt", [lengths, scalar(ctx, t, lengths.type.dtype)])
-    return reshape(ctx, longer, (lengths.type.size, 1))
+    if known is not None and np.all(known >= steps):
+        return None
+    times = ctx.constant(np.arange(steps), lengths.type.dtype.numpy)
+    shape = (steps, lengths.type.size, 1)
+    return reshape(ctx, ctx.add("gt", [lengths, reshape(ctx, times, (steps, 1))]), shape)
 
 
-def _unroll(
+def _steps(
     ctx: Context,
-    products: Sequence[Sequence[Value]],
+    products: Sequence[Value],
     state: State,
     step: Step,
-    masks: Sequence[Value | bool],
+    running: Value | None,
     nothing: Value,
     backward: bool,
-) -> tuple[list[Value], State]:
+    wanted: bool,
+) -> tuple[Value | None, State]:
     """Hidden states in the order of time, zero where a sequence has ended, and the last state of each sequence."""
-    history = [nothing] * len(products)
-    order = range(len(products))
-    for t in reversed(order) if backward else order:
-        mask = masks[t]
-        if mask is False:
-            continue
-        new = step(products[t], state)
-        if isinstance(mask, Value):
-            history[t] = ctx.add("where", [mask, new[0], nothing])
-            state = tuple(ctx.add("where", [mask, a, b]) for a, b in zip(new, state, strict=True))
-        else:
-            history[t], state = new[0], new
-    return history, state
+    (steps, batch, _), (_, hidden) = products[0].type.shape, nothing.type.shape
+    stacked = [*products, *([] if running is None else [running])]
+
+    def advance(rows: Sequence[Value], before: State) -> tuple[Value, State]:
+        after = step(rows[: len(products)], before)
+        if running is None:
+            return after[0], after
+        (mask,) = rows[len(products) :]
+        kept = tuple(ctx.add("where", [mask, a, b]) for a, b in zip(after, before, strict=True))
+        return (ctx.add("where", [mask, after[0], nothing]) if wanted else nothing), kept
+
+    if steps == 0:
+        return (zeros(ctx, (0, batch, hidden), nothing.type.dtype) if wanted else None), state
+    if steps == 1:
+        row, last = advance([take(ctx, v, 0, 0) for v in stacked], state)
+        return (row if wanted else None), last
+    body = Body(ctx, state, [Rows(v, backward) for v in stacked])
+    row, after = advance(body.rows, tuple(body.state))
+    (*results,) = body.close(steps, after, [Rows(row, backward)] if wanted else [])
+    return (results.pop() if wanted else None), tuple(results)
 
 
 # -- activations --------------------------------------------------------------------------------------------------

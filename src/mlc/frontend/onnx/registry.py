@@ -202,6 +202,12 @@ class Context:
         self._note_roots(outs, ins)
         return outs
 
+    def stand_in(self, value: Value, type: TensorType) -> Value:
+        """A value that no node makes: what a round of a recurrence sees of ``value``."""
+        made = Value(self.builder.unique(value.name), type)
+        self._note_roots([made], [value])
+        return made
+
     def _inner(self, name: str) -> str:
         return shortened(f"{self.node.name}/{name}") if self.node is not None else name
 

@@ -2,6 +2,7 @@
 
 Values are numbered: inputs, then constants, then the results of the nodes; a node names its operands by number. The
 types of results are stored for readers, but derived anew from the operators' own type rules when the model is read.
+A graph among a node's attributes, the body of a recurrence, is written alike, with numbers of its own.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ def model_to_json(model: ImportedModel) -> dict[str, Any]:
     Raises:
         UnsupportedError: see ``mlc.frontend.saved.encode_model``.
     """
-    graph = model.graph
+    return {"source": _source_to_json(model.source), **_graph_to_json(model.graph)}
+
+
+def _graph_to_json(graph: Graph) -> dict[str, Any]:
     numbers: dict[Value, int] = {}
     for value in (*graph.inputs, *graph.constants, *(v for node in graph.nodes for v in node.outputs)):
         numbers[value] = len(numbers)
     return {
-        "source": _source_to_json(model.source),
         "name": graph.name,
         "inputs": [_value_to_json(v) for v in graph.inputs],
         "constants": [_value_to_json(v) for v in graph.constants],
@@ -55,6 +58,16 @@ def model_from_json(document: Mapping[str, Any], weights: Mapping[str, np.ndarra
     Raises:
         ImportModelError: naming the field or node.
     """
+    graph = _graph(document, weights, limits)
+    try:
+        verify(graph)
+    except MlcError as error:
+        raise ImportModelError(f"is not a sound graph: {error.message}") from error
+    return ImportedModel(graph, _source_from_json(document.get("source"), graph))
+
+
+def _graph(document: Mapping[str, Any], weights: Mapping[str, np.ndarray], limits: Limits, depth: int = 0) -> Graph:
+    limits.check("depth", depth, "nesting of recurrences")
     reader = _Reader(document)
     nodes = reader.items("nodes")
     limits.check("operators", len(nodes), "core operators")
@@ -69,17 +82,12 @@ def model_from_json(document: Mapping[str, Any], weights: Mapping[str, np.ndarra
     values = [*inputs, *constants]
     built = []
     for i, item in enumerate(nodes):
-        node = _node(item, values, f"nodes[{i}]", limits)
+        node = _node(item, values, f"nodes[{i}]", limits, depth)
         built.append(node)
         values.extend(node.outputs)
     outputs = [values[_index(n, values, f"outputs[{i}]")] for i, n in enumerate(reader.items("outputs"))]
     names = [_text(n, f"output_names[{i}]") for i, n in enumerate(reader.items("output_names"))]
-    graph = Graph(reader.text("name"), tuple(inputs), tuple(outputs), tuple(built), constants, tuple(names))
-    try:
-        verify(graph)
-    except MlcError as error:
-        raise ImportModelError(f"is not a sound graph: {error.message}") from error
-    return ImportedModel(graph, _source_from_json(document.get("source"), graph))
+    return Graph(reader.text("name"), tuple(inputs), tuple(outputs), tuple(built), constants, tuple(names))
 
 
 def _source_to_json(source: ModelSource) -> dict[str, Any]:
@@ -151,7 +159,7 @@ def _node_to_json(node: Node, numbers: Mapping[Value, int]) -> dict[str, Any]:
     }
 
 
-def _node(item: Any, values: list[Value], where: str, limits: Limits) -> Node:
+def _node(item: Any, values: list[Value], where: str, limits: Limits, depth: int) -> Node:
     if not isinstance(item, dict) or set(item) != {"op", "inputs", "attrs", "outputs", "sources"}:
         raise _wrong(where, "an object of op, inputs, attrs, outputs and sources")
     lists = [item[key] for key in ("inputs", "outputs", "sources")]
@@ -160,7 +168,13 @@ def _node(item: Any, values: list[Value], where: str, limits: Limits) -> Node:
     name = _text(item["op"], f"{where}.op")
     try:
         op = get(name)
-        attrs = fill_attrs(op, {key: _attr(value, f"{where}.attrs.{key}") for key, value in item["attrs"].items()})
+        given = {
+            key: _graph(value["graph"], {}, limits, depth + 1)
+            if isinstance(value, dict) and isinstance(value.get("graph"), dict)
+            else _attr(value, f"{where}.attrs.{key}")
+            for key, value in item["attrs"].items()
+        }
+        attrs = fill_attrs(op, given)
         check_attrs(op, attrs)
     except RULE_ERRORS as error:
         raise ImportModelError(f"{where}: {error}") from error
@@ -180,6 +194,8 @@ def _attr_to_json(value: Any, where: str, depth: int = 0) -> Any:
     """Tuples become lists; floats that JSON cannot write become ``{"float": "inf"}``."""
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, Graph) and not value.constants:
+        return {"graph": _graph_to_json(value)}
     if isinstance(value, (tuple, list)) and depth < _MAX_DEPTH:
         return [_attr_to_json(v, where, depth + 1) for v in value]
     if isinstance(value, float) and not math.isfinite(value):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlc.targets.base import CallSpec, JoinSpec, Step
-
-_ARGS = "ptr noundef %inputs, ptr noundef %outputs, ptr noundef %params, ptr noundef %workspace, ptr noundef %pool"
-_PASS = "ptr %inputs, ptr %outputs, ptr %params, ptr %workspace, ptr %pool"
+from mlc.targets.base import CallSpec, Step
+from mlc.targets.llvm.steps import ARGS, PASS, step_function, table_of
 
 
 def entry_points(steps: Sequence[Step], *, whole: bool = True) -> str:
@@ -20,12 +18,11 @@ def entry_points(steps: Sequence[Step], *, whole: bool = True) -> str:
     which byte offsets are added; ``pool`` may be null.
     """
     # a call written out for every step would be one basic block, and LLVM's time grows with the square of its length
-    entries = ", ".join(f"ptr @mlc.step{k}" for k in range(len(steps)))
-    table = f"@mlc.steps = internal constant [{len(steps)} x ptr] [{entries}]\n"
+    table = table_of("mlc.steps", [f"mlc.step{k}" for k in range(len(steps))])
     partial = any(isinstance(step, CallSpec) and step.device for step in steps)
     return "\n".join(
         [
-            *(_step(k, step) for k, step in enumerate(steps)),
+            *(step_function(f"mlc.step{k}", step) for k, step in enumerate(steps)),
             table,
             _run(len(steps), partial),
             *([_walks(len(steps), partial)] if whole else []),
@@ -48,7 +45,7 @@ declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare i32 @clock_gettime(i32, ptr)
 
-define i32 @mlc_run({_ARGS}) #0 {{
+define i32 @mlc_run({ARGS}) #0 {{
 entry:
   br label %head
 head:
@@ -57,7 +54,7 @@ head:
   br i1 %more, label %body, label %done
 body:
 {fetch}
-  call void %step({_PASS})
+  call void %step({PASS})
   %next = add i64 %i, 1
   br label %head
 done:
@@ -74,12 +71,12 @@ def _walks(count: int, partial: bool) -> str:
     walked = 0 if partial else count
     fetch = _fetch(count)
     return f"""\
-define void @mlc_step({_ARGS}, i64 noundef %i) #0 {{
+define void @mlc_step({ARGS}, i64 noundef %i) #0 {{
   %known = icmp ult i64 %i, {count}
   br i1 %known, label %body, label %done
 body:
 {fetch}
-  call void %step({_PASS})
+  call void %step({PASS})
   br label %done
 done:
   ret void
@@ -96,7 +93,7 @@ define internal i64 @mlc.now() {{
   ret i64 %v
 }}
 
-define void @mlc_profile({_ARGS}, ptr noundef %ns) #0 {{
+define void @mlc_profile({ARGS}, ptr noundef %ns) #0 {{
 entry:
   %start = call i64 @mlc.now()
   br label %head
@@ -107,7 +104,7 @@ head:
   br i1 %more, label %body, label %done
 body:
 {fetch}
-  call void %step({_PASS})
+  call void %step({PASS})
   %after = call i64 @mlc.now()
   %took = sub i64 %after, %before
   %slot = getelementptr inbounds i64, ptr %ns, i64 %i
@@ -120,101 +117,3 @@ done:
   ret void
 }}
 """
-
-
-def _step(k: int, step: Step) -> str:
-    return _call(k, step) if isinstance(step, CallSpec) else _join(k, step)
-
-
-_SPACES = ("input", "output", "param", "workspace")
-
-
-def _join(k: int, step: JoinSpec) -> str:
-    """A walk over a table of the operands: space, position or offset, bytes of a row."""
-    entries = ", ".join(
-        f"[3 x i64] [i64 {_SPACES.index(space)}, i64 {at}, i64 {nbytes}]" for (space, at), nbytes in step.parts
-    )
-    count, total = len(step.parts), sum(nbytes for _, nbytes in step.parts)
-    target, (lines, name) = f"@mlc.step{k}.parts", _address("y", step.result)
-    result = "\n".join(lines)
-    return f"""\
-{target} = internal constant [{count} x [3 x i64]] [{entries}]
-
-define internal void @mlc.step{k}({_ARGS}) #0 {{
-entry:
-{result}
-  br label %head
-head:
-  %i = phi i64 [ 0, %entry ], [ %next, %tail ]
-  %begin = phi i64 [ 0, %entry ], [ %end, %tail ]
-  %more = icmp ult i64 %i, {count if step.rows and total else 0}
-  br i1 %more, label %part, label %done
-part:
-  %p0 = getelementptr inbounds [{count} x [3 x i64]], ptr {target}, i64 0, i64 %i, i64 0
-  %p1 = getelementptr inbounds i64, ptr %p0, i64 1
-  %p2 = getelementptr inbounds i64, ptr %p0, i64 2
-  %space = load i64, ptr %p0, align 8
-  %at = load i64, ptr %p1, align 8
-  %bytes = load i64, ptr %p2, align 8
-  %end = add i64 %begin, %bytes
-  %outside = icmp ult i64 %space, 2
-  br i1 %outside, label %given, label %own
-given:
-  %is.input = icmp eq i64 %space, 0
-  %table = select i1 %is.input, ptr %inputs, ptr %outputs
-  %slot = getelementptr inbounds ptr, ptr %table, i64 %at
-  %x.given = load ptr, ptr %slot, align 8
-  br label %rows
-own:
-  %is.param = icmp eq i64 %space, 2
-  %base = select i1 %is.param, ptr %params, ptr %workspace
-  %x.own = getelementptr inbounds i8, ptr %base, i64 %at
-  br label %rows
-rows:
-  %x = phi ptr [ %x.given, %given ], [ %x.own, %own ]
-  br label %row
-row:
-  %r = phi i64 [ 0, %rows ], [ %r.next, %row ]
-  %from.at = mul i64 %r, %bytes
-  %from = getelementptr inbounds i8, ptr %x, i64 %from.at
-  %row.at = mul i64 %r, {total}
-  %to.at = add i64 %row.at, %begin
-  %to = getelementptr inbounds i8, ptr {name}, i64 %to.at
-  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 %bytes, i1 false)
-  %r.next = add i64 %r, 1
-  %again = icmp ult i64 %r.next, {step.rows}
-  br i1 %again, label %row, label %tail
-tail:
-  %next = add i64 %i, 1
-  br label %head
-done:
-  ret void
-}}
-"""
-
-
-def _address(name: str, place: tuple[str, int]) -> tuple[list[str], str]:
-    """Instructions that find a place in memory, and the pointer that they give."""
-    space, where = place
-    if space in ("input", "output"):
-        return [
-            f"  %q{name} = getelementptr inbounds ptr, ptr %{space}s, i64 {where}",
-            f"  %a{name} = load ptr, ptr %q{name}, align 8",
-        ], f"%a{name}"
-    base = "params" if space == "param" else "workspace"
-    return [f"  %a{name} = getelementptr inbounds i8, ptr %{base}, i64 {where}"], f"%a{name}"
-
-
-def _call(k: int, step: CallSpec) -> str:
-    lines = [f"define internal void @mlc.step{k}({_ARGS}) #0 {{"]
-    names = []
-    for a, place in enumerate(step.args):
-        found, name = _address(str(a), place)
-        lines += found
-        names.append(f"ptr {name}")
-    if step.kernel:
-        lines.append(f"  %scratch = getelementptr inbounds i8, ptr %workspace, i64 {step.scratch}")
-        lines.append(f"  call void @{step.kernel}({', '.join([*names, 'ptr %scratch', 'ptr %pool'])})")
-    elif step.nbytes:
-        lines.append(f"  call void @llvm.memmove.p0.p0.i64({names[1]}, {names[0]}, i64 {step.nbytes}, i1 false)")
-    return "\n".join([*lines, "  ret void", "}", ""])

@@ -81,12 +81,6 @@ BOMBS = {
         [node("TopK", ["x", "k"], ["y", "i"], name="bomb")], [X4], ["y"], {"k": ints(1 << 40)}
     ),
     "rank of 61": on_x("Unsqueeze", ints(*range(60))),
-    "16 million steps": model(
-        [node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4, name="bomb")],
-        [info("x", [1 << 24, 1, 4])],
-        ["y"],
-        {"w": np.ones((1, 16, 4), "f"), "r": np.ones((1, 16, 4), "f")},
-    ),
 }
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mlc.targets.base import CallSpec, JoinSpec
+from mlc.targets.base import CallSpec, JoinSpec, LoopSpec, RowSpec
 from mlc.targets.llvm.entry import entry_points
 
 
@@ -61,3 +61,14 @@ def test_a_join_is_a_table_however_many_operands_it_has() -> None:
     assert "[2 x [3 x i64]] [[3 x i64] [i64 0, i64 3, i64 8], [3 x i64] [i64 2, i64 64, i64 12]]" in few
     assert "%row.at = mul i64 %r, 20" in few
     assert len(many.splitlines()) == len(few.splitlines())
+
+
+def test_a_loop_has_functions_and_a_table_of_its_own_steps() -> None:
+    inner = CallSpec("k", (("input", 0), ("input", 1), ("output", 0)))
+    rows = RowSpec(("input", 3), 8, True)
+    loop = LoopSpec(7, (inner, inner), ((("input", 0), ("output", 0), 64, 128),), (rows,), (("param", 32),), (), 256)
+    text = entry_points([loop])
+    assert re.findall(r"define internal void @([\w.]+)\(", text) == ["mlc.step0.0", "mlc.step0.1", "mlc.step0"]
+    assert "@mlc.step0.steps = internal constant [2 x ptr] [ptr @mlc.step0.0, ptr @mlc.step0.1]" in text
+    assert "%back = sub i64 6, %t" in text
+    assert "mul i64 %back, 8" in text
