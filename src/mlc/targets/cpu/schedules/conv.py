@@ -24,6 +24,7 @@ from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
+from mlc.targets.groups.borders import share_of_rows, without_rows_in_border
 from mlc.targets.groups.group import (
     Group,
     accumulate_in_registers,
@@ -42,6 +43,7 @@ from mlc.targets.groups.template import Site, Template, row_major
 
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
 WORTH_BLOCKS = 0.95  # part of the cycles that blocks may take at most, conversions included
+WORTH_ROWS = 0.98  # share of the rows of windows that are inside the image, from which on a test a row does not pay
 MOST_BLOCKS = 64  # that the pixels of a convolution are cut into
 PREFETCHED_FROM = 4  # register tiles that share a panel of weights while the next one is fetched
 
@@ -110,15 +112,17 @@ def conv_blocked(g: Group, target: Cpu) -> Schedule:
     skips = skips_pixels(g)
     if skips:
         g = copy_of_pixels(g)
-    anchor, role = g.anchor, g.role
-    assert anchor is not None
+    role, plan = g.role, plan_conv(g, target)
     assert isinstance(role, Convolution)
+    if not plan.flat and share_of_rows(g) < WORTH_ROWS:
+        g = without_rows_in_border(g)
+    anchor = g.anchor
+    assert anchor is not None
     y, data = anchor.outputs[0], role.data
     extra = inner_layouts(g)
     copied = skips or border_of(data) is not None
     if copied and data.shape[1] % target.lanes == 0:
         extra[data] = blocked(data.shape, 1, target.lanes)
-    plan = plan_conv(g, target)
     if plan.flat:
         # for all without margins the memory is the same
         spatial = len(y.shape) - 2
@@ -236,7 +240,7 @@ def is_flat(g: Group, target: Cpu, *, margins: bool) -> bool:
         product.cycles(conv_tile(product, target), target)
         for product in (conv_product(*shapes_of(role, anchor), role.taps, flat, target) for flat in (False, True))
     )
-    return pixels < WORTH_FLAT * rows
+    return pixels < WORTH_FLAT * rows * share_of_rows(g)
 
 
 def _may_be_flat(g: Group) -> bool:

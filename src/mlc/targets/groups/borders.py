@@ -1,0 +1,59 @@
+"""Rows of a convolution's windows that lie in the border around its input: they add zeros, and can be passed over."""
+
+from __future__ import annotations
+
+from math import prod
+
+from mlc.ir import te
+from mlc.ir.expr import Within, all_of, const, loads, select
+from mlc.ir.index import Linear, substitute
+from mlc.lower.relayout import padded_load
+from mlc.targets.groups.group import Group, border_of, replace_anchor
+from mlc.targets.groups.roles import Convolution
+
+
+def without_rows_in_border(g: Group) -> Group:
+    """The group whose anchor's terms are conditional on their row being inside of the input.
+
+    ``sum(pad[n, c, h + r, w + s] * k[o, c, r, s])`` becomes ``sum(select(0 <= h + r - 1 < H, pad[…] * k[…], 0))``. Rows
+    are all spatial axes but the last, which schedules make vectors or tiles of. Weights that are not finite lose the
+    NaN that they make of a zero.
+    """
+    assert g.anchor is not None
+    anchor = g.anchor
+    guards = [Within(ix, 0, n) for ix, n in _rows(g)]
+    if not guards:
+        return g
+    (body,) = anchor.bodies
+    fresh = select(all_of(guards), body, const(0, body.dtype))
+    axes, reduce_axes = anchor.axes, anchor.reduce_axes
+    replaced = te.Compute(anchor.name, axes, reduce_axes, (fresh,), anchor.combiner, anchor.tag, anchor.attrs)
+    return replace_anchor(g, replaced)
+
+
+def share_of_rows(g: Group) -> float:
+    """The share of a convolution's rows of windows that are inside of its input; 1 where nothing is padded."""
+    shares = []
+    for ix, n in _rows(g):
+        over = [(v, v.hi + 1) for v in ix.terms]
+        places = [0]
+        for v, count in over:
+            places = [p + ix.terms[v] * k for p in places for k in range(count)]
+        shares.append(sum(0 <= p + ix.const < n for p in places) / len(places))
+    return prod(shares)
+
+
+def _rows(g: Group) -> list[tuple[Linear, int]]:
+    """For every row axis with a border: where in the input a term reads, and the input's extent."""
+    role = g.role
+    if g.anchor is None or not isinstance(role, Convolution):
+        return []
+    border = border_of(role.data)
+    inside = None if border is None else padded_load(border.bodies[0])
+    read = [ld for ld in loads(g.anchor.bodies[0]) if ld.source is role.data]
+    if border is None or inside is None or len(read) != 1:
+        return []
+    env = dict(zip(border.axes, read[0].indices, strict=True))
+    rows = range(2, len(role.data.shape) - 1)
+    found = [(substitute(inside.indices[d], env), inside.source.shape[d]) for d in rows]
+    return [(ix, n) for ix, n in found if ix.bounds()[0] < 0 or ix.bounds()[1] >= n]
