@@ -92,11 +92,17 @@ class IndexValue(Expr):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Within(Expr):
-    """``lo <= index < hi``: the one form of bounds guard."""
+    """``lo <= index < hi``: the one form of bounds guard.
+
+    Args:
+        tested: loops are not cut for its sake, it is a test as they run: where what it guards is too much code to be
+            there more than once.
+    """
 
     index: Linear
     lo: int
     hi: int
+    tested: bool = False
 
     @property
     def dtype(self) -> DType:
@@ -318,7 +324,7 @@ TRUE = Const(1, boolean)
 FALSE = Const(0, boolean)
 
 
-def within(index: IndexLike, lo: int, hi: int) -> Expr:
+def within(index: IndexLike, lo: int, hi: int, *, tested: bool = False) -> Expr:
     """``lo <= index < hi``, decided at once where the index's range decides it.
 
     A quotient is taken apart: ``lo <= i + f // d < hi`` is ``lo*d <= i*d + f < hi*d``, which has fewer atoms.
@@ -327,13 +333,13 @@ def within(index: IndexLike, lo: int, hi: int) -> Expr:
     parts = [a for a, c in form.terms.items() if type(a) is Quotient and c == 1]
     if len(parts) == 1:
         (q,) = parts
-        return within((form - Linear({q: 1}, 0)) * q.divisor + q.form, lo * q.divisor, hi * q.divisor)
+        return within((form - Linear({q: 1}, 0)) * q.divisor + q.form, lo * q.divisor, hi * q.divisor, tested=tested)
     least, most = form.bounds()
     if lo <= least and most < hi:
         return TRUE
     if most < lo or least >= hi or lo >= hi:
         return FALSE
-    return Within(form, lo, hi)
+    return Within(form, lo, hi, tested)
 
 
 def all_of(conds: Sequence[Expr]) -> Expr:
@@ -554,7 +560,7 @@ def map_indices(e: Expr, fn: Callable[[Linear], Linear]) -> Expr:
         return e if new is e.indices else Load(e.source, new)
     if isinstance(e, Within):
         ix = fn(e.index)
-        return e if ix is e.index else within(ix, e.lo, e.hi)
+        return e if ix is e.index else within(ix, e.lo, e.hi, tested=e.tested)
     if isinstance(e, IndexValue):
         ix = fn(e.index)
         return e if ix is e.index else IndexValue(ix, e.dtype)

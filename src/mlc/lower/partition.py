@@ -98,6 +98,7 @@ def _cut(loop: For, checks: _Checks, unrolled: frozenset[Var], selects: bool) ->
     begin, end = 0, loop.extent
     maybe: tuple[int, int] | None = None
     guards = checks.within(loop.body, selects=selects and not _is_lanes_of_registers(loop))
+    guards = [g for g in guards if not g.tested]
     if guards and _may_be_masked(loop):
         branches = {(g.index, g.lo, g.hi) for g in checks.within(loop.body, selects=False)}
         guards = [g for g in guards if (g.index, g.lo, g.hi) in branches or not g.index.vars() <= unrolled | {loop.var}]

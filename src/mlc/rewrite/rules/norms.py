@@ -1,4 +1,4 @@
-"""Normalisations that exporters spell out in primitives: layer_norm, rms_norm, softmax."""
+"""Normalisations that exporters spell out in primitives: layer_norm, rms_norm, group_norm, softmax."""
 
 from __future__ import annotations
 
@@ -118,4 +118,66 @@ def softmax(rw: Rewriter, m: Match) -> Value | None:
     return rw.emit(get("softmax"), (x,), {"axis": axes[0] % x.type.rank})
 
 
-RULES = (layer_norm, layer_norm_scale, layer_norm_bias, rms_norm, rms_norm_scale, softmax)
+@rule("group_norm", "reshape(n=instance_norm!(reshape(x), #scale, #bias))")
+def group_norm(rw: Rewriter, m: Match) -> Value | None:
+    """An instance norm of channels that a reshape has put together, and it undone: how PyTorch exports group norms."""
+    x, norm = m["x"], rw.maker(m["n"])
+    assert norm is not None
+    scale, bias = rw.constant(m["scale"]), rw.constant(m["bias"])
+    shape, grouped = x.type.shape, norm.outputs[0].type.shape
+    if scale is None or bias is None or len(shape) < 3 or shape != m.root.outputs[0].type.shape:
+        return None
+    groups = grouped[1]
+    if grouped[0] != shape[0] or not groups or shape[1] % groups:
+        return None
+    operands = (rw.new_constant(np.repeat(a, shape[1] // groups)) for a in (scale, bias))
+    return rw.emit(get("group_norm"), (x, *operands), {"groups": groups, "epsilon": norm.attrs["epsilon"]})
+
+
+def _by_channel(rw: Rewriter, value: Value, like: Value) -> np.ndarray | None:
+    """A constant operand of ``like`` with one number a channel (axis 1), or one for all, as ``[channels]``."""
+    array = rw.constant(value)
+    channels, rank = like.type.shape[1], like.type.rank
+    if array is None or array.ndim > rank or array.size not in (1, channels):
+        return None
+    if array.size > 1 and (array.ndim < rank - 1 or array.shape[array.ndim - rank + 1] != channels):
+        return None
+    return np.broadcast_to(array.reshape(-1), (channels,)).astype(like.type.dtype.numpy)
+
+
+_CHANNEL_NORMS = ("group_norm", "instance_norm")
+
+
+@rule("channel_norm_scale", *(f"mul(n={norm}!(x, #one, #zero), #g)" for norm in _CHANNEL_NORMS))
+def channel_norm_scale(rw: Rewriter, m: Match) -> Value | None:
+    """A group or instance norm without scale and bias takes in the scale after it."""
+    norm, one, zero = rw.maker(m["n"]), rw.constant(m["one"]), rw.constant(m["zero"])
+    assert norm is not None
+    scale = _by_channel(rw, m["g"], m["x"])
+    if scale is None or one is None or zero is None or not (all_equal(one, 1) and all_equal(zero, 0)):
+        return None
+    return rw.emit(norm.op, (m["x"], rw.new_constant(scale), m["zero"]), norm.attrs)
+
+
+@rule("channel_norm_bias", *(f"add(n={norm}!(x, g, #zero), #b)" for norm in _CHANNEL_NORMS))
+def channel_norm_bias(rw: Rewriter, m: Match) -> Value | None:
+    """A group or instance norm without bias takes in the bias after it."""
+    norm, zero = rw.maker(m["n"]), rw.constant(m["zero"])
+    assert norm is not None
+    bias = _by_channel(rw, m["b"], m["x"])
+    if bias is None or zero is None or m["zero"] is not norm.inputs[2] or not all_equal(zero, 0):
+        return None
+    return rw.emit(norm.op, (m["x"], m["g"], rw.new_constant(bias)), norm.attrs)
+
+
+RULES = (
+    layer_norm,
+    layer_norm_scale,
+    layer_norm_bias,
+    rms_norm,
+    rms_norm_scale,
+    group_norm,
+    channel_norm_scale,
+    channel_norm_bias,
+    softmax,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from mlc.ir import te
-from mlc.ir.expr import Within, all_of, const, loads, select
+from mlc.ir.expr import all_of, const, loads, select, within
 from mlc.ir.index import Linear, substitute
 from mlc.lower.relayout import padded_load
 from mlc.targets.groups.group import Group, border_of, replace_anchor
@@ -21,7 +21,7 @@ def without_rows_in_border(g: Group) -> Group:
     """
     assert g.anchor is not None
     anchor = g.anchor
-    guards = [Within(ix, 0, n) for ix, n in _rows(g)]
+    guards = [within(ix, 0, n, tested=True) for ix, n in _rows(g)]
     if not guards:
         return g
     (body,) = anchor.bodies
