@@ -34,12 +34,10 @@ class Access:
     Args:
         tensor: the buffer.
         indices: one form a dimension, over the axes of the stage.
-        writes: whether this is the stage's own result.
     """
 
     tensor: te.Tensor
     indices: tuple[Linear, ...]
-    writes: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,9 +270,9 @@ def _accesses(op: te.Compute) -> Iterator[Access]:
             key = (id(ld.source), tuple(ld.indices))
             if key not in seen:
                 seen.add(key)
-                yield Access(ld.source, tuple(ld.indices), False)
+                yield Access(ld.source, tuple(ld.indices))
     own = tuple(Linear({a: 1}, 0) for a in op.axes)
-    yield from (Access(t, own, True) for t in op.outputs[:1])
+    yield from (Access(t, own) for t in op.outputs[:1])
 
 
 def _around(stage: Stage) -> Sequence[tuple[Stage, int]]:

@@ -8,7 +8,7 @@ import pytest
 from mlc.errors import UsageError
 from mlc.tuning.models.ensemble import Ensemble, log_expected_improvement
 from mlc.tuning.models.gbt import GradientBoosting
-from mlc.tuning.models.metrics import pairwise_accuracy
+from tests.unit.tuning.models.order import pairwise_accuracy
 
 
 def boosted(seed: int) -> GradientBoosting:

@@ -7,9 +7,9 @@ import pytest
 
 from mlc.errors import UsageError
 from mlc.tuning.models.gbt import GradientBoosting, pairwise
-from mlc.tuning.models.metrics import pairwise_accuracy, rank_correlation, top_recall
 from mlc.tuning.models.objective import Objective
 from tests.unit.tuning.landscapes import tiles
+from tests.unit.tuning.models.order import pairwise_accuracy, rank_correlation, top_recall
 
 SPACE, SPEED = tiles()
 

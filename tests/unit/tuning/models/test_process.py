@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.lower.knobs import Categorical, Discrete, Factors, Permutation, Space
-from mlc.tuning.models.metrics import pairwise_accuracy
 from mlc.tuning.models.process import Process, _some
+from tests.unit.tuning.models.order import pairwise_accuracy
 
 SPACE = Space(
     (

@@ -10,9 +10,9 @@ import pytest
 from mlc.errors import UsageError
 from mlc.tuning.explorers import EXPLORERS
 from mlc.tuning.models.gbt import GradientBoosting
-from mlc.tuning.models.metrics import pairwise_accuracy
 from mlc.tuning.models.transfer import Transfer, learn_globally
 from tests.unit.tuning.landscapes import Speed, explore, tiles
+from tests.unit.tuning.models.order import pairwise_accuracy
 
 
 def measured(speed: Speed, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

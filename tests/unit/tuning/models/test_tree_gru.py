@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mlc.errors import MissingDependencyError, UsageError
-from mlc.tuning.models.metrics import pairwise_accuracy
 from mlc.tuning.models.tree_gru import TreeGru
+from tests.unit.tuning.models.order import pairwise_accuracy
 
 
 def programs(n: int, seed: int, padding: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlc.tuning.models.metrics import pairwise_accuracy, rank_correlation, top_recall
 from tests.fuzz import examples
+from tests.unit.tuning.models.order import pairwise_accuracy, rank_correlation, top_recall
 
 
 @examples(60)
