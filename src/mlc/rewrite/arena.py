@@ -5,14 +5,15 @@ Greedy best fit, in two orders of which the better counts: by size, the biggest 
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
-SIZE_ORDER_MOST = 8192  # blocks; placing by size compares every two of them
+SIZE_ORDER_MOST = 4096  # blocks; placing by size compares every two of them
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ def place(blocks: Sequence[Block]) -> tuple[list[int], int]:
     Blocks whose lifetimes (both ends included) meet never overlap; offsets are multiples of ``ALIGNMENT``.
     """
     best = _by_time(blocks)
-    if len(blocks) <= SIZE_ORDER_MOST:
+    # by size may be better, unless by time is as good as can be
+    if len(blocks) <= SIZE_ORDER_MOST and best[1] > live_bytes(blocks):
         other = _by_size(blocks)
         best = min(best, other, key=lambda result: result[1])
     return best
@@ -63,17 +65,69 @@ def live_bytes(blocks: Sequence[Block]) -> int:
 def _by_time(blocks: Sequence[Block]) -> tuple[list[int], int]:
     offsets = [0] * len(blocks)
     peak = 0
-    active: list[tuple[int, int, int]] = []  # (offset, end, last step), by offset
+    arena = _Arena()
+    living: list[tuple[int, int, int]] = []  # (last step, offset, end), the first to die on top
     for k in sorted(range(len(blocks)), key=lambda k: (blocks[k].first, -blocks[k].size)):
         b = blocks[k]
         size = rounded(b.size)
         if size == 0:
             continue
-        active = [a for a in active if a[2] >= b.first]
-        offsets[k] = _best_gap([(a[0], a[1]) for a in active], size)
-        insort(active, (offsets[k], offsets[k] + size, b.last))
-        peak = max(peak, offsets[k] + size)
+        while living and living[0][0] < b.first:
+            _, begin, end = heappop(living)
+            arena.release(begin, end)
+        offsets[k] = arena.take(size)
+        heappush(living, (b.last, offsets[k], offsets[k] + size))
+        peak = max(peak, arena.end)
     return offsets, peak
+
+
+class _Arena:
+    """The gaps between living blocks, so that finding the best one takes no look at the blocks.
+
+    Attributes:
+        end: where the last living block ends; all behind it is free.
+    """
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._by_size: list[tuple[int, int]] = []  # (size, begin) of every gap, sorted
+        self._ends: dict[int, int] = {}  # of each gap by its beginning
+        self._begins: dict[int, int] = {}  # and the other way round
+
+    def take(self, size: int) -> int:
+        """The beginning of the smallest gap that fits, the first of several; else the end of all blocks."""
+        at = bisect_left(self._by_size, (size, -1))
+        if at == len(self._by_size):
+            begin, self.end = self.end, self.end + size
+            return begin
+        _, begin = self._by_size[at]
+        end = self._drop(begin)
+        if begin + size < end:
+            self._add(begin + size, end)
+        return begin
+
+    def release(self, begin: int, end: int) -> None:
+        """A block dies; its gap joins those beside it."""
+        if begin in self._begins:
+            before = self._begins[begin]
+            self._drop(before)
+            begin = before
+        if end in self._ends:
+            end = self._drop(end)
+        if end == self.end:
+            self.end = begin
+        else:
+            self._add(begin, end)
+
+    def _add(self, begin: int, end: int) -> None:
+        insort(self._by_size, (end - begin, begin))
+        self._ends[begin], self._begins[end] = end, begin
+
+    def _drop(self, begin: int) -> int:
+        end = self._ends.pop(begin)
+        del self._begins[end]
+        self._by_size.pop(bisect_left(self._by_size, (end - begin, begin)))
+        return end
 
 
 def _by_size(blocks: Sequence[Block]) -> tuple[list[int], int]:

@@ -22,6 +22,7 @@ class InPlaceOperands:
 
     def __init__(self) -> None:
         self._memo: dict[Hashable, frozenset[int]] = {}
+        self._of_node: dict[Node, frozenset[int]] = {}
 
     def __call__(self, node: Node) -> frozenset[int]:
         """Positions of those operands."""
@@ -54,6 +55,12 @@ class InPlaceOperands:
 
     def _read_in_step(self, node: Node) -> frozenset[int]:
         """The operands that one operator reads only at the index it writes; equal applications are looked at once."""
+        known = self._of_node.get(node)
+        if known is None:
+            known = self._of_node[node] = self._look_up(node)
+        return known
+
+    def _look_up(self, node: Node) -> frozenset[int]:
         if node.op.express is None or len(node.outputs) != 1:
             return frozenset()
         key = node.op, tuple((v.type.shape, v.type.dtype) for v in node.inputs), attrs_key(node.attrs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,3 +52,30 @@ def test_nothing_needs_nothing() -> None:
 def test_many_blocks_are_placed_by_time_alone() -> None:
     many = [Block(100, k, k + 2) for k in range(arena.SIZE_ORDER_MOST + 1)]
     assert place(many)[1] == live_bytes(many)
+
+
+def naive_by_time(given_blocks: list[Block]) -> list[int]:
+    """The best gap found by looking at all living blocks."""
+    offsets = [0] * len(given_blocks)
+    living: list[tuple[int, int, int]] = []
+    for k in sorted(range(len(given_blocks)), key=lambda k: (given_blocks[k].first, -given_blocks[k].size)):
+        b = given_blocks[k]
+        if b.size:
+            living = sorted(a for a in living if a[2] >= b.first)
+            offsets[k] = arena._best_gap([a[:2] for a in living], rounded(b.size))
+            living.append((offsets[k], offsets[k] + rounded(b.size), b.last))
+    return offsets
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(blocks, max_size=30))
+def test_gaps_are_kept_as_they_would_be_found(given_blocks: list[Block]) -> None:
+    assert arena._by_time(given_blocks)[0] == naive_by_time(given_blocks)
+
+
+def test_a_hundred_thousand_blocks_that_live_together_are_placed_at_once() -> None:
+    """Looking at all living blocks for each would take 10^10 steps."""
+    many = [Block(64 * (k % 7 + 1), k, 200_000 - k % 1000) for k in range(100_000)]
+    start = time.process_time()
+    assert place(many)[1] == live_bytes(many)
+    assert time.process_time() - start < 5
