@@ -266,12 +266,16 @@ def _device_step(n: Node, host: Compiled, programs: Mapping[str, _Program]) -> S
 
 def _step_specs(host: Compiled, programs: Mapping[str, _Program]) -> tuple[StepSpec, ...]:
     specs, plan = [], host.plan
+    flops: dict[str, int] = {}  # of each kernel
     for n in plan.steps:
         if on_device(n):
             specs.append(_device_step(n, host, programs))
             continue
         results = tuple(_result_spec(v, plan) for v in n.outputs)
-        specs.append(StepSpec(host.of_node.get(n, n.op.name), n.sources, _flops(n), _touched(n), results))
+        kernel = host.of_node.get(n, n.op.name)
+        if kernel not in flops:
+            flops[kernel] = _flops(n)
+        specs.append(StepSpec(kernel, n.sources, flops[kernel], _touched(n), results))
     specs += [StepSpec("copy", (), 0, 2 * c.nbytes, ()) for c in plan.copies]
     return tuple(specs)
 

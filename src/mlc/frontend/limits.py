@@ -18,6 +18,7 @@ class Limits:
         constant_bytes: size of one constant that the import itself makes (ranges, fills, folded values).
         constants_bytes: size of all such constants together.
         nodes: nodes of the model, with functions and branches expanded; inputs and initializers also.
+        arguments: inputs and outputs of the model; the compiled entry point takes them one by one.
         operators: core operators the graph may grow to (short loops are unrolled).
         depth: nesting of subgraphs and function calls.
         rank: dimensions of any tensor.
@@ -30,6 +31,7 @@ class Limits:
     constant_bytes: int = 64 << 20
     constants_bytes: int = 256 << 20
     nodes: int = 100_000
+    arguments: int = 10_000
     operators: int = 100_000
     depth: int = 64
     rank: int = 32

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 from mlc.ir import te
 from mlc.ir.expr import loads
-from mlc.ir.graph import Graph, Node, Value, express
+from mlc.ir.graph import Graph, Node, express
 from mlc.ir.index import as_index
 from mlc.rewrite.group import body_of, is_group
 from mlc.rewrite.keys import attrs_key
@@ -39,19 +39,21 @@ class InPlaceOperands:
             return frozenset()
         if not is_group(node):
             return self._read_in_step(node).intersection(alike)
-        body = body_of(node)
-        return frozenset(k for k in alike if self._keeps_step(body, body.inputs[k]))
+        return self._kept_in_step(body_of(node)).intersection(alike)
 
-    def _keeps_step(self, body: Graph, operand: Value) -> bool:
-        """Whether all that depends on ``operand`` in a group reads it, or what was made of it, at its own index."""
-        dependent = {operand}
+    def _kept_in_step(self, body: Graph) -> frozenset[int]:
+        """Operands of a group that all that depends on them reads, or reads what was made of them, at its own index."""
+        depends = {v: 1 << k for k, v in enumerate(body.inputs)}  # on which operands, as a set of bits
+        out_of_step = 0
         for node in body.nodes:
-            reading = [k for k, v in enumerate(node.inputs) if v in dependent]
-            if reading:
-                if not self._read_in_step(node).issuperset(reading):
-                    return False
-                dependent.update(node.outputs)
-        return True
+            in_step = self._read_in_step(node)
+            together = 0
+            for k, v in enumerate(node.inputs):
+                together |= depends.get(v, 0)
+                if k not in in_step:
+                    out_of_step |= depends.get(v, 0)
+            depends.update(dict.fromkeys(node.outputs, together))
+        return frozenset(k for k in range(len(body.inputs)) if not out_of_step >> k & 1)
 
     def _read_in_step(self, node: Node) -> frozenset[int]:
         """The operands that one operator reads only at the index it writes; equal applications are looked at once."""

@@ -50,8 +50,10 @@ def sliced(graph: Graph) -> dict[Node, int]:
     taken = {storage.get(v, v) for v in (*graph.inputs, *graph.constants, *graph.outputs)}
     found: dict[Node, int] = {}
     for node in graph.nodes:
-        place = None if is_alias(node) else _slice_place(node)
-        if place is not None and taken.isdisjoint(storage.get(v, v) for v in (*node.inputs, *node.outputs)):
+        if is_alias(node) or not taken.isdisjoint(storage.get(v, v) for v in (*node.inputs, *node.outputs)):
+            continue
+        place = _slice_place(node)
+        if place is not None:
             found[node] = place
     return found
 

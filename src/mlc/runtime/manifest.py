@@ -482,17 +482,15 @@ class Manifest:
             raise wrong(f"{where}.program", "the name of a member", call.program)
 
     def _check_place(self, at: PlaceSpec | ResultSpec, where: str) -> None:
-        sizes = {
-            "workspace": (self.memory.workspace_bytes,),
-            "params": (self.memory.params_bytes,),
-            "output": tuple(spec.nbytes for spec in self.outputs),
-            "input": tuple(spec.nbytes for spec in self.inputs),
-        }.get(at.space)
-        if sizes is None:
+        arenas = {"workspace": self.memory.workspace_bytes, "params": self.memory.params_bytes}
+        tensors = {"output": self.outputs, "input": self.inputs}
+        if at.space not in arenas and at.space not in tensors:
             raise wrong(f"{where}.space", "one of " + " ".join(SPACES), at.space)
-        if at.index >= len(sizes):
-            raise wrong(f"{where}.index", f"less than {len(sizes)}", at.index)
-        _require_inside(where, at.offset, at.nbytes, sizes[at.index])
+        count = 1 if at.space in arenas else len(tensors[at.space])
+        if at.index >= count:
+            raise wrong(f"{where}.index", f"less than {count}", at.index)
+        size = arenas[at.space] if at.space in arenas else tensors[at.space][at.index].nbytes
+        _require_inside(where, at.offset, at.nbytes, size)
 
     def _check_result(self, result: ResultSpec, where: str) -> None:
         self._check_place(result, where)

@@ -95,6 +95,9 @@ def check_model(model: onnx.ModelProto, limits: Limits) -> dict[str, int]:
     for entry in model.metadata_props:
         text(entry.key, "metadata key")
         text(entry.value, f"metadata {entry.key!r}")
+    stored = len(model.graph.initializer) + len(model.graph.sparse_initializer)
+    arguments = max(0, len(model.graph.input) - stored) + len(model.graph.output)
+    limits.check("arguments", arguments, "inputs and outputs of the model")
     count = _check_graph(model.graph, limits)
     for function in model.functions:
         count += _check_function(function, limits)
