@@ -12,7 +12,7 @@ from mlc.frontend.onnx.axes import one_int
 from mlc.frontend.onnx.emit import arith, cast, concat, normal_axis, reshape, slice_axis, take
 from mlc.frontend.onnx.registry import Context, OnnxNode, converter
 from mlc.ir.graph import Value
-from mlc.ir.types import f32, f64, i64
+from mlc.ir.types import i64
 
 
 def _check_range(ctx: Context, indices: Value, extents: Sequence[int]) -> None:
@@ -135,28 +135,6 @@ def reverse_sequence(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Va
     sequence = ctx.constant(np.broadcast_to(own, shape), np.int64)
     pair = [source, sequence] if time == 0 else [sequence, source]
     return [ctx.add("gather_nd", [data, concat(ctx, [reshape(ctx, v, (*shape, 1)) for v in pair], 2)])]
-
-
-# names of the modes before and since opset 20
-_SAMPLE_MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
-
-
-@converter("GridSample", since=16)
-def grid_sample(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    x, grid = inputs
-    dtype = x.type.dtype
-    mode = node.attr("mode", "linear")
-    if mode not in _SAMPLE_MODES:
-        raise ImportModelError(f"mode {mode!r}, known: {', '.join(_SAMPLE_MODES)}")
-    wide = f64 if f64 in (dtype, grid.type.dtype) else f32
-    out = ctx.add(
-        "grid_sample",
-        [cast(ctx, x, wide), cast(ctx, grid, wide)],
-        mode=_SAMPLE_MODES[mode],
-        padding_mode=node.attr("padding_mode", "zeros"),
-        align_corners=bool(node.attr("align_corners", 0)),
-    )
-    return [cast(ctx, out, dtype)]
 
 
 @converter("TensorScatter", since=24)

@@ -120,22 +120,6 @@ def test_unique_of_a_constant(axis, ordered):
     compare("Unique", [x], opset=11, constants=[0], outputs=4, axis=axis, sorted=ordered)
 
 
-@pytest.mark.parametrize("align", [0, 1])
-@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
-def test_grid_sample(mode, padding, align):
-    x = RNG.normal(size=(2, 3, 4, 5)).astype(np.float32)
-    grid = RNG.uniform(-1.4, 1.4, (2, 6, 7, 2)).astype(np.float32)
-    compare("GridSample", [x, grid], opset=16, mode=mode, padding_mode=padding, align_corners=align)
-
-
-@pytest.mark.parametrize("mode", ["linear", "nearest"])
-def test_grid_sample_of_volumes(mode):
-    x = RNG.normal(size=(1, 2, 3, 4, 5)).astype(np.float32)
-    grid = RNG.uniform(-1.2, 1.2, (1, 2, 3, 4, 3)).astype(np.float32)
-    compare("GridSample", [x, grid], opset=20, mode=mode)
-
-
 @pytest.mark.parametrize(
     "name, operands, kwargs, error, message",
     [
@@ -170,13 +154,6 @@ def test_grid_sample_of_volumes(mode):
             "time_axis 0 and batch_axis 2",
         ),
         ("ReverseSequence", [F, vector(1, 1)], {}, ImportModelError, r"lengths are i64\[2\], \[4\] is needed"),
-        (
-            "GridSample",
-            [F[None], np.zeros((1, 1, 1, 2), np.float32)],
-            {"mode": "x"},
-            ImportModelError,
-            "mode 'x', known",
-        ),
     ],
 )
 def test_refusals(name, operands, kwargs, error, message):
