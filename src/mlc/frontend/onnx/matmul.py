@@ -23,7 +23,7 @@ def product(ctx: Context, a: Value, b: Value, **transposes: bool) -> Value:
     """
     rows = a.type.shape[:-1]
     if b.type.rank == 2 and a.type.rank > 2 and prod(rows[:-1]) > 1 and not transposes.get("transpose_a"):
-        y = ctx.add("matmul", [reshape(ctx, a, (-1, a.type.shape[-1])), b], **transposes)
+        y = ctx.add("matmul", [reshape(ctx, a, (prod(rows), a.type.shape[-1])), b], **transposes)
         return reshape(ctx, y, (*rows, y.type.shape[-1]))
     return ctx.add("matmul", [a, b], **transposes)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mlc.errors import ImportModelError
+from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.onnx.emit import arith, int_list, need_rank, reshape, zeros
 from mlc.frontend.onnx.registry import Context, OnnxNode, converter
 from mlc.frontend.onnx.windows import Window, read_window, slide
@@ -26,9 +26,10 @@ def _pool(ctx: Context, op: str, node: OnnxNode, x: Value, **attrs: Any) -> tupl
     window = _window(node, x)
     shape, window = slide(ctx, x, window)
     if min(window.pads, default=0) < 0:
-        # what onnxruntime does: averages and norms start behind the pixels that are cut off, maxima are refused
-        if op.startswith("max_pool"):
-            raise ImportModelError(f"auto_pad {node.attr('auto_pad')} asks for negative pads, {window.pads}")
+        # the specification's sum for SAME pads is negative where windows leave gaps: it cuts pixels off the ends. So it
+        # is in onnxruntime for averages and norms; maxima, which it refuses, are no different
+        if op == "max_pool_with_indices":
+            raise UnsupportedError(f"positions of maxima where auto_pad cuts off the ends of the input, {window.pads}")
         rank = len(shape)
         begins = [max(0, -p) for p in window.pads[:rank]]
         begin, end = (0, 0, *begins), x.type.shape

@@ -67,8 +67,8 @@ def _crop(x: Array, a: _Axis) -> Array:
 
 
 def _symmetric(x: Array, a: _Axis) -> Array:
-    offset = a.extent / 2 * (1 - a.out / (a.extent * a.scale))
-    return offset + (x + 0.5) / a.scale - 0.5
+    # written so that the middle of the output is exactly that of the input, where floor and ceil would show any noise
+    return a.extent / 2 - 0.5 + (x + 0.5 - a.out / 2) / a.scale
 
 
 _COORDINATES: dict[str, Callable[[Array, _Axis], Array]] = {

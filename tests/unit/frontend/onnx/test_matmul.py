@@ -162,3 +162,11 @@ def test_einsum_of_narrow_integers_keeps_their_type():
 def test_einsum_refuses_an_equation_that_does_not_fit():
     with pytest.raises(ImportModelError, match="'ijk' does not fit an operand of rank 2"):
         imported("Einsum", [normal((2, 3))], equation="ijk->i")
+
+
+@pytest.mark.parametrize(
+    "a, b", [((1, 16, 6, 0), (0, 1)), ((2, 3, 4, 0), (0,)), ((2, 0, 4, 3), (3, 5)), ((4, 0), (2, 0, 5))]
+)
+def test_empty_dimensions(a, b):
+    """A sum over nothing is zero, of the full shape."""
+    compare("MatMul", [np.ones(a, np.float32), np.ones(b, np.float32)], opset=13)

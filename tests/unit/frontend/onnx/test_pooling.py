@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mlc.errors import ImportModelError, UnsupportedError
 from tests.fuzz import examples
-from tests.unit.frontend.onnx.single import compare, imported, normal, ours
+from tests.unit.frontend.onnx.single import compare, imported, normal, ours, output_of
 
 AUTO = ["NOTSET", "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
 
@@ -63,9 +63,35 @@ def test_windows_with_gaps_cut_off_the_ends(op, mode, extent, kernel, stride):
 
 
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
-def test_maxima_of_windows_with_gaps_are_refused(mode):
-    with pytest.raises(ImportModelError, match="negative pads"):
-        imported("MaxPool", [normal((1, 1, 9))], auto_pad=mode, kernel_shape=[1], strides=[3])
+@pytest.mark.parametrize("extent, stride", [(6, 2), (9, 3), (12, 4), (7, 3)])
+def test_maxima_of_windows_with_gaps_lie_where_averages_do(mode, extent, stride):
+    """Of single elements, the two are the same; onnxruntime refuses these maxima."""
+    x = normal((1, 2, extent, 6))
+    options = dict(auto_pad=mode, kernel_shape=[1, 1], strides=[stride, 2], opset=19)
+    np.testing.assert_array_equal(output_of("MaxPool", [x], **options), output_of("AveragePool", [x], **options))
+
+
+def test_strided_pixels_are_those_of_tensorflow():
+    x = normal((1, 1, 6, 8))
+    got = output_of("MaxPool", [x], auto_pad="SAME_UPPER", kernel_shape=[1, 1], strides=[2, 2])
+    np.testing.assert_array_equal(got, x[:, :, ::2, ::2])
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("include_pad", [0, 1])
+@pytest.mark.parametrize("kernel, stride, dilation", [(3, 1, 2), (3, 2, 2), (2, 2, 3)])
+def test_same_pads_count_with_dilations(mode, include_pad, kernel, stride, dilation):
+    """As the specification says; onnxruntime and the reference leave dilations out of the pads."""
+    x = normal((1, 2, 8))
+    total = max(0, (-(-8 // stride) - 1) * stride + (kernel - 1) * dilation + 1 - 8)
+    begin = total // 2 if mode == "SAME_UPPER" else total - total // 2
+    window = dict(
+        kernel_shape=[kernel], strides=[stride], dilations=[dilation], count_include_pad=include_pad, opset=19
+    )
+    expected = output_of("AveragePool", [x], pads=[begin, total - begin], **window)
+    np.testing.assert_array_equal(output_of("AveragePool", [x], auto_pad=mode, **window), expected)
+    compare("AveragePool", [x], pads=[begin, total - begin], **window)
+    assert expected.shape == (1, 2, -(-8 // stride))
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])

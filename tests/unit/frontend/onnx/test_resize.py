@@ -179,3 +179,17 @@ def test_refusals(operands, attrs, error, message):
 def test_sizes_that_depend_on_inputs_are_refused():
     with pytest.raises(UnsupportedError, match="sizes depends on the model's inputs"):
         ours("Resize", [F, None, None, sizes(1, 2, 8, 8)], opset=13)
+
+
+@pytest.mark.parametrize("rule", ["ceil", "floor"])
+@pytest.mark.parametrize("extent, scale", [(3, 1.96), (5, 1.46), (7, 0.43), (9, 2.34), (11, 3.19)])
+def test_the_middle_of_a_symmetric_resize_stays_in_the_middle(rule, extent, scale):
+    """Rounding noise around a whole number must not decide what ``ceil`` and ``floor`` take."""
+    out = int(extent * np.float64(np.float32(scale)))
+    x = np.arange(extent, dtype=np.float32).reshape(1, 1, extent)
+    got = output_of(
+        "Resize", [x, None, np.array([1, 1, scale], np.float32)], constants=[2], opset=19, mode="nearest",
+        coordinate_transformation_mode="half_pixel_symmetric", nearest_mode=rule,
+    )  # fmt: skip
+    assert out % 2
+    assert got[0, 0, out // 2] == extent // 2
