@@ -47,6 +47,7 @@ class FuseLimits:
         recompute: how often an element that takes a function like ``exp`` may be computed.
         text: loads in the text of the group's result with everything inlined, each as often as a variable occurs in its
             indices. Reshapes that do not cancel double these, one after the other, as does what reads an operand twice.
+            What the operators take by themselves is no reason to refuse (Winograd's transforms take thousands).
     """
 
     nodes: int = 64
@@ -112,6 +113,7 @@ class Cost:
         growth: how often one variable occurs in an index of any of its nodes.
         written: how often the text of the result repeats the expression of any of its nodes.
         text: loads in that text, times ``growth``.
+        apart: the same of all nodes by themselves.
     """
 
     size: int
@@ -121,6 +123,7 @@ class Cost:
     growth: int
     written: int
     text: int
+    apart: int
 
 
 def cost_of(nodes: Sequence[Node], roots: Iterable[Node], profile: Profiler) -> Cost:
@@ -136,7 +139,7 @@ def cost_of(nodes: Sequence[Node], roots: Iterable[Node], profile: Profiler) -> 
     for root in roots:
         copies[root], runs[root], written[root] = 1, 1.0, 1
     makers = {v: n for n in nodes for v in n.outputs}
-    size, dear, text = 0, 0.0, 0
+    size, dear, text, apart = 0, 0.0, 0, 0
     for node in reversed(nodes):
         if node.op.kind is COMPLEX:
             copies[node], runs[node], growth[node], written[node] = 1, 1.0, 1, 1  # computed once, whatever reads it
@@ -146,6 +149,7 @@ def cost_of(nodes: Sequence[Node], roots: Iterable[Node], profile: Profiler) -> 
         for k, v in enumerate(dict.fromkeys(node.inputs)):
             maker = makers.get(v)
             grows, repeats = growth[node] * single.growth[k], written[node] * single.written[k]
+            apart += single.growth[k] * single.written[k]
             if maker is None:
                 text += repeats * grows
                 continue
@@ -153,7 +157,9 @@ def cost_of(nodes: Sequence[Node], roots: Iterable[Node], profile: Profiler) -> 
             runs[maker] = max(runs[maker], runs[node] * max(1.0, single.reads[k]))
             growth[maker] = max(growth[maker], grows)
             written[maker] += repeats
-    return Cost(size, max(copies.values()), max(runs.values()), dear, max(growth.values()), max(written.values()), text)
+    return Cost(
+        size, max(copies.values()), max(runs.values()), dear, max(growth.values()), max(written.values()), text, apart
+    )
 
 
 @dataclass(eq=False)
@@ -279,7 +285,9 @@ class _Fuser:
 
     def _affordable(self, cost: Cost) -> bool:
         return (
-            cost.size <= self.limits.expression and cost.dear <= self.limits.recompute and cost.text <= self.limits.text
+            cost.size <= self.limits.expression
+            and cost.dear <= self.limits.recompute
+            and cost.text <= max(self.limits.text, cost.apart)
         )
 
     def _cost_of_chain(self, node: Node, sink: Node) -> Cost:
@@ -296,14 +304,14 @@ class _Fuser:
         return Cost(
             b.size + a.size * copies, max(b.copies, a.copies * copies), max(b.runs, a.runs * runs),
             max(b.dear, a.dear * runs), max(b.growth, a.growth * growth), max(b.written, a.written * written),
-            b.text + a.text * written * growth,
+            b.text + a.text * written * growth, a.apart + b.apart,
         )  # fmt: skip
 
     def _known_cost(self, group: _Group) -> Cost:
         if group.cost is None:
             profile = self._profile(group.root)
             text = sum(written * grows for written, grows in zip(profile.written, profile.growth, strict=True))
-            group.cost = Cost(profile.size, 1, 1.0, 1.0 if profile.dear else 0.0, 1, 1, text)
+            group.cost = Cost(profile.size, 1, 1.0, 1.0 if profile.dear else 0.0, 1, 1, text, text)
         return group.cost
 
     def _is_elementwise_tail(self, group: _Group) -> bool:

