@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from mlc.frontend.onnx.registry import Context
 from mlc.ir.graph import Graph, Value
 from mlc.ir.types import TensorType
+from mlc.ops import get
 from mlc.ops.scan import SCAN
 
 
@@ -42,8 +43,13 @@ class Body:
         self._carried = tuple(carried)
         self._scanned = tuple(scanned)
         self._start = len(ctx.builder.nodes)
+        self.constant = False  # whether the recurrence, once appended, depends on constants alone
         self.state = [ctx.stand_in(v, v.type) for v in carried]
         self.rows = [ctx.stand_in(r.value, TensorType(r.value.type.shape[1:], r.value.type.dtype)) for r in scanned]
+
+    def draws(self) -> bool:
+        """Whether random numbers have been drawn since the body was opened: those of each round are to be others."""
+        return any(n.op is get("uniform") for n in self._ctx.builder.nodes[self._start :])
 
     def close(self, rounds: int, state: Sequence[Value], gathered: Sequence[Rows]) -> tuple[Value, ...]:
         """Append the recurrence.
@@ -68,13 +74,17 @@ class Body:
         outputs = (*state, *(r.value for r in gathered))
         captured = [v for v in dict.fromkeys([*(v for n in nodes for v in n.inputs), *outputs]) if v not in own]
         names = tuple(f"result{k}" for k in range(len(outputs)))
-        inputs = (*self.state, *self.rows, *captured)
+        read = {*outputs, *(v for n in nodes for v in n.inputs)}
+        scanned = [(v, rows) for v, rows in zip(self.rows, self._scanned, strict=True) if v in read]
+        inputs = (*self.state, *(v for v, _ in scanned), *captured)
         body = Graph(builder.unique("round"), inputs, outputs, tuple(nodes), {}, names)
         attrs = {
             "body": body,
             "rounds": rounds,
             "carried": len(self.state),
-            "scanned": len(self.rows),
-            "backwards": tuple(r.backward for r in (*self._scanned, *gathered)),
+            "scanned": len(scanned),
+            "backwards": tuple(r.backward for r in (*(rows for _, rows in scanned), *gathered)),
         }
-        return self._ctx.add_many(SCAN, [*self._carried, *(r.value for r in self._scanned), *captured], attrs)
+        operands = [*self._carried, *(rows.value for _, rows in scanned), *captured]
+        self.constant = all(self._ctx.const(v) is not None for v in operands)
+        return self._ctx.add_many(SCAN, operands, attrs)

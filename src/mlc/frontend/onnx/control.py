@@ -1,7 +1,8 @@
 """Control flow: resolved while the model is imported, since a graph of ours has none.
 
 A branch on a known condition is taken; on an unknown one both branches run and the result is selected, which is sound
-because nodes have no effects. Loops are unrolled, so their number of rounds must be known.
+because nodes have no effects. The number of rounds of a loop must be known. Few rounds are unrolled, and so are those
+that differ, in shapes or in values that must be known; many rounds become one ``scan``.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ import numpy as np
 import onnx
 
 from mlc.errors import ImportModelError, UnsupportedError
-from mlc.frontend.onnx.emit import concat, normal_axis, reshape, take
+from mlc.frontend.onnx.body import Body, Rows
+from mlc.frontend.onnx.emit import concat, normal_axis, reshape, take, transpose
 from mlc.frontend.onnx.order import Step
 from mlc.frontend.onnx.registry import Context, OnnxNode
 from mlc.frontend.onnx.scope import UNKNOWN, Frame, Known, Unknown
 from mlc.ir.graph import Value
 
 Attrs = dict[str, Any]
+
+_MOST_UNROLLED = 16  # rounds of a loop: what is known of each of them makes shorter and faster code of its own
+_MOST_ROUNDS = 1 << 20  # of a Loop as a scan, which needs the number of each
 
 
 class Walk(Protocol):
@@ -52,6 +57,15 @@ class Walk(Protocol):
             finish: called with its outputs when it is done.
         Raises:
             ImportModelError: the number of inputs is wrong, or the nesting is beyond a limit.
+        """
+        ...
+
+    def attempt(
+        self, frame: Frame, step: Step, graph: onnx.GraphProto, label: str, given: Sequence[Known]
+    ) -> list[Known] | None:
+        """Walk a subgraph at once, and give its outputs; nothing where that fails, for whatever reason.
+
+        Nodes that were appended stay; :meth:`Context.reset` takes them away.
         """
         ...
 
@@ -170,8 +184,63 @@ def _stack(walk: Walk, items: Sequence[Known], axis: int) -> Known:
     return concat(walk.ctx, rows, axis)
 
 
+def _recur(
+    walk: Walk,
+    frame: Frame,
+    step: Step,
+    graph: onnx.GraphProto,
+    rounds: int,
+    carried: Sequence[Known],
+    scanned: Sequence[Rows],
+    backwards: Sequence[bool] = (),
+    *,
+    conditional: bool = False,
+) -> list[Value | None] | None:
+    """All rounds as one ``scan``, if they are all alike; otherwise nothing has happened.
+
+    Args:
+        walk, frame, step: where the loop is.
+        graph: its body.
+        rounds: how many there are.
+        carried: values before the first round.
+        scanned: tensors with a row for every round.
+        backwards: which of the gathered tensors have the first round's row last.
+        conditional: whether it is a Loop: it scans the number of the round, its body takes a condition after that,
+            which is true, and gives one before all else.
+    Returns:
+        what is carried after the last round, then the stacked rows; nothing for those that nobody wants.
+    """
+    given = [v for v in carried if isinstance(v, Value)]
+    if rounds <= _MOST_UNROLLED or len(given) < len(carried):
+        return None
+    ctx, count = walk.ctx, len(carried)
+    mark = ctx.mark()
+    body = Body(ctx, given, scanned)
+    first = [*body.rows, ctx.constant(np.bool_(True), name="condition"), *body.state]
+    values = walk.attempt(frame, step, graph, "round", first if conditional else [*body.state, *body.rows])
+    results = [v for v in values or () if isinstance(v, Value)]
+    alike = values is not None and len(results) == len(values) and not body.draws()
+    if conditional and alike:
+        known = ctx.const(results[0])
+        alike = known is not None and bool(np.all(known))
+        results = results[1:]
+    state, rows = results[:count], results[count:]
+    if alike and [v.type for v in state] == [v.type for v in given]:
+        _begin(walk, frame, step)
+        names = step.outputs[count:]
+        wanted = [k for k, _ in enumerate(rows) if k < len(names) and names[k]]
+        directions = [k < len(backwards) and backwards[k] for k in wanted]
+        made = body.close(rounds, state, [Rows(rows[k], b) for k, b in zip(wanted, directions, strict=True)])
+        stacked = dict(zip(wanted, made[count:], strict=True))
+        # what constants alone decide is better known, round by round
+        if not body.constant or all(ctx.const(v) is not None for v in made):
+            return [*made[:count], *(stacked.get(k) for k in range(len(rows)))]
+    ctx.reset(mark)
+    return None
+
+
 def convert_loop(walk: Walk, frame: Frame, step: Step, inputs: Sequence[Known], attrs: Attrs) -> None:
-    """Unroll a loop whose number of rounds is known."""
+    """A loop whose number of rounds is known, or decided by constants."""
     trips, condition, *carried = [*inputs, None, None][: max(2, len(inputs))]
     if isinstance(trips, Unknown) or isinstance(condition, Unknown):
         raise UnsupportedError("its number of rounds depends on operators that are not supported")
@@ -182,6 +251,13 @@ def convert_loop(walk: Walk, frame: Frame, step: Step, inputs: Sequence[Known], 
     rounds = _Rounds(walk, frame, step, attrs["body"], carried)
     if len(rounds.body.output) < 1 + len(carried):
         raise ImportModelError(f"the body has {len(rounds.body.output)} outputs, at least {1 + len(carried)} expected")
+    if running and limit is not None and _MOST_UNROLLED < limit <= _MOST_ROUNDS:
+        _begin(walk, frame, step)
+        numbers = Rows(walk.ctx.constant(np.arange(limit), name="rounds"))
+        results = _recur(walk, frame, step, rounds.body, limit, carried, [numbers], conditional=True)
+        if results is not None:
+            _bind_all(walk, frame, step, results)
+            return
 
     def advance(running: bool) -> None:
         if not running or (limit is not None and rounds.done >= limit):
@@ -203,7 +279,7 @@ def convert_loop(walk: Walk, frame: Frame, step: Step, inputs: Sequence[Known], 
 
 
 def convert_scan(walk: Walk, frame: Frame, step: Step, inputs: Sequence[Known], attrs: Attrs) -> None:
-    """Unroll a scan: the number of rounds is an extent."""
+    """A scan: the number of rounds is an extent."""
     if frame.opsets[""] < 9:
         raise UnsupportedError("defined before operator set 9, the oldest understood")
     body = attrs["body"]
@@ -226,6 +302,21 @@ def convert_scan(walk: Walk, frame: Frame, step: Step, inputs: Sequence[Known], 
     if len(extents) != 1:
         raise ImportModelError(f"the scanned inputs differ in length: {sorted(extents)}")
     (length,) = extents
+    if length > _MOST_UNROLLED:
+        _begin(walk, frame, step)
+        mark = walk.ctx.mark()
+        pairs = zip(scanned, axes, in_backwards, strict=True)
+        stacked = [Rows(_moved(walk.ctx, v, a, 0), bool(back)) for v, a, back in pairs if isinstance(v, Value)]
+        directions = [bool(b) for b in out_backwards]
+        results = _recur(walk, frame, step, body, length, inputs[:carried_count], stacked, directions)
+        if results is not None:
+            gathered = [
+                v if v is None else _moved(walk.ctx, v, 0, normal_axis(a, v.type.rank))
+                for v, a in zip(results[carried_count:], out_axes, strict=True)
+            ]
+            _bind_all(walk, frame, step, [*results[:carried_count], *gathered])
+            return
+        walk.ctx.reset(mark)
     rounds = _Rounds(walk, frame, step, body, inputs[:carried_count])
 
     def advance() -> None:
@@ -247,6 +338,13 @@ def convert_scan(walk: Walk, frame: Frame, step: Step, inputs: Sequence[Known], 
             advance()
 
     advance()
+
+
+def _moved(ctx: Context, x: Value, source: int, target: int) -> Value:
+    """``x`` with one axis at another place."""
+    order = [d for d in range(x.type.rank) if d != source]
+    order.insert(target, source)
+    return x if source == target else transpose(ctx, x, order)
 
 
 def _per_item(attrs: Attrs, name: str, count: int) -> list[int]:

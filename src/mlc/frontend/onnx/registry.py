@@ -6,7 +6,7 @@ appends core operators through ``ctx``. Which versions of the operator it unders
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -58,6 +58,15 @@ class UnknownValueError(UnsupportedError):
     def __init__(self, message: str, *, hint: str = "", inputs: tuple[str, ...] = ()) -> None:
         super().__init__(message, hint=hint)
         self.inputs = inputs
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A state of a :class:`Context`: nodes so far, bytes of constants, and random streams in use."""
+
+    nodes: int
+    made_bytes: int
+    streams: Mapping[float | None, int]
 
 
 class Context:
@@ -201,6 +210,16 @@ class Context:
                 return outs
         self._note_roots(outs, ins)
         return outs
+
+    def mark(self) -> Mark:
+        """Where the graph stands, to come back to by :meth:`reset`."""
+        return Mark(len(self.builder.nodes), self._made_bytes, dict(self._streams))
+
+    def reset(self, mark: Mark) -> None:
+        """Forget what was appended since ``mark``; constants stay, and go away if nothing uses them."""
+        del self.builder.nodes[mark.nodes :]
+        self._made_bytes = mark.made_bytes
+        self._streams = dict(mark.streams)
 
     def stand_in(self, value: Value, type: TensorType) -> Value:
         """A value that no node makes: what a round of a recurrence sees of ``value``."""

@@ -35,6 +35,10 @@ from mlc.ir.graph import Builder, Value
 _CONVERTER_FAULTS = (ArithmeticError, LookupError, ValueError, TypeError, MemoryError)
 
 
+# Loops inside of each other that are tried as recurrences; each takes a few frames of Python's stack.
+_MOST_ATTEMPTS = 16
+
+
 class ModelWalk:
     """The state of one import.
 
@@ -57,6 +61,7 @@ class ModelWalk:
         self.problems = Problems()
         self._stack: list[Frame] = []
         self._walked = 0
+        self._attempts = 0  # those that are being made, one inside of the other
         self._plans: dict[tuple[int, tuple[str, ...]], tuple[Any, list[Step]]] = {}
         self._stores: dict[int, dict[str, Known]] = {}
         self._named: set[Value] = set()  # values that carry their final name
@@ -159,6 +164,25 @@ class ModelWalk:
             depth=frame.depth + 1,
         )
         self._push_graph(graph, inner)
+
+    def attempt(
+        self, frame: Frame, step: Step, graph: onnx.GraphProto, label: str, given: Sequence[Known]
+    ) -> list[Known] | None:
+        if self._attempts == _MOST_ATTEMPTS:
+            return None
+        found: list[list[Known]] = []
+        depth, problems = len(self._stack), self.problems
+        self.problems, self._attempts = Problems(), self._attempts + 1
+        try:
+            self.enter_graph(frame, step, graph, label, given, found.append)
+            while len(self._stack) > depth:
+                self._advance(self._stack[-1])
+            return found[0] if found and not self.problems else None
+        except ImportModelError:
+            return None
+        finally:
+            del self._stack[depth:]
+            self.problems, self._attempts = problems, self._attempts - 1
 
     def later(self, frame: Frame, step: Step, action: Callable[[], None]) -> None:
         self._stack.append(Frame(iter(()), frame.scope, frame.opsets, caller=(frame, step), finish=action))

@@ -82,6 +82,65 @@ def test_a_model_comes_back_as_it_was(saved: Path) -> None:
     np.testing.assert_array_equal(run_graph(model.graph, {"x:0": x})["out"], run_graph(back.graph, {"x:0": x})["out"])
 
 
+def recurrent_model() -> ImportedModel:
+    """``state = state * factor + row`` over five rounds."""
+    row = TensorType((3,), f32)
+    round_ = Builder("round")
+    state, x, factor = (round_.input(name, row) for name in ("state", "x", "factor"))
+    (scaled,) = round_.add(get("mul"), [state, factor])
+    (new,) = round_.add(get("add"), [scaled, x])
+    builder = Builder("net")
+    operands = [builder.input("start", row), builder.input("xs", TensorType((5, 3), f32))]
+    operands.append(builder.constant(np.float32([1, 2, 3]), "factor"))
+    body = round_.finish([new, new], ["after", "kept"])
+    attrs = {"body": body, "rounds": 5, "carried": 1, "scanned": 1, "backwards": (False, True)}
+    graph = builder.finish(builder.add(get("scan"), operands, attrs), ["last", "all"])
+    return ImportedModel(graph, replace(small_model().source, inputs=(), outputs=()))
+
+
+def test_a_recurrence_comes_back_with_its_body(tmp_path: Path) -> None:
+    model = recurrent_model()
+    back = SavedFrontend().load(save(model, tmp_path / "net.mlc"))
+    assert graph_text(back.graph) == graph_text(model.graph)
+    feeds = {"start": np.ones(3, np.float32), "xs": np.arange(15, dtype=np.float32).reshape(5, 3)}
+    for name, want in run_graph(model.graph, feeds).items():
+        np.testing.assert_array_equal(run_graph(back.graph, feeds)[name], want)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda attrs: attrs.update(rounds="many"), "nodes.0. .scan.: "),
+        (lambda attrs: attrs.update(rounds=6), r"scan: operands are .*, the body takes"),
+        (lambda attrs: attrs.update(body=3), "nodes.0. .scan.: "),
+        (lambda attrs: attrs.update(body={"graph": {}}), "nodes: expected a list"),
+        (lambda attrs: attrs["body"]["graph"].update(outputs=[0]), "a direction is needed"),
+        (lambda attrs: attrs["body"]["graph"]["nodes"][0].update(inputs=[0, 99]), "the number of one of the 3 values"),
+    ],
+)
+def test_damaged_bodies_are_refused(tmp_path: Path, change: Any, message: str) -> None:
+    path = save(recurrent_model(), tmp_path / "net.mlc")
+    rewritten(path, lambda _m, _e, document: change(document["nodes"][0]["attrs"]))
+    with pytest.raises(ImportModelError, match=message):
+        SavedFrontend().load(path)
+
+
+def test_bodies_nest_within_the_limit_of_depth(tmp_path: Path) -> None:
+    path = save(recurrent_model(), tmp_path / "net.mlc")
+
+    def nest(_m: Any, _e: Any, document: Any) -> None:
+        whole = document["nodes"][0]
+        for _ in range(DEFAULT_LIMITS.depth + 2):
+            inner = json.loads(json.dumps(whole))
+            inner["attrs"]["body"]["graph"]["nodes"] = [whole]
+            whole = inner
+        document["nodes"] = [whole]
+
+    rewritten(path, nest)
+    with pytest.raises(ImportModelError, match="nesting of recurrences"):
+        SavedFrontend().load(path)
+
+
 def test_the_same_model_gives_the_same_bytes(tmp_path: Path, saved: Path) -> None:
     assert save(SavedFrontend().load(saved), tmp_path / "again.mlc").read_bytes() == saved.read_bytes()
 
