@@ -113,13 +113,14 @@ def tolerance_for(
         absolute, relative: the user's.
         precision: what it was computed in, where that is less than its type says.
     """
-    default = TOLERANCES.get(precision or dtype.name, EXACT)
+    exact = precision is None and dtype.kind in "biu"  # rows of that name are for what was computed in such steps
+    default = EXACT if exact else TOLERANCES.get(precision or dtype.name, EXACT)
     if absolute is not None or relative is not None:
         basis = "as asked for"
     elif precision is not None:
         basis = _REASONS.get(precision, f"computed in {precision}")
     else:
-        basis = dtype.name if dtype.name in TOLERANCES else "exact"
+        basis = "exact" if exact or dtype.name not in TOLERANCES else dtype.name
     return Tolerance(
         default.absolute if absolute is None else absolute, default.relative if relative is None else relative, basis
     )

@@ -109,5 +109,6 @@ def test_the_tolerance_follows_the_precision_and_says_so() -> None:
     assert found("int8") == (True, "computed in 8-bit steps")
     assert found("quantised") == (True, "quantised from floats")
     assert found("quantised", relative=1e-5) == (False, "as asked for")
-    assert tolerance_for(np.dtype("i8")).basis == "exact"
+    assert tolerance_for(np.dtype(np.int8)).basis == "exact"
+    assert not check([100, 1], [100, 2], np.int8).ok  # and not as what was computed in such steps
     assert set(PRECISIONS) <= set(TOLERANCES)
