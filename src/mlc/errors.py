@@ -78,8 +78,14 @@ class ProgramError(MlcError):
     exit_code = ExitCode.BAD_MODEL
 
 
+class DocumentError(MlcError):
+    """A graph as JSON that is broken; names the field."""
+
+    exit_code = ExitCode.BAD_MODEL
+
+
 class WorkloadError(MlcError):
-    """A workload's text that is broken, beyond a limit, or names what this version of ``mlc`` does not know."""
+    """A workload's document that is broken, beyond a limit, or names what this version of ``mlc`` does not know."""
 
     exit_code = ExitCode.BAD_MODEL
 

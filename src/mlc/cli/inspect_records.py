@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from mlc.cli.console import Console, one_line, write_json
-from mlc.errors import UsageError, WorkloadError
+from mlc.errors import UsageError
 
 if TYPE_CHECKING:
     from mlc.records.files import Log
@@ -47,7 +47,7 @@ def show_records(console: Console, path: str, json_file: str | None) -> None:
         "kind": "records",
         "trials": sum(t["trials"] for t in tasks),
         "damaged_lines": log.bad,
-        "lines_of_later_versions": log.newer,
+        "lines_of_other_versions": log.others,
         "tasks": tasks,
     }
     write_json(console, json_file, "inspect", document)
@@ -55,7 +55,7 @@ def show_records(console: Console, path: str, json_file: str | None) -> None:
         return
     decided = sum(t["decided"] for t in tasks)
     console.data(one_line(f"{path}: {document['trials']} trials of {len(tasks)} tasks, {decided} of them decided"))
-    for count, what in ((log.bad, "damaged lines"), (log.newer, "lines of a later version of mlc")):
+    for count, what in ((log.bad, "damaged lines"), (log.others, "lines of another version of mlc")):
         if count:
             console.data(f"  {count} {what} left out")
     for setting in dict.fromkeys(_setting(t) for t in tasks):
@@ -96,6 +96,7 @@ def _groups(log: Log) -> list[list[Record]]:
 def _task(records: list[Record]) -> dict[str, Any]:
     from mlc.records.best import best_of
     from mlc.records.record import DECIDED
+    from mlc.rewrite.workload import operand_texts, workload_text
 
     first = records[0]
     trials = [r for r in records if r.explorer != DECIDED]
@@ -105,8 +106,8 @@ def _task(records: list[Record]) -> dict[str, Any]:
     return {
         "workload": first.workload,
         "name": first.task,
-        "text": first.text,
-        "operands": _operands(first),
+        "text": workload_text(first.document),
+        "operands": operand_texts(first.document),
         "cpu": first.fingerprint.cpu,
         "threads": first.threads,
         "flushed": first.flushed,
@@ -122,17 +123,6 @@ def _task(records: list[Record]) -> dict[str, Any]:
         "explorers": sorted({r.explorer for r in trials}),
         "curve": _best_so_far(trials),
     }
-
-
-def _operands(record: Record) -> list[str]:
-    """Types of what the kernel reads; none where the text does not tell."""
-    from mlc.rewrite.workload import parse_workload
-
-    try:
-        types = parse_workload(record.text, record.beside.literals).types
-    except WorkloadError:
-        return []
-    return [str(t.with_layout(None)) for t in types]
 
 
 def _shapes(operands: list[str]) -> str:

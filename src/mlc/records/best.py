@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from mlc.records.record import DECIDED, Fingerprint, Record
+from mlc.rewrite.workload import Document, canonical
 
 CLEARLY = 0.95  # of the seconds of what is known, from which single trials can be believed to be faster
-
-_SHAPE = re.compile(r"\[[\d,]*\]")
-_LAYOUT = re.compile(r"@\w+\([^)]*\)(?:\.\w+\([^)]*\))*")
 
 
 class Found(StrEnum):
@@ -37,15 +35,15 @@ class Best:
     hits: Mapping[str, Record]
     near: Mapping[str, Sequence[Record]]
 
-    def find(self, workload: str, text: str) -> tuple[Found, Record | None]:
+    def find(self, workload: str, document: Document) -> tuple[Found, Record | None]:
         """What there is for a workload: its own record, or else that of the most similar shape."""
         if workload in self.hits:
             return Found.HIT, self.hits[workload]
-        alike = self.near.get(operators(text), ())
+        alike = self.near.get(operators(document), ())
         if not alike:
             return Found.MISS, None
-        sizes = _sizes(text)
-        return Found.NEAR, min(alike, key=lambda r: (_distance(sizes, _sizes(r.text)), r.workload))
+        sizes = _sizes(document)
+        return Found.NEAR, min(alike, key=lambda r: (_distance(sizes, _sizes(r.document)), r.workload))
 
 
 def best_of(records: Iterable[Record], fingerprint: Fingerprint, threads: int | None = None) -> Best:
@@ -87,7 +85,7 @@ def best_of(records: Iterable[Record], fingerprint: Fingerprint, threads: int | 
             found[record.workload] = rank, record
     near: dict[str, list[Record]] = {}
     for _, record in found.values():
-        near.setdefault(operators(record.text), []).append(record)
+        near.setdefault(operators(record.document), []).append(record)
     return Best({key: record for key, (_, record) in found.items()}, near)
 
 
@@ -118,13 +116,23 @@ def compacted(records: Sequence[Record]) -> list[Record]:
     return sorted(found, key=lambda r: (r.task, r.workload, r.threads, r.fingerprint.cpu))
 
 
-def operators(text: str) -> str:
-    """A workload without its shapes: what workloads share that are computed alike."""
-    return _LAYOUT.sub("@", _SHAPE.sub("[]", text))
+def operators(document: Document) -> str:
+    """A workload without its shapes and layouts: what workloads share that are computed alike."""
+    return canonical(_without_shapes(document))
 
 
-def _sizes(text: str) -> list[int]:
-    return [int(n) for shape in _SHAPE.findall(text) for n in re.findall(r"\d+", shape)]
+def _without_shapes(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _without_shapes(v) for k, v in value.items() if k not in ("shape", "layout")}
+    return [_without_shapes(v) for v in value] if isinstance(value, list) else value
+
+
+def _sizes(value: Any) -> list[int]:
+    """The extents of all shapes, in order."""
+    if isinstance(value, Mapping):
+        own = [n for n in value.get("shape", ()) if type(n) is int] if isinstance(value.get("shape"), list) else []
+        return own + [n for v in value.values() for n in _sizes(v)]
+    return [n for v in value for n in _sizes(v)] if isinstance(value, list) else []
 
 
 def _distance(a: Sequence[int], b: Sequence[int]) -> float:

@@ -23,14 +23,14 @@ class Log:
         records: trials in the order of the files, each once.
         checkpoint: the last one.
         bad: lines that are damaged.
-        newer: lines of a later version.
+        others: lines of another version.
         repeated: trials that were there already.
     """
 
     records: list[Record] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
     bad: int = 0
-    newer: int = 0
+    others: int = 0
     repeated: int = 0
 
     def add(self, data: bytes) -> None:
@@ -45,7 +45,7 @@ class Log:
                 self.bad += 1
                 continue
             if entry is None:
-                self.newer += 1
+                self.others += 1
             elif isinstance(entry, Checkpoint):
                 self.checkpoint = entry
             elif entry.identity in seen:
@@ -72,7 +72,7 @@ class Log:
     def complaints(self, fingerprint: Fingerprint) -> list[str]:
         """What of the files is of no use on a processor, in words; nothing where all of it is."""
         found = []
-        for count, what in ((self.bad, "damaged"), (self.newer, "written by a later version")):
+        for count, what in ((self.bad, "damaged"), (self.others, "written by another version")):
             if count:
                 found.append(f"{count} {'line' if count == 1 else 'lines'} of records left out: {what}")
         foreign = [r.fingerprint for r in self.records if not r.fingerprint.is_family_of(fingerprint)]

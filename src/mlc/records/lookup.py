@@ -12,16 +12,17 @@ from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.records.best import Found
 from mlc.records.record import Record
-from mlc.records.workload import digest, laid_out, name_of
-from mlc.rewrite.group import configured, device_of, identity_of, is_group, workload_key
+from mlc.records.workload import laid_out, name_of
+from mlc.rewrite.group import configured, device_of, identity_of, is_group
+from mlc.rewrite.workload import Document, workload_document, workload_key
 from mlc.targets.base import Target
 
 
 class Source(Protocol):
     """Some records (:class:`~mlc.records.best.Best`, :class:`~mlc.records.shelf.Shelf`)."""
 
-    def find(self, workload: str, text: str) -> tuple[Found, Record | None]:
-        """What there is for a workload, given its key and its text."""
+    def find(self, workload: str, document: Document) -> tuple[Found, Record | None]:
+        """What there is for a workload, given its key and its document."""
         ...
 
 
@@ -65,10 +66,10 @@ class Tuned:
         """The group with its configuration; for the layout pass, which may ask again after a refusal."""
         if not is_group(node):
             return node
-        text = workload_key(node, types, constant, row_major)
-        key = digest(text)
+        document = workload_document(node, types, constant, row_major)
+        key = workload_key(document)
         if key not in self._findings:
-            found, record = self._source.find(key, text)
+            found, record = self._source.find(key, document)
             self._findings[key] = Finding(key, name_of(node), (), found, record)
             self._has_choice[key] = lambda: _has_choice(self._target, node, tuple(types), tuple(constant), row_major)
         finding = self._findings[key]

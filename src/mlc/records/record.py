@@ -17,13 +17,15 @@ from typing import Any, Protocol, Self
 from mlc import __version__
 from mlc.errors import WorkloadError
 from mlc.lower.knobs import Config, Value, frozen
-from mlc.records.beside import NOTHING, Beside
+from mlc.records.margins import Margins, margins_from_json
 from mlc.records.measurement import Failure, Measurement
+from mlc.rewrite.workload import Document
 from mlc.targets.base import Target
 
-VERSION = 1
+VERSION = 2
 DECIDED = "decided"  # explorer of a record that settles a task, whatever single trials said
 MAX_LINE = 1 << 20
+MAX_DEPTH = 16  # of a document; attributes are 8 deep at most, and stand 4 deep
 START = b'{"crc":"'  # of every line
 
 # instruction sets that schedules follow; others change instructions, and not what is a good tile
@@ -43,7 +45,7 @@ class Workload(Protocol):
     def key(self) -> str: ...
 
     @property
-    def text(self) -> str: ...
+    def document(self) -> Document: ...
 
     @property
     def name(self) -> str: ...
@@ -52,7 +54,7 @@ class Workload(Protocol):
     def flops(self) -> int: ...
 
     @property
-    def beside(self) -> Beside: ...
+    def margins(self) -> tuple[Margins, ...]: ...
 
 
 class RecordError(Exception):
@@ -93,7 +95,7 @@ class Record:
         fingerprint: where it was measured.
         threads: that ran the kernel.
         workload: the task's key.
-        text: the workload, readable.
+        document: the workload, see :mod:`mlc.rewrite.workload`.
         task: the task's name.
         flops: operations of a call.
         config: what was measured.
@@ -103,14 +105,14 @@ class Record:
         explorer: who proposed it.
         seed: of the run.
         trial: number within the run, from 0.
-        beside: what the text leaves open; nothing in records of early versions.
+        margins: of the group's values, see :func:`~mlc.records.margins.margins_of`.
         flushed: whether caches were emptied before every timed call; nothing is compared with times of the other kind.
     """
 
     fingerprint: Fingerprint
     threads: int
     workload: str
-    text: str
+    document: Document
     task: str
     flops: int
     config: Config
@@ -120,7 +122,7 @@ class Record:
     explorer: str
     seed: int
     trial: int
-    beside: Beside = NOTHING
+    margins: tuple[Margins, ...] = ()
     flushed: bool = False
 
     @classmethod
@@ -142,7 +144,7 @@ class Record:
             fingerprint,
             threads,
             task.key,
-            task.text,
+            task.document,
             task.name,
             task.flops,
             {k: frozen(v) for k, v in config.items()},
@@ -152,7 +154,7 @@ class Record:
             explorer,
             seed,
             trial,
-            task.beside,
+            task.margins,
             flushed,
         )
 
@@ -174,8 +176,8 @@ class Record:
             "target": {"cpu": f.cpu, "features": list(f.features), "lanes": f.lanes},
             "threads": self.threads,
             "workload": self.workload,
-            "text": self.text,
-            **self.beside.to_json(),
+            "document": self.document,
+            **({"margins": [[list(pair) for pair in value] for value in self.margins]} if self.margins else {}),
             "task": self.task,
             "flops": self.flops,
             "config": dict(self.config),
@@ -210,14 +212,14 @@ class Record:
         if (seconds is None) != (failure is not None):
             raise RecordError("a trial has either a time or a failure")
         try:
-            beside = Beside.from_json(body)
+            margins = margins_from_json(body.get("margins", []))
         except WorkloadError as error:
             raise RecordError(error.message) from error
         return cls(
             Fingerprint(target.text("cpu"), tuple(target.texts("features")), target.integer("lanes")),
             get.integer("threads", 1),
             get.text("workload"),
-            get.text("text"),
+            _shallow(get.object("document")),
             get.text("task"),
             get.integer("flops"),
             {name: _value(value) for name, value in get.object("config").items()},
@@ -235,8 +237,8 @@ class Record:
             get.text("explorer"),
             get.integer("seed"),
             get.integer("trial"),
-            beside,
-            "flushed" in body and get.boolean("flushed"),  # older records do not say
+            margins,
+            get.boolean("flushed"),
         )
 
 
@@ -290,7 +292,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(line: bytes) -> Entry | None:
-    """The entry of a line, without its end; nothing for one that a later version wrote.
+    """The entry of a line, without its end; nothing for one that another version wrote, whose form is another.
 
     Raises:
         RecordError: the line is damaged.
@@ -309,7 +311,7 @@ def decode(line: bytes) -> Entry | None:
     version = body.get("v")
     if type(version) is not int:
         raise RecordError("no version")
-    if version > VERSION:
+    if version != VERSION:
         return None
     match body.get("kind"):
         case "trial":
@@ -330,6 +332,17 @@ def _value(value: Any, depth: int = 8) -> Value:
     if isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise RecordError("a configuration with a value of no known type")
+
+
+def _shallow(document: dict[str, Any]) -> Document:
+    """A document as deep as one can be, since whoever looks into it goes down by recursion."""
+    level: list[Any] = [document]
+    for _ in range(MAX_DEPTH):
+        level = [v for item in level for v in (item.values() if isinstance(item, dict) else item)]
+        level = [v for v in level if isinstance(v, (dict, list))]
+        if not level:
+            return document
+    raise RecordError("a document that is too deep")
 
 
 class _Fields:

@@ -12,6 +12,7 @@ from mlc.records.best import Best, Found, best_of, compacted
 from mlc.records.files import Log, read_bytes, write_records
 from mlc.records.places import kept
 from mlc.records.record import Fingerprint, Record
+from mlc.rewrite.workload import Document
 
 _WORKLOAD = re.compile(rb'"workload":"([0-9a-f]{16})"')
 _LOGGER = logging.getLogger("mlc")
@@ -58,7 +59,7 @@ class Shelf:
                 if match is not None:
                     self._lines.setdefault(match[1].decode(), []).append(line)
 
-    def find(self, workload: str, text: str) -> tuple[Found, Record | None]:
+    def find(self, workload: str, document: Document) -> tuple[Found, Record | None]:
         """The best record of a workload; never one of a similar workload."""
         log = Log()
         log.add(b"\n".join(self._lines.get(workload, ())))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 
@@ -11,11 +10,6 @@ from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.rewrite.group import body_of
 from mlc.targets.base import Target
-
-
-def digest(key: str) -> str:
-    """Sixteen hexadecimal digits for a workload's text."""
-    return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 def laid_out(

@@ -190,26 +190,6 @@ def group_key(node: Node) -> str:
     return "\n".join([*lines, *_body_lines(node)])
 
 
-def workload_key(node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> str:
-    """A text that two groups share exactly when they have the same choices of layouts and schedules.
-
-    Args:
-        node: a fused group, before its own layouts are chosen.
-        types: of its inputs, with layouts.
-        constant: which inputs are constants, and so may be packed.
-        row_major: whether all that reads its results takes row-major tensors only.
-    """
-    given = ", ".join(f"{'const ' if c else ''}{t}" for t, c in zip(types, constant, strict=True))
-    where = f" on {device_of(node)}" if device_of(node) else ""
-    ends = f"({given}) -> {'row-major' if row_major else 'any'}{where}"
-    return "\n".join([ends, *(_body_lines(node) if is_group(node) else [node.op.name])])
-
-
-def literals_of(node: Node) -> tuple[bytes, ...]:
-    """The constants of one element inside a group, which its key only names by digests; each once."""
-    return tuple(dict.fromkeys(array.tobytes() for array in body_of(node).constants.values()))
-
-
 def configured(node: Node, config: Mapping[str, Hashable]) -> Node:
     """A group with a configuration for its layouts and its schedule."""
     attrs = {**node.attrs, "config": tuple(sorted(config.items()))}
@@ -257,10 +237,11 @@ def _numbering(values: Sequence[Value]) -> dict[Value, str]:
 def _node_key(node: Node, names: dict[Value, str]) -> str:
     types = ", ".join(str(v.type) for v in node.outputs)
     args = ", ".join(names[v] for v in node.inputs)
-    return f"{_operator_key(node)}({args}) {attrs_key(node.attrs)} -> {types}"
+    return f"{operator_key(node)}({args}) {attrs_key(node.attrs)} -> {types}"
 
 
-def _operator_key(node: Node) -> str:
+def operator_key(node: Node) -> str:
+    """An operator's name, with its meaning where it is not one of the table's."""
     op = node.op
     if is_core(op):
         return op.name

@@ -1,69 +1,63 @@
-"""Workloads from their texts: the inverse of :func:`mlc.rewrite.group.workload_key`.
+"""Workloads: groups apart from any model, as JSON documents by which tuning records know them.
 
-A record of a trial names its workload by this text, so a reader needs no model to know what was measured. What the text
-only tells by a digest, the literals of one element inside a group, stands beside it.
+A document holds what decides a group's layouts and its schedule: the types of its operands with their layouts, which of
+them are constants, the operators inside with their attributes and literals. Names of values are no part of it, so equal
+groups of different models are one workload. Its key is a digest of the document, and whoever reads the document has the
+group again (:func:`read_workload`): no model is needed to know what was measured.
 
-The text of a file may be anything: what is read has to print as the same text again, and budgets bound what it can ask
-for.
+What a file says may be anything: what is read has to be written as the same document again, and budgets bound what it
+can ask for.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import re
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import numpy as np
 
-from mlc.errors import VerifyError, WorkloadError
-from mlc.ir.graph import RULE_ERRORS, FusionKind, Node, Value, check_attrs, fill_attrs
-from mlc.ir.layout import Fuse, Layout, Margin, Pad, Primitive, Reorder, Split
-from mlc.ir.types import ALL_DTYPES, TensorType
-from mlc.ops import get
+from mlc.errors import DocumentError, UnsupportedError, WorkloadError
+from mlc.ir.graph import RULE_ERRORS, FusionKind, Node, Value
+from mlc.ir.types import TensorType
+from mlc.ops.document import (
+    attr_to_json,
+    fields,
+    index,
+    items,
+    node_to_json,
+    numbered,
+    read_call,
+    read_type,
+    require_types,
+    type_to_json,
+    wrong,
+)
 from mlc.rewrite.fuse import cost_of
-from mlc.rewrite.group import make_group, workload_key
+from mlc.rewrite.group import body_of, device_of, is_group, make_group, operator_key
+from mlc.rewrite.keys import attr_key, is_core
 from mlc.rewrite.profile import Profiler
 
-MAX_TEXT = 1 << 18  # characters
 MAX_NODES = 512
 MAX_OPERANDS = 1024
 MAX_EXPRESSION = 1 << 15  # scalar operations of a group's results with everything inlined; see FuseLimits
 MAX_EXTENT = 1 << 24  # of a dimension, and of every number of a layout
-MAX_ELEMENTS = 1 << 36  # of a tensor as it lies in memory
+MAX_BYTES = 1 << 38  # of a tensor as it lies in memory
 MAX_RANK = 32
-MAX_DEPTH = 12  # of tuples in the text of attributes
-MAX_ITEMS = 256  # of such a tuple
-MAX_STRING = 256  # characters
 
-# primitives of layouts by name, with how many numbers they take; of a permutation it takes any number
-_PRIMITIVES: Mapping[str, tuple[Callable[..., Primitive], int | None]] = {
-    "split": (Split, 2),
-    "fuse": (Fuse, 2),
-    "pad": (Pad, 3),
-    "margin": (Margin, 3),
-    "reorder": (lambda *perm: Reorder(perm), None),
-}
-
-_T = TypeVar("_T")
-_WORDS = {"True": True, "False": False, "None": None}
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NUMBER = re.compile(r"-?[0-9]{1,19}")
-_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """A group and what decides its layouts and its schedule: the arguments of ``workload_key``.
+    """A group and what decides its layouts and its schedule.
 
     Args:
-        node: the group; its values are row-major.
+        node: the group; its own types do not count.
         types: of its inputs, with layouts; constants are row-major.
-        constant: which inputs are constants.
+        constant: which inputs are constants, and so may be packed.
         row_major: whether all that reads its results takes row-major tensors only.
     """
 
@@ -73,283 +67,226 @@ class Workload:
     row_major: bool
 
 
-@dataclass(frozen=True)
-class _Literal:
-    """An operand that is a constant inside the group."""
-
-    type: TensorType
-    digest: str
-
-
-def parse_workload(text: str, literals: Iterable[bytes] = ()) -> Workload:
-    """What a workload's text says.
+def workload_document(
+    node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
+) -> dict[str, Any]:
+    """What two groups share exactly when they have the same choices of layouts and schedules.
 
     Args:
-        text: as ``workload_key`` gives it.
-        literals: the bytes of the constants of one element that the text names by digests, in any order.
-    Raises:
-        WorkloadError: the text is none of a workload, is beyond a budget, or names a literal that is not among
-            ``literals``; it is that of a user's own operator, which only the user's program knows, of an accelerator's
-            operation, or of an opaque routine.
+        node, types, constant, row_major: see :class:`Workload`; ``node`` may be a routine, too, which has no choices.
     """
-    if len(text) > MAX_TEXT:
-        raise WorkloadError(f"a workload of {len(text)} characters, the limit is {MAX_TEXT}")
-    first, *lines = text.split("\n")
-    if len(lines) > MAX_NODES + 1:
-        raise WorkloadError(f"a workload of {len(lines) - 1} operators, the limit is {MAX_NODES}")
-    types, constant, row_major = _ends(_Scanner(first))
-    known = {hashlib.sha256(data).hexdigest(): data for data in literals}
+    found: dict[str, Any] = {
+        "operands": [
+            {**type_to_json(t), **({"constant": True} if c else {})} for t, c in zip(types, constant, strict=True)
+        ],
+        "row_major": row_major,
+    }
+    if device_of(node):
+        found["device"] = device_of(node)
+    if not is_group(node):
+        return {**found, "routine": node.op.name}
+    body = body_of(node)
+    literals = _literals(body.nodes, body.constants)
+    numbers = numbered(body.inputs)
+    operands = len(body.inputs)
+    numbers.update({v: operands + k for v, (k, _) in literals.items()})
+    made = operands + len({k for k, _ in literals.values()})
+    for inner in body.nodes:
+        for v in inner.outputs:
+            numbers[v] = made
+            made += 1
+    distinct = dict(sorted(literals.values(), key=lambda item: item[0]))
+    return {
+        **found,
+        "literals": list(distinct.values()),
+        "nodes": [_node_to_json(n, numbers) for n in body.nodes],
+        "outputs": [numbers[v] for v in body.outputs],
+    }
+
+
+def _literals(nodes: Sequence[Node], constants: Mapping[Value, np.ndarray]) -> dict[Value, tuple[int, dict[str, Any]]]:
+    """The constants of one element that nodes read, in order; equal ones have one number."""
+    known: dict[tuple[TensorType, bytes], int] = {}
+    found: dict[Value, tuple[int, dict[str, Any]]] = {}
+    for v in (v for n in nodes for v in n.inputs if v in constants):
+        data = np.ascontiguousarray(constants[v]).tobytes()
+        number = known.setdefault((v.type, data), len(known))
+        found[v] = number, {**type_to_json(v.type), "data": data.hex()}
+    return found
+
+
+def _node_to_json(node: Node, numbers: Mapping[Value, int]) -> dict[str, Any]:
+    """A user's own operator is told by its expressions, so that a document means the same in every process."""
     try:
-        node = _group(types, lines, known)
-        if workload_key(node, types, constant, row_major) != text:
-            raise WorkloadError("a workload that does not print as it was written")
+        if is_core(node.op):
+            return node_to_json(node, numbers)
+        attrs = {k: attr_to_json(v, k) for k, v in sorted(node.attrs.items())}
+    except UnsupportedError:
+        attrs = {k: repr(attr_key(v)) for k, v in sorted(node.attrs.items())}
+    return {
+        "op": node.op.name,
+        "own": operator_key(node),
+        "inputs": [numbers[v] for v in node.inputs],
+        "attrs": attrs,
+        "outputs": [type_to_json(v.type) for v in node.outputs],
+    }
+
+
+def canonical(document: Document) -> str:
+    """The document as text, the same for equal documents."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def workload_key(document: Document) -> str:
+    """Sixteen hexadecimal digits for a workload."""
+    return hashlib.sha256(canonical(document).encode()).hexdigest()[:16]
+
+
+class _Budget:
+    def check(self, limit: str, amount: int, what: str) -> None:
+        most = {"rank": MAX_RANK, "tensor_bytes": MAX_BYTES}[limit]
+        if amount > most:
+            raise WorkloadError(f"{what}: {amount} in a workload, the limit is {most}")
+
+
+def read_workload(document: Any) -> Workload:
+    """What a workload's document says.
+
+    Args:
+        document: as :func:`workload_document` gives it, or whatever a file holds.
+    Raises:
+        WorkloadError: it is none of a workload, is beyond a budget, or is that of a user's own operator, which only the
+            user's program knows, of an accelerator's operation, or of an opaque routine.
+    """
+    try:
+        found = _read(document)
+        again = workload_document(found.node, found.types, found.constant, found.row_major)
     except WorkloadError:
         raise
+    except DocumentError as error:
+        raise WorkloadError(f"no workload: {error.message}") from error
     except RULE_ERRORS as error:
         raise WorkloadError(f"a workload that makes no sense: {error}") from error
-    return Workload(node, types, constant, row_major)
+    if canonical(again) != canonical(document):
+        raise WorkloadError("a workload that is not written as it would be")
+    return found
 
 
-def _group(types: tuple[TensorType, ...], lines: list[str], known: Mapping[str, bytes]) -> Node:
-    calls = [_call(_Scanner(line)) for line in lines[:-1]]
-    if not calls:
-        raise WorkloadError("a workload without operators")
+def _read(document: Any) -> Workload:
+    if isinstance(document, dict) and "device" in document:
+        raise WorkloadError("an operation of an accelerator, whose choices depend on its constants")
+    if isinstance(document, dict) and "routine" in document:
+        raise WorkloadError(f"{document['routine']!r} is an opaque routine, which has no schedule")
+    document = fields(document, "workload", ("operands", "row_major", "literals", "nodes", "outputs"))
+    if not isinstance(document["row_major"], bool):
+        raise wrong("row_major", "true or false")
+    types, constant = [], []
+    for k, item in enumerate(items(document["operands"], "operands", MAX_OPERANDS)):
+        item = fields(item, f"operands[{k}]", ("dtype", "shape"), ("layout", "constant"))
+        types.append(_type(item, f"operands[{k}]"))
+        constant.append("constant" in item)
     values = [Value(f"in{k}", TensorType(t.shape, t.dtype)) for k, t in enumerate(types)]
-    found = dict.fromkeys(a for _, operands, _, _ in calls for a in operands if isinstance(a, _Literal))
-    inside = {literal: Value(f"literal{k}", literal.type) for k, literal in enumerate(found)}
-    constants = {value: _array(literal, known) for literal, value in inside.items()}
-    values += inside.values()
-
-    def operand(at: int | _Literal) -> Value:
-        if isinstance(at, _Literal):
-            return inside[at]
-        if not 0 <= at < len(values) or values[at] in constants:
-            raise WorkloadError(f"%{at} is no value")
-        return values[at]
-
+    constants: dict[Value, np.ndarray] = {}
+    for k, item in enumerate(items(document["literals"], "literals", MAX_OPERANDS)):
+        value, array = _literal(item, f"literals[{k}]")
+        values.append(value)
+        constants[value] = array
     nodes = []
-    for name, operands, given, results in calls:
-        op = get(name)
-        if op.kind is FusionKind.OPAQUE or op.express is None:
-            raise WorkloadError(f"{name} is an opaque routine, which has no schedule")
-        attrs = fill_attrs(op, given)
-        check_attrs(op, attrs)
-        ins = tuple(map(operand, operands))
-        inferred = [(t.shape, t.dtype) for t in op.infer([v.type for v in ins], attrs)]
-        if inferred != [(t.shape, t.dtype) for t in results]:
-            raise WorkloadError(f"{name} gives no ({', '.join(map(str, results))})")
-        outs = tuple(Value(f"v{len(values) + k}", t) for k, t in enumerate(results))
-        values += outs
-        nodes.append(Node(op, ins, attrs, outs))
-    scanner = _Scanner(lines[-1])
-    scanner.expect("return ")
-    returned = tuple(operand(k) for k in scanner.several(scanner.value, ""))
+    given = items(document["nodes"], "nodes", MAX_NODES)
+    if not given:
+        raise wrong("nodes", "at least one operator")
+    for k, item in enumerate(given):
+        nodes.append(_node(item, values, f"nodes[{k}]"))
+        values += nodes[-1].outputs
+    ends = items(document["outputs"], "outputs", MAX_OPERANDS)
+    returned = tuple(values[index(n, values, f"outputs[{k}]")] for k, n in enumerate(ends))
     if not returned or not {v for n in nodes for v in n.outputs}.issuperset(returned):
-        raise WorkloadError("a workload returns what its operators make")
+        raise wrong("outputs", "numbers of what the nodes make")
     size = cost_of(nodes, [n for n in nodes if not set(returned).isdisjoint(n.outputs)], Profiler()).size
     if size > MAX_EXPRESSION:
         raise WorkloadError(f"a workload of {size} operations an element, the limit is {MAX_EXPRESSION}")
-    return make_group(nodes, constants, 0, returned)
+    return Workload(make_group(nodes, constants, 0, returned), tuple(types), tuple(constant), document["row_major"])
 
 
-def _array(literal: _Literal, known: Mapping[str, bytes]) -> np.ndarray:
-    data = known.get(literal.digest)
-    if data is None:
-        raise WorkloadError(f"the literal {literal.type}:{literal.digest[:8]}… of a workload is not known")
-    if literal.type.size != 1 or literal.type.layout is not None or len(data) != literal.type.dtype.itemsize:
-        raise WorkloadError(f"a literal of a workload is typed {literal.type} and has {len(data)} bytes")
-    return np.frombuffer(data, literal.type.dtype.numpy).reshape(literal.type.shape)
+def _type(item: Mapping[str, Any], where: str) -> TensorType:
+    found = read_type(item, where, _Budget())
+    if max((*found.shape, *found.physical_shape), default=0) > MAX_EXTENT:
+        raise WorkloadError(f"{where}: an extent of {max(found.shape)} in a workload, the limit is {MAX_EXTENT}")
+    return found
 
 
-def _ends(scanner: _Scanner) -> tuple[tuple[TensorType, ...], tuple[bool, ...], bool]:
-    """``(f32[1,8], const f32[8]) -> any``."""
-
-    def given() -> tuple[bool, TensorType]:
-        return scanner.accept("const "), scanner.type()
-
-    scanner.expect("(")
-    inputs = scanner.several(given, ")")
-    scanner.expect(" -> ")
-    row_major = scanner.accept("row-major")
-    if not row_major:
-        scanner.expect("any")
-    if scanner.accept(" on "):
-        raise WorkloadError("an operation of an accelerator, whose choices depend on its constants")
-    scanner.end()
-    return tuple(t for _, t in inputs), tuple(c for c, _ in inputs), row_major
+def _literal(item: Any, where: str) -> tuple[Value, np.ndarray]:
+    item = fields(item, where, ("dtype", "shape", "data"))
+    type_ = _type(item, where)
+    try:
+        data = bytes.fromhex(item["data"])
+    except (TypeError, ValueError):
+        raise wrong(f"{where}.data", "hexadecimal digits") from None
+    if type_.size != 1 or len(data) != type_.dtype.itemsize:
+        raise wrong(where, f"one element, and its {type_.dtype.itemsize} bytes")
+    return Value(where, type_), np.frombuffer(data, type_.dtype.numpy).reshape(type_.shape)
 
 
-def _call(scanner: _Scanner) -> tuple[str, list[int | _Literal], dict[str, Any], list[TensorType]]:
-    """``add(%0, f32[]:<digest>) () -> f32[1,8]``: operator, operands, attributes and types of the results."""
-
-    def operand() -> int | _Literal:
-        if scanner.at("%"):
-            return scanner.value()
-        type_ = scanner.type()
-        scanner.expect(":")
-        return _Literal(type_, scanner.match(_DIGEST, "a digest"))
-
-    name = scanner.match(_WORD, "an operator")
-    if scanner.at("<"):
-        raise WorkloadError(f"{name} is a user's own operator, which only the user's program knows")
-    scanner.expect("(")
-    operands = scanner.several(operand, ")")
-    if len(operands) > MAX_OPERANDS:
-        raise WorkloadError(f"{name} of {len(operands)} operands, the limit is {MAX_OPERANDS}")
-    scanner.expect(" ")
-    attrs: dict[str, Any] = {}
-    for pair in scanner.tuple_():
-        match pair:
-            case (str(key), tagged):
-                attrs[key] = _attribute(tagged)
-            case _:
-                raise WorkloadError(f"{name} has attributes that are no pairs of name and value")
-    scanner.expect(" -> ")
-    results = scanner.several(scanner.type, "")
-    return name, operands, attrs, results
+def _node(item: Any, values: Sequence[Value], where: str) -> Node:
+    if isinstance(item, dict) and "own" in item:
+        raise WorkloadError(f"{item.get('op')!r} is a user's own operator, which only the user's program knows")
+    item = fields(item, where, ("op", "inputs", "attrs", "outputs"))
+    items(item["inputs"], f"{where}.inputs", MAX_OPERANDS)
+    op, inputs, attrs = read_call(item, values, where)
+    if op.kind is FusionKind.OPAQUE or op.express is None:
+        raise WorkloadError(f"{op.name} is an opaque routine, which has no schedule")
+    types = []
+    for k, result in enumerate(items(item["outputs"], f"{where}.outputs", MAX_OPERANDS)):
+        types.append(_type(fields(result, f"{where}.outputs[{k}]", ("dtype", "shape")), f"{where}.outputs[{k}]"))
+    require_types(op, inputs, attrs, types, where)
+    outputs = tuple(Value(f"v{len(values) + k}", t) for k, t in enumerate(types))
+    return Node(op, inputs, attrs, outputs)
 
 
-def _attribute(tagged: Any) -> Any:
-    """The value of ``("int", 3)`` and the like (:func:`mlc.rewrite.keys.attr_key`)."""
-    match tagged:
-        case ("tuple", tuple(items)):
-            return tuple(map(_attribute, items))
-        case ("float", str(text)):
-            try:
-                return float.fromhex(text)
-            except (ValueError, OverflowError):
-                pass
-        case ("NoneType", None):
-            return None
-        case (("bool" | "int" | "str") as kind, value) if type(value).__name__ == kind:
-            return value
-    raise WorkloadError("an attribute of a workload is of no kind that its text can tell")
+# -- for people and for comparison ------------------------------------------------------------------------------------
+def operand_texts(document: Document) -> list[str]:
+    """Types of what a workload reads, without layouts; none where the document does not tell."""
+    try:
+        return [f"{o['dtype']}[{','.join(map(str, o['shape']))}]" for o in document["operands"]]
+    except (KeyError, TypeError):
+        return []
 
 
-class _Scanner:
-    """Reads one line from left to right."""
+def workload_text(document: Document) -> str:
+    """A workload, for people: a line for its operands, one an operator.
 
-    def __init__(self, line: str) -> None:
-        self._line = line
-        self._at = 0
+    >>> print(workload_text({
+    ...     "operands": [{"dtype": "f32", "shape": [1, 8]}, {"dtype": "f32", "shape": [8], "constant": True}],
+    ...     "row_major": True, "literals": [],
+    ...     "nodes": [{"op": "add", "inputs": [0, 1], "attrs": {}, "outputs": [{"dtype": "f32", "shape": [1, 8]}]}],
+    ...     "outputs": [2]}))
+    (f32[1,8], const f32[8]) -> row-major
+    %2 = add(%0, %1) -> f32[1,8]
+    return %2
+    """
+    try:
+        return "\n".join(_lines(document))
+    except (KeyError, TypeError, AttributeError):
+        return canonical(document)
 
-    def refuse(self, wanted: str) -> NoReturn:
-        found = self._line[self._at : self._at + 24]
-        raise WorkloadError(f"no workload: {wanted} expected at {found!r}")
 
-    def at(self, text: str) -> bool:
-        return self._line.startswith(text, self._at)
+def _lines(document: Document) -> list[str]:
+    def type_text(t: Mapping[str, Any]) -> str:
+        steps = ".".join(f"{p[0]}({','.join(map(str, p[1:]))})" for p in t.get("layout", ()))
+        layout = f"@{steps or 'plain'}" if "layout" in t else ""
+        return f"{t['dtype']}[{','.join(map(str, t['shape']))}]{layout}"
 
-    def accept(self, text: str) -> bool:
-        there = self.at(text)
-        self._at += len(text) * there
-        return there
-
-    def expect(self, text: str) -> None:
-        if not self.accept(text):
-            self.refuse(repr(text))
-
-    def end(self) -> None:
-        if self._at < len(self._line):
-            self.refuse("the end")
-
-    def match(self, pattern: re.Pattern[str], wanted: str) -> str:
-        found = pattern.match(self._line, self._at)
-        if found is None:
-            self.refuse(wanted)
-        self._at = found.end()
-        return found[0]
-
-    def number(self, least: int, most: int) -> int:
-        found = int(self.match(_NUMBER, "a number"))
-        if not least <= found <= most:
-            raise WorkloadError(f"{found} in a workload, {least} to {most} are allowed")
-        return found
-
-    def value(self) -> int:
-        self.expect("%")
-        return self.number(0, MAX_EXTENT)
-
-    def several(self, item: Callable[[], _T], end: str, separator: str = ", ") -> list[_T]:
-        """Items up to ``end``, or to the end of the line where that is empty."""
-        found: list[_T] = []
-        if end and self.accept(end):
-            return found
-        while True:
-            found.append(item())
-            if not self.accept(separator):
-                break
-        if end:
-            self.expect(end)
-        else:
-            self.end()
-        return found
-
-    def type(self) -> TensorType:
-        """``f32[1,64,8,8]@split(1, 8).reorder(0,1,3,4,2)``."""
-        name = self.match(_WORD, "an element type")
-        if name not in ALL_DTYPES:
-            raise WorkloadError(f"{name!r} is no element type")
-        self.expect("[")
-        shape = tuple(self.several(self._extent, "]", ","))
-        self._check(shape)
-        if not self.accept("@"):
-            return TensorType(shape, ALL_DTYPES[name])
-        try:
-            layout = Layout(shape)
-            if not self.accept("plain"):
-                while True:
-                    layout = Layout(shape, (*layout.primitives, self._primitive()))
-                    self._check(layout.physical_shape)
-                    if not self.accept("."):
-                        break
-        except VerifyError as error:
-            raise WorkloadError(error.message) from error
-        return TensorType(shape, ALL_DTYPES[name], layout)
-
-    def _extent(self) -> int:
-        return self.number(0, MAX_EXTENT)
-
-    def _primitive(self) -> Primitive:
-        name = self.match(_WORD, "a primitive of a layout")
-        make, count = _PRIMITIVES.get(name, (None, None))
-        if make is None:
-            raise WorkloadError(f"{name!r} is no primitive of a layout")
-        self.expect("(")
-        numbers = self.several(self._extent, ")", "," if count is None else ", ")
-        if count is not None and len(numbers) != count:
-            raise WorkloadError(f"{name} takes {count} numbers, given {len(numbers)}")
-        return make(*numbers)
-
-    @staticmethod
-    def _check(shape: tuple[int, ...]) -> None:
-        if len(shape) > MAX_RANK or prod(max(n, 1) for n in shape) > MAX_ELEMENTS:
-            raise WorkloadError(f"a tensor of {shape[:MAX_RANK]} in a workload is too large")
-
-    def tuple_(self, depth: int = 0) -> tuple[Any, ...]:
-        """The text of a tuple of strings, whole numbers, words and tuples."""
-        self.expect("(")
-        found: list[Any] = []
-        while not self.accept(")"):
-            if found:
-                self.expect(", ")
-            if depth == MAX_DEPTH or len(found) == MAX_ITEMS:
-                raise WorkloadError("attributes of a workload are too deep or too many")
-            found.append(self.tuple_(depth + 1) if self.at("(") else self._leaf())
-            if len(found) == 1 and self.accept(",)"):
-                break
-        return tuple(found)
-
-    def _leaf(self) -> Any:
-        if self.at("'") or self.at('"'):
-            text = self.match(_STRING, "a string")
-            if len(text) > MAX_STRING:
-                raise WorkloadError(f"a string of {len(text)} characters in a workload, the limit is {MAX_STRING}")
-            try:
-                return ast.literal_eval(text)
-            except SyntaxError:
-                self.refuse("a string")
-        if (word := _WORD.match(self._line, self._at)) is not None and word[0] in _WORDS:
-            self._at = word.end()
-            return _WORDS[word[0]]
-        return self.number(-(1 << 63), (1 << 63) - 1)
+    operands = [("const " if "constant" in o else "") + type_text(o) for o in document["operands"]]
+    where = f" on {document['device']}" if "device" in document else ""
+    found = [f"({', '.join(operands)}) -> {'row-major' if document['row_major'] else 'any'}{where}"]
+    if "routine" in document:
+        return [*found, str(document["routine"])]
+    made = len(operands) + len(document["literals"])
+    found += [f"%{len(operands) + k} = {type_text(item)} {item['data']}" for k, item in enumerate(document["literals"])]
+    for n in document["nodes"]:
+        attrs = [f"{k}={json.dumps(v)}" for k, v in n["attrs"].items()]
+        results = ", ".join(f"%{made + k}" for k in range(len(n["outputs"])))
+        made += len(n["outputs"])
+        call = ", ".join([*(f"%{k}" for k in n["inputs"]), *attrs])
+        found.append(f"{results} = {n['op']}({call}) -> {', '.join(map(type_text, n['outputs']))}")
+    return [*found, f"return {', '.join(f'%{k}' for k in document['outputs'])}"]

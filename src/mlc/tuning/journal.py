@@ -158,7 +158,7 @@ class Journal:
             return
         log = Log()
         log.add(data)
-        if not (log.records or log.checkpoint or log.newer):
+        if not (log.records or log.checkpoint or log.others):
             raise UsageError(f"{self.path}: holds no records", hint="name another file, or one to be created")
 
     def _failed(self, error: OSError) -> OutputError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +17,11 @@ from mlc.lower.knobs import Config, Knobs, Space
 from mlc.pipeline.layouts import lay_out, parts_of
 from mlc.pipeline.machine import constants_of
 from mlc.pipeline.passes import optimise
-from mlc.records.beside import Beside, with_margins
-from mlc.records.workload import digest, laid_out, name_of
-from mlc.rewrite.group import configured, identity_of, is_group, workload_key
+from mlc.records.margins import Margins, margins_of, surrounded
+from mlc.records.workload import laid_out, name_of
+from mlc.rewrite.group import configured, identity_of, is_group
 from mlc.rewrite.recurrence import graphs
-from mlc.rewrite.workload import parse_workload
+from mlc.rewrite.workload import Document, read_workload, workload_document, workload_key
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, Tunable
 
@@ -57,14 +58,14 @@ class Task:
     constants: Mapping[Value, np.ndarray] | None = None
 
     @property
-    def text(self) -> str:
-        """The workload, readable; :func:`task_of` makes a task of it and what is beside it."""
-        return workload_key(self.node, self.types, self.constant, self.row_major)
+    def document(self) -> Document:
+        """The workload; :func:`task_of` makes a task of it and the margins."""
+        return workload_document(self.node, self.types, self.constant, self.row_major)
 
     @property
-    def beside(self) -> Beside:
-        """What the text leaves open."""
-        return Beside.of(self.node)
+    def margins(self) -> tuple[Margins, ...]:
+        """Those of its values."""
+        return margins_of(self.node)
 
 
 def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Observer) -> list[Task]:
@@ -86,7 +87,7 @@ def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Obser
             if group is None or not is_group(node):
                 continue
             types, constant, row_major = group
-            key = digest(workload_key(node, types, constant, row_major))
+            key = workload_key(workload_document(node, types, constant, row_major))
             if key in found:
                 task = found[key]
                 found[key] = replace(task, weight=task.weight + times, sources=(*task.sources, *node.sources[:1]))
@@ -136,40 +137,28 @@ def _task(
     )  # fmt: skip
 
 
-def task_of(text: str, beside: Beside, target: Target) -> Task:
+def task_of(document: Any, margins: tuple[Margins, ...], target: Target) -> Task:
     """The task of a workload that no model is at hand for; the same as that of :func:`tasks_of`.
 
     Args:
-        text: of the workload.
-        beside: what it leaves open.
+        document: of the workload, or whatever a file holds.
+        margins: of its values.
         target: whose schedules.
     Raises:
-        WorkloadError: see :func:`~mlc.rewrite.workload.parse_workload`; or what is beside the text does not fit it, or
-            there is nothing to choose on the target.
+        WorkloadError: see :func:`~mlc.rewrite.workload.read_workload`; or the margins do not fit it, or there is
+            nothing to choose on the target.
     """
-    workload = parse_workload(text, beside.literals)
+    workload = read_workload(document)
     types, constant, row_major = workload.types, workload.constant, workload.row_major
     knobs = Knobs()
     try:
-        node = _surrounded(laid_out(workload.node, types, constant, row_major, target, knobs), beside)
+        node = surrounded(laid_out(workload.node, types, constant, row_major, target, knobs), margins)
         target.schedule(node, knobs)
         if knobs.asked:
-            return _task(digest(text), node, types, constant, row_major, knobs)
+            return _task(workload_key(document), node, types, constant, row_major, knobs)
     except RULE_ERRORS as error:
         raise WorkloadError(f"a workload that cannot be scheduled: {error}") from error
     raise WorkloadError("a workload that has nothing to choose")
-
-
-def _surrounded(node: Node, beside: Beside) -> Node:
-    """A group of which some values have margins."""
-    if not beside.margins:
-        return node
-    values = (*node.inputs, *node.outputs)
-    if len(beside.margins) != len(values):
-        raise WorkloadError(f"margins of {len(beside.margins)} values, a workload has {len(values)}")
-    new = tuple(Value(v.name, with_margins(v.type, m)) for v, m in zip(values, beside.margins, strict=True))
-    count = len(node.inputs)
-    return Node(node.op, new[:count], node.attrs, new[count:], node.sources)
 
 
 def candidate(task: Task, target: Target, config: Config) -> Node:

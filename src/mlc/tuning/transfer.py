@@ -11,7 +11,7 @@ import numpy as np
 from mlc.errors import ScheduleError, WorkloadError
 from mlc.lower.knobs import Space
 from mlc.records.record import DECIDED, Fingerprint, Record
-from mlc.records.workload import digest
+from mlc.rewrite.workload import workload_key
 from mlc.targets.base import Target
 from mlc.tuning.features import LoopFeatures
 from mlc.tuning.models.gbt import GradientBoosting
@@ -30,9 +30,9 @@ def learn_from(
 
     Args:
         records: trials on any processors of the target's family and any number of threads; a model compares those of
-            one of each, and of one way of timing, only. Their workloads are understood from their texts; those that
+            one of each, and of one way of timing, only. Their workloads are read from their documents; those that
             cannot be are left out, and a warning says why.
-        tasks: workloads that need no text, such as those of a user's own operators.
+        tasks: workloads that need no document, such as those of a user's own operators.
         target: whose schedules.
         objective: of training.
         seed: of training.
@@ -77,9 +77,9 @@ def _understood(
                 raise WorkloadError(f"more than {MAX_TASKS} workloads")
             task = at_hand.get(r.workload)
             if task is None:
-                if digest(r.text) != r.workload:
-                    raise WorkloadError("a text that is not that of its workload")
-                task = task_of(r.text, r.beside, target)
+                if workload_key(r.document) != r.workload:
+                    raise WorkloadError("a document that is not that of its workload")
+                task = task_of(r.document, r.margins, target)
             found[r.workload] = task.space, LoopFeatures(task, target)
         except (WorkloadError, ScheduleError) as error:
             refused[r.workload] = error.message

@@ -114,17 +114,27 @@ def test_records(mlc: Mlc) -> None:
 
 
 def test_operands_tell_tasks_of_one_name_apart(mlc: Mlc) -> None:
-    ends = "(f32[1,64,8,8]@split(1, 8).reorder(0,1,3,4,2), const f32[64,1,1], f32[{}]) -> any"
-    body = "add(%0, %1) () -> f32[1,64,8,8]\nadd(%3, %2) () -> f32[1,64,8,8]\nreturn %4"
-    texts = [f"{ends.format('1,64,8,8')}\n{body}", f"{ends.format('64,8,8')}\n{body}", "of another program"]
-    lines = [encode(record(k, text=text, workload=f"{k:016x}")) for k, text in enumerate(texts)]
+    y = {"dtype": "f32", "shape": [1, 64, 8, 8]}
+    blocked = {**y, "layout": [["split", 1, 8], ["reorder", 0, 1, 3, 4, 2]]}
+    bias = {"dtype": "f32", "shape": [64, 1, 1], "constant": True}
+    nodes = [{"op": "add", "inputs": pair, "attrs": {}, "outputs": [y]} for pair in ([0, 1], [3, 2])]
+    ends = {"row_major": False, "literals": [], "nodes": nodes, "outputs": [4]}
+    others = [{"dtype": "f32", "shape": shape} for shape in ([1, 64, 8, 8], [64, 8, 8])]
+    documents = [*({"operands": [blocked, bias, other], **ends} for other in others), {"of": "another program"}]
+    lines = [encode(record(k, document=d, workload=f"{k:016x}")) for k, d in enumerate(documents)]
     Path("r.jsonl").write_bytes(b"".join(lines))
     out = mlc("inspect", "r.jsonl").out
     assert "  1x64x8x8 1x64x8x8  " in out
     assert "  1x64x8x8 64x8x8  " in out
     tasks = json.loads(mlc("inspect", "r.jsonl", "--json").out)["tasks"]
     assert tasks[1]["operands"] == ["f32[1,64,8,8]", "f32[64,1,1]", "f32[64,8,8]"]
-    assert (tasks[2]["operands"], tasks[2]["text"]) == ([], "of another program")
+    assert tasks[1]["text"].splitlines() == [
+        "(f32[1,64,8,8]@split(1,8).reorder(0,1,3,4,2), const f32[64,1,1], f32[64,8,8]) -> any",
+        "%3 = add(%0, %1) -> f32[1,64,8,8]",
+        "%4 = add(%3, %2) -> f32[1,64,8,8]",
+        "return %4",
+    ]
+    assert (tasks[2]["operands"], tasks[2]["text"]) == ([], '{"of":"another program"}')
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from mlc.records.best import Found, best_of, compacted, operators
 from mlc.records.files import Log, read_records, write_records
 from mlc.records.measurement import Measurement
 from mlc.records.record import DECIDED, Fingerprint, encode
-from tests.unit.records.test_record import HERE, TEXT, record
+from tests.unit.records.test_record import HERE, product, record
 
 
 def test_the_best_is_the_fastest_that_suits_the_processor() -> None:
@@ -20,14 +20,14 @@ def test_the_best_is_the_fastest_that_suits_the_processor() -> None:
         record(3, 1e-3, fingerprint=other_cpu),
         record(4, 1e-4, fingerprint=wider),
         record(5, 1.9e-3, result=Measurement(1.9e-3, spread=3e-4, noisy=True)),
-        record(6, 1e-3, workload="b", fingerprint=other_cpu, text=TEXT.replace("1024", "2048")),
+        record(6, 1e-3, workload="b", fingerprint=other_cpu, document=product(2048)),
     ]
     best = best_of(some, HERE)
     assert {key: r.trial for key, r in best.hits.items()} == {"0123456789abcdef": 1, "b": 6}
-    assert best.find("b", "") == (Found.HIT, some[6])
-    assert best.find("c", TEXT.replace("1024", "1000")) == (Found.NEAR, some[1])
-    assert best.find("c", TEXT.replace("1024", "3000")) == (Found.NEAR, some[6])
-    assert best.find("c", TEXT.replace("matmul", "conv")) == (Found.MISS, None)
+    assert best.find("b", {}) == (Found.HIT, some[6])
+    assert best.find("c", product(500)) == (Found.NEAR, some[1])
+    assert best.find("c", product(3000)) == (Found.NEAR, some[6])
+    assert best.find("c", product(op="conv")) == (Found.MISS, None)
     assert best_of([record(0, 1e-3), record(1, 2e-3, threads=2)], HERE, threads=2).hits["0123456789abcdef"].trial == 1
 
 
@@ -76,5 +76,10 @@ def test_the_best_have_a_file_of_their_own(tmp_path: Path) -> None:
 
 
 def test_operators_are_told_without_shapes_and_layouts() -> None:
-    packed = "(f32[1,64,56,56]@split(1, 8).reorder(0,1,3,4,2)) -> any\nconv(%0) (strides, (2, 2)) -> f32[1,64,28,28]"
-    assert operators(packed) == "(f32[]@) -> any\nconv(%0) (strides, (2, 2)) -> f32[]"
+    packed = product(64)
+    packed["operands"][0]["layout"] = [["split", 1, 8]]
+    assert operators(packed) == operators(product())
+    assert operators(product(op="conv")) != operators(product())
+    wider = product()
+    wider["operands"][0]["dtype"] = "f64"
+    assert operators(wider) != operators(product())

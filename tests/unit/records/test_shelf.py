@@ -16,7 +16,7 @@ from mlc.records.places import default_files, family_file, journal_of
 from mlc.records.record import Fingerprint, encode
 from mlc.records.shelf import Shelf, keep
 from mlc.targets.base import get_target
-from tests.unit.records.test_record import HERE, TEXT, record
+from tests.unit.records.test_record import DOCUMENT, HERE, record
 
 KEY = "0123456789abcdef"
 
@@ -30,28 +30,28 @@ def on_shelf(tmp_path: Path, *lines: bytes, threads: int = 1) -> Shelf:
 def test_the_best_of_a_workload_is_found_and_others_are_not_even_read(tmp_path: Path) -> None:
     broken = encode(record(3, workload="fedcba9876543210")).replace(b'"rows":6', b'"rows":7')
     found = on_shelf(tmp_path, encode(record(0, 2e-3)), encode(record(1, 1e-3)), broken, b"rubbish\n")
-    assert found.find(KEY, TEXT) == (Found.HIT, record(1, 1e-3))
-    assert found.find("fedcba9876543210", TEXT) == (Found.MISS, None)  # damaged
-    assert found.find("0" * 16, TEXT) == (Found.MISS, None)
+    assert found.find(KEY, DOCUMENT) == (Found.HIT, record(1, 1e-3))
+    assert found.find("fedcba9876543210", DOCUMENT) == (Found.MISS, None)  # damaged
+    assert found.find("0" * 16, DOCUMENT) == (Found.MISS, None)
 
 
 def test_one_thread_and_many_are_different_matters(tmp_path: Path) -> None:
     lines = [encode(record(k, 1e-3, threads=n)) for k, n in enumerate((1, 2, 8))]
     for threads, expected in {1: 1, 2: 2, 3: 2, 6: 8, 64: 8}.items():
-        _, found = on_shelf(tmp_path, *lines, threads=threads).find(KEY, TEXT)
+        _, found = on_shelf(tmp_path, *lines, threads=threads).find(KEY, DOCUMENT)
         assert found is not None
         assert found.threads == expected
-    assert on_shelf(tmp_path, lines[0], threads=2).find(KEY, TEXT)[0] is Found.MISS
+    assert on_shelf(tmp_path, lines[0], threads=2).find(KEY, DOCUMENT)[0] is Found.MISS
 
 
 def test_other_processors_records_are_not_used(tmp_path: Path) -> None:
     wide = Fingerprint("skylake-avx512", ("avx512f",), 16)
-    assert on_shelf(tmp_path, encode(record(0, fingerprint=wide))).find(KEY, TEXT)[0] is Found.MISS
+    assert on_shelf(tmp_path, encode(record(0, fingerprint=wide))).find(KEY, DOCUMENT)[0] is Found.MISS
 
 
 def test_a_file_that_cannot_be_read_is_told_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="mlc"):
-        assert Shelf([tmp_path / "gone.jsonl"], HERE, 1).find(KEY, TEXT)[0] is Found.MISS
+        assert Shelf([tmp_path / "gone.jsonl"], HERE, 1).find(KEY, DOCUMENT)[0] is Found.MISS
     assert "gone.jsonl: cannot be read" in caplog.text
 
 

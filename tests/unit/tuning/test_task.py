@@ -1,17 +1,19 @@
-"""Tasks from the texts of their workloads are those of the model."""
+"""Tasks from the documents of their workloads are those of the model."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 
 import numpy as np
 import pytest
 
 from mlc.errors import WorkloadError
 from mlc.ir.graph import Graph
-from mlc.records.beside import Beside
 from mlc.records.files import read_records
+from mlc.records.margins import margins_from_json
 from mlc.records.places import family_file
+from mlc.rewrite.group import make_group
+from mlc.rewrite.workload import workload_document
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
 from mlc.tuning.features import LoopFeatures
@@ -49,14 +51,14 @@ def tasks(target: Target) -> list[Task]:
     return tasks_of(net(), target, OPTIONS, Observer())
 
 
-def test_a_text_and_what_is_beside_it_give_the_same_task(tasks: list[Task], target: Target) -> None:
+def test_a_document_and_its_margins_give_the_same_task(tasks: list[Task], target: Target) -> None:
     assert len(tasks) >= 7
-    assert any(t.beside.literals for t in tasks)
-    assert any(t.beside.margins for t in tasks)
+    assert any(t.document["literals"] for t in tasks)
+    assert any(t.margins for t in tasks)
     for task in tasks:
-        found = task_of(task.text, task.beside, target)
-        assert (found.key, found.text, found.name, found.flops) == (task.key, task.text, task.name, task.flops)
-        assert found.beside == task.beside
+        found = task_of(json.loads(json.dumps(task.document)), task.margins, target)
+        assert (found.key, found.document, found.name) == (task.key, task.document, task.name)
+        assert (found.flops, found.margins) == (task.flops, task.margins)
         assert [(k.name, k.values) for k in found.space.knobs] == [(k.name, k.values) for k in task.space.knobs]
         assert found.space.default == task.space.default
         rows = task.space.sample(np.random.default_rng(0), 40)
@@ -65,9 +67,9 @@ def test_a_text_and_what_is_beside_it_give_the_same_task(tasks: list[Task], targ
         np.testing.assert_array_equal(ours(rows), theirs(rows))
 
 
-def test_records_of_early_versions_have_no_margins(tasks: list[Task], target: Target) -> None:
+def test_a_record_may_have_no_margins(tasks: list[Task], target: Target) -> None:
     for task in tasks:
-        found = task_of(task.text, Beside(task.beside.literals), target)
+        found = task_of(task.document, (), target)
         assert [k.name for k in found.space.knobs] == [k.name for k in task.space.knobs]
 
 
@@ -76,36 +78,37 @@ def test_shipped_records_are_understood() -> None:
     records = {r.workload: r for r in read_records([family_file(target)]).records}
     assert len(records) > 100
     for r in list(records.values())[::4]:
-        task = task_of(r.text, r.beside, target)
+        task = task_of(r.document, r.margins, target)
         assert (task.key, task.name, task.flops) == (r.workload, r.task, r.flops)
 
 
 def test_what_does_not_fit_is_refused(tasks: list[Task], target: Target) -> None:
-    task = next(t for t in tasks if t.beside.margins)
+    task = next(t for t in tasks if t.margins)
     with pytest.raises(WorkloadError, match="margins of 1 values, a workload has"):
-        task_of(task.text, replace(task.beside, margins=task.beside.margins[:1]), target)
-    wrong = tuple(((1, 1),) for _ in task.beside.margins)
+        task_of(task.document, task.margins[:1], target)
+    wrong = tuple(((1, 1),) for _ in task.margins)
     with pytest.raises(WorkloadError, match="margins of 1 dimensions around f32"):
-        task_of(task.text, replace(task.beside, margins=wrong), target)
+        task_of(task.document, wrong, target)
+    n = Net()
+    graph = n(n.relu(n.x(4)))
+    node = make_group(list(graph.nodes), {}, 0)
+    nothing = workload_document(node, [v.type for v in node.inputs], [False], False)
     with pytest.raises(WorkloadError, match="a workload that has nothing to choose"):
-        task_of("(f32[4]) -> any\nrelu(%0) () -> f32[4]\nreturn %1", Beside(), target)
+        task_of(nothing, (), target)
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("value", "message"),
     [
-        ({"literals": "00"}, "literals are no list"),
-        ({"literals": ["0g"]}, "literals are no hexadecimal digits"),
-        ({"literals": [7]}, "literals are no hexadecimal digits"),
-        ({"margins": {}}, "margins are no list"),
-        ({"margins": [0] * 5000}, "margins are no list"),
-        ({"margins": [0]}, "margins are no pairs"),
-        ({"margins": [[[1]]]}, "margins are no pairs"),
-        ({"margins": [[[1, -1]]]}, "margins are no pairs"),
-        ({"margins": [[[1, True]]]}, "margins are no pairs"),
-        ({"margins": [[[1, 1 << 40]]]}, "margins are no pairs"),
+        ({}, "margins are no list"),
+        ([0] * 5000, "margins are no list"),
+        ([0], "margins are no pairs"),
+        ([[[1]]], "margins are no pairs"),
+        ([[[1, -1]]], "margins are no pairs"),
+        ([[[1, True]]], "margins are no pairs"),
+        ([[[1, 1 << 40]]], "margins are no pairs"),
     ],
 )
-def test_what_is_beside_a_text_is_checked(body: dict[str, object], message: str) -> None:
+def test_margins_are_checked(value: object, message: str) -> None:
     with pytest.raises(WorkloadError, match=message):
-        Beside.from_json(body)
+        margins_from_json(value)

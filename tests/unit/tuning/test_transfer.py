@@ -12,7 +12,7 @@ from mlc.errors import UsageError
 from mlc.records.files import read_records, write_records
 from mlc.records.measurement import Measurement
 from mlc.records.record import DECIDED, Fingerprint, Record
-from mlc.records.workload import digest
+from mlc.rewrite.workload import workload_key
 from mlc.settings import Observer
 from mlc.targets.base import Target, get_target
 from mlc.tuning import transfer
@@ -74,8 +74,9 @@ def test_what_is_of_no_use_is_left_out(tasks: list[Task], target: Target, caplog
     decided = replace(first, explorer=DECIDED, result=Measurement(1e-12))
     foreign = replace(first, fingerprint=Fingerprint("far", (), 16), result=Measurement(1e-12))
     forged = replace(first, workload="0" * 16)
-    broken = replace(first, text="a kernel", workload=digest("a kernel"))
-    elsewhere = replace(first, text=f"{first.text} ", workload=digest(f"{first.text} "))
+    kernel, spaced = {"op": "a kernel"}, {**first.document, "more": 1}
+    broken = replace(first, document=kernel, workload=workload_key(kernel))
+    elsewhere = replace(first, document=spaced, workload=workload_key(spaced))
     useless = [stale, decided, foreign, forged, broken, elsewhere]
     known = learn_from([*(r for t in others for r in trials(t, target)), *useless], [], target, Objective.RANK, 0)
     assert order_of_rows(known, task, target) > 0.7
@@ -86,7 +87,7 @@ def test_what_is_of_no_use_is_left_out(tasks: list[Task], target: Target, caplog
     with pytest.raises(UsageError, match="nothing to transfer"):
         learn_from([forged], [], target, Objective.RANK, 0)
     assert "1 of 1 workloads" in caplog.text
-    assert "a text that is not that of its workload" in caplog.text
+    assert "a document that is not that of its workload" in caplog.text
 
 
 def test_a_file_of_many_workloads_is_cut(
@@ -97,9 +98,9 @@ def test_a_file_of_many_workloads_is_cut(
     assert "3 of 5 workloads of the records are not learnt from, most often: more than 2 workloads" in caplog.text
 
 
-def test_tasks_at_hand_need_no_text(tasks: list[Task], target: Target) -> None:
+def test_tasks_at_hand_need_no_document(tasks: list[Task], target: Target) -> None:
     *others, task = tasks
-    records = [replace(r, text="of a user's own operator") for t in others for r in trials(t, target)]
+    records = [replace(r, document={"op": "a user's own"}) for t in others for r in trials(t, target)]
     assert order_of_rows(learn_from(records, others, target, Objective.RANK, 0), task, target) > 0.7
 
 

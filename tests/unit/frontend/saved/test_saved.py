@@ -204,7 +204,7 @@ def _set(where: str, value: Any) -> Any:
         ("weights", [], "its weights have no names"),
         ("nodes", 1, "nodes: expected a list"),
         ("nodes.0", 1, r"nodes\[0\]: expected an object of op"),
-        ("nodes.0.sources", 1, r"nodes\[0\]: expected lists of inputs"),
+        ("nodes.0.sources", 1, r"nodes\[0\]\.sources: expected a list"),
         ("nodes.0.sources", [1], r"nodes\[0\]\.sources\[0\]: expected text"),
         ("nodes.0.op", "convv", "no operator 'convv'"),
         ("nodes.0.inputs", [0, 9], r"nodes\[0\]\.inputs\[1\]: expected the number of one of the 3 values before it"),
