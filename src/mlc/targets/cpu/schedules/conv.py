@@ -118,7 +118,7 @@ def conv_blocked(g: Group, target: Cpu) -> Schedule:
         g = without_rows_in_border(g)
     anchor = g.anchor
     assert anchor is not None
-    y, data = anchor.outputs[0], role.data
+    y, data = anchor.outputs[0], next(t for t in anchor.inputs if t is not role.weights)
     extra = inner_layouts(g)
     copied = skips or border_of(data) is not None
     if copied and data.shape[1] % target.lanes == 0:
