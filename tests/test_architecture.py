@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {
     # Feeds, comparisons with a reference, timing: around a loaded module, so without the compiler too.
     "harness": {"runtime"},
     # Trials, files of them, the best of them: what a compilation asks for configurations, and what tuning writes.
-    "records": {"ir", "lower", "rewrite", "targets", "runtime"},
+    "records": {"ir", "ops", "lower", "rewrite", "targets", "runtime"},
     # From a graph to kernels, places in memory and calls, for host and device alike.
     "pipeline": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness"},
     # The whole compilation of a model: the pipeline, code, package.

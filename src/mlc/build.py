@@ -20,8 +20,9 @@ from mlc.ir.cost import operations
 from mlc.ir.graph import Graph, Node, Value, express
 from mlc.ops.random import seed_of
 from mlc.pipeline.check import check_region
+from mlc.pipeline.configurations import Configurations
 from mlc.pipeline.graph import Compiled, Refused, compile_graph, compiled_region
-from mlc.pipeline.layouts import Configurations, Part, lay_out, parts_of
+from mlc.pipeline.layouts import Part, lay_out, parts_of
 from mlc.pipeline.passes import optimise
 from mlc.rewrite.memory import MemoryPlan, Space
 from mlc.rewrite.offload import Decision
@@ -96,7 +97,7 @@ def build_package(
     watch.stage("optimise the graph")
     seed = seed_of(graph)
     offloads: list[Decision] = []
-    fused = optimise(graph, target, options, watch, offloads.extend)
+    fused = optimise(graph, target, options, watch, offloads.extend, configurations)
     stages = _StageTimes(watch)
     parts = parts_of(fused, target, contract=options.fast_math, on_stage=stages.begin)
     laid_out = [lay_out(part, options, watch, configurations) for part in parts]

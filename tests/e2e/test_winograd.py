@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper
 
+from mlc.ops.algorithms import Algorithm
 from mlc.targets.x86.target import X86Target
 from tests.e2e.compiled import assert_same, compiled, network, reference
 
@@ -35,6 +36,10 @@ def two_layers(
     return network(nodes, feeds, ["y"], stored), feeds
 
 
+def force(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
+    monkeypatch.setattr(X86Target, "algorithms", lambda *_: (Algorithm(f"winograd{tile}"),))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("tile", [2, 4, 6])
 @pytest.mark.parametrize(
@@ -48,7 +53,7 @@ def two_layers(
     ],
 )
 def test_tiles(monkeypatch, tile, threads, batch, channels, filters, space, pads):  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(X86Target, "winograd_tile", lambda *_: tile)
+    force(monkeypatch, tile)
     model, feeds = two_layers(batch, channels, filters, space, pads)
     got = compiled(model, feeds, threads=threads)
     assert_same(got, reference(model, feeds), tolerance=1e-4)
@@ -59,7 +64,7 @@ def test_tiles(monkeypatch, tile, threads, batch, channels, filters, space, pads
     "batch, channels, space", [(1, 16, (4, 8, 8)), (2, 16, (3, 7, 5)), (1, 32, (6, 13, 14)), (1, 64, (8, 28, 28))]
 )
 def test_three_dimensions(monkeypatch, threads, batch, channels, space):  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(X86Target, "winograd_tile", lambda *_: 4)
+    force(monkeypatch, 4)
     rng = np.random.default_rng(0)
     w = [(rng.standard_normal((32, c, 3, 3, 3)) / np.sqrt(27 * c)).astype(np.float32) for c in (channels, 32)]
     nodes = [
@@ -74,13 +79,13 @@ def test_three_dimensions(monkeypatch, threads, batch, channels, space):  # type
 
 @pytest.mark.parametrize("target", ["x86 -mcpu=x86-64", "x86 -mcpu=haswell"])
 def test_other_processors(monkeypatch, target):  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(X86Target, "winograd_tile", lambda *_: 4)
+    force(monkeypatch, 4)
     model, feeds = two_layers(1, 16, 32, (10, 9), [1, 1, 1, 1])
     assert_same(compiled(model, feeds, target=target), reference(model, feeds), tolerance=1e-4)
 
 
 def test_channels_that_fill_no_vector(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(X86Target, "winograd_tile", lambda *_: 2)
+    force(monkeypatch, 2)
     model, feeds = two_layers(1, 3, 5, (9, 8), [1, 1, 1, 1])
     assert_same(compiled(model, feeds), reference(model, feeds), tolerance=1e-4)
 

@@ -103,6 +103,9 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     help="For checking or timing a candidate.",
 )  # fmt: skip
 @click.option("--no-winograd", is_flag=True, help="Tune direct convolutions (compile with --no-winograd as well).")
+@click.option(
+    "--algorithms", is_flag=True, help="Measure first which algorithm (direct, Winograd, fused attention) is fastest."
+)
 @click.option("--fresh", is_flag=True, help="Begin anew; what the file held is kept as FILE.old.")
 @click.option("--no-check", is_flag=True, help="Do not compare the whole model before and after.")
 @click.option("--report", metavar="FILE", help="Write a report as one HTML file.")
@@ -136,6 +139,7 @@ def command(
     build_timeout: float,
     run_timeout: float,
     no_winograd: bool,
+    algorithms: bool,
     fresh: bool,
     no_check: bool,
     report: str | None,
@@ -190,6 +194,7 @@ def command(
         batch=batch,
         early_stopping=early_stopping,
         seed=console.settings.seed if seed is None else seed,
+        algorithms=algorithms,
     )
     measure = MeasureOptions(
         build_timeout=build_timeout,

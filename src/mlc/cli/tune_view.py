@@ -34,11 +34,15 @@ class TuneProgress(Watcher):
         self._note = ""
         self._doing = ""  # after the search
 
+    def algorithms(self, name: str, done: int, total: int) -> None:
+        self._after(f"{done + 1} of {total}: {name}")
+
     def began(
         self, tasks: Sequence[TaskState], done: int, trials: int | None, seconds: float | None, damaged: int
     ) -> None:
         self._states, self._first, self._done, self._trials, self._seconds = tasks, done, done, trials, seconds
         self._start = time.monotonic()
+        self._doing = self._note = ""
         if damaged:
             self._console.note(f"warning: {damaged} damaged {'line' if damaged == 1 else 'lines'} of records left out")
         if done:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from mlc.errors import LowerError, MlcError, ScheduleError
 from mlc.ir.graph import Graph, Node, verify
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
+from mlc.pipeline.configurations import Configurations
 from mlc.pipeline.machine import Device, Machine, Processor
 from mlc.pipeline.passes import LAYOUT
 from mlc.rewrite.group import config_of, identity_of
@@ -20,25 +20,6 @@ from mlc.rewrite.recurrence import map_bodies
 from mlc.rewrite.region import is_region, region_graph
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import LayoutChoice, Target
-
-
-class Configurations(Protocol):
-    """Gives groups their tuned configurations."""
-
-    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
-        """A group with its configuration, or as it is.
-
-        Args:
-            node: the group, row-major.
-            types: of its inputs, with layouts; constants are row-major.
-            constant: which inputs are constants.
-            row_major: whether all that reads its results takes row-major tensors only.
-        """
-        ...
-
-    def refuse(self, group: tuple[str, ...], reason: str) -> None:
-        """The configuration of a group, told by its identity, cannot be built; it is not to be given again."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mlc.ir.graph import Graph
+from mlc.ir.graph import Graph, Node
+from mlc.ops.algorithms import Algorithm
+from mlc.pipeline.configurations import Configurations
 from mlc.rewrite.attention import use_attention
 from mlc.rewrite.offload import Decision, offload
 from mlc.rewrite.pipeline import MAX_LEVEL, GraphPass, passes_for, run_passes
@@ -23,6 +25,7 @@ def optimise(
     options: CompileOptions,
     watch: Observer,
     on_offload: Callable[[Sequence[Decision]], None] = lambda decisions: None,
+    configurations: Configurations | None = None,
 ) -> Graph:
     """The graph passes of an optimisation level; the choice of algorithms asks the target, division its accelerator.
 
@@ -32,20 +35,27 @@ def optimise(
         options: how.
         watch: is told of every pass.
         on_offload: is told where every operation runs, for a target with an accelerator.
+        configurations: know by which algorithm an operator is to be computed; what they leave open, the target says.
     Returns:
         groups, opaque routines, and regions of groups, all row-major but for the borders of regions.
     Raises:
         UsageError: a pass to leave out does not exist, or is needed.
     """
+
+    def choose(node: Node) -> Algorithm:
+        known = target.algorithms(node)
+        chosen = configurations.algorithm(node, known) if configurations is not None and len(known) > 1 else None
+        return chosen if chosen is not None and chosen in known else known[0]
+
     winograd = GraphPass(
         "winograd",
-        lambda g: use_winograd(g, target.winograd_tile),
+        lambda g: use_winograd(g, choose),
         "3×3 convolutions with fewer multiplications, where the target is faster that way",
         MAX_LEVEL,
     )
     attention = GraphPass(
         "attention",
-        lambda g: use_attention(g, target.fuses_attention),
+        lambda g: use_attention(g, choose),
         "products around a softmax as one kernel, where the target is faster that way",
         MAX_LEVEL,
     )

@@ -10,11 +10,12 @@ from mlc.errors import UsageError
 from mlc.ir.graph import Node
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
+from mlc.ops.algorithms import Algorithm
 from mlc.records.best import Found
-from mlc.records.record import Record
+from mlc.records.record import ALGORITHM, Record
 from mlc.records.workload import laid_out, name_of
 from mlc.rewrite.group import configured, device_of, identity_of, is_group
-from mlc.rewrite.workload import Document, workload_document, workload_key
+from mlc.rewrite.workload import Document, algorithm_document, workload_document, workload_key
 from mlc.targets.base import Target
 
 
@@ -61,6 +62,13 @@ class Tuned:
         self._findings: dict[str, Finding] = {}  # by workload
         self._has_choice: dict[str, Callable[[], bool]] = {}
         self._groups: dict[tuple[str, ...], str] = {}  # workloads by the identity of groups
+
+    def algorithm(self, node: Node, known: Sequence[Algorithm]) -> Algorithm | None:
+        """What was recorded for an operator; nothing where nothing was, or where the target has no such algorithm."""
+        document = algorithm_document(node)
+        found, record = self._source.find(workload_key(document), document)
+        name = record.config.get(ALGORITHM) if found is Found.HIT and record is not None else None
+        return next((a for a in known if a.value == name), None)
 
     def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
         """The group with its configuration; for the layout pass, which may ask again after a refusal."""

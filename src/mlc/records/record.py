@@ -24,6 +24,7 @@ from mlc.targets.base import Target
 
 VERSION = 2
 DECIDED = "decided"  # explorer of a record that settles a task, whatever single trials said
+ALGORITHM = "algorithm"  # the one knob of a record that is of an operator's algorithms, not of a group's schedule
 MAX_LINE = 1 << 20
 MAX_DEPTH = 16  # of a document; attributes are 8 deep at most, and stand 4 deep
 START = b'{"crc":"'  # of every line

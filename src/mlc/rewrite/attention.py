@@ -1,4 +1,4 @@
-"""Attention found in its spelling, where the target computes it faster as one kernel.
+"""Attention found in its spelling, where it is chosen to be one kernel.
 
 Stage in: a graph after algebraic clean-up. Stage out: the same with ``attention`` in place of two products with a
 softmax between them, so that scores never leave a core.
@@ -12,16 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mlc.ir.graph import Graph, Node, Value
+import numpy as np
+
+from mlc.ir.graph import Builder, Graph, Node, Value
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
+from mlc.ops.algorithms import Algorithm
 from mlc.ops.common import broadcastable_to
 from mlc.rewrite.pattern import scalar_of
 from mlc.rewrite.rewriter import Rewriter, replay
 from mlc.rewrite.rules.views import transposed
 
-# queries, keys and values -> whether they should share a kernel
-Choose = Callable[[TensorType, TensorType, TensorType], bool]
+Choose = Callable[[Node], Algorithm]
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,12 @@ class _Scores:
 
 
 def use_attention(graph: Graph, choose: Choose) -> Graph:
-    """Replace products around a softmax where the target chooses so."""
+    """Replace products around a softmax.
+
+    Args:
+        graph: after algebraic clean-up.
+        choose: the algorithm of an ``attention``, a node that stands in no graph.
+    """
 
     def visit(rw: Rewriter, node: Node) -> Sequence[Value] | None:
         if node.op is not get("matmul") or node.attrs["transpose_a"]:
@@ -52,8 +59,9 @@ def use_attention(graph: Graph, choose: Choose) -> Graph:
         if any(u.type.dtype is not f32 or rw.constant(u) is not None for u in (q, k, v)):
             return None
         k_upright, v_upright = scores.product.attrs["transpose_b"], not node.attrs["transpose_b"]
-        types = (q.type, k.type if k_upright else _swapped(k.type), v.type if v_upright else _swapped(v.type))
-        if not choose(*types):
+        types = [q.type, k.type if k_upright else _swapped(k.type), v.type if v_upright else _swapped(v.type)]
+        types += [] if scores.mask is None else [scores.mask.type]
+        if choose(_attention(types, scores.scale)) is not Algorithm.FUSED:
             return None
         before = rw.claim_sources([*scores.nodes, softmax])
         k, v = (u if upright else _turned(rw, u) for u, upright in ((k, k_upright), (v, v_upright)))
@@ -63,6 +71,29 @@ def use_attention(graph: Graph, choose: Choose) -> Graph:
         return [y]
 
     return replay(graph, visit)
+
+
+def spelled_out(node: Node) -> Graph:
+    """The inverse of :func:`use_attention`: an ``attention`` as the products and the softmax that it is found in.
+
+    Args:
+        node: an ``attention``; its inputs become those of the graph.
+    """
+    b = Builder("attention")
+    q, k, v, *masks = (b.input(u.name, u.type) for u in node.inputs)
+    (scores,) = b.add(get("matmul"), [q, k], {"transpose_b": True})
+    if node.attrs["scale"] != 1:
+        (scores,) = b.add(get("mul"), [scores, b.constant(np.array(node.attrs["scale"], np.float32), "scale")])
+    for mask in masks:
+        (scores,) = b.add(get("add"), [scores, mask])
+    (weights,) = b.add(get("softmax"), [scores], {"axis": scores.type.rank - 1})
+    return b.finish(b.add(get("matmul"), [weights, v]))
+
+
+def _attention(types: Sequence[TensorType], scale: float) -> Node:
+    op, attrs = get("attention"), {"scale": scale}
+    inputs = tuple(Value(name, t) for name, t in zip(("q", "k", "v", "mask"), types, strict=False))
+    return Node(op, inputs, attrs, (Value("y", op.infer(types, attrs)[0]),))
 
 
 def _once(rw: Rewriter, value: Value, *names: str) -> Node | None:

@@ -1,4 +1,4 @@
-"""Convolutions that the target computes faster by Winograd's minimal filtering.
+"""Convolutions by Winograd's minimal filtering, where that algorithm is chosen.
 
 Stage in: a graph after algebraic clean-up, batch norms already in the weights. Stage out: the same with
 ``conv_winograd`` in place of some ``conv``, their constant weights transformed.
@@ -11,15 +11,20 @@ from collections.abc import Callable, Sequence
 from mlc.ir.graph import Attrs, Graph, Node, Value
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
+from mlc.ops.algorithms import Algorithm
 from mlc.ops.winograd import KERNEL, transform_weights
 from mlc.rewrite.rewriter import Rewriter, replay
 
-# input, weights and pads of a convolution -> outputs of a tile along each axis, 0 for a direct convolution
-ChooseTile = Callable[[TensorType, TensorType, Sequence[int]], int]
+Choose = Callable[[Node], Algorithm]
 
 
-def use_winograd(graph: Graph, choose: ChooseTile) -> Graph:
-    """Replace 3×3 and k×3×3 convolutions with stride 1 and constant weights where the target chooses a tile."""
+def use_winograd(graph: Graph, choose: Choose) -> Graph:
+    """Replace 3×3 and k×3×3 convolutions with stride 1 and constant weights.
+
+    Args:
+        graph: batch norms are in the weights already.
+        choose: the algorithm of a convolution.
+    """
 
     def visit(rw: Rewriter, node: Node) -> Sequence[Value] | None:
         if node.op is not get("conv") or node.inputs[1] not in graph.constants:
@@ -27,7 +32,7 @@ def use_winograd(graph: Graph, choose: ChooseTile) -> Graph:
         x, w = (v.type for v in node.inputs)
         if not _fits(x, w, node.attrs):
             return None
-        tile = choose(x, w, node.attrs["pads"])
+        tile = choose(node).tile
         if not tile:
             return None
         name, array = node.inputs[1].name, graph.constants[node.inputs[1]]

@@ -104,6 +104,17 @@ def workload_document(
     }
 
 
+def algorithm_document(node: Node) -> dict[str, Any]:
+    """What two operators share exactly when they have the same choice of algorithms.
+
+    Args:
+        node: row-major, before it is fused.
+    """
+    group = make_group([node], {}, 0)
+    types = [v.type for v in group.inputs]
+    return {**workload_document(group, types, [False] * len(types), False), "choice": "algorithm"}
+
+
 def _literals(nodes: Sequence[Node], constants: Mapping[Value, np.ndarray]) -> dict[Value, tuple[int, dict[str, Any]]]:
     """The constants of one element that nodes read, in order; equal ones have one number."""
     known: dict[tuple[TensorType, bytes], int] = {}

@@ -18,6 +18,7 @@ from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
+from mlc.ops.algorithms import Algorithm
 from mlc.targets.bench import Bench
 
 Margins = tuple[tuple[int, int], ...]
@@ -301,23 +302,11 @@ class Target(Protocol):
         """Facts for the manifest: ``string``, ``triple``, ``cpu``, ``features`` …"""
         ...
 
-    def winograd_tile(self, x: TensorType, weights: TensorType, pads: Sequence[int]) -> int:
-        """Outputs along each axis of a tile of Winograd convolution; 0 where a direct one is faster.
+    def algorithms(self, node: Node) -> Sequence[Algorithm]:
+        """By what algorithms the target can compute what an operator means; the one that it would take comes first.
 
-        Args:
-            x: the input, ``[n, c, (d,) h, w]``.
-            weights: ``[o, c, (k,) 3, 3]``, constant; stride and dilation are 1.
-            pads: zeros around the input, all begins before all ends.
-        """
-        ...
-
-    def fuses_attention(self, queries: TensorType, keys: TensorType, values: TensorType) -> bool:
-        """Whether attention is faster as one kernel than as two products and a softmax.
-
-        Args:
-            queries: ``[…, m, e]``.
-            keys: ``[…, n, e]``.
-            values: ``[…, n, d]``.
+        Asked for convolutions with constant weights, stride 1 and 3×3 taps (``conv``), and for products around a
+        softmax (as an ``attention`` of ``q[…, m, e]``, ``k[…, n, e]``, ``v[…, n, d]``). Others have one.
         """
         ...
 

@@ -9,6 +9,7 @@ from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
+from mlc.ops.algorithms import Algorithm
 from mlc.targets.base import Accelerator, Artifact, Code, LayoutChoice, Step, Target
 from mlc.targets.bench import Bench
 
@@ -34,11 +35,8 @@ class HostedTarget:
         host, *rest = str(facts["string"]).split()
         return {**facts, "string": " ".join([self.name, *self._options, f"-host={host}", *rest])}
 
-    def winograd_tile(self, x: TensorType, weights: TensorType, pads: Sequence[int]) -> int:
-        return self.host.winograd_tile(x, weights, pads)
-
-    def fuses_attention(self, queries: TensorType, keys: TensorType, values: TensorType) -> bool:
-        return self.host.fuses_attention(queries, keys, values)
+    def algorithms(self, node: Node) -> Sequence[Algorithm]:
+        return self.host.algorithms(node)
 
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs

@@ -20,10 +20,11 @@ from mlc.records.best import best_of
 from mlc.records.files import Log, read_records
 from mlc.records.lookup import Tuned
 from mlc.records.measurement import Measurement
-from mlc.records.record import DECIDED, Fingerprint, Record
+from mlc.records.record import ALGORITHM, DECIDED, Fingerprint, Record
 from mlc.runtime.native import available_cores
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, Tunable
+from mlc.tuning.algorithms import Chosen, choices_of, measure_algorithms
 from mlc.tuning.base import CostModel
 from mlc.tuning.explorers import get_explorer
 from mlc.tuning.journal import Journal
@@ -97,9 +98,19 @@ def tune_graph(
     """
     threads = available_cores() if threads is None else threads
     _check_explorer(options)
-    everything = tasks_of(graph, target, compile_options, Observer())
-    tasks, numbers = _chosen(everything, only)
     path = Path(records)
+    watch = watcher or Watcher()
+    before = [] if fresh or not path.exists() else read_records([path]).records
+    measured: list[Record] = []
+    if options.algorithms:
+        choices = choices_of(graph, target, compile_options)
+        measured = measure_algorithms(
+            choices, before, target, compile_options, threads, seed=options.seed,
+            goes_on=lambda choice, done: watch.algorithms(choice.name, done, len(choices)),
+        )  # fmt: skip
+    algorithms = [r for r in [*before, *measured] if ALGORITHM in r.config]
+    everything = tasks_of(graph, target, compile_options, Observer(), Chosen(algorithms, target, threads))
+    tasks, numbers = _chosen(everything, only)
     rng = np.random.default_rng(options.seed)
     known = None
     if transfer:
@@ -130,6 +141,8 @@ def tune_graph(
         if fresh and path.exists():
             set_aside(path)
         journal = stack.enter_context(Journal(path))
+        for number, record in enumerate(measured, journal.log.next_trial):
+            journal.append(replace(record, trial=number))
         model = _models(options, known)
         session = Session(tasks, target, measurer, options, journal, numbers=numbers, model=model, watcher=watcher)
         outcome = session.run()
@@ -137,8 +150,7 @@ def tune_graph(
         if outcome.interrupted or not check_whole or own:
             return Tuning(path, outcome, None, ())
         try:
-            watch = watcher or Watcher()
-            whole, reverted = _check(graph, target, compile_options, threads, session, journal, watch)
+            whole, reverted = _check(graph, target, compile_options, threads, session, algorithms, journal, watch)
         except KeyboardInterrupt:
             return Tuning(path, replace(outcome, interrupted=True), None, ())
     return Tuning(path, outcome, whole, reverted)
@@ -201,26 +213,29 @@ def _check(
     options: CompileOptions,
     threads: int,
     session: Session,
+    algorithms: Sequence[Record],
     journal: Journal,
     watch: Watcher,
 ) -> tuple[Comparison, tuple[str, ...]]:
     """The whole model before and after; kernels that lose in it go back, and that is recorded."""
     watch.checking("compiling the model untuned and tuned")
-    untuned = build_module(graph, target, options, threads, None)
-    tuned, lookup = _tuned_module(graph, target, options, threads, session)
+    untuned = same = build_module(graph, target, options, threads, None)
+    if algorithms:  # steps can only be compared with those of the same algorithms
+        same = build_module(graph, target, options, threads, Chosen(algorithms, target, threads))
+    tuned, lookup = _tuned_module(graph, target, options, threads, session, algorithms)
     sources = {f.workload: f.sources for f in lookup.all_findings()}
     reverted = _revert(
-        session, losers(untuned, tuned, sources, goes_on=partial(watch.checking, "profiling both in turns"))
+        session, losers(same, tuned, sources, goes_on=partial(watch.checking, "profiling both in turns"))
     )
     if reverted:
         watch.checking(f"compiling without {len(reverted)} of the tuned kernels")
-        tuned, _ = _tuned_module(graph, target, options, threads, session)
+        tuned, _ = _tuned_module(graph, target, options, threads, session, algorithms)
     timing = partial(watch.checking, "timing both in turns")
     whole = compare(untuned, tuned, goes_on=timing)
     if whole.speedup < SLOWER and compare(untuned, tuned, goes_on=timing).speedup < SLOWER:  # twice is no accident
         reverted += _revert(session, set(sources))
         watch.checking("compiling untuned: the tuned model is slower")
-        tuned, _ = _tuned_module(graph, target, options, threads, session)
+        tuned, _ = _tuned_module(graph, target, options, threads, session, algorithms)
         whole = compare(untuned, tuned, goes_on=timing)
     if not whole.error <= TOLERANCE:
         raise CheckFailedError(
@@ -243,9 +258,14 @@ def _revert(session: Session, workloads: Collection[str]) -> list[str]:
 
 
 def _tuned_module(
-    graph: Graph, target: Target, options: CompileOptions, threads: int, session: Session
+    graph: Graph,
+    target: Target,
+    options: CompileOptions,
+    threads: int,
+    session: Session,
+    algorithms: Sequence[Record],
 ) -> tuple[Any, Tuned]:
-    log = Log()
+    log = Log(list(algorithms))
     fingerprint = Fingerprint.of(target)
     for state in session.states:
         if state.decided is not None:

@@ -48,6 +48,7 @@ class TuneOptions:
         batch: configurations that are proposed together.
         early_stopping: trials of a task without a gain after which it gets no more; no limit unless given.
         seed: of everything random.
+        algorithms: whether to measure first by which of its algorithms each operator is fastest.
     """
 
     trials: int | None = 1000
@@ -59,6 +60,7 @@ class TuneOptions:
     batch: int = 16
     early_stopping: int | None = None
     seed: int = 0
+    algorithms: bool = False
 
 
 class Ended(StrEnum):
@@ -80,6 +82,15 @@ class Limit(StrEnum):
 
 class Watcher:
     """Is told how a run goes on; every method may be left out."""
+
+    def algorithms(self, name: str, done: int, total: int) -> None:
+        """The algorithms of an operator are run in turns, before the run begins.
+
+        Args:
+            name: of the operator.
+            done: operators that this is over for.
+            total: operators that there is a choice for.
+        """
 
     def began(
         self, tasks: Sequence[TaskState], done: int, trials: int | None, seconds: float | None, damaged: int

@@ -14,6 +14,8 @@ from mlc.ir.cost import operations
 from mlc.ir.graph import RULE_ERRORS, Graph, Node, Value, express
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Config, Knobs, Space
+from mlc.ops.algorithms import Algorithm
+from mlc.pipeline.configurations import Configurations
 from mlc.pipeline.layouts import lay_out, parts_of
 from mlc.pipeline.machine import constants_of
 from mlc.pipeline.passes import optimise
@@ -68,7 +70,13 @@ class Task:
         return margins_of(self.node)
 
 
-def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Observer) -> list[Task]:
+def tasks_of(
+    graph: Graph,
+    target: Target,
+    options: CompileOptions,
+    watch: Observer,
+    algorithms: Configurations | None = None,
+) -> list[Task]:
     """Every distinct group of a model that has knobs, in order of first use.
 
     Args:
@@ -76,8 +84,9 @@ def tasks_of(graph: Graph, target: Target, options: CompileOptions, watch: Obser
         target: what to compile for.
         options: as for a compilation.
         watch: is told of the passes.
+        algorithms: know by which algorithm an operator is to be computed; the target's own unless given.
     """
-    fused = optimise(graph, target, options, watch)
+    fused = optimise(graph, target, options, watch, configurations=algorithms)
     found: dict[str, Task] = {}
     for part in parts_of(fused, target):
         seen = _Seen()
@@ -111,6 +120,9 @@ class _Seen:
 
     def __init__(self) -> None:
         self.groups: dict[tuple[str, ...], tuple[tuple[TensorType, ...], tuple[bool, ...], bool]] = {}
+
+    def algorithm(self, node: Node, known: Sequence[Algorithm]) -> Algorithm | None:
+        return None
 
     def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
         self.groups[identity_of(node)] = tuple(types), tuple(constant), row_major

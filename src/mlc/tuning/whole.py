@@ -19,7 +19,7 @@ import numpy as np
 from mlc.build import build_package
 from mlc.harness.feeds import Fill, make_feeds
 from mlc.ir.graph import Graph
-from mlc.pipeline.layouts import Configurations
+from mlc.pipeline.configurations import Configurations
 from mlc.runtime import Module, load_module, write_package
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
@@ -87,11 +87,11 @@ def compare(untuned: Module, tuned: Module, seed: int = 0, goes_on: Share = lamb
     while len(pairs) < PAIRS or time.perf_counter() < start + SECONDS:
         goes_on(min(len(pairs) / PAIRS, (time.perf_counter() - start) / SECONDS, 1.0))
         if len(pairs) % 2 == 0:
-            before = _seconds(untuned, feeds)
-            pairs.append((before, _seconds(tuned, feeds)))
+            before = seconds_of_run(untuned, feeds)
+            pairs.append((before, seconds_of_run(tuned, feeds)))
         else:
-            after = _seconds(tuned, feeds)
-            pairs.append((_seconds(untuned, feeds), after))
+            after = seconds_of_run(tuned, feeds)
+            pairs.append((seconds_of_run(untuned, feeds), after))
     return Comparison.of(pairs, error)
 
 
@@ -131,7 +131,7 @@ def _loses(before: Sequence[float], after: Sequence[float]) -> bool:
     return min(after) > LOSES * min(before) and median(b - LOSES * a for a, b in zip(before, after, strict=True)) > 0
 
 
-def _seconds(module: Module, feeds: Mapping[str, np.ndarray]) -> float:
+def seconds_of_run(module: Module, feeds: Mapping[str, np.ndarray]) -> float:
     """Seconds of a run whose caches hold what the one before has left."""
     module.run(feeds)
     runs, start = 0, time.perf_counter()

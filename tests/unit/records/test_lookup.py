@@ -15,13 +15,15 @@ from mlc.ir.graph import Builder, Graph, Node
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
+from mlc.ops.algorithms import Algorithm
 from mlc.records.best import Best, Found, best_of
 from mlc.records.lookup import Tuned, require_all
 from mlc.records.measurement import Measurement
-from mlc.records.record import Fingerprint, Record
+from mlc.records.record import ALGORITHM, Fingerprint, Record
 from mlc.rewrite.group import config_of
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
+from mlc.tuning.algorithms import choices_of
 from mlc.tuning.task import Task, candidate, tasks_of
 
 OPTIONS = CompileOptions("product", "onnx", "")
@@ -158,3 +160,43 @@ def test_what_is_required_is_complained_of_before_any_kernel_is_made(
     tuned = Tuned(Best({}, {}), target)
     with pytest.raises(UsageError, match="1 of 1 kernels have no tuned configuration: matmul_48"):
         build_package(product(), target, OPTIONS, Observer(), tuned, lambda: require_all(tuned.findings()))
+
+
+def convolution() -> Graph:
+    g = Builder("convolution")
+    x = g.input("x", TensorType((1, 32, 14, 14), f32))
+    w = g.constant(np.ones((32, 32, 3, 3), np.float32), "w")
+    attrs = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "groups": 1}
+    (y,) = g.add(get("conv"), [x, w], attrs, names=["y"])
+    return g.finish([y])
+
+
+@pytest.mark.parametrize("algorithm", [*Algorithm])
+def test_records_choose_between_the_algorithms_that_there_are(target: Target, algorithm: Algorithm) -> None:
+    (choice,) = choices_of(convolution(), target, OPTIONS)
+    known = {
+        Algorithm.DIRECT: "k0_conv",
+        Algorithm.WINOGRAD_2: "k0_conv_winograd",
+        Algorithm.WINOGRAD_4: "k0_conv_winograd",
+    }
+    assert set(choice.known) == set(known)
+    chosen = record(choice, target, {ALGORITHM: algorithm.value})  # type: ignore[arg-type]
+    tuned = Tuned(best_of([chosen], Fingerprint.of(target)), target)
+    built = build_package(convolution(), target, OPTIONS, Observer(), tuned)
+    default = build_package(convolution(), target, OPTIONS, Observer())
+    same = built.members["src/kernels.txt"] == default.members["src/kernels.txt"]
+    assert same == (algorithm is choice.known[0] or algorithm not in choice.known)
+    if algorithm in choice.known:
+        kernel = "k0_conv_winograd" if algorithm.tile else "k0_conv"
+        assert built.manifest.steps[0].kernel == kernel
+    assert not tuned.used()
+
+
+def test_a_restriction_holds_whatever_records_say(target: Target) -> None:
+    (choice,) = choices_of(convolution(), target, OPTIONS)
+    chosen = record(choice, target, {ALGORITHM: "winograd2"})  # type: ignore[arg-type]
+    tuned = Tuned(best_of([chosen], Fingerprint.of(target)), target)
+    direct = replace(OPTIONS, disabled_passes=("winograd",))
+    built = build_package(convolution(), target, direct, Observer(), tuned)
+    assert built.manifest.steps[0].kernel == "k0_conv"
+    assert choices_of(convolution(), target, direct) == []

@@ -6,17 +6,19 @@ from collections.abc import Callable
 
 import pytest
 
-from mlc.ir.graph import Graph, Value
-from mlc.rewrite.attention import use_attention
+from mlc.ir.graph import Graph, Node, Value
+from mlc.ops.algorithms import Algorithm
+from mlc.rewrite.attention import spelled_out, use_attention
 from mlc.rewrite.fuse import fuse
 from mlc.rewrite.group import body_of
+from mlc.rewrite.workload import algorithm_document
 from tests.unit.rewrite.helpers import Net, assert_same, op_names
 
 Make = Callable[[Net, Value], Value]
 
 
-def always(*_: object) -> bool:
-    return True
+def always(node: Node) -> Algorithm:
+    return Algorithm.FUSED
 
 
 def network(
@@ -93,8 +95,28 @@ def test_others_stay(name: str) -> None:
 def test_the_target_decides() -> None:
     before = network()
     seen = []
-    assert use_attention(before, lambda *types: bool(seen.append([t.shape for t in types]))) is before
+
+    def never(node: Node) -> Algorithm:
+        seen.append([v.type.shape for v in node.inputs[:3]])
+        return Algorithm.APART
+
+    assert use_attention(before, never) is before
     assert seen == [[(2, 3, 4, 6), (2, 3, 5, 6), (2, 3, 5, 7)]]
+
+
+def test_attention_spelled_out_is_found_again() -> None:
+    asked: list[Node] = []
+
+    def noted(node: Node) -> Algorithm:
+        asked.append(node)
+        return Algorithm.FUSED
+
+    use_attention(network(lambda n, s: n.mul(s, n.c(0.25))), noted)
+    graph = spelled_out(asked[0])
+    after = use_attention(graph, noted)
+    assert op_names(after) == ["attention"]
+    assert algorithm_document(asked[1]) == algorithm_document(asked[0])
+    assert_same(graph, after, rtol=1e-5, atol=1e-5)
 
 
 def test_attention_reads_through_what_moves_its_operands() -> None:

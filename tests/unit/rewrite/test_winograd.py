@@ -11,6 +11,7 @@ from mlc.ir.graph import Builder, Graph
 from mlc.ir.interp import run_graph
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
+from mlc.ops.algorithms import Algorithm
 from mlc.rewrite.winograd import use_winograd
 
 
@@ -28,7 +29,7 @@ def convolution(taps: int = 3, constant: bool = True, **attrs: Any) -> Graph:
 
 def test_a_convolution_with_constant_weights_is_replaced() -> None:
     graph = convolution()
-    new = use_winograd(graph, lambda x, w, pads: 2)
+    new = use_winograd(graph, lambda node: Algorithm.WINOGRAD_2)
     assert [n.op.name for n in new.nodes] == ["conv_winograd", "relu"]
     assert [v.type.shape for v in new.constants] == [(4, 4, 4, 8)]
     feeds = {"x": np.random.default_rng(1).standard_normal((1, 4, 9, 9)).astype(np.float32)}
@@ -38,7 +39,7 @@ def test_a_convolution_with_constant_weights_is_replaced() -> None:
 
 def test_the_target_decides() -> None:
     graph = convolution()
-    assert use_winograd(graph, lambda x, w, pads: 0) is graph
+    assert use_winograd(graph, lambda node: Algorithm.DIRECT) is graph
 
 
 @pytest.mark.parametrize(
@@ -48,4 +49,4 @@ def test_the_target_decides() -> None:
 )
 def test_other_convolutions_stay(changes: dict[str, Any]) -> None:
     graph = convolution(**changes)
-    assert use_winograd(graph, lambda x, w, pads: 4) is graph
+    assert use_winograd(graph, lambda node: Algorithm.WINOGRAD_4) is graph

@@ -14,6 +14,8 @@ from mlc.lower import lower
 from mlc.lower.knobs import Knobs
 from mlc.lower.private import spare_stack
 from mlc.lower.schedule import Schedule
+from mlc.ops import get
+from mlc.ops.algorithms import Algorithm
 from mlc.runtime.manifest import TargetSpec
 from mlc.runtime.native import check_device
 from mlc.targets.base import Artifact, Code, LayoutChoice, Step
@@ -70,15 +72,16 @@ class CpuTarget:
             "mattr": ",".join(self.record.features),
         }
 
-    def winograd_tile(self, x: TensorType, weights: TensorType, pads: Sequence[int]) -> int:
-        from mlc.targets.cpu.schedules.winograd import best_winograd_tile
+    def algorithms(self, node: Node) -> Sequence[Algorithm]:
+        from mlc.targets.cpu.schedules.attention import attention_algorithms
+        from mlc.targets.cpu.schedules.winograd import winograd_algorithms
 
-        return best_winograd_tile(x.shape, weights.shape, pads, self.record)
-
-    def fuses_attention(self, queries: TensorType, keys: TensorType, values: TensorType) -> bool:
-        from mlc.targets.cpu.schedules.attention import attention_pays
-
-        return attention_pays(queries.shape, values.shape, self.record)
+        types = [v.type for v in node.inputs]
+        if node.op is get("conv"):
+            return winograd_algorithms(types[0].shape, types[1].shape, node.attrs["pads"], self.record)
+        if node.op is get("attention"):
+            return attention_algorithms(types[0].shape, types[2].shape, self.record)
+        return (Algorithm.DIRECT,)
 
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs

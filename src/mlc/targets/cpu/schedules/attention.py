@@ -17,6 +17,7 @@ from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import plain
+from mlc.ops.algorithms import Algorithm
 from mlc.targets.cpu.cost import USABLE, Tile, balance
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
@@ -37,14 +38,25 @@ from mlc.targets.groups.template import Template, row_major
 COPIED_FROM = 32  # query rows from which a copy of the values in panels pays (measured: it loses at 16, wins at 128)
 
 
-def attention_pays(queries: Sequence[int], values: Sequence[int], target: Cpu) -> bool:
-    """Whether the scores of one register tile of query rows stay near: half of the second-level cache holds them.
+def attention_algorithms(queries: Sequence[int], values: Sequence[int], target: Cpu) -> tuple[Algorithm, ...]:
+    """Fused where the scores of one register tile of query rows stay near: half of the second-level cache holds them.
 
     Measured on Zen 3, fused against apart: 0.73 to 0.77 ms for 12 matrices of 128 queries and keys, 11.0 to 15.6 ms for
     512, 35 to 68 ms for 8 of 1024; no shape was faster apart.
+
+    Args:
+        queries: shape, ``[…, m, e]``.
+        values: shape, ``[…, n, d]``.
+        target: has the cache.
+    Returns:
+        all that there are, the expected fastest first.
     """
     rows, keys = queries[-2], values[-2]
-    return 0 < _bytes_of_scores(tile_of(rows, values[-1], keys, target).rows, keys) <= target.l2 // 2
+    near = _bytes_of_scores(tile_of(rows, values[-1], keys, target).rows, keys)
+    if not near:
+        return (Algorithm.APART,)
+    both = (Algorithm.FUSED, Algorithm.APART)
+    return both if near <= target.l2 // 2 else both[::-1]
 
 
 def block_rows(rows: int, keys: int, tile: Tile, target: Cpu) -> int:

@@ -17,6 +17,7 @@ from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule, Stage
 from mlc.lower.symbolic import plain
+from mlc.ops.algorithms import Algorithm
 from mlc.ops.winograd import KERNEL, output_space, tile_counts
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import HIDDEN, Product, Tile, balance, bandwidth, ragged_steps, unrolled_steps
@@ -36,6 +37,7 @@ PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart
 MAX_PAD = 3  # tiles that may be added to keep points out of each other's sets
 WORTH_PAD = 1.1  # times the steps of the product that these may take at most
 MOST_STEPS = 8  # input channels that are unrolled
+WORTH_TRANSFORMS = 0.95  # part of the cycles of a direct convolution that Winograd's may take at most
 MAX_BLOCK = 64  # tiles or slices of a block
 TRANSFORM = 2.5  # cycles that a transform takes for each point of a tile and vector of channels, loads included
 
@@ -129,26 +131,33 @@ def _divisors(n: int) -> list[int]:
     return [k for k in range(1, min(n, MAX_BLOCK) + 1) if n % k == 0]
 
 
-def best_winograd_tile(x: Sequence[int], weights: Sequence[int], pads: Sequence[int], target: Cpu) -> int:
-    """The tile for which a convolution is estimated to be fastest; 0 when a direct one is.
+def winograd_algorithms(
+    x: Sequence[int], weights: Sequence[int], pads: Sequence[int], target: Cpu
+) -> tuple[Algorithm, ...]:
+    """Algorithms of a convolution with 3×3 taps and stride 1, the estimated fastest first.
 
-    Tiles of six are never chosen: they save little more, and their error is twice that of tiles of four.
+    Tiles of six are not among them: they save little more, and their error is twice that of tiles of four.
+
+    Args:
+        x: shape of the input, ``[n, c, (d,) h, w]``.
+        weights: shape, ``[o, c, (k,) 3, 3]``.
+        pads: zeros around the input, all begins before all ends.
+        target: the processor.
     """
     filters, channels, *taps = weights
     if channels % target.lanes or filters % target.lanes or not all(x):
-        return 0
+        return (Algorithm.DIRECT,)
     space = output_space(x[2:], taps, pads)
     direct = conv_product(x, (x[0], filters, *space), taps, False, target)
-    best, least = 0, 0.95 * direct.cycles(conv_tile(direct, target), target)
-    for m in (2, 4):
+    cycles = {Algorithm.DIRECT: WORTH_TRANSFORMS * direct.cycles(conv_tile(direct, target), target)}
+    for algorithm in (Algorithm.WINOGRAD_2, Algorithm.WINOGRAD_4):
+        m = algorithm.tile
         high, wide = tile_counts(space, m)
         slices = x[0] * space[0] if len(space) == 3 else 1
         tiles = high * wide * (1 if len(space) == 3 else x[0])
         window = taps[0] if len(taps) == 3 else 1
-        cycles = blocking(Work(tiles, slices, window, channels, filters, m + KERNEL - 1), target).cycles
-        if cycles < least:
-            best, least = m, cycles
-    return best
+        cycles[algorithm] = blocking(Work(tiles, slices, window, channels, filters, m + KERNEL - 1), target).cycles
+    return tuple(sorted(cycles, key=lambda a: cycles[a]))
 
 
 class Stages(NamedTuple):

@@ -1,0 +1,111 @@
+"""Algorithms are measured before schedules, and what wins is recorded, tuned and compiled with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlc.build import build_package
+from mlc.ir.graph import Builder, Graph
+from mlc.ir.types import TensorType, f32
+from mlc.ops import get
+from mlc.ops.algorithms import Algorithm
+from mlc.records.best import best_of
+from mlc.records.files import read_records
+from mlc.records.lookup import Tuned
+from mlc.records.record import ALGORITHM, Fingerprint
+from mlc.rewrite.attention import spelled_out
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import get_target
+from mlc.tuning import algorithms
+from mlc.tuning.algorithms import Chosen, alone, choices_of, measure_algorithms
+from mlc.tuning.drive import tune_graph
+from mlc.tuning.session import TuneOptions
+from mlc.tuning.task import tasks_of
+
+TARGET = get_target("x86")
+OPTIONS = CompileOptions("model", "onnx", "0" * 64)
+
+
+def convolutions() -> Graph:
+    b = Builder("model")
+    v = b.input("x", TensorType((1, 32, 12, 12), f32))
+    for k in range(2):
+        w = b.constant(np.random.default_rng(k).standard_normal((32, 32, 3, 3)).astype(np.float32) / 17, f"w{k}")
+        (v,) = b.add(get("conv"), [v, w], {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "groups": 1})
+        (v,) = b.add(get("relu"), [v])
+    return b.finish([v])
+
+
+def attention() -> Graph:
+    b = Builder("attention")
+    q, k, v = (b.input(name, TensorType((2, 24, 16), f32)) for name in "qkv")
+    (y,) = b.add(get("attention"), [q, k, v], {"scale": 0.25})
+    (node,) = b.finish([y]).nodes
+    return spelled_out(node)
+
+
+@pytest.mark.parametrize("graph, count", [(convolutions, 3), (attention, 2)])
+def test_equal_operators_have_one_choice(graph, count: int) -> None:  # type: ignore[no-untyped-def]
+    (choice,) = choices_of(graph(), TARGET, OPTIONS)
+    assert len(choice.known) == count
+    assert choice.known[0] == TARGET.algorithms(choice.node)[0]
+    (again,) = choices_of(alone(choice.node), TARGET, OPTIONS)
+    assert again.key == choice.key
+
+
+def test_every_algorithm_is_run_and_the_fastest_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    choices = choices_of(convolutions(), TARGET, OPTIONS)
+    seen: list[Algorithm] = []
+    real = algorithms.build_module
+
+    def noted(graph, target, options, threads, chosen):  # type: ignore[no-untyped-def]
+        seen.extend(chosen._forced.values())
+        return real(graph, target, options, threads, chosen)
+
+    monkeypatch.setattr(algorithms, "build_module", noted)
+    (record,) = measure_algorithms(choices, [], TARGET, OPTIONS, 1)
+    assert seen == list(choices[0].known)
+    assert record.config[ALGORITHM] in choices[0].known
+    assert record.result.seconds is not None
+    assert measure_algorithms(choices, [record], TARGET, OPTIONS, 1) == []
+
+
+def test_the_targets_own_choice_stays_unless_another_is_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    (choice,) = choices_of(convolutions(), TARGET, OPTIONS)
+    own, other, last = choice.known
+    for share, expected in ((0.99, own), (0.9, other)):
+        times = {own: 1.0, other: share, last: 2.0}
+        monkeypatch.setattr(algorithms, "_seconds_of", lambda *_, times=times: times)
+        (record,) = measure_algorithms([choice], [], TARGET, OPTIONS, 1)
+        assert record.config == {ALGORITHM: expected.value}
+
+
+def test_a_tuning_run_tunes_what_was_chosen_and_a_compilation_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (choice,) = choices_of(convolutions(), TARGET, OPTIONS)
+    wanted = choice.known[-1]
+    monkeypatch.setattr(
+        algorithms, "_seconds_of", lambda choice, *_: {a: 1.0 if a is wanted else 2.0 for a in choice.known}
+    )
+    path = tmp_path / "records.jsonl"
+    options = TuneOptions(trials=3, batch=2, explorer="random", algorithms=True)
+    tune_graph(convolutions(), TARGET, OPTIONS, options, records=path, threads=1, check_whole=False)
+    records = read_records([path]).records
+    settled = [r for r in records if ALGORITHM in r.config]
+    assert [r.config[ALGORITHM] for r in settled] == [wanted.value]
+    tuned = {r.task for r in records if ALGORITHM not in r.config}
+    assert {t.name for t in tasks_of(convolutions(), TARGET, OPTIONS, Observer(), Chosen(records, TARGET, 1))} >= tuned
+    lookup = Tuned(best_of(records, Fingerprint.of(TARGET), 1), TARGET)
+    built = build_package(convolutions(), TARGET, OPTIONS, Observer(), lookup)
+    assert ("winograd" in built.manifest.steps[0].kernel) == (wanted is not Algorithm.DIRECT)
+    # a later run goes on with it, asked or not
+    tune_graph(
+        convolutions(), TARGET, OPTIONS, replace(options, trials=4, algorithms=False), records=path, threads=1,
+        check_whole=False,
+    )  # fmt: skip
+    assert {r.task for r in read_records([path]).records if ALGORITHM not in r.config} == tuned
