@@ -42,6 +42,7 @@ ROOMS: dict[str, set[str]] = {
     "tuning": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "records", "pipeline", "build"},
     "train": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "tuning"},
     "api": {
+        "pipeline",
         "ir",
         "ops",
         "frontend",

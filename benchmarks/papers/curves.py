@@ -16,10 +16,12 @@ from rich.progress import Progress
 
 from benchmarks import plots
 from benchmarks.papers.keep import RESULTS, keep
+from benchmarks.papers.needs import require
 from benchmarks.papers.replay import GOOD, Job, Method, Replay, replay_of, run_all, trials_until
 from benchmarks.papers.tables import FOLDER
 from benchmarks.report import table
 from benchmarks.stats import geometric_mean
+from mlc.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -197,11 +199,16 @@ def write(figure: Figure, curves: Curves, out: Path) -> list[str]:
 
 def main(figure: Figure, description: str | None, arguments: list[str] | None = None) -> None:
     """The command line of a figure; ``arguments`` default to those of the process."""
-    command(figure.name, description, lambda jobs, out: write(figure, measure(figure, jobs), out), arguments)
+    networks = any("TreeGRU" in label for label in figure.labels)
+    command(figure.name, description, lambda jobs, out: write(figure, measure(figure, jobs), out), arguments, networks)
 
 
 def command(
-    name: str, description: str | None, run: Callable[[int, Path], list[str]], arguments: list[str] | None
+    name: str,
+    description: str | None,
+    run: Callable[[int, Path], list[str]],
+    arguments: list[str] | None,
+    torch: bool = False,
 ) -> None:
     """A command line that replays searches.
 
@@ -210,6 +217,7 @@ def command(
         description: shown by ``--help``.
         run: given how many processes and the folder of results, measures, writes, and returns the names of the files.
         arguments: those of the process unless given.
+        torch: whether networks are among the cost models.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.papers.{name}",
@@ -220,6 +228,10 @@ def command(
     add("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: one a core)")
     add("--out", type=Path, default=RESULTS, metavar="DIR", help=f"where results go (default {RESULTS})")
     options = parser.parse_args(arguments)
+    require(name, "matplotlib", "xgboost", *(["torch"] if torch else []))
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that search: many threads a search would share the cores
-    names = run(options.jobs, options.out)
+    try:
+        names = run(options.jobs, options.out)
+    except UsageError as error:  # such as a table of other knobs
+        raise SystemExit(f"python -m benchmarks.papers.{name}: {error}") from None
     Console().print(f"{options.out}/: {', '.join(names)}", highlight=False)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.zoo.operators import CONVOLUTIONS
+from mlc.errors import UsageError
 from mlc.ir.graph import Builder, Graph, Value
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Categorical, Discrete, Factors, Knob, Space
@@ -71,12 +72,15 @@ class Subspace:
 
     Attributes:
         space: what is left; its default is the whole space's where that is left, or else near it.
+
+    Raises:
+        UsageError: the space lacks a knob or a value that is to stay, as that of another processor may.
     """
 
     def __init__(self, whole: Space, kept: Mapping[str, Kept]) -> None:
         unknown = set(kept) - {k.name for k in whole.knobs}
         if unknown:
-            raise ValueError(f"no knob {', '.join(sorted(unknown))}; there are {[k.name for k in whole.knobs]}")
+            raise UsageError(f"no knob {', '.join(sorted(unknown))}; there are {[k.name for k in whole.knobs]}")
         self.whole = whole
         self._values = [_indices(k, kept.get(k.name)) for k in whole.knobs]
         free = [(k, at) for k, at in zip(whole.knobs, self._values, strict=True) if len(at) > 1]
@@ -106,7 +110,11 @@ def _indices(knob: Knob, kept: Kept | None) -> list[int]:
         return list(range(len(knob.values)))
     if isinstance(kept, AtMost):
         kept = _limited(knob, kept).values
-    return sorted(list(knob.values).index(value) for value in kept)
+    values = list(knob.values)
+    absent = [value for value in kept if value not in values]
+    if absent:
+        raise UsageError(f"the knob {knob.name} has no value {absent[0]}: the subspace is of another processor")
+    return sorted(map(values.index, kept))
 
 
 def _limited(knob: Knob, kept: AtMost) -> Factors:

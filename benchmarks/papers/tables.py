@@ -261,6 +261,17 @@ class Recorder:
         return [setting.task.space.config(row) for row in rows]
 
 
+def _listed(setting: Setting) -> str:
+    """A line about a workload and its space on the target."""
+    work = setting.workload
+    try:
+        space = setting.part.space
+    except UsageError as error:
+        return f"{work.name}: none here, {error}; {work.text}"
+    knobs = ", ".join(f"{k.name} {len(k.values)}" for k in space.knobs)
+    return f"{work.name}: {len(setting.accepted())} of {space.size} ({knobs}); {work.text}"
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command line; ``arguments`` default to those of the process."""
     parser = argparse.ArgumentParser(
@@ -286,9 +297,22 @@ def main(arguments: list[str] | None = None) -> None:
     settings = [Setting(WORKLOADS[name], target) for name in options.names or WORKLOADS]
     if options.list:
         for s in settings:
-            knobs = ", ".join(f"{k.name} {len(k.values)}" for k in s.part.space.knobs)
-            console.print(f"{s.workload.name}: {len(s.accepted())} of {s.part.space.size} ({knobs}); {s.workload.text}")
+            console.print(_listed(s), highlight=False, markup=False)
         return
+    try:
+        _measure(settings, options, console)
+    except UsageError as error:
+        raise SystemExit(f"python -m benchmarks.papers.tables: {error}; --list tells what there is") from None
+
+
+def _measure(settings: Sequence[Setting], options: argparse.Namespace, console: Console) -> None:
+    """Measures what is missing of tables.
+
+    Raises:
+        UsageError: a workload has no such space on the target, or its table is of other knobs.
+    """
+    for setting in settings:
+        table_for(setting, options.out)  # before the first of them takes an hour
     deadline = time.monotonic() + 60 * options.minutes
     recorder = Recorder(settings, options.out, options.core, options.builders, options.lock, options.slice)
     try:

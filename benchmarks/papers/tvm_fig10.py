@@ -21,6 +21,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.papers.keep import RESULTS, keep
+from benchmarks.papers.needs import require
 from benchmarks.report import table
 from benchmarks.zoo.operators import CONVOLUTIONS
 from mlc.errors import ScheduleError
@@ -247,6 +248,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--plans", type=int, default=PLANS, metavar="N", help=f"simulated for each layer and way (default {PLANS})")
     add("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go")
     options = parser.parse_args(arguments)
+    require("tvm_fig10", "matplotlib")
     console = Console()
     rows: Mapping[str, tuple[str, int, int, int, int, int]] = {row[0]: row for row in CONVOLUTIONS}
     results = []

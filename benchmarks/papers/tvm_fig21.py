@@ -32,6 +32,7 @@ from rich.console import Console
 import mlc
 from benchmarks import plots
 from benchmarks.papers.keep import RESULTS, keep
+from benchmarks.papers.needs import require
 from benchmarks.report import table
 from benchmarks.zoo import build, sample_inputs
 from mlc.api import Model, Quantization, quantize
@@ -253,6 +254,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--small", action="store_true", help="a small network of the same structure")
     add("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go")
     options = parser.parse_args(arguments)
+    require("tvm_fig21", "matplotlib")
     console = Console()
     original = build("resnet18", small=options.small)
     with tempfile.TemporaryDirectory(prefix="mlc-bench-") as folder:

@@ -29,6 +29,7 @@ from rich.console import Console
 import mlc
 from benchmarks import machine, plots
 from benchmarks.papers.keep import RESULTS, keep
+from benchmarks.papers.needs import require
 from benchmarks.peers import parse_engine
 from benchmarks.peers.ours import keywords
 from benchmarks.report import spread, table
@@ -210,6 +211,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--seconds", type=float, default=BLOCK_SECONDS, metavar="S", help=f"of a block (default {BLOCK_SECONDS})")
     add("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go")
     options = parser.parse_args(arguments)
+    require("tvm_fig4", "matplotlib")
     usable = os.sched_getaffinity(0)
     cores = [int(part) for part in options.cores.split(",")] if options.cores else sorted(usable)[: options.threads]
     console = Console()

@@ -56,6 +56,7 @@ __all__ = [
     "compile",
     "load",
     "load_module",
+    "pass_names",
     "quantize",
     "survey",
     "targets",
@@ -592,6 +593,13 @@ def _require_memory(manifest: Manifest, most: int | None) -> None:
             f"{manifest.memory.workspace_bytes} of working memory), more than the limit of {most}",
             hint=f"raise it with --max-memory {needed}, or give the model a smaller batch",
         )
+
+
+def pass_names() -> list[str]:
+    """The passes that ``compile`` may leave out, in their order; some have a meaning for some targets only."""
+    from mlc.pipeline import passes
+
+    return passes.pass_names()
 
 
 def survey(path: str | os.PathLike[str], *, limits: Limits | None = None, frontend: str | None = None) -> Survey:

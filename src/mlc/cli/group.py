@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from mlc.cli.complete import complete_parameters
 from mlc.cli.console import Console
 from mlc.errors import UsageError
 
@@ -87,6 +88,7 @@ class Command(click.Command):
     def __init__(self, *args: Any, examples: str, **kwargs: Any) -> None:
         super().__init__(*args, **{"context_settings": CONTEXT, **kwargs})
         self.examples = examples
+        complete_parameters(self.params)
         self.params.extend(_common_options())
 
     def invoke(self, ctx: click.Context) -> Any:

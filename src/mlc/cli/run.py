@@ -50,6 +50,10 @@ class Checks:
             )
         if self.verify not in (None, "onnxruntime") and not str(self.verify).endswith(".npz"):
             raise UsageError(f"--verify {self.verify}: there is no such reference", hint="onnxruntime, or a FILE.npz")
+        given = {"--verify": None if self.verify == "onnxruntime" else self.verify, "--model": self.model}
+        for option, file in given.items():
+            if file is not None and not Path(file).is_file():
+                raise UsageError(f"{file}: there is no such file", hint=f"check the path after {option}")
 
     @property
     def wanted(self) -> bool:
@@ -87,12 +91,16 @@ class Timing:
 
 @dataclass
 class Session:
-    """One run of the command: the module, what it is fed, and what goes into the JSON document."""
+    """One run of the command: the module, what it is fed, and what goes into the JSON document.
+
+    ``original`` is the model it was compiled from, where that is to be run as well.
+    """
 
     console: Console
     path: str
     module: Module
     threads: int | None
+    original: Path | None = None
     feeds: dict[str, np.ndarray] = field(default_factory=dict)
     document: dict[str, Any] = field(default_factory=dict)
 
@@ -186,6 +194,8 @@ def command(
             f"{module}: draws random numbers, which no other program draws alike",
             hint="compare with what mlc gave before for the same --seed: --verify FILE.npz",
         )
+    if checks.onnxruntime:
+        session.original = _original(session, checks)
     seed = console.settings.seed if seed is None else seed
     if session.module.draws:
         session.document["seed"] = seed
@@ -269,6 +279,8 @@ def _feeds(
     # With some inputs at hand, leaving others out is more often a mistake than a wish.
     left = [spec for spec in specs if spec.name not in given] if fill or not given else []
     everywhere = next((span for name, span in reversed(spans) if name is None), None)
+    if ranges and fill in ("zeros", "ones"):
+        raise UsageError(f"--range is for random inputs, and --fill {fill} makes none", hint="leave one of them out")
     if ranges and not left:
         raise UsageError("--range is for random inputs, and there are none", hint="leave it out")
     mode = Fill(fill or "random")
@@ -295,8 +307,8 @@ def _verify(session: Session, results: Arrays, checks: Checks, load_options: Loa
     failures = []
     reference = None
     if checks.onnxruntime:
-        original = _original(session, checks)
-        reference = OnnxReference(original, constants=load_options.constants, threads=session.threads)
+        assert session.original is not None
+        reference = OnnxReference(session.original, constants=load_options.constants, threads=session.threads)
     if checks.verify is not None:
         with status(session.console, f"running {checks.verify}"):
             expected = reference.run(session.feeds) if checks.verify == "onnxruntime" and reference else None
@@ -329,8 +341,6 @@ def _original(session: Session, checks: Checks) -> Path:
     if checks.model is None:
         return find_source(session.path, recorded)
     path = Path(checks.model)
-    if not path.is_file():
-        raise UsageError(f"{path}: there is no such file", hint="check the path after --model")
     if file_sha256(path) != recorded.sha256:
         session.console.note(f"warning: {path} is not the very file that {session.path} was compiled from")
     return path

@@ -9,7 +9,7 @@ from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.configurations import Configurations
 from mlc.rewrite.attention import use_attention
 from mlc.rewrite.offload import Decision, offload
-from mlc.rewrite.pipeline import MAX_LEVEL, GraphPass, passes_for, run_passes
+from mlc.rewrite.pipeline import MAX_LEVEL, PASSES, GraphPass, passes_for, run_passes
 from mlc.rewrite.recurrence import map_bodies, settle_bodies
 from mlc.rewrite.winograd import use_winograd
 from mlc.settings import CompileOptions, Observer
@@ -17,6 +17,13 @@ from mlc.targets.base import Target
 
 # every machine has its own for its part of the graph, so it runs after the division, in `mlc.pipeline.layouts`
 LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them, pack constants", MAX_LEVEL)
+
+WINOGRAD, ATTENTION, OFFLOAD = "winograd", "attention", "offload"
+
+
+def pass_names() -> list[str]:
+    """The passes that may be left out, in their order; the last of them have a meaning for some targets only."""
+    return [*(p.name for p in PASSES if not p.required), LAYOUT.name, WINOGRAD, ATTENTION, OFFLOAD]
 
 
 def optimise(
@@ -48,13 +55,13 @@ def optimise(
         return chosen if chosen is not None and chosen in known else known[0]
 
     winograd = GraphPass(
-        "winograd",
+        WINOGRAD,
         lambda g: use_winograd(g, choose),
         "3×3 convolutions with fewer multiplications, where the target is faster that way",
         MAX_LEVEL,
     )
     attention = GraphPass(
-        "attention",
+        ATTENTION,
         lambda g: use_attention(g, choose),
         "products around a softmax as one kernel, where the target is faster that way",
         MAX_LEVEL,
@@ -84,5 +91,5 @@ def optimise(
             return parts.graph
 
         text = "divide the graph between the host and the accelerator"
-        passes.insert(before, GraphPass("offload", divide, text, 0))
+        passes.insert(before, GraphPass(OFFLOAD, divide, text, 0))
     return run(graph, passes)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mlc.errors import UsageError
 from mlc.records.places import SUFFIX
-from mlc.records.record import Checkpoint, Fingerprint, Record, RecordError, decode, encode
+from mlc.records.record import START, Checkpoint, Fingerprint, Record, RecordError, decode, encode
 from mlc.runtime.atomic import atomic_write
 
 MAX_FILE = 1 << 30
@@ -111,15 +111,31 @@ def read_records(paths: Iterable[str | os.PathLike[str]]) -> Log:
     """Reads record files, and all ``*.jsonl`` of folders, in order of their names.
 
     Raises:
-        UsageError: a path does not exist or cannot be read.
+        UsageError: a path does not exist, cannot be read, or is no file of records.
     """
     log = Log()
     for path in paths:
         given = Path(path)
         files = sorted(given.glob(f"*{SUFFIX}")) if given.is_dir() else [given]
         for file in files:
-            log.add(read_bytes(file))
+            data = read_bytes(file)
+            require_records(file, data)
+            log.add(data)
     return log
+
+
+def require_records(path: Path, data: bytes, hint: str = "name a file that mlc tune wrote") -> None:
+    """Refuses a file of another kind; an empty one passes, and so does one that begins as records do.
+
+    Raises:
+        UsageError: no line of it is a record.
+    """
+    if not data.strip() or START.startswith(data[: len(START)]):
+        return
+    log = Log()
+    log.add(data)
+    if not (log.records or log.checkpoint or log.others):
+        raise UsageError(f"{path}: holds no records", hint=hint)
 
 
 def write_records(path: str | os.PathLike[str], records: Iterable[Record]) -> None:

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Self
 
 from mlc.errors import OutputError, UsageError
-from mlc.records.files import MAX_FILE, Log
-from mlc.records.record import START, Entry, Record, RecordError, decode, encode
+from mlc.records.files import MAX_FILE, Log, require_records
+from mlc.records.record import Entry, Record, RecordError, decode, encode
 
 SYNC_SECONDS, SYNC_RECORDS = 1.0, 16
 
@@ -136,7 +136,8 @@ class Journal:
         while len(data) < size and (more := os.pread(self._file, size - len(data), len(data))):
             data += more
         whole, _, torn = data.rpartition(b"\n")
-        self._require_records(data)
+        # appending to a file of another kind, or cutting its end off, would damage it
+        require_records(self.path, data, "name another file, or one to be created")
         end = len(data) - len(torn)
         if torn:
             try:
@@ -151,15 +152,6 @@ class Journal:
             end = len(data) + 1
         self.log.add(data)
         return end
-
-    def _require_records(self, data: bytes) -> None:
-        """Refuses a file of another kind, which appending (or cutting its end off) would damage."""
-        if not data.strip() or START.startswith(data[: len(START)]):
-            return
-        log = Log()
-        log.add(data)
-        if not (log.records or log.checkpoint or log.others):
-            raise UsageError(f"{self.path}: holds no records", hint="name another file, or one to be created")
 
     def _failed(self, error: OSError) -> OutputError:
         reason = error.strerror or str(error)

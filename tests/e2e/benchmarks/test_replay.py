@@ -57,7 +57,7 @@ def test_a_subspace_keeps_what_it_is_told() -> None:
 
 
 def test_subspaces_refuse_what_would_not_be_one() -> None:
-    with pytest.raises(ValueError, match="no knob depth"):
+    with pytest.raises(UsageError, match="no knob depth"):
         Subspace(WHOLE, {"depth": (1,)})
     with pytest.raises(ValueError, match="would not be neighbours"):
         Subspace(WHOLE, {"m": ((16, 1), (1, 16))})

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from benchmarks.papers import tvm_fig4, tvm_fig10
+from benchmarks.papers import autotvm_fig4, curves, tables, tvm_fig4, tvm_fig10
 from benchmarks.stats import Spread
 from benchmarks.zoo import sample_inputs
 
@@ -63,3 +63,24 @@ def test_fig10_refuses_wrong_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tvm_fig10, "expected", lambda layer, x: np.ones(layer.out_shape))
     with pytest.raises(AssertionError, match="are not numpy's"):
         tvm_fig10.best_of("C2", layer, "full", 1)
+
+
+@pytest.mark.parametrize("cpu", ["x86-64", "haswell", "skylake-avx512", "znver4"])
+def test_tables_are_listed_for_every_processor(capsys: pytest.CaptureFixture[str], cpu: str) -> None:
+    tables.main(["--list", "C2", "Matmul-1024", "--target", f"x86 -mcpu={cpu}"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "convolution 56x56, 64 -> 64, 3x3, stride 1" in text
+    assert "product 1024x1024x1024" in text
+
+
+def test_a_space_of_another_processor_is_one_line() -> None:
+    with pytest.raises(SystemExit, match=r"^python -m benchmarks.papers.tables: .*: the subspace is of another .*$"):
+        tables.main(["C2", "--target", "x86 -mcpu=skylake-avx512"])
+
+
+def test_what_a_script_lacks_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.papers.needs.find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match=r"^python -m benchmarks.papers.tvm_fig4 needs matplotlib: pip install .*$"):
+        tvm_fig4.main([])
+    with pytest.raises(SystemExit, match="needs matplotlib and xgboost and torch: pip install"):
+        curves.main(autotvm_fig4.FIGURE, None, [])

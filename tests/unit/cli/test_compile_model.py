@@ -136,3 +136,10 @@ def test_too_much_memory_is_refused(mlc: Mlc, model: Path, fake_build: Asked, tm
     assert "hint: raise it with --max-memory 272" in result.err
     assert not (tmp_path / "module.tar").exists()
     assert mlc("compile", "line.onnx", "--max-memory", "1K").code == 0
+
+
+def test_records_that_are_none_are_refused(mlc: Mlc, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("remember the milk\n")
+    result = mlc("compile", "line.onnx", "--records", "notes.txt", "--dry-run")
+    assert result.code == 2
+    assert "notes.txt: holds no records" in result.err

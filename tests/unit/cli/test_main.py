@@ -239,3 +239,36 @@ def test_the_shell_gets_completions() -> None:
     assert process.stdout
     assert process.stdout.read().split() == ["plain,compile", "plain,completion"]
     process.communicate()
+
+
+def completions(words: str, cwd: Path) -> list[str]:
+    environment = {
+        **os.environ,
+        "_MLC_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    process = subprocess.run([sys.executable, "-m", "mlc"], env=environment, cwd=cwd, capture_output=True, text=True)
+    return process.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "words, offered",
+    [
+        ("mlc compile ", {"file,"}),
+        ("mlc compile m", {"file,m"}),
+        ("mlc compile m.onnx --target ", {"plain,x86", "plain,vdla", "plain,help"}),
+        ("mlc compile m.onnx --disable-pass fuse,al", {"plain,fuse,algebra"}),
+        ("mlc compile m.onnx --print-ir-after lay", {"plain,layout"}),
+        ("mlc compile m.onnx --records r", {"file,r"}),
+        ("mlc tune m.onnx --explorer g", {"plain,gbfs", "plain,genetic", "plain,grid", "plain,guided"}),
+        ("mlc tune m.onnx --cost-model ra", {"plain,rank"}),
+        ("mlc run m.tar --verify o", {"plain,onnxruntime"}),
+        ("mlc run m.tar --verify expected.n", {"file,expected.n"}),
+        ("mlc inspect module.tar --asm ", {"plain,scale", "plain,shift"}),
+        ("mlc inspect nothing.tar --src ", set()),
+    ],
+)
+def test_the_shell_gets_files_and_values(module: Path, words: str, offered: set[str]) -> None:
+    assert set(completions(words, module.parent)) == offered

@@ -135,7 +135,7 @@ def test_the_original_model_must_be_the_same_file(mlc: Mlc, module: Path, model:
     assert "warning: " in result.err
     assert "is not the very file that module.tar was compiled from" in result.err
     result = mlc("run", "module.tar", "--verify", "onnxruntime", "--model", "none.onnx")
-    assert (result.code, result.err.splitlines()[1]) == (2, "error: none.onnx: there is no such file")
+    assert (result.code, result.err.splitlines()[0]) == (2, "error: none.onnx: there is no such file")
 
 
 def test_bench(mlc: Mlc, module: Path) -> None:
@@ -266,3 +266,19 @@ def test_an_output_s_name_is_no_markup(mlc: Mlc, tmp_path: Path) -> None:
     result = mlc("run", "m.onnx", "--top", "1")
     assert result.code == 0
     assert "y[/foo]" in result.out
+
+
+@pytest.mark.parametrize("arguments", [("--verify", "nope.npz"), ("--verify", "onnxruntime", "--model", "nope.onnx")])
+def test_a_reference_that_is_not_there_is_noticed_before_the_run(
+    mlc: Mlc, module: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("mlc.runtime.load_module", lambda *given: pytest.fail("it was loaded"))
+    result = mlc("run", "module.tar", *arguments)
+    assert result.code == 2
+    assert f"{arguments[-1]}: there is no such file" in result.err
+
+
+def test_a_range_of_what_is_not_random_is_refused(mlc: Mlc, module: Path) -> None:
+    result = mlc("run", "module.tar", "--fill", "ones", "--range", "0:1")
+    assert result.code == 2
+    assert "--fill ones makes none" in result.err
