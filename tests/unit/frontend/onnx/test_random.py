@@ -160,3 +160,23 @@ def test_a_draw_that_nothing_uses_needs_no_seed(tmp_path: Path) -> None:
     nodes = [helper.make_node("RandomNormalLike", ["x"], ["r"]), helper.make_node("Relu", ["x"], ["y"])]
     model = load(tmp_path, model_of(nodes, {"x": [9]}, {"y": F32}))
     assert [v.name for v in model.graph.inputs] == ["x"]
+
+
+@pytest.mark.parametrize("seed", [{}, {"seed": 3.0}])
+def test_a_scan_draws_anew_in_each_iteration(tmp_path: Path, seed: dict[str, float]) -> None:
+    values = [helper.make_tensor_value_info(name, F32, [N]) for name in ("state", "x", "after", "drawn")]
+    body = helper.make_graph(
+        [
+            helper.make_node("RandomUniformLike", ["x"], ["drawn"], **seed),
+            helper.make_node("Add", ["state", "drawn"], ["after"]),
+        ],
+        "body",
+        values[:2],
+        values[2:],
+    )
+    node = helper.make_node("Scan", ["start", "xs"], ["last", "y"], body=body, num_scan_inputs=1)
+    model = load(tmp_path, model_of([node], {"start": [N], "xs": [4, N]}, {"last": F32, "y": F32}))
+    with mlc.compile(model).load(1) as module:
+        found = module.run({"start": np.zeros(N, np.float32), "xs": np.zeros((4, N), np.float32)})
+    assert np.abs(np.corrcoef(found["y"]) - np.eye(4)).max() < 4 / N**0.5
+    np.testing.assert_allclose(found["last"], found["y"].sum(axis=0), rtol=1e-5)
