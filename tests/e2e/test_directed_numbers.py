@@ -6,6 +6,7 @@ looks at it; denormals are numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import ml_dtypes
@@ -14,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.e2e.compiled import LEVELS, Arrays, assert_same, compiled, interpreted, network
+from tests.e2e.compiled import LEVELS, Arrays, assert_same, compiled, interpreted, load, network
 
 node = helper.make_node
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -495,3 +496,40 @@ def test_casts_there_and_back_are_not_dropped() -> None:
     feeds = {"x": x, "k": k}
     for options in LEVELS:
         assert_same(compiled(network(nodes, feeds, list(want)), feeds, **options), want)
+
+
+FAR = np.array([7, -1, -9, 2, 2**40, -(2**63)], np.int64)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_indices_out_of_range_take_the_nearest_element(level: dict[str, int]) -> None:
+    """Positions that only the run knows; docs/onnx-conformance.md promises this and no access outside."""
+    x = np.arange(5, dtype=np.float32) * 10
+    feeds = {"x": x, "i": FAR}
+    model = network([node("Gather", ["x", "i"], ["y"])], feeds, ["y"])
+    np.testing.assert_array_equal(compiled(model, feeds, **level)["y"], [40, 40, 0, 20, 40, 0])
+    feeds |= {"u": np.arange(1, 7, dtype=np.float32)}
+    model = network([node("ScatterElements", ["x", "i", "u"], ["y"])], feeds, ["y"])
+    np.testing.assert_array_equal(compiled(model, feeds, **level)["y"], [6, 10, 4, 30, 5])
+
+
+ERF = np.vectorize(math.erf)
+IN_DOUBLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Erf": ERF,
+    "Gelu": lambda x: x / 2 * (1 + ERF(x / math.sqrt(2))),
+    "Tanh": np.tanh,
+    "Softplus": lambda x: np.log1p(np.exp(x)),
+    "Mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    "Elu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "HardSwish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "LogSoftmax": lambda x: x - np.log(np.exp(x).sum(-1, keepdims=True)),
+    "ReduceLogSumExp": lambda x: np.log(np.exp(x).sum(keepdims=True)),
+}
+
+
+@pytest.mark.parametrize("op", IN_DOUBLE)
+def test_doubles_stay_doubles(op: str) -> None:
+    feeds = {"x": np.random.default_rng(0).standard_normal((3, 7))}
+    model = network([node(op, ["x"], ["y"])], feeds, ["y"], opset=22)
+    assert {v.type.dtype.name for n in load(model).graph.nodes for v in n.outputs} <= {"f64", "bool"}
+    assert_same(compiled(model, feeds), {"y": IN_DOUBLE[op](feeds["x"])}, tolerance=1e-13)
