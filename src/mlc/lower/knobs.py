@@ -13,9 +13,10 @@ an integer array ``[N, knobs]``, which is what explorers and cost models work on
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import permutations
 from math import log2, prod
 from typing import Any, Protocol
@@ -368,14 +369,21 @@ def prime_factors(n: int) -> list[int]:
         while n % p == 0:
             found.append(p)
             n //= p
-        p += 1
+        p += 1 if p == 2 else 2
     return [*found, n] if n > 1 else found
 
 
 def divisors(n: int) -> list[int]:
     """All divisors, ascending."""
-    small = [k for k in range(1, int(n**0.5) + 1) if n % k == 0]
-    return small + [n // k for k in reversed(small) if k * k != n]
+    return list(_divisors(n))
+
+
+@lru_cache(4096)  # extents recur, and the large ones take long
+def _divisors(n: int) -> tuple[int, ...]:
+    found = [1]
+    for prime, times in Counter(prime_factors(n)).items():
+        found = [d * prime**k for d in found for k in range(times + 1)]
+    return tuple(sorted(found))
 
 
 def _factorisations(n: int, parts: int) -> Iterator[tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from itertools import product
 from math import factorial, prod
 
@@ -227,3 +228,12 @@ def test_primes_and_divisors(n: int) -> None:
 
 def test_frozen_turns_lists_into_tuples_all_the_way_down() -> None:
     assert frozen([1, [2, "a"], (3,)]) == (1, (2, "a"), (3,))
+
+
+def test_divisors_of_large_extents_come_at_once() -> None:
+    n = (1 << 32) * 3**4 * 5 * 7
+    start = time.process_time()
+    for _ in range(1000):
+        assert len(divisors(n)) == 33 * 5 * 2 * 2
+    assert len(divisors((1 << 31) - 1)) == 2
+    assert time.process_time() - start < 1
