@@ -19,7 +19,7 @@ from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.interp import run_graph
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType, i8
-from mlc.lower.knobs import Knobs
+from mlc.lower.knobs import Config, Knobs
 from mlc.rewrite.group import body_of, config_of
 from mlc.runtime import write_package
 from mlc.runtime.device import Report
@@ -80,6 +80,9 @@ class ToyAccelerator:
 
     def ask(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> None:
         knobs.discrete("steps", (1, 2, 4, 8), default=1)
+
+    def likely(self, group: Node, constants: Mapping[Value, np.ndarray]) -> Sequence[Config]:
+        return []
 
     def bench(self) -> Bench:
         return ToyBench()

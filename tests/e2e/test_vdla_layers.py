@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlc.errors import ScheduleError
 from mlc.lower.knobs import Knobs
 from mlc.vdla.check import check
 from mlc.vdla.codegen.region import compile_layer
@@ -210,12 +209,25 @@ def test_random_elementwise_layers_and_knobs(seed: int) -> None:
     space = knobs.space()
     check_layer(layer, profile)
     for k in space.sample(rng, 2):
-        choices = space.config(k)
-        try:
-            plan_layer(layer, PROFILES[profile], Knobs(choices))
-        except ScheduleError:
-            continue
-        check_layer(layer, profile, **choices)
+        check_layer(layer, profile, **space.config(k))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"channels": (64, 64), "image": (14, 14), "bias": 300},
+        {"channels": (128, 256), "image": (14, 14), "kernel": (1, 1), "strides": (2, 2)},
+        {"channels": (128, 128), "image": (6, 6), "groups": 128, "bias": 100},
+        {"channels": (20, 16), "image": (17, 13), "residual": 3},
+    ],
+    ids=range(4),
+)
+def test_no_configuration_is_refused(shape: dict[str, Any]) -> None:
+    layer, knobs, rng = make_layer(**shape, relu=True), Knobs(), np.random.default_rng(0)
+    plan_layer(layer, PROFILES["full"], knobs)
+    space = knobs.space()
+    for row in space.sample(rng, 6):
+        check_layer(layer, "full", **space.config(row))
 
 
 # TVM (OSDI 2018), table 2: edge, channels in and out, window, stride

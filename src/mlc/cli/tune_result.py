@@ -75,9 +75,9 @@ def summary(console: Console, tuning: Tuning) -> str:
         )
     if tuning.whole is not None:
         w = tuning.whole
+        what = "the accelerator's regions, whole" if tuning.regions else "the model, in turns"
         lines.append(
-            f"the model, in turns: {w.untuned * 1e3:.4g} ms untuned, {w.tuned * 1e3:.4g} ms tuned, "
-            f"{w.speedup:.2f} times as fast"
+            f"{what}: {w.untuned * 1e3:.4g} ms untuned, {w.tuned * 1e3:.4g} ms tuned, {w.speedup:.2f} times as fast"
         )
     return "\n".join(lines)
 

@@ -117,6 +117,7 @@ def compile_graph(
     *,
     params: Callable[[Graph], Mapping[Value, int]] | None = None,
     again: Callable[[Refused], Graph] | None = None,
+    table: Kernels | None = None,
 ) -> Compiled:
     """Compile a graph: one kernel for each distinct group, memory, calls.
 
@@ -128,12 +129,13 @@ def compile_graph(
             unless given.
         again: lays the graph out anew after configurations have been refused: the groups get their defaults, and only
             kernels that are not there yet are made. Without it a refusal is an error.
+        table: of kernels that were made for other graphs, or for this one before; gains those of this one.
     Raises:
         ScheduleError, LowerError: a configuration is refused, and there is no ``again``.
         MlcError: with a note that names the kernel that was being made.
     """
     start = time.perf_counter()
-    table = Kernels()
+    table = Kernels() if table is None else table
     while True:
         of_node, refused = table.make(graph, machine, watch)
         if not refused:

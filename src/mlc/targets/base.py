@@ -16,7 +16,7 @@ from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.layout import Layout
 from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
-from mlc.lower.knobs import Knobs
+from mlc.lower.knobs import Config, Knobs
 from mlc.lower.schedule import Schedule
 from mlc.ops.algorithms import Algorithm
 from mlc.targets.bench import Bench
@@ -276,6 +276,13 @@ class Tunable(Protocol):
 
         Raises:
             ScheduleError: the configuration is refused.
+        """
+        ...
+
+    def likely(self, group: Node, constants: Mapping[Value, np.ndarray]) -> Sequence[Config]:
+        """Configurations that are expected to be fast, the most likely one first; none where nothing is expected.
+
+        They are tried in the whole region, where what is fastest alone need not be.
         """
         ...
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from mlc.errors import CheckFailedError, OutputError, UsageError
 from mlc.ir.graph import Graph
-from mlc.lower.knobs import Discrete, Space
+from mlc.lower.knobs import Config, Discrete, Space
 from mlc.records.best import best_of
 from mlc.records.files import Log, read_records
 from mlc.records.lookup import Tuned
@@ -32,6 +32,7 @@ from mlc.tuning.measure import LocalMeasurer, MeasureOptions
 from mlc.tuning.measure.split import SplitMeasurer
 from mlc.tuning.models.choice import cost_model, make_model, transferable
 from mlc.tuning.models.gbt import GradientBoosting
+from mlc.tuning.regions import FASTEST, LIKELY, best_together
 from mlc.tuning.session import Outcome, Session, TuneOptions, Watcher
 from mlc.tuning.task import Task, tasks_of
 from mlc.tuning.transfer import learn_from
@@ -49,7 +50,8 @@ class Tuning:
     Args:
         records: the file with all trials.
         outcome: tasks, trials and decisions.
-        whole: the model untuned and tuned; ``None`` where that was not compared.
+        whole: the model untuned and tuned, or where ``regions`` says so, the accelerator's part of it; ``None`` where
+            that was not compared.
         reverted: names of tasks that are faster untuned in the model.
     """
 
@@ -57,6 +59,7 @@ class Tuning:
     outcome: Outcome
     whole: Comparison | None
     reverted: tuple[str, ...]
+    regions: bool = False
 
 
 def tune_graph(
@@ -86,7 +89,8 @@ def tune_graph(
         only: positions of the tasks to tune, as ``tasks_of`` lists them; all unless given.
         measure: how to measure.
         fresh: begin anew though the file holds records of this model; they are kept under another name.
-        check_whole: compare the whole model before and after; not done where an accelerator has some of the tasks.
+        check_whole: compare the whole model before and after; where an accelerator has some of the tasks, its regions,
+            and choose what is fastest in them.
         transfer: record files, or folders of such, of any models, that the cost model learns from before anything is
             measured.
         watcher: is told how it goes on.
@@ -146,10 +150,12 @@ def tune_graph(
         model = _models(options, known)
         session = Session(tasks, target, measurer, options, journal, numbers=numbers, model=model, watcher=watcher)
         outcome = session.run()
-        # what an accelerator takes is not this machine's time
-        if outcome.interrupted or not check_whole or own:
+        if outcome.interrupted or not check_whole:
             return Tuning(path, outcome, None, ())
         try:
+            if own:  # what an accelerator takes is not this machine's time
+                whole, reverted = _check_regions(graph, target, compile_options, threads, session, journal, watch)
+                return Tuning(path, outcome, whole, reverted, regions=True)
             whole, reverted = _check(graph, target, compile_options, threads, session, algorithms, journal, watch)
         except KeyboardInterrupt:
             return Tuning(path, replace(outcome, interrupted=True), None, ())
@@ -243,6 +249,42 @@ def _check(
             hint="please report this with the record file; compile without --records meanwhile",
         )
     return whole, tuple(reverted)
+
+
+def _check_regions(
+    graph: Graph,
+    target: Target,
+    options: CompileOptions,
+    threads: int,
+    session: Session,
+    journal: Journal,
+    watch: Watcher,
+) -> tuple[Comparison, tuple[str, ...]]:
+    """An accelerator's regions before and after; what is fastest in them is decided for, and that is recorded."""
+    assert isinstance(target.accelerator, Tunable)
+    states = [s for s in session.states if s.task.constants is not None]
+    trials: dict[str, list[Config]] = {}
+    for s in states:
+        likely = target.accelerator.likely(s.task.node, s.task.constants or {})
+        wanted = [*s.fastest(FASTEST), *likely[:LIKELY], s.task.space.default]
+        trials[s.task.key] = list({tuple(sorted(c.items())): c for c in wanted}.values())
+    spaces = {s.task.key: s.task.space for s in states}
+    goes_on = partial(watch.checking, "trying what was fastest in the accelerator's regions")
+    stand = target.accelerator.bench().open(threads)
+    found = best_together(graph, target, options, stand, spaces, trials, goes_on=goes_on)
+    reverted = []
+    for state in states:
+        config = found.chosen.get(state.task.key, state.task.space.default)
+        if state.decided is not None and dict(config) != dict(state.decided):
+            session.settle(state, config, Measurement(state.seconds_of(config)))
+            if dict(config) == dict(state.task.space.default):
+                reverted.append(state.task.name)
+    if not found.error <= TOLERANCE:
+        raise CheckFailedError(
+            f"{journal.path}: the tuned regions' results differ by {found.error:.2g} of the largest output",
+            hint="please report this with the record file; compile without --records meanwhile",
+        )
+    return Comparison(found.untuned, found.tuned, found.error), tuple(reverted)
 
 
 def _revert(session: Session, workloads: Collection[str]) -> list[str]:

@@ -59,8 +59,9 @@ def _whole(tuning: Tuning) -> str:
             f" the best of each."
         )
     if whole is not None:
+        what = "The accelerator's regions, whole" if tuning.regions else "The whole model, run in turns"
         text += (
-            f" The whole model, run in turns: {whole.untuned * 1e3:.4g} ms untuned, {whole.tuned * 1e3:.4g} ms tuned,"
+            f" {what}: {whole.untuned * 1e3:.4g} ms untuned, {whole.tuned * 1e3:.4g} ms tuned,"
             f" <b>{whole.speedup:.2f} times as fast</b>; results differ by"
             f" {whole.error:.1e} of the largest."
         )

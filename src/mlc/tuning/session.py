@@ -165,6 +165,20 @@ class TaskState:
     ended: Ended | None = None
     peak: float = 0.0
 
+    def fastest(self, most: int) -> list[Config]:
+        """Distinct configurations that ran, the fastest first."""
+        found: dict[tuple[tuple[str, object], ...], tuple[float, Config]] = {}
+        for config, m in self.trials:
+            if m.seconds is not None:
+                key = tuple(sorted(config.items()))
+                found[key] = min(found.get(key, (m.seconds, config)), (m.seconds, config), key=lambda f: f[0])
+        return [config for _, config in sorted(found.values(), key=lambda f: f[0])[:most]]
+
+    def seconds_of(self, config: Config) -> float:
+        """Least seconds of a configuration alone; those of the untuned one where it was not measured."""
+        timed = [m.seconds for c, m in self.trials if dict(c) == dict(config) and m.seconds is not None]
+        return min(timed, default=self.untuned)
+
     @property
     def share_of_peak(self) -> float | None:
         """The best speed over what the machine can do; nothing while either is unknown."""

@@ -12,7 +12,7 @@ from mlc.errors import ScheduleError, UnsupportedError
 from mlc.ir.graph import Node, Value
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType
-from mlc.lower.knobs import Knobs
+from mlc.lower.knobs import Config, Knobs
 from mlc.ops import get
 from mlc.rewrite.group import body_of, config_of
 from mlc.rewrite.keys import content_digest
@@ -27,7 +27,7 @@ from mlc.vdla.program import ALIGNMENT
 from mlc.vdla.schedules import plan_layer
 from mlc.vdla.schedules.elementwise import fits
 from mlc.vdla.schedules.finish import PASSES, greatest_bias
-from mlc.vdla.schedules.select import best_plan
+from mlc.vdla.schedules.select import best_plan, likely_plans
 from mlc.vdla.schedules.shape import Shape
 
 if TYPE_CHECKING:
@@ -76,6 +76,12 @@ class VdlaAccelerator:
 
     def ask(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> None:
         plan_layer(read_layer(group, constants), self.config, knobs)
+
+    def likely(self, group: Node, constants: Mapping[Value, np.ndarray]) -> Sequence[Config]:
+        layer = read_layer(group, constants)
+        if not isinstance(layer, Convolution):
+            return []
+        return [plan.config for plan in likely_plans(Shape.of(layer, self.config), self.config)]
 
     def bench(self) -> DriverBench:
         return DriverBench(self, exact=True)

@@ -15,7 +15,7 @@ matrix unit adds is loaded meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from mlc.errors import ScheduleError
@@ -110,24 +110,49 @@ def plan_elementwise(layer: Elementwise, config: VdlaConfig, knobs: Knobs) -> La
     """A layer without a product, for :func:`~mlc.vdla.schedules.layers.plan_layer`."""
     plan = ask(layer, config, knobs)
     work = Work.of(layer, config, plan.matrix)
-    knobs.require(not (reason := refusal(work, plan, config)), reason)
     blocks = config.block_in, config.block_out
     arrays = work.x.constants("x", blocks, by_blocks(layer.lift, layer, config.block_out))
     return LayerPlan([schedule(work, plan, config)], arrays | work.epilogue.constants(layer, blocks))
 
 
 def ask(layer: Elementwise, config: VdlaConfig, knobs: Knobs) -> Plan:
-    """The plan that knobs describe."""
+    """The plan that knobs describe, as far as it fits: see :func:`fit`.
+
+    Raises:
+        ScheduleError: not even the smallest tiles fit the memories.
+    """
     best = best_plan(layer, config)
     work = Work.of(layer, config, best.matrix)
-    return Plan(
+    divided = [what for what, n in (("rows", work.pixels), ("blocks", work.blocks)) if n > 1]
+    plan = Plan(
         knobs.discrete("blocks", tile_sizes(work.blocks), default=best.blocks),
         knobs.discrete("pixels", tile_sizes(work.pixels), default=best.pixels),
         knobs.category("adder", ways(config), default="matrix" if best.matrix else "alu") == "matrix",
         knobs.category("order", ("pixels", "blocks"), default="blocks" if best.blocks_outer else "pixels") == "blocks",
         knobs.discrete("slots", SLOTS, default=best.slots),
-        Threads(knobs.category("threads", [str(t) for t in Threads], default=str(best.threads))),
+        Threads(knobs.category("threads", ("none", *divided), default=str(best.threads))),
     )
+    return fit(Work.of(layer, config, plan.matrix), plan, config)
+
+
+def fit(work: Work, plan: Plan, config: VdlaConfig) -> Plan:
+    """The plan, or the nearest one that the memories have room for; sizes are what is asked for at most.
+
+    Raises:
+        ScheduleError: not even the smallest tiles fit.
+    """
+    while refusal(work, plan, config):
+        if plan.threads is not Threads.NONE:
+            plan = replace(plan, threads=Threads.NONE)
+        elif plan.pixels > 1:
+            plan = replace(plan, pixels=-(-plan.pixels // 2))
+        elif plan.blocks > 1:
+            plan = replace(plan, blocks=-(-plan.blocks // 2))
+        elif plan.slots > 1:
+            plan = replace(plan, slots=plan.slots - 1)
+        else:
+            raise ScheduleError("no tile of the layer fits the memories")
+    return plan
 
 
 def ways(config: VdlaConfig) -> tuple[str, ...]:

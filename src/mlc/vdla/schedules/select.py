@@ -114,8 +114,6 @@ def plan_convolution(layer: Convolution, config: VdlaConfig, knobs: Knobs) -> La
     plan = ask(shape, config, knobs)
     ahead = plan.buffers == "ring"
     one_group = plan.choices(shape)
-    for choice in one_group:
-        knobs.require(not (reason := refusal(shape, choice, config)), reason)
     starts = range(0, shape.groups * shape.outputs, shape.outputs)
     choices = [replace(c, blocks=(c.blocks[0] + k, c.blocks[1] + k)) for k in starts for c in one_group]
     places = {} if ahead else {INP: 1, WGT: 1}
@@ -127,7 +125,11 @@ def plan_convolution(layer: Convolution, config: VdlaConfig, knobs: Knobs) -> La
 
 
 def ask(shape: Shape, config: VdlaConfig, knobs: Knobs) -> Plan:
-    """The plan that knobs describe."""
+    """The plan that knobs describe, as far as it fits: see :func:`fit`.
+
+    Raises:
+        ScheduleError: not even the smallest tiles fit the memories.
+    """
     best = best_plan(shape, config)
     high, wide, many, deep = best.tile
     tile = (
@@ -137,19 +139,79 @@ def ask(shape: Shape, config: VdlaConfig, knobs: Knobs) -> Plan:
         knobs.discrete("inputs", tile_sizes(shape.inputs), default=deep),
     )
     places = [str(at) for at in At]
-    return Plan(
-        tile,
-        knobs.category("order", ("pixels", "blocks"), default="blocks" if best.blocks_outer else "pixels") == "blocks",
-        At(knobs.category("data", places, default=str(best.data_at))),
-        At(knobs.category("weights", places, default=str(best.tiles_at))),
-        knobs.category("head", ("none", "rows", "blocks"), default=best.head),
-        knobs.discrete("head_size", range(1, max(2, shape.rows, shape.outputs)), default=best.head_size),
-        knobs.discrete("tail", TAILS, default=best.tail),
-        knobs.discrete("lead", LEADS, default=best.lead),
-        knobs.discrete("slots", SLOTS, default=best.slots),
-        knobs.category("buffers", ("ring", "single"), default=best.buffers),
-        Threads(knobs.category("threads", [str(t) for t in Threads], default=str(best.threads))),
+    # what there is one of cannot be divided
+    divided = [what for what, n in (("rows", shape.rows), ("blocks", shape.outputs)) if n > 1]
+    return fit(
+        shape,
+        Plan(
+            tile,
+            knobs.category("order", ("pixels", "blocks"), default="blocks" if best.blocks_outer else "pixels")
+            == "blocks",
+            At(knobs.category("data", places, default=str(best.data_at))),
+            At(knobs.category("weights", places, default=str(best.tiles_at))),
+            knobs.category("head", ("none", *divided), default=best.head),
+            knobs.discrete("head_size", range(1, max(2, shape.rows, shape.outputs)), default=best.head_size),
+            knobs.discrete("tail", [n for n in TAILS if n < shape.outputs], default=best.tail),
+            knobs.discrete("lead", [n for n in LEADS if n < shape.outputs], default=best.lead),
+            knobs.discrete("slots", SLOTS, default=best.slots),
+            knobs.category("buffers", ("ring", "single"), default=best.buffers),
+            Threads(knobs.category("threads", ("none", *divided), default=str(best.threads))),
+        ),
+        config,
     )
+
+
+def fit(shape: Shape, plan: Plan, config: VdlaConfig) -> Plan:
+    """The plan, or the nearest one that the layer and the memories have room for.
+
+    Sizes are what is asked for at most. In turn, until all fits: a head and a tail leave something between them,
+    operands are loaded more often, chunks of input channels get smaller, then tiles, and threads and head are given up.
+
+    Raises:
+        ScheduleError: not even the smallest tiles fit.
+    """
+    limit = {"rows": shape.rows, "blocks": shape.outputs}.get(plan.head, 0)
+    if plan.head != "none":
+        plan = replace(plan, head_size=min(plan.head_size, limit - 1)) if limit > 1 else replace(plan, head="none")
+    between = shape.outputs - (plan.head_size if plan.head == "blocks" else 0)
+    plan = replace(plan, tail=min(plan.tail, between - 1))
+    for changed in _narrowed(plan):
+        if not any(refusal(shape, choice, config) for choice in changed.choices(shape)):
+            return changed
+    raise ScheduleError("no tile of the layer fits the memories")
+
+
+def _narrowed(plan: Plan) -> Iterator[Plan]:
+    """The plan, and plans that need less and less."""
+    ways = [plan]
+    if plan.threads is not Threads.NONE:
+        ways.append(replace(plan, threads=Threads.NONE))
+    if plan.head != "none":
+        ways.append(replace(ways[-1], head="none"))
+    for way in ways:
+        yield way
+        for data, tiles in ((At.OWN, way.tiles_at), (way.data_at, At.OWN), (At.OWN, At.OWN), (At.CHUNK, At.CHUNK)):
+            less = replace(
+                way, data_at=max(way.data_at, data, key=_OFTEN), tiles_at=max(way.tiles_at, tiles, key=_OFTEN)
+            )
+            yield less
+        if way.head != "none":
+            continue  # a head's tile is the layer's
+        high, wide, many, deep = way.tile
+        less = replace(way, data_at=At.CHUNK, tiles_at=At.CHUNK)
+        while high * wide * many * deep > 1:
+            if deep > 1:
+                deep = -(-deep // 2)
+            elif high >= many and high > 1:
+                high = -(-high // 2)
+            elif many > 1:
+                many = -(-many // 2)
+            else:
+                wide = -(-wide // 2)
+            yield replace(less, tile=(high, wide, many, deep))
+
+
+_OFTEN = (At.PART, At.OWN, At.CHUNK).index
 
 
 @lru_cache(maxsize=256)

@@ -67,8 +67,8 @@ def test_parts_cover_the_result_once(seed: int) -> None:
 def test_knobs_default_to_the_best_plan() -> None:
     assert ask(C11, FULL, Knobs()) == best_plan(C11, FULL)
     assert ask(C11, FULL, Knobs(best_plan(C8, FULL).config | {"columns": 7})) == replace(
-        best_plan(C8, FULL), tile=(4, 7, *best_plan(C8, FULL).tile[2:])
-    )
+        best_plan(C8, FULL), tile=(4, 7, *best_plan(C8, FULL).tile[2:]), tiles_at=At.OWN
+    )  # not all of its weights fit at once
     assert ask(C11, FULL, Knobs({"head": "none", "rows": 4, "order": "blocks"})) == replace(
         best_plan(C11, FULL), head="none", tile=(4, *best_plan(C11, FULL).tile[1:]), blocks_outer=True
     )
@@ -96,6 +96,18 @@ def test_refusals() -> None:
         Plan((7, 7, 4, 1), head="blocks", head_size=28, tail=4).choices(C11)
     with pytest.raises(ScheduleError, match="no tile of the layer fits"):
         best_plan(replace(C2, dilations=(1000, 1000)), FULL)
+
+
+@pytest.mark.parametrize("shape", [C2, C8, C11, replace(C2, groups=3, residual=1, passes=2)], ids=range(4))
+def test_every_configuration_fits(shape: Shape) -> None:
+    knobs = Knobs()
+    ask(shape, FULL, knobs)
+    space, rng = knobs.space(), np.random.default_rng(0)
+    for row in space.sample(rng, 200):
+        plan = ask(shape, FULL, Knobs(space.config(row)))
+        choices = plan.choices(shape)
+        assert not any(refusal(shape, choice, FULL) for choice in choices)
+        assert all(have <= want for have, want in zip(plan.tile, space.config(row).values(), strict=False))
 
 
 @pytest.mark.parametrize(
