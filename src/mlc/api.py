@@ -31,7 +31,7 @@ from mlc.frontend.survey import Survey
 from mlc.ir.graph import Graph
 from mlc.runtime import Manifest, Module, TargetSpec, TensorSpec, atomic_write, load_module, write_package
 from mlc.runtime import Package as OpenPackage
-from mlc.runtime.manifest import SYMBOLS, is_prefix
+from mlc.runtime.manifest import SYMBOLS, ConstantSpec, is_prefix
 from mlc.runtime.native import available_cores, check_device
 from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer, Settings
 
@@ -290,9 +290,9 @@ def compile(
         # who named no records wants to know what is used, and not what is missing
         findings = tuple(tuned.used() if records is None else tuned.findings())
     _require_memory(built.manifest, max_memory)
-    return Package(
-        built.manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs
-    )
+    fixed = tuple(ConstantSpec(c.name, c.dtype, c.shape, c.data.hex()) for c in model.info.constants)
+    manifest = replace(built.manifest, model=replace(built.manifest.model, constants=fixed))
+    return Package(manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs)
 
 
 @dataclass(frozen=True, eq=False)

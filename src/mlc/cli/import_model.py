@@ -116,7 +116,7 @@ def model_json(model: Model) -> dict[str, Any]:
             "format": info.format,
             "producer": info.producer,
             "opsets": dict(info.opsets),
-            "constants": list(info.constants),
+            "constants": [c.name for c in info.constants],
         },
         "inputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in model.inputs],
         "outputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in model.outputs],

@@ -308,7 +308,9 @@ def _verify(session: Session, results: Arrays, checks: Checks, load_options: Loa
     reference = None
     if checks.onnxruntime:
         assert session.original is not None
-        reference = OnnxReference(session.original, constants=load_options.constants, threads=session.threads)
+        kept = {c.name: c.array for c in session.module.manifest.model.constants}
+        fixed = {**{name: array for name, array in kept.items() if array is not None}, **load_options.constants}
+        reference = OnnxReference(session.original, constants=fixed, threads=session.threads)
     if checks.verify is not None:
         with status(session.console, f"running {checks.verify}"):
             expected = reference.run(session.feeds) if checks.verify == "onnxruntime" and reference else None

@@ -43,6 +43,21 @@ class TensorInfo:
 
 
 @dataclass(frozen=True)
+class FixedInput(TensorInfo):
+    """An input that was given a value at import.
+
+    Args:
+        data: the value's bytes, row-major; nothing of one that is larger than ``KEPT_BYTES``.
+    """
+
+    data: bytes = b""
+
+
+KEPT_BYTES = 1 << 16
+"""Of the value of an input that was fixed: small ones are remembered, so that references can be run with them."""
+
+
+@dataclass(frozen=True)
 class ModelSource:
     """Where a graph came from.
 
@@ -68,7 +83,7 @@ class ModelSource:
     outputs: tuple[TensorInfo, ...]
     opsets: Mapping[str, int] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
-    constants: tuple[str, ...] = ()
+    constants: tuple[FixedInput, ...] = ()
 
 
 @dataclass(frozen=True)

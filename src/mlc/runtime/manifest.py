@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mlc.errors import PackageError
 from mlc.runtime.device_spec import DEVICE, DeviceCall, DeviceSpec, PlaceSpec
-from mlc.runtime.dtypes import ELEMENTS
+from mlc.runtime.dtypes import ELEMENTS, numpy_dtype
 from mlc.runtime.fields import Fields, as_integer, as_integers, as_list, as_object, as_text, wrong
 from mlc.runtime.layout import Physical
 
@@ -37,6 +39,7 @@ PRECISIONS = ("float64", "float32", "int16", "float16", "bfloat16", "int8", "qua
 ``quantised`` is a model of floats that was compiled to integers."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_HEXADECIMAL = re.compile(r"(?:[0-9a-f]{2})*")
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
@@ -66,6 +69,12 @@ def _symbols(value: object, where: str) -> str:
 def _precision(value: object, where: str) -> str:
     if not isinstance(value, str) or value not in PRECISIONS:
         raise wrong(where, "one of " + " ".join(PRECISIONS), value)
+    return value
+
+
+def _hexadecimal(value: object, where: str) -> str:
+    if not isinstance(value, str) or not _HEXADECIMAL.fullmatch(value):
+        raise wrong(where, "bytes in hexadecimal", value)
     return value
 
 
@@ -275,20 +284,66 @@ class TargetSpec:
 
 
 @dataclass(frozen=True)
+class ConstantSpec(TensorSpec):
+    """An input of the original model that was given a value, and so is none of the module's.
+
+    Args:
+        data: the value's bytes, row-major, in hexadecimal; empty where they were too many to be kept.
+    """
+
+    data: str = ""
+
+    @property
+    def array(self) -> np.ndarray | None:
+        """The value, if it was kept."""
+        if len(self.data) != 2 * self.nbytes:
+            return None
+        return np.frombuffer(bytes.fromhex(self.data), numpy_dtype(self.dtype)).reshape(self.shape)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**TensorSpec.to_json(self), "data": self.data}
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> ConstantSpec:
+        fields = Fields(value, where)
+        spec = cls(
+            fields.take("name", as_text),
+            fields.take("dtype", _dtype),
+            fields.take("shape", as_integers),
+            fields.take("data", _hexadecimal),
+        )
+        fields.end()
+        if spec.data and len(spec.data) != 2 * spec.nbytes:
+            raise wrong(f"{where}.data", f"{spec.nbytes} bytes in hexadecimal", spec.data)
+        return spec
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """Which model this is: its name, the SHA-256 of its file, and where that came from (free text)."""
 
     name: str
     sha256: str
     source: str
+    constants: tuple[ConstantSpec, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "sha256": self.sha256, "source": self.source}
+        return {
+            "name": self.name,
+            "sha256": self.sha256,
+            "source": self.source,
+            "constants": [spec.to_json() for spec in self.constants],
+        }
 
     @classmethod
     def from_json(cls, value: object, where: str) -> ModelSpec:
         fields = Fields(value, where)
-        spec = cls(fields.take("name", as_text), fields.take("sha256", _sum), fields.take("source", as_text))
+        spec = cls(
+            fields.take("name", as_text),
+            fields.take("sha256", _sum),
+            fields.take("source", as_text),
+            fields.maybe("constants", lambda items, place: as_list(items, place, ConstantSpec.from_json)) or (),
+        )
         fields.end()
         return spec
 

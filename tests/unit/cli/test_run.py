@@ -282,3 +282,22 @@ def test_a_range_of_what_is_not_random_is_refused(mlc: Mlc, module: Path) -> Non
     result = mlc("run", "module.tar", "--fill", "ones", "--range", "0:1")
     assert result.code == 2
     assert "--fill ones makes none" in result.err
+
+
+def test_a_comparison_remembers_the_inputs_that_were_fixed(mlc: Mlc, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    make, float32 = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+    nodes = [onnx.helper.make_node("Mul", ["x", "scale"], ["s"]), onnx.helper.make_node("Add", ["s", "bias"], ["y"])]
+    inputs = [make("x", float32, [3]), make("scale", float32, []), make("bias", float32, [3])]
+    graph = onnx.helper.make_graph(nodes, "fixed", inputs, [make("y", float32, [3])])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    np.save(tmp_path / "bias.npy", np.float32([1, 2, 3]))
+    fixed = ("--const", "scale=0.1", "--const", "bias=bias.npy")
+    assert mlc("compile", "m.onnx", *fixed, "-o", "m.tar").code == 0
+    assert mlc("import", "m.onnx", *fixed, "-o", "m.mlc").code == 0
+    assert mlc("compile", "m.mlc", "-o", "saved.tar").code == 0
+    for module in ("m.tar", "saved.tar"):
+        result = mlc("run", module, "--verify", "onnxruntime", "--model", "m.onnx")
+        assert result.code == 0, result.err
+    assert mlc("run", "m.tar", "--verify", "onnxruntime", "--const", "scale=0.2").code == 1

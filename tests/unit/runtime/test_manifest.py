@@ -134,6 +134,8 @@ def edited(manifest: Manifest, path: str, value: object) -> dict:
         ("target.details.x", 3, "target.details.x: expected a string, got 3"),
         ("target.features", "avx", "target.features: expected a list, got 'avx'"),
         ("model.sha256", "abc", "model.sha256: expected a SHA-256 of 64 hexadecimal digits, got 'abc'"),
+        ("model.constants", [{"name": "s", "dtype": "i16", "shape": [1], "data": "0g"}], "bytes in hexadecimal"),
+        ("model.constants", [{"name": "s", "dtype": "i16", "shape": [1], "data": "00"}], "expected 2 bytes in hexa"),
         ("inputs.0.dtype", "f33", r"inputs\[0\]\.dtype: expected one of f64 f32 .*, got 'f33'"),
         ("inputs.0.dtype", [], r"inputs\[0\]\.dtype: expected one of"),
         ("inputs.0.shape", [3, -1], r"inputs\[0\]\.shape\[1\]: expected an integer from 0 to 2\^63 - 1, got -1"),

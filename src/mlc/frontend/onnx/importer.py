@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import numpy.typing as npt
 import onnx
 
 from mlc.errors import ImportModelError, MlcError, UnsupportedError, UsageError
-from mlc.frontend.base import ImportedModel, ModelSource, TensorInfo
+from mlc.frontend.base import KEPT_BYTES, FixedInput, ImportedModel, ModelSource, TensorInfo
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.onnx.external import ExternalData
 from mlc.frontend.onnx.problems import Problems
@@ -20,6 +21,7 @@ from mlc.frontend.onnx.tensors import element_type
 from mlc.frontend.onnx.validate import check_model
 from mlc.frontend.onnx.walk import ModelWalk
 from mlc.ir.graph import Builder, Graph, Node, Value
+from mlc.ir.types import dtype_of
 
 
 def import_onnx(
@@ -58,6 +60,9 @@ def import_onnx(
             raise
         scope = walk.run(inputs)
         walk.problems.check()
+        fixed = tuple(
+            _fixed(name, walk.builder.constants[v]) for name in constants or () if isinstance(v := inputs[name], Value)
+        )
         seed = walk.ctx.run_seed
         graph = _finish(file.proto.graph, walk.builder, scope, seed)
     except MlcError as error:
@@ -75,9 +80,14 @@ def import_onnx(
         outputs=tuple(_info(n, v) for n, v in zip(graph.output_names, graph.outputs, strict=True)),
         opsets={domain or "ai.onnx": version for domain, version in opsets.items()},
         metadata={entry.key: entry.value for entry in proto.metadata_props},
-        constants=tuple(constants or ()),
+        constants=fixed,
     )
     return ImportedModel(graph, info)
+
+
+def _fixed(name: str, array: np.ndarray) -> FixedInput:
+    data = array.tobytes() if array.nbytes <= KEPT_BYTES else b""
+    return FixedInput(name, array.shape, dtype_of(array.dtype).name, data)
 
 
 def _info(name: str, value: Value) -> TensorInfo:

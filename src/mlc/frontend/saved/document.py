@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from dataclasses import fields as fields_of
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from mlc.errors import DocumentError, ImportModelError, MlcError, UnsupportedError
-from mlc.frontend.base import ImportedModel, ModelSource, TensorInfo
+from mlc.frontend.base import FixedInput, ImportedModel, ModelSource, TensorInfo
 from mlc.frontend.limits import Limits
 from mlc.ir.graph import Graph, Node, Value, verify
+from mlc.ir.types import ALL_DTYPES
 from mlc.ops import get
 from mlc.ops.document import (
     fields,
@@ -100,7 +102,12 @@ def _graph(document: Mapping[str, Any], weights: Mapping[str, np.ndarray], limit
 
 def _source_to_json(source: ModelSource) -> dict[str, Any]:
     """All but inputs and outputs, which follow from the graph."""
-    return {key: _plain(value) for key, value in asdict(source).items() if key not in ("inputs", "outputs")}
+    apart = ("inputs", "outputs", "constants")
+    plain = {key: _plain(value) for key, value in asdict(source).items() if key not in apart}
+    constants = [
+        {"name": c.name, "dtype": c.dtype, "shape": list(c.shape), "data": c.data.hex()} for c in source.constants
+    ]
+    return {**plain, "constants": constants}
 
 
 def _source_from_json(value: Any, graph: Graph) -> ModelSource:
@@ -113,7 +120,7 @@ def _source_from_json(value: Any, graph: Graph) -> ModelSource:
     if not isinstance(metadata, dict) or not all(isinstance(word, str) for word in metadata.values()):
         raise wrong("source.metadata", "an object of strings")
     if not isinstance(constants, list):
-        raise wrong("source.constants", "a list of strings")
+        raise wrong("source.constants", "a list of inputs with their values")
     words = {key: text(value[key], f"source.{key}") for key in ("format", "path", "name", "producer", "sha256")}
     seed = seed_of(graph)
     return ModelSource(
@@ -125,8 +132,26 @@ def _source_from_json(value: Any, graph: Graph) -> ModelSource:
         ),
         opsets=opsets,
         metadata=metadata,
-        constants=tuple(text(n, f"source.constants[{i}]") for i, n in enumerate(constants)),
+        constants=tuple(_fixed(c, f"source.constants[{i}]") for i, c in enumerate(constants)),
     )
+
+
+def _fixed(item: Any, where: str) -> FixedInput:
+    if not isinstance(item, dict) or set(item) != {"name", "dtype", "shape", "data"}:
+        raise wrong(where, "an object of name, dtype, shape and data")
+    dtype, shape = text(item["dtype"], f"{where}.dtype"), item["shape"]
+    if dtype not in ALL_DTYPES:
+        raise wrong(f"{where}.dtype", "an element type")
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        raise wrong(f"{where}.shape", "a list of extents")
+    try:
+        data = bytes.fromhex(text(item["data"], f"{where}.data"))
+    except ValueError:
+        raise wrong(f"{where}.data", "bytes in hexadecimal") from None
+    fixed = FixedInput(text(item["name"], f"{where}.name"), tuple(shape), dtype, data)
+    if data and len(data) != prod(shape) * ALL_DTYPES[dtype].numpy.itemsize:
+        raise wrong(f"{where}.data", f"the bytes of a {dtype}{shape}")
+    return fixed
 
 
 def _value_to_json(value: Value) -> dict[str, Any]:

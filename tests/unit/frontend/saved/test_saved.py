@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 
 from mlc.errors import ImportModelError, UnsupportedError, UsageError
-from mlc.frontend.base import ImportedModel, ModelSource, TensorInfo
+from mlc.frontend.base import FixedInput, ImportedModel, ModelSource, TensorInfo
 from mlc.frontend.limits import DEFAULT_LIMITS
 from mlc.frontend.saved import SavedFrontend, encode_model
 from mlc.ir.graph import Builder, Node
@@ -39,7 +39,8 @@ def small_model() -> ImportedModel:
         TensorInfo(name, v.type.shape, v.type.dtype.name)
         for name, v in zip(graph.output_names, graph.outputs, strict=True)
     )
-    source = ModelSource("onnx", "dir/net.onnx", "net", "me 1", HASH, ins, outs, {"": 17}, {"k": "v"}, ("flag",))
+    fixed = (FixedInput("flag", (2,), "i16", b"\1\0\2\0"), FixedInput("large", (1 << 20,), "f32"))
+    source = ModelSource("onnx", "dir/net.onnx", "net", "me 1", HASH, ins, outs, {"": 17}, {"k": "v"}, fixed)
     return ImportedModel(graph, source)
 
 
@@ -230,7 +231,12 @@ def _set(where: str, value: Any) -> Any:
         ("source", {}, "source: expected an object of constants, format"),
         ("source.opsets", {"": "x"}, r"source\.opsets: expected an object of integers"),
         ("source.metadata", {"": 1}, r"source\.metadata: expected an object of strings"),
-        ("source.constants", 1, r"source\.constants: expected a list of strings"),
+        ("source.constants", 1, r"source\.constants: expected a list of inputs"),
+        ("source.constants.0", "flag", r"source\.constants\[0\]: expected an object of name"),
+        ("source.constants.0.dtype", "f33", r"source\.constants\[0\]\.dtype: expected an element type"),
+        ("source.constants.0.shape", [-1], r"source\.constants\[0\]\.shape: expected a list of extents"),
+        ("source.constants.0.data", "0g", r"source\.constants\[0\]\.data: expected bytes in hexadecimal"),
+        ("source.constants.0.data", "00", r"source\.constants\[0\]\.data: expected the bytes of a i16"),
         ("source.path", 1, r"source\.path: expected text"),
     ],
 )
