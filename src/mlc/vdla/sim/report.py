@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mlc.errors import ProgramError
 from mlc.vdla.config import PROFILES, VdlaConfig, profile_of
 from mlc.vdla.isa import Instruction, Mem, Unit
-from mlc.vdla.sim.timing import REASONS, Timeline
+from mlc.vdla.sim.timeline import REASONS, Timeline
 from mlc.vdla.sim.work import Work
 
 

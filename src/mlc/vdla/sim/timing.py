@@ -8,9 +8,9 @@ of other times, whatever the order in which they are found out; so each unit run
 another unit, and only then the memory serves the earliest request. No earlier one can still turn up: whoever waits,
 waits for an answer to one of the requests that are known.
 
-Which instruction gives a token and which one takes it follows from their order alone, and so does whose place in a
-queue a token or a fetched instruction gets. That is worked out beforehand, for all at once; what remains to be done
-event by event is to compare times.
+Each part below has its own state and does one thing; they share ``Happened``, the times that are known so far, and
+``Waiting``, the units that have come to a stop. What waits for what was worked out beforehand (``order.py``); what
+remains to be done event by event is to compare times.
 
 Time is counted in whole ticks, so that no rounding decides who comes first: with B = p/q bytes a cycle, a cycle is p
 ticks and a byte q.
@@ -20,69 +20,26 @@ Source: the accelerator's specification, section 4.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mlc.errors import DeviceError
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa import Instruction, Unit
+from mlc.vdla.sim.order import Links, Ticks
+from mlc.vdla.sim.timeline import Timeline
 from mlc.vdla.sim.work import QUEUES, Work, named
 
 FETCH_CYCLES = 2
 _NEVER = 1 << 200  # later than all ticks: what has not happened yet
+_NOTHING, _STARVES = -1, -2
 
-Times = npt.NDArray[np.float64]
-
-
-# Why a unit had nothing running: it waited for a token of one of the queues, or for the fetch unit.
-REASONS = (*(name for name, _, _ in QUEUES), "fetch")
-_FETCH = len(QUEUES)
+_FETCH = len(QUEUES)  # the reason after those of the queues
 
 # By unit, the queue that it takes tokens of its previous, and of its next unit from; -1 without such a unit.
 _FROM_PREV, _FROM_NEXT = (
     [next((q for q, (_, p, c) in enumerate(QUEUES) if (p, c) == (u + step, u)), -1) for u in Unit] for step in (-1, 1)
 )
-
-_NOTHING, _STARVES = -1, -2
-
-
-@dataclass(frozen=True, eq=False)
-class Timeline:
-    """When things happened, in cycles, one entry an instruction.
-
-    Attributes:
-        begin: it left its command queue.
-        data: its first byte moved, or its computation began.
-        end: what it wrote was visible.
-        idle: how long its unit had nothing running before it began.
-        reason: what made it begin when it did, an index of ``REASONS``; -1 where its own unit did.
-        full: how long its tokens then waited for room in their queue. Only transfers that follow a transfer begin
-            on its unit in that time.
-        latency: how long its bytes were on their way while none of its unit's moved.
-        port: how long it waited for the memory while others held it.
-        moving: how long it held the memory.
-        tokens: per queue, how many went through.
-    """
-
-    begin: Times
-    data: Times
-    end: Times
-    idle: Times
-    reason: npt.NDArray[np.int8]
-    full: Times
-    latency: Times
-    port: Times
-    moving: Times
-    tokens: dict[str, int]
-
-    @property
-    def cycles(self) -> float:
-        """Until the last instruction was done."""
-        return float((self.end + self.full).max(initial=0))
 
 
 def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]) -> Timeline:
@@ -95,55 +52,286 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
     Raises:
         DeviceError: a deadlock; the message has every unit's next instruction and what it waits for.
     """
-    count = len(work)
-    ticks, links = _Ticks(work, config), _Links(work, config)
-    acknowledge, port_time, chip_time = ticks.acknowledge.tolist(), ticks.port.tolist(), ticks.chip.tolist()
-    nbytes, followed, leaves = work.nbytes.tolist(), links.followed.tolist(), links.leaves.tolist()
-    room_prev, room_next = links.room_prev.tolist(), links.room_next.tolist()
-    arbitration, fetch_cycles = config.arb_bytes, FETCH_CYCLES * ticks.cycle
+    ticks, links = Ticks(work, config), Links(work, config)
+    happened, waiting = Happened(len(work)), Waiting()
+    fetch = Fetch(happened, waiting, links, FETCH_CYCLES * ticks.cycle)
+    tokens = Tokens(happened, waiting, links)
+    transfers = Transfers(happened, waiting, tokens, work, ticks)
+    issue = Issue(happened, waiting, fetch, tokens, transfers, work, ticks, links)
+    serve(transfers, issue, config.arb_bytes, links)
+    if happened.begin.count(_NEVER) > 1 or any(tokens.blocked):
+        fetch.advance()  # as far as it goes, whether or not anybody waited for it
+        raise DeviceError(_deadlock(instructions, work, links, happened, tokens, fetch))
+    return happened.timeline(work, ticks, links)
 
-    # When things happened; the last two entries of `begin` and `given` are what `_Links` says.
-    begin, given = [*[_NEVER] * count, 0, _NEVER], [*[_NEVER] * 2 * count, -1, _NEVER]
-    fetched, data, end = [_NEVER] * count, [_NEVER] * count, [0] * count
-    idle, reason, full = [0] * count, [-1] * count, [0] * count
-    on_the_way, in_line = [0] * count, [0] * count
 
-    # Per unit: when its last data phase ends; when the last instruction ended, the last token was given, both had
-    # happened.
-    data_end, ended, gave, done = [0] * 3, [0] * 3, [0] * 3, [0] * 3
-    # Per unit: the transfer that moves data, when it next asks for the memory, bytes it has moved; the transfer that
-    # has only been announced, and when its data can come.
-    moving, asks, moved, announced, arrives = [-1] * 3, [_NEVER] * 3, [0] * 3, [-1] * 3, [0] * 3
-    # Per unit: tokens that found their queue full, as arguments of `push`; by the instruction that will make room, the
-    # units that wait for it.
-    blocked: list[list[tuple[int, int, int, int]]] = [[], [], []]
-    rooms: dict[int, list[int]] = {}
-    # Per unit: the token that it waits for, an entry of `given`, or _STARVES; and the units that may go on.
-    lacks, awake = [_NOTHING] * 3, [2, 1, 0]
-    # The fetch unit: instructions it has fetched, and the one that must leave its queue before the next.
-    fetches, gate = 0, _NOTHING
-    port_free = 0
+class Happened:
+    """When things happened, in ticks, one entry an instruction; ``_NEVER`` is what has not happened yet.
 
-    def issue(u: int) -> Iterator[None]:
-        """Begins a unit's instructions, one after the other; pauses where something has to be found out first."""
-        before = -1
-        mine = np.flatnonzero(work.unit == u)
+    Attributes:
+        begin: it left its command queue. The last two entries, and those of ``given``, are what ``Links`` says.
+        given: its token to the previous unit went out (at 2 i), that to the next one (at 2 i + 1).
+        fetched: it came into its command queue.
+        data: its first byte moved.
+        end: what it wrote was visible.
+        idle, reason, full: see ``Timeline``.
+        on_the_way, in_line: ``latency`` and ``port`` there.
+        done: by unit, when its last instruction had ended and its last token was given.
+    """
+
+    __slots__ = ("begin", "data", "done", "end", "fetched", "full", "given", "idle", "in_line", "on_the_way", "reason")
+
+    def __init__(self, count: int) -> None:
+        self.begin, self.given = [*[_NEVER] * count, 0, _NEVER], [*[_NEVER] * 2 * count, -1, _NEVER]
+        self.fetched, self.data, self.end = [_NEVER] * count, [_NEVER] * count, [0] * count
+        self.idle, self.reason, self.full = [0] * count, [-1] * count, [0] * count
+        self.on_the_way, self.in_line = [0] * count, [0] * count
+        self.done = [0] * 3
+
+    def timeline(self, work: Work, ticks: Ticks, links: Links) -> Timeline:
+        """The same in cycles, once all has happened."""
+        begins, datas, ends, idles, fulls, latencies, ports, movings = (
+            np.array(column, np.float64) / ticks.cycle
+            for column in (
+                self.begin[:-2], self.data, self.end, self.idle, self.full, self.on_the_way, self.in_line, ticks.port
+            )
+        )  # fmt: skip
+        return Timeline(
+            begin=begins,
+            data=np.where(work.moves, datas, begins),
+            end=ends,
+            idle=idles,
+            reason=np.array(self.reason, np.int8),
+            full=fulls,
+            latency=latencies,
+            port=ports,
+            moving=movings,
+            tokens={name: len(links.givers[q]) for q, (name, _, _) in enumerate(QUEUES)},
+        )
+
+
+class Waiting:
+    """Units that have come to a stop.
+
+    Attributes:
+        lacks: by unit, the token that it waits for, an entry of ``Happened.given``; or ``_STARVES``, for instructions.
+        awake: units that may go on.
+    """
+
+    __slots__ = ("awake", "lacks")
+
+    def __init__(self) -> None:
+        self.lacks, self.awake = [_NOTHING] * 3, [2, 1, 0]
+
+
+class Fetch:
+    """The fetch unit: one instruction after the other, blocked by a full command queue.
+
+    Attributes:
+        count: instructions that it has fetched.
+        gate: the instruction that must leave its queue before the next one comes.
+    """
+
+    __slots__ = ("count", "cycles", "gate", "happened", "leaves", "waiting")
+
+    def __init__(self, happened: Happened, waiting: Waiting, links: Links, cycles: int) -> None:
+        self.happened, self.waiting = happened, waiting
+        self.leaves, self.cycles = links.leaves.tolist(), cycles
+        self.count, self.gate = 0, _NOTHING
+
+    def advance(self) -> None:
+        """Fetches on, until a command queue is full. It is called when somebody wants an instruction."""
+        fetched, begin, leaves, cycles = self.happened.fetched, self.happened.begin, self.leaves, self.cycles
+        count = self.count
+        time = fetched[count - 1] if count else 0
+        for i in range(count, len(leaves)):
+            time += cycles
+            left = begin[leaves[i]]
+            if left > time:
+                if left == _NEVER:
+                    break
+                time = left
+            fetched[i] = time
+            count += 1
+        self.count = count
+        self.gate = leaves[count] if count < len(leaves) else _NOTHING
+        self.waiting.awake.extend(u for u in range(3) if self.waiting.lacks[u] == _STARVES)
+
+
+class Tokens:
+    """Ends of instructions, and the tokens that they give.
+
+    Attributes:
+        ended, gave: by unit, when its last instruction ended, and when its last token was given.
+        blocked: by unit, tokens that found their queue full, as arguments of ``_push``.
+        rooms: by the instruction that will make room in a queue, the units that wait for it.
+
+    The others are lists of ``Happened``, ``Waiting`` and ``Links``: most of a simulation's time goes by here.
+    """
+
+    __slots__ = (
+        "awake", "begin", "blocked", "done", "end", "ended", "full", "gave", "given", "lacks", "room_next", "room_prev",
+        "rooms",
+    )  # fmt: skip
+
+    def __init__(self, happened: Happened, waiting: Waiting, links: Links) -> None:
+        self.begin, self.end, self.given = happened.begin, happened.end, happened.given
+        self.full, self.done = happened.full, happened.done
+        self.lacks, self.awake = waiting.lacks, waiting.awake
+        self.room_prev, self.room_next = links.room_prev.tolist(), links.room_next.tolist()
+        self.ended, self.gave = [0] * 3, [0] * 3
+        self.blocked: list[list[tuple[int, int, int, int]]] = [[], [], []]
+        self.rooms: dict[int, list[int]] = {}
+
+    def complete(self, u: int, i: int, time: int) -> None:
+        """An instruction has ended: its tokens go out, one after the other."""
+        if time < self.ended[u]:
+            time = self.ended[u]
+        self.end[i] = self.ended[u] = time
+        if time > self.done[u]:
+            self.done[u] = time
+        room = self.room_prev[i]
+        if room >= 0 and (self.blocked[u] or not self._push(u, i, 2 * i, room, u - 1)):
+            self.blocked[u].append((i, 2 * i, room, u - 1))
+        room = self.room_next[i]
+        if room >= 0 and (self.blocked[u] or not self._push(u, i, 2 * i + 1, room, u + 1)):
+            self.blocked[u].append((i, 2 * i + 1, room, u + 1))
+
+    def left(self, i: int) -> None:
+        """An instruction has left its queue, which makes room for tokens: their pushers may go on."""
+        for u in self.rooms.pop(i):
+            blocked = self.blocked[u]
+            while blocked and self._push(u, *blocked[0]):
+                del blocked[0]
+            if not blocked:
+                self.awake.append(u)
+
+    def _push(self, u: int, i: int, token: int, room: int, to: int) -> bool:
+        """Gives a token once its queue has room; False when that is not known yet."""
+        end = time = self.end[i]
+        begin = self.begin[room]
+        if begin > time:
+            if begin == _NEVER:
+                self.rooms.setdefault(room, []).append(u)
+                return False
+            time = begin
+        gave = self.gave
+        if gave[u] > time:
+            time = gave[u]
+        self.given[token] = gave[u] = time
+        if time > end:
+            self.full[i] = time - end
+            if time > self.done[u]:
+                self.done[u] = time
+        if self.lacks[to] == token:
+            self.awake.append(to)
+        return True
+
+
+class Transfers:
+    """The DMA engines, one a unit: a transfer moves its data, another may be announced meanwhile.
+
+    Attributes:
+        moving, asks, moved: by unit, the transfer that moves data, when it next asks for the memory, bytes so far.
+        announced, arrives: by unit, the transfer that has only been announced, and when its data can come.
+        data_end: by unit, when its last data phase ended.
+        nbytes, port: by instruction, what it moves and how long that holds the memory.
+    """
+
+    __slots__ = (
+        "acknowledge", "announced", "arrives", "asks", "awake", "begin", "chip", "complete", "data", "data_end",
+        "happened", "moved", "moving", "nbytes", "port",
+    )  # fmt: skip
+
+    def __init__(self, happened: Happened, waiting: Waiting, tokens: Tokens, work: Work, ticks: Ticks) -> None:
+        self.happened, self.awake, self.complete = happened, waiting.awake, tokens.complete
+        self.begin, self.data = happened.begin, happened.data
+        self.nbytes, self.port = work.nbytes.tolist(), ticks.port.tolist()
+        self.acknowledge, self.chip = ticks.acknowledge.tolist(), ticks.chip.tolist()
+        self.moving, self.asks, self.moved, self.announced = [-1] * 3, [_NEVER] * 3, [0] * 3, [-1] * 3
+        self.arrives, self.data_end = [0] * 3, [0] * 3
+
+    def admit(self, u: int, i: int, arrival: int) -> None:
+        """A transfer comes to the front of its unit's engine."""
+        self.moving[u], self.moved[u] = i, 0
+        time = self.data_end[u]
+        if arrival > time:
+            begin = self.begin[i]
+            self.happened.on_the_way[i] = arrival - (time if time > begin else begin)
+            time = arrival
+        if self.nbytes[i]:
+            self.asks[u] = time
+        else:
+            self.data[i] = time
+            self.awake.append(u)
+            self.finish(u, i, time)
+
+    def finish(self, u: int, i: int, time: int) -> None:
+        """The last byte has moved; the on-chip side may need longer."""
+        on_chip = self.data[i] + self.chip[i]
+        if on_chip > time:
+            time = on_chip
+        self.data_end[u] = time
+        self.moving[u] = following = self.announced[u]
+        self.announced[u] = -1
+        self.complete(u, i, time + self.acknowledge[i])
+        if following >= 0:
+            begin, done = self.begin[following], self.happened.done[u]
+            if begin > done:
+                self.happened.idle[following] = begin - done
+            self.admit(u, following, self.arrives[u])
+        else:
+            self.awake.append(u)
+
+
+class Issue:
+    """The units, each beginning its instructions one after the other as far as times are known.
+
+    Attributes:
+        go_on: by unit, a call that lets it go on until it comes to a stop.
+    """
+
+    def __init__(
+        self,
+        happened: Happened,
+        waiting: Waiting,
+        fetch: Fetch,
+        tokens: Tokens,
+        transfers: Transfers,
+        work: Work,
+        ticks: Ticks,
+        links: Links,
+    ) -> None:
+        self.happened, self.waiting = happened, waiting
+        self.fetch, self.tokens, self.transfers = fetch, tokens, transfers
         columns = (links.chained, work.moves, ticks.length, links.pop_prev, links.pop_next)
-        for i, chained, moves, length, prev, following in zip(
-            mine.tolist(), *(column[mine].tolist() for column in columns), strict=True
-        ):
+        self.go_on = []
+        for u in Unit:
+            mine = np.flatnonzero(work.unit == u)
+            rows = zip(mine.tolist(), *(column[mine].tolist() for column in columns), strict=True)
+            self.go_on.append(self._unit(int(u), rows).__next__)
+
+    def _unit(self, u: int, rows: Iterator[tuple[int, bool, bool, int, int, int]]) -> Iterator[None]:
+        """One unit; it pauses where something has to be found out first."""
+        happened, fetch, tokens, transfers = self.happened, self.fetch, self.tokens, self.transfers
+        begin, given, data, fetched = happened.begin, happened.given, happened.data, happened.fetched
+        reason, done, lacks = happened.reason, happened.done, self.waiting.lacks
+        moving, blocked, rooms = transfers.moving, tokens.blocked[u], tokens.rooms
+        complete, admit, from_prev, from_next = tokens.complete, transfers.admit, _FROM_PREV[u], _FROM_NEXT[u]
+        before = -1
+        for i, chained, moves, length, prev, following in rows:
             if chained:
                 while data[before] == _NEVER:
                     yield
                 time = data[before]
             else:
-                while moving[u] >= 0 or blocked[u]:
+                while moving[u] >= 0 or blocked:
                     yield
                 time = done[u]
             why = -1
             if fetched[i] > time:
                 if fetched[i] == _NEVER:
-                    fetch()
+                    fetch.advance()
                     while fetched[i] == _NEVER:
                         lacks[u] = _STARVES
                         yield
@@ -155,130 +343,57 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
                     lacks[u] = prev
                     yield
                 if given[prev] >= time:
-                    time, why = given[prev], _FROM_PREV[u]
+                    time, why = given[prev], from_prev
             if given[following] >= time:
                 while given[following] == _NEVER:
                     lacks[u] = following
                     yield
                 if given[following] >= time:
-                    time, why = given[following], _FROM_NEXT[u]
+                    time, why = given[following], from_next
             begin[i], reason[i] = time, why
             if moving[u] < 0 and time > done[u]:
-                idle[i] = time - done[u]
+                happened.idle[i] = time - done[u]
             if i in rooms:
-                for other in rooms.pop(i):
-                    unblock(other)
-            if i == gate and _STARVES in lacks:
-                fetch()
+                tokens.left(i)
+            if i == fetch.gate and _STARVES in lacks:
+                fetch.advance()
             if not moves:
                 complete(u, i, time + length)
             elif moving[u] < 0:
                 admit(u, i, time + length)
             else:
-                announced[u], arrives[u] = i, time + length
+                transfers.announced[u], transfers.arrives[u] = i, time + length
             before = i
         while True:
             yield
 
-    def fetch() -> None:
-        """Fetches on, until a command queue is full. It is called when somebody wants an instruction."""
-        nonlocal fetches, gate
-        time = fetched[fetches - 1] if fetches else 0
-        for i in range(fetches, count):
-            time += fetch_cycles
-            left = begin[leaves[i]]
-            if left > time:
-                if left == _NEVER:
-                    break
-                time = left
-            fetched[i] = time
-            fetches += 1
-        gate = leaves[fetches] if fetches < count else _NOTHING
-        awake.extend(u for u in range(3) if lacks[u] == _STARVES)
 
-    def push(u: int, i: int, token: int, room: int, to: int) -> bool:
-        """Gives a token once its queue has room; False when that is not known yet."""
-        time = end[i]
-        if begin[room] > time:
-            if begin[room] == _NEVER:
-                rooms.setdefault(room, []).append(u)
-                return False
-            time = begin[room]
-        if gave[u] > time:
-            time = gave[u]
-        given[token] = gave[u] = time
-        if time > end[i]:
-            full[i] = time - end[i]
-            if time > done[u]:
-                done[u] = time
-        if lacks[to] == token:
-            awake.append(to)
-        return True
+def serve(transfers: Transfers, issue: Issue, arbitration: int, links: Links) -> None:
+    """The memory: of the engines' requests the earliest is served, a chunk or more, until there is none left.
 
-    def complete(u: int, i: int, time: int) -> None:
-        """An instruction has ended: its tokens go out, one after the other."""
-        if time < ended[u]:
-            time = ended[u]
-        end[i] = ended[u] = time
-        if time > done[u]:
-            done[u] = time
-        room = room_prev[i]
-        if room >= 0 and (blocked[u] or not push(u, i, 2 * i, room, u - 1)):
-            blocked[u].append((i, 2 * i, room, u - 1))
-        room = room_next[i]
-        if room >= 0 and (blocked[u] or not push(u, i, 2 * i + 1, room, u + 1)):
-            blocked[u].append((i, 2 * i + 1, room, u + 1))
-
-    def unblock(u: int) -> None:
-        """A place became free in a queue: its pusher may go on."""
-        while blocked[u] and push(u, *blocked[u][0]):
-            del blocked[u][0]
-        if not blocked[u]:
-            awake.append(u)
-
-    def admit(u: int, i: int, arrival: int) -> None:
-        """A transfer comes to the front of its unit's DMA engine."""
-        moving[u], moved[u] = i, 0
-        time = data_end[u]
-        if arrival > time:
-            on_the_way[i] = arrival - (time if time > begin[i] else begin[i])
-            time = arrival
-        if nbytes[i]:
-            asks[u] = time
-        else:
-            data[i] = time
-            awake.append(u)
-            finish_data(u, i, time)
-
-    def finish_data(u: int, i: int, time: int) -> None:
-        """The last byte has moved; the on-chip side may need longer."""
-        if data[i] + chip_time[i] > time:
-            time = data[i] + chip_time[i]
-        data_end[u] = time
-        moving[u] = following = announced[u]
-        announced[u] = -1
-        complete(u, i, time + acknowledge[i])
-        if following >= 0:
-            if begin[following] > done[u]:
-                idle[following] = begin[following] - done[u]
-            admit(u, following, arrives[u])
-        else:
-            awake.append(u)
-
-    go_on = [issue(u).__next__ for u in range(3)]
+    Args:
+        transfers: the engines.
+        issue: goes on whenever something new is known.
+        arbitration: bytes of a chunk, after which another unit may get its turn.
+        links: says which transfers another one waits behind.
+    """
+    asks, moving, moved = transfers.asks, transfers.moving, transfers.moved
+    nbytes, port, followed = transfers.nbytes, transfers.port, links.followed.tolist()
+    data, in_line, awake, go_on = transfers.data, transfers.happened.in_line, transfers.awake, issue.go_on
+    free = 0
     while True:
         while awake:
             go_on[awake.pop()]()
         ask = min(asks)
         if ask == _NEVER:
-            break
+            return
         u = asks.index(ask)
         asks[u] = _NEVER
         i, before = moving[u], moved[u]
-        total, size = port_time[i], nbytes[i]
+        total, size = port[i], nbytes[i]
         grant = ask
-        if port_free > ask:
-            grant = port_free
+        if free > ask:
+            grant = free
             in_line[i] += grant - ask
         if before == 0:
             origin = data[i] = grant
@@ -288,129 +403,28 @@ def simulate(work: Work, config: VdlaConfig, instructions: Sequence[Instruction]
                     go_on[awake.pop()]()
         else:
             origin = grant - total * before // size  # of a transfer that nobody interrupts
-        # Chunk after chunk until another unit's request is the earliest, or as early: then the main loop decides.
+        # Chunk after chunk until another unit's request is the earliest, or as early: then the next round decides.
         rival, after = min(asks), size
         if rival < origin + total:
             share = -((origin - rival) * size // total)  # bytes after which it is the rival's turn
             after = before + max(1, -((before - share) // arbitration)) * arbitration
         if after < size:
             moved[u] = after
-            asks[u] = port_free = origin + total * after // size
+            asks[u] = free = origin + total * after // size
         else:
-            port_free = origin + total
-            finish_data(u, i, port_free)
-    if begin.count(_NEVER) > 1 or any(blocked):
-        fetch()  # as far as it goes, whether or not anybody waited for it
-        raise DeviceError(_deadlock(instructions, work, links, begin, given, blocked, fetches))
-    begins, datas, ends, idles, fulls, latencies, ports, movings = (
-        np.array(happened, np.float64) / ticks.cycle
-        for happened in (begin[:count], data, end, idle, full, on_the_way, in_line, ticks.port)
-    )
-    return Timeline(
-        begin=begins,
-        data=np.where(work.moves, datas, begins),
-        end=ends,
-        idle=idles,
-        reason=np.array(reason, np.int8),
-        full=fulls,
-        latency=latencies,
-        port=ports,
-        moving=movings,
-        tokens={name: len(links.givers[q]) for q, (name, _, _) in enumerate(QUEUES)},
-    )
-
-
-class _Ticks:
-    """How long things take, in ticks.
-
-    Attributes:
-        cycle: one.
-        length: of a computation; of a transfer, from its begin to its data.
-        acknowledge: from a transfer's last data to its end.
-        port, chip: how long a transfer holds the memory, and the memory on chip.
-    """
-
-    def __init__(self, work: Work, config: VdlaConfig) -> None:
-        rate = Fraction(str(config.bytes_per_cycle))
-        cycle, byte = rate.numerator, rate.denominator
-        issue, latency, gap = config.dma_issue * cycle, config.dram_latency * cycle, config.burst_gap * cycle
-        # Where 64 bits may not hold what a column comes to, Python's integers do.
-        columns = (work.cycles, work.nbytes, work.bursts, work.elements)
-        most = max(int(column.max(initial=0)) for column in columns)
-        kind: Any = np.int64 if most * (cycle + byte + gap) < 1 << 62 else np.object_
-        cycles, nbytes, bursts, elements = (column.astype(kind) for column in columns)
-        some = work.nbytes > 0
-        self.cycle = cycle
-        self.length = np.where(work.moves, np.where(some & ~work.stores, issue + latency, issue), cycles * cycle)
-        self.acknowledge = np.where(some & work.stores, latency, 0)
-        self.port = nbytes * byte + bursts * gap
-        self.chip = elements * cycle
-
-
-class _Links:
-    """Which instructions wait for which, as far as their order says it.
-
-    Attributes:
-        chained: a transfer that may be announced while the one before it on its unit moves its data.
-        followed: the next instruction on its unit is chained.
-        leaves: the instruction whose place in its unit's command queue it gets.
-        pop_prev, pop_next: the token that it takes; 2 * i is instruction i's token to its previous, 2 * i + 1 to its
-            next unit.
-        room_prev, room_next: the instruction that makes room for the token that it gives, -1 if it gives none.
-        givers, takers: by queue, the instructions that give a token to it and take one.
-
-    After n instructions, n stands for one that began before all, n + 1 for one that never does; 2 * n for a token that
-    was always there, 2 * n + 1 for one that never is.
-    """
-
-    def __init__(self, work: Work, config: VdlaConfig) -> None:
-        count = len(work)
-        self.chained, self.followed = np.zeros((2, count), np.bool_)
-        self.leaves = np.full(count, count)
-        for unit in Unit:
-            mine = np.flatnonzero(work.unit == unit)
-            self.chained[mine[1:]] = work.moves[mine[1:]] & work.moves[mine[:-1]] & (config.dma_outstanding > 1)
-            self.followed[mine[:-1]] = self.chained[mine[1:]]
-            self.leaves[mine[config.cmd_queue_depth :]] = mine[: -config.cmd_queue_depth]
-        self.pop_prev, self.pop_next = np.full((2, count), 2 * count)
-        self.room_prev, self.room_next = np.full((2, count), -1)
-        self.givers, self.takers = [], []
-        for _, producer, consumer in QUEUES:
-            if producer < consumer:
-                gives, takes, pop, room, side = work.push_next, work.pop_prev, self.pop_prev, self.room_next, 1
-            else:
-                gives, takes, pop, room, side = work.push_prev, work.pop_next, self.pop_next, self.room_prev, 0
-            givers = np.flatnonzero(gives & (work.unit == producer))
-            takers = np.flatnonzero(takes & (work.unit == consumer))
-            # The k-th token taken is the k-th given, and makes room for one as many later as the queue holds.
-            pop[takers] = _shifted(2 * givers + side, 0, len(takers), 2 * count)
-            room[givers] = _shifted(takers, config.dep_queue_depth, len(givers), count)
-            self.givers.append(givers)
-            self.takers.append(takers)
-
-
-def _shifted(values: npt.NDArray[np.intp], by: int, length: int, always: int) -> npt.NDArray[np.intp]:
-    """``by`` times ``always``, then the values, then ``always + 1``, cut off at a length."""
-    result = np.full(length, always + 1)
-    result[:by] = always
-    result[by : by + len(values)] = values[: max(length - by, 0)]
-    return result
+            free = origin + total
+            transfers.finish(u, i, free)
 
 
 def _deadlock(
-    instructions: Sequence[Instruction],
-    work: Work,
-    links: _Links,
-    begin: list[int],
-    given: list[int],
-    blocked: list[list[tuple[int, int, int, int]]],
-    fetches: int,
+    instructions: Sequence[Instruction], work: Work, links: Links, happened: Happened, tokens: Tokens, fetch: Fetch
 ) -> str:
     """Every unit's next instruction and what it waits for."""
+    begin, given = happened.begin, happened.given
     lines = []
     for unit in Unit:
-        if blocked[unit]:
-            i, _, _, to = blocked[unit][0]
+        if tokens.blocked[unit]:
+            i, _, _, to = tokens.blocked[unit][0]
             name = next(name for name, *ends in QUEUES if ends == [unit, to])
             lines.append(f"{unit.name}: instruction {i} ({named(instructions[i])}) cannot push: {name} is full")
             continue
@@ -421,7 +435,7 @@ def _deadlock(
         pops = ((_FROM_PREV[unit], links.pop_prev[i]), (_FROM_NEXT[unit], links.pop_next[i]))
         empty = [QUEUES[q][0] for q, token in pops if given[token] == _NEVER]
         what = f"waits for {' and '.join(empty)}" if empty else "waits for its unit"
-        if i >= fetches:
+        if i >= fetch.count:
             what = "is not fetched: a command queue before it is full"
         lines.append(f"{unit.name}: instruction {i} ({named(instructions[i])}) {what}")
     counts = []

@@ -11,7 +11,8 @@ from mlc.errors import DeviceError
 from mlc.vdla.config import PROFILES, VdlaConfig, with_fields
 from mlc.vdla.isa import Alu, AluOp, Finish, Gemm, GemmMode, Instruction, Load, Mem, Store, Unit, nop
 from mlc.vdla.sim.dram import Dram
-from mlc.vdla.sim.timing import REASONS, Timeline, simulate
+from mlc.vdla.sim.timeline import REASONS, Timeline
+from mlc.vdla.sim.timing import simulate
 from mlc.vdla.sim.work import work_of
 from tests.unit.vdla.sim.clocked import Clocked
 from tests.unit.vdla.sim.machines import SMALL
