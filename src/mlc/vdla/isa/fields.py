@@ -10,18 +10,59 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from mlc.errors import UsageError
 from mlc.vdla.isa.instruction import Alu, AluOp, Finish, Gemm, GemmMode, Instruction, Load, Mem, Opcode, Store, Unit
-
-if TYPE_CHECKING:
-    from mlc.vdla.config import VdlaConfig
 
 WORD_BITS = 64
 UOP_BITS = 32
 _IMMEDIATE_BITS = 16
 IMMEDIATES = range(-(1 << (_IMMEDIATE_BITS - 1)), 1 << (_IMMEDIATE_BITS - 1))  # what ALU instructions hold themselves
+
+
+class Architecture(Protocol):
+    """What the table asks of a hardware record, by the names that stand in it; ``VdlaConfig`` says what each means."""
+
+    @property
+    def dst_bits(self) -> int: ...
+    @property
+    def inp_bits(self) -> int: ...
+    @property
+    def src_bits(self) -> int: ...
+    @property
+    def wgt_bits(self) -> int: ...
+    @property
+    def uop_bits(self) -> int: ...
+    @property
+    def uop_end_bits(self) -> int: ...
+    @property
+    def first_bits(self) -> int: ...
+    @property
+    def inp_element(self) -> int: ...
+    @property
+    def wgt_element(self) -> int: ...
+    @property
+    def acc_element(self) -> int: ...
+    @property
+    def out_element(self) -> int: ...
+    @property
+    def uop_element(self) -> int: ...
+    @property
+    def inp_depth(self) -> int: ...
+    @property
+    def wgt_depth(self) -> int: ...
+    @property
+    def acc_depth(self) -> int: ...
+    @property
+    def uop_depth(self) -> int: ...
+    @property
+    def ext_alu(self) -> bool: ...
+    @property
+    def ext_store_requant(self) -> bool: ...
+    @property
+    def ext_gemm_set(self) -> bool: ...
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +104,7 @@ class Format:
     words: tuple[tuple[Field, ...], tuple[Field, ...]]
     extension: str = ""
 
-    def missing(self, config: VdlaConfig) -> bool:
+    def missing(self, config: Architecture) -> bool:
         """Whether a configuration lacks the instruction."""
         return bool(self.extension) and not getattr(config, self.extension)
 
@@ -186,18 +227,18 @@ UOP_FIELDS = (
 
 
 @lru_cache(maxsize=256)
-def layout(form: Format, config: VdlaConfig) -> tuple[Slot, ...]:
+def layout(form: Format, config: Architecture) -> tuple[Slot, ...]:
     """The named fields of a format for one record, in bit order, those that all formats have first."""
     return (*_place((*COMMON, *form.words[0]), 0, config), *_place(form.words[1], 1, config))
 
 
 @lru_cache(maxsize=64)
-def uop_layout(config: VdlaConfig) -> tuple[Slot, ...]:
+def uop_layout(config: Architecture) -> tuple[Slot, ...]:
     """The fields of a micro-op for one record, in bit order; ``word`` is 0. A field may have no bits."""
     return _place(UOP_FIELDS, 0, config)
 
 
-def check_widths(config: VdlaConfig) -> None:
+def check_widths(config: Architecture) -> None:
     """Refuses a record whose fields do not fit 64-bit instruction words and 32-bit micro-ops.
 
     Raises:
@@ -212,12 +253,12 @@ def check_widths(config: VdlaConfig) -> None:
     _check_fits("a micro-op", UOP_FIELDS, UOP_BITS, config)
 
 
-def memory_depth(mem: Mem, config: VdlaConfig) -> int:
+def memory_depth(mem: Mem, config: Architecture) -> int:
     """Elements of the on-chip memory behind a memory id."""
     return int(getattr(config, f"{MEMORIES[mem].sram}_depth"))
 
 
-def element_bytes(mem: Mem, config: VdlaConfig) -> int:
+def element_bytes(mem: Mem, config: Architecture) -> int:
     """Bytes that one element of a memory id takes in DRAM."""
     return int(getattr(config, MEMORIES[mem].element))
 
@@ -240,7 +281,7 @@ def format_of(instruction: Instruction) -> Format:
     return FORMAT_OF[type(instruction)]
 
 
-def _place(fields: tuple[Field, ...], word: int, config: VdlaConfig) -> tuple[Slot, ...]:
+def _place(fields: tuple[Field, ...], word: int, config: Architecture) -> tuple[Slot, ...]:
     slots, low = [], 0
     for field in fields:
         width = _width(field, config)
@@ -250,11 +291,11 @@ def _place(fields: tuple[Field, ...], word: int, config: VdlaConfig) -> tuple[Sl
     return tuple(slots)
 
 
-def _width(field: Field, config: VdlaConfig) -> int:
+def _width(field: Field, config: Architecture) -> int:
     return field.width if isinstance(field.width, int) else int(getattr(config, field.width))
 
 
-def _check_fits(what: str, fields: tuple[Field, ...], bits: int, config: VdlaConfig) -> None:
+def _check_fits(what: str, fields: tuple[Field, ...], bits: int, config: Architecture) -> None:
     needed = sum(_width(field, config) for field in fields)
     if needed > bits:
         widths = ", ".join(f"{field.name or 'reserved'} {_width(field, config)}" for field in fields)
