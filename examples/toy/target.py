@@ -18,7 +18,14 @@ from mlc.lower.knobs import Knobs
 from mlc.targets.base import CompiledRegion, DeviceProgram, LayoutChoice, get_target
 from mlc.targets.hosted import HostedTarget
 
-from .machine import MEMORIES, T, code, execute, kernel
+from .machine import MEMORIES, T, Word, code, execute, kernel
+
+HERTZ = 1e9
+CYCLES = {"move": T * T // 4, "reset": 1, "update": T}  # of a tile: 4 numbers a cycle to or from DRAM, 64 products
+
+
+def cycles(words: Sequence[Word]) -> int:
+    return sum(CYCLES[operation] for operation, _ in words)
 
 
 class Accelerator:
@@ -41,7 +48,8 @@ class Accelerator:
 
     def estimate(self, group: Node) -> tuple[float, float]:
         (m, k), (_, n) = (v.type.shape for v in group.inputs)
-        return m * n * k / 100e9, m * n * k / 10e9
+        tile = CYCLES["reset"] + k // T * (2 * CYCLES["move"] + CYCLES["update"]) + CYCLES["move"]
+        return m // T * (n // T) * tile / HERTZ, m * n * k / 10e9
 
     def copy_seconds(self, nbytes: int) -> float:
         return nbytes / 1e12
@@ -113,7 +121,7 @@ class Driver:
             memory[k] = self.at(address, nbytes).view(np.float32)
         words = json.loads(str(program["code"]))
         execute(words, memory)
-        return {"cycles": len(words), "seconds": 1e-6}
+        return {"cycles": cycles(words), "seconds": cycles(words) / HERTZ}
 
     def close(self) -> None:
         self.memory.clear()

@@ -160,7 +160,8 @@ def build_package(
     if artifact.shared is not None:
         members[_SHARED] = artifact.shared
     members[header_name(options.symbols)] = c_header(manifest).encode()
-    members["examples/main.c"] = c_example(manifest).encode()
+    if not programs:  # without the device, which Python drives, a program in C can do nothing
+        members["examples/main.c"] = c_example(manifest).encode()
     members.update({p.member: p.program.data for p in programs.values()})
     facts_of = {p.name: p.program.facts for p in programs.values()}
     return Built(manifest, params.arrays, members, tuple(offloads), facts_of)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import re
 import shutil
+import subprocess
+import sys
 import types
 from pathlib import Path
 
@@ -62,12 +64,17 @@ def network(path: Path) -> tuple[Path, np.ndarray, np.ndarray]:
 def test_model_runs_on_the_toy(installed: None, tmp_path: Path) -> None:
     path, x, expected = network(tmp_path / "net.onnx")
     compiled = mlc.compile(mlc.load(path), target="toy")
+    assert "examples/main.c" not in compiled.members  # it could not drive the device
+    assert "examples/main.c" in mlc.compile(mlc.load(path)).members
     compiled.save(tmp_path / "module.tar")
     with mlc.load_module(tmp_path / "module.tar") as module:
         (y,) = module.run({"x": x}).values()
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-4)
         assert [run.step.kernel for run in module.device_runs] == ["region0", "region1"]
-        assert module.device_runs[0].report["cycles"] == 2 * 4 * (1 + 3 * 3 + 1)
+        for run, tiles, depth in zip(module.device_runs, (2 * 4, 2 * 2), (3, 4), strict=True):
+            taken = tiles * (1 + depth * (16 + 16 + 8) + 16)
+            assert run.report == {"cycles": taken, "seconds": taken / 1e9}
+            assert run.step.device is not None
 
 
 def toy_kernel(m: int, k: int, n: int) -> tuple[types.ModuleType, Function]:
@@ -86,8 +93,10 @@ def test_guide_shows_what_there_is() -> None:
     for language, text in blocks:
         if language == "python":
             assert text in source, f"the example has no longer\n{text}"
-    (printed,) = (text for language, text in blocks if language == "output")
+    printed, second = (text for language, text in blocks if language == "output")
     assert printed == repr(toy_kernel(16, 24, 32)[1])
+    ran = subprocess.run([sys.executable, "-m", "examples.toy.overlapped"], cwd=ROOT, capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == (second, "")
     (points,) = (text for language, text in blocks if language == "toml")
     assert all(f'{name} = "toy.target:{made}"' in points for name, made in (("toy", "Target"), ("toy", "Driver")))
 
