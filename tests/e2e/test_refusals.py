@@ -123,6 +123,10 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
+def names_of(count: int) -> list[str]:
+    return [f"x{k}" for k in range(count)]
+
+
 def filled(*shape: int) -> onnx.ModelProto:
     return model([node("ConstantOfShape", ["s"], ["y"], name="fill")], stored={"s": ints(*shape)})
 
@@ -183,6 +187,30 @@ BROKEN: dict[str, tuple[Callable[[], onnx.ModelProto | bytes], ExitCode, str, st
         "external data ends at byte 2000 of 'short.bin', which has 8",
         "copy it anew",
     ),
+    "external data of 1 TB over a sparse file": (
+        lambda: scaled(location="sparse.bin", length=str(1 << 40)),
+        ExitCode.BAD_MODEL,
+        "initializer 'w': external data of 1099511627776 bytes, its shape and type need 2000",
+        "",
+    ),
+    "more inputs than an entry point takes": (
+        lambda: model([node("Sum", names_of(20_000), ["y"])], [info(name, 1) for name in names_of(20_000)]),
+        ExitCode.BAD_MODEL,
+        "inputs and outputs of the model: 20001, the limit 'arguments' is 10000",
+        "--limit arguments=20001",
+    ),
+    "a name of 1 MB": (
+        lambda: model([node("Neg", ["x"], ["y"], name="n" * (1 << 20))], [info("x", 3)]),
+        ExitCode.BAD_MODEL,
+        "characters: 1048576, the limit 'name_length' is 4096",
+        "--limit name_length=1048576",
+    ),
+    "a split into 2^62 parts": (
+        lambda: model([node("Split", ["x"], ["y"], name="cut", num_outputs=1 << 62)], [info("x", 8)], opset=18),
+        ExitCode.BAD_MODEL,
+        "node 'cut' (Split): num_outputs is 4611686018427387904, the node has 1 outputs",
+        "",
+    ),
     "a fill of 4 TB": (
         lambda: filled(1 << 40),
         ExitCode.BAD_MODEL,
@@ -231,6 +259,8 @@ def folder(tmp_path: Path) -> Path:
     inside.mkdir()
     (tmp_path / "secret.bin").write_bytes(bytes(4000))
     (inside / "short.bin").write_bytes(bytes(8))
+    with (inside / "sparse.bin").open("wb") as file:
+        file.truncate(1 << 40)
     (inside / "link.bin").symlink_to(tmp_path / "secret.bin")
     return inside
 
@@ -326,6 +356,56 @@ def test_division_of_the_least_integer_folds_without_a_signal(folder: Path) -> N
     ended = mlc(folder, "compile", "m.onnx", "-o", "m.tar")
     assert ended.code == 0, ended.err
     assert (folder / "m.tar").exists()
+
+
+def chain(step: Callable[[int, str], tuple[list[onnx.NodeProto], str]], count: int) -> list[onnx.NodeProto]:
+    """Nodes one behind the other, from ``x`` to ``y``."""
+    nodes: list[onnx.NodeProto] = []
+    last = "x"
+    for k in range(count):
+        more, last = step(k, last)
+        nodes += more
+    return [*nodes, node("Identity", [last], ["y"])]
+
+
+def turned(k: int, x: str) -> tuple[list[onnx.NodeProto], str]:
+    return [node("Transpose", [x], [f"t{k}"], perm=[1, 0]), node("Reshape", [f"t{k}", "s"], [f"r{k}"])], f"r{k}"
+
+
+def chosen(k: int, x: str) -> tuple[list[onnx.NodeProto], str]:
+    return [node("Gather", [x, "i"], [f"g{k}"]), node("Where", ["c", f"g{k}", x], [f"w{k}"])], f"w{k}"
+
+
+LARGE: dict[str, Callable[[], onnx.ModelProto]] = {
+    # sound models that took more than a minute, gigabytes or a traceback
+    "transposed and reshaped 200 times": lambda: model(
+        chain(turned, 200), [info("x", 12, 10)], stored={"s": ints(12, 10)}
+    ),
+    "a diamond of choices": lambda: model(
+        chain(chosen, 200), [info("x", 16)], stored={"i": np.arange(16)[::-1].copy(), "c": np.arange(16) % 3 == 0}
+    ),
+    "a concat of 20,000": lambda: model([node("Concat", ["x"] * 20_000, ["y"], axis=0)], [info("x", 3)]),
+    "a normalisation over 2^62 channels": lambda: model(
+        [node("LRN", ["x"], ["y"], size=1 << 62)], [info("x", 1, 8, 4)]
+    ),
+    "a dilation of 2^62": lambda: model(
+        [node("Conv", ["x", "w"], ["y"], dilations=[1 << 62], strides=[1 << 62])],
+        [info("x", 1, 3, 8)],
+        stored={"w": np.ones((4, 3, 1), np.float32)},
+    ),
+    "a window of 1500 by 3000": lambda: model(
+        [node("AveragePool", ["x"], ["y"], kernel_shape=[1500, 3000], pads=[1, 1, 1, 1])], [info("x", 1, 1, 1500, 3000)]
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_large_or_absurd_but_sound_model_compiles(case: str, folder: Path) -> None:
+    write(folder / "m.onnx", LARGE[case]())
+    ended = mlc(folder, "compile", "m.onnx", "-o", "m.tar")
+    assert ended.code == 0, ended.err
+    assert ended.peak_bytes < MAX_BYTES
+    assert mlc(folder, "run", "m.tar").code == 0
 
 
 def damaged(path: Path, at: int) -> None:

@@ -95,7 +95,7 @@ def test_lp_normalization_of_zeros_is_zero():
     np.testing.assert_array_equal(ours("LpNormalization", [np.zeros((2, 3), np.float32)])[0], 0)
 
 
-@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("size", [3, 5, 7, 13, 15, 999])
 def test_lrn(size):
     compare("LRN", [normal((2, 7, 3, 2))], size=size)
     compare("LRN", [normal((2, 7, 3, 2))], size=size, alpha=0.5, beta=0.3, bias=2.0)
