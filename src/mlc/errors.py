@@ -79,7 +79,7 @@ class ProgramError(MlcError):
 
 
 class DocumentError(MlcError):
-    """A graph as JSON that is broken; names the field."""
+    """JSON of which a field is missing, wrong or unknown; names it."""
 
     exit_code = ExitCode.BAD_MODEL
 

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from mlc.errors import DocumentError, UnsupportedError, VerifyError
+from mlc.fields import Fields, as_integer, as_list, as_object, as_text, as_whole, wrong
 from mlc.ir.graph import RULE_ERRORS, Attrs, Graph, Node, Operator, Value, check_attrs, fill_attrs
 from mlc.ir.layout import Fuse, Layout, Margin, Pad, Primitive, Reorder, Split
-from mlc.ir.types import ALL_DTYPES, TensorType
-from mlc.ops.registry import get
+from mlc.ir.types import ALL_DTYPES, DType, TensorType
+from mlc.ops.registry import get as get_operator
 
 MAX_DEPTH = 8  # of lists in attributes
 
@@ -112,72 +113,40 @@ def attr_to_json(value: Any, where: str, depth: int = 0) -> Any:
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
-def wrong(where: str, expected: str) -> DocumentError:
-    """The complaint of a field."""
-    return DocumentError(f"{where}: expected {expected}")
+def as_value(values: Sequence[Value]) -> Callable[[object, str], Value]:
+    """Reads the number of one of the values so far."""
+
+    def read(value: object, where: str) -> Value:
+        if type(value) is not int or not 0 <= value < len(values):
+            raise wrong(where, f"the number of one of the {len(values)} values before it", value)
+        return values[value]
+
+    return read
 
 
-def fields(item: Any, where: str, wanted: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Any]:
-    """An object that has all of some fields, maybe others, and no more."""
-    if not isinstance(item, dict) or not {*wanted} <= set(item) <= {*wanted, *optional}:
-        names = ", ".join(wanted[:-1]) + f" and {wanted[-1]}" if len(wanted) > 1 else wanted[0]
-        raise wrong(where, f"an object of {names}" + (f", maybe {', '.join(optional)}" if optional else ""))
-    return item
+def _dtype(value: object, where: str) -> DType:
+    if not isinstance(value, str) or value not in ALL_DTYPES:
+        raise wrong(where, "an element type", value)
+    return ALL_DTYPES[value]
 
 
-def items(value: Any, where: str, most: int | None = None) -> list[Any]:
-    """A list, of no more than ``most`` items."""
-    if not isinstance(value, list) or (most is not None and len(value) > most):
-        raise wrong(where, "a list" if most is None else f"a list of at most {most}")
-    return value
-
-
-def integer(value: Any, where: str, least: int, most: int) -> int:
-    """A whole number in a range, its ends included."""
-    if type(value) is not int or not least <= value <= most:
-        raise wrong(where, f"a whole number from {least} to {most}")
-    return value
-
-
-def index(value: Any, values: Sequence[Value], where: str) -> int:
-    """The number of a value."""
-    if type(value) is not int or not 0 <= value < len(values):
-        raise wrong(where, f"the number of one of the {len(values)} values before it")
-    return value
-
-
-def text(value: Any, where: str) -> str:
-    """Text that UTF-8 can tell."""
-    if not isinstance(value, str):
-        raise wrong(where, "text")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        # JSON can smuggle in half of a surrogate pair.
-        raise wrong(where, "text of Unicode characters") from None
-    return value
-
-
-def read_type(item: Mapping[str, Any], where: str, budget: Budget) -> TensorType:
-    """The inverse of :func:`type_to_json`; fields but its own are the caller's affair.
+def read_type(get: Fields, budget: Budget) -> TensorType:
+    """The inverse of :func:`type_to_json`; other fields are the caller's affair.
 
     Raises:
         DocumentError: naming the field.
     """
-    dtype, shape = item["dtype"], item["shape"]
-    if not isinstance(dtype, str) or dtype not in ALL_DTYPES:
-        raise wrong(f"{where}.dtype", "an element type")
-    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
-        raise wrong(f"{where}.shape", "a list of extents")
-    found = TensorType(tuple(shape), ALL_DTYPES[dtype])
-    _check_size(found.shape, found, where, budget)
-    if "layout" not in item:
+    dtype = get.take("dtype", _dtype)
+    shape = get.take("shape", lambda value, where: as_list(value, where, as_integer))
+    found = TensorType(shape, dtype)
+    _check_size(shape, found, get.where, budget)
+    if not get.has("layout"):
         return found
-    layout = Layout(found.shape)
-    for k, primitive in enumerate(items(item["layout"], f"{where}.layout", 64)):
-        at = f"{where}.layout[{k}]"
+    layout = Layout(shape)
+    for k, primitive in enumerate(get.take("layout", lambda value, where: as_list(value, where, _primitive, 64))):
+        at = f"{get.place('layout')}[{k}]"
         try:
-            layout = Layout(found.shape, (*layout.primitives, _read_primitive(primitive, at)))
+            layout = Layout(shape, (*layout.primitives, primitive))
         except VerifyError as error:
             raise DocumentError(f"{at}: {error.message}") from error
         _check_size(layout.physical_shape, found, at, budget)
@@ -190,14 +159,14 @@ def _check_size(shape: Sequence[int], type: TensorType, where: str, budget: Budg
     budget.check("tensor_bytes", math.prod(max(1, n) for n in shape) * type.dtype.itemsize, f"{where} ({type})")
 
 
-def _read_primitive(item: Any, where: str) -> Primitive:
-    name, *numbers = items(item, where, 65) or [None]
+def _primitive(value: Any, where: str) -> Primitive:
+    name, *numbers = as_list(value, where, lambda item, at: item, 65) or (None,)
     make, count = _PRIMITIVES.get(name, (None, None)) if isinstance(name, str) else (None, None)
     if make is None:
-        raise wrong(where, f"one of {', '.join(_PRIMITIVES)}, with its numbers")
+        raise wrong(where, f"one of {', '.join(_PRIMITIVES)}, with its numbers", value)
     if count is not None and len(numbers) != count:
-        raise wrong(where, f"{count} numbers after {name}")
-    return make(*(integer(n, where, 0, 1 << 32) for n in numbers))
+        raise wrong(where, f"{count} numbers after {name}", value)
+    return make(*(as_whole(0, 1 << 32)(n, where) for n in numbers))
 
 
 def read_attr(value: Any, where: str, depth: int = 0) -> Any:
@@ -208,40 +177,39 @@ def read_attr(value: Any, where: str, depth: int = 0) -> Any:
         return float(value["float"])
     if value is None or isinstance(value, (bool, float, str)) or (type(value) is int and -(1 << 63) <= value < 1 << 64):
         return value
-    raise wrong(where, "a number, text, truth value or list of them")
+    raise wrong(where, "a number, text, truth value or list of them", value)
 
 
 def read_call(
-    item: Mapping[str, Any],
+    get: Fields,
     values: Sequence[Value],
-    where: str,
-    nested: Callable[[dict[str, Any]], Graph] | None = None,
+    nested: Callable[[dict[str, Any], str], Graph] | None = None,
+    most: int | None = None,
 ) -> tuple[Operator, tuple[Value, ...], Attrs]:
     """Operator, operands and attributes of a node, with the operator's defaults.
 
     Args:
-        item: has the fields ``op``, ``inputs`` and ``attrs``.
+        get: the node.
         values: those before it.
-        where: it stands.
-        nested: reads graphs among attributes.
+        nested: reads graphs among attributes, given the path that leads to them.
+        most: operands at most.
     Raises:
         DocumentError: a field is wrong, there is no such operator, or it has no such attributes.
     """
-    name = text(item["op"], f"{where}.op")
-    inputs = tuple(values[index(n, values, f"{where}.inputs[{i}]")] for i, n in enumerate(items(item["inputs"], where)))
-    if not isinstance(item["attrs"], dict):
-        raise wrong(f"{where}.attrs", "an object")
-    given = {}
-    for key, value in item["attrs"].items():
+    name = get.take("op", as_text)
+    inputs = get.take("inputs", lambda items, where: as_list(items, where, as_value(values), most))
+
+    def attr(value: Any, where: str) -> Any:
         graph = isinstance(value, dict) and set(value) == {"graph"} and isinstance(value["graph"], dict)
-        at = f"{where}.attrs.{key}"
-        given[text(key, where)] = nested(value["graph"]) if nested and graph else read_attr(value, at)
+        return nested(value["graph"], where) if nested and graph else read_attr(value, where)
+
+    given = get.take("attrs", lambda value, where: as_object(value, where, attr))
     try:
-        op = get(name)
+        op = get_operator(name)
         attrs = fill_attrs(op, given)
         check_attrs(op, attrs)
     except RULE_ERRORS as error:
-        raise DocumentError(f"{where}: {error}") from error
+        raise DocumentError(f"{get.where}: {error}") from error
     return op, inputs, attrs
 
 
@@ -256,4 +224,4 @@ def require_types(op: Operator, inputs: Sequence[Value], attrs: Attrs, found: Se
     except RULE_ERRORS as error:
         raise DocumentError(f"{where} ({op.name}): {error}") from error
     if list(found) != types:
-        raise wrong(f"{where}.outputs", "results of type " + ", ".join(map(str, types)))
+        raise wrong(f"{where}.outputs", "results of type " + ", ".join(map(str, types)), [str(t) for t in found])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlc.errors import WorkloadError
+from mlc.fields import as_list, as_whole, wrong
 from mlc.ir.graph import Node, Value
 from mlc.ir.types import TensorType
 from mlc.rewrite.workload import MAX_EXTENT, MAX_OPERANDS, MAX_RANK
@@ -26,24 +27,20 @@ def _margins(type_: TensorType) -> Margins:
     return type_.layout.margins if type_.layout is not None and type_.layout.has_margins else ()
 
 
-def margins_from_json(value: Any) -> tuple[Margins, ...]:
+def margins_from_json(value: Any, where: str) -> tuple[Margins, ...]:
     """Margins as JSON tells them, from what may be anything.
 
     Raises:
-        WorkloadError: they are no lists of pairs of whole numbers.
+        DocumentError: they are no lists of pairs of whole numbers.
     """
-    if type(value) is not list or len(value) > 2 * MAX_OPERANDS:
-        raise WorkloadError("margins are no list")
-    return tuple(_pairs(item) for item in value)
+    return as_list(value, where, lambda item, at: as_list(item, at, _pair, 2 * MAX_RANK), 2 * MAX_OPERANDS)
 
 
-def _pairs(value: Any) -> Margins:
-    pairs = type(value) is list and len(value) <= 2 * MAX_RANK
-    if pairs and all(type(pair) is list and len(pair) == 2 for pair in value):
-        found = tuple((before, after) for before, after in value)
-        if all(type(n) is int and 0 <= n <= MAX_EXTENT for pair in found for n in pair):
-            return found
-    raise WorkloadError("margins are no pairs of whole numbers")
+def _pair(value: Any, where: str) -> tuple[int, int]:
+    found = as_list(value, where, as_whole(0, MAX_EXTENT))
+    if len(found) != 2:
+        raise wrong(where, "two whole numbers", value)
+    return found[0], found[1]
 
 
 def surrounded(node: Node, margins: tuple[Margins, ...]) -> Node:

@@ -15,7 +15,18 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from mlc import __version__
-from mlc.errors import WorkloadError
+from mlc.errors import DocumentError
+from mlc.fields import (
+    Fields,
+    as_flag,
+    as_integer,
+    as_list,
+    as_number,
+    as_object,
+    as_text,
+    as_whole,
+    wrong,
+)
 from mlc.lower.knobs import Config, Value, frozen
 from mlc.records.margins import Margins, margins_from_json
 from mlc.records.measurement import Failure, Measurement
@@ -202,45 +213,61 @@ class Record:
         """The inverse of :meth:`to_json`.
 
         Raises:
-            RecordError: something is missing, or of the wrong type, or out of range.
+            DocumentError: a field is missing, wrong or unknown.
         """
-        get = _Fields(body)
-        target = _Fields(get.object("target"))
-        failure = body.get("failure")
-        if failure is not None and (type(failure) is not str or failure not in set(Failure)):
-            raise RecordError(f"unknown failure {failure!r}")
-        seconds = None if body.get("seconds") is None else get.number("seconds", above=0.0)
-        if (seconds is None) != (failure is not None):
-            raise RecordError("a trial has either a time or a failure")
-        try:
-            margins = margins_from_json(body.get("margins", []))
-        except WorkloadError as error:
-            raise RecordError(error.message) from error
-        return cls(
-            Fingerprint(target.text("cpu"), tuple(target.texts("features")), target.integer("lanes")),
-            get.integer("threads", 1),
-            get.text("workload"),
-            _shallow(get.object("document")),
-            get.text("task"),
-            get.integer("flops"),
-            {name: _value(value) for name, value in get.object("config").items()},
+        get = Fields(body, "")
+        get.take("kind", as_text)
+        get.take("v", as_integer)
+        fingerprint = get.take("target", _fingerprint)
+        threads = get.take("threads", as_whole(1))
+        failure = get.maybe("failure", _failure)
+        seconds = get.maybe("seconds", as_number)
+        if (seconds is None) != (failure is not None) or seconds == 0:
+            raise DocumentError("seconds: a trial has either a time or a failure")
+        made = cls(
+            fingerprint,
+            threads,
+            get.take("workload", as_text),
+            get.take("document", _shallow),
+            get.take("task", as_text),
+            get.take("flops", as_integer),
+            get.take("config", lambda value, where: as_object(value, where, _value)),
             Measurement(
                 seconds,
-                get.number("spread"),
-                None if failure is None else Failure(failure),
-                get.text("message"),
-                get.boolean("noisy"),
-                get.number("build_seconds"),
-                get.number("run_seconds"),
+                get.take("spread", as_number),
+                failure,
+                get.take("message", as_text),
+                get.take("noisy", as_flag),
+                get.take("build_seconds", as_number),
+                get.take("run_seconds", as_number),
             ),
-            get.number("time"),
-            get.text("version"),
-            get.text("explorer"),
-            get.integer("seed"),
-            get.integer("trial"),
-            margins,
-            get.boolean("flushed"),
+            get.take("time", as_number),
+            get.take("version", as_text),
+            get.take("explorer", as_text),
+            get.take("seed", as_whole(0, 1 << 128)),
+            get.take("trial", as_integer),
+            get.maybe("margins", margins_from_json) or (),
+            get.take("flushed", as_flag),
         )
+        get.end()
+        return made
+
+
+def _fingerprint(value: object, where: str) -> Fingerprint:
+    get = Fields(value, where)
+    found = Fingerprint(
+        get.take("cpu", as_text),
+        get.take("features", lambda items, place: as_list(items, place, as_text)),
+        get.take("lanes", as_integer),
+    )
+    get.end()
+    return found
+
+
+def _failure(value: object, where: str) -> Failure:
+    if not isinstance(value, str) or value not in set(Failure):
+        raise wrong(where, "one of " + ", ".join(Failure), value)
+    return Failure(value)
 
 
 @dataclass(frozen=True)
@@ -273,13 +300,18 @@ class Checkpoint:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
-        get = _Fields(body)
-        return cls(
-            get.integer("trials"),
-            get.number("seconds"),
-            _Fields(get.object("notes")).text("run"),
-            get.number("time"),
+        get = Fields(body, "")
+        get.take("kind", as_text)
+        get.take("v", as_integer)
+        notes = Fields(get.take("notes", lambda value, where: value), "notes")
+        made = cls(
+            get.take("trials", as_integer),
+            get.take("seconds", as_number),
+            notes.take("run", as_text),
+            get.take("time", as_number),
         )
+        get.end()
+        return made
 
 
 Entry = Record | Checkpoint
@@ -314,11 +346,14 @@ def decode(line: bytes) -> Entry | None:
         raise RecordError("no version")
     if version != VERSION:
         return None
-    match body.get("kind"):
-        case "trial":
-            return Record.from_json(body)
-        case "checkpoint":
-            return Checkpoint.from_json(body)
+    try:
+        match body.get("kind"):
+            case "trial":
+                return Record.from_json(body)
+            case "checkpoint":
+                return Checkpoint.from_json(body)
+    except DocumentError as error:
+        raise RecordError(error.message) from error
     raise RecordError("an entry of no known kind")
 
 
@@ -326,67 +361,23 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(name)
 
 
-def _value(value: Any, depth: int = 8) -> Value:
+def _value(value: Any, where: str, depth: int = 8) -> Value:
     """A knob's value from JSON."""
     if isinstance(value, list) and depth:
-        return tuple(_value(v, depth - 1) for v in value)
+        return tuple(_value(v, where, depth - 1) for v in value)
     if isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise RecordError("a configuration with a value of no known type")
+    raise wrong(where, "a number, text, truth value or list of them", value)
 
 
-def _shallow(document: dict[str, Any]) -> Document:
-    """A document as deep as one can be, since whoever looks into it goes down by recursion."""
+def _shallow(document: Any, where: str) -> Document:
+    """An object no deeper than a document can be, since whoever looks into it goes down by recursion."""
+    if not isinstance(document, dict):
+        raise wrong(where, "an object", document)
     level: list[Any] = [document]
     for _ in range(MAX_DEPTH):
         level = [v for item in level for v in (item.values() if isinstance(item, dict) else item)]
         level = [v for v in level if isinstance(v, (dict, list))]
         if not level:
             return document
-    raise RecordError("a document that is too deep")
-
-
-class _Fields:
-    """Reads typed fields of a JSON object."""
-
-    def __init__(self, body: Mapping[str, Any]) -> None:
-        self._body = body
-
-    def _get(self, name: str, *types: type) -> Any:
-        value = self._body.get(name)
-        if type(value) not in types:
-            raise RecordError(f"{name} is missing or of a wrong type")
-        return value
-
-    def text(self, name: str) -> str:
-        found: str = self._get(name, str)
-        return found
-
-    def texts(self, name: str) -> list[str]:
-        found: list[str] = self._get(name, list)
-        if not all(type(v) is str for v in found):
-            raise RecordError(f"{name} is of a wrong type")
-        return found
-
-    def boolean(self, name: str) -> bool:
-        found: bool = self._get(name, bool)
-        return found
-
-    def integer(self, name: str, least: int = 0) -> int:
-        found: int = self._get(name, int)
-        if found < least:
-            raise RecordError(f"{name} is out of range")
-        return found
-
-    def number(self, name: str, above: float = -1.0) -> float:
-        try:
-            found = float(self._get(name, int, float))
-        except OverflowError as error:
-            raise RecordError(f"{name} is out of range") from error
-        if not math.isfinite(found) or found <= above or found < 0:
-            raise RecordError(f"{name} is out of range")
-        return found
-
-    def object(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._get(name, dict)
-        return found
+    raise DocumentError(f"{where}: is too deep")

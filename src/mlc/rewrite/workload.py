@@ -20,20 +20,18 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import DocumentError, UnsupportedError, WorkloadError
+from mlc.fields import Fields, as_flag, as_list, as_text, wrong
 from mlc.ir.graph import RULE_ERRORS, FusionKind, Node, Value
 from mlc.ir.types import TensorType
 from mlc.ops.document import (
+    as_value,
     attr_to_json,
-    fields,
-    index,
-    items,
     node_to_json,
     numbered,
     read_call,
     read_type,
     require_types,
     type_to_json,
-    wrong,
 )
 from mlc.rewrite.fuse import cost_of
 from mlc.rewrite.group import body_of, device_of, is_group, make_group, operator_key
@@ -188,70 +186,75 @@ def _read(document: Any) -> Workload:
         raise WorkloadError("an operation of an accelerator, whose choices depend on its constants")
     if isinstance(document, dict) and "routine" in document:
         raise WorkloadError(f"{document['routine']!r} is an opaque routine, which has no schedule")
-    document = fields(document, "workload", ("operands", "row_major", "literals", "nodes", "outputs"))
-    if not isinstance(document["row_major"], bool):
-        raise wrong("row_major", "true or false")
-    types, constant = [], []
-    for k, item in enumerate(items(document["operands"], "operands", MAX_OPERANDS)):
-        item = fields(item, f"operands[{k}]", ("dtype", "shape"), ("layout", "constant"))
-        types.append(_type(item, f"operands[{k}]"))
-        constant.append("constant" in item)
+    get = Fields(document, "")
+    row_major = get.take("row_major", as_flag)
+    operands = get.take("operands", lambda items, where: as_list(items, where, _operand, MAX_OPERANDS))
+    types, constant = tuple(t for t, _ in operands), tuple(c for _, c in operands)
     values = [Value(f"in{k}", TensorType(t.shape, t.dtype)) for k, t in enumerate(types)]
-    constants: dict[Value, np.ndarray] = {}
-    for k, item in enumerate(items(document["literals"], "literals", MAX_OPERANDS)):
-        value, array = _literal(item, f"literals[{k}]")
-        values.append(value)
-        constants[value] = array
-    nodes = []
-    given = items(document["nodes"], "nodes", MAX_NODES)
-    if not given:
-        raise wrong("nodes", "at least one operator")
-    for k, item in enumerate(given):
-        nodes.append(_node(item, values, f"nodes[{k}]"))
-        values += nodes[-1].outputs
-    ends = items(document["outputs"], "outputs", MAX_OPERANDS)
-    returned = tuple(values[index(n, values, f"outputs[{k}]")] for k, n in enumerate(ends))
+    constants = dict(get.take("literals", lambda items, where: as_list(items, where, _literal, MAX_OPERANDS)))
+    values += constants
+
+    def node(item: Any, where: str) -> Node:
+        found = _node(item, values, where)
+        values.extend(found.outputs)
+        return found
+
+    nodes = get.take("nodes", lambda items, where: as_list(items, where, node, MAX_NODES))
+    returned = get.take("outputs", lambda items, where: as_list(items, where, as_value(values), MAX_OPERANDS))
+    get.end()
     if not returned or not {v for n in nodes for v in n.outputs}.issuperset(returned):
-        raise wrong("outputs", "numbers of what the nodes make")
+        raise WorkloadError("outputs: a workload returns what its operators make")
     size = cost_of(nodes, [n for n in nodes if not set(returned).isdisjoint(n.outputs)], Profiler()).size
     if size > MAX_EXPRESSION:
         raise WorkloadError(f"a workload of {size} operations an element, the limit is {MAX_EXPRESSION}")
-    return Workload(make_group(nodes, constants, 0, returned), tuple(types), tuple(constant), document["row_major"])
+    return Workload(make_group(nodes, constants, 0, returned), types, constant, row_major)
 
 
-def _type(item: Mapping[str, Any], where: str) -> TensorType:
-    found = read_type(item, where, _Budget())
+def _type(get: Fields) -> TensorType:
+    found = read_type(get, _Budget())
     if max((*found.shape, *found.physical_shape), default=0) > MAX_EXTENT:
-        raise WorkloadError(f"{where}: an extent of {max(found.shape)} in a workload, the limit is {MAX_EXTENT}")
+        raise WorkloadError(f"{get.where}: an extent in a workload is beyond the limit, {MAX_EXTENT}")
+    return found
+
+
+def _operand(item: Any, where: str) -> tuple[TensorType, bool]:
+    get = Fields(item, where)
+    found = _type(get), get.maybe("constant", as_flag) is True
+    get.end()
     return found
 
 
 def _literal(item: Any, where: str) -> tuple[Value, np.ndarray]:
-    item = fields(item, where, ("dtype", "shape", "data"))
-    type_ = _type(item, where)
+    get = Fields(item, where)
+    type_, text = _type(get), get.take("data", as_text)
+    get.end()
     try:
-        data = bytes.fromhex(item["data"])
-    except (TypeError, ValueError):
-        raise wrong(f"{where}.data", "hexadecimal digits") from None
+        data = bytes.fromhex(text)
+    except ValueError:
+        raise wrong(f"{where}.data", "hexadecimal digits", text) from None
     if type_.size != 1 or len(data) != type_.dtype.itemsize:
-        raise wrong(where, f"one element, and its {type_.dtype.itemsize} bytes")
+        raise wrong(where, f"one element, and its {type_.dtype.itemsize} bytes", text)
     return Value(where, type_), np.frombuffer(data, type_.dtype.numpy).reshape(type_.shape)
 
 
 def _node(item: Any, values: Sequence[Value], where: str) -> Node:
-    if isinstance(item, dict) and "own" in item:
+    get = Fields(item, where)
+    if get.has("own"):
         raise WorkloadError(f"{item.get('op')!r} is a user's own operator, which only the user's program knows")
-    item = fields(item, where, ("op", "inputs", "attrs", "outputs"))
-    items(item["inputs"], f"{where}.inputs", MAX_OPERANDS)
-    op, inputs, attrs = read_call(item, values, where)
+    op, inputs, attrs = read_call(get, values, most=MAX_OPERANDS)
     if op.kind is FusionKind.OPAQUE or op.express is None:
         raise WorkloadError(f"{op.name} is an opaque routine, which has no schedule")
-    types = []
-    for k, result in enumerate(items(item["outputs"], f"{where}.outputs", MAX_OPERANDS)):
-        types.append(_type(fields(result, f"{where}.outputs[{k}]", ("dtype", "shape")), f"{where}.outputs[{k}]"))
+    types = get.take("outputs", lambda items, at: as_list(items, at, _result, MAX_OPERANDS))
+    get.end()
     require_types(op, inputs, attrs, types, where)
-    outputs = tuple(Value(f"v{len(values) + k}", t) for k, t in enumerate(types))
-    return Node(op, inputs, attrs, outputs)
+    return Node(op, inputs, attrs, tuple(Value(f"v{len(values) + k}", t) for k, t in enumerate(types)))
+
+
+def _result(item: Any, where: str) -> TensorType:
+    get = Fields(item, where)
+    found = _type(get)
+    get.end()
+    return found
 
 
 # -- for people and for comparison ------------------------------------------------------------------------------------

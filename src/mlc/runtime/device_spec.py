@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlc.runtime.fields import Fields, as_integer, as_list, as_object, as_text, wrong
+from mlc.fields import Fields, as_integer, as_list, as_object, as_text, wrong
 
 DEVICE = "device"
 """The space of places in device memory."""

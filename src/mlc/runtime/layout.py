@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import PackageError
-from mlc.runtime.fields import Fields, as_integer, as_integers, as_list, as_text, wrong
+from mlc.fields import Fields, as_integer, as_integers, as_list, as_text, wrong
 
 UnpackStep = tuple[str, tuple[Any, ...]]
 

@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mlc.errors import PackageError
+from mlc.fields import Fields, as_integer, as_integers, as_list, as_object, as_text, told_as, wrong
 from mlc.runtime.device_spec import DEVICE, DeviceCall, DeviceSpec, PlaceSpec
 from mlc.runtime.dtypes import ELEMENTS, numpy_dtype
-from mlc.runtime.fields import Fields, as_integer, as_integers, as_list, as_object, as_text, wrong
 from mlc.runtime.layout import Physical
 
 FORMAT_VERSION = 3
@@ -451,7 +451,13 @@ class Manifest:
         Raises:
             PackageError: another format version, or a field that is missing, unknown, or wrong.
         """
-        fields = Fields(value, "")
+        with told_as(PackageError):
+            manifest = cls._read(Fields(value, ""))
+            manifest.check()
+        return manifest
+
+    @classmethod
+    def _read(cls, fields: Fields) -> Manifest:
         _require_version(fields.take("format_version", as_integer))
         manifest = cls(
             mlc_version=fields.take("mlc_version", as_text),
@@ -470,7 +476,6 @@ class Manifest:
             precision=fields.maybe("precision", lambda items, place: as_object(items, place, _precision)) or {},
         )
         fields.end()
-        manifest.check()
         return manifest
 
     def to_text(self) -> bytes:
@@ -489,10 +494,11 @@ class Manifest:
             value = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise PackageError(f"is not JSON: {error}") from None
-        fields = Fields(value, "")
-        # The version comes first: a newer format may well have another checksum.
-        _require_version(fields.take("format_version", as_integer))
-        checksum = fields.take("checksum", _sum)
+        with told_as(PackageError):
+            fields = Fields(value, "")
+            # The version comes first: a newer format may well have another checksum.
+            _require_version(fields.take("format_version", as_integer))
+            checksum = fields.take("checksum", _sum)
         body = {key: item for key, item in value.items() if key != "checksum"}
         if _checksum(body) != checksum:
             raise PackageError("does not match its checksum", hint="the file was altered or damaged; compile it again")

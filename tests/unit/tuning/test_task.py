@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from mlc.errors import WorkloadError
+from mlc.errors import DocumentError, WorkloadError
 from mlc.ir.graph import Graph
 from mlc.records.files import read_records
 from mlc.records.margins import margins_from_json
@@ -100,15 +100,15 @@ def test_what_does_not_fit_is_refused(tasks: list[Task], target: Target) -> None
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({}, "margins are no list"),
-        ([0] * 5000, "margins are no list"),
-        ([0], "margins are no pairs"),
-        ([[[1]]], "margins are no pairs"),
-        ([[[1, -1]]], "margins are no pairs"),
-        ([[[1, True]]], "margins are no pairs"),
-        ([[[1, 1 << 40]]], "margins are no pairs"),
+        ({}, "margins: expected a list"),
+        ([0] * 5000, "margins: expected a list"),
+        ([0], r"margins\[0\]: expected a list"),
+        ([[[1]]], r"margins\[0\]\[0\]: expected two whole numbers"),
+        ([[[1, -1]]], r"margins\[0\]\[0\]\[1\]: expected a whole number"),
+        ([[[1, True]]], r"margins\[0\]\[0\]\[1\]: expected a whole number"),
+        ([[[1, 1 << 40]]], r"margins\[0\]\[0\]\[1\]: expected a whole number"),
     ],
 )
 def test_margins_are_checked(value: object, message: str) -> None:
-    with pytest.raises(WorkloadError, match=message):
-        margins_from_json(value)
+    with pytest.raises(DocumentError, match=message):
+        margins_from_json(value, "margins")

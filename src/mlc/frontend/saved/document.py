@@ -4,31 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from dataclasses import fields as fields_of
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from mlc.errors import DocumentError, ImportModelError, MlcError, UnsupportedError
+from mlc.errors import ImportModelError, MlcError, UnsupportedError
+from mlc.fields import Fields, as_list, as_object, as_text, as_whole, told_as, wrong
 from mlc.frontend.base import FixedInput, ImportedModel, ModelSource, TensorInfo
-from mlc.frontend.limits import Limits
+from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.ir.graph import Graph, Node, Value, verify
-from mlc.ir.types import ALL_DTYPES
 from mlc.ops import get
-from mlc.ops.document import (
-    fields,
-    index,
-    items,
-    node_to_json,
-    numbered,
-    read_call,
-    read_type,
-    require_types,
-    text,
-    type_to_json,
-    wrong,
-)
+from mlc.ops.document import as_value, node_to_json, numbered, read_call, read_type, require_types, type_to_json
 from mlc.ops.random import seed_of
 
 
@@ -64,40 +50,55 @@ def model_from_json(document: Mapping[str, Any], weights: Mapping[str, np.ndarra
     Raises:
         ImportModelError: naming the field or node.
     """
-    try:
-        graph = _graph(document, weights, limits)
+    with told_as(ImportModelError, "import the original model again"):
+        get = Fields(document, "")
+        get.take("mlc_version", as_text)
+        source = get.take("source", lambda value, where: value)
+        graph = _graph(get, weights, limits)
         try:
             verify(graph)
         except MlcError as error:
             raise ImportModelError(f"is not a sound graph: {error.message}") from error
-        return ImportedModel(graph, _source_from_json(document.get("source"), graph))
-    except DocumentError as error:
-        raise ImportModelError(error.message, hint="import the original model again") from error
+        return ImportedModel(graph, _source_from_json(source, graph))
 
 
-def _graph(document: Mapping[str, Any], weights: Mapping[str, np.ndarray], limits: Limits, depth: int = 0) -> Graph:
+def _graph(get: Fields, weights: Mapping[str, np.ndarray], limits: Limits, depth: int = 0) -> Graph:
     limits.check("depth", depth, "nesting of recurrences")
-    nodes = items(document.get("nodes"), "nodes")
+
+    def value(item: Any, where: str) -> Value:
+        fields = Fields(item, where)
+        found = Value(fields.take("name", as_text), read_type(fields, limits))
+        fields.end()
+        return found
+
+    def constant(item: Any, where: str) -> Value:
+        found = value(item, where)
+        array = weights.get(found.name)
+        if array is None or (array.shape, array.dtype) != (found.type.shape, found.type.dtype.numpy):
+            raise wrong(where, f"a weight {found.type} called {found.name!r}", None if array is None else array.dtype)
+        return found
+
+    def node(item: Any, where: str) -> Node:
+        fields = Fields(item, where)
+        op, inputs, attrs = read_call(fields, values, lambda g, at: _graph(Fields(g, at), {}, limits, depth + 1))
+        outputs = fields.take("outputs", lambda items, at: as_list(items, at, value))
+        sources = fields.take("sources", lambda items, at: as_list(items, at, as_text))
+        fields.end()
+        require_types(op, inputs, attrs, [v.type for v in outputs], where)
+        values.extend(outputs)
+        return Node(op, inputs, attrs, outputs, sources)
+
+    nodes = get.take("nodes", lambda items, where: as_list(items, where, lambda item, at: item))
     limits.check("operators", len(nodes), "core operators")
-    inputs = [_value(v, f"inputs[{i}]", limits) for i, v in enumerate(items(document.get("inputs"), "inputs"))]
-    constants = {}
-    for i, item in enumerate(items(document.get("constants"), "constants")):
-        value = _value(item, f"constants[{i}]", limits)
-        array = weights.get(value.name)
-        if array is None or (array.shape, array.dtype) != (value.type.shape, value.type.dtype.numpy):
-            raise wrong(f"constants[{i}]", f"a weight {value.type} called {value.name!r}")
-        constants[value] = array
+    inputs = get.take("inputs", lambda items, where: as_list(items, where, value))
+    constants = get.take("constants", lambda items, where: as_list(items, where, constant))
     values = [*inputs, *constants]
-    built = []
-    for i, item in enumerate(nodes):
-        node = _node(item, values, f"nodes[{i}]", limits, depth)
-        built.append(node)
-        values.extend(node.outputs)
-    ends = items(document.get("outputs"), "outputs")
-    outputs = tuple(values[index(n, values, f"outputs[{i}]")] for i, n in enumerate(ends))
-    given = items(document.get("output_names"), "output_names")
-    names = tuple(text(n, f"output_names[{i}]") for i, n in enumerate(given))
-    return Graph(text(document.get("name"), "name"), tuple(inputs), outputs, tuple(built), constants, names)
+    built = tuple(node(item, f"{get.place('nodes')}[{i}]") for i, item in enumerate(nodes))
+    outputs = get.take("outputs", lambda items, where: as_list(items, where, as_value(values)))
+    names = get.take("output_names", lambda items, where: as_list(items, where, as_text))
+    name = get.take("name", as_text)
+    get.end()
+    return Graph(name, inputs, outputs, built, {v: weights[v.name] for v in constants}, names)
 
 
 def _source_to_json(source: ModelSource) -> dict[str, Any]:
@@ -111,47 +112,35 @@ def _source_to_json(source: ModelSource) -> dict[str, Any]:
 
 
 def _source_from_json(value: Any, graph: Graph) -> ModelSource:
-    wanted = {f.name for f in fields_of(ModelSource)} - {"inputs", "outputs"}
-    if not isinstance(value, dict) or set(value) != wanted:
-        raise wrong("source", f"an object of {', '.join(sorted(wanted))}")
-    opsets, metadata, constants = value["opsets"], value["metadata"], value["constants"]
-    if not isinstance(opsets, dict) or not all(type(n) is int for n in opsets.values()):
-        raise wrong("source.opsets", "an object of integers")
-    if not isinstance(metadata, dict) or not all(isinstance(word, str) for word in metadata.values()):
-        raise wrong("source.metadata", "an object of strings")
-    if not isinstance(constants, list):
-        raise wrong("source.constants", "a list of inputs with their values")
-    words = {key: text(value[key], f"source.{key}") for key in ("format", "path", "name", "producer", "sha256")}
+    get = Fields(value, "source")
+    words = {key: get.take(key, as_text) for key in ("format", "path", "name", "producer", "sha256")}
     seed = seed_of(graph)
-    return ModelSource(
+    found = ModelSource(
         **words,
         inputs=tuple(TensorInfo(v.name, v.type.shape, v.type.dtype.name) for v in graph.inputs if v is not seed),
         outputs=tuple(
             TensorInfo(name, v.type.shape, v.type.dtype.name)
             for name, v in zip(graph.output_names, graph.outputs, strict=True)
         ),
-        opsets=opsets,
-        metadata=metadata,
-        constants=tuple(_fixed(c, f"source.constants[{i}]") for i, c in enumerate(constants)),
+        opsets=get.take("opsets", lambda value, where: as_object(value, where, as_whole(-(1 << 63)))),
+        metadata=get.take("metadata", lambda value, where: as_object(value, where, as_text)),
+        constants=get.take("constants", lambda items, where: as_list(items, where, _fixed)),
     )
+    get.end()
+    return found
 
 
 def _fixed(item: Any, where: str) -> FixedInput:
-    if not isinstance(item, dict) or set(item) != {"name", "dtype", "shape", "data"}:
-        raise wrong(where, "an object of name, dtype, shape and data")
-    dtype, shape = text(item["dtype"], f"{where}.dtype"), item["shape"]
-    if dtype not in ALL_DTYPES:
-        raise wrong(f"{where}.dtype", "an element type")
-    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
-        raise wrong(f"{where}.shape", "a list of extents")
+    get = Fields(item, where)
+    name, type_, text = get.take("name", as_text), read_type(get, DEFAULT_LIMITS), get.take("data", as_text)
+    get.end()
     try:
-        data = bytes.fromhex(text(item["data"], f"{where}.data"))
+        data = bytes.fromhex(text)
     except ValueError:
-        raise wrong(f"{where}.data", "bytes in hexadecimal") from None
-    fixed = FixedInput(text(item["name"], f"{where}.name"), tuple(shape), dtype, data)
-    if data and len(data) != prod(shape) * ALL_DTYPES[dtype].numpy.itemsize:
-        raise wrong(f"{where}.data", f"the bytes of a {dtype}{shape}")
-    return fixed
+        raise wrong(f"{where}.data", "bytes in hexadecimal", text) from None
+    if data and len(data) != type_.nbytes:
+        raise wrong(f"{where}.data", f"the {type_.nbytes} bytes of {type_}", text)
+    return FixedInput(name, type_.shape, type_.dtype.name, data)
 
 
 def _value_to_json(value: Value) -> dict[str, Any]:
@@ -160,28 +149,11 @@ def _value_to_json(value: Value) -> dict[str, Any]:
     return {"name": value.name, **type_to_json(value.type)}
 
 
-def _value(item: Any, where: str, limits: Limits) -> Value:
-    item = fields(item, where, ("name", "dtype", "shape"))
-    type_ = read_type(item, where, limits)
-    return Value(text(item["name"], f"{where}.name"), type_)
-
-
 def _node_to_json(node: Node, numbers: Mapping[Value, int]) -> dict[str, Any]:
     if get(node.op.name) is not node.op:
         raise UnsupportedError(f"operator {node.op.name} is not one of the built-in ones, so it cannot be saved")
     outputs = [_value_to_json(v) for v in node.outputs]
     return {**node_to_json(node, numbers, _graph_to_json), "outputs": outputs, "sources": list(node.sources)}
-
-
-def _node(item: Any, values: list[Value], where: str, limits: Limits, depth: int) -> Node:
-    item = fields(item, where, ("op", "inputs", "attrs", "outputs", "sources"))
-    op, inputs, attrs = read_call(item, values, where, lambda graph: _graph(graph, {}, limits, depth + 1))
-    given = items(item["outputs"], f"{where}.outputs")
-    outputs = tuple(_value(v, f"{where}.outputs[{i}]", limits) for i, v in enumerate(given))
-    names = items(item["sources"], f"{where}.sources")
-    sources = tuple(text(s, f"{where}.sources[{i}]") for i, s in enumerate(names))
-    require_types(op, inputs, attrs, [v.type for v in outputs], where)
-    return Node(op, inputs, attrs, outputs, sources)
 
 
 def _plain(value: Any) -> Any:
