@@ -1,0 +1,35 @@
+"""The Python face of mlc: load a model, compile it, run the package. Nothing here prints or exits.
+
+>>> import mlc
+>>> model = mlc.load("resnet18.onnx", dims={"batch": 1})       # doctest: +SKIP
+>>> package = mlc.compile(model, target="x86")                 # doctest: +SKIP
+>>> package.save("resnet18.tar")                               # doctest: +SKIP
+>>> outputs = package.load().run({"data": image})              # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from mlc.api.machines import TargetInfo, targets
+from mlc.api.models import Model, load, survey
+from mlc.api.packages import Package, Report, assembly, compile, pass_names
+from mlc.api.quantization import Quantization, quantize
+from mlc.api.tuning import tune, tuning_tasks
+from mlc.runtime import load_module
+
+__all__ = [
+    "Model",
+    "Package",
+    "Quantization",
+    "Report",
+    "TargetInfo",
+    "assembly",
+    "compile",
+    "load",
+    "load_module",
+    "pass_names",
+    "quantize",
+    "survey",
+    "targets",
+    "tune",
+    "tuning_tasks",
+]

@@ -1,0 +1,50 @@
+"""What can be compiled for, and what of it this machine can run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mlc.errors import DeviceError, MlcError
+from mlc.runtime import TargetSpec
+from mlc.runtime.native import check_device
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """A target, as ``mlc targets`` lists it.
+
+    Args:
+        name: what users type.
+        facts: what it stands for on this machine, by name: ``triple``, ``cpu``, ``features`` …
+        compiles: code for it can be generated here.
+        runs: such code can be run here.
+        reason: why it does not compile or run; empty when it does both.
+    """
+
+    name: str
+    facts: Mapping[str, Any]
+    compiles: bool
+    runs: bool
+    reason: str
+
+
+def targets() -> list[TargetInfo]:
+    """Every installed target, and what this machine can do with it."""
+    from mlc.targets.base import get_target, target_names
+
+    found = []
+    for name in target_names():
+        try:
+            facts: Mapping[str, Any] = get_target(name).describe()
+        except MlcError as error:
+            found.append(TargetInfo(name, {}, False, False, error.message))
+            continue
+        try:
+            check_device(TargetSpec.from_facts(facts))
+            reason = ""
+        except DeviceError as error:
+            reason = error.message
+        found.append(TargetInfo(name, facts, True, not reason, reason))
+    return found

@@ -1,0 +1,95 @@
+"""Models: what a file holds, imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy.typing as npt
+
+from mlc import __version__
+from mlc.frontend.base import ImportedModel, ModelSource, TensorInfo, get_frontend, guess_frontend
+from mlc.frontend.limits import DEFAULT_LIMITS, Limits
+from mlc.frontend.survey import Survey
+from mlc.ir.graph import Graph
+from mlc.runtime import atomic_write
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """An imported model.
+
+    Args:
+        graph: its operators.
+        info: the file it came from; for a saved model, the one it was first imported from.
+        format: the front end that read it.
+    """
+
+    graph: Graph
+    info: ModelSource
+    format: str
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What the model takes: names, shapes and element types."""
+        return self.info.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What it gives."""
+        return self.info.outputs
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a ``.mlc`` file, whole or not at all.
+
+        Raises:
+            OutputError: the file cannot be written.
+            UnsupportedError: the graph holds an operator of the user's own.
+        """
+        from mlc.frontend.saved import encode_model
+
+        with atomic_write(path) as file:
+            for chunk in encode_model(ImportedModel(self.graph, self.info), __version__):
+                file.write(chunk)
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    constants: Mapping[str, npt.ArrayLike] | None = None,
+    limits: Limits | None = None,
+    frontend: str | None = None,
+) -> Model:
+    """Import a model file.
+
+    Args:
+        path: the file; its format is guessed by its content.
+        shapes: shapes of inputs, by name.
+        dims: values of symbolic dimensions, by name.
+        constants: values for inputs that shall be fixed; plain numbers take the input's element type.
+        limits: budgets of the import.
+        frontend: name of the front end, when its guess shall not count.
+    Raises:
+        ImportModelError: the file is broken, hostile, or beyond a limit.
+        UnsupportedError: it uses something that cannot be compiled; names all of it.
+        UsageError: a shape, dimension or constant does not fit the model.
+    """
+    reader = get_frontend(frontend) if frontend else guess_frontend(path)
+    imported = reader.load(path, shapes=shapes, dims=dims, constants=constants, limits=limits or DEFAULT_LIMITS)
+    return Model(imported.graph, imported.source, reader.name)
+
+
+def survey(path: str | os.PathLike[str], *, limits: Limits | None = None, frontend: str | None = None) -> Survey:
+    """What is in a model file, whether or not it can be imported.
+
+    Args:
+        path: the file.
+        limits, frontend: as for ``load``.
+    Raises:
+        ImportModelError: the file is broken, hostile, or beyond a limit.
+    """
+    reader = get_frontend(frontend) if frontend else guess_frontend(path)
+    return reader.survey(path, limits or DEFAULT_LIMITS)

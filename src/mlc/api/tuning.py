@@ -1,0 +1,108 @@
+"""Schedules measured on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlc.api.models import Model
+from mlc.api.options import compile_options, make_folder
+from mlc.settings import MAX_OPT_LEVEL, Observer, Settings
+
+if TYPE_CHECKING:
+    from mlc.tuning.drive import Tuning
+    from mlc.tuning.measure import MeasureOptions
+    from mlc.tuning.session import TuneOptions, Watcher
+    from mlc.tuning.task import Task
+
+
+def tuning_tasks(
+    model: Model,
+    target: str = "x86",
+    *,
+    opt_level: int = MAX_OPT_LEVEL,
+    disabled_passes: Sequence[str] = (),
+    fast_math: bool = True,
+) -> list[Task]:
+    """The kernels of a model that have something to choose; arguments as for :func:`compile`."""
+    from mlc.targets.base import get_target
+    from mlc.tuning.task import tasks_of
+
+    options = compile_options(model, None, opt_level, disabled_passes, fast_math)
+    return tasks_of(model.graph, get_target(target), options, Observer())
+
+
+def tune(
+    model: Model,
+    target: str = "x86",
+    *,
+    trials: int | None = None,
+    records: str | os.PathLike[str] | None = None,
+    options: TuneOptions | None = None,
+    measure: MeasureOptions | None = None,
+    opt_level: int = MAX_OPT_LEVEL,
+    disabled_passes: Sequence[str] = (),
+    fast_math: bool = True,
+    threads: int | None = None,
+    only: Sequence[int] | None = None,
+    fresh: bool = False,
+    check_whole: bool = True,
+    transfer: Sequence[str | os.PathLike[str]] = (),
+    watcher: Watcher | None = None,
+) -> Tuning:
+    """Measures schedules of a model's kernels on this machine, and keeps the fastest for ``compile``.
+
+    >>> tuning = mlc.tune(model, trials=600)                   # doctest: +SKIP
+    >>> tuning.whole.speedup                                   # doctest: +SKIP
+    1.31
+    >>> package = mlc.compile(model)                           # doctest: +SKIP
+
+    Args:
+        trials: configurations to measure for the whole model, those that the records hold included; as ``options``
+            say unless given.
+        records: the file that every trial is appended to; what it holds is gone on from. Unless given, it is one in the
+            user's cache, and the best of it is put where ``compile`` looks by itself.
+        transfer: record files, or folders of such, of any models, that the cost model learns from before anything is
+            measured.
+        model, target, options, measure, opt_level, disabled_passes, fast_math, threads, only, fresh, check_whole,
+            watcher: see :func:`mlc.tuning.drive.tune_graph`.
+    Returns:
+        the file of records, every task with its trials and decision, and the model's times before and after.
+    Raises:
+        UsageError, DeviceError, CheckFailedError: as there.
+    """
+    from mlc.records.files import read_records
+    from mlc.records.places import journal_of
+    from mlc.records.shelf import keep
+    from mlc.targets.base import get_target
+    from mlc.tuning.drive import tune_graph
+    from mlc.tuning.session import TuneOptions
+
+    options = options or TuneOptions()
+    if trials is not None:
+        options = replace(options, trials=trials)
+    cache = Settings.from_environment().cache
+    compiling = compile_options(model, None, opt_level, disabled_passes, fast_math)
+    journal = journal_of(cache, compiling.name, model.info.sha256) if records is None else Path(records)
+    if records is None:
+        make_folder(journal.parent)
+    tuning = tune_graph(
+        model.graph,
+        get_target(target),
+        compiling,
+        options,
+        records=journal,
+        threads=threads,
+        only=only,
+        measure=measure,
+        fresh=fresh,
+        check_whole=check_whole,
+        transfer=transfer,
+        watcher=watcher,
+    )
+    if records is None:
+        keep(cache, journal, read_records([journal]).records)
+    return tuning
