@@ -28,50 +28,50 @@ def const_text(e: Const) -> str:
 
 def expr_text(e: Expr, lane: Var | None = None) -> str:
     """One line of text; indices along ``lane`` print as slices."""
+    out: list[str] = []
+    stack: list[Expr | str] = [e]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, str):
+            out.append(top)
+        else:
+            stack += reversed(_pieces(top, lane))
+    return "".join(out)
+
+
+def _pieces(e: Expr, lane: Var | None) -> list[Expr | str]:
+    """The text of one node, with operands where theirs belongs."""
     if isinstance(e, Const):
-        return const_text(e)
+        return [const_text(e)]
     if isinstance(e, IndexValue):
-        text = linear_text(e.index)
-        return f"{e.dtype}({text})"
+        return [f"{e.dtype}({linear_text(e.index)})"]
     if isinstance(e, Within):
         lo, hi, text = e.lo, e.hi, linear_text(e.index)
         least, most = e.index.bounds()
         if least >= lo:
-            return f"{text} < {hi}"
-        return f"{lo} <= {text}" if most < hi else f"{lo} <= {text} < {hi}"
+            return [f"{text} < {hi}"]
+        return [f"{lo} <= {text}" if most < hi else f"{lo} <= {text} < {hi}"]
     if isinstance(e, Load):
-        return f"{e.source.name}[{indices_text(e.indices, lane)}]"
+        return [f"{e.source.name}[{indices_text(e.indices, lane)}]"]
     if isinstance(e, Binary):
-        a, b = _operand(e.a, lane), _operand(e.b, lane)
-        op = e.op
-        if op == "and" and e.dtype.kind == "b":
-            return f"{a} and {b}"
-        return f"{a} {_INFIX[op]} {b}" if op in _INFIX else f"{op}({strip(a)}, {strip(b)})"
-    if isinstance(e, Call):
-        return f"{e.fn}({', '.join(expr_text(a, lane) for a in e.args)})"
+        if e.op not in _INFIX:
+            return [f"{e.op}(", e.a, ", ", e.b, ")"]
+        word = "and" if e.op == "and" and e.dtype.kind == "b" else _INFIX[e.op]
+        return [*_operand(e.a), f" {word} ", *_operand(e.b)]
+    if isinstance(e, (Call, Select)):
+        name, args = ("select", (e.cond, e.a, e.b)) if isinstance(e, Select) else (e.fn, e.args)
+        pieces: list[Expr | str] = [f"{name}("]
+        for k, a in enumerate(args):
+            pieces += [", ", a] if k else [a]
+        return [*pieces, ")"]
     if isinstance(e, Cast):
-        return f"{e.dtype}({expr_text(e.a, lane)})"
-    if isinstance(e, Select):
-        return "select(" + ", ".join(expr_text(x, lane) for x in (e.cond, e.a, e.b)) + ")"
+        return [f"{e.dtype}(", e.a, ")"]
     raise TypeError(f"no text for {type(e).__name__}")
 
 
-def strip(text: str) -> str:
-    """Drop one pair of parentheses that wraps the whole text."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    depth = 0
-    for k, ch in enumerate(text):
-        depth += (ch == "(") - (ch == ")")
-        if depth == 0 and k < len(text) - 1:
-            return text
-    return text[1:-1]
-
-
-def _operand(e: Expr, lane: Var | None) -> str:
-    text = expr_text(e, lane)
+def _operand(e: Expr) -> list[Expr | str]:
     wrap = type(e) is Within or (type(e) is Binary and e.op in _INFIX)
-    return f"({text})" if wrap else text
+    return ["(", e, ")"] if wrap else [e]
 
 
 def indices_text(indices: tuple[Linear, ...], lane: Var | None = None) -> str:

@@ -10,7 +10,7 @@ from mlc.ir.expr import Expr, as_expr, binary, call, cast, const, select, within
 from mlc.ir.graph import Builder, FusionKind, Operator, Value
 from mlc.ir.index import Var, as_index
 from mlc.ir.loop import Stmt
-from mlc.ir.printer import attr_text, expr_text, indices_text, node_text, stmt_text, strip, value_ref
+from mlc.ir.printer import attr_text, expr_text, indices_text, node_text, stmt_text, value_ref
 from mlc.ir.types import TensorType, boolean, f32, i32
 
 X = te.placeholder((8,), f32, "x")
@@ -46,10 +46,6 @@ def test_unit_stride_along_the_lane_is_a_slice() -> None:
     lane = Var("l", 0, 3)
     ixs = (as_index(I), as_index(lane), as_index(I) * 4 + lane + 1, as_index(lane) * 2)
     assert indices_text(ixs, lane) == "i, 0:4, 4*i + 1:4*i + 5, 2*l"
-
-
-def test_parentheses_around_the_whole_are_dropped() -> None:
-    assert [strip(t) for t in ("(a + b)", "(a) + (b)", "a")] == ["a + b", "(a) + (b)", "a"]
 
 
 def test_attributes() -> None:

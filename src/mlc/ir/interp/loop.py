@@ -13,6 +13,7 @@ from mlc.ir.expr import Expr, Select
 from mlc.ir.index import Linear, Var
 from mlc.ir.interp.te import Array, Evaluator, inside, run_compute
 from mlc.ir.intrinsic import Kind, TensorIntrinsic
+from mlc.ir.unwind import Steps
 
 
 def run_function(fn: loop.Function, arrays: Sequence[np.ndarray]) -> None:
@@ -127,12 +128,11 @@ class _Machine:
 class _Scalar(Evaluator):
     """The grid evaluator with a scalar ``select`` that looks only at the chosen side."""
 
-    def _eval(self, e: Expr, guarded: bool) -> Array:
-        if isinstance(e, Select):
-            cond = np.asarray(self.eval(e.cond, guarded))
-            if cond.ndim == 0:
-                return self.eval(e.a if bool(cond) else e.b, guarded)
-        return super()._eval(e, guarded)
+    def select(self, e: Select, guarded: bool) -> Steps[tuple[Expr, bool], Array]:
+        cond = np.asarray((yield e.cond, guarded))
+        if cond.ndim == 0:
+            return (yield (e.a if bool(cond) else e.b), guarded)
+        return (yield from super().select(e, guarded))
 
 
 def _checked(i: Any, n: int, s: loop.Stmt, buffer: loop.Buffer, ix: Linear) -> Any:

@@ -13,6 +13,7 @@ from mlc.ir import te
 from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within
 from mlc.ir.index import Linear, Var, evaluate
 from mlc.ir.interp.scalar import BINARY, UNARY, convert, threefry
+from mlc.ir.unwind import Steps, unwind
 
 Array = Any
 _CHUNK = 1 << 21  # grid points evaluated at once
@@ -127,10 +128,8 @@ class Evaluator:
 
     def eval(self, e: Expr, guarded: bool = False) -> Array:
         """Value of ``e``; under a guard, indices out of range are clipped (their values are not chosen)."""
-        key = (id(e), guarded)
-        if key not in self.memo:
-            self.memo[key] = self._eval(e, guarded)
-        return self.memo[key]
+        found = self.memo.get((id(e), guarded))
+        return unwind((e, guarded), self._answer) if found is None else found
 
     def index(self, ix: Linear, guarded: bool = False) -> Array:
         return evaluate(ix, self.env, self._guarded if guarded else self.eval)
@@ -138,7 +137,42 @@ class Evaluator:
     def _guarded(self, e: Expr) -> Array:
         return self.eval(e, True)
 
-    def _eval(self, e: Expr, guarded: bool) -> Array:
+    def _answer(self, query: tuple[Expr, bool]) -> Array | Steps[tuple[Expr, bool], Array]:
+        e, guarded = query
+        found = self.memo.get((id(e), guarded))
+        if found is not None:
+            return found
+        if isinstance(e, (Binary, Call, Cast, Select)):
+            return self._compute(e, guarded)
+        found = self.memo[id(e), guarded] = self._leaf(e, guarded)
+        return found
+
+    def _compute(self, e: Expr, guarded: bool) -> Steps[tuple[Expr, bool], Array]:
+        """What has operands."""
+        value: Array = None
+        match e:
+            case Binary():
+                a = yield e.a, guarded
+                value = np.asarray(BINARY[e.op](a, (yield e.b, guarded)))
+            case Call():
+                args = []
+                for operand in e.args:
+                    args.append((yield operand, guarded))
+                value = np.asarray(threefry(*args) if e.fn == "threefry" else UNARY[e.fn](*args))
+            case Cast():
+                value = convert((yield e.a, guarded), e.dtype)
+            case Select():
+                value = yield from self.select(e, guarded)
+        self.memo[id(e), guarded] = value
+        return value
+
+    def select(self, e: Select, guarded: bool) -> Steps[tuple[Expr, bool], Array]:
+        """A choice, element by element; loads of what is not chosen may be anywhere."""
+        cond = yield e.cond, guarded
+        a = yield e.a, True
+        return np.where(cond, a, (yield e.b, True))
+
+    def _leaf(self, e: Expr, guarded: bool) -> Array:
         match e:
             case Load():
                 return self._load(e, guarded)
@@ -149,16 +183,6 @@ class Evaluator:
             case Within():
                 ix = self.index(e.index, guarded)
                 return np.asarray((ix >= e.lo) & (ix < e.hi))
-            case Binary():
-                return np.asarray(BINARY[e.op](self.eval(e.a, guarded), self.eval(e.b, guarded)))
-            case Call():
-                args = [self.eval(a, guarded) for a in e.args]
-                return np.asarray(threefry(*args) if e.fn == "threefry" else UNARY[e.fn](*args))
-            case Cast():
-                return convert(self.eval(e.a, guarded), e.dtype)
-            case Select():
-                cond = self.eval(e.cond, guarded)
-                return np.where(cond, self.eval(e.a, True), self.eval(e.b, True))
         raise VerifyError(f"no meaning for {type(e).__name__}")
 
     def _load(self, e: Load, guarded: bool) -> Array:

@@ -11,6 +11,7 @@ from mlc.ir import loop
 from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within, index_vars, loads
 from mlc.ir.index import Atom, Dynamic, Linear, Quotient, Var
 from mlc.ir.types import boolean, i64
+from mlc.ir.unwind import Steps, unwind
 from mlc.targets.llvm import arith
 from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import IndexEmitter
@@ -52,10 +53,16 @@ class ValueEmitter(IndexEmitter):
             e: the expression.
             lane: variable of the vector store it is part of; the result is a vector only where it varies with it.
         """
-        if type(e) is Load:
-            return self.load(e, lane)
+
+        def answer(e: Expr) -> Val | Steps[Expr, Val]:
+            return self.load(e, lane) if type(e) is Load else self._eval(e, lane)
+
+        return unwind(e, answer)
+
+    def _eval(self, e: Expr, lane: Var | None) -> Steps[Expr, Val]:
         if type(e) is Binary:
-            a, b = self.eval(e.a, lane), self.eval(e.b, lane)
+            a = yield e.a
+            b = yield e.b
             lanes = max(a.lanes, b.lanes)
             known = e.b.value if type(e.b) is Const else None
             if known is None and type(e.a) is Const and e.op in ("min", "max", "add", "mul"):
@@ -70,14 +77,16 @@ class ValueEmitter(IndexEmitter):
                 return self.within(e, lane)
             case Call():
                 if len(e.args) == 1:
-                    return arith.unary(self, e.fn, self.eval(e.args[0], lane))
-                args = [self.eval(a, lane) for a in e.args]
+                    return arith.unary(self, e.fn, (yield e.args[0]))
+                args: list[Val] = []
+                for operand in e.args:
+                    args.append((yield operand))
                 lanes = max(a.lanes for a in args)
                 return arith.function(self, e.fn, [self.widen(a, lanes) for a in args])
             case Cast():
-                return arith.cast(self, self.eval(e.a, lane), e.dtype)
+                return arith.cast(self, (yield e.a), e.dtype)
             case Select():
-                return self.select(e, lane)
+                return (yield from self.select(e, lane))
         raise CodegenError(f"no code for {type(e).__name__}")
 
     def widen(self, v: Val, lanes: int) -> Val:
@@ -136,17 +145,18 @@ class ValueEmitter(IndexEmitter):
         return Val(self.pure(text), boolean, ix.lanes)
 
     # -- choices -------------------------------------------------------------------------------------------------
-    def select(self, e: Select, lane: Var | None) -> Val:
-        cond = self.eval(e.cond, lane)
+    def select(self, e: Select, lane: Var | None) -> Steps[Expr, Val]:
+        cond = yield e.cond
         if not (_may_leave(e.a) or _may_leave(e.b)):
-            a, b = self.eval(e.a, lane), self.eval(e.b, lane)
+            a = yield e.a
+            b = yield e.b
         elif cond.lanes:
             with self.only(cond):
-                a = self.eval(e.a, lane)
+                a = yield e.a
             with self.only(arith.unary(self, "not", cond)):
-                b = self.eval(e.b, lane)
+                b = yield e.b
         else:
-            return self.diamond(cond, e, lane)
+            return (yield from self.diamond(cond, e, lane))
         lanes = max(a.lanes, b.lanes, cond.lanes)
         return arith.select(self, cond, self.widen(a, lanes), self.widen(b, lanes))
 
@@ -158,7 +168,7 @@ class ValueEmitter(IndexEmitter):
         yield
         self.mask = around
 
-    def diamond(self, cond: Val, e: Select, lane: Var | None) -> Val:
+    def diamond(self, cond: Val, e: Select, lane: Var | None) -> Steps[Expr, Val]:
         """A branch, for sides whose loads must not happen unless chosen."""
         self.counter += 1
         n = self.counter
@@ -168,7 +178,7 @@ class ValueEmitter(IndexEmitter):
         for label, side in ((f"yes{n}", e.a), (f"no{n}", e.b)):
             self.block(label)
             with self.frame():
-                v = self.widen(self.eval(side, lane), lanes)
+                v = self.widen((yield side), lanes)
             arms.append((v, self.label))
             self.lines.append(f"  br label %join{n}")
         self.block(f"join{n}")
