@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
+
 from mlc.errors import ImportModelError, UnsupportedError
-from mlc.frontend.onnx.emit import int_list, need_rank, per_channel
+from mlc.frontend.onnx.axes import ints
+from mlc.frontend.onnx.emit import int_list, need_rank, per_channel, reshape
 from mlc.frontend.onnx.registry import Context, OnnxNode, converter
 from mlc.frontend.onnx.windows import Window, auto_pad, check_spatial, read_window, slide, split_pads
 from mlc.ir.graph import Value
@@ -93,6 +97,35 @@ def conv_transpose(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Valu
         groups=node.attr("group", 1), output_shape=outputs,
     )  # fmt: skip
     return [with_bias(ctx, y, bias)]
+
+
+@converter("Col2Im", since=18, limits="shapes known at compile time; 1 to 3 spatial axes")
+def col2im(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    """Columns of windows added up where they overlap: a transposed convolution, every tap a channel."""
+    columns, image, block = inputs
+    space, kernel = ints(ctx, image, "the image's shape"), ints(ctx, block, "the window's shape")
+    rank, taps = len(space), math.prod(kernel)
+    if columns.type.rank != 3 or len(kernel) != rank or not 1 <= rank <= 3 or columns.type.shape[1] % max(taps, 1):
+        raise ImportModelError(f"columns are {columns.type}, of windows {kernel} over an image {space}")
+    window = read_window(node, space, kernel)
+    counts = [
+        (n + a + b - span(k, d)) // s + 1
+        for n, a, b, k, d, s in zip(
+            space, window.pads[:rank], window.pads[rank:], kernel, window.dilations, window.strides, strict=True
+        )
+    ]
+    batch, channels = columns.type.shape[0], columns.type.shape[1] // taps
+    if min(counts) < 1 or math.prod(counts) != columns.type.shape[2]:
+        raise ImportModelError(f"{columns.type.shape[2]} columns, where an image {space} has {counts} windows")
+    ctx.check_constant((channels * taps, taps), columns.type.dtype.itemsize)
+    weights = np.tile(np.eye(taps), (channels, 1)).reshape(channels * taps, 1, *kernel)
+    x = reshape(ctx, columns, (batch, channels * taps, *counts))
+    check_spatial(ctx, x, [n + window.pads[d] + window.pads[rank + d] for d, n in enumerate(space)])
+    y = ctx.add(
+        "conv_transpose", [x, ctx.constant(weights, columns.type.dtype.numpy)], strides=window.strides,
+        pads=window.pads, dilations=window.dilations, groups=channels, output_shape=space,
+    )  # fmt: skip
+    return [y]
 
 
 def _transposed_pads(

@@ -18,7 +18,10 @@ from mlc.frontend.onnx import (
     recurrent,
     reduction,
     resize,
+    sampling,
     shape,
+    signal,
+    training,
 )
 
 __all__ = [
@@ -37,5 +40,8 @@ __all__ = [
     "recurrent",
     "reduction",
     "resize",
+    "sampling",
     "shape",
+    "signal",
+    "training",
 ]

@@ -49,6 +49,13 @@ def unary(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     return [ctx.add(op, inputs[:1], **{name: float(node.attr(name, value)) for name, value in defaults.items()})]
 
 
+@converter("Binarizer", domain="ai.onnx.ml")
+def binarizer(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    (x,) = inputs
+    above = ctx.add("gt", [x, scalar(ctx, node.attr("threshold", 0.0), x.type.dtype)])
+    return [cast(ctx, above, x.type.dtype)]
+
+
 @converter("Gelu", since=20)
 def gelu(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     return [ctx.add("gelu", inputs, approximate=node.attr("approximate", "none"))]

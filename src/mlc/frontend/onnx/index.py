@@ -116,6 +116,18 @@ def compress(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     return [ctx.add("gather", [data, indices], axis=axis)]
 
 
+@converter("ArrayFeatureExtractor", domain="ai.onnx.ml")
+def array_feature_extractor(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    """Some positions of the last axis; a vector is one row."""
+    data, indices = inputs
+    if not data.type.rank:
+        raise ImportModelError("X has no axes")
+    data = reshape(ctx, data, (1, *data.type.shape)) if data.type.rank == 1 else data
+    indices = reshape(ctx, indices, (indices.type.size,))
+    _check_range(ctx, indices, [data.type.shape[-1]])
+    return [ctx.add("gather", [data, indices], axis=data.type.rank - 1)]
+
+
 @converter("ReverseSequence", since=10)
 def reverse_sequence(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     data, lengths = inputs

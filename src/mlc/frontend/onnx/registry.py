@@ -112,16 +112,27 @@ class Context:
         Raises:
             UnknownValueError: it depends on the model's inputs.
         """
-        array = self.const(value)
-        if array is None:
-            inputs = self.depends_on(value)
+        (array,) = self.require_consts([value], what)
+        return array
+
+    def require_consts(self, values: Sequence[Value | None], what: str) -> list[np.ndarray]:
+        """The arrays of values that must all be known at import.
+
+        Raises:
+            UnknownValueError: one depends on the model's inputs; all those inputs are named.
+        """
+        arrays = [self.const(value) for value in values]
+        if any(array is None for array in arrays):
+            unknown = (value for value, array in zip(values, arrays, strict=True) if array is None)
+            inputs = tuple(dict.fromkeys(name for value in unknown for name in self.depends_on(value)))
             hint = "make it an initializer, or run the model through a constant-folding exporter"
             if inputs:
                 hint = "give it a value at compile time: " + " ".join(f"--const {name}=VALUE" for name in inputs)
+            verb, they = ("depends", "it") if len(values) == 1 else ("depend", "they")
             raise UnknownValueError(
-                f"{what} depends on the model's inputs; it must be known at compile time", hint=hint, inputs=inputs
+                f"{what} {verb} on the model's inputs; {they} must be known at compile time", hint=hint, inputs=inputs
             )
-        return array
+        return [array for array in arrays if array is not None]
 
     def depends_on(self, value: Value | None) -> tuple[str, ...]:
         """Names of the model's inputs that a value is computed from, at most ``MOST_ROOTS`` of them."""

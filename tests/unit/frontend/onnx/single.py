@@ -53,7 +53,8 @@ def one_node_model(
         [helper.make_empty_tensor_value_info(n) for n in outs if n],
         [numpy_helper.from_array(a, names[k]) for k, a in stored.items() if a is not None],
     )
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    domains = {"": opset, domain: opset, "com.microsoft": 1}
+    imports = [helper.make_opsetid(name, version) for name, version in domains.items()]
     return helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
 
 

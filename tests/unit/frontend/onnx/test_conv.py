@@ -135,3 +135,27 @@ def test_what_is_not_supported_is_refused():
         imported("Conv", [normal((1, 1, 2, 2, 2, 2)), normal((1, 1, 1, 1, 1, 1))])
     with pytest.raises(UnsupportedError, match="activation 'Sin' of a fused convolution"):
         imported("FusedConv", [normal((1, 2, 5, 5)), normal((3, 2, 3, 3))], domain="com.microsoft", activation="Sin")
+
+
+@pytest.mark.parametrize(
+    "image, block, attrs",
+    [
+        ((5, 6), (2, 3), {}),
+        ((5, 7), (2, 2), {"strides": [2, 3], "pads": [1, 0, 0, 2]}),
+        ((6, 6), (3, 2), {"dilations": [2, 3], "pads": [1, 1, 1, 1]}),
+        ((7,), (3,), {"strides": [2]}),
+    ],
+)
+def test_col2im(image, block, attrs):
+    rank = len(image)
+    pads, strides = attrs.get("pads", [0] * 2 * rank), attrs.get("strides", [1] * rank)
+    reach = [(k - 1) * d + 1 for k, d in zip(block, attrs.get("dilations", [1] * rank), strict=True)]
+    counts = [(n + pads[d] + pads[rank + d] - reach[d]) // strides[d] + 1 for d, n in enumerate(image)]
+    columns = np.random.default_rng(3).normal(size=(2, 3 * np.prod(block), np.prod(counts))).astype(np.float32)
+    compare("Col2Im", [columns, np.array(image), np.array(block)], opset=18, constants=[1, 2], **attrs)
+
+
+def test_columns_have_to_fit():
+    operands = [np.zeros((1, 4, 10), np.float32), np.array([5, 6]), np.array([2, 2])]
+    with pytest.raises(ImportModelError, match=r"10 columns, where an image \(5, 6\) has \[4, 5\] windows"):
+        ours("Col2Im", operands, opset=18, constants=[1, 2])
