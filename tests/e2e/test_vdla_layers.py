@@ -25,7 +25,7 @@ WITHOUT_ALU = ["osdi18_i8", "full"]
 def check_layer(layer: Layer, profile: str, **choices: Any) -> Report:
     config = PROFILES[profile]
     plan = plan_layer(layer, config, Knobs(choices))
-    program = compile_layer(layer, config, plan.segments, plan.arrays)
+    program = compile_layer(layer, config, plan)
     assert check(program) == []
     values = inputs_of(layer)
     device = Device(config)
@@ -127,6 +127,16 @@ def test_every_knob(choices: dict[str, Any]) -> None:
     layer = make_layer((64, 128), (12, 12), (1, 1), strides=(2, 2), bias=100, residual=2, relu=True)
     check_layer(layer, "full", **choices)
     check_layer(make_layer((64, 128), (12, 12), (1, 1), strides=(2, 2), shift=None), "osdi18", **choices)
+
+
+@pytest.mark.parametrize("profile", list(PROFILES))
+@pytest.mark.parametrize("threads", ["none", "rows", "blocks"])
+def test_tokens_by_structure(threads: str, profile: str) -> None:
+    shift = None if profile == "osdi18" else 9
+    for shape in ({"channels": (32, 64), "image": (9, 7)}, {"channels": (64, 64), "image": (6, 6), "groups": 2}):
+        after = {} if shift is None else {"bias": 100, "residual": 3, "relu": True}
+        tile = {"rows": 2, "blocks": 1, "inputs": 1, "threads": threads}
+        check_layer(make_layer(**shape, shift=shift, **after), profile, tokens="structure", **tile)
 
 
 # odd numbers of channels, images with prime edges, a single pixel, several images

@@ -12,7 +12,7 @@ from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.layout import blocked
 from mlc.ir.types import TensorType
 from mlc.pipeline.machine import constants_of
-from mlc.rewrite.group import make_group
+from mlc.rewrite.group import configured, make_group
 from mlc.vdla.check import Kind, check, describe
 from mlc.vdla.codegen.region import compile_region
 from mlc.vdla.config import PROFILES, VdlaConfig
@@ -80,14 +80,15 @@ def expected(region: Graph, x: np.ndarray) -> dict[Value, np.ndarray]:
     return known
 
 
-def compiled(region: Graph, config: VdlaConfig) -> Program:
+def compiled(region: Graph, config: VdlaConfig, **knobs: Any) -> Program:
     accelerator = VdlaAccelerator(config)
-    kernels = [accelerator.kernel(g, g.outputs[0].name, constants_of(g, region.constants)) for g in region.nodes]
+    groups = [configured(g, knobs) for g in region.nodes]
+    kernels = [accelerator.kernel(g, g.outputs[0].name, constants_of(g, region.constants)) for g in groups]
     return compile_region(region, kernels, config)
 
 
-def check_region(region: Graph, config: VdlaConfig) -> Program:
-    program = compiled(region, config)
+def check_region(region: Graph, config: VdlaConfig, **knobs: Any) -> Program:
+    program = compiled(region, config, **knobs)
     found = check(program)
     assert not found, "\n".join(describe(program, v) for v in found[:5])
     (x,) = region.inputs
@@ -112,6 +113,17 @@ def test_a_residual_block(profile: str) -> None:
     program = check_region(net.region(b), PROFILES[profile])
     assert [b.kind for b in program.buffers[:3]] == ["in", "out", "temp"]
     assert [layer["name"] for layer in program.meta["layers"]] == [a.name, b.name]
+
+
+@pytest.mark.parametrize("profile", NARROW)
+def test_layers_with_tokens_by_structure_have_barriers_between_them(profile: str) -> None:
+    net = Layers(32, 12)
+    a = net.conv(net.x, 32)
+    b = net.conv(a, 32, residual=net.x)
+    region = net.region(b)
+    program = check_region(region, PROFILES[profile], tokens="structure", threads="rows", rows=3)
+    exact = check_region(region, PROFILES[profile], threads="rows", rows=3)
+    assert sum(map(is_nop, program.instructions)) > sum(map(is_nop, exact.instructions))
 
 
 @pytest.mark.parametrize("profile", NARROW)

@@ -105,7 +105,7 @@ class VdlaAccelerator:
 
         knobs = Knobs(config_of(group))
         plan = plan_layer(read_layer(group, constants), self.config, knobs)
-        kernel = layer_kernel(plan.segments, plan.arrays, name)
+        kernel = layer_kernel(plan, name)
         if watch is not None:
             watch("schedule", "\n".join(line for s in plan.segments for line in s.schedule.history) + "\n")
             watch("tensorize", "\n".join(repr(part.function) for part in kernel.parts))

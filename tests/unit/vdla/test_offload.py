@@ -31,7 +31,7 @@ def seconds_of(accelerator: VdlaAccelerator, group: Node, graph: Graph) -> float
     """What a group takes with its configuration, by the timing simulator."""
     layer = read_layer(group, graph.constants)
     plan = plan_layer(layer, accelerator.config, Knobs(config_of(group)))
-    program = compile_layer(layer, accelerator.config, plan.segments, plan.arrays)
+    program = compile_layer(layer, accelerator.config, plan)
     return Device(accelerator.config).run(program, exec=False).cycles / (accelerator.config.freq_mhz * 1e6)
 
 

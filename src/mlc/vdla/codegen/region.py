@@ -26,7 +26,7 @@ from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa.instruction import Load, Mem, Unit
 from mlc.vdla.layer import Layer, read_layer
 from mlc.vdla.program import Program
-from mlc.vdla.schedules.conv import Segment
+from mlc.vdla.schedules.conv import LayerPlan, Segment
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,26 +51,28 @@ class LayerKernel:
     Args:
         parts: one after the other.
         arrays: the values of every parameter that is constant, by name.
+        structural: whether its loops have tokens of their own.
     """
 
     parts: tuple[LoweredPart, ...]
     arrays: Mapping[str, np.ndarray]
+    structural: bool = False
 
 
-def layer_kernel(segments: Sequence[Segment], arrays: Mapping[str, np.ndarray], name: str) -> LayerKernel:
+def layer_kernel(plan: LayerPlan, name: str) -> LayerKernel:
     """The loops of a scheduled layer.
 
     Args:
-        segments: its parts, with parameters ``x``, ``residual``, ``out``, and those in ``arrays``.
-        arrays: its constants.
+        plan: its parts, with parameters ``x``, ``residual``, ``out``, and those in its arrays.
         name: for messages.
     Raises:
         ScheduleError: a schedule cannot be built.
     """
     parts = (
-        LoweredPart(lowered(s, f"{name}.{k}"), tuple(t.name for t in s.params), s.slots) for k, s in enumerate(segments)
+        LoweredPart(lowered(s, f"{name}.{k}", structural=plan.structural), tuple(t.name for t in s.params), s.slots)
+        for k, s in enumerate(plan.segments)
     )
-    return LayerKernel(tuple(parts), arrays)
+    return LayerKernel(tuple(parts), plan.arrays, plan.structural)
 
 
 def compile_region(region: Graph, kernels: Sequence[LayerKernel], config: VdlaConfig) -> Program:
@@ -87,7 +89,9 @@ def compile_region(region: Graph, kernels: Sequence[LayerKernel], config: VdlaCo
         ScheduleError: the kernels need more than there is.
         VerifyError: the stream that came out is not valid: a bug of code generation.
     """
-    parts = Parts(config, region.inputs, region.outputs)
+    # one stream has one kind of tokens
+    structural = all(kernel.structural for kernel in kernels)
+    parts = Parts(config, region.inputs, region.outputs, structural)
     for node, kernel in zip(region.nodes, kernels, strict=True):
         parts.layer(node.outputs[0].name, read_layer(node, region.constants), kernel)
     program = parts.program()
@@ -105,17 +109,15 @@ def _prove(program: Program) -> None:
         raise VerifyError(f"the accelerator's stream is not valid: {describe(program, found[0])}")
 
 
-def compile_layer(
-    layer: Layer, config: VdlaConfig, segments: Sequence[Segment], arrays: Mapping[str, np.ndarray]
-) -> Program:
+def compile_layer(layer: Layer, config: VdlaConfig, plan: LayerPlan) -> Program:
     """The program of one scheduled layer; its buffers are named as its values are.
 
     Raises:
         ScheduleError: the schedule needs more than there is.
     """
     ins = [layer.x] if layer.residual in (None, layer.x) else [layer.x, layer.residual]
-    parts = Parts(config, [v for v in ins if v is not None], [layer.out])
-    parts.layer(layer.out.name, layer, layer_kernel(segments, arrays, layer.out.name))
+    parts = Parts(config, [v for v in ins if v is not None], [layer.out], plan.structural)
+    parts.layer(layer.out.name, layer, layer_kernel(plan, layer.out.name))
     return parts.program()
 
 
@@ -126,17 +128,19 @@ class Parts:
     Args:
         config: the accelerator.
         inputs, outputs: values of the region.
+        structural: whether tokens are those that kernels bring, with barriers between them.
     """
 
     config: VdlaConfig
     inputs: Sequence[Value]
     outputs: Sequence[Value]
+    structural: bool = False
     buffers: list[Dram] = field(default_factory=list, init=False)
     layers: list[Task] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.constants = Constants()
-        self.emitter = Emitter(self.config, self.constants)
+        self.emitter = Emitter(self.config, self.constants, structural=self.structural)
         self.at: dict[Value, int] = {}
         for v in self.inputs:
             self._place(v, "in")
@@ -169,8 +173,10 @@ class Parts:
         self.layers.append(Task(name, layer.macs, layer.nbytes))
         begin = len(self.emitter.steps)
         for part in kernel.parts:
+            if self.emitter.given is not None and self.emitter.steps:
+                self.emitter.given.barrier()
             self.emitter.emit(part.function, [bound[p] for p in part.params], part.slots)
-        if begin:
+        if begin and not self.structural:
             self._weights_first(begin)
 
     def _weights_first(self, begin: int) -> None:
@@ -185,19 +191,23 @@ class Parts:
 
     def program(self) -> Program:
         """All layers with tokens and micro-ops."""
-        return assemble(self.config, self.emitter.steps, self.buffers, self.constants, self.layers)
+        return assemble(self.config, self.emitter.steps, self.buffers, self.constants, self.layers, self.emitter.given)
 
 
-def lowered(segment: Segment, name: str) -> Function:
+def lowered(segment: Segment, name: str, *, structural: bool = False) -> Function:
     """The loop nests of a part of a layer, with the accelerator's product in them.
 
+    Args:
+        segment: the part.
+        name: of the function.
+        structural: whether its units are to be ordered by tokens in the loops.
     Raises:
         ScheduleError: the schedule cannot be built.
     """
-    return lower(segment.schedule, segment.params, name, passes=(("tensorize", tensorize), ("vthread", _threads)))
 
+    def threads(s: Stmt) -> Stmt:
+        # threads are interleaved instruction by instruction, which takes knowledge of units, with tokens or without
+        threaded = any(type(x) is For and x.kind is ForKind.VTHREAD for x in walk(s))
+        return vthread(s, UNITS) if structural or threaded else s
 
-def _threads(s: Stmt) -> Stmt:
-    """Interleave threads instruction by instruction, which takes knowledge of units; their tokens go unused."""
-    threaded = any(type(x) is For and x.kind is ForKind.VTHREAD for x in walk(s))
-    return vthread(s, UNITS) if threaded else s
+    return lower(segment.schedule, segment.params, name, passes=(("tensorize", tensorize), ("vthread", threads)))

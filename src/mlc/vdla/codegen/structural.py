@@ -86,10 +86,22 @@ class GivenTokens:
             self._add(Step(nop(taker)))
         self._waiting[taker].add(flag)
 
+    def barrier(self) -> None:
+        """Let all that comes next wait for all that was before."""
+        self._gather()
+        self._add(Step(nop(Unit.CMP)))
+        for unit in (Unit.LD, Unit.ST):
+            self.push(Unit.CMP, unit)
+            self.pop(Unit.CMP, unit)
+
     def finish(self, step: Step) -> None:
         """Let FINISH, which comes next, wait for everything."""
+        self._gather()
+        self.appended(step)
+
+    def _gather(self) -> None:
+        """Let the next instruction of CMP wait for the other units."""
         for unit in (Unit.LD, Unit.ST):
             if self._waiting[unit] or unit in self._last:
                 self.push(unit, Unit.CMP)
                 self.pop(unit, Unit.CMP)
-        self.appended(step)

@@ -96,10 +96,12 @@ class LayerPlan:
     Args:
         segments: the scheduled parts.
         arrays: the values of every parameter of theirs that is constant, by name.
+        structural: whether tokens are to follow from the structure of loops and threads, not from conflicts.
     """
 
     segments: list[Segment]
     arrays: dict[str, np.ndarray]
+    structural: bool = False
 
 
 def schedule_part(

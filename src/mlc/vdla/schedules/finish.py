@@ -142,6 +142,13 @@ class Epilogue:
         lifted = self.residual is not None and self.residual.places == "vector"
         return (self.bias == "vector") + (self.shift == "vector") + lifted
 
+    @property
+    def stored_as_it_is(self) -> bool:
+        """Whether the ALU does nothing between the sums and their store."""
+        lifted = self.residual is not None and (self.residual.up > 0 or not self.residual.passes)
+        clipped = self.most is not None or self.most_stored is not None
+        return not (self.vectors or lifted or clipped or (self.relu and self.shift is None))
+
     def constants(self, layer: Layer, blocks: tuple[int, int]) -> dict[str, np.ndarray]:
         """The arrays of every parameter of its own, by name.
 

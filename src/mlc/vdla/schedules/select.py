@@ -44,6 +44,8 @@ class Plan:
         slots: how many places tiles of accumulators take in turns, at most; every one costs micro-ops.
         buffers: ``ring``: as far ahead as there is room; ``single``: one place for each operand, nothing runs ahead.
         threads: what two virtual threads share.
+        structural: whether tokens follow from the structure of loops and threads, as published; a layer is one part
+            then, with one place for each operand of a thread.
     """
 
     tile: tuple[int, int, int, int]
@@ -57,6 +59,7 @@ class Plan:
     slots: int = 2
     buffers: str = "ring"
     threads: Threads = Threads.NONE
+    structural: bool = False
 
     @property
     def config(self) -> dict[str, Value]:
@@ -67,6 +70,7 @@ class Plan:
             "order": "blocks" if self.blocks_outer else "pixels", "data": str(self.data_at),
             "weights": str(self.tiles_at), "head": self.head, "head_size": self.head_size, "tail": self.tail,
             "lead": self.lead, "slots": self.slots, "buffers": self.buffers, "threads": str(self.threads),
+            "tokens": "structure" if self.structural else "conflicts",
         }  # fmt: skip
 
     def choices(self, shape: Shape) -> list[Choice]:
@@ -111,7 +115,7 @@ def plan_convolution(layer: Convolution, config: VdlaConfig, knobs: Knobs) -> La
     """A product, for :func:`~mlc.vdla.schedules.layers.plan_layer`."""
     sums, epilogue = Sums.of(layer, config), Epilogue.of(layer, config)
     shape = Shape.of(layer, config, sums)
-    plan = ask(shape, config, knobs)
+    plan = ask(shape, config, knobs, stores_alone=epilogue.stored_as_it_is)
     ahead = plan.buffers == "ring"
     one_group = plan.choices(shape)
     starts = range(0, shape.groups * shape.outputs, shape.outputs)
@@ -121,12 +125,18 @@ def plan_convolution(layer: Convolution, config: VdlaConfig, knobs: Knobs) -> La
         schedule_part(sums, epilogue, choice, config, {**places, ACC: count})
         for choice, count in zip(choices, slots(shape, choices, config, ahead=ahead), strict=True)
     ]
-    return LayerPlan(segments, {"w": layer.weights, **epilogue.constants(layer, shape.blocks)})
+    arrays = {"w": layer.weights, **epilogue.constants(layer, shape.blocks)}
+    return LayerPlan(segments, arrays, plan.structural)
 
 
-def ask(shape: Shape, config: VdlaConfig, knobs: Knobs) -> Plan:
+def ask(shape: Shape, config: VdlaConfig, knobs: Knobs, *, stores_alone: bool = True) -> Plan:
     """The plan that knobs describe, as far as it fits: see :func:`fit`.
 
+    Args:
+        shape: of the layer.
+        config: the accelerator.
+        knobs: are asked.
+        stores_alone: whether the ALU does nothing between sums and stores; tokens by structure want that.
     Raises:
         ScheduleError: not even the smallest tiles fit the memories.
     """
@@ -156,6 +166,7 @@ def ask(shape: Shape, config: VdlaConfig, knobs: Knobs) -> Plan:
             knobs.discrete("slots", SLOTS, default=best.slots),
             knobs.category("buffers", ("ring", "single"), default=best.buffers),
             Threads(knobs.category("threads", ("none", *divided), default=str(best.threads))),
+            stores_alone and knobs.category("tokens", ("conflicts", "structure"), default="conflicts") == "structure",
         ),
         config,
     )
@@ -170,6 +181,8 @@ def fit(shape: Shape, plan: Plan, config: VdlaConfig) -> Plan:
     Raises:
         ScheduleError: not even the smallest tiles fit.
     """
+    if plan.structural:
+        plan = replace(plan, head="none", tail=0, lead=0, slots=1, buffers="single")
     limit = {"rows": shape.rows, "blocks": shape.outputs}.get(plan.head, 0)
     if plan.head != "none":
         plan = replace(plan, head_size=min(plan.head_size, limit - 1)) if limit > 1 else replace(plan, head="none")
