@@ -148,6 +148,7 @@ class LocalMeasurer:
         self.threads = threads
         self.flushed = options.rule.flush
         self._exact = bench.exact
+        self._computed: dict[tuple[int, tuple[tuple[str, object], ...]], Measurement] = {}
         self.options = options
         self.peak = 0.0  # operations a second of one core, the most that was seen
         seeds = tuple(int(s) for s in rng.integers(0, 1 << 31, SETS))
@@ -179,11 +180,16 @@ class LocalMeasurer:
         Returns:
             one result a configuration, in order; a failure of a configuration is a result.
         """
-        return self._go(_Round(task, configs, done or (lambda _i, _m: None)))
+        results = self._go(_Round(task, configs, done or (lambda _i, _m: None)))
+        if self._exact:
+            self._computed |= {(task, _key(c)): m for c, m in zip(configs, results, strict=True) if m.seconds}
+        return results
 
     def compare(self, task: int, configs: Sequence[Config]) -> list[Measurement]:
         """Measures a few configurations in turns, a sample each, for a last decision between them."""
-        return self._go(_Round(task, configs, lambda _i, _m: None, together=True))
+        known = [self._computed.get((task, _key(c))) for c in configs]  # what was computed stays as it is
+        found = [m for m in known if m is not None]
+        return found if len(found) == len(configs) else self._go(_Round(task, configs, lambda _i, _m: None, True))
 
     def reference(self, task: int) -> str:
         """How the results were made that candidates are compared with: ``interpreter`` or ``untuned``; or nothing."""
@@ -503,6 +509,10 @@ def _close(lanes: Lanes, zygote: Zygote, owner: int) -> None:
             lanes.close()
         finally:
             zygote.close()
+
+
+def _key(config: Config) -> tuple[tuple[str, object], ...]:
+    return tuple(sorted(config.items()))
 
 
 def _unmeasurable(measurement: Measurement) -> Measurement:
