@@ -305,6 +305,11 @@ class ConstantSpec(TensorSpec):
 
     @classmethod
     def from_json(cls, value: object, where: str) -> ConstantSpec:
+        """From JSON.
+
+        Raises:
+            PackageError: a field is missing, unknown or wrong, or the value has another size than its type.
+        """
         fields = Fields(value, where)
         spec = cls(
             fields.take("name", as_text),
