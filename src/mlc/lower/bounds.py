@@ -9,7 +9,8 @@ from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import Expr, Within, loads, within
 from mlc.ir.index import ZERO, Atom, Linear, Var, as_index, dynamics, substitute
-from mlc.lower.schedule import Fuse, Schedule, Split, Stage
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Fuse, Split, Stage
 
 
 @dataclass(slots=True, eq=False)

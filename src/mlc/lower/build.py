@@ -27,7 +27,8 @@ from mlc.lower.bounds import Nest, infer
 from mlc.lower.inline import inline
 from mlc.lower.prefetch import fetches
 from mlc.lower.rewrite import decided, map_exprs
-from mlc.lower.schedule import Schedule, Stage
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
 from mlc.lower.tensorize import marked
 
 

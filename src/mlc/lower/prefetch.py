@@ -12,7 +12,7 @@ from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
 from mlc.ir.loop import Buffer, For, ForKind, Prefetch, Stmt
 from mlc.lower.bounds import Nest, box_of
 from mlc.lower.rewrite import decided
-from mlc.lower.schedule import Fetch, Stage
+from mlc.lower.stage import Fetch, Stage
 
 LINE = 64  # bytes of a cache line
 

@@ -33,7 +33,7 @@ from mlc.ir.loop import (
     seq,
 )
 from mlc.lower.rewrite import decided
-from mlc.lower.schedule import Stage
+from mlc.lower.stage import Stage
 
 Operands = Mapping[te.Tensor, Access]
 

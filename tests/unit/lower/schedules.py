@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mlc.ir import te
 from mlc.ir.index import Var
-from mlc.lower.schedule import Schedule, Stage
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
 from tests.unit.lower.computations import Computation
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

@@ -12,7 +12,7 @@ from mlc.ir.interp import run_function
 from mlc.ir.loop import Buffer, For, ForKind, Function, Prefetch
 from mlc.ir.types import f32
 from mlc.lower import Schedule, lower
-from mlc.lower.schedule import Stage
+from mlc.lower.stage import Stage
 from mlc.lower.verify import verify
 from tests.unit.targets.llvm.host import Kernel
 

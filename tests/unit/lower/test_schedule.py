@@ -12,7 +12,7 @@ from mlc.ir.expr import as_expr
 from mlc.ir.index import Var
 from mlc.ir.types import f32, i64
 from mlc.lower import Schedule, lower
-from mlc.lower.schedule import Stage
+from mlc.lower.stage import Stage
 from tests.unit.lower.computations import COMPUTATIONS, Computation, argmax, elementwise_chain, matmul
 
 

@@ -20,7 +20,7 @@ from mlc.ir.types import DType, f32, i8, i32
 from mlc.lower import Schedule, lower
 from mlc.lower.build import build
 from mlc.lower.pipeline import NEST_PASSES
-from mlc.lower.schedule import Stage
+from mlc.lower.stage import Stage
 from mlc.lower.tensorize import tensorize
 from tests.fuzz import examples
 from tests.unit.lower.blocked import ALL, IN, SUMS, WEIGHTS, Blocked, convolution, product

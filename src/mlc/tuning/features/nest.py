@@ -18,7 +18,8 @@ from mlc.ir import te
 from mlc.ir.expr import loads
 from mlc.ir.index import Atom, Linear, Quotient, Remainder, Var
 from mlc.ir.loop import ForKind
-from mlc.lower.schedule import Schedule, Split, Stage
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Split, Stage
 from mlc.lower.symbolic import real
 from mlc.lower.terms import Terms
 

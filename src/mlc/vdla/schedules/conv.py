@@ -20,7 +20,8 @@ import numpy as np
 
 from mlc.ir import te
 from mlc.ir.index import Var
-from mlc.lower.schedule import Schedule, Stage
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.intrinsics import ACC, INP, WGT, gemm
 from mlc.vdla.schedules.finish import Epilogue, Finish, Product, Range

@@ -15,7 +15,8 @@ from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
-from mlc.lower.schedule import Schedule, Stage
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
 from mlc.lower.symbolic import pinned
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, all_tiles, bandwidth, best_tile, unrolled_steps

@@ -10,7 +10,8 @@ from __future__ import annotations
 from mlc.ir import te
 from mlc.ir.layout import Layout
 from mlc.lower.knobs import divisors
-from mlc.lower.schedule import Schedule, Stage
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
 from mlc.lower.symbolic import opaque
 from mlc.targets.cpu.cost import Product, Tile, all_tiles, best_tile
 from mlc.targets.cpu.record import Cpu

@@ -13,7 +13,8 @@ from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
 from mlc.lower.prefetch import LINE
-from mlc.lower.schedule import Schedule, Stage
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, unrolled_steps
 from mlc.targets.cpu.record import Cpu

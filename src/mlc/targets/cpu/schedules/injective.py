@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mlc.ir.expr import loads
 from mlc.ir.index import ZERO, Var, as_index, substitute
-from mlc.lower.schedule import Schedule, Stage
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.groups.group import Group, inline_rest, inner_layouts, size_of

@@ -13,7 +13,8 @@ from __future__ import annotations
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.lower.knobs import MAX_ITEMS
-from mlc.lower.schedule import Schedule, Stage
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.reduction import (
     fold_or_spread,

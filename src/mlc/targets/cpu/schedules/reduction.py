@@ -8,7 +8,8 @@ from mlc.ir import te
 from mlc.ir.expr import loads, substitute_vars
 from mlc.ir.index import Linear, Var, as_index
 from mlc.ir.layout import Layout
-from mlc.lower.schedule import Schedule, Stage
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import PARALLEL_FROM, spread

@@ -6,7 +6,8 @@ from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import Knobs, divisors
-from mlc.lower.schedule import Schedule, Stage
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Tile
 from mlc.targets.cpu.record import Cpu

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from mlc.ir import te
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
-from mlc.lower.schedule import Schedule, Stage
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
 from mlc.lower.symbolic import plain
 from mlc.ops.algorithms import Algorithm
 from mlc.ops.winograd import KERNEL, output_space, tile_counts
