@@ -44,7 +44,8 @@ class Template(Generic[Machine]):
         name: for messages.
         fits: whether the template is for a group, from what its expressions do. It is asked before layouts are chosen
             and again when they are, and answers alike.
-        layouts: how such a group wants its tensors to lie; asks the knobs that decide it.
+        layouts: how such a group wants its tensors to lie; asks the knobs that decide it. Like ``schedule``, it raises
+            ``ScheduleError`` where the configuration is refused.
         schedule: its loops over whatever layouts it has in the end; asks these knobs again, and all others.
     """
 

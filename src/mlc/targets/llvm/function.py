@@ -221,7 +221,11 @@ class FunctionEmitter(ValueEmitter):
         self.block(exit_)
 
     def range_loop(self, var: Var, begin: str, end: str, body: loop.Stmt) -> None:
-        """A loop that may have no iteration at all."""
+        """A loop that may have no iteration at all.
+
+        Raises:
+            CodegenError: a buffer of registers is assigned inside.
+        """
         if self.slots.written(body):
             raise CodegenError(f"{self.fn.name}: a register buffer is assigned in a loop of unknown length")
         self.counter += 1

@@ -52,6 +52,8 @@ class ValueEmitter(IndexEmitter):
         Args:
             e: the expression.
             lane: variable of the vector store it is part of; the result is a vector only where it varies with it.
+        Raises:
+            CodegenError: it is something that the code generator does not know.
         """
 
         def answer(e: Expr) -> Val | Steps[Expr, Val]:

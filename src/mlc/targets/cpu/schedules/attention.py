@@ -107,7 +107,11 @@ def stages_of(g: Group) -> Stages | None:
 
 
 def schedule_attention(g: Group, target: Cpu) -> Schedule:
-    """Both products and the softmax between them, block by block of query rows."""
+    """Both products and the softmax between them, block by block of query rows.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     g, copied = _with_copies(g)
     stages = stages_of(g)
     assert stages is not None

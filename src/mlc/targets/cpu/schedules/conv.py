@@ -109,7 +109,11 @@ def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int,
 
 
 def conv_blocked(g: Group, target: Cpu) -> Schedule:
-    """Convolution whose output is blocked by channels."""
+    """Convolution whose output is blocked by channels.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     skips = skips_pixels(g)
     if skips:
         g = copy_of_pixels(g)
@@ -161,6 +165,8 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     Args:
         g: a convolution, which may have got a copy of its pixels.
         target: gives registers and caches.
+    Raises:
+        ScheduleError: the configuration is refused.
     """
     anchor, knobs, role = g.anchor, g.knobs, g.role
     assert anchor is not None

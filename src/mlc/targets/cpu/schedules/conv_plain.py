@@ -61,7 +61,11 @@ def plain_tile(g: Group, target: Cpu) -> Tile:
 
 
 def plain_weight_layout(g: Group, target: Cpu) -> Layout:
-    """Weights ``[O / tile][C][taps…][tile of O]``."""
+    """Weights ``[O / tile][C][taps…][tile of O]``.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     role = g.role
     assert isinstance(role, Convolution)
     shape = role.weights.shape
@@ -77,7 +81,11 @@ def _chosen_tile(g: Group, target: Cpu) -> Tile:
 
 
 def conv_plain(g: Group, target: Cpu) -> Schedule:
-    """Convolution whose output is row-major."""
+    """Convolution whose output is row-major.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     assert g.anchor is not None
     g = apart_from_output(g, g.anchor.outputs[0])
     role = g.role

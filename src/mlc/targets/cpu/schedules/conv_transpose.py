@@ -58,6 +58,9 @@ def transposed_weight_layout(g: Group, target: Cpu) -> Layout:
     """Weights in the order of use: ``[O / tile][phases…][C / chunk][taps of a phase…][chunk of C][tile of O]``.
 
     Their logical shape is ``[c, o, taps…]``.
+
+    Raises:
+        ScheduleError: the configuration is refused.
     """
     role = _role(g)
     shape = role.weights.shape
@@ -73,7 +76,11 @@ def transposed_weight_layout(g: Group, target: Cpu) -> Layout:
 
 
 def transposed_blocked(g: Group, target: Cpu) -> Schedule:
-    """Transposed convolution whose output is blocked by channels."""
+    """Transposed convolution whose output is blocked by channels.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     assert g.anchor is not None
     role, tile = _role(g), _chosen_tile(g, target)
     extra = inner_layouts(g)
@@ -192,7 +199,11 @@ def _prefetch_next_chunk(local: Stage, weights: te.Tensor, chunks: Var, loops: S
 
 def transposed_plain(g: Group, target: Cpu) -> Schedule:
     """Transposed convolution in row-major layout: vectors along a row of one phase, a tile of channels × phases × such
-    vectors."""
+    vectors.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     role = _role(g)
     p = g.apply({})
     assert p.anchor is not None

@@ -64,14 +64,22 @@ def _chosen_tile(knobs: Knobs, rows: int, gates: int, units: int, depth: int, ta
 
 
 def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: Cpu, knobs: Knobs) -> Layout:
-    """``[units / tile][k][gate][tile of units]`` of weights ``[k, gates * units]``."""
+    """``[units / tile][k][gate][tile of units]`` of weights ``[k, gates * units]``.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     units = shape[1] // gates
     tile = _chosen_tile(knobs, rows, gates, units, shape[0], target).vectors * target.lanes
     return Layout(shape).split(1, units).pad(2, 0, -units % tile).split(2, tile).reorder(2, 0, 1, 3)
 
 
 def schedule_gates(g: Group, target: Cpu) -> Schedule:
-    """A product with what combines its gates, all results in one loop nest."""
+    """A product with what combines its gates, all results in one loop nest.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     assert g.anchor is not None
     anchor, gates, results = g.anchor, gates_of(g), g.outputs
     joined = te.compute_many(results[0].shape, lambda i, j: tuple(t[i, j] for t in results), "gates")

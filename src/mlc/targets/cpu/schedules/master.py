@@ -44,7 +44,11 @@ def has_master(g: Group) -> bool:
 
 
 def schedule_master(g: Group, target: Cpu) -> Schedule:
-    """A group under its knobs; the plain schedule of reductions where they do not say ``tiled``."""
+    """A group under its knobs; the plain schedule of reductions where they do not say ``tiled``.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     p = rows_in_memory(sums_by_channel(g, g.layouts))
     op = _heaviest(p)
     assert op is not None

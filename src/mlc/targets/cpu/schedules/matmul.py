@@ -44,14 +44,22 @@ def steps_of(tile: Tile, target: Cpu) -> int:
 
 
 def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu) -> Tile:
-    """The register tile that the knobs say; :func:`tile_of` where they say nothing."""
+    """The register tile that the knobs say; :func:`tile_of` where they say nothing.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     wide = range(1, min(max(-(-n // target.lanes), 1), target.registers // 2) + 1)
     high = range(1, min(max(m, 1), target.registers - 2) + 1)
     return ask_tile(knobs, tile_of(m, n, k, target), high, wide, target)
 
 
 def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: Cpu, knobs: Knobs) -> Layout:
-    """Column panels ``[N / NB][K][NB]`` of a constant right operand of rank 2."""
+    """Column panels ``[N / NB][K][NB]`` of a constant right operand of rank 2.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     n_dim, k_dim = (0, 1) if transposed else (1, 0)
     _, vectors = chosen_tile(knobs, m, shape[n_dim], shape[k_dim], target)
     block = vectors * target.lanes
@@ -60,7 +68,11 @@ def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: Cpu, 
 
 
 def schedule_matmul(g: Group, target: Cpu) -> Schedule:
-    """A matrix product with what follows it element by element."""
+    """A matrix product with what follows it element by element.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     role = _role(g)
     packed = role.right in g.layouts and len(role.right.shape) == 2 and role.right.op is None
     turns = role.transposed and role.right not in g.layouts

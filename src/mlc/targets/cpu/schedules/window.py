@@ -46,7 +46,11 @@ def depthwise_layout(shape: tuple[int, ...], target: Cpu) -> Layout:
 
 
 def schedule_window(g: Group, target: Cpu) -> Schedule:
-    """A register tile of outputs, a vector of channels (blocked) or of neighbours along the width (plain) each."""
+    """A register tile of outputs, a vector of channels (blocked) or of neighbours along the width (plain) each.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     op = window_of(g)
     assert op is not None
     if g.outputs[0] in g.layouts:

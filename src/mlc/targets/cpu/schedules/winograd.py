@@ -207,7 +207,11 @@ def weights_of(g: Group) -> te.Tensor:
 
 
 def winograd_weights(g: Group, target: Cpu) -> Layout:
-    """Weights in the order of use: ``[points²][O / block][k C][block]``."""
+    """Weights in the order of use: ``[points²][O / block][k C][block]``.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     shape = weights_of(g).shape
     block = _plan(g, target).tile.vectors * target.lanes
     layout = Layout(tuple(shape)).split(len(shape) - 1, block)
@@ -273,7 +277,11 @@ def _loops_over_tiles(stored: Layout, m: int) -> Layout:
 
 
 def schedule_winograd(g: Group, target: Cpu) -> Schedule:
-    """Input transform, product and output transform with what follows the convolution."""
+    """Input transform, product and output transform with what follows the convolution.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
     (out,) = g.outputs
     cut, stages = _plan(g, target), stages_of(g)
     assert stages is not None
