@@ -458,7 +458,7 @@ class Manifest:
         """
         with told_as(PackageError):
             manifest = cls._read(Fields(value, ""))
-            manifest.check()
+        manifest.check()
         return manifest
 
     @classmethod
@@ -515,6 +515,10 @@ class Manifest:
         Raises:
             PackageError: naming the field.
         """
+        with told_as(PackageError):
+            self._check()
+
+    def _check(self) -> None:
         for kind, specs in (("inputs", self.inputs), ("outputs", self.outputs), ("params", self.params)):
             _require_unique(kind, specs)
             for i, spec in enumerate(specs):
