@@ -105,6 +105,17 @@ def test_recurrences_of_any_length(op, steps, batch, layers, direction, lengths,
         assert_same(compiled(model, feeds, threads=2, **options), reference(model, feeds), tolerance=2e-5)
 
 
+@pytest.mark.parametrize("op", GATES)
+def test_a_sequence_without_steps_keeps_its_state(op):
+    """The definition is silent; onnxruntime's last state of such a sequence is zero, that of all others is ours."""
+    model, feeds = recurrent(op, 5, 3, 1, "forward", True, True)
+    feeds["lengths"][:] = [0, 2, 5]
+    got, want = compiled(model, feeds), reference(model, feeds)
+    for letter in "hc"[: 2 if op == "LSTM" else 1]:
+        want[f"last_{letter}0"][:, 0] = feeds[f"{letter}0"][:, 0]
+    assert_same(got, want, tolerance=1e-5)
+
+
 def recurrent(op, steps, batch, layers, direction, lengths, initial, hidden=9):
     """Layers one after the other, all of whose results are outputs, and what to feed."""
     rng = np.random.default_rng(steps)

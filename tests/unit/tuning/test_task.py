@@ -9,6 +9,7 @@ import pytest
 
 from mlc.errors import DocumentError, WorkloadError
 from mlc.ir.graph import Graph
+from mlc.ops import get
 from mlc.records.files import read_records
 from mlc.records.margins import margins_from_json
 from mlc.records.places import family_file
@@ -112,3 +113,16 @@ def test_what_does_not_fit_is_refused(tasks: list[Task], target: Target) -> None
 def test_margins_are_checked(value: object, message: str) -> None:
     with pytest.raises(DocumentError, match=message):
         margins_from_json(value, "margins")
+
+
+def test_what_a_recurrence_repeats_weighs_as_often_as_it_runs(target: Target) -> None:
+    n = Net()
+    state, row, w = n.x(1, 64), n.x(1, 64), n.x(64, 64)
+    new = n.tanh(n.add(n.matmul(state, w), row))
+    body = n(new, new)
+    m = Net()
+    start, rows, weights = m.x(1, 64), m.x(100, 1, 64), m.w(64, 64)
+    attrs = {"body": body, "rounds": 100, "carried": 1, "scanned": 1, "backwards": (False, False)}
+    last, kept = m.builder.add(get("scan"), [start, rows, weights], attrs)
+    (task,) = tasks_of(m(last, kept), target, OPTIONS, Observer())
+    assert (task.weight, task.name) == (100, "matmul_add_tanh_64")
