@@ -21,7 +21,7 @@ from mlc.vdla.codegen.stream import Step
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa.instruction import Alu, Finish, Gemm, Load, Store, Unit
 
-WINDOW = 64  # loads that are looked at, of those that come next
+WINDOW = 128  # loads that are looked at, of those that come next
 PATIENCE = 64  # cycles that CMP may wait for a store, to tell LD of it before its next instruction
 _LD, _CMP, _ST = Unit.LD, Unit.CMP, Unit.ST
 
