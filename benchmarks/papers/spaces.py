@@ -7,6 +7,7 @@ is left has a few thousand configurations, so that a table can hold all of them 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,7 @@ from mlc.lower.knobs import Value as Choice
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
+from mlc.targets.cpu.target import CpuTarget
 from mlc.tuning.features import LoopFeatures
 from mlc.tuning.task import Task, tasks_of
 
@@ -49,6 +51,7 @@ class Workload:
         graph: a graph whose last task it is.
         kept: values that stay, by knob; a knob that is not named keeps all of them.
         disabled: passes left out.
+        general: whether it gets the template derived from its axes, though one is made for its kind.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Workload:
     graph: Callable[[], Graph]
     kept: Mapping[str, Kept] = field(default_factory=dict)
     disabled: tuple[str, ...] = DISABLED
+    general: bool = False
 
     def task(self, target: Target) -> Task:
         """The operator's task."""
@@ -148,6 +152,11 @@ class Setting:
 
     workload: Workload
     target: Target
+
+    def __post_init__(self) -> None:
+        if self.workload.general and isinstance(self.target, CpuTarget):
+            self.target = copy(self.target)
+            self.target.general = True
 
     @cached_property
     def task(self) -> Task:
@@ -243,7 +252,7 @@ def _factored(name: str, equation: str, shapes: Sequence[tuple[int, ...]], **kep
         "unroll": (16,),
     }
     text = f"einsum {equation} of {sizes}, under the template derived from its expression"
-    return Workload(name, text, lambda: einsum(equation, *shapes), {**fixed, **kept})
+    return Workload(name, text, lambda: einsum(equation, *shapes), {**fixed, **kept}, general=True)
 
 
 _FEW = (1, 2, 4, 7, 14, 28)

@@ -12,6 +12,7 @@ from mlc.ir import te
 from mlc.ir.graph import FusionKind, Graph, Operator, Value
 from mlc.ir.types import boolean, i64
 from mlc.ops import get
+from mlc.ops.algorithms import Algorithm
 from mlc.rewrite.fuse import FuseLimits, fuse, group_each
 from mlc.rewrite.group import body_of, is_group
 from mlc.rewrite.winograd import use_winograd
@@ -322,6 +323,6 @@ def test_what_an_operator_takes_by_itself_is_no_reason_not_to_fuse() -> None:
     """Each of these transforms reads its tile in dozens of places."""
     n = Net()
     conv_ = n.conv(n.x(1, 8, 8, 8), n.w(8, 8, 3, 3), strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1))
-    graph = use_winograd(n(n.leaky_relu(n.relu(conv_), alpha=0.1)), lambda *_: 4)
+    graph = use_winograd(n(n.leaky_relu(n.relu(conv_), alpha=0.1)), lambda _: Algorithm.WINOGRAD_4)
     last = fuse(graph, FuseLimits(text=1)).nodes[-1]
     assert [m.op.name for m in body_of(last).nodes] == ["conv_winograd", "relu", "leaky_relu"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mlc.errors import DeviceError
 from mlc.ir.graph import Node
@@ -22,6 +22,9 @@ from mlc.targets.base import Artifact, Code, LayoutChoice, Step
 from mlc.targets.bench import Bench
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.llvm.module import Machine, ModuleText
+
+if TYPE_CHECKING:
+    from mlc.targets.groups.template import Template
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +47,8 @@ class CpuTarget:
         record: vectors, registers and caches.
         native: whether the processor is this machine's.
         loadable: features that a machine must have to run the code, by LLVM's names.
+        general: whether every operator gets a template derived from its axes, as a user's own does, and none made for
+            its kind.
 
     Attributes:
         name: as in the target's string form.
@@ -57,10 +62,16 @@ class CpuTarget:
     evict: ClassVar[str] = ""
     accelerator = None
 
-    def __init__(self, record: Cpu, *, native: bool, loadable: Sequence[str] = ()) -> None:
+    def __init__(self, record: Cpu, *, native: bool, loadable: Sequence[str] = (), general: bool = False) -> None:
         self.record = record
         self.native = native
         self._loadable = tuple(loadable)
+        self.general = general
+
+    def _templates(self) -> Sequence[Template[Cpu]]:
+        from mlc.targets.cpu.schedules import GENERAL, TEMPLATES
+
+        return GENERAL if self.general else TEMPLATES
 
     def describe(self) -> dict[str, object]:
         return {
@@ -89,12 +100,12 @@ class CpuTarget:
         from mlc.targets.cpu.schedules import choose_layouts
         from mlc.targets.groups.template import Site
 
-        return choose_layouts(node, Site(inputs, constant, row_major), self.record, knobs)
+        return choose_layouts(node, Site(inputs, constant, row_major), self.record, knobs, self._templates())
 
     def schedule(self, node: Node, knobs: Knobs) -> Schedule | None:
         from mlc.targets.cpu.schedules import schedule_group
 
-        return None if node.op.routine is not None else schedule_group(node, self.record, knobs)[0]
+        return None if node.op.routine is not None else schedule_group(node, self.record, knobs, self._templates())[0]
 
     def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:
         from mlc.targets.cpu.schedules import schedule_group
@@ -105,7 +116,7 @@ class CpuTarget:
             outs = tuple(Buffer(f"out{k}", v.type.physical_shape, v.type.dtype) for k, v in enumerate(node.outputs))
             return Function(name, ins + outs, len(outs), node.op.routine(ins, outs, node.attrs))
         knobs = knobs_of(node)
-        schedule, params = schedule_group(node, self.record, knobs)
+        schedule, params = schedule_group(node, self.record, knobs, self._templates())
         knobs.require_all_asked()
         if watch is not None:
             watch("te", "\n".join(repr(s.op) for s in schedule.stages) + "\n")

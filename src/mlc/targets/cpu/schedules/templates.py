@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mlc.ir import te
 from mlc.ir.graph import FusionKind, Node
 from mlc.lower.knobs import Knobs
@@ -36,7 +38,13 @@ TEMPLATES: tuple[Template[Cpu], ...] = (
 )
 
 
-def choose_layouts(node: Node, site: Site, target: Cpu, knobs: Knobs) -> LayoutChoice:
+# those that ask an expression for nothing but its axes
+GENERAL: tuple[Template[Cpu], ...] = (MASTER, REDUCTION, ELEMENT_WISE)
+
+
+def choose_layouts(
+    node: Node, site: Site, target: Cpu, knobs: Knobs, templates: Sequence[Template[Cpu]] = TEMPLATES
+) -> LayoutChoice:
     """Layouts that a group prefers.
 
     Args:
@@ -44,6 +52,7 @@ def choose_layouts(node: Node, site: Site, target: Cpu, knobs: Knobs) -> LayoutC
         site: where it stands.
         target: the processor.
         knobs: what the group's template asks.
+        templates: of which the first that fits is taken.
     Raises:
         ScheduleError: the configuration is refused.
     """
@@ -51,20 +60,23 @@ def choose_layouts(node: Node, site: Site, target: Cpu, knobs: Knobs) -> LayoutC
     if node.op.routine is not None or nothing_to_inherit:
         return LayoutChoice(tuple(None for _ in node.outputs))
     g = group_of(node, knobs)
-    return template_for(g, TEMPLATES, target).layouts(g, site, target)
+    return template_for(g, templates, target).layouts(g, site, target)
 
 
-def schedule_group(node: Node, target: Cpu, knobs: Knobs) -> tuple[Schedule, list[te.Tensor]]:
+def schedule_group(
+    node: Node, target: Cpu, knobs: Knobs, templates: Sequence[Template[Cpu]] = TEMPLATES
+) -> tuple[Schedule, list[te.Tensor]]:
     """The schedule of a group, and the tensors of its parameters in physical shapes.
 
     Args:
         node: the group, with layouts.
         target: the processor.
         knobs: what the group's template asks.
+        templates: of which the first that fits is taken.
 
     Raises:
         ScheduleError: the configuration is refused.
     """
     g = group_of(node, knobs)
-    s = template_for(g, TEMPLATES, target).schedule(g, target)
+    s = template_for(g, templates, target).schedule(g, target)
     return s, params_of(g, s)
