@@ -1,8 +1,8 @@
 """Tunes the zoo on this machine and writes the records that ``mlc`` ships: ``python -m benchmarks.logs``.
 
 All trials are kept in ``build/logs``, so a run that was stopped goes on where it was. What is shipped is what was
-decided for each kernel, by number of threads, in one file a family of processors. What is in it already stays: records
-of other networks, other processors, other numbers of threads.
+decided for each kernel, by number of threads, in one file a processor. What is in it already stays: records
+of other networks and other numbers of threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.command import GROUPS
 from benchmarks.zoo import MODELS, build
 from mlc.records.best import compacted
 from mlc.records.files import read_records, write_records
-from mlc.records.places import family_file
+from mlc.records.places import shipped_file
 from mlc.records.record import DECIDED, Record
 from mlc.targets.base import get_target
 
@@ -51,8 +51,8 @@ def decided(name: str, threads: int) -> list[Record]:
 
 
 def ship(target: str, records: Sequence[Record]) -> Path:
-    """Adds some records to those that are shipped; the file of the target's family."""
-    path = family_file(get_target(target))
+    """Adds some records to those that are shipped; the file of the target's processor."""
+    path = shipped_file(get_target(target))
     shipped = read_records([path]).records if path.exists() else []
     path.parent.mkdir(parents=True, exist_ok=True)
     write_records(path, compacted([*shipped, *records]))

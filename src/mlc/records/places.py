@@ -15,10 +15,25 @@ SHIPPED = Path(__file__).parents[1] / "logs"
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-def family_file(target: Target) -> Path:
-    """The file with shipped records for processors like the target's; it need not exist."""
+def shipped_file(target: Target) -> Path:
+    """Where the records of the target's processor are shipped; the file need not exist."""
+    return SHIPPED / f"{_family(target)}-{target.describe().get('cpu', '')}{SUFFIX}"
+
+
+def shipped_files(target: Target) -> list[Path]:
+    """The shipped records of the target's processor, or else those of all with the same vectors and units.
+
+    What a good register tile is follows from how wide vectors are and how many multiply-adds start in a cycle: a
+    Zen 4, which splits 512 bits in two, wants others than a Skylake, which does not.
+    """
+    own = shipped_file(target)
+    return [own] if own.is_file() else sorted(SHIPPED.glob(f"{_family(target)}-*{SUFFIX}"))
+
+
+def _family(target: Target) -> str:
     facts = target.describe()
-    return SHIPPED / f"{str(facts.get('string', '')).split(' ', 1)[0]}-{facts.get('vector_bits', 0)}{SUFFIX}"
+    name = str(facts.get("string", "")).split(" ", 1)[0]
+    return f"{name}-{facts.get('vector_bits', 0)}x{facts.get('multiply_adds', 0)}"
 
 
 def kept(cache: Path) -> Path:
@@ -33,4 +48,4 @@ def journal_of(cache: Path, model: str, sha256: str) -> Path:
 
 def default_files(target: Target, cache: Path) -> list[Path]:
     """Files to look into where the user names none."""
-    return [f for f in (family_file(target), *sorted(kept(cache).glob(f"*{SUFFIX}"))) if f.is_file()]
+    return [*shipped_files(target), *(f for f in sorted(kept(cache).glob(f"*{SUFFIX}")) if f.is_file())]

@@ -12,7 +12,7 @@ from mlc.errors import OutputError
 from mlc.records import places
 from mlc.records.best import Found
 from mlc.records.files import read_records
-from mlc.records.places import default_files, family_file, journal_of
+from mlc.records.places import default_files, journal_of, shipped_file, shipped_files
 from mlc.records.record import Fingerprint, encode
 from mlc.records.shelf import Shelf, keep
 from mlc.targets.base import get_target
@@ -58,8 +58,6 @@ def test_a_file_that_cannot_be_read_is_told_and_left_out(tmp_path: Path, caplog:
 def test_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = get_target("x86 -mcpu=haswell")
     monkeypatch.setattr(places, "SHIPPED", tmp_path / "logs")
-    assert family_file(target).name == "x86-256.jsonl"
-    assert family_file(get_target("x86 -mcpu=skylake-avx512")).name == "x86-512.jsonl"
     cache = tmp_path / "cache"
     assert default_files(target, cache) == []
     journal = journal_of(cache, "my/net", "abcdef0123456789")
@@ -68,9 +66,28 @@ def test_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = keep(cache, journal, [record(0, 2e-3), best])
     assert read_records([kept]).records == [best]
     assert default_files(target, cache) == [kept]
-    family_file(target).parent.mkdir()
-    family_file(target).touch()
-    assert default_files(target, cache) == [family_file(target), kept]
+    shipped_file(target).parent.mkdir()
+    shipped_file(target).touch()
+    assert default_files(target, cache) == [shipped_file(target), kept]
+
+
+def test_records_of_processors_with_other_vectors_or_units_are_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "SHIPPED", tmp_path)
+    haswell, zen2, zen3, zen4, zen5, skylake = (
+        get_target(f"x86 -mcpu={cpu}") for cpu in ("haswell", "znver2", "znver3", "znver4", "znver5", "skylake-avx512")
+    )
+    for target in (zen2, zen3, zen5):
+        shipped_file(target).touch()
+    names = {t.describe()["cpu"]: [f.name for f in shipped_files(t)] for t in (haswell, zen3, zen4, zen5, skylake)}
+    assert names == {
+        "haswell": ["x86-256x2-znver2.jsonl", "x86-256x2-znver3.jsonl"],
+        "znver3": ["x86-256x2-znver3.jsonl"],
+        "znver4": [],
+        "znver5": ["x86-512x2-znver5.jsonl"],
+        "skylake-avx512": ["x86-512x2-znver5.jsonl"],
+    }
 
 
 def test_a_cache_that_is_no_folder_is_refused(tmp_path: Path) -> None:

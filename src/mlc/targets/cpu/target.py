@@ -80,6 +80,7 @@ class CpuTarget:
             "cpu": self.record.cpu,
             "features": list(self._loadable),
             "vector_bits": self.record.vector_bits,
+            "multiply_adds": self.record.fmas,
             "mattr": ",".join(self.record.features),
         }
 
