@@ -241,6 +241,19 @@ def test_rooms_import_only_what_the_table_allows() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_format_of_models_knows_another() -> None:
+    formats = {folder.name for folder in (SRC / "frontend").iterdir() if folder.is_dir()} - {"common", "__pycache__"}
+    found = [
+        f"{file.relative_to(SRC)}:{line}: {name}"
+        for file in FILES
+        if (parts := file.relative_to(SRC).parts)[0] == "frontend" and len(parts) == 3
+        for line, name in imported(parse(file), file)
+        if name.startswith("mlc.frontend.") and name.split(".")[2] in formats - {parts[1]}
+    ]
+    assert {"onnx", "saved"} <= formats
+    assert not found, "\n".join(found)
+
+
 def test_files_do_not_import_each_other_in_a_circle() -> None:
     found = circles({file: files_imported(parse(file), file) for file in FILES})
     assert not found, "\n".join(" ↔ ".join(sorted(circle)) for circle in found)

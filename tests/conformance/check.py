@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from mlc.errors import MlcError
-from mlc.frontend.onnx.problems import UnsupportedModelError
+from mlc.frontend.common.problems import UnsupportedModelError
 
 from .cases import Case
 from .engines import Engine

@@ -12,8 +12,8 @@ import numpy as np
 
 import mlc
 from mlc.frontend.base import ImportedModel
+from mlc.frontend.common.problems import UnsupportedModelError
 from mlc.frontend.onnx.importer import import_onnx
-from mlc.frontend.onnx.problems import UnsupportedModelError
 from mlc.ir.graph import verify
 from mlc.ir.interp import run_graph
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ImportModelError
-from mlc.frontend.onnx.emit import arith, cast, concat, reshape, scalar, slice_axis, split, transpose
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import arith, cast, concat, reshape, scalar, slice_axis, split, transpose
 from mlc.frontend.onnx.norm import FLOAT_TYPES
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.ir.graph import Value
 from mlc.ir.types import DType, boolean, i64
 

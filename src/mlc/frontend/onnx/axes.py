@@ -1,39 +1,14 @@
-"""Axes and shapes as operands: an attribute in old opsets, an input in new ones."""
+"""Lists of integers: an attribute, or in new opsets an input."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from mlc.errors import ImportModelError
-from mlc.frontend.onnx.emit import normal_axis
-from mlc.frontend.onnx.registry import Context, OnnxNode
+from mlc.frontend.common.axes import ints
+from mlc.frontend.common.context import Context
+from mlc.frontend.onnx.registry import OnnxNode
 from mlc.ir.graph import Value
-
-
-def ints(ctx: Context, value: Value, what: str) -> tuple[int, ...]:
-    """The integers of a vector (or a single one) known at compile time.
-
-    Raises:
-        UnknownValueError: it depends on the model's inputs.
-        ImportModelError: it has two axes or more.
-    """
-    array = ctx.require_const(value, what)
-    if array.ndim > 1:
-        raise ImportModelError(f"{what} has rank {array.ndim}, a vector is needed")
-    return tuple(int(n) for n in array.reshape(-1))
-
-
-def one_int(ctx: Context, value: Value, what: str) -> int:
-    """One integer known at compile time, as a scalar or a vector of one.
-
-    Raises:
-        UnknownValueError: it depends on the model's inputs.
-        ImportModelError: there is not exactly one.
-    """
-    array = ctx.require_const(value, what)
-    if array.size != 1:
-        raise ImportModelError(f"{what} has {array.size} elements, one is needed")
-    return int(array.reshape(-1)[0])
 
 
 def ints_of(
@@ -47,13 +22,15 @@ def ints_of(
     return None if value is None else ints(ctx, value, name)
 
 
-def normal_axes(axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, in the order given.
+def int_list(node: OnnxNode, name: str, count: int, default: int) -> tuple[int, ...]:
+    """An attribute of ``count`` integers, ``default`` for each when it is absent.
 
     Raises:
-        ImportModelError: one is out of range or occurs twice.
+        ImportModelError: it has another number of them.
     """
-    found = tuple(normal_axis(a, rank) for a in axes)
-    if len(set(found)) < len(found):
-        raise ImportModelError(f"axes {list(found)} repeat")
-    return found
+    values = node.attr(name)
+    if not values:
+        return (default,) * count
+    if len(values) != count:
+        raise ImportModelError(f"attribute {name!r} has {len(values)} numbers, {count} are needed")
+    return tuple(int(v) for v in values)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ImportModelError, UnsupportedError
-from mlc.frontend.onnx.axes import ints
-from mlc.frontend.onnx.emit import need_rank, scalar
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.common.axes import ints
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import need_rank, scalar
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.frontend.onnx.tensors import element_type
 from mlc.ir.graph import Value
 

@@ -11,22 +11,12 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ImportModelError, UnsupportedError
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import cast, concat, need_rank, reshape, scalar, slice_axis, split, take, transpose, zeros
 from mlc.frontend.onnx.attention import Scoring, attend, merge_heads, rotate, split_heads
-from mlc.frontend.onnx.emit import (
-    cast,
-    concat,
-    need_rank,
-    reshape,
-    scalar,
-    slice_axis,
-    split,
-    take,
-    transpose,
-    zeros,
-)
 from mlc.frontend.onnx.matmul import product
 from mlc.frontend.onnx.norm import moments, standardise, wanted
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.ir.graph import Value
 from mlc.ir.types import boolean, f32, i32, i64
 

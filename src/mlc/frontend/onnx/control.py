@@ -15,10 +15,10 @@ import numpy as np
 import onnx
 
 from mlc.errors import ImportModelError, UnsupportedError
-from mlc.frontend.onnx.body import Body, Rows
-from mlc.frontend.onnx.emit import concat, normal_axis, reshape, take, transpose
+from mlc.frontend.common.body import Body, Rows
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import concat, normal_axis, reshape, take, transpose
 from mlc.frontend.onnx.order import Step
-from mlc.frontend.onnx.registry import Context, OnnxNode
 from mlc.frontend.onnx.scope import UNKNOWN, Frame, Known, Unknown
 from mlc.ir.graph import Value
 
@@ -80,8 +80,7 @@ class Walk(Protocol):
 
 def _begin(walk: Walk, frame: Frame, step: Step) -> None:
     """Make what is appended from now on belong to the control-flow node."""
-    name = frame.name_of(step)
-    walk.ctx.begin(OnnxNode(name, step.node.op_type, "", frame.opsets[""], {}, step.outputs), frame.source)
+    walk.ctx.begin(frame.name_of(step), frame.source)
 
 
 def _bind_all(walk: Walk, frame: Frame, step: Step, values: Sequence[Known]) -> None:

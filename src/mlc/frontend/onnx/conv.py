@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from mlc.errors import ImportModelError, UnsupportedError
-from mlc.frontend.onnx.axes import ints
-from mlc.frontend.onnx.emit import int_list, need_rank, per_channel, reshape
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
-from mlc.frontend.onnx.windows import Window, auto_pad, check_spatial, read_window, slide, split_pads
+from mlc.errors import ImportModelError
+from mlc.frontend.common.activations import activate
+from mlc.frontend.common.axes import ints
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.conv import convolve, convolve_transposed
+from mlc.frontend.common.emit import need_rank, reshape
+from mlc.frontend.common.windows import Window, split_pads
+from mlc.frontend.onnx.axes import int_list
+from mlc.frontend.onnx.registry import OnnxNode, converter
+from mlc.frontend.onnx.windows import auto_pad, read_window
 from mlc.ir.graph import Value
 from mlc.ops.window import span
 
@@ -27,36 +33,25 @@ def _check_kernel(node: OnnxNode, w: Value) -> tuple[int, ...]:
     return kernel
 
 
-def with_bias(ctx: Context, y: Value, bias: Value | None) -> Value:
-    """``y`` plus one number a channel."""
-    if bias is None:
-        return y
-    if bias.type.shape != y.type.shape[1:2]:
-        raise ImportModelError(f"a bias of shape {bias.type.shape} for {y.type.shape[1]} channels")
-    return ctx.add("add", [y, per_channel(ctx, bias, y.type.rank)])
-
-
-def convolve(ctx: Context, node: OnnxNode, x: Value, w: Value, bias: Value | None) -> Value:
+def convolve_node(ctx: Context, node: OnnxNode, x: Value, w: Value, bias: Value | None) -> Value:
     """The convolution that ``node``'s attributes describe."""
     need_rank(x, "X", 3, 5)
     if w.type.rank != x.type.rank:
         raise ImportModelError(f"X has rank {x.type.rank} but W has rank {w.type.rank}")
     window = read_window(node, x.type.shape[2:], _check_kernel(node, w))
-    _, window = slide(ctx, x, window)
-    y = ctx.add("conv", [x, w], **window.attrs, groups=node.attr("group", 1))
-    return with_bias(ctx, y, bias)
+    return convolve(ctx, x, w, bias, window, node.attr("group", 1))
 
 
 @converter("Conv", limits=_RANKS)
 def conv(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     x, w, bias = (*inputs, None)[:3]
-    return [convolve(ctx, node, x, w, bias)]
+    return [convolve_node(ctx, node, x, w, bias)]
 
 
 @converter("FusedConv", domain="com.microsoft", limits=_RANKS)
 def fused_conv(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     x, w, bias, residual = (*inputs, None, None)[:4]
-    y = convolve(ctx, node, x, w, bias)
+    y = convolve_node(ctx, node, x, w, bias)
     if residual is not None:
         y = ctx.add("add", [y, residual])
     return [_activated(ctx, node, y)]
@@ -65,18 +60,13 @@ def fused_conv(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
 def _activated(ctx: Context, node: OnnxNode, y: Value) -> Value:
     """``y`` through the activation that onnxruntime's optimiser fused in."""
     kind, params = node.attr("activation", ""), node.attr("activation_params", ())
-    match kind:
-        case "":
-            return y
-        case "Relu" | "Sigmoid" | "Tanh":
-            return ctx.add(kind.lower(), [y])
-        case "LeakyRelu":
-            return ctx.add("leaky_relu", [y], alpha=params[0])
-        case "Clip":
-            return ctx.add("clip", [y], lo=params[0], hi=params[1])
-        case "HardSigmoid":
-            return ctx.add("hard_sigmoid", [y], alpha=params[0], beta=params[1])
-    raise UnsupportedError(f"activation {kind!r} of a fused convolution")
+    names = {
+        "LeakyRelu": ("leaky_relu", ("alpha",)),
+        "Clip": ("clip", ("lo", "hi")),
+        "HardSigmoid": ("hard_sigmoid", ("alpha", "beta")),
+    }
+    name, attrs = names.get(kind, (kind.lower(), ()))
+    return activate(ctx, y, name, **dict(zip(attrs, params, strict=False)))
 
 
 @converter("ConvTranspose", limits=_RANKS)
@@ -89,14 +79,8 @@ def conv_transpose(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Valu
     window = read_window(node, space, kernel)
     extra = int_list(node, "output_padding", len(space), 0)
     pads, outputs = _transposed_pads(node, window, space, extra)
-    check_spatial(ctx, x, [n + pads[d] + pads[len(space) + d] for d, n in enumerate(outputs)])
-    strides = tuple(1 if n == 1 else s for n, s in zip(space, window.strides, strict=True))
-    dilations = tuple(1 if k == 1 else d for k, d in zip(kernel, window.dilations, strict=True))
-    y = ctx.add(
-        "conv_transpose", [x, w], strides=strides, pads=pads, dilations=dilations,
-        groups=node.attr("group", 1), output_shape=outputs,
-    )  # fmt: skip
-    return [with_bias(ctx, y, bias)]
+    window = replace(window, pads=pads)
+    return [convolve_transposed(ctx, x, w, bias, window, outputs, node.attr("group", 1))]
 
 
 @converter("Col2Im", since=18, limits="shapes known at compile time; 1 to 3 spatial axes")
@@ -120,12 +104,8 @@ def col2im(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     ctx.check_constant((channels * taps, taps), columns.type.dtype.itemsize)
     weights = np.tile(np.eye(taps), (channels, 1)).reshape(channels * taps, 1, *kernel)
     x = reshape(ctx, columns, (batch, channels * taps, *counts))
-    check_spatial(ctx, x, [n + window.pads[d] + window.pads[rank + d] for d, n in enumerate(space)])
-    y = ctx.add(
-        "conv_transpose", [x, ctx.constant(weights, columns.type.dtype.numpy)], strides=window.strides,
-        pads=window.pads, dilations=window.dilations, groups=channels, output_shape=space,
-    )  # fmt: skip
-    return [y]
+    w = ctx.constant(weights, columns.type.dtype.numpy)
+    return [convolve_transposed(ctx, x, w, None, window, space, channels)]
 
 
 def _transposed_pads(

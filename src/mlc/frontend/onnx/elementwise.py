@@ -6,8 +6,9 @@ from functools import reduce
 from typing import Any
 
 from mlc.errors import ImportModelError, UnsupportedError
-from mlc.frontend.onnx.emit import arith, cast, need_rank, normal_axis, per_channel, reshape, scalar
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import arith, cast, need_rank, normal_axis, per_channel, reshape, scalar
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.frontend.onnx.tensors import element_type
 from mlc.ir.graph import Value
 from mlc.ir.types import DType, boolean, f32, f64, i64

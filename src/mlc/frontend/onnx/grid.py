@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ImportModelError
-from mlc.frontend.onnx.axes import ints
-from mlc.frontend.onnx.emit import cast, reshape, slice_axis
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.common.axes import ints
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import cast, reshape, slice_axis
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.ir.graph import Value
 from mlc.ir.types import f32, f64
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 
-from mlc.errors import ImportModelError, MlcError, UnsupportedError, UsageError
-from mlc.frontend.base import KEPT_BYTES, FixedInput, ImportedModel, ModelSource, TensorInfo
+from mlc.errors import ImportModelError, UnsupportedError
+from mlc.frontend.base import ImportedModel, ModelSource
+from mlc.frontend.common.importing import check_constant_names, finish, fixed_input, naming, tensor_info
+from mlc.frontend.common.problems import Problems
+from mlc.frontend.common.shapes import Declared, OpenShapesError, check_constant_input, resolve_shapes
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.onnx.external import ExternalData
-from mlc.frontend.onnx.problems import Problems
 from mlc.frontend.onnx.reader import read_model
 from mlc.frontend.onnx.scope import UNKNOWN, Known, Scope
-from mlc.frontend.onnx.shapes import Declared, OpenShapesError, check_constant_input, declared_type, resolve_shapes
+from mlc.frontend.onnx.shapes import declared_type
 from mlc.frontend.onnx.tensors import element_type
 from mlc.frontend.onnx.validate import check_model
 from mlc.frontend.onnx.walk import ModelWalk
-from mlc.ir.graph import Builder, Graph, Node, Value
-from mlc.ir.types import dtype_of
+from mlc.ir.graph import Builder, Graph, Value
 
 
 def import_onnx(
@@ -48,7 +48,7 @@ def import_onnx(
         UsageError: an unknown name or a contradiction in the arguments, or dimensions that are left open.
     """
     label = "" if isinstance(source, bytes) else os.fspath(source)
-    try:
+    with naming(label):
         file = read_model(source, limits)
         opsets = check_model(file.proto, limits)
         walk = ModelWalk(file.proto, opsets, ExternalData(file.folder, limits), limits)
@@ -61,14 +61,12 @@ def import_onnx(
         scope = walk.run(inputs)
         walk.problems.check()
         fixed = tuple(
-            _fixed(name, walk.builder.constants[v]) for name in constants or () if isinstance(v := inputs[name], Value)
+            fixed_input(name, walk.builder.constants[v])
+            for name in constants or ()
+            if isinstance(v := inputs[name], Value)
         )
         seed = walk.ctx.run_seed
         graph = _finish(file.proto.graph, walk.builder, scope, seed)
-    except MlcError as error:
-        if label and not error.message.startswith(label):
-            error.message = f"{label}: {error.message}"
-        raise
     proto = file.proto
     info = ModelSource(
         format="onnx",
@@ -76,22 +74,13 @@ def import_onnx(
         name=proto.graph.name,
         producer=f"{proto.producer_name} {proto.producer_version}".strip(),
         sha256=file.sha256,
-        inputs=tuple(_info(v.name, v) for v in graph.inputs if v is not seed),
-        outputs=tuple(_info(n, v) for n, v in zip(graph.output_names, graph.outputs, strict=True)),
+        inputs=tuple(tensor_info(v.name, v) for v in graph.inputs if v is not seed),
+        outputs=tuple(tensor_info(n, v) for n, v in zip(graph.output_names, graph.outputs, strict=True)),
         opsets={domain or "ai.onnx": version for domain, version in opsets.items()},
         metadata={entry.key: entry.value for entry in proto.metadata_props},
         constants=fixed,
     )
     return ImportedModel(graph, info)
-
-
-def _fixed(name: str, array: np.ndarray) -> FixedInput:
-    data = array.tobytes() if array.nbytes <= KEPT_BYTES else b""
-    return FixedInput(name, array.shape, dtype_of(array.dtype).name, data)
-
-
-def _info(name: str, value: Value) -> TensorInfo:
-    return TensorInfo(name, value.type.shape, value.type.dtype.name)
 
 
 def _inputs(
@@ -104,7 +93,7 @@ def _inputs(
     graph = walk.model.graph
     stored = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     infos = [v for v in graph.input if v.name not in stored]
-    _check_constants([v.name for v in infos], shapes, constants)
+    check_constant_names([v.name for v in infos], shapes, constants)
     declared, inputs = _declared(infos, walk.problems)
     values = {d.name: check_constant_input(d, constants[d.name]) for d in declared if d.name in constants}
     given = {**shapes, **{name: array.shape for name, array in values.items()}}
@@ -118,17 +107,6 @@ def _inputs(
         else:
             inputs[d.name] = walk.builder.input(d.name, types[d.name])
     return inputs
-
-
-def _check_constants(
-    names: Sequence[str], shapes: Mapping[str, Sequence[int]], constants: Mapping[str, npt.ArrayLike]
-) -> None:
-    for name in constants:
-        if name not in names:
-            known = ", ".join(map(repr, names)) or "none"
-            raise UsageError(f"no input {name!r} to give a value", hint=f"inputs: {known}")
-        if name in shapes:
-            raise UsageError(f"input {name!r}: given both a value and a shape", hint="the value has the shape")
 
 
 def _declared(infos: Iterable[onnx.ValueInfoProto], problems: Problems) -> tuple[list[Declared], dict[str, Known]]:
@@ -161,18 +139,4 @@ def _finish(proto: onnx.GraphProto, builder: Builder, scope: Scope, seed: Value 
         if declared is not value.type.dtype:
             raise ImportModelError(f"{where} is declared {declared}, its nodes make {value.type.dtype}")
         outputs.append(value)
-    builder.nodes = _needed(builder.nodes, outputs)
-    used = {v for node in builder.nodes for v in node.inputs} | set(outputs)
-    builder.constants = {v: array for v, array in builder.constants.items() if v in used}
-    builder.inputs = [v for v in builder.inputs if v is not seed or v in used]
-    return builder.finish(outputs, [info.name for info in proto.output])
-
-
-def _needed(nodes: Sequence[Node], outputs: Iterable[Value]) -> list[Node]:
-    wanted = set(outputs)
-    kept: list[Node] = []
-    for node in reversed(nodes):
-        if not wanted.isdisjoint(node.outputs):
-            kept.append(node)
-            wanted.update(node.inputs)
-    return kept[::-1]
+    return finish(builder, outputs, [info.name for info in proto.output], seed)

@@ -2,69 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mlc.errors import ImportModelError
-from mlc.frontend.onnx.axes import one_int
-from mlc.frontend.onnx.emit import arith, cast, concat, normal_axis, reshape, slice_axis, take
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.common.axes import one_int
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import arith, cast, concat, normal_axis, reshape
+from mlc.frontend.common.index import check_range, gather
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.ir.graph import Value
 from mlc.ir.types import i64
 
 
-def _check_range(ctx: Context, indices: Value, extents: Sequence[int]) -> None:
-    """Refuse constant indices that are out of range.
-
-    Args:
-        ctx: knows the constants.
-        indices: into one axis, or along its last axis into as many axes as there are ``extents``.
-        extents: of those axes.
-    Raises:
-        ImportModelError: one index is out of range.
-    """
-    array = ctx.const(indices)
-    if array is None or array.size == 0:
-        return
-    for k, n in enumerate(extents):
-        column = array[..., k] if len(extents) > 1 or (array.ndim and array.shape[-1] == 1) else array
-        least, most = int(column.min()), int(column.max())
-        if least < -n or most >= n:
-            raise ImportModelError(f"index {least if least < -n else most} of an axis of extent {n}")
-
-
 @converter("Gather")
-def gather(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+def convert_gather(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     data, indices = inputs
-    axis = normal_axis(node.attr("axis", 0), data.type.rank)
-    _check_range(ctx, indices, [data.type.shape[axis]])
-    known = ctx.const(indices)
-    if known is not None:
-        plain = _as_slice(ctx, data, axis, known)
-        if plain is not None:
-            return [plain]
-    return [ctx.add("gather", [data, indices], axis=axis)]
-
-
-def _as_slice(ctx: Context, data: Value, axis: int, indices: np.ndarray) -> Value | None:
-    """A gather at one position, or at neighbouring ones in order, is a slice."""
-    extent = data.type.shape[axis]
-    at = indices.astype(np.int64)
-    at = np.where(at < 0, at + extent, at)
-    if at.ndim == 0:
-        return take(ctx, data, axis, int(at))
-    if at.ndim == 1 and at.size and (np.diff(at) == 1).all():
-        return slice_axis(ctx, data, axis, int(at[0]), int(at[-1]) + 1)
-    return None
+    return [gather(ctx, data, indices, normal_axis(node.attr("axis", 0), data.type.rank))]
 
 
 @converter("GatherElements", since=11)
 def gather_elements(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     data, indices = inputs
     axis = normal_axis(node.attr("axis", 0), data.type.rank)
-    _check_range(ctx, indices, [data.type.shape[axis]])
+    check_range(ctx, indices, [data.type.shape[axis]])
     return [ctx.add("gather_elements", [data, indices], axis=axis)]
 
 
@@ -73,7 +35,7 @@ def gather_nd(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     data, indices = inputs
     batch = node.attr("batch_dims", 0)
     depth = indices.type.shape[-1] if indices.type.rank else 0
-    _check_range(ctx, indices, data.type.shape[batch : batch + depth])
+    check_range(ctx, indices, data.type.shape[batch : batch + depth])
     return [ctx.add("gather_nd", [data, indices], batch_dims=batch)]
 
 
@@ -81,7 +43,7 @@ def gather_nd(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
 def scatter_elements(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     data, indices, updates = inputs
     axis = normal_axis(node.attr("axis", 0), data.type.rank)
-    _check_range(ctx, indices, [data.type.shape[axis]])
+    check_range(ctx, indices, [data.type.shape[axis]])
     reduction = node.attr("reduction", "none")
     return [ctx.add("scatter_elements", [data, indices, updates], axis=axis, reduction=reduction)]
 
@@ -90,7 +52,7 @@ def scatter_elements(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Va
 def scatter_nd(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     data, indices, _ = inputs
     depth = indices.type.shape[-1] if indices.type.rank else 0
-    _check_range(ctx, indices, data.type.shape[:depth])
+    check_range(ctx, indices, data.type.shape[:depth])
     return [ctx.add("scatter_nd", inputs, reduction=node.attr("reduction", "none"))]
 
 
@@ -112,7 +74,7 @@ def compress(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
         data, axis = reshape(ctx, data, (data.type.size,)), 0
     axis = normal_axis(axis, data.type.rank)
     indices = ctx.constant(kept, np.int64)
-    _check_range(ctx, indices, [data.type.shape[axis]])
+    check_range(ctx, indices, [data.type.shape[axis]])
     return [ctx.add("gather", [data, indices], axis=axis)]
 
 
@@ -124,7 +86,7 @@ def array_feature_extractor(ctx: Context, node: OnnxNode, inputs: list[Any]) -> 
         raise ImportModelError("X has no axes")
     data = reshape(ctx, data, (1, *data.type.shape)) if data.type.rank == 1 else data
     indices = reshape(ctx, indices, (indices.type.size,))
-    _check_range(ctx, indices, [data.type.shape[-1]])
+    check_range(ctx, indices, [data.type.shape[-1]])
     return [ctx.add("gather", [data, indices], axis=data.type.rank - 1)]
 
 

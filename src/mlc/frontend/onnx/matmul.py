@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ImportModelError, VerifyError
-from mlc.frontend.onnx.emit import Number, arith, cast, need_rank, reshape, transpose
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import Number, arith, cast, need_rank, reshape, transpose
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.ir.graph import Value
 from mlc.ir.types import DType
 from mlc.ops.matmul import parse_einsum

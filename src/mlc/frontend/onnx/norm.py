@@ -8,9 +8,10 @@ from typing import Any
 from onnx import TensorProto
 
 from mlc.errors import ImportModelError, UnsupportedError
-from mlc.frontend.onnx.emit import arith, cast, need_rank, normal_axis, reshape, scalar
-from mlc.frontend.onnx.pooling import lp_norm
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import arith, cast, need_rank, normal_axis, reshape, scalar
+from mlc.frontend.common.pooling import lp_norm
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.ir.graph import Value
 from mlc.ir.types import DType, bf16, f16, f32, f64
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlc.errors import ImportModelError, UnsupportedError
-from mlc.frontend.onnx.conv import convolve, with_bias
-from mlc.frontend.onnx.emit import arith, cast, concat, normal_axis, per_channel, reshape, slice_axis
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.conv import with_bias
+from mlc.frontend.common.emit import arith, cast, concat, normal_axis, per_channel, reshape, slice_axis
+from mlc.frontend.onnx.conv import convolve_node
 from mlc.frontend.onnx.matmul import matmul
-from mlc.frontend.onnx.registry import CONVERTERS, Context, OnnxNode, converter
+from mlc.frontend.onnx.registry import CONVERTERS, OnnxNode, converter
 from mlc.frontend.onnx.tensors import element_type
 from mlc.ir.graph import Value
 from mlc.ir.types import DType, f32, i16, i32, u8
@@ -137,7 +139,7 @@ def conv_integer(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]
     # padding stands for the number 0, which is what it is once the zero point is gone
     x_zero = None if x_zero is None else reshape(ctx, x_zero, ())
     data, weights = _centred(ctx, x, x_zero), _centred(ctx, w, _filters(ctx, w_zero, w.type.rank))
-    return [convolve(ctx, node, data, weights, None)]
+    return [convolve_node(ctx, node, data, weights, None)]
 
 
 @converter("QLinearConv", since=10)

@@ -12,8 +12,9 @@ from math import pi
 from typing import Any
 
 from mlc.errors import ImportModelError
-from mlc.frontend.onnx.emit import arith, cast, need_rank, reshape, scalar
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import arith, cast, need_rank, reshape, scalar
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.frontend.onnx.tensors import element_type
 from mlc.ir.graph import Value
 from mlc.ir.types import DType, boolean, f32, f64, i32, i64

@@ -11,7 +11,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from mlc.errors import ImportModelError
-from mlc.frontend.files import open_regular, read_exactly
+from mlc.frontend.common.importing import read_file
 from mlc.frontend.limits import Limits
 from mlc.frontend.sniff import HEAD_BYTES, describe
 
@@ -42,17 +42,8 @@ def read_model(source: str | os.PathLike[str] | bytes, limits: Limits) -> ModelF
         limits.check("file_bytes", len(source), "the model")
         data, folder = source, None
     else:
-        data, folder = _read(source, limits), Path(source).parent
+        data, folder = read_file(source, limits), Path(source).parent
     return ModelFile(_parse(data), sha256(data).hexdigest(), folder)
-
-
-def _read(path: str | os.PathLike[str], limits: Limits) -> bytes:
-    descriptor, size = open_regular(path)
-    try:
-        limits.check("file_bytes", size, "the model file")
-        return read_exactly(descriptor, 0, size)
-    finally:
-        os.close(descriptor)
 
 
 def _parse(data: bytes) -> onnx.ModelProto:

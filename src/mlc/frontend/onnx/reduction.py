@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ImportModelError
-from mlc.frontend.onnx.axes import ints_of, normal_axes, one_int
-from mlc.frontend.onnx.emit import cast, normal_axis, reshape, scalar
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.common.axes import normal_axes, one_int
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import cast, normal_axis, reshape, scalar
+from mlc.frontend.onnx.axes import ints_of
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.ir.graph import Value
 from mlc.ir.types import f32, f64
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ImportModelError, UnsupportedError
-from mlc.frontend.onnx.conv import with_bias
-from mlc.frontend.onnx.emit import arith, cast, concat, need_rank, reshape, slice_axis, transpose
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.conv import with_bias
+from mlc.frontend.common.emit import arith, cast, concat, need_rank, reshape, slice_axis, transpose
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.frontend.onnx.windows import read_window
 from mlc.ir.graph import Value
 from mlc.ir.types import i64

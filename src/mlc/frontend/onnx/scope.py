@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from onnx import AttributeProto
 
 from mlc.errors import ImportModelError
-from mlc.frontend.onnx.names import shortened
+from mlc.frontend.common.names import shortened
 from mlc.frontend.onnx.order import Step, node_name
 from mlc.ir.graph import Value
 

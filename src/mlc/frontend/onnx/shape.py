@@ -7,9 +7,11 @@ from math import prod
 from typing import Any
 
 from mlc.errors import ImportModelError
-from mlc.frontend.onnx.axes import ints, ints_of, normal_axes, one_int
-from mlc.frontend.onnx.emit import concat, need_rank, normal_axis, reshape, slice_axis, split, transpose
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.common.axes import ints, normal_axes, one_int
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import concat, need_rank, normal_axis, reshape, slice_axis, split, transpose
+from mlc.frontend.onnx.axes import ints_of
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.ir.graph import Value
 
 

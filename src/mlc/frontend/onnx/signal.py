@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ImportModelError
-from mlc.frontend.onnx.axes import one_int
-from mlc.frontend.onnx.emit import arith, normal_axis, reshape, slice_axis, transpose
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.common.axes import one_int
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import arith, normal_axis, reshape, slice_axis, transpose
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.frontend.onnx.tensors import element_type
 from mlc.ir.graph import Value
 

@@ -10,6 +10,7 @@ from math import prod
 import onnx
 
 from mlc.errors import MlcError
+from mlc.frontend.common.importing import naming
 from mlc.frontend.limits import Limits
 from mlc.frontend.onnx.reader import read_model
 from mlc.frontend.onnx.tensors import element_type_name
@@ -28,13 +29,9 @@ def survey_onnx(path: str | os.PathLike[str], limits: Limits) -> Survey:
         ImportModelError: it is no ONNX model, is damaged, or is beyond a limit.
         UnsupportedError: its format is newer than what is known.
     """
-    try:
+    with naming(os.fspath(path)):
         model = read_model(path, limits).proto
         opsets = check_model(model, limits)
-    except MlcError as error:
-        if not error.message.startswith(os.fspath(path)):
-            error.message = f"{os.fspath(path)}: {error.message}"
-        raise
     stored = [*model.graph.initializer, *(sparse.values for sparse in model.graph.sparse_initializer)]
     names = {tensor.name for tensor in stored}
     counts: Counter[str] = Counter()

@@ -11,9 +11,9 @@ import onnx
 from onnx import TensorProto
 
 from mlc.errors import ImportModelError, UnsupportedError
+from mlc.frontend.common.context import check_type
 from mlc.frontend.limits import Limits
 from mlc.frontend.onnx.external import ExternalData
-from mlc.frontend.onnx.registry import check_type
 from mlc.ir.types import DType, TensorType, bf16, boolean, dtype_of
 
 # element type -> (numpy type, field of TensorProto that holds the values when raw_data does not)

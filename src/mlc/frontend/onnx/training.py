@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mlc.errors import ImportModelError
-from mlc.frontend.onnx.emit import arith, cast, scalar
-from mlc.frontend.onnx.registry import Context, OnnxNode, converter
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import arith, cast, scalar
+from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.ir.graph import Value
 
 DOMAIN = "ai.onnx.preview.training"

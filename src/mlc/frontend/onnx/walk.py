@@ -14,16 +14,17 @@ import onnx
 from onnx import AttributeProto
 
 from mlc.errors import ImportModelError, UnsupportedError, UsageError, VerifyError
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.names import shortened
+from mlc.frontend.common.problems import Problems
 from mlc.frontend.limits import Limits
 from mlc.frontend.onnx import converters as _converters  # noqa: F401, fills the table
 from mlc.frontend.onnx.attributes import AttributeReader, resolve_references
 from mlc.frontend.onnx.control import CONTROL_FLOW, Control
 from mlc.frontend.onnx.external import ExternalData
 from mlc.frontend.onnx.functions import FunctionTable
-from mlc.frontend.onnx.names import shortened
 from mlc.frontend.onnx.order import Step, plan, subgraphs
-from mlc.frontend.onnx.problems import Problems
-from mlc.frontend.onnx.registry import CONVERTERS, Context, Converter, OnnxNode
+from mlc.frontend.onnx.registry import CONVERTERS, Converter, OnnxNode
 from mlc.frontend.onnx.schema import Schema, find_schema, first_version
 from mlc.frontend.onnx.scope import UNKNOWN, Frame, Known, Scope, Unknown
 from mlc.frontend.onnx.tensors import decode_sparse, decode_tensor
@@ -324,7 +325,7 @@ class ModelWalk:
         node = step.node
         domain = normal_domain(node.domain)
         view = OnnxNode(frame.name_of(step), node.op_type, domain, opset, attrs, step.outputs)
-        self.ctx.begin(view, frame.source)
+        self.ctx.begin(view.name, frame.source)
         try:
             outputs = converter.convert(self.ctx, view, values)
         except AttributeError as error:

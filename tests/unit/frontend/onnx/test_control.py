@@ -5,8 +5,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from mlc.errors import ImportModelError
+from mlc.frontend.common.problems import UnsupportedModelError
 from mlc.frontend.limits import Limits
-from mlc.frontend.onnx.problems import UnsupportedModelError
 from tests.unit.frontend.onnx.models import (
     BOOL,
     FLOAT,

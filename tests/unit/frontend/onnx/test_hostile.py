@@ -9,8 +9,8 @@ import pytest
 from onnx import AttributeProto, helper
 
 from mlc.errors import ImportModelError, MlcError
+from mlc.frontend.common.problems import UnsupportedModelError
 from mlc.frontend.onnx.importer import import_onnx
-from mlc.frontend.onnx.problems import UnsupportedModelError
 from mlc.ir.interp import run_graph
 from tests.unit.frontend.onnx.models import BOOL, INT64, graph, imported, info, ints, model, node, operators_of, refused
 

@@ -9,9 +9,9 @@ from onnx import TensorProto, helper
 
 from mlc.errors import ImportModelError, UsageError
 from mlc.frontend.base import FixedInput, TensorInfo
+from mlc.frontend.common.problems import UnsupportedModelError
 from mlc.frontend.onnx import OnnxFrontend
 from mlc.frontend.onnx.importer import import_onnx
-from mlc.frontend.onnx.problems import UnsupportedModelError
 from mlc.ir.interp import run_graph
 from tests.unit.frontend.onnx.models import (
     BOOL,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlc.errors import ImportModelError
-from mlc.frontend.onnx.problems import UnsupportedModelError
+from mlc.frontend.common.problems import UnsupportedModelError
 from tests.unit.frontend.onnx.single import compare, ours, output_of
 
 RNG = np.random.default_rng(13)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlc.frontend.onnx import folding
-from mlc.frontend.onnx.folding import Folder, work
+from mlc.frontend.common import folding
+from mlc.frontend.common.folding import Folder, work
 from mlc.ir.graph import Builder
 from mlc.ir.types import TensorType, f32, i64
 from mlc.ops import get

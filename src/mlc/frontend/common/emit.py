@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from mlc.errors import ImportModelError, UnsupportedError
-from mlc.frontend.onnx.registry import Context, OnnxNode
+from mlc.frontend.common.context import Context
 from mlc.ir.graph import Value
 from mlc.ir.types import DType
 from mlc.ops.shape import concat_or_join
@@ -129,17 +129,3 @@ def need_rank(x: Value, what: str, least: int, most: int | None = None) -> int:
     if most is not None and rank > most:
         raise UnsupportedError(f"{what} has rank {rank}, up to {most} is supported")
     return rank
-
-
-def int_list(node: OnnxNode, name: str, count: int, default: int) -> tuple[int, ...]:
-    """An attribute of ``count`` integers, ``default`` for each when it is absent.
-
-    Raises:
-        ImportModelError: it has another number of them.
-    """
-    values = node.attr(name)
-    if not values:
-        return (default,) * count
-    if len(values) != count:
-        raise ImportModelError(f"attribute {name!r} has {len(values)} numbers, {count} are needed")
-    return tuple(int(v) for v in values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlc.frontend.onnx.registry import Context
+from mlc.frontend.common.context import Context
 from mlc.ir.graph import Graph, Value
 from mlc.ir.types import TensorType
 from mlc.ops import get

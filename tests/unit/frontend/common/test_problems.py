@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from mlc.errors import ExitCode, UnsupportedError
-from mlc.frontend.onnx.problems import Problems, UnsupportedModelError
-from mlc.frontend.onnx.registry import UnknownValueError
+from mlc.frontend.common.context import UnknownValueError
+from mlc.frontend.common.problems import Problems, UnsupportedModelError
 
 
 def report(problems):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mlc.frontend.onnx.names import MOST_CHARACTERS, shortened
+from mlc.frontend.common.names import MOST_CHARACTERS, shortened
 
 
 def test_short_names_stay():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mlc.errors import MlcError, UnsupportedError
-from mlc.frontend.onnx.registry import UnknownValueError
+from mlc.frontend.common.context import UnknownValueError
 
 _NAMES_SHOWN = 3
 _LINES_SHOWN = 40
