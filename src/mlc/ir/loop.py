@@ -42,6 +42,11 @@ class ForKind(StrEnum):
     VTHREAD = "vthread"
 
 
+BLOCK_AXES = ("blockIdx.z", "blockIdx.y", "blockIdx.x")
+THREAD_AXES = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
+"""Axes of a grid of blocks, and of the threads of a block, slowest first; loops of kind ``THREAD`` are bound to them."""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Buffer:
     """A dense row-major array in some memory.
@@ -82,7 +87,12 @@ class Stmt(Printable):
 
 @dataclass(slots=True, eq=False, repr=False)
 class For(Stmt):
-    """``for var in range(extent)``; ``var`` starts at 0. ``thread`` names the axis for ``kind=THREAD``."""
+    """``for var in range(extent)``; ``var`` starts at 0.
+
+    ``thread`` names the axis that a loop of kind ``THREAD`` is bound to. The iterations of such loops run side by
+    side: those over an axis of ``THREAD_AXES`` are the threads of a block, which share buffers that are allocated
+    around these loops, and meet at barriers.
+    """
 
     var: Var
     extent: int
@@ -185,7 +195,7 @@ class Prefetch(Stmt):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Barrier(Stmt):
-    """All threads of ``scope`` meet."""
+    """All threads of a block meet, and see what each has written to memory of ``scope`` before."""
 
     scope: str
 

@@ -9,6 +9,7 @@ from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import Expr, Within, loads, within
 from mlc.ir.index import ZERO, Atom, Linear, Var, as_index, dynamics, substitute
+from mlc.ir.loop import THREAD_AXES
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Fuse, Split, Stage
 
@@ -58,14 +59,25 @@ def infer(schedule: Schedule) -> dict[Stage, Nest]:
     return nests
 
 
-def enclosing(stage: Stage, axis: Var, nests: dict[Stage, Nest]) -> set[Var]:
-    """Loop variables in force inside ``axis`` of ``stage``."""
+SHARED = "shared"
+"""The scope of what all threads of a block compute together, for each other."""
+
+
+def enclosing(stage: Stage, axis: Var, nests: dict[Stage, Nest], *, threads: bool = True) -> set[Var]:
+    """Loop variables in force inside ``axis`` of ``stage``.
+
+    Args:
+        stage, axis: the loop.
+        nests: of the stages.
+        threads: whether those of threads of a block are among them.
+    """
     outer: set[Var] = set()
     at: tuple[Stage, Var] | None = (stage, axis)
     while at is not None:
         s, a = at
         for leaf in s.leaves[: s.leaves.index(a) + 1]:
-            outer.add(nests[s].loops[leaf])
+            if threads or s.threads.get(leaf) not in THREAD_AXES:
+                outer.add(nests[s].loops[leaf])
         at = (s.attach.stage, s.attach.axis) if s.attach is not None else None
     return outer
 
@@ -123,7 +135,12 @@ def _region(
     if host not in nests:
         raise ScheduleError(f"stage {stage.name} is computed inside {host.name}, which does not read it")
     wanted = set(stage.op.outputs)
-    outer = enclosing(host, axis, nests)
+    outer = enclosing(host, axis, nests, threads=stage.scope != SHARED)
+    if stage.scope != SHARED and any(t in THREAD_AXES for t in stage.threads.values()):
+        raise ScheduleError(
+            f"stage {stage.name} is computed inside {axis.name} of {host.name} by threads of its own, "
+            f"and kept in {stage.scope or 'local'} memory; what threads compute for each other is in {SHARED} memory"
+        )
     for user in nests:
         if any(t in wanted for t in user.op.inputs) and not _is_inside(user, host, axis):
             raise ScheduleError(

@@ -258,7 +258,7 @@ class _Builder:
             return marked(stage, var, body)
         if var.hi == 0:
             return body  # an extent of one folded into constants when the forms were built
-        return For(var, var.hi + 1, stage.kinds.get(leaf, ForKind.SERIAL), body)
+        return For(var, var.hi + 1, stage.kinds.get(leaf, ForKind.SERIAL), body, stage.threads.get(leaf, ""))
 
     def _resolve(self, e: Expr) -> Expr:
         """Loads of tensors become loads of their buffers, relative to the region held."""

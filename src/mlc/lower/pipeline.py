@@ -7,10 +7,12 @@ from functools import partial
 
 from mlc.ir import te
 from mlc.ir.loop import Function, Stmt
+from mlc.lower.barriers import barriers
 from mlc.lower.build import build
 from mlc.lower.partition import partition, partition_branches
 from mlc.lower.schedule import Schedule
 from mlc.lower.tensorize import tensorize
+from mlc.lower.threads import threads
 from mlc.lower.unroll import unroll
 from mlc.lower.vectorize import vectorize
 from mlc.lower.verify import verify
@@ -41,6 +43,14 @@ def nest_passes(units: Units | None = None) -> Passes:
 
 
 NEST_PASSES = nest_passes()
+
+GRID_PASSES: Passes = (
+    ("threads", threads),
+    ("vectorize", vectorize),
+    ("barriers", barriers),
+)
+"""For machines that run grids of threads: guards stay where they are, and loops to be unrolled are left to the compiler
+of the kernel's text."""
 
 
 def lower(

@@ -31,7 +31,7 @@ from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.intrinsic import TensorIntrinsic
-from mlc.ir.loop import ForKind
+from mlc.ir.loop import BLOCK_AXES, THREAD_AXES, ForKind
 
 
 class Owner(Protocol):
@@ -92,6 +92,7 @@ class Stage:
         leaves: loop axes, outermost first.
         relations: splits and fuses, in order of application.
         kinds: how a leaf runs, where it is not serial.
+        threads: which axis of a grid a leaf of kind ``THREAD`` is bound to.
         attach: ``None`` at the root, else where it is computed.
         inlined: whether its expression is substituted into its readers.
         scope: memory of its buffer; chosen by the lowering when ``None``.
@@ -107,6 +108,7 @@ class Stage:
         self.leaves: list[Var] = [*op.axes, *op.reduce_axes]
         self.relations: list[Relation] = []
         self.kinds: dict[Var, ForKind] = {}
+        self.threads: dict[Var, str] = {}
         self.attach: AttachPoint | None = None
         self.inlined = False
         self.scope: str | None = None
@@ -256,14 +258,15 @@ class Stage:
             self.leaves[place] = a
         self._record("reorder", *axes)
 
-    def _annotate(self, axis: Var, kind: ForKind, primitive: str) -> None:
+    def _annotate(self, axis: Var, kind: ForKind, primitive: str, *more: str) -> None:
         self._leaf(axis, primitive)
-        if kind in (ForKind.PARALLEL, ForKind.VECTORIZED, ForKind.VTHREAD) and self.is_reducing(axis):
+        alike = (ForKind.PARALLEL, ForKind.VECTORIZED, ForKind.THREAD, ForKind.VTHREAD)
+        if kind in alike and self.is_reducing(axis):
             raise ScheduleError(
                 f"{primitive}: {axis.name} of stage {self.name} is a reduction axis; use rfactor first",
             )
         self.kinds[axis] = kind
-        self._record(primitive, axis)
+        self._record(primitive, axis, *more)
 
     def vectorize(self, axis: Var) -> None:
         """Run all iterations of a data axis as lanes of one vector.
@@ -295,6 +298,36 @@ class Stage:
             ScheduleError: ``axis`` is no leaf, or a reduction axis.
         """
         self._annotate(axis, ForKind.PARALLEL, "parallel")
+
+    def bind(self, axis: Var, thread: str) -> None:
+        """Run the iterations of a data axis as blocks of a grid (``blockIdx.x``) or threads of a block (``threadIdx.x``).
+
+        Loops bound to one axis are one loop of the kernel, wherever they stand: a stage in ``shared`` memory that is
+        computed inside another one's threads, and bound to the same axes, is computed by all threads of the block
+        together, with barriers between them where they are needed (TVM, section 4.2, "cooperation").
+
+        >>> s, x, y = rows()
+        >>> i, j = s[y].axes
+        >>> s[y].bind(i, "blockIdx.x")
+        >>> s[y].bind(j, "threadIdx.x")
+        >>> show(s)
+        for i in thread(6, "blockIdx.x"):
+          for j in thread(10, "threadIdx.x"):
+            y[i, j] = x[i, j] + 1.0
+
+        Raises:
+            ScheduleError: ``axis`` is no leaf, or a reduction axis, there is no such axis of a grid, or another loop of
+                the stage has it.
+        """
+        if thread not in (*BLOCK_AXES, *THREAD_AXES):
+            raise ScheduleError(
+                f"bind: {axis.name} of stage {self.name} to {thread!r}; known: {', '.join((*BLOCK_AXES, *THREAD_AXES))}"
+            )
+        other = next((a for a in self.leaves if self.threads.get(a) == thread and a is not axis), None)
+        if other is not None:
+            raise ScheduleError(f"bind: {other.name} of stage {self.name} is bound to {thread} already")
+        self._annotate(axis, ForKind.THREAD, "bind", thread)
+        self.threads[axis] = thread
 
     def vthread(self, axis: Var) -> None:
         """Run the iterations of a data axis as virtual threads, interleaved in one stream of instructions.

@@ -3,7 +3,9 @@
 * Every loop variable is bound by one enclosing loop, and every buffer is a parameter or allocated around its use.
 * Loads and stores have one index a dimension, stay in bounds as far as ranges tell, and stores fit the buffer's type.
   Under a condition ranges tell nothing: a branch that is never taken may name any place.
-* No vectorised or unrolled loop, and no loop over virtual threads, is left.
+* No vectorised loop, and no loop over virtual threads, is left; unrolled ones only inside of threads.
+* Loops over a grid stand around whole nests (:mod:`mlc.lower.threads`), shared buffers between those over blocks and
+  those over threads.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from mlc.errors import VerifyError
 from mlc.ir import loop
 from mlc.ir.expr import Expr, Load, Select, children, indices_of, walk
 from mlc.ir.index import Linear, Var
+from mlc.lower.bounds import SHARED
+from mlc.lower.threads import grid_of, launches
 
 
 def verify(fn: loop.Function, *, final: bool = True) -> None:
@@ -23,6 +27,21 @@ def verify(fn: loop.Function, *, final: bool = True) -> None:
         VerifyError: the first fault, with the statement.
     """
     _check(fn.body, fn, set(), set(fn.params), final)
+    if final:
+        for s in launches(fn.body):
+            _launch(s, fn)
+
+
+def _launch(s: loop.Stmt, fn: loop.Function) -> None:
+    """A nest has its loops over a grid, if any, around all the rest."""
+    loops, _, body = grid_of(s)
+    for x in loop.walk(body):
+        if isinstance(x, loop.For) and x.kind is loop.ForKind.THREAD:
+            raise VerifyError(f"{fn.name}: a loop over {x.thread} inside of the nest:\n{x!r}")
+        if isinstance(x, loop.For) and x.kind is loop.ForKind.UNROLLED and not loops:
+            raise VerifyError(f"{fn.name}: a loop is still {x.kind}:\n{x!r}")
+        if isinstance(x, loop.Allocate) and x.buffer.scope == SHARED:
+            raise VerifyError(f"{fn.name}: {x.buffer!r} is shared and allocated inside of threads")
 
 
 def _check(
@@ -44,7 +63,7 @@ def _check(
 
     match s:
         case loop.For():
-            if final and s.kind in (loop.ForKind.VECTORIZED, loop.ForKind.UNROLLED, loop.ForKind.VTHREAD):
+            if final and s.kind in (loop.ForKind.VECTORIZED, loop.ForKind.VTHREAD):
                 raise VerifyError(f"{fn.name}: a loop is still {s.kind}:\n{s!r}")
             if s.var in bound:
                 raise VerifyError(f"{fn.name}: {s.var.name} is bound twice")

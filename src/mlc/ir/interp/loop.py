@@ -1,17 +1,21 @@
-"""Reference interpreter of the loop AST: one statement at a time, every index checked."""
+"""Reference interpreter of the loop AST: one statement at a time, every index checked.
+
+Loops over a grid of threads are run as :mod:`mlc.ir.interp.threads` says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mlc.errors import VerifyError
 from mlc.ir import loop, te
-from mlc.ir.expr import Expr, Select
+from mlc.ir.expr import Expr, Load, Select
 from mlc.ir.index import Linear, Var
 from mlc.ir.interp.te import Array, Evaluator, inside, run_compute
+from mlc.ir.interp.threads import Trace, run_grid
 from mlc.ir.intrinsic import Kind, TensorIntrinsic
 from mlc.ir.unwind import Steps
 
@@ -23,7 +27,7 @@ def run_function(fn: loop.Function, arrays: Sequence[np.ndarray]) -> None:
         fn: the kernel.
         arrays: one array a parameter, of the buffer's physical shape.
     Raises:
-        VerifyError: an index out of bounds or a mistyped parameter.
+        VerifyError: an index out of bounds, a mistyped parameter, threads that race or miss one another at a barrier.
     """
     if len(arrays) != len(fn.params):
         raise VerifyError(f"{fn.name} takes {len(fn.params)} buffers, given {len(arrays)}")
@@ -39,9 +43,12 @@ def run_function(fn: loop.Function, arrays: Sequence[np.ndarray]) -> None:
 class _Machine:
     def __init__(self, memory: dict[int, np.ndarray]) -> None:
         self.memory = memory
+        self.trace: Trace | None = None
 
     def run(self, s: loop.Stmt, env: dict[Var, int]) -> None:
         match s:
+            case loop.For() if s.kind is loop.ForKind.THREAD and self.trace is None:
+                run_grid(self, s, env)
             case loop.For():
                 for k in range(s.extent):
                     env[s.var] = k
@@ -60,9 +67,7 @@ class _Machine:
                 elif s.orelse is not None:
                     self.run(s.orelse, env)
             case loop.Allocate():
-                # fresh contents on every entry, so that nothing may rely on an earlier iteration
-                fill = np.nan if s.buffer.dtype.is_float else 0x55 % (1 << min(8, s.buffer.dtype.bits - 1))
-                self.memory[id(s.buffer)] = np.full(s.buffer.shape, fill, s.buffer.dtype.numpy)
+                self.allocate(s.buffer)
                 self.run(s.body, env)
             case loop.Store():
                 self.store(s, env)
@@ -70,23 +75,33 @@ class _Machine:
                 if s.intrinsic is not None:
                     self.intrinsic(s, s.intrinsic, env)
             case loop.Prefetch() | loop.Barrier():
-                pass
+                pass  # a thread that is alone meets nobody
             case _:
                 raise VerifyError(f"no meaning for {type(s).__name__}")
 
+    def allocate(self, b: loop.Buffer) -> None:
+        """Fresh contents on every entry, so that nothing may rely on an earlier iteration."""
+        fill = np.nan if b.dtype.is_float else 0x55 % (1 << min(8, b.dtype.bits - 1))
+        self.memory[id(b)] = np.full(b.shape, fill, b.dtype.numpy)
+
     def value(self, e: Expr, env: dict[Var, int]) -> np.ndarray:
-        return np.asarray(_Scalar(env, self.memory, None).eval(e))
+        return np.asarray(self.scalar(env).eval(e))
+
+    def scalar(self, env: Mapping[Var, Any]) -> _Scalar:
+        return _Scalar(env, self.memory, None) if self.trace is None else _Traced(env, self.memory, self.trace)
 
     def store(self, s: loop.Store, env: dict[Var, int]) -> None:
         scope: dict[Var, object] = dict(env)
         if s.lane is not None:
             scope[s.lane] = np.arange(s.lane.hi + 1)
-        ev = _Scalar(scope, self.memory, None)
+        ev = self.scalar(scope)
         value = ev.eval(s.value)
         array = self.memory[id(s.buffer)]
         index: tuple[Any, ...] = tuple(
             _checked(ev.index(ix), n, s, s.buffer, ix) for ix, n in zip(s.indices, array.shape, strict=True)
         )
+        if self.trace is not None:
+            self.trace.write(s.buffer, index)
         array[index] = value
 
     def intrinsic(self, s: loop.Evaluate, what: TensorIntrinsic, env: dict[Var, int]) -> None:
@@ -133,6 +148,21 @@ class _Scalar(Evaluator):
         if cond.ndim == 0:
             return (yield (e.a if bool(cond) else e.b), guarded)
         return (yield from super().select(e, guarded))
+
+
+class _Traced(_Scalar):
+    """The same, for a thread among others: what it reads is noted."""
+
+    def __init__(self, env: Mapping[Var, Any], values: Mapping[int, np.ndarray], trace: Trace) -> None:
+        super().__init__(env, values, None)
+        self.trace = trace
+
+    def _load(self, e: Load, guarded: bool) -> Array:
+        value = super()._load(e, guarded)
+        indices = [np.asarray(self.index(ix, guarded)) for ix in e.indices]
+        if not guarded or all(inside(i, n) for i, n in zip(indices, e.source.shape, strict=True)):
+            self.trace.read(e.source, tuple(indices))
+        return value
 
 
 def _checked(i: Any, n: int, s: loop.Stmt, buffer: loop.Buffer, ix: Linear) -> Any:

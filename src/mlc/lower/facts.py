@@ -1,0 +1,109 @@
+"""What conditions say of indices, and what follows: where an index lies under them.
+
+Ranges come first; where they are too wide, all values of the variables are tried, if they are not too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mlc.ir.expr import Call, Expr, Within, conjuncts
+from mlc.ir.index import Atom, Linear, Quotient, Remainder, Var, dynamics, evaluate
+
+POINTS = 1 << 20  # of one enumeration; what takes more is not decided
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """``lo <= index < hi`` holds where an access is made."""
+
+    index: Linear
+    lo: int
+    hi: int
+
+
+Facts = tuple[Fact, ...]
+
+
+def facts_of(cond: Expr, *, holds: bool = True) -> Facts:
+    """What the truth of a condition, or else its falsehood, says of indices."""
+    if type(cond) is Call and cond.fn == "not":
+        return facts_of(cond.args[0], holds=not holds)
+    parts = conjuncts(cond)
+    if holds:
+        return tuple(Fact(c.index, c.lo, c.hi) for c in parts if type(c) is Within)
+    if len(parts) == 1 and type(parts[0]) is Within:
+        (c,) = parts
+        least, most = c.index.bounds()
+        if c.lo <= least:
+            return (Fact(c.index, c.hi, most + 1),)
+        if c.hi > most:
+            return (Fact(c.index, least, c.lo),)
+    return ()
+
+
+def bounds(index: Linear, facts: Facts) -> tuple[int, int]:
+    """Least and greatest value that an index can have where some facts hold; maybe wider than it is."""
+    lo, hi = index.const, index.const
+    for atom, c in index.terms.items():
+        least, most = _atom(atom, facts)
+        lo, hi = lo + min(c * least, c * most), hi + max(c * least, c * most)
+    for f in facts:
+        for sign in (1, -1):
+            # index == sign * f.index + rest
+            rest = index - f.index * sign
+            least, most = rest.bounds()
+            ends = (sign * f.lo, sign * (f.hi - 1))
+            lo, hi = max(lo, least + min(ends)), min(hi, most + max(ends))
+    return lo, hi
+
+
+def _atom(atom: Atom, facts: Facts) -> tuple[int, int]:
+    if isinstance(atom, Quotient):
+        lo, hi = bounds(atom.form, facts)
+        return lo // atom.divisor, hi // atom.divisor
+    if isinstance(atom, Remainder):
+        lo, hi = bounds(atom.form, facts)
+        return (
+            (lo % atom.divisor, hi % atom.divisor) if lo // atom.divisor == hi // atom.divisor else (atom.lo, atom.hi)
+        )
+    lo, hi = atom.lo, atom.hi
+    for f in facts:
+        if len(f.index.terms) == 1 and f.index.terms.get(atom) == 1:
+            lo, hi = max(lo, f.lo - f.index.const), min(hi, f.hi - 1 - f.index.const)
+    return lo, hi
+
+
+def is_inside(index: Linear, extent: int, facts: Facts) -> bool | None:
+    """Whether an index lies in ``range(extent)`` where some facts hold.
+
+    Returns:
+        ``None`` where that cannot be decided: ranges are too wide, and there are too many values to try.
+    """
+    lo, hi = bounds(index, facts)
+    if lo > hi or (lo >= 0 and hi < extent):
+        return True
+    known = [f for f in facts if not dynamics(f.index)]
+    dims = list(dict.fromkeys(v for ix in (index, *(f.index for f in known)) for v in ix.vars()))
+    if dynamics(index) or prod(v.hi + 1 for v in dims) > POINTS:
+        return None
+    env = grids(dims)
+    holds: Any = True
+    for f in known:
+        value = evaluate(f.index, env)
+        holds = holds & (value >= f.lo) & (value < f.hi)
+    value = evaluate(index, env)
+    return not bool(np.any(holds & ((value < 0) | (value >= extent))))
+
+
+def grids(dims: Sequence[Var]) -> dict[Var, Any]:
+    """An array of the values of each variable, along an axis of its own."""
+    return {
+        v: np.arange(v.hi + 1, dtype=np.int64).reshape([-1 if k == d else 1 for k in range(len(dims))])
+        for d, v in enumerate(dims)
+    }

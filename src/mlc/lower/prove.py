@@ -1,0 +1,244 @@
+"""A checker of kernels: what it lets pass neither races, nor leaves a buffer, nor waits for threads that do not come.
+
+It goes by the loop AST alone and knows nothing of how it came about. For every kernel, as it is printed:
+
+* every index lies in its buffer, by ranges and the conditions around it;
+* every barrier is reached by all threads of a block, or by none;
+* whatever a thread reads or writes in shared memory is separated by a barrier from what another one writes there;
+* global memory that one thread of a launch writes, no other thread of that launch touches.
+
+What it cannot decide counts as wrong. Where the reference interpreter finds a fault, on whatever data, so does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from mlc.errors import VerifyError
+from mlc.ir.index import Atom, Linear, Remainder, Var, as_index
+from mlc.ir.loop import (
+    BLOCK_AXES,
+    THREAD_AXES,
+    Allocate,
+    Barrier,
+    Buffer,
+    Evaluate,
+    For,
+    ForRange,
+    Function,
+    If,
+    Seq,
+    Stmt,
+)
+from mlc.lower.barriers import always_meet
+from mlc.lower.facts import Fact, Facts, facts_of, is_inside
+from mlc.lower.sharing import Threads, Touch, thread_dependent, touches_of
+from mlc.lower.threads import PRIVATE, grid_of, is_launch, launches
+
+
+def prove(fn: Function) -> None:
+    """Check a kernel.
+
+    Args:
+        fn: with barriers.
+    Raises:
+        VerifyError: the first fault, with the statement; or what could not be shown to be none.
+    """
+    for s in launches(fn.body):
+        loops, shared, body = grid_of(s)
+        if not is_launch(s):
+            _Walk(fn, Threads(()), ()).run(s, (), [])
+            continue
+        _Walk(fn, Threads(tuple(loops[a].var for a in THREAD_AXES if a in loops)), shared).run(body, (), [])
+        grid = Threads(tuple(loops[a].var for a in (*BLOCK_AXES, *THREAD_AXES) if a in loops))
+        _global_races(fn, grid, body)
+
+
+@dataclass(eq=False)
+class _Walk:
+    """A walk along the program of one block's threads.
+
+    Attributes:
+        open: variables of the loops around the present statement.
+        divergent: whether not all threads may be there.
+        past: for the variable of a loop, one that stands for iterations that are over.
+        known: pairs of accesses that have been compared.
+    """
+
+    fn: Function
+    threads: Threads
+    shared: Sequence[Buffer]
+    open: list[Var] = field(default_factory=list)
+    divergent: bool = False
+    past: dict[Var, Var] = field(default_factory=dict)
+    known: set[object] = field(default_factory=set)
+
+    def run(self, s: Stmt, facts: Facts, pending: Sequence[Touch]) -> list[Touch]:
+        """Checks a statement.
+
+        Args:
+            s: the statement.
+            facts: what holds around it.
+            pending: accesses to shared memory since the last barrier.
+        Returns:
+            the same, after it.
+        """
+        if isinstance(s, Barrier):
+            if self.divergent:
+                self._fail("a barrier that not all threads reach", s)
+            return []
+        if isinstance(s, Seq):
+            found = list(pending)
+            for c in s.stmts:
+                found = self.run(c, facts, found)
+            return found
+        if isinstance(s, Allocate):
+            return self.run(s.body, facts, pending)
+        if isinstance(s, For) and is_launch(s):
+            self._fail("a loop over threads inside of threads", s)
+        if isinstance(s, Evaluate) and s.intrinsic is not None:
+            self._fail("an intrinsic among threads", s)
+        found = list(pending)
+        for t in touches_of(s, facts):
+            found = self._touch(t, found)
+        if isinstance(s, If):
+            return self._branch(s, facts, found)
+        if isinstance(s, (For, ForRange)):
+            return self._loop(s, facts, found)
+        return found
+
+    def _touch(self, t: Touch, pending: list[Touch]) -> list[Touch]:
+        for ix, n in zip(t.indices, t.buffer.shape, strict=True):
+            if not is_inside(ix, n, t.facts):
+                self._fail(f"{'a store' if t.write else 'a load'} that may leave {t.buffer!r} at {ix}", t.stmt)
+        if t.buffer not in self.shared:
+            return pending
+        for before in (*pending, t):
+            pair = (_key(before), _key(t), tuple(self.open))
+            if pair not in self.known:
+                self.known.add(pair)
+                if self.threads.conflict(before, t, self.open) is not False:
+                    self._fail(
+                        f"{t.buffer.name} is {'written' if t.write else 'read'} where another thread may have "
+                        f"{'written' if before.write else 'read'} it since the last barrier, in\n{before.stmt!r}\nand",
+                        t.stmt,
+                    )
+        return [*pending, t]
+
+    def _branch(self, s: If, facts: Facts, pending: Sequence[Touch]) -> list[Touch]:
+        around = self.divergent
+        self.divergent |= thread_dependent(s, self.threads)
+        sides = [self.run(s.then, (*facts, *facts_of(s.cond)), pending)]
+        if s.orelse is None:
+            sides.append(list(pending))
+        else:
+            sides.append(self.run(s.orelse, (*facts, *facts_of(s.cond, holds=False)), pending))
+        self.divergent = around
+        return _distinct([t for side in sides for t in side])
+
+    def _loop(self, s: For | ForRange, facts: Facts, pending: Sequence[Touch]) -> list[Touch]:
+        around = self.divergent
+        self.divergent |= thread_dependent(s, self.threads)
+        self.open.append(s.var)
+        first = self.run(s.body, facts, pending)
+        own = [t for t in first if all(t is not p for p in pending)]
+        over = {s.var: self.past.setdefault(s.var, Var(s.var.name, 0, s.var.hi))}
+        last: list[Touch] = []
+        if own and s.var.hi > 0:
+            if always_meet(s.body):  # what is left is the last iteration's
+                after = (Fact(as_index(s.var), 1, s.var.hi + 1),)
+                carried = [t.renamed({s.var: as_index(s.var) - 1}, after) for t in own]
+            else:
+                carried = [t.renamed(over) for t in own]
+            last = self.run(s.body, facts, _distinct(carried))
+        self.open.pop()
+        self.divergent = around
+        skipped = pending if isinstance(s, ForRange) else ()  # which may go around no time at all
+        return _distinct([t.renamed(over) if s.var in t.vars() else t for t in (*skipped, *first, *last)])
+
+    def _fail(self, what: str, s: Stmt) -> NoReturn:
+        raise VerifyError(f"{self.fn.name}: {what} in\n{s!r}")
+
+
+def _key(t: Touch) -> tuple[object, ...]:
+    return t.buffer, t.indices, t.write, t.facts
+
+
+def _distinct(touches: Sequence[Touch]) -> list[Touch]:
+    """Those that differ; the first of equals."""
+    return list({_key(t): t for t in reversed(touches)}.values())[::-1]
+
+
+def _global_races(fn: Function, grid: Threads, body: Stmt) -> None:
+    """Threads of a launch keep out of each other's way in global memory."""
+    touched = [t for t in _all(body, ()) if t.buffer.scope not in PRIVATE and t.buffer in _outside(fn)]
+    for t in touched:
+        if not t.write:
+            continue
+        for other in touched:
+            if other.buffer is not t.buffer:
+                continue
+            alike = other.indices == t.indices and _tells_threads(t, other, grid)
+            if not alike and grid.conflict(t, other, ()) is not False:
+                raise VerifyError(
+                    f"{fn.name}: {t.buffer.name} is written where another thread of the launch may "
+                    f"{'write' if other.write else 'read'} it, in\n{other.stmt!r}\nand\n{t.stmt!r}"
+                )
+
+
+def _outside(fn: Function) -> set[Buffer]:
+    """What is there before a launch: parameters, and what the kernel allocates around its launches."""
+    found = set(fn.params)
+    stack = [fn.body]
+    while stack:
+        s = stack.pop()
+        if isinstance(s, Allocate):
+            found.add(s.buffer)
+            stack.append(s.body)
+        elif isinstance(s, Seq):
+            stack += s.stmts
+    return found
+
+
+def _all(s: Stmt, facts: Facts) -> Iterator[Touch]:
+    yield from touches_of(s, facts)
+    if isinstance(s, If):
+        yield from _all(s.then, (*facts, *facts_of(s.cond)))
+        if s.orelse is not None:
+            yield from _all(s.orelse, (*facts, *facts_of(s.cond, holds=False)))
+    elif isinstance(s, Seq):
+        for c in s.stmts:
+            yield from _all(c, facts)
+    elif isinstance(s, (For, ForRange, Allocate)):
+        yield from _all(s.body, facts)
+
+
+def _tells_threads(t: Touch, other: Touch, grid: Threads) -> bool:
+    """Whether an element's place tells which thread touches it, by the structure of the indices, which are both's."""
+    pins = [
+        {(v, f.lo) for v in grid.vars for f in x.facts if f.index == as_index(v) and f.hi - f.lo == 1}
+        for x in (t, other)
+    ]
+    pinned = {v for v, _ in pins[0] & pins[1]}
+    known: set[Atom] = set()
+    forms = list(t.indices)
+    before = -1
+    while len(known) > before:
+        before = len(known)
+        for form in forms:
+            known |= _digits(form, known)
+        forms += [a.form for a in known if isinstance(a, Remainder) and a.quotient in known and a.form not in forms]
+    return all(v.hi == 0 or v in known or v in pinned for v in grid.vars)
+
+
+def _digits(form: Linear, known: set[Atom]) -> set[Atom]:
+    """Atoms that the value of a form tells, given those that are known: its digits, if it is a number of mixed radix."""
+    open_ = sorted(((abs(c), a) for a, c in form.terms.items() if a not in known), key=lambda x: x[0])
+    reach = 0
+    for c, a in open_:
+        if c <= reach:
+            return set()
+        reach += c * (a.hi - a.lo)
+    return {a for _, a in open_}

@@ -1,0 +1,188 @@
+"""Who touches what: the accesses of threads to memory that others see, and whether two of them can meet.
+
+Loop variables are enumerated, not approximated: what lies in a block's shared memory is small, so for every access the
+set of (element, thread) pairs is written down. Conditions that threads and the loops of the access decide count; others
+are taken to hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mlc.ir.expr import Expr, Load, Select, children, indices_of
+from mlc.ir.index import IndexLike, Linear, Var, dynamics, evaluate, substitute, weighted
+from mlc.ir.loop import Buffer, ForRange, If, Prefetch, Stmt, Store, dense_strides
+from mlc.lower.facts import POINTS, Fact, Facts, facts_of, grids
+from mlc.lower.rewrite import exprs_of
+
+Grid = Any  # a numpy array of values, shaped to broadcast
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Touch:
+    """An access.
+
+    Args:
+        buffer: what is accessed,
+        indices: and where.
+        write: whether it is written.
+        facts: what holds there.
+        stmt: the statement that does it, for messages.
+    """
+
+    buffer: Buffer
+    indices: tuple[Linear, ...]
+    write: bool
+    facts: Facts
+    stmt: Stmt
+
+    def renamed(self, env: Mapping[Var, IndexLike], more: Facts = ()) -> Touch:
+        """The access with loop variables replaced, and further facts."""
+        indices = tuple(substitute(ix, env) for ix in self.indices)
+        facts = tuple(replace(f, index=substitute(f.index, env)) for f in self.facts)
+        return Touch(self.buffer, indices, self.write, (*facts, *more), self.stmt)
+
+    def vars(self) -> set[Var]:
+        return {v for ix in self.indices for v in ix.vars()} | {v for f in self.facts for v in f.index.vars()}
+
+
+def loads_under(e: Expr, facts: Facts) -> Iterator[tuple[Load, Facts]]:
+    """Every load of an expression, those inside of indices included, and what holds where it is made."""
+    seen: set[tuple[int, Facts]] = set()
+    stack = [(e, facts)]
+    while stack:
+        node, known = stack.pop()
+        if (id(node), known) in seen:
+            continue
+        seen.add((id(node), known))
+        if type(node) is Load:
+            yield node, known
+        stack += [(d.expr, known) for ix in indices_of(node) for d in dynamics(ix)]
+        if type(node) is Select:
+            stack += [
+                (node.cond, known),
+                (node.a, (*known, *facts_of(node.cond))),
+                (node.b, (*known, *facts_of(node.cond, holds=False))),
+            ]
+        else:
+            stack += [(c, known) for c in children(node)]
+
+
+def touches_of(s: Stmt, facts: Facts) -> Iterator[Touch]:
+    """What a statement itself accesses, reads first; not what is inside of it."""
+    indices: Sequence[Linear] = s.indices if isinstance(s, (Store, Prefetch)) else ()
+    for e in (*exprs_of(s), *(d.expr for ix in indices for d in dynamics(ix))):
+        for ld, known in loads_under(e, facts):
+            yield Touch(ld.source, ld.indices, False, known, s)
+    if isinstance(s, Store):
+        yield Touch(s.buffer, s.indices, True, facts, s)
+
+
+@dataclass(frozen=True, eq=False)
+class Threads:
+    """The threads that may meet: those of a block, or of a grid of blocks.
+
+    Args:
+        vars: their axes.
+    """
+
+    vars: tuple[Var, ...]
+
+    def varies(self, e: Expr | Linear) -> bool:
+        """Whether threads may find different values; what is loaded may be anything."""
+        stack: list[Expr | Linear] = [e]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, Linear):
+                if node.vars() & set(self.vars) or dynamics(node):
+                    return True
+            elif type(node) is Load:
+                return True
+            else:
+                stack += (*children(node), *indices_of(node))
+        return False
+
+    def conflict(self, a: Touch, b: Touch, common: Collection[Var]) -> bool | None:
+        """Whether two threads can touch the same element, one of them writing.
+
+        Args:
+            a, b: the accesses; they may be one and the same.
+            common: variables of loops around both: in each iteration, the accesses of that one meet.
+        Returns:
+            ``None`` where there are too many elements to tell.
+        """
+        if a.buffer is not b.buffer or not (a.write or b.write):
+            return False
+        joint = [v for v in common if v not in self.vars and (v in self._dims(a) or v in self._dims(b))]
+        whole = prod(v.hi + 1 for v in joint) * a.buffer.size
+        first, second = (self._spans(t, joint) for t in (a, b))
+        if first is None or second is None or whole > POINTS:
+            return None
+        (least_a, most_a), (least_b, most_b) = first, second
+        both = (most_a >= 0) & (most_b >= 0)
+        return bool((both & ~((least_a == most_a) & (least_b == most_b) & (least_a == least_b))).any())
+
+    def _dims(self, t: Touch) -> dict[Var, None]:
+        """Variables to enumerate: those of indices, and axes of threads in conditions upon these."""
+        found = dict.fromkeys(v for ix in t.indices for v in ix.vars())
+        for f in self._deciding(t):
+            found |= dict.fromkeys(f.index.vars())
+        return found
+
+    def _deciding(self, t: Touch) -> list[Fact]:
+        known = {v for ix in t.indices for v in ix.vars()} | set(self.vars)
+        return [f for f in t.facts if f.index.vars() <= known and not dynamics(f.index)]
+
+    def _spans(self, t: Touch, joint: Sequence[Var]) -> tuple[Grid, Grid] | None:
+        """Least and greatest number of a thread that touches each element, for all values of the joint variables.
+
+        The greatest is -1 where none does.
+        """
+        fixed = not any(dynamics(ix) for ix in t.indices)
+        dims = [*joint, *(v for v in self._dims(t) if v not in joint)]
+        if not fixed:
+            dims = [*joint, *(v for v in self.vars if any(v in f.index.vars() for f in self._deciding(t)))]
+        if prod(v.hi + 1 for v in dims) > POINTS:
+            return None
+        env = grids(dims)
+        shape = [v.hi + 1 for v in dims]
+        holds = np.ones(shape, bool)
+        for f in self._deciding(t):
+            if f.index.vars() <= set(dims):
+                value = evaluate(f.index, env)
+                holds &= (value >= f.lo) & (value < f.hi)
+        thread: Grid = 0
+        for v in self.vars:
+            thread = thread * (v.hi + 1) + env.get(v, 0)
+        alone = all(v.hi == 0 or v in env for v in self.vars)
+        rows: Grid = 0
+        for v in joint:
+            rows = rows * (v.hi + 1) + env[v]
+        count, size = prod(v.hi + 1 for v in joint), t.buffer.size
+        least = np.full((count, size), np.iinfo(np.int64).max)
+        most = np.full((count, size), -1)
+        if fixed:
+            for ix, n in zip(t.indices, t.buffer.shape, strict=True):
+                value = evaluate(ix, env)
+                holds &= (value >= 0) & (value < n)
+            at = evaluate(weighted(t.indices, dense_strides(t.buffer.shape)), env)
+            where: Any = (np.broadcast_to(rows, shape)[holds], np.broadcast_to(at, shape)[holds])
+            who = np.broadcast_to(thread, shape)[holds]
+        else:  # any element
+            where = np.broadcast_to(rows, shape)[holds]
+            who = np.broadcast_to(thread, shape)[holds]
+            if where.size:
+                where, who = (where[:, None], np.arange(size)[None, :]), who[:, None]
+        np.minimum.at(least, where, who if alone else 0)
+        np.maximum.at(most, where, who if alone else np.iinfo(np.int64).max)
+        return least, most
+
+
+def thread_dependent(s: Stmt, threads: Threads) -> bool:
+    """Whether threads may go different ways through a branch, or around a loop a different number of times."""
+    return isinstance(s, (If, ForRange)) and any(threads.varies(e) for e in exprs_of(s))
