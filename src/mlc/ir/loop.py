@@ -44,7 +44,7 @@ class ForKind(StrEnum):
 
 BLOCK_AXES = ("blockIdx.z", "blockIdx.y", "blockIdx.x")
 THREAD_AXES = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
-"""Axes of a grid of blocks, and of the threads of a block, slowest first; loops of kind ``THREAD`` are bound to them."""
+"""Axes of a grid of blocks and of the threads of a block, slowest first; loops of kind ``THREAD`` are bound to them."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -37,8 +37,8 @@ def facts_of(cond: Expr, *, holds: bool = True) -> Facts:
     parts = conjuncts(cond)
     if holds:
         return tuple(Fact(c.index, c.lo, c.hi) for c in parts if type(c) is Within)
-    if len(parts) == 1 and type(parts[0]) is Within:
-        (c,) = parts
+    c = parts[0]
+    if len(parts) == 1 and type(c) is Within:
         least, most = c.index.bounds()
         if c.lo <= least:
             return (Fact(c.index, c.hi, most + 1),)

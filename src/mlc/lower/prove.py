@@ -234,7 +234,7 @@ def _tells_threads(t: Touch, other: Touch, grid: Threads) -> bool:
 
 
 def _digits(form: Linear, known: set[Atom]) -> set[Atom]:
-    """Atoms that the value of a form tells, given those that are known: its digits, if it is a number of mixed radix."""
+    """Atoms that the value of a form tells, given those that are known: the digits of a number of mixed radix."""
     open_ = sorted(((abs(c), a) for a, c in form.terms.items() if a not in known), key=lambda x: x[0])
     reach = 0
     for c, a in open_:

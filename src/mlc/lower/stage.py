@@ -300,8 +300,9 @@ class Stage:
         self._annotate(axis, ForKind.PARALLEL, "parallel")
 
     def bind(self, axis: Var, thread: str) -> None:
-        """Run the iterations of a data axis as blocks of a grid (``blockIdx.x``) or threads of a block (``threadIdx.x``).
+        """Run the iterations of a data axis side by side: as blocks of a grid, or as threads of a block.
 
+        Axes of a grid are ``blockIdx.x``, ``.y`` and ``.z``, those of a block ``threadIdx.x``, ``.y`` and ``.z``.
         Loops bound to one axis are one loop of the kernel, wherever they stand: a stage in ``shared`` memory that is
         computed inside another one's threads, and bound to the same axes, is computed by all threads of the block
         together, with barriers between them where they are needed (TVM, section 4.2, "cooperation").

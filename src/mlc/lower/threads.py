@@ -127,8 +127,8 @@ class _Launch:
         cooperative = any(lp.thread == s.thread for lp in _bound(s.body)) or _allocates_shared(s.body)
         if s.extent <= var.hi and cooperative:
             raise ScheduleError(
-                f"loop {s.var.name} of extent {s.extent} is bound to {s.thread}, which has {var.hi + 1}: those beyond it "
-                "would be missing from what all threads inside of it do together"
+                f"loop {s.var.name} of extent {s.extent} is bound to {s.thread}, which has {var.hi + 1}: those beyond "
+                "it would be missing from what all threads inside of it do together"
             )
         self.loops.append(s.thread)
         body = self._merged(s.body)
