@@ -1,0 +1,130 @@
+"""The checker of kernels: it finds what the interpreter finds, and says what is wrong and where."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlc.errors import VerifyError
+from mlc.ir.expr import Load, cast, select, within
+from mlc.ir.index import Var, as_index, dynamic
+from mlc.ir.loop import Allocate, Barrier, Buffer, For, ForKind, Function, If, Stmt, Store, seq
+from mlc.ir.types import f32, i64
+from mlc.lower.prove import prove
+from tests.fuzz import examples
+from tests.unit.lower.grids import GRIDS, Grid, mutations, product, run, stencil, sums
+
+
+def fault(fn: Function) -> str:
+    """What the checker says; nothing where it finds nothing wrong."""
+    try:
+        prove(fn)
+    except VerifyError as error:
+        return error.message
+    return ""
+
+
+def runs(fn: Function, grid: Grid) -> bool:
+    try:
+        run(fn, grid.arrays())
+    except VerifyError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_checker_and_interpreter_agree_on_mutations(name: str) -> None:
+    grid = GRIDS[name]()
+    fn = grid.kernel()
+    assert not fault(fn)
+    found = [(what, mutant) for what, mutant in mutations(fn)]
+    wrong = [what for what, mutant in found if runs(mutant, grid) != (not fault(mutant))]
+    assert not wrong
+    assert sum(bool(fault(mutant)) for _, mutant in found) >= len(found) // 3
+
+
+KERNELS = st.one_of(
+    st.builds(
+        product,
+        st.integers(1, 6),
+        st.integers(1, 6),
+        st.integers(1, 6),
+        rows=st.sampled_from([(2, 1), (4, 2), (3, 1)]),
+        columns=st.sampled_from([(2, 1), (4, 2), (3, 3)]),
+        depth=st.integers(1, 4),
+    ),
+    st.builds(sums, st.integers(1, 3), st.integers(1, 12), st.integers(1, 5)),
+    st.builds(stencil, st.integers(1, 3), st.integers(5, 9), st.integers(1, 5)),
+)
+
+
+@given(grid=KERNELS, data=st.data())
+@examples(60)
+def test_what_the_interpreter_finds_the_checker_finds(grid: Grid, data: st.DataObject) -> None:
+    fn = grid.kernel()
+    assert not fault(fn)
+    _, mutant = data.draw(st.sampled_from(list(mutations(fn))))
+    if not runs(mutant, grid):
+        assert fault(mutant)
+
+
+# -- one fault each ---------------------------------------------------------------------------------------------------
+T = Var("tx", 0, 7)
+B = Var("bx", 0, 2)
+X, Y = Buffer("x", (24,), f32), Buffer("y", (24,), f32)
+C = Buffer("c", (8,), f32, "shared")
+HERE = as_index(T)
+AT = as_index(B) * 8 + T
+
+
+def kernel(*stmts: Stmt) -> Function:
+    threads = For(T, 8, ForKind.THREAD, seq(stmts), "threadIdx.x")
+    return Function("k", (X, Y), 1, For(B, 3, ForKind.THREAD, Allocate(C, threads), "blockIdx.x"))
+
+
+FILL, USE = Store(C, (HERE,), Load(X, (AT,))), Store(Y, (AT,), Load(C, (7 - HERE,)))
+MEET = Barrier("shared")
+ANYWHERE = dynamic(cast(Load(X, (AT,)), i64), 0, 30)
+
+
+@pytest.mark.parametrize(
+    "stmts, message",
+    [
+        ((FILL, USE), "c is read where another thread may have written it since the last barrier"),
+        ((FILL, MEET, USE, FILL), "c is written where another thread may have read it since the last barrier"),
+        ((FILL, If(within(T, 0, 4), MEET), USE), "a barrier that not all threads reach"),
+        ((FILL, MEET, Store(Y, (AT,), Load(C, (HERE + 1,)))), r"a load that may leave c: f32\[8\] at tx \+ 1"),
+        ((Store(Y, (AT + 1,), Load(X, (AT,))),), r"a store that may leave y: f32\[24\] at 8\*bx \+ tx \+ 1"),
+        ((Store(Y, (AT,), Load(X, (ANYWHERE,))),), "a load that may leave x"),
+        ((Store(Y, (HERE,), Load(X, (AT,))),), "y is written where another thread of the launch may write it"),
+        (
+            (Store(Y, (AT,), Load(X, (AT,))), Store(Y, (23 - AT,), Load(X, (AT,)))),
+            "y is written where another thread of the launch may write it",
+        ),
+        ((FILL, For(Var("k", 0, 3), 4, ForKind.THREAD, FILL, "threadIdx.y")), "a loop over threads inside of threads"),
+    ],
+)
+def test_faults_are_named(stmts: tuple[Stmt, ...], message: str) -> None:
+    with pytest.raises(VerifyError, match=f"^k: {message}"):
+        prove(kernel(*stmts))
+
+
+@pytest.mark.parametrize(
+    "stmts",
+    [
+        (FILL, MEET, USE),
+        (If(within(AT, 0, 23), Store(Y, (AT + 1,), Load(X, (AT,)))),),
+        (Store(Y, (AT,), select(within(AT - 1, 0, 24), Load(X, (AT - 1,)), 0.0)),),
+        (Store(Y, (AT,), select(within(AT, 0, 4), 0.0, Load(X, (AT - 4,)))),),
+        (If(within(T, 0, 1), Store(Y, (as_index(B),), Load(X, (AT,)))),),
+        (FILL, If(within(B, 1, 2), MEET)),
+    ],
+)
+def test_sound_kernels_pass(stmts: tuple[Stmt, ...]) -> None:
+    assert not fault(kernel(*stmts))
+
+
+def test_threads_of_one_block_only_are_no_launch_of_many() -> None:
+    alone = Function("k", (X, Y), 1, For(T, 8, ForKind.THREAD, Store(Y, (HERE,), Load(X, (HERE,))), "threadIdx.x"))
+    assert not fault(alone)
