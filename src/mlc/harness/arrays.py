@@ -11,6 +11,7 @@ import numpy as np
 
 from mlc.errors import UsageError
 from mlc.runtime.atomic import atomic_write
+from mlc.runtime.dtypes import to_plain
 
 # What a file may unpack to, in bytes, for each byte that it has: .npz files may be compressed.
 _MAX_RATIO = 200
@@ -55,17 +56,17 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
     """Write an ``.npz`` file, whole or not at all; the bytes depend on the arrays alone.
 
-    Unlike ``numpy.savez`` it takes any name. ``bfloat16``, which the format lacks, is written as float32.
+    Unlike ``numpy.savez`` it takes any name. Types that the format lacks are written as numpy's
+    own: ``bfloat16`` as float32, integers of less than a byte as bytes.
 
     Raises:
         OutputError: the file cannot be written.
     """
     with atomic_write(path) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
         for name, array in arrays.items():
-            plain = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
             # A ZipInfo of its own carries no time of day.
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(plain), allow_pickle=False)
+                np.lib.format.write_array(member, np.ascontiguousarray(to_plain(array)), allow_pickle=False)
 
 
 def _require_file(path: str | os.PathLike[str]) -> None:

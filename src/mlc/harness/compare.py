@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import UsageError
-from mlc.runtime.dtypes import describe
+from mlc.runtime.dtypes import describe, from_plain
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def compare_outputs(
     relative: float | None = None,
     precision: Mapping[str, str] | None = None,
 ) -> list[Comparison]:
-    """Compares all outputs with those of the same name; float32 in a file stands for bfloat16 as well.
+    """Compares all outputs with those of the same name; types of numpy's own stand for those it lacks as well.
 
     Args:
         got: from the module.
@@ -149,8 +149,7 @@ def compare_outputs(
         if name not in expected:
             raise UsageError(f"the reference has no output {name!r}", hint=f"it has: {', '.join(map(repr, expected))}")
         other = expected[name]
-        if array.dtype.name == "bfloat16" and other.dtype == np.float32:
-            other = other.astype(array.dtype)
+        other = from_plain(other, array.dtype)
         tolerance = tolerance_for(array.dtype, absolute, relative, (precision or {}).get(name))
         found.append(compare(name, array, other, tolerance))
     return found

@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 
 from mlc.errors import UsageError
-from mlc.runtime.dtypes import ELEMENTS, numpy_dtype
+from mlc.runtime.dtypes import ELEMENTS, from_plain, numpy_dtype
 from mlc.runtime.manifest import TensorSpec
 
 
@@ -64,11 +64,22 @@ def make_feeds(
 
 
 def as_input(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
-    """An array from a file as the input wants it: ``.npy`` has no bfloat16, so float32 stands for it.
+    """An array from a file as the input wants it: for types that ``.npy`` lacks, numpy's own stand.
 
-    Nothing else is converted: the module refuses another element type.
+    So float32 does for bfloat16, int8 for i4 and i2, and uint8 for u4 and u2. Nothing else is converted: the module
+    refuses another element type.
+
+    Raises:
+        UsageError: an integer does not fit the input's type.
     """
-    return array.astype(numpy_dtype("bf16")) if spec.dtype == "bf16" and array.dtype == np.float32 else array
+    found = from_plain(array, numpy_dtype(spec.dtype))
+    if found is array and ELEMENTS[spec.dtype].plain == array.dtype.name:
+        least, most = integer_limits(spec.dtype)
+        raise UsageError(
+            f"input {spec.name!r}: values from {array.min()} to {array.max()} are no {spec.dtype}",
+            hint=f"it holds whole numbers from {least} to {most}",
+        )
+    return found
 
 
 def _filled(spec: TensorSpec, fill: Fill, seed: int, span: Span | None) -> np.ndarray:
@@ -80,9 +91,10 @@ def _filled(spec: TensorSpec, fill: Fill, seed: int, span: Span | None) -> np.nd
     generator = np.random.default_rng([seed, *spec.name.encode("utf-8")])
     if spec.dtype == "bool":
         return generator.integers(0, 2, spec.shape, dtype=np.uint8).astype(bool)
-    if dtype.kind in "iu":
+    if spec.dtype[0] in "iu":
         low, high = _integer_span(spec, span)
-        return generator.integers(low, high, spec.shape, dtype=dtype, endpoint=True)
+        drawn = generator.integers(low, high, spec.shape, dtype=ELEMENTS[spec.dtype].plain or dtype, endpoint=True)
+        return drawn.astype(dtype, copy=False)
     if span is None:
         return generator.standard_normal(spec.shape).astype(dtype)
     return generator.uniform(span.low, span.high, spec.shape).astype(dtype)

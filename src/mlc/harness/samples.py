@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mlc.errors import UsageError
-from mlc.runtime.dtypes import describe, numpy_dtype
+from mlc.runtime.dtypes import describe, from_plain, numpy_dtype
 from mlc.runtime.manifest import TensorSpec
 
 
@@ -15,7 +15,8 @@ def split_samples(specs: Sequence[TensorSpec], arrays: Mapping[str, np.ndarray])
     """Feeds of a model from arrays that hold several.
 
     Along its first axis an array holds as many samples as fit: for an input ``[1, 3, 224, 224]`` both
-    ``[32, 3, 224, 224]`` and ``[32, 1, 3, 224, 224]`` are 32. Floats of other widths are converted.
+    ``[32, 3, 224, 224]`` and ``[32, 1, 3, 224, 224]`` are 32. Floats of other widths are converted, and for
+    types that ``.npz`` lacks numpy's own stand.
 
     Args:
         specs: the model's inputs.
@@ -61,6 +62,7 @@ def _stacked(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
             f"the samples for {spec.name!r} are {describe(array.dtype, array.shape)}, which are no {spec}",
             hint=f"expected {several}, or batches of {batch} one after the other" if batch else f"expected {several}",
         )
+    stack = from_plain(stack, dtype)
     if stack.dtype == dtype:
         return stack
     if not (dtype.kind == stack.dtype.kind == "f"):

@@ -22,7 +22,7 @@ class DType:
     Args:
         name: short name as printed, e.g. ``f32``.
         kind: ``f`` float, ``i`` signed, ``u`` unsigned, ``b`` boolean.
-        bits: width of a value; sub-byte types take a whole byte in memory.
+        bits: width of a value. Integers of less than a byte take a whole one in memory, of which the low bits are read.
         numpy_name: the numpy (or ml_dtypes) name.
     """
 
@@ -53,13 +53,18 @@ class DType:
 
     @cached_property
     def numpy(self) -> np.dtype:
-        """The numpy type of the same name."""
-        if self.name == "bf16":
+        """The numpy type of the same name; ml_dtypes knows those that numpy lacks."""
+        if self.name == "bf16" or self.bits < 8:
             import ml_dtypes
 
-            half: np.dtype = np.dtype(ml_dtypes.bfloat16)
-            return half
+            theirs: np.dtype = np.dtype(getattr(ml_dtypes, self.numpy_name))
+            return theirs
         return np.dtype(self.numpy_name)
+
+    @property
+    def carrier(self) -> DType:
+        """The type whose arithmetic numpy and native memory do for this one: bytes for integers of less than a byte."""
+        return self if self.bits >= 8 else i8 if self.kind == "i" else u8
 
     @property
     def min_value(self) -> int | float:
@@ -91,14 +96,15 @@ u16 = DType("u16", "u", 16, "uint16")
 u32 = DType("u32", "u", 32, "uint32")
 u64 = DType("u64", "u", 64, "uint64")
 boolean = DType("bool", "b", 8, "bool")
-u1 = DType("u1", "u", 1, "uint8")
-u2 = DType("u2", "u", 2, "uint8")
-i4 = DType("i4", "i", 4, "int8")
+i2 = DType("i2", "i", 2, "int2")
+i4 = DType("i4", "i", 4, "int4")
+u2 = DType("u2", "u", 2, "uint2")
+u4 = DType("u4", "u", 4, "uint4")
 
 ALL_DTYPES: dict[str, DType] = {
-    t.name: t for t in (f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, boolean, u1, u2, i4)
+    t.name: t for t in (f16, bf16, f32, f64, i2, i4, i8, i16, i32, i64, u2, u4, u8, u16, u32, u64, boolean)
 }
-_FROM_NUMPY = {t.numpy_name: t for t in ALL_DTYPES.values() if t.bits >= 8}
+_FROM_NUMPY = {t.numpy_name: t for t in ALL_DTYPES.values()}
 
 
 def dtype_of(spec: DType | str | np.dtype | type) -> DType:

@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from mlc.errors import UsageError
-from mlc.runtime.dtypes import describe, numpy_dtype
+from mlc.runtime.dtypes import ELEMENTS, describe, numpy_dtype
 from mlc.runtime.manifest import ALIGNMENT, TensorSpec
 
 KEPT_FROM = 1 << 20  # bytes of an array whose memory is kept: below, the C library keeps what it freed itself
@@ -27,7 +27,7 @@ def address(array: np.ndarray) -> int:
         try:
             return addressof(c_char.from_buffer(array.data))
         except (TypeError, ValueError, BufferError):
-            pass  # empty, strided, or of a type that the buffer protocol lacks (bfloat16)
+            pass  # empty, strided, or of a type that the buffer protocol lacks (those of ml_dtypes)
     return array.__array_interface__["data"][0]
 
 
@@ -174,8 +174,8 @@ class Ports:
         dtype = numpy_dtype(spec.dtype)
         if array.dtype == dtype:
             hint = "the model was compiled for this shape; compile it for the other one with --shape"
-        elif spec.dtype == "bf16":
-            hint = "convert the array with .astype(ml_dtypes.bfloat16)"
+        elif ELEMENTS[spec.dtype].plain:
+            hint = f"convert the array with .astype(ml_dtypes.{dtype.name})"
         else:
             hint = f"convert the array with .astype({dtype.name!r})"
         got = describe(array.dtype, array.shape)

@@ -40,7 +40,8 @@ _HEADER = """\
  *
  * Inputs and outputs: arrays of pointers in the order of `enum mlc_input` and `enum mlc_output`. Each points to a
  * row-major tensor aligned to its element; MLC_ALIGNMENT is faster. Inputs are not written to, and outputs overlap
- * nothing. f16 and bf16 elements are given by their bits, bool as one byte, 0 or 1.
+ * nothing. f16 and bf16 elements are given by their bits, bool as one byte, 0 or 1; i4, i2, u4 and u2 as one value a
+ * byte, of which only the low bits are read.
  *{seed}{device}
  * The calls keep no state: with a workspace each, several threads may run the model at once. They may share one pool; a
  * call that finds the pool busy runs alone. Models of one version of mlc may share a pool, too, whoever created it;

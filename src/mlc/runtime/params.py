@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlc.errors import PackageError
-from mlc.runtime.dtypes import ELEMENTS, describe, numpy_dtype
+from mlc.runtime.dtypes import ELEMENTS, describe, numpy_dtype, to_plain
 from mlc.runtime.manifest import ALIGNMENT, ParamSpec, TensorSpec
 
 # What the safetensors library accepts as a header.
@@ -92,6 +92,8 @@ def params_chunks(params: Iterable[ParamSpec], arrays: Mapping[str, np.ndarray])
         array = arrays[spec.name]
         _require_type(spec, array)
         if spec.nbytes:
+            if ELEMENTS[spec.dtype].itemsize == 1:
+                array = to_plain(array)  # whole bytes, also where ml_dtypes leaves the upper bits of one open
             # safetensors is little-endian, as every target of ours is
             yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
             yield bytes(-spec.nbytes % ALIGNMENT)

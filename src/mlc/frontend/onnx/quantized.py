@@ -64,7 +64,7 @@ def _to_integers(ctx: Context, scaled: Value, zero: Value | None, dtype: DType) 
     return cast(ctx, ctx.add("clip", [y], lo=float(dtype.min_value), hi=float(dtype.max_value)), dtype)
 
 
-@converter("QuantizeLinear", since=10, limits="to 8 and 16-bit integers")
+@converter("QuantizeLinear", since=10, limits="to integers of at most 16 bits")
 def quantize_linear(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     x, scale, zero = (*inputs, None)[:3]
     dtype = zero.type.dtype if zero is not None else _dtype(node, "output_dtype") or u8
@@ -76,10 +76,10 @@ def quantize_linear(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Val
     return [_to_integers(ctx, scaled, None if zero is None else _along(ctx, node, zero, x), dtype)]
 
 
-@converter("DequantizeLinear", since=10, limits="from integers of 8 bits and more")
+@converter("DequantizeLinear", since=10, limits="from integers")
 def dequantize_linear(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     x, scale, zero = (*inputs, None)[:3]
-    wide = i16 if x.type.dtype.bits == 8 else i32
+    wide = i16 if x.type.dtype.bits <= 8 else i32
     centred = _centred(ctx, x, None if zero is None else _along(ctx, node, zero, x), wide)
     y = ctx.add("mul", [cast(ctx, centred, f32), cast(ctx, _along(ctx, node, scale, x), f32)])
     return [cast(ctx, y, _dtype(node, "output_dtype") or scale.type.dtype)]

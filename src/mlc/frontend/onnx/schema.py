@@ -9,28 +9,22 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, TensorProto, defs, helper
+from onnx import AttributeProto, defs, helper
 
 from mlc.errors import ImportModelError
 from mlc.frontend.onnx.attributes import attribute_type
+from mlc.frontend.onnx.tensors import ELEMENT_TYPES, element_type_name
 from mlc.ir.graph import Value
 from mlc.ir.types import DType, TensorType
 
 NEWEST_OPSET = defs.onnx_opset_version()
 STANDARD_DOMAINS = {"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"}
 
-_ONNX_TYPES = {
-    "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16, "f32": TensorProto.FLOAT, "f64": TensorProto.DOUBLE,
-    "i8": TensorProto.INT8, "i16": TensorProto.INT16, "i32": TensorProto.INT32, "i64": TensorProto.INT64,
-    "u8": TensorProto.UINT8, "u16": TensorProto.UINT16, "u32": TensorProto.UINT32, "u64": TensorProto.UINT64,
-    "bool": TensorProto.BOOL,
-}  # fmt: skip
-
 
 def type_string(dtype: DType) -> str:
     """``tensor(float)`` for f32: how the operator definitions spell types."""
-    name = TensorProto.DataType.Name(_ONNX_TYPES[dtype.name]).lower()
-    return f"tensor({name})"
+    number, _ = ELEMENT_TYPES[dtype.name]
+    return f"tensor({element_type_name(number)})"
 
 
 @dataclass(frozen=True)
@@ -235,7 +229,7 @@ def _parse(data: bytes) -> onnx.FunctionProto | None:
 def _type_proto(type: TensorType | None) -> onnx.TypeProto:
     if type is None:
         return onnx.TypeProto()
-    return helper.make_tensor_type_proto(_ONNX_TYPES[type.dtype.name], type.shape)
+    return helper.make_tensor_type_proto(ELEMENT_TYPES[type.dtype.name][0], type.shape)
 
 
 def _range(low: int, high: int) -> str:

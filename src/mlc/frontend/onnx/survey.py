@@ -13,13 +13,10 @@ from mlc.errors import MlcError
 from mlc.frontend.common.importing import naming
 from mlc.frontend.limits import Limits
 from mlc.frontend.onnx.reader import read_model
-from mlc.frontend.onnx.tensors import element_type_name
+from mlc.frontend.onnx.tensors import element_type_name, stored_bytes
 from mlc.frontend.onnx.validate import check_model, normal_domain
 from mlc.frontend.survey import Survey, by_count
 from mlc.ir.types import dtype_of
-
-# Bits of the element types that take less than a byte; onnx packs them.
-_NARROW_BITS = {"uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2": 2}
 
 
 def survey_onnx(path: str | os.PathLike[str], limits: Limits) -> Survey:
@@ -86,10 +83,13 @@ def _short_name(elem_type: int) -> str:
 
 def _nbytes(tensor: onnx.TensorProto) -> int:
     name = element_type_name(tensor.data_type)
-    if name in _NARROW_BITS:
-        return -(-prod(tensor.dims) * _NARROW_BITS[name] // 8)
     if name == "string":
         return sum(map(len, tensor.string_data))
+    if name == "float4e2m1":  # two of them share a byte
+        return -(-prod(tensor.dims) // 2)
+    known = stored_bytes(tensor)
+    if known:
+        return known
     try:
         return prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     except KeyError:  # an element type that does not exist; the import says so

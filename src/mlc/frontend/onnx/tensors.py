@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto
@@ -14,24 +13,29 @@ from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.common.context import check_type
 from mlc.frontend.limits import Limits
 from mlc.frontend.onnx.external import ExternalData
-from mlc.ir.types import DType, TensorType, bf16, boolean, dtype_of
+from mlc.ir.types import ALL_DTYPES, DType, TensorType, bf16, boolean, dtype_of, u8
 
-# element type -> (numpy type, field of TensorProto that holds the values when raw_data does not)
-_TYPES: dict[int, tuple[Any, str]] = {
-    TensorProto.FLOAT: (np.float32, "float_data"),
-    TensorProto.DOUBLE: (np.float64, "double_data"),
-    TensorProto.FLOAT16: (np.float16, "int32_data"),
-    TensorProto.BFLOAT16: (ml_dtypes.bfloat16, "int32_data"),
-    TensorProto.INT8: (np.int8, "int32_data"),
-    TensorProto.INT16: (np.int16, "int32_data"),
-    TensorProto.INT32: (np.int32, "int32_data"),
-    TensorProto.INT64: (np.int64, "int64_data"),
-    TensorProto.UINT8: (np.uint8, "int32_data"),
-    TensorProto.UINT16: (np.uint16, "int32_data"),
-    TensorProto.UINT32: (np.uint32, "uint64_data"),
-    TensorProto.UINT64: (np.uint64, "uint64_data"),
-    TensorProto.BOOL: (np.bool_, "int32_data"),
+# name of ours -> (number of ONNX's element type, field of TensorProto that holds the values when raw_data does not)
+ELEMENT_TYPES: dict[str, tuple[int, str]] = {
+    "f32": (TensorProto.FLOAT, "float_data"),
+    "f64": (TensorProto.DOUBLE, "double_data"),
+    "f16": (TensorProto.FLOAT16, "int32_data"),
+    "bf16": (TensorProto.BFLOAT16, "int32_data"),
+    "i2": (26, "int32_data"),  # onnx has a name for it from 1.20 on
+    "i4": (TensorProto.INT4, "int32_data"),
+    "i8": (TensorProto.INT8, "int32_data"),
+    "i16": (TensorProto.INT16, "int32_data"),
+    "i32": (TensorProto.INT32, "int32_data"),
+    "i64": (TensorProto.INT64, "int64_data"),
+    "u2": (25, "int32_data"),
+    "u4": (TensorProto.UINT4, "int32_data"),
+    "u8": (TensorProto.UINT8, "int32_data"),
+    "u16": (TensorProto.UINT16, "int32_data"),
+    "u32": (TensorProto.UINT32, "uint64_data"),
+    "u64": (TensorProto.UINT64, "uint64_data"),
+    "bool": (TensorProto.BOOL, "int32_data"),
 }
+_OURS = {number: ALL_DTYPES[name] for name, (number, _) in ELEMENT_TYPES.items()}
 _FIELDS = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data", "string_data")
 
 
@@ -50,22 +54,27 @@ def element_type(elem_type: int, where: str) -> DType:
         UnsupportedError: a type that ``mlc`` does not compute with.
         ImportModelError: no type at all.
     """
-    if elem_type in _TYPES:
-        return dtype_of(_TYPES[elem_type][0])
+    if elem_type in _OURS:
+        return _OURS[elem_type]
     if elem_type == TensorProto.UNDEFINED or elem_type not in TensorProto.DataType.values():
         raise ImportModelError(f"{where}: has no valid element type ({elem_type})")
     raise UnsupportedError(
         f"{where}: element type {element_type_name(elem_type)} is not supported",
-        hint="supported: " + ", ".join(element_type_name(t) for t in _TYPES),
+        hint="supported: " + ", ".join(element_type_name(t) for t in _OURS),
     )
 
 
 def stored_bytes(tensor: TensorProto) -> int:
     """What a tensor's values take, by its shape and type; 0 where these make no sense (decoding says so)."""
-    kind = _TYPES.get(tensor.data_type)
-    if kind is None or min(tensor.dims, default=0) < 0:
+    dtype = _OURS.get(tensor.data_type)
+    if dtype is None or min(tensor.dims, default=0) < 0:
         return 0
-    return prod(tensor.dims) * np.dtype(kind[0]).itemsize
+    return _packed_bytes(prod(tensor.dims), dtype)
+
+
+def _packed_bytes(count: int, dtype: DType) -> int:
+    """Bytes of ``count`` values as ONNX stores them: integers of less than a byte share one."""
+    return -(-count * min(dtype.bits, 8) // 8) * dtype.itemsize
 
 
 def decode_tensor(tensor: TensorProto, where: str, external: ExternalData, limits: Limits) -> np.ndarray:
@@ -86,7 +95,7 @@ def decode_tensor(tensor: TensorProto, where: str, external: ExternalData, limit
     shape = tuple(tensor.dims)
     check_type(TensorType(shape, dtype), limits, where)
     count = prod(shape)
-    nbytes = count * dtype.itemsize
+    nbytes = _packed_bytes(count, dtype)
     typed = [f for f in _FIELDS if len(getattr(tensor, f))]
     if tensor.data_location == TensorProto.EXTERNAL:
         if tensor.HasField("raw_data") or typed:
@@ -102,12 +111,15 @@ def decode_tensor(tensor: TensorProto, where: str, external: ExternalData, limit
             if len(data) != nbytes:
                 raise ImportModelError(f"{where}: has {len(data)} bytes of data, its shape and type need {nbytes}")
             return _from_bytes(data, dtype, shape)
-    field = _TYPES[tensor.data_type][1]
+    field = ELEMENT_TYPES[dtype.name][1]
     if typed not in ([], [field]):
         raise ImportModelError(f"{where}: has data in {', '.join(typed)}, its type needs {field}")
     values = getattr(tensor, field)
-    if len(values) != count:
-        raise ImportModelError(f"{where}: has {len(values)} values, its shape {list(shape)} needs {count}")
+    needed = count if dtype.bits >= 8 else nbytes
+    if len(values) != needed:
+        raise ImportModelError(f"{where}: has {len(values)} values, its shape {list(shape)} needs {needed}")
+    if dtype.bits < 8:
+        return _from_bytes(_from_field(values, u8, where).tobytes(), dtype, shape)
     return _from_field(values, dtype, where).reshape(shape)
 
 
@@ -115,8 +127,16 @@ def _from_bytes(data: bytes, dtype: DType, shape: tuple[int, ...]) -> np.ndarray
     if dtype is boolean:
         # any other byte than 0 and 1 in a boolean array is undefined behaviour further on
         return (np.frombuffer(data, np.uint8) != 0).reshape(shape)
+    if dtype.bits < 8:
+        return _unpacked(np.frombuffer(data, np.uint8), dtype, prod(shape)).reshape(shape)
     little = dtype.numpy if dtype is bf16 else dtype.numpy.newbyteorder("<")
     return np.frombuffer(data, little).astype(dtype.numpy, copy=False).reshape(shape)
+
+
+def _unpacked(packed: np.ndarray, dtype: DType, count: int) -> np.ndarray:
+    """Integers of which several share a byte, the first in its lowest bits, as one a byte."""
+    parts = packed[:, None] >> np.arange(0, 8, dtype.bits, dtype=np.uint8)
+    return (parts & ((1 << dtype.bits) - 1)).reshape(-1)[:count].view(dtype.numpy)
 
 
 def _from_field(values: Any, dtype: DType, where: str) -> np.ndarray:

@@ -3,7 +3,8 @@
 ``u64 length of the header | header (JSON, padded with spaces) | weights``. In the header, ``__metadata__`` comes first,
 with strings ``format`` (``mlc-model``), ``version``, ``graph`` (JSON text), and the SHA-256 of the graph's text and of
 the weights. The tensors are numbered, and follow each other without gaps, wider element types first, so that each
-starts at a multiple of its item size.
+starts at a multiple of its item size. Integers of less than a byte are stored one a byte, as the type that stands for
+them (``I8``, ``U8``); which they are, the graph says.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def write_container(document: Mapping[str, Any], weights: Mapping[str, np.ndarra
         ImportModelError: the header would be larger than safetensors allows.
     """
     # Names of weights may clash with the format's own key; numbers cannot.
-    numbered = sorted(enumerate(weights.values()), key=lambda item: -item[1].itemsize)
+    arrays = [array.astype(dtype_of(array.dtype).carrier.numpy, copy=False) for array in weights.values()]
+    numbered = sorted(enumerate(arrays), key=lambda item: -item[1].itemsize)
     entries: dict[str, Any] = {}
     digest, end = sha256(), 0
     for number, array in numbered:

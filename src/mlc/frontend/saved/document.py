@@ -74,8 +74,13 @@ def _graph(get: Fields, weights: Mapping[str, np.ndarray], limits: Limits, depth
     def constant(item: Any, where: str) -> Value:
         found = value(item, where)
         array = weights.get(found.name)
-        if array is None or (array.shape, array.dtype) != (found.type.shape, found.type.dtype.numpy):
+        dtype = found.type.dtype
+        if array is None or (array.shape, array.dtype) != (found.type.shape, dtype.carrier.numpy):
             raise wrong(where, f"a weight {found.type} called {found.name!r}", None if array is None else array.dtype)
+        if dtype.bits < 8 and array.size:
+            least, most = int(array.min()), int(array.max())
+            if least < dtype.min_value or most > dtype.max_value:
+                raise wrong(where, f"values of {dtype} in the weight {found.name!r}", [least, most])
         return found
 
     def node(item: Any, where: str) -> Node:
@@ -98,7 +103,7 @@ def _graph(get: Fields, weights: Mapping[str, np.ndarray], limits: Limits, depth
     names = get.take("output_names", lambda items, where: as_list(items, where, as_text))
     name = get.take("name", as_text)
     get.end()
-    return Graph(name, inputs, outputs, built, {v: weights[v.name] for v in constants}, names)
+    return Graph(name, inputs, outputs, built, {v: weights[v.name].view(v.type.dtype.numpy) for v in constants}, names)
 
 
 def _source_to_json(source: ModelSource) -> dict[str, Any]:

@@ -6,12 +6,34 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from mlc.ir.threefry import threefry as threefry_words
 from mlc.ir.types import DType
 
 Array = Any  # numpy scalar or array
+
+# integers of less than a byte, as which bytes they are computed, and how wide they are
+_NARROW = {
+    np.dtype(narrow): (np.dtype(wide), bits)
+    for narrow, wide, bits in (
+        (ml_dtypes.int2, np.int8, 2),
+        (ml_dtypes.int4, np.int8, 4),
+        (ml_dtypes.uint2, np.uint8, 2),
+        (ml_dtypes.uint4, np.uint8, 4),
+    )
+}
+
+
+def widened(a: Array) -> Array:
+    """Integers of less than a byte as bytes, in which numpy can compute; converted back they wrap."""
+    return a.astype(_NARROW[a.dtype][0]) if a.dtype in _NARROW else a
+
+
+def is_float(a: Array) -> bool:
+    """Whether an array holds floats."""
+    return a.dtype.kind not in "iub" and a.dtype not in _NARROW  # those of ml_dtypes are of numpy's kind "V"
 
 
 def _int_div(a: Array, b: Array) -> Array:
@@ -22,24 +44,20 @@ def _int_div(a: Array, b: Array) -> Array:
     return np.where(b == 0, 0, q).astype(a.dtype)
 
 
-def _is_float(a: Array) -> bool:
-    return a.dtype.kind not in "iub"  # bfloat16 is of numpy's kind "V"
-
-
 def _mod(a: Array, b: Array) -> Array:
-    if _is_float(a):
+    if is_float(a):
         return np.mod(a, b)
     return np.where(b == 0, 0, np.remainder(a, np.where(b == 0, 1, b).astype(b.dtype))).astype(a.dtype)
 
 
 def _fmod(a: Array, b: Array) -> Array:
-    if _is_float(a):
+    if is_float(a):
         return np.fmod(a, b)
     return np.where(b == 0, 0, np.fmod(a, np.where(b == 0, 1, b).astype(b.dtype))).astype(a.dtype)
 
 
 def _pow(a: Array, b: Array) -> Array:
-    if _is_float(a):
+    if is_float(a):
         x, y = a.astype(np.float64), b.astype(np.float64)
         # numpy's own answer for a fractional power of minus infinity depends on the processor
         x = np.where(np.isneginf(x) & (y != np.trunc(y)), np.inf, x)
@@ -63,7 +81,7 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
-    "div": lambda a, b: np.divide(a, b) if _is_float(a) else _int_div(a, b),
+    "div": lambda a, b: np.divide(a, b) if is_float(a) else _int_div(a, b),
     "mod": _mod,
     "fmod": _fmod,
     "pow": _pow,
@@ -122,6 +140,23 @@ UNARY: dict[str, Callable[[Array], Array]] = {
 }  # fmt: skip
 
 
+def binary(op: str, a: Array, b: Array) -> np.ndarray:
+    """A binary operator on arrays of one type."""
+    if a.dtype not in _NARROW:
+        return np.asarray(BINARY[op](a, b))
+    bits = _NARROW[a.dtype][1]
+    x, y = widened(a), widened(b)
+    if op in ("shl", "shr"):
+        y = np.where((y < 0) | (y >= bits), 8, y).astype(y.dtype)  # too far is too far for a byte as well
+    found = np.asarray(BINARY[op](x, y))
+    return found if found.dtype.kind == "b" else found.astype(a.dtype)
+
+
+def unary(fn: str, a: Array) -> np.ndarray:
+    """An intrinsic of one operand."""
+    return np.asarray(UNARY[fn](widened(a))).astype(a.dtype) if a.dtype in _NARROW else np.asarray(UNARY[fn](a))
+
+
 def threefry(*words: Array) -> Array:
     """The intrinsic of that name: two words of a key, two of a counter."""
     with np.errstate(over="ignore"):
@@ -130,10 +165,10 @@ def threefry(*words: Array) -> Array:
 
 def convert(a: Array, dtype: DType) -> Array:
     """Numeric conversion: floats to integers truncate (saturating; NaN gives 0), integers wrap, bool is ``!= 0``."""
-    a = np.asarray(a)
+    a = widened(np.asarray(a))
     if dtype.kind == "b":
         return a != 0
-    if dtype.is_int and a.dtype.kind not in "iub":
+    if dtype.is_int and is_float(a):
         wide = np.trunc(np.nan_to_num(a.astype(np.float64), nan=0.0))
         lo, hi = float(dtype.min_value), float(dtype.max_value)
         inside = np.clip(wide, lo, hi)
@@ -141,4 +176,4 @@ def convert(a: Array, dtype: DType) -> Array:
         # float(max) rounds up for 64-bit types, where the conversion above would overflow
         out = np.where(wide >= hi, np.array(dtype.max_value, out.dtype), out)
         return np.where(wide <= lo, np.array(dtype.min_value, out.dtype), out).astype(dtype.numpy)
-    return a.astype(dtype.numpy)
+    return a.astype(dtype.carrier.numpy).astype(dtype.numpy, copy=False)

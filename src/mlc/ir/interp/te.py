@@ -12,7 +12,7 @@ from mlc.errors import VerifyError
 from mlc.ir import te
 from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within
 from mlc.ir.index import Linear, Var, evaluate
-from mlc.ir.interp.scalar import BINARY, UNARY, convert, threefry
+from mlc.ir.interp.scalar import binary, convert, is_float, threefry, unary, widened
 from mlc.ir.unwind import Steps, unwind
 
 Array = Any
@@ -84,8 +84,8 @@ def fold(op: te.Compute, terms: list[np.ndarray], n: int) -> list[np.ndarray]:
     if name in simple:
         (term,) = terms
         if name in ("sum", "prod"):
-            wide = np.float64 if term.dtype.kind not in "iub" else term.dtype
-            return [simple[name](term, axis=axes, dtype=wide).astype(term.dtype)]
+            wide = np.float64 if is_float(term) else widened(term).dtype
+            return [simple[name](widened(term), axis=axes, dtype=wide).astype(term.dtype)]
         return [simple[name](term, axis=axes)]
     return _fold_pairwise(op, [t.reshape(*t.shape[:n], -1) for t in terms])
 
@@ -153,12 +153,12 @@ class Evaluator:
         match e:
             case Binary():
                 a = yield e.a, guarded
-                value = np.asarray(BINARY[e.op](a, (yield e.b, guarded)))
+                value = binary(e.op, a, (yield e.b, guarded))
             case Call():
                 args = []
                 for operand in e.args:
                     args.append((yield operand, guarded))
-                value = np.asarray(threefry(*args) if e.fn == "threefry" else UNARY[e.fn](*args))
+                value = np.asarray(threefry(*args)) if e.fn == "threefry" else unary(e.fn, *args)
             case Cast():
                 value = convert((yield e.a, guarded), e.dtype)
             case Select():
@@ -179,7 +179,7 @@ class Evaluator:
             case Const():
                 return np.asarray(e.value).astype(e.dtype.numpy)
             case IndexValue():
-                return np.asarray(self.index(e.index, guarded)).astype(e.dtype.numpy)
+                return convert(self.index(e.index, guarded), e.dtype)
             case Within():
                 ix = self.index(e.index, guarded)
                 return np.asarray((ix >= e.lo) & (ix < e.hi))
@@ -237,7 +237,7 @@ def _contraction(op: te.Compute, values: Mapping[int, np.ndarray]) -> np.ndarray
     used: set[int] = set()
     for f in factors:
         array = values[id(f.source)]
-        wide = np.array(array, np.float64 if dtype.is_float else dtype.numpy, order="C")
+        wide = np.array(array, np.float64 if dtype.is_float else dtype.carrier.numpy, order="C")
         steps: dict[Var, int] = {}
         offset = 0
         for d, ix in enumerate(f.indices):

@@ -371,4 +371,4 @@ below:
 }}"""
 
 
-INTEGER_POWER = "\n".join(_integer_power(t) for t in ALL_DTYPES.values() if t.is_int and t.bits >= 8)
+INTEGER_POWER = "\n".join(_integer_power(t) for t in ALL_DTYPES.values() if t.is_int)

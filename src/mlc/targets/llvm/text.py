@@ -8,14 +8,15 @@ import numpy as np
 
 from mlc.ir.types import DType
 
-# what a value of each type is in a register; bf16 is held as a float that is always rounded to bf16
+# What a value of each type is in a register: bf16 is held as a float that is always rounded to bf16, integers are as
+# wide as their type. In memory nothing takes less than a byte.
 _REGISTER = {"f16": "half", "bf16": "float", "f32": "float", "f64": "double", "bool": "i1"}
 _MEMORY = {**_REGISTER, "bf16": "i16", "bool": "i8"}
 
 
 def register_type(dtype: DType, lanes: int = 0) -> str:
     """Type of a value in registers; ``lanes == 0`` is a scalar."""
-    base = _REGISTER.get(dtype.name) or f"i{max(dtype.bits, 8)}"
+    base = _REGISTER.get(dtype.name) or f"i{dtype.bits}"
     return f"<{lanes} x {base}>" if lanes else base
 
 

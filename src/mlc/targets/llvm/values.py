@@ -344,6 +344,9 @@ class ValueEmitter(IndexEmitter):
             sixteen = "splat (i32 16)" if lanes else "16"
             bits = self.pure(f"zext {memory_type(dtype, lanes)} {name} to {wide}")
             return Val(self.pure(f"bitcast {wide} {self.pure(f'shl {wide} {bits}, {sixteen}')} to {f}"), dtype, lanes)
+        if dtype.bits < 8:
+            narrow = self.pure(f"trunc {memory_type(dtype, lanes)} {name} to {register_type(dtype, lanes)}")
+            return Val(narrow, dtype, lanes)
         return Val(name, dtype, lanes)
 
     def _to_memory(self, v: Val) -> str:
@@ -355,6 +358,8 @@ class ValueEmitter(IndexEmitter):
             sixteen = "splat (i32 16)" if v.lanes else "16"
             bits = self.pure(f"bitcast {v.type} {v.text} to {wide}")
             return self.pure(f"trunc {wide} {self.pure(f'lshr {wide} {bits}, {sixteen}')} to {t}")
+        if v.dtype.bits < 8:
+            return self.pure(f"{'sext' if v.dtype.kind == 'i' else 'zext'} {v.type} {v.text} to {t}")
         return v.text
 
     def write(self, buffer: loop.Buffer, offset: Linear, lane: Var | None, v: Val) -> None:
@@ -385,7 +390,7 @@ class ValueEmitter(IndexEmitter):
 def _memory_suffix(buffer: loop.Buffer, lanes: int) -> str:
     if buffer.dtype.name == "bf16":
         return f"v{lanes}i16"
-    if buffer.dtype is boolean:
+    if buffer.dtype is boolean or buffer.dtype.bits < 8:
         return f"v{lanes}i8"
     return mangle_suffix(buffer.dtype, lanes)
 
