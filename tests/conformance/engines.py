@@ -16,8 +16,10 @@ from mlc.frontend.common.problems import UnsupportedModelError
 from mlc.frontend.onnx.importer import import_onnx
 from mlc.ir.graph import verify
 from mlc.ir.interp import run_graph
+from mlc.ops.random import seed_of
 
 MOST_RETRIES = 4
+SEED = np.array(0, np.uint64)  # of models that draw random numbers
 Arrays = dict[str, np.ndarray]
 
 
@@ -46,9 +48,12 @@ def interpret(model: bytes, inputs: Mapping[str, Any]) -> Outcome:
         return import_onnx(model, shapes=shapes, constants=constants)
 
     imported, constants = _specialised(load, arrays)
-    verify(imported.graph)
-    outputs = run_graph(imported.graph, {v.name: arrays[v.name] for v in imported.graph.inputs})
-    return Outcome([outputs[name] for name in imported.graph.output_names], tuple(constants))
+    graph = imported.graph
+    verify(graph)
+    seed = seed_of(graph)
+    feeds = {v.name: SEED if v is seed else arrays[v.name] for v in graph.inputs}
+    outputs = run_graph(graph, feeds)
+    return Outcome([outputs[name] for name in graph.output_names], tuple(constants))
 
 
 def compiled(model: bytes, inputs: Mapping[str, Any]) -> Outcome:

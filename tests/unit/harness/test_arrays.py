@@ -29,6 +29,12 @@ def test_written_bytes_depend_on_the_arrays_alone(tmp_path: Path) -> None:
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
+def test_integers_of_less_than_a_byte_are_written_as_bytes(tmp_path: Path) -> None:
+    write_npz(tmp_path / "x.npz", {"x": np.array([-8, 7], ml_dtypes.int4), "y": np.array([3], ml_dtypes.uint2)})
+    found = read_npz(tmp_path / "x.npz")
+    assert [(a.dtype, a.tolist()) for a in found.values()] == [(np.int8, [-8, 7]), (np.uint8, [3])]
+
+
 def test_bfloat16_is_written_as_float32(tmp_path: Path) -> None:
     write_npz(tmp_path / "x.npz", {"x": np.array([1.5], ml_dtypes.bfloat16)})
     assert read_npz(tmp_path / "x.npz")["x"].dtype == np.float32

@@ -21,7 +21,7 @@ def test_random_values_are_valid_for_every_element_type() -> None:
         assert (array.shape, array.dtype) == (spec.shape, numpy_dtype(spec.dtype))
         if spec.dtype in ("i16", "u16", "i32", "u32", "i64", "u64"):
             assert set(np.unique(array)) == {0, 1}
-        elif array.dtype.kind in "iu":
+        elif spec.dtype[0] in "iu":
             assert (array.min(), array.max()) == integer_limits(spec.dtype)
         elif spec.dtype != "bool":
             assert abs(float(array.astype(np.float64).mean())) < 0.1
@@ -65,3 +65,17 @@ def test_float32_stands_for_bfloat16_only() -> None:
     x = np.ones(3, np.float32)
     assert as_input(TensorSpec("x", "bf16", (3,)), x).dtype == ml_dtypes.bfloat16
     assert as_input(TensorSpec("x", "f16", (3,)), x) is x
+
+
+@pytest.mark.parametrize("name", ["i2", "i4", "u2", "u4"])
+def test_bytes_stand_for_integers_of_less_than_one(name: str) -> None:
+    least, most = integer_limits(name)
+    x = np.array([least, 0, most], np.int8 if name[0] == "i" else np.uint8)
+    found = as_input(TensorSpec("x", name, (3,)), x)
+    assert found.dtype == numpy_dtype(name)
+    assert found.tolist() == [least, 0, most]
+    assert as_input(TensorSpec("x", name, (3,)), found) is found
+    x[1] = most + 1
+    with pytest.raises(UsageError, match=f"input 'x': values from {least} to {most + 1} are no {name}") as raised:
+        as_input(TensorSpec("x", name, (3,)), x)
+    assert raised.value.hint == f"it holds whole numbers from {least} to {most}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,8 +27,9 @@ specs = st.lists(
 
 
 def array_of(spec: TensorSpec, seed: int = 0) -> np.ndarray:
-    """Random bytes as an array; booleans are 0 or 1."""
-    raw = np.random.default_rng(seed).integers(0, 2 if spec.dtype == "bool" else 256, spec.nbytes, np.uint8)
+    """Random bytes as an array; booleans and integers of less than a byte are 0 or 1."""
+    narrow = spec.dtype in ("bool", "i2", "i4", "u2", "u4")
+    raw = np.random.default_rng(seed).integers(0, 2 if narrow else 256, spec.nbytes, np.uint8)
     return raw.view(numpy_dtype(spec.dtype)).reshape(spec.shape)
 
 
@@ -67,6 +69,14 @@ def test_library_loads_arrays() -> None:
     loaded = safetensors.load(b"".join(bytes(chunk) for chunk in params_chunks(plan.params, arrays)))
     np.testing.assert_array_equal(loaded["w"], arrays["w"])
     np.testing.assert_array_equal(loaded["m"], arrays["m"])
+
+
+def test_integers_of_less_than_a_byte_are_written_as_bytes() -> None:
+    plan = plan_params([TensorSpec("w", "i4", (3,)), TensorSpec("v", "u2", (2,))])
+    arrays = {"w": np.array([-8, 7, -1], ml_dtypes.int4), "v": np.array([255, 2], np.uint8).view(ml_dtypes.uint2)}
+    loaded = safetensors.load(b"".join(bytes(chunk) for chunk in params_chunks(plan.params, arrays)))
+    np.testing.assert_array_equal(loaded["w"], np.array([-8, 7, -1], np.int8))
+    np.testing.assert_array_equal(loaded["v"], np.array([3, 2], np.uint8))
 
 
 def test_strided_arrays_and_bfloat16_bits_are_written() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from mlc.errors import ImportModelError, UsageError
 from mlc.frontend.common.context import check_type
 from mlc.frontend.limits import Limits
-from mlc.ir.types import DType, TensorType, dtype_of
+from mlc.ir.types import DType, TensorType, bf16, dtype_of
 
 Dim = int | str | None  # an extent, a symbol, or nothing known
 
@@ -163,11 +163,12 @@ def check_constant_input(declared: Declared, value: object) -> np.ndarray:
 
     Args:
         declared: the input.
-        value: an array of its very type; or a number, truth value or nested list of them, which takes its element type.
+        value: an array of its very type, or of that which stands for it in files of arrays; or a number, truth value or
+            nested list of them, which takes its element type.
     Raises:
         UsageError: element type or shape differ, or a number does not fit the element type.
     """
-    array = value if isinstance(value, (np.ndarray, np.generic)) else _typed(declared, value)
+    array = _unplain(declared, value) if isinstance(value, (np.ndarray, np.generic)) else _typed(declared, value)
     fits = declared.dims is None or (
         array.ndim == len(declared.dims)
         and all(not isinstance(n, int) or n in (have, -1) for n, have in zip(declared.dims, array.shape, strict=True))
@@ -178,6 +179,21 @@ def check_constant_input(declared: Declared, value: object) -> np.ndarray:
             f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
         )
     return np.array(array, dtype=dtype_of(array.dtype).numpy)
+
+
+def _unplain(declared: Declared, array: np.ndarray | np.generic) -> np.ndarray | np.generic:
+    """An array of numpy's own type as one of the declared type, where files of arrays lack that."""
+    dtype = declared.dtype
+    if array.dtype != (np.float32 if dtype is bf16 else dtype.carrier.numpy):
+        return array
+    with np.errstate(all="ignore"):
+        typed = array.astype(dtype.numpy)
+    if dtype.is_int and array.size:
+        least, most = int(array.min()), int(array.max())
+        if least < dtype.min_value or most > dtype.max_value:
+            values = f"values from {least} to {most}"
+            raise UsageError(f"input {declared.name!r} is {declared}, the constant given for it has {values}")
+    return typed
 
 
 def _typed(declared: Declared, value: object) -> np.ndarray:

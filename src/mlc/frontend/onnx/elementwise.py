@@ -192,7 +192,7 @@ def _converted(ctx: Context, x: Value, to: DType) -> Value:
     return cast(ctx, cast(ctx, x, i32) if x.type.dtype.is_float and to.is_int and to.bits < 8 else x, to)
 
 
-@converter("BitCast", since=26, limits="constants, or to the same type")
+@converter("BitCast", since=26, limits="constants, or between integers")
 def bit_cast(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     (x,) = inputs
     to = element_type(node.attr("to"), "attribute 'to'")
@@ -200,6 +200,8 @@ def bit_cast(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
         return [x]
     if to.bits != x.type.dtype.bits:
         raise ImportModelError(f"{x.type.dtype} and {to} differ in width")
+    if to.is_int and x.type.dtype.is_int:
+        return [cast(ctx, x, to)]  # which wraps
     return [ctx.constant(ctx.require_const(x, "the operand").view(to.numpy))]
 
 

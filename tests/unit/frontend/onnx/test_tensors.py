@@ -30,6 +30,10 @@ VALUES = {
     np.uint32: [0, 2**32 - 1],
     np.uint64: [0, 2**64 - 1],
     np.bool_: [True, False],
+    ml_dtypes.int4: [-8, 7, 1],
+    ml_dtypes.uint4: [15, 0, 9],
+    ml_dtypes.int2: [-2, 1, 0, -1, 1],
+    ml_dtypes.uint2: [3, 0, 2],
 }
 
 
@@ -45,6 +49,17 @@ def test_every_type_is_decoded_from_both_kinds_of_storage(dtype, raw):
     got = decode(tensor)
     assert got.dtype == array.dtype
     assert got.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_packed_integers_of_another_number_are_refused(raw):
+    tensor = numpy_helper.from_array(np.ones(5, ml_dtypes.int4))
+    tensor.dims[0] = 7
+    if not raw:
+        tensor.int32_data.extend(tensor.raw_data)
+        tensor.ClearField("raw_data")
+    with pytest.raises(ImportModelError, match="has 3 (bytes of data|values), its shape (and type need|.7. needs) 4"):
+        decode(tensor)
 
 
 def test_raw_data_is_not_copied_once_more():
@@ -105,7 +120,7 @@ def test_segments_are_not_supported():
     "kind, name",
     [
         (TensorProto.FLOAT8E4M3FN, "float8e4m3fn"),
-        (TensorProto.INT4, "int4"),
+        (TensorProto.FLOAT4E2M1, "float4e2m1"),
         (TensorProto.STRING, "string"),
         (TensorProto.COMPLEX64, "complex64"),
     ],

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mlc.ir.types import DType, bf16, boolean, f16, f32, f64, i4, i8, i64, u1, u32
+from mlc.ir.types import DType, bf16, boolean, f16, f32, f64, i4, i8, i64, u2, u32
 from mlc.targets.llvm.text import literal, mangle_suffix, memory_type, register_type, splat
 
 
@@ -21,8 +21,8 @@ from mlc.targets.llvm.text import literal, mangle_suffix, memory_type, register_
         (i8, "i8", "i8", "i8"),
         (u32, "i32", "i32", "i32"),
         (i64, "i64", "i64", "i64"),
-        (u1, "i8", "i8", "i8"),
-        (i4, "i8", "i8", "i8"),
+        (u2, "i2", "i8", "i2"),
+        (i4, "i4", "i8", "i4"),
     ],
 )
 def test_types(dtype: DType, register: str, memory: str, mangled: str) -> None:
