@@ -58,7 +58,7 @@ def test_packed_integers_of_another_number_are_refused(raw):
     if not raw:
         tensor.int32_data.extend(tensor.raw_data)
         tensor.ClearField("raw_data")
-    with pytest.raises(ImportModelError, match="has 3 (bytes of data|values), its shape (and type need|.7. needs) 4"):
+    with pytest.raises(ImportModelError, match=r"has 3 (bytes of data|values), .* needs? 4"):
         decode(tensor)
 
 
