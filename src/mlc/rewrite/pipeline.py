@@ -17,6 +17,7 @@ from mlc.rewrite.fuse import fuse, group_each
 from mlc.rewrite.gates import fuse_gates
 from mlc.rewrite.merge_matmuls import merge_matmuls
 from mlc.rewrite.recognise import recognise_operators
+from mlc.rewrite.transposes import sink_transposes
 
 # name, graph after the pass, seconds it took
 OnPass = Callable[[str, Graph, float], None]
@@ -45,11 +46,13 @@ class GraphPass:
 
 
 # In this order, each once. Common subexpressions go before recognition, which wants `x - mean` computed once, and both
-# before algebra, whose rules would hide spellings; algebra leaves dead constants, which the last clean-up takes away.
+# before algebra, whose rules would hide spellings. Transposes go before algebra, which folds what stands side by side
+# then. Algebra leaves dead constants, which the last clean-up takes away.
 PASSES = (
     GraphPass("fold", fold_constants, "compute what depends on constants alone"),
     GraphPass("cse", eliminate_common_subexpressions, "compute equal values once", 2),
     GraphPass("recognise", recognise_operators, "find operators that exporters spell out in primitives", 2),
+    GraphPass("transposes", sink_transposes, "move transposes down until they cancel, where fewer elements move", 2),
     GraphPass("algebra", simplify_algebra, "rewriting rules: batch norms into weights, views cancelled, …", 2),
     GraphPass("merge-matmuls", merge_matmuls, "one product for queries, keys and values", 3),
     GraphPass("dce", eliminate_dead_code, "drop what no output needs"),

@@ -25,7 +25,7 @@ def test_levels_take_more_and_more_passes() -> None:
     assert names == [
         ["group"],
         ["fold", "dce", "group"],
-        ["fold", "cse", "recognise", "algebra", "dce", "group"],
+        ["fold", "cse", "recognise", "transposes", "algebra", "dce", "group"],
         [p.name for p in PASSES],
     ]
 
