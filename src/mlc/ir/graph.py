@@ -47,6 +47,8 @@ class Operator:
         evaluate: input arrays and attributes -> output arrays, for what neither says; where there is an expression as
             well, what the interpreter takes instead of it, since it is that much faster.
         elementwise: every output element depends on the inputs' elements at the same (broadcast) position only.
+        foldable: whether it may be computed at compile time where all operands are known; not where a pass wants to see
+            what it is applied to.
         attrs: attribute names with their defaults; ``...`` marks a required one.
     """
 
@@ -57,6 +59,7 @@ class Operator:
     routine: Callable[[Sequence[Buffer], Sequence[Buffer], Attrs], Stmt] | None = None
     evaluate: Callable[[Sequence[np.ndarray], Attrs], Sequence[np.ndarray]] | None = None
     elementwise: bool = False
+    foldable: bool = True
     attrs: Attrs = field(default_factory=dict)
 
     def __repr__(self) -> str:

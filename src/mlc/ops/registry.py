@@ -21,7 +21,13 @@ def register(op: Operator) -> Operator:
 
 
 def operator(
-    name: str, kind: FusionKind, infer: Callable[..., Any], *, elementwise: bool = False, **attrs: Any
+    name: str,
+    kind: FusionKind,
+    infer: Callable[..., Any],
+    *,
+    elementwise: bool = False,
+    foldable: bool = True,
+    **attrs: Any,
 ) -> Callable[[Callable[..., Any]], Operator]:
     """Decorator that turns an expression function into a registered operator.
 
@@ -29,7 +35,7 @@ def operator(
     """
 
     def wrap(express: Callable[..., Any]) -> Operator:
-        return register(Operator(name, kind, infer, express, elementwise=elementwise, attrs=attrs))
+        return register(Operator(name, kind, infer, express, elementwise=elementwise, foldable=foldable, attrs=attrs))
 
     return wrap
 

@@ -46,10 +46,12 @@ def output_bytes(node: Node) -> int:
 
 
 def evaluate(node: Node, arrays: Sequence[np.ndarray], limits: FoldLimits = DEFAULT_LIMITS) -> list[np.ndarray] | None:
-    """Results of a node over known operands, or ``None`` where that would cost more than the limits allow.
+    """Results of a node over known operands, or ``None`` where that is not wanted, or beyond the limits.
 
     Reshapes and transposes are views of their operand: they take no memory and are never refused.
     """
+    if not node.op.foldable:
+        return None
     view = _view(node, arrays)
     if view is not None:
         return [view]

@@ -338,14 +338,17 @@ class _Fuser:
 def _read_through(anchor: Node) -> tuple[tuple[Operator, ...], int]:
     """Operators that a complex one reads through, and the number of its first operands where it does.
 
-    A depthwise convolution works on one channel at a time, and where that lies is the same for all of its pixels.
+    A depthwise convolution works on one channel at a time, and where that lies is the same for all of its pixels. A
+    convolution of quantised numbers surrounds them by their zero point, as one of floats does by zeros.
     Attention reads its queries number by number, and copies keys and values in any case. What others read is read again
     for every output.
     """
     if anchor.op is get("attention"):
         return (get("slice"), get("reshape"), get("transpose")), 3
-    if anchor.op is get("conv") and anchor.attrs["groups"] == anchor.inputs[0].type.shape[1] > 1:
-        return (get("channel_shuffle"),), 1
+    if anchor.op is get("conv"):
+        x = anchor.inputs[0].type
+        shuffles = (get("channel_shuffle"),) if anchor.attrs["groups"] == x.shape[1] > 1 else ()
+        return (*shuffles, *((get("pad"),) if x.dtype.is_int else ())), 1
     return (), 0
 
 

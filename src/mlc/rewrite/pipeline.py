@@ -15,6 +15,7 @@ from mlc.rewrite.dce import eliminate_dead_code
 from mlc.rewrite.fold import fold_constants
 from mlc.rewrite.fuse import fuse, group_each
 from mlc.rewrite.gates import fuse_gates
+from mlc.rewrite.integers import use_integers
 from mlc.rewrite.merge_matmuls import merge_matmuls
 from mlc.rewrite.recognise import recognise_operators
 from mlc.rewrite.transposes import sink_transposes
@@ -50,6 +51,7 @@ class GraphPass:
 # then. Algebra leaves dead constants, which the last clean-up takes away.
 PASSES = (
     GraphPass("fold", fold_constants, "compute what depends on constants alone"),
+    GraphPass("integers", use_integers, "products of quantised numbers in integers"),
     GraphPass("cse", eliminate_common_subexpressions, "compute equal values once", 2),
     GraphPass("recognise", recognise_operators, "find operators that exporters spell out in primitives", 2),
     GraphPass("transposes", sink_transposes, "move transposes down until they cancel, where fewer elements move", 2),

@@ -24,8 +24,8 @@ def test_levels_take_more_and_more_passes() -> None:
     names = [[p.name for p in passes_for(level)] for level in range(4)]
     assert names == [
         ["group"],
-        ["fold", "dce", "group"],
-        ["fold", "cse", "recognise", "transposes", "algebra", "dce", "group"],
+        ["fold", "integers", "dce", "group"],
+        ["fold", "integers", "cse", "recognise", "transposes", "algebra", "dce", "group"],
         [p.name for p in PASSES],
     ]
 

@@ -29,11 +29,13 @@ class Folder:
         self.left = TOTAL_WORK
 
     def fold(self, node: Node, inputs: Sequence[np.ndarray]) -> list[np.ndarray] | None:
-        """Values of the outputs, or ``None`` when that would cost too much.
+        """Values of the outputs, or ``None`` when that is not wanted or would cost too much.
 
         Raises:
             VerifyError: the operator has no value for these operands.
         """
+        if not node.op.foldable:
+            return None
         types = [v.type for v in (*node.inputs, *node.outputs)]
         if sum(prod(t.shape) * t.dtype.itemsize for t in types) > FOLD_BYTES:
             return None

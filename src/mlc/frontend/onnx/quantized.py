@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.common.context import Context
 from mlc.frontend.common.conv import with_bias
@@ -72,6 +74,9 @@ def quantize_linear(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Val
         raise UnsupportedError(f"to {dtype} is not supported")
     # the scale's type is the precision of the division, before that was an attribute as well
     wide = _dtype(node, "precision") or (scale.type.dtype if scale.type.dtype.is_float else f32)
+    if x.type.dtype is f32 and wide is f32 and scale.type.dtype is f32 and dtype.bits <= 16:
+        z = zero if zero is not None else ctx.constant(np.zeros(scale.type.shape), dtype.numpy)
+        return [ctx.add("quantize", [x, _along(ctx, node, scale, x), _along(ctx, node, z, x)])]
     scaled = ctx.add("div", [cast(ctx, x, wide), cast(ctx, _along(ctx, node, scale, x), wide)])
     return [_to_integers(ctx, scaled, None if zero is None else _along(ctx, node, zero, x), dtype)]
 
@@ -79,6 +84,9 @@ def quantize_linear(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Val
 @converter("DequantizeLinear", since=10, limits="from integers")
 def dequantize_linear(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     x, scale, zero = (*inputs, None)[:3]
+    if scale.type.dtype is f32 and (_dtype(node, "output_dtype") or f32) is f32:
+        z = zero if zero is not None else ctx.constant(np.zeros(scale.type.shape), x.type.dtype.numpy)
+        return [ctx.add("dequantize", [x, _along(ctx, node, scale, x), _along(ctx, node, z, x)])]
     wide = i16 if x.type.dtype.bits <= 8 else i32
     centred = _centred(ctx, x, None if zero is None else _along(ctx, node, zero, x), wide)
     y = ctx.add("mul", [cast(ctx, centred, f32), cast(ctx, _along(ctx, node, scale, x), f32)])

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mlc.ir.types import DType
+from mlc.ir.types import DType, i8, u8
+from mlc.targets.cpu.dot import Dot
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 
@@ -39,6 +40,7 @@ class Cpu:
         broadcast_operand: whether it can take a number from memory as all lanes of an operand.
         elements: bytes of the elements that vectors are filled with, ascending. Narrower ones take the lanes of the
             narrowest: more of them would only spill.
+        dot: the instruction that adds up products of bytes, if there is one.
         issue: operations that the core starts a cycle.
         cores: cores that share the third-level cache.
         cache_line: bytes that caches hold together.
@@ -61,6 +63,7 @@ class Cpu:
     memory_operand: bool = False
     broadcast_operand: bool = False
     elements: tuple[int, ...] = (4, 8)
+    dot: Dot | None = None
     issue: int = 4
     cores: int = 4
     cache_line: int = 64
@@ -83,6 +86,10 @@ class Cpu:
         """
         size = min((n for n in self.elements if n >= dtype.itemsize), default=self.elements[-1])
         return self.vector_bytes // size
+
+    def dot_of(self, x: DType, w: DType) -> Dot | None:
+        """How products of such operands are summed up several at once; ``None`` where each takes an instruction."""
+        return self.dot if (x, w) == (u8, i8) else None
 
 
 def with_this_machine(record: Cpu, folder: Path = CPU_FOLDER) -> Cpu:

@@ -15,10 +15,13 @@ from typing import Any, Protocol
 from mlc.errors import CodegenError
 from mlc.ir import loop
 from mlc.ir.index import Var
+from mlc.ir.intrinsic import Kind
 from mlc.ir.types import DType
 from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import Level
+from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic
 from mlc.targets.llvm.registers import Accesses, Slot, Slots, outlined
+from mlc.targets.llvm.text import splat
 from mlc.targets.llvm.transpose import find_blocks
 from mlc.targets.llvm.values import ValueEmitter
 
@@ -159,8 +162,31 @@ class FunctionEmitter(ValueEmitter):
                 raise CodegenError(f"{self.fn.name}: the LLVM targets have no {type(s).__name__}")
 
     def intrinsic(self, s: loop.Evaluate) -> None:
-        if not s.name.startswith("pragma."):  # a pragma is advice; the one that is taken, a loop has looked for
+        if isinstance(s.intrinsic, VectorIntrinsic):
+            self.vector_intrinsic(s, s.intrinsic)
+        elif not s.name.startswith("pragma."):  # a pragma is advice; the one that is taken, a loop has looked for
             raise CodegenError(f"{self.fn.name}: the LLVM targets have no intrinsic {s.name}")
+
+    def vector_intrinsic(self, s: loop.Evaluate, what: VectorIntrinsic) -> None:
+        """The lanes of its result reset or updated, in their register."""
+        *operands, (buffer, indices, lane) = self.places.of(s)
+        slot = self.slots.slot(buffer, indices, lane)
+        dtype, lanes = what.behaviour.dtype, what.behaviour.size
+        if slot is None:
+            raise CodegenError(f"{self.fn.name}: the result of {what} is no register: {buffer!r}")
+        if s.args[0] == Kind.RESET:
+            self.registers[slot] = Val(splat(0, dtype, lanes), dtype, lanes)
+            return
+        at = [Address(b, self.pointer(b, self.places.offset(b, ix))) for b, ix, _ in operands]
+        self.registers[slot] = Val(what.write(self, self.registers[slot].text, at), dtype, lanes)
+
+    def read(self, at: Address, type: str) -> str:
+        names = self.loaded.setdefault(id(at.buffer), {})
+        text = f"load {type}, ptr {at.text}, align 1"
+        if text not in names:
+            names[text] = self.fresh("l")
+            self.lines.append(f"  {names[text]} = {text}")
+        return names[text]
 
     def prefetch(self, s: loop.Prefetch) -> None:
         """Fetch a line for reading; LLVM calls the first-level cache 3, the others less."""

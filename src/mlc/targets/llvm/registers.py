@@ -8,11 +8,12 @@ from mlc.ir import loop
 from mlc.ir.expr import loads
 from mlc.ir.index import Linear, Var, weighted
 from mlc.lower.rewrite import exprs_of
+from mlc.targets.llvm.intrinsic import VectorIntrinsic
 
 Slot = tuple[int, int, int]  # (id of the buffer, first element, lanes; 0 lanes for a scalar)
 Place = tuple[loop.Buffer, tuple[Linear, ...], Var | None]  # of an access; last the lane variable
 
-_WITH_PLACES = frozenset({loop.Store, loop.If, loop.ForRange, loop.Prefetch})
+_WITH_PLACES = frozenset({loop.Store, loop.If, loop.ForRange, loop.Prefetch, loop.Evaluate})
 
 
 class Accesses:
@@ -30,7 +31,7 @@ class Accesses:
         self._strides: dict[int, tuple[loop.Buffer, tuple[int, ...]]] = {}
 
     def of(self, s: loop.Stmt) -> tuple[Place, ...]:
-        """Every load, and last the store or prefetch, of a statement itself."""
+        """Every load, and last the store, prefetch or result of an intrinsic, of a statement itself."""
         if type(s) not in _WITH_PLACES:
             return ()
         found = self._of.get(id(s))
@@ -76,7 +77,7 @@ class Slots:
                 if key is None:
                     refused.add(id(buffer))
                 else:
-                    into = stores if type(s) is loop.Store and k == 0 else reads
+                    into = stores if writes(s) and k == 0 else reads
                     into.setdefault(id(buffer), set()).add(key)
         self._owner: dict[tuple[int, int], tuple[int, int]] = {}  # of an element of a buffer: the store around it
         for b, keys in stores.items():
@@ -119,8 +120,11 @@ class Slots:
         inner = {id(a.buffer) for a in loop.walk(s) if type(a) is loop.Allocate}
         found: dict[Slot, None] = {}
         for stmt in loop.walk(s):
-            if type(stmt) is loop.Store and id(stmt.buffer) in self.buffers and id(stmt.buffer) not in inner:
-                slot = self.slot(stmt.buffer, stmt.indices, stmt.lane)
+            if not writes(stmt):
+                continue
+            buffer, indices, lane = self._places.of(stmt)[-1]
+            if id(buffer) in self.buffers and id(buffer) not in inner:
+                slot = self.slot(buffer, indices, lane)
                 if slot is not None:
                     found[slot] = None
         return list(found)
@@ -173,7 +177,7 @@ def _elements(key: tuple[int, int]) -> range:
 
 
 def accesses(s: loop.Stmt) -> Iterator[Place]:
-    """Every load, and last the store or prefetch, of a statement itself."""
+    """Every load, and last the store, prefetch or result of an intrinsic, of a statement itself."""
     lane = s.lane if type(s) is loop.Store else None
     for e in exprs_of(s):
         for ld in loads(e):
@@ -182,3 +186,14 @@ def accesses(s: loop.Stmt) -> Iterator[Place]:
         yield s.buffer, s.indices, lane
     elif type(s) is loop.Prefetch:
         yield s.buffer, s.indices, None
+    elif type(s) is loop.Evaluate and isinstance(s.intrinsic, VectorIntrinsic):
+        _, out, *ins = s.args
+        for a in ins:
+            yield a.buffer, a.indices, None
+        (lane,) = s.intrinsic.op.axes  # its result is as many neighbours as there are lanes
+        yield out.buffer, (*out.indices[:-1], out.indices[-1] + lane), lane
+
+
+def writes(s: loop.Stmt) -> bool:
+    """Whether the last place of a statement is one that it writes."""
+    return type(s) is loop.Store or (type(s) is loop.Evaluate and isinstance(s.intrinsic, VectorIntrinsic))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mlc.errors import UsageError
 from mlc.targets.cpu.record import Cpu
+from mlc.targets.x86.dot import dot_of
+from mlc.targets.x86.features import needed_features
 
 # processors by the vectors they run well; names are LLVM's
 _AVX512 = (
@@ -77,9 +80,14 @@ def record_for(cpu: str, features: tuple[str, ...] = ()) -> Cpu:
     facts = {"memory_operand": True, **_FACTS.get(cpu, {})}
     if cpu in _AVX512 or "+avx512f" in features:
         facts = {"broadcast_operand": True, **(facts if cpu in _FACTS else {**_SERVER, **facts})}
-        return Cpu(cpu, (*features, "-prefer-256-bit"), 16, 32, **facts)
+        return _with_dot(Cpu(cpu, (*features, "-prefer-256-bit"), 16, 32, **facts))
     if cpu in _AVX2 or "+avx2" in features:
-        return Cpu(cpu, features, 8, 16, **facts)
+        return _with_dot(Cpu(cpu, features, 8, 16, **facts))
     if cpu in _SSE or "+sse2" in features:
-        return Cpu(cpu, features, 4, 16, **{**_NO_FMA, **facts})
+        return _with_dot(Cpu(cpu, features, 4, 16, **{**_NO_FMA, **facts}))
     raise UsageError(f"unknown processor {cpu!r}", hint="known: " + ", ".join((*_SSE, *_AVX2, *_AVX512)))
+
+
+def _with_dot(record: Cpu) -> Cpu:
+    """The record with its processor's instruction for products of bytes."""
+    return replace(record, dot=dot_of(record.lanes, needed_features(record)))

@@ -20,6 +20,7 @@ from mlc.lower.stage import Stage
 from mlc.lower.symbolic import pinned
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, all_tiles, bandwidth, best_tile, unrolled_steps
+from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
@@ -36,11 +37,13 @@ from mlc.targets.groups.group import (
     inner_layouts,
     is_single,
     size_of,
+    with_copy,
 )
 from mlc.targets.groups.layouts import MIN_BLOCKED, in_blocks, in_layout
 from mlc.targets.groups.pixels import copy_of_pixels, skips_pixels
 from mlc.targets.groups.roles import Convolution
 from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.terms import over_channels
 
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
 WORTH_BLOCKS = 0.95  # part of the cycles that blocks may take at most, conversions included
@@ -87,8 +90,8 @@ def conv_tile(product: Product, target: Cpu, vectors: int | None = None) -> Tile
     return best_tile(product, target, tiles)
 
 
-def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int, target: Cpu) -> Layout:
-    """Weights in the order of use: ``[O / tile][C / block][taps…][block of C][tile of O]``.
+def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int, target: Cpu, terms: int = 1) -> Layout:
+    """Weights in the order of use: ``[O / tile][C / block][taps…][block of C][tile of O]``, and last ``terms`` of C.
 
     Args:
         shape: logical shape.
@@ -96,16 +99,40 @@ def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int,
         in_dim: dimension of the input channels.
         vectors: channel vectors of a register tile.
         target: gives the vector width.
+        terms: input channels that one instruction sums up.
     """
     tile = vectors * target.lanes
-    block = min(target.lanes, shape[in_dim])
+    block = channels_of_block(shape[in_dim], target, terms)
     layout = Layout(tuple(shape)).pad(out_dim, 0, -shape[out_dim] % tile).pad(in_dim, 0, -shape[in_dim] % block)
     layout = layout.split(out_dim, tile)
     c = in_dim + (1 if in_dim > out_dim else 0)
     layout = layout.split(c, block)
     o = out_dim + (1 if out_dim > in_dim else 0)
     taps = [k for k in range(len(layout.physical_shape)) if k not in (o, o + 1, c, c + 1)]
-    return layout.reorder(o, c, *taps, c + 1, o + 1)
+    layout = layout.reorder(o, c, *taps, c + 1, o + 1)
+    rank = len(layout.physical_shape)
+    return layout if terms == 1 else layout.split(rank - 2, terms).reorder(*range(rank - 1), rank, rank - 1)
+
+
+def channels_of_block(channels: int, target: Cpu, terms: int = 1) -> int:
+    """Input channels of a block of weights: a vector's lanes, or as many as there are in whole instructions."""
+    return min(target.lanes, channels + -channels % terms)
+
+
+def whole_channels(channels: int, target: Cpu, terms: int) -> int:
+    """Input channels of whole blocks."""
+    return channels + -channels % channels_of_block(channels, target, terms)
+
+
+def dot_of_conv(role: Convolution, target: Cpu) -> Dot | None:
+    """How the processor sums up the products of a convolution, where it does several at once."""
+    return target.dot_of(role.data.dtype, role.weights.dtype)
+
+
+def terms_of(role: Convolution, target: Cpu) -> int:
+    """Input channels that one instruction sums up. The cost model counts so many as one, which takes as long."""
+    dot = dot_of_conv(role, target)
+    return 1 if dot is None else dot.terms
 
 
 def conv_blocked(g: Group, target: Cpu) -> Schedule:
@@ -119,15 +146,30 @@ def conv_blocked(g: Group, target: Cpu) -> Schedule:
         g = copy_of_pixels(g)
     role, plan = g.role, plan_conv(g, target)
     assert isinstance(role, Convolution)
-    if not plan.flat and share_of_rows(g) < WORTH_ROWS:
+    # a result in padded blocks tests every access, and a product in whole instructions has no room for that inside
+    padded = terms_of(role, target) > 1 and g.layouts[g.outputs[0]].has_padding
+    if not plan.flat and not padded and share_of_rows(g) < WORTH_ROWS:
         g = without_rows_in_border(g)
     anchor = g.anchor
     assert anchor is not None
     y, data = anchor.outputs[0], next(t for t in anchor.inputs if t is not role.weights)
-    extra = inner_layouts(g)
+    dot = dot_of_conv(role, target)
     copied = skips or border_of(data) is not None
-    if copied and data.shape[1] % target.lanes == 0:
-        extra[data] = blocked(data.shape, 1, target.lanes)
+    block = target.lanes
+    if dot is not None:
+        block = channels_of_block(role.weights.shape[1], target, dot.terms)
+        if not copied and data.op is None and not _is_blocked(g, data, target):
+            g, copied = with_copy(g), True
+            assert g.anchor is not None
+            data = g.anchor.inputs[0]
+        whole = whole_channels(role.weights.shape[1], target, dot.terms)
+        g = over_channels(g, data, role.weights, whole, copied=copied)
+        anchor = g.anchor
+        assert anchor is not None
+        y, data = anchor.outputs[0], anchor.inputs[0]
+    extra = inner_layouts(g)
+    if copied and (dot is not None or data.shape[1] % block == 0):
+        extra[data] = blocked(data.shape, 1, block)
     if plan.flat:
         # for all without margins the memory is the same
         spatial = len(y.shape) - 2
@@ -137,7 +179,12 @@ def conv_blocked(g: Group, target: Cpu) -> Schedule:
                 extra[t] = layout.core.fuse(2, spatial)
     p = g.apply(extra)
     loops = _chunked_loops if plan.cut.chunk is not None else _blocked_loops
-    return loops(p, plan, target, copied=copied)
+    return loops(p, plan, target, dot, copied=copied)
+
+
+def _is_blocked(g: Group, t: te.Tensor, target: Cpu) -> bool:
+    """Whether an input lies in blocks of channels."""
+    return t in g.layouts and g.layouts[t].core == blocked(t.shape, 1, target.lanes)
 
 
 @dataclass(frozen=True)
@@ -148,7 +195,7 @@ class ConvPlan:
         flat: whether pixels are one axis.
         tile: pixels and channel vectors of the register tile.
         cut: for the caches.
-        steps: input channels that one iteration of the innermost loop takes.
+        steps: instructions for each sum that one iteration of the innermost loop takes.
         prefetch: whether the next weights are fetched while these are used.
     """
 
@@ -171,7 +218,8 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     anchor, knobs, role = g.anchor, g.knobs, g.role
     assert anchor is not None
     assert isinstance(role, Convolution)
-    data, y = shapes_of(role, anchor)
+    terms = terms_of(role, target)
+    data, y = shapes_of(role, anchor, terms)
     space, channels = y[2:], data[1]
     # Weights are packed before it is known whether the input gets margins, so their panels must not depend on it.
     vectors = conv_tile(conv_product(data, y, role.taps, _ask_flat(g, target), target), target).vectors
@@ -188,11 +236,11 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     blocks = knobs.discrete("blocks", sorted(cuts), default=extent // cut.block)
     knobs.require(extent % blocks == 0, "pixels cannot be cut evenly into so many blocks")
     first = knobs.category("order", ("pixels", "channels"), default="pixels" if cut.pixels_first else "channels")
-    whole = channels % target.lanes == 0
+    whole = channels % target.lanes == 0 and role.weights.shape[1] % target.lanes == 0
     parts = [k * target.lanes for k in divisors(channels // target.lanes)[:-1]] if whole else []
     # 0 sums all channels up at once
     chunk = pinned(knobs.discrete("chunk", (0, *parts), default=cut.chunk or 0))
-    inner = min(target.lanes, channels)
+    inner = channels_of_block(role.weights.shape[1], target, terms) // terms
     unrolled = best_divisor(inner, unrolled_steps(Tile(int(tile.rows), int(tile.vectors)), target))
     steps = knobs.discrete("steps", divisors(inner), default=unrolled)
     far = come_from_far(role.weights, target)
@@ -200,11 +248,14 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     return ConvPlan(flat, tile, Blocking(extent // blocks, first == "pixels", chunk or None), steps, fetch)
 
 
-def shapes_of(role: Convolution, anchor: te.Compute) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shapes of input and output as the cost model counts them: every group of channels is an image of its own."""
+def shapes_of(role: Convolution, anchor: te.Compute, terms: int = 1) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of input and output as the cost model counts them.
+
+    Every group of channels is an image of its own, and input channels that one instruction sums up are one.
+    """
     shapes = (role.data.shape, anchor.shape)
     x, y = ((t[0] * role.groups, t[1] // role.groups, *t[2:]) for t in shapes)
-    return x, y
+    return (x[0], -(-x[1] // terms), *x[2:]), y
 
 
 def may_be_blocked(g: Group, target: Cpu) -> bool:
@@ -243,9 +294,10 @@ def is_flat(g: Group, target: Cpu, *, margins: bool) -> bool:
         return True
     if not _may_be_flat(g):
         return False
+    shapes = shapes_of(role, anchor, terms_of(role, target))
     rows, pixels = (
         product.cycles(conv_tile(product, target), target)
-        for product in (conv_product(*shapes_of(role, anchor), role.taps, flat, target) for flat in (False, True))
+        for product in (conv_product(*shapes, role.taps, flat, target) for flat in (False, True))
     )
     return pixels < WORTH_FLAT * rows * share_of_rows(g)
 
@@ -263,7 +315,7 @@ def _order(stage: Stage, groups: Var, space: list[Var], cut: Blocking) -> list[V
     return [block, groups] if cut.pixels_first else [groups, block]
 
 
-def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu, *, copied: bool) -> Schedule:
+def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, copied: bool) -> Schedule:
     """Chunks of input channels outside, pixels inside; the sums of some channels stay in the cache meanwhile."""
     tile, cut = plan.tile, plan.cut
     assert p.anchor is not None
@@ -276,7 +328,7 @@ def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu, *, copied: bool) -> Sc
         conv = s.cache_write(conv, "local")
     else:
         s[conv].set_scope("local")
-    outer, _ = s[conv].split(s[conv].op.reduce_axes[0], cut.chunk)
+    outer, _ = s[conv].split(s[conv].op.reduce_axes[0], cut.chunk * (1 if dot is None else dot.terms))
     partial = s.rfactor(conv, outer)
     inline_rest(s, copies)
     stage, sums, local = s[out], s[conv], s[partial]
@@ -297,7 +349,7 @@ def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu, *, copied: bool) -> Sc
         sums.unroll(a)
     sums.vectorize(oi)
     local.compute_at(sums, wo)
-    steps = _tile_body(local, len(space), plan.steps, target)
+    steps = _tile_body(local, len(space), plan.steps, target, dot)
     weights = p.anchor.inputs[1]
     if plan.prefetch:
         # chunks follow one another in memory, the last of some channels too
@@ -307,7 +359,7 @@ def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu, *, copied: bool) -> Sc
     return s
 
 
-def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu, *, copied: bool) -> Schedule:
+def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, copied: bool) -> Schedule:
     """All input channels of a register tile at once."""
     flat, tile, cut = plan.flat, plan.tile, plan.cut
     assert p.anchor is not None
@@ -335,7 +387,7 @@ def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu, *, copied: bool) -> Sc
     inside = at if wo in shared else wo
     local.compute_at(stage, inside)
     finish_tile(s, out, conv, inside, (wi, ov))
-    steps = _tile_body(local, len(space), plan.steps, target)
+    steps = _tile_body(local, len(space), plan.steps, target, dot)
     if far:
         local.prefetch(weights, at, steps, level=2)
     for t in copies:
@@ -349,17 +401,18 @@ def come_from_far(weights: te.Tensor, target: Cpu) -> bool:
     They are read in order, and yet each line takes long enough to come to leave the core idle (measured on Zen 3 with
     1024 × 1024 channels on 7 × 7 pixels: 86 % of peak without, 97 % with).
     """
-    return weights.size * 4 > target.l2
+    return weights.size * weights.dtype.itemsize > target.l2
 
 
-def _tile_body(local: Stage, rank: int, steps: int, target: Cpu) -> Var:
+def _tile_body(local: Stage, rank: int, steps: int, target: Cpu, dot: Dot | None) -> Var:
     """Reduction outside, register tile inside: pixels × channel vectors unrolled, and some input channels with them.
 
     Args:
         local: the stage that sums up, its last axes being channel vectors, ``rank`` spatial ones, and lanes.
         rank: of space.
-        steps: input channels that are unrolled.
+        steps: instructions for each sum that are unrolled.
         target: gives the vector width.
+        dot: sums up several input channels at once.
     Returns:
         the outermost loop.
     """
@@ -367,10 +420,15 @@ def _tile_body(local: Stage, rank: int, steps: int, target: Cpu) -> Var:
     outer, o, space = outer[: -rank - 1], outer[-rank - 1], outer[-rank:]
     c, *taps = local.op.reduce_axes
     co, ci = local.split(c, target.lanes)
-    local.reorder(co, *taps, ci, *outer, *space, o, oi)
+    if dot is None:
+        local.reorder(co, *taps, ci, *outer, *space, o, oi)
+        local.vectorize(oi)
+    else:
+        ci, terms = local.split(ci, dot.terms)
+        local.reorder(co, *taps, ci, *outer, *space, o, oi, terms)
+        local.tensorize(oi, dot.intrinsic)
     if steps > 1:
         local.unroll(local.split(ci, steps)[1])
-    local.vectorize(oi)
     local.unroll(o)
     local.unroll(space[-1])
     return co
@@ -391,12 +449,13 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     k = site.constant_at(g, role.weights)
     if k is None:
         return row_major(g, site, target)
-    between_plain = site.row_major and all(t.layout is None for t in site.inputs) and role.single_pixels
+    terms = terms_of(role, target)
+    between_plain = terms == 1 and site.row_major and all(t.layout is None for t in site.inputs) and role.single_pixels
     if between_plain and role.groups == 1 and not _worth_blocks(g, target):
         return in_layout(g, site, None, target.lanes, {k: plain_weight_layout(g, target)})
     if may_be_blocked(g, target):
         vectors = plan_conv(g, target).tile.vectors
-        return in_blocks(g, site, target.lanes, {k: weight_layout(role.weights.shape, 0, 1, vectors, target)})
+        return in_blocks(g, site, target.lanes, {k: weight_layout(role.weights.shape, 0, 1, vectors, target, terms)})
     packed = {k: plain_weight_layout(g, target)} if role.groups > 1 else {}
     return in_layout(g, site, None, target.lanes, packed)
 

@@ -1,0 +1,315 @@
+"""Products of quantised numbers, in integers.
+
+In: a graph where ``dequantize`` and ``quantize`` say how floats are stored. Out: the same model with ``conv`` and
+``matmul`` of 8-bit integers into i32 in place of products of floats::
+
+    quantize(relu(conv(dequantize(x), dequantize(w)) + dequantize(b)))
+    → cast(clip(round(cast(conv(pad(x, zx), w) + c) * (sx * sw / sy)) + zy, …))      c = b - zx * sum(w)
+
+* Zero points become part of the bias: ``sum((x - zx) * w) = sum(x * w) - zx * sum(w)``, where what surrounds ``x`` is
+  its zero point. Weights lose theirs where the difference still has 8 bits.
+* Stored activations become unsigned, ``x + 128`` for a signed ``x``: machines multiply unsigned by signed bytes.
+* A bias in i32 joins the sums, limits (``relu``, ``clip``) join those of the result; other arithmetic stays as it is,
+  in floats around the sums.
+* What moves elements, or takes the greatest of them, works on the stored numbers.
+
+What is left of the two operators is spelled out in arithmetic at the end, for the passes to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mlc.ir.graph import Attrs, Graph, Node, Value
+from mlc.ir.types import i8, u8
+from mlc.ops import get
+from mlc.rewrite.rewriter import Rewriter, replay
+
+_I32_MAX = 2**31 - 1
+_SIGN = 128  # what makes a signed byte an unsigned one
+_SAME_SCALE = 1e-5  # relative difference of scales that are computed in different orders
+_MOVES = ("reshape", "transpose", "slice", "max_pool", "channel_shuffle")  # exact, whatever is moved
+
+
+def use_integers(graph: Graph) -> Graph:
+    """Compute products of quantised numbers in integers, and spell out what is left of quantisation."""
+    return replay(replay(graph, _Products().visit), _spelled_out)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stored:
+    """A tensor of floats as it is stored: ``(integers - zero) * scale``, both for all of it."""
+
+    integers: Value
+    scale: np.ndarray
+    zero: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """A tensor of floats as sums of integer products: ``clip((value + offset) * scale, lo, hi)``.
+
+    Args:
+        value: sums, in i32.
+        offset: what is still to be added, an integer a channel.
+        scale: in f32, one a channel or one for all.
+        lo, hi: limits.
+        bound: the greatest magnitude of ``value + offset``, by channel.
+    """
+
+    value: Value
+    offset: np.ndarray
+    scale: np.ndarray
+    bound: np.ndarray
+    lo: float | None = None
+    hi: float | None = None
+
+
+class _Products:
+    def __init__(self) -> None:
+        self.sums: dict[Value, _Sums] = {}
+        self.unsigned: dict[Value, Value] = {}  # of a signed tensor: the one that is stored
+
+    def visit(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        op = node.op
+        if op is get("quantize"):
+            return self._quantize(rw, node)
+        if op in (get("conv"), get("matmul")):
+            return self._product(rw, node)
+        if op is get("add"):
+            return self._bias(rw, node)
+        if op in (get("relu"), get("clip")):
+            self._limit(node)
+            return None
+        if op in [get(name) for name in _MOVES]:
+            return self._move(rw, node)
+        return self._concat(rw, node) if op is get("concat") else None
+
+    # -- what operands are ------------------------------------------------------------------------------------------
+    def _stored(self, rw: Rewriter, v: Value) -> _Stored | None:
+        """How activations are stored in 8 bits, without a sign."""
+        made = rw.maker(v)
+        if made is None:
+            return None
+        if made.op is get("dequantize"):
+            q, scale, zero = made.inputs[0], *(rw.constant(p) for p in made.inputs[1:])
+            if scale is None or zero is None or scale.size != 1 or zero.size != 1 or q.type.shape != v.type.shape:
+                return None
+            return self._without_sign(rw, q, scale.reshape(()), int(zero.reshape(())))
+        return None
+
+    def _without_sign(self, rw: Rewriter, q: Value, scale: np.ndarray, zero: int) -> _Stored | None:
+        if rw.constant(q) is not None:
+            return None
+        if q.type.dtype is u8:
+            return _Stored(q, scale, zero)
+        if q.type.dtype is not i8:
+            return None
+        if q not in self.unsigned:
+            wide = rw.emit(get("add"), [_cast(rw, q, "i16"), rw.new_constant(np.asarray(_SIGN, np.int16))])
+            self.unsigned[q] = _cast(rw, wide, "u8")
+        return _Stored(self.unsigned[q], scale, zero + _SIGN)
+
+    def _weights(self, rw: Rewriter, v: Value) -> tuple[np.ndarray, np.ndarray] | None:
+        """Constant weights as integers without a zero point, and their scales."""
+        made = rw.maker(v)
+        if made is None or made.op is not get("dequantize"):
+            return None
+        q, scale, zero = (rw.constant(p) for p in made.inputs)
+        if q is None or scale is None or zero is None or q.dtype.itemsize > 1 or q.shape != v.type.shape:
+            return None
+        integers = q.astype(np.int32) - zero.astype(np.int32)
+        if not q.size or integers.min() < i8.min_value or integers.max() > i8.max_value:
+            return None
+        return integers.astype(np.int8), scale
+
+    # -- operators --------------------------------------------------------------------------------------------------
+    def _product(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        x, w = self._stored(rw, node.inputs[0]), self._weights(rw, node.inputs[1])
+        if x is None or w is None:
+            return None
+        integers, scale = w
+        convolves = node.op is get("conv")
+        channel = 0 if convolves else integers.ndim - (2 if node.attrs["transpose_b"] else 1)
+        if (not convolves and integers.ndim != 2) or any(
+            n != 1 and d != channel for d, n in enumerate(np.broadcast_shapes(scale.shape, (1,) * integers.ndim))
+        ):
+            return None
+        others = tuple(d for d in range(integers.ndim) if d != channel)
+        wide = integers.astype(np.int64)
+        bound = np.abs(wide).sum(axis=others) * u8.max_value
+        if bound.max() > _I32_MAX:
+            return None
+        along = (-1, *(1,) * (integers.ndim - 2)) if convolves else (-1,)  # a number a channel, to go with the result
+        data, attrs = self._surrounded(rw, x, node.attrs) if convolves else (x.integers, node.attrs)
+        value = rw.emit(node.op, [data, rw.new_constant(integers, f"{node.inputs[1].name}.i8")], attrs)
+        per_channel = scale.reshape(along) if scale.size > 1 else scale.reshape(())
+        offset = (-x.zero * wide.sum(axis=others)).reshape(along)
+        sums = _Sums(value, offset, (x.scale * per_channel).astype(np.float32), (2 * bound).reshape(along))
+        return [self._floats(rw, sums)]
+
+    def _surrounded(self, rw: Rewriter, x: _Stored, attrs: Attrs) -> tuple[Value, Attrs]:
+        """The data of a convolution, with what surrounds them where that is not 0, and its attributes."""
+        pads = attrs["pads"]
+        if x.zero == 0 or not any(pads):
+            return x.integers, attrs
+        rank = len(pads) // 2
+        around = {"pads": (0, 0, *pads[:rank], 0, 0, *pads[rank:]), "value": float(x.zero)}
+        return rw.emit(get("pad"), [x.integers], around), {**attrs, "pads": (0,) * len(pads)}
+
+    def _floats(self, rw: Rewriter, sums: _Sums) -> Value:
+        """The tensor of floats."""
+        y = rw.emit(get("mul"), [self._total(rw, sums), rw.new_constant(sums.scale)])
+        self.sums[y] = sums
+        return y
+
+    def _total(self, rw: Rewriter, sums: _Sums) -> Value:
+        """The sums with their offset, each as a float."""
+        value = sums.value
+        if sums.offset.any():
+            value = rw.emit(get("add"), [value, rw.new_constant(sums.offset.astype(np.int32), "offset")])
+        return _cast(rw, value, "f32")
+
+    def _bias(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        for y, b in (node.inputs, node.inputs[::-1]):
+            sums, made = self.sums.get(y), rw.maker(b)
+            if sums is None or sums.lo is not None or sums.hi is not None:
+                continue
+            if made is None or made.op is not get("dequantize"):
+                continue
+            q, scale, zero = (rw.constant(p) for p in made.inputs)
+            if q is None or scale is None or zero is None or zero.any() or node.outputs[0].type != y.type:
+                continue
+            if not _along(q, sums.offset) or not np.allclose(scale.reshape(-1), sums.scale.reshape(-1), _SAME_SCALE, 0):
+                continue
+            q = q.reshape(sums.offset.shape if q.size > 1 else ()).astype(np.int64)
+            bound = sums.bound + np.abs(q)
+            if bound.max() <= _I32_MAX:
+                return [self._floats(rw, replace(sums, offset=sums.offset + q, bound=bound))]
+        return None
+
+    def _limit(self, node: Node) -> None:
+        """Limits of sums are kept in mind for whoever quantises them."""
+        sums = self.sums.get(node.inputs[0])
+        if sums is None:
+            return
+        lo, hi = (0.0, None) if node.op is get("relu") else (node.attrs["lo"], node.attrs["hi"])
+        if sums.lo is None and sums.hi is None:
+            self.sums[node.outputs[0]] = replace(sums, lo=lo, hi=hi)
+
+    def _quantize(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        x, scale, zero = node.inputs[0], *(rw.constant(p) for p in node.inputs[1:])
+        if scale is None or zero is None or scale.size != 1 or zero.size != 1:
+            return None
+        if zero.dtype not in (np.int8, np.uint8) or not (np.isfinite(scale).all() and scale.all()):
+            return None
+        signed = zero.dtype == np.int8
+        z = int(zero.reshape(())) + (_SIGN if signed else 0)
+        scale = scale.reshape(())
+        made = rw.maker(x)
+        if made is not None and made.op is get("concat") and rw.uses(x) == 1:
+            # whoever makes the parts can write them in bytes
+            parts = [self._quantized(rw, v, scale, z) for v in made.inputs]
+            y = rw.emit(get("concat"), parts, made.attrs)
+        else:
+            y = self._quantized(rw, x, scale, z)
+        return [self._with_sign(rw, y) if signed else y]
+
+    def _quantized(self, rw: Rewriter, x: Value, scale: np.ndarray, z: int) -> Value:
+        """A tensor of floats in unsigned bytes."""
+        stored = self._stored(rw, x)
+        if stored is not None and stored.zero == z and stored.scale == scale:
+            return stored.integers
+        sums = self.sums.get(x)
+        if sums is None:
+            return rw.emit(get("quantize"), [x, rw.new_constant(scale), rw.new_constant(np.asarray(z, np.uint8))])
+        factor = (sums.scale / scale).astype(np.float32)
+        scaled = rw.emit(get("mul"), [self._total(rw, sums), rw.new_constant(factor)])
+        lo, hi = (_limit_in_steps(limit, scale, z) for limit in (sums.lo, sums.hi))
+        return _narrowed(rw, scaled, rw.new_constant(np.asarray(z, np.float32)), lo, hi)
+
+    def _with_sign(self, rw: Rewriter, stored: Value) -> Value:
+        """The signed tensor that is stored without a sign."""
+        wide = rw.emit(get("sub"), [_cast(rw, stored, "i16"), rw.new_constant(np.asarray(_SIGN, np.int16))])
+        y = _cast(rw, wide, "i8")
+        self.unsigned[y] = stored
+        return y
+
+    def _move(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        made = rw.maker(node.inputs[0])
+        if made is None or made.op is not get("dequantize") or len(node.outputs) > 1:
+            return None
+        stored = self._stored(rw, node.inputs[0])
+        if stored is not None:
+            if node.op is get("max_pool") and stored.scale < 0:
+                return None
+            return [self._dequantized(rw, rw.emit(node.op, [stored.integers], node.attrs), stored)]
+        parts = [rw.constant(p) for p in made.inputs]
+        if node.op is not get("reshape") or any(p is None for p in parts):
+            return None
+        q, *others = (p for p in parts if p is not None)
+        if any(p.size > 1 and p.shape != q.shape for p in others):
+            return None
+        shape = node.attrs["shape"]
+        new = [q.reshape(shape), *(p.reshape(shape if p.size > 1 or q.size == 1 else ()) for p in others)]
+        return [rw.emit(get("dequantize"), [rw.new_constant(p) for p in new])]
+
+    def _concat(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        parts = [self._stored(rw, v) for v in node.inputs]
+        if len({(float(p.scale), p.zero) if p is not None else None for p in parts}) > 1 or parts[0] is None:
+            return None
+        joined = rw.emit(node.op, [p.integers for p in parts if p is not None], node.attrs)
+        return [self._dequantized(rw, joined, parts[0])]
+
+    def _dequantized(self, rw: Rewriter, integers: Value, like: _Stored) -> Value:
+        zero = np.asarray(like.zero, np.uint8)
+        return rw.emit(get("dequantize"), [integers, rw.new_constant(like.scale), rw.new_constant(zero)])
+
+
+def _along(q: np.ndarray, offset: np.ndarray) -> bool:
+    """Whether a constant is a number a channel, or one for all."""
+    return q.size == 1 or np.broadcast_shapes(q.shape, offset.shape) in (offset.shape, (1, *offset.shape))
+
+
+def _limit_in_steps(limit: float | None, scale: np.ndarray, zero: int) -> float | None:
+    """A limit of floats as one of stored numbers."""
+    return None if limit is None else float(np.rint(np.float32(limit) / scale)) + zero
+
+
+def _narrowed(rw: Rewriter, steps: Value, zero: Value, lo: float | None = None, hi: float | None = None) -> Value:
+    """Steps as numbers of 8 bits without a sign: rounded, halves to even, moved by the zero point, within limits."""
+    y = rw.emit(get("round"), [steps])
+    known = rw.constant(zero)
+    if known is None or known.any():
+        y = rw.emit(get("add"), [y, zero])
+    least, most = float(u8.min_value), float(u8.max_value)
+    lo = least if lo is None else min(max(lo, least), most)
+    hi = most if hi is None else min(max(hi, least), most)
+    return _cast(rw, rw.emit(get("clip"), [y], {"lo": lo, "hi": hi}), "u8")
+
+
+def _cast(rw: Rewriter, x: Value, to: str) -> Value:
+    return rw.emit(get("cast"), [x], {"to": to})
+
+
+def _spelled_out(rw: Rewriter, node: Node) -> Sequence[Value] | None:
+    """``quantize`` and ``dequantize`` in arithmetic, where constants can be folded and operators fused."""
+    if node.op is get("quantize"):
+        x, scale, zero = node.inputs
+        dtype = zero.type.dtype
+        steps = rw.emit(get("round"), [rw.emit(get("div"), [x, scale])])
+        known = rw.constant(zero)
+        if known is None or known.any():
+            steps = rw.emit(get("add"), [steps, _cast(rw, zero, "f32")])
+        limits = {"lo": float(dtype.min_value), "hi": float(dtype.max_value)}
+        return [_cast(rw, rw.emit(get("clip"), [steps], limits), dtype.name)]
+    if node.op is get("dequantize"):
+        q, scale, zero = node.inputs
+        known = rw.constant(zero)
+        if known is None or known.any():
+            q = rw.emit(get("sub"), [_cast(rw, q, "i32"), _cast(rw, zero, "i32")])
+        return [rw.emit(get("mul"), [_cast(rw, q, "f32"), scale])]
+    return None

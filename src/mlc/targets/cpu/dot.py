@@ -1,0 +1,52 @@
+"""Instructions that add up products of neighbouring bytes: ``y[j] += sum(x[k] * w[j, k] for k)`` in every lane ``j``.
+
+``x`` holds unsigned bytes, ``w`` signed ones, ``y`` sums in i32, exact for all operands. A family of processors
+declares what it has; schedules ask the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mlc.ir import te
+from mlc.ir.expr import cast
+from mlc.ir.intrinsic import Kind, Operand
+from mlc.ir.types import i8, i32, u8
+from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic, VectorSink
+
+Write = Callable[[VectorSink, str, Address, Address], str]
+
+
+@dataclass(frozen=True, eq=False)
+class Dot:
+    """A way to sum up products of bytes.
+
+    Args:
+        terms: that an instruction adds to every lane; operands are packed in so many neighbours.
+        intrinsic: what it does.
+    """
+
+    terms: int
+    intrinsic: VectorIntrinsic
+
+    @classmethod
+    def declare(
+        cls, name: str, lanes: int, terms: int, write: Callable[[VectorSink, str, Address, Address], str]
+    ) -> Dot:
+        """An instruction by its size.
+
+        Args:
+            name: of the instruction.
+            lanes: sums that it adds to.
+            terms: products that it adds to each.
+            write: given a sink, the sums held so far and the addresses of ``x`` and ``w``, writes it as LLVM IR.
+        """
+        k = te.reduce_axis(terms, "k")
+        x, w = te.placeholder((terms,), u8, "x"), te.placeholder((lanes, terms), i8, "w")
+        y = te.compute((lanes,), lambda j: te.sum_of(cast(x[k], i32) * cast(w[j, k], i32), k), "y")
+        kinds = (Kind.RESET, Kind.UPDATE)
+        what = VectorIntrinsic(
+            f"{name}.{lanes}", y, {y: Operand("register")}, kinds, lambda sink, total, at: write(sink, total, *at)
+        )
+        return cls(terms, what)

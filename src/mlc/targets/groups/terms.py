@@ -1,0 +1,71 @@
+"""Sums of products in whole instructions: more terms than there are, which padding makes zeros."""
+
+from __future__ import annotations
+
+from mlc.ir import te
+from mlc.ir.expr import Expr, Load, replace_loads, substitute_vars
+from mlc.ir.index import Var, as_index
+from mlc.targets.groups.group import Group, replace_anchor
+from mlc.targets.groups.roles import Contraction
+
+
+def over_channels(g: Group, data: te.Tensor, weights: te.Tensor, channels: int, *, copied: bool) -> Group:
+    """A convolution that sums over more input channels of a group than it has.
+
+    Right for integers whose weights are a packed constant: their padding holds zeros (``Layout.pack``), and whatever
+    the padding of the data holds, it counts for nothing. Both have to be padded to ``channels`` at least.
+
+    Args:
+        g: a convolution, which may pass over rows in the border; what comes back has no role any more.
+        data, weights: its operands.
+        channels: to sum over.
+        copied: whether the data are a copy of an input, not that itself seen from elsewhere.
+    """
+    anchor = g.anchor
+    assert anchor is not None
+    old = anchor.reduce_axes[0]
+    if channels == old.hi + 1:
+        return g
+    c = te.reduce_axis(channels, old.name)
+
+    def swap(ld: Load) -> Expr:
+        if ld.source not in (data, weights):
+            return ld
+        own = ld.indices[1] - as_index(old) if old in ld.indices[1].vars() else ld.indices[1]
+        moved = Load(ld.source, (ld.indices[0], own + as_index(c), *ld.indices[2:]))
+        return moved if copied else _read(moved)
+
+    return _summed(g, anchor, (c, *anchor.reduce_axes[1:]), [replace_loads(b, swap) for b in anchor.bodies])
+
+
+def over_depth(g: Group, depth: int) -> Group:
+    """A matrix product that sums over more terms than it has; see :func:`over_channels`."""
+    role, anchor = g.role, g.anchor
+    assert isinstance(role, Contraction)
+    assert anchor is not None
+    (old,) = anchor.reduce_axes
+    if depth == old.hi + 1:
+        return g
+    k = te.reduce_axis(depth, old.name)
+    right = len(role.right.shape) - (1 if role.transposed else 2)
+
+    def swap(ld: Load) -> Expr:
+        if ld.source not in (role.left, role.right):
+            return ld
+        at = right if ld.source is role.right else len(ld.indices) - 1
+        return Load(ld.source, tuple(as_index(k) if d == at else ix for d, ix in enumerate(ld.indices)))
+
+    return _summed(g, anchor, (k,), [replace_loads(b, swap) for b in anchor.bodies])
+
+
+def _read(ld: Load) -> Expr:
+    """What a load reads where its tensor is nothing but another one moved: that has no padding of its own."""
+    op = ld.source.op
+    if op is None or op.combiner is not None or len(op.bodies) != 1 or type(op.bodies[0]) is not Load:
+        return ld
+    return substitute_vars(op.bodies[0], dict(zip(op.axes, ld.indices, strict=True)))
+
+
+def _summed(g: Group, anchor: te.Compute, over: tuple[Var, ...], bodies: list[Expr]) -> Group:
+    fresh = te.Compute(anchor.name, anchor.axes, over, tuple(bodies), anchor.combiner, anchor.tag, anchor.attrs)
+    return replace_anchor(g, fresh)

@@ -1,0 +1,51 @@
+"""Instructions on whole vectors, declared as tensor intrinsics and written as LLVM IR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mlc.ir.intrinsic import TensorIntrinsic
+from mlc.ir.loop import Buffer
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where an operand begins.
+
+    Args:
+        buffer: that it lies in.
+        text: the pointer.
+    """
+
+    buffer: Buffer
+    text: str
+
+
+class VectorSink(Protocol):
+    """What the text of an intrinsic is written to."""
+
+    def pure(self, text: str) -> str:
+        """The name of the result of an instruction without effects."""
+        ...
+
+    def declare(self, line: str) -> None:
+        """Declare a function of LLVM's."""
+        ...
+
+    def read(self, at: Address, type: str) -> str:
+        """The name of what is loaded from an address as an LLVM type, of any alignment."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class VectorIntrinsic(TensorIntrinsic):
+    """A tensor intrinsic whose output is the lanes of one vector, which may be registers.
+
+    Args:
+        write: given a sink, the vector held so far and the address of each input, writes one update and gives the name
+            of the new vector.
+    """
+
+    write: Callable[[VectorSink, str, Sequence[Address]], str]

@@ -1,0 +1,110 @@
+"""Quantised models compiled: integers as numpy computes them, bit by bit, by every instruction that there is here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from mlc.errors import DeviceError
+from tests.e2e import integers
+from tests.e2e.compiled import compiled, network
+
+# processors by the instruction that they sum up products of bytes with
+CPUS = ("znver4", "skylake-avx512", "alderlake", "haswell", "x86-64")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution ``[n, c, h, w]`` by ``[o, c / groups, k, k]`` of quantised numbers."""
+
+    c: int
+    o: int
+    k: int = 3
+    size: tuple[int, int] = (6, 7)
+    n: int = 1
+    stride: int = 1
+    pads: tuple[int, int, int, int] = (1, 1, 1, 1)
+    groups: int = 1
+    zero: int = 0
+    out_zero: int = 0
+    dtype: type = np.uint8
+    relu: bool = False
+
+
+CASES = {
+    "one channel": Case(1, 16),
+    "one channel, zero point": Case(1, 17, zero=255),
+    "three": Case(3, 16, k=7, size=(17, 15), stride=2, pads=(3, 3, 3, 3), zero=114),
+    "five, row-major": Case(5, 7, zero=3),
+    "seventeen": Case(17, 24, out_zero=128),
+    "twenty of a block": Case(20, 20, size=(2, 2)),
+    "blocks": Case(32, 48, size=(9, 5), n=2, relu=True),
+    "blocks, zero point": Case(32, 33, zero=1, pads=(0, 2, 1, 0)),
+    "pixels": Case(32, 64, k=1, pads=(0, 0, 0, 0), zero=77),
+    "pixels of five": Case(5, 16, k=1, pads=(0, 0, 0, 0)),
+    "pixels, stride": Case(24, 32, k=1, stride=2, pads=(0, 0, 0, 0), zero=9),
+    "groups": Case(32, 64, groups=2, n=2, zero=200),
+    "groups of three": Case(9, 18, groups=3),
+    "depthwise": Case(20, 20, groups=20, stride=2, zero=5),
+    "signed": Case(16, 16, zero=-128, dtype=np.int8, out_zero=127),
+    "signed, zero point": Case(7, 16, zero=-3, dtype=np.int8, out_zero=-128, relu=True),
+}
+
+
+def convolution(case: Case) -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
+    """A model in QDQ form, what it is fed, and what integers say that it gives."""
+    rng = np.random.default_rng(case.c * 100 + case.o)
+    info = np.iinfo(case.dtype)
+    x = rng.integers(info.min, info.max, (case.n, case.c, *case.size), case.dtype, endpoint=True)
+    w = rng.integers(-128, 127, (case.o, case.c // case.groups, case.k, case.k), np.int8, endpoint=True)
+    bias = rng.integers(-5000, 5000, case.o, np.int32)
+    ws = rng.uniform(0.001, 0.002, case.o).astype(np.float32)
+    xs, ys = np.float32(0.02), np.float32(0.02 * 0.0015 * 40 * np.sqrt(w[0].size))
+    bs = xs * ws
+    window = {"strides": [case.stride] * 2, "pads": list(case.pads), "group": case.groups}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xf"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"], axis=0),
+        helper.make_node("DequantizeLinear", ["b", "bs", "bz"], ["bf"], axis=0),
+        helper.make_node("Conv", ["xf", "wf", "bf"], ["yf"], **window),
+        *([helper.make_node("Relu", ["yf"], ["rf"])] if case.relu else []),
+        helper.make_node("QuantizeLinear", ["rf" if case.relu else "yf", "ys", "yz"], ["y"]),
+    ]
+    stored = {
+        "xs": xs, "xz": case.dtype(case.zero), "w": w, "ws": ws, "wz": np.zeros(case.o, np.int8), "b": bias, "bs": bs,
+        "bz": np.zeros(case.o, np.int32), "ys": ys, "yz": case.dtype(case.out_zero),
+    }  # fmt: skip
+    attrs = {"pads": case.pads, "strides": (case.stride,) * 2, "dilations": (1, 1), "groups": case.groups}
+    sums = integers.conv(x.astype(np.int32) - case.zero, w, attrs) + bias.reshape(-1, 1, 1)
+    factor = (bs / ys).astype(np.float32).reshape(-1, 1, 1)
+    steps = np.rint(sums.astype(np.float32) * factor)
+    steps = np.maximum(steps, 0) if case.relu else steps
+    y = np.clip(steps + case.out_zero, info.min, info.max).astype(case.dtype)
+    return network(nodes, {"x": x}, ["y"], stored), x, y
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_convolutions(name):
+    model, x, expected = convolution(CASES[name])
+    assert len(np.unique(expected)) > 10
+    np.testing.assert_array_equal(compiled(model, {"x": x})["y"], expected)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("name", ["three", "seventeen", "pixels, stride", "signed, zero point"])
+def test_convolutions_by_other_instructions(name, cpu):
+    model, x, expected = convolution(CASES[name])
+    try:
+        got = compiled(model, {"x": x}, target=f"x86 -mcpu={cpu}")["y"]
+    except DeviceError as error:
+        pytest.skip(error.message)
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_threads_share_them():
+    model, x, expected = convolution(replace(CASES["blocks"], size=(20, 20)))
+    np.testing.assert_array_equal(compiled(model, {"x": x}, threads=2)["y"], expected)

@@ -1,0 +1,134 @@
+"""Products of quantised numbers in integers: what becomes of graphs, and that they mean what they meant."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mlc.ir.graph import Builder, Graph, Value
+from mlc.ir.interp import run_graph
+from mlc.ir.types import TensorType, f32, i8, u8
+from mlc.ops import get
+from mlc.rewrite.integers import use_integers
+
+WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+
+
+class Net:
+    """A graph under construction, in the operators that importers make."""
+
+    def __init__(self) -> None:
+        self.builder = Builder("net")
+        self.rng = np.random.default_rng(1)
+
+    def add(self, op: str, *inputs: Value, **attrs: object) -> Value:
+        return self.builder.add(get(op), list(inputs), attrs, names=[op], sources=[op])[0]
+
+    def constant(self, array: object, dtype: type = np.float32) -> Value:
+        return self.builder.constant(np.asarray(array, dtype), "c")
+
+    def quantize(self, x: Value, scale: float, zero: int, dtype: type) -> Value:
+        return self.add("quantize", x, self.constant(scale), self.constant(zero, dtype))
+
+    def dequantize(self, q: Value, scale: object, zero: object, dtype: type) -> Value:
+        return self.add("dequantize", q, self.constant(scale), self.constant(zero, dtype))
+
+    def weights(self, shape: tuple[int, ...], scale: object, dtype: type = np.int8, zero: int = 0) -> Value:
+        info = np.iinfo(dtype)
+        q = self.constant(self.rng.integers(max(info.min, zero - 127), min(info.max, zero + 127) + 1, shape), dtype)
+        return self.dequantize(q, scale, np.full(np.shape(scale), zero), dtype)
+
+
+def ops(graph: Graph) -> list[str]:
+    return [n.op.name for n in graph.nodes]
+
+
+def same_steps(graph: Graph, x: np.ndarray) -> Graph:
+    """The graph in integers, whose stored results are those of the original, or one step beside them."""
+    made = use_integers(graph)
+    for (name, a), b in zip(run_graph(graph, {"x": x}).items(), run_graph(made, {"x": x}).values(), strict=True):
+        assert a.dtype == b.dtype
+        assert np.abs(a.astype(np.float64) - b).max() <= (1 if a.dtype.kind in "iu" else 1e-4), name
+    return made
+
+
+@pytest.mark.parametrize(
+    ("dtype", "zero"), [(np.uint8, 0), (np.uint8, 255), (np.uint8, 7), (np.int8, -128), (np.int8, 3)]
+)
+def test_convolution_bias_and_limits(dtype, zero):
+    """Zero points, also at the ends, join the bias; a relu becomes the lower limit."""
+    net = Net()
+    x = net.builder.input("x", TensorType((1, 3, 5, 6), u8 if dtype is np.uint8 else i8))
+    scales = np.linspace(0.01, 0.03, 4, dtype=np.float32)
+    w = net.weights((4, 3, 3, 3), scales.reshape(4, 1, 1, 1))
+    y = net.add("conv", net.dequantize(x, 0.5, zero, dtype), w, **WINDOW)
+    bias = net.dequantize(net.constant(net.rng.integers(-999, 999, 4), np.int32), scales * 0.5, [0] * 4, np.int32)
+    y = net.add("relu", net.add("add", y, net.add("reshape", bias, shape=(4, 1, 1))))
+    graph = net.builder.finish([net.quantize(y, 0.7, zero, dtype)])
+    info = np.iinfo(dtype)
+    made = same_steps(graph, net.rng.integers(info.min, info.max + 1, (1, 3, 5, 6)).astype(dtype))
+    assert not {"relu", "div"} & set(ops(made))
+    (conv,) = (n for n in made.nodes if n.op is get("conv"))
+    assert [v.type.dtype for v in conv.inputs] == [u8, i8]
+    assert [n.attrs["value"] for n in made.nodes if n.op is get("pad")] == [zero - info.min] * (zero > info.min)
+    assert ops(made).count("add") - ops(made).count("sub") <= 3  # the sums' offset, a zero point, an unsigned input
+
+
+def test_what_it_becomes():
+    net = Net()
+    x = net.builder.input("x", TensorType((2, 3), u8))
+    w = net.weights((3, 2), 0.25)
+    y = net.add("clip", net.add("matmul", net.dequantize(x, 0.5, 3, np.uint8), w), lo=0.0, hi=6.0)
+    made = use_integers(net.builder.finish([net.quantize(y, 0.125, 10, np.uint8)]))
+    assert ops(made) == ["matmul", "add", "cast", "mul", "round", "add", "clip", "cast"]
+    assert made.nodes[6].attrs == {"lo": 10.0, "hi": 58.0}
+
+
+def test_weights_lose_their_zero_point_where_they_fit():
+    for zero, becomes_integers in ((128, True), (0, False)):
+        net = Net()
+        x = net.builder.input("x", TensorType((2, 8), u8))
+        q = net.constant(np.array([[1] * 5, *[[255] * 5] * 7]), np.uint8)
+        w = net.dequantize(q, 0.5, zero, np.uint8)
+        y = net.add("matmul", net.dequantize(x, 0.5, 3, np.uint8), w)
+        made = same_steps(net.builder.finish([y]), net.rng.integers(0, 256, (2, 8)).astype(np.uint8))
+        assert (made.nodes[0].op is get("matmul")) == becomes_integers
+
+
+def test_moves_work_on_what_is_stored():
+    net = Net()
+    x = net.builder.input("x", TensorType((1, 2, 4, 4), i8))
+    y = net.add(
+        "max_pool", net.dequantize(x, 0.5, 1, np.int8), kernel=(2, 2), strides=(2, 2), pads=(0,) * 4, dilations=(1, 1)
+    )
+    y = net.add("transpose", y, perm=(0, 2, 3, 1))
+    graph = net.builder.finish([net.quantize(net.add("reshape", y, shape=(8,)), 0.5, 1, np.int8)])
+    made = same_steps(graph, net.rng.integers(-128, 128, (1, 2, 4, 4)).astype(np.int8))
+    assert not {"mul", "div", "round"} & set(ops(made))
+
+
+def test_concat_of_different_scales_is_quantised_before():
+    """So that what makes the parts writes bytes."""
+    net = Net()
+    x = net.builder.input("x", TensorType((1, 2), f32))
+    parts = [net.dequantize(net.quantize(x, s, 3, np.uint8), s, 3, np.uint8) for s in (0.5, 0.25)]
+    graph = net.builder.finish([net.quantize(net.add("concat", *parts, axis=1), 0.5, 7, np.uint8)])
+    made = same_steps(graph, net.rng.standard_normal((1, 2)).astype(np.float32))
+    assert made.nodes[-1].op is get("concat")
+    assert made.nodes[-1].outputs[0].type.dtype is u8
+
+
+def test_sums_that_may_overflow_stay_floats():
+    net = Net()
+    x = net.builder.input("x", TensorType((1, 70000), u8))
+    w = net.dequantize(net.constant(np.full((70000, 1), 127), np.int8), 1.0, 0, np.int8)
+    y = net.add("matmul", net.dequantize(x, 1.0, 0, np.uint8), w)
+    made = use_integers(net.builder.finish([y]))
+    assert all(v.type.dtype is f32 for n in made.nodes if n.op is get("matmul") for v in n.inputs)
+
+
+def test_others_are_left_alone():
+    net = Net()
+    x = net.builder.input("x", TensorType((2, 3), f32))
+    graph = net.builder.finish([net.add("relu", x)])
+    assert use_integers(graph) is graph
