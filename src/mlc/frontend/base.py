@@ -24,7 +24,11 @@ from mlc.frontend.survey import Survey
 from mlc.ir.graph import Graph
 
 GROUP = "mlc.frontends"
-BUILT_IN = {"mlc": "mlc.frontend.saved:SavedFrontend", "onnx": "mlc.frontend.onnx:OnnxFrontend"}
+BUILT_IN = {
+    "mlc": "mlc.frontend.saved:SavedFrontend",
+    "onnx": "mlc.frontend.onnx:OnnxFrontend",
+    "tflite": "mlc.frontend.tflite:TfliteFrontend",
+}
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, binary, call, cast, select
+from mlc.ir.expr import Expr, Load, binary, call, cast, const, select
 from mlc.ir.graph import Attrs, FusionKind
 from mlc.ir.index import Linear
-from mlc.ir.types import TensorType, f32, i32
+from mlc.ir.types import TensorType, f32, i32, i64
 from mlc.ops._broadcast import broadcast_shape, check_count, check_kinds
 from mlc.ops.common import broadcast_load, check, check_same_dtype
 from mlc.ops.registry import operator
@@ -96,3 +96,57 @@ def dequantize(inputs: Sequence[te.Tensor], attrs: Attrs) -> Sequence[te.Tensor]
         return cast(steps, f32) * broadcast_load(scale, i)
 
     return [te.compute(shape, element, "dequantize")]
+
+
+def _infer_fixed_scale(types: Sequence[TensorType], attrs: Attrs) -> Sequence[TensorType]:
+    check_count("fixed_scale", types, 3)
+    x, multiplier, shift = types
+    check(x.dtype in (i32, i64), "fixed_scale", f"x is {x.dtype}, i32 or i64 is needed")
+    check(attrs["roundings"] in (1, 2), "fixed_scale", f"{attrs['roundings']} roundings")
+    for what, t in (("multiplier", multiplier), ("shift", shift)):
+        check(t.dtype is i32, "fixed_scale", f"the {what} is {t.dtype}, i32 is needed")
+    return [TensorType(broadcast_shape("fixed_scale", *types), i32)]
+
+
+def _scaled_once(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+    places = cast(31 - shift, i64)
+    half = binary("shl", const(1, i64), places - 1)
+    return cast(binary("shr", cast(x, i64) * cast(multiplier, i64) + half, places), i32)
+
+
+def _scaled_twice(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+    left, right = binary("max", shift, 0), binary("max", -shift, 0)
+    product = cast(binary("shl", x, left), i64) * cast(multiplier, i64)
+    high = cast(binary("shr", product + (1 << 30), 31), i32)
+    # halves away from zero: what is shifted out of a negative number has to be more than half
+    mask = binary("shl", const(1, i32), right) - 1
+    threshold = binary("shr", mask, 1) + cast(binary("lt", high, 0), i32)
+    up = cast(binary("gt", binary("and", high, mask), threshold), i32)
+    return binary("shr", high, right) + up
+
+
+def _scaled_wide(x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+    # sixteen bits of the multiplier, so that products of 48-bit sums fit
+    reduced = select(binary("lt", multiplier, 0x7FFF0000), binary("shr", cast(multiplier, i64) + (1 << 15), 16), 0x7FFF)
+    places = cast(15 - shift, i64)
+    half = binary("shl", const(1, i64), places - 1)
+    return cast(binary("shr", x * reduced + half, places), i32)
+
+
+@operator("fixed_scale", FusionKind.INJECTIVE, _infer_fixed_scale, elementwise=True, roundings=2)
+def fixed_scale(inputs: Sequence[te.Tensor], attrs: Attrs) -> Sequence[te.Tensor]:
+    """``x * multiplier * 2**(shift - 31)`` in integers, rounded as TensorFlow Lite's kernels do. Gives i32.
+
+    Operands broadcast: ``x``, i32 or i64; ``multiplier``, 0 or from 2**30 to 2**31 - 1; ``shift`` from -31 to 30. With
+    ``roundings=2`` the product is rounded at its 31st place (halves up) and, where the shift is to the right, once more
+    (halves away from zero); with 1 only at the end (halves up). For i64 the multiplier keeps 16 bits, the shift is
+    below 15, and there is one rounding.
+    """
+    shape = broadcast_shape("fixed_scale", *[TensorType(t.shape, t.dtype) for t in inputs])
+    narrow = _scaled_twice if attrs["roundings"] == 2 else _scaled_once
+    formula = narrow if inputs[0].dtype is i32 else _scaled_wide
+
+    def element(*i: Linear) -> Expr:
+        return formula(*[broadcast_load(t, i) for t in inputs])
+
+    return [te.compute(shape, element, "fixed_scale")]

@@ -54,7 +54,7 @@ class Method:
 
     mode: str
     coordinates: str
-    nearest_mode: str
+    nearest_mode: str = "round_prefer_floor"
     cubic_a: float = -0.75
     exclude_outside: bool = False
     antialias: bool = False

@@ -1,0 +1,214 @@
+"""Activations: fused into layers, and as operators of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from mlc.errors import ImportModelError, UnsupportedError
+from mlc.frontend.common.activations import activate
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import cast, scalar
+from mlc.frontend.tflite.quant import (
+    by_table,
+    centred,
+    dequantised,
+    finished,
+    fixed_point,
+    function_table,
+    quantised,
+    round_away,
+    scale_of,
+    scaled,
+    zero_of,
+)
+from mlc.frontend.tflite.registry import Operator, converter
+from mlc.ir.graph import Value
+from mlc.ir.types import i32
+
+_FUSED = {"NONE": "", "RELU": "relu", "RELU6": "relu6", "RELU_N1_TO_1": "relu_n1_to_1", "TANH": "tanh"}
+
+
+def fused(ctx: Context, op: Operator, y: Value) -> Value:
+    """``y``, of floats, through the activation that the operator has fused in.
+
+    Raises:
+        UnsupportedError: kernels do not know it either.
+    """
+    name = op.choice("fused_activation_function", "ActivationFunctionType")
+    if name not in _FUSED:
+        raise UnsupportedError(f"fused activation {name}")
+    return activate(ctx, y, _FUSED[name])
+
+
+_RANGES = {"RELU": (0.0, math.inf), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0), "RELU_0_TO_1": (0.0, 1.0)}
+
+
+@converter("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1")
+def relu(ctx: Context, op: Operator) -> list[Value]:
+    x = op.input(0)
+    least, most = _RANGES[op.name]
+    if not op.quantised():
+        hi = None if math.isinf(most) else most
+        return [ctx.add("relu", [x]) if hi is None else ctx.add("clip", [x], lo=least, hi=hi)]
+    q, out, dtype = op.scale_of(0), op.result_scale(), op.dtype()
+    factor = float(np.float32(scale_of(q)) / np.float32(scale_of(out)))
+    y = scaled(ctx, centred(ctx, x, q, i32), factor)
+    zero, scale = zero_of(out), np.float32(scale_of(out))
+    lo = max(int(dtype.min_value), zero + round_away(float(np.float32(least) / scale)))
+    hi = int(dtype.max_value)
+    if not math.isinf(most):
+        hi = min(hi, zero + round_away(float(np.float32(most) / scale)))
+    y = ctx.add("add", [y, scalar(ctx, zero, i32)])
+    return [cast(ctx, ctx.add("clip", [y], lo=lo, hi=hi), dtype)]
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.float32(1) / (np.float32(1) + np.exp(-x))
+
+
+def _elu(x: np.ndarray) -> np.ndarray:
+    return np.where(x < 0, np.expm1(x), x)
+
+
+def _gelu(x: np.ndarray, approximate: bool) -> np.ndarray:
+    wide = x.astype(np.float64)
+    if approximate:
+        inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
+        return (0.5 * wide * (1 + np.tanh(inner))).astype(np.float32)
+    erf = np.array([math.erf(v / math.sqrt(2)) for v in wide.reshape(-1)]).reshape(wide.shape)
+    return (0.5 * wide * (1 + erf)).astype(np.float32)
+
+
+# operator -> core operator, and the function that a table of 256 results is made with
+_FUNCTIONS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
+    "LOGISTIC": ("sigmoid", _sigmoid),
+    "TANH": ("tanh", np.tanh),
+    "ELU": ("elu", _elu),
+    "EXP": ("exp", np.exp),
+    "LOG": ("log", np.log),
+    "RSQRT": ("rsqrt", lambda x: np.float32(1) / np.sqrt(x)),
+    "SQRT": ("sqrt", np.sqrt),
+    "SIN": ("sin", np.sin),
+    "COS": ("cos", np.cos),
+}
+
+
+@converter(*_FUNCTIONS, limits="16-bit integers by way of floats: within one step of the kernels")
+def function(ctx: Context, op: Operator) -> list[Value]:
+    x = op.input(0)
+    name, table = _FUNCTIONS[op.name]
+    if not op.quantised():
+        return [ctx.add(name, [x])]
+    q, out, dtype = op.scale_of(0), op.result_scale(), op.dtype()
+    if dtype.bits == 8:
+        return [by_table(ctx, x, function_table(table, q, out, dtype))]
+    return [quantised(ctx, ctx.add(name, [dequantised(ctx, x, q)]), out, dtype)]
+
+
+@converter("GELU", limits="8-bit integers and floats")
+def gelu(ctx: Context, op: Operator) -> list[Value]:
+    x, approximate = op.input(0), bool(op.option("approximate", False))
+    if not op.quantised():
+        return [ctx.add("gelu", [x], approximate="tanh" if approximate else "none")]
+    if op.dtype().bits != 8:
+        raise UnsupportedError("GELU of 16-bit integers")
+    table = function_table(lambda v: _gelu(v, approximate), op.scale_of(0), op.result_scale(), op.dtype())
+    return [by_table(ctx, x, table)]
+
+
+@converter("LEAKY_RELU")
+def leaky_relu(ctx: Context, op: Operator) -> list[Value]:
+    x, alpha = op.input(0), float(op.option("alpha", 0.0))
+    if not op.quantised():
+        return [ctx.add("leaky_relu", [x], alpha=alpha)]
+    q, out = op.scale_of(0), op.result_scale()
+    scale = np.float32(scale_of(q))
+    slope = float(scale * np.float32(alpha) / np.float32(scale_of(out)))
+    identity = float(scale / np.float32(scale_of(out)))
+    number = centred(ctx, x, q, i32)
+    y = ctx.add(
+        "where",
+        [
+            ctx.add("ge", [number, scalar(ctx, 0, i32)]),
+            scaled(ctx, number, identity),
+            _signed_scaled(ctx, number, slope),
+        ],
+    )
+    return [finished(ctx, y, op)]
+
+
+def _signed_scaled(ctx: Context, x: Value, factor: float) -> Value:
+    """``x`` times a factor that may be negative."""
+    y = scaled(ctx, x, abs(factor))
+    return ctx.add("neg", [y]) if factor < 0 else y
+
+
+@converter("PRELU")
+def prelu(ctx: Context, op: Operator) -> list[Value]:
+    x, slope = op.input(0), op.input(1, "alpha")
+    if not op.quantised():
+        return [ctx.add("prelu", [x, slope])]
+    q, alpha, out = op.scale_of(0), op.scale_of(1), op.result_scale()
+    scale = np.float32(scale_of(q))
+    identity = float(scale / np.float32(scale_of(out)))
+    steep = float(scale * np.float32(scale_of(alpha)) / np.float32(scale_of(out)))
+    number = centred(ctx, x, q, i32)
+    product = ctx.add("mul", [number, centred(ctx, slope, alpha, i32)])
+    positive = ctx.add("ge", [number, scalar(ctx, 0, i32)])
+    y = ctx.add("where", [positive, scaled(ctx, number, identity), scaled(ctx, product, steep)])
+    return [finished(ctx, y, op)]
+
+
+@converter("HARD_SWISH", limits="8-bit integers and floats")
+def hard_swish(ctx: Context, op: Operator) -> list[Value]:
+    """In integers every 8-bit number has one result, so the kernel's arithmetic is done here, once, for all of them."""
+    x = op.input(0)
+    if not op.quantised():
+        return [ctx.add("hard_swish", [x])]
+    if op.dtype().bits != 8:
+        raise UnsupportedError("HARD_SWISH of 16-bit integers")
+    return [by_table(ctx, x, _hard_swish_table(op))]
+
+
+def _hard_swish_table(op: Operator) -> np.ndarray:
+    """The kernel's 16-bit arithmetic: ``x * relu6(x + 3) / 6`` with the input at 128 times its resolution."""
+    q, out, dtype = op.scale_of(0), op.result_scale(), op.dtype()
+    fine = np.float32(1 / 128) * np.float32(scale_of(q))
+    output, output_shift = fixed_point(float(fine / np.float32(scale_of(out))))
+    reluish, reluish_shift = fixed_point(float(fine / (np.float32(3) / np.float32(32768))))
+    if output_shift > 0:
+        raise ImportModelError("the output's scale is too small for the kernel's arithmetic")
+    values = np.arange(int(dtype.min_value), int(dtype.max_value) + 1, dtype=np.int64) - zero_of(q)
+    high = values * 128
+    pre = _high_mul(high, _to_16(output))
+    relu = high
+    if reluish_shift > 0:
+        relu = np.clip(relu << (reluish_shift - 1), -32768, 32767)
+    relu = _high_mul(relu, _to_16(reluish))
+    if reluish_shift > 0:
+        relu = np.clip(relu << 1, -32768, 32767)
+    elif reluish_shift < 0:
+        relu = _shift_right(relu, -reluish_shift)
+    relu = (relu + (1 << 15)) >> 1
+    product = np.sign(relu * pre) * (np.abs(relu * pre) >> 15)  # towards zero
+    y = _shift_right(product, -output_shift) + zero_of(out)
+    return np.clip(y, int(dtype.min_value), int(dtype.max_value)).astype(dtype.numpy)
+
+
+def _to_16(multiplier: int) -> int:
+    return 32767 if multiplier >= (1 << 31) - 1 - (1 << 15) else (multiplier + (1 << 15)) >> 16
+
+
+def _high_mul(a: np.ndarray, b: int) -> np.ndarray:
+    """The high half of twice the product of 16-bit numbers, rounded."""
+    return (a * b + (1 << 14)) >> 15
+
+
+def _shift_right(x: np.ndarray, by: int) -> np.ndarray:
+    """Divided by ``2**by``, halves away from zero."""
+    mask = (1 << by) - 1
+    threshold = (mask >> 1) + (x < 0)
+    return (x >> by) + ((x & mask) > threshold)

@@ -1,0 +1,59 @@
+"""Reductions."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from mlc.frontend.common.axes import normal_axes
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import arith, cast
+from mlc.frontend.tflite.quant import dequantised, finished, quantised, scale_of, scaled, zero_of
+from mlc.frontend.tflite.registry import Operator, converter, known_ints
+from mlc.ir.graph import Value
+from mlc.ir.types import boolean, i32
+
+_FOLDS = {
+    "SUM": "reduce_sum", "MEAN": "reduce_mean", "REDUCE_PROD": "reduce_prod",
+    "REDUCE_MAX": "reduce_max", "REDUCE_MIN": "reduce_min", "REDUCE_ANY": "reduce_max", "REDUCE_ALL": "reduce_min",
+}  # fmt: skip
+
+
+@converter(*_FOLDS, limits="axes known at compile time; products of integers by way of floats where quantised")
+def reduction(ctx: Context, op: Operator) -> list[Value]:
+    x = op.input(0)
+    axes = _axes(ctx, op, x)
+    kept = bool(op.option("keep_dims", False))
+    if not axes:
+        return [x]
+    if x.type.dtype is boolean:
+        y = ctx.add(_FOLDS[op.name], [cast(ctx, x, i32)], axes=axes, keepdims=kept)
+        return [cast(ctx, y, boolean)]
+    if op.quantised() and op.name in ("SUM", "MEAN"):
+        return [_sum(ctx, op, x, axes, kept)]
+    if op.quantised() and op.name == "REDUCE_PROD":
+        y = ctx.add("reduce_prod", [dequantised(ctx, x, op.scale_of(0))], axes=axes, keepdims=kept)
+        return [quantised(ctx, y, op.result_scale(), op.dtype())]
+    if op.name == "MEAN" and x.type.dtype.is_int:
+        total = ctx.add("reduce_sum", [x], axes=axes, keepdims=kept)
+        return [arith(ctx, "div", total, prod(x.type.shape[a] for a in axes))]
+    return [ctx.add(_FOLDS[op.name], [x], axes=axes, keepdims=kept)]
+
+
+def _axes(ctx: Context, op: Operator, x: Value) -> tuple[int, ...]:
+    given = dict.fromkeys(a % x.type.rank if -x.type.rank <= a < x.type.rank else a for a in
+                          known_ints(ctx, op, 1, "the axes"))  # fmt: skip
+    return tuple(sorted(normal_axes(given, x.type.rank)))
+
+
+def _sum(ctx: Context, op: Operator, x: Value, axes: tuple[int, ...], kept: bool) -> Value:
+    """Sums and means of quantised numbers: added up as they are, then scaled."""
+    q, out = op.scale_of(0), op.result_scale()
+    count = prod(x.type.shape[a] for a in axes)
+    total = ctx.add("reduce_sum", [cast(ctx, x, i32)], axes=axes, keepdims=kept)
+    total = arith(ctx, "sub", total, zero_of(q) * count)
+    factor = float(np.float32(scale_of(q)) / np.float32(scale_of(out)))
+    if op.name == "MEAN":
+        factor = float(np.float64(scale_of(q)) / np.float64(scale_of(out))) / count
+    return finished(ctx, scaled(ctx, total, factor), op)

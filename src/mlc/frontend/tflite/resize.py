@@ -1,0 +1,85 @@
+"""Resizing of images, over channels last."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlc.errors import ImportModelError
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import arith, cast, need_rank, scalar
+from mlc.frontend.common.resize import Axis, Method, resize
+from mlc.frontend.tflite.registry import Operator, converter, known_ints
+from mlc.ir.graph import Value
+from mlc.ir.types import i32
+
+
+def _axes(ctx: Context, op: Operator) -> list[Axis]:
+    """Height and width; with aligned corners the scale is that between the corners."""
+    x = op.input(0)
+    need_rank(x, "the input", 4, 4)
+    sizes = known_ints(ctx, op, 1, "the size")
+    if len(sizes) != 2 or min(sizes) < 1 or min(x.type.shape[1:3]) < 1:
+        raise ImportModelError(f"{x.type} to the size {list(sizes)}")
+    return [Axis(d + 1, x.type.shape[d + 1], m, m / x.type.shape[d + 1]) for d, m in enumerate(sizes)]
+
+
+def _coordinates(op: Operator) -> str:
+    if op.option("align_corners", False):
+        return "align_corners"
+    return "half_pixel" if op.option("half_pixel_centers", False) else "asymmetric"
+
+
+@converter("RESIZE_NEAREST_NEIGHBOR", limits="size known at compile time")
+def resize_nearest(ctx: Context, op: Operator) -> list[Value]:
+    axes, coordinates = _axes(ctx, op), _coordinates(op)
+    x = op.input(0)
+    for a in axes:
+        x = ctx.add("gather", [x, ctx.constant(_nearest(a, coordinates), np.int32)], axis=a.axis)
+    return [x]
+
+
+def _nearest(a: Axis, coordinates: str) -> np.ndarray:
+    """Where every output position reads, in single precision like the kernel."""
+    places = np.arange(a.out, dtype=np.float32)
+    if coordinates == "align_corners" and a.out > 1:
+        scale = np.float32(a.extent - 1) / np.float32(a.out - 1)
+        found = np.floor(places * scale + np.float32(0.5))
+    else:
+        offset = np.float32(0.5) if coordinates == "half_pixel" else np.float32(0)
+        scale = np.float32(a.extent) / np.float32(a.out)
+        found = np.floor((places + offset) * scale)
+    return np.clip(found, 0, a.extent - 1).astype(np.int32)
+
+
+@converter("RESIZE_BILINEAR", limits="size known at compile time")
+def resize_bilinear(ctx: Context, op: Operator) -> list[Value]:
+    axes, coordinates, x = _axes(ctx, op), _coordinates(op), op.input(0)
+    if not op.quantised():
+        return [resize(ctx, x, Method("linear", coordinates), axes)]
+    y = cast(ctx, x, i32)
+    for a in axes:
+        y = _in_fixed_point(ctx, y, a, coordinates)
+    # twenty places, rounded with halves away from zero
+    half = ctx.add("where", [arith(ctx, "gt", y, 0), scalar(ctx, 1 << 19, i32), scalar(ctx, -(1 << 19), i32)])
+    y = arith(ctx, "div", ctx.add("add", [y, half]), 1 << 20)
+    return [cast(ctx, y, op.dtype())]
+
+
+def _in_fixed_point(ctx: Context, x: Value, a: Axis, coordinates: str) -> Value:
+    """One axis with weights of ten binary places, which the result keeps."""
+    if coordinates == "align_corners" and a.out > 1:
+        scale = ((1 << 10) * (a.extent - 1) + (a.out - 1) // 2) // (a.out - 1)
+    else:
+        scale = ((1 << 10) * a.extent + a.out // 2) // a.out
+    places = np.arange(a.out, dtype=np.int64) * scale
+    if coordinates == "half_pixel":
+        places = places + scale // 2 - (1 << 9)
+    lower = np.maximum(places >> 10, 0)
+    upper = np.minimum((places + (1 << 10) - 1) >> 10, a.extent - 1)
+    shape = [a.out if d == a.axis else 1 for d in range(x.type.rank)]
+    weight = (places - (lower << 10)).astype(np.int32).reshape(shape)
+    parts = []
+    for index, w in ((lower, (1 << 10) - weight), (upper, weight)):
+        taken = ctx.add("gather", [x, ctx.constant(index, np.int32)], axis=a.axis)
+        parts.append(ctx.add("mul", [taken, ctx.constant(w.astype(np.int32))]))
+    return ctx.add("add", parts)

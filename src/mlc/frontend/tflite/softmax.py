@@ -1,0 +1,162 @@
+"""Softmax, its logarithm, and the norm of rows; the last axis is the row."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mlc.errors import UnsupportedError
+from mlc.frontend.common.context import Context
+from mlc.frontend.common.emit import arith, cast, need_rank, scalar
+from mlc.frontend.tflite.quant import dequantised, fixed_point, quantised, scale_of
+from mlc.frontend.tflite.registry import Operator, converter
+from mlc.ir.graph import Value
+from mlc.ir.types import i16, i32, i64
+
+_DIFF_BITS, _SUM_BITS = 5, 12  # integer bits of what is exponentiated, and of sums
+
+
+@converter("SOFTMAX", limits="16-bit integers by way of floats")
+def softmax(ctx: Context, op: Operator) -> list[Value]:
+    x, beta = op.input(0), float(op.option("beta", 0.0))
+    last = need_rank(x, "the input", 1) - 1
+    if not op.quantised():
+        if x.type.dtype.is_int:
+            x = dequantised(ctx, x, op.scale_of(0))
+        return [ctx.add("softmax", [x if beta == 1 else arith(ctx, "mul", x, beta)], axis=last)]
+    if x.type.dtype is i16:
+        y = arith(ctx, "mul", dequantised(ctx, x, op.scale_of(0)), beta)
+        return [quantised(ctx, ctx.add("softmax", [y], axis=last), op.result_scale(), op.dtype())]
+    return [_in_integers(ctx, op, x, beta, last)]
+
+
+def _in_integers(ctx: Context, op: Operator, x: Value, beta: float, last: int) -> Value:
+    """The kernel's fixed-point softmax: powers from a table, then a reciprocal of every row's sum by Newton."""
+    real = min(float(np.float32(beta) * np.float64(scale_of(op.scale_of(0)))) * (1 << 26), (1 << 31) - 1.0)
+    powers = _powers(real)
+    wide = cast(ctx, x, i32)
+    most = ctx.add("reduce_max", [wide], axes=(last,), keepdims=True)
+    below = ctx.add("sub", [most, wide])
+    row = ctx.add("gather", [ctx.constant(powers), below], axis=0)
+    shift = scalar(ctx, _SUM_BITS, i32)
+    total = ctx.add("reduce_sum", [_divided(ctx, row, shift)], axes=(last,), keepdims=True)
+    # leading zeros of a sum that is positive, by comparing it with all powers of two
+    bits = ctx.constant((np.int64(1) << np.arange(31)).astype(np.int32).reshape(*[1] * (last + 1), 31))
+    wider = ctx.add("reshape", [total], shape=(*total.type.shape, 1))
+    reached = cast(ctx, ctx.add("ge", [wider, bits]), i32)
+    length = ctx.add("reduce_sum", [reached], axes=(last + 1,), keepdims=False)
+    zeros = arith(ctx, "sub", 32, length)
+    # the sum with its highest bit at 2**31, less that bit
+    shifted = ctx.add("shl", [cast(ctx, total, i64), cast(ctx, zeros, i64)])
+    fraction = cast(ctx, arith(ctx, "sub", shifted, 1 << 31), i32)
+    scale = _reciprocal(ctx, fraction)
+    dtype = op.dtype()
+    exponent = arith(ctx, "sub", _SUM_BITS + 31 - dtype.bits, zeros)
+    y = _divided(ctx, _high_mul(ctx, scale, row), exponent)
+    lo, hi = int(dtype.min_value), int(dtype.max_value)
+    # differences beyond what the kernel exponentiates have a power of 0, and so the least result
+    return cast(ctx, ctx.add("clip", [arith(ctx, "add", y, lo)], lo=lo, hi=hi), dtype)
+
+
+def _powers(factor: float) -> np.ndarray:
+    """``exp(-d * beta * scale)`` for differences ``d`` of 8-bit numbers, with 31 binary places."""
+    multiplier, shift = fixed_point(min(factor, 2.0**30 - 1))
+    if factor >= 2.0**30:
+        multiplier, shift = fixed_point(factor / 2)
+        shift += 1
+    radius = math.floor(((1 << _DIFF_BITS) - 1) * (1 << (31 - _DIFF_BITS)) / 2.0**shift)
+    diffs = -np.arange(256, dtype=np.int64)
+    kept = np.maximum(diffs, -radius)
+    rescaled = _np_high_mul(kept << max(shift, 0), multiplier)
+    return np.where(diffs >= -radius, _np_exp(rescaled), 0).astype(np.int32)
+
+
+def _np_exp(a: np.ndarray) -> np.ndarray:
+    """``exp`` of negative numbers with 26 binary places: a polynomial on a quarter, then a factor for each bit."""
+    quarter = 1 << 24
+    within = (a & (quarter - 1)) - quarter
+    x = (within << _DIFF_BITS) + (1 << 28)
+    x2 = _np_high_mul(x, x)
+    x3, x4 = _np_high_mul(x2, x), _np_high_mul(x2, x2)
+    inner = _np_high_mul(_np_divided(x4, 2) + x3, 715827883) + x2  # a third
+    result = 1895147668 + _np_high_mul(x + _np_divided(inner, 1), 1895147668)  # exp(-1/8)
+    rest = within - a
+    # exp of minus a quarter, a half, 1, 2, 4, 8, 16
+    for k, factor in enumerate((1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)):
+        result = np.where(rest & (quarter << k), _np_high_mul(result, factor), result)
+    return np.where(a == 0, (1 << 31) - 1, result)
+
+
+def _np_high_mul(a: np.ndarray, b: np.ndarray | int) -> np.ndarray:
+    return (a.astype(np.int64) * b + (1 << 30)) >> 31
+
+
+def _np_divided(x: np.ndarray, by: int) -> np.ndarray:
+    mask = (1 << by) - 1
+    return (x >> by) + ((x & mask) > (mask >> 1) + (x < 0))
+
+
+def _high_mul(ctx: Context, a: Value, b: Value) -> Value:
+    """The high half of twice a product of i32, rounded."""
+    product = ctx.add("mul", [cast(ctx, a, i64), cast(ctx, b, i64)])
+    return cast(ctx, ctx.add("round_shift", [product, scalar(ctx, 31, i64)]), i32)
+
+
+def _divided(ctx: Context, x: Value, by: Value) -> Value:
+    """``x / 2**by`` of numbers that are not negative, rounded to the nearest, halves up."""
+    return ctx.add("round_shift", [x, by])
+
+
+def _reciprocal(ctx: Context, x: Value) -> Value:
+    """``1 / (1 + x)`` for ``x`` in [0, 1), both with 31 binary places: three rounds of Newton's method."""
+    half = ctx.add("round_shift", [arith(ctx, "add", cast(ctx, x, i64), (1 << 31) - 1), scalar(ctx, 1, i64)])
+    half = cast(ctx, half, i32)
+    # with 29 binary places: 48/17 - 32/17 * half
+    y = arith(ctx, "add", _high_mul(ctx, half, scalar(ctx, -1010580540, i32)), 1515870810)
+    for _ in range(3):
+        miss = arith(ctx, "sub", 1 << 29, _high_mul(ctx, half, y))
+        step = cast(ctx, _high_mul(ctx, y, miss), i64)
+        y = ctx.add("add", [y, _saturated(ctx, arith(ctx, "mul", step, 4))])
+    return _saturated(ctx, arith(ctx, "mul", cast(ctx, y, i64), 2))
+
+
+def _saturated(ctx: Context, x: Value) -> Value:
+    return cast(ctx, ctx.add("clip", [x], lo=-(1 << 31), hi=(1 << 31) - 1), i32)
+
+
+@converter("LOG_SOFTMAX", limits="8-bit integers as the optimised kernels, within one step of the reference")
+def log_softmax(ctx: Context, op: Operator) -> list[Value]:
+    x = op.input(0)
+    last = need_rank(x, "the input", 1) - 1
+    if not op.quantised():
+        return [ctx.add("log_softmax", [x], axis=last)]
+    if x.type.dtype is i16:
+        raise UnsupportedError("LOG_SOFTMAX of 16-bit integers")
+    y = ctx.add("log_softmax", [dequantised(ctx, x, op.scale_of(0))], axis=last)
+    return [quantised(ctx, y, op.result_scale(), op.dtype())]
+
+
+@converter("L2_NORMALIZATION", limits="integers by way of floats: within one step of the kernels")
+def l2_normalization(ctx: Context, op: Operator) -> list[Value]:
+    x = op.input(0)
+    last = need_rank(x, "the input", 1) - 1
+    numbers = dequantised(ctx, x, op.scale_of(0)) if op.quantised() else x
+    squares = ctx.add("reduce_sum", [ctx.add("mul", [numbers, numbers])], axes=(last,), keepdims=True)
+    norm = arith(ctx, "max", ctx.add("sqrt", [squares]), 1e-6)
+    y = ctx.add("div", [numbers, norm])
+    return [quantised(ctx, y, op.result_scale(), op.dtype()) if op.quantised() else y]
+
+
+@converter("LOCAL_RESPONSE_NORMALIZATION")
+def local_response_normalization(ctx: Context, op: Operator) -> list[Value]:
+    """Divided by a power of the squares of neighbouring channels, the last axis; ``radius`` of them on either side."""
+    x = op.input(0)
+    need_rank(x, "the input", 4, 4)
+    radius = int(op.option("radius"))
+    alpha, beta, bias = (float(op.option(name, 0.0)) for name in ("alpha", "beta", "bias"))
+    # the core operator's channels are axis 1, and its factor is shared among the window
+    size = 2 * radius + 1
+    first = ctx.add("transpose", [x], perm=(0, 3, 1, 2))
+    y = ctx.add("lrn", [first], size=size, alpha=alpha * size, beta=beta, bias=bias)
+    return [ctx.add("transpose", [y], perm=(0, 2, 3, 1))]
