@@ -138,13 +138,13 @@ def fixed_scale(inputs: Sequence[te.Tensor], attrs: Attrs) -> Sequence[te.Tensor
     """``x * multiplier * 2**(shift - 31)`` in integers, rounded as TensorFlow Lite's kernels do. Gives i32.
 
     Operands broadcast: ``x``, i32 or i64; ``multiplier``, 0 or from 2**30 to 2**31 - 1; ``shift`` from -31 to 30. With
-    ``roundings=2`` the product is rounded at its 31st place (halves up) and, where the shift is to the right, once more
-    (halves away from zero); with 1 only at the end (halves up). For i64 the multiplier keeps 16 bits, the shift is
-    below 15, and there is one rounding.
+    ``roundings=1`` the product is exact, and halves go up at the end. With 2 it is rounded at its 31st place (halves
+    up) and, where the shift is to the right, once more (halves away from zero); of i64 the multiplier keeps 16 bits
+    then, the shift is below 15, and halves go up at the end.
     """
     shape = broadcast_shape("fixed_scale", *[TensorType(t.shape, t.dtype) for t in inputs])
-    narrow = _scaled_twice if attrs["roundings"] == 2 else _scaled_once
-    formula = narrow if inputs[0].dtype is i32 else _scaled_wide
+    twice = _scaled_twice if inputs[0].dtype is i32 else _scaled_wide
+    formula = twice if attrs["roundings"] == 2 else _scaled_once
 
     def element(*i: Linear) -> Expr:
         return formula(*[broadcast_load(t, i) for t in inputs])

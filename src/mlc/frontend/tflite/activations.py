@@ -25,6 +25,7 @@ from mlc.frontend.tflite.quant import (
     zero_of,
 )
 from mlc.frontend.tflite.registry import Operator, converter
+from mlc.frontend.tflite.tables import function_table_16, sigmoid_table, tanh_table
 from mlc.ir.graph import Value
 from mlc.ir.types import i32
 
@@ -96,7 +97,10 @@ _FUNCTIONS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 }
 
 
-@converter(*_FUNCTIONS, limits="16-bit integers by way of floats: within one step of the kernels")
+@converter(
+    *_FUNCTIONS,
+    limits="16-bit integers by way of floats, but for EXP, LOGISTIC and TANH",
+)
 def function(ctx: Context, op: Operator) -> list[Value]:
     x = op.input(0)
     name, table = _FUNCTIONS[op.name]
@@ -105,6 +109,10 @@ def function(ctx: Context, op: Operator) -> list[Value]:
     q, out, dtype = op.scale_of(0), op.result_scale(), op.dtype()
     if dtype.bits == 8:
         return [by_table(ctx, x, function_table(table, q, out, dtype))]
+    if op.name in ("LOGISTIC", "TANH"):
+        return [by_table(ctx, x, sigmoid_table(q) if op.name == "LOGISTIC" else tanh_table(q))]
+    if op.name == "EXP":
+        return [by_table(ctx, x, function_table_16(table, q, out))]
     return [quantised(ctx, ctx.add(name, [dequantised(ctx, x, q)]), out, dtype)]
 
 
@@ -146,11 +154,13 @@ def _signed_scaled(ctx: Context, x: Value, factor: float) -> Value:
     return ctx.add("neg", [y]) if factor < 0 else y
 
 
-@converter("PRELU")
+@converter("PRELU", limits="8-bit integers and floats")
 def prelu(ctx: Context, op: Operator) -> list[Value]:
     x, slope = op.input(0), op.input(1, "alpha")
     if not op.quantised():
         return [ctx.add("prelu", [x, slope])]
+    if op.dtype().bits != 8:
+        raise UnsupportedError("PRELU of 16-bit integers")
     q, alpha, out = op.scale_of(0), op.scale_of(1), op.result_scale()
     scale = np.float32(scale_of(q))
     identity = float(scale / np.float32(scale_of(out)))

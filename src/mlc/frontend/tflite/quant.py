@@ -160,7 +160,7 @@ def quantised(ctx: Context, x: Value, q: Quantization, dtype: DType) -> Value:
 
 
 def by_table(ctx: Context, x: Value, table: Array) -> Value:
-    """An element of a table of 256 for each element of ``x``, which has 8 bits: the least value has the first."""
+    """An element of a table for each element of ``x``, which has 8 or 16 bits: the least value has the first."""
     least = int(x.type.dtype.min_value)
     index = cast(ctx, x, i32)
     if least:

@@ -6,10 +6,11 @@ from math import prod
 
 import numpy as np
 
+from mlc.errors import UnsupportedError
 from mlc.frontend.common.axes import normal_axes
 from mlc.frontend.common.context import Context
 from mlc.frontend.common.emit import arith, cast
-from mlc.frontend.tflite.quant import dequantised, finished, quantised, scale_of, scaled, zero_of
+from mlc.frontend.tflite.quant import finished, scale_of, scaled, zero_of
 from mlc.frontend.tflite.registry import Operator, converter, known_ints
 from mlc.ir.graph import Value
 from mlc.ir.types import boolean, i32
@@ -20,7 +21,7 @@ _FOLDS = {
 }  # fmt: skip
 
 
-@converter(*_FOLDS, limits="axes known at compile time; products of integers by way of floats where quantised")
+@converter(*_FOLDS, limits="axes known at compile time; products not quantised")
 def reduction(ctx: Context, op: Operator) -> list[Value]:
     x = op.input(0)
     axes = _axes(ctx, op, x)
@@ -33,8 +34,7 @@ def reduction(ctx: Context, op: Operator) -> list[Value]:
     if op.quantised() and op.name in ("SUM", "MEAN"):
         return [_sum(ctx, op, x, axes, kept)]
     if op.quantised() and op.name == "REDUCE_PROD":
-        y = ctx.add("reduce_prod", [dequantised(ctx, x, op.scale_of(0))], axes=axes, keepdims=kept)
-        return [quantised(ctx, y, op.result_scale(), op.dtype())]
+        raise UnsupportedError("REDUCE_PROD of quantised numbers")
     if op.name == "MEAN" and x.type.dtype.is_int:
         total = ctx.add("reduce_sum", [x], axes=axes, keepdims=kept)
         return [arith(ctx, "div", total, prod(x.type.shape[a] for a in axes))]

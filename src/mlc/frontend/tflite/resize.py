@@ -10,7 +10,7 @@ from mlc.frontend.common.emit import arith, cast, need_rank, scalar
 from mlc.frontend.common.resize import Axis, Method, resize
 from mlc.frontend.tflite.registry import Operator, converter, known_ints
 from mlc.ir.graph import Value
-from mlc.ir.types import i32
+from mlc.ir.types import f32, i8, i32, i64, u8
 
 
 def _axes(ctx: Context, op: Operator) -> list[Axis]:
@@ -56,11 +56,15 @@ def resize_bilinear(ctx: Context, op: Operator) -> list[Value]:
     axes, coordinates, x = _axes(ctx, op), _coordinates(op), op.input(0)
     if not op.quantised():
         return [resize(ctx, x, Method("linear", coordinates), axes)]
-    y = cast(ctx, x, i32)
+    if op.dtype() is u8:  # the one type for which the kernel goes by way of floats
+        y = resize(ctx, cast(ctx, x, f32), Method("linear", coordinates), axes)
+        return [cast(ctx, arith(ctx, "add", y, 0.5), u8)]
+    wide = i32 if x.type.dtype is i8 else i64
+    y = cast(ctx, x, wide)
     for a in axes:
         y = _in_fixed_point(ctx, y, a, coordinates)
     # twenty places, rounded with halves away from zero
-    half = ctx.add("where", [arith(ctx, "gt", y, 0), scalar(ctx, 1 << 19, i32), scalar(ctx, -(1 << 19), i32)])
+    half = ctx.add("where", [arith(ctx, "gt", y, 0), scalar(ctx, 1 << 19, wide), scalar(ctx, -(1 << 19), wide)])
     y = arith(ctx, "div", ctx.add("add", [y, half]), 1 << 20)
     return [cast(ctx, y, op.dtype())]
 
@@ -77,9 +81,9 @@ def _in_fixed_point(ctx: Context, x: Value, a: Axis, coordinates: str) -> Value:
     lower = np.maximum(places >> 10, 0)
     upper = np.minimum((places + (1 << 10) - 1) >> 10, a.extent - 1)
     shape = [a.out if d == a.axis else 1 for d in range(x.type.rank)]
-    weight = (places - (lower << 10)).astype(np.int32).reshape(shape)
+    weight = (places - (lower << 10)).astype(x.type.dtype.numpy).reshape(shape)
     parts = []
     for index, w in ((lower, (1 << 10) - weight), (upper, weight)):
         taken = ctx.add("gather", [x, ctx.constant(index, np.int32)], axis=a.axis)
-        parts.append(ctx.add("mul", [taken, ctx.constant(w.astype(np.int32))]))
+        parts.append(ctx.add("mul", [taken, ctx.constant(w.astype(x.type.dtype.numpy))]))
     return ctx.add("add", parts)

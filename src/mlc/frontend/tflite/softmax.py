@@ -11,13 +11,14 @@ from mlc.frontend.common.context import Context
 from mlc.frontend.common.emit import arith, cast, need_rank, scalar
 from mlc.frontend.tflite.quant import dequantised, fixed_point, quantised, scale_of
 from mlc.frontend.tflite.registry import Operator, converter
+from mlc.frontend.tflite.tables import entries, interpolated, over_all
 from mlc.ir.graph import Value
 from mlc.ir.types import i16, i32, i64
 
 _DIFF_BITS, _SUM_BITS = 5, 12  # integer bits of what is exponentiated, and of sums
 
 
-@converter("SOFTMAX", limits="16-bit integers by way of floats")
+@converter("SOFTMAX")
 def softmax(ctx: Context, op: Operator) -> list[Value]:
     x, beta = op.input(0), float(op.option("beta", 0.0))
     last = need_rank(x, "the input", 1) - 1
@@ -26,8 +27,7 @@ def softmax(ctx: Context, op: Operator) -> list[Value]:
             x = dequantised(ctx, x, op.scale_of(0))
         return [ctx.add("softmax", [x if beta == 1 else arith(ctx, "mul", x, beta)], axis=last)]
     if x.type.dtype is i16:
-        y = arith(ctx, "mul", dequantised(ctx, x, op.scale_of(0)), beta)
-        return [quantised(ctx, ctx.add("softmax", [y], axis=last), op.result_scale(), op.dtype())]
+        return [_of_16_bits(ctx, op, x, beta, last)]
     return [_in_integers(ctx, op, x, beta, last)]
 
 
@@ -41,12 +41,7 @@ def _in_integers(ctx: Context, op: Operator, x: Value, beta: float, last: int) -
     row = ctx.add("gather", [ctx.constant(powers), below], axis=0)
     shift = scalar(ctx, _SUM_BITS, i32)
     total = ctx.add("reduce_sum", [_divided(ctx, row, shift)], axes=(last,), keepdims=True)
-    # leading zeros of a sum that is positive, by comparing it with all powers of two
-    bits = ctx.constant((np.int64(1) << np.arange(31)).astype(np.int32).reshape(*[1] * (last + 1), 31))
-    wider = ctx.add("reshape", [total], shape=(*total.type.shape, 1))
-    reached = cast(ctx, ctx.add("ge", [wider, bits]), i32)
-    length = ctx.add("reduce_sum", [reached], axes=(last + 1,), keepdims=False)
-    zeros = arith(ctx, "sub", 32, length)
+    zeros = _leading_zeros(ctx, total)
     # the sum with its highest bit at 2**31, less that bit
     shifted = ctx.add("shl", [cast(ctx, total, i64), cast(ctx, zeros, i64)])
     fraction = cast(ctx, arith(ctx, "sub", shifted, 1 << 31), i32)
@@ -57,6 +52,40 @@ def _in_integers(ctx: Context, op: Operator, x: Value, beta: float, last: int) -
     lo, hi = int(dtype.min_value), int(dtype.max_value)
     # differences beyond what the kernel exponentiates have a power of 0, and so the least result
     return cast(ctx, ctx.add("clip", [arith(ctx, "add", y, lo)], lo=lo, hi=hi), dtype)
+
+
+def _leading_zeros(ctx: Context, x: Value) -> Value:
+    """Of positive numbers in i32, by comparing them with all powers of two."""
+    rank = x.type.rank
+    bits = ctx.constant((np.int64(1) << np.arange(31)).astype(np.int32).reshape(*[1] * rank, 31))
+    reached = cast(ctx, ctx.add("ge", [ctx.add("reshape", [x], shape=(*x.type.shape, 1)), bits]), i32)
+    return arith(ctx, "sub", 32, ctx.add("reduce_sum", [reached], axes=(rank,), keepdims=False))
+
+
+def _of_16_bits(ctx: Context, op: Operator, x: Value, beta: float, last: int) -> Value:
+    """Powers and the reciprocal of their sum from interpolated tables."""
+    multiplier, shift = fixed_point(scale_of(op.scale_of(0)) * beta / (10.0 / 65535.0))
+    wide = cast(ctx, x, i32)
+    most = ctx.add("reduce_max", [wide], axes=(last,), keepdims=True)
+    gaps = -np.arange(65536, dtype=np.int64)
+    scaled_gaps = _np_scaled(gaps, multiplier, shift)
+    powers = interpolated(entries(np.exp, -10.0, 0.0), np.clip(scaled_gaps + 32767, -32768, 32767))
+    row = ctx.add("gather", [ctx.constant(powers.astype(np.int32)), ctx.add("sub", [most, wide])], axis=0)
+    total = ctx.add("reduce_sum", [row], axes=(last,), keepdims=True)
+    zeros = cast(ctx, _leading_zeros(ctx, total), i64)
+    # the sum between 1 and 2, with 16 places; what is over 1 is the table's argument
+    lifted = ctx.add("shl", [cast(ctx, total, i64), arith(ctx, "sub", zeros, 1)])
+    over = arith(ctx, "sub", ctx.add("round_shift", [lifted, scalar(ctx, 14, i64)]), 1 << 16)
+    table = over_all(entries(lambda v: np.float32(1) / (np.float32(1) + v), 0.0, 1.0))
+    place = cast(ctx, ctx.add("clip", [over], lo=0, hi=65535), i32)
+    reciprocal = ctx.add("gather", [ctx.constant(table), place], axis=0)
+    product = ctx.add("mul", [cast(ctx, row, i64), reciprocal])
+    y = ctx.add("round_shift", [product, arith(ctx, "sub", 31, zeros)])
+    return cast(ctx, ctx.add("clip", [y], lo=0, hi=32767), i16)
+
+
+def _np_scaled(x: np.ndarray, multiplier: int, shift: int) -> np.ndarray:
+    return _np_divided(_np_high_mul(x << max(shift, 0), multiplier), max(-shift, 0))
 
 
 def _powers(factor: float) -> np.ndarray:
