@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from tests.fuzz import examples
 from tests.unit.ops.oracle import evaluate, one_node
 
 I32 = np.iinfo(np.int32)
+F, I, S = TensorType((2,), f32), TensorType((2,), i32), TensorType((), i32)
 
 
 @examples(200)
@@ -41,3 +44,44 @@ def test_round_shift_may_differ_by_channel():
 def test_round_shift_refuses(types, message):
     with pytest.raises(VerifyError, match=message):
         one_node("round_shift", *types)
+
+
+def scaled(x, multiplier, shift, **attrs):
+    return evaluate("fixed_scale", np.asarray(x), np.int32(multiplier), np.int32(shift), **attrs).tolist()
+
+
+def half_away(x, by):
+    return int(math.copysign((2 * abs(x) + (1 << by)) >> (by + 1), x))
+
+
+@given(st.integers(-(2**31), 2**31 - 1), st.integers(2**30, 2**31 - 1), st.integers(-31, 0))
+def test_one_rounding_and_two(x, multiplier, shift):
+    exact = x * multiplier
+    once = (exact + (1 << (30 - shift))) >> (31 - shift)
+    twice = half_away((exact + (1 << 30)) >> 31, -shift)
+    assert scaled([np.int32(x)], multiplier, shift, roundings=1) == [once]
+    assert scaled([np.int32(x)], multiplier, shift) == [twice]
+
+
+@given(st.integers(-1000, 1000), st.integers(2**30, 2**31 - 1), st.integers(1, 20))
+def test_shifts_to_the_left_come_first(x, multiplier, shift):
+    assert scaled([np.int32(x)], multiplier, shift) == [((x << shift) * multiplier + (1 << 30)) >> 31]
+
+
+@given(st.integers(-(2**47), 2**47 - 1), st.integers(2**30, 2**31 - 1), st.integers(-31, -17))
+def test_wide_sums_meet_sixteen_bits_of_the_multiplier(x, multiplier, shift):
+    reduced = (multiplier + (1 << 15)) >> 16 if multiplier < 0x7FFF0000 else 0x7FFF
+    assert scaled([np.int64(x)], multiplier, shift) == [(x * reduced + (1 << (14 - shift))) >> (15 - shift)]
+
+
+@pytest.mark.parametrize(
+    ("types", "attrs", "message"),
+    [
+        ((F, S, S), {}, "fixed_scale: x is f32, i32 or i64 is needed"),
+        ((I, S, F), {}, "fixed_scale: the shift is f32, i32 is needed"),
+        ((I, S, S), {"roundings": 3}, "fixed_scale: 3 roundings"),
+    ],
+)
+def test_fixed_scale_refuses(types, attrs, message):
+    with pytest.raises(VerifyError, match=message):
+        one_node("fixed_scale", *types, **attrs)

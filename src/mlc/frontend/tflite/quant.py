@@ -58,6 +58,11 @@ def scaled(
     return ctx.add("fixed_scale", [x, multiplier, shift], roundings=roundings)
 
 
+def scaled_by(ctx: Context, x: Value, multiplier: int, shift: int) -> Value:
+    """``x`` times a factor given as multiplier and shift."""
+    return ctx.add("fixed_scale", [x, scalar(ctx, multiplier, i32), scalar(ctx, shift, i32)])
+
+
 def zero_of(q: Quantization) -> int:
     """The one zero point.
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from mlc.errors import UnsupportedError
 from mlc.frontend.common.axes import normal_axes
 from mlc.frontend.common.context import Context
 from mlc.frontend.common.emit import arith, cast
-from mlc.frontend.tflite.quant import finished, scale_of, scaled, zero_of
+from mlc.frontend.tflite.quant import finished, fixed_point, scale_of, scaled_by, zero_of
 from mlc.frontend.tflite.registry import Operator, converter, known_ints
 from mlc.ir.graph import Value
 from mlc.ir.types import boolean, i32
@@ -53,7 +51,9 @@ def _sum(ctx: Context, op: Operator, x: Value, axes: tuple[int, ...], kept: bool
     count = prod(x.type.shape[a] for a in axes)
     total = ctx.add("reduce_sum", [cast(ctx, x, i32)], axes=axes, keepdims=kept)
     total = arith(ctx, "sub", total, zero_of(q) * count)
-    factor = float(np.float32(scale_of(q)) / np.float32(scale_of(out)))
+    multiplier, shift = fixed_point(scale_of(q) / scale_of(out))
     if op.name == "MEAN":
-        factor = float(np.float64(scale_of(q)) / np.float64(scale_of(out))) / count
-    return finished(ctx, scaled(ctx, total, factor), op)
+        # divided by the count as far as the multiplier has places for it
+        places = min(count.bit_length() - 1, 32, 31 + shift)
+        multiplier, shift = (multiplier << places) // count, shift - places
+    return finished(ctx, scaled_by(ctx, total, multiplier, shift), op)

@@ -1,0 +1,326 @@
+"""Quantised operators against LiteRT's reference kernels: every integer must be the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mlc.errors import UnsupportedError
+from tests.unit.frontend.tflite.writer import T, const, imported, one, ours, same
+
+KINDS = ("int8", "uint8", "int16")
+NARROW = ("int8", "uint8")
+ZERO = {"int8": 3, "uint8": 130, "int16": 0}
+OUT_ZERO = {"int8": -5, "uint8": 120, "int16": 0}
+FINE = {"int8": 1.0, "uint8": 1.0, "int16": 1 / 256}  # 16-bit numbers of the same range have finer scales
+UNIT = {"int8": (1 / 256, -128), "uint8": (1 / 256, 0), "int16": (1 / 32768, 0)}  # of what lies between 0 and 1
+SIGNED_UNIT = {"int8": (1 / 128, 0), "uint8": (1 / 128, 128), "int16": (1 / 32768, 0)}
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)
+
+
+def data(rng, kind, shape, scale=0.05, zero=None):
+    info = np.iinfo(kind)
+    zero = ZERO[kind] if zero is None else zero
+    array = rng.integers(info.min, info.max + 1, shape).astype(kind)
+    return T(shape, kind, scale=scale * FINE[kind], zero=zero), array
+
+
+def result(kind, shape, scale=0.11, zero=None):
+    return T(shape, kind, scale=scale * FINE[kind], zero=OUT_ZERO[kind] if zero is None else zero)
+
+
+def alike(kind, shape, scale=0.05):
+    """A result with the scale of the operand."""
+    return result(kind, shape, scale, ZERO[kind])
+
+
+def weights(rng, kind, shape, axis):
+    """One scale a channel, or, where the kernels know no others, one for all with a zero point."""
+    if kind == "uint8":
+        return const(rng.integers(0, 256, shape), np.uint8, scale=0.01, zero=120)
+    scales = rng.uniform(0.01, 0.02, shape[axis])
+    return const(rng.integers(-127, 128, shape), np.int8, scale=scales, axis=axis)
+
+
+def bias(rng, kind, count):
+    scale = np.float32(0.05 * FINE[kind]) * np.float32(0.01)
+    return const(rng.integers(-1000, 1000, count), np.int64 if kind == "int16" else np.int32, scale=scale)
+
+
+def extent(n, same_padding, stride, kernel=3):
+    return -(-n // stride) if same_padding else -(-(n - kernel + 1) // stride)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("padding", "stride", "activation", "dilation"), [(0, 1, 0, 1), (1, 2, 1, 1), (0, 2, 3, 1), (0, 1, 2, 2)]
+)
+def test_convolutions(rng, kind, padding, stride, activation, dilation):
+    h, w = (extent(n, padding == 0, stride) for n in (9, 8))
+    facts = {
+        "Padding": padding, "StrideW": stride, "StrideH": stride, "FusedActivationFunction": activation,
+        "DilationWFactor": dilation, "DilationHFactor": dilation,
+    }  # fmt: skip
+    x = data(rng, kind, (2, 9, 8, 4))
+    filters = weights(rng, kind, (6, 3, 3, 4), 0)
+    same(
+        one(
+            "CONV_2D",
+            [x, filters, bias(rng, kind, 6)],
+            [result(kind, (2, h, w, 6))],
+            "Conv2DOptions",
+            version=3,
+            **facts,
+        )
+    )
+    filters = weights(rng, kind, (1, 3, 3, 8), 3)
+    facts["DepthMultiplier"] = 2
+    results = [result(kind, (2, h, w, 8))]
+    same(
+        one(
+            "DEPTHWISE_CONV_2D", [x, filters, bias(rng, kind, 8)], results, "DepthwiseConv2DOptions", version=3, **facts
+        )
+    )
+
+
+def test_grouped_convolution(rng):
+    x, filters = data(rng, "int8", (1, 6, 5, 8)), weights(rng, "int8", (6, 3, 3, 4), 0)
+    facts = {"Padding": 0, "StrideW": 1, "StrideH": 1, "DilationWFactor": 1, "DilationHFactor": 1}
+    same(
+        one(
+            "CONV_2D",
+            [x, filters, bias(rng, "int8", 6)],
+            [result("int8", (1, 6, 5, 6))],
+            "Conv2DOptions",
+            version=3,
+            **facts,
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transposed_convolution(rng, kind):
+    operands = [const([1, 9, 8, 6], np.int32), weights(rng, kind, (6, 3, 3, 4), 0), data(rng, kind, (1, 5, 4, 4))]
+    facts = {"Padding": 0, "StrideW": 2, "StrideH": 2}
+    same(one("TRANSPOSE_CONV", operands, [result(kind, (1, 9, 8, 6))], "TransposeConvOptions", version=3, **facts))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("activation", [0, 1, 3])
+def test_fully_connected(rng, kind, activation):
+    w = (
+        weights(rng, "uint8", (6, 20), 0)
+        if kind == "uint8"
+        else const(rng.integers(-127, 128, (6, 20)), np.int8, scale=0.01)
+    )
+    for offset in (None, bias(rng, kind, 6)):
+        operands = [data(rng, kind, (30, 20)), w, offset]
+        same(one("FULLY_CONNECTED", operands, [result(kind, (30, 6))], "FullyConnectedOptions", version=4,
+                 FusedActivationFunction=activation))  # fmt: skip
+
+
+def test_fully_connected_with_a_scale_a_unit(rng):
+    x = data(rng, "int8", (2, 3, 20))
+    operands = [x, weights(rng, "int8", (6, 20), 0), bias(rng, "int8", 6)]
+    same(
+        one(
+            "FULLY_CONNECTED",
+            operands,
+            [result("int8", (2, 3, 6))],
+            "FullyConnectedOptions",
+            version=12,
+            KeepNumDims=True,
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16"])
+def test_batch_matmul(rng, kind):
+    operands = [data(rng, kind, (2, 3, 7)), data(rng, kind, (2, 5, 7), 0.02, 0)]
+    same(one("BATCH_MATMUL", operands, [result(kind, (2, 3, 5))], "BatchMatMulOptions", version=3, AdjY=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("activation", [0, 1, 2, 3])
+def test_sums_and_products(rng, kind, activation):
+    a, b, row = data(rng, kind, (2, 3, 4, 5)), data(rng, kind, (2, 3, 4, 5), 0.03), data(rng, kind, (1, 1, 4, 5))
+    out = [result(kind, (2, 3, 4, 5))]
+    facts = {"FusedActivationFunction": activation}
+    for other in (b, row):
+        same(one("ADD", [a, other], out, "AddOptions", version=2, PotScaleInt16=False, **facts))
+        same(one("SUB", [a, other], out, "SubOptions", version=5, PotScaleInt16=False, **facts))
+    product = [result(kind, (2, 3, 4, 5), 0.5 if kind != "int16" else 0.2)]
+    same(one("MUL", [a, row], product, "MulOptions", version=2, **facts))
+
+
+def test_16_bit_sums_with_scales_of_powers_of_two(rng):
+    def operand(scale):
+        return T((40,), "int16", scale=scale), rng.integers(-32768, 32768, 40).astype(np.int16)
+
+    for first, second in ((2**-12, 2**-10), (2**-10, 2**-10), (2**-10, 2**-13)):
+        out = [T((40,), "int16", scale=2**-10)]
+        same(one("ADD", [operand(first), operand(second)], out, "AddOptions", version=3, PotScaleInt16=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("padding", "stride", "activation"), [(0, 1, 0), (1, 2, 1), (0, 2, 3)])
+def test_pools(rng, kind, padding, stride, activation):
+    h, w = (extent(n, padding == 0, stride) for n in (9, 8))
+    facts = {
+        "Padding": padding, "StrideW": stride, "StrideH": stride, "FilterWidth": 3, "FilterHeight": 3,
+        "FusedActivationFunction": activation,
+    }  # fmt: skip
+    for name in ("AVERAGE_POOL_2D", "MAX_POOL_2D"):
+        same(
+            one(name, [data(rng, kind, (2, 9, 8, 4))], [alike(kind, (2, h, w, 4))], "Pool2DOptions", version=3, **facts)
+        )
+
+
+def test_average_over_everything(rng):
+    facts = {"Padding": 1, "StrideW": 7, "StrideH": 6, "FilterWidth": 7, "FilterHeight": 6}
+    same(one("AVERAGE_POOL_2D", [data(rng, "int8", (2, 6, 7, 3))], [alike("int8", (2, 1, 1, 3))], "Pool2DOptions",
+             version=2, **facts))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [0.01, 0.05, 0.3])
+def test_softmax(rng, kind, scale):
+    unit = UNIT[kind]
+    model = one("SOFTMAX", [data(rng, kind, (7, 30), scale)], [T((7, 30), kind, scale=unit[0], zero=unit[1])],
+                "SoftmaxOptions", version=3, Beta=1.0)  # fmt: skip
+    same(model, steps=int(kind == "int16"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sigmoid_and_tanh_of_every_number(kind):
+    info = np.iinfo(kind)
+    every = np.arange(info.min, info.max + 1).astype(kind)
+    for scale in (0.05 * FINE[kind], 1 / 4096, 1 / 2048):
+        x = T(every.shape, kind, scale=scale, zero=ZERO[kind]), every
+        for name, (unit, zero) in (("LOGISTIC", UNIT[kind]), ("TANH", SIGNED_UNIT[kind])):
+            same(one(name, [x], [T(every.shape, kind, scale=unit, zero=zero)], version=3))
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_functions_of_every_number(kind):
+    info = np.iinfo(kind)
+    every = np.arange(info.min, info.max + 1).astype(kind)
+    for scale in (0.02, 0.3):
+        x = T(every.shape, kind, scale=scale, zero=ZERO[kind]), every
+        out = result(kind, every.shape, 0.02)
+        same(one("HARD_SWISH", [x], [result(kind, every.shape, 0.4)], "HardSwishOptions"))
+        same(one("GELU", [x], [out], "GeluOptions", version=2, Approximate=False), steps=1)
+        same(one("GELU", [x], [out], "GeluOptions", version=2, Approximate=True), steps=1)
+        same(one("LEAKY_RELU", [x], [out], "LeakyReluOptions", version=2, Alpha=0.2))
+        same(one("RELU", [x], [out], version=2))
+        same(one("RELU6", [x], [out], version=2))
+
+
+def test_exponentials_of_8_and_16_bits(rng):
+    every = np.arange(-128, 128).astype(np.int8)
+    same(
+        one("EXP", [(T((256,), "int8", scale=0.02, zero=3), every)], [result("int8", (256,))], "ExpOptions", version=2)
+    )
+    wide = np.arange(-32768, 32768, 5).astype(np.int16)
+    same(one("EXP", [(T(wide.shape, "int16", scale=1 / 4096), wide)], [T(wide.shape, "int16", scale=0.1)], "ExpOptions",
+             version=2))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rectifiers_and_conversions(rng, kind):
+    x = data(rng, kind, (700,))
+    for name in ("RELU", "RELU6"):
+        same(one(name, [x], [result(kind, (700,))], version=2))
+    same(one("QUANTIZE", [x], [result(kind, (700,))], "QuantizeOptions", version=2))
+    same(one("DEQUANTIZE", [x], [T((700,))], "DequantizeOptions", version=2), rtol=1e-7)
+    floats = np.concatenate([rng.standard_normal(700).astype(np.float32) * 9, [0.055, -0.055, 1e5, -1e5]]).astype(
+        np.float32
+    )
+    same(one("QUANTIZE", [floats], [result(kind, (704,))], "QuantizeOptions"))
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_prelu(rng, kind):
+    operands = [data(rng, kind, (3, 5, 7)), data(rng, kind, (1, 1, 7), 0.01)]
+    same(one("PRELU", operands, [result(kind, (3, 5, 7))]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reductions(rng, kind):
+    x, axes = data(rng, kind, (2, 5, 3, 4)), const([1, 2], np.int32)
+    for name in ("MEAN", "REDUCE_MAX", "REDUCE_MIN"):
+        same(one(name, [x, axes], [alike(kind, (2, 4))], "ReducerOptions", version=2, KeepDims=False))
+    same(one("MEAN", [x, axes], [result(kind, (2, 1, 1, 4))], "ReducerOptions", version=2, KeepDims=True))
+    same(one("MEAN", [x, const(-1, np.int32)], [result(kind, (2, 5, 3))], "ReducerOptions", version=2, KeepDims=False))
+
+
+def test_a_sum_is_that_of_the_numbers_meant(rng):
+    """LiteRT's own kernel gives greatest elements here, so the numbers themselves are the reference."""
+    x, array = data(rng, "int8", (2, 5, 3, 4))
+    model, feeds = one("SUM", [(x, array), const([1, 2], np.int32)], [result("int8", (2, 4), 0.9, 0)], "ReducerOptions",
+                       version=2, KeepDims=False)  # fmt: skip
+    meant = (array.astype(int) - 3).sum((1, 2)) * 0.05 / 0.9
+    assert np.abs(ours(model, feeds)[0] - np.clip(meant, -128, 127)).max() <= 0.51
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("corners", [(False, False), (True, False), (False, True)])
+def test_resizing(rng, kind, corners):
+    facts = {"AlignCorners": corners[0], "HalfPixelCenters": corners[1]}
+    operands = [data(rng, kind, (1, 5, 7, 3)), const([9, 4], np.int32)]
+    out = [alike(kind, (1, 9, 4, 3))]
+    same(one("RESIZE_BILINEAR", operands, out, "ResizeBilinearOptions", version=3, **facts))
+    same(one("RESIZE_NEAREST_NEIGHBOR", operands, out, "ResizeNearestNeighborOptions", version=3, **facts))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_only_moves(rng, kind):
+    x = data(rng, kind, (2, 3))
+    out = [alike(kind, (5, 6))]
+    same(one("PAD", [x, const([[1, 2], [0, 3]], np.int32)], out, "PadOptions", version=2))
+    parts = [x, data(rng, kind, (2, 4))]
+    same(one("CONCATENATION", parts, [alike(kind, (2, 7))], "ConcatenationOptions", version=2, Axis=1))
+    same(one("MAXIMUM", [x, data(rng, kind, (1, 3))], [alike(kind, (2, 3))], "MaximumMinimumOptions", version=2))
+
+
+def test_parts_of_other_scales_are_brought_to_the_result(rng):
+    parts = [data(rng, "uint8", (2, 3)), data(rng, "uint8", (2, 4), 0.02, 10)]
+    same(one("CONCATENATION", parts, [alike("uint8", (2, 7))], "ConcatenationOptions", Axis=1))
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_comparisons(rng, kind):
+    operands = [data(rng, kind, (700,)), data(rng, kind, (700,), 0.06)]
+    for name in ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"):
+        same(one(name, operands, [T((700,), "bool")], version=2))
+
+
+def test_rest_of_int8(rng):
+    a, b = data(rng, "int8", (2, 30)), data(rng, "int8", (2, 30))
+    same(one("SQUARED_DIFFERENCE", [a, b], [result("int8", (2, 30), 0.9)], "SquaredDifferenceOptions", version=2))
+    same(one("ABS", [a], [result("int8", (2, 30))], "AbsOptions", version=2))
+    same(
+        one("LOG_SOFTMAX", [a], [T((2, 30), "int8", scale=16 / 256, zero=127)], "LogSoftmaxOptions", version=2), steps=1
+    )
+    same(one("L2_NORMALIZATION", [a], [T((2, 30), "int8", scale=1 / 128)], "L2NormOptions", version=2), steps=1)
+    positive = b[0], np.abs(b[1].astype(int)).clip(23, 127).astype(np.int8)
+    # quotients near zero overflow a shift of the kernel
+    large = a[0], np.where(a[1] < 0, -100, 100).astype(np.int8)
+    same(one("DIV", [large, positive], [result("int8", (2, 30), 0.9)], "DivOptions", version=2), steps=1)
+
+
+def test_what_the_kernels_lack_is_refused(rng):
+    x = data(rng, "int16", (2, 3))
+    for name, table in (
+        ("GELU", "GeluOptions"),
+        ("HARD_SWISH", "HardSwishOptions"),
+        ("LOG_SOFTMAX", "LogSoftmaxOptions"),
+    ):
+        with pytest.raises(UnsupportedError, match=f"{name} of 16-bit integers"):
+            imported(one(name, [x], [result("int16", (2, 3))], table)[0])
+    with pytest.raises(UnsupportedError, match="REDUCE_PROD of quantised numbers"):
+        imported(one("REDUCE_PROD", [x, const([0], np.int32)], [result("int16", (3,))], "ReducerOptions")[0])
