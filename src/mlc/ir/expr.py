@@ -481,21 +481,38 @@ def most_occurrences(indices: Sequence[Linear]) -> int:
     >>> most_occurrences([(i * 5 + j) // 8, (i * 5 + j) % 8 + i])
     3
     """
-    counts: dict[Var, int] = {}
-    stack: list[Linear | Expr] = [*indices]
+    order: list[Any] = []  # every distinct part once, after those inside it
+    seen: set[int] = set()
+    stack: list[tuple[Any, bool]] = [(ix, False) for ix in indices]
     while stack:
-        part = stack.pop()
-        if isinstance(part, Expr):
-            stack += (*children(part), *indices_of(part))
-            continue
-        for atom in part.terms:
-            if type(atom) is Var:
-                counts[atom] = counts.get(atom, 0) + 1
-            elif type(atom) is Dynamic:
-                stack.append(atom.expr)
-            else:
-                stack.append(atom.form)
-    return max(counts.values(), default=1)
+        part, entered = stack.pop()
+        if entered:
+            order.append(part)
+        elif id(part) not in seen:
+            seen.add(id(part))
+            stack.append((part, True))
+            stack += [(inner, False) for inner in _inside(part)]
+    counts: dict[Any, int] = {}  # of variables, and of other parts by `id`
+    for ix in indices:
+        counts[id(ix)] = counts.get(id(ix), 0) + 1
+    for part in reversed(order):
+        for inner in _inside(part):
+            key = inner if type(inner) is Var else id(inner)
+            counts[key] = counts.get(key, 0) + counts[id(part)]
+    return max((n for key, n in counts.items() if type(key) is Var), default=1)
+
+
+def _inside(part: Any) -> Sequence[Any]:
+    """What stands directly in an index, an atom of one, or an expression in one."""
+    if type(part) is Linear:
+        return tuple(part.terms)
+    if type(part) is Var:
+        return ()
+    if type(part) is Dynamic:
+        return (part.expr,)
+    if isinstance(part, Expr):
+        return (*children(part), *indices_of(part))
+    return (part.form,)
 
 
 def rewrite(
@@ -571,7 +588,8 @@ def substitute_vars(e: Expr, env: Mapping[Var, IndexLike]) -> Expr:
     """Replace loop variables everywhere in the expression."""
     if not env:
         return e
-    return rewrite(e, None, lambda ix: substitute(ix, env))
+    done: dict[int, Linear | None] = {}
+    return rewrite(e, None, lambda ix: substitute(ix, env, None, done))
 
 
 def replace_loads(e: Expr, fn: Callable[[Load], Expr]) -> Expr:

@@ -31,7 +31,7 @@ class Var:
 class Quotient:
     """Atom ``form // divisor``; compared by value."""
 
-    __slots__ = ("_hash", "divisor", "fixed", "form", "hi", "lo")
+    __slots__ = ("_hash", "_vars", "divisor", "fixed", "form", "hi", "lo")
 
     def __init__(self, form: Linear, divisor: int) -> None:
         self.form = form
@@ -41,6 +41,14 @@ class Quotient:
         self.lo = lo // divisor
         self.hi = hi // divisor
         self._hash = hash((form, divisor, "//"))
+        self._vars: frozenset[Var] | None = None  # found when first asked for
+
+    @property
+    def vars(self) -> frozenset[Var]:
+        """Every loop variable that occurs."""
+        if self._vars is None:
+            self._vars = frozenset(self.form.vars())
+        return self._vars
 
     def __hash__(self) -> int:
         return self._hash
@@ -56,7 +64,7 @@ class Quotient:
 class Remainder:
     """Atom ``form % divisor``; compared by value."""
 
-    __slots__ = ("_hash", "_quotient", "divisor", "fixed", "form", "hi", "lo")
+    __slots__ = ("_hash", "_quotient", "_vars", "divisor", "fixed", "form", "hi", "lo")
 
     def __init__(self, form: Linear, divisor: int) -> None:
         self.form = form
@@ -68,7 +76,16 @@ class Remainder:
         else:
             self.lo, self.hi = 0, divisor - 1
         self._hash = hash((form, divisor, "%"))
-        self._quotient: tuple[Atom | None] | None = None  # found when first asked for
+        # found when first asked for
+        self._quotient: tuple[Atom | None] | None = None
+        self._vars: frozenset[Var] | None = None
+
+    @property
+    def vars(self) -> frozenset[Var]:
+        """Every loop variable that occurs."""
+        if self._vars is None:
+            self._vars = frozenset(self.form.vars())
+        return self._vars
 
     @property
     def quotient(self) -> Atom | None:
@@ -106,12 +123,20 @@ class Scalar(Protocol):
 class Dynamic:
     """Atom whose value comes from an integer expression at run time, clamped to ``[lo, hi]`` by whoever built it."""
 
-    __slots__ = ("expr", "hi", "lo")
+    __slots__ = ("_vars", "expr", "hi", "lo")
 
     def __init__(self, expr: Scalar, lo: int, hi: int) -> None:
         self.expr: Any = expr  # to all but this file an Expr
         self.lo = lo
         self.hi = hi
+        self._vars: frozenset[Var] | None = None  # found when first asked for
+
+    @property
+    def vars(self) -> frozenset[Var]:
+        """Every loop variable that occurs."""
+        if self._vars is None:
+            self._vars = frozenset(self.expr.index_vars())
+        return self._vars
 
     def __hash__(self) -> int:
         return hash((type(self.expr), self.lo, self.hi))
@@ -175,15 +200,11 @@ class Linear:
     def vars(self) -> set[Var]:
         """Every loop variable that occurs, inside atoms too."""
         found: set[Var] = set()
-        stack: list[Linear] = [self]
-        while stack:
-            for atom in stack.pop().terms:
-                if isinstance(atom, Var):
-                    found.add(atom)
-                elif isinstance(atom, Dynamic):
-                    found |= atom.expr.index_vars()
-                else:
-                    stack.append(atom.form)
+        for atom in self.terms:
+            if type(atom) is Var:
+                found.add(atom)
+            else:
+                found |= atom.vars
         return found
 
     def __hash__(self) -> int:
@@ -326,20 +347,23 @@ def dynamics(index: Linear) -> list[Dynamic]:
 
 def depends_on(atom: Atom, var: Var) -> bool:
     """Whether ``var`` occurs in ``atom``."""
-    if isinstance(atom, Var):
-        return atom is var
-    if isinstance(atom, Dynamic):
-        return var in atom.expr.index_vars()
-    return any(depends_on(a, var) for a in atom.form.terms)
+    return atom is var if type(atom) is Var else var in atom.vars
 
 
-def substitute(index: Linear, env: Mapping[Var, IndexLike], dyn: Callable[[Any], Scalar] | None = None) -> Linear:
+def substitute(
+    index: Linear,
+    env: Mapping[Var, IndexLike],
+    dyn: Callable[[Any], Scalar] | None = None,
+    done: dict[int, Linear | None] | None = None,
+) -> Linear:
     """Replace variables; returns the same object when none occurs.
 
     Args:
         index: the form to rewrite.
         env: what each variable becomes.
         dyn: rewriting of expressions inside ``Dynamic`` atoms; ``None`` rewrites only their variables.
+        done: what became of atoms so far, by ``id``, ``None`` for those that stayed: forms share atoms, and written out
+            they may be exponentially long. Calls may share it while their forms are alive.
     """
     for atom in index.terms:
         if type(atom) is not Var or atom in env:
@@ -347,28 +371,21 @@ def substitute(index: Linear, env: Mapping[Var, IndexLike], dyn: Callable[[Any],
     else:
         return index
     changed = False
+    done = {} if done is None else done
     out: dict[Atom, int] = {}
     const = index.const
     parts: list[Linear] = []
     for atom, c in index.terms.items():
-        new: IndexLike | None = None
+        new: IndexLike | None
         if type(atom) is Var:
             new = env.get(atom)
-            if new is None:
-                out[atom] = c
-                continue
-        elif type(atom) is Dynamic:
-            expr = dyn(atom.expr) if dyn is not None else atom.expr.substituted(env)
-            if expr is atom.expr:
-                out[atom] = c
-                continue
-            new = dynamic(expr, atom.lo, atom.hi)
+        elif id(atom) in done:
+            new = done[id(atom)]
         else:
-            form = substitute(atom.form, env, dyn)
-            if form is atom.form:
-                out[atom] = c
-                continue
-            new = form // atom.divisor if type(atom) is Quotient else form % atom.divisor
+            new = done[id(atom)] = _substituted(atom, env, dyn, done)
+        if new is None:
+            out[atom] = c
+            continue
         changed = True
         if isinstance(new, int):
             const += c * new
@@ -382,20 +399,53 @@ def substitute(index: Linear, env: Mapping[Var, IndexLike], dyn: Callable[[Any],
     return result
 
 
-def evaluate(index: Linear, env: Mapping[Var, int], dyn: Callable[[Any], int] | None = None) -> int:
-    """Value under an assignment of the variables; works on numpy arrays of values too."""
+def _substituted(
+    atom: Quotient | Remainder | Dynamic,
+    env: Mapping[Var, IndexLike],
+    dyn: Callable[[Any], Scalar] | None,
+    done: dict[int, Linear | None],
+) -> Linear | None:
+    """What becomes of an atom in :func:`substitute`; ``None`` when it stays."""
+    if type(atom) is Dynamic:
+        expr = dyn(atom.expr) if dyn is not None else atom.expr.substituted(env)
+        return None if expr is atom.expr else dynamic(expr, atom.lo, atom.hi)
+    form = substitute(atom.form, env, dyn, done)
+    if form is atom.form:
+        return None
+    return form // atom.divisor if type(atom) is Quotient else form % atom.divisor
+
+
+def evaluate(
+    index: Linear,
+    env: Mapping[Var, int],
+    dyn: Callable[[Any], int] | None = None,
+    done: dict[int, int] | None = None,
+) -> int:
+    """Value under an assignment of the variables; works on numpy arrays of values too.
+
+    Args:
+        index: the form.
+        env: what each variable is.
+        dyn: the value of an expression inside a ``Dynamic`` atom.
+        done: values of atoms so far, by ``id``.
+    """
     total = index.const
     for atom, c in index.terms.items():
-        if isinstance(atom, Var):
-            value = env[atom]
-        elif isinstance(atom, Quotient):
-            value = evaluate(atom.form, env, dyn) // atom.divisor
-        elif isinstance(atom, Remainder):
-            value = evaluate(atom.form, env, dyn) % atom.divisor
-        else:
-            if dyn is None:
-                raise TypeError(f"run-time index {atom} needs an evaluator")
-            value = dyn(atom.expr)
+        if type(atom) is Var:
+            total = total + c * env[atom]
+            continue
+        if done is None:
+            done = {}
+        value = done.get(id(atom))
+        if value is None:
+            if type(atom) is Dynamic:
+                if dyn is None:
+                    raise TypeError(f"run-time index {atom} needs an evaluator")
+                value = dyn(atom.expr)
+            else:
+                inner = evaluate(atom.form, env, dyn, done)
+                value = inner // atom.divisor if type(atom) is Quotient else inner % atom.divisor
+            done[id(atom)] = value
         total = total + c * value
     return total
 

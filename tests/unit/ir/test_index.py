@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.ir import te
-from mlc.ir.expr import const
+from mlc.ir.expr import const, most_occurrences
 from mlc.ir.index import (
     ZERO,
     Linear,
@@ -298,3 +298,17 @@ def test_what_is_known_at_run_time_only_is_found_at_any_depth() -> None:
     for form in (ZERO, as_index(v), as_index(v) // 3, (as_index(v) % 7 + v) // 3):
         assert is_fixed(form)
         assert not dynamics(form)
+
+
+def test_forms_that_share_atoms_are_not_walked_as_trees() -> None:
+    """Every level reads the one below twice: as trees these have 2^60 leaves."""
+    i, j = Var("i", 0, 1000), Var("j", 0, 100)
+    form, want = as_index(i), 7 * 12 + 1
+    for k in range(60):
+        form = form // 3 + form % 5 * 2 + k
+        want = want // 3 + want % 5 * 2 + k
+    replaced = substitute(form, {i: as_index(j) * 7 + 1})
+    assert evaluate(replaced, {j: 12}) == want
+    assert (form.vars(), replaced.vars()) == ({i}, {j})
+    assert form.coefficient(i) is None
+    assert most_occurrences([form]) == 2**60

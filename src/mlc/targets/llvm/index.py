@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mlc.ir import loop
-from mlc.ir.index import Atom, Dynamic, Linear, Quotient, Var
+from mlc.ir.index import Atom, Dynamic, Linear, Quotient, Remainder, Var
 from mlc.targets.llvm.text import memory_type
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Level:
         self.top: list[Any] = []
         lines.append(self.top)
         self.cache: dict[str, str] = {}
+        self.atoms: dict[Atom, str] = {}  # values of what depends on no loop further in
         self.bases: dict[tuple[object, ...], str] = {}  # addresses by buffer and terms, for accesses right in this body
         self.tile = tile
 
@@ -65,13 +66,7 @@ class IndexEmitter:
             return self.depth[atom]
         if isinstance(atom, Dynamic):
             return None
-        deepest = 0
-        for inner in atom.form.terms:
-            level = self.level_of(inner)
-            if level is None:
-                return None
-            deepest = max(deepest, level)
-        return deepest
+        return max((self.depth[v] for v in atom.vars), default=0) if atom.fixed else None
 
     def atom(self, atom: Atom) -> str:
         """The value of an atom."""
@@ -80,6 +75,14 @@ class IndexEmitter:
         if isinstance(atom, Dynamic):
             return self.integer(atom.expr)
         level = self.level_of(atom)
+        if level is None:
+            return self._divided(atom, None)
+        known = self.levels[level].atoms
+        if atom not in known:
+            known[atom] = self._divided(atom, level)
+        return known[atom]
+
+    def _divided(self, atom: Quotient | Remainder, level: int | None) -> str:
         value = self.index(atom.form)
         d = atom.divisor
         least, _ = atom.form.bounds()

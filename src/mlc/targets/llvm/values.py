@@ -105,11 +105,18 @@ class ValueEmitter(IndexEmitter):
             return Val(self.index(ix), i64, 0)
         return self.vector_index(ix, lane)
 
-    def vector_index(self, ix: Linear, lane: Var) -> Val:
-        """An index for every lane."""
+    def vector_index(self, ix: Linear, lane: Var, done: dict[int, Val] | None = None) -> Val:
+        """An index for every lane.
+
+        Args:
+            ix: the index.
+            lane: the variable that counts lanes.
+            done: values of atoms so far, by ``id``: forms share them.
+        """
         lanes = lane.hi + 1
+        done = {} if done is None else done
         t = register_type(i64, lanes)
-        plain = {a: c for a, c in ix.terms.items() if type(a) is not Var and lane in _vars(a)}
+        plain = {a: c for a, c in ix.terms.items() if type(a) is not Var and lane in a.vars}
         step = ix.terms.get(lane, 0)
         rest = Linear({a: c for a, c in ix.terms.items() if a is not lane and a not in plain}, ix.const)
         total: Val | None = None
@@ -119,19 +126,21 @@ class ValueEmitter(IndexEmitter):
             iota = Val("<" + ", ".join(f"i64 {k * step}" for k in range(lanes)) + ">", i64, lanes)
             total = iota if total is None else arith.binary(self, "add", total, iota)
         for atom, c in plain.items():
-            v = self._vector_atom(atom, lane)
+            if id(atom) not in done:
+                done[id(atom)] = self._vector_atom(atom, lane, done)
+            v = done[id(atom)]
             if c != 1:
                 v = Val(self.pure(f"mul {t} {v.text}, {splat(c, i64, lanes)}"), i64, lanes)
             total = v if total is None else arith.binary(self, "add", total, v)
         assert total is not None
         return total
 
-    def _vector_atom(self, atom: Atom, lane: Var) -> Val:
+    def _vector_atom(self, atom: Atom, lane: Var, done: dict[int, Val]) -> Val:
         lanes = lane.hi + 1
         assert not isinstance(atom, Var)
         if isinstance(atom, Dynamic):
             return self.widen(arith.cast(self, self.eval(atom.expr, lane), i64), lanes)
-        form = self.vector_index(atom.form, lane)
+        form = self.vector_index(atom.form, lane, done)
         word = "div" if type(atom) is Quotient else "mod"
         d = Val(splat(atom.divisor, i64, lanes), i64, lanes)
         if word == "div" and atom.form.bounds()[0] < 0:
@@ -399,10 +408,6 @@ def _whole_stores(lanes: int) -> list[tuple[int, int]]:
     """First lane and number of lanes of the stores that write a vector: two that overlap rather than a row of parts."""
     half = 1 << (lanes.bit_length() - 1)
     return [(0, lanes)] if half == lanes or lanes < 5 else [(0, half), (lanes - half, half)]
-
-
-def _vars(atom: Atom) -> set[Var]:
-    return Linear({atom: 1}, 0).vars()
 
 
 def _in_bounds(e: Load) -> bool:
