@@ -15,6 +15,7 @@ import numpy as np
 
 from mlc import __version__
 from mlc.errors import MlcError
+from mlc.fields import MAX_INT
 from mlc.ir import te
 from mlc.ir.cost import operations
 from mlc.ir.graph import Graph, Node, Value, express
@@ -260,7 +261,7 @@ def _device_step(n: Node, host: Compiled, programs: Mapping[str, _Program]) -> S
     if is_region(n):
         call = DeviceCall("run", tuple(places), programs[n.attrs["name"]].member)
         nbytes = sum(v.type.nbytes for v in {*n.inputs, *n.outputs})
-        return StepSpec(n.attrs["name"], n.sources, _flops(n), nbytes, (), call)
+        return StepSpec(n.attrs["name"], n.sources, min(_flops(n), MAX_INT), nbytes, (), call)
     (v,) = n.outputs
     results = () if n.op is COPY_TO else (_result_spec(v, plan),)
     return StepSpec(n.op.name, n.sources, 0, 2 * v.type.nbytes, results, DeviceCall(n.op.name, tuple(places)))
@@ -276,8 +277,8 @@ def _step_specs(host: Compiled, programs: Mapping[str, _Program]) -> tuple[StepS
         results = tuple(_result_spec(v, plan) for v in n.outputs)
         kernel = host.of_node.get(n, n.op.name)
         if kernel not in flops:
-            flops[kernel] = _flops(n)
-        specs.append(StepSpec(kernel, n.sources, flops[kernel], _touched(n), results))
+            flops[kernel] = min(_flops(n), MAX_INT)  # recurrences within recurrences may take any number
+        specs.append(StepSpec(kernel, n.sources, flops[kernel], min(_touched(n), MAX_INT), results))
     specs += [StepSpec("copy", (), 0, 2 * c.nbytes, ()) for c in plan.copies]
     return tuple(specs)
 

@@ -16,7 +16,8 @@ from mlc.errors import DocumentError, MlcError
 
 T = TypeVar("T")
 
-_MAX_INT = (1 << 63) - 1
+MAX_INT = (1 << 63) - 1
+"""Of integers in documents."""
 
 MAX_RANK = 32
 """Of any tensor: numpy takes no more before version 2."""
@@ -54,12 +55,12 @@ def as_text(value: object, where: str) -> str:
 
 def as_integer(value: object, where: str) -> int:
     """An integer in 0 .. 2^63 - 1; ``true`` is not one."""
-    if type(value) is not int or not 0 <= value <= _MAX_INT:
+    if type(value) is not int or not 0 <= value <= MAX_INT:
         raise wrong(where, "an integer from 0 to 2^63 - 1", value)
     return value
 
 
-def as_whole(least: int, most: int = _MAX_INT) -> Callable[[object, str], int]:
+def as_whole(least: int, most: int = MAX_INT) -> Callable[[object, str], int]:
     """Reads an integer in a range, its ends included; ``true`` is not one."""
 
     def read(value: object, where: str) -> int:
