@@ -85,6 +85,9 @@ class ToyAccelerator:
     def likely(self, group: Node, constants: Mapping[Value, np.ndarray]) -> Sequence[Config]:
         return []
 
+    def region_seconds(self, region: CompiledRegion) -> float | None:
+        return None  # it has to be run
+
     def bench(self) -> Bench:
         return ToyBench()
 

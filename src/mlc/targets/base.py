@@ -286,6 +286,16 @@ class Tunable(Protocol):
         """
         ...
 
+    def region_seconds(self, region: CompiledRegion) -> float | None:
+        """Seconds that the program of a region takes, where they can be told without running it; else ``None``.
+
+        A search over regions asks for thousands; what it finds is run, and its results are compared.
+
+        Raises:
+            ScheduleError: there is no such program.
+        """
+        ...
+
     def bench(self) -> Bench:
         """What candidates of its operations are run on: programs that :meth:`Accelerator.codegen` makes of one group.
 

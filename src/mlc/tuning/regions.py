@@ -27,14 +27,15 @@ from mlc.rewrite.group import configured, is_group
 from mlc.rewrite.workload import workload_document, workload_key
 from mlc.runtime.manifest import TensorSpec
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import Accelerator, Target
+from mlc.targets.base import Accelerator, CompiledRegion, Target, Tunable
 from mlc.targets.bench import Program, Stand
 
 FASTEST, LIKELY = 4, 20  # configurations of each group that are tried: fastest alone, expected to be fast
-LONGEST = 180.0  # seconds that the search may take
+LONGEST = 300.0  # seconds that the search may take
 _GAIN = 1e-9  # of the time, below which a region is not faster
 
 Chosen = Mapping[str, Config]  # configurations by workload; groups without one take their defaults
+_Key = tuple[tuple[str, tuple[tuple[str, object], ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -81,31 +82,51 @@ class _Region:
     def __init__(self, part: Part, accelerator: Accelerator, stand: Stand, options: CompileOptions) -> None:
         self._part, self._accelerator, self._stand, self._options = part, accelerator, stand, options
         self._kernels = Kernels()
-        self._known: dict[tuple[tuple[str, tuple[tuple[str, object], ...]], ...], tuple[float, list[np.ndarray]]] = {}
+        self._known: dict[_Key, float | None] = {}
+        self._measurements: dict[_Key, tuple[float, list[np.ndarray]]] = {}
         seen = _Configurations({})
         lay_out(part, options, Observer(), seen)
         self.workloads = seen.workloads
 
-    def run(self, chosen: Chosen) -> tuple[float, list[np.ndarray]] | None:
-        """Seconds and results; ``None`` where the configurations are refused together."""
-        key = tuple(sorted((k, tuple(sorted(chosen[k].items()))) for k in self.workloads & set(chosen)))
+    def seconds(self, chosen: Chosen) -> float | None:
+        """Seconds of one run; ``None`` where the configurations are refused together."""
+        key = self._key(chosen)
         if key not in self._known:
-            configurations = _Configurations(chosen)
-            graph = lay_out(self._part, self._options, Observer(), configurations)
-            if configurations.refused:
-                return None
             try:
-                self._known[key] = self._measured(graph)
+                compiled = self._compiled(chosen)
+                told = None
+                if compiled is not None and isinstance(self._accelerator, Tunable):
+                    told = self._accelerator.region_seconds(compiled)
+                self._known[key] = self.run(chosen)[0] if compiled is not None and told is None else told
             except MlcError:
                 if not key:
                     raise
-                return None
+                self._known[key] = None
         return self._known[key]
 
-    def _measured(self, graph: Graph) -> tuple[float, list[np.ndarray]]:
-        compiled = compile_graph(graph, self._part.machine, Observer(), table=self._kernels)
+    def run(self, chosen: Chosen) -> tuple[float, list[np.ndarray]]:
+        """Seconds and results of one run; the configurations are not refused."""
+        key = self._key(chosen)
+        if key not in self._measurements:
+            compiled = self._compiled(chosen)
+            assert compiled is not None
+            self._measurements[key] = self._measured(compiled)
+        return self._measurements[key]
+
+    def _key(self, chosen: Chosen) -> _Key:
+        return tuple(sorted((k, tuple(sorted(chosen[k].items()))) for k in self.workloads & set(chosen)))
+
+    def _compiled(self, chosen: Chosen) -> CompiledRegion | None:
+        configurations = _Configurations(chosen)
+        graph = lay_out(self._part, self._options, Observer(), configurations)
+        if configurations.refused:
+            return None
+        return compiled_region(compile_graph(graph, self._part.machine, Observer(), table=self._kernels))
+
+    def _measured(self, compiled: CompiledRegion) -> tuple[float, list[np.ndarray]]:
         assert self._part.region is not None
-        program = self._accelerator.codegen(compiled_region(compiled), self._part.region.attrs["name"])
+        graph = compiled.graph
+        program = self._accelerator.codegen(compiled, self._part.region.attrs["name"])
         node = Node(self._part.region.op, graph.inputs, self._part.region.attrs, graph.outputs, ())
         loaded = self._stand.load(Program(program.data), node, [False] * len(graph.inputs))
         try:
@@ -173,12 +194,12 @@ class _Search:
         self.chosen: dict[str, Config] = {}
         untuned = self.seconds({}, regions)
         assert untuned is not None
-        self.untuned = self.best = untuned
+        self.best = untuned
 
     def seconds(self, chosen: Chosen, some: Collection[_Region]) -> float | None:
         """Of one run of some regions; ``None`` where the configurations are refused together."""
-        runs = [region.run(chosen) for region in some]
-        return None if any(r is None for r in runs) else sum(r[0] for r in runs if r is not None)
+        each = [region.seconds(chosen) for region in some]
+        return None if None in each else sum(s for s in each if s is not None)
 
     def together(self, chosen: Chosen) -> None:
         """Try many at once."""
@@ -204,14 +225,13 @@ class _Search:
         return gained
 
     def found(self) -> Found:
-        """What came of it; the untuned and the tuned results are compared."""
-        error = max((_difference(r.run({}), r.run(self.chosen)) for r in self.regions), default=0.0)
-        return Found(self.untuned, self.best, error, self.chosen)
+        """What came of it; the untuned and the tuned regions are run, and their results compared."""
+        untuned, tuned = ([region.run(chosen) for region in self.regions] for chosen in ({}, self.chosen))
+        error = max((_difference(a, b) for a, b in zip(untuned, tuned, strict=True)), default=0.0)
+        return Found(sum(s for s, _ in untuned), sum(s for s, _ in tuned), error, self.chosen)
 
 
-def _difference(untuned: tuple[float, list[np.ndarray]] | None, tuned: tuple[float, list[np.ndarray]] | None) -> float:
-    assert untuned is not None
-    assert tuned is not None
+def _difference(untuned: tuple[float, list[np.ndarray]], tuned: tuple[float, list[np.ndarray]]) -> float:
     found = 0.0
     for a, b in zip(untuned[1], tuned[1], strict=True):
         x, y = a.astype(np.float64), b.astype(np.float64)

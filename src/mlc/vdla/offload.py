@@ -83,6 +83,11 @@ class VdlaAccelerator:
             return []
         return [plan.config for plan in likely_plans(Shape.of(layer, self.config), self.config)]
 
+    def region_seconds(self, region: CompiledRegion) -> float:
+        from mlc.vdla.codegen.region import region_seconds
+
+        return region_seconds(region.graph, [region.kernels[call.kernel] for call in region.calls], self.config)
+
     def bench(self) -> DriverBench:
         return DriverBench(self, exact=True)
 

@@ -12,7 +12,7 @@ from mlc.vdla.codegen.structural import GivenTokens
 from mlc.vdla.codegen.tokens import insert_tokens
 from mlc.vdla.codegen.uops import place_uops
 from mlc.vdla.config import VdlaConfig
-from mlc.vdla.isa.instruction import Finish, Unit, is_nop
+from mlc.vdla.isa.instruction import Finish, Unit
 from mlc.vdla.program import ALIGNMENT, BufferKind, BufferSpec, Program, legal_names
 
 
@@ -108,7 +108,7 @@ def _ranges(layers: Sequence[Task], steps: Sequence[Step]) -> list[dict[str, obj
     """
     begins: dict[int, int] = {}
     for i, step in enumerate(steps):
-        if step.insn.unit is Unit.CMP and not is_nop(step.insn) and not isinstance(step.insn, Finish):
+        if step.insn.unit is Unit.CMP and step.touched is not None:
             begins.setdefault(step.layer, i)
     firsts = [0, *(begins[k] for k in range(1, len(layers)))]
     ends = [*firsts[1:], len(steps)]

@@ -6,6 +6,7 @@ touch it knows who touched it last.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -18,6 +19,19 @@ GRANULE = 16  # bytes of DRAM that are ordered as one
 _LD, _CMP, _ST = Unit.LD, Unit.CMP, Unit.ST
 
 
+@lru_cache(maxsize=16)
+def element_bytes(config: VdlaConfig) -> Mapping[Mem, int]:
+    """Bytes of an element of DRAM, by what a transfer moves."""
+    return {
+        Mem.UOP: config.uop_element,
+        Mem.WGT: config.wgt_element,
+        Mem.INP: config.inp_element,
+        Mem.ACC: config.acc_element,
+        Mem.OUT: config.out_element,
+        Mem.ACC8: config.out_element,
+    }
+
+
 class Conflicts:
     """Who touched what last.
 
@@ -27,14 +41,7 @@ class Conflicts:
     """
 
     def __init__(self, config: VdlaConfig, written: dict[int, int]) -> None:
-        self.element = {
-            Mem.UOP: config.uop_element,
-            Mem.WGT: config.wgt_element,
-            Mem.INP: config.inp_element,
-            Mem.ACC: config.acc_element,
-            Mem.OUT: config.out_element,
-            Mem.ACC8: config.out_element,
-        }
+        self.element = element_bytes(config)
 
         # the newest instruction, by its number on its unit, that wrote or read an element
         def fresh(n: int) -> np.ndarray:

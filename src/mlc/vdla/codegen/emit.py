@@ -36,7 +36,7 @@ from mlc.vdla.codegen.copies import Copy, copy_of
 from mlc.vdla.codegen.dma import blocks, contents
 from mlc.vdla.codegen.epilogue import Epilogue, Operation
 from mlc.vdla.codegen.facts import Facts, check_capacity, copied, elements, is_fill
-from mlc.vdla.codegen.kernels import Axis, Kernels, Planned, divide, merge
+from mlc.vdla.codegen.kernels import Axis, Planned, divide, kernels_of, merge
 from mlc.vdla.codegen.memory import UNKNOWN, Instance, Memory
 from mlc.vdla.codegen.nest import Form, Nest, flat, form, nest_of, range_of, ranges, tangled
 from mlc.vdla.codegen.placement import Placement, place_buffers
@@ -82,7 +82,7 @@ class Emitter:
         self.config = config
         self.constants = constants
         self.scopes = scopes(config)
-        self.kernels = Kernels(config)
+        self.kernels = kernels_of(config)
         self.memories = {s.name: Memory(s.name, s.depth) for s in self.scopes.values()}
         self.steps: list[Step] = []
         self.layer = 0
@@ -90,7 +90,13 @@ class Emitter:
         self.given = GivenTokens(self.add) if structural else None
         self.loaded: set[int] = set()  # DRAM buffers of which some part may be on the chip
 
-    def emit(self, fn: Function, bindings: Sequence[Binding], slots: Mapping[str, int] | None = None) -> None:
+    def emit(
+        self,
+        fn: Function,
+        bindings: Sequence[Binding],
+        slots: Mapping[str, int] | None = None,
+        facts: Facts | None = None,
+    ) -> None:
         """Append a kernel.
 
         Args:
@@ -98,10 +104,11 @@ class Emitter:
             bindings: one a parameter.
             slots: how many places a buffer of a memory has, which it takes in turn; where a memory is left out, its
                 buffers take what is free around the whole memory, and a load of what the memory holds is left out.
+            facts: those of the kernel, where they are at hand.
         Raises:
             ScheduleError: the accelerator cannot do it, or its memories are too small.
         """
-        facts = Facts(fn)
+        facts = facts or Facts(fn)
         check_capacity(fn, self.config, slots, facts)
         _Kernel(self, facts, dict(zip(fn.params, bindings, strict=True)), slots or {}).run(fn)
 

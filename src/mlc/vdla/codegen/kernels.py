@@ -19,8 +19,8 @@ from mlc.vdla.codegen.stream import Kernel, Touched, mask_of, places
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa.encode import pack_uop
 
-# Cycles that the load of a micro-op costs an instruction: 4 bytes at 8 a cycle.
-_UOP_CYCLES = 0.5
+# Cycles that the load of a micro-op costs an instruction: no transfer is faster than an element a cycle.
+_UOP_CYCLES = 1.0
 
 
 @dataclass(frozen=True)
@@ -250,3 +250,9 @@ class Kernels:
     def _kernel(self, dst: np.ndarray, src: np.ndarray, wgt: np.ndarray, first: np.ndarray) -> Kernel:
         words = pack_uop(dst, src, wgt, first, self.config)
         return self._kernels.setdefault(words.tobytes(), Kernel(words))
+
+
+@lru_cache(maxsize=2)
+def kernels_of(config: VdlaConfig) -> Kernels:
+    """Those of an accelerator, which programs share: most instructions of one are in the next one tried, too."""
+    return Kernels(config)

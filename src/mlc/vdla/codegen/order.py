@@ -8,18 +8,20 @@ Results do not depend on it, but waiting does: units run their own instructions 
 ST has done by way of CMP, at the place in the stream where it asks. A load that stands behind all products of the
 layer before waits for all of them. So the stream is followed on a clock for each unit and one for the memory: whatever
 can begin first is next. Products, ALU instructions and stores keep their order; loads that wait let later ones pass,
-such as those of the next layers' weights.
+such as those of the next layers' weights. Before CMP begins a long product, it tells LD of the stores that are over and
+that loads wait for; and while it waits itself, it loads micro-ops for later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from mlc.vdla.codegen.conflicts import Conflicts
+from mlc.vdla.codegen.conflicts import Conflicts, element_bytes
 from mlc.vdla.codegen.stream import Step
 from mlc.vdla.config import VdlaConfig
-from mlc.vdla.isa.instruction import Alu, Finish, Gemm, Load, Store, Unit
+from mlc.vdla.isa.instruction import Alu, Finish, Gemm, Load, Mem, Store, Unit, nop
 
 WINDOW = 128  # loads that are looked at, of those that come next
 PATIENCE = 64  # cycles that CMP may wait for a store, to tell LD of it before its next instruction
@@ -33,10 +35,29 @@ def in_order_of_begin(steps: Sequence[Step], config: VdlaConfig, written: dict[i
         steps: the stream without tokens, with FINISH at its end.
         config: the accelerator.
         written: bytes of every DRAM buffer that some store writes, by index.
+    Returns:
+        all steps, and relays of tokens.
     """
     *body, finish = steps
     assert isinstance(finish.insn, Finish)
     return [*_Clocks(body, config, written).run(), finish]
+
+
+def _cycles(step: Step, config: VdlaConfig) -> tuple[float, bool]:
+    """How long a step computes, or how long its bytes move, and whether it is the latter."""
+    insn = step.insn
+    if isinstance(insn, (Gemm, Alu)):
+        assert step.kernel is not None
+        many = insn.iter_out * insn.iter_in * len(step.kernel.uops)
+        if isinstance(insn, Alu):
+            return 1 + many * (1 if insn.use_imm else 2) + config.alu_fill, False
+        return 1 + many + config.gemm_fill, False
+    assert isinstance(insn, (Load, Store))
+    rows, columns = insn.y_size, insn.x_size
+    moved = rows * columns * element_bytes(config)[insn.mem] / config.bytes_per_cycle
+    if isinstance(insn, Load):
+        rows, columns = insn.pad_top + rows + insn.pad_bottom, insn.pad_left + columns + insn.pad_right
+    return max(moved, float(rows * columns)), True
 
 
 @dataclass(slots=True, eq=False)
@@ -60,44 +81,44 @@ class _Task:
     end: float = field(default=-1.0)
 
 
+def _loads_of_micro_ops(tasks: Sequence[_Task]) -> list[_Task]:
+    """Those that may run before their turn, in order: all of them if none overwrites what another one has brought."""
+    found: list[_Task] = []
+    ranges: list[tuple[int, int]] = []
+    for task in tasks:
+        insn = task.step.insn
+        if isinstance(insn, Load) and insn.mem is Mem.UOP:
+            found.append(task)
+            ranges.append((insn.sram_base, insn.sram_base + insn.x_size))
+    ranges.sort()
+    return found if all(end <= begin for (_, end), (begin, _) in pairwise(ranges)) else []
+
+
 class _Clocks:
     def __init__(self, steps: Sequence[Step], config: VdlaConfig, written: dict[int, int]) -> None:
         self.config = config
-        self.rate = min(config.port_bytes_per_cycle, config.dram_bytes_per_cycle)
         self.units: tuple[list[_Task], list[_Task], list[_Task]] = ([], [], [])
         conflicts = Conflicts(config, written)
         for step in steps:
             newest = conflicts.newest(step) or [-1, -1, -1]
             unit = step.insn.unit
-            task = _Task(step, unit, conflicts.loads(step), newest[_CMP], newest[_ST], *self._cycles(step, conflicts))
+            task = _Task(step, unit, conflicts.loads(step), newest[_CMP], newest[_ST], *_cycles(step, config))
             self.units[unit].append(task)
             conflicts.record(step)
         self.free = [0.0, 0.0, 0.0]
         self.port = 0.0
-        self.begun = [0, 0, 0]  # of CMP and ST, how many; of LD, how many in front without a gap
+        self.begun = [0, 0, 0]  # of each unit, how many in front without a gap
+        self.early = _loads_of_micro_ops(self.units[_CMP])  # that may begin before their turn
         self.told = (-1, 0.0)  # the newest store of which CMP has told LD, and when
-
-    def _cycles(self, step: Step, conflicts: Conflicts) -> tuple[float, bool]:
-        insn, config = step.insn, self.config
-        if isinstance(insn, (Gemm, Alu)):
-            assert step.kernel is not None
-            many = insn.iter_out * insn.iter_in * len(step.kernel.uops)
-            if isinstance(insn, Alu):
-                return 1 + many * (1 if insn.use_imm else 2) + config.alu_fill, False
-            return 1 + many + config.gemm_fill, False
-        assert isinstance(insn, (Load, Store))
-        moved = insn.y_size * insn.x_size * conflicts.element[insn.mem] / self.rate
-        written = insn.y_size * insn.x_size
-        if isinstance(insn, Load):
-            high, wide = insn.pad_top + insn.y_size + insn.pad_bottom, insn.pad_left + insn.x_size + insn.pad_right
-            written = high * wide
-        return max(moved, float(written)), True
 
     def run(self) -> list[Step]:
         out: list[Step] = []
         left = sum(map(len, self.units))
         while left:
             task, begin = min(self._next(), key=self._urgency)
+            if task.unit == _CMP and (relay := self._relay(begin, task.step.layer)) is not None:
+                out.append(relay)
+                continue
             self._begin(task, begin)
             out.append(task.step)
             left -= 1
@@ -117,7 +138,32 @@ class _Clocks:
                 task = self.units[unit][self.begun[unit]]
                 if (ready := self._ready(task)) is not None:
                     found.append((task, ready))
+        if (early := self._meanwhile()) is not None:
+            found.append((early, self.free[_CMP]))
         return found
+
+    def _meanwhile(self) -> _Task | None:
+        """A load of micro-ops for which there is time before CMP can begin what is next."""
+        if not self.early:
+            return None
+        task, after = self.early[0], self.units[_CMP][self.begun[_CMP]]
+        if task is after or (ready := self._ready(after)) is None:
+            return None
+        took = self.config.dma_issue + self.config.dram_latency + task.cycles
+        return task if ready - self.free[_CMP] >= took else None
+
+    def _relay(self, begin: float, layer: int) -> Step | None:
+        """What tells LD of stores that loads wait for, if they are over when CMP begins what is next, or soon after."""
+        loads, stores = self.units[_LD], self.units[_ST]
+        some = range(self.begun[_LD], min(self.begun[_LD] + WINDOW, len(loads)))
+        wanted = {loads[k].store for k in some if self.told[0] < loads[k].store < self.begun[_ST] and loads[k].end < 0}
+        newest = max((n for n in wanted if stores[n].end <= begin + PATIENCE), default=-1)
+        if newest < 0:
+            return None
+        when = max(stores[newest].end, self.free[_CMP])
+        self.told = newest, when
+        self.free[_CMP] = when + 1
+        return Step(nop(Unit.CMP), layer=layer, after=newest)
 
     def _urgency(self, found: tuple[_Task, float]) -> tuple[float, int]:
         """When a step can begin; of those at the same time, what costs others little, or what they wait for, first."""
@@ -137,7 +183,7 @@ class _Clocks:
                 return None
             when = max(when, loads[k].end)
         if task.compute >= 0:
-            if task.unit != _CMP and task.compute >= self.begun[_CMP]:
+            if self.units[_CMP][task.compute].end < 0:
                 return None
             when = max(when, self.units[_CMP][task.compute].end)
         if task.store >= 0:
@@ -168,9 +214,8 @@ class _Clocks:
         else:
             task.end = begin + task.cycles
             self.free[task.unit] = task.end
-        if task.unit == _LD:
-            loads = self.units[_LD]
-            while self.begun[_LD] < len(loads) and loads[self.begun[_LD]].end >= 0:
-                self.begun[_LD] += 1
-        else:
+        if task in self.early:
+            self.early.remove(task)
+        same = self.units[task.unit]
+        while self.begun[task.unit] < len(same) and same[self.begun[task.unit]].end >= 0:
             self.begun[task.unit] += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -21,12 +22,14 @@ from mlc.vdla.check import check, describe
 from mlc.vdla.codegen.assemble import Dram, Task, assemble
 from mlc.vdla.codegen.constants import Constants
 from mlc.vdla.codegen.emit import Binding, Emitter
+from mlc.vdla.codegen.facts import Facts
 from mlc.vdla.codegen.structural import UNITS
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa.instruction import Load, Mem, Unit
 from mlc.vdla.layer import Layer, read_layer
 from mlc.vdla.program import Program
 from mlc.vdla.schedules.conv import LayerPlan, Segment
+from mlc.vdla.sim import Device
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +45,11 @@ class LoweredPart:
     function: Function
     params: tuple[str, ...]
     slots: Mapping[str, int]
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What holds for the nests."""
+        return Facts(self.function)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,14 +97,24 @@ def compile_region(region: Graph, kernels: Sequence[LayerKernel], config: VdlaCo
         ScheduleError: the kernels need more than there is.
         VerifyError: the stream that came out is not valid: a bug of code generation.
     """
+    program = _written(region, kernels, config)
+    _prove(program)
+    return program
+
+
+def region_seconds(region: Graph, kernels: Sequence[LayerKernel], config: VdlaConfig) -> float:
+    """Seconds that the program of a region takes; arguments and errors as for :func:`compile_region`."""
+    cycles = Device(config).run(_written(region, kernels, config), exec=False).cycles
+    return cycles / (config.freq_mhz * 1e6)
+
+
+def _written(region: Graph, kernels: Sequence[LayerKernel], config: VdlaConfig) -> Program:
     # one stream has one kind of tokens
     structural = all(kernel.structural for kernel in kernels)
     parts = Parts(config, region.inputs, region.outputs, structural)
     for node, kernel in zip(region.nodes, kernels, strict=True):
         parts.layer(node.outputs[0].name, read_layer(node, region.constants), kernel)
-    program = parts.program()
-    _prove(program)
-    return program
+    return parts.program()
 
 
 def _prove(program: Program) -> None:
@@ -175,7 +193,7 @@ class Parts:
         for part in kernel.parts:
             if self.emitter.given is not None and self.emitter.steps:
                 self.emitter.given.barrier()
-            self.emitter.emit(part.function, [bound[p] for p in part.params], part.slots)
+            self.emitter.emit(part.function, [bound[p] for p in part.params], part.slots, part.facts)
         if begin and not self.structural:
             self._weights_first(begin)
 

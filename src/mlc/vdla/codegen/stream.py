@@ -75,6 +75,7 @@ class Step:
         kernel: the micro-ops of a GEMM or ALU instruction, whose ``uop_bgn`` and ``uop_end`` are set late.
         touched: what such an instruction touches.
         layer: which part of the region it belongs to, for reports and for the loading of micro-ops.
+        after: of an instruction that only relays tokens, the store that it waits for, by number; -1 for none.
     """
 
     insn: Instruction
@@ -82,3 +83,4 @@ class Step:
     kernel: Kernel | None = None
     touched: Touched | None = None
     layer: int = 0
+    after: int = -1

@@ -51,6 +51,10 @@ class _Inserter:
             insn = step.insn
             unit = insn.unit
             need = self.conflicts.newest(step)
+            if step.after >= 0:
+                if self.known[unit][_ST] >= step.after:
+                    continue  # a relay that says nothing new
+                need = [-1, -1, step.after]
             if need is not None:
                 self._order(insn, unit, need, step.layer)
             self._append(step, unit)
