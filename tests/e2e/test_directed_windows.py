@@ -133,3 +133,17 @@ def test_padded_copies_that_no_stack_could_hold(
     feeds = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
     model = network([helper.make_node(op, ["x"], ["y"], **attrs)], feeds, ["y"])
     assert_same(compiled(model, feeds, threads=threads), reference(model, feeds), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("channels", [17 * 16, 13 * 8, 11 * 16 - 5])
+@pytest.mark.parametrize("taps", [1, 3])
+def test_channels_that_tiles_cannot_share_evenly(kind: str, channels: int, taps: int) -> None:
+    rng = np.random.default_rng(4)
+    feeds = {"x": rng.standard_normal((1, 32, 7, 5)).astype(np.float32)}
+    shape = (channels, 32, taps, taps) if kind == "Conv" else (32, channels, taps, taps)
+    stored = {"k": rng.standard_normal(shape).astype(np.float32)}
+    nodes = [helper.make_node(kind, ["x", "k"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    model = network(nodes, feeds, ["y"], stored)
+    for target in CPUS:
+        assert_same(compiled(model, feeds, target=target), reference(model, feeds), tolerance=1e-5)

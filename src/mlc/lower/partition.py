@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 from mlc.ir.expr import Binary, Const, Expr, Select, Within, rewrite, walk
-from mlc.ir.index import Linear, Var, as_index, dynamics
+from mlc.ir.index import Linear, Quotient, Var, as_index, dynamics
 from mlc.ir.loop import Allocate, For, ForKind, ForRange, Stmt, Store, is_nothing, rebuild, seq
 from mlc.ir.loop import walk as walk_stmts
 from mlc.lower.rewrite import decided, exprs_of, map_exprs, slice_loop
@@ -71,13 +72,13 @@ def _partition(s: Stmt, checks: _Checks, unrolled: frozenset[Var] = frozenset(),
     cut = _cut(s, checks, unrolled, selects)
     if cut is None:
         return _inside(s, checks, unrolled, selects)
-    edges = (0, *cut, s.extent)
+    edges = (0, cut.begin, cut.end, s.extent)
     parts: list[Stmt] = []
     for begin, end in pairwise(edges):
         piece = slice_loop(s, begin, end)
         # a single iteration leaves its body, whose own loops may now be cut; a loop is cut once, unless the longer part
-        # of it is left over
-        again = end - begin == 1 or end - begin > cut[1] - cut[0]
+        # of it is left over, or what is left over has choices of its own
+        again = end - begin == 1 or end - begin > cut.end - cut.begin or cut.exclusive
         parts.append((_partition if again else _inside)(piece, checks, unrolled, selects))
     return seq([p for p in parts if not is_nothing(p)])
 
@@ -89,39 +90,68 @@ def _inside(s: Stmt, checks: _Checks, unrolled: frozenset[Var], selects: bool) -
     return rebuild(s, partial(_partition, checks=checks, unrolled=unrolled, selects=selects))
 
 
-def _cut(loop: For, checks: _Checks, unrolled: frozenset[Var], selects: bool) -> tuple[int, int] | None:
+class _Cut(NamedTuple):
+    """The middle part of a loop.
+
+    Args:
+        begin: its first iteration.
+        end: behind its last.
+        exclusive: whether guards hold that exclude each other, as those of the operands of a concat.
+    """
+
+    begin: int
+    end: int
+    exclusive: bool
+
+
+def _cut(loop: For, checks: _Checks, unrolled: frozenset[Var], selects: bool) -> _Cut | None:
     """Where to cut a loop, or ``None`` if nothing is won.
 
     The middle part is the longest range of iterations where every guard that a range can decide holds; without any, the
     range where one may hold, since outside of that at least its other side is known.
     """
     begin, end = 0, loop.extent
-    maybe: tuple[int, int] | None = None
+    maybe: _Cut | None = None
     guards = checks.within(loop.body, selects=selects and not _is_lanes_of_registers(loop))
     guards = [g for g in guards if not g.tested]
     if guards and _may_be_masked(loop):
         branches = {(g.index, g.lo, g.hi) for g in checks.within(loop.body, selects=False)}
         guards = [g for g in guards if (g.index, g.lo, g.hi) in branches or not g.index.vars() <= unrolled | {loop.var}]
     for g in guards:
-        c = g.index.coefficient(loop.var)
-        if not c:
-            continue
-        rest = g.index - as_index(loop.var) * c
+        found = _along(g.index, loop.var)
+        if found is None or (found[1] > 1 and _computes_tiles(loop)):
+            continue  # a test a tile is cheaper than nests of their own for the last ones of fused loops
+        c, run, rest = found
         lo, hi = rest.bounds()
-        # lo_g <= c*v + rest < hi_g for every value of the rest
+        # lo_g <= c*(v//run) + rest < hi_g for every value of the rest
         if c > 0:
             first, last = _ceil(g.lo - lo, c), (g.hi - 1 - hi) // c
         else:
             first, last = _ceil(hi - (g.hi - 1), -c), (lo - g.lo) // -c
-        a, b = max(begin, first), min(end, last + 1)
+        a, b = max(begin, first * run), min(end, (last + 1) * run)
         if a < b:
             begin, end = a, b
         elif maybe is None:
             # some value of the rest meets the guard
             first, last = (g.lo - hi, g.hi - 1 - lo) if c > 0 else (lo - g.hi + 1, hi - g.lo)
-            some = max(0, _ceil(first, abs(c))), min(loop.extent, last // abs(c) + 1)
-            maybe = some if some[0] < some[1] and some != (0, loop.extent) else None
-    return maybe if (begin, end) == (0, loop.extent) else (begin, end)
+            some = _Cut(max(0, _ceil(first, abs(c)) * run), min(loop.extent, (last // abs(c) + 1) * run), True)
+            maybe = some if some.begin < some.end and some[:2] != (0, loop.extent) else None
+    return maybe if (begin, end) == (0, loop.extent) else _Cut(begin, end, maybe is not None)
+
+
+def _along(index: Linear, var: Var) -> tuple[int, int, Linear] | None:
+    """An index as ``c * (var // run) + rest`` (fused loops count in runs), or ``None`` where it is not one."""
+    c = index.coefficient(var)
+    if c is not None:
+        return (c, 1, index.without(var)) if c else None
+    runs = [a for a in index.terms if type(a) is Quotient and a.form == as_index(var)]
+    if len(runs) != 1:
+        return None
+    return (
+        index.terms[runs[0]],
+        runs[0].divisor,
+        Linear({a: c for a, c in index.terms.items() if a is not runs[0]}, index.const),
+    )
 
 
 def _is_lanes_of_registers(loop: For) -> bool:
@@ -129,6 +159,11 @@ def _is_lanes_of_registers(loop: For) -> bool:
     if loop.kind is not ForKind.VECTORIZED:
         return False
     return all(x.buffer.scope == "register" for x in walk_stmts(loop.body) if type(x) is Store)
+
+
+def _computes_tiles(loop: For) -> bool:
+    """Whether an iteration keeps something for itself."""
+    return any(type(x) is Allocate for x in walk_stmts(loop.body))
 
 
 def _may_be_masked(loop: For) -> bool:
@@ -155,7 +190,7 @@ def _hoist(s: Stmt, checks: _Checks) -> Stmt:
 
 def _unswitch(loop: For, checks: _Checks, budget: int) -> Stmt:
     guards = checks.within(loop.body)
-    if not guards or budget == 0 or any(type(x) is Allocate for x in walk_stmts(loop.body)):
+    if not guards or budget == 0 or _computes_tiles(loop):
         return loop  # a tile costs more than a branch beside it, and its code is too long to be there twice
     bound = {loop.var} | {x.var for x in walk_stmts(loop.body) if type(x) is For or type(x) is ForRange}
     for g in guards:

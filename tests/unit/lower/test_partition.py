@@ -143,3 +143,41 @@ def test_the_longer_part_is_cut_again_when_it_is_left_over() -> None:
     assert check(loop(I, body)) == (
         "for i in range(2):\n  out[i, 0] = 1.0\n  out[i, 1] = 1.0\nfor i in range(7):\n  out[i + 2, 1] = 1.0"
     )
+
+
+def test_operands_of_a_concat_are_copied_one_after_the_other() -> None:
+    one, two, three = (const(v, f32) for v in (1.0, 2.0, 3.0))
+    value = select(within(I, 0, 6), one, select(within(I, 6, 8), two, three))
+    assert check(loop(I, store(value, I, 0))) == (
+        "for i in range(6):\n  out[i, 0] = 1.0\n"
+        "for i in range(2):\n  out[i + 6, 0] = 2.0\n"
+        "for i in range(2):\n  out[i + 8, 0] = 3.0"
+    )
+
+
+def test_blocks_of_a_concat_are_copied_one_after_the_other_though_loops_are_fused() -> None:
+    k, lane = Var("k", 0, 49), Var("lane", 0, 1)
+    row = as_index(k) // 5
+    channel = row * 2 + lane
+    one, two, three = (const(v, f32) for v in (1.0, 2.0, 3.0))
+    value = select(within(channel, 0, 12), one, select(within(channel, 12, 18), two, three))
+    body = loop(lane, store(value, row, as_index(k) % 5 * 2 + lane), ForKind.VECTORIZED)
+    heads = [line for line in check(loop(k, body, ForKind.PARALLEL)).splitlines() if not line.startswith("  for")]
+    assert heads == [
+        "for k in parallel(30):",
+        "    out[k//5, lane + 2*(k%5)] = 1.0",
+        "for k in parallel(15):",
+        "    out[k//5 + 6, lane + 2*(k%5)] = 2.0",
+        "for k in parallel(5):",
+        "    out[9, lane + 2*k] = 3.0",
+    ]
+
+
+def test_tiles_of_fused_loops_are_not_doubled() -> None:
+    k, lane = Var("k", 0, 49), Var("lane", 0, 1)
+    row = as_index(k) // 5
+    tile = Buffer("tile", (1,), f32, "local")
+    guard = within(row * 2 + lane, 0, 12)
+    fill = Store(tile, (as_index(0),), select(guard, ONE, const(2.0, f32)))
+    copy = store(Load(tile, (as_index(0),)), row, as_index(k) % 5 * 2 + lane)
+    assert check(loop(k, loop(lane, Allocate(tile, seq([fill, copy]))))).startswith("for k in range(50):")

@@ -46,6 +46,7 @@ from mlc.targets.groups.template import Site, Template, row_major
 from mlc.targets.groups.terms import over_channels
 
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
+WORTH_RAGGED = 0.87  # part of the cycles that tiles over ragged channels may take at most
 WORTH_BLOCKS = 0.95  # part of the cycles that blocks may take at most, conversions included
 WORTH_ROWS = 0.98  # share of the rows of windows that are inside the image, from which on a test a row does not pay
 MOST_BLOCKS = 64  # that the pixels of a convolution are cut into
@@ -78,16 +79,25 @@ def conv_tile(product: Product, target: Cpu, vectors: int | None = None) -> Tile
     Args:
         product: what is computed.
         target: gives registers, ports and caches.
-        vectors: how many channel vectors there must be; a divisor of all there are unless given.
+        vectors: how many channel vectors there must be. Unless given, a divisor of all there are, or pairs of which the
+            last is a half one, where no divisor comes near (of 11 or 13 vectors).
     """
-    tiles = list(all_tiles(product, target))
-    if vectors is None:
-        tiles = [t for t in tiles if product.columns % t.vectors == 0]
-        # with one vector every sum needs a load of its own, which no model makes good (measured: half the speed)
-        tiles = [t for t in tiles if t.vectors > 1] or tiles
-    else:
-        tiles = [t for t in tiles if t.vectors == vectors]
-    return best_tile(product, target, tiles)
+    if vectors is not None:
+        return best_tile(product, target, [t for t in all_tiles(product, target) if t.vectors == vectors])
+    even, pairs = even_tile(product, target), [t for t in all_tiles(product, target) if t.vectors == 2]
+    if not pairs:
+        return even
+    paired = best_tile(product, target, pairs)
+    one = even.vectors == 1
+    return paired if one or product.cycles(paired, target) < WORTH_RAGGED * product.cycles(even, target) else even
+
+
+@lru_cache(maxsize=1024)
+def even_tile(product: Product, target: Cpu) -> Tile:
+    """The register tile of least cost of which a whole number covers the channel vectors."""
+    tiles = [t for t in all_tiles(product, target) if product.columns % t.vectors == 0]
+    # with one vector every sum needs a load of its own, which no model makes good (measured: half the speed)
+    return best_tile(product, target, [t for t in tiles if t.vectors > 1] or tiles)
 
 
 def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int, target: Cpu, terms: int = 1) -> Layout:
@@ -227,7 +237,7 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     flat = _ask_flat(g, target, margins=margins)
     product = conv_product(data, y, role.taps, flat, target)
     default = conv_tile(product, target, vectors)
-    few = [v for v in divisors(product.columns) if v <= target.registers // 2]
+    few = sorted({default.vectors, *(v for v in divisors(product.columns) if v <= target.registers // 2)})
     tile = ask_tile(knobs, default, range(1, min(size_of(space), target.registers - 2) + 1), few, target)
     cut = cut_for_caches(data, y, size_of(role.taps), flat, default, target)
 

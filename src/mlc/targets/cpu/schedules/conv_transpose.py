@@ -50,7 +50,7 @@ def _chosen_tile(g: Group, target: Cpu) -> Tile:
     *rows, width = anchor.shape[2 + len(_role(g).strides) :]
     depth = size_of([a.hi + 1 for a in anchor.reduce_axes])
     default = conv_tile(Product(width, columns, depth, repeats=size_of(rows)), target)
-    few = [k for k in divisors(columns) if k <= target.registers // 2]
+    few = sorted({default.vectors, *(k for k in divisors(columns) if k <= target.registers // 2)})
     return ask_tile(g.knobs, default, range(1, min(width, target.registers - 2) + 1), few, target)
 
 

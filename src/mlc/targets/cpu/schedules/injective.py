@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlc.ir.expr import loads
+from mlc.ir.expr import Within, loads, walk
 from mlc.ir.index import ZERO, Var, as_index, substitute
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
@@ -51,7 +51,8 @@ def spread(stage: Stage, target: Cpu, *, parallel: bool = True) -> None:
     if not parallel or total < PARALLEL_FROM:
         return
     # a loop with guards is cut only where it is one of its own, so the innermost stays out if there are enough others
-    outer = axes[:-1] if across is not None and size_of([a.hi + 1 for a in axes[:-1]]) >= ENOUGH else axes
+    apart = across is not None or (vo.hi == 0 and _chooses(stage))
+    outer = axes[:-1] if apart and size_of([a.hi + 1 for a in axes[:-1]]) >= ENOUGH else axes
     rows = size_of([a.hi + 1 for a in outer])
     if rows >= ENOUGH or (outer and vo.hi == 0):
         stage.parallel(stage.fuse(*outer))
@@ -59,6 +60,11 @@ def spread(stage: Stage, target: Cpu, *, parallel: bool = True) -> None:
         stage.parallel(stage.fuse(*outer, vo) if outer else vo)
     elif outer:
         stage.parallel(stage.fuse(*outer))
+
+
+def _chooses(stage: Stage) -> bool:
+    """Whether what is computed depends on where (the operands of a concat, padding)."""
+    return any(type(node) is Within for body in stage.op.bodies for node in walk(body))
 
 
 def _axis_along_memory(stage: Stage, lanes: int) -> Var | None:
