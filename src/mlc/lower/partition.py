@@ -96,7 +96,7 @@ class _Cut(NamedTuple):
     Args:
         begin: its first iteration.
         end: behind its last.
-        exclusive: whether guards hold that exclude each other, as those of the operands of a concat.
+        exclusive: whether values are chosen by guards that exclude each other, as those of the operands of a concat.
     """
 
     begin: int
@@ -136,7 +136,10 @@ def _cut(loop: For, checks: _Checks, unrolled: frozenset[Var], selects: bool) ->
             first, last = (g.lo - hi, g.hi - 1 - lo) if c > 0 else (lo - g.hi + 1, hi - g.lo)
             some = _Cut(max(0, _ceil(first, abs(c)) * run), min(loop.extent, (last // abs(c) + 1) * run), True)
             maybe = some if some.begin < some.end and some[:2] != (0, loop.extent) else None
-    return maybe if (begin, end) == (0, loop.extent) else _Cut(begin, end, maybe is not None)
+    if (begin, end) == (0, loop.extent):
+        return maybe
+    choices = maybe is not None and not checks.within(loop.body, selects=False)
+    return _Cut(begin, end, choices)
 
 
 def _along(index: Linear, var: Var) -> tuple[int, int, Linear] | None:

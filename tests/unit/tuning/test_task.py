@@ -12,7 +12,7 @@ from mlc.ir.graph import Graph
 from mlc.ops import get
 from mlc.records.files import read_records
 from mlc.records.margins import margins_from_json
-from mlc.records.places import family_file
+from mlc.records.places import shipped_file
 from mlc.rewrite.group import make_group
 from mlc.rewrite.workload import workload_document
 from mlc.settings import CompileOptions, Observer
@@ -76,7 +76,7 @@ def test_a_record_may_have_no_margins(tasks: list[Task], target: Target) -> None
 
 def test_shipped_records_are_understood() -> None:
     target = get_target("x86 -mcpu=znver3")
-    records = {r.workload: r for r in read_records([family_file(target)]).records}
+    records = {r.workload: r for r in read_records([shipped_file(target)]).records}
     assert len(records) > 100
     for r in list(records.values())[::4]:
         task = task_of(r.document, r.margins, target)
