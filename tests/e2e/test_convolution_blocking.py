@@ -60,3 +60,62 @@ def test_groups_of_whole_blocks(channels, filters, groups, space, taps, stride, 
     stored = {"w": weights.astype(np.float32), "b": rng.standard_normal(filters).astype(np.float32)}
     model = network(nodes, feeds, ["y"], stored)
     assert_same(compiled(model, feeds, threads=1, target=target), reference(model, feeds), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("target", ["x86", "x86 -mcpu=haswell"])
+@pytest.mark.parametrize("behind", [False, True], ids=["plain", "blocked"])
+@pytest.mark.parametrize(
+    "channels, filters, groups, space, taps, dilation, stride",
+    [
+        (32, 48, 1, (14, 14), 3, 12, 1),
+        (32, 16, 1, (7, 9), 3, 24, 1),
+        (16, 32, 1, (1, 1), 3, 2, 1),
+        (32, 16, 1, (1, 21), 3, 1, 1),
+        (24, 40, 1, (17, 33), 5, 3, 2),
+        (512, 16, 1, (14, 14), 3, 6, 1),
+        (64, 64, 2, (14, 14), 3, 6, 1),
+        (16, 16, 1, (13,), 3, 6, 1),
+        (16, 24, 1, (5, 6, 7), 3, 3, 1),
+    ],
+)
+def test_terms_in_wide_borders(channels, filters, groups, space, taps, dilation, stride, behind, target):  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(2)
+    rank = len(space)
+    weights = rng.standard_normal((filters, channels // groups, *[taps] * rank)) / np.sqrt(channels * taps**rank)
+    stored = {"k": weights.astype(np.float32)}
+    nodes = []
+    if behind:
+        stored["w"] = (rng.standard_normal((channels, channels, *[1] * rank)) / np.sqrt(channels)).astype(np.float32)
+        nodes.append(helper.make_node("Conv", ["x", "w"], ["a"]))
+    attributes = {
+        "pads": [dilation * (taps // 2)] * 2 * rank,
+        "dilations": [dilation] * rank,
+        "strides": [stride] * rank,
+    }
+    nodes.append(helper.make_node("Conv", ["a" if behind else "x", "k"], ["c"], group=groups, **attributes))
+    nodes.append(helper.make_node("Relu", ["c"], ["y"]))
+    feeds = {"x": rng.standard_normal((1, channels, *space)).astype(np.float32)}
+    model = network(nodes, feeds, ["y"], stored)
+    assert_same(compiled(model, feeds, target=target), reference(model, feeds), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("target", ["x86", "x86 -mcpu=haswell"])
+@pytest.mark.parametrize("filters", [208, 104, 41])
+@pytest.mark.parametrize("channels, space, taps", [(32, (7, 7), 1), (24, (9, 15), 3), (640, (5, 7), 1)])
+def test_channels_that_no_wide_tile_divides(channels, space, taps, filters, target):  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(3)
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[taps // 2] * 4),
+        helper.make_node("Add", ["c", "r"], ["s"]),
+        helper.make_node("Sigmoid", ["s"], ["g"]),
+        helper.make_node("Mul", ["s", "g"], ["y"]),
+    ]
+    feeds = {
+        "x": rng.standard_normal((1, channels, *space)).astype(np.float32),
+        "r": rng.standard_normal((1, filters, *space)).astype(np.float32),
+    }
+    weights = rng.standard_normal((filters, channels, taps, taps)) / np.sqrt(channels * taps * taps)
+    stored = {"w": weights.astype(np.float32), "b": rng.standard_normal(filters).astype(np.float32)}
+    model = network(nodes, feeds, ["y"], stored)
+    got = compiled(model, feeds, threads=2, target=target, disabled_passes=["winograd"])
+    assert_same(got, reference(model, feeds), tolerance=1e-5)

@@ -168,7 +168,10 @@ class _Builder:
         for a in reversed(data):
             init = self._loop(stage, a, fresh[nest.loops[a]], init, begins=a is begin)
         terms = [substitute_vars(b, nest.values) for b in op.bodies]
-        exists, terms = _common_guard(terms, ids, set(fresh))
+        unrolled = {
+            loop for n in self.nests.values() for a, loop in n.loops.items() if n.stage.kinds.get(a) is ForKind.UNROLLED
+        }
+        exists, terms = _common_guard(terms, ids, set(fresh), unrolled)
         indices = self._indices(stage, nest)
         acc = tuple(
             Load(self.buffers[t], self._place(t, indices)) if t in self.buffers else t[indices] for t in op.outputs
@@ -283,12 +286,15 @@ def _begin(stage: Stage) -> Var | None:
     return stage.tensorized[0] if stage.tensorized is not None else None
 
 
-def _common_guard(terms: list[Expr], ids: Sequence[Const], own: set[Var]) -> tuple[list[Expr], list[Expr]]:
+def _common_guard(
+    terms: list[Expr], ids: Sequence[Const], own: set[Var], unrolled: set[Var]
+) -> tuple[list[Expr], list[Expr]]:
     """Conditions under which an iteration folds anything at all, and the terms without them.
 
-    ``select(a and b, x, 0)``, summed, need not be added where ``a`` fails. Only conditions that do not depend on
-    ``own``, the data loops inside the reduction, are taken out: these can move in front of loops, while the others
-    would become branches between the lanes of a vector.
+    ``select(a and b, x, 0)``, summed, need not be added where ``a`` fails. Conditions that do not depend on ``own``,
+    the data loops inside the reduction, are taken out: these can move in front of loops, while others would become
+    branches between the lanes of a vector. So are those that depend on nothing but ``unrolled`` loops, where they are
+    constants.
     """
     if len(terms) != 1:
         return [], terms
@@ -296,7 +302,7 @@ def _common_guard(terms: list[Expr], ids: Sequence[Const], own: set[Var]) -> tup
     if not (isinstance(term, Select) and isinstance(term.b, Const) and term.b.value == identity.value):
         return [], terms
     conds = conjuncts(term.cond)
-    common = [c for c in conds if not index_vars(c) & own and not loads(c)]
+    common = [c for c in conds if not loads(c) and (not index_vars(c) & own or index_vars(c) <= unrolled)]
     if not common:
         return [], terms
     return common, [select(all_of([c for c in conds if c not in common]), term.a, term.b)]

@@ -15,7 +15,7 @@ from mlc.ir.expr import Binary, Const, Expr, Select, Within, rewrite, walk
 from mlc.ir.index import Linear, Quotient, Var, as_index, dynamics
 from mlc.ir.loop import Allocate, For, ForKind, ForRange, Stmt, Store, is_nothing, rebuild, seq
 from mlc.ir.loop import walk as walk_stmts
-from mlc.lower.rewrite import decided, exprs_of, map_exprs, slice_loop
+from mlc.lower.rewrite import decided, exprs_of, map_exprs, slice_loop, substitute_stmt
 
 _MAX_HOISTS = 3  # each doubles the code under it
 
@@ -69,6 +69,9 @@ def _partition(s: Stmt, checks: _Checks, unrolled: frozenset[Var] = frozenset(),
     """
     if type(s) is not For:
         return rebuild(s, partial(_partition, checks=checks, unrolled=unrolled, selects=selects))
+    if _unrolling_decides(s, checks):
+        each = (substitute_stmt(s.body, {s.var: k}) for k in range(s.extent))
+        return seq([_partition(body, checks, unrolled, selects) for body in each if not is_nothing(body)])
     cut = _cut(s, checks, unrolled, selects)
     if cut is None:
         return _inside(s, checks, unrolled, selects)
@@ -81,6 +84,15 @@ def _partition(s: Stmt, checks: _Checks, unrolled: frozenset[Var] = frozenset(),
         again = end - begin == 1 or end - begin > cut.end - cut.begin or cut.exclusive
         parts.append((_partition if again else _inside)(piece, checks, unrolled, selects))
     return seq([p for p in parts if not is_nothing(p)])
+
+
+def _unrolling_decides(loop: For, checks: _Checks) -> bool:
+    """Whether a guard depends on a loop and others inside of it that are all unrolled: one range cannot decide it."""
+    if loop.kind is not ForKind.UNROLLED:
+        return False
+    constant = {x.var for x in walk_stmts(loop) if type(x) is For and x.kind is ForKind.UNROLLED}
+    found = (g.index.vars() for g in checks.within(loop.body) if not g.tested)
+    return any(loop.var in used and len(used) > 1 and used <= constant for used in found)
 
 
 def _inside(s: Stmt, checks: _Checks, unrolled: frozenset[Var], selects: bool) -> Stmt:

@@ -116,6 +116,18 @@ def test_kinds_survive_the_cut() -> None:
     assert check(loop(I, body, ForKind.UNROLLED)).startswith("for i in unrolled(8):")
 
 
+def test_guards_over_unrolled_loops_are_decided_for_each_of_them() -> None:
+    """Which of three pixels a tap of a window adds to; the loop between them stays one for each tap."""
+    tap, pixel = Var("tap", 0, 2), Var("pixel", 0, 2)
+    body = If(within(as_index(tap) + pixel - 1, 0, 3), store(ONE, pixel, I))
+    s = loop(tap, loop(I, loop(pixel, body, ForKind.UNROLLED)), ForKind.UNROLLED)
+    assert check(s) == (
+        "for i in range(10):\n  for pixel in unrolled(2):\n    out[pixel + 1, i] = 1.0\n"
+        "for i in range(10):\n  for pixel in unrolled(3):\n    out[pixel, i] = 1.0\n"
+        "for i in range(10):\n  for pixel in unrolled(2):\n    out[pixel, i] = 1.0"
+    )
+
+
 def test_loops_without_guards_come_back_themselves() -> None:
     s = loop(I, store(ONE, 0, I))
     assert partition(s) is s

@@ -101,6 +101,7 @@ class Product:
         repeats: how often all of this happens with the same right operand (rows of an image).
         row_bytes: bytes of the left operand that one more row brings; the windows of a convolution overlap.
         threads: that share the work.
+        whole: whether the last columns are computed by a whole tile as well, which is in part for nothing.
     """
 
     extent: int
@@ -109,11 +110,13 @@ class Product:
     repeats: int = 1
     row_bytes: int | None = None
     threads: int = 1
+    whole: bool = False
 
     def cycles(self, tile: Tile, target: Cpu) -> float:
         """Cycles of the whole product, on each thread, with a register tile."""
         row_tiles = list(_parts(self.extent, tile.rows))
-        column_tiles = list(_parts(self.columns, tile.vectors))
+        columns = self.columns + (-self.columns % tile.vectors if self.whole else 0)
+        column_tiles = list(_parts(columns, tile.vectors))
         compute = 0.0
         for rows, n in row_tiles:
             for vectors, m in column_tiles:
@@ -122,7 +125,7 @@ class Product:
         vector_bytes = self.depth * target.lanes * 4
         panel = tile.vectors * vector_bytes
         left = self.extent * (4 * self.depth if self.row_bytes is None else self.row_bytes)
-        rights = self.columns * vector_bytes
+        rights = columns * vector_bytes
         # a panel is read for each row tile: at first from where the whole operand lies, then from where a panel stays
         again = rights * (tasks - 1) / bandwidth(panel + min(left, tile.rows * 4 * self.depth), target)
         first = rights / bandwidth(rights, target)

@@ -1,4 +1,4 @@
-"""Rows of a convolution's windows that lie in the border around its input: they add zeros, and can be passed over."""
+"""Terms of a convolution that lie in the border around its input: they add zeros, and can be passed over."""
 
 from __future__ import annotations
 
@@ -7,85 +7,110 @@ from math import prod
 
 from mlc.ir import te
 from mlc.ir.expr import Expr, Load, all_of, const, loads, replace_loads, select, within
-from mlc.ir.index import Linear, substitute
+from mlc.ir.index import Linear, as_index, substitute
 from mlc.lower.relayout import padded_load
-from mlc.targets.groups.group import Group, border_of, replace_anchor
-from mlc.targets.groups.roles import Convolution
+from mlc.targets.groups.group import Group, replace_anchor
+from mlc.targets.groups.roles import Convolution, is_border
 
 
-def without_rows_in_border(g: Group) -> Group:
-    """The group whose anchor's terms are conditional on their row being inside of the input.
+def without_border(g: Group, *, columns: bool) -> Group:
+    """The group whose anchor's terms are conditional on being inside of the input.
 
     ``sum(pad[n, c, h + r, w + s] * k[o, c, r, s])`` becomes
     ``sum(select(0 <= h + r - 1 < H, pad[n, c, h + r - 1, w + s] * k[o, c, r, s], 0))``, where ``pad`` is left without a
-    border above and below. Rows are all spatial axes but the last, which schedules make vectors or tiles of. Weights
-    that are not finite lose the NaN that they make of a zero.
+    border above and below; with ``columns`` it is left without any, and its input is read in its place. Rows are all
+    spatial axes but the last, which schedules make vectors or tiles of. Weights that are not finite lose the NaN that
+    they make of a zero.
+
+    Args:
+        g: the group; its input may have margins.
+        columns: whether places along the last axis are conditional, too. These conditions cut loops, where those of
+            rows are tested.
     """
-    rows = _rows(g)
-    if not rows:
+    cut = _axes_with_border(g, columns=columns)
+    if not cut:
         return g
     anchor, role = g.anchor, g.role
     assert anchor is not None
     assert isinstance(role, Convolution)
-    columns = _columns(role.data, {d for d, _, _ in rows})
-    at = {d: ix for d, ix, _ in rows}
+    data = _bordered_elsewhere(role.data, {d for d, _, _ in cut})
+    at = {d: ix for d, ix, _ in cut}
 
     def swap(ld: Load) -> Expr:
         if ld.source is not role.data:
             return ld
-        return Load(columns, tuple(at.get(d, ix) for d, ix in enumerate(ld.indices)))
+        return Load(data, tuple(at.get(d, ix) for d, ix in enumerate(ld.indices)))
 
-    guard = all_of([within(ix, 0, n, tested=True) for _, ix, n in rows])
+    last = len(role.data.shape) - 1
+    guard = all_of([within(ix, 0, n, tested=d < last) for d, ix, n in cut])
     body = replace_loads(anchor.bodies[0], swap)
-    bodies = (select(guard, body, const(0, body.dtype)),)
-    axes, reduce_axes = anchor.axes, anchor.reduce_axes
-    replaced = te.Compute(anchor.name, axes, reduce_axes, bodies, anchor.combiner, anchor.tag, anchor.attrs)
-    return replace_anchor(g, replaced)
+    return replace_anchor(g, te.with_bodies(anchor, [select(guard, body, const(0, body.dtype))]))
 
 
-def _columns(data: te.Tensor, rows: Collection[int]) -> te.Tensor:
-    """A tensor with a border as it is without the border along some axes."""
-    border = border_of(data)
-    assert border is not None
-    inside = padded_load(border.bodies[0])
-    assert inside is not None
-    x = inside.source
-    shape = tuple(x.shape[d] if d in rows else n for d, n in enumerate(data.shape))
+def _bordered_elsewhere(data: te.Tensor, bare: Collection[int]) -> te.Tensor:
+    """A tensor with a border as it is without the border along some axes; what is inside where none is left."""
+    found = _surrounded(data)
+    assert found is not None
+    op, inside = found
+    x: te.Tensor = inside.source
+    if all(d in bare or ix == as_index(a) for d, (ix, a) in enumerate(zip(inside.indices, op.axes, strict=True))):
+        return x
+    shape = tuple(x.shape[d] if d in bare else n for d, n in enumerate(data.shape))
+    in_margins = op.bodies[0] is inside
 
     def element(*at: Linear) -> Expr:
-        env = dict(zip(border.axes, at, strict=True))
+        env = dict(zip(op.axes, at, strict=True))
         places = [
-            i if d in rows else substitute(ix, env) for d, (i, ix) in enumerate(zip(at, inside.indices, strict=True))
+            i if d in bare else substitute(ix, env) for d, (i, ix) in enumerate(zip(at, inside.indices, strict=True))
         ]
+        if in_margins:
+            return x[tuple(places)]
         guards = [within(ix, 0, n) for ix, n in zip(places, x.shape, strict=True)]
         return select(all_of(guards), x[tuple(places)], const(0, x.dtype))
 
-    return te.compute(shape, element, border.name, tag=border.tag, axis_names=[a.name for a in border.axes])
+    return te.compute(shape, element, op.name, tag=op.tag, axis_names=[a.name for a in op.axes])
 
 
-def share_of_rows(g: Group) -> float:
-    """The share of a convolution's rows of windows that are inside of its input; 1 where nothing is padded."""
+def share_inside(g: Group, *, columns: bool) -> float:
+    """The share of a convolution's terms that are inside of its input; 1 where nothing is padded.
+
+    Args:
+        g: the group; its input may have margins.
+        columns: whether places along the last axis count; only rows otherwise.
+    """
     shares = []
-    for _, ix, n in _rows(g):
-        over = [(v, v.hi + 1) for v in ix.terms]
-        places = [0]
-        for v, count in over:
-            places = [p + ix.terms[v] * k for p in places for k in range(count)]
-        shares.append(sum(0 <= p + ix.const < n for p in places) / len(places))
+    for _, ix, n in _axes_with_border(g, columns=columns):
+        places = [ix.const]
+        for v, step in ix.terms.items():
+            places = [p + step * k for p in places for k in range(v.hi + 1)]
+        shares.append(sum(0 <= p < n for p in places) / len(places))
     return prod(shares)
 
 
-def _rows(g: Group) -> list[tuple[int, Linear, int]]:
-    """For every row axis with a border: which it is, where in the input a term reads, and the input's extent."""
+def _axes_with_border(g: Group, *, columns: bool) -> list[tuple[int, Linear, int]]:
+    """For every spatial axis with a border: which it is, where in the input a term reads, and the input's extent."""
     role = g.role
     if g.anchor is None or not isinstance(role, Convolution):
         return []
-    border = border_of(role.data)
-    inside = None if border is None else padded_load(border.bodies[0])
+    surrounded = _surrounded(role.data)
     read = [ld for ld in loads(g.anchor.bodies[0]) if ld.source is role.data]
-    if border is None or inside is None or len(read) != 1:
+    if surrounded is None or len(read) != 1:
         return []
-    env = dict(zip(border.axes, read[0].indices, strict=True))
-    rows = range(2, len(role.data.shape) - 1)
-    found = [(d, substitute(inside.indices[d], env), inside.source.shape[d]) for d in rows]
+    op, inside = surrounded
+    env = dict(zip(op.axes, read[0].indices, strict=True))
+    axes = range(2, len(role.data.shape) - (0 if columns else 1))
+    found = [(d, substitute(inside.indices[d], env), inside.source.shape[d]) for d in axes]
     return [(d, ix, n) for d, ix, n in found if ix.bounds()[0] < 0 or ix.bounds()[1] >= n]
+
+
+def _surrounded(t: te.Tensor) -> tuple[te.Compute, Load] | None:
+    """The compute that surrounds a tensor by zeros, its own or those of margins, and what it reads inside."""
+    op = t.op
+    if op is None or op.combiner is not None or len(op.bodies) != 1:
+        return None
+    body = op.bodies[0]
+    inside = body if type(body) is Load else padded_load(body) if is_border(op) else None
+    if inside is None or len(inside.indices) != len(op.axes):
+        return None
+    own = all(ix.vars() <= {a} for ix, a in zip(inside.indices, op.axes, strict=True))
+    return (op, inside) if own else None

@@ -89,12 +89,20 @@ def test_weights_are_packed_by_tiles_of_output_channels(shape: tuple[int, ...], 
 @pytest.mark.parametrize("extent", [1, 5, 7, 13, 14, 28, 56, 112])
 def test_register_tiles_of_convolutions_fit_the_registers(target, extent: int) -> None:  # type: ignore[no-untyped-def]
     for channels in (16, 48, 64, 96, 1000):
-        product = conv_product((1, 32, extent, extent), (1, channels, extent, extent), (3, 3), False, target)
-        tile = conv_tile(product, target)
-        assert 1 <= tile.rows <= extent
-        assert product.columns % tile.vectors == 0 or tile.vectors == 2
-        assert fits_registers(tile.rows, tile.vectors, target)
-        assert conv_tile(product, target, tile.vectors) == tile
+        for whole in (False, True):
+            shapes = (1, 32, extent, extent), (1, channels, extent, extent)
+            product = conv_product(*shapes, (3, 3), False, target, whole=whole)
+            tile = conv_tile(product, target)
+            assert 1 <= tile.rows <= extent
+            assert whole or product.columns % tile.vectors == 0
+            assert fits_registers(tile.rows, tile.vectors, target)
+            assert conv_tile(product, target, tile.vectors) == tile
+
+
+@pytest.mark.parametrize("columns, wanted", [(13, (14, 2)), (12, (14, 2)), (17, (14, 2)), (1, (14, 1))])
+def test_tiles_are_wide_though_their_number_is_a_prime(columns: int, wanted: tuple[int, int]) -> None:
+    product = conv_product((1, 64, 14, 14), (1, 16 * columns, 14, 14), (3, 3), False, AVX512)
+    assert conv_tile(product, AVX512) == wanted
 
 
 @pytest.mark.parametrize("target", [AVX512, AVX2], ids=["avx512", "avx2"])
@@ -168,8 +176,8 @@ def test_long_functions_do_not_take_the_registers_of_accumulators() -> None:
 def test_innermost_loop_of_a_convolution_has_one_pointer_an_operand() -> None:
     text = kernel_text(prepared(conv_relu()).nodes[0], "x86 -mcpu=skylake-avx512")
     loops = [block for block in text.split("\nloop") if block.count(" fmul ") >= 24]
-    assert len(loops) == 1
-    body = loops[0].split("\ndone")[0]
+    # each tap of a row has a loop of its own; the last of them may read one pixel less
+    body = loops[1].split("\ndone")[0]
     assert body.count(" mul ") <= 2  # which LLVM turns into increments
     assert "div" not in body
     steps = body.count(" fmul ") // 28

@@ -8,8 +8,7 @@ well: ``benchmarks`` and the roofline of 2 FMA and 2 loads a cycle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 
 from mlc.ir import te
 from mlc.ir.index import Var
@@ -19,14 +18,15 @@ from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.lower.symbolic import pinned
 from mlc.targets.base import LayoutChoice
-from mlc.targets.cpu.cost import Product, Tile, all_tiles, bandwidth, best_tile, unrolled_steps
+from mlc.targets.cpu.cost import Product, Tile, bandwidth, unrolled_steps
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
+from mlc.targets.cpu.schedules.conv_tile import Border, conv_cycles, conv_product, conv_tile
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
-from mlc.targets.groups.borders import share_of_rows, without_rows_in_border
+from mlc.targets.groups.borders import share_inside, without_border
 from mlc.targets.groups.group import (
     Group,
     accumulate_in_registers,
@@ -46,58 +46,10 @@ from mlc.targets.groups.template import Site, Template, row_major
 from mlc.targets.groups.terms import over_channels
 
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
-WORTH_RAGGED = 0.87  # part of the cycles that tiles over ragged channels may take at most
 WORTH_BLOCKS = 0.95  # part of the cycles that blocks may take at most, conversions included
-WORTH_ROWS = 0.98  # share of the rows of windows that are inside the image, from which on a test a row does not pay
+MOST_PADDING = 0.25  # channel vectors that may be computed for nothing, as a part of those that count
 MOST_BLOCKS = 64  # that the pixels of a convolution are cut into
 PREFETCHED_FROM = 4  # register tiles that share a panel of weights while the next one is fetched
-
-
-def conv_product(x: Sequence[int], y: Sequence[int], taps: Sequence[int], flat: bool, target: Cpu) -> Product:
-    """A convolution as the cost model knows it: the pixels of a row (of all rows where ``flat``) by channel vectors.
-
-    Args:
-        x: shape of the input, ``[n, c, …]``.
-        y: shape of the output.
-        taps: extents of the window.
-        flat: whether the pixels of all rows may share a tile.
-        target: gives the vector width.
-    """
-    space, window = y[2:], size_of(taps)
-    columns = -(-y[1] // target.lanes)
-    extent = size_of(space) if flat else space[-1]
-    repeats = max(1, y[0]) * (1 if flat else size_of(space[:-1]))
-    # neighbouring pixels read the same rows, so one more brings in a column of the window
-    fresh = 4 * x[1] * window // (taps[-1] if taps else 1)
-    return Product(extent, columns, x[1] * window, repeats, row_bytes=fresh)
-
-
-@lru_cache(maxsize=1024)  # every run of the template asks several times
-def conv_tile(product: Product, target: Cpu, vectors: int | None = None) -> Tile:
-    """Pixels and channel vectors of the register tile of least cost.
-
-    Args:
-        product: what is computed.
-        target: gives registers, ports and caches.
-        vectors: how many channel vectors there must be. Unless given, a divisor of all there are, or pairs of which the
-            last is a half one, where no divisor comes near (of 11 or 13 vectors).
-    """
-    if vectors is not None:
-        return best_tile(product, target, [t for t in all_tiles(product, target) if t.vectors == vectors])
-    even, pairs = even_tile(product, target), [t for t in all_tiles(product, target) if t.vectors == 2]
-    if not pairs:
-        return even
-    paired = best_tile(product, target, pairs)
-    one = even.vectors == 1
-    return paired if one or product.cycles(paired, target) < WORTH_RAGGED * product.cycles(even, target) else even
-
-
-@lru_cache(maxsize=1024)
-def even_tile(product: Product, target: Cpu) -> Tile:
-    """The register tile of least cost of which a whole number covers the channel vectors."""
-    tiles = [t for t in all_tiles(product, target) if product.columns % t.vectors == 0]
-    # with one vector every sum needs a load of its own, which no model makes good (measured: half the speed)
-    return best_tile(product, target, [t for t in tiles if t.vectors > 1] or tiles)
 
 
 def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int, target: Cpu, terms: int = 1) -> Layout:
@@ -156,30 +108,30 @@ def conv_blocked(g: Group, target: Cpu) -> Schedule:
         g = copy_of_pixels(g)
     role, plan = g.role, plan_conv(g, target)
     assert isinstance(role, Convolution)
+    dot = dot_of_conv(role, target)
     # a result in padded blocks tests every access, and a product in whole instructions has no room for that inside
-    padded = terms_of(role, target) > 1 and g.layouts[g.outputs[0]].has_padding
-    if not plan.flat and not padded and share_of_rows(g) < WORTH_ROWS:
-        g = without_rows_in_border(g)
+    padded = dot is not None and g.layouts[g.outputs[0]].has_padding
+    if plan.columns or (plan.rows and not padded):
+        g = without_border(g, columns=plan.columns)
     anchor = g.anchor
     assert anchor is not None
-    y, data = anchor.outputs[0], next(t for t in anchor.inputs if t is not role.weights)
-    dot = dot_of_conv(role, target)
+    y, data = anchor.outputs[0], anchor.inputs[0]
     copied = skips or border_of(data) is not None
-    block = target.lanes
+    block = target.lanes if dot is None else channels_of_block(role.weights.shape[1], target, dot.terms)
+    if not copied and not _lies_well(g, data, plan, target, dot):
+        g, copied = with_copy(g), True
+        assert g.anchor is not None
+        y, data = g.anchor.outputs[0], g.anchor.inputs[0]
     if dot is not None:
-        block = channels_of_block(role.weights.shape[1], target, dot.terms)
-        if not copied and data.op is None and not _is_blocked(g, data, target):
-            g, copied = with_copy(g), True
-            assert g.anchor is not None
-            data = g.anchor.inputs[0]
         whole = whole_channels(role.weights.shape[1], target, dot.terms)
         g = over_channels(g, data, role.weights, whole, copied=copied)
-        anchor = g.anchor
-        assert anchor is not None
-        y, data = anchor.outputs[0], anchor.inputs[0]
+        assert g.anchor is not None
+        y, data = g.anchor.outputs[0], g.anchor.inputs[0]
     extra = inner_layouts(g)
     if copied and (dot is not None or data.shape[1] % block == 0):
-        extra[data] = blocked(data.shape, 1, block)
+        blocks = blocked(data.shape, 1, block)
+        # without a border, neighbours in the copy are neighbours in the image, across the ends of rows
+        extra[data] = blocks.fuse(2, len(data.shape) - 2) if plan.columns else blocks
     if plan.flat:
         # for all without margins the memory is the same
         spatial = len(y.shape) - 2
@@ -190,6 +142,15 @@ def conv_blocked(g: Group, target: Cpu) -> Schedule:
     p = g.apply(extra)
     loops = _chunked_loops if plan.cut.chunk is not None else _blocked_loops
     return loops(p, plan, target, dot, copied=copied)
+
+
+def _lies_well(g: Group, data: te.Tensor, plan: ConvPlan, target: Cpu, dot: Dot | None) -> bool:
+    """Whether what a convolution reads, without a border around it, needs no copy in blocks of channels."""
+    if data.op is not None:
+        return not plan.columns
+    if dot is not None:
+        return _is_blocked(g, data, target)
+    return not plan.columns or data in g.layouts or data.shape[1] % target.lanes != 0
 
 
 def _is_blocked(g: Group, t: te.Tensor, target: Cpu) -> bool:
@@ -207,6 +168,8 @@ class ConvPlan:
         cut: for the caches.
         steps: instructions for each sum that one iteration of the innermost loop takes.
         prefetch: whether the next weights are fetched while these are used.
+        rows: whether the rows of windows that lie in the border are passed over.
+        columns: whether their columns are, too.
     """
 
     flat: bool
@@ -214,6 +177,8 @@ class ConvPlan:
     cut: Blocking
     steps: int
     prefetch: bool
+    rows: bool
+    columns: bool
 
 
 def plan_conv(g: Group, target: Cpu) -> ConvPlan:
@@ -232,12 +197,13 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     data, y = shapes_of(role, anchor, terms)
     space, channels = y[2:], data[1]
     # Weights are packed before it is known whether the input gets margins, so their panels must not depend on it.
-    vectors = conv_tile(conv_product(data, y, role.taps, _ask_flat(g, target), target), target).vectors
+    packed_for = _ask_flat(g, target)
+    vectors = conv_tile(_product(g, packed_for, target), target, border=_border(g, packed_for, target)).vectors
     margins = role.data in g.layouts and g.layouts[role.data].has_margins
     flat = _ask_flat(g, target, margins=margins)
-    product = conv_product(data, y, role.taps, flat, target)
-    default = conv_tile(product, target, vectors)
-    few = sorted({default.vectors, *(v for v in divisors(product.columns) if v <= target.registers // 2)})
+    product, border = _product(g, flat, target), _border(g, flat, target)
+    default = conv_tile(product, target, vectors, border)
+    few = [v for v in _widths(product) if v <= target.registers // 2]
     tile = ask_tile(knobs, default, range(1, min(size_of(space), target.registers - 2) + 1), few, target)
     cut = cut_for_caches(data, y, size_of(role.taps), flat, default, target)
 
@@ -255,7 +221,34 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     steps = knobs.discrete("steps", divisors(inner), default=unrolled)
     far = come_from_far(role.weights, target)
     fetch = knobs.category("prefetch", (False, True), default=far)
-    return ConvPlan(flat, tile, Blocking(extent // blocks, first == "pixels", chunk or None), steps, fetch)
+    cut = Blocking(extent // blocks, first == "pixels", chunk or None)
+    return ConvPlan(flat, tile, cut, steps, fetch, border.passes_rows, border.passes_columns(tile))
+
+
+def _product(g: Group, flat: bool, target: Cpu) -> Product:
+    """What a convolution computes, as the cost model knows it."""
+    role = g.role
+    assert isinstance(role, Convolution)
+    assert g.anchor is not None
+    shapes = shapes_of(role, g.anchor, terms_of(role, target))
+    return conv_product(*shapes, role.taps, flat, target, whole=role.groups == 1)
+
+
+def _widths(product: Product) -> list[int]:
+    """How many channel vectors a register tile may have: divisors of all there are, or what adds few to these."""
+    n = product.columns
+    return [k for k in range(1, n + 1) if n % k == 0 or (product.whole and -n % k <= MOST_PADDING * n)]
+
+
+def _border(g: Group, flat: bool, target: Cpu) -> Border:
+    """What of a convolution may be passed over; nothing where pixels are one axis."""
+    anchor, role = g.anchor, g.role
+    assert anchor is not None
+    assert isinstance(role, Convolution)
+    rows, both = (1.0 if flat else share_inside(g, columns=columns) for columns in (False, True))
+    if terms_of(role, target) > 1:  # products in whole instructions leave no room for a test inside
+        both = 1.0
+    return Border(rows, both, anchor.shape[-1], role.taps)
 
 
 def shapes_of(role: Convolution, anchor: te.Compute, terms: int = 1) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -304,12 +297,8 @@ def is_flat(g: Group, target: Cpu, *, margins: bool) -> bool:
         return True
     if not _may_be_flat(g):
         return False
-    shapes = shapes_of(role, anchor, terms_of(role, target))
-    rows, pixels = (
-        product.cycles(conv_tile(product, target), target)
-        for product in (conv_product(*shapes, role.taps, flat, target) for flat in (False, True))
-    )
-    return pixels < WORTH_FLAT * rows * share_of_rows(g)
+    rows, pixels = (conv_cycles(_product(g, flat, target), target, _border(g, flat, target)) for flat in (False, True))
+    return pixels < WORTH_FLAT * rows
 
 
 def _may_be_flat(g: Group) -> bool:
@@ -355,11 +344,11 @@ def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, co
     (k,) = sums.op.reduce_axes
     wo, wi = sums.split(space[-1], tile.rows)
     sums.reorder(k, n, *space[:-1], wo, wi, o, oi)
-    for a in (wi, o):
+    for a in (wi, o, *([wo] if plan.columns else [])):
         sums.unroll(a)
     sums.vectorize(oi)
     local.compute_at(sums, wo)
-    steps = _tile_body(local, len(space), plan.steps, target, dot)
+    steps = _tile_body(local, len(space), plan, target, dot)
     weights = p.anchor.inputs[1]
     if plan.prefetch:
         # chunks follow one another in memory, the last of some channels too
@@ -388,7 +377,9 @@ def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, co
     stage.reorder(*shared, wo, ov, wi, oi)
     weights = p.anchor.inputs[1]
     far = flat and plan.prefetch and wo.hi + 1 >= PREFETCHED_FROM
-    if (flat or size_of([a.hi + 1 for a in shared]) < 8) and exact and not far:
+    if plan.columns:
+        stage.unroll(wo)
+    elif (flat or size_of([a.hi + 1 for a in shared]) < 8) and exact and not far:
         shared.append(wo)
     at = stage.fuse(*shared)
     stage.parallel(at)
@@ -397,7 +388,7 @@ def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, co
     inside = at if wo in shared else wo
     local.compute_at(stage, inside)
     finish_tile(s, out, conv, inside, (wi, ov))
-    steps = _tile_body(local, len(space), plan.steps, target, dot)
+    steps = _tile_body(local, len(space), plan, target, dot)
     if far:
         local.prefetch(weights, at, steps, level=2)
     for t in copies:
@@ -414,13 +405,16 @@ def come_from_far(weights: te.Tensor, target: Cpu) -> bool:
     return weights.size * weights.dtype.itemsize > target.l2
 
 
-def _tile_body(local: Stage, rank: int, steps: int, target: Cpu, dot: Dot | None) -> Var:
+def _tile_body(local: Stage, rank: int, plan: ConvPlan, target: Cpu, dot: Dot | None) -> Var:
     """Reduction outside, register tile inside: pixels × channel vectors unrolled, and some input channels with them.
+
+    Where columns in the border are passed over, the taps of a row are unrolled as well: which pixels of the tile they
+    add to is known then.
 
     Args:
         local: the stage that sums up, its last axes being channel vectors, ``rank`` spatial ones, and lanes.
         rank: of space.
-        steps: instructions for each sum that are unrolled.
+        plan: how many instructions for each sum are unrolled, and whether taps are.
         target: gives the vector width.
         dot: sums up several input channels at once.
     Returns:
@@ -437,8 +431,10 @@ def _tile_body(local: Stage, rank: int, steps: int, target: Cpu, dot: Dot | None
         ci, terms = local.split(ci, dot.terms)
         local.reorder(co, *taps, ci, *outer, *space, o, oi, terms)
         local.tensorize(oi, dot.intrinsic)
-    if steps > 1:
-        local.unroll(local.split(ci, steps)[1])
+    if plan.columns:
+        local.unroll(taps[-1])
+    if plan.steps > 1:
+        local.unroll(local.split(ci, plan.steps)[1])
     local.unroll(o)
     local.unroll(space[-1])
     return co
@@ -464,8 +460,11 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     if between_plain and role.groups == 1 and not _worth_blocks(g, target):
         return in_layout(g, site, None, target.lanes, {k: plain_weight_layout(g, target)})
     if may_be_blocked(g, target):
-        vectors = plan_conv(g, target).tile.vectors
-        return in_blocks(g, site, target.lanes, {k: weight_layout(role.weights.shape, 0, 1, vectors, target, terms)})
+        plan = plan_conv(g, target)
+        packed = {k: weight_layout(role.weights.shape, 0, 1, plan.tile.vectors, target, terms)}
+        chosen = in_blocks(g, site, target.lanes, packed)
+        # what passes over the border needs no margins
+        return replace(chosen, margins={}) if plan.columns else chosen
     packed = {k: plain_weight_layout(g, target)} if role.groups > 1 else {}
     return in_layout(g, site, None, target.lanes, packed)
 

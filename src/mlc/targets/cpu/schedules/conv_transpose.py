@@ -18,7 +18,7 @@ from mlc.lower.stage import Stage
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, unrolled_steps
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.conv import conv_tile
+from mlc.targets.cpu.schedules.conv_tile import conv_tile
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
 from mlc.targets.groups.group import (
@@ -49,7 +49,7 @@ def _chosen_tile(g: Group, target: Cpu) -> Tile:
     columns = -(-anchor.shape[1] // target.lanes)
     *rows, width = anchor.shape[2 + len(_role(g).strides) :]
     depth = size_of([a.hi + 1 for a in anchor.reduce_axes])
-    default = conv_tile(Product(width, columns, depth, repeats=size_of(rows)), target)
+    default = conv_tile(Product(width, columns, depth, repeats=size_of(rows), whole=True), target)
     few = sorted({default.vectors, *(k for k in divisors(columns) if k <= target.registers // 2)})
     return ask_tile(g.knobs, default, range(1, min(width, target.registers - 2) + 1), few, target)
 

@@ -23,7 +23,8 @@ from mlc.ops.winograd import KERNEL, output_space, tile_counts
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import HIDDEN, Product, Tile, balance, bandwidth, ragged_steps, unrolled_steps
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.conv import come_from_far, conv_product, conv_tile, even_tile
+from mlc.targets.cpu.schedules.conv import come_from_far
+from mlc.targets.cpu.schedules.conv_tile import conv_product, conv_tile
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.master import MASTER
 from mlc.targets.cpu.schedules.reduction import REDUCTION
@@ -69,7 +70,7 @@ class Work:
         count = (self.tiles // block) * (self.slices // slices)
         columns = -(-self.filters // target.lanes)
         product = Product(block, columns, self.channels * self.window, slices)
-        tile = even_tile(product, target)
+        tile = conv_tile(product, target)
         steps = ragged_steps(block, tile, target)
         compute = count * area * slices * product.depth * (columns // tile.vectors) * steps
         weights = 4 * area * self.window * self.channels * self.filters

@@ -1,0 +1,115 @@
+"""The register tile of a blocked convolution: pixels of a row, or of all rows, by vectors of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from mlc.targets.cpu.cost import Product, Tile, all_tiles
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.groups.group import size_of
+
+WORTH_PADDING = 0.95  # part of the cycles that tiles may take at most of which the last one is in part for nothing
+WORTH_BORDER = 0.98  # share of the terms that are inside the image, from which on to pass over others does not pay
+# The same for volumes: slices of them often lie a power of two apart and push each other out of caches, which margins
+# keep them from (measured on Zen 5: 64 channels of 16 × 56 × 56, of which 93 % are inside, take 1.6 times as long).
+WORTH_BORDER_OF_VOLUMES = 0.9
+MOST_PIECES = 32  # of code for the tiles of a row and the taps of a row, each for the pixels that are inside
+
+
+def conv_product(
+    x: Sequence[int], y: Sequence[int], taps: Sequence[int], flat: bool, target: Cpu, *, whole: bool = True
+) -> Product:
+    """A convolution as the cost model knows it: the pixels of a row (of all rows where ``flat``) by channel vectors.
+
+    Args:
+        x: shape of the input, ``[n, c, …]``.
+        y: shape of the output.
+        taps: extents of the window.
+        flat: whether the pixels of all rows may share a tile.
+        target: gives the vector width.
+        whole: whether the last channels may be computed by a whole tile.
+    """
+    space, window = y[2:], size_of(taps)
+    columns = -(-y[1] // target.lanes)
+    extent = size_of(space) if flat else space[-1]
+    repeats = max(1, y[0]) * (1 if flat else size_of(space[:-1]))
+    # neighbouring pixels read the same rows, so one more brings in a column of the window
+    fresh = 4 * x[1] * window // (taps[-1] if taps else 1)
+    return Product(extent, columns, x[1] * window, repeats, row_bytes=fresh, whole=whole)
+
+
+@dataclass(frozen=True)
+class Border:
+    """What of a convolution lies in the border around its input, where zeros are added.
+
+    Args:
+        inside_rows: share of the rows of windows that are inside of the input.
+        inside: share of all terms that are inside.
+        width: pixels of a row.
+        taps: extents of the window.
+    """
+
+    inside_rows: float
+    inside: float
+    width: int
+    taps: tuple[int, ...]
+
+    def passes_columns(self, tile: Tile) -> bool:
+        """Whether every tile of a row gets code of its own for every tap of a row, which reads only what is inside.
+
+        Where tiles have more vectors than pixels, weights stream from the second-level cache, and code that changes
+        with every tap halts that stream (measured on Zen 5: 3 × 7 takes a sixth longer so, 5 × 4 a twentieth less).
+        """
+        pieces = -(-self.width // tile.rows) * self.taps[-1]
+        return self._pays(self.inside) and pieces <= MOST_PIECES and tile.rows > tile.vectors
+
+    @property
+    def passes_rows(self) -> bool:
+        """Whether rows are tested."""
+        return self._pays(self.inside_rows)
+
+    def _pays(self, inside: float) -> bool:
+        return inside < (WORTH_BORDER if len(self.taps) < 3 else WORTH_BORDER_OF_VOLUMES)
+
+    def share(self, tile: Tile) -> float:
+        """The share of the terms that a tile computes."""
+        return self.inside if self.passes_columns(tile) else self.inside_rows if self.passes_rows else 1.0
+
+
+@lru_cache(maxsize=1024)  # every run of the template asks several times
+def conv_tile(product: Product, target: Cpu, vectors: int | None = None, border: Border | None = None) -> Tile:
+    """Pixels and channel vectors of the register tile of least cost.
+
+    Args:
+        product: what is computed.
+        target: gives registers, ports and caches.
+        vectors: how many channel vectors there must be; unless given, a divisor of all there are, or any number where
+            the last ones are computed by a whole tile.
+        border: what may be passed over.
+    """
+    tiles = list(all_tiles(product, target))
+
+    def cycles(tile: Tile) -> float:
+        return product.cycles(tile, target) * (1.0 if border is None else border.share(tile))
+
+    def best(tiles: list[Tile]) -> Tile:
+        return min(tiles, key=lambda t: (round(cycles(t)), -t.rows))
+
+    if vectors is not None:
+        return best([t for t in tiles if t.vectors == vectors])
+    # with one vector every sum needs a load of its own, which no model makes good (measured: half the speed)
+    exact = [t for t in tiles if product.columns % t.vectors == 0]
+    wide = [t for t in tiles if t.vectors > 1] if product.whole else []
+    several = [t for t in exact if t.vectors > 1]
+    chosen = best(several or exact)
+    if wide and (not several or cycles(best(wide)) < WORTH_PADDING * cycles(chosen)):
+        return best(wide)
+    return chosen
+
+
+def conv_cycles(product: Product, target: Cpu, border: Border) -> float:
+    """Cycles of a convolution with its best tile."""
+    tile = conv_tile(product, target, border=border)
+    return product.cycles(tile, target) * border.share(tile)
