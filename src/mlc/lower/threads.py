@@ -1,12 +1,13 @@
 """Threads: all loops of a nest that are bound to one axis of a grid become one loop around the whole nest.
 
-In: nests with loops of kind ``THREAD``, some inside others that are bound to the same axis, where a stage in shared
-memory is computed. There each thread would compute all of it for itself. Out: a *launch* each nest: loops over
+In: nests, maybe with loops of kind ``THREAD``, some inside others that are bound to the same axis, where a stage in
+shared memory is computed. There each thread would compute all of it for itself. Out: a *launch* each nest: loops over
 blocks, then the shared buffers, then loops over threads, and inside of these no loop that is bound. A thread computes
 its share of what is in shared memory; barriers are put in later (:mod:`mlc.lower.barriers`).
 
 Stores to memory that others see, outside of any loop bound to an axis of the launch, are the first thread's on that
-axis; what is private, every thread computes for itself. A nest without bound loops is one thread's. Example::
+axis; what is private, every thread computes for itself. A nest without bound loops is a block of one thread.
+Example::
 
     for i in thread(4, "blockIdx.x"):              for bx in thread(4, "blockIdx.x"):
       for j in thread(8, "threadIdx.x"):             c: f32[8] in shared
@@ -37,14 +38,14 @@ from mlc.ir.loop import (
     walk,
 )
 from mlc.lower.bounds import SHARED
-from mlc.lower.rewrite import decided, map_places, substitute_stmt
+from mlc.lower.rewrite import decided, substitute_stmt
 
 PRIVATE = ("local", "register")
 """Scopes of buffers that every thread has for itself."""
 
 
 def threads(s: Stmt) -> Stmt:
-    """Make every nest with bound loops a launch.
+    """Make every nest a launch.
 
     Raises:
         ScheduleError: loops that are bound to one axis have extents that do not go together, or a buffer that a launch
@@ -52,25 +53,7 @@ def threads(s: Stmt) -> Stmt:
     """
     if isinstance(s, Seq) or (isinstance(s, Allocate) and s.buffer.scope == "global"):
         return rebuild(s, threads)
-    return _Launch(s).stmt() if _bound(s) else _alone(s)
-
-
-def _alone(s: Stmt) -> Stmt:
-    """A nest that is one thread's: what it would share is its own."""
-    own = {
-        x.buffer: Buffer(x.buffer.name, x.buffer.shape, x.buffer.dtype, PRIVATE[0])
-        for x in walk(s)
-        if isinstance(x, Allocate) and x.buffer.scope == SHARED
-    }
-
-    def renamed(s: Stmt) -> Stmt:
-        return (
-            Allocate(own[s.buffer], renamed(s.body))
-            if isinstance(s, Allocate) and s.buffer in own
-            else rebuild(s, renamed)
-        )
-
-    return map_places(renamed(s), lambda b, indices: (own.get(b, b), indices)) if own else s
+    return _Launch(s).stmt()
 
 
 def is_launch(s: Stmt) -> bool:
@@ -101,8 +84,8 @@ class _Launch:
             for axis in (*BLOCK_AXES, *THREAD_AXES)
             if axis in extents
         }
-        if _allocates_shared(nest) and not any(axis in BLOCK_AXES for axis in self.vars):
-            self.vars[BLOCK_AXES[-1]] = Var("bx", 0, 0)  # shared memory is a block's, even where there is one alone
+        if not any(axis in BLOCK_AXES for axis in self.vars):
+            self.vars[BLOCK_AXES[-1]] = Var("bx", 0, 0)  # there is a block, even where there is one alone
         self.loops: list[str] = []
         self.since: dict[Buffer, int] = {}
 

@@ -8,12 +8,12 @@ from mlc.ir.graph import Graph, Node
 from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.configurations import Configurations
 from mlc.rewrite.attention import use_attention
-from mlc.rewrite.offload import Decision, offload
+from mlc.rewrite.offload import Decision, offload, offload_groups
 from mlc.rewrite.pipeline import MAX_LEVEL, PASSES, GraphPass, passes_for, run_passes
 from mlc.rewrite.recurrence import map_bodies, settle_bodies
 from mlc.rewrite.winograd import use_winograd
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import Target
+from mlc.targets.base import Target, Whole
 
 # every machine has its own for its part of the graph, so it runs after the division, in `mlc.pipeline.layouts`
 LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them, pack constants", MAX_LEVEL)
@@ -84,12 +84,13 @@ def optimise(
     inside = tuple(passes)  # a driver of a device cannot be called in the middle of a step of the host
     accelerator = target.accelerator
     if accelerator is not None:
+        whole = isinstance(accelerator, Whole)
 
         def divide(g: Graph) -> Graph:
-            parts = offload(g, accelerator)
+            parts = (offload_groups if whole else offload)(g, accelerator)
             on_offload(parts.decisions)
             return parts.graph
 
         text = "divide the graph between the host and the accelerator"
-        passes.insert(before, GraphPass(OFFLOAD, divide, text, 0))
+        passes.insert(len(passes) if whole else before, GraphPass(OFFLOAD, divide, text, 0))
     return run(graph, passes)

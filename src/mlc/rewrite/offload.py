@@ -28,7 +28,7 @@ import numpy as np
 from mlc.ir.graph import FusionKind, Graph, Node, Value
 from mlc.ir.layout import Layout
 from mlc.ir.types import TensorType
-from mlc.rewrite.group import make_group
+from mlc.rewrite.group import is_group, make_group
 from mlc.rewrite.region import COPY_FROM, COPY_TO, OFFLOAD, PACK, UNPACK
 
 _MOST_NODES = 24  # of a group
@@ -125,6 +125,11 @@ def offload(graph: Graph, device: Device) -> Partition:
     # what leaves one region may make copies for another
     while any([_weigh(region, graph, flow, device) for region in regions if region.units]):
         pass
+    return _divided(graph, units, flow, device)
+
+
+def _divided(graph: Graph, units: Sequence[_Unit], flow: _Flow, device: Device) -> Partition:
+    """The graph with the regions that units are in."""
     kept = [r for r in dict.fromkeys(u.region for u in units) if r is not None]
     names = {r: f"region{k}" for k, r in enumerate(kept)}
     decisions = tuple(
@@ -138,6 +143,22 @@ def offload(graph: Graph, device: Device) -> Partition:
         for u in units
     )
     return Partition(_Writer(graph, flow, names, device).write() if kept else graph, decisions)
+
+
+def offload_groups(graph: Graph, device: Device) -> Partition:
+    """Divide a fused graph: whatever the device does not refuse is its, in convex regions, whatever it takes.
+
+    Args:
+        graph: groups and opaque nodes, row-major.
+        device: is asked for refusals of nodes as they are.
+    """
+    units = []
+    for node in graph.nodes:
+        reason = device.refusal(node, graph.constants)
+        units.append(_Unit([node], reason=reason) if reason else _Unit([node], node))
+    flow = _Flow(graph, units)
+    _grow(units, flow)
+    return _divided(graph, units, flow, device)
 
 
 # -- claims ---------------------------------------------------------------------------------------------------------
@@ -420,7 +441,7 @@ class _Writer:
         body_nodes = []
         for g in groups:
             outs = tuple(Value(v.name, _placed(v.type, self.device) if v in given else v.type) for v in g.outputs)
-            attrs = {**g.attrs, "device": self._told}
+            attrs = {**g.attrs, "device": self._told} if is_group(g) else g.attrs
             body_nodes.append(Node(g.op, tuple(inside[v] for v in g.inputs), attrs, outs, g.sources))
             inside.update(zip(g.outputs, outs, strict=True))
         name = self.names[region]

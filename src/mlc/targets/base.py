@@ -268,6 +268,20 @@ class Accelerator(Protocol):
 
 
 @runtime_checkable
+class Whole(Protocol):
+    """What an accelerator is, too, if as much of a model as it can run is to run there, whatever the host could do.
+
+    Its ``refusal`` is asked of groups as fusion made them, of routines, and of joins; all others are its, in as few
+    regions as there can be.
+
+    Attributes:
+        whole: that it is one.
+    """
+
+    whole: bool
+
+
+@runtime_checkable
 class Tunable(Protocol):
     """What an accelerator is, too, if its operations can be tuned."""
 
@@ -406,7 +420,11 @@ class Target(Protocol):
         ...
 
 
-BUILTIN = {"x86": "mlc.targets.x86.target:X86Target", "vdla": "mlc.vdla.target:VdlaTarget"}
+BUILTIN = {
+    "opencl": "mlc.targets.opencl.target:OpenClTarget",
+    "vdla": "mlc.vdla.target:VdlaTarget",
+    "x86": "mlc.targets.x86.target:X86Target",
+}
 _GROUP = "mlc.targets"
 
 

@@ -7,8 +7,8 @@ from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
 from mlc.rewrite.fuse import fuse
-from mlc.targets.cpu.schedules.reduction import rows_in_memory
 from mlc.targets.groups.group import group_of
+from mlc.targets.groups.rows import rows_in_memory
 
 
 def reduced(axes: tuple[int, ...], shape: tuple[int, ...] = (2, 12, 7, 5)) -> Node:

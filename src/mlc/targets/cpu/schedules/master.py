@@ -20,12 +20,12 @@ from mlc.targets.cpu.schedules.reduction import (
     fold_or_spread,
     inline_between,
     reduction_layouts,
-    rows_in_memory,
     rows_of,
     schedule_reduction,
 )
 from mlc.targets.groups.channels import sums_by_channel
 from mlc.targets.groups.group import Group, inline_rest, size_of
+from mlc.targets.groups.rows import rows_in_memory
 from mlc.targets.groups.template import Template
 
 TILED = 3  # data axes that are tiled, those of the greatest extents

@@ -5,33 +5,21 @@ from __future__ import annotations
 from collections import Counter
 
 from mlc.ir import te
-from mlc.ir.expr import loads, substitute_vars
-from mlc.ir.index import Linear, Var, as_index
-from mlc.ir.layout import Layout
+from mlc.ir.index import Var
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import PARALLEL_FROM, spread
 from mlc.targets.groups.channels import sums_by_channel
-from mlc.targets.groups.group import Group, best_divisor, inline_rest, inner_layouts, replace_compute, size_of
+from mlc.targets.groups.group import Group, best_divisor, inline_rest, size_of
 from mlc.targets.groups.layouts import MIN_BLOCKED, in_blocks, keeps_channels
 from mlc.targets.groups.roles import is_exponential
+from mlc.targets.groups.rows import along_memory, rows_in_memory
 from mlc.targets.groups.template import Site, Template, row_major
 
 CHAINS = 8  # sums that one vector of columns has under way: additions take about four cycles, two begin in each
 ROW_BYTES = 256 << 10  # of intermediate results that a thread may keep for a row
-
-
-def along_memory(op: te.Compute) -> Var | None:
-    """The reduction axis that walks the innermost dimension of what is read; ``None`` when a data axis does."""
-    for body in op.bodies:
-        for ld in loads(body):
-            if ld.indices:
-                for axis in op.reduce_axes:
-                    if ld.indices[-1].terms.get(axis) == 1 and axis.hi > 0:
-                        return axis
-    return None
 
 
 def schedule_reduction(g: Group, target: Cpu) -> Schedule:
@@ -49,52 +37,6 @@ def rows_of(g: Group) -> int | None:
     if len(g.outputs) != 1 or out.op is None or out.op.combiner is not None:
         return None
     return _row_rank(out, g.reductions)
-
-
-def rows_in_memory(g: Group) -> Group:
-    """The group over physical shapes, with one reduction axis where several fold rows in memory.
-
-    ``sum(x[n, c, h, w] for h, w)`` becomes ``sum(x[n, c, hw] for hw)``, over the same memory.
-    """
-    spaces = {_trailing_space(op) for op in g.reductions}
-    if g.layouts or len(spaces) != 1 or None in spaces:
-        return g.apply(inner_layouts(g))
-    (space,) = spaces
-    assert space is not None
-    rank = len(space)
-    layouts = {
-        t: Layout(t.shape).fuse(len(t.shape) - rank, rank)
-        for t in (*g.inputs, *(op.outputs[0] for op in g.computes))
-        if t.shape[-rank:] == space
-    }
-    p = g.apply(layouts)
-    while True:
-        op = next((op for op in p.reductions if len(op.reduce_axes) > 1), None)
-        if op is None:
-            return p
-        row = te.reduce_axis(size_of(space), "row")
-        rest = as_index(row)
-        env: dict[Var, Linear] = {}
-        for a in reversed(op.reduce_axes):
-            env[a], rest = rest % (a.hi + 1), rest // (a.hi + 1)
-        bodies = tuple(substitute_vars(b, env) for b in op.bodies)
-        fresh = te.Compute(op.name, op.axes, (row,), bodies, op.combiner, op.tag, op.attrs)
-        p = replace_compute(p, op, fresh)
-
-
-def _trailing_space(op: te.Compute) -> tuple[int, ...] | None:
-    """Extents of several reduction axes that are the last dimensions, in order, of all that is read over them."""
-    axes = op.reduce_axes
-    if len(axes) < 2 or any(a.hi < 0 for a in axes):
-        return None
-    extents = tuple(a.hi + 1 for a in axes)
-    for ld in (ld for body in op.bodies for ld in loads(body)):
-        last = ld.indices[-len(axes) :]
-        if ld.source.shape[-len(axes) :] != extents or any(
-            ix.const or ix.terms != {a: 1} for ix, a in zip(last, axes, strict=True) if a.hi > 0
-        ):
-            return None
-    return extents
 
 
 def _row_rank(out: te.Tensor, reductions: list[te.Compute]) -> int | None:

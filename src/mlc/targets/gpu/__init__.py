@@ -1,0 +1,1 @@
+"""What the targets of all machines that run grids of threads share."""

@@ -1,0 +1,120 @@
+"""How long a tiled product takes, as far as a default needs it: what bounds a block, and how many blocks run at once.
+
+The greatest of three times counts, each a throughput of the device: of arithmetic, of global memory, and of shared
+memory. Where there are too few threads to hide latency, all of them grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+from mlc.targets.gpu.record import Gpu
+
+HIDING = 8  # warps that a unit needs to hide the latency of arithmetic and shared memory
+SHARED_RATE = 0.25  # words a thread loads from shared memory in the time of a multiplication and addition
+CACHED = 0.5  # of the traffic between blocks and global memory goes past the caches
+OVERHEAD = 16  # registers for addresses and counters
+
+ROWS, THREADS, DEPTHS = (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), (4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class Product:
+    """``batch`` products of ``m × k`` and ``k × n``, of elements of so many bytes."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    itemsize: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a block makes its part.
+
+    Args:
+        rows, columns: of a thread's tile, in registers.
+        ty, tx: threads along rows and columns.
+        depth: terms that are in shared memory at a time.
+    """
+
+    rows: int
+    columns: int
+    ty: int
+    tx: int
+    depth: int
+
+    @property
+    def high(self) -> int:
+        return self.rows * self.ty
+
+    @property
+    def wide(self) -> int:
+        return self.columns * self.tx
+
+
+def fitted(tile: Tile, p: Product) -> Tile:
+    """The tile without what would lie beyond the product's end in any case."""
+    rows, columns = min(tile.rows, p.m), min(tile.columns, p.n)
+    ty, tx = min(tile.ty, ceil(p.m / rows)), min(tile.tx, ceil(p.n / columns))
+    return Tile(rows, columns, ty, tx, min(tile.depth, p.k))
+
+
+def shared_bytes(tile: Tile, p: Product) -> int:
+    """Of a block's parts of both operands."""
+    return (tile.high + tile.wide) * tile.depth * p.itemsize
+
+
+def refusal(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> str:
+    """Why a block cannot run, in a few words; empty where it can."""
+    if tile.ty * tile.tx > target.max_threads:
+        return f"{tile.ty * tile.tx} threads of a block, {target.max_threads} are the most"
+    if shared and shared_bytes(tile, p) > target.shared_bytes:
+        return f"{shared_bytes(tile, p)} bytes of shared memory, there are {target.shared_bytes}"
+    held = (tile.rows * tile.columns + tile.rows + tile.columns) * max(1, p.itemsize // 4) + OVERHEAD
+    if held > target.registers:
+        return f"about {held} registers of a thread, there are {target.registers}"
+    return ""
+
+
+def seconds(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> float:
+    """What a product is expected to take."""
+    blocks = p.batch * ceil(p.m / tile.high) * ceil(p.n / tile.wide)
+    threads = ceil(tile.ty * tile.tx / target.warp) * target.warp
+    together = max(1, min(target.threads // threads, 16))
+    if shared:
+        together = max(1, min(together, 2 * target.shared_bytes // max(1, shared_bytes(tile, p))))
+    waves = ceil(blocks / (target.units * together))
+    per_unit = min(together, ceil(blocks / target.units))
+    hidden = min(1.0, per_unit * threads / (HIDING * target.warp))
+    # the last wave takes as long as the others, however few blocks are in it
+    steps = waves * together * target.units * threads * tile.rows * tile.columns * p.k
+    steps = min(steps, ceil(blocks / target.units) * target.units * threads * tile.rows * tile.columns * p.k)
+    arithmetic = 2 * steps / (target.gflops * 1e9)
+    loads = (tile.rows + tile.columns) / (tile.rows * tile.columns)
+    local = arithmetic * loads / SHARED_RATE
+    moved = blocks * (tile.high + tile.wide) * p.k * p.itemsize * (CACHED if shared else 1.0)
+    traffic = (moved + p.batch * p.m * p.n * p.itemsize) / (target.gbytes * 1e9)
+    rounds = 1 + (2 / tile.depth if shared else 0)  # barriers, and addresses of what is fetched
+    return max(arithmetic * rounds, local, traffic) / hidden + target.launch_us * 1e-6
+
+
+def tiles(p: Product, target: Gpu, *, shared: bool) -> Iterator[Tile]:
+    """Every tile that fits the product and the device."""
+    found = dict.fromkeys(
+        fitted(Tile(r, c, ty, tx, d), p)
+        for r in ROWS
+        for c in ROWS
+        for ty in THREADS
+        for tx in THREADS
+        for d in (DEPTHS if shared else DEPTHS[:1])
+    )
+    return (t for t in found if not refusal(t, p, target, shared=shared))
+
+
+def best_tile(p: Product, target: Gpu, *, shared: bool) -> Tile:
+    """The tile that is expected to be fastest; of those that are alike, the first one."""
+    return min(tiles(p, target, shared=shared), key=lambda t: seconds(t, p, target, shared=shared))

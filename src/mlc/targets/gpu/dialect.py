@@ -1,0 +1,58 @@
+"""In what the C-like languages of devices differ; all else is :mod:`mlc.targets.gpu.emit`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mlc.ir.loop import Buffer
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A language.
+
+    Args:
+        types: its names of element types; those that are missing it does not have. Booleans are bytes in memory.
+        unsigned: its names of unsigned integers by their bits.
+        kernel: what a kernel's definition begins with; ``{x}``, ``{y}`` and ``{z}`` are threads of a block, ``{count}``
+            their product.
+        device: what any other function's begins with.
+        parameter: a pointer to global memory; ``{type}`` and ``{name}``.
+        constant: the same, which is only read.
+        shared: a shared array; ``{type}``, ``{name}``, ``{size}``.
+        index: where a thread stands, by axes of a grid.
+        barrier: all threads of a block meet.
+        vectors: numbers of elements that are loaded and stored at once.
+        load: so many elements: ``{n}``, ``{type}``, ``{at}`` (a pointer).
+        store: the same, with ``{value}``.
+        vector: its type, ``{type}``, ``{n}``.
+        make: one of its elements, ``{vector}``, ``{values}``.
+        lane: an element of it, ``{value}``, ``{k}`` (hexadecimal), ``{letter}`` of ``xyzw``.
+        single: the suffix of functions in single precision.
+        infinity, nan: their literals.
+        preamble: what a text begins with.
+    """
+
+    types: Mapping[str, str]
+    unsigned: Mapping[int, str]
+    kernel: str
+    device: str
+    parameter: str
+    constant: str
+    shared: str
+    index: Mapping[str, str]
+    barrier: str
+    vectors: tuple[int, ...]
+    load: str
+    store: str
+    vector: str
+    make: str
+    lane: str
+    single: str
+    infinity: str
+    nan: str
+    preamble: str
+
+    def has(self, b: Buffer) -> bool:
+        return b.dtype.name in self.types

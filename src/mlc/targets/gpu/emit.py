@@ -1,0 +1,417 @@
+"""Launches of a kernel as functions in a C-like language.
+
+Index arithmetic is written out where it is used: the compilers of these languages move it to where it belongs, and
+unroll what a ``#pragma`` says. A store of a vector is one access, as are the loads of it that lie next to each other;
+what is computed between is written lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mlc.errors import CodegenError
+from mlc.ir import loop
+from mlc.ir.expr import (
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    IndexValue,
+    Load,
+    Select,
+    Within,
+    children,
+    indices_of,
+    loads,
+    rewrite,
+    substitute_vars,
+)
+from mlc.ir.index import Linear, Quotient, Remainder, Var, dynamics, substitute, weighted
+from mlc.ir.types import DType
+from mlc.lower.rewrite import places_of
+from mlc.lower.threads import grid_of, launches
+from mlc.targets.gpu.dialect import Dialect
+from mlc.targets.gpu.scalars import Scalars
+
+LONGEST = 160  # characters of an expression before a part of it gets a name
+_FLOOR = {
+    "mlc_floor_div": "int mlc_floor_div(int a, int b) { return a / b - (a % b < 0); }",
+    "mlc_floor_mod": "int mlc_floor_mod(int a, int b) { int r = a % b; return r < 0 ? r + b : r; }",
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A function that runs as a grid of blocks of threads.
+
+    Args:
+        name: of the function.
+        operands: what its parameters are: numbers of the kernel's parameters, or, from there on, of its buffers.
+        grid: blocks along x, y and z.
+        block: threads of each.
+    """
+
+    name: str
+    operands: tuple[int, ...]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A kernel's text.
+
+    Args:
+        text: its functions.
+        launches: in order.
+        buffers: bytes of each that lives from launch to launch.
+    """
+
+    text: str
+    launches: tuple[Launch, ...]
+    buffers: tuple[int, ...]
+
+
+def emit(fn: loop.Function, scalars: Scalars) -> Emitted:
+    """A kernel in the language of ``scalars``, which learns of the functions that it needs.
+
+    Raises:
+        CodegenError: something that the language cannot express.
+    """
+    kept = _kept(fn.body)
+    known = {id(b): k for k, b in enumerate((*fn.params, *kept))}
+    texts: list[str] = []
+    found: list[Launch] = []
+    for k, s in enumerate(launches(fn.body)):
+        loops, _, body = grid_of(s)
+        used = dict.fromkeys(b for b in _buffers(body) if id(b) in known)
+        emitter = _Emitter(scalars, list(used), set(_written(body)))
+        name = f"{fn.name}_{k}"
+        grid, block = (_extents(loops, kind) for kind in ("blockIdx", "threadIdx"))
+        texts.append(emitter.function(name, s, block))
+        found.append(Launch(name, tuple(known[id(b)] for b in used), grid, block))
+    return Emitted("\n".join(texts), tuple(found), tuple(b.nbytes for b in kept))
+
+
+def _extents(loops: Mapping[str, loop.For], kind: str) -> tuple[int, int, int]:
+    """Of a grid, or of its blocks, along x, y and z."""
+    x, y, z = (loops[axis].extent if (axis := f"{kind}.{d}") in loops else 1 for d in "xyz")
+    return x, y, z
+
+
+def _kept(s: loop.Stmt) -> list[loop.Buffer]:
+    """Buffers around launches."""
+    if isinstance(s, loop.Allocate) and s.buffer.scope == "global":
+        return [s.buffer, *_kept(s.body)]
+    return [b for c in s.stmts for b in _kept(c)] if isinstance(s, loop.Seq) else []
+
+
+def _buffers(s: loop.Stmt) -> list[loop.Buffer]:
+    return [b for x in loop.walk(s) for b, _ in places_of(x)]
+
+
+def _written(s: loop.Stmt) -> list[int]:
+    return [id(x.buffer) for x in loop.walk(s) if isinstance(x, loop.Store)]
+
+
+class _Emitter:
+    """One function while it is written."""
+
+    def __init__(self, scalars: Scalars, params: Sequence[loop.Buffer], written: set[int]) -> None:
+        self.scalars = scalars
+        self.dialect: Dialect = scalars.dialect
+        self.params = params
+        self.written = written
+        self.lines: list[str] = []
+        self.depth = 1
+        self.taken: set[str] = set()
+        self.names: dict[Var, str] = {}
+        self.arrays: dict[int, str] = {}
+        self.known: dict[int, str] = {}  # nodes of the present statement that have a text
+
+    # -- names and lines -------------------------------------------------------------------------------------------
+    def fresh(self, name: str) -> str:
+        base = "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
+        base = f"_{base}" if not base or base[0].isdigit() else base
+        found, k = base, 0
+        while found in self.taken or found in _KEYWORDS:
+            k += 1
+            found = f"{base}_{k}"
+        self.taken.add(found)
+        return found
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def function(self, name: str, s: loop.Stmt, block: tuple[int, int, int]) -> str:
+        params = []
+        for b in self.params:
+            form = self.dialect.parameter if id(b) in self.written else self.dialect.constant
+            self.arrays[id(b)] = self.fresh(b.name)
+            params.append(form.format(type=self.scalars.stored(b.dtype), name=self.arrays[id(b)]))
+        loops, shared, body = grid_of(s)
+        for b in shared:
+            self.arrays[id(b)] = self.fresh(b.name)
+            text = self.dialect.shared.format(
+                type=self.scalars.stored(b.dtype), name=self.arrays[id(b)], size=max(1, b.size)
+            )
+            self.line(text)
+        for axis, lp in loops.items():
+            self.names[lp.var] = self.fresh(lp.var.name)
+            self.line(f"const int {self.names[lp.var]} = {self.dialect.index[axis]};")
+        self.statement(body)
+        x, y, z = block
+        head = self.dialect.kernel.format(x=x, y=y, z=z, count=prod(block))
+        return "\n".join([f"{head} {name}({', '.join(params)}) {{", *self.lines, "}", ""])
+
+    # -- statements ------------------------------------------------------------------------------------------------
+    def statement(self, s: loop.Stmt) -> None:
+        self.known = {}
+        match s:
+            case loop.Seq():
+                for c in s.stmts:
+                    self.statement(c)
+            case loop.For():
+                if s.kind is loop.ForKind.UNROLLED:
+                    self.line("#pragma unroll")
+                self.repeat(s, "0", str(s.extent))
+            case loop.ForRange():
+                begin = self.value(s.begin)
+                self.repeat(s, f"(int){begin}", f"(int){self.value(s.end)}")
+            case loop.If():
+                self.line(f"if ({self.value(s.cond)}) {{")
+                self.inside(s.then)
+                if s.orelse is not None:
+                    self.line("} else {")
+                    self.inside(s.orelse)
+                self.line("}")
+            case loop.Allocate():
+                name = self.arrays[id(s.buffer)] = self.fresh(s.buffer.name)
+                self.line(f"{self.scalars.stored(s.buffer.dtype)} {name}[{max(1, s.buffer.size)}];")
+                self.statement(s.body)
+            case loop.Store():
+                self.store(s)
+            case loop.Barrier():
+                self.line(self.dialect.barrier)
+            case loop.Evaluate() if s.intrinsic is None:
+                pass  # facts for other generators
+            case _:
+                raise CodegenError(f"no text for\n{s!r}")
+
+    def repeat(self, s: loop.For | loop.ForRange, begin: str, end: str) -> None:
+        name = self.names[s.var] = self.fresh(s.var.name)
+        self.line(f"for (int {name} = {begin}; {name} < {end}; ++{name}) {{")
+        self.inside(s.body)
+        self.line("}")
+
+    def inside(self, s: loop.Stmt) -> None:
+        self.depth += 1
+        self.statement(s)
+        self.depth -= 1
+
+    def store(self, s: loop.Store) -> None:
+        if s.lane is not None:
+            self.vector(s, s.lane)
+            return
+        value = self.value(s.value)
+        self.line(f"{self.place(s.buffer, s.indices)} = {value};")
+
+    def vector(self, s: loop.Store, lane: Var) -> None:
+        """All lanes of a store."""
+        n = lane.hi + 1
+        base = self.base(s.buffer, s.indices, lane)
+        held: dict[int, str] = {}
+        for ld in loads(s.value):
+            at = self.base(ld.source, ld.indices, lane)
+            if at is not None:
+                name = self.fresh(f"{ld.source.name}_v")
+                kind = self.dialect.vector.format(type=self.scalars.stored(ld.dtype), n=n)
+                self.line(f"const {kind} {name} = {self.dialect.load.format(n=n, type=kind, at=at)};")
+                held[id(ld)] = name
+        values = []
+        for k in range(n):
+
+            def own(e: Expr, k: int = k) -> Expr:
+                if id(e) in held:
+                    text = self.dialect.lane.format(value=held[id(e)], k=f"{k:x}", letter="xyzw"[k % 4])
+                    return Load(_Named(text, e.dtype), ())
+                return e
+
+            self.known = {}
+            values.append(self.value(substitute_vars(rewrite(s.value, own), {lane: k})))
+            if base is None:
+                place = self.place(s.buffer, [substitute(ix, {lane: k}) for ix in s.indices])
+                self.line(f"{place} = {values.pop()};")
+        if base is not None:
+            kind = self.dialect.vector.format(type=self.scalars.stored(s.buffer.dtype), n=n)
+            made = self.dialect.make.format(vector=kind, values=", ".join(values))
+            self.line(self.dialect.store.format(n=n, type=kind, at=base, value=made))
+
+    def base(self, b: loop.Buffer, indices: Sequence[Linear], lane: Var) -> str | None:
+        """A pointer to the first lane's element, where lanes lie next to each other and begin at a whole vector."""
+        n = lane.hi + 1
+        offset = weighted(indices, b.strides())
+        if n not in self.dialect.vectors or dynamics(offset) or offset.coefficient(lane) != 1:
+            return None
+        first = offset.without(lane)
+        if not first.multiple_of(n) or b.dtype.kind == "b":
+            return None
+        return f"{self.arrays[id(b)]} + {self.index(first)}"
+
+    # -- places ----------------------------------------------------------------------------------------------------
+    def place(self, b: loop.Buffer, indices: Sequence[Linear]) -> str:
+        return f"{self.arrays[id(b)]}[{self.index(weighted(indices, b.strides()))}]"
+
+    def index(self, ix: Linear) -> str:
+        """An index as an integer expression."""
+        lo, hi = ix.bounds()
+        if lo < -(1 << 31) or hi >= 1 << 31:
+            raise CodegenError(f"the index {ix} needs more than 32 bits")
+        parts = [(self.atom(a), c) for a, c in ix.terms.items()]
+        text = ""
+        for body, c in parts:
+            term = body if abs(c) == 1 else f"{abs(c)}*{body}"
+            text += (f" {'+' if c > 0 else '-'} {term}") if text else (term if c > 0 else f"-{term}")
+        if ix.const or not text:
+            text = f"{text} {'+' if ix.const > 0 else '-'} {abs(ix.const)}" if text else str(ix.const)
+        return text if len(parts) + bool(ix.const) <= 1 and not text.startswith("-") else f"({text})"
+
+    def atom(self, a: object) -> str:
+        if isinstance(a, Var):
+            return self.names[a]
+        if isinstance(a, (Quotient, Remainder)):
+            inner = self.index(a.form)
+            if a.form.bounds()[0] >= 0:
+                return f"({inner} {'/' if isinstance(a, Quotient) else '%'} {a.divisor})"
+            name = "mlc_floor_div" if isinstance(a, Quotient) else "mlc_floor_mod"
+            self.scalars.functions.setdefault(name, f"{self.dialect.device} {_FLOOR[name]}")
+            return f"{name}({inner}, {a.divisor})"
+        expr: Expr = a.expr  # type: ignore[attr-defined]
+        return f"(int){self.value(expr)}"
+
+    # -- values ----------------------------------------------------------------------------------------------------
+    def value(self, e: Expr) -> str:
+        """An expression's text; what stands in it more than once, or is too long, gets a name in a line before."""
+        order = _unconditional(e)
+        uses: dict[int, int] = {}
+        for node in order:
+            for below in _operands(node):
+                uses[id(below)] = uses.get(id(below), 0) + 1
+        for node in order:
+            if id(node) in self.known:
+                continue
+            text = self.node(node)
+            if (uses.get(id(node), 0) > 1 and not _is_leaf(node)) or len(text) > LONGEST:
+                name = self.fresh("t")
+                self.line(f"const {self.scalars.type(node.dtype)} {name} = {text};")
+                text = name
+            self.known[id(node)] = text
+        return self.known[id(e)]
+
+    def node(self, e: Expr) -> str:
+        match e:
+            case Const():
+                return self.scalars.const(e)
+            case IndexValue():
+                return f"({self.scalars.type(e.dtype)}){self.index(e.index)}"
+            case Within():
+                return self.within(e)
+            case Load():
+                if isinstance(e.source, _Named):
+                    return e.source.name
+                text = self.place(e.source, e.indices)
+                return f"({text} != 0)" if e.dtype.kind == "b" else text
+            case Binary():
+                return self.scalars.binary(e.op, self.known[id(e.a)], self.known[id(e.b)], e.a.dtype)
+            case Call():
+                return self.scalars.call(e.fn, [self.known[id(a)] for a in e.args], e.args[0].dtype)
+            case Cast():
+                return self.scalars.cast(self.known[id(e.a)], e.a.dtype, e.dtype)
+            case Select():
+                return self.choice(e)
+        raise CodegenError(f"no text for {type(e).__name__}")
+
+    def within(self, e: Within) -> str:
+        lo, hi = e.index.bounds()
+        text = self.index(e.index)
+        parts = ([f"{text} >= {e.lo}"] if lo < e.lo else []) + ([f"{text} < {e.hi}"] if hi >= e.hi else [])
+        return f"({' && '.join(parts)})" if parts else "1"
+
+    def choice(self, e: Select) -> str:
+        """A ``select``: a branch where a side reads memory, which it must not unless it is chosen."""
+        cond = self.known[id(e.cond)]
+        if not _is_lazy(e):
+            return f"({cond} ? {self.known[id(e.a)]} : {self.known[id(e.b)]})"
+        name = self.fresh("s")
+        self.line(f"{self.scalars.type(e.dtype)} {name};")
+        around = self.known
+        for head, side in ((f"if ({cond}) {{", e.a), ("} else {", e.b)):
+            self.known = dict(around)
+            self.line(head)
+            self.depth += 1
+            self.line(f"{name} = {self.value(side)};")
+            self.depth -= 1
+        self.line("}")
+        self.known = around
+        return name
+
+
+class _Named:
+    """What a text has a name for already; loaded without an index."""
+
+    def __init__(self, name: str, dtype: DType) -> None:
+        self.name, self.dtype = name, dtype
+        self.shape: tuple[int, ...] = ()
+
+
+def _is_leaf(e: Expr) -> bool:
+    return isinstance(e, (Const, IndexValue, Within)) or (isinstance(e, Load) and isinstance(e.source, _Named))
+
+
+def _is_lazy(e: Select) -> bool:
+    return bool(loads(e.a) or loads(e.b))
+
+
+def _operands(e: Expr) -> tuple[Expr, ...]:
+    """What is computed before a node, whatever a choice in it is."""
+    inner = tuple(d.expr for ix in indices_of(e) for d in dynamics(ix))
+    if isinstance(e, Select) and _is_lazy(e):
+        return (e.cond, *inner)
+    return (*children(e), *inner)
+
+
+def _unconditional(e: Expr) -> list[Expr]:
+    """The nodes that are computed in any case, operands before users."""
+    order: list[Expr] = []
+    seen: set[int] = set()
+    stack: list[tuple[Expr, bool]] = [(e, False)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            order.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack += [(c, False) for c in reversed(_operands(node))]
+    return order
+
+
+_WORDS = """
+auto break case char const continue default do double else enum extern float for goto if inline int long
+register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
+half uchar ushort uint ulong bool true false kernel global local constant private vload vstore barrier exp log
+sqrt tanh erf sin cos tan asin acos atan sinh cosh asinh acosh atanh floor ceil trunc rint fabs fmod pow isnan
+isinf min max abs sign step mix clamp dot length select any all pipe queue event NULL NAN INFINITY new delete
+this class template operator public protected virtual friend namespace using try catch throw typename export
+mutable explicit
+"""
+_KEYWORDS = frozenset(_WORDS.split())  # names that mean something already
+
+
+def source_of(scalars: Scalars, texts: Sequence[str]) -> str:
+    """A whole text: what comes first, functions in use, and kernels."""
+    parts = [scalars.dialect.preamble, *scalars.functions.values(), "", *texts]
+    return "\n".join(p for p in parts if p) + "\n"

@@ -1,0 +1,163 @@
+"""A region of a model as a file that a driver loads: texts of kernels, constants, and the launches in order.
+
+The file is a safetensors archive of bytes: ``program`` (JSON), ``source``, and a tensor a constant.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlc.errors import PackageError
+from mlc.fields import Fields, as_integer, as_list, as_text, wrong
+
+SPACES = ("input", "output", "param", "workspace", "scratch")
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Where an operand lies.
+
+    Args:
+        space: ``input`` and ``output`` of the region, ``param`` (a constant), ``workspace`` (what the region's steps
+            leave for each other) or ``scratch`` (what one step needs while it runs).
+        at: which input, output or constant; else bytes from the begin.
+        nbytes: its size.
+    """
+
+    space: str
+    at: int
+    nbytes: int
+
+    def to_json(self) -> list[object]:
+        return [self.space, self.at, self.nbytes]
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> Operand:
+        if not isinstance(value, list) or len(value) != 3:
+            raise wrong(where, "a space and two integers", value)
+        space = as_text(value[0], f"{where}[0]")
+        if space not in SPACES:
+            raise wrong(f"{where}[0]", " or ".join(SPACES), space)
+        return cls(space, as_integer(value[1], f"{where}[1]"), as_integer(value[2], f"{where}[2]"))
+
+
+@dataclass(frozen=True)
+class Command:
+    """One step: a launch, or, without a kernel, a copy of the first operand to the second.
+
+    Args:
+        kernel: name of a function in the source.
+        operands: its parameters.
+        grid, block: how many blocks, and threads of each, along x, y and z.
+    """
+
+    kernel: str
+    operands: tuple[Operand, ...]
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        operands = [o.to_json() for o in self.operands]
+        return {"kernel": self.kernel, "operands": operands, "grid": list(self.grid), "block": list(self.block)}
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> Command:
+        fields = Fields(value, where)
+        command = cls(
+            fields.take("kernel", as_text),
+            fields.take("operands", lambda items, place: as_list(items, place, Operand.from_json)),
+            fields.take("grid", lambda items, place: as_list(items, place, as_integer)),
+            fields.take("block", lambda items, place: as_list(items, place, as_integer)),
+        )
+        fields.end()
+        wanted = 3 if command.kernel else 0
+        if len(command.grid) != wanted or len(command.block) != wanted:
+            raise wrong(where, f"{wanted} extents of a grid and of its blocks", [command.grid, command.block])
+        return command
+
+
+@dataclass(frozen=True, eq=False)
+class GpuProgram:
+    """What a driver runs.
+
+    Args:
+        source: functions in the device's language.
+        commands: in order.
+        params: constants, u8[n] each.
+        inputs, outputs: how many there are.
+        workspace_bytes, scratch_bytes: memory that it needs besides its operands.
+    """
+
+    source: str
+    commands: tuple[Command, ...]
+    params: Sequence[np.ndarray]
+    inputs: int
+    outputs: int
+    workspace_bytes: int
+    scratch_bytes: int
+
+    def to_bytes(self) -> bytes:
+        from safetensors.numpy import save
+
+        document = {
+            "version": VERSION,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "workspace": self.workspace_bytes,
+            "scratch": self.scratch_bytes,
+            "commands": [c.to_json() for c in self.commands],
+        }
+        tensors = {f"param.{k}": a for k, a in enumerate(self.params)}
+        tensors["program"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
+        tensors["source"] = np.frombuffer(self.source.encode(), np.uint8)
+        return save(tensors)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> GpuProgram:
+        """Reads a file.
+
+        Raises:
+            PackageError: it is no such file, or damaged; says where.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        try:
+            tensors = load(data)
+            document = json.loads(tensors.pop("program").tobytes())
+            source = tensors.pop("source").tobytes().decode()
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise PackageError(f"the device's program cannot be read: {error}") from error
+        fields = Fields(document, "program")
+        version = fields.take("version", as_integer)
+        if version != VERSION:
+            raise wrong("program.version", str(VERSION), version)
+        params = [tensors[name] for k in range(len(tensors)) if (name := f"param.{k}") in tensors]
+        inputs, outputs = fields.take("inputs", as_integer), fields.take("outputs", as_integer)
+        workspace, scratch = fields.take("workspace", as_integer), fields.take("scratch", as_integer)
+        commands = fields.take("commands", lambda items, place: as_list(items, place, Command.from_json))
+        fields.end()
+        program = cls(source, commands, params, inputs, outputs, workspace, scratch)
+        program._check()
+        return program
+
+    def _check(self) -> None:
+        """Every operand lies within what there is.
+
+        Raises:
+            PackageError: one does not.
+        """
+        bytes_of = {"workspace": self.workspace_bytes, "scratch": self.scratch_bytes}
+        count = {"input": self.inputs, "output": self.outputs, "param": len(self.params)}
+        for k, command in enumerate(self.commands):
+            for o in command.operands:
+                end = o.at + o.nbytes if o.space in bytes_of else o.at + 1
+                fits = o.at >= 0 and o.nbytes >= 0 and end <= bytes_of.get(o.space, count.get(o.space, 0))
+                if not fits or (o.space == "param" and o.nbytes > self.params[o.at].nbytes):
+                    raise PackageError(f"the device's program is damaged: command {k} has an operand outside {o.space}")

@@ -1,0 +1,38 @@
+"""What schedules must know of a machine that runs grids of threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Limits and speeds of a device.
+
+    Args:
+        name: of the device, as users give it.
+        units: that run blocks side by side.
+        warp: threads that take one instruction together.
+        max_threads: of a block.
+        shared_bytes: that a block may allocate; 0 where blocks should share nothing (it would lie in global memory).
+        registers: of 32 bits that a thread may use before they are spilled.
+        threads: that one unit holds at a time.
+        vector_bytes: of the widest load of a thread.
+        gflops: 10^9 operations a second, all units together, single precision,
+        gbytes: 10^9 bytes a second from global memory, and
+        launch_us: microseconds that a launch takes at least.
+        double: whether there is double precision.
+    """
+
+    name: str
+    units: int
+    warp: int
+    max_threads: int
+    shared_bytes: int
+    registers: int
+    threads: int
+    vector_bytes: int
+    gflops: float
+    gbytes: float
+    launch_us: float
+    double: bool

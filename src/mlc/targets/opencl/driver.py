@@ -1,0 +1,219 @@
+"""The driver ``opencl``: memory, programs and launches by way of pyopencl.
+
+Device memory is addressed by integers, as the executor has it: every allocation gets a range of numbers that no other
+one has. A run's operands are sub-buffers, made once for the addresses that a program is run with.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mlc.errors import DeviceError
+from mlc.runtime.device import Report
+from mlc.targets.gpu.program import Command, GpuProgram, Operand
+
+UNIT = 512  # bytes that addresses are multiples of
+CPU = "pocl"  # the device that is a processor
+
+
+@dataclass(eq=False)
+class Loaded:
+    """A program in the device.
+
+    Attributes:
+        program: what it does.
+        built: its functions.
+        params: constants.
+        workspace, scratch: memory of its own.
+        bound: launches with their operands, by the addresses of inputs and outputs.
+    """
+
+    program: GpuProgram
+    built: Any
+    params: list[Any]
+    workspace: Any
+    scratch: Any
+    bound: dict[tuple[int, ...], list[_Step]] = field(default_factory=dict)
+
+
+_Step = tuple[Any, tuple[int, ...], tuple[int, ...]]  # a kernel with operands, or two buffers; threads; of a block
+
+
+def open_device(options: Mapping[str, str]) -> OpenClDevice:
+    """Opens the device that a package is for.
+
+    Raises:
+        DeviceError: there is no pyopencl, no driver, or no such device.
+    """
+    try:
+        import pyopencl as cl
+    except ImportError as error:
+        raise DeviceError(
+            f"the module needs an OpenCL device, and pyopencl cannot be imported: {error}",
+            hint="pip install 'mlc[opencl]'",
+        ) from error
+    wanted = options.get("device", "generic")
+    try:
+        found = [d for p in cl.get_platforms() for d in p.get_devices()]
+    except cl.Error as error:
+        raise DeviceError(f"no OpenCL driver answers: {error}", hint=_install()) from error
+    processors = [d for d in found if d.type & cl.device_type.CPU]
+    others = [d for d in found if d not in processors]
+    if wanted == "mali":
+        others = [d for d in others if "mali" in d.name.lower()]
+    choice = processors if wanted == CPU else [*others, *(processors if wanted == "generic" else [])]
+    if not choice:
+        here = ", ".join(d.name for d in found) or "none"
+        raise DeviceError(f"the module needs the OpenCL device {wanted!r}; devices here: {here}", hint=_install())
+    return OpenClDevice(cl, choice[0])
+
+
+def _install() -> str:
+    return "install the driver of the device (for processors: the packages pocl-opencl-icd and ocl-icd-libopencl1)"
+
+
+class OpenClDevice:
+    """An open device.
+
+    Args:
+        cl: pyopencl.
+        device: one of its devices.
+    """
+
+    def __init__(self, cl: Any, device: Any) -> None:
+        self._cl = cl
+        self.device = device
+        self._context = cl.Context([device])
+        profiling = cl.command_queue_properties.PROFILING_ENABLE
+        self._queue = cl.CommandQueue(self._context, device, properties=profiling)
+        self._memory: dict[int, Any] = {}
+        self._next = UNIT
+        self._open = True
+
+    def allocate(self, nbytes: int) -> int:
+        address = self._next
+        self._memory[address] = self._buffer(nbytes)
+        self._next += -(-max(1, nbytes) // UNIT) * UNIT + UNIT
+        return address
+
+    def free(self, address: int) -> None:
+        found = self._memory.pop(address, None)
+        if found is None:
+            raise DeviceError(f"nothing is allocated at address {address}")
+        found.release()
+
+    def load(self, program: bytes) -> Loaded:
+        read = GpuProgram.from_bytes(program)
+        self._check(read)
+        cl = self._cl
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", cl.CompilerWarning)
+                built = cl.Program(self._context, read.source).build(options=["-cl-std=CL1.2"])
+        except cl.Error as error:
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise DeviceError(f"{self.device.name} cannot build the program: {' | '.join(lines[:6])}") from error
+        params = [self._buffer(a.nbytes) for a in read.params]
+        for buffer, array in zip(params, read.params, strict=True):
+            if array.nbytes:
+                self._copy(buffer, array)
+        return Loaded(read, built, params, self._buffer(read.workspace_bytes), self._buffer(read.scratch_bytes))
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        if data.nbytes:
+            buffer, offset = self._at(address, data.nbytes)
+            self._copy(buffer, np.ascontiguousarray(data), device_offset=offset)
+
+    def read(self, address: int, data: np.ndarray) -> None:
+        if data.nbytes:
+            buffer, offset = self._at(address, data.nbytes)
+            self._copy(data, buffer, device_offset=offset)
+
+    def run(self, program: Loaded, addresses: Sequence[int]) -> Report:
+        """Runs a program; ``seconds`` are those from the first command's begin to the last one's end."""
+        key = tuple(addresses)
+        if key not in program.bound:
+            program.bound[key] = [self._bind(program, c, key) for c in program.program.commands]
+        cl = self._cl
+        events = []
+        try:
+            for what, threads, block in program.bound[key]:
+                if threads:
+                    events.append(cl.enqueue_nd_range_kernel(self._queue, what, threads, block))
+                else:
+                    source, destination, nbytes = what
+                    events.append(cl.enqueue_copy(self._queue, destination, source, byte_count=nbytes))
+            self._queue.finish()
+        except cl.Error as error:
+            raise DeviceError(f"{self.device.name} failed: {error}") from error
+        if not events:
+            return {"seconds": 0.0}
+        return {"seconds": (events[-1].profile.end - events[0].profile.start) * 1e-9}
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._queue.finish()
+            for buffer in self._memory.values():
+                buffer.release()
+            self._memory.clear()
+
+    def _check(self, program: GpuProgram) -> None:
+        most = self.device.max_work_group_size
+        for c in program.commands:
+            threads = int(np.prod(c.block)) if c.block else 0
+            if threads > most:
+                raise DeviceError(
+                    f"kernel {c.kernel} runs blocks of {threads} threads, {self.device.name} has {most} at most",
+                    hint="compile for this device: -device=",
+                )
+
+    def _buffer(self, nbytes: int) -> Any:
+        cl = self._cl
+        try:
+            return cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(UNIT, nbytes))
+        except cl.Error as error:
+            raise DeviceError(f"{self.device.name} has no {nbytes} bytes of memory left: {error}") from error
+
+    def _copy(self, destination: Any, source: Any, **where: int) -> None:
+        try:
+            self._cl.enqueue_copy(self._queue, destination, source, is_blocking=True, **where)
+        except self._cl.Error as error:
+            raise DeviceError(f"{self.device.name} cannot copy: {error}") from error
+
+    def _at(self, address: int, nbytes: int) -> tuple[Any, int]:
+        """The buffer that an address is in, and the bytes from its begin."""
+        base = max((a for a in self._memory if a <= address), default=0)
+        buffer = self._memory.get(base)
+        if buffer is None or address - base + nbytes > buffer.size:
+            raise DeviceError(f"{nbytes} bytes at address {address} are not allocated")
+        return buffer, address - base
+
+    def _bind(self, program: Loaded, command: Command, addresses: tuple[int, ...]) -> _Step:
+        """A command with its operands in place."""
+        buffers = [self._operand(program, o, addresses) for o in command.operands]
+        if not command.kernel:
+            source, destination = buffers
+            return (source, destination, command.operands[0].nbytes), (), ()
+        kernel = self._cl.Kernel(program.built, command.kernel)
+        kernel.set_args(*buffers)
+        threads = tuple(g * b for g, b in zip(command.grid, command.block, strict=True))
+        return kernel, threads, command.block
+
+    def _operand(self, program: Loaded, o: Operand, addresses: tuple[int, ...]) -> Any:
+        if o.space == "param":
+            return program.params[o.at]
+        if o.space in ("workspace", "scratch"):
+            buffer, offset = (program.workspace if o.space == "workspace" else program.scratch), o.at
+        else:
+            first = 0 if o.space == "input" else program.program.inputs
+            buffer, offset = self._at(addresses[first + o.at], o.nbytes)
+        nbytes = max(1, o.nbytes)
+        if offset == 0 and buffer.size <= max(UNIT, nbytes):
+            return buffer
+        return buffer.get_sub_region(offset, nbytes)
