@@ -25,6 +25,7 @@ class Nest:
         loops: the loop variable of every leaf (of extent 1 too).
         values: every axis of the compute over loop variables.
         data_guards: conditions on data axes under which an iteration counts.
+        unread: those of them without which an iteration would compute what nobody reads.
         reduce_guards: the same for reduction axes.
     """
 
@@ -34,6 +35,7 @@ class Nest:
     loops: dict[Var, Var] = field(default_factory=dict)
     values: dict[Var, Linear] = field(default_factory=dict)
     data_guards: list[Expr] = field(default_factory=list)
+    unread: list[Expr] = field(default_factory=list)
     reduce_guards: list[Expr] = field(default_factory=list)
 
 
@@ -253,10 +255,11 @@ def _loops(nest: Nest, limits: Mapping[int, Limit]) -> None:
         inside = stage.attach is None or (least >= 0 and most + nest.extents[d] <= stage.op.shape[d])
         if d in limits:
             base, lo, hi = limits[d]
-            nest.data_guards.append(within(nest.values[a] - base, lo, hi))
+            nest.unread.append(within(nest.values[a] - base, lo, hi))
             least, most = base.bounds()
             inside = least + lo >= 0 and most + hi <= stage.op.shape[d]
         if not inside:
-            nest.data_guards.append(within(nest.values[a], 0, stage.op.shape[d]))
+            nest.unread.append(within(nest.values[a], 0, stage.op.shape[d]))
+    nest.data_guards += nest.unread
     for r in stage.op.reduce_axes:
         nest.values[r] = local[r]

@@ -24,10 +24,12 @@ from mlc.ir.expr import (
 from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
 from mlc.ir.loop import NOTHING, Allocate, Buffer, Evaluate, For, ForKind, Function, Stmt, Store, seq
 from mlc.lower.bounds import Nest, infer
+from mlc.lower.facts import facts_of, is_inside
 from mlc.lower.inline import inline
 from mlc.lower.prefetch import fetches
 from mlc.lower.rewrite import decided, map_exprs
 from mlc.lower.schedule import Schedule
+from mlc.lower.sharing import loads_under
 from mlc.lower.stage import Stage
 from mlc.lower.tensorize import marked
 
@@ -145,7 +147,7 @@ class _Builder:
             raise ScheduleError(f"tensorize: {axis.name}, to be {intrinsic.name}, is no loop of {stage.name} any more")
         if stage.op.combiner is None:
             value = [substitute_vars(b, nest.values) for b in stage.op.bodies]
-            store = self._guarded(nest.data_guards, self._stores(stage, nest, value))
+            store = self._guarded(self._data_guards(stage, nest), self._stores(stage, nest, value))
             return self._wrap(stage, nest, stage.leaves, store)
         return self._reduction(stage, nest)
 
@@ -158,8 +160,8 @@ class _Builder:
         ids = op.combiner.identity([b.dtype for b in op.bodies])
         fresh = {nest.loops[a]: Var(nest.loops[a].name, 0, nest.loops[a].hi) for a in inner if not stage.is_reducing(a)}
         init = self._stores(stage, nest, list(ids), fresh)
-        guards = [substitute_vars(g, fresh) for g in nest.data_guards]
-        init = self._guarded(guards, init)
+        data_guards = self._data_guards(stage, nest)
+        init = self._guarded([substitute_vars(g, fresh) for g in data_guards], init)
         begin, data = _begin(stage), [a for a in inner if not stage.is_reducing(a)]
         if begin in inner:  # the loops of the intrinsic, as far as they are there where the result is set
             begin = next((a for a in data if inner.index(a) >= inner.index(begin)), None)
@@ -178,9 +180,35 @@ class _Builder:
         )
         folded = op.combiner.combine(acc, tuple(terms))
         update = self._update(stage, nest, list(folded))
-        update = self._guarded([*nest.data_guards, *nest.reduce_guards, *exists], update)
+        update = self._guarded([*data_guards, *nest.reduce_guards, *exists], update)
         update = self._wrap(stage, nest, inner, update)
         return self._wrap(stage, nest, outer, seq([init, update]))
+
+    def _data_guards(self, stage: Stage, nest: Nest) -> list[Expr]:
+        """Conditions on data axes under which a stage stores.
+
+        A thread among others computes what nobody reads rather than ask, where it may: all of a block take one way.
+        """
+        at, private = stage.attach, stage.scope in (None, "local", "register")
+        while at is not None and not at.stage.threads:
+            at = at.stage.attach
+        kept = [g for g in nest.data_guards if g not in nest.unread]
+        if at is None or not private or not self._reads_inside(stage, nest, [*kept, *nest.reduce_guards]):
+            return nest.data_guards
+        return kept
+
+    def _reads_inside(self, stage: Stage, nest: Nest, guards: Sequence[Expr]) -> bool:
+        """Whether all that a stage reads is there under no more than some conditions."""
+        facts = tuple(f for g in guards for f in facts_of(g))
+        for body in stage.op.bodies:
+            for ld, known in loads_under(substitute_vars(body, nest.values), facts):
+                source = self.schedule.find(ld.source)
+                region = self.nests[source] if source is not None else None
+                origin = region.origin if region is not None else tuple(ZERO for _ in ld.indices)
+                extents = region.extents if region is not None else ld.source.shape
+                if not all(is_inside(ix - o, n, known) for ix, o, n in zip(ld.indices, origin, extents, strict=True)):
+                    return False
+        return True
 
     def _indices(self, stage: Stage, nest: Nest) -> tuple[Linear, ...]:
         """Where in its own buffer the stage stores the current element."""

@@ -41,7 +41,22 @@ class Loaded:
     bound: dict[tuple[int, ...], list[_Step]] = field(default_factory=dict)
 
 
-_Step = tuple[Any, tuple[int, ...], tuple[int, ...]]  # a kernel with operands, or two buffers; threads; of a block
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A command with its operands in place.
+
+    Args:
+        kernel: with its arguments; ``None`` for a copy.
+        buffers: its operands, which a kernel's arguments do not keep alive.
+        threads, block: along x, y and z.
+        nbytes: of a copy.
+    """
+
+    kernel: Any
+    buffers: tuple[Any, ...]
+    threads: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    nbytes: int = 0
 
 
 def open_device(options: Mapping[str, str]) -> OpenClDevice:
@@ -142,12 +157,12 @@ class OpenClDevice:
         cl = self._cl
         events = []
         try:
-            for what, threads, block in program.bound[key]:
-                if threads:
-                    events.append(cl.enqueue_nd_range_kernel(self._queue, what, threads, block))
+            for step in program.bound[key]:
+                if step.kernel is not None:
+                    events.append(cl.enqueue_nd_range_kernel(self._queue, step.kernel, step.threads, step.block))
                 else:
-                    source, destination, nbytes = what
-                    events.append(cl.enqueue_copy(self._queue, destination, source, byte_count=nbytes))
+                    source, destination = step.buffers
+                    events.append(cl.enqueue_copy(self._queue, destination, source, byte_count=step.nbytes))
             self._queue.finish()
         except cl.Error as error:
             raise DeviceError(f"{self.device.name} failed: {error}") from error
@@ -196,14 +211,13 @@ class OpenClDevice:
 
     def _bind(self, program: Loaded, command: Command, addresses: tuple[int, ...]) -> _Step:
         """A command with its operands in place."""
-        buffers = [self._operand(program, o, addresses) for o in command.operands]
+        buffers = tuple(self._operand(program, o, addresses) for o in command.operands)
         if not command.kernel:
-            source, destination = buffers
-            return (source, destination, command.operands[0].nbytes), (), ()
+            return _Step(None, buffers, nbytes=command.operands[0].nbytes)
         kernel = self._cl.Kernel(program.built, command.kernel)
         kernel.set_args(*buffers)
         threads = tuple(g * b for g, b in zip(command.grid, command.block, strict=True))
-        return kernel, threads, command.block
+        return _Step(kernel, buffers, threads, command.block)
 
     def _operand(self, program: Loaded, o: Operand, addresses: tuple[int, ...]) -> Any:
         if o.space == "param":
