@@ -8,6 +8,7 @@ from typing import Any
 
 from mlc.errors import DeviceError, MlcError
 from mlc.runtime import TargetSpec
+from mlc.runtime.device import open_device
 from mlc.runtime.native import check_device
 
 
@@ -37,12 +38,15 @@ def targets() -> list[TargetInfo]:
     found = []
     for name in target_names():
         try:
-            facts: Mapping[str, Any] = get_target(name).describe()
+            target = get_target(name)
+            facts: Mapping[str, Any] = target.describe()
         except MlcError as error:
             found.append(TargetInfo(name, {}, False, False, error.message))
             continue
         try:
             check_device(TargetSpec.from_facts(facts))
+            if (beside := target.accelerator) is not None:
+                open_device(beside.device, beside.options()).close()
             reason = ""
         except DeviceError as error:
             reason = error.message

@@ -182,7 +182,7 @@ class _Emitter:
                 begin = self.value(s.begin)
                 self.repeat(s, f"(int){begin}", f"(int){self.value(s.end)}")
             case loop.If():
-                self.line(f"if ({self.value(s.cond)}) {{")
+                self.line(f"if ({_bare(self.value(s.cond))}) {{")
                 self.inside(s.then)
                 if s.orelse is not None:
                     self.line("} else {")
@@ -217,7 +217,7 @@ class _Emitter:
             self.vector(s, s.lane)
             return
         value = self.value(s.value)
-        self.line(f"{self.place(s.buffer, s.indices)} = {value};")
+        self.line(f"{self.place(s.buffer, s.indices)} = {_bare(value)};")
 
     def vector(self, s: loop.Store, lane: Var) -> None:
         """All lanes of a store."""
@@ -263,7 +263,7 @@ class _Emitter:
 
     # -- places ----------------------------------------------------------------------------------------------------
     def place(self, b: loop.Buffer, indices: Sequence[Linear]) -> str:
-        return f"{self.arrays[id(b)]}[{self.index(weighted(indices, b.strides()))}]"
+        return f"{self.arrays[id(b)]}[{_bare(self.index(weighted(indices, b.strides())))}]"
 
     def index(self, ix: Linear) -> str:
         """An index as an integer expression."""
@@ -306,7 +306,7 @@ class _Emitter:
             text = self.node(node)
             if (uses.get(id(node), 0) > 1 and not _is_leaf(node)) or len(text) > LONGEST:
                 name = self.fresh("t")
-                self.line(f"const {self.scalars.type(node.dtype)} {name} = {text};")
+                self.line(f"const {self.scalars.type(node.dtype)} {name} = {_bare(text)};")
                 text = name
             self.known[id(node)] = text
         return self.known[id(e)]
@@ -348,15 +348,25 @@ class _Emitter:
         name = self.fresh("s")
         self.line(f"{self.scalars.type(e.dtype)} {name};")
         around = self.known
-        for head, side in ((f"if ({cond}) {{", e.a), ("} else {", e.b)):
+        for head, side in ((f"if ({_bare(cond)}) {{", e.a), ("} else {", e.b)):
             self.known = dict(around)
             self.line(head)
             self.depth += 1
-            self.line(f"{name} = {self.value(side)};")
+            self.line(f"{name} = {_bare(self.value(side))};")
             self.depth -= 1
         self.line("}")
         self.known = around
         return name
+
+
+def _bare(text: str) -> str:
+    """A text without the parentheses around all of it."""
+    depth = 0
+    for k, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and k < len(text) - 1:
+            return text
+    return text[1:-1] if text.startswith("(") else text
 
 
 class _Named:

@@ -142,12 +142,12 @@ class OpenClDevice:
     def write(self, address: int, data: np.ndarray) -> None:
         if data.nbytes:
             buffer, offset = self._at(address, data.nbytes)
-            self._copy(buffer, np.ascontiguousarray(data), device_offset=offset)
+            self._copy(buffer, np.ascontiguousarray(data), dst_offset=offset)
 
     def read(self, address: int, data: np.ndarray) -> None:
         if data.nbytes:
             buffer, offset = self._at(address, data.nbytes)
-            self._copy(data, buffer, device_offset=offset)
+            self._copy(data, buffer, src_offset=offset)
 
     def run(self, program: Loaded, addresses: Sequence[int]) -> Report:
         """Runs a program; ``seconds`` are those from the first command's begin to the last one's end."""

@@ -76,7 +76,7 @@ def ask_tile(knobs: Knobs, p: Product, target: Gpu, *, shared: bool) -> Tile:
     Raises:
         ScheduleError: a block cannot run.
     """
-    best = best_tile(p, target, shared=shared)
+    best = best_tile(p, target, shared=target.shared_bytes > 0)
 
     def ask(name: str, values: tuple[int, ...], default: int) -> int:
         return int(knobs.discrete(name, sorted({*values, default}), default=default))
@@ -86,7 +86,7 @@ def ask_tile(knobs: Knobs, p: Product, target: Gpu, *, shared: bool) -> Tile:
         ask("columns", ROWS, best.columns),
         ask("ty", THREADS, best.ty),
         ask("tx", THREADS, best.tx),
-        ask("depth", DEPTHS, best.depth) if shared else p.k,
+        ask("depth", DEPTHS, best.depth),
     )
     tile = fitted(tile, p)
     why = refusal(tile, p, target, shared=shared)

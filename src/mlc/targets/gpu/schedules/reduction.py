@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from mlc.ir import te
+from mlc.ir.index import Var
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
@@ -60,22 +61,29 @@ def schedule_stage(s: Schedule, op: te.Compute, target: Gpu, knobs: Knobs, name:
         return
     terms = size_of([a.hi + 1 for a in op.reduce_axes])
     together = len(op.bodies) == 1 and terms >= 2 * target.warp and target.shared_bytes > 0
-    alone = size_of(op.shape) >= target.units * target.warp or not together
-    ways = ("thread", "block") if together else ("thread",)
-    if knobs.category(f"{name}.by", ways, default="thread" if alone else "block") == "block":
-        _by_blocks(s, t, target, knobs, name)
+    sizes = [b for b in BLOCKS if b <= target.max_threads]
+    block = knobs.discrete(f"{name}.block", sizes, default=min(128, sizes[-1]))
+    if not together:
+        _by_threads(s, t, block)
+        return
+    alone = size_of(op.shape) >= target.units * target.warp
+    by = knobs.category(f"{name}.by", ("thread", "block"), default="thread" if alone else "block")
+    axis = along_memory(op) or max(op.reduce_axes, key=lambda a: a.hi)
+    likely = next((b for b in sizes if 2 * b > axis.hi), sizes[-1])
+    threads = knobs.discrete(f"{name}.threads", sizes, default=min(likely, 256))
+    few = knobs.discrete(f"{name}.few", (1, 4, 8, 16, 32), default=8)
+    if by == "thread":
+        _by_threads(s, t, block)
     else:
-        _by_threads(s, t, target, knobs, name)
+        _by_blocks(s, t, axis, threads, few)
 
 
-def _by_threads(s: Schedule, t: te.Tensor, target: Gpu, knobs: Knobs, name: str) -> None:
+def _by_threads(s: Schedule, t: te.Tensor, block: int) -> None:
     """Every thread folds an element, in registers."""
     if not s[t].op.axes:
         return  # one element, one thread
     acc = s.cache_write(t, "local")
     out, folded = s[t], s[acc]
-    sizes = [b for b in BLOCKS if b <= target.max_threads]
-    block = knobs.discrete(f"{name}.block", sizes, default=sizes[min(2, len(sizes) - 1)])
     bx, tx = out.split(out.fuse(*out.op.axes), block)
     out.bind(bx, "blockIdx.x")
     out.bind(tx, "threadIdx.x")
@@ -88,21 +96,15 @@ def _by_threads(s: Schedule, t: te.Tensor, target: Gpu, knobs: Knobs, name: str)
         folded.unroll(a)
 
 
-def _by_blocks(s: Schedule, t: te.Tensor, target: Gpu, knobs: Knobs, name: str) -> None:
+def _by_blocks(s: Schedule, t: te.Tensor, axis: Var, threads: int, few: int) -> None:
     """Every block folds an element: its threads a share each, a few of them the shares, each of them what is left."""
     op = s[t].op
-    axis = along_memory(op) or max(op.reduce_axes, key=lambda a: a.hi)
-    terms = axis.hi + 1
-    sizes = [b for b in BLOCKS if b <= target.max_threads]
-    likely = next((b for b in sizes if 2 * b >= terms), 256)
-    threads = knobs.discrete(f"{name}.threads", sizes, default=min(likely, 256, sizes[-1]))
-    few = knobs.discrete(f"{name}.few", (1, 4, 8, 16, 32), default=8)
+    which = op.reduce_axes.index(axis)
     acc = s.cache_write(t, "local") if op.axes else t
     shares: list[te.Tensor] = []
     for count in (threads, few):
-        reduced = s[acc].op.reduce_axes
-        a = next((r for r in reduced if r.name == axis.name), reduced[0]) if not shares else reduced[0]
-        if count > 1 and (shares or a.hi > 0) and count <= max(2, a.hi + 1):
+        a = s[acc].op.reduce_axes[which if not shares else 0]
+        if 1 < count <= a.hi:
             shares.append(s.rfactor(acc, s[acc].split(a, count)[1]))
     if not op.axes:
         for share in shares:  # one element: its shares are a launch of their own
@@ -110,7 +112,7 @@ def _by_blocks(s: Schedule, t: te.Tensor, target: Gpu, knobs: Knobs, name: str) 
             spread_rows(s[share])
         return
     out = s[t]
-    at = out.fuse(*op.axes)
+    at = out.fuse(*out.op.axes)
     out.bind(at, "blockIdx.x")
     for share in shares:
         s[share].compute_at(out, at)

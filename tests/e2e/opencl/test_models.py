@@ -1,0 +1,144 @@
+"""Whole models on an OpenCL device: from a file to results, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import mlc
+from benchmarks.zoo import build, sample_inputs
+from mlc.cli.main import run
+from mlc.errors import DeviceError, PackageError, UsageError
+from mlc.targets.base import get_target
+from mlc.targets.opencl.driver import OpenClDevice, open_device
+from tests.e2e.compiled import assert_same, load, network, reference
+from tests.e2e.test_zoo import NETWORKS
+from tests.e2e.test_zoo import reference as zoo_reference
+
+TARGET = "opencl -device=pocl"
+QUICK = ("resnet8", "bert_tiny")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS])
+def test_small_network_agrees_with_onnxruntime(pocl: OpenClDevice, name: str, tmp_path: Path) -> None:
+    model = build(name, small=True)
+    inputs = sample_inputs(model, 1)
+    onnx.save(model, tmp_path / "model.onnx")
+    package = mlc.compile(mlc.load(tmp_path / "model.onnx"), TARGET, verify_passes=True)
+    left = {op for d in package.offloads if not d.region for op in d.operators}
+    assert left <= {"scan"}
+    with package.load(1) as module:
+        assert_same(module.run(inputs), zoo_reference(model, inputs), tolerance=1e-4)
+
+
+def mixed() -> onnx.ModelProto:
+    """A product, a sum in half precision, which the device does not know, and a product again."""
+    node = helper.make_node
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"]),
+        node("Cast", ["a"], ["h"], to=onnx.TensorProto.FLOAT16),
+        node("Add", ["h", "h"], ["s"]),
+        node("Cast", ["s"], ["f"], to=onnx.TensorProto.FLOAT),
+        node("MatMul", ["f", "w"], ["y"]),
+    ]
+    rng = np.random.default_rng(0)
+    return network(nodes, {"x": FEEDS["x"]}, ["y", "x", "a"], {"w": rng.standard_normal((6, 6)).astype(np.float32)})
+
+
+FEEDS = {"x": np.random.default_rng(1).standard_normal((4, 6)).astype(np.float32)}
+
+
+def test_host_and_device_take_turns(pocl: OpenClDevice) -> None:
+    model = mixed()
+    package = mlc.compile(load(model), TARGET, verify_passes=True, check_regions=True)
+    reasons = {d.reason for d in package.offloads if not d.region}
+    assert reasons == {"works on f16, of which the device knows nothing"}
+    assert len({d.region for d in package.offloads if d.region}) == 2
+    with package.load(1) as module:
+        assert_same(module.run(FEEDS), reference(model, FEEDS), tolerance=1e-2)
+        assert [set(r.report) for r in module.device_runs] == [{"seconds"}] * 2
+
+
+def test_from_a_file_to_results(
+    pocl: OpenClDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(mixed(), "m.onnx")
+    assert run(["compile", "m.onnx", "--target", TARGET, "-o", "m.tar"]) == 0
+    np.savez("in.npz", **FEEDS)
+    assert run(["run", "m.tar", "--inputs", "in.npz", "--outputs", "out.npz"]) == 0
+    capsys.readouterr()
+    with np.load("out.npz") as got:
+        assert_same(dict(got), reference(mixed(), FEEDS), tolerance=1e-2)
+
+
+def test_compiling_takes_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlc.runtime.device.entry_points", lambda group: [])
+    for device in ("generic", "mali", "pocl"):
+        package = mlc.compile(load(mixed()), f"opencl -device={device}")
+        assert any(name.endswith(".opencl") for name in package.members)
+        assert f"-device={device}" in json.dumps(package.manifest.target.to_json())
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "target, message",
+    [
+        ("opencl -device=h200", "unknown device 'h200'"),
+        ("opencl -host=opencl", "the host is opencl itself"),
+        ("opencl -mcpu=z80", "target opencl: .*z80"),
+    ],
+)
+def test_bad_options_are_refused(target: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        get_target(target)
+
+
+def opencl_with(*devices: object) -> SimpleNamespace:
+    """A pyopencl that finds these devices."""
+    platform = SimpleNamespace(get_devices=lambda: list(devices))
+    return SimpleNamespace(get_platforms=lambda: [platform], device_type=SimpleNamespace(CPU=2), Error=RuntimeError)
+
+
+@pytest.mark.parametrize("wanted", ["generic", "mali", "pocl"])
+def test_a_missing_device_is_named(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [SimpleNamespace(name="Radeon", type=4)] if wanted != "generic" else []
+    monkeypatch.setitem(sys.modules, "pyopencl", opencl_with(*others))
+    with pytest.raises(
+        DeviceError, match=f"needs the OpenCL device '{wanted}'; devices here: {'Radeon' if others else 'none'}"
+    ):
+        open_device({"device": wanted})
+
+
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> list[object]:
+        raise RuntimeError("PLATFORM_NOT_FOUND_KHR")
+
+    opencl = opencl_with()
+    opencl.get_platforms = fails
+    monkeypatch.setitem(sys.modules, "pyopencl", opencl)
+    with pytest.raises(DeviceError, match="no OpenCL driver answers: PLATFORM_NOT_FOUND_KHR"):
+        open_device({})
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyopencl", None)
+    with pytest.raises(DeviceError, match="pyopencl cannot be imported"):
+        open_device({})
+
+
+def test_misuse_of_a_device_is_refused(pocl: OpenClDevice) -> None:
+    with pytest.raises(DeviceError, match="nothing is allocated at address 3"):
+        pocl.free(3)
+    at = pocl.allocate(100)
+    with pytest.raises(DeviceError, match=r"4096 bytes at address \d+ are not allocated"):
+        pocl.read(at, np.empty(4096, np.uint8))
+    with pytest.raises(PackageError, match="program cannot be read"):
+        pocl.load(b"nonsense")

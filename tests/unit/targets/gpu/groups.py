@@ -1,0 +1,121 @@
+"""Groups of every kind for which there is a schedule, in small and odd shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlc.ir.graph import Builder, Graph, Node, Value
+from mlc.ir.interp import run_graph
+from mlc.ir.types import DType, TensorType, f32, i8, i64
+from mlc.ops import get
+from mlc.rewrite.fuse import fuse
+
+Make = Callable[[Builder], Sequence[Value]]
+
+
+def put(b: Builder, op: str, inputs: Sequence[Value], **attrs: object) -> Value:
+    return b.add(get(op), inputs, attrs)[0]
+
+
+def x(b: Builder, *shape: int, name: str = "x", dtype: DType = f32) -> Value:
+    return b.input(name, TensorType(shape, dtype))
+
+
+def window(rank: int, stride: int = 1, pad: int = 1, dilation: int = 1) -> dict[str, object]:
+    return {"strides": (stride,) * rank, "pads": (pad,) * 2 * rank, "dilations": (dilation,) * rank}
+
+
+def conv(
+    b: Builder, shape: Sequence[int], weights: Sequence[int], *, groups: int = 1, stride: int = 1, pad: int = 1
+) -> Value:
+    settings = window(len(shape) - 2, stride, pad)
+    return put(b, "conv", [x(b, *shape), x(b, *weights, name="w")], **settings, groups=groups)
+
+
+def biased(b: Builder) -> Sequence[Value]:
+    y = conv(b, (2, 3, 7, 5), (6, 3, 3, 3), stride=2)
+    return [put(b, "relu", [put(b, "add", [y, x(b, 6, 1, 1, name="bias")])])]
+
+
+def bytes_product(b: Builder) -> Sequence[Value]:
+    return [put(b, "matmul", [x(b, 9, 12, dtype=i8), x(b, 12, 11, name="w", dtype=i8)])]
+
+
+CASES: dict[str, Make] = {
+    "matmul": lambda b: [put(b, "matmul", [x(b, 17, 11), x(b, 11, 19, name="w")])],
+    "matmul_transposed": lambda b: [put(b, "matmul", [x(b, 8, 12), x(b, 16, 12, name="w")], transpose_b=True)],
+    "matmul_row": lambda b: [put(b, "matmul", [x(b, 1, 40), x(b, 40, 33, name="w")])],
+    "batch_matmul": lambda b: [put(b, "matmul", [x(b, 2, 3, 9, 6), x(b, 2, 3, 6, 5, name="w")])],
+    "matmul_bytes": bytes_product,
+    "conv": lambda b: [conv(b, (1, 3, 6, 5), (5, 3, 3, 3))],
+    "conv_bias_relu": biased,
+    "conv_1x1": lambda b: [conv(b, (1, 6, 5, 5), (10, 6, 1, 1), pad=0)],
+    "conv_groups": lambda b: [conv(b, (1, 4, 5, 4), (6, 2, 3, 3), groups=2)],
+    "conv_1d": lambda b: [conv(b, (2, 4, 11), (6, 4, 3))],
+    "conv_3d": lambda b: [conv(b, (1, 1, 3, 4, 3), (3, 1, 3, 2, 3))],
+    "depthwise": lambda b: [conv(b, (1, 6, 9, 9), (6, 1, 3, 3), groups=6, stride=2)],
+    "max_pool": lambda b: [put(b, "max_pool", [x(b, 1, 3, 9, 9)], kernel=(3, 3), **window(2, 2))],
+    "avg_pool": lambda b: [put(b, "avg_pool", [x(b, 1, 3, 9, 9)], kernel=(2, 2), **window(2, 2, 0))],
+    "softmax": lambda b: [put(b, "softmax", [x(b, 5, 70)], axis=-1)],
+    "softmax_columns": lambda b: [put(b, "softmax", [x(b, 6, 5)], axis=0)],
+    "layer_norm": lambda b: [put(b, "layer_norm", [x(b, 3, 50), x(b, 50, name="g"), x(b, 50, name="c")])],
+    "sum_of_all": lambda b: [put(b, "reduce_sum", [x(b, 3, 71)], axes=(0, 1), keepdims=False)],
+    "mean_of_rows": lambda b: [put(b, "reduce_mean", [x(b, 2, 3, 9, 9)], axes=(2, 3), keepdims=True)],
+    "argmax": lambda b: [put(b, "argmax", [x(b, 4, 9)], axis=1)],
+    "add": lambda b: [put(b, "add", [x(b, 3, 1, 8), x(b, 5, 8, name="w")])],
+    "transpose": lambda b: [put(b, "transpose", [x(b, 3, 5, 4)], perm=(2, 0, 1))],
+    "concat": lambda b: [put(b, "concat", [x(b, 2, 3), x(b, 2, 4, name="w")], axis=1)],
+    "reverse": lambda b: [put(b, "slice", [x(b, 9, 4)], begin=(8, 0), end=(-1, 4), step=(-2, 1))],
+    "gather": lambda b: [put(b, "gather", [x(b, 7, 4), x(b, 5, name="at", dtype=i64)], axis=0)],
+    "cumsum": lambda b: [put(b, "cumsum", [x(b, 3, 9)], axis=1)],
+    "scatter": lambda b: [
+        put(b, "scatter_elements", [x(b, 6, 4), x(b, 2, 4, name="at", dtype=i64), x(b, 2, 4, name="w")], axis=0)
+    ],
+    "join": lambda b: [put(b, "join", [x(b, 2, 3, 2), x(b, 2, 1, 2, name="w"), x(b, 2, 5, 2, name="v")], axis=1)],
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A group, and what it makes of some arrays."""
+
+    graph: Graph
+    node: Node
+
+    @classmethod
+    def of(cls, name: str) -> Case:
+        b = Builder(name)
+        graph = fuse(b.finish(list(CASES[name](b))))
+        (node,) = graph.nodes
+        return cls(graph, node)
+
+    def feeds(self) -> dict[str, np.ndarray]:
+        """Random inputs; indices are small, some beyond the end and some negative."""
+        rng = np.random.default_rng(1)
+        found: dict[str, np.ndarray] = {}
+        for v in self.node.inputs:
+            if v.type.dtype is f32:
+                found[v.name] = rng.standard_normal(v.type.shape).astype(np.float32)
+            else:
+                low, high = (0, 6) if v.type.dtype is i64 else (-100, 100)
+                found[v.name] = rng.integers(low, high, v.type.shape).astype(v.type.dtype.numpy)
+        return found
+
+    def arrays(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return [feeds[v.name] for v in self.node.inputs]
+
+    def expected(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return list(run_graph(self.graph, dict(feeds)).values())
+
+
+def assert_close(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
+    """Equal up to rounding, whatever shape the kernel has them in."""
+    for g, w in zip(got, want, strict=True):
+        assert g.dtype == w.dtype
+        if w.dtype.kind == "f":
+            np.testing.assert_allclose(g.reshape(w.shape), w, rtol=1e-5, atol=1e-5 * max(1.0, float(np.abs(w).max())))
+        else:
+            np.testing.assert_array_equal(g.reshape(w.shape), w)

@@ -1,0 +1,68 @@
+"""Programs as files: what is written is read, and what is damaged is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from mlc.errors import MlcError
+from mlc.targets.gpu.program import Command, GpuProgram, Operand
+
+PROGRAM = GpuProgram(
+    "kernel",
+    (
+        Command(
+            "k", (Operand("input", 0, 8), Operand("param", 0, 3), Operand("workspace", 512, 8)), (2, 1, 1), (4, 1, 1)
+        ),
+        Command("", (Operand("workspace", 512, 8), Operand("output", 0, 8))),
+    ),
+    [np.arange(3, dtype=np.uint8)],
+    1,
+    1,
+    1024,
+    0,
+)
+
+
+def test_what_is_written_is_read() -> None:
+    again = GpuProgram.from_bytes(PROGRAM.to_bytes())
+    assert (again.source, again.commands) == (PROGRAM.source, PROGRAM.commands)
+    assert [a.tolist() for a in again.params] == [[0, 1, 2]]
+    assert (again.inputs, again.outputs, again.workspace_bytes, again.scratch_bytes) == (1, 1, 1024, 0)
+
+
+def damaged(change: Callable[[dict[str, Any]], None]) -> bytes:
+    tensors = load(PROGRAM.to_bytes())
+    document = json.loads(tensors["program"].tobytes())
+    change(document)
+    tensors["program"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
+    return save(tensors)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda d: d.update(version=9), "version: expected 1, got 9"),
+        (lambda d: d.update(more=1), "more: is not a field"),
+        (lambda d: d.pop("commands"), "commands: is missing"),
+        (lambda d: d["commands"][0].update(grid=[1]), "3 extents of a grid"),
+        (lambda d: d["commands"][0]["operands"][0].__setitem__(0, "attic"), "input or output or param"),
+        (lambda d: d["commands"][0]["operands"][0].pop(), "a space and two integers"),
+        (lambda d: d.update(workspace=512), "command 0 has an operand outside workspace"),
+        (lambda d: d.update(inputs=0), "command 0 has an operand outside input"),
+        (lambda d: d["commands"][0]["operands"][1].__setitem__(2, 99), "command 0 has an operand outside param"),
+    ],
+)
+def test_damage_is_refused(change: Callable[[dict[str, Any]], None], message: str) -> None:
+    with pytest.raises(MlcError, match=message):
+        GpuProgram.from_bytes(damaged(change))
+
+
+def test_another_file_is_refused() -> None:
+    with pytest.raises(MlcError, match="the device's program cannot be read"):
+        GpuProgram.from_bytes(b"not a program")

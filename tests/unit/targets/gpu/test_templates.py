@@ -1,0 +1,76 @@
+"""Schedules for grids of threads: right in the interpreter, for every device and any configuration, and proved."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mlc.errors import ScheduleError
+from mlc.ir.graph import Node
+from mlc.ir.interp import run_function
+from mlc.ir.loop import Barrier, Function, walk
+from mlc.lower.knobs import Knobs
+from mlc.rewrite.group import configured
+from mlc.targets.gpu.kernel import kernel
+from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.schedules import schedule_group
+from mlc.targets.opencl.target import DEVICES
+from tests.unit.targets.gpu.groups import CASES, Case, assert_close
+
+GENERIC = DEVICES["generic"]
+CHOOSING = ("matmul", "batch_matmul", "conv", "conv_groups", "softmax", "mean_of_rows", "sum_of_all", "max_pool", "add")
+
+
+def check(case: Case, node: Node, target: Gpu) -> Function:
+    """A kernel, proved by the compiler, computes what its group says."""
+    fn = kernel(node, "k", target)
+    feeds = case.feeds()
+    arrays = case.arrays(feeds)
+    results = [np.full(b.shape, 77).astype(b.dtype.numpy) for b in fn.params[len(arrays) :]]
+    run_function(fn, [a.reshape(b.shape) for a, b in zip(arrays, fn.params, strict=False)] + results)
+    assert_close(results, case.expected(feeds))
+    return fn
+
+
+@pytest.mark.parametrize("device", ["generic", "mali"])
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_compute_what_groups_say(name: str, device: str) -> None:
+    case = Case.of(name)
+    fn = check(case, case.node, DEVICES[device])
+    if not DEVICES[device].shared_bytes:
+        assert not any(isinstance(s, Barrier) for s in walk(fn.body))
+
+
+def random_configuration(node: Node, target: Gpu, rng: np.random.Generator) -> Node:
+    """A group with values drawn for all that its template asks, such that none is refused."""
+    knobs = Knobs()
+    schedule_group(node, target, knobs)
+    space = knobs.space()
+    while True:
+        found = configured(node, space.config(space.sample(rng, 1)[0]))
+        try:
+            schedule_group(found, target, Knobs(dict(found.attrs["config"])))
+        except ScheduleError:
+            continue
+        return found
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_any_configuration(name: str) -> None:
+    case = Case.of(name)
+    rng = np.random.default_rng(len(name))
+    for _ in range(3):
+        check(case, random_configuration(case.node, GENERIC, rng), GENERIC)
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        ({"ty": 32, "tx": 32, "rows": 1, "columns": 1}, "323 threads of a block, 256 are the most"),
+        ({"rows": 8, "columns": 8, "depth": 32}, "about 96 registers of a thread, there are 64"),
+        ({"tiles": 3}, "there is no knob tiles"),
+    ],
+)
+def test_what_the_device_cannot_run_is_refused(config: dict[str, int], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        kernel(configured(Case.of("matmul").node, config), "k", GENERIC)
