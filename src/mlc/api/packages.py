@@ -192,7 +192,7 @@ def compile(
         findings = tuple(tuned.used() if records is None else tuned.findings())
     _require_memory(built.manifest, max_memory)
     fixed = tuple(ConstantSpec(c.name, c.dtype, c.shape, c.data.hex()) for c in model.info.constants)
-    manifest = replace(built.manifest, model=replace(built.manifest.model, constants=fixed))
+    manifest = replace(built.manifest, model=replace(built.manifest.model, constants=fixed, format=model.info.format))
     return Package(manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs)
 
 

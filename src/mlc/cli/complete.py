@@ -76,6 +76,12 @@ def _formats(ctx: click.Context) -> list[str]:
     return list(frontend_names())
 
 
+def _references(ctx: click.Context) -> list[str]:
+    from mlc.harness.reference import REFERENCES
+
+    return ["model", *REFERENCES]
+
+
 def _kernels(ctx: click.Context) -> list[str]:
     """Those of the package that stands on the command line.
 
@@ -99,6 +105,6 @@ _VALUES: dict[str | None, Completed] = {
     "model_format": Completed(_formats),
     "asm": Completed(_kernels),
     "src": Completed(_kernels),
-    "verify": Completed(lambda ctx: ["onnxruntime"], files=True),
+    "verify": Completed(_references, files=True),
     "device": Completed(lambda ctx: ["cpu", "list"]),
 }

@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 # examples at the end of `mlc --help`
 TOUR = """
 mlc compile resnet18.onnx --target x86 -o resnet18.tar
-mlc run resnet18.tar --verify onnxruntime
+mlc run resnet18.tar --verify model
 mlc run resnet18.tar --bench
 mlc inspect resnet18.tar
 """

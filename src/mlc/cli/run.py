@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,11 +46,12 @@ class Checks:
         if not self.wanted and (self.model is not None or self.atol is not None or self.rtol is not None):
             raise UsageError(
                 "--model, --atol and --rtol are only for a comparison",
-                hint="add --verify onnxruntime, or leave them out",
+                hint="add --verify model, or leave them out",
             )
-        if self.verify not in (None, "onnxruntime") and not str(self.verify).endswith(".npz"):
-            raise UsageError(f"--verify {self.verify}: there is no such reference", hint="onnxruntime, or a FILE.npz")
-        given = {"--verify": None if self.verify == "onnxruntime" else self.verify, "--model": self.model}
+        if self.verify is not None and not self.named and not self.verify.endswith(".npz"):
+            known = ", ".join(("model", *_programs()))
+            raise UsageError(f"--verify {self.verify}: there is no such reference", hint=f"{known}, or a FILE.npz")
+        given = {"--verify": None if self.named else self.verify, "--model": self.model}
         for option, file in given.items():
             if file is not None and not Path(file).is_file():
                 raise UsageError(f"{file}: there is no such file", hint=f"check the path after {option}")
@@ -60,9 +61,30 @@ class Checks:
         return self.verify is not None or self.layers
 
     @property
-    def onnxruntime(self) -> bool:
+    def named(self) -> bool:
+        """The outputs are compared with those of a program that runs the original model."""
+        return self.verify == "model" or self.verify in _programs()
+
+    @property
+    def original(self) -> bool:
         """The original model has to be run."""
-        return self.verify == "onnxruntime" or self.layers
+        return self.named or self.layers
+
+    def program(self, format: str) -> str:
+        """What runs the original model: what the user names, or what runs its format.
+
+        Raises:
+            UsageError: nothing does.
+        """
+        from mlc.harness.reference import reference_of
+
+        return str(self.verify) if self.verify in _programs() else reference_of(format)
+
+
+def _programs() -> Collection[str]:
+    from mlc.harness.reference import REFERENCES
+
+    return REFERENCES
 
 
 @dataclass(frozen=True)
@@ -109,7 +131,7 @@ class Session:
     cls=Command,
     examples="""
     mlc run resnet18.tar --inputs image.npz --outputs result.npz --top 5
-    mlc run resnet18.tar --verify onnxruntime
+    mlc run resnet18.tar --verify model
     mlc run resnet18.tar --verify onnxruntime --verify-layers --model resnet18.onnx
     mlc run resnet18.tar --bench --threads 2
     mlc run resnet18.tar --profile --json profile.json
@@ -124,9 +146,9 @@ class Session:
 @click.option("--range", "ranges", multiple=True, metavar="[NAME=]A:B", help="Values of random inputs.")
 @click.option("--top", "--print-top", type=values.Whole(1, MAX_COUNT), metavar="N", help="Show the N highest entries.")
 @click.option("--labels", metavar="FILE", help="Names for --top, one a line.")
-@click.option("--verify", metavar="onnxruntime|FILE.npz", help="Compare the outputs; exit code 1 if they differ.")
-@click.option("--verify-layers", is_flag=True, help="Find the first step that differs from onnxruntime.")
-@click.option("--model", metavar="FILE.onnx", help="The original model, if it is not where it was.")
+@click.option("--verify", metavar="model|NAME|FILE.npz", help="Compare the outputs; exit code 1 if they differ.")
+@click.option("--verify-layers", is_flag=True, help="Find the first step that differs from the model.")
+@click.option("--model", metavar="FILE", help="The original model, if it is not where it was.")
 @click.option("--atol", type=values.Real(), metavar="X", help="Absolute tolerance.")
 @click.option("--rtol", type=values.Real(), metavar="X", help="Tolerance over the largest magnitude.")
 @click.option("--bench", "--print-time", is_flag=True, help=f"Time it: {DURATION:g} s, or {ITERATIONS} runs.")
@@ -173,7 +195,7 @@ def command(
     Inputs that no file gives are random: floats are standard normal, booleans even odds, bytes anything, and wider
     integers 0 or 1, which is a valid token, mask or index in any model; --range says otherwise.
 
-    A model (.onnx, .mlc) in place of the module is compiled in memory first.
+    A model (.onnx, .tflite, .mlc) in place of the module is compiled in memory first.
     """
     from mlc.harness.arrays import write_npz
     from mlc.harness.top import read_labels
@@ -185,16 +207,16 @@ def command(
     if labels is not None and top is None:
         raise UsageError("--labels is only for --top", hint="add --top 5")
     read = [module, model, labels, *(path for _, path in map(values.named_file, inputs))]
-    require_distinct([*read, None if verify == "onnxruntime" else verify], [outputs, trace, json_file])
+    require_distinct([*read, None if checks.named else verify], [outputs, trace, json_file])
     require_writable(outputs, trace, json_file)
     names = None if labels is None else read_labels(labels)
     session = _open(console, module, threads, load_options, checks)
-    if session.module.draws and checks.onnxruntime:
+    if session.module.draws and checks.original:
         raise UsageError(
             f"{module}: draws random numbers, which no other program draws alike",
             hint="compare with what mlc gave before for the same --seed: --verify FILE.npz",
         )
-    if checks.onnxruntime:
+    if checks.original:
         session.original = _original(session, checks)
     seed = console.settings.seed if seed is None else seed
     if session.module.draws:
@@ -244,8 +266,8 @@ def _open(console: Console, path: str, threads: int | None, load_options: LoadOp
             raise UsageError(
                 "--shape, --dim and --model-format are for a model; a module has fixed shapes", hint="compile it again"
             )
-        if load_options.constants and not checks.onnxruntime:
-            raise UsageError("--const is only for a model, or for --verify onnxruntime", hint="leave it out")
+        if load_options.constants and not checks.original:
+            raise UsageError("--const is only for a model, or for a comparison with it", hint="leave it out")
         loaded = load_module(path, threads)
     else:
         from mlc.api import compile as compile_model
@@ -302,24 +324,26 @@ def _verify(session: Session, results: Arrays, checks: Checks, load_options: Loa
     from mlc.harness.arrays import read_npz
     from mlc.harness.compare import compare_outputs
     from mlc.harness.layers import compare_layers
-    from mlc.harness.reference import OnnxReference
+    from mlc.harness.reference import open_reference
 
     failures = []
     reference = None
-    if checks.onnxruntime:
+    against = checks.verify
+    if checks.original:
         assert session.original is not None
         kept = {c.name: c.array for c in session.module.manifest.model.constants}
         fixed = {**{name: array for name, array in kept.items() if array is not None}, **load_options.constants}
-        reference = OnnxReference(session.original, constants=fixed, threads=session.threads)
-    if checks.verify is not None:
-        with status(session.console, f"running {checks.verify}"):
-            expected = reference.run(session.feeds) if checks.verify == "onnxruntime" and reference else None
-        if expected is None:
-            expected = read_npz(checks.verify)
+        format = session.module.manifest.model.format
+        program = checks.program(format)
+        reference = open_reference(program, format, session.original, constants=fixed, threads=session.threads)
+        against = program if checks.named else checks.verify
+    if against is not None:
+        with status(session.console, f"running {against}"):
+            expected = reference.run(session.feeds) if checks.named and reference else read_npz(against)
         precision = session.module.manifest.precision
         found = compare_outputs(results, expected, absolute=checks.atol, relative=checks.rtol, precision=precision)
-        session.document["verify"] = views.show_comparison(session.console, checks.verify, found)
-        failures += [f"output {c.name!r} differs from {checks.verify}: {c.summary()}" for c in found if not c.ok]
+        session.document["verify"] = views.show_comparison(session.console, against, found)
+        failures += [f"output {c.name!r} differs from {against}: {c.summary()}" for c in found if not c.ok]
     if checks.layers and reference is not None:
         with status(session.console, "comparing every step"):
             report = compare_layers(
@@ -364,6 +388,6 @@ def _profile(session: Session, trace: str | None) -> list[dict[str, Any]]:
 def _next_step(checks: Checks, module: Module) -> str:
     if checks.layers:
         return "look at that step with: mlc inspect MODULE.tar --src KERNEL"
-    if checks.onnxruntime and any(module.manifest.precision.get(spec.name) == "quantised" for spec in module.outputs):
+    if checks.original and any(module.manifest.precision.get(spec.name) == "quantised" for spec in module.outputs):
         return "give inputs like those that the model was quantised with: others may well be cut off"
-    return "find the first step that differs with --verify-layers" if checks.onnxruntime else "widen it with --rtol"
+    return "find the first step that differs with --verify-layers" if checks.original else "widen it with --rtol"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlc.harness.compare import Comparison, compare, tolerance_for
-from mlc.harness.reference import OnnxReference, Tap
+from mlc.harness.reference import Reference, Tap
 from mlc.runtime.manifest import ResultSpec
 from mlc.runtime.module import Module
 
@@ -52,7 +52,7 @@ class LayerReport:
 
 def compare_layers(
     module: Module,
-    reference: OnnxReference,
+    reference: Reference,
     inputs: Mapping[str, np.ndarray],
     *,
     absolute: float | None = None,

@@ -1,4 +1,4 @@
-"""onnxruntime as the reference: the original model, run on the same inputs."""
+"""The original model, run on the same inputs by another program: which programs there are, and onnxruntime."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from mlc.errors import ImportModelError, MissingDependencyError, UnsupportedError, UsageError
 from mlc.runtime.manifest import ModelSpec
+
+# Name that users type -> (format of the models that it runs, ``module:class``).
+REFERENCES = {
+    "onnxruntime": ("onnx", "mlc.harness.reference:OnnxReference"),
+    "tflite": ("tflite", "mlc.harness.litert:LitertReference"),
+}
 
 # Tensors of a batch of intermediate results, together, in bytes; one of them may be larger by itself.
 BATCH_BYTES = 256 << 20
@@ -32,6 +39,68 @@ class Tap:
 
     name: str
     nbytes: int
+
+
+class Reference(Protocol):
+    """A program that runs original models."""
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs by name."""
+        ...
+
+    def intermediates(self, inputs: Mapping[str, np.ndarray], taps: Sequence[Tap]) -> Iterator[dict[str, np.ndarray]]:
+        """Intermediate tensors, in batches, in the order of ``taps``."""
+        ...
+
+    def tensor_names(self) -> set[str]:
+        """The tensors that may be asked for."""
+        ...
+
+
+def reference_of(format: str) -> str:
+    """Name of the program that runs models of a format; modules that do not say theirs are of ONNX.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for name, (runs, _) in REFERENCES.items():
+        if runs == (format or "onnx"):
+            return name
+    raise UsageError(
+        f"nothing here runs {format} models, to compare with", hint="compare with your own results: --verify FILE.npz"
+    )
+
+
+def open_reference(
+    name: str,
+    format: str,
+    path: str | os.PathLike[str],
+    *,
+    constants: Mapping[str, npt.ArrayLike] | None = None,
+    threads: int | None = None,
+) -> Reference:
+    """The original model in the program called ``name``.
+
+    Args:
+        name: of :data:`REFERENCES`.
+        format: of the model, as the module recorded it.
+        path: the model.
+        constants: values for inputs that were made constants when the model was compiled.
+        threads: as many as there are cores unless given.
+    Raises:
+        UsageError: the program does not run models of this format.
+        MissingDependencyError: it is not installed.
+        UnsupportedError: it cannot run the model.
+    """
+    runs, place = REFERENCES[name]
+    if runs != (format or "onnx"):
+        raise UsageError(
+            f"{name} does not run {format or 'onnx'} models, of which this is one",
+            hint=f"--verify {reference_of(format)}, or --verify model, which finds it by itself",
+        )
+    module, _, attribute = place.partition(":")
+    made: Reference = getattr(import_module(module), attribute)(path, constants=constants, threads=threads)
+    return made
 
 
 class OnnxReference:
@@ -152,7 +221,7 @@ def find_source(module: str | os.PathLike[str], model: ModelSpec) -> Path:
     Raises:
         UsageError: it is not there, or was changed.
     """
-    hint = "name the original model: --model MODEL.onnx"
+    hint = "name the original model: --model MODEL"
     if not model.source:
         raise UsageError(f"{os.fspath(module)}: does not say which file it was compiled from", hint=hint)
     recorded = Path(model.source)

@@ -325,12 +325,16 @@ class ConstantSpec(TensorSpec):
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which model this is: its name, the SHA-256 of its file, and where that came from (free text)."""
+    """Which model this is: its name, the SHA-256 of its file, where that came from (free text), and its format.
+
+    Packages of earlier versions do not say the format.
+    """
 
     name: str
     sha256: str
     source: str
     constants: tuple[ConstantSpec, ...] = ()
+    format: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -338,6 +342,7 @@ class ModelSpec:
             "sha256": self.sha256,
             "source": self.source,
             "constants": [spec.to_json() for spec in self.constants],
+            "format": self.format,
         }
 
     @classmethod
@@ -348,6 +353,7 @@ class ModelSpec:
             fields.take("sha256", _sum),
             fields.take("source", as_text),
             fields.maybe("constants", lambda items, place: as_list(items, place, ConstantSpec.from_json)) or (),
+            fields.maybe("format", as_text) or "",
         )
         fields.end()
         return spec

@@ -108,6 +108,12 @@ def test_the_first_wrong_step_is_named(mlc: Mlc, wrong_module: Path, module: Pat
     assert result.out.endswith("2 tensors compared, 0 differ; 0 are not in the original model\n")
 
 
+def test_a_program_that_does_not_run_the_format_is_refused(mlc: Mlc, module: Path) -> None:
+    result = mlc("run", "module.tar", "--verify", "tflite")
+    assert result.code == 2
+    assert "tflite does not run onnx models, of which this is one" in result.err
+
+
 def test_verified_against_a_file(mlc: Mlc, module: Path, x: np.ndarray, tmp_path: Path) -> None:
     y = x * WEIGHTS["w"] + WEIGHTS["b"]
     np.savez(tmp_path / "good.npz", y=y)
@@ -176,12 +182,12 @@ def test_devices(mlc: Mlc, module: Path) -> None:
     "arguments, message",
     [
         (("--model", "m.onnx"), "error: --model, --atol and --rtol are only for a comparison"),
-        (("--verify", "tflite"), "error: --verify tflite: there is no such reference"),
+        (("--verify", "caffe"), "error: --verify caffe: there is no such reference"),
         (("--warmup", "1"), "error: --warmup, --duration and --iterations are only for --bench"),
         (("--labels", "l.txt"), "error: --labels is only for --top"),
         (("--top", "1", "--labels", "l.txt"), "error: l.txt: there is no such file"),
         (("--shape", "x=3,5"), "error: --shape, --dim and --model-format are for a model"),
-        (("--const", "k=3"), "error: --const is only for a model, or for --verify onnxruntime"),
+        (("--const", "k=3"), "error: --const is only for a model, or for a comparison with it"),
         (("--outputs", "none/o.npz"), "error: none/o.npz: cannot be written"),
         (("--trace", "none/t.json"), "error: none/t.json: cannot be written"),
         (("-i", "x.npz", "--range", "0:1"), "error: --range is for random inputs, and there are none"),

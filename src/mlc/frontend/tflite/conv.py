@@ -133,11 +133,23 @@ def _hybrid(ctx: Context, op: Operator, w: Value, window: Window, groups: int) -
     if zero is not None:
         data = ctx.add("sub", [cast(ctx, data, i16), cast(ctx, channels_first(ctx, zero), i16)])
     sums = cast(ctx, convolve(ctx, data, w, None, window, groups), f32)
-    y = ctx.add("mul", [sums, channels_first(ctx, scale)])
-    y = ctx.add("mul", [y, per_channel(ctx, weights.scale, 4, 1)])
+    # in the order of the kernels
+    by_data, by_channel = channels_first(ctx, scale), per_channel(ctx, weights.scale, 4, 1)
+    if op.name == "DEPTHWISE_CONV_2D":
+        y = ctx.add("mul", [sums, ctx.add("mul", [by_channel, by_data])])
+    else:
+        y = ctx.add("mul", [ctx.add("mul", [sums, by_channel]), by_data])
     if bias is not None:
-        y = ctx.add("add", [y, reshape(ctx, bias, (1, bias.type.size, 1, 1))])
+        y = ctx.add("add", [_alone(ctx, y), reshape(ctx, bias, (1, bias.type.size, 1, 1))])
     return channels_last(ctx, fused(ctx, op, y))
+
+
+def _alone(ctx: Context, product: Value) -> Value:
+    """A product that is rounded before anything is added to it, also where that is not asked for otherwise.
+
+    The next layer quantises what comes of it, and there a last digit that differs may become a whole step.
+    """
+    return ctx.add("clip", [product], lo=float(np.finfo(np.float32).min))
 
 
 def ranged(ctx: Context, x: Value, axes: tuple[int, ...], *, signed_only: bool) -> tuple[Value, Value, Value | None]:
@@ -170,7 +182,7 @@ def ranged(ctx: Context, x: Value, axes: tuple[int, ...], *, signed_only: bool) 
     error_most = arith(ctx, "add", ctx.add("abs", [ctx.add("div", [most, scale])]), 127.0)
     zero = ctx.add("where", [ctx.add("lt", [error_least, error_most]), from_least, from_most])
     zero = rounded(ctx, ctx.add("clip", [zero], lo=-128.0, hi=127.0))
-    q = rounded(ctx, ctx.add("add", [ctx.add("mul", [x, arith(ctx, "div", 1.0, scale)]), zero]))
+    q = rounded(ctx, ctx.add("add", [_alone(ctx, ctx.add("mul", [x, arith(ctx, "div", 1.0, scale)])), zero]))
     return cast(ctx, ctx.add("clip", [q], lo=-128.0, hi=127.0), i8), scale, zero
 
 
@@ -238,8 +250,7 @@ def _dense_floats(ctx: Context, op: Operator, rows: Value, w: Value) -> Value:
     q, scale, zero = ranged(ctx, rows, (1,), signed_only=signed_only)
     data = q if zero is None else ctx.add("sub", [cast(ctx, q, i16), cast(ctx, zero, i16)])
     sums = cast(ctx, ctx.add("matmul", [data, w], transpose_b=True), f32)
-    y = ctx.add("mul", [sums, scale])
-    return ctx.add("mul", [y, ctx.constant(scales.scale)])
+    return _alone(ctx, ctx.add("mul", [sums, ctx.add("mul", [scale, ctx.constant(scales.scale)])]))
 
 
 @converter("BATCH_MATMUL")
