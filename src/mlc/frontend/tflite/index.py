@@ -34,6 +34,7 @@ def _batched(ctx: Context, x: Value, indices: Value, at: int, batch: int) -> Val
     lead, between = indices.type.shape[:batch], x.type.shape[batch:at]
     rest = indices.type.shape[batch:]
     shape = (*lead, *between, *rest)
+    ctx.check_constant(shape, 8)
     last = reshape(ctx, indices, (*lead, *[1] * len(between), *rest))
     columns = []
     for d, n in enumerate((*lead, *between)):
@@ -140,6 +141,7 @@ def reverse_sequence(ctx: Context, op: Operator) -> list[Value]:
         raise ImportModelError(f"lengths {lengths.type} along axis {batch} of {x.type}, time along axis {time}")
     kind = lengths.type.dtype.numpy
     steps, count = x.type.shape[time], x.type.shape[batch]
+    ctx.check_constant((steps,), 8)
     at = ctx.constant(np.arange(steps).reshape(1, steps), kind)
     length = reshape(ctx, lengths, (count, 1))
     mirrored = ctx.add("sub", [arith(ctx, "sub", length, 1), at])
@@ -156,6 +158,7 @@ def matrix_diag(ctx: Context, op: Operator) -> list[Value]:
     if not x.type.rank:
         raise ImportModelError("a scalar has no diagonal")
     n = x.type.shape[-1]
+    ctx.check_constant((n, n), 1)
     eye = ctx.constant(np.eye(n, dtype=bool))
     column = reshape(ctx, x, (*x.type.shape, 1))
     return [ctx.add("where", [eye, column, scalar(ctx, 0, x.type.dtype)])]
@@ -167,6 +170,7 @@ def matrix_set_diag(ctx: Context, op: Operator) -> list[Value]:
     if x.type.rank < 2 or diagonal.type.shape != (*x.type.shape[:-2], min(x.type.shape[-2:])):
         raise ImportModelError(f"{diagonal.type} as the diagonal of {x.type}")
     rows, columns = x.type.shape[-2:]
+    ctx.check_constant((rows, columns), 1)
     eye = ctx.constant(np.eye(rows, columns, dtype=bool))
     wide = (*diagonal.type.shape, 1) if rows <= columns else (*diagonal.type.shape[:-1], 1, columns)
     return [ctx.add("where", [eye, reshape(ctx, diagonal, wide), x])]

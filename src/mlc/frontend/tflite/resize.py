@@ -20,6 +20,7 @@ def _axes(ctx: Context, op: Operator) -> list[Axis]:
     sizes = known_ints(ctx, op, 1, "the size")
     if len(sizes) != 2 or min(sizes) < 1 or min(x.type.shape[1:3]) < 1:
         raise ImportModelError(f"{x.type} to the size {list(sizes)}")
+    ctx.check_constant((max(sizes),), 8)
     return [Axis(d + 1, x.type.shape[d + 1], m, m / x.type.shape[d + 1]) for d, m in enumerate(sizes)]
 
 

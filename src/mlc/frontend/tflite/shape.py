@@ -92,7 +92,7 @@ def pack(ctx: Context, op: Operator) -> list[Value]:
 def unpack(ctx: Context, op: Operator) -> list[Value]:
     x = op.input(0)
     at = normal_axis(op.option("axis"), x.type.rank)
-    if op.option("num") != x.type.shape[at]:
+    if not op.option("num") == x.type.shape[at] == len(op.results):
         raise ImportModelError(f"{op.option('num')} parts of an axis of extent {x.type.shape[at]}")
     rest = [n for d, n in enumerate(x.type.shape) if d != at]
     return [reshape(ctx, part, rest) for part in split(ctx, x, at, [1] * x.type.shape[at])]
@@ -103,8 +103,8 @@ def convert_split(ctx: Context, op: Operator) -> list[Value]:
     x, parts = op.input(1), op.option("num_splits")
     (axis,) = known_ints(ctx, op, 0, "the axis")
     at = normal_axis(axis, x.type.rank)
-    if parts < 1 or x.type.shape[at] % parts:
-        raise ImportModelError(f"{parts} parts of an axis of extent {x.type.shape[at]}")
+    if parts < 1 or parts != len(op.results) or x.type.shape[at] % parts:
+        raise ImportModelError(f"{parts} parts of an axis of extent {x.type.shape[at]}, {len(op.results)} outputs")
     return split(ctx, x, at, [x.type.shape[at] // parts] * parts)
 
 
@@ -226,6 +226,7 @@ def mirror_pad(ctx: Context, op: Operator) -> list[Value]:
         if max(before, after) > n - (not symmetric):
             raise ImportModelError(f"pads {before} and {after} of an axis of extent {n}")
         if before or after:
+            ctx.check_constant((n + before + after,), 8)
             inner = np.pad(np.arange(n), (before, after), "symmetric" if symmetric else "reflect")
             x = ctx.add("gather", [x, ctx.constant(inner, np.int32)], axis=d)
     return [x]
