@@ -110,10 +110,10 @@ class VdlaAccelerator:
 
         knobs = Knobs(config_of(group))
         plan = plan_layer(read_layer(group, constants), self.config, knobs)
-        kernel = layer_kernel(plan, name)
+        kernel = layer_kernel(plan, name, self.config)
         if watch is not None:
             watch("schedule", "\n".join(line for s in plan.segments for line in s.schedule.history) + "\n")
-            watch("tensorize", "\n".join(repr(part.function) for part in kernel.parts))
+            watch("tensorize", "\n".join(repr(part.statements.fn) for part in kernel.parts))
         return kernel
 
     def codegen(self, region: CompiledRegion, name: str) -> DeviceProgram:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
@@ -53,7 +54,6 @@ class Constants:
         self.parts: dict[int, list[np.ndarray]] = {}
         self._sizes: dict[int, int] = {}
         self._known: dict[tuple[int, bytes], int] = {}
-        self._names: dict[bytes, int] = {}
 
     def contents(self, buffer: int) -> bytes:
         """The bytes of a packed buffer."""
@@ -68,17 +68,20 @@ class Constants:
             self.parts.setdefault(buffer, []).append(values)
         return self._known[key]
 
-    def names(self, values: np.ndarray) -> np.ndarray:
-        """A number for each element's contents."""
-        known = self._names
-        return np.array([known.setdefault(v.tobytes(), _FIRST + len(known)) for v in values], np.int64)
+
+_names: dict[bytes, int] = {}
+_numbers = count(_FIRST)
+
+
+def names_of(values: np.ndarray) -> np.ndarray:
+    """A number for the contents of each of ``[n, lanes]`` elements, the same in every program, int64 ``[n]``."""
+    return np.array([_names.setdefault(v.tobytes(), next(_numbers)) for v in values], np.int64)
 
 
 class ConstantNest:
     """A nest that loads constants.
 
     Args:
-        constants: knows their names.
         nest: the loops around one store.
         value: what is stored.
         array: the constant that it reads.
@@ -88,10 +91,8 @@ class ConstantNest:
         ScheduleError: it does not fill whole elements.
     """
 
-    def __init__(
-        self, constants: Constants, nest: Nest, value: Expr, array: np.ndarray, sram: Form, lanes: int
-    ) -> None:
-        self.constants, self.nest, self.value = constants, nest, value
+    def __init__(self, nest: Nest, value: Expr, array: np.ndarray, sram: Form, lanes: int) -> None:
+        self.nest, self.value = nest, value
         (source,) = {ld.source for ld in loads(value)}
         self.arrays = {id(source): array.reshape(source.shape)}
         self.inside = lanes_of(nest, sram, lanes)
@@ -133,4 +134,4 @@ class ConstantNest:
         order = np.argsort(offsets, kind="stable")
         begin = self.sram.at(env) + sum(at[k][0] * steps[k] for k in outside)
         transfers = blocks(tuple(reversed(packed)), split)
-        return Loaded(begin, offsets[order], self.constants.names(values)[order], transfers, values=values)
+        return Loaded(begin, offsets[order], names_of(values)[order], transfers, values=values)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -21,8 +20,8 @@ from mlc.lower.vthread import vthread
 from mlc.vdla.check import check, describe
 from mlc.vdla.codegen.assemble import Dram, Task, assemble
 from mlc.vdla.codegen.constants import Constants
-from mlc.vdla.codegen.emit import Binding, Emitter
-from mlc.vdla.codegen.facts import Facts
+from mlc.vdla.codegen.emit import Emitter
+from mlc.vdla.codegen.statements import Statements
 from mlc.vdla.codegen.structural import UNITS
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa.instruction import Load, Mem, Unit
@@ -37,19 +36,12 @@ class LoweredPart:
     """A part of a layer as loop nests.
 
     Args:
-        function: the nests, with the accelerator's product in them.
+        statements: the nests, with the accelerator's product in them.
         params: what each parameter is: ``x``, ``residual``, ``out``, or a name among the layer's arrays.
-        slots: see :class:`~mlc.vdla.schedules.conv.Segment`.
     """
 
-    function: Function
+    statements: Statements
     params: tuple[str, ...]
-    slots: Mapping[str, int]
-
-    @cached_property
-    def facts(self) -> Facts:
-        """What holds for the nests."""
-        return Facts(self.function)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,19 +59,22 @@ class LayerKernel:
     structural: bool = False
 
 
-def layer_kernel(plan: LayerPlan, name: str) -> LayerKernel:
+def layer_kernel(plan: LayerPlan, name: str, config: VdlaConfig) -> LayerKernel:
     """The loops of a scheduled layer.
 
     Args:
         plan: its parts, with parameters ``x``, ``residual``, ``out``, and those in its arrays.
         name: for messages.
+        config: the accelerator.
     Raises:
-        ScheduleError: a schedule cannot be built.
+        ScheduleError: a schedule cannot be built, or the accelerator cannot do what it says.
     """
-    parts = (
-        LoweredPart(lowered(s, f"{name}.{k}", structural=plan.structural), tuple(t.name for t in s.params), s.slots)
-        for k, s in enumerate(plan.segments)
-    )
+    parts = []
+    for k, s in enumerate(plan.segments):
+        fn = lowered(s, f"{name}.{k}", structural=plan.structural)
+        params = tuple(t.name for t in s.params)
+        arrays = {b: plan.arrays[p] for b, p in zip(fn.params, params, strict=True) if p in plan.arrays}
+        parts.append(LoweredPart(Statements(fn, config, arrays, s.slots), params))
     return LayerKernel(tuple(parts), plan.arrays, plan.structural)
 
 
@@ -135,7 +130,7 @@ def compile_layer(layer: Layer, config: VdlaConfig, plan: LayerPlan) -> Program:
     """
     ins = [layer.x] if layer.residual in (None, layer.x) else [layer.x, layer.residual]
     parts = Parts(config, [v for v in ins if v is not None], [layer.out], plan.structural)
-    parts.layer(layer.out.name, layer, layer_kernel(plan, layer.out.name))
+    parts.layer(layer.out.name, layer, layer_kernel(plan, layer.out.name, config))
     return parts.program()
 
 
@@ -181,11 +176,11 @@ class Parts:
             layer: which values it reads and makes.
             kernel: its loops and its constants.
         """
-        bound = {"x": Binding(self._place(layer.x, "temp")), "out": Binding(self._place(layer.out, "temp"))}
+        bound = {"x": self._place(layer.x, "temp"), "out": self._place(layer.out, "temp")}
         if layer.residual is not None:
-            bound["residual"] = Binding(self._place(layer.residual, "temp"))
-        for key, array in kernel.arrays.items():
-            bound[key] = Binding(len(self.buffers), array)
+            bound["residual"] = self._place(layer.residual, "temp")
+        for key in kernel.arrays:
+            bound[key] = len(self.buffers)
             self.buffers.append(Dram(f"{name}.{key}", "const"))
         self.emitter.layer = len(self.layers)
         self.layers.append(Task(name, layer.macs, layer.nbytes))
@@ -193,7 +188,7 @@ class Parts:
         for part in kernel.parts:
             if self.emitter.given is not None and self.emitter.steps:
                 self.emitter.given.barrier()
-            self.emitter.emit(part.function, [bound[p] for p in part.params], part.slots, part.facts)
+            part.statements.emit(self.emitter, [bound[p] for p in part.params])
         if begin and not self.structural:
             self._weights_first(begin)
 

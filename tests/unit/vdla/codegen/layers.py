@@ -18,7 +18,8 @@ from mlc.lower.tensorize import tensorize
 from mlc.vdla.check import check, describe
 from mlc.vdla.codegen.assemble import Dram, Task, assemble
 from mlc.vdla.codegen.constants import Constants
-from mlc.vdla.codegen.emit import Binding, Emitter
+from mlc.vdla.codegen.emit import Emitter
+from mlc.vdla.codegen.statements import Binding, emit
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.intrinsics import ACC, INP, WGT, gemm
 from mlc.vdla.program import Program
@@ -157,7 +158,7 @@ def program_of(
         out = k >= len(fn.params) - fn.outputs
         buffers.append(Dram(b.name, "const" if k in constants else "out" if out else "in", b.nbytes))
         bindings.append(Binding(k, constants.get(k)))
-    emitter.emit(fn, bindings, slots)
+    emit(emitter, fn, bindings, slots)
     return assemble(config, emitter.steps, buffers, packed, [Task(fn.name, 0, 0)])
 
 

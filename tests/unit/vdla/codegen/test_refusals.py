@@ -13,8 +13,10 @@ from mlc.ir.index import Linear, Var, as_index
 from mlc.ir.loop import Access, Allocate, Barrier, Buffer, Evaluate, For, ForKind, Function, If, Stmt, Store, seq
 from mlc.ir.types import DType, i8, i32
 from mlc.vdla.codegen.constants import Constants
-from mlc.vdla.codegen.emit import Binding, Emitter
+from mlc.vdla.codegen.emit import Emitter
 from mlc.vdla.codegen.facts import check_capacity
+from mlc.vdla.codegen.statements import Binding
+from mlc.vdla.codegen.statements import emit as append
 from mlc.vdla.config import PROFILES
 from mlc.vdla.intrinsics import ACC, INP, WGT, gemm
 
@@ -51,7 +53,7 @@ def emit(
     fn = Function("f", tuple(params), 2, body)
     emitter = Emitter(PROFILES[profile], Constants(), structural=structural)
     arrays = {b: np.zeros(b.shape, b.dtype.numpy) for b in constants}
-    emitter.emit(fn, [Binding(k, arrays.get(b)) for k, b in enumerate(params)])
+    append(emitter, fn, [Binding(k, arrays.get(b)) for k, b in enumerate(params)])
     return emitter
 
 

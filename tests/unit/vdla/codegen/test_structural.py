@@ -19,7 +19,8 @@ from mlc.lower.vthread import vthread
 from mlc.vdla.check import check
 from mlc.vdla.codegen.assemble import Dram, Task, assemble
 from mlc.vdla.codegen.constants import Constants
-from mlc.vdla.codegen.emit import Binding, Emitter
+from mlc.vdla.codegen.emit import Emitter
+from mlc.vdla.codegen.statements import Binding, emit
 from mlc.vdla.codegen.structural import UNITS
 from mlc.vdla.config import PROFILES, VdlaConfig
 from mlc.vdla.intrinsics import ACC, INP, WGT
@@ -56,7 +57,7 @@ def program_of(fn: Function, conv: Conv, config: VdlaConfig, *, structural: bool
     emitter = Emitter(config, packed, structural=structural)
     kinds = ("in", "const", "out")
     buffers = [Dram(b.name, kind, b.nbytes) for b, kind in zip(fn.params, kinds, strict=True)]
-    emitter.emit(fn, [Binding(0), Binding(1, conv.arrays()[1]), Binding(2)], SLOTS)
+    emit(emitter, fn, [Binding(0), Binding(1, conv.arrays()[1]), Binding(2)], SLOTS)
     return assemble(config, emitter.steps, buffers, packed, [Task(fn.name, 0, 0)], emitter.given)
 
 
