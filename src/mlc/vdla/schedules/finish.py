@@ -2,7 +2,8 @@
 
 Adding is cheaper by the matrix unit, which takes one cycle for an accumulator where the ALU takes two, and for which
 another unit loads: numbers of channels are products with constant vectors, activations are products with 2^k times the
-identity. What that cannot do is the ALU's.
+identity. What that cannot do is the ALU's. Only this, who adds what and when, is decided here; what is computed is what
+the operators state (:mod:`mlc.vdla.schedules.stated`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import numpy as np
 
 from mlc.errors import ScheduleError
 from mlc.ir import te
-from mlc.ir.expr import Expr, binary, cast, select
+from mlc.ir.expr import Expr, cast, const
 from mlc.ir.index import Linear, as_index
 from mlc.ir.types import DType, i8, i32
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.isa.fields import IMMEDIATES
 from mlc.vdla.layer import I8_MAX, I8_MIN, Layer
+from mlc.vdla.schedules.stated import stated
 
 Range = tuple[int, int]
 Extents = tuple[int, ...]  # images, blocks of channels, rows, columns, channels of a block
@@ -243,26 +245,27 @@ class Finish:
         epilogue, lift = self.epilogue, self.epilogue.residual
         bias = self._bias()
         residual = self.lifted("residual", lift) if lift is not None else None
-        shift = self._vector("shift") if epilogue.shift == "vector" else None
+        shifts = self._vector("shift") if epilogue.shift == "vector" else None
 
         def element(n: Linear, o: Linear, y: Linear, z: Linear, j: Linear) -> Expr:
             value = sums(n, o, y, z, j)
             if lift is not None and residual is not None:
                 # a residual that the ALU moves up comes first, and products go on from there
-                added = residual(n, o, y, z, j)
-                value = added + value if lift.up or not lift.passes else value + added
+                terms = (residual(n, o, y, z, j), value)
+                value = stated("add", *(terms if lift.up or not lift.passes else reversed(terms)))
             if bias is not None:
-                value = value + bias(n, o, y, z, j)
+                value = stated("add", value, bias(n, o, y, z, j))
             if epilogue.relu:
-                value = binary("max", value, 0)
+                value = stated("relu", value)
             if epilogue.most is not None:
-                value = binary("min", value, epilogue.most)
+                value = stated("clip", value, lo=None, hi=epilogue.most)
             if epilogue.shift is None:
                 return value
-            value = _rounded(value, epilogue.shift if shift is None else shift[o, j])
+            places = shifts[o, j] if shifts is not None else const(int(epilogue.shift), i32)
+            value = stated("round_shift", value, places)
             if epilogue.most_stored is not None:
-                value = binary("min", value, epilogue.most_stored)
-            return cast(binary("min", binary("max", value, I8_MIN), I8_MAX), i8)
+                value = stated("clip", value, lo=None, hi=epilogue.most_stored)
+            return stated("cast", stated("clip", value, lo=I8_MIN, hi=I8_MAX), to="i8")
 
         out = te.compute(self.region, element, "out", axis_names=NAMES)
         if self.region != self.whole:
@@ -308,7 +311,10 @@ class Finish:
             )
         elif lift.up:
             up = te.compute(
-                self.region, lambda *at: binary("shl", found[tuple(at)], lift.up), f"{name}.up", axis_names=NAMES
+                self.region,
+                lambda *at: stated("shl", found[tuple(at)], const(lift.up, i32)),
+                f"{name}.up",
+                axis_names=NAMES,
             )
         else:
             return lambda *at: found[at]
@@ -353,14 +359,3 @@ class Finish:
         )
         self.products.append(Product(data, tiles, sums))
         return lambda *at: sums[at]
-
-
-def _rounded(value: Expr, places: Expr | int | str) -> Expr:
-    """``floor(value / 2**places + 1/2)``."""
-    if isinstance(places, Expr):
-        half = binary("and", binary("shr", value, binary("max", places, 1) - 1), 1)
-        return select(binary("gt", places, 0), binary("shr", value, places) + half, value)
-    assert isinstance(places, int)
-    if places == 0:
-        return value
-    return binary("shr", value, places) + binary("and", binary("shr", value, places - 1), 1)
