@@ -177,11 +177,12 @@ def best_together(
     for number, (workload, configs) in enumerate(trials.items()):
         search.one(workload, configs, number / len(trials) / 2)
     gained = True
-    while gained:  # what is next to the best, until nothing of it is better
+    while gained:  # what is next to the best, and what may be better between others now, until nothing of it is
         gained = False
         for workload, space in spaces.items():
             here = space.row(search.chosen.get(workload, space.default))
-            gained |= search.one(workload, [space.config(row) for row in space.neighbours(here)], 0.5)
+            near = [space.config(row) for row in space.neighbours(here)]
+            gained |= search.one(workload, [*near, *trials.get(workload, ())], 0.5)
     return search.found()
 
 
