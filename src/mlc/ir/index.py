@@ -452,6 +452,20 @@ def evaluate(
 
 def linear_text(index: Linear) -> str:
     """Python text of the form, terms in order of first appearance, e.g. ``4*o + i - 1``."""
+    return with_const(terms_text(index), index.const)
+
+
+def with_const(terms: str, const: int) -> str:
+    """The text of a form from that of its terms and its constant."""
+    if not terms:
+        return str(const)
+    if not const:
+        return terms
+    return f"{terms} + {const}" if const > 0 else f"{terms} - {-const}"
+
+
+def terms_text(index: Linear) -> str:
+    """The text of a form without its constant; empty where there are no terms."""
     out = ""
     for atom, c in index.terms.items():
         body = str(atom)
@@ -463,10 +477,6 @@ def linear_text(index: Linear) -> str:
             out = body if c > 0 else f"-{body}"
         else:
             out += f" + {body}" if c > 0 else f" - {body}"
-    if not out:
-        return str(index.const)
-    if index.const:
-        out += f" + {index.const}" if index.const > 0 else f" - {-index.const}"
     return out
 
 

@@ -258,6 +258,8 @@ def walk(s: Stmt) -> Iterator[Stmt]:
 
 def rebuild(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
     """The same statement over rewritten sub-statements; itself when none changed."""
+    if type(s) is Store:  # nearly all statements are
+        return s
     if isinstance(s, For):
         body = fn(s.body)
         return s if body is s.body else For(s.var, s.extent, s.kind, body, s.thread)

@@ -9,7 +9,7 @@ import numpy as np
 from mlc.ir import loop
 from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within
 from mlc.ir.graph import Graph, Node, Value
-from mlc.ir.index import Linear, Var, linear_text
+from mlc.ir.index import Linear, Var, linear_text, terms_text, with_const
 from mlc.ir.te import Compute
 from mlc.ir.text import printed
 
@@ -79,10 +79,8 @@ def indices_text(indices: tuple[Linear, ...], lane: Var | None = None) -> str:
     out = []
     for ix in indices:
         if lane is not None and ix.terms.get(lane) == 1:
-            base = ix - lane
-            start = linear_text(base)
-            stop = linear_text(base + lane.hi + 1)
-            out.append(f"{start}:{stop}")
+            terms = terms_text(ix.without(lane))
+            out.append(f"{with_const(terms, ix.const)}:{with_const(terms, ix.const + lane.hi + 1)}")
         else:
             out.append(linear_text(ix))
     return ", ".join(out)

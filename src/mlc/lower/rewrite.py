@@ -13,6 +13,7 @@ from mlc.ir.loop import (
     Buffer,
     Evaluate,
     For,
+    ForKind,
     ForRange,
     If,
     Prefetch,
@@ -53,9 +54,22 @@ def decided(cond: Expr, then: Stmt, orelse: Stmt | None) -> Stmt:
     return If(cond, then, orelse)
 
 
-def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike]) -> Stmt:
-    """Replace loop variables everywhere; guards that become decided disappear, empty loops too."""
+def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike], *, unrolled: bool = False) -> Stmt:
+    """Replace loop variables everywhere; guards that become decided disappear, empty loops too.
+
+    Args:
+        s: the statement.
+        env: what each variable becomes.
+        unrolled: repeat the bodies of unrolled loops on the way, with their variables as constants: so whatever is in
+            several of them is rewritten once for all.
+    """
+
+    def inner(c: Stmt) -> Stmt:
+        return substitute_stmt(c, env, unrolled=unrolled)
+
     if isinstance(s, Store):
+        if not env:
+            return s
         indices = map_each(s.indices, lambda ix: substitute(ix, env))
         value = substitute_vars(s.value, env)
         return s if value is s.value and indices is s.indices else Store(s.buffer, indices, value, s.lane)
@@ -66,30 +80,32 @@ def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike]) -> Stmt:
         cond = substitute_vars(s.cond, env)
         if type(cond) is Const:
             side = s.then if cond.value else s.orelse
-            return NOTHING if side is None else substitute_stmt(side, env)
-        then = substitute_stmt(s.then, env)
-        orelse = None if s.orelse is None else substitute_stmt(s.orelse, env)
+            return NOTHING if side is None else inner(side)
+        then = inner(s.then)
+        orelse = None if s.orelse is None else inner(s.orelse)
         if cond is s.cond and then is s.then and orelse is s.orelse:
             return s
         return decided(cond, then, orelse)
     if isinstance(s, Seq):
-        new = [substitute_stmt(c, env) for c in s.stmts]
+        new = [inner(c) for c in s.stmts]
         if all(a is b for a, b in zip(new, s.stmts, strict=True)):
             return s
         return seq(new)
     if isinstance(s, For):
-        body = substitute_stmt(s.body, env)
+        if unrolled and s.kind is ForKind.UNROLLED:
+            return seq([substitute_stmt(s.body, {**env, s.var: k}, unrolled=True) for k in range(s.extent)])
+        body = inner(s.body)
         if body is s.body:
             return s
         return NOTHING if is_nothing(body) else For(s.var, s.extent, s.kind, body, s.thread)
     if isinstance(s, ForRange):
         begin, end = substitute_vars(s.begin, env), substitute_vars(s.end, env)
-        body = substitute_stmt(s.body, env)
+        body = inner(s.body)
         if begin is s.begin and end is s.end and body is s.body:
             return s
         return ForRange(s.var, begin, end, body)
     if isinstance(s, Allocate):
-        body = substitute_stmt(s.body, env)
+        body = inner(s.body)
         return s if body is s.body else NOTHING if is_nothing(body) else Allocate(s.buffer, body)
     if isinstance(s, Evaluate) and s.intrinsic is not None:
         return map_accesses(s, lambda a: Access(a.buffer, tuple([substitute(ix, env) for ix in a.indices]), a.strides))

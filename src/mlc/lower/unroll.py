@@ -5,13 +5,10 @@ In: ``For(kind=UNROLLED)``. Out: none left, so that indices into register buffer
 
 from __future__ import annotations
 
-from mlc.ir.loop import For, ForKind, Stmt, rebuild, seq
+from mlc.ir.loop import Stmt
 from mlc.lower.rewrite import substitute_stmt
 
 
 def unroll(s: Stmt) -> Stmt:
-    """Repeat the bodies of unrolled loops, innermost first."""
-    s = rebuild(s, unroll)
-    if type(s) is For and s.kind is ForKind.UNROLLED:
-        return seq([substitute_stmt(s.body, {s.var: k}) for k in range(s.extent)])
-    return s
+    """Repeat the bodies of unrolled loops."""
+    return substitute_stmt(s, {}, unrolled=True)
