@@ -11,7 +11,7 @@ import mlc
 from mlc.api.models import TensorInfo
 from mlc.cli.main import run
 from mlc.harness.litert import LitertReference
-from tests.unit.frontend.tflite.writer import Op, T, const, litert, write
+from tests.unit.frontend.tflite.writer import Op, T, const, litert, one, write
 
 pytest.importorskip("ai_edge_litert", reason="LiteRT, the reference")
 
@@ -101,6 +101,32 @@ def test_a_small_network_of_8_bits_is_exact(tmp_path: Path, options: dict[str, i
         for _ in range(20):
             feeds = {"image": rng.integers(-128, 128, (1, 11, 9, 3)).astype(np.int8)}
             np.testing.assert_array_equal(module.run(feeds)["classes"], litert(data, feeds)[0])
+
+
+def test_recurrences_are_compiled(tmp_path: Path) -> None:
+    """An LSTM, whose state begins at zero in every run, and rounds of choosing boxes."""
+    rng = np.random.default_rng(2)
+
+    def weights(*shape: int) -> T:
+        return const(rng.standard_normal(shape).astype(np.float32))
+
+    gates = [weights(6, 4) for _ in range(4)] + [weights(6, 6) for _ in range(4)]
+    states = [T((2, 6), variable=True), T((2, 6), variable=True)]
+    x = rng.standard_normal((2, 5, 4)).astype(np.float32)
+    operands = [x, *gates, *[None] * 3, *(weights(6) for _ in range(4)), None, None, *states]
+    options = {"FusedActivationFunction": 4}
+    layer = one(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM", operands, [T((2, 5, 6))], "UnidirectionalSequenceLSTMOptions", **options
+    )
+    boxes, scores = rng.uniform(0, 1, (30, 4)).astype(np.float32), rng.uniform(0, 1, 30).astype(np.float32)
+    numbers = [const(np.int32(9)), const(np.float32(0.3)), const(np.float32(0.2)), const(np.float32(0.5))]
+    results = [T((9,), "int32"), T((9,)), T((), "int32")]
+    for data, feeds in (layer, one("NON_MAX_SUPPRESSION_V5", [boxes, scores, *numbers], results)):
+        (tmp_path / "m.tflite").write_bytes(data)
+        with mlc.compile(mlc.load(tmp_path / "m.tflite"), verify_passes=True).load(1) as module:
+            for _ in range(2):
+                for got, want in zip(module.run(feeds).values(), litert(data, feeds), strict=True):
+                    np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 def test_a_module_is_compared_with_its_own_format_s_interpreter(

@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
-from mlc.frontend.tflite import activations, conv, elementwise, index, pooling, reduction, resize, shape, softmax
+from mlc.frontend.tflite import (
+    activations,
+    conv,
+    detection,
+    elementwise,
+    index,
+    pooling,
+    recurrent,
+    reduction,
+    resize,
+    shape,
+    softmax,
+)
 
-__all__ = ["activations", "conv", "elementwise", "index", "pooling", "reduction", "resize", "shape", "softmax"]
+__all__ = [
+    "activations",
+    "conv",
+    "detection",
+    "elementwise",
+    "index",
+    "pooling",
+    "recurrent",
+    "reduction",
+    "resize",
+    "shape",
+    "softmax",
+]
