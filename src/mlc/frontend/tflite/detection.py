@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 
-from mlc.errors import ImportModelError
+from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.common.body import Body, Rows
 from mlc.frontend.common.context import Context
-from mlc.frontend.common.emit import arith, cast, reshape, scalar, take, zeros
+from mlc.frontend.common.emit import arith, cast, concat, reshape, scalar, slice_axis, take, zeros
+from mlc.frontend.tflite.quant import dequantised
 from mlc.frontend.tflite.registry import Operator, converter, known_ints
 from mlc.ir.graph import Value
 from mlc.ir.types import f32, i32
@@ -73,6 +76,98 @@ def best_boxes(
     _, indices, chosen, valid = body.close(count, [after], rows)
     total = ctx.add("reduce_sum", [valid], axes=(0, 1), keepdims=False)
     return reshape(ctx, indices, (count,)), reshape(ctx, chosen, (count,)), total
+
+
+def _custom_options(op: Operator) -> dict[str, float]:
+    """The numbers among a custom operator's options, which are a map in another format.
+
+    Raises:
+        ImportModelError: they are none, or damaged.
+    """
+    from flatbuffers import flexbuffers
+
+    raw = bytes(op.option("raw", b""))
+    try:
+        found = flexbuffers.GetRoot(raw).AsMap
+        names = [found.Keys[k].AsKey for k in range(len(found))]
+        values = [found.Values[k] for k in range(len(found))]
+        numbers = [(n, v) for n, v in zip(names, values, strict=True) if v.IsNumeric or v.IsBool]
+        return {n: float(v.AsFloat if v.IsFloat else v.AsInt) for n, v in numbers}
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, struct.error) as error:
+        raise ImportModelError("its options are damaged") from error
+
+
+_POSTPROCESS = "TFLite_Detection_PostProcess"
+
+
+@converter(_POSTPROCESS, custom=True, limits="suppression over all classes at once, not class by class")
+def detection_postprocess(ctx: Context, op: Operator) -> list[Value]:
+    """Boxes from their distances to anchors, those that overlap left out, with the best classes of each."""
+    options = _custom_options(op)
+    missing = {"max_detections", "max_classes_per_detection", "num_classes", *_SCALES} - set(options)
+    if missing:
+        raise ImportModelError(f"it lacks the options {', '.join(sorted(missing))}")
+    if options.get("use_regular_nms", 0):
+        raise UnsupportedError("suppression class by class (use_regular_nms)")
+    offsets, scores, anchors = (_floats(ctx, op, k) for k in range(3))
+    n, classes = anchors.type.shape[0], int(options["num_classes"])
+    rows = scores.type.shape[-1] if scores.type.rank else 0
+    fits = offsets.type.shape[:2] == (1, n) and scores.type.shape[:2] == (1, n) and anchors.type.shape[1:] == (4,)
+    if not fits or offsets.type.rank != 3 or offsets.type.shape[2] < 4 or not 1 <= classes <= rows <= classes + 1:
+        raise ImportModelError(f"boxes {offsets.type}, scores {scores.type}, anchors {anchors.type}, {classes} classes")
+    boxes = _decoded(ctx, reshape(ctx, offsets, offsets.type.shape[1:]), anchors, [options[s] for s in _SCALES])
+    # the first class may be the background
+    per_class = slice_axis(ctx, reshape(ctx, scores, (n, rows)), 1, rows - classes, rows)
+    each, count = min(int(options["max_classes_per_detection"]), classes), int(options["max_detections"])
+    if each < 1 or count < 1:
+        raise ImportModelError(f"{count} detections of {each} classes")
+    ctx.check_constant((count, each), 4)
+    best, kinds = ctx.add_many("top_k", [per_class], {"k": each, "axis": 1, "largest": True, "sorted": True})
+    overlap, least = options.get("nms_iou_threshold", 0.0), options.get("nms_score_threshold", 0.0)
+    # the kernel keeps boxes at the threshold, too
+    below = float(np.nextafter(np.float32(least), np.float32(-np.inf)))
+    chosen, _, total = best_boxes(ctx, boxes, take(ctx, best, 1, 0), count, overlap, below)
+    there = arith(ctx, "lt", ctx.constant(np.arange(count, dtype=np.int32)), total)
+    found = reshape(ctx, cast(ctx, there, f32), (count, 1, 1))
+
+    def of_chosen(x: Value, shape: tuple[int, ...]) -> Value:
+        """Rows of what is chosen, once a class, 0 behind the last."""
+        picked = ctx.add("gather", [x, chosen], axis=0)
+        picked = reshape(ctx, picked, (count, 1, 4) if len(shape) == 3 else (count, each, 1))
+        wide = ctx.add("broadcast_to", [picked], shape=(count, each, picked.type.shape[2]))
+        return reshape(ctx, ctx.add("mul", [wide, found]), shape)
+
+    results = [
+        of_chosen(boxes, (1, count * each, 4)),
+        of_chosen(cast(ctx, kinds, f32), (1, count * each)),
+        of_chosen(best, (1, count * each)),
+        reshape(ctx, cast(ctx, total, f32), (1,)),
+    ]
+    return results[: len(op.results)]
+
+
+_SCALES = ("y_scale", "x_scale", "h_scale", "w_scale")
+
+
+def _floats(ctx: Context, op: Operator, k: int) -> Value:
+    x = op.input(k)
+    return x if x.type.dtype is f32 else dequantised(ctx, x, op.scale_of(k))
+
+
+def _decoded(ctx: Context, offsets: Value, anchors: Value, scales: list[float]) -> Value:
+    """Corners ``[n, 4]`` of boxes given by centre and size, in parts of their anchors' sizes."""
+    if 0 in scales:
+        raise ImportModelError(f"scales {scales}")
+    parts = [arith(ctx, "div", take(ctx, offsets, 1, k), scales[k]) for k in range(4)]
+    anchor = [take(ctx, anchors, 1, k) for k in range(4)]
+    low, high = [], []
+    for d in (0, 1):
+        centre = ctx.add("add", [ctx.add("mul", [parts[d], anchor[2 + d]]), anchor[d]])
+        half = arith(ctx, "mul", ctx.add("mul", [ctx.add("exp", [parts[2 + d]]), anchor[2 + d]]), 0.5)
+        low.append(ctx.add("sub", [centre, half]))
+        high.append(ctx.add("add", [centre, half]))
+    n = anchors.type.shape[0]
+    return concat(ctx, [reshape(ctx, v, (n, 1)) for v in (*low, *high)], 1)
 
 
 @converter("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5", limits="thresholds and the count known at compile time")

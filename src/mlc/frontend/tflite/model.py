@@ -89,7 +89,7 @@ class OperatorDef:
         version: of the operator.
         inputs: indices of tensors, -1 for those left out.
         outputs: indices of tensors.
-        options: its attributes.
+        options: its attributes; of a custom operator ``raw``, their bytes.
     """
 
     position: int
@@ -223,7 +223,7 @@ def _operator(table: Table, position: int, codes: Sequence[tuple[str, bool, int]
         version,
         _indices(table["inputs"], count, f"{where}: inputs", optional=True),
         _indices(table["outputs"], count, f"{where}: outputs"),
-        options,
+        {"raw": table["custom_options"]} if custom else options,
     )
 
 
