@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, isclose
 from typing import Any
@@ -132,21 +132,28 @@ def _positions(method: Method, a: Axis) -> Array:
     return COORDINATES[method.coordinates](np.arange(a.out, dtype=np.float64), a)
 
 
-def _nearest(ctx: Context, x: Value, method: Method, axes: Sequence[Axis]) -> Value:
-    """Axes whose positions follow ``i * n // m`` become index arithmetic, the others look up a table."""
+def nearest(ctx: Context, x: Value, tables: Mapping[int, Array]) -> Value:
+    """``x`` read at the positions of a table for every axis to be resized.
+
+    Tables that follow ``i * n // m`` become index arithmetic.
+    """
     shape = list(x.type.shape)
-    tables: list[tuple[int, Array]] = []
-    for a in axes:
-        table = np.clip(NEAREST[method.nearest_mode](_positions(method, a)), 0, a.extent - 1).astype(np.int64)
-        if (table == np.arange(a.out, dtype=np.int64) * a.extent // a.out).all():
-            shape[a.axis] = a.out
+    looked_up: list[tuple[int, Array]] = []
+    for axis, table in tables.items():
+        count = len(table)
+        if (table == np.arange(count, dtype=np.int64) * x.type.shape[axis] // count).all():
+            shape[axis] = count
         else:
-            tables.append((a.axis, table))
+            looked_up.append((axis, table))
     if tuple(shape) != x.type.shape:
         x = ctx.add("resize_nearest", [x], shape=tuple(shape))
-    for axis, table in tables:
+    for axis, table in looked_up:
         x = ctx.add("gather", [x, ctx.constant(table, np.int32)], axis=axis)
     return x
+
+
+def _nearest_table(method: Method, a: Axis) -> Array:
+    return np.clip(NEAREST[method.nearest_mode](_positions(method, a)), 0, a.extent - 1).astype(np.int64)
 
 
 def _weighted(ctx: Context, x: Value, method: Method, a: Axis) -> Value:
@@ -188,7 +195,7 @@ def resize(ctx: Context, x: Value, method: Method, axes: Sequence[Axis]) -> Valu
         return ctx.add("broadcast_to", [scalar(ctx, 0, x.type.dtype)], shape=final)
     dtype = x.type.dtype
     if method.mode == "nearest":
-        y = _nearest(ctx, x, method, axes)
+        y = nearest(ctx, x, {a.axis: _nearest_table(method, a) for a in axes})
     else:
         y = x if dtype.is_float and dtype.bits >= 32 else cast(ctx, x, f32)
         for a in axes:

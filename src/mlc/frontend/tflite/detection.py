@@ -89,6 +89,8 @@ def _custom_options(op: Operator) -> dict[str, float]:
     raw = bytes(op.option("raw", b""))
     try:
         found = flexbuffers.GetRoot(raw).AsMap
+        if len(found) > len(raw):
+            raise ValueError(f"{len(found)} options in {len(raw)} bytes")
         names = [found.Keys[k].AsKey for k in range(len(found))]
         values = [found.Values[k] for k in range(len(found))]
         numbers = [(n, v) for n, v in zip(names, values, strict=True) if v.IsNumeric or v.IsBool]

@@ -7,21 +7,22 @@ import numpy as np
 from mlc.errors import ImportModelError
 from mlc.frontend.common.context import Context
 from mlc.frontend.common.emit import arith, cast, need_rank, scalar
-from mlc.frontend.common.resize import Axis, Method, resize
+from mlc.frontend.common.resize import Axis, Method, nearest, resize
+from mlc.frontend.tflite.conv import channels_first, channels_last
 from mlc.frontend.tflite.registry import Operator, converter, known_ints
 from mlc.ir.graph import Value
 from mlc.ir.types import f32, i8, i32, i64, u8
 
 
 def _axes(ctx: Context, op: Operator) -> list[Axis]:
-    """Height and width; with aligned corners the scale is that between the corners."""
+    """Height and width, once channels come first; with aligned corners the scale is that between the corners."""
     x = op.input(0)
     need_rank(x, "the input", 4, 4)
     sizes = known_ints(ctx, op, 1, "the size")
     if len(sizes) != 2 or min(sizes) < 1 or min(x.type.shape[1:3]) < 1:
         raise ImportModelError(f"{x.type} to the size {list(sizes)}")
     ctx.check_constant((max(sizes),), 8)
-    return [Axis(d + 1, x.type.shape[d + 1], m, m / x.type.shape[d + 1]) for d, m in enumerate(sizes)]
+    return [Axis(d + 2, x.type.shape[d + 1], m, m / x.type.shape[d + 1]) for d, m in enumerate(sizes)]
 
 
 def _coordinates(op: Operator) -> str:
@@ -33,10 +34,8 @@ def _coordinates(op: Operator) -> str:
 @converter("RESIZE_NEAREST_NEIGHBOR", limits="size known at compile time")
 def resize_nearest(ctx: Context, op: Operator) -> list[Value]:
     axes, coordinates = _axes(ctx, op), _coordinates(op)
-    x = op.input(0)
-    for a in axes:
-        x = ctx.add("gather", [x, ctx.constant(_nearest(a, coordinates), np.int32)], axis=a.axis)
-    return [x]
+    tables = {a.axis: _nearest(a, coordinates) for a in axes}
+    return [channels_last(ctx, nearest(ctx, channels_first(ctx, op.input(0)), tables))]
 
 
 def _nearest(a: Axis, coordinates: str) -> np.ndarray:
@@ -54,12 +53,16 @@ def _nearest(a: Axis, coordinates: str) -> np.ndarray:
 
 @converter("RESIZE_BILINEAR", limits="size known at compile time")
 def resize_bilinear(ctx: Context, op: Operator) -> list[Value]:
-    axes, coordinates, x = _axes(ctx, op), _coordinates(op), op.input(0)
+    axes, coordinates = _axes(ctx, op), _coordinates(op)
+    return [channels_last(ctx, _bilinear(ctx, op, channels_first(ctx, op.input(0)), axes, coordinates))]
+
+
+def _bilinear(ctx: Context, op: Operator, x: Value, axes: list[Axis], coordinates: str) -> Value:
     if not op.quantised():
-        return [resize(ctx, x, Method("linear", coordinates), axes)]
+        return resize(ctx, x, Method("linear", coordinates), axes)
     if op.dtype() is u8:  # the one type for which the kernel goes by way of floats
         y = resize(ctx, cast(ctx, x, f32), Method("linear", coordinates), axes)
-        return [cast(ctx, arith(ctx, "add", y, 0.5), u8)]
+        return cast(ctx, arith(ctx, "add", y, 0.5), u8)
     wide = i32 if x.type.dtype is i8 else i64
     y = cast(ctx, x, wide)
     for a in axes:
@@ -67,7 +70,7 @@ def resize_bilinear(ctx: Context, op: Operator) -> list[Value]:
     # twenty places, rounded with halves away from zero
     half = ctx.add("where", [arith(ctx, "gt", y, 0), scalar(ctx, 1 << 19, wide), scalar(ctx, -(1 << 19), wide)])
     y = arith(ctx, "div", ctx.add("add", [y, half]), 1 << 20)
-    return [cast(ctx, y, op.dtype())]
+    return cast(ctx, y, op.dtype())
 
 
 def _in_fixed_point(ctx: Context, x: Value, a: Axis, coordinates: str) -> Value:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 from flatbuffers import flexbuffers
 
-from mlc.errors import ImportModelError, UnsupportedError
+from mlc.errors import ImportModelError, MlcError, UnsupportedError
 from tests.unit.frontend.tflite.writer import T, const, imported, litert, one, ours, same
 
 
@@ -90,3 +92,11 @@ def test_options_that_do_not_fit_are_refused(rng):
     for raw in (b"", b"\x01", b"\xff" * 9, options_of()[:-5], bytes(40)):
         with pytest.raises(ImportModelError, match=r"its options are damaged|it lacks the options"):
             imported(postprocess(rng, raw)[0])
+
+
+def test_options_with_bytes_changed_are_one_error_or_none(rng):
+    for _ in range(300):
+        raw = bytearray(options_of())
+        raw[int(rng.integers(len(raw)))] ^= int(rng.integers(1, 256))
+        with contextlib.suppress(MlcError):
+            imported(postprocess(rng, bytes(raw))[0])
