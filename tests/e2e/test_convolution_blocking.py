@@ -119,3 +119,25 @@ def test_channels_that_no_wide_tile_divides(channels, space, taps, filters, targ
     model = network(nodes, feeds, ["y"], stored)
     got = compiled(model, feeds, threads=2, target=target, disabled_passes=["winograd"])
     assert_same(got, reference(model, feeds), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("target", ["x86", "x86 -mcpu=haswell"])
+@pytest.mark.parametrize("channels, filters, space, taps, stride", [
+    (96, 48, (9, 40, 40), (3, 1, 1), 1),
+    (64, 40, (12, 37, 41), (3, 1, 1), 2),
+    (64, 16, (12, 40, 40), (3, 3, 3), 1),
+])  # fmt: skip
+def test_volumes_that_no_cache_holds(channels, filters, space, taps, stride, target):  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(4)
+    pads = [k // 2 for k in taps]
+    first = helper.make_node("Conv", ["x", "v"], ["a"])
+    attributes = {"pads": [*pads, *pads], "strides": [stride, 1, 1]}
+    nodes = [first, helper.make_node("Conv", ["a", "w"], ["c"], **attributes), helper.make_node("Relu", ["c"], ["y"])]
+    feeds = {"x": rng.standard_normal((1, 8, *space)).astype(np.float32)}
+    stored = {
+        "v": (rng.standard_normal((channels, 8, 1, 1, 1)) / 3).astype(np.float32),
+        "w": (rng.standard_normal((filters, channels, *taps)) / np.sqrt(channels * np.prod(taps))).astype(np.float32),
+    }
+    model = network(nodes, feeds, ["y"], stored)
+    got = compiled(model, feeds, threads=2, target=target, disabled_passes=["winograd"])
+    assert_same(got, reference(model, feeds), tolerance=1e-5)

@@ -16,7 +16,7 @@ TARGETS = [record_for(cpu) for cpu in ("skylake-avx512", "haswell", "x86-64")]
 
 def cut(channels: int, filters: int, size: int, tile: Tile, target: Cpu, taps: int = 1) -> Blocking:
     x, y = (te.placeholder((1, c, size, size), f32, name) for c, name in ((channels, "x"), (filters, "y")))
-    return cut_for_caches(x.shape, y.shape, taps, taps == 1, tile, target)
+    return cut_for_caches(x.shape, y.shape, (taps, 1), taps == 1, tile, target)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
@@ -54,3 +54,12 @@ def test_blocks_end_where_tiles_do() -> None:
 
 def test_inputs_beyond_the_second_cache_are_read_once() -> None:
     assert cut(256, 64, 56, Tile(6, 2), TARGETS[1]).pixels_first
+
+
+def test_rows_of_a_deep_volume_are_finished_one_after_the_other() -> None:
+    """Slices under a window of three are 7 MB: what they share would be gone before the next one is computed."""
+    server = TARGETS[0]
+    x, y = (1, 192, 10, 56, 56), (1, 192, 8, 56, 56)
+    assert cut_for_caches(x, y, (3, 1, 1), False, Tile(8, 3), server) == Blocking(1, True, None, axis=1)
+    # a window in one slice shares nothing with the next
+    assert cut_for_caches(x, y, (1, 3, 3), False, Tile(8, 3), server).axis == 0

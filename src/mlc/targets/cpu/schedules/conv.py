@@ -205,10 +205,15 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     default = conv_tile(product, target, vectors, border)
     few = [v for v in _widths(product) if v <= target.registers // 2]
     tile = ask_tile(knobs, default, range(1, min(size_of(space), target.registers - 2) + 1), few, target)
-    cut = cut_for_caches(data, y, size_of(role.taps), flat, default, target)
+    cut = cut_for_caches(data, y, role.taps, flat, default, target)
 
-    extent = size_of(space) if flat else space[0]
-    cuts = {k for n in (size_of(space), space[0]) for k in divisors(n) if k <= MOST_BLOCKS}
+    axis = (
+        pinned(knobs.discrete("axis", (0, 1), default=cut.axis))
+        if len(space) > 2 and not flat and role.taps[0] > 1
+        else 0
+    )
+    extent = size_of(space) if flat else space[axis]
+    cuts = {k for n in (size_of(space), *space[:2]) for k in divisors(n) if k <= MOST_BLOCKS}
     blocks = knobs.discrete("blocks", sorted(cuts), default=extent // cut.block)
     knobs.require(extent % blocks == 0, "pixels cannot be cut evenly into so many blocks")
     first = knobs.category("order", ("pixels", "channels"), default="pixels" if cut.pixels_first else "channels")
@@ -221,7 +226,7 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     steps = knobs.discrete("steps", divisors(inner), default=unrolled)
     far = come_from_far(role.weights, target)
     fetch = knobs.category("prefetch", (False, True), default=far)
-    cut = Blocking(extent // blocks, first == "pixels", chunk or None)
+    cut = Blocking(extent // blocks, first == "pixels", chunk or None, axis)
     return ConvPlan(flat, tile, cut, steps, fetch, border.passes_rows, border.passes_columns(tile))
 
 
@@ -308,9 +313,9 @@ def _may_be_flat(g: Group) -> bool:
 
 def _order(stage: Stage, groups: Var, space: list[Var], cut: Blocking) -> list[Var]:
     """The outer loops over channels and blocks of pixels; ``space`` keeps the loops inside a block."""
-    if cut.block > space[0].hi:
+    if cut.block > space[cut.axis].hi:
         return [groups]
-    block, space[0] = stage.split(space[0], cut.block)
+    block, space[cut.axis] = stage.split(space[cut.axis], cut.block)
     return [block, groups] if cut.pixels_first else [groups, block]
 
 
