@@ -19,7 +19,8 @@ from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.tflite import converters as _converters  # noqa: F401, fills the table
 from mlc.frontend.tflite.model import ModelDef, OperatorDef, SubgraphDef, TensorDef, read_model
 from mlc.frontend.tflite.registry import CONVERTERS, Converter, Operator
-from mlc.frontend.tflite.types import decode, element_type, type_name
+from mlc.frontend.tflite.sparse import densified
+from mlc.frontend.tflite.types import decode, element_type
 from mlc.ir.graph import Builder, Value
 
 # What a converter, or numpy below it, raises on options and shapes that contradict each other. The model is to blame as
@@ -242,9 +243,8 @@ class _Walk:
             self.ctx.check_constant(tensor.shape, dtype.itemsize)
             array = np.zeros(tensor.shape, dtype.numpy)
         elif tensor.sparsity is not None:
-            sparse = UnsupportedError(f"is stored sparsely as {type_name(tensor.type)}")
-            self.problems.add(sparse, tensor.name, noun="tensor")
-            return UNKNOWN
+            self.ctx.check_constant(tensor.shape, dtype.itemsize)
+            array = densified(tensor.type, tensor.shape, tensor.data, tensor.sparsity, tensor.where)
         elif tensor.stored or 0 in tensor.shape:
             array = decode(tensor.type, tensor.shape, tensor.data, tensor.where)
         else:

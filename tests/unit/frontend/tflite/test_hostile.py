@@ -59,7 +59,15 @@ def shapes() -> bytes:
     return write(tensors, operators, [0], [9])
 
 
-SMALL = {"convolution": convolution(), "floats": floats(), "shapes": shapes()}
+def sparse() -> bytes:
+    levels = [3, ([0, 2, 2, 5], [1, 3, 0, 2, 3])]
+    stored = T((3, 4), raw=np.arange(5, dtype=np.float32).tobytes(), sparsity=([0, 1], [], levels))
+    tensors = [stored, T((3, 4)), T((2, 4)), T((2, 3))]
+    operators = [Op("DENSIFY", [0], [1], {}, "DensifyOptions"), Op("FULLY_CONNECTED", [2, 1, -1], [3])]
+    return write(tensors, operators, [2], [3])
+
+
+SMALL = {"convolution": convolution(), "floats": floats(), "shapes": shapes(), "sparse": sparse()}
 LIMITS = Limits(tensor_bytes=1 << 24, constant_bytes=1 << 22, constants_bytes=1 << 24, nodes=10_000)
 
 

@@ -42,6 +42,7 @@ class T:
         variable: whether it keeps its value.
         raw: bytes to store instead of ``data``.
         kind: element type by TFLite's name, where it is not numpy's.
+        sparsity: traversal order, block map, and for each level its size, or its segments and indices.
     """
 
     shape: Sequence[int]
@@ -55,6 +56,7 @@ class T:
     variable: bool = False
     raw: bytes | None = None
     kind: str | None = None
+    sparsity: tuple[Sequence[int], Sequence[int], Sequence[Any]] | None = None
 
 
 @dataclass
@@ -161,9 +163,29 @@ def _tensor(b: Any, t: T, name: str, buffer: int) -> int:
             "QuantizedDimension": t.axis,
         }
         fields["Quantization"] = _table(b, "QuantizationParameters", parts)
+    if t.sparsity is not None:
+        fields["Sparsity"] = _sparsity(b, *t.sparsity)
     if t.variable:
         fields["IsVariable"] = True
     return _table(b, "Tensor", fields)
+
+
+def _sparsity(b: Any, order: Sequence[int], blocked: Sequence[int], levels: Sequence[Any]) -> int:
+    made = []
+    for level in levels:
+        fields: dict[str, Any] = {"DenseSize": level, "Format": 0}
+        if not isinstance(level, int):
+            fields = {"Format": 1}
+            for key, values in zip(("ArraySegments", "ArrayIndices"), level, strict=True):
+                vector = {"Values": _ints(b, tflite.Int32VectorStartValuesVector, values)}
+                fields |= {key: _table(b, "Int32Vector", vector), f"{key}Type": tflite.SparseIndexVector.Int32Vector}
+        made.append(_table(b, "DimensionMetadata", fields))
+    parts = {
+        "TraversalOrder": _ints(b, tflite.SparsityParametersStartTraversalOrderVector, order),
+        "BlockMap": _ints(b, tflite.SparsityParametersStartBlockMapVector, blocked),
+        "DimMetadata": _offsets(b, tflite.SparsityParametersStartDimMetadataVector, made),
+    }
+    return _table(b, "SparsityParameters", parts)
 
 
 def _code(b: Any, name: str, custom: bool, version: int) -> int:
