@@ -108,3 +108,25 @@ def test_convolutions_by_other_instructions(name, cpu):
 def test_threads_share_them():
     model, x, expected = convolution(replace(CASES["blocks"], size=(20, 20)))
     np.testing.assert_array_equal(compiled(model, {"x": x}, threads=2)["y"], expected)
+
+
+@pytest.mark.parametrize("cpu", ["native", "haswell"])
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 5, 17), (3, 64, 10), (20, 33, 64), (7, 3, 1), (33, 48, 100)])
+def test_matrix_products(m, k, n, cpu):
+    rng = np.random.default_rng(m)
+    x = rng.integers(0, 256, (m, k), np.uint8)
+    w = rng.integers(-128, 128, (k, n), np.int8)
+    ws, ys = rng.uniform(0.01, 0.02, n).astype(np.float32), np.float32(np.sqrt(k) * 1.5)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xf"]),
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["wf"], axis=1),
+        helper.make_node("MatMul", ["xf", "wf"], ["yf"]),
+        helper.make_node("QuantizeLinear", ["yf", "ys", "yz"], ["y"]),
+    ]
+    stored = {"xs": np.float32(0.5), "xz": np.uint8(130), "w": w, "ws": ws, "ys": ys, "yz": np.int8(-3)}
+    model = network(nodes, {"x": x}, ["y"], stored)
+    sums = (x.astype(np.int32) - 130) @ w.astype(np.int32)
+    steps = np.rint(sums.astype(np.float32) * ((np.float32(0.5) * ws) / ys).astype(np.float32))
+    expected = np.clip(steps - 3, -128, 127).astype(np.int8)
+    got = compiled(model, {"x": x}, target=f"x86 -mcpu={cpu}")["y"]
+    np.testing.assert_array_equal(got, expected)

@@ -68,9 +68,19 @@ class _Sums:
     hi: float | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class _Total:
+    """A tensor of floats as the total of two, within limits; each is stored, or sums."""
+
+    operands: tuple[Value, Value]
+    lo: float | None = None
+    hi: float | None = None
+
+
 class _Products:
     def __init__(self) -> None:
         self.sums: dict[Value, _Sums] = {}
+        self.totals: dict[Value, _Total] = {}
         self.unsigned: dict[Value, Value] = {}  # of a signed tensor: the one that is stored
 
     def visit(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
@@ -80,6 +90,7 @@ class _Products:
         if op in (get("conv"), get("matmul")):
             return self._product(rw, node)
         if op is get("add"):
+            self._note_total(rw, node)
             return self._bias(rw, node)
         if op in (get("relu"), get("clip")):
             self._limit(node)
@@ -89,25 +100,29 @@ class _Products:
         return self._concat(rw, node) if op is get("concat") else None
 
     # -- what operands are ------------------------------------------------------------------------------------------
+    def _is_stored(self, rw: Rewriter, v: Value) -> bool:
+        """Whether activations are stored in 8 bits, with one scale for all."""
+        made = rw.maker(v)
+        if made is None or made.op is not get("dequantize"):
+            return False
+        q, scale, zero = made.inputs
+        known = all(rw.constant(p) is not None and p.type.size == 1 for p in (scale, zero))
+        return known and rw.constant(q) is None and q.type.dtype in (u8, i8) and q.type.shape == v.type.shape
+
     def _stored(self, rw: Rewriter, v: Value) -> _Stored | None:
         """How activations are stored in 8 bits, without a sign."""
+        if not self._is_stored(rw, v):
+            return None
         made = rw.maker(v)
-        if made is None:
-            return None
-        if made.op is get("dequantize"):
-            q, scale, zero = made.inputs[0], *(rw.constant(p) for p in made.inputs[1:])
-            if scale is None or zero is None or scale.size != 1 or zero.size != 1 or q.type.shape != v.type.shape:
-                return None
-            return self._without_sign(rw, q, scale.reshape(()), int(zero.reshape(())))
-        return None
+        assert made is not None
+        scale, zero = (rw.constant(p) for p in made.inputs[1:])
+        assert scale is not None
+        assert zero is not None
+        return self._without_sign(rw, made.inputs[0], scale.reshape(()), int(zero.reshape(())))
 
-    def _without_sign(self, rw: Rewriter, q: Value, scale: np.ndarray, zero: int) -> _Stored | None:
-        if rw.constant(q) is not None:
-            return None
+    def _without_sign(self, rw: Rewriter, q: Value, scale: np.ndarray, zero: int) -> _Stored:
         if q.type.dtype is u8:
             return _Stored(q, scale, zero)
-        if q.type.dtype is not i8:
-            return None
         if q not in self.unsigned:
             wide = rw.emit(get("add"), [_cast(rw, q, "i16"), rw.new_constant(np.asarray(_SIGN, np.int16))])
             self.unsigned[q] = _cast(rw, wide, "u8")
@@ -191,14 +206,27 @@ class _Products:
                 return [self._floats(rw, replace(sums, offset=sums.offset + q, bound=bound))]
         return None
 
+    def _note_total(self, rw: Rewriter, node: Node) -> None:
+        """Totals are kept in mind for whoever quantises them."""
+        a, b = node.inputs
+        known = all(self._known(rw, v) and v.type == node.outputs[0].type for v in (a, b))
+        if known:
+            self.totals[node.outputs[0]] = _Total((a, b))
+
+    def _known(self, rw: Rewriter, v: Value) -> bool:
+        """Whether a tensor is stored, or sums without limits."""
+        sums = self.sums.get(v)
+        return self._is_stored(rw, v) if sums is None else sums.lo is None and sums.hi is None
+
     def _limit(self, node: Node) -> None:
-        """Limits of sums are kept in mind for whoever quantises them."""
-        sums = self.sums.get(node.inputs[0])
-        if sums is None:
-            return
+        """Limits are kept in mind likewise."""
+        x, y = node.inputs[0], node.outputs[0]
         lo, hi = (0.0, None) if node.op is get("relu") else (node.attrs["lo"], node.attrs["hi"])
-        if sums.lo is None and sums.hi is None:
-            self.sums[node.outputs[0]] = replace(sums, lo=lo, hi=hi)
+        sums, total = self.sums.get(x), self.totals.get(x)
+        if sums is not None and sums.lo is None and sums.hi is None:
+            self.sums[y] = replace(sums, lo=lo, hi=hi)
+        elif total is not None and total.lo is None and total.hi is None:
+            self.totals[y] = replace(total, lo=lo, hi=hi)
 
     def _quantize(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
         x, scale, zero = node.inputs[0], *(rw.constant(p) for p in node.inputs[1:])
@@ -223,13 +251,39 @@ class _Products:
         stored = self._stored(rw, x)
         if stored is not None and stored.zero == z and stored.scale == scale:
             return stored.integers
-        sums = self.sums.get(x)
-        if sums is None:
+        known = self.sums.get(x) or self.totals.get(x)
+        if known is None:
             return rw.emit(get("quantize"), [x, rw.new_constant(scale), rw.new_constant(np.asarray(z, np.uint8))])
-        factor = (sums.scale / scale).astype(np.float32)
-        scaled = rw.emit(get("mul"), [self._total(rw, sums), rw.new_constant(factor)])
-        lo, hi = (_limit_in_steps(limit, scale, z) for limit in (sums.lo, sums.hi))
-        return _narrowed(rw, scaled, rw.new_constant(np.asarray(z, np.float32)), lo, hi)
+        if isinstance(known, _Sums):
+            steps, _ = self._steps(rw, x, scale)
+        else:  # each of them in steps of the result, whose zero points are taken off together
+            (a, a_zero), (b, b_zero) = (self._steps(rw, v, scale) for v in known.operands)
+            steps, zero = rw.emit(get("add"), [a, b]), a_zero + b_zero
+            if zero.any():
+                steps = rw.emit(get("sub"), [steps, rw.new_constant(zero.astype(np.float32))])
+        lo, hi = (_limit_in_steps(limit, scale, z) for limit in (known.lo, known.hi))
+        return _narrowed(rw, steps, rw.new_constant(np.asarray(z, np.float32)), lo, hi)
+
+    def _steps(self, rw: Rewriter, v: Value, scale: np.ndarray) -> tuple[Value, np.ndarray]:
+        """Stored numbers, or sums, in steps of another scale, and how many of these are their zero point."""
+        sums = self.sums.get(v)
+        if sums is not None:
+            value, own, zero = self._total(rw, sums), sums.scale, 0
+        else:
+            stored = self._stored(rw, v)
+            assert stored is not None
+            value, own, zero = self._as_floats(rw, stored.integers, v), stored.scale, stored.zero
+        factor = (own / scale).astype(np.float32)
+        return rw.emit(get("mul"), [value, rw.new_constant(factor)]), zero * factor
+
+    def _as_floats(self, rw: Rewriter, stored: Value, v: Value) -> Value:
+        """Stored numbers in floats: what they were rounded to, where nobody else reads the bytes."""
+        made = rw.maker(stored)
+        if made is not None and made.op is get("cast") and rw.uses(stored) == 1 and rw.uses(v) == 1:
+            rounded = rw.maker(made.inputs[0])
+            if rounded is not None and rounded.op is get("clip"):
+                return rounded.outputs[0]
+        return _cast(rw, stored, "f32")
 
     def _with_sign(self, rw: Rewriter, stored: Value) -> Value:
         """The signed tensor that is stored without a sign."""

@@ -30,6 +30,10 @@ class Dot:
     terms: int
     intrinsic: VectorIntrinsic
 
+    def padded(self, terms: int) -> int:
+        """So many terms in whole instructions."""
+        return terms + -terms % self.terms
+
     @classmethod
     def declare(
         cls, name: str, lanes: int, terms: int, write: Callable[[VectorSink, str, Address, Address], str]

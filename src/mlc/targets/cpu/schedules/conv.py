@@ -429,17 +429,19 @@ def _tile_body(local: Stage, rank: int, plan: ConvPlan, target: Cpu, dot: Dot | 
     outer, o, space = outer[: -rank - 1], outer[-rank - 1], outer[-rank:]
     c, *taps = local.op.reduce_axes
     co, ci = local.split(c, target.lanes)
-    if dot is None:
-        local.reorder(co, *taps, ci, *outer, *space, o, oi)
-        local.vectorize(oi)
-    else:
+    inner = [oi]
+    if dot is not None:
         ci, terms = local.split(ci, dot.terms)
-        local.reorder(co, *taps, ci, *outer, *space, o, oi, terms)
-        local.tensorize(oi, dot.intrinsic)
+        inner.append(terms)
+    local.reorder(co, *taps, ci, *outer, *space, o, *inner)
     if plan.columns:
         local.unroll(taps[-1])
     if plan.steps > 1:
         local.unroll(local.split(ci, plan.steps)[1])
+    if dot is None:
+        local.vectorize(oi)
+    else:
+        local.tensorize(oi, dot.intrinsic)
     local.unroll(o)
     local.unroll(space[-1])
     return co

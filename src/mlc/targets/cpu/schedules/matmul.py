@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from mlc.ir import te
 from mlc.ir.expr import Expr, Load, loads, replace_loads
-from mlc.ir.index import Var
+from mlc.ir.index import Var, as_index
 from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, all_tiles, balance, best_tile, unrolled_steps
+from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
-from mlc.targets.groups.group import Group, accumulate_in_registers, ends_in_anchor, is_single, replace_anchor, size_of
+from mlc.targets.groups.group import (
+    Group,
+    accumulate_in_registers,
+    apart_from_output,
+    ends_in_anchor,
+    is_single,
+    replace_anchor,
+    size_of,
+    with_copy,
+)
 from mlc.targets.groups.layouts import in_layout
 from mlc.targets.groups.roles import Contraction
 from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.terms import over_depth
 
 PARALLEL_FROM = 1 << 15  # multiplications below which a second thread costs more than it gives
 PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart share one set
@@ -54,17 +67,19 @@ def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu) -> Tile:
     return ask_tile(knobs, tile_of(m, n, k, target), high, wide, target)
 
 
-def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: Cpu, knobs: Knobs) -> Layout:
-    """Column panels ``[N / NB][K][NB]`` of a constant right operand of rank 2.
+def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: Cpu, knobs: Knobs, terms: int = 1) -> Layout:
+    """Column panels ``[N / NB][K][NB]``, and last ``terms`` of K, of a constant right operand of rank 2.
 
     Raises:
         ScheduleError: the configuration is refused.
     """
     n_dim, k_dim = (0, 1) if transposed else (1, 0)
-    _, vectors = chosen_tile(knobs, m, shape[n_dim], shape[k_dim], target)
+    _, vectors = chosen_tile(knobs, m, shape[n_dim], -(-shape[k_dim] // terms), target)
     block = vectors * target.lanes
-    layout = Layout(shape).pad(n_dim, 0, -shape[n_dim] % block).split(n_dim, block)
-    return layout.reorder(0, 2, 1) if transposed else layout.reorder(1, 0, 2)
+    layout = Layout(shape).pad(n_dim, 0, -shape[n_dim] % block).pad(k_dim, 0, -shape[k_dim] % terms)
+    layout = layout.split(n_dim, block)
+    layout = layout.reorder(0, 2, 1) if transposed else layout.reorder(1, 0, 2)
+    return layout if terms == 1 else layout.split(1, terms).reorder(0, 1, 3, 2)
 
 
 def schedule_matmul(g: Group, target: Cpu) -> Schedule:
@@ -75,21 +90,27 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     """
     role = _role(g)
     packed = role.right in g.layouts and len(role.right.shape) == 2 and role.right.op is None
+    dot = _dot_of_product(g, target) if packed else None
+    whole = None if dot is None else _in_whole_instructions(g, target, dot)
+    if whole is not None:
+        g = whole.group
     turns = role.transposed and role.right not in g.layouts
     if turns:
         g = _transposed_copy(g, role)
-    p = g.apply({})
+    p, new = g.applied({} if whole is None else whole.layouts)
     assert p.anchor is not None
     anchor = p.anchor
     product = anchor.outputs[0]
     right = loads(anchor.bodies[0])[1].source
     turned = right if turns else None
+    copies = [turned] if turned is not None else []
+    copies += [new[whole.copy]] if whole is not None and whole.copy is not None else []
     s = Schedule(p.outputs)
-    product = accumulate_in_registers(s, product, [turned] if turned is not None else [])
+    product = accumulate_in_registers(s, product, copies)
     out = p.outputs[0]
     stage = s[out]
     *batch, i, j = stage.op.axes
-    m, n, k = i.hi + 1, j.hi + 1, anchor.reduce_axes[0].hi + 1
+    m, n, k = i.hi + 1, j.hi + 1, (anchor.reduce_axes[0].hi + 1) // (1 if dot is None else dot.terms)
     knobs = g.knobs
     rows, vectors = chosen_tile(knobs, m, n, k, target)
     packed = packed and not batch
@@ -102,7 +123,8 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     matrices = size_of([b.hi + 1 for b in batch])
     # a ragged axis stays a loop of its own, so that its tail can be cut off
     inner: Var | None = io
-    streamed = packed and right.size * 4 > target.l2 and io.hi >= 3 and balance(jo.hi + 1, target.cores) < EVEN
+    far = right.size * right.dtype.itemsize > target.l2
+    streamed = packed and far and io.hi >= 3 and balance(jo.hi + 1, target.cores) < EVEN
     # the transposed copy of one matrix stays in the second-level cache until it has been used
     each = turned is not None and turned.size == matrices * n * k and n * k * 8 <= target.l2
     each = each and matrices > 1 and balance(matrices, target.cores) < EVEN
@@ -142,24 +164,81 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     local.compute_at(stage, inside)
     finish_tile(s, out, product, inside, (ii, ju))
     *lb, li, lj = local.op.axes
+    if dot is not None:
+        local.align(lj, vectors * target.lanes)
     ljo, lji = local.split(lj, target.lanes)
     steps = knobs.discrete("steps", (1, 2, 4, 8), default=steps_of(Tile(rows, vectors), target))
-    ko, ki = local.split(local.op.reduce_axes[0], steps)
-    local.reorder(ko, ki, *lb, li, ljo, lji)
+    (depth,) = local.op.reduce_axes
+    lanes = [lji]
+    if dot is not None:
+        depth, terms = local.split(depth, dot.terms)
+        lanes.append(terms)
+    ko, ki = local.split(depth, steps)
+    local.reorder(ko, ki, *lb, li, ljo, *lanes)
     local.unroll(ki)
     fetch = packed and knobs.category("prefetch", (False, True), default=streamed)
     if fetch and order == "columns" and io.hi > 0:
         # While rows pass by one panel, the next one comes from further away, a line every few steps: more at once would
         # hold up the loads of the tile itself (measured with weights in memory: nothing gained by bursts, 5 % by this).
         local.prefetch(right, jo, ko, level=2)
-    local.vectorize(lji)
+    if dot is None:
+        local.vectorize(lji)
+    else:
+        local.tensorize(lji, dot.intrinsic)
     local.unroll(ljo)
     local.unroll(li)
-    if turned is not None:
+    for t in copies:
         if each:
-            s[turned].compute_at(stage, at)
-        spread(s[turned], target, parallel=not each)
+            s[t].compute_at(stage, at)
+        spread(s[t], target, parallel=not each)
     return s
+
+
+@dataclass(frozen=True, eq=False)
+class _Whole:
+    """A product in whole instructions.
+
+    Args:
+        group: what is computed.
+        layouts: of tensors inside, padded.
+        copy: of the left operand, where its rows had to be.
+    """
+
+    group: Group
+    layouts: dict[te.Tensor, Layout]
+    copy: te.Tensor | None
+
+
+def _dot_of_product(g: Group, target: Cpu) -> Dot | None:
+    """How several products of one sum are taken at once: for rows of the left operand whose terms are neighbours."""
+    role, anchor = _role(g), g.anchor
+    assert anchor is not None
+    left = loads(anchor.bodies[0])[0]
+    rows = left.indices[-1] == as_index(anchor.reduce_axes[0]) and role.left is not role.right
+    plain = role.left not in g.layouts and len(anchor.shape) == len(role.right.shape) == 2 and anchor.shape[1] > 1
+    return target.dot_of(role.left.dtype, role.right.dtype) if rows and plain else None
+
+
+def _in_whole_instructions(g: Group, target: Cpu, dot: Dot) -> _Whole:
+    """Rows in as many terms, and results in as many columns, as instructions and register tiles take."""
+    anchor = g.anchor
+    assert anchor is not None
+    (m, n), depth = anchor.shape, anchor.reduce_axes[0].hi + 1
+    _, vectors = chosen_tile(g.knobs, m, n, -(-depth // dot.terms), target)
+    layouts: dict[te.Tensor, Layout] = {}
+    copy = None
+    if dot.padded(depth) > depth:
+        g = with_copy(g)
+        copy = _role(g).left
+        layouts[copy] = Layout(copy.shape).pad(1, 0, dot.padded(depth) - depth)
+    g = over_depth(g, dot.padded(depth))
+    assert g.anchor is not None
+    y = g.anchor.outputs[0]
+    beyond = -n % (vectors * target.lanes)
+    if beyond:
+        g = apart_from_output(g, y)
+        layouts[y] = Layout(y.shape).pad(1, 0, beyond)
+    return _Whole(g, layouts, copy)
 
 
 def _transposed_copy(g: Group, role: Contraction) -> Group:
@@ -190,7 +269,9 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     k = site.constant_at(g, role.right)
     if k is None or role.left is role.right or not len(role.right.shape) == len(g.outputs[0].shape) == 2:
         return row_major(g, site, target)
-    panels = panel_layout(role.right.shape, role.transposed, g.outputs[0].shape[0], target, g.knobs)
+    dot = _dot_of_product(g, target)
+    terms = 1 if dot is None else dot.terms
+    panels = panel_layout(role.right.shape, role.transposed, g.outputs[0].shape[0], target, g.knobs, terms)
     return in_layout(g, site, None, target.lanes, {k: panels})
 
 
