@@ -111,7 +111,9 @@ def test_threads_share_them():
 
 
 @pytest.mark.parametrize("cpu", ["native", "haswell"])
-@pytest.mark.parametrize(("m", "k", "n"), [(1, 5, 17), (3, 64, 10), (20, 33, 64), (7, 3, 1), (33, 48, 100)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(1, 5, 17), (3, 64, 10), (20, 33, 64), (7, 3, 1), (33, 48, 100), (1, 16, 1000)]
+)
 def test_matrix_products(m, k, n, cpu):
     rng = np.random.default_rng(m)
     x = rng.integers(0, 256, (m, k), np.uint8)

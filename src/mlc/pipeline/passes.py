@@ -8,6 +8,7 @@ from mlc.ir.graph import Graph, Node
 from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.configurations import Configurations
 from mlc.rewrite.attention import use_attention
+from mlc.rewrite.bytes import use_bytes
 from mlc.rewrite.offload import Decision, offload, offload_groups
 from mlc.rewrite.pipeline import MAX_LEVEL, PASSES, GraphPass, passes_for, run_passes
 from mlc.rewrite.recurrence import map_bodies, settle_bodies
@@ -18,12 +19,12 @@ from mlc.targets.base import Target, Whole
 # every machine has its own for its part of the graph, so it runs after the division, in `mlc.pipeline.layouts`
 LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them, pack constants", MAX_LEVEL)
 
-WINOGRAD, ATTENTION, OFFLOAD = "winograd", "attention", "offload"
+WINOGRAD, ATTENTION, OFFLOAD, BYTES = "winograd", "attention", "offload", "bytes"
 
 
 def pass_names() -> list[str]:
     """The passes that may be left out, in their order; the last of them have a meaning for some targets only."""
-    return [*(p.name for p in PASSES if not p.required), LAYOUT.name, WINOGRAD, ATTENTION, OFFLOAD]
+    return [*(p.name for p in PASSES if not p.required), LAYOUT.name, WINOGRAD, ATTENTION, OFFLOAD, BYTES]
 
 
 def optimise(
@@ -82,6 +83,9 @@ def optimise(
     text = "all passes for the bodies of recurrences, with the constants that they capture"
     passes.insert(before, GraphPass("bodies", optimise_bodies, text, 0, required=True))
     inside = tuple(passes)  # a driver of a device cannot be called in the middle of a step of the host
+    if options.opt_level >= MAX_LEVEL:  # after the division: accelerators may want bytes as they are
+        text = "products of unsigned by signed bytes, as processors multiply them"
+        passes.insert(before, GraphPass(BYTES, use_bytes, text, MAX_LEVEL))
     accelerator = target.accelerator
     if accelerator is not None:
         whole = isinstance(accelerator, Whole)

@@ -23,13 +23,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mlc.ir.graph import Attrs, Graph, Node, Value
+from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.types import i8, u8
 from mlc.ops import get
+from mlc.rewrite.bytes import I32_MAX, SIGN, Sums, cast, channel_of, product_of_bytes, total, without_sign
 from mlc.rewrite.rewriter import Rewriter, replay
 
-_I32_MAX = 2**31 - 1
-_SIGN = 128  # what makes a signed byte an unsigned one
 _SAME_SCALE = 1e-5  # relative difference of scales that are computed in different orders
 _MOVES = ("reshape", "transpose", "slice", "max_pool", "channel_shuffle")  # exact, whatever is moved
 
@@ -49,21 +48,11 @@ class _Stored:
 
 
 @dataclass(frozen=True, eq=False)
-class _Sums:
-    """A tensor of floats as sums of integer products: ``clip((value + offset) * scale, lo, hi)``.
+class _Scaled:
+    """A tensor of floats as ``clip(sums * scale, lo, hi)``; the scale is in f32, one a channel or one for all."""
 
-    Args:
-        value: sums, in i32.
-        offset: what is still to be added, an integer a channel.
-        scale: in f32, one a channel or one for all.
-        lo, hi: limits.
-        bound: the greatest magnitude of ``value + offset``, by channel.
-    """
-
-    value: Value
-    offset: np.ndarray
+    sums: Sums
     scale: np.ndarray
-    bound: np.ndarray
     lo: float | None = None
     hi: float | None = None
 
@@ -79,7 +68,7 @@ class _Total:
 
 class _Products:
     def __init__(self) -> None:
-        self.sums: dict[Value, _Sums] = {}
+        self.sums: dict[Value, _Scaled] = {}
         self.totals: dict[Value, _Total] = {}
         self.unsigned: dict[Value, Value] = {}  # of a signed tensor: the one that is stored
 
@@ -124,9 +113,8 @@ class _Products:
         if q.type.dtype is u8:
             return _Stored(q, scale, zero)
         if q not in self.unsigned:
-            wide = rw.emit(get("add"), [_cast(rw, q, "i16"), rw.new_constant(np.asarray(_SIGN, np.int16))])
-            self.unsigned[q] = _cast(rw, wide, "u8")
-        return _Stored(self.unsigned[q], scale, zero + _SIGN)
+            self.unsigned[q] = without_sign(rw, q)
+        return _Stored(self.unsigned[q], scale, zero + SIGN)
 
     def _weights(self, rw: Rewriter, v: Value) -> tuple[np.ndarray, np.ndarray] | None:
         """Constant weights as integers without a zero point, and their scales."""
@@ -137,9 +125,7 @@ class _Products:
         if q is None or scale is None or zero is None or q.dtype.itemsize > 1 or q.shape != v.type.shape:
             return None
         integers = q.astype(np.int32) - zero.astype(np.int32)
-        if not q.size or integers.min() < i8.min_value or integers.max() > i8.max_value:
-            return None
-        return integers.astype(np.int8), scale
+        return integers, scale
 
     # -- operators --------------------------------------------------------------------------------------------------
     def _product(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
@@ -147,63 +133,40 @@ class _Products:
         if x is None or w is None:
             return None
         integers, scale = w
-        convolves = node.op is get("conv")
-        channel = 0 if convolves else integers.ndim - (2 if node.attrs["transpose_b"] else 1)
-        if (not convolves and integers.ndim != 2) or any(
-            n != 1 and d != channel for d, n in enumerate(np.broadcast_shapes(scale.shape, (1,) * integers.ndim))
-        ):
+        channel, rank = channel_of(node), integers.ndim
+        if any(n != 1 and d != channel for d, n in enumerate(np.broadcast_shapes(scale.shape, (1,) * rank))):
             return None
-        others = tuple(d for d in range(integers.ndim) if d != channel)
-        wide = integers.astype(np.int64)
-        bound = np.abs(wide).sum(axis=others) * u8.max_value
-        if bound.max() > _I32_MAX:
+        sums = product_of_bytes(rw, node, x.integers, x.zero, integers)
+        if sums is None:
             return None
-        along = (-1, *(1,) * (integers.ndim - 2)) if convolves else (-1,)  # a number a channel, to go with the result
-        data, attrs = self._surrounded(rw, x, node.attrs) if convolves else (x.integers, node.attrs)
-        value = rw.emit(node.op, [data, rw.new_constant(integers, f"{node.inputs[1].name}.i8")], attrs)
-        per_channel = scale.reshape(along) if scale.size > 1 else scale.reshape(())
-        offset = (-x.zero * wide.sum(axis=others)).reshape(along)
-        sums = _Sums(value, offset, (x.scale * per_channel).astype(np.float32), (2 * bound).reshape(along))
-        return [self._floats(rw, sums)]
+        per_channel = scale.reshape(sums.offset.shape if scale.size > 1 else ())
+        return [self._floats(rw, _Scaled(sums, (x.scale * per_channel).astype(np.float32)))]
 
-    def _surrounded(self, rw: Rewriter, x: _Stored, attrs: Attrs) -> tuple[Value, Attrs]:
-        """The data of a convolution, with what surrounds them where that is not 0, and its attributes."""
-        pads = attrs["pads"]
-        if x.zero == 0 or not any(pads):
-            return x.integers, attrs
-        rank = len(pads) // 2
-        around = {"pads": (0, 0, *pads[:rank], 0, 0, *pads[rank:]), "value": float(x.zero)}
-        return rw.emit(get("pad"), [x.integers], around), {**attrs, "pads": (0,) * len(pads)}
-
-    def _floats(self, rw: Rewriter, sums: _Sums) -> Value:
+    def _floats(self, rw: Rewriter, scaled: _Scaled) -> Value:
         """The tensor of floats."""
-        y = rw.emit(get("mul"), [self._total(rw, sums), rw.new_constant(sums.scale)])
-        self.sums[y] = sums
+        y = rw.emit(get("mul"), [cast(rw, total(rw, scaled.sums), "f32"), rw.new_constant(scaled.scale)])
+        self.sums[y] = scaled
         return y
-
-    def _total(self, rw: Rewriter, sums: _Sums) -> Value:
-        """The sums with their offset, each as a float."""
-        value = sums.value
-        if sums.offset.any():
-            value = rw.emit(get("add"), [value, rw.new_constant(sums.offset.astype(np.int32), "offset")])
-        return _cast(rw, value, "f32")
 
     def _bias(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
         for y, b in (node.inputs, node.inputs[::-1]):
-            sums, made = self.sums.get(y), rw.maker(b)
-            if sums is None or sums.lo is not None or sums.hi is not None:
+            scaled, made = self.sums.get(y), rw.maker(b)
+            if scaled is None or scaled.lo is not None or scaled.hi is not None:
                 continue
             if made is None or made.op is not get("dequantize"):
                 continue
             q, scale, zero = (rw.constant(p) for p in made.inputs)
             if q is None or scale is None or zero is None or zero.any() or node.outputs[0].type != y.type:
                 continue
-            if not _along(q, sums.offset) or not np.allclose(scale.reshape(-1), sums.scale.reshape(-1), _SAME_SCALE, 0):
+            sums = scaled.sums
+            if not _along(q, sums.offset):
+                continue
+            if not np.allclose(scale.reshape(-1), scaled.scale.reshape(-1), _SAME_SCALE, 0):
                 continue
             q = q.reshape(sums.offset.shape if q.size > 1 else ()).astype(np.int64)
-            bound = sums.bound + np.abs(q)
-            if bound.max() <= _I32_MAX:
-                return [self._floats(rw, replace(sums, offset=sums.offset + q, bound=bound))]
+            more = Sums(sums.value, sums.offset + q, sums.bound + np.abs(q))
+            if more.bound.max() <= I32_MAX:
+                return [self._floats(rw, replace(scaled, sums=more))]
         return None
 
     def _note_total(self, rw: Rewriter, node: Node) -> None:
@@ -235,7 +198,7 @@ class _Products:
         if zero.dtype not in (np.int8, np.uint8) or not (np.isfinite(scale).all() and scale.all()):
             return None
         signed = zero.dtype == np.int8
-        z = int(zero.reshape(())) + (_SIGN if signed else 0)
+        z = int(zero.reshape(())) + (SIGN if signed else 0)
         scale = scale.reshape(())
         made = rw.maker(x)
         if made is not None and made.op is get("concat") and rw.uses(x) == 1:
@@ -254,7 +217,7 @@ class _Products:
         known = self.sums.get(x) or self.totals.get(x)
         if known is None:
             return rw.emit(get("quantize"), [x, rw.new_constant(scale), rw.new_constant(np.asarray(z, np.uint8))])
-        if isinstance(known, _Sums):
+        if isinstance(known, _Scaled):
             steps, _ = self._steps(rw, x, scale)
         else:  # each of them in steps of the result, whose zero points are taken off together
             (a, a_zero), (b, b_zero) = (self._steps(rw, v, scale) for v in known.operands)
@@ -268,7 +231,7 @@ class _Products:
         """Stored numbers, or sums, in steps of another scale, and how many of these are their zero point."""
         sums = self.sums.get(v)
         if sums is not None:
-            value, own, zero = self._total(rw, sums), sums.scale, 0
+            value, own, zero = cast(rw, total(rw, sums.sums), "f32"), sums.scale, 0
         else:
             stored = self._stored(rw, v)
             assert stored is not None
@@ -283,12 +246,12 @@ class _Products:
             rounded = rw.maker(made.inputs[0])
             if rounded is not None and rounded.op is get("clip"):
                 return rounded.outputs[0]
-        return _cast(rw, stored, "f32")
+        return cast(rw, stored, "f32")
 
     def _with_sign(self, rw: Rewriter, stored: Value) -> Value:
         """The signed tensor that is stored without a sign."""
-        wide = rw.emit(get("sub"), [_cast(rw, stored, "i16"), rw.new_constant(np.asarray(_SIGN, np.int16))])
-        y = _cast(rw, wide, "i8")
+        wide = rw.emit(get("sub"), [cast(rw, stored, "i16"), rw.new_constant(np.asarray(SIGN, np.int16))])
+        y = cast(rw, wide, "i8")
         self.unsigned[y] = stored
         return y
 
@@ -342,11 +305,7 @@ def _narrowed(rw: Rewriter, steps: Value, zero: Value, lo: float | None = None, 
     least, most = float(u8.min_value), float(u8.max_value)
     lo = least if lo is None else min(max(lo, least), most)
     hi = most if hi is None else min(max(hi, least), most)
-    return _cast(rw, rw.emit(get("clip"), [y], {"lo": lo, "hi": hi}), "u8")
-
-
-def _cast(rw: Rewriter, x: Value, to: str) -> Value:
-    return rw.emit(get("cast"), [x], {"to": to})
+    return cast(rw, rw.emit(get("clip"), [y], {"lo": lo, "hi": hi}), "u8")
 
 
 def _spelled_out(rw: Rewriter, node: Node) -> Sequence[Value] | None:
@@ -357,13 +316,13 @@ def _spelled_out(rw: Rewriter, node: Node) -> Sequence[Value] | None:
         steps = rw.emit(get("round"), [rw.emit(get("div"), [x, scale])])
         known = rw.constant(zero)
         if known is None or known.any():
-            steps = rw.emit(get("add"), [steps, _cast(rw, zero, "f32")])
+            steps = rw.emit(get("add"), [steps, cast(rw, zero, "f32")])
         limits = {"lo": float(dtype.min_value), "hi": float(dtype.max_value)}
-        return [_cast(rw, rw.emit(get("clip"), [steps], limits), dtype.name)]
+        return [cast(rw, rw.emit(get("clip"), [steps], limits), dtype.name)]
     if node.op is get("dequantize"):
         q, scale, zero = node.inputs
         known = rw.constant(zero)
         if known is None or known.any():
-            q = rw.emit(get("sub"), [_cast(rw, q, "i32"), _cast(rw, zero, "i32")])
-        return [rw.emit(get("mul"), [_cast(rw, q, "f32"), scale])]
+            q = rw.emit(get("sub"), [cast(rw, q, "i32"), cast(rw, zero, "i32")])
+        return [rw.emit(get("mul"), [cast(rw, q, "f32"), scale])]
     return None

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from mlc.errors import CodegenError
 from mlc.ir import loop
+from mlc.ir.expr import Load
 from mlc.ir.index import Var
 from mlc.ir.intrinsic import Kind
 from mlc.ir.types import DType
@@ -168,17 +169,20 @@ class FunctionEmitter(ValueEmitter):
             raise CodegenError(f"{self.fn.name}: the LLVM targets have no intrinsic {s.name}")
 
     def vector_intrinsic(self, s: loop.Evaluate, what: VectorIntrinsic) -> None:
-        """The lanes of its result reset or updated, in their register."""
+        """The lanes of its result reset or updated, in their register or else in memory."""
         *operands, (buffer, indices, lane) = self.places.of(s)
-        slot = self.slots.slot(buffer, indices, lane)
         dtype, lanes = what.behaviour.dtype, what.behaviour.size
-        if slot is None:
-            raise CodegenError(f"{self.fn.name}: the result of {what} is no register: {buffer!r}")
         if s.args[0] == Kind.RESET:
-            self.registers[slot] = Val(splat(0, dtype, lanes), dtype, lanes)
-            return
-        at = [Address(b, self.pointer(b, self.places.offset(b, ix))) for b, ix, _ in operands]
-        self.registers[slot] = Val(what.write(self, self.registers[slot].text, at), dtype, lanes)
+            total = splat(0, dtype, lanes)
+        else:
+            at = [Address(b, self.pointer(b, self.places.offset(b, ix))) for b, ix, _ in operands]
+            total = what.write(self, self.load(Load(buffer, indices), lane).text, at)
+        slot = self.slots.slot(buffer, indices, lane)
+        if slot is not None:
+            self.registers[slot] = Val(total, dtype, lanes)
+        else:
+            self.write(buffer, self.places.offset(buffer, indices), lane, Val(total, dtype, lanes))
+            self.forget(buffer)
 
     def read(self, at: Address, type: str) -> str:
         names = self.loaded.setdefault(id(at.buffer), {})

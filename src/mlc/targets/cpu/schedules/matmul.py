@@ -36,15 +36,16 @@ PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart
 EVEN = 1.15  # threads may wait this much longer than their share for the slowest
 
 
-def tile_of(m: int, n: int, k: int, target: Cpu) -> Tile:
-    """Rows and column vectors of the register tile of an ``m × n`` product over ``k``.
+def tile_of(m: int, n: int, k: int, target: Cpu, *, whole: bool = False) -> Tile:
+    """Rows and column vectors of the register tile of an ``m × n`` product over ``k``; ``whole`` tiles leave no rest.
 
     Rows whose distance is a multiple of a page share the sets of the first-level cache, so no more are taken than one
     set has ways.
     """
     product = Product(max(m, 1), max(-(-n // target.lanes), 1), max(k, 1))
     most = target.l1 // PAGE if k * 4 % PAGE == 0 else target.registers
-    return best_tile(product, target, [t for t in all_tiles(product, target) if t.rows <= most])
+    tiles = [t for t in all_tiles(product, target) if t.rows <= most]
+    return best_tile(product, target, [t for t in tiles if not whole or product.columns % t.vectors == 0])
 
 
 def steps_of(tile: Tile, target: Cpu) -> int:
@@ -56,7 +57,7 @@ def steps_of(tile: Tile, target: Cpu) -> int:
     return next(n for n in (4, 2, 1) if n <= unrolled_steps(tile, target))
 
 
-def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu) -> Tile:
+def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu, *, whole: bool = False) -> Tile:
     """The register tile that the knobs say; :func:`tile_of` where they say nothing.
 
     Raises:
@@ -64,7 +65,7 @@ def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu) -> Tile:
     """
     wide = range(1, min(max(-(-n // target.lanes), 1), target.registers // 2) + 1)
     high = range(1, min(max(m, 1), target.registers - 2) + 1)
-    return ask_tile(knobs, tile_of(m, n, k, target), high, wide, target)
+    return ask_tile(knobs, tile_of(m, n, k, target, whole=whole), high, wide, target)
 
 
 def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: Cpu, knobs: Knobs, terms: int = 1) -> Layout:
@@ -74,7 +75,7 @@ def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: Cpu, 
         ScheduleError: the configuration is refused.
     """
     n_dim, k_dim = (0, 1) if transposed else (1, 0)
-    _, vectors = chosen_tile(knobs, m, shape[n_dim], -(-shape[k_dim] // terms), target)
+    _, vectors = chosen_tile(knobs, m, shape[n_dim], -(-shape[k_dim] // terms), target, whole=terms > 1)
     block = vectors * target.lanes
     layout = Layout(shape).pad(n_dim, 0, -shape[n_dim] % block).pad(k_dim, 0, -shape[k_dim] % terms)
     layout = layout.split(n_dim, block)
@@ -112,7 +113,8 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     *batch, i, j = stage.op.axes
     m, n, k = i.hi + 1, j.hi + 1, (anchor.reduce_axes[0].hi + 1) // (1 if dot is None else dot.terms)
     knobs = g.knobs
-    rows, vectors = chosen_tile(knobs, m, n, k, target)
+    # sums of bytes have to be registers, so their last vector is cut in none but the last tile
+    rows, vectors = chosen_tile(knobs, m, n, k, target, whole=dot is not None)
     packed = packed and not batch
     jo, ji = stage.split(j, vectors * target.lanes)
     io, ii = stage.split(i, rows)
@@ -224,7 +226,7 @@ def _in_whole_instructions(g: Group, target: Cpu, dot: Dot) -> _Whole:
     anchor = g.anchor
     assert anchor is not None
     (m, n), depth = anchor.shape, anchor.reduce_axes[0].hi + 1
-    _, vectors = chosen_tile(g.knobs, m, n, -(-depth // dot.terms), target)
+    _, vectors = chosen_tile(g.knobs, m, n, -(-depth // dot.terms), target, whole=True)
     layouts: dict[te.Tensor, Layout] = {}
     copy = None
     if dot.padded(depth) > depth:

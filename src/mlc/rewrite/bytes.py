@@ -1,0 +1,140 @@
+"""Products of bytes as processors multiply them: unsigned data by signed weights, zero points aside.
+
+``sum((x - z) * w) = sum(x * w) - z * sum(w)``, where ``z`` surrounds the data of a convolution, too. Signed data become
+unsigned, ``x + 128``, and so does their zero point. All sums are exact in i32, whatever wraps on the way to them.
+
+In, for :func:`use_bytes`: a graph with ``conv`` and ``matmul`` of integers by constant weights, as importers of integer
+operators and :mod:`mlc.rewrite.quantize` make them; what an accelerator takes has been taken. Out: the same numbers,
+where weights have 8 bits, from products of u8 by i8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlc.ir.graph import Attrs, Graph, Node, Value
+from mlc.ir.types import i8, i16, i32, u8
+from mlc.ops import get
+from mlc.rewrite.rewriter import Rewriter, replay
+
+SIGN = 128  # what makes a signed byte an unsigned one
+I32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums of products of bytes.
+
+    Args:
+        value: in i32, without their offset.
+        offset: what is to be added, an integer a channel that broadcasts to the value.
+        bound: the greatest magnitude of both together, in the same shape.
+    """
+
+    value: Value
+    offset: np.ndarray
+    bound: np.ndarray
+
+
+def channel_of(node: Node) -> int:
+    """The dimension of the weights that is the channel of a product's result; -1 where they are no matrix."""
+    rank = node.inputs[1].type.rank
+    if node.op is get("conv"):
+        return 0
+    return -1 if rank != 2 else 0 if node.attrs["transpose_b"] else 1
+
+
+def product_of_bytes(rw: Rewriter, node: Node, data: Value, zero: int, weights: np.ndarray) -> Sums | None:
+    """A product of ``data - zero`` and weights.
+
+    Args:
+        rw: takes the new nodes.
+        node: the product.
+        data: in u8.
+        zero: their zero point.
+        weights: integers without a zero point.
+    Returns:
+        ``None`` where weights have no 8 bits, or sums might not have 32.
+    """
+    channel = channel_of(node)
+    if channel < 0 or not weights.size or weights.min() < i8.min_value or weights.max() > i8.max_value:
+        return None
+    others = tuple(d for d in range(weights.ndim) if d != channel)
+    wide = weights.astype(np.int64)
+    bound = np.abs(wide).sum(axis=others) * u8.max_value
+    if bound.max() > I32_MAX:
+        return None
+    convolves = node.op is get("conv")
+    along = (-1, *(1,) * (weights.ndim - 2)) if convolves else (-1,)
+    data, attrs = _surrounded(rw, data, zero, node.attrs) if convolves else (data, node.attrs)
+    value = rw.emit(node.op, [data, rw.new_constant(weights.astype(np.int8), f"{node.inputs[1].name}.i8")], attrs)
+    return Sums(value, (-zero * wide.sum(axis=others)).reshape(along), bound.reshape(along))
+
+
+def total(rw: Rewriter, sums: Sums) -> Value:
+    """Sums with their offset."""
+    if not sums.offset.any():
+        return sums.value
+    # what does not fit has wrapped in the sums as well
+    offset = sums.offset.astype(np.uint64).astype(np.uint32).view(np.int32)
+    return rw.emit(get("add"), [sums.value, rw.new_constant(offset, "offset")])
+
+
+def without_sign(rw: Rewriter, x: Value) -> Value:
+    """Signed bytes as unsigned ones, each greater by 128."""
+    moved = rw.emit(get("add"), [cast(rw, x, "i16"), rw.new_constant(np.asarray(SIGN, np.int16))])
+    return cast(rw, moved, "u8")
+
+
+def cast(rw: Rewriter, x: Value, to: str) -> Value:
+    return rw.emit(get("cast"), [x], {"to": to})
+
+
+def _surrounded(rw: Rewriter, data: Value, zero: int, attrs: Attrs) -> tuple[Value, Attrs]:
+    """The data of a convolution, with what surrounds them where that is not 0, and its attributes."""
+    pads = attrs["pads"]
+    if zero == 0 or not any(pads):
+        return data, attrs
+    rank = len(pads) // 2
+    around = {"pads": (0, 0, *pads[:rank], 0, 0, *pads[rank:]), "value": float(zero)}
+    return rw.emit(get("pad"), [data], around), {**attrs, "pads": (0,) * len(pads)}
+
+
+def use_bytes(graph: Graph) -> Graph:
+    """Multiply unsigned by signed bytes where integers are multiplied by constants of 8 bits."""
+    unsigned: dict[Value, Value] = {}
+
+    def data_of(rw: Rewriter, x: Value) -> tuple[Value, int] | None:
+        """Bytes and their zero point."""
+        made, zero = rw.maker(x), 0
+        if x.type.dtype is i16 and made is not None and made.op is get("sub"):
+            array, widened = rw.constant(made.inputs[1]), rw.maker(made.inputs[0])
+            if array is None or array.size != 1 or widened is None or widened.op is not get("cast"):
+                return None
+            x, zero = widened.inputs[0], int(array.reshape(()))
+        if x.type.dtype is u8 and 0 <= zero <= u8.max_value:
+            return x, zero
+        if x.type.dtype is not i8 or not i8.min_value <= zero <= i8.max_value:
+            return None
+        if x not in unsigned:
+            unsigned[x] = without_sign(rw, x)
+        return unsigned[x], zero + SIGN
+
+    def visit(rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        if node.op not in (get("conv"), get("matmul")) or node.outputs[0].type.dtype is not i32:
+            return None
+        x, w = node.inputs
+        weights = rw.constant(w)
+        as_they_are = x.type.dtype is u8 and w.type.dtype is i8
+        if weights is None or rw.constant(x) is not None or as_they_are:
+            return None
+        if node.op is get("matmul") and node.attrs["transpose_a"]:
+            return None
+        data = data_of(rw, x)
+        sums = None if data is None else product_of_bytes(rw, node, *data, weights)
+        return None if sums is None else [total(rw, sums)]
+
+    return replay(graph, visit)
