@@ -83,12 +83,12 @@ def optimise(
     text = "all passes for the bodies of recurrences, with the constants that they capture"
     passes.insert(before, GraphPass("bodies", optimise_bodies, text, 0, required=True))
     inside = tuple(passes)  # a driver of a device cannot be called in the middle of a step of the host
-    if options.opt_level >= MAX_LEVEL:  # after the division: accelerators may want bytes as they are
+    accelerator = target.accelerator
+    whole = isinstance(accelerator, Whole)
+    if options.opt_level >= MAX_LEVEL and not whole:  # after the division: accelerators may want bytes as they are
         text = "products of unsigned by signed bytes, as processors multiply them"
         passes.insert(before, GraphPass(BYTES, use_bytes, text, MAX_LEVEL))
-    accelerator = target.accelerator
     if accelerator is not None:
-        whole = isinstance(accelerator, Whole)
 
         def divide(g: Graph) -> Graph:
             parts = (offload_groups if whole else offload)(g, accelerator)
