@@ -42,6 +42,16 @@ def shape_of(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     return [ctx.constant(shape[node.attr("start", 0) : node.attr("end", len(shape))], np.int64)]
 
 
+@converter("OptionalHasElement", since=15, limits="of tensors")
+def optional_has_element(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    return [ctx.constant(np.array(any(v is not None for v in inputs)))]
+
+
+@converter("OptionalGetElement", since=18, limits="of tensors")
+def optional_get_element(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
+    return [inputs[0]]
+
+
 @converter("Size")
 def size_of(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     return [ctx.constant(inputs[0].type.size, np.int64)]

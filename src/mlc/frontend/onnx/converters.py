@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mlc.frontend.onnx import (
     attention,
+    classic,
     constants,
     contrib,
     conv,
@@ -26,6 +27,7 @@ from mlc.frontend.onnx import (
 
 __all__ = [
     "attention",
+    "classic",
     "constants",
     "contrib",
     "conv",
