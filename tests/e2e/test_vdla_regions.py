@@ -14,7 +14,7 @@ from mlc.ir.types import TensorType
 from mlc.pipeline.machine import constants_of
 from mlc.rewrite.group import configured, make_group
 from mlc.vdla.check import Kind, check, describe
-from mlc.vdla.codegen.region import compile_region
+from mlc.vdla.codegen.region import LayerKernel, compile_region, region_seconds
 from mlc.vdla.config import PROFILES, VdlaConfig
 from mlc.vdla.isa import Unit, is_nop
 from mlc.vdla.layer import read_layer
@@ -80,11 +80,14 @@ def expected(region: Graph, x: np.ndarray) -> dict[Value, np.ndarray]:
     return known
 
 
-def compiled(region: Graph, config: VdlaConfig, **knobs: Any) -> Program:
+def kernels_of(region: Graph, config: VdlaConfig, **knobs: Any) -> list[LayerKernel]:
     accelerator = VdlaAccelerator(config)
     groups = [configured(g, knobs) for g in region.nodes]
-    kernels = [accelerator.kernel(g, g.outputs[0].name, constants_of(g, region.constants)) for g in groups]
-    return compile_region(region, kernels, config)
+    return [accelerator.kernel(g, g.outputs[0].name, constants_of(g, region.constants)) for g in groups]
+
+
+def compiled(region: Graph, config: VdlaConfig, **knobs: Any) -> Program:
+    return compile_region(region, kernels_of(region, config, **knobs), config)
 
 
 def check_region(region: Graph, config: VdlaConfig, **knobs: Any) -> Program:
@@ -134,6 +137,17 @@ def test_a_block_that_halves(profile: str) -> None:
     b = net.conv(a, 64, residual=short)
     c = net.conv(b, 64)
     check_region(net.region(c, b), PROFILES[profile])
+
+
+def test_kernels_are_emitted_again_and_again_and_times_are_told_without_running() -> None:
+    net, config = Layers(32, 14), PROFILES["full"]
+    a = net.conv(net.x, 32)
+    region = net.region(net.conv(a, 32, residual=net.x))
+    kernels = kernels_of(region, config)
+    first, told = compile_region(region, kernels, config), region_seconds(region, kernels, config)
+    again = compile_region(region, kernels, config)
+    assert again.to_bytes() == first.to_bytes() == compiled(region, config).to_bytes()
+    assert told == Device(config).run(first, exec=False).cycles / (config.freq_mhz * 1e6)
 
 
 def test_values_may_be_called_anything() -> None:

@@ -31,7 +31,7 @@ from mlc.targets.base import Accelerator, CompiledRegion, Target, Tunable
 from mlc.targets.bench import Program, Stand
 
 FASTEST, LIKELY = 4, 20  # configurations of each group that are tried: fastest alone, expected to be fast
-LONGEST = 300.0  # seconds that the search may take
+LONGEST = 600.0  # seconds that the search may take
 _GAIN = 1e-9  # of the time, below which a region is not faster
 
 Chosen = Mapping[str, Config]  # configurations by workload; groups without one take their defaults

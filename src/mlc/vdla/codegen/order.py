@@ -153,11 +153,11 @@ class _Clocks:
         return task if ready - self.free[_CMP] >= took else None
 
     def _relay(self, begin: float, layer: int) -> Step | None:
-        """What tells LD of stores that loads wait for, if they are over when CMP begins what is next, or soon after."""
+        """What tells LD of stores that loads wait for, if they are over when CMP begins what is next."""
         loads, stores = self.units[_LD], self.units[_ST]
         some = range(self.begun[_LD], min(self.begun[_LD] + WINDOW, len(loads)))
         wanted = {loads[k].store for k in some if self.told[0] < loads[k].store < self.begun[_ST] and loads[k].end < 0}
-        newest = max((n for n in wanted if stores[n].end <= begin + PATIENCE), default=-1)
+        newest = max((n for n in wanted if stores[n].end <= begin), default=-1)
         if newest < 0:
             return None
         when = max(stores[newest].end, self.free[_CMP])
