@@ -1,0 +1,70 @@
+"""Instructions that sum up products of bytes: what schedules become with them, and what they compute."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mlc.ir.graph import Builder, Graph
+from mlc.ir.interp import run_function, run_graph
+from mlc.ir.types import TensorType, u8
+from mlc.ops import get
+from mlc.pipeline.layouts import lay_out, parts_of
+from mlc.rewrite.pipeline import passes_for, run_passes
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import get_target
+from mlc.targets.x86.record import record_for
+
+RNG = np.random.default_rng(5)
+
+
+def product(m: int, k: int, n: int) -> Graph:
+    b = Builder("product")
+    x = b.input("x", TensorType((m, k), u8))
+    w = b.constant(RNG.integers(-128, 128, (k, n), np.int8), "w")
+    return b.finish(b.add(get("matmul"), [x, w]))
+
+
+def convolution(channels: int, filters: int) -> Graph:
+    b = Builder("convolution")
+    x = b.input("x", TensorType((1, channels, 3, 4), u8))
+    w = b.constant(RNG.integers(-128, 128, (filters, channels, 3, 3), np.int8), "w")
+    attrs = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    return b.finish(b.add(get("conv"), [x, w], attrs))
+
+
+def kernel_of(graph: Graph, cpu: str):
+    """The loops of a graph of one operator, and the graph with layouts."""
+    target = get_target(f"x86 -mcpu={cpu}")
+    (part,) = parts_of(run_passes(graph, passes_for(3), check=True), target)
+    laid_out = lay_out(part, CompileOptions("m", "test", ""), Observer())
+    return target.kernel(laid_out.nodes[0], "k"), laid_out
+
+
+def test_text_of_a_kernel():
+    fn, _ = kernel_of(product(1, 8, 16), "znver4")
+    assert repr(fn).splitlines() == [
+        "def k(p0: u8[1,8], p1: i8[1,2,16,4]) -> matmul: i32[1,16]:",
+        "  matmul.register: i32[1,16] in register",
+        "  vpdpbusd.16(reset, matmul.register[0, 0])",
+        "  vpdpbusd.16(update, matmul.register[0, 0], p0[0, 0], p1[0, 0, 0, 0])",
+        "  vpdpbusd.16(update, matmul.register[0, 0], p0[0, 4], p1[0, 1, 0, 0])",
+        "  matmul[0, 0:16] = matmul.register[0, 0:16]  # jii in 16 lanes",
+    ]
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "alderlake", "skylake-avx512", "haswell", "x86-64"])
+@pytest.mark.parametrize("graph", [product(3, 10, 21), convolution(5, 16)], ids=["product", "convolution"])
+def test_the_interpreter_knows_what_they_compute(graph, cpu):
+    """Also of processors that are not here."""
+    fn, laid_out = kernel_of(graph, cpu)
+    assert f"{record_for(cpu).dot.intrinsic}(update" in repr(fn)
+    x = RNG.integers(0, 256, graph.inputs[0].type.shape, np.uint8)
+    (weights,) = laid_out.constants.values()
+    node = laid_out.nodes[0]
+    y = np.full(node.outputs[0].type.physical_shape, -1, np.int32)
+    # axes that lie next to each other may be one
+    run_function(fn, [a.reshape(b.shape) for a, b in zip((x, weights, y), fn.params, strict=True)])
+    layout = node.outputs[0].type.layout
+    (expected,) = run_graph(graph, {"x": x}).values()
+    np.testing.assert_array_equal(y if layout is None else layout.unpack(y), expected)
