@@ -42,6 +42,8 @@ class Owner(Protocol):
     @property
     def outputs(self) -> Sequence[te.Tensor]: ...
 
+    def find(self, tensor: te.Tensor) -> Stage | None: ...
+
 
 @dataclass(slots=True, eq=False)
 class Split:

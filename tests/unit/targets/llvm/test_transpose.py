@@ -50,3 +50,23 @@ def test_conversions_between_layouts_do_not_gather(to_blocks: bool) -> None:
     text = "\n".join(module.definitions)
     assert "gather" not in text
     assert "shufflevector <8 x float>" in text
+
+
+@pytest.mark.parametrize("height, width, columns", [(2, 16, 16), (3, 21, 16), (3, 21, 19)])
+def test_transposes_between_reshapes_do_not_gather(height: int, width: int, columns: int) -> None:
+    """As vision transformers have them around a depthwise convolution; rows that are no whole vectors, too."""
+    target = record_for("haswell")
+    x = te.placeholder((height * width, columns), f32, "x")
+    turned = te.compute((columns, height * width), lambda i, j: x[j, i], "turned")
+    y = te.compute((columns, height, width), lambda c, h, w: turned[c, h * width + w], "y")
+    s = Schedule([y])
+    s[turned].compute_inline()
+    spread(s[y], target)
+    fn = lower(s, [x, y], "k")
+    array = np.random.default_rng(0).standard_normal(x.shape, np.float32)
+    result = np.empty(y.shape, np.float32)
+    run_function(fn, [array, result])
+    np.testing.assert_array_equal(result, array.T.reshape(y.shape))
+    module = ModuleText()
+    emit_function(fn, module)
+    assert "shufflevector <8 x float>" in "\n".join(module.definitions)

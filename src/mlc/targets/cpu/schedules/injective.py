@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlc.ir.expr import Within, loads, walk
+from mlc.ir.expr import Load, Within, loads, walk
 from mlc.ir.index import ZERO, Var, as_index, substitute
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
@@ -72,7 +72,7 @@ def _axis_along_memory(stage: Stage, lanes: int) -> Var | None:
     *outer, last = stage.op.axes
     if stage.op.outputs[0].dtype.bits != 32 or lanes < 4:
         return None
-    for ld in (ld for body in stage.op.bodies for ld in loads(body)):
+    for ld in (_source(ld, stage) for body in stage.op.bodies for ld in loads(body)):
         if ld.source.dtype.bits != 32:
             continue
         for axis in outer:
@@ -87,6 +87,17 @@ def _axis_along_memory(stage: Stage, lanes: int) -> Var | None:
             if offset.coefficient(inner) == 1 and offset.coefficient(last) not in (0, 1, None):
                 return axis
     return None
+
+
+def _source(ld: Load, stage: Stage) -> Load:
+    """What an access reads in the end, through inlined stages that only move elements."""
+    while (inner := stage.schedule.find(ld.source)) is not None and inner.inlined:
+        body = inner.op.bodies[ld.source.which]
+        if type(body) is not Load:
+            break
+        env = dict(zip(inner.op.axes, ld.indices, strict=True))
+        ld = Load(body.source, tuple(substitute(ix, env) for ix in body.indices))
+    return ld
 
 
 def _fits(g: Group, target: Cpu) -> bool:
