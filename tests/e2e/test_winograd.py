@@ -95,3 +95,11 @@ def test_fast_math_off_gives_what_direct_sums_give() -> None:
     exact = compiled(model, feeds, fast_math=False)
     assert_same(exact, reference(model, feeds), tolerance=2e-6)
     assert_same(compiled(model, feeds, disabled_passes=["winograd"]), exact, tolerance=2e-6)
+
+
+def test_passes_that_a_level_or_target_does_not_have_may_be_left_out() -> None:
+    model, feeds = two_layers(1, 3, 5, (9, 8), [1, 1, 1, 1])
+    exact = reference(model, feeds)
+    for level in (0, 2):
+        assert_same(compiled(model, feeds, opt_level=level, fast_math=False), exact, tolerance=1e-5)
+    assert_same(compiled(model, feeds, opt_level=1, disabled_passes=["winograd", "offload"]), exact, tolerance=1e-5)

@@ -74,8 +74,24 @@ def optimise(
     exact = () if options.fast_math else (winograd.name, attention.name)
     disabled = {*options.disabled_passes, *exact}
 
+    accelerator = target.accelerator
+    whole = isinstance(accelerator, Whole)
+
+    def divide(g: Graph) -> Graph:
+        if accelerator is None:
+            return g
+        parts = (offload_groups if whole else offload)(g, accelerator)
+        on_offload(parts.decisions)
+        return parts.graph
+
+    unsigned = GraphPass(
+        BYTES, use_bytes, "products of unsigned by signed bytes, as processors multiply them", MAX_LEVEL
+    )
+    division = GraphPass(OFFLOAD, divide, "divide the graph between the host and the accelerator", 0)
+
     def run(g: Graph, passes: Sequence[GraphPass]) -> Graph:
-        return run_passes(g, passes, later=(LAYOUT,), disabled=disabled, check=options.verify, on_pass=watch.passed)
+        known = (LAYOUT, winograd, attention, unsigned, division)  # whether or not this level and this target have them
+        return run_passes(g, passes, later=known, disabled=disabled, check=options.verify, on_pass=watch.passed)
 
     def optimise_bodies(g: Graph) -> Graph:
         return map_bodies(settle_bodies(g), lambda body: run(body, inside))
@@ -83,18 +99,8 @@ def optimise(
     text = "all passes for the bodies of recurrences, with the constants that they capture"
     passes.insert(before, GraphPass("bodies", optimise_bodies, text, 0, required=True))
     inside = tuple(passes)  # a driver of a device cannot be called in the middle of a step of the host
-    accelerator = target.accelerator
-    whole = isinstance(accelerator, Whole)
     if options.opt_level >= MAX_LEVEL and not whole:  # after the division: accelerators may want bytes as they are
-        text = "products of unsigned by signed bytes, as processors multiply them"
-        passes.insert(before, GraphPass(BYTES, use_bytes, text, MAX_LEVEL))
+        passes.insert(before, unsigned)
     if accelerator is not None:
-
-        def divide(g: Graph) -> Graph:
-            parts = (offload_groups if whole else offload)(g, accelerator)
-            on_offload(parts.decisions)
-            return parts.graph
-
-        text = "divide the graph between the host and the accelerator"
-        passes.insert(len(passes) if whole else before, GraphPass(OFFLOAD, divide, text, 0))
+        passes.insert(len(passes) if whole else before, division)
     return run(graph, passes)
