@@ -193,9 +193,9 @@ class Linear:
                 return None
         return self.terms.get(var, 0)
 
-    def without(self, var: Var) -> Linear:
-        """The form less its multiple of ``var``."""
-        return Linear({a: c for a, c in self.terms.items() if a is not var}, self.const)
+    def without(self, atom: Atom) -> Linear:
+        """The form less its multiple of an atom."""
+        return Linear({a: c for a, c in self.terms.items() if a != atom}, self.const)
 
     def vars(self) -> set[Var]:
         """Every loop variable that occurs, inside atoms too."""

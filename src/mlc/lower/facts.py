@@ -15,7 +15,7 @@ import numpy as np
 from mlc.ir.expr import Call, Expr, Within, conjuncts
 from mlc.ir.index import Atom, Linear, Quotient, Remainder, Var, dynamics, evaluate
 
-POINTS = 1 << 20  # of one enumeration; what takes more is not decided
+POINTS = 1 << 21  # of one enumeration; what takes more is not decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,27 @@ def bounds(index: Linear, facts: Facts) -> tuple[int, int]:
         least, most = _atom(atom, facts)
         lo, hi = lo + min(c * least, c * most), hi + max(c * least, c * most)
     for f in facts:
-        for sign in (1, -1):
-            # index == sign * f.index + rest
-            rest = index - f.index * sign
-            least, most = rest.bounds()
+        if (times := _ratio(index, f.index)) is not None:
+            # times * index == f.index + rest, with a sign
+            sign, times = (1, times) if times > 0 else (-1, -times)
+            least, most = (index * times - f.index * sign).bounds()
             ends = (sign * f.lo, sign * (f.hi - 1))
-            lo, hi = max(lo, least + min(ends)), min(hi, most + max(ends))
+            lo, hi = max(lo, -((-least - min(ends)) // times)), min(hi, (most + max(ends)) // times)
+    for atom, c in index.terms.items():
+        if isinstance(atom, Quotient) and c == 1:
+            # rest + form // d is (d * rest + form) // d, of which more may be known
+            least, most = bounds(index.without(atom) * atom.divisor + atom.form, facts)
+            lo, hi = max(lo, least // atom.divisor), min(hi, most // atom.divisor)
     return lo, hi
+
+
+def _ratio(index: Linear, known: Linear) -> int | None:
+    """How often an index is to be taken for the first term that it shares with a known one to cancel."""
+    for atom, c in known.terms.items():
+        own = index.terms.get(atom)
+        if own:
+            return c // own if c % own == 0 else None
+    return None
 
 
 def _atom(atom: Atom, facts: Facts) -> tuple[int, int]:
@@ -88,9 +102,16 @@ def is_inside(index: Linear, extent: int, facts: Facts) -> bool | None:
     lo, hi = bounds(index, facts)
     if lo > hi or (lo >= 0 and hi < extent):
         return True
-    known = [f for f in facts if not dynamics(f.index)]
-    dims = list(dict.fromkeys(v for ix in (index, *(f.index for f in known)) for v in ix.vars()))
-    if dynamics(index) or prod(v.hi + 1 for v in dims) > POINTS:
+    if dynamics(index):
+        return None
+    dims = list(dict.fromkeys(index.vars()))
+    known: list[Fact] = []
+    for f in sorted(facts, key=lambda f: len(f.index.vars() - set(dims))):
+        more = [v for v in dict.fromkeys(f.index.vars()) if v not in dims]
+        if not dynamics(f.index) and prod(v.hi + 1 for v in (*dims, *more)) <= POINTS:
+            dims += more
+            known.append(f)
+    if prod(v.hi + 1 for v in dims) > POINTS:
         return None
     env = grids(dims)
     holds: Any = True

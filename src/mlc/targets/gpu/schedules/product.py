@@ -139,7 +139,9 @@ def _columns(g: Group) -> Operands:
     first = 2 if role.groups == 1 else 3
     if len(layout.physical_shape) - first > 1:
         layout = layout.fuse(first, len(layout.physical_shape) - first)
-    alike = (*g.inputs, *(t for op in g.computes for t in op.outputs))
+    operands = te.topological(g.anchor.inputs)
+    before = {*g.anchor.inputs, *(t for op in operands for t in (*op.inputs, *op.outputs))}
+    alike = [t for t in (*g.inputs, *(t for op in g.computes for t in op.outputs)) if t not in before]
     p = g.apply({t: layout for t in alike if t.shape == shape})
     anchor = p.anchor
     assert anchor is not None
