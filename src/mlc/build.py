@@ -307,6 +307,8 @@ def _touched(node: Node) -> int:
 def _flops(node: Node) -> int:
     if is_scan(node):
         return sum(node.attrs["rounds"] * _flops(n) for n in body_of_scan(node).nodes)
+    if is_region(node):
+        return sum(map(_flops, node.attrs["body"].nodes))
     if node.op.express is None:
         return 0
     inputs = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]

@@ -76,7 +76,11 @@ class _Placer:
             return self._loop(s, facts)
         if isinstance(s, If):
             then = self.placed(s.then, (*facts, *facts_of(s.cond)))
-            orelse = None if s.orelse is None else self.placed(s.orelse, (*facts, *facts_of(s.cond, holds=False)))
+            orelse = (
+                None
+                if s.orelse is None
+                else self.placed(s.orelse, (*facts, *facts_of(s.cond, holds=False, given=facts)))
+            )
             new = s if then is s.then and orelse is s.orelse else If(s.cond, then, orelse)
             if new is not s and thread_dependent(s, self.threads):
                 raise ScheduleError(f"threads need a barrier where not all of them come, in\n{s!r}")
@@ -150,7 +154,8 @@ class _Placer:
             sides = [self._reach(s.then, (*facts, *facts_of(s.cond)), before, backwards=backwards)]
             other = () if s.orelse is None else (s.orelse,)
             sides += [
-                self._reach(c, (*facts, *facts_of(s.cond, holds=False)), before, backwards=backwards) for c in other
+                self._reach(c, (*facts, *facts_of(s.cond, holds=False, given=facts)), before, backwards=backwards)
+                for c in other
             ] or [list(before)]
             return list(dict.fromkeys([*own, *(t for side in sides for t in side)]))
         if isinstance(s, (For, ForRange)):

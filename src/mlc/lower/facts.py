@@ -30,16 +30,16 @@ class Fact:
 Facts = tuple[Fact, ...]
 
 
-def facts_of(cond: Expr, *, holds: bool = True) -> Facts:
-    """What the truth of a condition, or else its falsehood, says of indices."""
+def facts_of(cond: Expr, *, holds: bool = True, given: Facts = ()) -> Facts:
+    """What the truth of a condition, or else its falsehood, says of indices, where other facts are known."""
     if type(cond) is Call and cond.fn == "not":
-        return facts_of(cond.args[0], holds=not holds)
+        return facts_of(cond.args[0], holds=not holds, given=given)
     parts = conjuncts(cond)
     if holds:
         return tuple(Fact(c.index, c.lo, c.hi) for c in parts if type(c) is Within)
     c = parts[0]
     if len(parts) == 1 and type(c) is Within:
-        least, most = c.index.bounds()
+        least, most = bounds(c.index, given)
         if c.lo <= least:
             return (Fact(c.index, c.hi, most + 1),)
         if c.hi > most:

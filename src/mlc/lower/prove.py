@@ -134,7 +134,7 @@ class _Walk:
         if s.orelse is None:
             sides.append(list(pending))
         else:
-            sides.append(self.run(s.orelse, (*facts, *facts_of(s.cond, holds=False)), pending))
+            sides.append(self.run(s.orelse, (*facts, *facts_of(s.cond, holds=False, given=facts)), pending))
         self.divergent = around
         return _distinct([t for side in sides for t in side])
 
@@ -207,7 +207,7 @@ def _all(s: Stmt, facts: Facts) -> Iterator[Touch]:
     if isinstance(s, If):
         yield from _all(s.then, (*facts, *facts_of(s.cond)))
         if s.orelse is not None:
-            yield from _all(s.orelse, (*facts, *facts_of(s.cond, holds=False)))
+            yield from _all(s.orelse, (*facts, *facts_of(s.cond, holds=False, given=facts)))
     elif isinstance(s, Seq):
         for c in s.stmts:
             yield from _all(c, facts)

@@ -67,7 +67,7 @@ def loads_under(e: Expr, facts: Facts) -> Iterator[tuple[Load, Facts]]:
             stack += [
                 (node.cond, known),
                 (node.a, (*known, *facts_of(node.cond))),
-                (node.b, (*known, *facts_of(node.cond, holds=False))),
+                (node.b, (*known, *facts_of(node.cond, holds=False, given=known))),
             ]
         else:
             stack += [(c, known) for c in children(node)]

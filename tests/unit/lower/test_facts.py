@@ -63,6 +63,7 @@ def test_falsehood_of_a_one_sided_condition_tells_the_other_side() -> None:
     assert facts_of(within(A, 0, 3), holds=False) == (Fact(as_index(A), 3, 5),)
     assert facts_of(within(A, 3, 9), holds=False) == (Fact(as_index(A), 0, 3),)
     assert facts_of(within(A, 1, 3), holds=False) == ()
+    assert facts_of(within(A, 1, 3), holds=False, given=(Fact(as_index(A), 1, 5),)) == (Fact(as_index(A), 3, 5),)
     assert facts_of(call("not", within(A, 0, 3))) == (Fact(as_index(A), 3, 5),)
     assert facts_of(all_of([within(A, 0, 3), within(B, 1, 9)])) == (Fact(as_index(A), 0, 3), Fact(as_index(B), 1, 9))
     assert facts_of(all_of([within(A, 0, 3), within(B, 1, 9)]), holds=False) == ()
