@@ -21,7 +21,7 @@ from mlc.rewrite.memory import MemoryPlan, plan_memory
 from mlc.rewrite.parts import joined, sliced
 from mlc.rewrite.recurrence import is_scan
 from mlc.rewrite.region import on_device
-from mlc.targets.base import Accelerator, Code, LayoutChoice, Target
+from mlc.targets.base import Accelerator, Code, LayoutChoice, Target, Whole
 
 Constants = Mapping[Value, np.ndarray]
 Watch = Callable[[str, str], None]
@@ -107,8 +107,9 @@ class Processor:
 class Device:
     """An accelerator, for its regions.
 
-    Its kernels are whatever it makes of a group. Every node of a region is a step of its own, and nothing is written in
-    place of an operand: units that run side by side would have to know.
+    Its kernels are whatever it makes of a group. Nothing is written in place of an operand: units that run side by side
+    would have to know. Every node of a region is a step of its own, but for views of what lies row-major in a device
+    that takes groups as they are.
 
     Args:
         accelerator: says what it does differently.
@@ -116,6 +117,7 @@ class Device:
 
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
+        self._views = isinstance(accelerator, Whole)
 
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
@@ -123,7 +125,7 @@ class Device:
         return self.accelerator.layouts(node, inputs, constant, knobs)
 
     def without_kernel(self, graph: Graph) -> set[Node]:
-        return set()
+        return {n for n in graph.nodes if is_alias(n)} if self._views else set()
 
     def key(self, node: Node, constants: Constants) -> Hashable:
         return group_key(node), self.accelerator.depends_on(node, constants_of(node, constants))
@@ -135,7 +137,7 @@ class Device:
         return _Kernels(kernels)
 
     def plan(self, graph: Graph, scratch: Mapping[Node, int]) -> MemoryPlan:
-        return plan_memory(graph, region=True, device_alignment=self.accelerator.alignment)
+        return plan_memory(graph, region=True, device_alignment=self.accelerator.alignment, views=self._views)
 
 
 class _Kernels:

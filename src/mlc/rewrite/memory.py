@@ -135,6 +135,7 @@ def plan_memory(
     max_bytes: int | None = None,
     device_alignment: int = ALIGNMENT,
     region: bool = False,
+    views: bool = True,
 ) -> MemoryPlan:
     """Lay out the memory of a graph.
 
@@ -143,24 +144,27 @@ def plan_memory(
         scratch: bytes that nodes need while they run.
         max_bytes: the greatest workspace allowed.
         device_alignment: of values in device memory; a multiple of ``ALIGNMENT``.
-        region: whether it is a region of a device, whose workspace lies in device memory. Every node is a step of its
-            own there, nothing is written in place, and outputs lie as the device wants them.
+        region: whether it is a region of a device, whose workspace lies in device memory. Nothing is written in place
+            there, no concat nor slice is left out, and outputs lie as the device wants them.
+        views: whether an alias is no step, but its operand.
     Raises:
         ImportModelError: the workspace is greater; names the limit.
         VerifyError: an output is not row-major.
     """
-    return _Planner(graph, scratch or {}, device_alignment, region).plan(max_bytes)
+    return _Planner(graph, scratch or {}, device_alignment, region, views).plan(max_bytes)
 
 
 class _Planner:
-    def __init__(self, graph: Graph, scratch: Mapping[Node, int], device_alignment: int, region: bool) -> None:
+    def __init__(
+        self, graph: Graph, scratch: Mapping[Node, int], device_alignment: int, region: bool, views: bool
+    ) -> None:
         self.graph = graph
         self.scratch = scratch
         self.device_alignment = device_alignment
         self.region = region
         self.joined = {} if region else joined(graph)
         self.sliced = {} if region else sliced(graph)
-        self.aliases = set() if region else {n for n in graph.nodes if is_alias(n)}
+        self.aliases = {n for n in graph.nodes if is_alias(n)} if views else set()
         unmade = {*self.aliases, *self.joined, *self.sliced}
         self.steps = tuple(n for n in graph.nodes if n not in unmade)
         self.storage: dict[Value, _Storage] = {}

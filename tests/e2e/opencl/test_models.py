@@ -79,6 +79,26 @@ def test_from_a_file_to_results(
         assert_same(dict(got), reference(mixed(), FEEDS), tolerance=1e-2)
 
 
+def test_views_and_routines_in_a_region(pocl: OpenClDevice) -> None:
+    """A view is no step, be it of an input, a result or in between; a running sum is one thread's."""
+    node = helper.make_node
+    nodes = [
+        node("Reshape", ["x", "rows"], ["r"]),
+        node("CumSum", ["r", "axis"], ["c"]),
+        node("Reshape", ["c", "flat"], ["f"]),
+        node("Relu", ["f"], ["y"]),
+        node("Reshape", ["y", "rows"], ["z"]),
+    ]
+    stored = {"rows": np.array([8, 3]), "flat": np.array([24]), "axis": np.array(1)}
+    model = network(nodes, FEEDS, ["r", "z"], stored)
+    package = mlc.compile(load(model), TARGET, verify_passes=True, check_regions=True)
+    assert not [d for d in package.offloads if not d.region]
+    (facts,) = package.programs.values()
+    assert facts["kernels"] == 2
+    with package.load(1) as module:
+        assert_same(module.run(FEEDS), reference(model, FEEDS), tolerance=1e-5)
+
+
 def test_compiling_takes_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlc.runtime.device.entry_points", lambda group: [])
     for device in ("generic", "mali", "pocl"):

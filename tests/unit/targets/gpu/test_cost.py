@@ -1,0 +1,56 @@
+"""The choice of a product's tile: what fits the device, and what keeps it busy."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlc.targets.gpu.cost import Product, Tile, best_tile, fitted, refusal, seconds, shared_bytes, tiles
+from mlc.targets.opencl.target import DEVICES
+
+GENERIC, MALI = DEVICES["generic"], DEVICES["mali"]
+LARGE = Product(1, 1024, 1024, 1024, 4)
+
+
+@pytest.mark.parametrize("p", [LARGE, Product(1, 1, 1000, 512, 4), Product(12, 7, 5, 3, 4), Product(1, 1, 1, 1, 8)])
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_tile_fits_device_and_product(p: Product, device: str) -> None:
+    target = DEVICES[device]
+    found = list(tiles(p, target, shared=target.shared_bytes > 0))
+    assert found
+    for t in found:
+        assert t == fitted(t, p)
+        assert t.ty * t.tx <= target.max_threads
+        assert not target.shared_bytes or shared_bytes(t, p) <= target.shared_bytes
+        assert (t.rows, t.columns) <= (p.m, p.n)
+
+
+def test_a_large_product_is_made_in_large_tiles() -> None:
+    best = best_tile(LARGE, GENERIC, shared=True)
+    assert best.rows * best.columns >= 16
+    assert best.ty * best.tx >= 2 * GENERIC.warp
+
+
+def test_a_small_product_is_shared_out() -> None:
+    small = Product(1, 64, 64, 64, 4)
+    best = best_tile(small, GENERIC, shared=True)
+    assert (64 // best.high) * (64 // best.wide) >= GENERIC.units
+
+
+def test_more_work_takes_longer() -> None:
+    tile = Tile(4, 4, 8, 8, 8)
+    times = [seconds(tile, Product(1, n, n, n, 4), GENERIC, shared=True) for n in (128, 512, 2048)]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    "tile, reason",
+    [
+        (Tile(1, 1, 32, 32, 4), "1024 threads of a block, 256 are the most"),
+        (Tile(8, 8, 16, 16, 64), "65536 bytes of shared memory, there are 32768"),
+        (Tile(8, 8, 4, 4, 4), "about 96 registers of a thread, there are 64"),
+        (Tile(4, 4, 8, 8, 8), ""),
+    ],
+)
+def test_refusals_say_what_is_missing(tile: Tile, reason: str) -> None:
+    assert refusal(tile, LARGE, GENERIC, shared=True) == reason
+    assert not refusal(Tile(4, 4, 8, 8, 8), LARGE, MALI, shared=False)
