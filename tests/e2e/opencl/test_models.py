@@ -99,6 +99,14 @@ def test_views_and_routines_in_a_region(pocl: OpenClDevice) -> None:
         assert_same(module.run(FEEDS), reference(model, FEEDS), tolerance=1e-5)
 
 
+def test_tensors_without_elements(pocl: OpenClDevice) -> None:
+    feeds = {"x": np.empty((0, 6), np.float32)}
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["r"], allowzero=1), helper.make_node("Relu", ["x"], ["y"])]
+    model = network(nodes, feeds, ["r", "y"], {"s": np.array([3, 0])})
+    with mlc.compile(load(model), TARGET).load(1) as module:
+        assert_same(module.run(feeds), reference(model, feeds))
+
+
 def test_compiling_takes_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlc.runtime.device.entry_points", lambda group: [])
     for device in ("generic", "mali", "pocl"):

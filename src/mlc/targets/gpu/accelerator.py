@@ -110,6 +110,8 @@ class GpuAccelerator:
         }
         commands: list[Command] = []
         for call in region.calls:
+            if not call.kernel and not call.nbytes:
+                continue
             if not call.kernel:
                 copied = tuple(Operand(str(space), at, call.nbytes) for space, at in call.args)
                 commands.append(Command("", copied))

@@ -15,8 +15,7 @@ class Dialect:
     Args:
         types: its names of element types; those that are missing it does not have. Booleans are bytes in memory.
         unsigned: its names of unsigned integers by their bits.
-        kernel: what a kernel's definition begins with; ``{x}``, ``{y}`` and ``{z}`` are threads of a block, ``{count}``
-            their product.
+        kernel: what a kernel's definition begins with; ``{x}``, ``{y}`` and ``{z}`` are threads of a block.
         device: what any other function's begins with.
         parameter: a pointer to global memory; ``{type}`` and ``{name}``.
         constant: the same, which is only read.
@@ -28,7 +27,7 @@ class Dialect:
         store: the same, with ``{value}``.
         vector: its type, ``{type}``, ``{n}``.
         make: one of its elements, ``{vector}``, ``{values}``.
-        lane: an element of it, ``{value}``, ``{k}`` (hexadecimal), ``{letter}`` of ``xyzw``.
+        lane: an element of it, ``{value}``, ``{k}`` (hexadecimal).
         single: the suffix of functions in single precision.
         infinity, nan: their literals.
         preamble: what a text begins with.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from mlc.errors import CodegenError
 from mlc.ir import loop
@@ -164,7 +163,7 @@ class _Emitter:
             self.line(f"const int {self.names[lp.var]} = {self.dialect.index[axis]};")
         self.statement(body)
         x, y, z = block
-        head = self.dialect.kernel.format(x=x, y=y, z=z, count=prod(block))
+        head = self.dialect.kernel.format(x=x, y=y, z=z)
         return "\n".join([f"{head} {name}({', '.join(params)}) {{", *self.lines, "}", ""])
 
     # -- statements ------------------------------------------------------------------------------------------------
@@ -236,7 +235,7 @@ class _Emitter:
 
             def own(e: Expr, k: int = k) -> Expr:
                 if id(e) in held:
-                    text = self.dialect.lane.format(value=held[id(e)], k=f"{k:x}", letter="xyzw"[k % 4])
+                    text = self.dialect.lane.format(value=held[id(e)], k=f"{k:x}")
                     return Load(_Named(text, e.dtype), ())
                 return e
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from mlc.errors import ScheduleError
 from mlc.ir.expr import Load, within
 from mlc.ir.graph import Node
 from mlc.ir.index import Linear, Var, as_index
@@ -12,6 +13,7 @@ from mlc.ir.loop import Buffer, For, ForKind, Function, If, Stmt, Store, seq
 from mlc.lower import lower
 from mlc.lower.pipeline import GRID_PASSES
 from mlc.lower.prove import prove
+from mlc.lower.threads import grid_of, launches
 from mlc.ops.shape import JOIN
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.groups.group import knobs_of
@@ -52,10 +54,25 @@ def kernel(node: Node, name: str, target: Gpu, watch: Watch | None = None) -> Fu
             watch("te", "\n".join(repr(s.op) for s in schedule.stages) + "\n")
             watch("schedule", "\n".join(schedule.history) + "\n")
         fn = lower(schedule, params, name, passes=GRID_PASSES)
+    _check_shared(fn, target)
     if watch is not None:
         watch("loops", repr(fn))
     prove(fn)
     return fn
+
+
+def _check_shared(fn: Function, target: Gpu) -> None:
+    """A block's shared memory is there.
+
+    Raises:
+        ScheduleError: it is not.
+    """
+    for s in launches(fn.body):
+        wanted = sum(b.nbytes for b in grid_of(s)[1])
+        if wanted > target.shared_bytes:
+            raise ScheduleError(
+                f"{fn.name}: blocks want {wanted} bytes of shared memory, {target.name} has {target.shared_bytes}"
+            )
 
 
 def _join(parts: tuple[Buffer, ...], out: Buffer, axis: int) -> Stmt:

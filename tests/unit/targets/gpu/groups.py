@@ -44,12 +44,18 @@ def bytes_product(b: Builder) -> Sequence[Value]:
     return [put(b, "matmul", [x(b, 9, 12, dtype=i8), x(b, 12, 11, name="w", dtype=i8)])]
 
 
+def itself(b: Builder) -> Sequence[Value]:
+    a = x(b, 12, 9)
+    return [put(b, "matmul", [a, a], transpose_b=True)]
+
+
 CASES: dict[str, Make] = {
     "matmul": lambda b: [put(b, "matmul", [x(b, 17, 11), x(b, 11, 19, name="w")])],
     "matmul_transposed": lambda b: [put(b, "matmul", [x(b, 8, 12), x(b, 16, 12, name="w")], transpose_b=True)],
     "matmul_row": lambda b: [put(b, "matmul", [x(b, 1, 40), x(b, 40, 33, name="w")])],
     "batch_matmul": lambda b: [put(b, "matmul", [x(b, 2, 3, 9, 6), x(b, 2, 3, 6, 5, name="w")])],
     "matmul_bytes": bytes_product,
+    "matmul_itself": itself,
     "conv": lambda b: [conv(b, (1, 3, 6, 5), (5, 3, 3, 3))],
     "conv_bias_relu": biased,
     "conv_1x1": lambda b: [conv(b, (1, 6, 5, 5), (10, 6, 1, 1), pad=0)],

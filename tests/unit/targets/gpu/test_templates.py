@@ -69,6 +69,7 @@ def test_any_configuration(name: str) -> None:
         ({"ty": 32, "tx": 32, "rows": 1, "columns": 1}, "323 threads of a block, 256 are the most"),
         ({"rows": 8, "columns": 8, "depth": 32}, "about 96 registers of a thread, there are 64"),
         ({"tiles": 3}, "there is no knob tiles"),
+        ({"rows": 1, "columns": 1, "ty": 1, "tx": 1, "depth": 5}, "knob depth has no value 5"),
     ],
 )
 def test_what_the_device_cannot_run_is_refused(config: dict[str, int], message: str) -> None:

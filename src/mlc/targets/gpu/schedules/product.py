@@ -52,31 +52,34 @@ def schedule_product(g: Group, target: Gpu) -> Schedule:
     (k,) = p.anchor.reduce_axes
     size = max(t.dtype.itemsize for t in (*p.anchor.inputs, *p.anchor.outputs))
     product = Product(prod(a.hi + 1 for a in batch), i.hi + 1, j.hi + 1, k.hi + 1, size)
-    shared = g.knobs.category("shared", (True, False), default=True) if target.shared_bytes else False
-    tile = ask_tile(g.knobs, product, target, shared=bool(shared))
+    pair = factors_of(p.anchor)
+    assert pair is not None
+    left, right = (ld.source for ld in pair)
+    # of a tensor times itself, one copy would have to hold the rows of both tiles and all between
+    shared = target.shared_bytes > 0 and left is not right
+    best = best_tile(product, target, shared=shared)
+    if shared:
+        shared = g.knobs.category("shared", (True, False), default=True)
+    tile = ask_tile(g.knobs, product, target, best, shared=shared)
     s = Schedule(p.outputs)
     sums = p.anchor.outputs[0]
     sums = s.cache_write(sums, "local") if sums in s.outputs else sums
     s[sums].set_scope("local")
-    pair = factors_of(s[sums].op)
-    assert pair is not None
     fetched: list[te.Tensor] = []
-    if shared:
-        for t in dict.fromkeys(ld.source for ld in pair):
-            fetched.append(t if t in operands.made else s.cache_read(t, "shared", [sums]))
-            s[fetched[-1]].set_scope("shared")
+    for t in (left, right) if shared else ():
+        fetched.append(t if t in operands.made else s.cache_read(t, "shared", [sums]))
+        s[fetched[-1]].set_scope("shared")
     inline_rest(s, fetched)
     _bind(s, p.outputs[0], s[sums], tile, fetched)
     return s
 
 
-def ask_tile(knobs: Knobs, p: Product, target: Gpu, *, shared: bool) -> Tile:
+def ask_tile(knobs: Knobs, p: Product, target: Gpu, best: Tile, *, shared: bool) -> Tile:
     """The tile that the knobs say; what the cost model thinks best where they say nothing.
 
     Raises:
         ScheduleError: a block cannot run.
     """
-    best = best_tile(p, target, shared=target.shared_bytes > 0)
 
     def ask(name: str, values: tuple[int, ...], default: int) -> int:
         return int(knobs.discrete(name, sorted({*values, default}), default=default))
