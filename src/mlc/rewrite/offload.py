@@ -28,7 +28,7 @@ import numpy as np
 from mlc.ir.graph import FusionKind, Graph, Node, Value
 from mlc.ir.layout import Layout
 from mlc.ir.types import TensorType
-from mlc.rewrite.group import is_group, make_group
+from mlc.rewrite.group import body_of, is_group, make_group
 from mlc.rewrite.region import COPY_FROM, COPY_TO, OFFLOAD, PACK, UNPACK
 
 _MOST_NODES = 24  # of a group
@@ -134,7 +134,7 @@ def _divided(graph: Graph, units: Sequence[_Unit], flow: _Flow, device: Device) 
     names = {r: f"region{k}" for k, r in enumerate(kept)}
     decisions = tuple(
         Decision(
-            tuple(n.op.name for n in u.nodes),
+            tuple(inner.op.name for n in u.nodes for inner in (body_of(n).nodes if is_group(n) else (n,))),
             tuple(dict.fromkeys(s for n in u.nodes for s in n.sources)),
             names[u.region] if u.region is not None else "",
             "" if u.region is not None else u.reason,

@@ -61,6 +61,7 @@ def test_host_and_device_take_turns(pocl: OpenClDevice) -> None:
     reasons = {d.reason for d in package.offloads if not d.region}
     assert reasons == {"works on f16, of which the device knows nothing"}
     assert len({d.region for d in package.offloads if d.region}) == 2
+    assert ("cast", "add", "cast") in {d.operators for d in package.offloads if not d.region}
     with package.load(1) as module:
         assert_same(module.run(FEEDS), reference(model, FEEDS), tolerance=1e-2)
         assert [set(r.report) for r in module.device_runs] == [{"seconds"}] * 2
