@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy.typing as npt
 
 from mlc import __version__
-from mlc.frontend.base import ImportedModel, ModelSource, TensorInfo, get_frontend, guess_frontend
+from mlc.frontend.base import ImportedModel, ModelSource, TensorInfo, frontend_accepting, get_frontend, guess_frontend
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.survey import Survey
 from mlc.ir.graph import Graph
@@ -55,7 +55,7 @@ class Model:
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | object,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
@@ -63,10 +63,10 @@ def load(
     limits: Limits | None = None,
     frontend: str | None = None,
 ) -> Model:
-    """Import a model file.
+    """Import a model file, or a live ``keras.Model``.
 
     Args:
-        path: the file; its format is guessed by its content.
+        path: the file, whose format is guessed by its content; or the model.
         shapes: shapes of inputs, by name.
         dims: values of symbolic dimensions, by name.
         constants: values for inputs that shall be fixed; plain numbers take the input's element type.
@@ -77,7 +77,10 @@ def load(
         UnsupportedError: it uses something that cannot be compiled; names all of it.
         UsageError: a shape, dimension or constant does not fit the model.
     """
-    reader = get_frontend(frontend) if frontend else guess_frontend(path)
+    if not isinstance(path, (str, os.PathLike)):
+        reader = frontend_accepting(path)
+    else:
+        reader = get_frontend(frontend) if frontend else guess_frontend(path)
     imported = reader.load(path, shapes=shapes, dims=dims, constants=constants, limits=limits or DEFAULT_LIMITS)
     return Model(imported.graph, imported.source, reader.name)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy.typing as npt
 
@@ -25,6 +25,7 @@ from mlc.ir.graph import Graph
 
 GROUP = "mlc.frontends"
 BUILT_IN = {
+    "keras": "mlc.frontend.keras:KerasFrontend",
     "mlc": "mlc.frontend.saved:SavedFrontend",
     "onnx": "mlc.frontend.onnx:OnnxFrontend",
     "tflite": "mlc.frontend.tflite:TfliteFrontend",
@@ -132,16 +133,20 @@ class Frontend(Protocol):
         """Whether a file with these first bytes is of this format; the content counts, not the suffix."""
         ...
 
+    def accepts(self, model: object) -> bool:
+        """Whether a live object is a model of this format, which ``load`` takes in place of a path."""
+        ...
+
     def load(
         self,
-        path: str | os.PathLike[str],
+        path: Any,
         *,
         shapes: Mapping[str, Sequence[int]] | None = None,
         dims: Mapping[str, int] | None = None,
         constants: Mapping[str, npt.ArrayLike] | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> ImportedModel:
-        """Import a file; see the front end's own ``load`` for the errors."""
+        """Import a file, or an object that is accepted; see the front end's own ``load`` for the errors."""
         ...
 
     def survey(self, path: str | os.PathLike[str], limits: Limits = DEFAULT_LIMITS) -> Survey:
@@ -183,6 +188,23 @@ def get_frontend(name: str) -> Frontend:
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(table))}"
         raise UsageError(f"no front end {name!r}", hint=hint)
     return _made(table[name])
+
+
+def frontend_accepting(model: object) -> Frontend:
+    """The front end that takes a live model, an object of some framework.
+
+    Raises:
+        UsageError: there is none.
+    """
+    table = _found()
+    for name in sorted(table):
+        frontend = _made(table[name])
+        if frontend.accepts(model):
+            return frontend
+    raise UsageError(
+        f"an object of the class {type(model).__module__}.{type(model).__qualname__} is no model",
+        hint="give the path of a model file, or a keras.Model",
+    )
 
 
 def _made(place: str) -> Frontend:

@@ -17,6 +17,8 @@ class Limits:
         tensor_bytes: size of any one tensor of the model, computed or stored.
         constant_bytes: size of one constant that the import itself makes (ranges, fills, folded values).
         constants_bytes: size of all such constants together.
+        unpacked_bytes: size of what the model file holds compressed, unpacked.
+        config_bytes: size of the text that describes a model's layers.
         nodes: nodes of the model, with functions and branches expanded; inputs and initializers also.
         arguments: inputs and outputs of the model; the compiled entry point takes them one by one.
         operators: core operators the graph may grow to (short loops are unrolled).
@@ -30,6 +32,8 @@ class Limits:
     tensor_bytes: int = 8 << 30
     constant_bytes: int = 64 << 20
     constants_bytes: int = 256 << 20
+    unpacked_bytes: int = 1 << 30
+    config_bytes: int = 64 << 20
     nodes: int = 100_000
     arguments: int = 10_000
     operators: int = 100_000

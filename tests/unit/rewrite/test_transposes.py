@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlc.ir.graph import Graph
+from mlc.rewrite.algebra import simplify_algebra
 from mlc.rewrite.transposes import sink_transposes
 from tests.unit.rewrite.helpers import Net, assert_same, op_names
 from tests.unit.rewrite.random_graphs import random_graph
@@ -100,3 +101,13 @@ def test_a_graph_that_would_gain_nothing_stays_as_it_is() -> None:
 def test_random_graphs_compute_the_same(data: st.DataObject) -> None:
     before: Graph = random_graph(data)
     assert_same(before, sink_transposes(before), rtol=1e-4, atol=1e-5)
+
+
+def test_padding_of_an_input_comes_to_stand_before_its_convolution() -> None:
+    n = Net()
+    first = n.transpose(n.x(1, 5, 5, 2), perm=FIRST)
+    padded = n.transpose(n.pad(first, pads=(0, 0, 1, 1, 0, 0, 1, 1)), perm=LAST)
+    before = n(conv(n, padded, 3))
+    after = simplify_algebra(sink_transposes(before))
+    assert op_names(after) == ["transpose", "conv", "transpose"]
+    assert_same(before, after)

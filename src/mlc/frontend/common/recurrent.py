@@ -146,6 +146,7 @@ def run_direction(
     initial: Sequence[Value | None],
     *,
     running: Value | None = None,
+    hold: bool = False,
     backward: bool = False,
     wanted: bool = True,
 ) -> tuple[Value | None, State]:
@@ -157,6 +158,7 @@ def run_direction(
         x: the input, time first.
         initial: states before the first step, each ``[batch, hidden]``; ``None`` for zeros.
         running: see :func:`running_steps`.
+        hold: see :func:`run_steps`.
         backward: whether time runs from the last step to the first.
         wanted: whether the hidden states of all steps are.
     Returns:
@@ -173,7 +175,9 @@ def run_direction(
         product = ctx.add("add", [ctx.add("matmul", [rows, weights], transpose_b=True), offset])
         products.append(reshape(ctx, product, (steps, batch, product.type.shape[1])))
     state = tuple(nothing if v is None else v for v in initial)
-    return run_steps(ctx, products, state, step, running=running, nothing=nothing, backward=backward, wanted=wanted)
+    return run_steps(
+        ctx, products, state, step, running=running, nothing=nothing, hold=hold, backward=backward, wanted=wanted
+    )
 
 
 def running_steps(ctx: Context, lengths: Value | None, steps: int) -> Value | None:
@@ -196,6 +200,7 @@ def run_steps(
     *,
     nothing: Value,
     running: Value | None = None,
+    hold: bool = False,
     backward: bool = False,
     wanted: bool = True,
 ) -> tuple[Value | None, State]:
@@ -208,6 +213,8 @@ def run_steps(
         step: of the cell.
         nothing: the hidden state where a sequence has ended, ``[batch, hidden]``.
         running: see :func:`running_steps`.
+        hold: whether the hidden state of a step that a sequence does not have is that of the step before, and not
+            ``nothing``.
         backward: whether time runs from the last step to the first.
         wanted: whether the hidden states of all steps are.
     Returns:
@@ -222,6 +229,8 @@ def run_steps(
             return after[0], after
         (mask,) = rows[len(products) :]
         kept = tuple(ctx.add("where", [mask, a, b]) for a, b in zip(after, before, strict=True))
+        if hold:
+            return kept[0], kept
         return (ctx.add("where", [mask, after[0], nothing]) if wanted else nothing), kept
 
     if steps == 0:

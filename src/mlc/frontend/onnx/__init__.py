@@ -24,6 +24,10 @@ class OnnxFrontend:
         """Whether a file with these first bytes is an ONNX model."""
         return looks_like_onnx(head)
 
+    def accepts(self, model: object) -> bool:
+        """No live objects."""
+        return False
+
     def load(
         self,
         path: str | os.PathLike[str],

@@ -33,6 +33,10 @@ class SavedFrontend:
         """Whether the file starts as ``write_container`` starts it."""
         return head[8 : 8 + len(MAGIC)] == MAGIC
 
+    def accepts(self, model: object) -> bool:
+        """No live objects."""
+        return False
+
     def load(
         self,
         path: str | os.PathLike[str],

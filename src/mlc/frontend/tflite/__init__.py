@@ -23,6 +23,10 @@ class TfliteFrontend:
         """Whether a file with these first bytes is a TFLite model."""
         return head[4:8] == b"TFL3"
 
+    def accepts(self, model: object) -> bool:
+        """No live objects."""
+        return False
+
     def load(
         self,
         path: str | os.PathLike[str],

@@ -220,6 +220,16 @@ def pad_chain(rw: Rewriter, m: Match) -> Value | None:
     return rw.emit(m.root.op, (m["x"],), {**b, "pads": pads})
 
 
+@rule("transpose_before_pad", "transpose(y=pad!(x))")
+def transpose_before_pad(rw: Rewriter, m: Match) -> Value:
+    """A padded tensor is transposed before it grows; the window that follows can then take the padding in."""
+    inner = rw.maker(m["y"])
+    assert inner is not None
+    perm, rank = m.root.attrs["perm"], len(m.root.attrs["perm"])
+    pads = tuple(inner.attrs["pads"][p + half] for half in (0, rank) for p in perm)
+    return rw.emit(inner.op, (transposed(rw, m["x"], perm),), {**inner.attrs, "pads": pads}, sources=inner.sources)
+
+
 @rule("tile_is_broadcast", "tile(x)")
 def tile_is_broadcast(rw: Rewriter, m: Match) -> Value | None:
     """Repeating axes of extent 1 only is broadcasting."""
@@ -252,5 +262,5 @@ def reduce_nothing(rw: Rewriter, m: Match) -> Value | None:
 RULES = (
     reshape_nothing, reshape_chain, transpose_nothing, transpose_chain, transpose_is_reshape, slice_nothing,
     slice_chain, slice_of_concat, concat_of_one, concat_of_empty, concat_chain, concat_of_slices, gather_is_slice,
-    pad_nothing, pad_chain, tile_is_broadcast, broadcast_nothing, broadcast_chain, reduce_nothing,
+    pad_nothing, pad_chain, transpose_before_pad, tile_is_broadcast, broadcast_nothing, broadcast_chain, reduce_nothing,
 )  # fmt: skip

@@ -66,6 +66,11 @@ FIRES: list[tuple[str, Build, list[str]]] = [
     ("gather_is_slice", lambda n: n(n.gather(n.x(4, 5), n.c([[0, 1], [2, 3]], "int64"), axis=0)), ["reshape"]),
     ("pad_nothing", lambda n: n(n.pad(n.x(2, 3), pads=(0, 0, 0, 0))), []),
     ("pad_chain", lambda n: n(n.pad(n.pad(n.x(2), pads=(1, 2), value=3.0), pads=(0, 1), value=3.0)), ["pad"]),
+    (
+        "transpose_before_pad",
+        lambda n: n(n.transpose(n.pad(n.x(2, 3), pads=(1, 0, 2, 4), value=2.0), perm=(1, 0))),
+        ["transpose", "pad"],
+    ),
     ("tile_is_broadcast", lambda n: n(n.tile(n.x(1, 3), repeats=(4, 1))), ["broadcast_to"]),
     ("tile_is_broadcast", lambda n: n(n.tile(n.x(2, 3), repeats=(1, 1))), []),
     ("broadcast_nothing", lambda n: n(n.broadcast_to(n.x(2, 3), shape=(2, 3))), []),
