@@ -101,6 +101,7 @@ FORBIDDEN_KEYWORDS = {"shell", "allow_pickle"}
 # Where whatever is raised becomes something else: a process ends here, or code of others begins.
 BORDERS = {
     "cli/main.py",
+    "frontend/keras/live.py",
     "tuning/foreign.py",
     "tuning/measure/roles.py",
     "tuning/measure/zygote.py",
