@@ -52,8 +52,8 @@ def test_load_and_save(model: Path, tmp_path: Path) -> None:  # noqa: F811
 
 def test_a_front_end_can_be_named(model: Path) -> None:  # noqa: F811
     assert mlc.load(model, frontend="onnx").format == "onnx"
-    with pytest.raises(UsageError, match="no front end 'keras'"):
-        mlc.load(model, frontend="keras")
+    with pytest.raises(UsageError, match="no front end 'caffe'"):
+        mlc.load(model, frontend="caffe")
 
 
 def test_compile_save_load_and_run(model: Path, fake_build: dict[str, Any], tmp_path: Path) -> None:  # noqa: F811
