@@ -97,7 +97,7 @@ def command(
     dry_run: bool,
     json_file: str | None,
 ) -> None:
-    """Compile MODEL (.onnx, .tflite or .mlc) into a package that mlc run, or a program of yours, can run."""
+    """Compile MODEL (.onnx, .tflite, .keras, .h5, .mlc) into a package that mlc run, or a program of yours, can run."""
     if target.strip() == "help":
         from mlc.cli.targets import show_targets
 

@@ -46,7 +46,7 @@ def command(
     load_options: LoadOptions,
     json_file: str | None,
 ) -> None:
-    """Show what is in FILE: a model (.onnx, .tflite, .mlc), a module.tar, or tuning records (.jsonl)."""
+    """Show what is in FILE: a model (.onnx, .tflite, .keras, .h5, .mlc), a module.tar, or tuning records (.jsonl)."""
     if is_records(file):
         if load_options.given or graph or asm or src:
             raise UsageError(f"{file}: holds tuning records; of these --json is the only option", hint="leave it out")

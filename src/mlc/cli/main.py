@@ -26,7 +26,7 @@ from mlc.settings import Settings
 # What a shell reports for a program that a signal ended.
 _SIGNAL_BASE = 128
 _COMPLETE_VARIABLE = "_MLC_COMPLETE"
-_LIBRARIES = ("numpy", "onnx", "llvmlite", "onnxruntime", "tflite", "ai-edge-litert", "click", "rich")
+_LIBRARIES = ("numpy", "onnx", "llvmlite", "onnxruntime", "tflite", "ai-edge-litert", "h5py", "keras", "click", "rich")
 
 
 _ENDING = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]

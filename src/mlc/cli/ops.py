@@ -13,6 +13,7 @@ from mlc.cli.options import json_flag
     cls=Command,
     examples="""
     mlc ops
+    mlc ops --frontend keras
     mlc ops --frontend tflite --markdown
     mlc ops --frontend onnx --json
     """,

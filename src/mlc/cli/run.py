@@ -195,7 +195,7 @@ def command(
     Inputs that no file gives are random: floats are standard normal, booleans even odds, bytes anything, and wider
     integers 0 or 1, which is a valid token, mask or index in any model; --range says otherwise.
 
-    A model (.onnx, .tflite, .mlc) in place of the module is compiled in memory first.
+    A model (.onnx, .tflite, .keras, .h5, .mlc) in place of the module is compiled in memory first.
     """
     from mlc.harness.arrays import write_npz
     from mlc.harness.top import read_labels

@@ -19,6 +19,7 @@ from mlc.runtime.manifest import ModelSpec
 
 # Name that users type -> (format of the models that it runs, ``module:class``).
 REFERENCES = {
+    "keras": ("keras", "mlc.harness.keras:KerasReference"),
     "onnxruntime": ("onnx", "mlc.harness.reference:OnnxReference"),
     "tflite": ("tflite", "mlc.harness.litert:LitertReference"),
 }

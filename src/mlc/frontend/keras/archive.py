@@ -80,7 +80,7 @@ def read_file_parts(data: bytes, limits: Limits) -> KerasFile:
             f"not a Keras model: there is no attribute 'model_config'; {what}",
             hint="save the whole model: model.save('model.keras')",
         )
-    config = parse_json(text.encode(), limits, "model_config")
+    config = parse_json(text.encode("utf-8", "surrogateescape"), limits, "model_config")
     return KerasFile(config, root.group("model_weights"), True, text_attribute(root, "keras_version") or "", digest)
 
 

@@ -16,34 +16,37 @@ from mlc.frontend.keras.weights import Variable
 from mlc.frontend.limits import Limits
 
 
-def attach_weights(model: ModelDef, file: KerasFile, limits: Limits, problems: Problems) -> None:
+def attach_weights(model: ModelDef, file: KerasFile) -> None:
     """Give each layer of a model its weights, unread.
 
     Args:
-        model: as described; its layers get ``weights`` and ``parts``.
+        model: as described, with its parts; its layers get ``weights``.
         file: where they lie.
-        limits: budgets.
-        problems: told of layers whose settings are not supported.
     Raises:
         ImportModelError: weights are missing, or more than the layers have.
     """
-    for layer in _make_parts(model, limits, problems):
-        if layer.name in ("", ".", ".."):
-            raise ImportModelError(f"layer name {layer.name!r}")
     if file.legacy:
         _attach_lists(model, file.weights)
     else:
         _attach_tree(model, file.weights)
 
 
-def _make_parts(model: ModelDef, limits: Limits, problems: Problems) -> list[Layer]:
-    """All layers, with the layers inside of them made from their settings."""
-    found: list[Layer] = []
+def make_parts(model: ModelDef, limits: Limits, problems: Problems) -> None:
+    """Make the layers inside of layers, from their settings.
+
+    Args:
+        model: as described; its layers get ``parts``.
+        limits: budgets.
+        problems: told of layers whose settings are not supported.
+    Raises:
+        ImportModelError: a setting makes no sense, or layers nest beyond the limit ``depth``.
+    """
     stack: list[tuple[Layer, int]] = [(model, 0)]
     while stack:
         layer, depth = stack.pop()
         limits.check("depth", depth, f"layers inside of each other at {layer.name!r:.80}")
-        found.append(layer)
+        if layer.name in ("", ".", ".."):
+            raise ImportModelError(f"layer name {layer.name!r}")
         if isinstance(layer, ModelDef):
             stack += [(inner, depth + 1) for inner in reversed(layer.layers)]
             continue
@@ -59,7 +62,6 @@ def _make_parts(model: ModelDef, limits: Limits, problems: Problems) -> list[Lay
         except ImportModelError as error:
             raise ImportModelError(f"layer {layer.name!r}: {error.message}", hint=error.hint) from error
         stack += [(inner, depth + 1) for inner in layer.parts.values()]
-    return found
 
 
 def _variables(layer: Layer) -> list[Variable]:

@@ -114,8 +114,8 @@ class Group:
                 raise ImportModelError(f"{where}: is not in {self.file.what}")
             kind = self.handle.id.links.get_info(encoded).type
             if kind != h5.h5l.TYPE_HARD:
-                label = "soft" if kind == h5.h5l.TYPE_SOFT else "external"
-                raise ImportModelError(f"{where}: is a {label} link; links are not followed")
+                label = "a soft" if kind == h5.h5l.TYPE_SOFT else "an external"
+                raise ImportModelError(f"{where}: is {label} link; links are not followed")
             opened = h5.h5o.open(self.handle.id, encoded)
             if isinstance(opened, h5.h5g.GroupID):
                 return h5.Group(opened)

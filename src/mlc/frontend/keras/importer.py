@@ -19,9 +19,9 @@ from mlc.frontend.common.importing import (
     tensor_info,
 )
 from mlc.frontend.common.problems import Problems
-from mlc.frontend.common.shapes import Declared, Dim, check_constant_input, resolve_shapes
+from mlc.frontend.common.shapes import Declared, Dim, OpenShapesError, check_constant_input, resolve_shapes
 from mlc.frontend.keras.archive import KerasFile, read_file_parts
-from mlc.frontend.keras.attach import attach_weights
+from mlc.frontend.keras.attach import attach_weights, make_parts
 from mlc.frontend.keras.model import Layer, ModelDef, Ref, flatten, read_model
 from mlc.frontend.keras.walk import UNKNOWN, Walk
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
@@ -80,16 +80,24 @@ def _import(
 ) -> ImportedModel:
     builder, problems = Builder(model.name), Problems()
     walk = Walk(builder, limits, problems)
-    attach_weights(model, file, limits, problems)
+    make_parts(model, limits, problems)
     walk.note_unknown(model)
-    declared = declared_inputs(model, problems)
-    problems.check()
+    try:
+        attach_weights(model, file)
+        declared = declared_inputs(model, problems)
+    except ImportModelError as error:
+        problems.check(besides=error)
+        raise
     names = [d.name for d in declared]
     limits.check("arguments", len(names), "inputs of the model")
     check_constant_names(names, shapes, constants)
     fixed = {d.name: check_constant_input(d, constants[d.name]) for d in declared if d.name in constants}
     given = {**shapes, **{name: array.shape for name, array in fixed.items()}}
-    types = resolve_shapes(declared, given, _with_batch(declared, given, dims), limits)
+    try:
+        types = resolve_shapes(declared, given, _with_batch(declared, given, dims), limits)
+    except OpenShapesError as error:
+        problems.check(besides=error)
+        raise
     values = [
         builder.constant(fixed[d.name], d.name) if d.name in fixed else builder.input(d.name, types[d.name])
         for d in declared
