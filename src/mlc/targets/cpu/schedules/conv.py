@@ -250,9 +250,10 @@ def _border(g: Group, flat: bool, target: Cpu) -> Border:
     anchor, role = g.anchor, g.role
     assert anchor is not None
     assert isinstance(role, Convolution)
-    rows, both = (1.0 if flat else share_inside(g, columns=columns) for columns in (False, True))
-    if terms_of(role, target) > 1:  # products in whole instructions leave no room for a test inside
-        both = 1.0
+    # Products in whole instructions leave no room for a test inside; nor do rows pay, whose tiles have a quarter of the
+    # steps (measured on Zen 5: 512 channels of 7 × 7 pixels take 1.4 times as long as with tiles over all rows).
+    passes = not flat and terms_of(role, target) == 1
+    rows, both = (share_inside(g, columns=columns) if passes else 1.0 for columns in (False, True))
     return Border(rows, both, anchor.shape[-1], role.taps)
 
 
