@@ -126,7 +126,7 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     # a ragged axis stays a loop of its own, so that its tail can be cut off
     inner: Var | None = io
     far = right.size * right.dtype.itemsize > target.l2
-    streamed = packed and far and io.hi >= 3 and balance(jo.hi + 1, target.cores) < EVEN
+    streamed = packed and far and io.hi >= 2 and balance(jo.hi + 1, target.cores) < EVEN
     # the transposed copy of one matrix stays in the second-level cache until it has been used
     each = turned is not None and turned.size == matrices * n * k and n * k * 8 <= target.l2
     each = each and matrices > 1 and balance(matrices, target.cores) < EVEN
