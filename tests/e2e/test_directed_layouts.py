@@ -176,7 +176,11 @@ def transpose(net: Net, y: str, channels: int) -> list[str]:
 def normalise(net: Net, y: str, channels: int) -> list[str]:
     scale, bias = net.const(net.normal(channels)), net.const(net.normal(channels))
     instance = net.add("InstanceNormalization", y, scale, bias)
-    nodes = [instance, net.add("LRN", y, size=3)]
+    # a global response norm: squares summed up over space, their mean over all channels
+    length = net.add("ReduceL2", y, net.ints(2, 3), keepdims=1)
+    mean = net.add("ReduceMean", length, net.ints(1), keepdims=1)
+    response = net.add("Mul", y, net.add("Div", length, net.add("Add", mean, net.const(np.array(1e-6, F)))))
+    nodes = [instance, net.add("LRN", y, size=3), net.add("Add", y, response)]
     if channels % 2 == 0:
         nodes.append(net.add("GroupNormalization", y, scale, bias, num_groups=2))
     if channels % 4 == 0:

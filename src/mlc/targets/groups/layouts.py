@@ -92,14 +92,17 @@ def moves_blocks(g: Group, block: int) -> bool:
 def keeps_channels(g: Group, inputs: Sequence[TensorType]) -> bool:
     """Whether every blocked operand is read at the output's own channel, and what has channels between them, too.
 
-    Means and the like, which have no space, are there before the output is.
+    Means and the like, which have no space, are there before the output is; what is one for all channels has no place
+    among them.
     """
     layouts = {t: ty.layout for t, ty in zip(g.inputs, inputs, strict=True) if ty.layout is not None}
     good = {t for t in g.inputs if t in layouts}
     for op in g.computes:
         for body in op.bodies:
             for ld in loads(body):
-                between = ld.source.op is not None and (len(ld.source.shape) > 2 or len(g.outputs[0].shape) <= 2)
+                several = len(ld.source.shape) < 2 or ld.source.shape[1] > 1
+                between = several and ld.source.op is not None
+                between = between and (len(ld.source.shape) > 2 or len(g.outputs[0].shape) <= 2)
                 if ld.source in good or between:
                     if len(ld.indices) < 2 or len(op.axes) < 2:
                         return False

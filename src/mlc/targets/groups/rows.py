@@ -27,7 +27,7 @@ def rows_in_memory(g: Group) -> Group:
     """
     spaces = {_trailing_space(op) for op in g.reductions}
     if g.layouts or len(spaces) != 1 or None in spaces:
-        return g.apply(inner_layouts(g))
+        return g.apply({**_operand_layouts(g), **inner_layouts(g)})
     (space,) = spaces
     assert space is not None
     rank = len(space)
@@ -49,6 +49,23 @@ def rows_in_memory(g: Group) -> Group:
         bodies = tuple(substitute_vars(b, env) for b in op.bodies)
         fresh = te.Compute(op.name, op.axes, (row,), bodies, op.combiner, op.tag, op.attrs)
         p = replace_compute(p, op, fresh)
+
+
+def _operand_layouts(g: Group) -> dict[te.Tensor, Layout]:
+    """What is computed element by element from an operand, before it is folded, lies as that operand does.
+
+    It is inlined; with other dimensions than the operand's, a reduction would not see which of its axes walks memory.
+    """
+    found: dict[te.Tensor, Layout] = {}
+    for op in g.computes:
+        t = op.outputs[0]
+        if op.combiner is not None or t in g.layouts:
+            continue
+        for read in op.inputs:
+            layout = g.layouts.get(read) or found.get(read)
+            if layout is not None and read.shape == t.shape:
+                found[t] = layout.core
+    return found
 
 
 def _trailing_space(op: te.Compute) -> tuple[int, ...] | None:

@@ -167,7 +167,8 @@ def schedule_attention(g: Group, target: Cpu) -> Schedule:
 
 def _inner_tile(knobs: Knobs, block: int, m: int, n: int, depth: int, target: Cpu) -> Tile:
     """The register tile of the scores of ``block`` of ``m`` query rows, a product's where the knobs say nothing."""
-    default = tile_of(plain(block), n, depth, target)
+    # a tile that ends within a vector is computed number by number: only what is less than one may be left over
+    default = tile_of(plain(block), n, depth, target, shared=n // target.lanes if n % target.lanes else 0)
     wide = range(1, min(-(-n // target.lanes), target.registers // 2) + 1)
     high = range(1, min(m, target.registers - 2) + 1)
     tile = ask_tile(knobs, default, high, wide, target, prefix="score_")

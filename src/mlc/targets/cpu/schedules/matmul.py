@@ -36,8 +36,10 @@ PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart
 EVEN = 1.15  # threads may wait this much longer than their share for the slowest
 
 
-def tile_of(m: int, n: int, k: int, target: Cpu, *, whole: bool = False) -> Tile:
-    """Rows and column vectors of the register tile of an ``m × n`` product over ``k``; ``whole`` tiles leave no rest.
+def tile_of(m: int, n: int, k: int, target: Cpu, *, shared: int = 0) -> Tile:
+    """Rows and column vectors of the register tile of an ``m × n`` product over ``k``.
+
+    Tiles share so many vectors evenly, if any are ``shared``.
 
     Rows whose distance is a multiple of a page share the sets of the first-level cache, so no more are taken than one
     set has ways.
@@ -45,7 +47,7 @@ def tile_of(m: int, n: int, k: int, target: Cpu, *, whole: bool = False) -> Tile
     product = Product(max(m, 1), max(-(-n // target.lanes), 1), max(k, 1))
     most = target.l1 // PAGE if k * 4 % PAGE == 0 else target.registers
     tiles = [t for t in all_tiles(product, target) if t.rows <= most]
-    return best_tile(product, target, [t for t in tiles if not whole or product.columns % t.vectors == 0])
+    return best_tile(product, target, [t for t in tiles if shared % t.vectors == 0])
 
 
 def steps_of(tile: Tile, target: Cpu) -> int:
@@ -58,14 +60,15 @@ def steps_of(tile: Tile, target: Cpu) -> int:
 
 
 def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu, *, whole: bool = False) -> Tile:
-    """The register tile that the knobs say; :func:`tile_of` where they say nothing.
+    """The register tile that the knobs say; :func:`tile_of`, which leaves no rest if ``whole``, where they say nothing.
 
     Raises:
         ScheduleError: the configuration is refused.
     """
     wide = range(1, min(max(-(-n // target.lanes), 1), target.registers // 2) + 1)
     high = range(1, min(max(m, 1), target.registers - 2) + 1)
-    return ask_tile(knobs, tile_of(m, n, k, target, whole=whole), high, wide, target)
+    default = tile_of(m, n, k, target, shared=-(-n // target.lanes) if whole else 0)
+    return ask_tile(knobs, default, high, wide, target)
 
 
 def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: Cpu, knobs: Knobs, terms: int = 1) -> Layout:
