@@ -117,15 +117,14 @@ def test_a_terminal_signal_does_not_reach_the_workers() -> None:
 
 
 def convolution(target: X86Target) -> Task:
-    """A convolution between others, so that its tensors are blocked and have margins."""
+    """A convolution of volumes between others, so that its tensors are blocked and have margins."""
     rng = np.random.default_rng(0)
     g = Builder("convs")
-    v = g.input("x", TensorType((1, 16, 9, 10), f32))
+    v = g.input("x", TensorType((1, 16, 24, 22, 20), f32))
+    attrs = {"strides": (1, 1, 1), "pads": (1,) * 6, "dilations": (1, 1, 1)}
     for k in range(3):
-        w = g.constant(rng.standard_normal((16, 16, 3, 3)).astype(np.float32), f"w{k}")
-        (v,) = g.add(
-            get("conv"), [v, w], {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}, names=[f"y{k}"]
-        )
+        w = g.constant(rng.standard_normal((16, 16, 3, 3, 3)).astype(np.float32), f"w{k}")
+        (v,) = g.add(get("conv"), [v, w], attrs, names=[f"y{k}"])
     options = CompileOptions("t", "t", "", disabled_passes=("winograd",))
     (task,) = (t for t in tasks_of(g.finish([v]), target, options, Observer()) if t.node.outputs[0].name == "y1")
     return replace(task, space=Space((), {}))
