@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ImportModelError, MissingDependencyError
+from mlc.frontend.keras.probe import check_structure
 from mlc.frontend.limits import Limits
 
 _IMAGES = count()
@@ -184,7 +185,7 @@ def open_image(data: bytes, limits: Limits, what: str) -> Group:
         limits: budgets.
         what: names it in errors.
     Raises:
-        ImportModelError: it is no HDF5.
+        ImportModelError: it is no HDF5, or so damaged that reading it does not end.
         MissingDependencyError: h5py is not installed.
     """
     try:
@@ -193,6 +194,7 @@ def open_image(data: bytes, limits: Limits, what: str) -> Group:
         raise MissingDependencyError(
             "h5py, which reads the weights of Keras models, is not installed", hint="pip install 'mlc[keras]'"
         ) from error
+    check_structure(data, what)
     with _reading(what):
         access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
         access.set_fapl_core(backing_store=False)

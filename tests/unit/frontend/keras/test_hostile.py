@@ -356,13 +356,18 @@ def test_the_format_is_found_by_content(tmp_path: Path) -> None:
 FLIPS = int(os.environ.get("MLC_KERAS_FLIPS", "400"))
 
 
-def test_flipped_bytes_neither_crash_nor_hang() -> None:
+# a walk of an HDF5 file takes a process of its own, so fewer of these
+@pytest.mark.parametrize("form, flips", [(archive, FLIPS), (legacy, FLIPS // 20)], ids=["keras", "h5"])
+def test_flipped_bytes_neither_crash_nor_hang(
+    form: Callable[..., bytes], flips: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever is read, is read, or refused with an error of ours; the checksums of zip find what hits its members."""
-    data = archive(sequential(dense()))
+    monkeypatch.setattr("mlc.frontend.keras.probe.SECONDS", 1)
+    data = form(sequential(dense()))
     rng = random.Random(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for _ in range(FLIPS):
+        for _ in range(flips):
             broken = bytearray(data)
             for _ in range(rng.choice((1, 1, 2, 8))):
                 broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
@@ -370,3 +375,11 @@ def test_flipped_bytes_neither_crash_nor_hang() -> None:
                 import_keras(bytes(broken))
             except MlcError:
                 continue
+
+
+def test_a_file_that_libhdf5_never_finishes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlc.frontend.keras.probe.SECONDS", 1)
+    data = bytearray(legacy())
+    data[929] ^= 1 << 2  # a length in the heap of texts
+    with pytest.raises(ImportModelError, match="cannot be read within 1 s"):
+        import_keras(bytes(data))
