@@ -286,7 +286,14 @@ class Stage:
         self._annotate(axis, ForKind.VECTORIZED, "vectorize")
 
     def unroll(self, axis: Var) -> None:
-        """Repeat the body instead of looping: ``for i in unrolled(6)``.
+        """Repeat the body instead of looping.
+
+        >>> s, x, y = rows()
+        >>> s[y].unroll(s[y].axes[1])
+        >>> show(s)
+        for i in range(6):
+          for j in unrolled(10):
+            y[i, j] = x[i, j] + 1.0
 
         Raises:
             ScheduleError: ``axis`` is no leaf.
@@ -294,7 +301,14 @@ class Stage:
         self._annotate(axis, ForKind.UNROLLED, "unroll")
 
     def parallel(self, axis: Var) -> None:
-        """Share the iterations of a data axis among threads: ``for i in parallel(6)``.
+        """Share the iterations of a data axis among threads.
+
+        >>> s, x, y = rows()
+        >>> s[y].parallel(s[y].axes[0])
+        >>> show(s)
+        for i in parallel(6):
+          for j in range(10):
+            y[i, j] = x[i, j] + 1.0
 
         Raises:
             ScheduleError: ``axis`` is no leaf, or a reduction axis.
@@ -338,6 +352,14 @@ class Stage:
         ``for t in vthread(2): f(t); g(t)`` becomes ``f(0); f(1); g(0); g(1)``. What is computed inside has memory of
         its own in every thread. On a target whose units run at the same time, tokens order the units within a thread,
         and one thread computes while another loads (TVM, section "explicit memory latency hiding").
+
+        >>> s, x, y = rows()
+        >>> s[y].vthread(s[y].split(s[y].axes[0], 3)[0])
+        >>> show(s)
+        for io in vthread(2):
+          for ii in range(3):
+            for j in range(10):
+              y[3*io + ii, j] = x[3*io + ii, j] + 1.0
 
         Raises:
             ScheduleError: ``axis`` is no leaf, or a reduction axis.
@@ -461,7 +483,20 @@ class Stage:
     def align(self, axis: Var, multiple: int) -> None:
         """Compute more than is needed: a region whose extent along a data axis is a multiple, within the tensor.
 
-        With multiple 4, the 6 neighbours that a reader needs become 8. It matters to a stage computed inside another.
+        It matters to a stage computed inside another: here the 4 neighbours that its reader needs become 6.
+
+        >>> s, x, y, z = chain()
+        >>> s[y].compute_at(s[z], s[z].split(s[z].axes[1], 2)[0])
+        >>> s[y].align(s[y].op.axes[1], 3)
+        >>> show(s)
+        for i in range(6):
+          for jo in range(4):
+            y: f32[1,6] in local
+            for j in range(6):
+              if 2*jo + j < 10:
+                y[0, j] = x[i, 2*jo + j] + 1.0
+            for ji in range(2):
+              z[i, 2*jo + ji] = y[0, ji] * y[0, ji + 2]
 
         Raises:
             ScheduleError: ``axis`` is no data axis of the compute, or ``multiple`` is below 1.
@@ -474,7 +509,20 @@ class Stage:
         self._record("align", axis, multiple)
 
     def compute_root(self) -> None:
-        """Compute the whole tensor before its readers, as every stage is at first; takes back where it was computed."""
+        """Compute the whole tensor before its readers, as every stage is at first; takes back where it was computed.
+
+        >>> s, x, y, z = chain()
+        >>> s[y].compute_at(s[z], s[z].axes[0])
+        >>> s[y].compute_root()
+        >>> show(s)
+        y: f32[6,10]
+        for i in range(6):
+          for j in range(10):
+            y[i, j] = x[i, j] + 1.0
+        for i in range(6):
+          for j in range(8):
+            z[i, j] = y[i, j] * y[i, j + 2]
+        """
         self.attach = None
         self.inlined = False
         self._record("compute_root")
@@ -501,6 +549,18 @@ class Stage:
         self._record("compute_inline")
 
     def set_scope(self, scope: str) -> None:
-        """Keep the stage's buffer in the given memory: an open name, as in ``y: f32[6,10] in register``."""
+        """Keep the stage's buffer in the given memory, which has an open name.
+
+        >>> s, x, y, z = chain()
+        >>> s[y].compute_at(s[z], s[z].axes[0])
+        >>> s[y].set_scope("register")
+        >>> show(s)
+        for i in range(6):
+          y: f32[1,10] in register
+          for j in range(10):
+            y[0, j] = x[i, j] + 1.0
+          for j in range(8):
+            z[i, j] = y[0, j] * y[0, j + 2]
+        """
         self.scope = scope
         self._record("set_scope", scope)
