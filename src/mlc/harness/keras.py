@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlc.errors import MissingDependencyError, UnsupportedError, UsageError
-from mlc.harness.reference import Tap
+from mlc.errors import MissingDependencyError, UnsupportedError
+from mlc.harness.reference import Tap, cannot_run, missing_input
 
 _BACKENDS = ("tensorflow", "jax", "torch")
 _LEAVE_OUT = "leave out --verify-layers, or compile what was exported to ONNX"
@@ -99,10 +99,7 @@ class KerasReference:
             return np.asarray(inputs[tensor.name])
         if tensor.name in self._constants:
             return np.asarray(self._constants[tensor.name], tensor.dtype)
-        raise UsageError(
-            f"{self.path}: Keras needs input {tensor.name!r}, which the module does not have",
-            hint=f"if it was fixed when the model was compiled, give it again: --const {tensor.name}=VALUE",
-        )
+        raise missing_input(self.path, "Keras", tensor.name)
 
     def _output_names(self) -> list[str]:
         """Names of the layers that make the outputs, numbered where one makes several, as the import has them."""
@@ -134,9 +131,7 @@ class _failing_as_unsupported:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._warnings.__exit__(None, None, None)
         if isinstance(error, Exception):
-            lines = str(error).splitlines()
-            reason = lines[0] if lines else type(error).__name__
-            raise UnsupportedError(f"{self._path}: Keras cannot run it: {reason}") from error
+            raise cannot_run(self._path, "Keras", error) from error
 
 
 def _keras() -> ModuleType:

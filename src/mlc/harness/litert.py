@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlc.errors import MissingDependencyError, UnsupportedError, UsageError
-from mlc.harness.reference import Tap, batches
+from mlc.errors import MissingDependencyError
+from mlc.harness.reference import Tap, batches, cannot_run, missing_input
 
 # What the interpreter raises, which has no class of its own.
 _FAULTS = (RuntimeError, ValueError)
@@ -82,22 +82,19 @@ class LitertReference:
         except _FAULTS as error:
             # the set of reference kernels lacks some operators altogether
             if "Didn't find op" not in str(error):
-                raise self._failed(error) from error
+                raise cannot_run(self.path, "LiteRT", error) from error
         try:
             kind = kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
             return self._library.Interpreter(os.fspath(self.path), experimental_op_resolver_type=kind, **options)
         except _FAULTS as error:
-            raise self._failed(error) from error
+            raise cannot_run(self.path, "LiteRT", error) from error
 
     def _invoke(self, interpreter: Any, inputs: Mapping[str, np.ndarray]) -> None:
         values = {}
         for detail in interpreter.get_input_details():
             name = detail["name"]
             if name not in inputs and name not in self._constants:
-                raise UsageError(
-                    f"{self.path}: LiteRT needs input {name!r}, which the module does not have",
-                    hint=f"if it was fixed when the model was compiled, give it again: --const {name}=VALUE",
-                )
+                raise missing_input(self.path, "LiteRT", name)
             value = inputs[name] if name in inputs else np.asarray(self._constants[name], detail["dtype"])
             values[detail["index"]] = np.asarray(value)
         try:
@@ -109,11 +106,7 @@ class LitertReference:
                 interpreter.set_tensor(index, value)
             interpreter.invoke()
         except _FAULTS as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: Exception) -> UnsupportedError:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return UnsupportedError(f"{self.path}: LiteRT cannot run it: {reason}")
+            raise cannot_run(self.path, "LiteRT", error) from error
 
 
 def _litert() -> ModuleType:

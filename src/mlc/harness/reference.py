@@ -192,10 +192,7 @@ class OnnxReference:
                 kind = _NUMPY_NAMES.get(wanted.type.removeprefix("tensor(").removesuffix(")"))
                 feeds[wanted.name] = np.asarray(self._constants[wanted.name], kind)
             else:
-                raise UsageError(
-                    f"{self.path}: onnxruntime needs input {wanted.name!r}, which the module does not have",
-                    hint=f"if it was fixed when the model was compiled, give it again: --const {wanted.name}=VALUE",
-                )
+                raise missing_input(self.path, "onnxruntime", wanted.name)
         return feeds
 
     def _open(self, model: str | bytes, *, optimise: bool = True) -> Any:
@@ -256,6 +253,26 @@ def batches(taps: Iterable[Tap]) -> Iterator[list[str]]:
         yield batch
 
 
+def missing_input(path: Path, program: str, name: str) -> UsageError:
+    """The complaint about an input of the model that the module does not have.
+
+    Args:
+        path: the model.
+        program: that runs it.
+        name: of the input.
+    """
+    return UsageError(
+        f"{path}: {program} needs input {name!r}, which the module does not have",
+        hint=f"if it was fixed when the model was compiled, give it again: --const {name}=VALUE",
+    )
+
+
+def cannot_run(path: Path, program: str, error: BaseException) -> UnsupportedError:
+    """What a program that runs models raised, as an error of ours: the first line of it."""
+    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return UnsupportedError(f"{path}: {program} cannot run it: {reason}")
+
+
 class _failing_as_unsupported:
     """Turns what onnxruntime raises, which has no base class of its own, into one error of ours."""
 
@@ -271,8 +288,7 @@ class _failing_as_unsupported:
             type(error).__module__.startswith("onnxruntime") or isinstance(error, (RuntimeError, ValueError, TypeError))
         ):
             return
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UnsupportedError(f"{self._path}: onnxruntime cannot run it: {reason}") from error
+        raise cannot_run(self._path, "onnxruntime", error) from error
 
 
 def _onnxruntime() -> ModuleType:

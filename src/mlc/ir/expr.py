@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mlc.errors import VerifyError
 from mlc.ir.index import Dynamic, IndexLike, Linear, Quotient, Var, as_index, dynamics, is_fixed, substitute
+from mlc.ir.order import post_order
 from mlc.ir.text import Printable
 from mlc.ir.types import DType, boolean, f32, i64
 
@@ -404,33 +405,13 @@ def with_children(e: Expr, args: Sequence[Expr]) -> Expr:
 
 def walk(e: Expr) -> list[Expr]:
     """Every distinct node, operands before users, run-time indices included."""
-    order: list[Expr] = []
-    seen: set[int] = set()
-    stack: list[Expr | None] = [e]
-    while stack:
-        node = stack.pop()
-        if node is None:  # everything below the next one has been seen
-            done = stack.pop()
-            assert done is not None
-            order.append(done)
-            continue
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if type(node) is Binary:
-            stack += (node, None, node.b, node.a)
-            continue
-        below = _below(node)
-        if below:
-            stack += (node, None)
-            stack += below[::-1]
-        else:
-            order.append(node)
-    return order
+    return post_order((e,), _below)
 
 
 def _below(e: Expr) -> tuple[Expr, ...]:
     """Direct operands, those inside indices included."""
+    if type(e) is Binary:
+        return (e.a, e.b)
     if type(e) is Load:
         for ix in e.indices:
             if not is_fixed(ix):
@@ -481,21 +462,10 @@ def most_occurrences(indices: Sequence[Linear]) -> int:
     >>> most_occurrences([(i * 5 + j) // 8, (i * 5 + j) % 8 + i])
     3
     """
-    order: list[Any] = []  # every distinct part once, after those inside it
-    seen: set[int] = set()
-    stack: list[tuple[Any, bool]] = [(ix, False) for ix in indices]
-    while stack:
-        part, entered = stack.pop()
-        if entered:
-            order.append(part)
-        elif id(part) not in seen:
-            seen.add(id(part))
-            stack.append((part, True))
-            stack += [(inner, False) for inner in _inside(part)]
     counts: dict[Any, int] = {}  # of variables, and of other parts by `id`
     for ix in indices:
         counts[id(ix)] = counts.get(id(ix), 0) + 1
-    for part in reversed(order):
+    for part in reversed(post_order(indices, _inside)):
         for inner in _inside(part):
             key = inner if type(inner) is Var else id(inner)
             counts[key] = counts.get(key, 0) + counts[id(part)]

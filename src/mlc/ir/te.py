@@ -28,6 +28,7 @@ from mlc.ir.expr import (
     within,
 )  # fmt: skip
 from mlc.ir.index import IndexLike, Linear, Var, as_index, substitute
+from mlc.ir.order import post_order
 from mlc.ir.text import Printable
 from mlc.ir.types import DType
 
@@ -296,22 +297,11 @@ def with_bodies(op: Compute, bodies: Iterable[Expr]) -> Compute:
 
 def topological(outputs: Sequence[Tensor]) -> list[Compute]:
     """Every compute that ``outputs`` need, producers first."""
-    order: list[Compute] = []
-    seen: set[int] = set()
-    stack: list[tuple[Compute, bool]] = [(t.op, False) for t in reversed(outputs) if t.op is not None]
-    while stack:
-        op, done = stack.pop()
-        if done:
-            order.append(op)
-            continue
-        if id(op) in seen:
-            continue
-        seen.add(id(op))
-        stack.append((op, True))
-        for t in reversed(op.inputs):
-            if t.op is not None and id(t.op) not in seen:
-                stack.append((t.op, False))
-    return order
+    return post_order(_makers(outputs), lambda op: _makers(op.inputs))
+
+
+def _makers(tensors: Sequence[Tensor]) -> list[Compute]:
+    return [t.op for t in tensors if t.op is not None]
 
 
 def verify(outputs: Sequence[Tensor]) -> None:

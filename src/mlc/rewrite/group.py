@@ -18,6 +18,7 @@ from mlc.ir import te
 from mlc.ir.expr import Const, Expr, Load, const, replace_loads
 from mlc.ir.graph import Attrs, FusionKind, Graph, Node, Operator, Value, express, verify
 from mlc.ir.loop import Buffer
+from mlc.ir.order import post_order
 from mlc.ir.printer import compute_text, stmt_text
 from mlc.ir.types import TensorType
 from mlc.rewrite.keys import attrs_key, content_digest, is_core
@@ -147,18 +148,7 @@ def make_group(
 def _canonical_order(results: Sequence[Value], members: Collection[Node]) -> list[Node]:
     """Members in depth-first order from the results, so that equal groups list their nodes alike."""
     makers = {v: n for n in members for v in n.outputs}
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack = [(makers[v], False) for v in reversed(results)]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend((makers[v], False) for v in reversed(node.inputs) if v in makers)
-    return order
+    return post_order([makers[v] for v in results], lambda node: [makers[v] for v in node.inputs if v in makers])
 
 
 def group_name(number: int, operators: Sequence[str]) -> str:

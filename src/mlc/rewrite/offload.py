@@ -27,6 +27,7 @@ import numpy as np
 
 from mlc.ir.graph import FusionKind, Graph, Node, Value
 from mlc.ir.layout import Layout
+from mlc.ir.order import post_order
 from mlc.ir.types import TensorType
 from mlc.rewrite.group import body_of, is_group, make_group
 from mlc.rewrite.region import COPY_FROM, COPY_TO, OFFLOAD, PACK, UNPACK
@@ -392,23 +393,13 @@ class _Writer:
 
     def _in_order(self) -> list[_Unit | _Region]:
         """Units and regions, producers first, otherwise as they stood."""
-        done: set[_Unit | _Region] = set()
-        order: list[_Unit | _Region] = []
-        for unit in self.flow.units:
-            stack: list[tuple[_Unit | _Region, bool]] = [(unit.region or unit, False)]
-            while stack:
-                at, ready = stack.pop()
-                if at in done:
-                    continue
-                if ready:
-                    done.add(at)
-                    order.append(at)
-                    continue
-                stack.append((at, True))
-                units = at.units if isinstance(at, _Region) else [at]
-                before = [p.region or p for u in units for p in self.flow.before[u]]
-                stack += [(p, False) for p in reversed(before) if p is not at and p not in done]
-        return order
+
+        def before(at: _Unit | _Region) -> list[_Unit | _Region]:
+            units = at.units if isinstance(at, _Region) else [at]
+            found = [p.region or p for u in units for p in self.flow.before[u]]
+            return [p for p in found if p is not at]
+
+        return post_order([unit.region or unit for unit in self.flow.units], before)
 
     def _unique(self, name: str) -> str:
         k, candidate = 0, name

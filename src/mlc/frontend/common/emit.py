@@ -111,9 +111,22 @@ def normal_axis(axis: int, rank: int) -> int:
     Raises:
         ImportModelError: there is no such axis.
     """
-    if not -rank <= axis < rank:
-        raise ImportModelError(f"axis {axis} of a tensor of rank {rank}")
-    return axis % rank
+    return _from_front(axis, rank, f"axis {axis} of a tensor of rank {rank}")
+
+
+def normal_index(index: int, extent: int) -> int:
+    """``index`` along an axis counted from the front.
+
+    Raises:
+        ImportModelError: it is out of range.
+    """
+    return _from_front(index, extent, f"index {index} of an axis of extent {extent}")
+
+
+def _from_front(k: int, count: int, what: str) -> int:
+    if not -count <= k < count:
+        raise ImportModelError(what)
+    return k % count
 
 
 def need_rank(x: Value, what: str, least: int, most: int | None = None) -> int:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from mlc.errors import MlcError, UnsupportedError
+from mlc.errors import ImportModelError, MlcError, UnsupportedError, UsageError, VerifyError
 from mlc.frontend.common.context import UnknownValueError
 
 _NAMES_SHOWN = 3
 _LINES_SHOWN = 40
+
+# What a converter, or numpy below it, raises on settings and shapes that contradict each other. The model is to blame
+# as far as the user is concerned; the cause stays attached for `--debug`.
+_CONVERTER_FAULTS = (ArithmeticError, LookupError, ValueError, TypeError, MemoryError)
+
+
+class Unknown:
+    """Stands for the result of what is not supported, so that the walk can go on and find the rest."""
+
+
+UNKNOWN = Unknown()
 
 
 @dataclass
@@ -62,6 +75,32 @@ class UnsupportedModelError(UnsupportedError):
     def inputs_to_fix(self) -> tuple[str, ...]:
         """Inputs of the model whose values, if given at import (``constants=``), would solve some of the problems."""
         return tuple(dict.fromkeys(name for p in self.problems for name in p.inputs))
+
+
+@contextmanager
+def located(noun: str, place: Callable[[], str], settings: str) -> Iterator[None]:
+    """Errors of a converter learn where in the model they arose; what is not supported passes as it is.
+
+    Args:
+        noun: what the format calls a step of a model, with which places begin; errors that have one keep it.
+        place: says where.
+        settings: what the format calls what is fixed about a step.
+    Raises:
+        ImportModelError: in place of everything else that a wrong model leads to.
+    """
+    try:
+        yield
+    except UnsupportedError:
+        raise
+    except ImportModelError as error:
+        if not error.message.startswith(f"{noun} "):
+            error.message = f"{place()}: {error.message}"
+        raise
+    except (VerifyError, UsageError) as error:
+        raise ImportModelError(f"{place()}: {error.message}", hint=error.hint) from error
+    except _CONVERTER_FAULTS as error:
+        reason = str(error) or type(error).__name__
+        raise ImportModelError(f"{place()}: operands and {settings} do not fit together: {reason}") from error
 
 
 class Problems:

@@ -10,17 +10,15 @@ import posixpath
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from mlc.errors import ImportModelError, MissingDependencyError
-from mlc.frontend.keras.probe import check_structure
+from mlc.frontend.keras.probe import check_structure, opened
 from mlc.frontend.limits import Limits
 
-_IMAGES = count()
 _ATTRIBUTE_CHUNKS = 10_000  # Keras cuts long lists of names into attributes NAME0, NAME1, …
 
 
@@ -196,12 +194,7 @@ def open_image(data: bytes, limits: Limits, what: str) -> Group:
         ) from error
     check_structure(data, what)
     with _reading(what):
-        access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-        access.set_fapl_core(backing_store=False)
-        access.set_file_image(data)
-        # files in memory that are open under one name are one file to HDF5
-        identifier = h5py.h5f.open(b"mlc-image-%d" % next(_IMAGES), h5py.h5f.ACC_RDONLY, fapl=access)
-        handle = h5py.File(identifier)
+        handle = opened(h5py, data)
         return Group(_File(h5py, handle, limits, what), handle["/"], "")
 
 

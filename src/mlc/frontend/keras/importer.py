@@ -18,12 +18,12 @@ from mlc.frontend.common.importing import (
     read_file,
     tensor_info,
 )
-from mlc.frontend.common.problems import Problems
+from mlc.frontend.common.problems import UNKNOWN, Problems
 from mlc.frontend.common.shapes import Declared, Dim, OpenShapesError, check_constant_input, resolve_shapes
 from mlc.frontend.keras.archive import KerasFile, read_file_parts
 from mlc.frontend.keras.attach import attach_weights, make_parts
 from mlc.frontend.keras.model import Layer, ModelDef, Ref, flatten, read_model
-from mlc.frontend.keras.walk import UNKNOWN, Walk
+from mlc.frontend.keras.walk import Walk
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.ir.graph import Builder
 from mlc.ir.types import dtype_of

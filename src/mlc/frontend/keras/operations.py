@@ -10,7 +10,7 @@ import numpy as np
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.common.axes import normal_axes
 from mlc.frontend.common.context import Context
-from mlc.frontend.common.emit import cast, concat, normal_axis, reshape, slice_axis, transpose
+from mlc.frontend.common.emit import cast, concat, normal_axis, normal_index, reshape, slice_axis, transpose
 from mlc.frontend.keras.activations import ACTIVATIONS
 from mlc.frontend.keras.config import Config, plain
 from mlc.frontend.keras.model import Layer, flatten
@@ -330,7 +330,7 @@ def _get_item(ctx: Context, layer: Layer, call: Arguments) -> Value:
             ranges.append(range(n)[k])
             shape.append(len(ranges[-1]))
         elif type(k) is int:
-            at_front = normal_axis_of(k, n)
+            at_front = normal_index(k, n)
             ranges.append(range(at_front, at_front + 1))
         else:
             raise UnsupportedError(f"the index {k!r:.60}", hint="integers and slices are supported")
@@ -339,17 +339,6 @@ def _get_item(ctx: Context, layer: Layer, call: Arguments) -> Value:
         step=tuple(r.step for r in ranges),
     )  # fmt: skip
     return reshape(ctx, y, shape)
-
-
-def normal_axis_of(index: int, extent: int) -> int:
-    """An index counted from the front.
-
-    Raises:
-        ImportModelError: it is out of range.
-    """
-    if not -extent <= index < extent:
-        raise ImportModelError(f"index {index} of an axis of extent {extent}")
-    return index % extent
 
 
 @operation("Flip")

@@ -10,12 +10,29 @@ import os
 import resource
 import subprocess
 import sys
+from itertools import count
 from typing import Any
 
 from mlc.errors import ImportModelError
 
 SECONDS = 20  # of a core that a walk may take; the largest public models take less than one
 WAIT = 300  # seconds, on a machine that has other things to do
+
+_IMAGES = count()
+
+
+def opened(h5: Any, data: bytes) -> Any:
+    """A file in memory as h5py's; raises what h5py does.
+
+    Args:
+        h5: the module h5py.
+        data: the file.
+    """
+    access = h5.h5p.create(h5.h5p.FILE_ACCESS)
+    access.set_fapl_core(backing_store=False)
+    access.set_file_image(data)
+    # files in memory that are open under one name are one file to HDF5
+    return h5.File(h5.h5f.open(b"mlc-image-%d" % next(_IMAGES), h5.h5f.ACC_RDONLY, fapl=access))
 
 
 def check_structure(data: bytes, what: str) -> None:
@@ -78,12 +95,9 @@ def main(descriptor: int, seconds: int) -> None:
 
     with open(descriptor, "rb") as file:
         file.seek(0)
-        access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-        access.set_fapl_core(backing_store=False)
-        access.set_file_image(file.read())
+        data = file.read()
     with contextlib.suppress(Exception):
-        opened = h5py.File(h5py.h5f.open(b"mlc-image", h5py.h5f.ACC_RDONLY, fapl=access))
-        _walk(h5py, opened["/"])
+        _walk(h5py, opened(h5py, data)["/"])
 
 
 if __name__ == "__main__":

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlc.errors import ImportModelError, UnsupportedError, VerifyError
+from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.common.context import Context
 from mlc.frontend.common.emit import cast
-from mlc.frontend.common.problems import Problems
+from mlc.frontend.common.problems import UNKNOWN, Problems, located
 from mlc.frontend.keras import converters as _converters  # noqa: F401, fills the tables
 from mlc.frontend.keras.model import Layer, ModelDef, Ref, every_layer, flatten
 from mlc.frontend.keras.registry import Arguments, Masked, compute_dtype, find_kind
 from mlc.frontend.limits import Limits
 from mlc.ir.graph import Builder, Value
 
-UNKNOWN = object()  # what a refused layer would have made
 _Node = tuple[str, int]  # a layer and which of its calls
 
 
@@ -82,15 +81,11 @@ class Walk:
             return [UNKNOWN]
         self.ctx.begin(f"{prefix}{layer.name}")
         try:
-            return self._convert(layer, args, kwargs, prefix)
+            with located("layer", lambda: f"layer {prefix + layer.name!r} ({layer.label})", "settings"):
+                return self._convert(layer, args, kwargs, prefix)
         except UnsupportedError as error:
             self.problems.add(error, f"{prefix}{layer.name}", layer.label, noun="layer")
             return [UNKNOWN]
-        except (ImportModelError, VerifyError) as error:
-            where = f"layer {prefix + layer.name!r} ({layer.label})"
-            if error.message.startswith("layer "):
-                raise
-            raise ImportModelError(f"{where}: {error.message}", hint=error.hint) from error
 
     def _convert(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], prefix: str) -> list[Any]:
         kind = find_kind(layer)

@@ -18,8 +18,9 @@ from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.common.body import Body, Rows
 from mlc.frontend.common.context import Context
 from mlc.frontend.common.emit import concat, normal_axis, reshape, take, transpose
+from mlc.frontend.common.problems import UNKNOWN, Unknown
 from mlc.frontend.onnx.order import Step
-from mlc.frontend.onnx.scope import UNKNOWN, Frame, Known, Unknown
+from mlc.frontend.onnx.scope import Frame, Known
 from mlc.ir.graph import Value
 
 Attrs = dict[str, Any]

@@ -11,12 +11,12 @@ import onnx
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.base import ImportedModel, ModelSource
 from mlc.frontend.common.importing import check_constant_names, finish, fixed_input, naming, tensor_info
-from mlc.frontend.common.problems import Problems
+from mlc.frontend.common.problems import UNKNOWN, Problems
 from mlc.frontend.common.shapes import Declared, OpenShapesError, check_constant_input, resolve_shapes
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.onnx.external import ExternalData
 from mlc.frontend.onnx.reader import read_model
-from mlc.frontend.onnx.scope import UNKNOWN, Known, Scope
+from mlc.frontend.onnx.scope import Known, Scope
 from mlc.frontend.onnx.shapes import declared_type
 from mlc.frontend.onnx.tensors import element_type
 from mlc.frontend.onnx.validate import check_model

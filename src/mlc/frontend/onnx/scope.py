@@ -9,15 +9,10 @@ from onnx import AttributeProto
 
 from mlc.errors import ImportModelError
 from mlc.frontend.common.names import shortened
+from mlc.frontend.common.problems import Unknown
 from mlc.frontend.onnx.order import Step, node_name
 from mlc.ir.graph import Value
 
-
-class Unknown:
-    """Stands for the result of a node that is not supported, so that the walk can go on and find the rest."""
-
-
-UNKNOWN = Unknown()
 Known = Value | Unknown | None  # None: an optional operand that the call of a function left out
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 from onnx import AttributeProto
 
-from mlc.errors import ImportModelError, UnsupportedError, UsageError, VerifyError
+from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.common.context import Context
 from mlc.frontend.common.names import shortened
-from mlc.frontend.common.problems import Problems
+from mlc.frontend.common.problems import UNKNOWN, Problems, Unknown, located
 from mlc.frontend.limits import Limits
 from mlc.frontend.onnx import converters as _converters  # noqa: F401, fills the table
 from mlc.frontend.onnx.attributes import AttributeReader, resolve_references
@@ -26,15 +26,10 @@ from mlc.frontend.onnx.functions import FunctionTable
 from mlc.frontend.onnx.order import Step, plan, subgraphs
 from mlc.frontend.onnx.registry import CONVERTERS, Converter, OnnxNode
 from mlc.frontend.onnx.schema import Schema, find_schema, first_version
-from mlc.frontend.onnx.scope import UNKNOWN, Frame, Known, Scope, Unknown
+from mlc.frontend.onnx.scope import Frame, Known, Scope
 from mlc.frontend.onnx.tensors import decode_sparse, decode_tensor
 from mlc.frontend.onnx.validate import normal_domain, opset_of, read_opsets
 from mlc.ir.graph import Builder, Value
-
-# What a converter, or numpy below it, raises on attributes and shapes that contradict each other. The model is to blame
-# as far as the user is concerned; the cause stays attached for `--debug`.
-_CONVERTER_FAULTS = (ArithmeticError, LookupError, ValueError, TypeError, MemoryError)
-
 
 # Loops inside of each other that are tried as recurrences; each takes a few frames of Python's stack.
 _MOST_ATTEMPTS = 16
@@ -245,21 +240,11 @@ class ModelWalk:
     def _guard(self, frame: Frame, step: Step, action: Callable[[], None]) -> None:
         """Do something for a node: what is not supported is noted, other errors learn where they are."""
         try:
-            action()
+            with located("node", lambda: _place(frame, step), "attributes"):
+                action()
         except UnsupportedError as error:
             self.problems.add(error, frame.name_of(step), _label(step.node, frame.opsets))
             self._give_up(frame, step)
-        except ImportModelError as error:
-            if not error.message.startswith("node "):
-                error.message = f"{_place(frame, step)}: {error.message}"
-            raise
-        except (VerifyError, UsageError) as error:
-            raise ImportModelError(f"{_place(frame, step)}: {error.message}", hint=error.hint) from error
-        except _CONVERTER_FAULTS as error:
-            reason = str(error) or type(error).__name__
-            raise ImportModelError(
-                f"{_place(frame, step)}: operands and attributes do not fit together: {reason}"
-            ) from error
 
     def _give_up(self, frame: Frame, step: Step) -> None:
         frame.scope.values.update(dict.fromkeys(filter(None, step.outputs), UNKNOWN))

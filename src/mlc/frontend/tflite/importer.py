@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mlc.errors import ImportModelError, UnsupportedError, UsageError, VerifyError
+from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.base import ImportedModel, ModelSource
 from mlc.frontend.common.context import Context
 from mlc.frontend.common.importing import check_constant_names, finish, fixed_input, naming, tensor_info
 from mlc.frontend.common.names import shortened
-from mlc.frontend.common.problems import Problems
+from mlc.frontend.common.problems import UNKNOWN, Problems, Unknown, located
 from mlc.frontend.common.shapes import Declared, check_constant_input, resolve_shapes
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.tflite import converters as _converters  # noqa: F401, fills the table
@@ -23,16 +23,6 @@ from mlc.frontend.tflite.sparse import densified
 from mlc.frontend.tflite.types import decode, element_type
 from mlc.ir.graph import Builder, Value
 
-# What a converter, or numpy below it, raises on options and shapes that contradict each other. The model is to blame as
-# far as the user is concerned; the cause stays attached for `--debug`.
-_CONVERTER_FAULTS = (ArithmeticError, LookupError, ValueError, TypeError, MemoryError)
-
-
-class Unknown:
-    """Stands for the result of an operator that is not supported, so that the walk can go on and find the rest."""
-
-
-UNKNOWN = Unknown()
 Known = Value | Unknown
 
 
@@ -147,18 +137,11 @@ class _Walk:
             for operator in self.subgraph.operators:
                 place = f"operator {operator.position} ({operator.name})"
                 try:
-                    self._convert(operator)
+                    with located("operator", place.__str__, "options"):
+                        self._convert(operator)
                 except UnsupportedError as error:
                     self.problems.add(error, self._label(operator), operator.name, noun="operator")
                     self._values.update(dict.fromkeys(operator.outputs, UNKNOWN))
-                except ImportModelError as error:
-                    error.message = f"{place}: {error.message}"
-                    raise
-                except (VerifyError, UsageError) as error:
-                    raise ImportModelError(f"{place}: {error.message}", hint=error.hint) from error
-                except _CONVERTER_FAULTS as error:
-                    reason = str(error) or type(error).__name__
-                    raise ImportModelError(f"{place}: operands and options do not fit together: {reason}") from error
 
     def outputs(self) -> tuple[list[str], list[Value]]:
         """Names and values of the graph's outputs.

@@ -29,6 +29,7 @@ from mlc.ir.expr import (
     substitute_vars,
 )
 from mlc.ir.index import Linear, Quotient, Remainder, Var, dynamics, substitute, weighted
+from mlc.ir.order import post_order
 from mlc.ir.types import DType
 from mlc.lower.rewrite import places_of
 from mlc.lower.threads import grid_of, launches
@@ -294,7 +295,7 @@ class _Emitter:
     # -- values ----------------------------------------------------------------------------------------------------
     def value(self, e: Expr) -> str:
         """An expression's text; what stands in it more than once, or is too long, gets a name in a line before."""
-        order = _unconditional(e)
+        order = post_order((e,), _operands)
         uses: dict[int, int] = {}
         for node in order:
             for below in _operands(node):
@@ -390,22 +391,6 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
     if isinstance(e, Select) and _is_lazy(e):
         return (e.cond, *inner)
     return (*children(e), *inner)
-
-
-def _unconditional(e: Expr) -> list[Expr]:
-    """The nodes that are computed in any case, operands before users."""
-    order: list[Expr] = []
-    seen: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(e, False)]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            order.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack += [(c, False) for c in reversed(_operands(node))]
-    return order
 
 
 _WORDS = """

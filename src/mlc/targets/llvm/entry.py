@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlc.targets.base import CallSpec, Step
+from mlc.targets.llvm.clock import CLOCK
 from mlc.targets.llvm.steps import ARGS, PASS, step_function, table_of
 
 
@@ -43,7 +44,6 @@ def _run(count: int, partial: bool) -> str:
     return f"""\
 declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-declare i32 @clock_gettime(i32, ptr)
 
 define i32 @mlc_run({ARGS}) #0 {{
 entry:
@@ -82,17 +82,7 @@ done:
   ret void
 }}
 
-define internal i64 @mlc.now() {{
-  %t = alloca [2 x i64], align 8
-  %r = call i32 @clock_gettime(i32 1, ptr %t)  ; CLOCK_MONOTONIC
-  %s = load i64, ptr %t, align 8
-  %p = getelementptr inbounds i64, ptr %t, i64 1
-  %n = load i64, ptr %p, align 8
-  %m = mul i64 %s, 1000000000
-  %v = add i64 %m, %n
-  ret i64 %v
-}}
-
+{CLOCK}
 define void @mlc_profile({ARGS}, ptr noundef %ns) #0 {{
 entry:
   %start = call i64 @mlc.now()

@@ -132,20 +132,15 @@ class Nests:
         if known is not None:
             return known
         found: dict[Var, Number] = {}
-        for reader in self._readers[stage]:
+        for reader, places in self._reads(stage, host):
             if reader is host:
                 around: Extents = self._spans(host, at + 1)
-            elif self._inside(reader, host):
+            else:
                 sizes = self._sizes[reader]
                 around = {r: sizes[r] for r in reader.op.reduce_axes} | self._region(reader, host, at)
-            else:
-                continue
-            for body in reader.op.bodies:
-                for ld in loads(body):
-                    if ld.source in stage.op.outputs:
-                        for axis, ix in zip(stage.op.axes, ld.indices, strict=True):
-                            span = self._call("least", self._far(ix, around), real(axis.hi + 1))
-                            found[axis] = self._call("most", found[axis], span) if axis in found else span
+            for axis, ix in places:
+                span = self._call("least", self._far(ix, around), real(axis.hi + 1))
+                found[axis] = self._call("most", found[axis], span) if axis in found else span
         self._known_regions[stage, host, at] = found
         return found
 
@@ -249,19 +244,18 @@ class Nests:
     def _steps_through(self, stage: Stage, host: Stage, leaf: Var) -> dict[Var, Number]:
         """How much the origin of an attached stage moves with one iteration of a host's loop."""
         found: dict[Var, Number] = {}
-        for reader in self._readers[stage]:
-            if reader is host:
-                steps: Extents = self._steps(host, leaf)
-            elif self._inside(reader, host):
-                steps = self._steps_through(reader, host, leaf)
-            else:
-                continue
-            for body in reader.op.bodies:
-                for ld in loads(body):
-                    if ld.source in stage.op.outputs:
-                        for axis, ix in zip(stage.op.axes, ld.indices, strict=True):
-                            found.setdefault(axis, self._moved(ix, steps))
+        for reader, places in self._reads(stage, host):
+            steps: Extents = self._steps(host, leaf) if reader is host else self._steps_through(reader, host, leaf)
+            for axis, ix in places:
+                found.setdefault(axis, self._moved(ix, steps))
         return found
+
+    def _reads(self, stage: Stage, host: Stage) -> Iterator[tuple[Stage, list[tuple[Var, Linear]]]]:
+        """How ``host`` and what is computed inside it read a stage: who does, and the indices by the stage's axes."""
+        for reader in self._readers[stage]:
+            if reader is host or self._inside(reader, host):
+                reads = [ld for body in reader.op.bodies for ld in loads(body) if ld.source in stage.op.outputs]
+                yield reader, [pair for ld in reads for pair in zip(stage.op.axes, ld.indices, strict=True)]
 
 
 def _accesses(op: te.Compute) -> Iterator[Access]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mlc.ir.order import post_order
 from mlc.lower.terms import Term
 
 
@@ -86,15 +87,8 @@ def _function(node: Term) -> Callable[..., Any]:
 
 def _in_order(outputs: Sequence[Any]) -> list[Term]:
     """All terms that some need down to whole numbers, operands first, each once."""
-    found: dict[Term, None] = {}
-    stack = [(o, False) for o in reversed(outputs) if isinstance(o, Term)]
-    while stack:
-        node, ready = stack.pop()
-        if node in found:
-            continue
-        if ready or node.whole:
-            found[node] = None
-        else:
-            stack.append((node, True))
-            stack.extend((a, False) for a in node.args if isinstance(a, Term))
-    return list(found)
+
+    def operands(node: Term) -> list[Term]:
+        return [] if node.whole else [a for a in node.args[::-1] if isinstance(a, Term)]
+
+    return post_order([o for o in outputs if isinstance(o, Term)], operands)

@@ -18,23 +18,11 @@ _CHAINS = 12  # multiply-adds take 4 or 5 cycles, and two can start in each: 10 
 _CALL = (ctypes.c_void_p,) * 5
 
 _REPEAT = """
-declare i32 @clock_gettime(i32, ptr)
-
-define internal i64 @now() {
-  %t = alloca [2 x i64], align 8
-  %r = call i32 @clock_gettime(i32 1, ptr %t)  ; CLOCK_MONOTONIC
-  %s = load i64, ptr %t, align 8
-  %p = getelementptr inbounds i64, ptr %t, i64 1
-  %n = load i64, ptr %p, align 8
-  %m = mul i64 %s, 1000000000
-  %v = add i64 %m, %n
-  ret i64 %v
-}
 
 ; Nanoseconds that %n calls of %run take together.
 define i64 @repeat(ptr %run, ptr %inputs, ptr %outputs, ptr %params, ptr %workspace, ptr %pool, i64 %n) {
 entry:
-  %start = call i64 @now()
+  %start = call i64 @mlc.now()
   br label %head
 head:
   %i = phi i64 [ 0, %entry ], [ %next, %body ]
@@ -45,7 +33,7 @@ body:
   %next = add i64 %i, 1
   br label %head
 done:
-  %end = call i64 @now()
+  %end = call i64 @mlc.now()
   %took = sub i64 %end, %start
   ret i64 %took
 }
@@ -85,13 +73,14 @@ def support_object(record: Cpu, evict: str) -> bytes:
     """
     import llvmlite.binding as llvm
 
+    from mlc.targets.llvm.clock import CLOCK
     from mlc.targets.llvm.module import Machine, compile_text
 
     llvm.initialize_native_target()
     features = llvm.get_host_cpu_features().flatten()
     machine = Machine(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, record.vector_bits)
     flush = evict + _FLUSH.replace("{LINE}", str(record.cache_line)) if evict else ""
-    return compile_text(_REPEAT + _multiply_adds(record.lanes) + flush, machine)
+    return compile_text(CLOCK + _REPEAT + _multiply_adds(record.lanes) + flush, machine)
 
 
 class Support:
@@ -184,7 +173,7 @@ def _multiply_adds(lanes: int) -> str:
             f"@sink = internal global {vector} zeroinitializer, align 64",
             "define i64 @arithmetic(i64 %turns) {",
             "entry:",
-            "  %start = call i64 @now()",
+            "  %start = call i64 @mlc.now()",
             "  br label %loop",
             "loop:",
             "  %t = phi i64 [ 0, %entry ], [ %next, %loop ]",
@@ -196,7 +185,7 @@ def _multiply_adds(lanes: int) -> str:
             "done:",
             *sums,
             f"  store volatile {vector} %s{_CHAINS - 1}, ptr @sink, align 64",
-            "  %end = call i64 @now()",
+            "  %end = call i64 @mlc.now()",
             "  %took = sub i64 %end, %start",
             "  ret i64 %took",
             "}",
