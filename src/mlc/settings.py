@@ -81,6 +81,8 @@ class CompileOptions:
         verify: check the program after every pass.
         symbols: what the names of the calls that the package exports begin with.
         check_regions: run what an accelerator's regions became against the interpreter, on random data.
+        weights: the type in which constant operands of products are stored, ``f16``, ``bf16`` or ``int8``; their own
+            unless given.
         keep_assembly: show the observer the assembly, which takes as long to print as the object to make.
     """
 
@@ -94,6 +96,7 @@ class CompileOptions:
     symbols: str = "mlc"
     check_regions: bool = False
     keep_assembly: bool = False
+    weights: str = ""
 
 
 class Observer:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlc.api.models import Model
 from mlc.errors import OutputError, UsageError
+from mlc.rewrite.weights import KINDS
 from mlc.runtime.manifest import SYMBOLS, is_prefix
 from mlc.settings import CompileOptions
 
@@ -21,15 +22,18 @@ def compile_options(
     verify: bool = False,
     check_regions: bool = False,
     keep_assembly: bool = False,
+    weights: str | None = None,
 ) -> CompileOptions:
     """How to compile a model, from the arguments of the public functions.
 
     Args:
         name: that the user gave; the model's own, and symbols that begin with ``mlc``, unless given.
-        model, opt_level, disabled_passes, fast_math, verify, check_regions, keep_assembly: as for ``compile``.
+        model, opt_level, disabled_passes, fast_math, verify, check_regions, keep_assembly, weights: as for ``compile``.
     Raises:
-        UsageError: no C identifier can begin with the name.
+        UsageError: no C identifier can begin with the name; weights cannot be stored in such a type.
     """
+    if weights is not None and weights not in KINDS:
+        raise UsageError(f"weights cannot be stored as {weights!r}", hint=f"they can be {', '.join(KINDS)}")
     if name is not None and not is_prefix(name):
         raise UsageError(
             f"the name {name!r} cannot begin a C identifier, as it does in the calls of the package",
@@ -46,6 +50,7 @@ def compile_options(
         symbols=name or SYMBOLS,
         check_regions=check_regions,
         keep_assembly=keep_assembly,
+        weights=weights or "",
     )
 
 

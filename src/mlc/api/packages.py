@@ -116,6 +116,7 @@ def compile(
     require_tuned: bool = False,
     threads: int | None = None,
     name: str | None = None,
+    weights: str | None = None,
     observer: Observer | None = None,
 ) -> Package:
     """Compile a model for a target.
@@ -139,6 +140,8 @@ def compile(
             machine unless given.
         name: of the model in its package, and what every symbol that the package exports begins with, so that several
             models fit into one C program; unless given, the model's own, and ``mlc``.
+        weights: ``f16``, ``bf16`` or ``int8``: the type in which constant operands of matrix products are stored; they
+            are widened as they are read. Their own unless given.
         observer: is told how it goes on.
     Raises:
         UsageError: an option or the target cannot be understood; the name cannot begin a C identifier; a kernel is not
@@ -168,6 +171,7 @@ def compile(
         verify=verify_passes,
         check_regions=check_regions,
         keep_assembly=dump_dir is not None,
+        weights=weights,
     )
     watch = _Watch(observer or Observer(), None if dump_dir is None else Path(dump_dir))
     machine = get_target(target)

@@ -43,7 +43,7 @@ def matmul(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
     """``out[…, i, j] = sum(a[…, i, k] * b[…, k, j] for k)``, where leading axes broadcast.
 
     ``transpose_*`` swaps the last two axes of an operand, each of rank 2 or more. Narrow integers give i32; 16-bit
-    floats are summed in f32.
+    floats are summed in f32. A right operand of f16, bf16 or i8 is widened to the f32 of a left one.
     """
     a, b = inputs
     shape, extent = _matmul_shape(a.shape, b.shape, attrs)

@@ -13,6 +13,7 @@ from mlc.ir import te
 from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within
 from mlc.ir.index import Linear, Var, evaluate
 from mlc.ir.interp.scalar import binary, convert, is_float, threefry, unary, widened
+from mlc.ir.types import DType
 from mlc.ir.unwind import Steps, unwind
 
 Array = Any
@@ -215,6 +216,13 @@ def inside(i: Array, n: int) -> bool:
     return bool(i.min() >= 0 and i.max() < n)
 
 
+def _is_exact(narrow: DType, wide: DType) -> bool:
+    """Whether a type holds every number of another."""
+    if narrow.is_int and wide.is_float:
+        return narrow.bits <= 16 < wide.bits
+    return narrow.is_int == wide.is_int and narrow.bits <= wide.bits
+
+
 def _contraction(op: te.Compute, values: Mapping[int, np.ndarray]) -> np.ndarray | None:
     """A sum of a product of affine loads as one einsum over strided views, in double precision; else ``None``."""
     factors: list[Load] = []
@@ -222,7 +230,7 @@ def _contraction(op: te.Compute, values: Mapping[int, np.ndarray]) -> np.ndarray
     dtype = op.bodies[0].dtype
     while stack:
         e = stack.pop()
-        if type(e) is Cast and e.a.dtype.is_int == dtype.is_int and e.a.dtype.bits <= dtype.bits:
+        if type(e) is Cast and _is_exact(e.a.dtype, dtype):
             e = e.a
         if type(e) is Binary and e.op == "mul":
             stack += [e.a, e.b]

@@ -1,0 +1,106 @@
+"""Weights in small types: what layers bound by memory read is half or a quarter as much.
+
+In: a graph whose products have constant right operands in f32. Out: the same with those in f16, bf16 or i8, which the
+products widen as they read them. Integers get a scale for each column, ``max(abs(w)) / 127``, by which the sums are
+multiplied::
+
+    matmul(x, w) → matmul(x, i8(round(w / s))) * s
+
+Tables that are looked up have their rows in 16 bits, whatever products get: rows are few, and so is what they cost.
+What a type cannot hold (numbers beyond its range) stays in f32. Weights of convolutions stay as well: they are read
+again and again, and computing sets the pace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlc.ir.graph import Graph, Node, Value
+from mlc.ir.types import DType, bf16, f16, f32, i8
+from mlc.ops import get
+from mlc.rewrite.rewriter import Rewriter, replay
+
+KINDS: dict[str, DType] = {"f16": f16, "bf16": bf16, "int8": i8}
+
+
+def store_weights(graph: Graph, kind: str) -> Graph:
+    """Store constant operands of products, and tables, in a small type.
+
+    Args:
+        graph: operators, not groups.
+        kind: a key of ``KINDS``.
+    """
+    return replay(graph, _Small(KINDS[kind]).visit)
+
+
+class _Small:
+    def __init__(self, dtype: DType) -> None:
+        self.dtype = dtype
+        self.of: dict[tuple[Value, DType], tuple[Value, Value | None] | None] = {}
+
+    def visit(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        if node.op is get("matmul"):
+            return self._product(rw, node)
+        return self._table(rw, node) if node.op is get("gather") else None
+
+    def _product(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        x, w = node.inputs
+        if rw.constant(x) is not None or x.type.dtype is not f32:
+            return None
+        stored = self._stored(rw, w, self.dtype, w.type.rank - (1 if node.attrs["transpose_b"] else 2))
+        if stored is None:
+            return None
+        small, scale = stored
+        y = rw.emit(node.op, [x, small], node.attrs)
+        return [y if scale is None else rw.emit(get("mul"), [y, scale])]
+
+    def _table(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        stored = self._stored(rw, node.inputs[0], self.dtype if self.dtype.is_float else f16, -1)
+        if stored is None:
+            return None
+        rows = rw.emit(node.op, [stored[0], node.inputs[1]], node.attrs)
+        return [rw.emit(get("cast"), [rows], {"to": "f32"})]
+
+    def _stored(self, rw: Rewriter, w: Value, dtype: DType, depth: int) -> tuple[Value, Value | None] | None:
+        """A constant in a small type and, for integers, the scales of its columns; ``None`` where it stays.
+
+        Args:
+            rw: takes the new constants.
+            w: what is stored.
+            dtype: the small type.
+            depth: the axis of ``w`` that is summed over.
+        """
+        if (w, dtype) not in self.of:
+            array = rw.constant(w)
+            fits = array is not None and w.type.dtype is f32 and w.type.rank > 1 and array.size > 0
+            self.of[w, dtype] = None if array is None or not fits else self._narrowed(rw, w, array, dtype, depth)
+        return self.of[w, dtype]
+
+    def _narrowed(
+        self, rw: Rewriter, w: Value, array: np.ndarray, dtype: DType, depth: int
+    ) -> tuple[Value, Value | None] | None:
+        if not np.isfinite(array).all():
+            return None
+        name = f"{w.name}.{dtype}"
+        if dtype.is_float:
+            with np.errstate(over="ignore"):
+                small = array.astype(dtype.numpy)
+            return (rw.new_constant(small, name), None) if np.isfinite(small).all() else None
+        integers, scale = quantised(array, depth)
+        # the columns of a matrix are the last axis of a product, those of a batch of them keep their places
+        row = scale.reshape(-1) if array.ndim == 2 else np.moveaxis(scale, depth, -2)
+        return rw.new_constant(integers, name), rw.new_constant(row, f"{w.name}.scale")
+
+
+def quantised(array: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers as ``integers * scale``, in i8 and f32, with a scale for all along an axis, which keeps extent 1.
+
+    >>> quantised(np.array([[1.0, -2.0], [0.5, 0.0]], np.float32), 0)[0].tolist()
+    [[127, -127], [64, 0]]
+    """
+    greatest = np.abs(array).max(axis=axis, keepdims=True)
+    # of what underflows, nothing is left; zeros need no scale
+    scale = np.maximum(greatest / np.float32(i8.max_value), np.finfo(np.float32).tiny).astype(np.float32)
+    return np.rint(array / scale).clip(-i8.max_value, i8.max_value).astype(np.int8), scale
