@@ -26,6 +26,7 @@ from mlc.errors import UsageError
 MAX_DEBUG = 2
 MAX_SEED = (1 << 63) - 1
 MAX_OPT_LEVEL = 3
+WEIGHT_TYPES = ("f16", "bf16", "int8")
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from mlc.api.models import Model
 from mlc.errors import OutputError, UsageError
-from mlc.rewrite.weights import KINDS
 from mlc.runtime.manifest import SYMBOLS, is_prefix
-from mlc.settings import CompileOptions
+from mlc.settings import WEIGHT_TYPES, CompileOptions
 
 
 def compile_options(
@@ -32,8 +31,8 @@ def compile_options(
     Raises:
         UsageError: no C identifier can begin with the name; weights cannot be stored in such a type.
     """
-    if weights is not None and weights not in KINDS:
-        raise UsageError(f"weights cannot be stored as {weights!r}", hint=f"they can be {', '.join(KINDS)}")
+    if weights is not None and weights not in WEIGHT_TYPES:
+        raise UsageError(f"weights cannot be stored as {weights!r}", hint=f"they can be {', '.join(WEIGHT_TYPES)}")
     if name is not None and not is_prefix(name):
         raise UsageError(
             f"the name {name!r} cannot begin a C identifier, as it does in the calls of the package",

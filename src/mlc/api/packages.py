@@ -152,7 +152,7 @@ def compile(
         DeviceError: regions are to be checked, and there is no driver here.
     """
     from mlc.build import build_package
-    from mlc.targets.base import get_target
+    from mlc.targets.base import Whole, get_target
 
     if opt_level not in range(MAX_OPT_LEVEL + 1):
         raise UsageError(f"the optimisation level must be from 0 to {MAX_OPT_LEVEL}, not {opt_level}")
@@ -177,6 +177,10 @@ def compile(
     machine = get_target(target)
     if check_regions and machine.accelerator is None:
         raise UsageError(f"the target {target!r} has no accelerator whose regions could be checked")
+    if weights is not None and isinstance(machine.accelerator, Whole):
+        raise UsageError(
+            f"the target {target!r} stores weights as they are", hint="leave --weights out, or compile for x86"
+        )
     source = _source_of(records, machine, available_cores() if threads is None else threads) if usable else None
     findings: tuple[Finding, ...] = ()
     if source is None and not require_tuned:

@@ -26,12 +26,13 @@ def tuning_tasks(
     opt_level: int = MAX_OPT_LEVEL,
     disabled_passes: Sequence[str] = (),
     fast_math: bool = True,
+    weights: str | None = None,
 ) -> list[Task]:
     """The kernels of a model that have something to choose; arguments as for :func:`compile`."""
     from mlc.targets.base import get_target
     from mlc.tuning.task import tasks_of
 
-    options = compile_options(model, None, opt_level, disabled_passes, fast_math)
+    options = compile_options(model, None, opt_level, disabled_passes, fast_math, weights=weights)
     return tasks_of(model.graph, get_target(target), options, Observer())
 
 
@@ -46,6 +47,7 @@ def tune(
     opt_level: int = MAX_OPT_LEVEL,
     disabled_passes: Sequence[str] = (),
     fast_math: bool = True,
+    weights: str | None = None,
     threads: int | None = None,
     only: Sequence[int] | None = None,
     fresh: bool = False,
@@ -67,6 +69,7 @@ def tune(
             user's cache, and the best of it is put where ``compile`` looks by itself.
         transfer: record files, or folders of such, of any models, that the cost model learns from before anything is
             measured.
+        weights: the type that weights are stored in, as for :func:`compile`.
         model, target, options, measure, opt_level, disabled_passes, fast_math, threads, only, fresh, check_whole,
             watcher: see :func:`mlc.tuning.drive.tune_graph`.
     Returns:
@@ -85,7 +88,7 @@ def tune(
     if trials is not None:
         options = replace(options, trials=trials)
     cache = Settings.from_environment().cache
-    compiling = compile_options(model, None, opt_level, disabled_passes, fast_math)
+    compiling = compile_options(model, None, opt_level, disabled_passes, fast_math, weights=weights)
     journal = journal_of(cache, compiling.name, model.info.sha256) if records is None else Path(records)
     if records is None:
         make_folder(journal.parent)

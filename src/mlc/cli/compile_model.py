@@ -12,6 +12,7 @@ from mlc.cli.compile_views import show_offloads
 from mlc.cli.console import Console, file_bytes, require_distinct, require_folder, require_writable, status, write_json
 from mlc.cli.group import Command, did_you_mean
 from mlc.cli.options import LoadOptions, json_option, load_options
+from mlc.cli.precision import measured, report_option, require_reason, show_accuracy, weights_option
 from mlc.cli.progress import CompileProgress
 from mlc.cli.quantize import QuantizeOptions, quantize_options, show_quantization
 from mlc.errors import UsageError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     mlc compile bert.onnx --dim batch=1 --dim sequence=128 -o bert.tar
     mlc compile resnet18.onnx -O1 --time-passes --dump-ir ir --dry-run
     mlc compile resnet18.onnx --quantize int8 --calibrate images.npz -o resnet18.tar
+    mlc compile lstm.onnx --weights int8 --accuracy-on typical.npz -o lstm.tar
     mlc compile resnet18.onnx --target vdla --quantize int8 --calibrate images.npz --dump-offloads
     """,
 )
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
 @click.option("--no-records", is_flag=True, help="Take no configurations from records.")
 @click.option("--require-tuned", is_flag=True, help="Fail if the records lack a kernel.")
 @quantize_options
+@weights_option
+@report_option
 @click.option("--dump-offloads", is_flag=True, help="Show what runs on the accelerator, and why the rest does not.")
 @click.option(
     "--threads", type=values.Whole(1, 1024), metavar="N",
@@ -91,6 +95,8 @@ def command(
     no_records: bool,
     require_tuned: bool,
     quantize: QuantizeOptions | None,
+    weights: str | None,
+    accuracy_on: str | None,
     dump_offloads: bool,
     threads: int | None,
     max_memory: str | None,
@@ -114,6 +120,7 @@ def command(
         raise UsageError(f"--check-regions: the target {target!r} has no accelerator", hint="for example --target vdla")
     if no_records and (records or require_tuned):
         raise UsageError("--no-records contradicts --records and --require-tuned", hint="leave one of them out")
+    require_reason(accuracy_on, weights)
     memory = None if max_memory is None else values.size(max_memory, "--max-memory")
     after = values.comma_separated(print_ir_after)
     dump_ir = dump_ir or console.settings.dump
@@ -140,12 +147,17 @@ def command(
             require_tuned=require_tuned,
             threads=threads,
             name=name,
+            weights=weights,
             observer=progress,
         )
         _require_seen(after, progress.passes)
         if not dry_run:
             progress.stage("write")
             package.save(output)
+        accuracy = None
+        if weights is not None:
+            progress.stage("compare with the model in full precision")
+            accuracy = measured(console, loaded, package, accuracy_on)
     if time_passes:
         console.say(_times(console, package.report, 0.0 if quantized is None else quantized.seconds))
     for finding in package.findings:
@@ -155,10 +167,14 @@ def command(
         console.say(_found(console, package))
     if quantized is not None:
         console.say(show_quantization(console, quantized))
+    if accuracy is not None:
+        console.say(show_accuracy(console, accuracy, accuracy_on))
     if dump_offloads:
         console.say(show_offloads(console, package))
     console.say(_summary(package, None if dry_run else output, quantized, checked=check_regions))
     document = _document(package, None if dry_run else output)
+    if accuracy is not None:
+        document["accuracy"] = [a.to_json() for a in accuracy]
     if quantized is not None:
         document["quantization"] = quantized.to_json()
     write_json(console, json_file, "compile", document)

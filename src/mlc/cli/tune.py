@@ -13,6 +13,7 @@ from mlc.cli import values
 from mlc.cli.console import Console, require_distinct, require_writable, status, write_json
 from mlc.cli.group import Command
 from mlc.cli.options import LoadOptions, json_option, load_options
+from mlc.cli.precision import weights_option
 from mlc.cli.tune_result import document, failures, summary, task_json, tasks_table
 from mlc.cli.tune_view import TuneProgress
 from mlc.errors import ExitCode, UsageError
@@ -102,6 +103,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     "--run-timeout", type=values.Real(), default=10.0, show_default=True, metavar="S",
     help="For checking or timing a candidate.",
 )  # fmt: skip
+@weights_option
 @click.option("--no-winograd", is_flag=True, help="Tune direct convolutions (compile with --no-winograd as well).")
 @click.option(
     "--algorithms", is_flag=True, help="Measure first which algorithm (direct, Winograd, fused attention) is fastest."
@@ -138,6 +140,7 @@ def command(
     parallel: int | None,
     build_timeout: float,
     run_timeout: float,
+    weights: str | None,
     no_winograd: bool,
     algorithms: bool,
     fresh: bool,
@@ -180,7 +183,7 @@ def command(
         loaded = load_options.load(model)
     disabled = ("winograd",) if no_winograd else ()
     if list_only:
-        found = tuning_tasks(loaded, target, disabled_passes=disabled)
+        found = tuning_tasks(loaded, target, disabled_passes=disabled, weights=weights)
         console.data(tasks_table(console, found))
         write_json(console, json_file, "tune", {"tasks": [task_json(k, t) for k, t in enumerate(found)]})
         return
@@ -211,6 +214,7 @@ def command(
             options=options,
             measure=measure,
             disabled_passes=disabled,
+            weights=weights,
             threads=threads,
             only=chosen,
             fresh=fresh,

@@ -21,15 +21,23 @@ class Accuracy:
         snr_db: power of the reference over that of the difference, in decibels.
         rows: rows of classes that were compared; 0 where the output has no classes.
         agree: rows whose highest entry is the same.
+        error: the largest difference, over the range of the reference (infinite if that has none).
     """
 
     name: str
     snr_db: float
     rows: int
     agree: int
+    error: float
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "snr_db": self.snr_db, "rows": self.rows, "top1_agree": self.agree}
+        return {
+            "name": self.name,
+            "snr_db": self.snr_db,
+            "rows": self.rows,
+            "top1_agree": self.agree,
+            "error": self.error,
+        }
 
 
 class AccuracyMeter:
@@ -40,6 +48,8 @@ class AccuracyMeter:
         self._noise: dict[str, float] = {}
         self._rows: dict[str, int] = {}
         self._agree: dict[str, int] = {}
+        self._largest: dict[str, float] = {}
+        self._range: dict[str, tuple[float, float]] = {}
 
     def add(self, reference: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray]) -> None:
         """One sample's outputs, of the same names and shapes."""
@@ -47,6 +57,9 @@ class AccuracyMeter:
             a, b = array.astype(np.float64), got[name].astype(np.float64)
             self._signal[name] = self._signal.get(name, 0.0) + float(np.square(a).sum())
             self._noise[name] = self._noise.get(name, 0.0) + float(np.square(a - b).sum())
+            low, high = self._range.get(name, (inf, -inf))
+            self._range[name] = min(low, float(a.min(initial=inf))), max(high, float(a.max(initial=-inf)))
+            self._largest[name] = max(self._largest.get(name, 0.0), float(np.abs(a - b).max(initial=0.0)))
             first, second = top_entries(array, 1), top_entries(got[name], 1)
             pairs = list(zip(first, second, strict=True)) if first and second else []
             self._rows[name] = self._rows.get(name, 0) + len(pairs)
@@ -55,9 +68,16 @@ class AccuracyMeter:
     def result(self) -> tuple[Accuracy, ...]:
         """All outputs, in order."""
         return tuple(
-            Accuracy(name, decibels(signal, self._noise[name]), self._rows[name], self._agree[name])
+            Accuracy(name, decibels(signal, self._noise[name]), self._rows[name], self._agree[name], self._error(name))
             for name, signal in self._signal.items()
         )
+
+    def _error(self, name: str) -> float:
+        low, high = self._range[name]
+        largest = self._largest[name]
+        if not largest:
+            return 0.0
+        return largest / (high - low) if high > low else inf
 
 
 def decibels(signal: float, noise: float) -> float:

@@ -8,9 +8,7 @@ from mlc.errors import VerifyError
 from mlc.ir import te
 from mlc.ir.expr import Expr, Load, cast
 from mlc.ir.index import IndexLike
-from mlc.ir.types import DType, TensorType, bf16, f16, f32, i8, i32
-
-STORED = (f16, bf16, i8)  # types of weights that are widened to f32 as they are read
+from mlc.ir.types import DType, TensorType, f32, i32
 
 
 def check(holds: bool, op: str, fault: str) -> None:
@@ -52,14 +50,9 @@ def accumulator(dtype: DType) -> DType:
 def product_type(op: str, a: DType, b: DType) -> DType:
     """Element type of a sum of products: integers of at most 16 bits, mixed or not, are summed in i32.
 
-    The right operand of an f32 may be of a smaller type that f32 holds exactly, as stored weights are
-    (:mod:`mlc.rewrite.weights`).
-
     Raises:
         VerifyError: the types differ otherwise, or are not numbers.
     """
-    if a is f32 and b in STORED:
-        return f32
     if all(t.is_int and t.bits <= 16 for t in (a, b)):
         return i32
     check(a is b, op, f"operands are {a} and {b}")

@@ -12,10 +12,12 @@ from mlc.ir import te
 from mlc.ir.expr import Expr, Load, cast
 from mlc.ir.graph import Attrs, FusionKind
 from mlc.ir.index import IndexLike, Linear
-from mlc.ir.types import DType, TensorType
+from mlc.ir.types import DType, TensorType, bf16, f16, f32, i8
 from mlc.ops._broadcast import check_count
 from mlc.ops.common import accumulator, broadcast_load, check, narrowed, product, product_type
 from mlc.ops.registry import operator
+
+_STORED = (f16, bf16, i8)  # types that are widened to f32 as they are read; see mlc.rewrite.weights
 
 
 def _matmul_shape(a: Sequence[int], b: Sequence[int], attrs: Attrs) -> tuple[tuple[int, ...], int]:
@@ -31,11 +33,16 @@ def _matmul_shape(a: Sequence[int], b: Sequence[int], attrs: Attrs) -> tuple[tup
     return (*batch, m, n), k
 
 
+def _sum_type(a: DType, b: DType) -> DType:
+    """Element type of a product, see :func:`product_type`; weights may be stored in a smaller type than f32."""
+    return f32 if a is f32 and b in _STORED else product_type("matmul", a, b)
+
+
 def _matmul_type(types: Sequence[TensorType], attrs: Attrs) -> list[TensorType]:
     check_count("matmul", types, 2)
     a, b = types
     shape, _ = _matmul_shape(a.shape, b.shape, attrs)
-    return [TensorType(shape, product_type("matmul", a.dtype, b.dtype))]
+    return [TensorType(shape, _sum_type(a.dtype, b.dtype))]
 
 
 @operator("matmul", FusionKind.COMPLEX, _matmul_type, transpose_a=False, transpose_b=False)
@@ -47,7 +54,7 @@ def matmul(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
     """
     a, b = inputs
     shape, extent = _matmul_shape(a.shape, b.shape, attrs)
-    dtype = product_type("matmul", a.dtype, b.dtype)
+    dtype = _sum_type(a.dtype, b.dtype)
     k = te.reduce_axis(extent, "k")
 
     def element(*at: Linear) -> te.Reduction:

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from mlc.ir.graph import Graph, Node, Value
-from mlc.ir.types import DType
+from mlc.ir.types import DType, f32
 from mlc.ops import get
 
 
 class Precision(IntEnum):
     """From the finest to the coarsest; in small letters, the names under which packages record them.
 
-    ``INT16`` and ``INT8`` are integers that stand for floats in the model itself; ``QUANTISED`` is what this compiler
-    made of a model in floating point.
+    ``INT16`` and ``INT8`` are integers that stand for floats in the model itself. The last ones are what this compiler
+    made of a model in floating point: ``BFLOAT16_PRODUCTS`` have operands that were rounded to bf16, ``INT8_WEIGHTS``
+    one in i8, and ``QUANTISED`` both in integers.
     """
 
     FLOAT64 = 0
@@ -29,13 +30,17 @@ class Precision(IntEnum):
     FLOAT16 = 3
     BFLOAT16 = 4
     INT8 = 5
-    QUANTISED = 6
+    BFLOAT16_PRODUCTS = 6
+    INT8_WEIGHTS = 7
+    QUANTISED = 8
 
     def __str__(self) -> str:
         return self.name.lower()
 
 
 _FLOATS = {"f64": Precision.FLOAT64, "f32": Precision.FLOAT32, "f16": Precision.FLOAT16, "bf16": Precision.BFLOAT16}
+# of products of f32 by what :mod:`mlc.rewrite.weights` stores; importers make none such
+_WEIGHTS = {"f16": Precision.FLOAT16, "bf16": Precision.BFLOAT16_PRODUCTS, "i8": Precision.INT8_WEIGHTS}
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ def _walk(graph: Graph, facts: dict[Value, _Fact]) -> None:
         read = [facts[v] for v in node.inputs if v in facts]
         inner = _inside(node, facts)
         for k, v in enumerate(node.outputs):
-            facts[v] = _own(v, [*read, *inner[k : k + 1]], quantised=node.op is get("round_shift"))
+            facts[v] = _own(v, [*read, *inner[k : k + 1]], _lost(node))
 
 
 def _inside(node: Node, facts: Mapping[Value, _Fact]) -> list[_Fact]:
@@ -80,15 +85,22 @@ def _inside(node: Node, facts: Mapping[Value, _Fact]) -> list[_Fact]:
     return [within.get(v, _Fact()) for v in body.outputs]
 
 
-def _own(v: Value, read: Iterable[_Fact], quantised: bool = False) -> _Fact:
+def _lost(node: Node) -> Precision:
+    """What this compiler has made coarser in an operator."""
+    if node.op is get("round_shift"):
+        return Precision.QUANTISED
+    if node.op is get("matmul") and node.inputs[0].type.dtype is f32:
+        return _WEIGHTS.get(node.inputs[1].type.dtype.name, Precision.FLOAT64)
+    return Precision.FLOAT64
+
+
+def _own(v: Value, read: Iterable[_Fact], lost: Precision = Precision.FLOAT64) -> _Fact:
     read = list(read)
     floating = any(f.floating for f in read)
-    coarsest = max([f.coarsest for f in read], default=Precision.FLOAT64)
+    coarsest = max([lost, *(f.coarsest for f in read)])
     own = _precision_of(v.type.dtype, floating)
     if own is not None:
         coarsest = max(coarsest, own)
-    if quantised:
-        coarsest = Precision.QUANTISED
     return _Fact(floating or v.type.dtype.kind == "f", coarsest)
 
 

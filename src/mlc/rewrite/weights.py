@@ -22,7 +22,7 @@ from mlc.ir.types import DType, bf16, f16, f32, i8
 from mlc.ops import get
 from mlc.rewrite.rewriter import Rewriter, replay
 
-KINDS: dict[str, DType] = {"f16": f16, "bf16": bf16, "int8": i8}
+_TYPES: dict[str, DType] = {"f16": f16, "bf16": bf16, "int8": i8}
 
 
 def store_weights(graph: Graph, kind: str) -> Graph:
@@ -30,9 +30,9 @@ def store_weights(graph: Graph, kind: str) -> Graph:
 
     Args:
         graph: operators, not groups.
-        kind: a key of ``KINDS``.
+        kind: ``f16``, ``bf16`` or ``int8``.
     """
-    return replay(graph, _Small(KINDS[kind]).visit)
+    return replay(graph, _Small(_TYPES[kind]).visit)
 
 
 class _Small:

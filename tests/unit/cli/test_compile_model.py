@@ -8,9 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from mlc.runtime import load_module
+from tests.e2e.compiled import network
 from tests.unit.cli.conftest import Result
 
 Mlc = Callable[..., Result]
@@ -115,6 +119,7 @@ def test_target_help_lists_the_targets(mlc: Mlc) -> None:
         (("--quantize", "int8", "--calibrate", "none.npz"), 2, "error: none.npz: there is no such file"),
         (("--calibrate", "x.npz"), 2, "error: --calibrate, --quantize-weights, --quantize-ends and --keep-float are"),
         (("--quantize-weights", "channel"), 2, "error: --calibrate, --quantize-weights"),
+        (("--accuracy-on", "x.npz"), 2, "error: --accuracy-on is only for --weights\nhint: add --weights int8"),
         (("--keep-float", "a"), 2, "error: --calibrate, --quantize-weights"),
         (("--dump-offloads",), 2, "error: --dump-offloads: the target 'x86' has no accelerator"),
         (("--check-regions",), 2, "error: --check-regions: the target 'x86' has no accelerator"),
@@ -143,3 +148,29 @@ def test_records_that_are_none_are_refused(mlc: Mlc, model: Path, tmp_path: Path
     result = mlc("compile", "line.onnx", "--records", "notes.txt", "--dry-run")
     assert result.code == 2
     assert "notes.txt: holds no records" in result.err
+
+
+def test_the_error_of_small_weights_is_told(mlc: Mlc, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.normal(size=(1, 32)).astype(np.float32)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    onnx.save(network(nodes, feeds, ["y"], {"w": rng.normal(size=(32, 16)).astype(np.float32)}), tmp_path / "m.onnx")
+    result = mlc("compile", "m.onnx", "--weights", "int8", "--json", "-")
+    assert result.code == 0
+    (found,) = json.loads(result.out)["accuracy"]
+    assert 0 < found["error"] < 0.02
+    np.savez(tmp_path / "zeros.npz", x=np.zeros((2, 32), np.float32))
+    result = mlc("compile", "m.onnx", "--weights", "bf16", "--accuracy-on", "zeros.npz", "--dry-run")
+    assert result.code == 0
+    assert "against the model in full precision, on zeros.npz:" in result.out
+    result = mlc("compile", "m.onnx", "--weights", "f16", "--target", "x86 -mcpu=bdver4", "--dry-run")
+    assert result.code == 0
+    assert "warning: what this costs in accuracy is not known" in result.err
+    result = mlc("compile", "m.onnx", "--weights", "int3")
+    assert result.code == 2
+
+
+def test_targets_that_store_weights_as_they_are_say_so(mlc: Mlc, model: Path) -> None:
+    result = mlc("compile", "line.onnx", "--weights", "int8", "--target", "opencl", "--dry-run")
+    assert result.code == 2
+    assert "error: the target 'opencl' stores weights as they are" in result.err

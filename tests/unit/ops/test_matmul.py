@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import VerifyError
-from mlc.ir.types import TensorType, boolean, f32, f64, i8, u8
+from mlc.ir.types import TensorType, boolean, dtype_of, f32, f64, i8, i16, u8
 from mlc.ops.matmul import parse_einsum
 from tests.fuzz import examples
 from tests.unit.ops.oracle import evaluate, one_node, stages
@@ -77,7 +77,8 @@ def test_matmul_refuses_shapes(a, b, message):
 
 
 @pytest.mark.parametrize(
-    "a, b, message", [(f32, f64, "f32 and f64"), (boolean, boolean, "bool"), (f32, i8, "f32 and i8")]
+    "a, b, message",
+    [(f32, f64, "f32 and f64"), (boolean, boolean, "bool"), (f32, i16, "f32 and i16"), (i8, f32, "i8 and f32")],
 )
 def test_matmul_refuses_types(a, b, message):
     with pytest.raises(VerifyError, match=message):
@@ -144,3 +145,11 @@ def test_einsum_refuses_no_operands_and_mixed_types():
         one_node("einsum", equation="->")
     with pytest.raises(VerifyError, match="operands are f32 and u8"):
         one_node("einsum", TensorType((2,), f32), TensorType((2,), u8), equation="i,i->")
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16", "i8"])
+def test_weights_in_a_smaller_type_are_widened(name):
+    x, w = np.array([[0.1, -3.0]], np.float32), np.array([[2, 3], [-5, 7]])
+    got = evaluate("matmul", x, w.astype(dtype_of(name).numpy))
+    np.testing.assert_array_equal(got, x @ w.astype(np.float32))
+    assert got.dtype == np.float32

@@ -6,6 +6,7 @@ from mlc.ir.graph import Graph
 from mlc.rewrite.fuse import fuse
 from mlc.rewrite.precision import Precision, precisions
 from mlc.rewrite.quantize import QuantizeOptions, quantize
+from mlc.rewrite.weights import store_weights
 from mlc.runtime.manifest import PRECISIONS
 from tests.unit.rewrite.helpers import Net
 
@@ -59,3 +60,9 @@ def test_a_model_that_was_quantised_says_so() -> None:
     graph = n(n.matmul(n.relu(n.matmul(n.x(2, 8), w)), w))
     samples = [{"x": np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)}]
     assert outputs(quantize(graph, samples, QuantizeOptions(ends=True)).graph) == {"out0": "quantised"}
+
+
+def test_weights_that_are_widened_leave_theirs() -> None:
+    for kind, name in (("f16", "float16"), ("bf16", "bfloat16_products"), ("int8", "int8_weights")):
+        n = Net()
+        assert outputs(store_weights(n(n.relu(n.matmul(n.x(2, 8), n.w(8, 8)))), kind)) == {"out0": name}

@@ -1,0 +1,55 @@
+"""The options that make products less precise and faster, for every command that compiles; and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from mlc.cli.console import Console
+from mlc.errors import DeviceError, UsageError
+from mlc.settings import WEIGHT_TYPES
+
+if TYPE_CHECKING:
+    from mlc.api import Model, Package
+    from mlc.harness.accuracy import Accuracy
+
+weights_option = click.option(
+    "--weights", type=click.Choice(WEIGHT_TYPES),
+    help="Store weights of matrix products small, and widen them as they are read.",
+)  # fmt: skip
+report_option = click.option(
+    "--accuracy-on", metavar="FILE.npz",
+    help="Inputs to report the error of --weights on, several along the first axis.  [default: random]",
+)  # fmt: skip
+
+
+def require_reason(accuracy_on: str | None, weights: str | None) -> None:
+    """Complains of inputs for a report that nobody makes."""
+    if accuracy_on is not None and weights is None:
+        raise UsageError("--accuracy-on is only for --weights", hint="add --weights int8, or leave it out")
+
+
+def measured(console: Console, model: Model, package: Package, accuracy_on: str | None) -> tuple[Accuracy, ...] | None:
+    """What smaller numbers cost; ``None`` with a note where this machine cannot tell."""
+    from mlc.api.losses import losses
+    from mlc.harness.arrays import read_npz
+
+    samples = None if accuracy_on is None else read_npz(accuracy_on)
+    try:
+        return losses(model, package, samples, seed=console.settings.seed)
+    except DeviceError as error:
+        console.note(f"warning: what this costs in accuracy is not known: {error.message}")
+        return None
+
+
+def show_accuracy(console: Console, found: Sequence[Accuracy], accuracy_on: str | None) -> str:
+    """The error of every output."""
+    inputs = "random inputs" if accuracy_on is None else accuracy_on
+    rows = [
+        (a.name, f"{100 * a.error:.3g}", f"{a.snr_db:.1f}", f"{a.agree} of {a.rows}" if a.rows else "") for a in found
+    ]
+    head = f"against the model in full precision, on {inputs}:"
+    columns = ("output", "largest error, % of its range", "SNR dB", "same top 1")
+    return "\n".join([head, console.table(columns, rows, columns[1:3])])
