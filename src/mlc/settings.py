@@ -84,6 +84,7 @@ class CompileOptions:
         check_regions: run what an accelerator's regions became against the interpreter, on random data.
         weights: the type in which constant operands of products are stored, ``f16``, ``bf16`` or ``int8``; their own
             unless given.
+        bf16: compute matrix products of several rows in bf16, summed up in f32.
         keep_assembly: show the observer the assembly, which takes as long to print as the object to make.
     """
 
@@ -98,6 +99,7 @@ class CompileOptions:
     check_regions: bool = False
     keep_assembly: bool = False
     weights: str = ""
+    bf16: bool = False
 
 
 class Observer:

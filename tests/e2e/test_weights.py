@@ -62,6 +62,31 @@ def test_as_it_stands(kind):
     assert_same(compiled(model, feeds, weights=kind, opt_level=0), reference(model, feeds), tolerance=1e-5)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("m, k, n", [(1, 37, 131), (2, 1, 1), (3, 65, 48), (17, 33, 97), (35, 128, 250), (5, 2, 16)])
+def test_products_in_bf16(m, k, n, target):
+    rng = np.random.default_rng(k)
+    stored = {"w": exact(rng, k, n), "b": rng.normal(size=n).astype(np.float32)}
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["g"]), helper.make_node("Tanh", ["g"], ["y"])]
+    feeds = {"x": (rng.integers(-127, 128, (m, k)) / 1024).astype(np.float32)}
+    model = network(nodes, feeds, ["y"], stored)
+    for threads in (1, 2) if target == "x86" else (1,):
+        got = compiled(model, feeds, target=target, bf16=True, allow_emulation=True, threads=threads)
+        assert_same(got, reference(model, feeds), tolerance=1e-5)
+
+
+def test_recurrent_layers_of_several_rows_in_bf16():
+    rng = np.random.default_rng(1)
+    stored = {
+        "w": rng.normal(size=(1, 148, 11)).astype(np.float32),
+        "r": rng.normal(size=(1, 148, 37)).astype(np.float32),
+    }
+    feeds = {"x": rng.normal(size=(4, 3, 11)).astype(np.float32)}
+    model = network([helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=37)], feeds, ["y"], stored)
+    got = compiled(model, feeds, bf16=True, allow_emulation=True)
+    assert_same(got, reference(model, feeds), tolerance=0.05)
+
+
 def test_a_quarter_is_stored_and_the_error_is_told():
     rng = np.random.default_rng(3)
     feeds = {"x": rng.normal(size=(1, 64)).astype(np.float32)}

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlc.api.models import Model
-from mlc.errors import OutputError, UsageError
+from mlc.errors import OutputError, UnsupportedError, UsageError
 from mlc.runtime.manifest import SYMBOLS, is_prefix
 from mlc.settings import WEIGHT_TYPES, CompileOptions
+
+if TYPE_CHECKING:
+    from mlc.targets.base import Target
+
+BF16_FEATURE = "avx512bf16"  # LLVM's name
 
 
 def compile_options(
@@ -22,12 +28,14 @@ def compile_options(
     check_regions: bool = False,
     keep_assembly: bool = False,
     weights: str | None = None,
+    bf16: bool = False,
 ) -> CompileOptions:
     """How to compile a model, from the arguments of the public functions.
 
     Args:
         name: that the user gave; the model's own, and symbols that begin with ``mlc``, unless given.
-        model, opt_level, disabled_passes, fast_math, verify, check_regions, keep_assembly, weights: as for ``compile``.
+        model, opt_level, disabled_passes, fast_math, verify, check_regions, keep_assembly, weights, bf16: as for
+            ``compile``.
     Raises:
         UsageError: no C identifier can begin with the name; weights cannot be stored in such a type.
     """
@@ -50,7 +58,37 @@ def compile_options(
         check_regions=check_regions,
         keep_assembly=keep_assembly,
         weights=weights or "",
+        bf16=bf16,
     )
+
+
+def require_products(
+    machine: Target, target: str, weights: str | None, *, bf16: bool, allow_emulation: bool = False
+) -> None:
+    """Whether a target can do what is asked of products.
+
+    Args:
+        machine: the target.
+        target: what the user calls it.
+        weights, bf16, allow_emulation: as for ``compile``.
+    Raises:
+        UsageError: nothing is computed in bf16 that could be emulated.
+        UnsupportedError: it stores weights as they are, or its processor has no products of bf16.
+    """
+    from mlc.targets.base import Whole
+
+    if allow_emulation and not bf16:
+        raise UsageError("there is nothing to emulate", hint="--allow-emulation is for --bf16")
+    if (weights is not None or bf16) and isinstance(machine.accelerator, Whole):
+        raise UnsupportedError(
+            f"the target {target!r} multiplies by weights as they are", hint="leave --weights and --bf16 out"
+        )
+    features = machine.describe().get("features")
+    if bf16 and not allow_emulation and not (isinstance(features, list) and BF16_FEATURE in features):
+        raise UnsupportedError(
+            f"the processor of target {target!r} has no instruction for products of bf16 (avx512_bf16)",
+            hint="--allow-emulation widens them, which is no faster than f32; --weights bf16 works anywhere",
+        )
 
 
 def make_folder(folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlc.api.models import Model
-from mlc.api.options import compile_options, make_folder
+from mlc.api.options import compile_options, make_folder, require_products
 from mlc.errors import UnsupportedError, UsageError
 from mlc.runtime import Manifest, Module, atomic_write, load_module, write_package
 from mlc.runtime import Package as OpenPackage
@@ -117,6 +117,8 @@ def compile(
     threads: int | None = None,
     name: str | None = None,
     weights: str | None = None,
+    bf16: bool = False,
+    allow_emulation: bool = False,
     observer: Observer | None = None,
 ) -> Package:
     """Compile a model for a target.
@@ -142,6 +144,8 @@ def compile(
             models fit into one C program; unless given, the model's own, and ``mlc``.
         weights: ``f16``, ``bf16`` or ``int8``: the type in which constant operands of matrix products are stored; they
             are widened as they are read. Their own unless given.
+        bf16: round both operands of matrix products of several rows to bf16, and sum up in f32.
+        allow_emulation: widen them where the processor has no instruction for products of bf16.
         observer: is told how it goes on.
     Raises:
         UsageError: an option or the target cannot be understood; the name cannot begin a C identifier; a kernel is not
@@ -152,7 +156,7 @@ def compile(
         DeviceError: regions are to be checked, and there is no driver here.
     """
     from mlc.build import build_package
-    from mlc.targets.base import Whole, get_target
+    from mlc.targets.base import get_target
 
     if opt_level not in range(MAX_OPT_LEVEL + 1):
         raise UsageError(f"the optimisation level must be from 0 to {MAX_OPT_LEVEL}, not {opt_level}")
@@ -172,15 +176,13 @@ def compile(
         check_regions=check_regions,
         keep_assembly=dump_dir is not None,
         weights=weights,
+        bf16=bf16,
     )
     watch = _Watch(observer or Observer(), None if dump_dir is None else Path(dump_dir))
     machine = get_target(target)
     if check_regions and machine.accelerator is None:
         raise UsageError(f"the target {target!r} has no accelerator whose regions could be checked")
-    if weights is not None and isinstance(machine.accelerator, Whole):
-        raise UsageError(
-            f"the target {target!r} stores weights as they are", hint="leave --weights out, or compile for x86"
-        )
+    require_products(machine, target, weights, bf16=bf16, allow_emulation=allow_emulation)
     source = _source_of(records, machine, available_cores() if threads is None else threads) if usable else None
     findings: tuple[Finding, ...] = ()
     if source is None and not require_tuned:

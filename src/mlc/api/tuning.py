@@ -27,12 +27,13 @@ def tuning_tasks(
     disabled_passes: Sequence[str] = (),
     fast_math: bool = True,
     weights: str | None = None,
+    bf16: bool = False,
 ) -> list[Task]:
     """The kernels of a model that have something to choose; arguments as for :func:`compile`."""
     from mlc.targets.base import get_target
     from mlc.tuning.task import tasks_of
 
-    options = compile_options(model, None, opt_level, disabled_passes, fast_math, weights=weights)
+    options = compile_options(model, None, opt_level, disabled_passes, fast_math, weights=weights, bf16=bf16)
     return tasks_of(model.graph, get_target(target), options, Observer())
 
 
@@ -48,6 +49,7 @@ def tune(
     disabled_passes: Sequence[str] = (),
     fast_math: bool = True,
     weights: str | None = None,
+    bf16: bool = False,
     threads: int | None = None,
     only: Sequence[int] | None = None,
     fresh: bool = False,
@@ -69,7 +71,8 @@ def tune(
             user's cache, and the best of it is put where ``compile`` looks by itself.
         transfer: record files, or folders of such, of any models, that the cost model learns from before anything is
             measured.
-        weights: the type that weights are stored in, as for :func:`compile`.
+        weights, bf16: in which types products are computed, as for :func:`compile`; bf16 where the processor has it, or
+            else emulated.
         model, target, options, measure, opt_level, disabled_passes, fast_math, threads, only, fresh, check_whole,
             watcher: see :func:`mlc.tuning.drive.tune_graph`.
     Returns:
@@ -88,7 +91,7 @@ def tune(
     if trials is not None:
         options = replace(options, trials=trials)
     cache = Settings.from_environment().cache
-    compiling = compile_options(model, None, opt_level, disabled_passes, fast_math, weights=weights)
+    compiling = compile_options(model, None, opt_level, disabled_passes, fast_math, weights=weights, bf16=bf16)
     journal = journal_of(cache, compiling.name, model.info.sha256) if records is None else Path(records)
     if records is None:
         make_folder(journal.parent)

@@ -12,7 +12,15 @@ from mlc.cli.compile_views import show_offloads
 from mlc.cli.console import Console, file_bytes, require_distinct, require_folder, require_writable, status, write_json
 from mlc.cli.group import Command, did_you_mean
 from mlc.cli.options import LoadOptions, json_option, load_options
-from mlc.cli.precision import measured, report_option, require_reason, show_accuracy, weights_option
+from mlc.cli.precision import (
+    bf16_option,
+    emulation_option,
+    measured,
+    report_option,
+    require_reason,
+    show_accuracy,
+    weights_option,
+)
 from mlc.cli.progress import CompileProgress
 from mlc.cli.quantize import QuantizeOptions, quantize_options, show_quantization
 from mlc.errors import UsageError
@@ -33,6 +41,7 @@ if TYPE_CHECKING:
     mlc compile resnet18.onnx -O1 --time-passes --dump-ir ir --dry-run
     mlc compile resnet18.onnx --quantize int8 --calibrate images.npz -o resnet18.tar
     mlc compile lstm.onnx --weights int8 --accuracy-on typical.npz -o lstm.tar
+    mlc compile bert.onnx --dim batch=1 --dim sequence=128 --bf16 -o bert.tar
     mlc compile resnet18.onnx --target vdla --quantize int8 --calibrate images.npz --dump-offloads
     """,
 )
@@ -65,6 +74,8 @@ if TYPE_CHECKING:
 @click.option("--require-tuned", is_flag=True, help="Fail if the records lack a kernel.")
 @quantize_options
 @weights_option
+@bf16_option
+@emulation_option
 @report_option
 @click.option("--dump-offloads", is_flag=True, help="Show what runs on the accelerator, and why the rest does not.")
 @click.option(
@@ -96,6 +107,8 @@ def command(
     require_tuned: bool,
     quantize: QuantizeOptions | None,
     weights: str | None,
+    bf16: bool,
+    allow_emulation: bool,
     accuracy_on: str | None,
     dump_offloads: bool,
     threads: int | None,
@@ -110,6 +123,7 @@ def command(
         show_targets(console)
         return
     from mlc.api import compile as compile_model
+    from mlc.api.options import require_products
     from mlc.targets.base import get_target
 
     # What can be refused at once is refused before the model is read.
@@ -120,7 +134,8 @@ def command(
         raise UsageError(f"--check-regions: the target {target!r} has no accelerator", hint="for example --target vdla")
     if no_records and (records or require_tuned):
         raise UsageError("--no-records contradicts --records and --require-tuned", hint="leave one of them out")
-    require_reason(accuracy_on, weights)
+    require_products(machine, target, weights, bf16=bf16, allow_emulation=allow_emulation)
+    require_reason(accuracy_on, weights, bf16=bf16)
     memory = None if max_memory is None else values.size(max_memory, "--max-memory")
     after = values.comma_separated(print_ir_after)
     dump_ir = dump_ir or console.settings.dump
@@ -148,6 +163,8 @@ def command(
             threads=threads,
             name=name,
             weights=weights,
+            bf16=bf16,
+            allow_emulation=allow_emulation,
             observer=progress,
         )
         _require_seen(after, progress.passes)
@@ -155,7 +172,7 @@ def command(
             progress.stage("write")
             package.save(output)
         accuracy = None
-        if weights is not None:
+        if weights is not None or bf16:
             progress.stage("compare with the model in full precision")
             accuracy = measured(console, loaded, package, accuracy_on)
     if time_passes:

@@ -19,16 +19,22 @@ weights_option = click.option(
     "--weights", type=click.Choice(WEIGHT_TYPES),
     help="Store weights of matrix products small, and widen them as they are read.",
 )  # fmt: skip
+bf16_option = click.option(
+    "--bf16", is_flag=True, help="Compute matrix products in bfloat16, summed up in float32 (vdpbf16ps)."
+)
+emulation_option = click.option(
+    "--allow-emulation", is_flag=True, help="Widen the operands of --bf16 where the processor has no such products."
+)
 report_option = click.option(
     "--accuracy-on", metavar="FILE.npz",
-    help="Inputs to report the error of --weights on, several along the first axis.  [default: random]",
+    help="Inputs to report the error of --weights and --bf16 on, several along the first axis.  [default: random]",
 )  # fmt: skip
 
 
-def require_reason(accuracy_on: str | None, weights: str | None) -> None:
+def require_reason(accuracy_on: str | None, weights: str | None, *, bf16: bool) -> None:
     """Complains of inputs for a report that nobody makes."""
-    if accuracy_on is not None and weights is None:
-        raise UsageError("--accuracy-on is only for --weights", hint="add --weights int8, or leave it out")
+    if accuracy_on is not None and weights is None and not bf16:
+        raise UsageError("--accuracy-on is only for --weights and --bf16", hint="add one of these, or leave it out")
 
 
 def measured(console: Console, model: Model, package: Package, accuracy_on: str | None) -> tuple[Accuracy, ...] | None:

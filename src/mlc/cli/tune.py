@@ -13,7 +13,7 @@ from mlc.cli import values
 from mlc.cli.console import Console, require_distinct, require_writable, status, write_json
 from mlc.cli.group import Command
 from mlc.cli.options import LoadOptions, json_option, load_options
-from mlc.cli.precision import weights_option
+from mlc.cli.precision import bf16_option, emulation_option, weights_option
 from mlc.cli.tune_result import document, failures, summary, task_json, tasks_table
 from mlc.cli.tune_view import TuneProgress
 from mlc.errors import ExitCode, UsageError
@@ -104,6 +104,8 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     help="For checking or timing a candidate.",
 )  # fmt: skip
 @weights_option
+@bf16_option
+@emulation_option
 @click.option("--no-winograd", is_flag=True, help="Tune direct convolutions (compile with --no-winograd as well).")
 @click.option(
     "--algorithms", is_flag=True, help="Measure first which algorithm (direct, Winograd, fused attention) is fastest."
@@ -141,6 +143,8 @@ def command(
     build_timeout: float,
     run_timeout: float,
     weights: str | None,
+    bf16: bool,
+    allow_emulation: bool,
     no_winograd: bool,
     algorithms: bool,
     fresh: bool,
@@ -164,7 +168,7 @@ def command(
         raise UsageError("Missing argument 'MODEL'", hint="mlc tune --help shows what can be given")
     get_explorer(explorer)
     get_cost_model(cost_model)
-    get_target(target)
+    machine = get_target(target)
     explorer_options = dict(_explorer_option(text) for text in explorer_option)
     rule = timing_rule(number, repeat, min_repeat_ms, flush_cache)
     chosen = None if tasks is None else numbers(tasks, "--tasks")
@@ -176,14 +180,16 @@ def command(
 
     from mlc.api import tune as tune_model
     from mlc.api import tuning_tasks
+    from mlc.api.options import require_products
     from mlc.tuning.measure import MeasureOptions
     from mlc.tuning.session import TuneOptions
 
+    require_products(machine, target, weights, bf16=bf16, allow_emulation=allow_emulation)
     with status(console, f"importing {model}"):
         loaded = load_options.load(model)
     disabled = ("winograd",) if no_winograd else ()
     if list_only:
-        found = tuning_tasks(loaded, target, disabled_passes=disabled, weights=weights)
+        found = tuning_tasks(loaded, target, disabled_passes=disabled, weights=weights, bf16=bf16)
         console.data(tasks_table(console, found))
         write_json(console, json_file, "tune", {"tasks": [task_json(k, t) for k, t in enumerate(found)]})
         return
@@ -215,6 +221,7 @@ def command(
             measure=measure,
             disabled_passes=disabled,
             weights=weights,
+            bf16=bf16,
             threads=threads,
             only=chosen,
             fresh=fresh,

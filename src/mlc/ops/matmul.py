@@ -53,8 +53,27 @@ def matmul(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
     floats are summed in f32. A right operand of f16, bf16 or i8 is widened to the f32 of a left one.
     """
     a, b = inputs
-    shape, extent = _matmul_shape(a.shape, b.shape, attrs)
     dtype = _sum_type(a.dtype, b.dtype)
+    return [narrowed(_sums(a, b, attrs, dtype), dtype)]
+
+
+def _wide_type(types: Sequence[TensorType], attrs: Attrs) -> list[TensorType]:
+    check_count("matmul_wide", types, 2)
+    a, b = types
+    check(a.dtype is b.dtype is bf16, "matmul_wide", f"operands are {a.dtype} and {b.dtype}, both must be bf16")
+    return [TensorType(_matmul_shape(a.shape, b.shape, attrs)[0], f32)]
+
+
+@operator("matmul_wide", FusionKind.COMPLEX, _wide_type, transpose_a=False, transpose_b=False)
+def matmul_wide(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
+    """``matmul`` of bf16 whose sums stay in f32."""
+    a, b = inputs
+    return [_sums(a, b, attrs, f32)]
+
+
+def _sums(a: te.Tensor, b: te.Tensor, attrs: Attrs, dtype: DType) -> te.Tensor:
+    """The sums of a product, in the type in which those of ``dtype`` are kept."""
+    shape, extent = _matmul_shape(a.shape, b.shape, attrs)
     k = te.reduce_axis(extent, "k")
 
     def element(*at: Linear) -> te.Reduction:
@@ -65,7 +84,7 @@ def matmul(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
 
     names = (*(f"b{d}" for d in range(len(shape) - 2)), "i", "j")
     facts = {"transpose_a": bool(attrs["transpose_a"]), "transpose_b": bool(attrs["transpose_b"])}
-    return [narrowed(te.compute(shape, element, "matmul", axis_names=names, tag="matmul", attrs=facts), dtype)]
+    return te.compute(shape, element, "matmul", axis_names=names, tag="matmul", attrs=facts)
 
 
 def _batched(t: te.Tensor, batch: Sequence[Linear], last: Sequence[IndexLike]) -> Load:

@@ -12,7 +12,7 @@ from mlc.rewrite.bytes import use_bytes
 from mlc.rewrite.offload import Decision, offload, offload_groups
 from mlc.rewrite.pipeline import MAX_LEVEL, PASSES, GraphPass, passes_for, run_passes
 from mlc.rewrite.recurrence import map_bodies, settle_bodies
-from mlc.rewrite.weights import store_weights
+from mlc.rewrite.weights import store_weights, use_bf16
 from mlc.rewrite.winograd import use_winograd
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, Whole
@@ -20,7 +20,8 @@ from mlc.targets.base import Target, Whole
 # every machine has its own for its part of the graph, so it runs after the division, in `mlc.pipeline.layouts`
 LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them, pack constants", MAX_LEVEL)
 
-WINOGRAD, ATTENTION, OFFLOAD, BYTES, WEIGHTS = "winograd", "attention", "offload", "bytes", "weights"
+WINOGRAD, ATTENTION, OFFLOAD, BYTES = "winograd", "attention", "offload", "bytes"
+WEIGHTS, BF16 = "weights", "bf16"
 
 
 def pass_names() -> list[str]:
@@ -70,9 +71,13 @@ def optimise(
     )
     passes = list(passes_for(options.opt_level))
     before = next(k for k, p in enumerate(passes) if p.groups)
-    if options.weights:
+    kind = options.weights or ("bf16" if options.bf16 else "")  # of the products that are not in bf16
+    if kind:
         text = "weights of products in a small type, widened as they are read"
-        passes.insert(before, GraphPass(WEIGHTS, lambda g: store_weights(g, options.weights), text, 0, required=True))
+        passes.insert(before, GraphPass(WEIGHTS, lambda g: store_weights(g, kind), text, 0, required=True))
+    if options.bf16:
+        text = "products of several rows in bf16, summed up in f32"
+        passes.insert(before, GraphPass(BF16, use_bf16, text, 0, required=True))
     if options.opt_level >= MAX_LEVEL:
         passes[before:before] = [winograd, attention]
     exact = () if options.fast_math else (winograd.name, attention.name)

@@ -95,7 +95,7 @@ class _Finder:
         return bool(others) and any(v in taken for v in node.inputs)
 
     def _is_product(self, node: Node) -> bool:
-        if node.op is not get("matmul") or node.attrs["transpose_a"] or node.attrs["transpose_b"]:
+        if node.op not in (get("matmul"), get("matmul_wide")) or node.attrs["transpose_a"] or node.attrs["transpose_b"]:
             return False
         weights = node.inputs[1]
         return weights in self.graph.constants and weights.type.rank == 2 == node.outputs[0].type.rank

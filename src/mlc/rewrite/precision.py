@@ -89,6 +89,8 @@ def _lost(node: Node) -> Precision:
     """What this compiler has made coarser in an operator."""
     if node.op is get("round_shift"):
         return Precision.QUANTISED
+    if node.op is get("matmul_wide"):
+        return Precision.BFLOAT16_PRODUCTS
     if node.op is get("matmul") and node.inputs[0].type.dtype is f32:
         return _WEIGHTS.get(node.inputs[1].type.dtype.name, Precision.FLOAT64)
     return Precision.FLOAT64

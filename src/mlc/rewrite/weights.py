@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlc.ir.graph import Graph, Node, Value
+from mlc.ir.graph import Attrs, Graph, Node, Value
 from mlc.ir.types import DType, bf16, f16, f32, i8
 from mlc.ops import get
 from mlc.rewrite.rewriter import Rewriter, replay
@@ -35,6 +35,36 @@ def store_weights(graph: Graph, kind: str) -> Graph:
     return replay(graph, _Small(_TYPES[kind]).visit)
 
 
+def use_bf16(graph: Graph) -> Graph:
+    """Round both operands of products of several rows by constants to bf16; their sums stay in f32.
+
+    Instructions take terms by twos, so an odd one gets a zero beside it. Products of one row are left to
+    :func:`store_weights`: they read each weight once, and lose nothing by keeping their data.
+    """
+    small = _Small(bf16)
+
+    def visit(rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        if node.op is not get("matmul") or node.attrs["transpose_a"] or node.inputs[1].type.rank != 2:
+            return None
+        x = node.inputs[0]
+        stored = small.stored(rw, node) if x.type.size > x.type.shape[-1] else None
+        if stored is None:
+            return None
+        w, _ = stored
+        depth = 1 if node.attrs["transpose_b"] else 0
+        if w.type.shape[depth] % 2:
+            w = rw.emit(get("pad"), [w], _one_more(2, depth))
+            x = rw.emit(get("pad"), [x], _one_more(x.type.rank, x.type.rank - 1))
+        return [rw.emit(get("matmul_wide"), [rw.emit(get("cast"), [x], {"to": "bf16"}), w], node.attrs)]
+
+    return replay(graph, visit)
+
+
+def _one_more(rank: int, axis: int) -> Attrs:
+    """A zero at the end of an axis."""
+    return {"pads": tuple(int(k == rank + axis) for k in range(2 * rank)), "value": 0.0}
+
+
 class _Small:
     def __init__(self, dtype: DType) -> None:
         self.dtype = dtype
@@ -45,15 +75,19 @@ class _Small:
             return self._product(rw, node)
         return self._table(rw, node) if node.op is get("gather") else None
 
-    def _product(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
+    def stored(self, rw: Rewriter, node: Node) -> tuple[Value, Value | None] | None:
+        """The right operand of a product of data in f32 in the small type, and its scales."""
         x, w = node.inputs
         if rw.constant(x) is not None or x.type.dtype is not f32:
             return None
-        stored = self._stored(rw, w, self.dtype, w.type.rank - (1 if node.attrs["transpose_b"] else 2))
+        return self._stored(rw, w, self.dtype, w.type.rank - (1 if node.attrs["transpose_b"] else 2))
+
+    def _product(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        stored = self.stored(rw, node)
         if stored is None:
             return None
         small, scale = stored
-        y = rw.emit(node.op, [x, small], node.attrs)
+        y = rw.emit(node.op, [node.inputs[0], small], node.attrs)
         return [y if scale is None else rw.emit(get("mul"), [y, scale])]
 
     def _table(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:

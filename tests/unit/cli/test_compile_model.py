@@ -119,7 +119,7 @@ def test_target_help_lists_the_targets(mlc: Mlc) -> None:
         (("--quantize", "int8", "--calibrate", "none.npz"), 2, "error: none.npz: there is no such file"),
         (("--calibrate", "x.npz"), 2, "error: --calibrate, --quantize-weights, --quantize-ends and --keep-float are"),
         (("--quantize-weights", "channel"), 2, "error: --calibrate, --quantize-weights"),
-        (("--accuracy-on", "x.npz"), 2, "error: --accuracy-on is only for --weights\nhint: add --weights int8"),
+        (("--accuracy-on", "x.npz"), 2, "error: --accuracy-on is only for --weights and --bf16\nhint: add one"),
         (("--keep-float", "a"), 2, "error: --calibrate, --quantize-weights"),
         (("--dump-offloads",), 2, "error: --dump-offloads: the target 'x86' has no accelerator"),
         (("--check-regions",), 2, "error: --check-regions: the target 'x86' has no accelerator"),
@@ -172,5 +172,19 @@ def test_the_error_of_small_weights_is_told(mlc: Mlc, tmp_path: Path) -> None:
 
 def test_targets_that_store_weights_as_they_are_say_so(mlc: Mlc, model: Path) -> None:
     result = mlc("compile", "line.onnx", "--weights", "int8", "--target", "opencl", "--dry-run")
+    assert result.code == 4
+    assert "error: the target 'opencl' multiplies by weights as they are" in result.err
+
+
+def test_processors_without_products_of_bf16_say_so(mlc: Mlc, model: Path) -> None:
+    result = mlc("compile", "line.onnx", "--bf16", "--target", "x86 -mcpu=haswell", "--dry-run")
+    assert result.code == 4
+    assert "-mcpu=haswell' has no instruction for products of bf16 (avx512_bf16)\nhint: --allow-emulation" in result.err
+    result = mlc("tune", "line.onnx", "--bf16", "--target", "x86 -mcpu=haswell", "--list")
+    assert result.code == 4
+    result = mlc("compile", "line.onnx", "--bf16", "--target", "x86 -mcpu=haswell", "--dry-run", "--allow-emulation")
+    assert result.code == 0
+    assert "largest error, % of its range" in result.out
+    result = mlc("compile", "line.onnx", "--allow-emulation")
     assert result.code == 2
-    assert "error: the target 'opencl' stores weights as they are" in result.err
+    assert "error: there is nothing to emulate\nhint: --allow-emulation is for --bf16" in result.err

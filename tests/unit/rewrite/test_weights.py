@@ -5,7 +5,9 @@ import pytest
 
 from mlc.ir.graph import Graph, verify
 from mlc.ir.interp import run_graph
-from mlc.rewrite.weights import quantised, store_weights
+from mlc.ir.types import bf16
+from mlc.rewrite.precision import precisions
+from mlc.rewrite.weights import quantised, store_weights, use_bf16
 from tests.unit.rewrite.helpers import Net
 
 BITS = {"f16": 11, "bf16": 8, "int8": 7}  # that a number is rounded to
@@ -91,3 +93,28 @@ def test_weights_of_two_products_are_stored_once():
     w = n.w(4, 4)
     small = stored(n(n.matmul(n.matmul(n.x(1, 4), w), w)), "int8")
     assert types(small) == ["f32", "i8"]
+
+
+def rounded(a: np.ndarray) -> np.ndarray:
+    return a.astype(bf16.numpy).astype(np.float32)
+
+
+@pytest.mark.parametrize("depth", [6, 7])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_products_in_bf16_round_their_operands(depth, transpose_b):
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=(5, depth) if transpose_b else (depth, 5)).astype(np.float32)
+    n = Net()
+    wide = use_bf16(n(n.matmul(n.x(2, depth), n.c(w), transpose_b=transpose_b)))
+    verify(wide)
+    x = rng.normal(size=(2, depth)).astype(np.float32)
+    want = rounded(x) @ (rounded(w).T if transpose_b else rounded(w))
+    np.testing.assert_allclose(run_graph(wide, {"x": x})["out0"], want, rtol=1e-6, atol=1e-6)
+    assert types(wide) == ["bf16"]
+    assert str(precisions(wide)["out0"]) == "bfloat16_products"
+
+
+def test_products_of_one_row_stay_out_of_bf16():
+    n = Net()
+    graph = n(n.matmul(n.x(1, 4), n.w(4, 4)))
+    assert use_bf16(graph) is graph

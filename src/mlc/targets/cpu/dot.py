@@ -1,7 +1,7 @@
-"""Instructions that add up products of neighbouring bytes: ``y[j] += sum(x[k] * w[j, k] for k)`` in every lane ``j``.
+"""Instructions that add up products of narrow neighbours: ``y[j] += sum(x[k] * w[j, k] for k)`` in every lane ``j``.
 
-``x`` holds unsigned bytes, ``w`` signed ones, ``y`` sums in i32, exact for all operands. A family of processors
-declares what it has; schedules ask the record.
+Of bytes, ``x`` holds unsigned and ``w`` signed ones, and ``y`` sums in i32, exact for all operands; of bf16, ``y``
+holds sums in f32. A family of processors declares what it has; schedules ask the record.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mlc.ir import te
 from mlc.ir.expr import cast
 from mlc.ir.intrinsic import Kind, Operand
-from mlc.ir.types import i8, i32, u8
+from mlc.ir.types import DType, i8, i32, u8
 from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic, VectorSink
 
 Write = Callable[[VectorSink, str, Address, Address], str]
@@ -20,7 +20,7 @@ Write = Callable[[VectorSink, str, Address, Address], str]
 
 @dataclass(frozen=True, eq=False)
 class Dot:
-    """A way to sum up products of bytes.
+    """A way to sum up products of narrow numbers.
 
     Args:
         terms: that an instruction adds to every lane; operands are packed in so many neighbours.
@@ -36,7 +36,12 @@ class Dot:
 
     @classmethod
     def declare(
-        cls, name: str, lanes: int, terms: int, write: Callable[[VectorSink, str, Address, Address], str]
+        cls,
+        name: str,
+        lanes: int,
+        terms: int,
+        write: Callable[[VectorSink, str, Address, Address], str],
+        types: tuple[DType, DType, DType] = (u8, i8, i32),
     ) -> Dot:
         """An instruction by its size.
 
@@ -45,10 +50,12 @@ class Dot:
             lanes: sums that it adds to.
             terms: products that it adds to each.
             write: given a sink, the sums held so far and the addresses of ``x`` and ``w``, writes it as LLVM IR.
+            types: of ``x``, ``w`` and the sums.
         """
+        of_x, of_w, wide = types
         k = te.reduce_axis(terms, "k")
-        x, w = te.placeholder((terms,), u8, "x"), te.placeholder((lanes, terms), i8, "w")
-        y = te.compute((lanes,), lambda j: te.sum_of(cast(x[k], i32) * cast(w[j, k], i32), k), "y")
+        x, w = te.placeholder((terms,), of_x, "x"), te.placeholder((lanes, terms), of_w, "w")
+        y = te.compute((lanes,), lambda j: te.sum_of(cast(x[k], wide) * cast(w[j, k], wide), k), "y")
         kinds = (Kind.RESET, Kind.UPDATE)
         what = VectorIntrinsic(
             f"{name}.{lanes}", y, {y: Operand("register")}, kinds, lambda sink, total, at: write(sink, total, *at)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mlc.ir.types import DType, i8, u8
+from mlc.ir.types import DType, bf16, i8, u8
 from mlc.targets.cpu.dot import Dot
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
@@ -41,6 +41,7 @@ class Cpu:
         elements: bytes of the elements that vectors are filled with, ascending. Narrower ones take the lanes of the
             narrowest: more of them would only spill.
         dot: the instruction that adds up products of bytes, if there is one.
+        bf16_dot: the instruction that adds up products of bf16, if there is one.
         issue: operations that the core starts a cycle.
         cores: cores that share the third-level cache.
         cache_line: bytes that caches hold together.
@@ -64,6 +65,7 @@ class Cpu:
     broadcast_operand: bool = False
     elements: tuple[int, ...] = (4, 8)
     dot: Dot | None = None
+    bf16_dot: Dot | None = None
     issue: int = 4
     cores: int = 4
     cache_line: int = 64
@@ -89,6 +91,8 @@ class Cpu:
 
     def dot_of(self, x: DType, w: DType) -> Dot | None:
         """How products of such operands are summed up several at once; ``None`` where each takes an instruction."""
+        if (x, w) == (bf16, bf16):
+            return self.bf16_dot
         return self.dot if (x, w) == (u8, i8) else None
 
 

@@ -1,6 +1,6 @@
-"""Instructions that add up products of bytes; see :mod:`mlc.targets.cpu.dot`.
+"""Instructions that add up products of bytes, and of bf16; see :mod:`mlc.targets.cpu.dot`.
 
-All here are exact for all operands: ``vpmaddubsw``, whose sums of two saturate at 16 bits, is not among them.
+All of bytes are exact for all operands: ``vpmaddubsw``, whose sums of two saturate at 16 bits, is not among them.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import lru_cache
 
+from mlc.ir.types import bf16, f32
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.llvm.intrinsic import Address, VectorSink
 
 # LLVM's functions by lanes of the sums
 _VPDPBUSD = {16: "llvm.x86.avx512.vpdpbusd.512", 8: "llvm.x86.avx512.vpdpbusd.256"}
+_VDPBF16PS = {16: "llvm.x86.avx512bf16.dpbf16ps.512", 8: "llvm.x86.avx512bf16.dpbf16ps.256"}
 _VPMADDWD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd", 4: "llvm.x86.sse2.pmadd.wd"}
 
 
@@ -25,6 +27,30 @@ def dot_of(lanes: int, features: Collection[str]) -> Dot:
     have = set(features)
     vnni = "avx512vnni" in have and (lanes == 16 or "avx512vl" in have)
     return _vnni(lanes) if lanes in _VPDPBUSD and (vnni or (lanes == 8 and "avxvnni" in have)) else _pairs(lanes)
+
+
+def bf16_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
+    """The instruction for products of bf16, where a processor has one.
+
+    >>> bf16_dot_of(16, {"avx512bf16"}).intrinsic, bf16_dot_of(8, {"avx2"})
+    (vdpbf16ps.16, None)
+    """
+    have = set(features)
+    fits = "avx512bf16" in have and lanes in _VDPBF16PS and (lanes == 16 or "avx512vl" in have)
+    return _bf16_pairs(lanes) if fits else None
+
+
+@lru_cache
+def _bf16_pairs(lanes: int) -> Dot:
+    """AVX-512 BF16: two bf16 of ``x`` in every lane, times two of ``w`` each; what is denormal counts as zero."""
+    name, sums, data = _VDPBF16PS[lanes], f"<{lanes} x float>", f"<{2 * lanes} x bfloat>"
+
+    def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
+        sink.declare(f"declare {sums} @{name}({sums}, {data}, {data})")
+        pairs = sink.pure(f"bitcast <{lanes} x i32> {_everywhere(sink, x, 'i32', lanes)} to {data}")
+        return sink.pure(f"call {sums} @{name}({sums} {total}, {data} {pairs}, {data} {sink.read(w, data)})")
+
+    return Dot.declare("vdpbf16ps", lanes, 2, write, (bf16, bf16, f32))
 
 
 @lru_cache

@@ -7,7 +7,7 @@ import pytest
 
 from mlc.ir.graph import Builder, Graph
 from mlc.ir.interp import run_function, run_graph
-from mlc.ir.types import TensorType, u8
+from mlc.ir.types import TensorType, bf16, u8
 from mlc.ops import get
 from mlc.pipeline.layouts import lay_out, parts_of
 from mlc.rewrite.pipeline import passes_for, run_passes
@@ -68,3 +68,29 @@ def test_the_interpreter_knows_what_they_compute(graph, cpu):
     layout = node.outputs[0].type.layout
     (expected,) = run_graph(graph, {"x": x}).values()
     np.testing.assert_array_equal(y if layout is None else layout.unpack(y), expected)
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "sapphirerapids", "cooperlake"])
+def test_products_of_bf16(cpu):
+    b = Builder("product")
+    x = b.input("x", TensorType((3, 10), bf16))
+    w = b.constant(RNG.integers(-128, 128, (10, 21)).astype(bf16.numpy), "w")
+    graph = b.finish(b.add(get("matmul_wide"), [x, w]))
+    fn, laid_out = kernel_of(graph, cpu)
+    assert "vdpbf16ps.16(update" in repr(fn)
+    values = RNG.integers(-100, 101, (3, 10)).astype(bf16.numpy)
+    (weights,) = laid_out.constants.values()
+    y = np.full((3, 21), -1, np.float32)
+    run_function(fn, [a.reshape(b.shape) for a, b in zip((values, weights, y), fn.params, strict=True)])
+    np.testing.assert_array_equal(y, run_graph(graph, {"x": values})["matmul_wide"])
+
+
+def test_processors_without_products_of_bf16_widen():
+    b = Builder("product")
+    x = b.input("x", TensorType((3, 10), bf16))
+    w = b.constant(np.ones((10, 21), bf16.numpy), "w")
+    for cpu in ("icelake-server", "haswell", "x86-64"):
+        assert record_for(cpu).bf16_dot is None
+    assert record_for("znver4", ("-avx512bf16",)).bf16_dot is None
+    fn, _ = kernel_of(b.finish(b.add(get("matmul_wide"), [x, w])), "haswell")
+    assert "vdpbf16ps" not in repr(fn)
