@@ -184,7 +184,7 @@ class TaskState:
         """The best speed over what the machine can do; nothing while either is unknown."""
         if not self.peak or not self.task.flops or self.best == float("inf"):
             return None
-        return self.task.flops / self.best / self.peak
+        return self.task.flops / self.best / (self.peak * self.task.terms)
 
     @property
     def gain(self) -> float | None:
@@ -423,7 +423,7 @@ class Session:
             self._explorer(state).observe(rows, speeds)
         peak = self._measurer.peak * self._measurer.threads
         if peak:
-            state.progress.least = state.task.flops / peak
+            state.progress.least = state.task.flops / (peak * state.task.terms)
         for s in self.states:
             s.peak = peak
         state.progress.measured(len(rows), state.best)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from mlc.errors import ScheduleError, WorkloadError
 from mlc.ir import te
 from mlc.ir.cost import operations
+from mlc.ir.expr import loads
 from mlc.ir.graph import RULE_ERRORS, Graph, Node, Value, express
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Config, Knobs, Space
@@ -63,6 +65,17 @@ class Task:
     def document(self) -> Document:
         """The workload; :func:`task_of` makes a task of it and the margins."""
         return workload_document(self.node, self.types, self.constant, self.row_major)
+
+    @cached_property
+    def terms(self) -> int:
+        """Products that an instruction may add up in one lane of 32 bits: as many as operands of a sum fit into it.
+
+        Sums of f32 have 1, and so have those with weights that are widened to it; bf16 have 2, bytes 4.
+        """
+        outputs = express(self.node, [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in self.node.inputs])
+        sums = [op for op in te.topological(list(outputs)) if op.combiner is te.SUM]
+        widest = [max((ld.dtype.bits for body in op.bodies for ld in loads(body)), default=32) for op in sums]
+        return max((32 // max(8, bits) for bits in widest), default=1) or 1
 
     @property
     def margins(self) -> tuple[Margins, ...]:

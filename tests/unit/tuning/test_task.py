@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -126,3 +127,16 @@ def test_what_a_recurrence_repeats_weighs_as_often_as_it_runs(target: Target) ->
     last, kept = m.builder.add(get("scan"), [start, rows, weights], attrs)
     (task,) = tasks_of(m(last, kept), target, OPTIONS, Observer())
     assert (task.weight, task.name) == (100, "matmul_add_tanh_64")
+
+
+def test_small_numbers_make_workloads_and_peaks_of_their_own(target: Target) -> None:
+    n = Net()
+    graph = n(n.matmul(n.x(4, 64), n.w(64, 64)))
+    plain, stored, both = (
+        tasks_of(graph, target, replace(OPTIONS, **options), Observer())[0]
+        for options in ({}, {"weights": "int8"}, {"bf16": True})
+    )
+    assert len({plain.key, stored.key, both.key}) == 3
+    assert (plain.terms, stored.terms, both.terms) == (1, 1, 2)
+    integers = n.matmul(n.x(4, 64, dtype="u8", name="u"), n.w(64, 64, dtype="int8"))
+    assert tasks_of(n(integers), target, OPTIONS, Observer())[0].terms == 4

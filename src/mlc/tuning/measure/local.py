@@ -493,7 +493,7 @@ class LocalMeasurer:
         task = self.tasks[number]
         written = sum(v.type.nbytes for v in task.node.outputs)
         margin = _SKIPPED if self._guarded[number] else _MARGIN
-        return max(task.flops, written / 2) / (self.peak * self.threads * margin)
+        return max(task.flops / task.terms, written / 2) / (self.peak * self.threads * margin)
 
 
 def _has_guards(task: Task) -> bool:
