@@ -369,8 +369,24 @@ class Stage:
     def tensorize(self, axis: Var, intrinsic: TensorIntrinsic) -> None:
         """Let an intrinsic of the target do what the loops from ``axis`` inwards do.
 
-        ``for j in range(16): for k in range(16): y[i, j] += x[i, k] * w[j, k]`` becomes ``update(y[i, 0], x[i, 0],
-        w[0, 0])``. Legal where these loops are all that is inside, have the extents of the intrinsic's axes in any
+        Here ``sum5`` is one that sums up five neighbours, or adds their sum to what is there.
+
+        >>> s, x, y = sums()
+        >>> _, inner = s[y].split(s[y].reduce_axes[0], 5)
+        >>> show(s)
+        for i in range(6):
+          y[i] = 0.0
+          for ko in range(2):
+            for ki in range(5):
+              y[i] = y[i] + x[i, 5*ko + ki]
+        >>> s[y].tensorize(inner, sum5)
+        >>> show(s)
+        for i in range(6):
+          sum5(reset, y[i])
+          for ko in range(2):
+            sum5(update, y[i], x[i, 5*ko])
+
+        Legal where these loops are all that is inside, have the extents of the intrinsic's axes in any
         order, compute what its behaviour says, on operands that lie where it wants them, and no condition depends on
         them; that is checked when the schedule is lowered.
 

@@ -8,16 +8,21 @@ from types import ModuleType
 import pytest
 
 from mlc.ir import te
+from mlc.ir.intrinsic import Kind, TensorIntrinsic
 from mlc.ir.types import f32
-from mlc.lower import schedule, stage
+from mlc.lower import lower, schedule, stage
 from mlc.lower.build import build
+from mlc.lower.pipeline import NEST_PASSES
 from mlc.lower.schedule import Schedule
 
 
 def show(s: Schedule) -> None:
-    """Prints the loops of a schedule."""
+    """Prints the loops of a schedule, with intrinsics in them."""
     inputs = dict.fromkeys(t for stage in s.stages for t in stage.op.inputs if t.op is None)
-    lines = repr(build(s, [*inputs, *s.outputs], "f")).splitlines()[1:]
+    params = [*inputs, *s.outputs]
+    replaced = any(stage.tensorized for stage in s.stages)  # nests are matched with intrinsics by a pass
+    fn = lower(s, params, "f", passes=NEST_PASSES) if replaced else build(s, params, "f")
+    lines = repr(fn).splitlines()[1:]
     print("\n".join(line.removeprefix("  ") for line in lines))
 
 
@@ -40,8 +45,14 @@ def sums() -> tuple[Schedule, te.Tensor, te.Tensor]:
     return Schedule([y]), x, y
 
 
+def sum5() -> TensorIntrinsic:
+    x, k = te.placeholder((5,), f32, "x"), te.reduce_axis(5, "k")
+    return TensorIntrinsic("sum5", te.compute((1,), lambda i: te.sum_of(x[k], k), "y"), {}, tuple(Kind))
+
+
 @pytest.mark.parametrize("module, least", [(stage, 30), (schedule, 10)])
 def test_docstrings_show_what_becomes_of_a_nest(module: ModuleType, least: int) -> None:
-    found = doctest.testmod(module, extraglobs={"show": show, "rows": rows, "chain": chain, "sums": sums})
+    known = {"show": show, "rows": rows, "chain": chain, "sums": sums, "sum5": sum5()}
+    found = doctest.testmod(module, extraglobs=known)
     assert found.failed == 0
     assert found.attempted > least
