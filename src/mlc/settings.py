@@ -26,7 +26,7 @@ from mlc.errors import UsageError
 MAX_DEBUG = 2
 MAX_SEED = (1 << 63) - 1
 MAX_OPT_LEVEL = 3
-WEIGHT_TYPES = ("f16", "bf16", "int8")
+WEIGHT_TYPES = ("f16", "bf16", "int8", "int4")
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class CompileOptions:
         verify: check the program after every pass.
         symbols: what the names of the calls that the package exports begin with.
         check_regions: run what an accelerator's regions became against the interpreter, on random data.
-        weights: the type in which constant operands of products are stored, ``f16``, ``bf16`` or ``int8``; their own
+        weights: the type in which constant operands of products are stored, one of ``WEIGHT_TYPES``; their own
             unless given.
         bf16: compute matrix products of several rows in bf16, summed up in f32.
         keep_assembly: show the observer the assembly, which takes as long to print as the object to make.

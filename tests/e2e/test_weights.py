@@ -13,13 +13,13 @@ from tests.e2e.compiled import assert_same, compiled, load, network, reference
 
 HAS_AVX2 = llvm.get_host_cpu_features().get("avx2", False)
 TARGETS = ["x86", "x86 -mcpu=x86-64", *(["x86 -mcpu=haswell"] if HAS_AVX2 else [])]
-KINDS = ["f16", "bf16", "int8"]
+KINDS = {"f16": 127, "bf16": 127, "int8": 127, "int4": 7}  # and how far whole numbers of theirs reach
 
 
-def exact(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Weights that every small type holds: whole numbers up to 127, which every column has, times powers of two."""
-    w = rng.integers(-127, 128, shape)
-    w[..., 0, :] = 127
+def exact(rng: np.random.Generator, *shape: int, most: int = 127) -> np.ndarray:
+    """Weights that a small type holds: whole numbers up to ``most``, which every column has, times powers of two."""
+    w = rng.integers(-most, most + 1, shape)
+    w[..., 0, :] = most
     return (w * 2.0 ** rng.integers(-10, -6, shape[-1])).astype(np.float32)
 
 
@@ -28,7 +28,7 @@ def exact(rng: np.random.Generator, *shape: int) -> np.ndarray:
 @pytest.mark.parametrize("m, k, n", [(1, 1, 1), (1, 37, 131), (3, 64, 48), (17, 33, 97), (1, 257, 640)])
 def test_products(kind, m, k, n, target):
     rng = np.random.default_rng(k)
-    stored = {"w": exact(rng, k, n), "b": rng.normal(size=n).astype(np.float32)}
+    stored = {"w": exact(rng, k, n, most=KINDS[kind]), "b": rng.normal(size=n).astype(np.float32)}
     nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["g"]), helper.make_node("Tanh", ["g"], ["y"])]
     feeds = {"x": rng.normal(size=(m, k)).astype(np.float32) / 16}
     model = network(nodes, feeds, ["y"], stored)
@@ -44,8 +44,8 @@ def test_recurrent_layers(op, gates, hidden, kind, target):
     rng = np.random.default_rng(1)
     # a column of the transposed matrix is a row here
     stored = {
-        "w": exact(rng, 1, 11, gates * hidden).swapaxes(1, 2).copy() / 8,
-        "r": exact(rng, 1, hidden, gates * hidden).swapaxes(1, 2).copy() / 8,
+        "w": exact(rng, 1, 11, gates * hidden, most=KINDS[kind]).swapaxes(1, 2).copy() / 8,
+        "r": exact(rng, 1, hidden, gates * hidden, most=KINDS[kind]).swapaxes(1, 2).copy() / 8,
     }
     feeds = {"x": rng.normal(size=(4, 1, 11)).astype(np.float32)}
     model = network([helper.make_node(op, ["x", "w", "r"], ["y"], hidden_size=hidden)], feeds, ["y"], stored)
@@ -55,7 +55,7 @@ def test_recurrent_layers(op, gates, hidden, kind, target):
 @pytest.mark.parametrize("kind", KINDS)
 def test_as_it_stands(kind):
     rng = np.random.default_rng(2)
-    stored = {"table": exact(rng, 13, 8), "w": exact(rng, 8, 9).T.copy()}
+    stored = {"table": exact(rng, 13, 8), "w": exact(rng, 8, 9, most=KINDS[kind]).T.copy()}
     nodes = [helper.make_node("Gather", ["table", "i"], ["x"]), helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)]
     feeds = {"i": np.array([12, 0, -1], np.int64)}
     model = network(nodes, feeds, ["y"], stored)
@@ -97,6 +97,9 @@ def test_a_quarter_is_stored_and_the_error_is_told():
     assert small.manifest.precision == {"y": "int8_weights"}
     (found,) = losses(model, small)
     assert 1e-4 < found.error < 1e-2
+    tiny = mlc.compile(model, weights="int4")
+    assert tiny.manifest.memory.params_bytes < plain.manifest.memory.params_bytes * 0.15
+    assert found.error < losses(model, tiny)[0].error < 0.2
     (same,) = losses(model, plain)
     assert same.error == 0
     (given,) = losses(model, small, {"x": np.zeros((3, 64), np.float32)})

@@ -142,8 +142,8 @@ def compile(
             machine unless given.
         name: of the model in its package, and what every symbol that the package exports begins with, so that several
             models fit into one C program; unless given, the model's own, and ``mlc``.
-        weights: ``f16``, ``bf16`` or ``int8``: the type in which constant operands of matrix products are stored; they
-            are widened as they are read. Their own unless given.
+        weights: ``f16``, ``bf16``, ``int8`` or ``int4``: the type in which constant operands of matrix products are
+            stored; they are widened as they are read. Their own unless given.
         bf16: round both operands of matrix products of several rows to bf16, and sum up in f32.
         allow_emulation: widen them where the processor has no instruction for products of bf16.
         observer: is told how it goes on.

@@ -41,6 +41,7 @@ TOLERANCES: Mapping[str, Tolerance] = {
     # Against the model in f32: networks of random weights get so far off, trained ones seldom do.
     "bfloat16_products": Tolerance(1e-5, 0.1),
     "int8_weights": Tolerance(1e-5, 0.25),
+    "int4_weights": Tolerance(1e-5, 0.75),
     # Against the model in floats: what is left to find is nonsense. How good the integers are, their accuracy on the
     # samples says, which was reported when they were made.
     "quantised": Tolerance(1e-5, 0.5),
@@ -50,6 +51,7 @@ _REASONS: Mapping[str, str] = {
     "int8": "computed in 8-bit steps",
     "bfloat16_products": "products of bfloat16",
     "int8_weights": "weights in 8 bits",
+    "int4_weights": "weights in 4 bits",
     "quantised": "quantised from floats",
 }
 EXACT = Tolerance(0.0, 0.0)

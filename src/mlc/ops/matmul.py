@@ -9,10 +9,10 @@ import numpy as np
 
 from mlc.errors import VerifyError
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, cast
+from mlc.ir.expr import Expr, Load, binary, cast
 from mlc.ir.graph import Attrs, FusionKind
-from mlc.ir.index import IndexLike, Linear
-from mlc.ir.types import DType, TensorType, bf16, f16, f32, i8
+from mlc.ir.index import IndexLike, Linear, as_index
+from mlc.ir.types import DType, TensorType, bf16, f16, f32, i8, i32
 from mlc.ops._broadcast import check_count
 from mlc.ops.common import accumulator, broadcast_load, check, narrowed, product, product_type
 from mlc.ops.registry import operator
@@ -69,6 +69,36 @@ def matmul_wide(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
     """``matmul`` of bf16 whose sums stay in f32."""
     a, b = inputs
     return [_sums(a, b, attrs, f32)]
+
+
+def _nibbles_type(types: Sequence[TensorType], attrs: Attrs) -> list[TensorType]:
+    check_count("matmul_nibbles", types, 2)
+    x, w = types
+    check(x.dtype is f32 and w.dtype is i8, "matmul_nibbles", f"operands are {x.dtype} and {w.dtype}, not f32 and i8")
+    check(x.rank >= 2 == w.rank, "matmul_nibbles", f"operands have rank {x.rank} and {w.rank}")
+    check(x.shape[-1] == 2 * w.shape[0], "matmul_nibbles", f"{x.shape[-1]} columns meet {w.shape[0]} pairs of rows")
+    return [TensorType((*x.shape[:-1], w.shape[1]), f32)]
+
+
+@operator("matmul_nibbles", FusionKind.COMPLEX, _nibbles_type)
+def matmul_nibbles(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
+    """``matmul`` of f32 by whole numbers of 4 bits, two rows of which are the low and the high halves of bytes.
+
+    ``out[…, i, j] = sum(x[…, i, 2 * q] * low(w[q, j]) + x[…, i, 2 * q + 1] * high(w[q, j]) for q)``, both halves with a
+    sign.
+    """
+    x, w = inputs
+    q = te.reduce_axis(w.shape[0], "q")
+
+    def element(*at: Linear) -> te.Reduction:
+        *row, j = at
+        both = cast(w[q, j], i32)
+        low, high = binary("shr", binary("shl", both, 28), 28), binary("shr", both, 4)
+        even, odd = as_index(q) * 2, as_index(q) * 2 + 1
+        return te.sum_of(x[(*row, even)] * cast(low, f32) + x[(*row, odd)] * cast(high, f32), q)
+
+    names = (*(f"b{d}" for d in range(x.rank - 2)), "i", "j")
+    return [te.compute((*x.shape[:-1], w.shape[1]), element, "matmul", axis_names=names, tag="matmul")]
 
 
 def _sums(a: te.Tensor, b: te.Tensor, attrs: Attrs, dtype: DType) -> te.Tensor:

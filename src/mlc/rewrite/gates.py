@@ -95,7 +95,8 @@ class _Finder:
         return bool(others) and any(v in taken for v in node.inputs)
 
     def _is_product(self, node: Node) -> bool:
-        if node.op not in (get("matmul"), get("matmul_wide")) or node.attrs["transpose_a"] or node.attrs["transpose_b"]:
+        products = get("matmul"), get("matmul_wide"), get("matmul_nibbles")
+        if node.op not in products or node.attrs.get("transpose_a") or node.attrs.get("transpose_b"):
             return False
         weights = node.inputs[1]
         return weights in self.graph.constants and weights.type.rank == 2 == node.outputs[0].type.rank

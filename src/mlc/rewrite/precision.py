@@ -21,7 +21,7 @@ class Precision(IntEnum):
 
     ``INT16`` and ``INT8`` are integers that stand for floats in the model itself. The last ones are what this compiler
     made of a model in floating point: ``BFLOAT16_PRODUCTS`` have operands that were rounded to bf16, ``INT8_WEIGHTS``
-    one in i8, and ``QUANTISED`` both in integers.
+    and ``INT4_WEIGHTS`` one of 8 or 4 bits, and ``QUANTISED`` both in integers.
     """
 
     FLOAT64 = 0
@@ -32,7 +32,8 @@ class Precision(IntEnum):
     INT8 = 5
     BFLOAT16_PRODUCTS = 6
     INT8_WEIGHTS = 7
-    QUANTISED = 8
+    INT4_WEIGHTS = 8
+    QUANTISED = 9
 
     def __str__(self) -> str:
         return self.name.lower()
@@ -91,6 +92,8 @@ def _lost(node: Node) -> Precision:
         return Precision.QUANTISED
     if node.op is get("matmul_wide"):
         return Precision.BFLOAT16_PRODUCTS
+    if node.op is get("matmul_nibbles"):
+        return Precision.INT4_WEIGHTS
     if node.op is get("matmul") and node.inputs[0].type.dtype is f32:
         return _WEIGHTS.get(node.inputs[1].type.dtype.name, Precision.FLOAT64)
     return Precision.FLOAT64

@@ -1,10 +1,13 @@
 """Weights in small types: what layers bound by memory read is half or a quarter as much.
 
-In: a graph whose products have constant right operands in f32. Out: the same with those in f16, bf16 or i8, which the
-products widen as they read them. Integers get a scale for each column, ``max(abs(w)) / 127``, by which the sums are
-multiplied::
+In: a graph whose products have constant right operands in f32. Out: the same with those in f16, bf16, i8 or 4 bits,
+which the products widen as they read them. Integers get a scale for each column, by which the sums are multiplied::
 
     matmul(x, w) → matmul(x, i8(round(w / s))) * s
+
+Of 8 bits it is ``max(abs(w)) / 127``; of 4 bits the one of some fractions of ``max(abs(w)) / 7`` that leaves the least
+squared error, since cutting a few great numbers off costs less than coarse steps for all. Numbers of 4 bits lie in
+pairs of rows, two a byte; batches of matrices get 8 bits instead.
 
 Tables that are looked up have their rows in 16 bits, whatever products get: rows are few, and so is what they cost.
 What a type cannot hold (numbers beyond its range) stays in f32. Weights of convolutions stay as well: they are read
@@ -18,11 +21,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlc.ir.graph import Attrs, Graph, Node, Value
-from mlc.ir.types import DType, bf16, f16, f32, i8
+from mlc.ir.types import DType, bf16, f16, f32, i4, i8
 from mlc.ops import get
 from mlc.rewrite.rewriter import Rewriter, replay
 
-_TYPES: dict[str, DType] = {"f16": f16, "bf16": bf16, "int8": i8}
+_TYPES: dict[str, DType] = {"f16": f16, "bf16": bf16, "int8": i8, "int4": i4}
+_FRACTIONS = np.linspace(0.4, 1.0, 25, dtype=np.float32)  # of the greatest number, that 4 bits may reach to
 
 
 def store_weights(graph: Graph, kind: str) -> Graph:
@@ -30,7 +34,7 @@ def store_weights(graph: Graph, kind: str) -> Graph:
 
     Args:
         graph: operators, not groups.
-        kind: ``f16``, ``bf16`` or ``int8``.
+        kind: one of ``WEIGHT_TYPES``.
     """
     return replay(graph, _Small(_TYPES[kind]).visit)
 
@@ -80,6 +84,8 @@ class _Small:
         x, w = node.inputs
         if rw.constant(x) is not None or x.type.dtype is not f32:
             return None
+        if self.dtype is i4 and node.attrs["transpose_a"]:
+            return None
         return self._stored(rw, w, self.dtype, w.type.rank - (1 if node.attrs["transpose_b"] else 2))
 
     def _product(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
@@ -87,7 +93,13 @@ class _Small:
         if stored is None:
             return None
         small, scale = stored
-        y = rw.emit(node.op, [node.inputs[0], small], node.attrs)
+        if self.dtype is i4 and small.type.rank == 2:
+            x = node.inputs[0]
+            if x.type.shape[-1] % 2:
+                x = rw.emit(get("pad"), [x], _one_more(x.type.rank, x.type.rank - 1))
+            y = rw.emit(get("matmul_nibbles"), [x, small])
+        else:
+            y = rw.emit(node.op, [node.inputs[0], small], node.attrs)
         return [y if scale is None else rw.emit(get("mul"), [y, scale])]
 
     def _table(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
@@ -122,6 +134,9 @@ class _Small:
             with np.errstate(over="ignore"):
                 small = array.astype(dtype.numpy)
             return (rw.new_constant(small, name), None) if np.isfinite(small).all() else None
+        if dtype is i4 and array.ndim == 2:
+            integers, scale = quantised_coarsely(np.moveaxis(array, depth, 0))
+            return rw.new_constant(in_pairs(integers), name), rw.new_constant(scale, f"{w.name}.scale")
         integers, scale = quantised(array, depth)
         # the columns of a matrix are the last axis of a product, those of a batch of them keep their places
         row = scale.reshape(-1) if array.ndim == 2 else np.moveaxis(scale, depth, -2)
@@ -138,3 +153,31 @@ def quantised(array: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
     # of what underflows, nothing is left; zeros need no scale
     scale = np.maximum(greatest / np.float32(i8.max_value), np.finfo(np.float32).tiny).astype(np.float32)
     return np.rint(array / scale).clip(-i8.max_value, i8.max_value).astype(np.int8), scale
+
+
+def quantised_coarsely(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The columns of a matrix as ``integers * scale`` with whole numbers from -7 to 7, in i8, and a scale each in f32.
+
+    >>> integers, scale = quantised_coarsely(np.array([[1.0], [-7.0], [3.0]], np.float32))
+    >>> integers.T.tolist(), scale.tolist()
+    ([[1, -7, 3]], [1.0])
+    """
+    most = np.float32(i4.max_value)
+    whole = np.maximum(np.abs(array).max(axis=0) / most, np.finfo(np.float32).tiny).astype(np.float32)
+    best, least = whole, np.full(array.shape[1], np.inf, np.float32)
+    for fraction in _FRACTIONS:
+        scale = np.maximum(whole * fraction, np.finfo(np.float32).tiny)
+        error = np.square(np.rint(array / scale).clip(-most, most) * scale - array).sum(axis=0)
+        best, least = np.where(error <= least, scale, best), np.minimum(error, least)
+    return np.rint(array / best).clip(-most, most).astype(np.int8), best
+
+
+def in_pairs(integers: np.ndarray) -> np.ndarray:
+    """Rows of numbers of 4 bits in pairs, the first of each in the low half of a byte; an odd one gets a row of zeros.
+
+    >>> in_pairs(np.array([[1], [-1], [2]], np.int8)).tolist()
+    [[-15], [2]]
+    """
+    low, high = integers[::2], np.zeros_like(integers[::2])
+    high[: len(integers) // 2] = integers[1::2]
+    return (high << 4 | low & 15).astype(np.int8)

@@ -35,7 +35,8 @@ SPACES = ("workspace", "output", "input", "params")
 """Where a result may lie; ``output`` and ``input`` are numbered by ``ResultSpec.index``."""
 
 PRECISIONS = (
-    "float64", "float32", "int16", "float16", "bfloat16", "int8", "bfloat16_products", "int8_weights", "quantised",
+    "float64", "float32", "int16", "float16", "bfloat16", "int8", "bfloat16_products", "int8_weights",
+    "int4_weights", "quantised",
 )  # fmt: skip
 """How precisely a tensor may have been computed, the finest first; ``int16`` and ``int8`` are the model's own steps,
 ``quantised`` is a model of floats that was compiled to integers."""

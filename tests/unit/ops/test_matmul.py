@@ -153,3 +153,32 @@ def test_weights_in_a_smaller_type_are_widened(name):
     got = evaluate("matmul", x, w.astype(dtype_of(name).numpy))
     np.testing.assert_array_equal(got, x @ w.astype(np.float32))
     assert got.dtype == np.float32
+
+
+def test_numbers_of_4_bits_come_in_pairs():
+    x = normal((2, 3, 4))
+    w = np.array([[-8, 7], [0, -1], [3, -5], [-2, 1]], np.int8)
+    packed = (w[1::2] << 4 | w[::2] & 15).astype(np.int8)
+    np.testing.assert_allclose(evaluate("matmul_nibbles", x, packed), x @ w.astype(np.float32), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "x, w, message",
+    [
+        ((2, 4), (3, 5), "4 columns meet 3 pairs of rows"),
+        ((4,), (2, 5), "rank 1 and 2"),
+        ((2, 4), (1, 2, 5), "2 and 3"),
+    ],
+)
+def test_pairs_have_to_fit(x, w, message):
+    with pytest.raises(VerifyError, match=message):
+        evaluate("matmul_nibbles", normal(x), np.zeros(w, np.int8))
+
+
+def test_wide_products_are_of_bf16():
+    x, w = normal((2, 4)).astype(ml_dtypes.bfloat16), normal((4, 3)).astype(ml_dtypes.bfloat16)
+    got = evaluate("matmul_wide", x, w)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, x.astype(np.float32) @ w.astype(np.float32), rtol=1e-6, atol=1e-6)
+    with pytest.raises(VerifyError, match="both must be bf16"):
+        evaluate("matmul_wide", normal((2, 4)), w)

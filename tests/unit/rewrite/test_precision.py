@@ -63,6 +63,11 @@ def test_a_model_that_was_quantised_says_so() -> None:
 
 
 def test_weights_that_are_widened_leave_theirs() -> None:
-    for kind, name in (("f16", "float16"), ("bf16", "bfloat16_products"), ("int8", "int8_weights")):
+    for kind, name in (
+        ("f16", "float16"),
+        ("bf16", "bfloat16_products"),
+        ("int8", "int8_weights"),
+        ("int4", "int4_weights"),
+    ):
         n = Net()
         assert outputs(store_weights(n(n.relu(n.matmul(n.x(2, 8), n.w(8, 8)))), kind)) == {"out0": name}

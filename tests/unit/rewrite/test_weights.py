@@ -7,7 +7,7 @@ from mlc.ir.graph import Graph, verify
 from mlc.ir.interp import run_graph
 from mlc.ir.types import bf16
 from mlc.rewrite.precision import precisions
-from mlc.rewrite.weights import quantised, store_weights, use_bf16
+from mlc.rewrite.weights import in_pairs, quantised, quantised_coarsely, store_weights, use_bf16
 from tests.unit.rewrite.helpers import Net
 
 BITS = {"f16": 11, "bf16": 8, "int8": 7}  # that a number is rounded to
@@ -118,3 +118,43 @@ def test_products_of_one_row_stay_out_of_bf16():
     n = Net()
     graph = n(n.matmul(n.x(1, 4), n.w(4, 4)))
     assert use_bf16(graph) is graph
+
+
+@pytest.mark.parametrize("depth", [6, 7])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_numbers_of_4_bits_lie_in_pairs(depth, transpose_b):
+    rng = np.random.default_rng(0)
+    w = rng.integers(-7, 8, (depth, 5)).astype(np.float32)
+    w[0] = -7
+    w *= 2.0 ** np.arange(-2, 3)
+    n = Net()
+    small = stored(n(n.matmul(n.x(2, depth), n.c(w.T if transpose_b else w), transpose_b=transpose_b)), "int4")
+    assert sorted((v.type.shape, str(v.type.dtype)) for v in small.constants) == [
+        (((depth + 1) // 2, 5), "i8"),
+        ((5,), "f32"),
+    ]
+    x = rng.normal(size=(2, depth)).astype(np.float32)
+    np.testing.assert_allclose(run_graph(small, {"x": x})["out0"], x @ w, rtol=1e-6, atol=1e-5)
+
+
+def test_cutting_off_is_better_than_coarse_steps():
+    w = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
+    integers, scale = quantised_coarsely(w)
+    plain = np.abs(w).max(axis=0) / 7
+    error = np.square(integers * scale - w).mean()
+    assert error < 0.8 * np.square(np.rint(w / plain) * plain - w).mean()
+    assert 10 * np.log10(1 / error) > 18.5  # decibels
+
+
+def test_every_pair_keeps_its_sign():
+    rows = np.array([[a, b] for a in range(-8, 8) for b in range(-8, 8)], np.int8).T
+    (packed,) = in_pairs(rows)
+    np.testing.assert_array_equal((packed.astype(np.int32) << 28) >> 28, rows[0])
+    np.testing.assert_array_equal(packed >> 4, rows[1])
+
+
+def test_batches_of_matrices_get_8_bits():
+    n = Net()
+    small = stored(n(n.matmul(n.x(3, 2, 4), n.w(3, 4, 5))), "int4")
+    assert types(small) == ["f32", "i8"]
+    assert [node.op.name for node in small.nodes] == ["matmul", "mul"]

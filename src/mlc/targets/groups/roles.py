@@ -153,7 +153,7 @@ def factors_of(op: te.Compute) -> tuple[Load, Load] | None:
 def is_heavy(op: te.Compute) -> bool:
     """Whether a compute is a sum of products that reads its operands more than once each, or one with a role."""
     pair = factors_of(op)
-    if pair is not None and role_of(op) is not None:
+    if (pair is not None and role_of(op) is not None) or _nibbles(op) is not None:
         return True
     if pair is None:
         return False
@@ -195,6 +195,9 @@ _Found = tuple[Role, tuple[Load, Load] | None, tuple[Var, ...]]  # and what is c
 def _found(op: te.Compute) -> _Found | None:
     if op.combiner is None or len(op.axes) < 2:
         return None
+    nibbles = _nibbles(op)
+    if nibbles is not None:
+        return nibbles, None, op.reduce_axes
     pair = factors_of(op)
     for a, b in (pair, pair[::-1]) if pair is not None else ():
         found = _contraction(op, a, b) or _convolution(op, a, b) or _phased(op, a, b)
@@ -218,6 +221,29 @@ def _contraction(op: te.Compute, left: Load, right: Load) -> _Found | None:
     if not upright and not _ends(right, (j, k), (n, depth)):
         return None
     return Contraction(left.source, right.source, not upright), (left, right), op.reduce_axes
+
+
+def _nibbles(op: te.Compute) -> Contraction | None:
+    """A product by numbers two to a byte: ``sum(x[…, i, 2q] * f(w[q, j]) + x[…, i, 2q + 1] * g(w[q, j]) for q)``."""
+    if op.combiner is not te.SUM or len(op.bodies) != 1 or len(op.reduce_axes) != 1 or len(op.axes) < 2:
+        return None
+    body = op.bodies[0]
+    if type(body) is not Binary or body.op != "add":
+        return None
+    terms = [t for t in (body.a, body.b) if type(t) is Binary and t.op == "mul" and type(t.a) is Load]
+    read = [[ld for ld in loads(t)] for t in terms]
+    if [len(r) for r in read] != [2, 2]:
+        return None
+    (even, right), (odd, same) = read
+    *batch, i, j = (as_index(a) for a in op.axes)
+    q, (m, n), depth = as_index(op.reduce_axes[0]), op.shape[-2:], op.reduce_axes[0].hi + 1
+    if right.source is not same.source or right.indices != same.indices or not _ends(right, (q, j), (depth, n)):
+        return None
+    if even.source is not odd.source or even.source.shape[-2:] != (m, 2 * depth) or len(right.indices) != 2:
+        return None
+    if even.indices != (*batch, i, q * 2) or odd.indices != (*batch, i, q * 2 + 1):
+        return None
+    return Contraction(even.source, right.source, False)
 
 
 def _ends(ld: Load, last: tuple[Linear, Linear], shape: tuple[int, int]) -> bool:
