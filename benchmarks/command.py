@@ -14,10 +14,10 @@ from rich.console import Console
 
 from benchmarks import limits, machine, plots
 from benchmarks.measure import NORMAL, QUICK, Plan, Result, Workload, bench_workload
-from benchmarks.peers import PEERS, EngineError, EngineSpec, parse_engines, require_installed, version
+from benchmarks.peers import OURS, PEERS, EngineError, EngineSpec, parse_engines, require_installed, version
 from benchmarks.report import Report, json_ready, line, markdown
 from benchmarks.work import count_work
-from benchmarks.zoo import MODELS, build
+from benchmarks.zoo import MODELS, build, is_model, original_of
 from benchmarks.zoo.operators import BATCH_MATMULS, CONVOLUTIONS, DEPTHWISE, MATMULS
 
 # Models by group, and the kind under which a group is reported.
@@ -25,15 +25,20 @@ GROUPS = {
     "networks": [name for name, spec in MODELS.items() if spec.kind == "network"],
     "operators": [row[0] for row in (*CONVOLUTIONS, *DEPTHWISE, *MATMULS)],
     "batched": [row[0] for row in BATCH_MATMULS],
+    "int8": [
+        f"{name}.int8"
+        for name in ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "squeezenet", "shufflenet_v1", "bert_base")
+    ],
 }
 KINDS = {"networks": "network", "operators": "operator", "batched": "batched"}
-QUICK_MODELS = ["resnet18", "mobilenet_v2", "dqn", "bert_tiny", "C2", "C3", "D3", "MM1"]
+FLOAT = EngineSpec(PEERS[OURS], label="mlc f32", original=True)  # runs beside networks in 8 bits
+QUICK_MODELS = ["resnet18", "mobilenet_v2", "dqn", "bert_tiny", "mobilenet_v2.int8", "C2", "C3", "D3", "MM1"]
 QUICK_ENGINES = ("mlc", "onnxruntime", "openvino")
 
 
 def workload(name: str, options: argparse.Namespace, folder: Path) -> Workload:
     """A model of the zoo, written to ``folder``, or an ONNX file."""
-    if name not in MODELS:
+    if not is_model(name):
         model = onnx.load(name)
         work = count_work(model)
         return Workload(Path(name).stem, "file", Path(name), model, work.flops, work.bytes, work.written)
@@ -41,8 +46,13 @@ def workload(name: str, options: argparse.Namespace, folder: Path) -> Workload:
     file = folder / f"{name}.onnx"
     onnx.save(model, file)
     work = count_work(model)
-    kind = next(KINDS[group] for group, names in GROUPS.items() if name in names)
-    return Workload(name, kind, file, model, work.flops, work.bytes, work.written)
+    original = original_of(name)
+    if original is None:
+        kind = next(KINDS[group] for group, names in GROUPS.items() if name in names)
+        return Workload(name, kind, file, model, work.flops, work.bytes, work.written)
+    before = folder / f"{original}.onnx"
+    onnx.save(build(original, options.batch, options.small), before)
+    return Workload(name, "int8", file, model, work.flops, work.bytes, work.written, before)
 
 
 def run(
@@ -52,7 +62,8 @@ def run(
     for name in options.models:
         with tempfile.TemporaryDirectory(prefix="mlc-bench-") as folder, console.status(name) as status:
             work = workload(name, options, Path(folder))
-            found = bench_workload(work, specs, options.threads, plan, options.cores, status.update)
+            engines = specs if work.original is None or not any(spec.ours for spec in specs) else [*specs, FLOAT]
+            found = bench_workload(work, engines, options.threads, plan, options.cores, status.update)
         for result in found:
             console.print(line(result), highlight=False, markup=False, soft_wrap=True)
         for reason in dict.fromkeys(reason for result in found for reason in result.failures.values()):
@@ -90,7 +101,7 @@ def _threads(text: str) -> list[int]:
 
 def _models(text: str) -> list[str]:
     names = [name for part in text.split(",") for name in GROUPS.get(part, [part])]
-    unknown = [name for name in names if name not in MODELS and not Path(name).is_file()]
+    unknown = [name for name in names if not is_model(name) and not Path(name).is_file()]
     if unknown:
         raise argparse.ArgumentTypeError(
             f"neither in the zoo nor a file: {', '.join(unknown)}; groups are {', '.join(GROUPS)}"
@@ -114,8 +125,9 @@ def _parser() -> argparse.ArgumentParser:
         "--models",
         type=_models,
         metavar="A,B",
-        help=f"names of the zoo, {', '.join(GROUPS)}, or .onnx files (default: the whole zoo)",
+        help=f"names of the zoo, {', '.join(GROUPS)}, or .onnx files (default: all of these groups)",
     )
+    add("--int8", action="store_true", help="the networks of the zoo in 8 bits: --models int8")
     add("--engines", type=_engines, metavar="A,B", help=f"of {', '.join(PEERS)}, with options as NAME[KEY=VALUE,...]")
     add("--threads", type=_threads, default=[1, 2], metavar="N,N", help="numbers of threads (default 1,2)")
     add(
@@ -138,6 +150,10 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; ``arguments`` default to those of the process. Returns 1 if an engine of ours failed."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.int8:
+        if options.models is not None:
+            parser.error("--int8 names the models already; NAME.int8 is one of them in 8 bits")
+        options.models = GROUPS["int8"]
     if options.models is None:
         options.models = QUICK_MODELS if options.quick else [name for names in GROUPS.values() for name in names]
     if max(options.threads) > len(options.cores):
@@ -155,6 +171,8 @@ def main(arguments: list[str] | None = None) -> int:
     for key, value in about.items():
         console.print(f"[dim]{key:10}[/] {value}", highlight=False)
     engines = {spec.label: f"{version(spec.peer.packages[0])}, {spec.peer.what}" for spec in specs}
+    if any(original_of(name) for name in options.models):
+        engines[FLOAT.label] = "the first, on the network before it was quantised"
     with console.status("measuring the machine's limits"):
         roofs = limits.measure(options.cores, options.threads)
     for limit in roofs:

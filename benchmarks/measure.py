@@ -49,7 +49,7 @@ class Result:
     """What was found for one model and one number of threads; by an engine's label where there is one for each.
 
     Args:
-        kind: ``network``, ``operator``, ``batched`` or ``file``.
+        kind: ``network``, ``int8`` (a network in 8 bits), ``operator``, ``batched`` or ``file``.
         flops: operations of one run, a multiply-add counted as two.
         bytes: least that one run must move: inputs, weights and outputs, each once.
         written: those of outputs.
@@ -197,7 +197,7 @@ def bench(
             if engine.label in blocks:
                 result.memory[engine.label] = engine.memory()
                 outputs[engine.label] = engine.outputs()
-                if result.kind == "network" and (kernels := engine.profile()):
+                if result.kind in ("network", "int8") and (kernels := engine.profile()):
                     result.kernels[engine.label] = kernels
         compare_outputs(result, outputs)
     finally:
@@ -208,7 +208,11 @@ def bench(
 
 @dataclass(frozen=True)
 class Workload:
-    """A model to measure: its name in reports, its kind, its ONNX file, and what a run of it does."""
+    """A model to measure: its name in reports, its kind, its ONNX file, and what a run of it does.
+
+    Args:
+        original: the file of the model before it was quantised, if it was.
+    """
 
     name: str
     kind: str
@@ -217,6 +221,7 @@ class Workload:
     flops: float = math.nan
     bytes: float = math.nan
     written: float = math.nan
+    original: Path | None = None
 
 
 def bench_workload(
@@ -239,7 +244,8 @@ def bench_workload(
             folder.mkdir()
             say(f"{work.name}: compiling with {spec.label}")
             try:
-                files[spec.label], seconds[spec.label] = compile_apart(spec, work.file, folder, plan.patience)
+                file = work.original if spec.original and work.original is not None else work.file
+                files[spec.label], seconds[spec.label] = compile_apart(spec, file, folder, plan.patience)
             except EngineError as error:
                 failures[spec.label] = str(error)
         for count in threads:

@@ -40,7 +40,8 @@ def draw(report: Report, folder: Path) -> list[str]:
             _operators(report, points, limit, folder / name)
             written.append(name)
         for result in report.results:
-            if result.threads == limit.threads and result.kernels:
+            # products of bytes have another peak than multiply-adds of floats
+            if result.threads == limit.threads and result.kernels and result.kind == "network":
                 name = f"roofline-{result.model}-{limit.threads}.png"
                 _kernels(result, limit, folder / name)
                 written.append(name)

@@ -16,6 +16,7 @@ IDLE_SHARE = 0.02
 SCHEMA = 3
 TITLES = {
     "network": "Networks",
+    "int8": "Networks in 8 bits",
     "operator": "Single operators",
     "batched": "Batched matrix products",
     "file": "Files",

@@ -118,11 +118,13 @@ class EngineSpec:
         peer: which engine.
         options: for its module, as typed.
         label: how reports call it: the text it was parsed from.
+        original: given the model before it was quantised.
     """
 
     peer: Peer
     options: Options = field(default_factory=dict)
     label: str = ""
+    original: bool = False
 
     @property
     def ours(self) -> bool:

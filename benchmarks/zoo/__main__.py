@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 
-from benchmarks.zoo import MODELS, build, parameter_count
+from benchmarks.zoo import MODELS, build, is_model, original_of, parameter_count
 
 
 def _save(name: str, file: Path, batch: int, small: bool) -> None:
@@ -16,13 +16,15 @@ def _save(name: str, file: Path, batch: int, small: bool) -> None:
     onnx.save(model, file)
     count = parameter_count(model)
     size = f"{count / 1e6:.2f} million" if count >= 1e5 else f"{count:,}"
-    print(f"{file}: {MODELS[name].description}; {size} parameters, batch {batch}")
+    original = original_of(name)
+    what = MODELS[name].description if original is None else f"{MODELS[original].description}, in 8 bits"
+    print(f"{file}: {what}; {size} parameters, batch {batch}")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line; ``arguments`` default to those of the process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo", description=__doc__)
-    parser.add_argument("name", nargs="?", choices=MODELS, metavar="NAME", help="a model (see --list)")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a model (see --list); NAME.int8: a network in 8 bits")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="PATH", help="the file, or with --all the folder, to write"
     )
@@ -38,6 +40,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if options.all == bool(options.name):
         parser.error("give one of NAME, --all and --list")
+    if options.name and not is_model(options.name):
+        parser.error(f"no model is called {options.name!r}; see --list")
     if options.batch < 1:
         parser.error("--batch must be at least 1")
     if options.all:
