@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -151,3 +152,19 @@ def test_command_line_refuses(arguments: list[str], message: str, capsys: pytest
 def test_groups_hold_every_model_once() -> None:
     assert sorted(name for names in command.GROUPS.values() for name in names) == sorted(MODELS)
     assert command.GROUPS.keys() == command.KINDS.keys()
+
+
+def test_a_network_in_8_bits_is_measured_beside_its_original(tmp_path: Path) -> None:
+    work = command.workload("resnet8.int8", Namespace(batch=1, small=True), tmp_path)
+    assert (work.name, work.kind) == ("resnet8.int8", "int8")
+    assert work.flops > 0
+    assert work.original is not None
+    kinds = [{node.op_type for node in onnx.load(file).graph.node} for file in (work.file, work.original)]
+    assert ["QuantizeLinear" in found for found in kinds] == [True, False]
+    assert command.workload("resnet8", Namespace(batch=1, small=True), tmp_path).original is None
+
+
+def test_the_group_of_8_bits_is_not_named_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--int8", "--models", "C2"])
+    assert "--int8 names the models already" in capsys.readouterr().err

@@ -154,3 +154,34 @@ def test_command_line_lists_and_writes_all(tmp_path: Path, capsys: pytest.Captur
 def test_command_line_refuses_contradictions(arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
+
+
+def test_networks_in_8_bits_are_the_same_every_time() -> None:
+    first, second = (build("resnet8.int8", small=True) for _ in range(2))
+    assert first.SerializeToString() == second.SerializeToString()
+    onnx.checker.check_model(first, full_check=True)
+    kinds = {node.op_type for node in first.graph.node}
+    assert {"QuantizeLinear", "DequantizeLinear", "Conv"} <= kinds
+    assert "BatchNormalization" not in kinds
+    scales = [t for t in first.graph.initializer if t.name.endswith("weight_scale") and len(t.dims) == 1]
+    assert any(t.dims[0] > 1 for t in scales)  # by channel
+
+
+def test_transformers_in_8_bits_keep_their_inputs_and_softmax() -> None:
+    before, after = build("bert_tiny", small=True), build("bert_tiny.int8", small=True)
+    assert {k: v.tolist() for k, v in sample_inputs(before).items()} == {
+        k: v.tolist() for k, v in sample_inputs(after).items()
+    }
+    made = {name: node.op_type for node in after.graph.node for name in node.output}
+    softmax = [node for node in after.graph.node if node.op_type == "Softmax"]
+    assert softmax
+    assert all(made[node.input[0]] != "DequantizeLinear" for node in softmax)
+
+
+@pytest.mark.parametrize("name", ["C2.int8", "nothing.int8", ".int8"])
+def test_only_networks_are_there_in_8_bits(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="no model is called"):
+        build(name)
+    with pytest.raises(SystemExit):
+        main([name, "-o", str(tmp_path / "a.onnx")])
+    assert "see --list" in capsys.readouterr().err
