@@ -16,6 +16,7 @@ from mlc.targets.llvm import arith
 from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import IndexEmitter
 from mlc.targets.llvm.registers import Accesses, Slot, Slots
+from mlc.targets.llvm.rounding import steps_of, to_bytes
 from mlc.targets.llvm.text import mangle_suffix, memory_type, register_type, splat
 from mlc.targets.llvm.transpose import Block, Key, shuffles
 
@@ -86,6 +87,9 @@ class ValueEmitter(IndexEmitter):
                 lanes = max(a.lanes for a in args)
                 return arith.function(self, e.fn, [self.widen(a, lanes) for a in args])
             case Cast():
+                steps = steps_of(e)
+                if steps is not None:
+                    return to_bytes(self, (yield steps.value), steps.zero, steps.most)
                 return arith.cast(self, (yield e.a), e.dtype)
             case Select():
                 return (yield from self.select(e, lane))
