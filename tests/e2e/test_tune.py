@@ -15,7 +15,9 @@ import mlc
 from mlc.cli.main import run
 from mlc.records.best import Found
 from mlc.records.files import read_records
+from mlc.records.measurement import Failure
 from mlc.tuning import drive
+from mlc.tuning.measure.candidate import CandidateError, difference
 from mlc.tuning.session import TuneOptions
 
 
@@ -247,3 +249,43 @@ def test_an_interruption_of_the_last_check_keeps_the_report(
     assert (document["interrupted"], document["trials"], document["whole"]) == (True, 2, None)
     assert [t["task"] for t in document["tasks"]] == [1]
     assert "Stopped before its end" in (tmp_path / "t.html").read_text()
+
+
+def test_products_of_bytes_are_tuned_and_every_candidate_is_exact(tmp_path: Path) -> None:
+    """A convolution and a matrix product of a QDQ model, by channel; bytes have no tolerance."""
+    bytes_of = np.arange(256, dtype=np.uint8)
+    with pytest.raises(CandidateError, match="y"):
+        difference("y", bytes_of, bytes_of ^ (bytes_of == 77))
+    rng = np.random.default_rng(3)
+    stored = {
+        "xs": np.float32(0.02), "xz": np.uint8(120), "ys": np.float32(0.11), "yz": np.uint8(7),
+        "w": rng.integers(-127, 128, (32, 19, 3, 3)).astype(np.int8),
+        "ws": rng.uniform(0.001, 0.01, 32).astype(np.float32), "wz": np.zeros(32, np.int8),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=0),
+        helper.make_node("Conv", ["xd", "wd"], ["c"], "convolve", kernel_shape=[3, 3]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("QuantizeLinear", ["r", "ys", "yz"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "bytes",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 19, 9, 11])],
+        [helper.make_tensor_value_info("y", TensorProto.UINT8, [1, 32, 7, 9])],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in stored.items()],
+    )
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=10), tmp_path / "bytes.onnx")
+    loaded = mlc.load(tmp_path / "bytes.onnx")
+    records = tmp_path / "bytes.jsonl"
+    options = TuneOptions(explorer="random", batch=4)
+    tuning = mlc.tune(loaded, trials=8, options=options, threads=1, records=records, check_whole=False)
+    assert tuning.outcome.trials >= 4
+    assert not any(Failure.WRONG_OUTPUT in state.failures for state in tuning.outcome.states)
+    assert {f.found for f in mlc.compile(loaded, threads=1, records=(records,)).findings} == {Found.HIT}
+    x = {"x": rng.standard_normal((1, 19, 9, 11)).astype(np.float32)}
+    plain, tuned = (mlc.compile(loaded, threads=1, records=r).load(1).run(x)["y"] for r in ((), (records,)))
+    np.testing.assert_array_equal(tuned, plain)
