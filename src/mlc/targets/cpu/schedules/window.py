@@ -232,7 +232,11 @@ def _block(op: te.Compute, role: Window, copy: tuple[int, ...], tile: Tile, room
     rows = copy[rank] if rank > 1 else 1
     tiles = -(-space[-2] // tile.rows) if rank > 1 else 1
     if rank == 1 or row * rows <= room:
-        return best_divisor(channels, max(1, min(room // (row * rows), images * channels // TASKS, channels))), tiles
+        # output channels that read one input channel stay together: a block that splits them would, by the bounds of
+        # a quotient, copy every channel there is
+        read = copy[1]
+        few = best_divisor(read, max(1, min(room // (row * rows), images * read // TASKS, read)))
+        return few * (channels // read), tiles
     fitting = room // (row * role.strides[-2] * tile.rows)
     return 1, best_divisor(tiles, max(1, min(fitting, images * channels * tiles // TASKS, tiles)))
 

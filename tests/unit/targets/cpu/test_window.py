@@ -1,0 +1,32 @@
+"""Blocks of windows that share a copy of their input."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlc.ir import te
+from mlc.ir.loop import Allocate, For, walk
+from mlc.ir.types import f32
+from mlc.lower.build import build
+from mlc.ops import get
+from mlc.targets.cpu.schedules.window import schedule_window
+from mlc.targets.groups.group import Group
+from mlc.targets.x86.record import record_for
+
+TARGETS = [record_for(cpu) for cpu in ("skylake-avx512", "haswell")]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
+@pytest.mark.parametrize("multiplier", [1, 2, 3, 6])
+@pytest.mark.parametrize("taps, stride", [(7, 2), (5, 1)])
+def test_a_block_copies_only_the_channels_that_it_reads(target, multiplier: int, taps: int, stride: int) -> None:  # type: ignore[no-untyped-def]
+    channels = 192
+    x = te.placeholder((1, channels, 16, 16), f32, "x")
+    w = te.placeholder((channels * multiplier, 1, taps, taps), f32, "w")
+    attrs = {"strides": (stride,) * 2, "pads": (taps // 2,) * 4, "dilations": (1, 1), "groups": channels}
+    (y,) = get("conv").express([x, w], attrs)  # type: ignore[misc]
+    schedule = schedule_window(Group((x, w), (y,), y.op, {}), target)
+    fn = build(schedule, [x, w, *schedule.outputs], "kernel")
+    blocks = next(s for s in walk(fn.body) if isinstance(s, For)).extent
+    (copy,) = (s.buffer for s in walk(fn.body) if isinstance(s, Allocate) and s.buffer.scope == "local")
+    assert copy.shape[1] * blocks == channels
