@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mlc.ir import te
 from mlc.ir.expr import loads
 from mlc.ir.index import as_index
 from mlc.ir.layout import Layout, blocked
@@ -66,16 +67,25 @@ def inherited_layout(g: Group, inputs: Sequence[TensorType], block: int) -> Layo
     if any(t.layout is not None for t in same_rank):
         if keeps_channels(g, inputs) and all(t.shape[1] == out.shape[1] for t in same_rank if t.layout is not None):
             return blocked(out.shape, 1, block)
-        whole = all(t.layout is not None and t.shape[1] % block == 0 for t in inputs)
+        # a constant of its own for each channel is blocked like what it goes with
+        whole = all(t.layout is not None and t.shape[1] % block == 0 for t in same_rank if t.size != out.shape[1])
         if whole and moves_blocks(g, block):
             return blocked(out.shape, 1, block)
     return None
 
 
 def moves_blocks(g: Group, block: int) -> bool:
-    """Whether the output is put together of operands whose channels are all there, in whole blocks (a concat)."""
-    op = g.outputs[0].op
-    if op is None or op.combiner is not None or len(op.shape) < 2 or len(op.bodies) != 1:
+    """Whether the output is put together of operands whose channels are all there, in whole blocks (a concat).
+
+    What is done with the whole behind it is done at the output's own channel.
+    """
+    joins = [op for op in g.computes if _joins_blocks(op, block)]
+    return len(joins) == 1 and all(op is joins[0] or _at_own_channel(op) for op in g.computes)
+
+
+def _joins_blocks(op: te.Compute, block: int) -> bool:
+    """Whether a stage is a concat of operands of whole blocks along the channels."""
+    if op.combiner is not None or len(op.shape) < 2 or len(op.bodies) != 1:
         return False
     own = [as_index(a) for a in op.axes]
     found = loads(op.bodies[0])
@@ -87,6 +97,17 @@ def moves_blocks(g: Group, block: int) -> bool:
             return False
     sources = {ld.source: ld.source.shape[1] for ld in found}
     return len(found) > 1 and sum(sources.values()) == op.shape[1]
+
+
+def _at_own_channel(op: te.Compute) -> bool:
+    """Whether a stage reads every tensor that has channels at its own, at every place."""
+    if op.combiner is not None or len(op.shape) < 2 or len(op.bodies) != 1:
+        return False
+    for ld in loads(op.bodies[0]):
+        at = 1 - (len(op.axes) - len(ld.source.shape))
+        if at > 1 or (at >= 0 and ld.source.shape[at] > 1 and ld.indices[at] != as_index(op.axes[1])):
+            return False
+    return True
 
 
 def keeps_channels(g: Group, inputs: Sequence[TensorType]) -> bool:
