@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.unit.frontend.tflite.writer import Op, T, const, litert, one, write
 
 pytest.importorskip("ai_edge_litert", reason="LiteRT, the reference")
 
-MODELS = Path(__file__).parents[3] / "shared" / "models"
+MODELS = Path(os.environ.get("MLC_SHARED_MODELS", Path(__file__).parents[3] / "shared" / "models"))
 FILES = sorted(MODELS.glob("*.tflite"))
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-os.environ.setdefault("KERAS_BACKEND", "torch")
+os.environ.setdefault("KERAS_BACKEND", next(filter(find_spec, ("torch", "jax", "tensorflow")), "torch"))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 pytest.importorskip("h5py", reason="h5py is not installed: pip install 'mlc[keras]'")
 try:

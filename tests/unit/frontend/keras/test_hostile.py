@@ -25,6 +25,7 @@ from mlc.errors import ImportModelError, MlcError, UnsupportedError
 from mlc.frontend.base import guess_frontend
 from mlc.frontend.keras.importer import import_keras
 from mlc.frontend.limits import DEFAULT_LIMITS
+from mlc.ir.graph import verify
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'mlc[keras]'")
 
@@ -353,28 +354,58 @@ def test_the_format_is_found_by_content(tmp_path: Path) -> None:
         guess_frontend(path)
 
 
-FLIPS = int(os.environ.get("MLC_KERAS_FLIPS", "400"))
+def flipped(data: bytes, rng: random.Random) -> bytes:
+    broken = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
+    return bytes(broken)
 
 
-# a walk of an HDF5 file takes a process of its own, so fewer of these
-@pytest.mark.parametrize("form, flips", [(archive, FLIPS), (legacy, FLIPS // 20)], ids=["keras", "h5"])
-def test_flipped_bytes_neither_crash_nor_hang(
-    form: Callable[..., bytes], flips: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever is read, is read, or refused with an error of ours; the checksums of zip find what hits its members."""
-    monkeypatch.setattr("mlc.frontend.keras.probe.SECONDS", 1)
-    data = form(sequential(dense()))
-    rng = random.Random(0)
+def attempt_flipped(form: Callable[..., bytes], flips: int) -> None:
+    """Whatever is read, is read, or refused with an error of ours."""
+    data, rng = form(sequential(dense())), random.Random(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(flips):
-            broken = bytearray(data)
-            for _ in range(rng.choice((1, 1, 2, 8))):
-                broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
             try:
-                import_keras(bytes(broken))
+                graph = import_keras(flipped(data, rng)).graph
             except MlcError:
                 continue
+            verify(graph)
+
+
+# a walk of an HDF5 file takes a process of its own, so fewer of these
+FORMS = pytest.mark.parametrize("form, flips", [(archive, 400), (legacy, 20)], ids=["keras", "h5"])
+
+
+@FORMS
+def test_flipped_bytes_neither_crash_nor_hang(
+    form: Callable[..., bytes], flips: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlc.frontend.keras.probe.SECONDS", 1)
+    attempt_flipped(form, flips)
+
+
+@pytest.mark.slow
+@FORMS
+def test_many_flipped_bytes_neither_crash_nor_hang(
+    form: Callable[..., bytes], flips: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlc.frontend.keras.probe.SECONDS", 1)
+    attempt_flipped(form, 5 * flips if form is archive else 50 * flips)
+
+
+def test_checksums_find_every_flip_in_a_member() -> None:
+    """A bit of the weights or of the text that differs is told, never computed with."""
+    data, rng = archive(sequential(dense())), random.Random(1)
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        members = [(m.header_offset + 30 + len(m.filename), m.file_size) for m in file.infolist()]
+    for begin, size in members:
+        for _ in range(60):
+            broken = bytearray(data)
+            broken[begin + rng.randrange(size)] ^= 1 << rng.randrange(8)
+            with pytest.raises(ImportModelError):
+                import_keras(bytes(broken))
 
 
 def test_a_file_that_libhdf5_never_finishes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

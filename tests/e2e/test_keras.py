@@ -1,0 +1,71 @@
+"""Keras models through the whole house, against Keras: trained ones of the shared folder, and keras.applications."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlc
+from mlc.harness.keras import KerasReference
+from tests.unit.frontend.keras.oracle import expected, forms, keras
+
+MODELS = Path(os.environ.get("MLC_SHARED_MODELS", Path(__file__).parents[3] / "shared" / "models"))
+FILES = sorted(MODELS.glob("*.h5"))
+
+APPLICATIONS = [
+    "MobileNet", "MobileNetV2", "MobileNetV3Small", "ResNet50", "ResNet50V2", "DenseNet121", "EfficientNetB0",
+    "EfficientNetV2B0", "InceptionV3", "Xception", "NASNetMobile", "ConvNeXtTiny",
+]  # fmt: skip
+
+
+def close(got: np.ndarray, want: np.ndarray) -> None:
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.skipif(not FILES, reason="the folder of shared models is not there")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_trained_models(path: Path) -> None:
+    model, reference = mlc.load(path), KerasReference(path)
+    (spec,) = model.inputs
+    rng = np.random.default_rng(3)
+    with mlc.compile(model).load(1) as module:
+        for _ in range(20):
+            feeds = {spec.name: rng.standard_normal(spec.shape).astype(np.float32)}
+            (got,), (want,) = module.run(feeds).values(), reference.run(feeds).values()
+            close(got, want)
+            assert got.argmax() == want.argmax()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_applications(name: str, tmp_path: Path) -> None:
+    """Both files and the live model give one graph, whose compiled form computes what Keras does.
+
+    What a batch normalisation divides by is drawn, too, or its folding would not be seen.
+    """
+    keras.utils.set_random_seed(0)
+    shape = {"input_shape": (224, 224, 3)} if name == "MobileNetV3Small" else {}  # which leaves it open otherwise
+    model = getattr(keras.applications, name)(weights=None, **shape)
+    rng = np.random.default_rng(1)
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            drawn = {
+                "gamma": (0.6, 1.4),
+                "beta": (-0.1, 0.1),
+                "moving_mean": (-0.1, 0.1),
+                "moving_variance": (0.6, 1.4),
+            }
+            layer.set_weights([rng.uniform(*drawn[v.name], v.shape).astype(np.float32) for v in layer.weights])
+    made = forms(model, tmp_path)
+    assert len({str(m.graph) for m in made.values()}) == 1
+    (x,) = made["keras"].graph.inputs
+    feeds = {x.name: rng.uniform(0, 255, x.type.shape).astype(np.float32)}
+    (want,) = expected(model, feeds)
+    for suffix in (".keras", ".h5"):
+        with mlc.compile(mlc.load(tmp_path / f"model{suffix}")).load(1) as module:
+            (got,) = module.run(feeds).values()
+        close(got, want)
