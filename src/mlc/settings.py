@@ -84,7 +84,7 @@ class CompileOptions:
         check_regions: run what an accelerator's regions became against the interpreter, on random data.
         weights: the type in which constant operands of products are stored, one of ``WEIGHT_TYPES``; their own
             unless given.
-        bf16: compute matrix products of several rows in bf16, summed up in f32.
+        bf16: compute matrix products in bf16, summed up in f32.
         keep_assembly: show the observer the assembly, which takes as long to print as the object to make.
     """
 

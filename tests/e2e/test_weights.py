@@ -75,16 +75,19 @@ def test_products_in_bf16(m, k, n, target):
         assert_same(got, reference(model, feeds), tolerance=1e-5)
 
 
-def test_recurrent_layers_of_several_rows_in_bf16():
+@pytest.mark.parametrize("batch, hidden", [(1, 37), (1, 64), (3, 37), (2, 16), (1, 650)])
+def test_recurrent_layers_in_bf16(batch, hidden):
     rng = np.random.default_rng(1)
-    stored = {
-        "w": rng.normal(size=(1, 148, 11)).astype(np.float32),
-        "r": rng.normal(size=(1, 148, 37)).astype(np.float32),
-    }
-    feeds = {"x": rng.normal(size=(4, 3, 11)).astype(np.float32)}
-    model = network([helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=37)], feeds, ["y"], stored)
+    shapes = {"w": (1, 4 * hidden, 12), "r": (1, 4 * hidden, hidden)}
+    stored = {name: (rng.normal(size=shape) / shape[-1] ** 0.5).astype(np.float32) for name, shape in shapes.items()}
+    feeds = {"x": rng.normal(size=(4, batch, 12)).astype(np.float32)}
+    model = network([helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=hidden)], feeds, ["y"], stored)
     got = compiled(model, feeds, bf16=True, allow_emulation=True)
-    assert_same(got, reference(model, feeds), tolerance=0.05)
+    assert_same(got, reference(model, feeds), tolerance=0.03)
+    # a sum that is rounded differently may round a state differently
+    assert_same(
+        got, compiled(model, feeds, bf16=True, allow_emulation=True, target="x86 -mcpu=x86-64"), tolerance=0.005
+    )
 
 
 def test_a_quarter_is_stored_and_the_error_is_told():

@@ -144,7 +144,8 @@ def compile(
             models fit into one C program; unless given, the model's own, and ``mlc``.
         weights: ``f16``, ``bf16``, ``int8`` or ``int4``: the type in which constant operands of matrix products are
             stored; they are widened as they are read. Their own unless given.
-        bf16: round both operands of matrix products of several rows to bf16, and sum up in f32.
+        bf16: round both operands of matrix products by constants to bf16, and sum up in f32; those of one row only
+            where ``weights`` says nothing.
         allow_emulation: widen them where the processor has no instruction for products of bf16.
         observer: is told how it goes on.
     Raises:

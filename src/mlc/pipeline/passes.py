@@ -76,8 +76,9 @@ def optimise(
         text = "weights of products in a small type, widened as they are read"
         passes.insert(before, GraphPass(WEIGHTS, lambda g: store_weights(g, kind), text, 0, required=True))
     if options.bf16:
-        text = "products of several rows in bf16, summed up in f32"
-        passes.insert(before, GraphPass(BF16, use_bf16, text, 0, required=True))
+        text = "products in bf16, summed up in f32"
+        least = 2 if options.weights else 1
+        passes.insert(before, GraphPass(BF16, lambda g: use_bf16(g, least), text, 0, required=True))
     if options.opt_level >= MAX_LEVEL:
         passes[before:before] = [winograd, attention]
     exact = () if options.fast_math else (winograd.name, attention.name)

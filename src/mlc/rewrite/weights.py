@@ -17,6 +17,7 @@ again and again, and computing sets the pace.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -39,11 +40,15 @@ def store_weights(graph: Graph, kind: str) -> Graph:
     return replay(graph, _Small(_TYPES[kind]).visit)
 
 
-def use_bf16(graph: Graph) -> Graph:
-    """Round both operands of products of several rows by constants to bf16; their sums stay in f32.
+def use_bf16(graph: Graph, least: int = 1) -> Graph:
+    """Round both operands of products by constants to bf16; their sums stay in f32.
 
-    Instructions take terms by twos, so an odd one gets a zero beside it. Products of one row are left to
-    :func:`store_weights`: they read each weight once, and lose nothing by keeping their data.
+    Instructions take terms by twos, so an odd one gets a zero beside it.
+
+    Args:
+        graph: operators, not groups.
+        least: rows from which on a product is taken. Those of one row are bound by reading, so who wants weights to be
+            smaller still leaves them to :func:`store_weights`.
     """
     small = _Small(bf16)
 
@@ -51,7 +56,7 @@ def use_bf16(graph: Graph) -> Graph:
         if node.op is not get("matmul") or node.attrs["transpose_a"] or node.inputs[1].type.rank != 2:
             return None
         x = node.inputs[0]
-        stored = small.stored(rw, node) if x.type.size > x.type.shape[-1] else None
+        stored = small.stored(rw, node) if prod(x.type.shape[:-1]) >= least else None
         if stored is None:
             return None
         w, _ = stored

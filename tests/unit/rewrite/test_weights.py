@@ -114,10 +114,11 @@ def test_products_in_bf16_round_their_operands(depth, transpose_b):
     assert str(precisions(wide)["out0"]) == "bfloat16_products"
 
 
-def test_products_of_one_row_stay_out_of_bf16():
+def test_products_of_few_rows_may_stay_out_of_bf16():
     n = Net()
     graph = n(n.matmul(n.x(1, 4), n.w(4, 4)))
-    assert use_bf16(graph) is graph
+    assert use_bf16(graph, 2) is graph
+    assert types(use_bf16(graph)) == ["bf16"]
 
 
 @pytest.mark.parametrize("depth", [6, 7])

@@ -94,3 +94,21 @@ def test_processors_without_products_of_bf16_widen():
     assert record_for("znver4", ("-avx512bf16",)).bf16_dot is None
     fn, _ = kernel_of(b.finish(b.add(get("matmul_wide"), [x, w])), "haswell")
     assert "vdpbf16ps" not in repr(fn)
+
+
+def test_gates_in_bf16():
+    """Units that end within a tile are computed in whole vectors all the same, of which nobody reads the rest."""
+    b = Builder("gated")
+    x = b.input("x", TensorType((2, 10), bf16))
+    w = b.constant((RNG.integers(-64, 65, (10, 42)) / 64).astype(bf16.numpy), "w")
+    (y,) = b.add(get("matmul_wide"), [x, w])
+    left, right = (b.add(get("slice"), [y], {"begin": (0, k), "end": (2, k + 21), "step": (1, 1)})[0] for k in (0, 21))
+    (gate,) = b.add(get("sigmoid"), [left])
+    graph = b.finish(b.add(get("mul"), [gate, right]))
+    fn, laid_out = kernel_of(graph, "znver4")
+    assert "vdpbf16ps.16(update" in repr(fn)
+    values = (RNG.integers(-64, 65, (2, 10)) / 64).astype(bf16.numpy)
+    (weights,) = laid_out.constants.values()
+    y_out = np.full((2, 21), -1, np.float32)
+    run_function(fn, [a.reshape(p.shape) for a, p in zip((values, weights, y_out), fn.params, strict=True)])
+    np.testing.assert_allclose(y_out, next(iter(run_graph(graph, {"x": values}).values())), rtol=1e-6)

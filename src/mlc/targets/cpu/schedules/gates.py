@@ -7,15 +7,18 @@ weights. They are packed in the order of use, ``[units / tile][k][gate][tile of 
 from __future__ import annotations
 
 from mlc.ir import te
+from mlc.ir.expr import loads, substitute_vars
+from mlc.ir.index import as_index
 from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, best_tile, fits_registers
+from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.matmul import PARALLEL_FROM, steps_of
 from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
-from mlc.targets.groups.group import Group, accumulate_in_registers, size_of
+from mlc.targets.groups.group import Group, accumulate_in_registers, replace_anchor, size_of
 from mlc.targets.groups.roles import Contraction
 from mlc.targets.groups.template import Site, Template, row_major
 
@@ -63,15 +66,37 @@ def _chosen_tile(knobs: Knobs, rows: int, gates: int, units: int, depth: int, ta
     return ask_tile(knobs, gates_tile(rows, gates, units, depth, target), high, wide, target, fits=fits)
 
 
-def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: Cpu, knobs: Knobs) -> Layout:
-    """``[units / tile][k][gate][tile of units]`` of weights ``[k, gates * units]``.
+def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: Cpu, knobs: Knobs, terms: int = 1) -> Layout:
+    """``[units / tile][k][gate][tile of units]``, and last ``terms`` of k, of weights ``[k, gates * units]``.
 
     Raises:
         ScheduleError: the configuration is refused.
     """
     units = shape[1] // gates
-    tile = _chosen_tile(knobs, rows, gates, units, shape[0], target).vectors * target.lanes
-    return Layout(shape).split(1, units).pad(2, 0, -units % tile).split(2, tile).reorder(2, 0, 1, 3)
+    tile = _chosen_tile(knobs, rows, gates, units, shape[0] // terms, target).vectors * target.lanes
+    layout = Layout(shape).split(1, units).pad(2, 0, -units % tile).split(2, tile).reorder(2, 0, 1, 3)
+    return layout if terms == 1 else layout.split(1, terms).reorder(0, 1, 3, 4, 2)
+
+
+def _dot_of_gates(g: Group, target: Cpu) -> Dot | None:
+    """How several products of one sum are taken at once, where sums have whole instructions of terms."""
+    role, anchor = g.role, g.anchor
+    assert isinstance(role, Contraction)
+    assert anchor is not None
+    dot = target.dot_of(role.left.dtype, role.right.dtype)
+    packed = role.right in g.layouts or role.right.op is None
+    rows = loads(anchor.bodies[0])[0].indices[-1] == as_index(anchor.reduce_axes[0]) and role.left not in g.layouts
+    return dot if dot is not None and packed and rows and (anchor.reduce_axes[0].hi + 1) % dot.terms == 0 else None
+
+
+def _over_units(p: Group, units: int) -> Group:
+    """A product ``[rows, gates, units]`` over more units, which the padding of its weights has, and nobody reads."""
+    assert p.anchor is not None
+    op = p.anchor
+    i, g, old = op.axes
+    u = te.reduce_axis(units, old.name)
+    bodies = tuple(substitute_vars(b, {old: u}) for b in op.bodies)
+    return replace_anchor(p, te.Compute(op.name, (i, g, u), op.reduce_axes, bodies, op.combiner, op.tag, op.attrs))
 
 
 def schedule_gates(g: Group, target: Cpu) -> Schedule:
@@ -84,11 +109,17 @@ def schedule_gates(g: Group, target: Cpu) -> Schedule:
     anchor, gates, results = g.anchor, gates_of(g), g.outputs
     joined = te.compute_many(results[0].shape, lambda i, j: tuple(t[i, j] for t in results), "gates")
     (rows, columns), units = anchor.shape, results[0].shape[1]
-    depth = anchor.reduce_axes[0]
-    tile = _chosen_tile(g.knobs, rows, gates, units, depth.hi + 1, target)
+    role = g.role
+    assert isinstance(role, Contraction)
+    dot = _dot_of_gates(g, target) if role.right in g.layouts else None
+    depth = (anchor.reduce_axes[0].hi + 1) // (1 if dot is None else dot.terms)
+    tile = _chosen_tile(g.knobs, rows, gates, units, depth, target)
+    whole = 0 if dot is None else -units % (tile.vectors * target.lanes)
     p = Group(g.inputs, joined, anchor, g.layouts, g.knobs).apply(
         {anchor.outputs[0]: Layout((rows, columns)).split(1, units)}
     )
+    if whole:
+        p = _over_units(p, units + whole)
     assert p.anchor is not None
     s = Schedule(p.outputs)
     product = accumulate_in_registers(s, p.anchor.outputs[0], [])
@@ -99,18 +130,28 @@ def schedule_gates(g: Group, target: Cpu) -> Schedule:
     io, ii = stage.split(i, tile.rows)
     stage.reorder(jo, io, ii, ji)
     ju, jv = stage.split(ji, target.lanes)
-    if size_of((rows, columns, depth.hi + 1)) >= PARALLEL_FROM:
+    if size_of((rows, columns, anchor.reduce_axes[0].hi + 1)) >= PARALLEL_FROM:
         stage.parallel(jo)
     stage.vectorize(jv)
     local = s[product]
     local.compute_at(stage, io)
     finish_tile(s, out, product, io, (ii, ju))
     li, lg, lj = local.op.axes
+    if dot is not None:
+        local.align(lj, tile.vectors * target.lanes)
     lu, lane = local.split(lj, target.lanes)
     steps = g.knobs.discrete("steps", (1, 2, 4, 8), default=steps_of(Tile(tile.rows, tile.vectors * gates), target))
-    ko, ki = local.split(p.anchor.reduce_axes[0], steps)
-    local.reorder(ko, ki, li, lg, lu, lane)
-    local.vectorize(lane)
+    (k,) = local.op.reduce_axes
+    lanes = [lane]
+    if dot is not None:
+        k, terms = local.split(k, dot.terms)
+        lanes.append(terms)
+    ko, ki = local.split(k, steps)
+    local.reorder(ko, ki, li, lg, lu, *lanes)
+    if dot is None:
+        local.vectorize(lane)
+    else:
+        local.tensorize(lane, dot.intrinsic)
     for a in (ki, lu, lg, li):
         local.unroll(a)
     return s
@@ -128,7 +169,9 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     k = site.constant_at(g, role.right)
     if k is None:
         return plain
-    layout = gates_layout(role.right.shape, g.anchor.shape[0], gates_of(g), target, g.knobs)
+    dot = _dot_of_gates(g, target)
+    terms = 1 if dot is None else dot.terms
+    layout = gates_layout(role.right.shape, g.anchor.shape[0], gates_of(g), target, g.knobs, terms)
     return LayoutChoice(plain.outputs, {k: layout})
 
 
