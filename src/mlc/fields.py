@@ -90,7 +90,11 @@ def as_flag(value: object, where: str) -> bool:
 
 
 def as_list(value: object, where: str, build: Callable[[Any, str], T], most: int | None = None) -> tuple[T, ...]:
-    """A list, of at most ``most`` items, which are each read by ``build(item, where)``."""
+    """A list, of at most ``most`` items, which are each read by ``build(item, where)``.
+
+    Raises:
+        DocumentError: it is something else.
+    """
     if not isinstance(value, list):
         raise wrong(where, "a list", value)
     if most is not None and len(value) > most:
@@ -99,7 +103,11 @@ def as_list(value: object, where: str, build: Callable[[Any, str], T], most: int
 
 
 def as_integers(value: object, where: str) -> tuple[int, ...]:
-    """A list of integers, one an axis, such as a shape."""
+    """A list of integers, one an axis, such as a shape.
+
+    Raises:
+        DocumentError: it is something else, or longer than any shape.
+    """
     found = as_list(value, where, as_integer)
     if len(found) > MAX_RANK:
         raise DocumentError(f"{where}: expected {MAX_RANK} integers at most, got {len(found)}")
@@ -134,7 +142,11 @@ class Fields:
         return f"{self.where}.{key}" if self.where else key
 
     def take(self, key: str, build: Callable[[Any, str], T]) -> T:
-        """A field that must be there, read by ``build(value, where)``."""
+        """A field that must be there, read by ``build(value, where)``.
+
+        Raises:
+            DocumentError: it is missing, or ``build`` refuses its value.
+        """
         if key not in self._left:
             raise DocumentError(f"{self.place(key)}: is missing")
         return build(self._left.pop(key), self.place(key))
@@ -151,6 +163,10 @@ class Fields:
         return self.take(key, build)
 
     def end(self) -> None:
-        """Refuses fields that nobody took: they would mean something that this version does not know."""
+        """Refuses fields that nobody took: they would mean something that this version does not know.
+
+        Raises:
+            DocumentError: there are some.
+        """
         for key in self._left:
             raise DocumentError(f"{self.place(key)}: is not a field that this version knows")

@@ -32,7 +32,11 @@ report_option = click.option(
 
 
 def require_reason(accuracy_on: str | None, weights: str | None, *, bf16: bool) -> None:
-    """Complains of inputs for a report that nobody makes."""
+    """Complains of inputs for a report that nobody makes.
+
+    Raises:
+        UsageError: there are some.
+    """
     if accuracy_on is not None and weights is None and not bf16:
         raise UsageError("--accuracy-on is only for --weights and --bf16", hint="add one of these, or leave it out")
 

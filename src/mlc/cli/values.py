@@ -35,7 +35,11 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def tvmc_shapes(text: str) -> list[tuple[str, tuple[int, ...]]]:
-    """``name:[1,3,224,224] other:[1,16]``, as tvmc's ``--input-shapes``; nothing of it may be left over."""
+    """``name:[1,3,224,224] other:[1,16]``, as tvmc's ``--input-shapes``; nothing of it may be left over.
+
+    Raises:
+        UsageError: it cannot be understood.
+    """
     form = '"NAME:[1,3,224,224] OTHER:[1,16]"'
     found, at = [], 0
     while at < len(text.rstrip()):
@@ -56,7 +60,11 @@ def dim(text: str) -> tuple[str, int]:
 
 
 def constant(text: str) -> tuple[str, npt.ArrayLike]:
-    """``name=3``, ``name=[1,2]``, ``name=true`` or ``name=file.npy``; numbers take the element type of the input."""
+    """``name=3``, ``name=[1,2]``, ``name=true`` or ``name=file.npy``; numbers take the element type of the input.
+
+    Raises:
+        UsageError: it cannot be understood.
+    """
     form = "NAME=3, NAME=[1,2], NAME=true or NAME=file.npy"
     name, value = _split(text, "--const", form)
     if value.endswith(".npy"):
@@ -73,7 +81,11 @@ def constant(text: str) -> tuple[str, npt.ArrayLike]:
 
 
 def limits(changes: Iterable[str]) -> Limits:
-    """``nodes=200000``, ``file_bytes=4G``: the default limits with some of them changed."""
+    """``nodes=200000``, ``file_bytes=4G``: the default limits with some of them changed.
+
+    Raises:
+        UsageError: there is no such limit, or its value is no size.
+    """
     from mlc.frontend.limits import DEFAULT_LIMITS
 
     known = [f.name for f in fields(DEFAULT_LIMITS)]
@@ -87,7 +99,11 @@ def limits(changes: Iterable[str]) -> Limits:
 
 
 def size(text: str, what: str = "the size") -> int:
-    """Bytes: ``1500000``, ``512M``, ``1.5GiB``; K, M, G and T are powers of 1024."""
+    """Bytes: ``1500000``, ``512M``, ``1.5GiB``; K, M, G and T are powers of 1024.
+
+    Raises:
+        UsageError: it is no size.
+    """
     match = _SIZE.fullmatch(text.strip()) if text.isascii() and len(text) < 32 else None
     if match is None:
         raise UsageError(f"{what}: {text!r} is no size", hint="expected a number of bytes, or one like 512M or 1.5GiB")
@@ -96,7 +112,11 @@ def size(text: str, what: str = "the size") -> int:
 
 
 def span(text: str) -> tuple[str | None, Span]:
-    """``0:255`` for all inputs, ``name=0:255`` for one."""
+    """``0:255`` for all inputs, ``name=0:255`` for one.
+
+    Raises:
+        UsageError: it is no range.
+    """
     from mlc.harness.feeds import Span
 
     form = "LOW:HIGH or NAME=LOW:HIGH, as in 0:255"
@@ -113,7 +133,11 @@ def span(text: str) -> tuple[str | None, Span]:
 
 
 def named_file(text: str) -> tuple[str | None, str]:
-    """``in.npz``, or ``name=file.npy``; names and paths may hold ``=``."""
+    """``in.npz``, or ``name=file.npy``; names and paths may hold ``=``.
+
+    Raises:
+        UsageError: it is neither.
+    """
     if text.endswith(".npz"):
         return None, text
     # The path is the shorter part: names of tensors hold '=' even more rarely than paths do.
@@ -158,7 +182,11 @@ class Real(click.ParamType):
 
 
 def merged(option: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """One mapping of all values of a repeated option; a name given twice is refused."""
+    """One mapping of all values of a repeated option; a name given twice is refused.
+
+    Raises:
+        UsageError: one is.
+    """
     found: dict[str, T] = {}
     for name, value in pairs:
         if name in found:

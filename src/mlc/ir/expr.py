@@ -308,7 +308,11 @@ def cast(value: ExprLike, dtype: DType) -> Expr:
 
 
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
-    """``a if cond else b``; Python numbers take the other side's type."""
+    """``a if cond else b``; Python numbers take the other side's type.
+
+    Raises:
+        VerifyError: the types of the operands do not fit together.
+    """
     if isinstance(a, Expr):
         lhs, rhs = a, as_expr(b, a.dtype)
     else:

@@ -428,6 +428,8 @@ def evaluate(
         env: what each variable is.
         dyn: the value of an expression inside a ``Dynamic`` atom.
         done: values of atoms so far, by ``id``.
+    Raises:
+        TypeError: there is a ``Dynamic`` atom, and nothing to evaluate it with.
     """
     total = index.const
     for atom, c in index.terms.items():

@@ -209,7 +209,11 @@ class Layout:
         return tuple(ixs)
 
     def pack(self, array: np.ndarray) -> np.ndarray:
-        """The physical array of a logical one; padding is zero."""
+        """The physical array of a logical one; padding is zero.
+
+        Raises:
+            VerifyError: the array has another shape than the layout is for.
+        """
         if tuple(array.shape) != self.logical_shape:
             raise VerifyError(f"layout of {self.logical_shape} applied to an array of {array.shape}")
         for p in self.primitives:

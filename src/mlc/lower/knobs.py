@@ -214,7 +214,11 @@ class Knobs:
         return found
 
     def permutation(self, name: str, items: Sequence[Value], *, default: Sequence[Value] | None = None) -> Any:
-        """An order of at most six items."""
+        """An order of at most six items.
+
+        Raises:
+            ScheduleError: there are more.
+        """
         if len(items) > MAX_ITEMS:
             raise ScheduleError(f"knob {name}: {len(items)} items have too many orders; at most {MAX_ITEMS}")
         return self._ask(Permutation(name, tuple(items)), tuple(items if default is None else default))

@@ -13,7 +13,11 @@ _OPERATORS: dict[str, Operator] = {}
 
 
 def register(op: Operator) -> Operator:
-    """Add an operator; its name must be new."""
+    """Add an operator; its name must be new.
+
+    Raises:
+        ValueError: it is not.
+    """
     if op.name in _OPERATORS:
         raise ValueError(f"operator {op.name} is registered twice")
     _OPERATORS[op.name] = op

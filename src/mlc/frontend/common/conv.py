@@ -12,7 +12,11 @@ from mlc.ir.graph import Value
 
 
 def with_bias(ctx: Context, y: Value, bias: Value | None) -> Value:
-    """``y`` plus one number a channel."""
+    """``y`` plus one number a channel.
+
+    Raises:
+        ImportModelError: there are not as many numbers as channels.
+    """
     if bias is None:
         return y
     if bias.type.shape != y.type.shape[1:2]:

@@ -22,7 +22,11 @@ def scalar(ctx: Context, value: Number, dtype: DType) -> Value:
 
 
 def arith(ctx: Context, op: str, a: Value | Number, b: Value | Number) -> Value:
-    """A binary operator; a number takes the type of the other operand."""
+    """A binary operator; a number takes the type of the other operand.
+
+    Raises:
+        TypeError: both are numbers.
+    """
     if isinstance(a, Value):
         other = b if isinstance(b, Value) else scalar(ctx, b, a.type.dtype)
         return ctx.add(op, [a, other])
@@ -54,7 +58,11 @@ def reshape(ctx: Context, x: Value, shape: Sequence[int]) -> Value:
 
 
 def transpose(ctx: Context, x: Value, perm: Sequence[int]) -> Value:
-    """``x`` with its axes in the order ``perm``; a reshape where only axes of extent 1 move."""
+    """``x`` with its axes in the order ``perm``; a reshape where only axes of extent 1 move.
+
+    Raises:
+        ImportModelError: ``perm`` is no order of its axes.
+    """
     shape = x.type.shape
     if sorted(perm) != list(range(len(shape))):
         raise ImportModelError(f"{list(perm)} is no order of {len(shape)} axes")

@@ -22,6 +22,8 @@ def pool(ctx: Context, op: str, x: Value, window: Window, **attrs: Any) -> tuple
         x: data.
         window: what slides.
         attrs: other attributes of the operator.
+    Raises:
+        UnsupportedError: positions are wanted where the input's ends are cut off.
     """
     shape, window = slide(ctx, x, window)
     if min(window.pads, default=0) < 0:

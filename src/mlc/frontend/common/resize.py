@@ -219,7 +219,11 @@ def _extrapolated(ctx: Context, y: Value, method: Method, axes: Sequence[Axis]) 
 
 
 def by_scales(x: Value, scales: Sequence[float], axes: Sequence[int]) -> list[Axis]:
-    """Axes that each grow by a factor; what is left of a position is dropped."""
+    """Axes that each grow by a factor; what is left of a position is dropped.
+
+    Raises:
+        ImportModelError: not one factor an axis, or one that is not positive.
+    """
     if len(scales) != len(axes):
         raise ImportModelError(f"{len(scales)} scales for {len(axes)} axes")
     found = []
@@ -236,7 +240,11 @@ def by_scales(x: Value, scales: Sequence[float], axes: Sequence[int]) -> list[Ax
 
 
 def by_sizes(x: Value, sizes: Sequence[int], axes: Sequence[int], policy: str = "stretch") -> list[Axis]:
-    """Axes that each get an extent; with ``policy`` the smallest (``not_larger``) or largest ratio holds for all."""
+    """Axes that each get an extent; with ``policy`` the smallest (``not_larger``) or largest ratio holds for all.
+
+    Raises:
+        ImportModelError: not one extent an axis, or no such policy.
+    """
     if len(sizes) != len(axes) or min(sizes, default=0) < 0:
         raise ImportModelError(f"sizes {list(sizes)} for {len(axes)} axes")
     extents = [x.type.shape[d] for d in axes]

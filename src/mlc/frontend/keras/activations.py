@@ -105,7 +105,11 @@ def apply_activation(ctx: Context, layer: Layer, x: Value, key: str = "activatio
 
 
 def named_activation(ctx: Context, layer: Layer, x: Value, value: object) -> Value:
-    """``x`` through an activation by its name."""
+    """``x`` through an activation by its name.
+
+    Raises:
+        UnsupportedError: there is none of that name.
+    """
     name = _OTHER_NAMES.get(value, value) if isinstance(value, str) else value
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise UnsupportedError(f"activation {value!r:.60}", hint=f"known: {', '.join(sorted(ACTIVATIONS))}")

@@ -37,14 +37,22 @@ class Config(Mapping[str, Any]):
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """A truth value."""
+        """A truth value.
+
+        Raises:
+            ImportModelError: it is something else.
+        """
         value = self._get(key, default)
         if not isinstance(value, (bool, int)):
             raise ImportModelError(f"setting {key!r} is {value!r:.60}, true or false is needed")
         return bool(value)
 
     def whole(self, key: str, default: Any = _MISSING) -> int:
-        """An integer."""
+        """An integer.
+
+        Raises:
+            ImportModelError: it is something else.
+        """
         value = self._get(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -53,7 +61,11 @@ class Config(Mapping[str, Any]):
         return value
 
     def number(self, key: str, default: Any = _MISSING) -> float:
-        """A finite number; Keras 2 wraps some in lists and dictionaries."""
+        """A finite number; Keras 2 wraps some in lists and dictionaries.
+
+        Raises:
+            ImportModelError: it is something else.
+        """
         value = plain(self._get(key, default))
         while isinstance(value, list) and len(value) == 1:
             value = value[0]
@@ -62,7 +74,11 @@ class Config(Mapping[str, Any]):
         return float(value)
 
     def ints(self, key: str, count: int | None = None, default: Any = _MISSING) -> tuple[int, ...]:
-        """Integers; one stands for ``count`` equal ones."""
+        """Integers; one stands for ``count`` equal ones.
+
+        Raises:
+            ImportModelError: it is something else, or not as many.
+        """
         value = self._get(key, default)
         if isinstance(value, int) and not isinstance(value, bool):
             value = [value] * (count or 1)
@@ -73,14 +89,22 @@ class Config(Mapping[str, Any]):
         return tuple(value)
 
     def positive(self, key: str, count: int | None = None, default: Any = _MISSING) -> tuple[int, ...]:
-        """Integers of 1 or more; one stands for ``count`` equal ones."""
+        """Integers of 1 or more; one stands for ``count`` equal ones.
+
+        Raises:
+            ImportModelError: it is something else.
+        """
         found = self.ints(key, count, default)
         if any(n < 1 for n in found):
             raise ImportModelError(f"setting {key!r} is {list(found)}, it must be positive")
         return found
 
     def text(self, key: str, choices: Sequence[str], default: Any = _MISSING) -> str:
-        """A word out of some, in any case of letters."""
+        """A word out of some, in any case of letters.
+
+        Raises:
+            UnsupportedError: it is none of them.
+        """
         value = self._get(key, default)
         word = value.lower() if isinstance(value, str) else value
         if word not in choices:
@@ -98,7 +122,11 @@ class Config(Mapping[str, Any]):
             raise UnsupportedError(f"setting {key!r} is {value!r:.60}")
 
     def channels_last(self) -> bool:
-        """Whether channels are the last axis."""
+        """Whether channels are the last axis.
+
+        Raises:
+            ImportModelError: the setting is no format of data.
+        """
         value = self._values.get("data_format") or "channels_last"
         if value not in ("channels_last", "channels_first"):
             raise ImportModelError(f"setting 'data_format' is {value!r:.60}")

@@ -55,7 +55,11 @@ class Arguments:
         return values[0]
 
     def many(self) -> list[Value]:
-        """The tensors of the first argument."""
+        """The tensors of the first argument.
+
+        Raises:
+            ImportModelError: one is no tensor.
+        """
         given = self.args[0] if self.args else next(iter(self.kwargs.values()), None)
         values = list(flatten(given))
         if not values or not all(isinstance(v, Value) for v in values):

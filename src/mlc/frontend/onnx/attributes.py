@@ -93,7 +93,11 @@ class AttributeReader:
         return {name: self.value(attr, f"attribute {name!r}") for name, attr in attributes.items()}
 
     def value(self, attr: AttributeProto, where: str) -> Any:
-        """The value of one attribute; repeated ones are tuples, tensors are arrays (sparse ones made dense)."""
+        """The value of one attribute; repeated ones are tuples, tensors are arrays (sparse ones made dense).
+
+        Raises:
+            ImportModelError: it has no type, or its value is damaged.
+        """
         kind = attribute_type(attr)
         field = _FIELDS.get(kind)
         if field is None:

@@ -240,7 +240,12 @@ def _recur(
 
 
 def convert_loop(walk: Walk, frame: Frame, step: Step, inputs: Sequence[Known], attrs: Attrs) -> None:
-    """A loop whose number of rounds is known, or decided by constants."""
+    """A loop whose number of rounds is known, or decided by constants.
+
+    Raises:
+        UnsupportedError: it has no end that is known.
+        ImportModelError: its body and operands do not fit together.
+    """
     trips, condition, *carried = [*inputs, None, None][: max(2, len(inputs))]
     if isinstance(trips, Unknown) or isinstance(condition, Unknown):
         raise UnsupportedError("its number of rounds depends on operators that are not supported")
@@ -279,7 +284,12 @@ def convert_loop(walk: Walk, frame: Frame, step: Step, inputs: Sequence[Known], 
 
 
 def convert_scan(walk: Walk, frame: Frame, step: Step, inputs: Sequence[Known], attrs: Attrs) -> None:
-    """A scan: the number of rounds is an extent."""
+    """A scan: the number of rounds is an extent.
+
+    Raises:
+        UnsupportedError: it is older than operator set 9, or its operands are not known.
+        ImportModelError: its body and operands do not fit together.
+    """
     if frame.opsets[""] < 9:
         raise UnsupportedError("defined before operator set 9, the oldest understood")
     body = attrs["body"]

@@ -34,7 +34,11 @@ def _check_kernel(node: OnnxNode, w: Value) -> tuple[int, ...]:
 
 
 def convolve_node(ctx: Context, node: OnnxNode, x: Value, w: Value, bias: Value | None) -> Value:
-    """The convolution that ``node``'s attributes describe."""
+    """The convolution that ``node``'s attributes describe.
+
+    Raises:
+        ImportModelError: its operands and attributes do not fit together.
+    """
     need_rank(x, "X", 3, 5)
     if w.type.rank != x.type.rank:
         raise ImportModelError(f"X has rank {x.type.rank} but W has rank {w.type.rank}")

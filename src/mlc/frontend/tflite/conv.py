@@ -115,7 +115,11 @@ def integers(ctx: Context, op: Operator, x: Value, w: Value, bias: Value | None)
 
 
 def requantised(ctx: Context, op: Operator, sums: Value, axis: int, *, roundings: int = 2) -> Value:
-    """Sums of products, brought to the scale of the result; channels lie along ``axis``."""
+    """Sums of products, brought to the scale of the result; channels lie along ``axis``.
+
+    Raises:
+        ImportModelError: there are not as many scales as channels.
+    """
     data, weights, out = op.scale_of(0), op.scale_of(1), op.result_scale()
     factors = float(scale_of(data)) * weights.scale.astype(np.float64) / float(scale_of(out))
     if factors.size not in (1, sums.type.shape[axis]):

@@ -42,6 +42,8 @@ def run_graph(
         graph: a graph without physical layouts, or with them (values are logical either way).
         inputs: an array for each input, by name.
         watch: called with every computed value.
+    Raises:
+        VerifyError: an input is missing, or of another type.
     """
     env: dict[Value, np.ndarray] = dict(graph.constants)
     for v in graph.inputs:

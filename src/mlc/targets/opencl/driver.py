@@ -150,7 +150,11 @@ class OpenClDevice:
             self._copy(data, buffer, src_offset=offset)
 
     def run(self, program: Loaded, addresses: Sequence[int]) -> Report:
-        """Runs a program; ``seconds`` are those from the first command's begin to the last one's end."""
+        """Runs a program; ``seconds`` are those from the first command's begin to the last one's end.
+
+        Raises:
+            DeviceError: the device fails.
+        """
         key = tuple(addresses)
         if key not in program.bound:
             program.bound[key] = [self._bind(program, c, key) for c in program.program.commands]

@@ -105,7 +105,11 @@ class Kernel:
         ]
 
     def check(self) -> None:
-        """Looks at the red zones and the inputs."""
+        """Looks at the red zones and the inputs.
+
+        Raises:
+            StrayWriteError: something was written there.
+        """
         broken = self._memory.broken()
         if broken:
             raise StrayWriteError(f"it wrote {broken}")
