@@ -19,12 +19,15 @@ from mlc.fields import MAX_INT
 from mlc.ir import te
 from mlc.ir.cost import operations
 from mlc.ir.graph import Graph, Node, Value, express
+from mlc.ir.types import i8, u8
+from mlc.ops import get
 from mlc.ops.random import seed_of
 from mlc.pipeline.check import check_region
 from mlc.pipeline.configurations import Configurations
 from mlc.pipeline.graph import Compiled, Refused, compile_graph, compiled_region
 from mlc.pipeline.layouts import Part, lay_out, parts_of
 from mlc.pipeline.passes import optimise
+from mlc.rewrite.group import body_of, is_group
 from mlc.rewrite.memory import MemoryPlan, Space
 from mlc.rewrite.offload import Decision
 from mlc.rewrite.precision import precisions
@@ -63,6 +66,7 @@ class Built:
         members: the other members of the package.
         offloads: for a target with an accelerator, where every operation runs, and why.
         programs: what the accelerator's compiler says of each region, by name.
+        notices: what whoever compiles should know.
     """
 
     manifest: Manifest
@@ -70,6 +74,7 @@ class Built:
     members: dict[str, bytes]
     offloads: tuple[Decision, ...] = ()
     programs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
 
 
 def build_package(
@@ -165,7 +170,23 @@ def build_package(
         members["examples/main.c"] = c_example(manifest).encode()
     members.update({p.member: p.program.data for p in programs.values()})
     facts_of = {p.name: p.program.facts for p in programs.values()}
-    return Built(manifest, params.arrays, members, tuple(offloads), facts_of)
+    return Built(manifest, params.arrays, members, tuple(offloads), facts_of, _notices(host.graph, target))
+
+
+def _notices(graph: Graph, target: Target) -> tuple[str, ...]:
+    """Says where products of bytes are not worth it: where the processor takes no more of them than of floats."""
+    if target.bytes_gain() > 1:
+        return ()
+    groups = [body_of(n) for g, _ in graphs(graph) for n in g.nodes if is_group(n)]
+    products = [n for body in groups for n in body.nodes if n.op in (get("conv"), get("matmul"))]
+    count = sum(n.inputs[0].type.dtype in (u8, i8) for n in products)
+    if not count:
+        return ()
+    cpu = target.describe()["cpu"]
+    return (
+        f"{count} product{'s' * (count > 1)} of 8-bit integers may be slower than in floats: {cpu} takes as many "
+        "instructions for either; one with VNNI takes a quarter for bytes",
+    )
 
 
 class _StageTimes:

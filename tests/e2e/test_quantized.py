@@ -9,6 +9,8 @@ import onnx
 import pytest
 from onnx import helper
 
+import mlc
+from mlc.cli.main import run
 from mlc.errors import DeviceError
 from tests.e2e import integers
 from tests.e2e.compiled import compiled, network
@@ -132,3 +134,22 @@ def test_matrix_products(m, k, n, cpu):
     expected = np.clip(steps - 3, -128, 127).astype(np.int8)
     got = compiled(model, {"x": x}, target=f"x86 -mcpu={cpu}")["y"]
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(("cpu", "said"), [("haswell", True), ("skylake-avx512", True), ("znver4", False)])
+def test_compile_says_where_bytes_do_not_pay(cpu, said, tmp_path, capsys):
+    model, *_ = convolution(CASES["three"])
+    onnx.save(model, tmp_path / "m.onnx")
+    arguments = ["compile", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.tar"), "--target", f"x86 -mcpu={cpu}"]
+    assert run(arguments) == 0
+    told = capsys.readouterr().err
+    assert (f"1 product of 8-bit integers may be slower than in floats: {cpu}" in told) == said
+
+
+def test_floats_get_no_notice(tmp_path):
+    x = np.ones((2, 16), np.float32)
+    model = network(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": x}, ["y"], {"w": np.ones((16, 8), np.float32)}
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    assert mlc.compile(mlc.load(tmp_path / "m.onnx"), "x86 -mcpu=haswell").notices == ()

@@ -66,6 +66,7 @@ class Package:
         findings: what tuning records had for each kernel, where any were given.
         offloads: for a target with an accelerator, where every operation runs, and why.
         programs: what the accelerator's compiler says of each region of the model, by the region's name.
+        notices: what whoever compiles should know, such as that 8 bits do not pay on the target.
     """
 
     manifest: Manifest
@@ -75,6 +76,7 @@ class Package:
     findings: tuple[Finding, ...] = ()
     offloads: tuple[Decision, ...] = ()
     programs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
 
     def save(self, path: str | os.PathLike[str]) -> Manifest:
         """Write a ``module.tar``, whole or not at all.
@@ -204,7 +206,9 @@ def compile(
     _require_memory(built.manifest, max_memory)
     fixed = tuple(ConstantSpec(c.name, c.dtype, c.shape, c.data.hex()) for c in model.info.constants)
     manifest = replace(built.manifest, model=replace(built.manifest.model, constants=fixed, format=model.info.format))
-    return Package(manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs)
+    return Package(
+        manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs, built.notices
+    )
 
 
 def pass_names() -> list[str]:

@@ -177,6 +177,8 @@ def command(
             accuracy = measured(console, loaded, package, accuracy_on)
     if time_passes:
         console.say(_times(console, package.report, 0.0 if quantized is None else quantized.seconds))
+    for notice in package.notices:
+        console.note(f"note: {notice}")
     for finding in package.findings:
         if finding.reason:
             console.note(f"warning: {finding.name} is compiled untuned, its record no longer fits: {finding.reason}")
@@ -267,6 +269,7 @@ def _document(package: Package, output: str | None) -> dict[str, Any]:
         "outputs": [spec.to_json() for spec in manifest.outputs],
         "kernels": kernel_count(manifest),
         "steps": len(manifest.steps),
+        "notices": list(package.notices),
         "memory": manifest.memory.to_json(),
         "offloads": [d.to_json() for d in package.offloads],
         "programs": {name: dict(facts) for name, facts in package.programs.items()},

@@ -341,6 +341,10 @@ class Target(Protocol):
         """
         ...
 
+    def bytes_gain(self) -> float:
+        """How many products of bytes it can take for one of floats: at 1, a model in 8 bits is hardly any faster."""
+        ...
+
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
     ) -> LayoutChoice:

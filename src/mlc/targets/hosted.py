@@ -38,6 +38,9 @@ class HostedTarget:
     def algorithms(self, node: Node) -> Sequence[Algorithm]:
         return self.host.algorithms(node)
 
+    def bytes_gain(self) -> float:
+        return self.host.bytes_gain()
+
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
     ) -> LayoutChoice:

@@ -120,7 +120,9 @@ def fake_build(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         observer.kernel(2, 2)
         model = ModelSpec(options.name, options.sha256, options.source)
         manifest = replace(parts.manifest, model=model)
-        return SimpleNamespace(manifest=manifest, params=parts.params, members=parts.members, offloads=(), programs={})
+        return SimpleNamespace(
+            manifest=manifest, params=parts.params, members=parts.members, offloads=(), programs={}, notices=()
+        )
 
     fake = ModuleType("mlc.build")
     fake.build_package = build_package  # type: ignore[attr-defined]

@@ -25,10 +25,12 @@ class Dot:
     Args:
         terms: that an instruction adds to every lane; operands are packed in so many neighbours.
         intrinsic: what it does.
+        operations: on vectors that this takes.
     """
 
     terms: int
     intrinsic: VectorIntrinsic
+    operations: int = 1
 
     def padded(self, terms: int) -> int:
         """So many terms in whole instructions."""
@@ -42,6 +44,7 @@ class Dot:
         terms: int,
         write: Callable[[VectorSink, str, Address, Address], str],
         types: tuple[DType, DType, DType] = (u8, i8, i32),
+        operations: int = 1,
     ) -> Dot:
         """An instruction by its size.
 
@@ -51,6 +54,7 @@ class Dot:
             terms: products that it adds to each.
             write: given a sink, the sums held so far and the addresses of ``x`` and ``w``, writes it as LLVM IR.
             types: of ``x``, ``w`` and the sums.
+            operations: on vectors that this takes.
         """
         of_x, of_w, wide = types
         k = te.reduce_axis(terms, "k")
@@ -60,4 +64,4 @@ class Dot:
         what = VectorIntrinsic(
             f"{name}.{lanes}", y, {y: Operand("register")}, kinds, lambda sink, total, at: write(sink, total, *at)
         )
-        return cls(terms, what)
+        return cls(terms, what, operations)

@@ -95,6 +95,11 @@ class Cpu:
             return self.bf16_dot
         return self.dot if (x, w) == (u8, i8) else None
 
+    @property
+    def bytes_gain(self) -> float:
+        """How many products of bytes the processor can take for one of floats, whatever brings their operands."""
+        return 1.0 if self.dot is None else self.dot.terms * self.fma_operations / self.dot.operations
+
 
 def with_this_machine(record: Cpu, folder: Path = CPU_FOLDER) -> Cpu:
     """The record with the cache sizes and cores that the operating system reports; unchanged where it does not."""

@@ -95,6 +95,9 @@ class CpuTarget:
             return attention_algorithms(types[0].shape, types[2].shape, self.record)
         return (Algorithm.DIRECT,)
 
+    def bytes_gain(self) -> float:
+        return self.record.bytes_gain
+
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
     ) -> LayoutChoice:

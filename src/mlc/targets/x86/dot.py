@@ -79,7 +79,7 @@ def _pairs(lanes: int) -> Dot:
         right = sink.pure(f"sext {data} {sink.read(w, data)} to {wide}")
         return sink.pure(f"add {words} {total}, {sink.pure(f'call {words} @{name}({wide} {left}, {wide} {right})')}")
 
-    return Dot.declare("vpmaddwd", lanes, 2, write)
+    return Dot.declare("vpmaddwd", lanes, 2, write, operations=2)
 
 
 def _everywhere(sink: VectorSink, at: Address, type: str, lanes: int) -> str:
