@@ -79,7 +79,7 @@ class ToyAccelerator:
     def copy_seconds(self, nbytes: int) -> float:
         return self.copying
 
-    def ask(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> None:
+    def schedule(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> None:
         knobs.discrete("steps", (1, 2, 4, 8), default=1)
 
     def likely(self, group: Node, constants: Mapping[Value, np.ndarray]) -> Sequence[Config]:
@@ -100,7 +100,7 @@ class ToyAccelerator:
         return ""
 
     def kernel(self, group: Node, name: str, constants: Mapping[Value, np.ndarray], watch: object = None) -> Node:
-        self.ask(group, constants, Knobs(config_of(group)))
+        self.schedule(group, constants, Knobs(config_of(group)))
         if config_of(group).get("steps") == 8:
             raise ScheduleError("configuration refused: too many steps")
         return group
@@ -116,6 +116,7 @@ class ToyBench:
     """What the tuner asks. A program is in the memory of who compiled it only, so the group is interpreted instead."""
 
     exact = True
+    device = ""
 
     def open(self, threads: int) -> ToyBench:
         return self

@@ -10,7 +10,7 @@ import pytest
 from mlc.errors import DeviceError
 from mlc.ir.loop import Function
 from mlc.targets.gpu.emit import emit, source_of
-from mlc.targets.gpu.program import Command, GpuProgram, Operand
+from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step
 from mlc.targets.gpu.scalars import Scalars
 from mlc.targets.opencl.dialect import OPENCL_C
 from mlc.targets.opencl.driver import OpenClDevice, open_device
@@ -40,8 +40,9 @@ def program(fn: Function) -> GpuProgram:
     for nbytes in emitted.buffers:
         places.append(Operand("scratch", at, nbytes))
         at += -(-nbytes // 512) * 512
-    commands = [Command(c.name, tuple(places[k] for k in c.operands), c.grid, c.block) for c in emitted.launches]
-    return GpuProgram(source_of(scalars, [emitted.text]), tuple(commands), [], split, fn.outputs, 0, at)
+    commands = [Command(0, c.name, tuple(places[k] for k in c.operands), c.grid, c.block) for c in emitted.launches]
+    source, steps = source_of(scalars, [emitted.text]), (Step(fn.name, (), 0, 0),)
+    return GpuProgram(source, steps, tuple(commands), [], split, fn.outputs, 0, at)
 
 
 def run(device: OpenClDevice, fn: Function, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

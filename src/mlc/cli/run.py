@@ -237,7 +237,7 @@ def command(
         times = session.module.benchmark(
             session.feeds, WARMUP if timing.warmup is None else timing.warmup, timing.seconds, timing.runs
         )
-        session.document["bench"] = views.show_bench(console, times)
+        session.document["bench"] = views.show_bench(session.console, times, session.module.phases)
     if timing.profile:
         session.document["profile"] = _profile(session, timing.trace)
     write_json(console, json_file, "run", session.document)

@@ -107,22 +107,27 @@ def show_layers(console: Console, report: LayerReport) -> dict[str, Any]:
     }
 
 
-def show_bench(console: Console, nanoseconds: Sequence[int]) -> dict[str, Any]:
-    """Statistics of the runs."""
+def show_bench(
+    console: Console, nanoseconds: Sequence[int], phases: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, Any]:
+    """Statistics of the runs, and of what they did on a device and on the way to it and back."""
     from mlc.harness.timing import Statistics
 
     found = Statistics.of(nanoseconds)
+    parts = {phase: Statistics.of(ns) for phase, ns in (phases or {}).items() if any(ns)}
     names = ("min", "p50", "p90", "p99", "max", "mean", "std")
     console.say()
-    row = [*(f"{getattr(found, name):.3f}" for name in names), found.n]
+    rows = [[*(f"{getattr(s, name):.3f}" for name in names), s.n] for s in (found, *parts.values())]
     heads = [*(f"{name} ms" for name in names), "runs"]
-    console.say(console.table(heads, [row], heads))
+    if parts:
+        rows = [[*row, phase] for row, phase in zip(rows, ("all", *parts), strict=True)]
+    console.say(console.table([*heads, *([""] if parts else [])], rows, heads))
     if found.noisy:
         console.note(
             f"warning: noisy: half of the runs are more than {100 * found.mad / found.p50:.0f} % off the median; "
             "is the machine busy?"
         )
-    return found.to_json()
+    return {**found.to_json(), **({"phases": {k: s.to_json() for k, s in parts.items()}} if parts else {})}
 
 
 def show_device(console: Console, runs: Sequence[DeviceRun]) -> list[dict[str, Any]]:

@@ -163,7 +163,7 @@ def compile_graph(
 def compiled_region(compiled: Compiled) -> CompiledRegion:
     """What an accelerator makes a program of."""
     calls = [c for c in compiled.calls if isinstance(c, CallSpec)]
-    return CompiledRegion(compiled.graph, compiled.kernels, calls, compiled.plan.workspace_bytes)
+    return CompiledRegion(compiled.graph, compiled.kernels, calls, compiled.plan.steps, compiled.plan.workspace_bytes)
 
 
 def _identifier(node: Node) -> str:

@@ -31,7 +31,7 @@ from mlc.lower.knobs import Config, Value, frozen
 from mlc.records.margins import Margins, margins_from_json
 from mlc.records.measurement import Failure, Measurement
 from mlc.rewrite.workload import Document
-from mlc.targets.base import Target
+from mlc.targets.base import Target, Whole
 
 VERSION = 2
 DECIDED = "decided"  # explorer of a record that settles a task, whatever single trials said
@@ -78,9 +78,9 @@ class Fingerprint:
     """The processor that times belong to.
 
     Args:
-        cpu: LLVM's name.
-        features: instruction sets that the code uses, sorted.
-        lanes: f32 lanes of a vector.
+        cpu: LLVM's name; of a device that takes whole models, its own.
+        features: instruction sets that the code uses, sorted; none of a device.
+        lanes: f32 lanes of a vector; 0 of a device.
     """
 
     cpu: str
@@ -89,6 +89,8 @@ class Fingerprint:
 
     @classmethod
     def of(cls, target: Target) -> Self:
+        if isinstance(target.accelerator, Whole):  # what stays on the host hardly counts
+            return cls(target.accelerator.processor, (), 0)
         facts = target.describe()
         features = facts.get("features", ())
         names = tuple(sorted(map(str, features))) if isinstance(features, (list, tuple)) else ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,7 +23,8 @@ Report = Mapping[str, Any]
 ``seconds`` is the time it took by the device's own account (a simulated device counts the cycles of a real one), and
 ``cycles`` is shown beside it. ``operations`` is what the run was asked to compute, should the device count otherwise
 than the package does. ``layers`` is a list of mappings alike, shown as a table; ``assumptions`` is a list of lines that
-are shown with the figures. All of them may be absent.
+are shown with the figures. ``kernels`` is a list of mappings with what :class:`Profiled` says of each kernel. All of
+them may be absent.
 """
 
 
@@ -67,6 +68,22 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Gives the device back. Twice is fine."""
+        ...
+
+
+@runtime_checkable
+class Profiled(Protocol):
+    """What a device is, too, if it can time the kernels of a run one by one, which may make the run slower."""
+
+    def profile(self, program: Any, addresses: Sequence[int]) -> Report:
+        """Runs a program once, as ``run`` does.
+
+        Returns:
+            a report with ``kernels``, in order: of each its ``name``, its ``seconds``, its ``flops`` and ``bytes``, and
+            ``sources``, names of the original model's nodes.
+        Raises:
+            DeviceError: it failed.
+        """
         ...
 
 
@@ -134,18 +151,24 @@ class DeviceSide:
     def free(self, arena: int) -> None:
         self._device.free(arena)
 
-    def step(self, call: DeviceCall, arena: int, host: Callable[[PlaceSpec], np.ndarray]) -> Report | None:
+    def step(
+        self, call: DeviceCall, arena: int, host: Callable[[PlaceSpec], np.ndarray], *, profile: bool = False
+    ) -> Report | None:
         """Makes one step.
 
         Args:
             call: what to do.
             arena: from ``new_arena``.
             host: the bytes, u8[n], of a place in the host's memory.
+            profile: time the kernels of a run one by one, where the device can.
         Returns:
             what the device says of a run; nothing of a copy.
         """
         if call.action == "run":
-            return self._device.run(self._programs[call.program], [arena + place.offset for place in call.places])
+            program, addresses = self._programs[call.program], [arena + place.offset for place in call.places]
+            if profile and isinstance(self._device, Profiled):
+                return self._device.profile(program, addresses)
+            return self._device.run(program, addresses)
         source, destination = call.places
         if source.space == DEVICE:
             self._device.read(arena + source.offset, host(destination))

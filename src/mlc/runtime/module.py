@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from mlc.runtime.native import MAX_THREADS, NativeModel, available_cores, check_
 from mlc.runtime.package import OBJECT, Package, open_package
 
 MAX_SEED = (1 << 64) - 1
+_PHASES = {"copy_to": "to device", "run": "kernels", "copy_from": "from device", "": "host"}  # by a step's action
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,9 @@ class Module:
         input_names, output_names: their names.
         threads: threads that run a model's step, the caller's included.
         device_runs: what the device, where a package needs one, said of its runs the last time the model ran.
+        phases: nanoseconds of each run of the last ``benchmark`` by what they went into: ``to device`` and ``from
+            device`` (copies), ``kernels`` (by the device's own account, if it has one) and ``host``; nothing without a
+            device.
     """
 
     def __init__(self, package: Package, native: NativeModel, threads: int, device: DeviceSide | None = None) -> None:
@@ -87,6 +91,7 @@ class Module:
         self.input_names = tuple(spec.name for spec in self.inputs)
         self.output_names = tuple(spec.name for spec in self.outputs)
         self.device_runs: tuple[DeviceRun, ...] = ()
+        self.phases: dict[str, list[int]] = {}
         self._native = native
         self._device = device
         # Also runs when the interpreter ends: the threads must not outlive the code they run.
@@ -158,6 +163,8 @@ class Module:
         native, clock = self._native, time.perf_counter_ns
         times: list[int] = []
         call = (*frame.pointers, *self._memory)
+        phases = [_PHASES[step.device.action if step.device else ""] for step in self.manifest.steps]
+        self.phases = {} if self._device is None else {name: [] for name in _PHASES.values()}
         with native.lock:
             native.require_open()
             for _ in range(warmup):
@@ -167,26 +174,30 @@ class Module:
                 start = clock()
                 counted = self._run_all(frame, call)
                 took = clock() - start
-                times.append(took if counted is None else counted)
+                times.append(took if counted is None else sum(counted))
                 left -= took
+                for name, column in self.phases.items():
+                    column.append(sum(ns for ns, phase in zip(counted or (), phases, strict=True) if phase == name))
         return times
 
-    def _run_all(self, frame: _Frame, call: Sequence[object]) -> int | None:
-        """One run; nanoseconds where a device had a part in it, which may count them by its own clock."""
+    def _run_all(self, frame: _Frame, call: Sequence[object]) -> list[int] | None:
+        """One run; nanoseconds of each step where a device had a part in it, which may count them by its own clock."""
         if self._device is not None:
-            return sum(self._walk(frame))
+            return self._walk(frame)
         _require_success(self._native.run(*call))
         return None
 
     def profile(self, inputs: Mapping[str, np.ndarray], repeats: int = 10) -> list[StepTime]:
         """Times every step of ``repeats`` runs, after one run that is not counted.
 
-        A device's runs count by its own account, where it has one: a simulated device has the real one's times. Random
-        numbers are those of seed 0.
+        A device's runs count by its own account, where it has one: a simulated device has the real one's times. Where a
+        device times kernels one by one, each of them is a step. Random numbers are those of seed 0.
 
         Returns:
             one entry a step, in the model's order.
         """
+        if self._device is not None:
+            return self._device_profile(inputs, repeats)
         frame = self._aligned_frame(inputs)
         native = self._native
         times = np.zeros((repeats + 1, len(self.manifest.steps)), np.int64)
@@ -194,14 +205,30 @@ class Module:
         with native.lock:
             native.require_open()
             for row in times:
-                if self._device is not None:
-                    row[:] = self._walk(frame)
-                else:
-                    native.profile(*call, address(row))
+                native.profile(*call, address(row))
         return [
             StepTime(step, tuple(column.tolist()))
             for step, column in zip(self.manifest.steps, times[1:].T, strict=True)
         ]
+
+    def _device_profile(self, inputs: Mapping[str, np.ndarray], repeats: int) -> list[StepTime]:
+        """The same, of a model that is on a device for a part."""
+        frame = self._aligned_frame(inputs)
+        rows: list[list[tuple[StepSpec, int]]] = []
+        with self._native.lock:
+            self._native.require_open()
+            for _ in range(repeats + 1):
+                times = self._walk(frame, profile=True)
+                runs = iter(self.device_runs)
+                row: list[tuple[StepSpec, int]] = []
+                for step, took in zip(self.manifest.steps, times, strict=True):
+                    report = next(runs).report if step.device is not None and step.device.action == "run" else {}
+                    row += [(_kernel_step(k), round(k["seconds"] * 1e9)) for k in report.get("kernels", ())] or [
+                        (step, took)
+                    ]
+                rows.append(row)
+        steps = [step for step, _ in rows[0]]
+        return [StepTime(step, tuple(row[i][1] for row in rows[1:])) for i, step in enumerate(steps)]
 
     def trace(self, inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[StepSpec, dict[str, np.ndarray]]]:
         """Runs the model step by step, and gives what each step left behind, in logical index space.
@@ -230,20 +257,20 @@ class Module:
             if self._device is not None:
                 self._device.free(frame.arena)
 
-    def _step(self, frame: _Frame, i: int) -> Report | None:
+    def _step(self, frame: _Frame, i: int, *, profile: bool = False) -> Report | None:
         """One step, the host's or the device's; what the device says of it, if anything."""
         call = self.manifest.steps[i].device
         if call is not None and self._device is not None:
-            return self._device.step(call, frame.arena, lambda place: self._bytes(place, frame))
+            return self._device.step(call, frame.arena, lambda place: self._bytes(place, frame), profile=profile)
         self._native.step(*frame.pointers, address(self._params), address(frame.workspace), self._native.pool, i)
         return None
 
-    def _walk(self, frame: _Frame) -> list[int]:
+    def _walk(self, frame: _Frame, *, profile: bool = False) -> list[int]:
         """All steps; nanoseconds of each."""
         times, runs = [], []
         for i, step in enumerate(self.manifest.steps):
             start = time.perf_counter_ns()
-            report = self._step(frame, i)
+            report = self._step(frame, i, profile=profile)
             took = time.perf_counter_ns() - start
             if report is not None:
                 runs.append(DeviceRun(step, report))
@@ -307,6 +334,11 @@ class Module:
         """A copy of a result as it is now, in logical index space."""
         raw = self._bytes(result, frame).view(numpy_dtype(result.dtype))
         return (result.physical.undo(raw) if result.physical else raw.reshape(result.shape)).copy()
+
+
+def _kernel_step(kernel: Mapping[str, Any]) -> StepSpec:
+    """A device's kernel as a step."""
+    return StepSpec(kernel["name"], tuple(kernel["sources"]), kernel["flops"], kernel["bytes"], ())
 
 
 def load_module(path: str | os.PathLike[str], threads: int | None = None) -> Module:

@@ -150,6 +150,7 @@ class CompiledRegion:
         calls: one for each node, in the same order: which kernel, and where its operands and results lie. Spaces are
             ``input`` and ``output`` (positions among the graph's), ``param`` (positions among its constants) and
             ``workspace`` (bytes from the begin of the region's own working memory).
+        nodes: of each call, in the same order; calls after those only copy.
         workspace_bytes: of that memory, which values share by their lifetimes; offsets are multiples of the device's
             alignment.
     """
@@ -157,6 +158,7 @@ class CompiledRegion:
     graph: Graph
     kernels: Mapping[str, Any]
     calls: Sequence[CallSpec]
+    nodes: Sequence[Node]
     workspace_bytes: int
 
 
@@ -276,18 +278,22 @@ class Whole(Protocol):
 
     Attributes:
         whole: that it is one.
+        processor: whose times those of its operations are, as records name it: ``opencl-mali``.
     """
 
     whole: bool
+    processor: str
 
 
 @runtime_checkable
 class Tunable(Protocol):
     """What an accelerator is, too, if its operations can be tuned."""
 
-    def ask(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> None:
+    def schedule(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> Schedule | None:
         """Ask for everything that the schedule of a group leaves open; asks nothing where it leaves nothing open.
 
+        Returns:
+            the schedule, whose loops describe the configuration to a cost model; nothing where there is no single one.
         Raises:
             ScheduleError: the configuration is refused.
         """

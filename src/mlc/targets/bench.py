@@ -101,9 +101,11 @@ class Bench(Protocol):
     Attributes:
         exact: whether times are computed and not taken: each is the same whenever it is asked for, and whatever else
             goes on meanwhile.
+        device: what runs of several processes would disturb each other on, whatever cores they have; else nothing.
     """
 
     exact: bool
+    device: str
 
     def open(self, threads: int) -> Stand:
         """Opens the bench in this process.

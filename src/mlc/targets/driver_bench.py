@@ -19,12 +19,14 @@ class DriverBench:
 
     Args:
         accelerator: names the driver and its options.
-        exact: whether the ``seconds`` of the driver's reports are computed, as a simulator's are.
+        exact: whether the ``seconds`` of the driver's reports are computed, as a simulator's are; else there is one
+            such device, and one run at a time.
     """
 
     def __init__(self, accelerator: Accelerator, *, exact: bool) -> None:
         self._accelerator = accelerator
         self.exact = exact
+        self.device = "" if exact else accelerator.device
 
     def open(self, threads: int) -> DriverStand:
         return DriverStand(self._accelerator)

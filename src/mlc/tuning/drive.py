@@ -23,7 +23,7 @@ from mlc.records.measurement import Measurement
 from mlc.records.record import ALGORITHM, DECIDED, Fingerprint, Record
 from mlc.runtime.native import available_cores
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import Target, Tunable
+from mlc.targets.base import Target, Tunable, Whole
 from mlc.tuning.algorithms import Chosen, choices_of, measure_algorithms
 from mlc.tuning.base import CostModel
 from mlc.tuning.explorers import get_explorer
@@ -153,10 +153,11 @@ def tune_graph(
         if outcome.interrupted or not check_whole:
             return Tuning(path, outcome, None, ())
         try:
-            if own:  # what an accelerator takes is not this machine's time
+            if own and not isinstance(target.accelerator, Whole):  # what it takes is not this machine's time
                 whole, reverted = _check_regions(graph, target, compile_options, threads, session, journal, watch)
                 return Tuning(path, outcome, whole, reverted, regions=True)
-            whole, reverted = _check(graph, target, compile_options, threads, session, algorithms, journal, watch)
+            with measurers[bool(own)].turns.mine():
+                whole, reverted = _check(graph, target, compile_options, threads, session, algorithms, journal, watch)
         except KeyboardInterrupt:
             return Tuning(path, replace(outcome, interrupted=True), None, ())
     return Tuning(path, outcome, whole, reverted)

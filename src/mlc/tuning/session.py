@@ -331,7 +331,7 @@ class Session:
     def _explorer(self, state: TaskState) -> Explorer:
         if state.number not in self._explorers:
             task, space = state.task, state.task.space
-            features = LoopFeatures(task, self._target) if task.constants is None else None
+            features = LoopFeatures.of(task, self._target)
             model: CostModel | None = None if self._model is None else self._model(task)
             rng = np.random.default_rng([self._options.seed, int(task.key, 16) & 0xFFFFFFFF, len(state.trials)])
             explorer = get_explorer(self._options.explorer)(

@@ -16,6 +16,7 @@ from mlc.ir.expr import loads
 from mlc.ir.graph import RULE_ERRORS, Graph, Node, Value, express
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Config, Knobs, Space
+from mlc.lower.schedule import Schedule
 from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.configurations import Configurations
 from mlc.pipeline.layouts import lay_out, parts_of
@@ -121,7 +122,7 @@ def tasks_of(
                 target.schedule(node, knobs)
             elif isinstance(target.accelerator, Tunable):
                 constants = constants_of(node, laid.constants)
-                target.accelerator.ask(node, constants, knobs)
+                target.accelerator.schedule(node, constants, knobs)
             if knobs.asked:
                 task = _task(key, node, types, constant, row_major, knobs, constants)
                 found[key] = replace(task, weight=times)
@@ -184,6 +185,23 @@ def task_of(document: Any, margins: tuple[Margins, ...], target: Target) -> Task
     except RULE_ERRORS as error:
         raise WorkloadError(f"a workload that cannot be scheduled: {error}") from error
     raise WorkloadError("a workload that has nothing to choose")
+
+
+def schedule_of(task: Task, node: Node, target: Target, knobs: Knobs) -> Schedule | None:
+    """The schedule of a task's group; nothing where an accelerator has no one schedule of it.
+
+    Args:
+        task: says whose it is.
+        node: the group, or it under another configuration.
+        target: the machine.
+        knobs: are asked.
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
+    if task.constants is None:
+        return target.schedule(node, knobs)
+    assert isinstance(target.accelerator, Tunable)
+    return target.accelerator.schedule(node, task.constants, knobs)
 
 
 def candidate(task: Task, target: Target, config: Config) -> Node:

@@ -12,7 +12,7 @@ from mlc.errors import ScheduleError, WorkloadError
 from mlc.lower.knobs import Space
 from mlc.records.record import DECIDED, Fingerprint, Record
 from mlc.rewrite.workload import workload_key
-from mlc.targets.base import Target
+from mlc.targets.base import Target, Whole
 from mlc.tuning.features import LoopFeatures
 from mlc.tuning.models.gbt import GradientBoosting
 from mlc.tuning.models.objective import Objective
@@ -68,7 +68,7 @@ def _understood(
     records: Sequence[Record], tasks: Sequence[Task], target: Target
 ) -> dict[str, tuple[Space, LoopFeatures]]:
     """The spaces of what was measured, and what describes their configurations, by the keys of the workloads."""
-    at_hand = {t.key: t for t in tasks if t.constants is None}
+    at_hand = {t.key: t for t in tasks if t.constants is None or isinstance(target.accelerator, Whole)}
     found: dict[str, tuple[Space, LoopFeatures]] = {}
     refused: dict[str, str] = {}
     for r in {r.workload: r for r in records}.values():

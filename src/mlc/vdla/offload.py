@@ -74,7 +74,7 @@ class VdlaAccelerator:
     def copy_seconds(self, nbytes: int) -> float:
         return self.host.copy_seconds(nbytes)
 
-    def ask(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> None:
+    def schedule(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> None:
         plan_layer(read_layer(group, constants), self.config, knobs)
 
     def likely(self, group: Node, constants: Mapping[Value, np.ndarray]) -> Sequence[Config]:

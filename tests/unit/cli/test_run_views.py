@@ -56,6 +56,15 @@ def test_runs_of_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.err == "memory of 1.5 GB/s\n"
 
 
+def test_what_a_device_does_is_shown_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    phases = {"to device": [100_000] * 3, "kernels": [800_000] * 3, "from device": [100_000] * 3, "host": [0] * 3}
+    document = run_views.show_bench(Console(), [1_000_000] * 3, phases)
+    assert set(document["phases"]) == {"to device", "kernels", "from device"}
+    assert document["phases"]["kernels"]["p50"] == 0.8
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines[-4:]] == ["all", "device", "kernels", "device"]
+
+
 def test_a_noisy_machine_is_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
     document = run_views.show_bench(Console(), [1_000_000, 2_000_000, 3_000_000])
     assert document["noisy"] is True

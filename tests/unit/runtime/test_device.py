@@ -71,6 +71,29 @@ def test_a_device_s_own_clock_counts(points: list, package: Path) -> None:
         assert all(t.min_ns > 0 for t in profile)
         (time,) = module.benchmark(FEEDS, 0, max_runs=1)
         assert 400_000_000 < time < 500_000_000
+        assert module.phases["kernels"] == [400_000_000]
+        assert sum(sum(ns) for ns in module.phases.values()) == time
+        assert all(module.phases[name] > [0] for name in ("to device", "from device", "host"))
+
+
+def test_a_device_that_times_its_kernels_has_a_step_for_each(
+    points: list, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Timed(ToyDriver):
+        def profile(self, program: bytes, addresses: list[int]) -> dict[str, object]:
+            both = [{"name": f"k{i}", "seconds": 1e-3 * i, "flops": i, "bytes": 8, "sources": ["a"]} for i in (1, 2)]
+            return {**self.run(program, addresses), "kernels": both}
+
+    monkeypatch.setattr(ToyPoint, "load", lambda self: Timed)
+    with load_module(package, 1) as module:
+        profile = module.profile(FEEDS, repeats=2)
+        own = [t for t in profile if t.step.kernel in ("k1", "k2")]
+        assert [(t.step.kernel, t.ns, t.step.flops) for t in own[:2]] == [
+            ("k1", (1_000_000,) * 2, 1),
+            ("k2", (2_000_000,) * 2, 2),
+        ]
+        assert len(own) == 4
+        assert len(profile) == len(module.manifest.steps) + 2
 
 
 def test_a_trace_has_device_memory_of_its_own(points: list, package: Path, expected: dict[str, np.ndarray]) -> None:

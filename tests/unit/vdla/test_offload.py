@@ -83,7 +83,7 @@ def test_profiles_add_as_their_hardware_does(profile: str, what: dict[str, Any],
 def test_additions_are_tuned_like_products() -> None:
     accelerator, graph = VdlaAccelerator(PROFILES["full"]), addition(2)
     group, knobs = group_of(graph), Knobs()
-    accelerator.ask(group, graph.constants, knobs)
+    accelerator.schedule(group, graph.constants, knobs)
     assert {"adder", "blocks", "pixels"} <= {k.name for k in knobs.space().knobs}
     by_alu = Node(group.op, group.inputs, {**group.attrs, "config": (("adder", "alu"),)}, group.outputs, group.sources)
     matrix, alu = (seconds_of(accelerator, g, graph) for g in (group, by_alu))

@@ -15,21 +15,24 @@ from mlc.ir.layout import Layout
 from mlc.ir.loop import Allocate, Buffer, Function, Store
 from mlc.ir.loop import walk as walk_stmts
 from mlc.ir.types import DType, TensorType
-from mlc.lower.knobs import Knobs
+from mlc.lower.knobs import Config, Knobs
+from mlc.lower.schedule import Schedule
 from mlc.ops.shape import JOIN
 from mlc.targets.base import CompiledRegion, DeviceProgram, LayoutChoice
+from mlc.targets.driver_bench import DriverBench
 from mlc.targets.gpu.dialect import Dialect
 from mlc.targets.gpu.emit import Emitted, emit, source_of
 from mlc.targets.gpu.kernel import kernel
-from mlc.targets.gpu.program import Command, GpuProgram, Operand
+from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.scalars import Scalars
+from mlc.targets.gpu.schedules import schedule_group
 
 ALIGNMENT = 512  # bytes: what any device wants of the begin of a buffer within another
 
 
 class GpuAccelerator:
-    """Implements ``Accelerator``, and ``Whole``.
+    """Implements ``Accelerator``, ``Whole`` and ``Tunable``.
 
     Args:
         device: name of the driver.
@@ -43,6 +46,7 @@ class GpuAccelerator:
 
     def __init__(self, device: str, record: Gpu, dialect: Dialect, options: Mapping[str, str]) -> None:
         self.device = device
+        self.processor = f"{device}-{record.name}"
         self.record = record
         self.dialect = dialect
         self._options = dict(options)
@@ -65,11 +69,7 @@ class GpuAccelerator:
 
     def estimate(self, group: Node) -> tuple[float, float]:
         """The roofline on the device; what it can do, it does."""
-        moved = sum(v.type.nbytes for v in {*group.inputs, *group.outputs})
-        work = 0
-        if group.op.express is not None:
-            inputs = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in group.inputs]
-            work = operations(list(express(group, inputs)))
+        work, moved = _work(group)
         record = self.record
         return max(work / record.gflops, moved / record.gbytes) * 1e-9 + record.launch_us * 1e-6, inf
 
@@ -83,6 +83,20 @@ class GpuAccelerator:
 
     def depends_on(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:
         return ""
+
+    def schedule(self, group: Node, constants: Mapping[Value, np.ndarray], knobs: Knobs) -> Schedule | None:
+        if group.op is JOIN or group.op.routine is not None:
+            return None
+        return schedule_group(group, self.record, knobs)[0]
+
+    def likely(self, group: Node, constants: Mapping[Value, np.ndarray]) -> Sequence[Config]:
+        return []
+
+    def region_seconds(self, region: CompiledRegion) -> float | None:
+        return None  # it has to be run
+
+    def bench(self) -> DriverBench:
+        return DriverBench(self, exact=False)
 
     def kernel(
         self,
@@ -108,14 +122,18 @@ class GpuAccelerator:
             **{("output", k): v.type.nbytes for k, v in enumerate(graph.outputs)},
             **{("param", k): v.type.nbytes for k, v in enumerate(params)},
         }
+        steps: list[Step] = []
         commands: list[Command] = []
-        for call in region.calls:
+        for k, call in enumerate(region.calls):
             if not call.kernel and not call.nbytes:
                 continue
+            number = len(steps)
             if not call.kernel:
                 copied = tuple(Operand(str(space), at, call.nbytes) for space, at in call.args)
-                commands.append(Command("", copied))
+                steps.append(Step("copy", (), 0, 2 * call.nbytes))
+                commands.append(Command(number, "", copied))
                 continue
+            steps.append(Step(call.kernel, tuple(region.nodes[k].sources), *_work(region.nodes[k])))
             fn = region.kernels[call.kernel]
             places = [
                 Operand(str(space), at, size.get((str(space), at), b.nbytes))
@@ -123,12 +141,13 @@ class GpuAccelerator:
             ]
             places += _scratch(emitted[call.kernel])
             commands += [
-                Command(launch.name, tuple(places[k] for k in launch.operands), launch.grid, launch.block)
+                Command(number, launch.name, tuple(places[k] for k in launch.operands), launch.grid, launch.block)
                 for launch in emitted[call.kernel].launches
             ]
         scratch = max((_end(e) for e in emitted.values()), default=0)
         program = GpuProgram(
             source,
+            tuple(steps),
             tuple(commands),
             [_bytes(graph.constants[v]) for v in params],
             len(graph.inputs),
@@ -150,6 +169,15 @@ def _scratch(kernel: Emitted) -> Iterator[Operand]:
 
 def _end(kernel: Emitted) -> int:
     return sum(-(-n // ALIGNMENT) * ALIGNMENT for n in kernel.buffers)
+
+
+def _work(node: Node) -> tuple[int, int]:
+    """Operations of a node, and bytes that it must read and write."""
+    work = 0
+    if node.op.express is not None:
+        inputs = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
+        work = operations(list(express(node, inputs)))
+    return work, sum(v.type.nbytes for v in {*node.inputs, *node.outputs})
 
 
 def _bytes(a: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from mlc.errors import PackageError
 from mlc.fields import Fields, as_integer, as_list, as_text, wrong
 
 SPACES = ("input", "output", "param", "workspace", "scratch")
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,49 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Command:
-    """One step: a launch, or, without a kernel, a copy of the first operand to the second.
+class Step:
+    """One node of the model, which takes a few commands.
 
     Args:
+        kernel: its name.
+        sources: names of the original model's nodes that it computes.
+        flops: operations.
+        bytes: that must be read and written at least once.
+    """
+
+    kernel: str
+    sources: tuple[str, ...]
+    flops: int
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kernel": self.kernel, "sources": list(self.sources), "flops": self.flops, "bytes": self.bytes}
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> Step:
+        fields = Fields(value, where)
+        step = cls(
+            fields.take("kernel", as_text),
+            fields.take("sources", lambda items, place: as_list(items, place, as_text)),
+            fields.take("flops", as_integer),
+            fields.take("bytes", as_integer),
+        )
+        fields.end()
+        return step
+
+
+@dataclass(frozen=True)
+class Command:
+    """A launch, or, without a kernel, a copy of the first operand to the second.
+
+    Args:
+        step: which one it is of.
         kernel: name of a function in the source.
         operands: its parameters.
         grid, block: how many blocks, and threads of each, along x, y and z.
     """
 
+    step: int
     kernel: str
     operands: tuple[Operand, ...]
     grid: tuple[int, ...] = ()
@@ -64,12 +98,14 @@ class Command:
 
     def to_json(self) -> dict[str, Any]:
         operands = [o.to_json() for o in self.operands]
-        return {"kernel": self.kernel, "operands": operands, "grid": list(self.grid), "block": list(self.block)}
+        extents = {"grid": list(self.grid), "block": list(self.block)}
+        return {"step": self.step, "kernel": self.kernel, "operands": operands, **extents}
 
     @classmethod
     def from_json(cls, value: object, where: str) -> Command:
         fields = Fields(value, where)
         command = cls(
+            fields.take("step", as_integer),
             fields.take("kernel", as_text),
             fields.take("operands", lambda items, place: as_list(items, place, Operand.from_json)),
             fields.take("grid", lambda items, place: as_list(items, place, as_integer)),
@@ -88,13 +124,15 @@ class GpuProgram:
 
     Args:
         source: functions in the device's language.
-        commands: in order.
+        steps: nodes of the model, in order.
+        commands: what they take, in order.
         params: constants, u8[n] each.
         inputs, outputs: how many there are.
         workspace_bytes, scratch_bytes: memory that it needs besides its operands.
     """
 
     source: str
+    steps: tuple[Step, ...]
     commands: tuple[Command, ...]
     params: Sequence[np.ndarray]
     inputs: int
@@ -111,6 +149,7 @@ class GpuProgram:
             "outputs": self.outputs,
             "workspace": self.workspace_bytes,
             "scratch": self.scratch_bytes,
+            "steps": [s.to_json() for s in self.steps],
             "commands": [c.to_json() for c in self.commands],
         }
         tensors = {f"param.{k}": a for k, a in enumerate(self.params)}
@@ -141,14 +180,15 @@ class GpuProgram:
         params = [tensors[name] for k in range(len(tensors)) if (name := f"param.{k}") in tensors]
         inputs, outputs = fields.take("inputs", as_integer), fields.take("outputs", as_integer)
         workspace, scratch = fields.take("workspace", as_integer), fields.take("scratch", as_integer)
+        steps = fields.take("steps", lambda items, place: as_list(items, place, Step.from_json))
         commands = fields.take("commands", lambda items, place: as_list(items, place, Command.from_json))
         fields.end()
-        program = cls(source, commands, params, inputs, outputs, workspace, scratch)
+        program = cls(source, steps, commands, params, inputs, outputs, workspace, scratch)
         program._check()
         return program
 
     def _check(self) -> None:
-        """Every operand lies within what there is.
+        """Every operand lies within what there is, and every command is a step's.
 
         Raises:
             PackageError: one does not.
@@ -156,8 +196,23 @@ class GpuProgram:
         bytes_of = {"workspace": self.workspace_bytes, "scratch": self.scratch_bytes}
         count = {"input": self.inputs, "output": self.outputs, "param": len(self.params)}
         for k, command in enumerate(self.commands):
+            if not 0 <= command.step < len(self.steps):
+                raise PackageError(f"the device's program is damaged: command {k} is of no step")
             for o in command.operands:
                 end = o.at + o.nbytes if o.space in bytes_of else o.at + 1
                 fits = o.at >= 0 and o.nbytes >= 0 and end <= bytes_of.get(o.space, count.get(o.space, 0))
                 if not fits or (o.space == "param" and o.nbytes > self.params[o.at].nbytes):
                     raise PackageError(f"the device's program is damaged: command {k} has an operand outside {o.space}")
+
+
+def kernels(program: GpuProgram, seconds: Sequence[float]) -> list[dict[str, Any]]:
+    """What a report says of each step; see :class:`~mlc.runtime.device.Profiled`.
+
+    Args:
+        program: whose steps.
+        seconds: of each.
+    """
+    return [
+        {"name": s.kernel, "seconds": took, "flops": s.flops, "bytes": s.bytes, "sources": list(s.sources)}
+        for s, took in zip(program.steps, seconds, strict=True)
+    ]

@@ -6,6 +6,7 @@ one has. A run's operands are sub-buffers, made once for the addresses that a pr
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ import numpy as np
 
 from mlc.errors import DeviceError
 from mlc.runtime.device import Report
-from mlc.targets.gpu.program import Command, GpuProgram, Operand
+from mlc.targets.gpu.program import Command, GpuProgram, Operand, kernels
 
 UNIT = 512  # bytes that addresses are multiples of
 CPU = "pocl"  # the device that is a processor
+_opened_by: set[int] = set()  # processes: drivers have threads, which one that is forked off does not get
 
 
 @dataclass(eq=False)
@@ -59,12 +61,23 @@ class _Step:
     nbytes: int = 0
 
 
+def _whole(events: Sequence[Any]) -> dict[str, Any]:
+    """What a report says of a run by its commands' events."""
+    return {"seconds": (events[-1].profile.end - events[0].profile.start) * 1e-9 if events else 0.0}
+
+
 def open_device(options: Mapping[str, str]) -> OpenClDevice:
     """Opens the device that a package is for.
 
     Raises:
-        DeviceError: there is no pyopencl, no driver, or no such device.
+        DeviceError: there is no pyopencl, no driver, or no such device; or this process was forked off one that has
+            opened a device, where drivers wait for ever.
     """
+    if _opened_by and os.getpid() not in _opened_by:
+        raise DeviceError(
+            "OpenCL was in use when this process was forked off, and does not survive that",
+            hint="tune before anything runs on the device, or in a process of its own: mlc tune",
+        )
     try:
         import pyopencl as cl
     except ImportError as error:
@@ -85,6 +98,7 @@ def open_device(options: Mapping[str, str]) -> OpenClDevice:
     if not choice:
         here = ", ".join(d.name for d in found) or "none"
         raise DeviceError(f"the module needs the OpenCL device {wanted!r}; devices here: {here}", hint=_install())
+    _opened_by.add(os.getpid())
     return OpenClDevice(cl, choice[0])
 
 
@@ -155,6 +169,22 @@ class OpenClDevice:
         Raises:
             DeviceError: the device fails.
         """
+        return _whole(self._events(program, addresses))
+
+    def profile(self, program: Loaded, addresses: Sequence[int]) -> Report:
+        """The same, with the time of every step, which its commands' events say.
+
+        Raises:
+            DeviceError: the device fails.
+        """
+        events = self._events(program, addresses)
+        seconds = [0.0] * len(program.program.steps)
+        for command, event in zip(program.program.commands, events, strict=True):
+            seconds[command.step] += (event.profile.end - event.profile.start) * 1e-9
+        return {**_whole(events), "kernels": kernels(program.program, seconds)}
+
+    def _events(self, program: Loaded, addresses: Sequence[int]) -> list[Any]:
+        """Of every command of a run, which is over."""
         key = tuple(addresses)
         if key not in program.bound:
             program.bound[key] = [self._bind(program, c, key) for c in program.program.commands]
@@ -170,9 +200,7 @@ class OpenClDevice:
             self._queue.finish()
         except cl.Error as error:
             raise DeviceError(f"{self.device.name} failed: {error}") from error
-        if not events:
-            return {"seconds": 0.0}
-        return {"seconds": (events[-1].profile.end - events[0].profile.start) * 1e-9}
+        return events
 
     def close(self) -> None:
         if self._open:

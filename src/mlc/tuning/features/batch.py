@@ -15,7 +15,7 @@ from mlc.lower.knobs import Config, Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.symbolic import Values, Way, Ways
 from mlc.lower.terms import Term
-from mlc.targets.base import Target
+from mlc.targets.base import Target, Whole
 from mlc.tuning.features.context import (
     BUFFERS,
     LOOPS,
@@ -29,11 +29,13 @@ from mlc.tuning.features.context import (
     outline_of,
     relation,
 )
+from mlc.tuning.features.grid import FEATURES, features
+from mlc.tuning.features.grid import NUMBERS as GRID_NUMBERS
 from mlc.tuning.features.identity import identity_of
 from mlc.tuning.features.nest import Nests
 from mlc.tuning.features.program import Program, Programs
 from mlc.tuning.foreign import ForeignError, ask
-from mlc.tuning.task import Task, candidate
+from mlc.tuning.task import Task, candidate, schedule_of
 
 _TOGETHER = 1000  # configurations whose features are computed at once: what fits a cache
 _LOGGER = logging.getLogger("mlc")
@@ -78,11 +80,12 @@ class LoopFeatures:
     def __init__(self, task: Task, target: Target, *, loops: bool = True, relation: bool = True) -> None:
         self._name, self._space = task.name, task.space
         self._wanted = (loops, relation)
+        self._grid = isinstance(target.accelerator, Whole)
         node = candidate(task, target, task.space.default)
 
         def template(knobs: Knobs) -> Schedule | _Unknown | None:
             try:
-                return ask(lambda: _scheduled(node, target, knobs), let=(ScheduleError,))
+                return ask(lambda: _scheduled(task, node, target, knobs), let=(ScheduleError,))
             except ForeignError as error:
                 return self._unknown(knobs.config, str(error))
 
@@ -95,11 +98,18 @@ class LoopFeatures:
         self._known: dict[Hashable, _Compiled] = {}  # by what features are made of
         self._outlines = Outlines.of([])
 
+    @classmethod
+    def of(cls, task: Task, target: Target) -> LoopFeatures | None:
+        """What describes a task; nothing where no one schedule does, as on an accelerator that plans its own."""
+        own = task.constants is None or isinstance(target.accelerator, Whole)
+        return cls(task, target) if own else None
+
     @property
     def width(self) -> int:
         """Number of features."""
         loops, relation = self._wanted
-        return (LOOPS * PER_LOOP if loops else 0) + (3 * BUFFERS * len(SIZES) if relation else 0) + 3 * OTHERS
+        grid = FEATURES if self._grid else 0
+        return (LOOPS * PER_LOOP if loops else 0) + (3 * BUFFERS * len(SIZES) if relation else 0) + 3 * OTHERS + grid
 
     def valid(self, rows: np.ndarray) -> np.ndarray:
         """Which configurations the template accepts: bool ``[n]``; the lowering may still refuse some."""
@@ -111,8 +121,7 @@ class LoopFeatures:
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """float32 ``[n, width]``; zeros for configurations that the template refuses or fails on."""
         found = np.zeros((len(rows), self.width), np.float32)
-        for at, outlines, loops, others in self._described(rows):
-            parts = [others]
+        for at, outlines, loops, parts in self._described(rows):
             if self._wanted[1]:
                 parts.insert(0, relation(loops, outlines.loops))
             if self._wanted[0]:
@@ -134,22 +143,24 @@ class LoopFeatures:
             count[at] = outlines.loops
         return found, np.arange(LOOPS) >= LOOPS - count[:, None]
 
-    def _described(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Outlines, np.ndarray, np.ndarray]]:
-        """Indices of some configurations, their outlines, and what :func:`described` gives for them."""
+    def _described(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Outlines, np.ndarray, list[np.ndarray]]]:
+        """Indices of some configurations, their outlines, what :func:`described` gives of loops, and the rest."""
         order, which, numbers = self._numbers(rows)
         if len(self._outlines.loops) < len(self._known):
             self._outlines = Outlines.of([c.outline for c in self._known.values()])
         for first in range(0, len(order), _TOGETHER):
             some = slice(first, first + _TOGETHER)
             outlines = self._outlines[which[some]]
-            yield order[some], outlines, *described(numbers[:, some], outlines)
+            loops, others = described(numbers[:, some], outlines)
+            rest = [others, features(numbers[NUMBERS:, some])] if self._grid else [others]
+            yield order[some], outlines, loops, rest
 
     def _numbers(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The numbers of outlines.
 
         Returns:
             indices of the configurations that can be described, int64 ``[m]``; which outline each of them has, int64
-            ``[m]``; its numbers, float64 ``[NUMBERS, m]``.
+            ``[m]``; its numbers, float64 ``[numbers, m]``.
         """
         parts: dict[Program, list[tuple[_Compiled, np.ndarray]]] = {}
         for way, at in self._ways.split(rows):
@@ -162,7 +173,7 @@ class LoopFeatures:
         stacks = sorted(parts.items(), key=lambda item: item[1][0][0].outline.loops)
         members = [member for _, stack in stacks for member in stack]
         total = sum(len(at) for _, at in members)
-        numbers = np.empty((NUMBERS, total))
+        numbers = np.empty((NUMBERS + (GRID_NUMBERS if self._grid else 0), total))
         columns = _Columns(Values(self._space, rows))
         first = 0
         for program, stack in stacks:
@@ -193,7 +204,7 @@ class LoopFeatures:
         return self._alike[identity]
 
     def _description(self, schedule: Schedule) -> _Compiled:
-        outline = outline_of(Nests(schedule, self._ways.terms))
+        outline = outline_of(Nests(schedule, self._ways.terms), grid=self._grid)
         key = (outline.numbers, outline.loops, outline.runs.tobytes(), outline.itemsize)
         if key not in self._known:
             self._known[key] = _Compiled(len(self._known), outline, *self._programs.of(outline.numbers))
@@ -211,9 +222,9 @@ class LoopFeatures:
         return _Unknown()
 
 
-def _scheduled(node: Node, target: Target, knobs: Knobs) -> Schedule | None:
+def _scheduled(task: Task, node: Node, target: Target, knobs: Knobs) -> Schedule | None:
     """The schedule that a template makes, inlined."""
-    schedule = target.schedule(node, knobs)
+    schedule = schedule_of(task, node, target, knobs)
     if schedule is not None:
         inline(schedule)
     return schedule

@@ -21,11 +21,13 @@ from operator import mul
 import numpy as np
 
 from mlc.ir.loop import ForKind
+from mlc.tuning.features.grid import numbers_of
 from mlc.tuning.features.nest import Nests, Number, StageNest
 
 LOOPS = 12  # innermost loops that are described one by one
 BUFFERS = 4  # accesses of a stage that are described, those of the greatest buffers
 KINDS = (ForKind.SERIAL, ForKind.PARALLEL, ForKind.VECTORIZED, ForKind.UNROLLED)
+_ALIKE = {ForKind.THREAD: ForKind.PARALLEL, ForKind.VTHREAD: ForKind.UNROLLED}  # which grids have besides
 EXTENT, OUTSIDE, INSIDE, REDUCES, KIND = range(5)
 BUFFER = KIND + len(KINDS)  # bytes, reuse and stride of the first buffer, then those of the next
 PER_LOOP = BUFFER + 3 * BUFFERS
@@ -43,7 +45,8 @@ class Outline:
     """What the features of all configurations with one structure of loops are made of.
 
     Args:
-        numbers: ``NUMBERS`` formulas or numbers: of each loop, outermost first and the innermost last, its extent, the
+        numbers: ``NUMBERS`` formulas or numbers, and where wanted those of :mod:`~mlc.tuning.features.grid`: of each
+            loop, outermost first and the innermost last, its extent, the
             elements that it touches of each buffer and its stride in each; iterations of the loops outside of those;
             of each further stage its iterations, how often it starts, and the elements that it touches each time.
         loops: how many there are, at most ``LOOPS``.
@@ -82,8 +85,13 @@ class Outlines:
         return Outlines(self.loops[which], self.buffers[which], self.runs[which], self.itemsize[which])
 
 
-def outline_of(nests: Nests) -> Outline:
-    """The outline of a schedule."""
+def outline_of(nests: Nests, *, grid: bool = False) -> Outline:
+    """The outline of a schedule.
+
+    Args:
+        nests: of its stages.
+        grid: whether it is for grids of threads.
+    """
     main, *rest = _heaviest(nests)
     numbers: list[Number] = [1.0, *[1.0] * BUFFERS, *[0.0] * BUFFERS] * LOOPS
     runs = np.zeros((LOOPS, BUFFER - REDUCES), np.float32)
@@ -96,11 +104,13 @@ def outline_of(nests: Nests) -> Outline:
             numbers[first + _TOUCHED + b] = loop.touched[access]
             numbers[first + _STRIDE + b] = loop.stride[access]
         runs[k, 0] = loop.reduces
-        runs[k, KIND - REDUCES + KINDS.index(loop.kind)] = 1.0
+        runs[k, KIND - REDUCES + KINDS.index(_ALIKE.get(loop.kind, loop.kind))] = 1.0
     numbers.append(_product(loop.extent for loop in main.loops[:skipped]))
     for nest in rest:
         numbers += _summary(nest)
     numbers += [1.0] * (3 * (OTHERS - len(rest)))
+    if grid:
+        numbers += numbers_of(nests, main, buffers)
     itemsize = tuple(log2(main.accesses[b].tensor.dtype.itemsize) for b in buffers)
     return Outline(tuple(numbers), len(main.loops) - skipped, runs, itemsize)
 
@@ -162,7 +172,7 @@ def described(numbers: np.ndarray, outlines: Outlines) -> tuple[np.ndarray, np.n
         part[:, BUFFER + 1 : last : 3] *= np.arange(most)[:, None] < outlines.buffers
     if outlines.loops.min() < outlines.loops.max():
         found *= (np.arange(LOOPS)[:, None] >= LOOPS - outlines.loops)[:, None]
-    return found, _log(numbers[_START + 1 :]).astype(np.float32)
+    return found, _log(numbers[_START + 1 : NUMBERS]).astype(np.float32)
 
 
 def _log(x: np.ndarray) -> np.ndarray:

@@ -56,7 +56,11 @@ class _Names:
                 else (self.of(rel.outer), self.of(rel.inner), self.of(rel.fused))
                 for rel in stage.relations
             ),
-            tuple((self.of(leaf), stage.kinds.get(leaf), stage.is_reducing(leaf)) for leaf in stage.leaves),
+            tuple(
+                (self.of(leaf), stage.kinds.get(leaf), stage.threads.get(leaf), stage.is_reducing(leaf))
+                for leaf in stage.leaves
+            ),
+            stage.scope,
             None if attach is None else (self.of(attach.stage), self.of(attach.axis)),
         )
 

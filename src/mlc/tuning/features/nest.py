@@ -7,7 +7,7 @@ features, not code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -17,7 +17,8 @@ from typing import Any
 from mlc.ir import te
 from mlc.ir.expr import loads
 from mlc.ir.index import Atom, Linear, Quotient, Remainder, Var
-from mlc.ir.loop import ForKind
+from mlc.ir.loop import THREAD_AXES, ForKind
+from mlc.lower.bounds import SHARED
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Split, Stage
 from mlc.lower.symbolic import real
@@ -25,7 +26,7 @@ from mlc.lower.terms import Terms
 
 # what is the same for all configurations is a float, the rest a term
 Number = Any
-Extents = Mapping[Var, Number]
+Extents = dict[Var, Number]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +136,8 @@ class Nests:
         for reader, places in self._reads(stage, host):
             if reader is host:
                 around: Extents = self._spans(host, at + 1)
+                if stage.scope == SHARED:
+                    around = around | self._of_block(host)
             else:
                 sizes = self._sizes[reader]
                 around = {r: sizes[r] for r in reader.op.reduce_axes} | self._region(reader, host, at)
@@ -143,6 +146,14 @@ class Nests:
                 found[axis] = self._call("most", found[axis], span) if axis in found else span
         self._known_regions[stage, host, at] = found
         return found
+
+    def _of_block(self, stage: Stage) -> dict[Var, Number]:
+        """How far the data axes of a stage move among the threads of a block that it is computed inside of."""
+        if stage.attach is None:
+            return {}
+        host = stage.attach.stage
+        first = next((k for k, leaf in enumerate(host.leaves) if host.threads.get(leaf) in THREAD_AXES), None)
+        return {} if first is None else self._region(stage, host, first - 1)
 
     @staticmethod
     def _inside(stage: Stage, host: Stage) -> bool:
@@ -220,6 +231,38 @@ class Nests:
             elif type(atom) is Remainder:
                 total = total + c * (self._moved(atom.form, steps) % atom.divisor)
         return total
+
+    def extent(self, stage: Stage, axis: Var) -> Number:
+        """Iterations of one of a stage's axes."""
+        return self._sizes[stage][axis]
+
+    def elements(self, stage: Stage) -> Number:
+        """Elements of a stage that are there at a time: of its region, where it is computed inside another one."""
+        return reduce(mul, (self._sizes[stage][a] for a in stage.op.axes), 1.0)
+
+    def greater(self, a: Number, b: Number) -> Number:
+        """The greater one of two numbers."""
+        return self._call("most", a, b)
+
+    def steps(self, stage: Stage, host: Stage, leaf: Var) -> dict[Var, Number]:
+        """How much every axis of a stage moves with one iteration of a leaf of it, or of one that it is inside."""
+        return self._steps(stage, leaf) if host is stage else self._steps_through(stage, host, leaf)
+
+    def apart(self, access: Access, steps: Extents) -> Number:
+        """Elements between two accesses that move axes by ``steps``, in the buffer as it is: of a region, often."""
+        maker = next((s for s in self.stages if access.tensor in s.op.outputs), None)
+        if maker is None or maker.attach is None:
+            return self.stride(access, steps)
+        total: Number = 0.0
+        run: Number = 1.0
+        for axis, ix in zip(reversed(maker.op.axes), reversed(access.indices), strict=True):
+            total = total + run * self._moved(ix, steps)
+            run = run * self._sizes[maker][axis]
+        return abs(total)
+
+    def around(self, stage: Stage) -> Sequence[tuple[Stage, int]]:
+        """Every loop around a stage's body, outermost first, as its stage and its place among the leaves there."""
+        return _around(stage)
 
     def of(self, stage: Stage) -> StageNest:
         """A stage with all loops around it."""

@@ -32,6 +32,7 @@ from mlc.tuning.measure.frames import Message
 from mlc.tuning.measure.lanes import Conversation, Lane, Lanes, LostError, Request
 from mlc.tuning.measure.roles import Workshop
 from mlc.tuning.measure.timing import CONTENDER, Drift, Patience, Rule, Timing
+from mlc.tuning.measure.turns import Turns
 from mlc.tuning.measure.zygote import Zygote
 from mlc.tuning.task import Task
 
@@ -147,6 +148,7 @@ class LocalMeasurer:
         self.tasks = tuple(tasks)
         self.threads = threads
         self.flushed = options.rule.flush
+        self.turns = Turns(bench.device)
         self._exact = bench.exact
         self._computed: dict[tuple[int, tuple[tuple[str, object], ...]], Measurement] = {}
         self.options = options
@@ -180,7 +182,8 @@ class LocalMeasurer:
         Returns:
             one result a configuration, in order; a failure of a configuration is a result.
         """
-        results = self._go(_Round(task, configs, done or (lambda _i, _m: None)))
+        with self.turns.mine():
+            results = self._go(_Round(task, configs, done or (lambda _i, _m: None)))
         if self._exact:
             self._computed |= {(task, _key(c)): m for c, m in zip(configs, results, strict=True) if m.seconds}
         return results
@@ -189,7 +192,10 @@ class LocalMeasurer:
         """Measures a few configurations in turns, a sample each, for a last decision between them."""
         known = [self._computed.get((task, _key(c))) for c in configs]  # what was computed stays as it is
         found = [m for m in known if m is not None]
-        return found if len(found) == len(configs) else self._go(_Round(task, configs, lambda _i, _m: None, True))
+        if len(found) == len(configs):
+            return found
+        with self.turns.mine():
+            return self._go(_Round(task, configs, lambda _i, _m: None, True))
 
     def reference(self, task: int) -> str:
         """How the results were made that candidates are compared with: ``interpreter`` or ``untuned``; or nothing."""

@@ -11,15 +11,16 @@ import pytest
 from safetensors.numpy import load, save
 
 from mlc.errors import MlcError
-from mlc.targets.gpu.program import Command, GpuProgram, Operand
+from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step, kernels
 
 PROGRAM = GpuProgram(
     "kernel",
+    (Step("k0_add", ("first", "second"), 4, 19), Step("copy", (), 0, 16)),
     (
         Command(
-            "k", (Operand("input", 0, 8), Operand("param", 0, 3), Operand("workspace", 512, 8)), (2, 1, 1), (4, 1, 1)
+            0, "k", (Operand("input", 0, 8), Operand("param", 0, 3), Operand("workspace", 512, 8)), (2, 1, 1), (4, 1, 1)
         ),
-        Command("", (Operand("workspace", 512, 8), Operand("output", 0, 8))),
+        Command(1, "", (Operand("workspace", 512, 8), Operand("output", 0, 8))),
     ),
     [np.arange(3, dtype=np.uint8)],
     1,
@@ -31,9 +32,15 @@ PROGRAM = GpuProgram(
 
 def test_what_is_written_is_read() -> None:
     again = GpuProgram.from_bytes(PROGRAM.to_bytes())
-    assert (again.source, again.commands) == (PROGRAM.source, PROGRAM.commands)
+    assert (again.source, again.steps, again.commands) == (PROGRAM.source, PROGRAM.steps, PROGRAM.commands)
     assert [a.tolist() for a in again.params] == [[0, 1, 2]]
     assert (again.inputs, again.outputs, again.workspace_bytes, again.scratch_bytes) == (1, 1, 1024, 0)
+
+
+def test_a_report_tells_of_every_step() -> None:
+    first, copy = kernels(PROGRAM, [1e-3, 2e-3])
+    assert first == {"name": "k0_add", "seconds": 1e-3, "flops": 4, "bytes": 19, "sources": ["first", "second"]}
+    assert (copy["name"], copy["seconds"], copy["sources"]) == ("copy", 2e-3, [])
 
 
 def damaged(change: Callable[[dict[str, Any]], None]) -> bytes:
@@ -47,13 +54,15 @@ def damaged(change: Callable[[dict[str, Any]], None]) -> bytes:
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda d: d.update(version=9), "version: expected 1, got 9"),
+        (lambda d: d.update(version=9), "version: expected 2, got 9"),
         (lambda d: d.update(more=1), "more: is not a field"),
         (lambda d: d.pop("commands"), "commands: is missing"),
         (lambda d: d["commands"][0].update(grid=[1]), "3 extents of a grid"),
         (lambda d: d["commands"][0]["operands"][0].__setitem__(0, "attic"), "input or output or param"),
         (lambda d: d["commands"][0]["operands"][0].pop(), "a space and two integers"),
         (lambda d: d.update(workspace=512), "command 0 has an operand outside workspace"),
+        (lambda d: d["commands"][1].update(step=2), "command 1 is of no step"),
+        (lambda d: d["steps"][0].pop("flops"), "flops: is missing"),
         (lambda d: d.update(inputs=0), "command 0 has an operand outside input"),
         (lambda d: d["commands"][0]["operands"][1].__setitem__(2, 99), "command 0 has an operand outside param"),
     ],

@@ -178,7 +178,7 @@ def test_constants_are_those_that_the_group_reads(target: Target) -> None:
 
 def test_a_configuration_that_is_refused_is_left_out(target: Target) -> None:
     class Strict(ToyAccelerator):
-        def ask(self, group: Node, constants: object, knobs: Knobs) -> None:
+        def schedule(self, group: Node, constants: object, knobs: Knobs) -> None:
             knobs.require(knobs.discrete("steps", (1, 2), default=1) == 1, "only one step")
 
     strict = cast(Target, ToyTarget(Strict()))

@@ -30,6 +30,7 @@ class CpuBench:
     """
 
     exact = False
+    device = ""
 
     def __init__(self, pool: bytes, record: Cpu, evict: str = "") -> None:
         self._pool, self._record, self._flush = pool, record, bool(evict)

@@ -82,7 +82,7 @@ def ask_tile(knobs: Knobs, p: Product, target: Gpu, best: Tile, *, shared: bool)
     """
 
     def ask(name: str, values: tuple[int, ...], default: int) -> int:
-        return int(knobs.discrete(name, sorted({*values, default}), default=default))
+        return knobs.discrete(name, sorted({*values, default}), default=default)
 
     tile = Tile(
         ask("rows", ROWS, best.rows),
