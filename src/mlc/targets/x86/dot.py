@@ -42,7 +42,10 @@ def bf16_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
 
 @lru_cache
 def _bf16_pairs(lanes: int) -> Dot:
-    """AVX-512 BF16: two bf16 of ``x`` in every lane, times two of ``w`` each; what is denormal counts as zero."""
+    """AVX-512 BF16: two bf16 of ``x`` in every lane, times two of ``w`` each.
+
+    The second term is added before the first, each with one rounding to nearest; what is denormal counts as zero.
+    """
     name, sums, data = _VDPBF16PS[lanes], f"<{lanes} x float>", f"<{2 * lanes} x bfloat>"
 
     def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
