@@ -62,6 +62,7 @@ class ToyAccelerator:
     block: int = BLOCK
     device: str = "toy"
     alignment: int = 128
+    shifts: bool = True  # models for it are quantised with powers of two
     compiled: list[CompiledRegion] = field(default_factory=list)
 
     def options(self) -> Mapping[str, str]:

@@ -268,8 +268,8 @@ def main(arguments: list[str] | None = None) -> None:
     images = [sample_inputs(original, seed=k) for k in range(options.samples)]
     samples = {name: np.concatenate([image[name] for image in images]) for name in images[0]}
     with console.status("quantising"):
-        found = quantize(model, samples)
-        whole = None if options.no_ends else quantize(model, samples, ends=True)
+        found = quantize(model, samples, "vdla")
+        whole = None if options.no_ends else quantize(model, samples, "vdla", ends=True)
     bars = [(f"CPU + {p}", f"vdla -profile={p}", found) for p in options.profiles.split(",")]
     if whole is not None:
         bars.append((ENDS, "vdla -profile=full", whole))

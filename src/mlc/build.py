@@ -157,7 +157,7 @@ def build_package(
         module_so=_SHARED if artifact.shared is not None else None,
         symbols=options.symbols,
         seed=None if seed is None else seed.name,
-        precision={name: str(p) for name, p in precisions(host.graph).items()},
+        precision={name: str(p) for name, p in precisions(host.graph, options.quantised).items()},
         device=_device_spec(host.plan, target.accelerator) if programs else None,
     )
     members = {"graph.txt": f"{host.graph}\n".encode(), "lib/model.o": artifact.obj}

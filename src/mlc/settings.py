@@ -86,6 +86,7 @@ class CompileOptions:
             unless given.
         bf16: compute matrix products in bf16, summed up in f32.
         keep_assembly: show the observer the assembly, which takes as long to print as the object to make.
+        quantised: whether the model's integers were made of floats by this program, which says how precise they are.
     """
 
     name: str
@@ -100,6 +101,7 @@ class CompileOptions:
     keep_assembly: bool = False
     weights: str = ""
     bf16: bool = False
+    quantised: bool = False
 
 
 class Observer:

@@ -112,11 +112,12 @@ def test_from_model_to_cycles(folder: Path, call: Callable[..., tuple[int, str]]
     assert "  device         toy, 640 B of its memory\n" in out
 
     # the same integers as on the host alone, and as the interpreter computes them
-    call("compile", "net.onnx", *quantised, "-o", "host.tar")
+    call("import", "net.onnx", *quantised, "--quantize-for", "toy", "-o", "net.mlc")
+    call("compile", "net.mlc", "-o", "host.tar")
     call("run", "host.tar", "-i", "one.npz", "-o", "host.npz")
     got, host = np.load("got.npz")["y"], np.load("host.npz")["y"]
     np.testing.assert_array_equal(got, host)
-    found = quantize(mlc.load("net.onnx"), {"x": IMAGES})
+    found = quantize(mlc.load("net.onnx"), {"x": IMAGES}, "vdla")
     (expected,) = run_graph(found.model.graph, {"x": IMAGES[2:3]}).values()
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
@@ -128,7 +129,7 @@ def test_an_accelerator_with_nothing_to_do_is_mentioned(folder: Path, call: Call
 
 
 def test_a_model_in_integers_can_be_saved_and_read(folder: Path) -> None:
-    found = quantize(mlc.load("net.onnx"), {"x": IMAGES}, per_channel=True, ends=True, keep=["shortcut"])
+    found = quantize(mlc.load("net.onnx"), {"x": IMAGES}, "vdla", per_channel=True, ends=True, keep=["shortcut"])
     assert found.floats == {"shortcut": "kept on demand"}
     found.model.save("net.mlc")
     again = mlc.load("net.mlc")
@@ -138,7 +139,7 @@ def test_a_model_in_integers_can_be_saved_and_read(folder: Path) -> None:
 
 
 def test_a_level_without_optimisation_divides_as_well(folder: Path) -> None:
-    found = quantize(mlc.load("net.onnx"), {"x": IMAGES})
+    found = quantize(mlc.load("net.onnx"), {"x": IMAGES}, "vdla")
     feeds = {"x": IMAGES[:1]}
     results = []
     for level in (0, 1, 3):

@@ -76,7 +76,7 @@ def residual_network() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def small() -> Model:
-    return quantize(load(residual_network()), {"x": IMAGES}).model
+    return quantize(load(residual_network()), {"x": IMAGES}, "vdla").model
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -124,7 +124,7 @@ def test_depthwise_convolutions_run_between_others() -> None:
         helper.make_node("Conv", ["r1", "p"], ["y"], "c2"),
     ]
     images = rng.standard_normal((4, 32, 24, 24)).astype(np.float32)
-    model = quantize(load(network(nodes, {"x": images[:1]}, ["y"], stored)), {"x": images}).model
+    model = quantize(load(network(nodes, {"x": images[:1]}, ["y"], stored)), {"x": images}, "vdla").model
     for profile in ("osdi18_i8", "full"):
         package = mlc.compile(model, f"vdla -profile={profile}")
         assert [d.region for d in package.offloads if "conv" in d.operators] == ["region0"] * 3
@@ -142,7 +142,7 @@ def test_wide_limits_are_exact() -> None:
     convolve = helper.make_node("Conv", ["x", "w"], ["c"], "c", pads=[1] * 4)
     graph = [convolve, helper.make_node("Clip", ["c", "lo", "hi"], ["y"], "y")]
     images = 2 * rng.standard_normal((4, 32, 24, 24)).astype(np.float32)
-    model = quantize(load(network(graph, {"x": images[:1]}, ["y"], stored)), {"x": images}).model
+    model = quantize(load(network(graph, {"x": images[:1]}, ["y"], stored)), {"x": images}, "vdla").model
     (limit,) = (
         n.attrs["hi"] for n in model.graph.nodes if n.op.name == "clip" and n.inputs[0].type.dtype.name == "i32"
     )
@@ -177,7 +177,7 @@ def test_an_addition_without_a_product_is_offloaded(profile: str, both: bool, mo
     if both:  # what comes from the host twice is not worth its copies
         monkeypatch.setattr(VdlaAccelerator, "estimate", lambda self, group: (0.0, 1.0))
     images = rng.standard_normal((4, 16, 13, 11)).astype(np.float32)
-    model = quantize(load(pooled_network(both=both)), {"x": images}).model
+    model = quantize(load(pooled_network(both=both)), {"x": images}, "vdla").model
     package = mlc.compile(model, f"vdla -profile={profile}", verify_passes=True)
     addition = ("cast", "cast", "shl", "add", "relu", "round_shift", "clip", "cast")
     if profile == "osdi18":
@@ -193,7 +193,7 @@ def test_an_addition_without_a_product_is_offloaded(profile: str, both: bool, mo
 
 
 def test_scales_of_channels_need_the_alu() -> None:
-    model = quantize(load(residual_network()), {"x": IMAGES}, per_channel=True).model
+    model = quantize(load(residual_network()), {"x": IMAGES}, "vdla", per_channel=True).model
     for profile, regions in (("full", 1), ("osdi18_i8", 5)):
         package = mlc.compile(model, f"vdla -profile={profile}")
         reasons = {d.reason for d in package.offloads}
@@ -219,7 +219,7 @@ def resnet18() -> tuple[Model, list[dict[str, np.ndarray]]]:
     original = build("resnet18")
     feeds = [sample_inputs(original, seed=k) for k in range(100)]
     samples = {"input": np.concatenate([f["input"] for f in feeds[:4]])}
-    return quantize(load(original), samples).model, feeds
+    return quantize(load(original), samples, "vdla").model, feeds
 
 
 @pytest.mark.slow

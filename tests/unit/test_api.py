@@ -88,7 +88,7 @@ def test_quantize(tmp_path: Path) -> None:
     samples = rng.standard_normal((16, 8)).astype(np.float32)
     found = mlc.quantize(mlc.load(tmp_path / "m.onnx"), {"x": samples}, per_channel=True, ends=True)
     assert isinstance(found, mlc.Quantization)
-    assert (found.products, found.samples, set(found.exponents)) == (2, 16, {"x", "h"})
+    assert (found.products, found.samples, set(found.tensors)) == (2, 16, {"x", "h"})
     assert found.accuracy[0].snr_db > 25
     with mlc.compile(found.model).load(threads=1) as module:
         y = module.run({"x": samples[:1]})["y"]

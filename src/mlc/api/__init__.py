@@ -12,17 +12,19 @@ from __future__ import annotations
 from mlc.api.machines import TargetInfo, targets
 from mlc.api.models import Model, load, survey
 from mlc.api.packages import Package, Report, assembly, compile, pass_names
-from mlc.api.quantization import Quantization, quantize
+from mlc.api.quantization import LayerError, Quantization, check_calibration, quantize
 from mlc.api.tuning import tune, tuning_tasks
 from mlc.runtime import load_module
 
 __all__ = [
+    "LayerError",
     "Model",
     "Package",
     "Quantization",
     "Report",
     "TargetInfo",
     "assembly",
+    "check_calibration",
     "compile",
     "load",
     "load_module",

@@ -59,6 +59,7 @@ def compile_options(
         keep_assembly=keep_assembly,
         weights=weights or "",
         bf16=bf16,
+        quantised=model.info.quantised,
     )
 
 

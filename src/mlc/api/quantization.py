@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,29 @@ from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer
 
 if TYPE_CHECKING:
     from mlc.harness.accuracy import Accuracy
+    from mlc.rewrite.quantization import Steps
+
+
+@dataclass(frozen=True, eq=False)
+class LayerError:
+    """What a layer of a quantised model gives, all layers before it quantised likewise, beside the float model's.
+
+    Args:
+        name: the model's for its product; followed by the tensor's, where one node of the model makes several.
+        operator: the core operator of the product.
+        reason: why it stays in floating point; empty for a layer in integers.
+        accuracy: of what it gives, with its bias and its limits; on all samples.
+    """
+
+    name: str
+    operator: str
+    reason: str
+    accuracy: Accuracy
+
+    def to_json(self) -> dict[str, Any]:
+        a = self.accuracy
+        errors = {"snr_db": a.snr_db, "error": a.error, "largest": a.largest, "mean": a.mean}
+        return {"name": self.name, "operator": self.operator, "reason": self.reason, **errors}
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,29 +49,32 @@ class Quantization:
 
     Args:
         model: the model in integers, ready to compile.
-        exponents: a number ``x`` of a quantised tensor is stored as ``round(x * 2**exponent)``; by the tensor's name.
+        tensors: how each quantised tensor is stored, by the tensor's name: ``(q - zero) * scale`` with ``q`` of 8 bits.
         products: how many convolutions and matrix products are in integers.
         floats: those that are not, by the model's name for them, with the reason.
         samples: how many there were.
         accuracy: of every output, against the float model on those samples.
+        layers: what each layer lost on those samples, if asked for.
         seconds: that it took.
     """
 
     model: Model
-    exponents: Mapping[str, int]
+    tensors: Mapping[str, Steps]
     products: int
     floats: Mapping[str, str]
     samples: int
     accuracy: tuple[Accuracy, ...]
+    layers: tuple[LayerError, ...] = ()
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "exponents": dict(self.exponents),
+            "tensors": {name: {"scale": s.scale, "zero": s.zero} for name, s in self.tensors.items()},
             "products": self.products,
             "floats": dict(self.floats),
             "samples": self.samples,
             "accuracy": [a.to_json() for a in self.accuracy],
+            "layers": [layer.to_json() for layer in self.layers],
             "seconds": self.seconds,
         }
 
@@ -56,63 +82,100 @@ class Quantization:
 def quantize(
     model: Model,
     samples: Mapping[str, np.ndarray],
+    target: str = "x86",
     *,
-    per_channel: bool = False,
-    ends: bool = False,
+    calibration: str | None = None,
+    per_channel: bool | None = None,
+    ends: bool | None = None,
     keep: Sequence[str] = (),
+    by_layer: bool = False,
     observer: Observer | None = None,
 ) -> Quantization:
-    """Quantise a model to 8-bit integers with power-of-two scales.
+    """Quantise a model to 8-bit integers.
 
-    >>> found = mlc.quantize(model, np.load("images.npz"), per_channel=True)   # doctest: +SKIP
+    >>> found = mlc.quantize(model, np.load("images.npz"))                     # doctest: +SKIP
     >>> found.accuracy[0].snr_db                                               # doctest: +SKIP
-    >>> mlc.compile(found.model, "vdla").save("module.tar")                    # doctest: +SKIP
+    >>> mlc.compile(found.model).save("module.tar")                            # doctest: +SKIP
 
     Args:
         model: from ``load``, in floating point.
         samples: typical inputs by name, several along the first axis; some tens are enough.
-        per_channel: a scale for each output channel of the weights, not one for all.
-        ends: also a first convolution of few channels and the last matrix product, which stay in floats otherwise.
+        target: what it is for, which says which scales there can be: powers of two for an accelerator that rescales by
+            shifts, any others.
+        calibration: how the ranges of tensors are chosen: ``minmax``, ``mse``, ``entropy`` or ``percentile=99.99``;
+            unless given, ``minmax``, or ``mse`` for powers of two.
+        per_channel: a scale for each output channel of the weights, not one for all; by default, where scales are free.
+        ends: also a first convolution of few channels and the last matrix product; by default, where scales are free.
         keep: names of the model's nodes that stay in floats.
+        by_layer: find out what each layer loses.
         observer: is told how it goes on.
     Raises:
-        UsageError: the samples do not fit the model, or a node to keep is unknown.
+        UsageError: the samples do not fit the model, a node to keep is unknown, or the way to calibrate is.
         UnsupportedError: nothing in the model can be quantised.
     """
     from mlc.harness.accuracy import AccuracyMeter
     from mlc.harness.samples import split_samples
     from mlc.rewrite.pipeline import passes_for, run_passes
-    from mlc.rewrite.quantize import QuantizeOptions
-    from mlc.rewrite.quantize import quantize as quantize_graph
+    from mlc.rewrite.quantization import Calibration, QuantizeOptions
+    from mlc.rewrite.quantization import quantize as quantize_graph
+    from mlc.rewrite.recurrence import map_bodies, settle_bodies
+    from mlc.targets.base import Shifting, get_target
 
     start = time.perf_counter()
+    shifts = isinstance(get_target(target).accelerator, Shifting)
+    how = None if calibration is None else Calibration.parse(calibration)
+    options = QuantizeOptions(shifts, per_channel, ends, tuple(keep), how)
     specs = [TensorSpec(t.name, t.dtype, t.shape) for t in model.inputs]
     feeds = split_samples(specs, {name: np.asarray(array) for name, array in samples.items()})
-    graph = run_passes(model.graph, [p for p in passes_for(MAX_OPT_LEVEL) if not p.groups])
-    options = QuantizeOptions(per_channel, ends, tuple(keep))
+
+    def optimised(graph: Graph) -> Graph:
+        graph = run_passes(graph, [p for p in passes_for(MAX_OPT_LEVEL) if not p.groups])
+        return map_bodies(settle_bodies(graph), optimised)
+
+    graph = optimised(model.graph)
     watch = observer or Observer()
     watch.stage("calibrate")
     found = quantize_graph(graph, feeds, options, _native, watch.kernel)
     watch.stage("compare with the float model")
-    before, after, meter = _native(graph), _native(found.graph), AccuracyMeter()
+    before, after = _native(found.reference if by_layer else graph), _native(found.watched if by_layer else found.graph)
+    outputs = len(graph.outputs)
+    meter, layers = AccuracyMeter(), AccuracyMeter()
     for k, feed in enumerate(feeds):
-        meter.add(before(feed), after(feed))
+        wanted, got = list(before(feed).items()), after(feed)
+        meter.add(dict(wanted[:outputs]), got)
+        layers.add(dict(wanted[outputs:]), got)
         watch.kernel(k + 1, len(feeds))
+    errors = tuple(
+        LayerError(layer.name, layer.operator, layer.reason, accuracy)
+        for layer, accuracy in zip(found.layers, layers.result(), strict=False)
+    )
     return Quantization(
-        Model(found.graph, model.info, model.format),
-        found.exponents,
+        Model(found.graph, replace(model.info, quantised=True), model.format),
+        found.tensors,
         found.products,
         found.floats,
         len(feeds),
         meter.result(),
+        errors,
         time.perf_counter() - start,
     )
+
+
+def check_calibration(text: str) -> str:
+    """The name of a way to calibrate, if it is one.
+
+    Raises:
+        UsageError: it is none.
+    """
+    from mlc.rewrite.quantization import Calibration
+
+    return str(Calibration.parse(text))
 
 
 def _native(graph: Graph) -> Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]:
     """Something that runs a graph on this machine: compiled where that is possible, else interpreted."""
     from mlc.build import build_package
-    from mlc.rewrite.quantize import interpreted
+    from mlc.rewrite.quantization import interpreted
     from mlc.targets.base import get_target
 
     built = build_package(graph, get_target("x86"), CompileOptions(graph.name, "", "0" * 64), Observer())

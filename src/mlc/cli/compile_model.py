@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     mlc compile resnet18.onnx --quantize int8 --calibrate images.npz -o resnet18.tar
     mlc compile lstm.onnx --weights int8 --accuracy-on typical.npz -o lstm.tar
     mlc compile bert.onnx --dim batch=1 --dim sequence=128 --bf16 -o bert.tar
+    mlc compile resnet18.onnx --quantize int8 --calibrate images.npz --calibration mse --quantize-report --dry-run
     mlc compile resnet18.onnx --target vdla --quantize int8 --calibrate images.npz --dump-offloads
     """,
 )
@@ -147,7 +148,7 @@ def command(
     with status(console, f"importing {model}"):
         loaded = load_options.load(model)
     with CompileProgress(console, after) as progress:
-        quantized = None if quantize is None else quantize.quantize(loaded, progress)
+        quantized = None if quantize is None else quantize.quantize(loaded, target, progress)
         package = compile_model(
             loaded if quantized is None else quantized.model,
             target,

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 @click.option("--check", is_flag=True, help="Only check that the model can be imported.")
 @load_options
 @quantize_options
+@click.option(
+    "--quantize-for", metavar="TARGET", default="x86", show_default=True, help="What --quantize chooses scales for."
+)
 @json_option
 @click.pass_obj
 def command(
@@ -43,6 +46,7 @@ def command(
     check: bool,
     load_options: LoadOptions,
     quantize: QuantizeOptions | None,
+    quantize_for: str,
     json_file: str | None,
 ) -> None:
     """Import MODEL, show what is in it, and save it with -o; with --quantize, as a model of 8-bit integers."""
@@ -55,7 +59,7 @@ def command(
     quantized = None
     if quantize is not None:
         with CompileProgress(console) as progress:
-            quantized = quantize.quantize(loaded, progress)
+            quantized = quantize.quantize(loaded, quantize_for, progress)
         loaded = quantized.model
     if output:
         loaded.save(output)

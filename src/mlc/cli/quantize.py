@@ -24,19 +24,29 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class QuantizeOptions:
-    """How to quantise a model: what ``mlc.api.quantize`` takes besides it."""
+    """How to quantise a model: what ``mlc.api.quantize`` takes besides it and the target."""
 
     samples: Mapping[str, np.ndarray]
-    per_channel: bool
-    ends: bool
+    calibration: str | None
+    per_channel: bool | None
+    ends: bool | None
     keep: tuple[str, ...]
+    report: bool
 
-    def quantize(self, model: Model, observer: Observer) -> Quantization:
+    def quantize(self, model: Model, target: str, observer: Observer) -> Quantization:
         """The model in integers; see ``mlc.api.quantize`` for the errors."""
         from mlc.api import quantize
 
         return quantize(
-            model, self.samples, per_channel=self.per_channel, ends=self.ends, keep=self.keep, observer=observer
+            model,
+            self.samples,
+            target,
+            calibration=self.calibration,
+            per_channel=self.per_channel,
+            ends=self.ends,
+            keep=self.keep,
+            by_layer=self.report,
+            observer=observer,
         )
 
 
@@ -48,20 +58,27 @@ def quantize_options(function: F) -> F:
         *args: Any,
         quantize: str | None,
         calibrate: str | None,
+        calibration: str | None,
         quantize_weights: str | None,
-        quantize_ends: bool,
+        quantize_ends: bool | None,
         keep_float: tuple[str, ...],
+        quantize_report: bool,
         **kwargs: Any,
     ) -> Any:
         options = None
         if quantize is not None:
-            per_channel, keep = quantize_weights == "channel", tuple(values.comma_separated(keep_float))
-            options = QuantizeOptions(_samples(calibrate), per_channel, quantize_ends, keep)
-        elif calibrate is not None or quantize_weights is not None or quantize_ends or keep_float:
-            raise UsageError(
-                "--calibrate, --quantize-weights, --quantize-ends and --keep-float are only for --quantize",
-                hint="add --quantize int8, or leave them out",
-            )
+            how, keep = _calibration(calibration), tuple(values.comma_separated(keep_float))
+            per_channel = None if quantize_weights is None else quantize_weights == "channel"
+            options = QuantizeOptions(_samples(calibrate), how, per_channel, quantize_ends, keep, quantize_report)
+        else:
+            given = {
+                "--calibrate": calibrate, "--calibration": calibration, "--quantize-weights": quantize_weights,
+                "--quantize-ends": quantize_ends, "--keep-float": keep_float or None,
+                "--quantize-report": quantize_report or None,
+            }  # fmt: skip
+            for name, value in given.items():
+                if value is not None:
+                    raise UsageError(f"{name} is only for --quantize", hint="add --quantize int8, or leave it out")
         return function(*args, quantize=options, **kwargs)
 
     for option in reversed(
@@ -73,15 +90,25 @@ def quantize_options(function: F) -> F:
                 "--calibrate", metavar="FILE.npz", help="Typical inputs, several along the first axis, for --quantize."
             ),
             click.option(
+                "--calibration", metavar="METHOD",
+                help="How ranges are chosen: minmax, mse, entropy, or percentile[=99.99].  "
+                "[default: minmax; mse where scales are powers of two]",
+            ),
+            click.option(
                 "--quantize-weights", type=click.Choice(["tensor", "channel"]),
-                help="One scale for all weights of a product, or one for each output channel.  [default: tensor]",
+                help="One scale for all weights of a product, or one for each output channel.  "
+                "[default: channel; tensor where scales are powers of two]",
             ),
             click.option(
-                "--quantize-ends", is_flag=True, help="Quantise the first convolution and the last product too."
+                "--quantize-ends/--keep-ends", default=None,
+                help="Quantise the first convolution and the last product too, or keep them in floating point.  "
+                "[default: quantise; keep where scales are powers of two]",
             ),
             click.option(
-                "--keep-float", multiple=True, metavar="A,B", help="Nodes of the model that stay in floating point."
+                "--keep-float", multiple=True, metavar="A,B",
+                help="Nodes of the model that stay in floating point; may be repeated.",
             ),
+            click.option("--quantize-report", is_flag=True, help="Show what every layer loses."),
         )
     ):  # fmt: skip
         gathered = option(gathered)
@@ -94,7 +121,24 @@ def show_quantization(console: Console, found: Quantization) -> str:
     head = f"quantised {found.products} of {found.products + len(kept)} products to int8, on {found.samples} samples"
     rows = [(a.name, f"{a.snr_db:.2f}", f"{a.agree} of {a.rows}" if a.rows else "") for a in found.accuracy]
     table = console.table(("output", "SNR dB", "same top 1 as in floats"), rows, ("SNR dB",))
-    return "\n".join([head, *kept, table])
+    return "\n".join([head, *kept, *([_layers(console, found)] if found.layers else []), table])
+
+
+def _layers(console: Console, found: Quantization) -> str:
+    rows = []
+    for layer in found.layers:
+        a = layer.accuracy
+        kind = "f32" if layer.reason else "int8"
+        rows.append((layer.name, layer.operator, kind, f"{a.snr_db:.2f}", f"{a.largest:.3g}", f"{a.mean:.3g}"))
+    numbers = ("SNR dB", "largest error", "mean error")
+    return console.table(("layer", "operator", "in", *numbers), rows, numbers)
+
+
+def _calibration(text: str | None) -> str | None:
+    """Refuses what is none before a model is read."""
+    from mlc.api import check_calibration
+
+    return None if text is None else check_calibration(text)
 
 
 def _samples(calibrate: str | None) -> Mapping[str, np.ndarray]:

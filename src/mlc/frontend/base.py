@@ -77,6 +77,7 @@ class ModelSource:
         opsets: versions of the operator sets in use, by domain.
         metadata: what else the file says about itself.
         constants: inputs that were given a value at import and so are no longer inputs.
+        quantised: whether this program has made 8-bit integers of a model in floating point.
     """
 
     format: str
@@ -89,6 +90,7 @@ class ModelSource:
     opsets: Mapping[str, int] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[FixedInput, ...] = ()
+    quantised: bool = False
 
 
 @dataclass(frozen=True)

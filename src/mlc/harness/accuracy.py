@@ -22,6 +22,8 @@ class Accuracy:
         rows: rows of classes that were compared; 0 where the output has no classes.
         agree: rows whose highest entry is the same.
         error: the largest difference, over the range of the reference (infinite if that has none).
+        largest: difference.
+        mean: of the differences' magnitudes.
     """
 
     name: str
@@ -29,6 +31,8 @@ class Accuracy:
     rows: int
     agree: int
     error: float
+    largest: float
+    mean: float
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -37,6 +41,8 @@ class Accuracy:
             "rows": self.rows,
             "top1_agree": self.agree,
             "error": self.error,
+            "largest": self.largest,
+            "mean": self.mean,
         }
 
 
@@ -49,6 +55,7 @@ class AccuracyMeter:
         self._rows: dict[str, int] = {}
         self._agree: dict[str, int] = {}
         self._largest: dict[str, float] = {}
+        self._off: dict[str, tuple[float, int]] = {}  # sum of the differences, and how many
         self._range: dict[str, tuple[float, float]] = {}
 
     def add(self, reference: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray]) -> None:
@@ -59,6 +66,8 @@ class AccuracyMeter:
             self._noise[name] = self._noise.get(name, 0.0) + float(np.square(a - b).sum())
             low, high = self._range.get(name, (inf, -inf))
             self._range[name] = min(low, float(a.min(initial=inf))), max(high, float(a.max(initial=-inf)))
+            off, count = self._off.get(name, (0.0, 0))
+            self._off[name] = off + float(np.abs(a - b).sum()), count + a.size
             self._largest[name] = max(self._largest.get(name, 0.0), float(np.abs(a - b).max(initial=0.0)))
             first, second = top_entries(array, 1), top_entries(got[name], 1)
             pairs = list(zip(first, second, strict=True)) if first and second else []
@@ -68,7 +77,15 @@ class AccuracyMeter:
     def result(self) -> tuple[Accuracy, ...]:
         """All outputs, in order."""
         return tuple(
-            Accuracy(name, decibels(signal, self._noise[name]), self._rows[name], self._agree[name], self._error(name))
+            Accuracy(
+                name,
+                decibels(signal, self._noise[name]),
+                self._rows[name],
+                self._agree[name],
+                self._error(name),
+                self._largest[name],
+                self._off[name][0] / max(self._off[name][1], 1),
+            )
             for name, signal in self._signal.items()
         )
 

@@ -4,8 +4,8 @@
 unsigned, ``x + 128``, and so does their zero point. All sums are exact in i32, whatever wraps on the way to them.
 
 In, for :func:`use_bytes`: a graph with ``conv`` and ``matmul`` of integers by constant weights, as importers of integer
-operators and :mod:`mlc.rewrite.quantize` make them; what an accelerator takes has been taken. Out: the same numbers,
-where weights have 8 bits, from products of u8 by i8.
+operators and :mod:`mlc.rewrite.quantization` make them; what an accelerator takes has been taken. Out: the same
+numbers, where weights have 8 bits, from products of u8 by i8.
 """
 
 from __future__ import annotations

@@ -52,20 +52,27 @@ class _Fact:
     coarsest: Precision = Precision.FLOAT64
 
 
-def precisions(graph: Graph) -> dict[str, Precision]:
+def precisions(graph: Graph, quantised: bool = False) -> dict[str, Precision]:
     """The coarsest precision on the way from the inputs to each floating-point tensor, by name.
 
     Args:
         graph: operators, groups of them, or both. Constants are exact, whatever their type.
+        quantised: whether the integers in it are this compiler's doing, and not the model's own.
     Returns:
         tensors whose precision is not that of their own type; the graph's results under their names as outputs.
     """
+    made = Precision.QUANTISED if quantised else Precision.INT8
     facts: dict[Value, _Fact] = {v: _own(v, [_Fact()]) for v in graph.inputs}
     _walk(graph, facts)
     named = [*((v.name, v) for v in facts), *zip(graph.output_names, graph.outputs, strict=True)]
-    found = {name: facts[v].coarsest for name, v in named if v in facts and v.type.dtype.kind == "f"}
+    found = {name: _as_made(facts[v].coarsest, made) for name, v in named if v in facts and v.type.dtype.kind == "f"}
     own = {name: _FLOATS.get(v.type.dtype.name) for name, v in named}
     return {name: precision for name, precision in found.items() if precision is not own[name]}
+
+
+def _as_made(precision: Precision, made: Precision) -> Precision:
+    """What integers of 8 bits stand for depends on who made them of floats."""
+    return made if precision is Precision.INT8 else precision
 
 
 def _walk(graph: Graph, facts: dict[Value, _Fact]) -> None:

@@ -286,6 +286,18 @@ class Whole(Protocol):
 
 
 @runtime_checkable
+class Shifting(Protocol):
+    """What an accelerator is, too, if its arithmetic rescales sums by shifts: models are quantised with scales that are
+    powers of two.
+
+    Attributes:
+        shifts: that it does.
+    """
+
+    shifts: bool
+
+
+@runtime_checkable
 class Tunable(Protocol):
     """What an accelerator is, too, if its operations can be tuned."""
 

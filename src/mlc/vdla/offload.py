@@ -49,6 +49,7 @@ class VdlaAccelerator:
     """
 
     device = "vdla"
+    shifts = True
     alignment = ALIGNMENT
 
     def __init__(self, config: VdlaConfig, host: HostModel | None = None) -> None:

@@ -43,12 +43,32 @@ def test_a_quantised_model_is_saved(mlc: Mlc, tmp_path: Path) -> None:
     )
     np.savez(tmp_path / "images.npz", x=rng.standard_normal((4, 8, 6, 6)).astype(np.float32))
     result = mlc(
-        "import", "conv.onnx", "--quantize", "int8", "--calibrate", "images.npz", "-o", "q.mlc", "--json", "q.json"
+        "import",
+        "conv.onnx",
+        "--quantize",
+        "int8",
+        "--calibrate",
+        "images.npz",
+        "-o",
+        "q.mlc",
+        "--json",
+        "q.json",
+        "--quantize-report",
     )
     assert result.code == 0
     assert "quantised 1 of 1 products to int8, on 4 samples" in result.out
-    assert json.loads((tmp_path / "q.json").read_text())["quantization"]["products"] == 1
+    assert "SNR dB  largest error  mean error" in result.out
+    told = json.loads((tmp_path / "q.json").read_text())["quantization"]
+    assert told["products"] == 1
+    (layer,) = told["layers"]
+    assert layer["snr_db"] > 25
+    assert layer["operator"] == "conv"
     saved = SavedFrontend().load(tmp_path / "q.mlc").graph
+    assert sum(n.op.name == "quantize" for n in saved.nodes) == 1
+    assert SavedFrontend().load(tmp_path / "q.mlc").source.quantised
+    shifting = ("--quantize-for", "vdla", "--quantize-ends", "-o", "v.mlc")
+    assert mlc("import", "conv.onnx", "--quantize", "int8", "--calibrate", "images.npz", *shifting).code == 0
+    saved = SavedFrontend().load(tmp_path / "v.mlc").graph
     assert any(n.op.name == "conv" and n.outputs[0].type.dtype.name == "i32" for n in saved.nodes)
     refused = mlc("import", "conv.onnx", "--quantize", "int8")
     assert (refused.code, "needs typical inputs" in refused.err) == (2, True)

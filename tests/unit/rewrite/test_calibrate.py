@@ -7,14 +7,17 @@ from hypothesis import strategies as st
 
 from mlc.errors import UsageError
 from mlc.ir.interp import run_graph
-from mlc.rewrite.calibrate import (
+from mlc.rewrite.quantization import Calibration
+from mlc.rewrite.quantization.calibrate import calibrate
+from mlc.rewrite.quantization.exponents import (
     best_exponents,
-    calibrate,
+    exponent_for,
     exponent_of,
     quantised,
     squared_errors,
     weight_exponents,
 )
+from mlc.rewrite.quantization.ranges import Distribution, Method, asymmetric
 from tests.fuzz import examples
 from tests.unit.rewrite.helpers import Net
 
@@ -92,8 +95,67 @@ def test_calibration_sees_every_sample():
     samples = [{"x": np.array([0.1, 0.77, -0.3, 0.5], np.float32) * v} for v in (1, -9, 3)]
     told = []
     found = calibrate(graph, [x, y], samples, interpreted, lambda *at: told.append(at))
-    assert found == {x: 4, y: 3}  # 0.77 * 9 * 2**4 = 111
-    assert told == [(k, 6) for k in range(1, 7)]
+    assert {v: exponent_for(d, Calibration()) for v, d in found.items()} == {x: 4, y: 3}  # 0.77 * 9 * 2**4 = 111
+    assert (round(found[x].least, 5), round(found[x].most, 5)) == (-6.93, 2.7)
+    assert told == [(k, 3) for k in range(1, 4)]
+
+
+def test_a_histogram_counts_everything_whatever_comes_first():
+    numbers = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    d, e = Distribution(), Distribution()
+    for part in (numbers[:10] * 1e-3, numbers * 50, np.zeros(7, np.float32)):
+        d.add(part)
+    for part in (np.zeros(7, np.float32), numbers * 50, numbers[:10] * 1e-3):
+        e.add(part)
+    assert d.counts.sum() == 1017
+    assert (d.reach, d.least, d.most) == (e.reach, e.least, e.most)
+    assert np.abs(d.counts - e.counts).sum() <= 20  # of those in the middle, in which bin they are
+
+
+@pytest.mark.parametrize("method", list(Method))
+def test_ranges_hold_zero_and_are_within_what_was_seen(method):
+    rng = np.random.default_rng(1)
+    for numbers in (rng.standard_normal(5000), np.abs(rng.standard_normal(5000)), np.zeros(4), np.full(3, -2.0)):
+        d = Distribution()
+        d.add(numbers.astype(np.float32))
+        lo, hi = d.range(Calibration(method))
+        assert d.least <= lo <= 0 <= hi <= d.most
+        scale, zero = asymmetric(lo, hi)
+        assert scale > 0
+        assert 0 <= zero <= 255
+        assert (lo, hi) == (d.least, d.most) or method is not Method.MINMAX
+
+
+def test_outliers_are_cut_off_by_all_but_minmax():
+    rng = np.random.default_rng(2)
+    d = Distribution()
+    d.add(np.concatenate([rng.standard_normal(200_000), [40.0]]).astype(np.float32))
+    assert d.range(Calibration(Method.MINMAX))[1] == 40.0
+    for how in (Calibration(Method.PERCENTILE), Calibration(Method.ENTROPY), Calibration(Method.MSE)):
+        assert 3 < d.range(how)[1] < 40
+
+
+def test_least_squares_are_at_most_the_errors_of_the_whole_range():
+    numbers = np.random.default_rng(3).laplace(size=20_000).astype(np.float32)
+    d = Distribution()
+    d.add(numbers)
+
+    def error(how):
+        scale, zero = asymmetric(*d.range(how))
+        return np.square((np.clip(np.rint(numbers / scale) + zero, 0, 255) - zero) * scale - numbers).sum()
+
+    assert error(Calibration(Method.MSE)) < error(Calibration(Method.MINMAX))
+
+
+def test_ways_to_calibrate_are_read_from_text():
+    assert Calibration.parse("percentile=99.5") == Calibration(Method.PERCENTILE, 99.5)
+    assert [str(Calibration.parse(t)) for t in ("mse", "percentile")] == ["mse", "percentile=99.99"]
+    with pytest.raises(UsageError, match="no way to calibrate is called 'minmix'") as refused:
+        Calibration.parse("minmix")
+    assert refused.value.hint.startswith("did you mean minmax?")
+    for text in ("mse=3", "percentile=20", "percentile=x"):
+        with pytest.raises(UsageError, match="is no way to calibrate"):
+            Calibration.parse(text)
 
 
 def test_refusals():

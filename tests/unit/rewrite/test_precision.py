@@ -5,7 +5,7 @@ import numpy as np
 from mlc.ir.graph import Graph
 from mlc.rewrite.fuse import fuse
 from mlc.rewrite.precision import Precision, precisions
-from mlc.rewrite.quantize import QuantizeOptions, quantize
+from mlc.rewrite.quantization import QuantizeOptions, quantize
 from mlc.rewrite.weights import store_weights
 from mlc.runtime.manifest import PRECISIONS
 from tests.unit.rewrite.helpers import Net
@@ -59,7 +59,7 @@ def test_a_model_that_was_quantised_says_so() -> None:
     w = n.c(np.random.default_rng(0).standard_normal((8, 8)))
     graph = n(n.matmul(n.relu(n.matmul(n.x(2, 8), w)), w))
     samples = [{"x": np.random.default_rng(1).standard_normal((2, 8)).astype(np.float32)}]
-    assert outputs(quantize(graph, samples, QuantizeOptions(ends=True)).graph) == {"out0": "quantised"}
+    assert outputs(quantize(graph, samples, QuantizeOptions(shifts=True, ends=True)).graph) == {"out0": "quantised"}
 
 
 def test_weights_that_are_widened_leave_theirs() -> None:

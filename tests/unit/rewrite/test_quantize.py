@@ -13,12 +13,12 @@ from mlc.errors import UnsupportedError, UsageError
 from mlc.harness.accuracy import decibels
 from mlc.ir.graph import Graph, Value, verify
 from mlc.ir.interp import run_graph
-from mlc.rewrite.calibrate import quantised, weight_exponents
-from mlc.rewrite.quantize import Quantized, QuantizeOptions, quantize
+from mlc.rewrite.quantization import Quantized, QuantizeOptions, quantize
+from mlc.rewrite.quantization.exponents import quantised, weight_exponents
 from tests.fuzz import examples
 from tests.unit.rewrite.helpers import Net, op_names
 
-ENDS = QuantizeOptions(ends=True)
+ENDS = QuantizeOptions(shifts=True, ends=True)
 WINDOW: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
 POINT: dict[str, Any] = {**WINDOW, "pads": (0, 0, 0, 0)}
 
@@ -80,8 +80,8 @@ def test_a_residual_block_is_the_arithmetic_that_it_says(per_channel: bool) -> N
     first = n.relu(n.layer(x, 8, 10))
     second = n.layer(first, 8, 20)
     graph = n(n.relu(n.add(second, x)))
-    found = net(graph, QuantizeOptions(ends=True, per_channel=per_channel))
-    e = found.exponents
+    found = net(graph, QuantizeOptions(shifts=True, ends=True, per_channel=per_channel))
+    e = {name: -round(np.log2(s.scale)) for name, s in found.tensors.items()}
     assert set(e) == {"x", first.name}
     w = [a for v, a in graph.constants.items() if v.type.shape[2:] == (3, 3)]
     b = [a for v, a in graph.constants.items() if v.type.shape[2:] == (1, 1)]
@@ -112,7 +112,8 @@ def test_an_addition_of_two_narrow_tensors_rounds_neither(swapped: bool) -> None
     assert (names.count("round_shift"), names.count("shl")) == (2, 1)
     (lifted,) = (node for node in found.graph.nodes if node.op.name == "shl")
     (places,) = (found.graph.constants[v] for v in lifted.inputs if v in found.graph.constants)
-    assert places == found.exponents[fine.name] - found.exponents[y.name] > 0
+    e = {name: -round(np.log2(s.scale)) for name, s in found.tensors.items()}
+    assert places == e[fine.name] - e[y.name] > 0
 
 
 def test_every_product_is_narrowed_once() -> None:
@@ -144,7 +145,7 @@ def test_ends_stay_in_floats_with_a_reason() -> None:
     y = n.relu(n.layer(n.relu(n.layer(x, 8, 1)), 8, 2))
     flat = n.reshape(n.reduce_mean(y, axes=(2, 3), keepdims=False), shape=(1, 8))
     graph = n(n.add(n.matmul(flat, n.weights(8, 10, seed=3), sources=["head"]), n.c(np.ones(10))))
-    found = net(graph, QuantizeOptions())
+    found = net(graph, QuantizeOptions(shifts=True))
     assert found.products == 1
     assert dict(found.floats) == {"conv": "a first convolution, of 3 channels", "head": "the last product"}
     whole = net(graph)
@@ -161,11 +162,11 @@ def test_nodes_are_kept_in_floats_on_demand() -> None:
     w = n.weights(8, 8, 1, 1, seed=4)
     first = n.conv(x, w, **POINT, sources=["a"])
     graph = n(n.conv(n.sigmoid(first), w, **POINT, sources=["b"]))
-    found = net(graph, QuantizeOptions(ends=True, keep=("b",)))
+    found = net(graph, QuantizeOptions(shifts=True, ends=True, keep=("b",)))
     assert dict(found.floats) == {"b": "kept on demand"}
     assert snr(graph, found) > 25
     with pytest.raises(UsageError, match="there is no node 'c' to keep"):
-        net(graph, QuantizeOptions(keep=("c",)))
+        net(graph, QuantizeOptions(shifts=True, keep=("c",)))
 
 
 OTHERS: dict[str, Any] = {
@@ -197,7 +198,7 @@ def test_other_operators_between_products(what: str, per_channel: bool) -> None:
     y = OTHERS[what](n, x)
     channels = y.type.shape[1]
     graph = n(n.conv(y, n.weights(8, channels, 1, 1, seed=5), **POINT))
-    found = net(graph, QuantizeOptions(ends=True, per_channel=per_channel))
+    found = net(graph, QuantizeOptions(shifts=True, ends=True, per_channel=per_channel))
     assert not found.floats
     assert snr(graph, found) > 15
 
@@ -208,7 +209,7 @@ def test_products_of_matrices() -> None:
     y = n.relu(n.add(n.matmul(x, n.weights(16, 24)), n.c(np.full(24, 0.1))))
     graph = n(n.matmul(y, n.weights(4, 24, seed=2), transpose_b=True))
     for per_channel in (False, True):
-        found = net(graph, QuantizeOptions(ends=True, per_channel=per_channel))
+        found = net(graph, QuantizeOptions(shifts=True, ends=True, per_channel=per_channel))
         assert found.products == 2
         assert snr(graph, found) > 25
 
@@ -232,7 +233,7 @@ def test_random_networks_stay_near_and_typed(data: st.DataObject) -> None:
     outputs = data.draw(st.lists(st.sampled_from(values), min_size=1, max_size=2, unique=True))
     graph = n(n.layer(values[-1], 8, 99), *outputs)
     per_channel = data.draw(st.booleans())
-    assert snr(graph, net(graph, QuantizeOptions(ends=True, per_channel=per_channel))) > 8
+    assert snr(graph, net(graph, QuantizeOptions(shifts=True, ends=True, per_channel=per_channel))) > 8
 
 
 def scaled(n: Floats, x: Value, scales: Any, bias: Any, seed: int = 0) -> Value:
@@ -267,7 +268,7 @@ def test_channels_may_be_dead_or_as_different_as_can_be(what: str, per_channel: 
     y = n.relu(n.layer(x, 8, 1))
     y = n.relu(scaled(n, y, scales, bias))
     graph = n(n.layer(y, 8, 2))
-    found = net(graph, QuantizeOptions(ends=True, per_channel=per_channel))
+    found = net(graph, QuantizeOptions(shifts=True, ends=True, per_channel=per_channel))
     assert (found.products, dict(found.floats)) == (3, {})
     assert [m.op.name for m in found.graph.nodes].count("mul") == 2  # no floats on the way
     assert snr(graph, found) > 20
@@ -281,7 +282,7 @@ def test_a_residual_addition_fits_beside_any_sums(what: str, per_channel: bool) 
     y = n.relu(n.layer(n.x(1, 8, 5, 5), 8, 1))
     z = n.relu(n.add(y, scaled(n, n.relu(n.layer(y, 8, 3)), scales, bias)))
     graph = n(n.layer(z, 8, 2))
-    found = net(graph, QuantizeOptions(ends=True, per_channel=per_channel))
+    found = net(graph, QuantizeOptions(shifts=True, ends=True, per_channel=per_channel))
     assert [m.op.name for m in found.graph.nodes].count("mul") == 2
     assert snr(graph, found) > 20
 
@@ -298,7 +299,7 @@ def test_a_weight_of_zeros_costs_the_bias_no_digits() -> None:
     n = Floats()
     graph = n(n.add(n.matmul(n.x(2, 8), n.c(np.zeros((8, 4)))), n.c([0.1, -0.2, 0.3, 0.7])))
     for per_channel in (False, True):
-        assert snr(graph, net(graph, QuantizeOptions(ends=True, per_channel=per_channel))) > 40
+        assert snr(graph, net(graph, QuantizeOptions(shifts=True, ends=True, per_channel=per_channel))) > 40
 
 
 @examples(60)
@@ -322,7 +323,7 @@ def test_any_scales_of_channels_are_quantised_as_planned(data: st.DataObject) ->
         else:
             values.append(n.relu(x) if kind == "relu" else n.clip(x, lo=-1.0, hi=data.draw(st.floats(0, 1e4))))
     graph = n(n.layer(values[-1], 4, 99), data.draw(st.sampled_from(values)))
-    options = QuantizeOptions(ends=True, per_channel=data.draw(st.booleans()))
+    options = QuantizeOptions(shifts=True, ends=True, per_channel=data.draw(st.booleans()))
     found = net(graph, options)
     verify(found.graph)
     for feeds in samples(graph):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ImportModelError, MlcError, UnsupportedError
-from mlc.fields import Fields, as_list, as_object, as_text, as_whole, told_as, wrong
+from mlc.fields import Fields, as_flag, as_list, as_object, as_text, as_whole, told_as, wrong
 from mlc.frontend.base import FixedInput, ImportedModel, ModelSource, TensorInfo
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.ir.graph import Graph, Node, Value, verify
@@ -130,6 +130,7 @@ def _source_from_json(value: Any, graph: Graph) -> ModelSource:
         opsets=get.take("opsets", lambda value, where: as_object(value, where, as_whole(-(1 << 63)))),
         metadata=get.take("metadata", lambda value, where: as_object(value, where, as_text)),
         constants=get.take("constants", lambda items, where: as_list(items, where, _fixed)),
+        quantised=get.take("quantised", as_flag),
     )
     get.end()
     return found

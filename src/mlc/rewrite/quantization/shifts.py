@@ -27,97 +27,19 @@ give up binary places (:func:`_surplus`), at best in the weights before anything
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mlc.errors import UnsupportedError, UsageError
 from mlc.ir.graph import Builder, Graph, Node, Value
-from mlc.ir.interp import run_graph
 from mlc.ir.types import f32
 from mlc.ops import get
-from mlc.rewrite.calibrate import I8_MAX, I8_MIN, Arrays, Prepare, Run, calibrate, quantised, weight_exponents
-from mlc.rewrite.dce import eliminate_dead_code
+from mlc.rewrite.quantization.exponents import I8_MAX, I8_MIN, quantised, weight_exponents
 
 _I32_MAX = 2**31 - 1
 _MOST_SHIFT = 31  # in one step
-_FEW_CHANNELS = 8
 _MOVES = ("reshape", "transpose", "max_pool")  # exact on any quantised tensor
-
-
-@dataclass(frozen=True)
-class QuantizeOptions:
-    """What to quantise, and how finely.
-
-    Args:
-        per_channel: a scale for every output channel of the weights, not one for all.
-        ends: also a first convolution, that reads fewer than 8 channels, and a last product of matrices; they cost
-            accuracy and seldom much time.
-        keep: names of the model's nodes that stay in floating point.
-    """
-
-    per_channel: bool = False
-    ends: bool = False
-    keep: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Quantized:
-    """A quantised model.
-
-    Args:
-        graph: in integers, where it is quantised.
-        exponents: of every tensor that was narrowed, by the float model's name.
-        products: how many were quantised.
-        floats: products that were not, by name, with the reason.
-    """
-
-    graph: Graph
-    exponents: Mapping[str, int]
-    products: int
-    floats: Mapping[str, str]
-
-
-def interpreted(graph: Graph) -> Run:
-    """Runs a graph by the reference interpreter."""
-    return lambda sample: run_graph(graph, sample)
-
-
-def quantize(
-    graph: Graph,
-    samples: Sequence[Arrays],
-    options: QuantizeOptions | None = None,
-    prepare: Prepare = interpreted,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Quantized:
-    """Quantise a graph.
-
-    Args:
-        graph: optimised, not fused, row-major.
-        samples: inputs to calibrate with, by name, a mapping a sample.
-        options: what and how.
-        prepare: makes something that runs a float graph; the interpreter is slow.
-        progress: told how much of the calibration is done.
-    Raises:
-        UsageError: a node to keep is unknown, or the samples are unfit.
-        UnsupportedError: the model has nothing to quantise.
-    """
-    options = options or QuantizeOptions()
-    asked: defaultdict[Value, int] = defaultdict(int)
-    plan = _Converter(graph, options, asked)
-    plan.convert()
-    if not plan.products:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in plan.floats.items())
-        raise UnsupportedError(
-            f"nothing in the model can be quantised ({reasons or 'it has no product with constant weights'})",
-            hint="--quantize-ends takes in first and last layers too",
-        )
-    exponents = calibrate(graph, list(asked), samples, prepare, progress)
-    real = _Converter(graph, options, exponents)
-    converted = eliminate_dead_code(real.convert())
-    return Quantized(converted, {v.name: e for v, e in exponents.items()}, real.products, real.floats)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,16 +59,24 @@ class _Wide:
     terms: int = 0
 
 
-class _Converter:
-    """One walk over the float graph, which builds the integer one."""
+class Shifts:
+    """One walk over the float graph, which builds the integer one.
 
-    def __init__(self, graph: Graph, options: QuantizeOptions, exponents: Mapping[Value, int]) -> None:
+    Args:
+        graph: in floats.
+        reasons: why products stay in floats; empty for those in integers. What is found on the way joins them.
+        per_channel: whether each output channel of the weights has a scale.
+        exponents: of every tensor that is narrowed.
+    """
+
+    def __init__(
+        self, graph: Graph, reasons: Mapping[Node, str], per_channel: bool, exponents: Mapping[Value, int]
+    ) -> None:
         self.graph = graph
-        self.options = options
+        self.reasons = dict(reasons)
+        self.per_channel = per_channel
         self.exponents = exponents
         self.builder = Builder(graph.name)
-        self.products = 0
-        self.floats: dict[str, str] = {}
         self._floats: dict[Value, Value] = {}
         self._narrow: dict[tuple[Value, int], Value] = {}
         self._finest: dict[Value, int] = {}  # the exponent that a value was narrowed to first
@@ -154,9 +84,9 @@ class _Converter:
         self._sources: tuple[str, ...] = ()
         self._made_by: dict[Value, tuple[str, ...]] = {v: n.sources for n in graph.nodes for v in n.outputs}
         self._readers = graph.consumers()
-        self._kept = _kept(graph, options)
 
-    def convert(self) -> Graph:
+    def convert(self, watched: Sequence[Value] = ()) -> Graph:
+        """The model in integers; after its own results come those of ``watched``."""
         for v in self.graph.inputs:
             self._floats[v] = self.builder.input(v.name, v.type)
         for node in self.graph.nodes:
@@ -168,8 +98,9 @@ class _Converter:
                 if v in self._wide and v.type.rank > 2 and len(self._readers.get(v, ())) > 1:
                     self._narrowed(v)
                     del self._wide[v]
-        results = [self._float(v) for v in self.graph.outputs]
-        return self.builder.finish(results, self.graph.output_names)
+        results = [self._float(v) for v in (*self.graph.outputs, *watched)]
+        names = (*self.graph.output_names, *(f"layer{k}" for k in range(len(watched))))
+        return self.builder.finish(results, names)
 
     # -- forms ------------------------------------------------------------------------------------------------------
     def _is_integer(self, v: Value) -> bool:
@@ -287,20 +218,19 @@ class _Converter:
 
     def _product(self, node: Node) -> bool:
         (x, w), (y,) = node.inputs, node.outputs
-        reason = self._kept.get(node) or self._unfit(node)
+        reason = self.reasons[node]
         if not reason:
             weights = self.graph.constants[w]
             channel = 0 if node.op is get("conv") else -2 if node.attrs["transpose_b"] else -1
-            axis = channel % weights.ndim if self.options.per_channel else None
+            axis = channel % weights.ndim if self.per_channel else None
             found = weight_exponents(weights, axis)
             integers = quantised(weights, found, axis)
             bound = _greatest_sums(integers, channel)
             if bound.max(initial=0) > _I32_MAX:
                 reason = "its sums may exceed 32 bits"
         if reason:
-            self.floats[node.sources[0] if node.sources else y.name] = reason
+            self.reasons[node] = reason
             return False
-        self.products += 1
         data = self._narrowed(x)
         terms = integers.size // integers.shape[channel]
         along = (-1, *(1,) * (y.type.rank - 2)) if node.op is get("conv") else (-1,)  # the shape of a number a channel
@@ -327,16 +257,6 @@ class _Converter:
                 if reader.op is get("add") and self._is_bias(y, c, reader.outputs[0]):
                     most = np.maximum(most, _over_others(np.abs(self.graph.constants[c]), shape))
         return most
-
-    def _unfit(self, node: Node) -> str:
-        (x, w) = node.inputs
-        if w not in self.graph.constants:
-            return "its weights are computed"
-        if x in self.graph.constants:
-            return "its data are constant"
-        if not np.isfinite(self.graph.constants[w]).all():
-            return "its weights are not all finite"
-        return "its weights are a batch of matrices" if node.op is get("matmul") and w.type.rank != 2 else ""
 
     def _add(self, node: Node) -> bool:
         (a, b), (y,) = node.inputs, node.outputs
@@ -493,29 +413,3 @@ def _over_others(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     lead = array.ndim - len(shape)
     axes = (*range(lead), *(lead + d for d, extent in enumerate(shape) if extent == 1))
     return array.max(axis=axes, initial=0).reshape(shape)
-
-
-def _kept(graph: Graph, options: QuantizeOptions) -> dict[Node, str]:
-    """Products that stay in floating point, with the reason.
-
-    Raises:
-        UsageError: a node to keep does not exist.
-    """
-    known = {s for n in graph.nodes for s in n.sources}
-    for name in options.keep:
-        if name not in known:
-            raise UsageError(f"there is no node {name!r} to keep in floating point", hint="mlc inspect lists the nodes")
-    products = [n for n in graph.nodes if n.op in (get("conv"), get("matmul"))]
-    kept = {n: "kept on demand" for n in products if set(n.sources) & set(options.keep)}
-    if options.ends or len(products) < 2:
-        return kept
-    leads: set[Value] = set()  # values that some product depends on
-    for node in reversed(graph.nodes):
-        feeds = not leads.isdisjoint(node.outputs)
-        if feeds or node in products:
-            leads.update(node.inputs)
-        if node.op is get("matmul") and not feeds:
-            kept.setdefault(node, "the last product")
-        elif node.op is get("conv") and node.inputs[0].type.shape[1] < _FEW_CHANNELS:
-            kept.setdefault(node, f"a first convolution, of {node.inputs[0].type.shape[1]} channels")
-    return kept

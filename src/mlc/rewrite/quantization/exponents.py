@@ -1,23 +1,14 @@
-"""Scales for quantised tensors, from what a float model computes on samples.
+"""Scales that are powers of two: a number ``x`` becomes ``round(x * 2**e)`` in 8 bits, and ``e`` is its *exponent*.
 
-Scales are powers of two: a number ``x`` becomes ``round(x * 2**e)`` in 8 bits, and ``e`` is the tensor's *exponent*.
-The greatest magnitude gives a first exponent, at which nothing saturates; of it and its neighbours the one of least
-mean squared error counts, since outliers may be worth losing for a finer grid.
+The greatest magnitude gives a first exponent, at which nothing saturates; by least squares, of it and its neighbours
+the one of least mean squared error counts, since outliers may be worth losing for a finer grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-
 import numpy as np
 
-from mlc.errors import UsageError
-from mlc.ir.graph import Graph, Value
-from mlc.rewrite.dce import eliminate_dead_code
-
-Arrays = Mapping[str, np.ndarray]
-Run = Callable[[Arrays], Arrays]
-Prepare = Callable[[Graph], Run]
+from mlc.rewrite.quantization.ranges import Calibration, Distribution, Method
 
 I8_MIN, I8_MAX = -128, 127
 WEIGHT_MAX = 127  # symmetric: products with -128 would need a bit more
@@ -59,6 +50,17 @@ def best_exponents(exponents: np.ndarray, errors: np.ndarray) -> np.ndarray:
     return np.clip(exponents + errors.argmin(axis=0) - SPREAD, *EXPONENTS)
 
 
+def exponent_for(numbers: Distribution, how: Calibration) -> int:
+    """The exponent of a tensor of activations, whose numbers are distributed like this."""
+    if how.method is not Method.MSE:
+        lo, hi = numbers.range(how)
+        return int(exponent_of(max(-lo, hi)))
+    first = exponent_of(max(-numbers.least, numbers.most))
+    scales = np.exp2(-(first + np.arange(-SPREAD, SPREAD + 1)).astype(np.float64))
+    errors = numbers.squared_errors(scales, np.zeros_like(scales), -I8_MAX, I8_MAX)
+    return int(best_exponents(first, errors))
+
+
 def weight_exponents(weights: np.ndarray, axis: int | None) -> np.ndarray:
     """The exponent of a tensor of weights, or one for each index of ``axis``.
 
@@ -84,51 +86,6 @@ def quantised(x: np.ndarray, exponents: np.ndarray, axis: int | None = None) -> 
         exponents = exponents.reshape(shape)
     scaled = np.rint(x.astype(np.float64) * np.exp2(exponents.astype(np.float64)))
     return np.clip(scaled, -WEIGHT_MAX, WEIGHT_MAX).astype(np.int8)
-
-
-def calibrate(
-    graph: Graph,
-    values: Sequence[Value],
-    samples: Sequence[Arrays],
-    prepare: Prepare,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> dict[Value, int]:
-    """An exponent for each of ``values``.
-
-    Args:
-        graph: the float model, row-major.
-        values: some of its values, in f32.
-        samples: inputs by name, a mapping a sample.
-        prepare: makes something that runs a graph.
-        progress: told how many runs of how many are done.
-    Raises:
-        UsageError: there is no sample, or a value becomes infinite or NaN on one.
-    """
-    if not samples:
-        raise UsageError("there are no samples to calibrate with", hint="give some tens of typical inputs")
-    names = tuple(f"tap{k}" for k in range(len(values)))
-    tapped = Graph(graph.name, graph.inputs, tuple(values), graph.nodes, graph.constants, names)
-    run = prepare(eliminate_dead_code(tapped))
-    total = 2 * len(samples)
-    greatest = np.zeros(len(values))
-    for k, sample in enumerate(samples):
-        results = run(sample)
-        for j, v in enumerate(values):
-            most = np.abs(results[names[j]]).max(initial=0.0)
-            if not np.isfinite(most):
-                raise UsageError(
-                    f"calibration: {v.name} becomes infinite or NaN on sample {k}", hint="check the samples' values"
-                )
-            greatest[j] = max(greatest[j], most)
-        progress(k + 1, total)
-    first = exponent_of(greatest)
-    errors = np.zeros((2 * SPREAD + 1, len(values)))
-    for k, sample in enumerate(samples):
-        results = run(sample)
-        for j in range(len(values)):
-            errors[:, j] += squared_errors(results[names[j]], first[j : j + 1])[:, 0]
-        progress(len(samples) + k + 1, total)
-    return dict(zip(values, best_exponents(first, errors).tolist(), strict=True))
 
 
 def _rows(x: np.ndarray, axis: int) -> np.ndarray:

@@ -1,0 +1,12 @@
+"""Quantisation of float models to 8-bit integers: one choice of products and one calibration for two arithmetics.
+
+Processors rescale by any factor (:mod:`~mlc.rewrite.quantization.steps`), some accelerators by shifts only
+(:mod:`~mlc.rewrite.quantization.shifts`); the target says which (:class:`mlc.targets.base.Shifting`).
+"""
+
+from mlc.rewrite.quantization.choice import Layer, QuantizeOptions
+from mlc.rewrite.quantization.quantize import Quantized, interpreted, quantize
+from mlc.rewrite.quantization.ranges import Calibration, Method
+from mlc.rewrite.quantization.steps import Steps
+
+__all__ = ["Calibration", "Layer", "Method", "QuantizeOptions", "Quantized", "Steps", "interpreted", "quantize"]
