@@ -47,6 +47,8 @@ def test_applications(name: str, tmp_path: Path) -> None:
 
     What a batch normalisation divides by is drawn, too, or its folding would not be seen.
     """
+    if name == "NASNetMobile" and keras.backend.backend() == "torch":
+        pytest.skip("Keras has no NASNet with torch: set KERAS_BACKEND=jax")
     keras.utils.set_random_seed(0)
     shape = {"input_shape": (224, 224, 3)} if name == "MobileNetV3Small" else {}  # which leaves it open otherwise
     model = getattr(keras.applications, name)(weights=None, **shape)

@@ -32,7 +32,7 @@ def test_trained_models(path: Path) -> None:
     """Floats within 1e-4 of the largest magnitude; of integers 999 in 1,000 within a step, and always the same class.
 
     kws_f32 quantises floats as it runs, layer by layer: a last digit that differs becomes a step now and then. Between
-    LiteRT's own two sets of kernels it does so for 8 inputs in 200.
+    LiteRT's own two sets of kernels it does so for 8 inputs in 200; without fast math, see the next test.
     """
     model = mlc.load(path)
     (spec,) = model.inputs
@@ -55,6 +55,21 @@ def test_trained_models(path: Path) -> None:
         assert max(near) <= 0.02
     else:
         assert max(near) <= 1e-4
+
+
+@pytest.mark.skipif(not FILES, reason="the folder of shared models is not there")
+def test_floats_that_are_quantised_on_the_way_agree_without_fast_math() -> None:
+    """Sums that are rounded as the reference rounds them fall on the same steps."""
+    path = MODELS / "mlperf_tiny_kws_f32.tflite"
+    model = mlc.load(path)
+    (spec,) = model.inputs
+    reference = LitertReference(path, threads=1)
+    rng = np.random.default_rng(3)
+    with mlc.compile(model, fast_math=False).load(1) as module:
+        for _ in range(100):
+            feeds = {spec.name: made(spec, rng)}
+            (got,), (want,) = module.run(feeds).values(), reference.run(feeds).values()
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max())
 
 
 def small_network(rng: np.random.Generator) -> bytes:

@@ -137,12 +137,12 @@ def _hybrid(ctx: Context, op: Operator, w: Value, window: Window, groups: int) -
     if zero is not None:
         data = ctx.add("sub", [cast(ctx, data, i16), cast(ctx, channels_first(ctx, zero), i16)])
     sums = cast(ctx, convolve(ctx, data, w, None, window, groups), f32)
-    # in the order of the kernels
+    # in the order of the kernels, which only convolutions with scales by channel multiply one after the other
     by_data, by_channel = channels_first(ctx, scale), per_channel(ctx, weights.scale, 4, 1)
-    if op.name == "DEPTHWISE_CONV_2D":
-        y = ctx.add("mul", [sums, ctx.add("mul", [by_channel, by_data])])
-    else:
+    if weights.per_channel and op.name == "CONV_2D":
         y = ctx.add("mul", [ctx.add("mul", [sums, by_channel]), by_data])
+    else:
+        y = ctx.add("mul", [sums, ctx.add("mul", [by_channel, by_data])])
     if bias is not None:
         y = ctx.add("add", [_alone(ctx, y), reshape(ctx, bias, (1, bias.type.size, 1, 1))])
     return channels_last(ctx, fused(ctx, op, y))

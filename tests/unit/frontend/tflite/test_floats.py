@@ -92,6 +92,14 @@ def test_dynamic_range(rng, asymmetric):
     same(one("DEPTHWISE_CONV_2D", operands, [T((2, 6, 5, 6))], "DepthwiseConv2DOptions", version=6, **facts), rtol=1e-5)
 
 
+def test_dynamic_range_of_one_scale_is_exact(rng):
+    """The next layer quantises what comes of it, so that a last digit counts: scales are multiplied first."""
+    facts = {"StrideW": 1, "StrideH": 2, "DilationWFactor": 1, "DilationHFactor": 1}
+    filters = const(rng.integers(-127, 128, (7, 3, 3, 5)), np.int8, scale=0.0137)
+    operands = [normal(rng, 2, 9, 7, 5), filters, const(normal(rng, 7))]
+    same(one("CONV_2D", operands, [T((2, 5, 7, 7))], "Conv2DOptions", version=5, **facts), rtol=0)
+
+
 @pytest.mark.parametrize(("padding", "stride", "activation"), [(0, 1, 0), (1, 2, 1), (0, 2, 3)])
 def test_pools(rng, padding, stride, activation):
     h, w = (extent(n, padding == 0, stride) for n in (9, 8))
