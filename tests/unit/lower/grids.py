@@ -16,6 +16,7 @@ from mlc.ir.types import f32
 from mlc.lower import Schedule, lower
 from mlc.lower.pipeline import GRID_PASSES
 from mlc.lower.stage import Stage
+from mlc.lower.threads import launches
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,13 @@ def edited(fn: Function, old: Stmt, new: Stmt) -> Function:
 
 def mutations(fn: Function) -> Iterator[tuple[str, Function]]:
     """Kernels with one thing changed: a barrier less, or where not all threads come; an index moved by one."""
-    threads = [s.var for s in walk(fn.body) if isinstance(s, For) and s.thread in THREAD_AXES]
-    for k, s in enumerate(walk(fn.body)):
+    for launch in launches(fn.body):
+        yield from _mutations(fn, launch)
+
+
+def _mutations(fn: Function, launch: Stmt) -> Iterator[tuple[str, Function]]:
+    threads = [s.var for s in walk(launch) if isinstance(s, For) and s.thread in THREAD_AXES]
+    for k, s in enumerate(walk(launch)):
         if isinstance(s, Barrier):
             yield f"barrier {k} removed", edited(fn, s, seq([]))
             for v in threads:
