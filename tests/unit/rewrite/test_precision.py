@@ -71,3 +71,11 @@ def test_weights_that_are_widened_leave_theirs() -> None:
     ):
         n = Net()
         assert outputs(store_weights(n(n.relu(n.matmul(n.x(2, 8), n.w(8, 8)))), kind)) == {"out0": name}
+
+
+def test_integers_that_this_compiler_made_are_told_from_the_models_own() -> None:
+    n = Net()
+    scale, zero = n.c(0.5), n.c(3, dtype="uint8")
+    graph = n(n.dequantize(n.quantize(n.x(4), scale, zero), scale, zero))
+    assert {k: str(p) for k, p in precisions(graph).items()}["out0"] == "int8"
+    assert {k: str(p) for k, p in precisions(graph, quantised=True).items()}["out0"] == "quantised"

@@ -135,3 +135,23 @@ def test_channels_may_be_dead_and_biases_large() -> None:
     for feeds in samples(graph):
         a, b = run_graph(graph, feeds)["out0"], run_graph(use_integers(found.graph), feeds)["out0"]
         np.testing.assert_allclose(a, b, atol=0.1)
+
+
+def test_products_in_recurrences_are_calibrated_over_all_rounds() -> None:
+    inner = Floats()
+    h, row = inner.x(1, 6, name="h"), inner.x(1, 6, name="row")
+    after = inner.tanh(inner.add(inner.matmul(h, inner.weights(6, 6, seed=3)), row))
+    body = inner(after, inner.mul(after, inner.c(1.0)))
+    n = Floats()
+    x = n.x(5, 1, 6)
+    attrs = {"body": body, "rounds": 5, "carried": 1, "scanned": 1, "backwards": (False, False)}
+    last, rows = n.builder.add(get("scan"), [n.c(np.zeros((1, 6))), x], attrs)
+    graph = n(last, rows)
+    found = steps(graph)
+    assert (found.products, list(found.tensors)) == (1, ["h"])
+    (scan,) = [m for m in found.graph.nodes if m.op is get("scan")]
+    assert products(use_integers(scan.attrs["body"])) == {"i32"}
+    for feeds in samples(graph):
+        a, b = run_graph(graph, feeds), run_graph(found.graph, feeds)
+        for k in a:
+            assert decibels(np.square(a[k]).sum(), np.square(a[k] - b[k]).sum()) > 28
