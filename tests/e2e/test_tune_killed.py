@@ -18,6 +18,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mlc.records.files import read_records
 from mlc.records.record import DECIDED
+from mlc.targets.opencl.driver import OpenClDevice
+from tests.opencl import pocl
+
+__all__ = ["pocl"]
 
 TRIALS = 400  # more than are measured before the last kill
 
@@ -43,9 +47,9 @@ def _trials(path: Path) -> list[str]:
     return [json.dumps(dict(r.config), sort_keys=True) for r in records if r.explorer != DECIDED]
 
 
-def _tune(model: Path, records: Path, trials: int) -> subprocess.Popen[bytes]:
+def _tune(model: Path, records: Path, trials: int, target: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "mlc", "-q", "tune", str(model), "-o", str(records), "--trials", str(trials)]
-    options = ["--threads", "1", "--explorer", "random", "--batch", "4", "--no-check"]
+    options = ["--target", target, "--threads", "1", "--explorer", "random", "--batch", "4", "--no-check"]
     return subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -82,11 +86,11 @@ def _state(pid: int) -> str:
         return "Z"
 
 
-def _kill_again_and_again(model: Path, records: Path, times: int, seed: int) -> None:
+def _kill_again_and_again(model: Path, records: Path, times: int, seed: int, target: str = "x86") -> None:
     """Kills a run at random moments; what it had written a second before must be there afterwards."""
     rng = np.random.default_rng(seed)
     for turn in range(times):
-        running = _tune(model, records, TRIALS)
+        running = _tune(model, records, TRIALS, target)
         kept = before = _trials(records)
         # some are killed while they start, some while they measure
         wait = rng.uniform(0.2, 2.0) if turn % 4 == 3 else rng.uniform(3.0, 7.0)
@@ -108,7 +112,7 @@ def _kill_again_and_again(model: Path, records: Path, times: int, seed: int) -> 
         assert after[: len(safe)] == safe
         assert len(set(after)) == len(after), "a configuration was measured twice"
     done = len(_trials(records))
-    running = _tune(model, records, done + 4)
+    running = _tune(model, records, done + 4, target)
     assert running.wait(120) == 0
     last = _trials(records)
     assert len(last) == len(set(last)) == done + 4
@@ -118,6 +122,11 @@ def _kill_again_and_again(model: Path, records: Path, times: int, seed: int) -> 
 
 def test_a_run_that_is_killed_is_gone_on_from(model: Path, tmp_path: Path) -> None:
     _kill_again_and_again(model, tmp_path / "r.jsonl", 1, 0)
+
+
+@pytest.mark.slow
+def test_a_run_on_a_device_that_is_killed_is_gone_on_from(pocl: OpenClDevice, model: Path, tmp_path: Path) -> None:
+    _kill_again_and_again(model, tmp_path / "r.jsonl", 3, 2, "opencl -device=pocl")
 
 
 @pytest.mark.slow
