@@ -36,10 +36,12 @@ PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart
 EVEN = 1.15  # threads may wait this much longer than their share for the slowest
 
 
-def tile_of(m: int, n: int, k: int, target: Cpu, *, shared: int = 0) -> Tile:
+def tile_of(m: int, n: int, k: int, target: Cpu, *, shared: int = 0, far: bool = False) -> Tile:
     """Rows and column vectors of the register tile of an ``m × n`` product over ``k``.
 
-    Tiles share so many vectors evenly, if any are ``shared``.
+    Tiles share so many vectors evenly, if any are ``shared``. Where the left operand is ``far``, in memory, tiles that
+    have all columns are taken if there are any: they read it once, as few rows at a time (960 products of 128 × 128 by
+    128 × 64 on Zen 4: 26 ms instead of 29, and 20 instead of 25 of transposed ones).
 
     Rows whose distance is a multiple of a page share the sets of the first-level cache, so no more are taken than one
     set has ways.
@@ -47,7 +49,9 @@ def tile_of(m: int, n: int, k: int, target: Cpu, *, shared: int = 0) -> Tile:
     product = Product(max(m, 1), max(-(-n // target.lanes), 1), max(k, 1))
     most = target.l1 // PAGE if k * 4 % PAGE == 0 else target.registers
     tiles = [t for t in all_tiles(product, target) if t.rows <= most]
-    return best_tile(product, target, [t for t in tiles if shared % t.vectors == 0])
+    tiles = [t for t in tiles if shared % t.vectors == 0]
+    whole = [t for t in tiles if t.vectors >= product.columns and t.rows > 1] if far else []
+    return best_tile(product, target, whole or tiles)
 
 
 def steps_of(tile: Tile, target: Cpu) -> int:
@@ -59,7 +63,7 @@ def steps_of(tile: Tile, target: Cpu) -> int:
     return next(n for n in (4, 2, 1) if n <= unrolled_steps(tile, target))
 
 
-def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu, *, whole: bool = False) -> Tile:
+def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu, *, whole: bool = False, far: bool = False) -> Tile:
     """The register tile that the knobs say; :func:`tile_of`, which leaves no rest if ``whole``, where they say nothing.
 
     Raises:
@@ -67,7 +71,7 @@ def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu, *, whole: boo
     """
     wide = range(1, min(max(-(-n // target.lanes), 1), target.registers // 2) + 1)
     high = range(1, min(max(m, 1), target.registers - 2) + 1)
-    default = tile_of(m, n, k, target, shared=-(-n // target.lanes) if whole else 0)
+    default = tile_of(m, n, k, target, shared=-(-n // target.lanes) if whole else 0, far=far)
     return ask_tile(knobs, default, high, wide, target)
 
 
@@ -117,7 +121,9 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     m, n, k = i.hi + 1, j.hi + 1, (anchor.reduce_axes[0].hi + 1) // (1 if dot is None else dot.terms)
     knobs = g.knobs
     # sums of bytes have to be registers, so their last vector is cut in none but the last tile
-    rows, vectors = chosen_tile(knobs, m, n, k, target, whole=dot is not None)
+    matrices = size_of([b.hi + 1 for b in batch])
+    far = matrices > 1 and matrices * m * k * role.left.dtype.itemsize > target.l3
+    rows, vectors = chosen_tile(knobs, m, n, k, target, whole=dot is not None, far=far)
     packed = packed and not batch
     jo, ji = stage.split(j, vectors * target.lanes)
     io, ii = stage.split(i, rows)
@@ -125,11 +131,14 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     stage.reorder(*batch, jo, io, ii, ji)
     ju, jv = stage.split(ji, target.lanes)
     even_j, even_i = n % (vectors * target.lanes) == 0, m % rows == 0
-    matrices = size_of([b.hi + 1 for b in batch])
     # a ragged axis stays a loop of its own, so that its tail can be cut off
     inner: Var | None = io
-    far = right.size * right.dtype.itemsize > target.l2
-    streamed = packed and far and io.hi >= 2 and balance(jo.hi + 1, target.cores) < EVEN
+    streamed = (
+        packed
+        and right.size * right.dtype.itemsize > target.l2
+        and io.hi >= 2
+        and balance(jo.hi + 1, target.cores) < EVEN
+    )
     # the transposed copy of one matrix stays in the second-level cache until it has been used
     each = turned is not None and turned.size == matrices * n * k and n * k * 8 <= target.l2
     each = each and matrices > 1 and balance(matrices, target.cores) < EVEN
