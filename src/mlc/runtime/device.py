@@ -47,12 +47,12 @@ class Device(Protocol):
         """
         ...
 
-    def write(self, address: int, data: np.ndarray) -> None:
-        """Copies ``data``, u8[n], into device memory."""
+    def write(self, address: int, data: np.ndarray) -> Report | None:
+        """Copies ``data``, u8[n], into device memory; what it has to say of it, such as ``seconds``, if anything."""
         ...
 
-    def read(self, address: int, data: np.ndarray) -> None:
-        """Copies device memory into ``data``, u8[n]."""
+    def read(self, address: int, data: np.ndarray) -> Report | None:
+        """Copies device memory into ``data``, u8[n]; the same."""
         ...
 
     def run(self, program: Any, addresses: Sequence[int]) -> Report:
@@ -162,7 +162,7 @@ class DeviceSide:
             host: the bytes, u8[n], of a place in the host's memory.
             profile: time the kernels of a run one by one, where the device can.
         Returns:
-            what the device says of a run; nothing of a copy.
+            what the device says of it.
         """
         if call.action == "run":
             program, addresses = self._programs[call.program], [arena + place.offset for place in call.places]
@@ -171,10 +171,8 @@ class DeviceSide:
             return self._device.run(program, addresses)
         source, destination = call.places
         if source.space == DEVICE:
-            self._device.read(arena + source.offset, host(destination))
-        else:
-            self._device.write(arena + destination.offset, host(source))
-        return None
+            return self._device.read(arena + source.offset, host(destination))
+        return self._device.write(arena + destination.offset, host(source))
 
     def close(self) -> None:
         """Gives the device back. Twice is fine."""

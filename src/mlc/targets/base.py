@@ -443,6 +443,7 @@ class Target(Protocol):
 
 
 BUILTIN = {
+    "cuda": "mlc.targets.cuda.target:CudaTarget",
     "opencl": "mlc.targets.opencl.target:OpenClTarget",
     "vdla": "mlc.vdla.target:VdlaTarget",
     "x86": "mlc.targets.x86.target:X86Target",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from mlc.errors import UsageError
 from mlc.ir.graph import Node
 from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.ops.algorithms import Algorithm
-from mlc.targets.base import Accelerator, Artifact, Code, LayoutChoice, Step, Target
+from mlc.targets.base import Accelerator, Artifact, Code, LayoutChoice, Step, Target, get_target
 from mlc.targets.bench import Bench
 
 
@@ -74,3 +75,23 @@ class HostedTarget:
 
     def bench(self, flush: bool = False) -> Bench:
         return self.host.bench(flush)
+
+
+def host_of(name: str, options: Mapping[str, str], own: str) -> Target:
+    """The host that the options of a target leave over.
+
+    Args:
+        name: of the target.
+        options: those that are not its own; ``host`` says which one, x86 unless given.
+        own: its own options, for messages.
+    Raises:
+        UsageError: an unknown host, or an option that it does not know.
+    """
+    left = dict(options)
+    host = left.pop("host", "x86")
+    if host == name:
+        raise UsageError(f"target {name}: the host is {name} itself", hint="name a processor: -host=x86")
+    try:
+        return get_target(" ".join([host, *(f"-{key}={value}" for key, value in left.items())]))
+    except UsageError as error:
+        raise UsageError(f"target {name}: {error.message}", hint=f"{error.hint}; {name} itself has {own}") from None

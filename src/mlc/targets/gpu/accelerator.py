@@ -23,7 +23,7 @@ from mlc.targets.driver_bench import DriverBench
 from mlc.targets.gpu.dialect import Dialect
 from mlc.targets.gpu.emit import Emitted, emit, source_of
 from mlc.targets.gpu.kernel import kernel
-from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step
+from mlc.targets.gpu.program import Command, GpuProgram, Image, Operand, Step
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.scalars import Scalars
 from mlc.targets.gpu.schedules import schedule_group
@@ -111,6 +111,10 @@ class GpuAccelerator:
             watch("source", source_of(scalars, [emit(fn, scalars).text]))
         return fn
 
+    def images(self, source: str) -> tuple[Image, ...]:
+        """Machine code of a text; none where the driver compiles it."""
+        return ()
+
     def codegen(self, region: CompiledRegion, name: str) -> DeviceProgram:
         scalars = Scalars(self.dialect)
         emitted = {k: emit(fn, scalars) for k, fn in region.kernels.items()}
@@ -154,6 +158,7 @@ class GpuAccelerator:
             len(graph.outputs),
             region.workspace_bytes,
             scratch,
+            self.images(source),
         )
         facts = {"launches": len(commands), "kernels": len(emitted), "workspace_bytes": region.workspace_bytes}
         return DeviceProgram(program.to_bytes(), f".{self.device}", facts)

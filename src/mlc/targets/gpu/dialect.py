@@ -15,18 +15,20 @@ class Dialect:
     Args:
         types: its names of element types; those that are missing it does not have. Booleans are bytes in memory.
         unsigned: its names of unsigned integers by their bits.
-        kernel: what a kernel's definition begins with; ``{x}``, ``{y}`` and ``{z}`` are threads of a block.
+        kernel: what a kernel's definition begins with; ``{x}``, ``{y}`` and ``{z}`` are threads of a block, and
+            ``{threads}`` all of them.
         device: what any other function's begins with.
         parameter: a pointer to global memory; ``{type}`` and ``{name}``.
         constant: the same, which is only read.
         shared: a shared array; ``{type}``, ``{name}``, ``{size}``.
         index: where a thread stands, by axes of a grid.
+        blocks: how many a grid has at most along x, y and z.
         barrier: all threads of a block meet.
         vectors: numbers of elements that are loaded and stored at once.
-        load: so many elements: ``{n}``, ``{type}``, ``{at}`` (a pointer).
+        load: so many elements: ``{n}``, ``{type}`` (of the vector), ``{at}`` (a pointer).
         store: the same, with ``{value}``.
-        vector: its type, ``{type}``, ``{n}``.
-        make: one of its elements, ``{vector}``, ``{values}``.
+        vector: its type, ``{type}`` (of an element), ``{n}``.
+        make: one of its elements, ``{vector}``, ``{type}`` (of an element), ``{values}``.
         lane: an element of it, ``{value}``, ``{k}`` (hexadecimal).
         single: the suffix of functions in single precision.
         infinity, nan: their literals.
@@ -41,6 +43,7 @@ class Dialect:
     constant: str
     shared: str
     index: Mapping[str, str]
+    blocks: tuple[int, int, int]
     barrier: str
     vectors: tuple[int, ...]
     load: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from mlc.errors import CodegenError
 from mlc.ir import loop
@@ -91,8 +92,10 @@ def emit(fn: loop.Function, scalars: Scalars) -> Emitted:
         emitter = _Emitter(scalars, list(used), set(_written(body)))
         name = f"{fn.name}_{k}"
         grid, block = (_extents(loops, kind) for kind in ("blockIdx", "threadIdx"))
-        texts.append(emitter.function(name, s, block))
-        found.append(Launch(name, tuple(known[id(b)] for b in used), grid, block))
+        flat = any(n > most for n, most in zip(grid, scalars.dialect.blocks, strict=True))
+        texts.append(emitter.function(name, s, grid if flat else None, block))
+        launched = (prod(grid), 1, 1) if flat else grid
+        found.append(Launch(name, tuple(known[id(b)] for b in used), launched, block))
     return Emitted("\n".join(texts), tuple(found), tuple(b.nbytes for b in kept))
 
 
@@ -130,6 +133,7 @@ class _Emitter:
         self.taken: set[str] = set()
         self.names: dict[Var, str] = {}
         self.arrays: dict[int, str] = {}
+        self.private: set[int] = set()  # arrays of a thread
         self.known: dict[int, str] = {}  # nodes of the present statement that have a text
 
     # -- names and lines -------------------------------------------------------------------------------------------
@@ -146,7 +150,8 @@ class _Emitter:
     def line(self, text: str) -> None:
         self.lines.append("  " * self.depth + text)
 
-    def function(self, name: str, s: loop.Stmt, block: tuple[int, int, int]) -> str:
+    def function(self, name: str, s: loop.Stmt, grid: tuple[int, int, int] | None, block: tuple[int, int, int]) -> str:
+        """A launch; where there is a ``grid``, its blocks are counted along x alone."""
         params = []
         for b in self.params:
             form = self.dialect.parameter if id(b) in self.written else self.dialect.constant
@@ -161,11 +166,19 @@ class _Emitter:
             self.line(text)
         for axis, lp in loops.items():
             self.names[lp.var] = self.fresh(lp.var.name)
-            self.line(f"const int {self.names[lp.var]} = {self.dialect.index[axis]};")
+            index = self.dialect.index[axis] if grid is None else self.flat(axis, grid)
+            self.line(f"const int {self.names[lp.var]} = {index};")
         self.statement(body)
         x, y, z = block
-        head = self.dialect.kernel.format(x=x, y=y, z=z)
+        head = self.dialect.kernel.format(x=x, y=y, z=z, threads=x * y * z)
         return "\n".join([f"{head} {name}({', '.join(params)}) {{", *self.lines, "}", ""])
+
+    def flat(self, axis: str, grid: tuple[int, int, int]) -> str:
+        """Where a thread stands along an axis, where blocks are counted along x alone."""
+        if not axis.startswith("blockIdx"):
+            return self.dialect.index[axis]
+        at, (x, y, _) = self.dialect.index["blockIdx.x"], grid
+        return {"x": f"{at} % {x}", "y": f"{at} / {x} % {y}", "z": f"{at} / {x * y}"}[axis[-1]]
 
     # -- statements ------------------------------------------------------------------------------------------------
     def statement(self, s: loop.Stmt) -> None:
@@ -190,6 +203,7 @@ class _Emitter:
                 self.line("}")
             case loop.Allocate():
                 name = self.arrays[id(s.buffer)] = self.fresh(s.buffer.name)
+                self.private.add(id(s.buffer))
                 self.line(f"{self.scalars.stored(s.buffer.dtype)} {name}[{max(1, s.buffer.size)}];")
                 self.statement(s.body)
             case loop.Store():
@@ -247,7 +261,8 @@ class _Emitter:
                 self.line(f"{place} = {values.pop()};")
         if base is not None:
             kind = self.dialect.vector.format(type=self.scalars.stored(s.buffer.dtype), n=n)
-            made = self.dialect.make.format(vector=kind, values=", ".join(values))
+            element = self.scalars.stored(s.buffer.dtype)
+            made = self.dialect.make.format(vector=kind, type=element, values=", ".join(values))
             self.line(self.dialect.store.format(n=n, type=kind, at=base, value=made))
 
     def base(self, b: loop.Buffer, indices: Sequence[Linear], lane: Var) -> str | None:
@@ -256,6 +271,8 @@ class _Emitter:
         offset = weighted(indices, b.strides())
         if n not in self.dialect.vectors or dynamics(offset) or offset.coefficient(lane) != 1:
             return None
+        if id(b) in self.private:
+            return None  # its elements are registers
         first = offset.without(lane)
         if not first.multiple_of(n) or b.dtype.kind == "b":
             return None
@@ -396,6 +413,7 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
 _WORDS = """
 auto break case char const continue default do double else enum extern float for goto if inline int long
 register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
+mlc_vector mlc_pack asm alignas operator decltype
 half uchar ushort uint ulong bool true false kernel global local constant private vload vstore barrier exp log
 sqrt tanh erf sin cos tan asin acos atan sinh cosh asinh acosh atanh floor ceil trunc rint fabs fmod pow isnan
 isinf min max abs sign step mix clamp dot length select any all pipe queue event NULL NAN INFINITY new delete

@@ -1,22 +1,23 @@
 """A region of a model as a file that a driver loads: texts of kernels, constants, and the launches in order.
 
-The file is a safetensors archive of bytes: ``program`` (JSON), ``source``, and a tensor a constant.
+The file is a safetensors archive of bytes: ``program`` (JSON), ``source``, a tensor a constant, and for each
+architecture that machine code was made for, two with code and assembly.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 
 from mlc.errors import PackageError
-from mlc.fields import Fields, as_integer, as_list, as_text, wrong
+from mlc.fields import Fields, as_integer, as_list, as_object, as_text, wrong
 
 SPACES = ("input", "output", "param", "workspace", "scratch")
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,48 @@ class Command:
         return command
 
 
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel takes, as its compiler says.
+
+    Args:
+        registers: of 32 bits, of a thread.
+        stack: bytes of memory of a thread.
+        spill_stores, spill_loads: bytes that a thread moves because registers are too few.
+        shared: bytes of shared memory of a block.
+    """
+
+    registers: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+    shared: int
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> Resources:
+        items = as_list(value, where, as_integer)
+        if len(items) != 5:
+            raise wrong(where, "5 integers", value)
+        return cls(*items)
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """Kernels as machine code.
+
+    Args:
+        arch: what for.
+        code: that the driver loads.
+        assembly: text that drivers of later devices compile.
+        resources: of each kernel, by its name.
+    """
+
+    arch: str
+    code: bytes
+    assembly: bytes
+    resources: Mapping[str, Resources]
+
+
 @dataclass(frozen=True, eq=False)
 class GpuProgram:
     """What a driver runs.
@@ -129,6 +172,7 @@ class GpuProgram:
         params: constants, u8[n] each.
         inputs, outputs: how many there are.
         workspace_bytes, scratch_bytes: memory that it needs besides its operands.
+        images: machine code of the source.
     """
 
     source: str
@@ -139,6 +183,7 @@ class GpuProgram:
     outputs: int
     workspace_bytes: int
     scratch_bytes: int
+    images: Sequence[Image] = ()
 
     def to_bytes(self) -> bytes:
         from safetensors.numpy import save
@@ -151,10 +196,14 @@ class GpuProgram:
             "scratch": self.scratch_bytes,
             "steps": [s.to_json() for s in self.steps],
             "commands": [c.to_json() for c in self.commands],
+            "images": {i.arch: {k: list(astuple(r)) for k, r in i.resources.items()} for i in self.images},
         }
         tensors = {f"param.{k}": a for k, a in enumerate(self.params)}
         tensors["program"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
         tensors["source"] = np.frombuffer(self.source.encode(), np.uint8)
+        for i in self.images:
+            tensors[f"code.{i.arch}"] = np.frombuffer(i.code, np.uint8)
+            tensors[f"assembly.{i.arch}"] = np.frombuffer(i.assembly, np.uint8)
         return save(tensors)
 
     @classmethod
@@ -182,8 +231,9 @@ class GpuProgram:
         workspace, scratch = fields.take("workspace", as_integer), fields.take("scratch", as_integer)
         steps = fields.take("steps", lambda items, place: as_list(items, place, Step.from_json))
         commands = fields.take("commands", lambda items, place: as_list(items, place, Command.from_json))
+        images = fields.take("images", lambda value, place: _images(value, place, tensors))
         fields.end()
-        program = cls(source, steps, commands, params, inputs, outputs, workspace, scratch)
+        program = cls(source, steps, commands, params, inputs, outputs, workspace, scratch, images)
         program._check()
         return program
 
@@ -216,3 +266,14 @@ def kernels(program: GpuProgram, seconds: Sequence[float]) -> list[dict[str, Any
         {"name": s.kernel, "seconds": took, "flops": s.flops, "bytes": s.bytes, "sources": list(s.sources)}
         for s, took in zip(program.steps, seconds, strict=True)
     ]
+
+
+def _images(value: object, where: str, tensors: Mapping[str, np.ndarray]) -> tuple[Image, ...]:
+    tables = as_object(value, where, lambda kernels, at: as_object(kernels, at, Resources.from_json))
+    found = []
+    for arch, resources in tables.items():
+        code, assembly = (tensors.get(f"{what}.{arch}") for what in ("code", "assembly"))
+        if code is None or assembly is None:
+            raise PackageError(f"the device's program is damaged: it has no code for {arch}")
+        found.append(Image(arch, code.tobytes(), assembly.tobytes(), resources))
+    return tuple(found)

@@ -19,6 +19,7 @@ OPENCL_C = Dialect(
         "blockIdx.x": "get_group_id(0)", "blockIdx.y": "get_group_id(1)", "blockIdx.z": "get_group_id(2)",
         "threadIdx.x": "get_local_id(0)", "threadIdx.y": "get_local_id(1)", "threadIdx.z": "get_local_id(2)",
     },
+    blocks=((1 << 31) - 1,) * 3,
     barrier="barrier(CLK_LOCAL_MEM_FENCE);",
     vectors=(2, 4, 8, 16),
     load="vload{n}(0, {at})",

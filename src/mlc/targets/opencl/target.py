@@ -12,10 +12,10 @@ from typing import Self
 from mlc.errors import UsageError
 from mlc.ir.graph import Node
 from mlc.ops.algorithms import Algorithm
-from mlc.targets.base import Target, get_target
+from mlc.targets.base import Target
 from mlc.targets.gpu.accelerator import GpuAccelerator
 from mlc.targets.gpu.record import Gpu
-from mlc.targets.hosted import HostedTarget
+from mlc.targets.hosted import HostedTarget, host_of
 from mlc.targets.opencl.dialect import OPENCL_C
 
 NAME = "opencl"
@@ -54,17 +54,10 @@ class OpenClTarget(HostedTarget):
             UsageError: an unknown device or host, or an option that the host does not know.
         """
         left = dict(options)
-        host, device = left.pop("host", "x86"), left.pop("device", "generic")
+        device = left.pop("device", "generic")
         if device not in DEVICES:
             raise UsageError(f"target opencl: unknown device {device!r}", hint=f"known: {', '.join(sorted(DEVICES))}")
-        if host == NAME:
-            raise UsageError("target opencl: the host is opencl itself", hint="name a processor: -host=x86")
-        try:
-            below = get_target(" ".join([host, *(f"-{key}={value}" for key, value in left.items())]))
-        except UsageError as error:
-            hint = f"{error.hint}; opencl itself has -device and -host"
-            raise UsageError(f"target opencl: {error.message}", hint=hint) from None
-        return cls(below, DEVICES[device])
+        return cls(host_of(NAME, left, "-device and -host"), DEVICES[device])
 
     def algorithms(self, node: Node) -> Sequence[Algorithm]:
         """What the device has schedules for."""

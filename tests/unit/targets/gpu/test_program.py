@@ -54,7 +54,7 @@ def damaged(change: Callable[[dict[str, Any]], None]) -> bytes:
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda d: d.update(version=9), "version: expected 2, got 9"),
+        (lambda d: d.update(version=9), "version: expected 3, got 9"),
         (lambda d: d.update(more=1), "more: is not a field"),
         (lambda d: d.pop("commands"), "commands: is missing"),
         (lambda d: d["commands"][0].update(grid=[1]), "3 extents of a grid"),

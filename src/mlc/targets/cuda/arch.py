@@ -1,0 +1,121 @@
+"""Architectures of NVIDIA GPUs, their limits, and what is known of devices.
+
+Sources: CUDA C++ Programming Guide, table "Technical Specifications per Compute Capability"; the vendor's data sheets
+of the devices (peak of single precision without Tensor Cores, and of memory).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+
+from mlc.targets.gpu.record import Gpu
+
+WARP = 32
+REGISTERS = 65536  # of 32 bits, of a multiprocessor
+REGISTERS_OF_THREAD = 255
+STATIC_SHARED = 48 << 10  # bytes of a block that need not be asked for at run time
+MAX_THREADS = 1024  # of a block
+_REGISTER_UNIT = 256  # registers are given to warps in such steps
+_SHARED_UNIT = 128  # bytes
+_SHARED_SYSTEM = 1024  # bytes of a block that are the system's, from 8.0 on
+
+
+@dataclass(frozen=True)
+class Arch:
+    """An architecture.
+
+    Args:
+        name: as ``-arch=`` has it.
+        warps, blocks: that a multiprocessor holds at a time.
+        shared: bytes of shared memory that it has for them.
+        device: one of the architecture, which schedules are made for unless another one is named.
+    """
+
+    name: str
+    warps: int
+    blocks: int
+    shared: int
+    device: str
+
+    @property
+    def number(self) -> int:
+        """Ten times the compute capability."""
+        return int(self.name.removeprefix("sm_"))
+
+    def occupancy(self, threads: int, registers: int, shared: int) -> float:
+        """The share of a multiprocessor's warps that blocks of a kernel fill, 0 to 1.
+
+        Args:
+            threads: of a block, 1 to 1024.
+            registers: of a thread.
+            shared: bytes of a block.
+        """
+        warps = -(-threads // WARP)
+        per_warp = -(-max(1, registers) * WARP // _REGISTER_UNIT) * _REGISTER_UNIT
+        system = _SHARED_SYSTEM if self.number >= 80 else 0
+        bytes_of_block = -(-(shared + system) // _SHARED_UNIT) * _SHARED_UNIT
+        blocks = min(
+            self.blocks,
+            self.warps // warps,
+            REGISTERS // per_warp // warps,
+            self.shared // bytes_of_block if bytes_of_block else inf,
+        )
+        return blocks * warps / self.warps
+
+
+ARCHS = {
+    a.name: a
+    for a in (
+        Arch("sm_75", 32, 16, 64 << 10, "t4"),
+        Arch("sm_80", 64, 32, 164 << 10, "a100"),
+        Arch("sm_86", 48, 16, 100 << 10, "rtx3090"),
+        Arch("sm_87", 48, 16, 164 << 10, "orin"),
+        Arch("sm_89", 48, 24, 100 << 10, "rtx4090"),
+        Arch("sm_90", 64, 32, 228 << 10, "h200"),
+        Arch("sm_100", 64, 32, 228 << 10, "b200"),
+        Arch("sm_103", 64, 32, 228 << 10, "b300"),
+        Arch("sm_120", 48, 24, 100 << 10, "rtx5090"),
+    )
+}
+DEFAULT = ("sm_75", "sm_80", "sm_90")
+
+
+def _gpu(name: str, units: int, threads: int, gflops: float, gbytes: float) -> Gpu:
+    limits = (WARP, MAX_THREADS, STATIC_SHARED, REGISTERS_OF_THREAD)
+    return Gpu(name, units, *limits, threads, 16, gflops, gbytes, 3.0, double=True)
+
+
+# multiprocessors, threads of each, GFLOP/s and GB/s
+DEVICES = {
+    gpu.name: gpu
+    for gpu in (
+        _gpu("t4", 40, 1024, 8100, 320),
+        _gpu("a100", 108, 2048, 19500, 1555),
+        _gpu("rtx3090", 82, 1536, 35600, 936),
+        _gpu("orin", 16, 1536, 5300, 204),
+        _gpu("rtx4090", 128, 1536, 82600, 1008),
+        _gpu("l4", 58, 1536, 30300, 300),
+        _gpu("h100", 132, 2048, 66900, 3350),
+        _gpu("h200", 132, 2048, 66900, 4800),
+        _gpu("b200", 148, 2048, 75000, 8000),
+        _gpu("b300", 148, 2048, 75000, 8000),
+        _gpu("rtx5090", 170, 1536, 104800, 1792),
+    )
+}
+
+
+@cache
+def installed() -> tuple[str, ...]:
+    """The architecture of this machine's first GPU, if it has one that is known; asked without opening it."""
+    try:
+        asked = subprocess.run(
+            ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=20, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    names = [f"sm_{line.strip().replace('.', '')}" for line in asked.stdout.splitlines()]
+    return tuple(name for name in names if name in ARCHS)[:1]

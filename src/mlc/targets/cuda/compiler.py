@@ -1,0 +1,155 @@
+"""CUDA C++ to machine code, by NVRTC: a library of NVIDIA's, which needs neither a toolkit nor a GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlc.errors import MissingDependencyError, ToolchainError
+from mlc.targets.gpu.program import Image, Resources
+
+INSTALL = "pip install 'mlc[cuda]'"
+_LINES_SHOWN = 6
+_PROPERTIES = re.compile(
+    r"Compiling entry function '(?P<kernel>\w+)'.*?"
+    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
+    r"Used (?P<registers>\d+) registers(?:(?!Compiling)[^\n]*?(?P<shared>\d+) bytes smem)?",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Nvrtc:
+    """The compiler, as it is installed.
+
+    Args:
+        api: ``cuda.bindings.nvrtc``.
+        version: of the compiler: ``13.5``.
+        archs: that it knows.
+    """
+
+    api: Any
+    version: str
+    archs: tuple[str, ...]
+
+    @classmethod
+    def find(cls) -> Nvrtc:
+        """The compiler.
+
+        Raises:
+            MissingDependencyError: it is not installed.
+        """
+        try:
+            from cuda.bindings import nvrtc
+
+            _, major, minor = nvrtc.nvrtcVersion()
+        except (ImportError, RuntimeError) as error:  # the bindings, or the library that they load
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise MissingDependencyError(f"compiling for cuda needs NVRTC: {reason}", hint=INSTALL) from error
+        _, numbers = nvrtc.nvrtcGetSupportedArchs()
+        return cls(nvrtc, f"{major}.{minor}", tuple(f"sm_{n}" for n in numbers))
+
+    def compile(self, source: str, arch: str) -> Image:
+        """A text for one architecture.
+
+        Raises:
+            ToolchainError: the compiler does not know the architecture, or refuses the text.
+        """
+        if arch not in self.archs:
+            raise ToolchainError(
+                f"NVRTC {self.version} does not compile for {arch}", hint=f"it knows {', '.join(self.archs)}"
+            )
+        api = self.api
+        error, program = api.nvrtcCreateProgram(source.encode(), b"kernels.cu", 0, [], [])
+        self._require(error, "create a program")
+        try:
+            options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", b"--ptxas-options=-v"]
+            (error,) = api.nvrtcCompileProgram(program, len(options), options)
+            log = self._text(program, "ProgramLog").decode("utf-8", "replace")
+            if error != api.nvrtcResult.NVRTC_SUCCESS:
+                lines = [line for line in log.splitlines() if line.strip()]
+                raise ToolchainError(f"NVRTC refuses the kernels for {arch}: {' | '.join(lines[:_LINES_SHOWN])}")
+            return Image(arch, self._text(program, "CUBIN"), self._text(program, "PTX"), resources_of(log))
+        finally:
+            api.nvrtcDestroyProgram(program)
+
+    def _text(self, program: Any, what: str) -> bytes:
+        """The log, the machine code or the assembly of a program."""
+        error, size = getattr(self.api, f"nvrtcGet{what}Size")(program)
+        self._require(error, f"tell the size of its {what}")
+        data: bytes = b" " * size
+        (error,) = getattr(self.api, f"nvrtcGet{what}")(program, data)
+        self._require(error, f"give its {what}")
+        return data if what == "CUBIN" else data.rstrip(b"\0")
+
+    def _require(self, error: Any, what: str) -> None:
+        if error != self.api.nvrtcResult.NVRTC_SUCCESS:
+            raise ToolchainError(f"NVRTC {self.version} cannot {what}: {error.name}")
+
+
+def compile_source(source: str, archs: Sequence[str]) -> tuple[Image, ...]:
+    """A text for several architectures.
+
+    Raises:
+        MissingDependencyError: there is no compiler.
+        ToolchainError: it refuses.
+    """
+    nvrtc = Nvrtc.find()
+    with ThreadPoolExecutor(len(archs)) as pool:
+        return tuple(pool.map(lambda arch: nvrtc.compile(source, arch), archs))
+
+
+def resources_of(log: str) -> dict[str, Resources]:
+    """What kernels take, by name, as the assembler's report says.
+
+    >>> resources_of('''ptxas info    : Compiling entry function 'k' for 'sm_90'
+    ... ptxas info    : Function properties for k
+    ... ptxas         .     8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+    ... ptxas info    : Used 40 registers, used 1 barriers, 512 bytes smem''')
+    {'k': Resources(registers=40, stack=8, spill_stores=4, spill_loads=12, shared=512)}
+    """
+    return {
+        m["kernel"]: Resources(
+            int(m["registers"]), int(m["stack"]), int(m["stores"]), int(m["loads"]), int(m["shared"] or 0)
+        )
+        for m in _PROPERTIES.finditer(log)
+    }
+
+
+def disassembly(cubin: bytes) -> str:
+    """Machine code as text.
+
+    Raises:
+        MissingDependencyError: there is no disassembler.
+        ToolchainError: it refuses.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.cubin"
+        path.write_bytes(cubin)
+        done = subprocess.run([_nvdisasm(), "--print-code", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ToolchainError(f"nvdisasm failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def _nvdisasm() -> str:
+    """The disassembler: of a wheel, of a toolkit, or on the path."""
+    try:
+        import nvidia
+
+        places = [Path(p) / "cu13" / "bin" / "nvdisasm" for p in nvidia.__path__]
+    except ImportError:
+        places = []
+    places += [Path(home) / "bin" / "nvdisasm" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
+    found = next((str(p) for p in places if p.is_file()), None) or shutil.which("nvdisasm")
+    if found is None:
+        raise MissingDependencyError("reading machine code needs nvdisasm, which is not here", hint=INSTALL)
+    return found

@@ -1,0 +1,43 @@
+"""CUDA C++, as NVRTC takes it: without a single header."""
+
+from __future__ import annotations
+
+from mlc.targets.gpu.dialect import Dialect
+
+# An aligned array is loaded and stored at once, whatever its elements; CUDA's own float4 is there for few types only.
+_PREAMBLE = """\
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+template <class T, int N> struct __align__(sizeof(T) * N) mlc_vector { T at[N]; };
+template <class T, class... A> __device__ inline mlc_vector<T, sizeof...(A)> mlc_pack(A... a) { return {{T(a)...}}; }
+"""
+
+CUDA_C = Dialect(
+    types={
+        "f32": "float", "f64": "double", "i8": "signed char", "i16": "short", "i32": "int", "i64": "long long",
+        "u8": "unsigned char", "u16": "unsigned short", "u32": "unsigned", "u64": "unsigned long long",
+        "bool": "unsigned char",
+    },
+    unsigned={8: "unsigned char", 16: "unsigned short", 32: "unsigned", 64: "unsigned long long"},
+    kernel='extern "C" __global__ void __launch_bounds__({threads})',
+    device="__device__ inline",
+    parameter="{type}* __restrict__ {name}",
+    constant="const {type}* __restrict__ {name}",
+    shared="__shared__ __align__(16) {type} {name}[{size}];",
+    index={
+        "blockIdx.x": "blockIdx.x", "blockIdx.y": "blockIdx.y", "blockIdx.z": "blockIdx.z",
+        "threadIdx.x": "threadIdx.x", "threadIdx.y": "threadIdx.y", "threadIdx.z": "threadIdx.z",
+    },
+    blocks=((1 << 31) - 1, 65535, 65535),
+    barrier="__syncthreads();",
+    vectors=(2, 4, 8, 16),
+    load="*(const {type}*)({at})",
+    store="*({type}*)({at}) = {value};",
+    vector="mlc_vector<{type}, {n}>",
+    make="mlc_pack<{type}>({values})",
+    lane="{value}.at[0x{k}]",
+    single="f",
+    infinity="INFINITY",
+    nan="NAN",
+    preamble=_PREAMBLE,
+)  # fmt: skip

@@ -1,0 +1,288 @@
+"""The driver ``cuda``: memory, kernels and graphs of launches on an NVIDIA GPU.
+
+Parameters are uploaded once, and a program's launches are captured in a graph, once for the addresses that it is run
+with. Inputs and results go through pinned memory, and all goes by one stream: only reading waits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mlc.errors import DeviceError
+from mlc.runtime.device import Report
+from mlc.targets.cuda.api import Cuda, CudaError, bindings
+from mlc.targets.gpu.program import Command, GpuProgram, Image, Operand, kernels
+
+
+@dataclass(eq=False)
+class Loaded:
+    """A program in the device.
+
+    Attributes:
+        program: what it does.
+        module: its code.
+        functions: its kernels, by name.
+        params: addresses of its constants.
+        workspace, scratch: addresses of memory of its own.
+        graphs: its launches, by the addresses of inputs and outputs.
+    """
+
+    program: GpuProgram
+    module: Any
+    functions: dict[str, Any]
+    params: list[int]
+    workspace: int
+    scratch: int
+    graphs: dict[tuple[int, ...], Any] = field(default_factory=dict)
+
+
+class Elapsed(Mapping[str, Any]):
+    """A report whose ``seconds`` the device is asked for when they are wanted; good until the same is done again."""
+
+    def __init__(self, cuda: Cuda, begin: Any, end: Any) -> None:
+        self._cuda, self._begin, self._end = cuda, begin, end
+
+    def __getitem__(self, key: str) -> float:
+        if key != "seconds":
+            raise KeyError(key)
+        return self._cuda.seconds(self._begin, self._end)
+
+    def __iter__(self) -> Iterator[str]:
+        yield "seconds"
+
+    def __len__(self) -> int:
+        return 1
+
+
+@dataclass(eq=False)
+class _Pinned:
+    """Memory that the device reads and writes by itself; ``busy`` while a copy may be under way."""
+
+    address: int
+    nbytes: int
+    busy: bool = False
+
+    def bytes(self, nbytes: int) -> np.ndarray:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(self.address))
+
+
+def open_device(options: Mapping[str, str]) -> CudaDevice:
+    """Opens this machine's first GPU.
+
+    Raises:
+        DeviceError: there is no driver, or no GPU.
+    """
+    return CudaDevice(Cuda(bindings()))
+
+
+class CudaDevice:
+    """An open GPU.
+
+    Args:
+        cuda: the driver.
+    """
+
+    def __init__(self, cuda: Cuda) -> None:
+        self._cuda = cuda
+        self._device = cuda.device()
+        self.name = cuda.name(self._device)
+        self.capability = cuda.capability(self._device)
+        self._context = cuda.retain(self._device)
+        cuda.enter(self._context)
+        self._stream = cuda.stream()
+        self._memory: dict[int, int] = {}  # bytes at each address
+        self._pinned: dict[int, _Pinned] = {}  # by the address in the device that it goes to or comes from
+        self._events: dict[object, tuple[Any, Any]] = {}
+        self._programs: list[Loaded] = []
+        self._open = True
+
+    def allocate(self, nbytes: int) -> int:
+        self._cuda.enter(self._context)
+        address = self._cuda.allocate(max(1, nbytes))
+        self._memory[address] = nbytes
+        return address
+
+    def free(self, address: int) -> None:
+        self._cuda.enter(self._context)
+        if self._memory.pop(address, None) is None:
+            raise DeviceError(f"nothing is allocated at address {address}")
+        self._cuda.free(address)
+
+    def load(self, program: bytes) -> Loaded:
+        """Puts a program into the device: the machine code that is for it, or else what the driver compiles for it.
+
+        Raises:
+            PackageError: it is damaged.
+            DeviceError: it is for other GPUs, or does not fit.
+        """
+        read = GpuProgram.from_bytes(program)
+        cuda = self._cuda
+        cuda.enter(self._context)
+        image = image_for(read.images, self.capability)
+        if image is None:
+            archs = ", ".join(i.arch for i in read.images) or "none"
+            raise DeviceError(
+                f"the module is compiled for {archs}, {self.name} is sm_{self.capability}",
+                hint=f"compile it again: -arch=sm_{self.capability}",
+            )
+        try:
+            module = cuda.load(image)
+        except CudaError as error:
+            error.message += f"; {self.name} is sm_{self.capability}, its driver knows CUDA {cuda.driver_version()}"
+            raise
+        functions = {c.kernel: cuda.function(module, c.kernel) for c in read.commands if c.kernel}
+        params = [self.allocate(a.nbytes) for a in read.params]
+        for address, array in zip(params, read.params, strict=True):
+            if array.nbytes:
+                cuda.to_device(address, array.ctypes.data, array.nbytes, self._stream)
+        cuda.wait(self._stream)
+        loaded = Loaded(
+            read, module, functions, params, self.allocate(read.workspace_bytes), self.allocate(read.scratch_bytes)
+        )
+        self._programs.append(loaded)
+        return loaded
+
+    def write(self, address: int, data: np.ndarray) -> Report | None:
+        if not data.nbytes:
+            return None
+        self._cuda.enter(self._context)
+        staged = self._staging(address, data.nbytes)
+        staged.bytes(data.nbytes)[:] = data
+        staged.busy = True
+        return self._timed(
+            ("write", address),
+            lambda: self._cuda.to_device(address, staged.address, data.nbytes, self._stream),
+        )
+
+    def read(self, address: int, data: np.ndarray) -> Report | None:
+        if not data.nbytes:
+            return None
+        self._cuda.enter(self._context)
+        staged = self._staging(address, data.nbytes)
+        report = self._timed(
+            ("read", address),
+            lambda: self._cuda.to_host(staged.address, address, data.nbytes, self._stream),
+        )
+        self._wait()
+        data[:] = staged.bytes(data.nbytes)
+        return report
+
+    def run(self, program: Loaded, addresses: Sequence[int]) -> Report:
+        """Launches a program; ``seconds`` are those of its kernels."""
+        cuda, key = self._cuda, tuple(addresses)
+        cuda.enter(self._context)
+        if key not in program.graphs:
+            cuda.begin_capture(self._stream)
+            try:
+                for c in program.program.commands:
+                    self._launch(program, c, key)
+            finally:
+                graph = cuda.end_capture(self._stream)
+            program.graphs[key] = graph
+        return self._timed(("run", id(program)), lambda: cuda.launch_graph(program.graphs[key], self._stream))
+
+    def profile(self, program: Loaded, addresses: Sequence[int]) -> Report:
+        """Runs a program launch by launch, with the time of each; ``seconds`` is their sum."""
+        key = tuple(addresses)
+        self._cuda.enter(self._context)
+        timed = [
+            self._timed(("launch", k), lambda c=c: self._launch(program, c, key))
+            for k, c in enumerate(program.program.commands)
+        ]
+        self._wait()
+        seconds = [0.0] * len(program.program.steps)
+        for command, report in zip(program.program.commands, timed, strict=True):
+            seconds[command.step] += report["seconds"]
+        return {"seconds": sum(seconds), "kernels": kernels(program.program, seconds)}
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        cuda = self._cuda
+        try:
+            cuda.enter(self._context)
+            cuda.wait(self._stream)
+            for program in self._programs:
+                for graph in program.graphs.values():
+                    cuda.end_graph(graph)
+                cuda.unload(program.module)
+            for address in self._memory:
+                cuda.free(address)
+            for pinned in self._pinned.values():
+                cuda.unpin(pinned.address)
+            for event in (e for pair in self._events.values() for e in pair):
+                cuda.end_event(event)
+            cuda.end_stream(self._stream)
+            cuda.release(self._device)
+        except CudaError as error:
+            if not error.fatal:
+                raise  # of a context that is lost, nothing is left to give back
+
+    def _launch(self, program: Loaded, command: Command, addresses: tuple[int, ...]) -> None:
+        places = [self._operand(program, o, addresses) for o in command.operands]
+        if not command.kernel:
+            source, destination = places
+            self._cuda.copy(destination, source, command.operands[0].nbytes, self._stream)
+            return
+        function = program.functions[command.kernel]
+        try:
+            self._cuda.launch(function, command.grid, command.block, places, self._stream)
+        except CudaError as error:
+            error.message = f"{command.kernel}: {error.message}"
+            raise
+
+    def _operand(self, program: Loaded, o: Operand, addresses: tuple[int, ...]) -> int:
+        if o.space == "param":
+            return program.params[o.at]
+        if o.space in ("workspace", "scratch"):
+            return (program.workspace if o.space == "workspace" else program.scratch) + o.at
+        return addresses[o.at if o.space == "input" else program.program.inputs + o.at]
+
+    def _staging(self, address: int, nbytes: int) -> _Pinned:
+        """Pinned memory that nothing is copied from or to at present."""
+        found = self._pinned.get(address)
+        if found is not None and found.busy:
+            self._wait()
+        if found is None or found.nbytes < nbytes:
+            if found is not None:
+                self._cuda.unpin(found.address)
+                del self._pinned[address]
+            found = self._pinned[address] = _Pinned(self._cuda.pin(nbytes), nbytes)
+        return found
+
+    def _wait(self) -> None:
+        self._cuda.wait(self._stream)
+        for p in self._pinned.values():
+            p.busy = False
+
+    def _timed(self, key: object, action: Any) -> Elapsed:
+        """Does something between two events."""
+        if key not in self._events:
+            self._events[key] = (self._cuda.event(), self._cuda.event())
+        begin, end = self._events[key]
+        self._cuda.record(begin, self._stream)
+        action()
+        self._cuda.record(end, self._stream)
+        return Elapsed(self._cuda, begin, end)
+
+
+def image_for(images: Sequence[Image], capability: int) -> bytes | None:
+    """What a device of this capability loads: machine code of its generation, or else assembly of an older one.
+
+    Code runs on devices of the same major version and no lower minor one; assembly on all that are no older.
+    """
+
+    def number(i: Image) -> int:
+        return int(i.arch.removeprefix("sm_"))
+
+    older = sorted((i for i in images if number(i) <= capability), key=number)
+    if not older:
+        return None
+    newest = older[-1]
+    return newest.code if number(newest) // 10 == capability // 10 else newest.assembly + b"\0"

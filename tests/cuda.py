@@ -1,0 +1,245 @@
+"""A CUDA driver for tests: it has the bindings' functions, and runs printed kernels as the host's compiler builds them.
+
+A program's images are, in place of machine code, the text of its kernels (:func:`images_of`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mlc.targets.cuda.api import Cuda
+from mlc.targets.cuda.driver import CudaDevice
+from mlc.targets.gpu.program import Image, Resources
+
+HEADER = Path(__file__).parent / "cuda_host.h"
+CXX = shutil.which("c++") or shutil.which("g++")
+CODE, ASSEMBLY = b"code:", b"assembly:"
+
+
+class CUresult(IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_DEVICE_UNAVAILABLE = 46
+    CUDA_ERROR_NO_DEVICE = 100
+    CUDA_ERROR_INVALID_PTX = 218
+    CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222
+    CUDA_ERROR_NOT_FOUND = 500
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
+    CUDA_ERROR_LAUNCH_FAILED = 719
+
+
+OK = CUresult.CUDA_SUCCESS
+
+
+def images_of(source: str, archs: Sequence[str]) -> tuple[Image, ...]:
+    """In place of NVRTC."""
+    text = source.encode()
+    kernels = re.findall(r"__launch_bounds__\(\d+\) (\w+)\(", source)
+    facts = {k: Resources(32, 0, 0, 0, 0) for k in kernels}
+    return tuple(Image(a, CODE + text, ASSEMBLY + text, facts) for a in archs)
+
+
+@cache
+def built(source: str) -> ctypes.CDLL:
+    """Kernels as a library of the host's."""
+    if CXX is None:
+        pytest.skip("there is no C++ compiler")
+    parts = re.split(r'(?=^extern "C" __global__)', source, flags=re.MULTILINE)[1:]
+    names = {m[1]: "__syncthreads" in p for p in parts if (m := re.search(r"__launch_bounds__\(\d+\) (\w+)\(", p))}
+    calls = [f"KERNEL({name}, {str(meets).lower()})" for name, meets in names.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        text, library = Path(folder) / "k.cc", Path(folder) / f"{hashlib.sha256(source.encode()).hexdigest()}.so"
+        text.write_text(f'#include "{HEADER}"\n{source}\n' + "\n".join(calls) + "\n")
+        command = [CXX, "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-o", str(library), str(text)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[:4000]
+        return ctypes.CDLL(str(library))
+
+
+class FakeCuda:
+    """The bindings' module. Device memory is the host's; everything is done at once, except between the begin and the
+    end of a capture.
+
+    Args:
+        capability: of the device, ten times.
+        fail: names of functions with the errors that they give; a sticky one stays for all that follow.
+        count: devices that there are.
+    """
+
+    CUresult = CUresult
+    CUdevice_attribute = SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76
+    )
+    CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
+
+    def __init__(self, capability: int = 90, fail: dict[str, CUresult] | None = None, count: int = 1) -> None:
+        self.capability = capability
+        self.fail = fail or {}
+        self.count = count
+        self.memory: dict[int, Any] = {}
+        self.calls: list[str] = []
+        self.captured: list[Callable[[], None]] | None = None
+        self.dead: CUresult | None = None
+
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        if not name.startswith("cu"):
+            return found
+
+        def call(*args: Any) -> tuple[Any, ...]:
+            self.calls.append(name)
+            error = self.dead or self.fail.get(name)
+            if error:
+                if error in (CUresult.CUDA_ERROR_ILLEGAL_ADDRESS, CUresult.CUDA_ERROR_DEVICE_UNAVAILABLE):
+                    self.dead = error
+                return error, None
+            return found(*args)  # type: ignore[no-any-return]
+
+        return call if callable(found) else found
+
+    def _do(self, action: Callable[[], None]) -> tuple[CUresult]:
+        if self.captured is None:
+            action()
+        else:
+            self.captured.append(action)
+        return (OK,)
+
+    def cuInit(self, flags: int) -> tuple[Any, ...]:
+        return (OK,)
+
+    def cuDriverGetVersion(self) -> tuple[Any, ...]:
+        return OK, 12040
+
+    def cuDeviceGetCount(self) -> tuple[Any, ...]:
+        return OK, self.count
+
+    def cuDeviceGet(self, ordinal: int) -> tuple[Any, ...]:
+        return OK, ordinal
+
+    def cuDeviceGetName(self, length: int, device: int) -> tuple[Any, ...]:
+        return OK, b"Imaginary GPU".ljust(length, b"\0")
+
+    def cuDeviceGetAttribute(self, attribute: int, device: int) -> tuple[Any, ...]:
+        return OK, self.capability // 10 if attribute == 75 else self.capability % 10
+
+    def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[Any, ...]:
+        return OK, "context"
+
+    def cuDevicePrimaryCtxRelease(self, device: int) -> tuple[Any, ...]:
+        return (OK,)
+
+    def cuCtxSetCurrent(self, context: str) -> tuple[Any, ...]:
+        return (OK,)
+
+    def cuMemAlloc(self, nbytes: int) -> tuple[Any, ...]:
+        if nbytes > 1 << 33:
+            return CUresult.CUDA_ERROR_OUT_OF_MEMORY, None
+        block = (ctypes.c_uint8 * (nbytes + 512))()
+        ctypes.memset(block, 0xA5, nbytes + 512)
+        address = -(-ctypes.addressof(block) // 512) * 512
+        self.memory[address] = block
+        return OK, address
+
+    def cuMemFree(self, address: int) -> tuple[Any, ...]:
+        del self.memory[address]
+        return (OK,)
+
+    def cuMemHostAlloc(self, nbytes: int, flags: int) -> tuple[Any, ...]:
+        return self.cuMemAlloc(nbytes)
+
+    def cuMemFreeHost(self, address: int) -> tuple[Any, ...]:
+        return self.cuMemFree(address)
+
+    def cuMemcpyHtoDAsync(self, to: int, source: int, nbytes: int, stream: str) -> tuple[Any, ...]:
+        return self._do(lambda: ctypes.memmove(to, source, nbytes) and None)
+
+    cuMemcpyDtoHAsync = cuMemcpyDtoDAsync = cuMemcpyHtoDAsync
+
+    def cuModuleLoadData(self, image: bytes) -> tuple[Any, ...]:
+        if image.startswith(ASSEMBLY) and not image.endswith(b"\0"):
+            return CUresult.CUDA_ERROR_INVALID_PTX, None
+        return OK, built(image.split(b":", 1)[1].rstrip(b"\0").decode())
+
+    def cuModuleUnload(self, module: ctypes.CDLL) -> tuple[Any, ...]:
+        return (OK,)
+
+    def cuModuleGetFunction(self, module: ctypes.CDLL, name: bytes) -> tuple[Any, ...]:
+        try:
+            return OK, (getattr(module, f"launch_{name.decode()}"), getattr(module, f"count_{name.decode()}")())
+        except AttributeError:
+            return CUresult.CUDA_ERROR_NOT_FOUND, None
+
+    def cuLaunchKernel(self, function: Any, *args: Any) -> tuple[Any, ...]:
+        *sizes, shared, _stream, params, extra = args
+        assert (shared, extra) == (0, 0)
+        launcher, count = function
+        places = ctypes.cast(params, ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)))
+        values = (ctypes.c_void_p * count)(*(places[k][0] for k in range(count)))  # they are copied at once
+        dims = (ctypes.c_uint * 6)(*sizes)
+
+        def launch() -> None:
+            assert launcher(values, dims), "some threads of a block wait at a barrier that others never reach"
+
+        return self._do(launch)
+
+    def cuStreamCreate(self, flags: int) -> tuple[Any, ...]:
+        return OK, "stream"
+
+    def cuStreamDestroy(self, stream: str) -> tuple[Any, ...]:
+        return (OK,)
+
+    def cuStreamSynchronize(self, stream: str) -> tuple[Any, ...]:
+        return (OK,)
+
+    def cuStreamBeginCapture(self, stream: str, mode: int) -> tuple[Any, ...]:
+        self.captured = []
+        return (OK,)
+
+    def cuStreamEndCapture(self, stream: str) -> tuple[Any, ...]:
+        graph, self.captured = self.captured, None
+        return OK, graph
+
+    def cuGraphInstantiate(self, graph: list[Callable[[], None]], flags: int) -> tuple[Any, ...]:
+        return OK, graph
+
+    def cuGraphLaunch(self, graph: list[Callable[[], None]], stream: str) -> tuple[Any, ...]:
+        for action in graph:
+            action()
+        return (OK,)
+
+    def cuGraphDestroy(self, graph: object) -> tuple[Any, ...]:
+        return (OK,)
+
+    cuGraphExecDestroy = cuEventDestroy = cuGraphDestroy
+
+    def cuEventCreate(self, flags: int) -> tuple[Any, ...]:
+        return OK, object()
+
+    def cuEventRecord(self, event: object, stream: str) -> tuple[Any, ...]:
+        return (OK,)
+
+    def cuEventSynchronize(self, event: object) -> tuple[Any, ...]:
+        return (OK,)
+
+    def cuEventElapsedTime(self, begin: object, end: object) -> tuple[Any, ...]:
+        return OK, 0.25
+
+
+def fake_device(cu: FakeCuda | None = None) -> CudaDevice:
+    """A GPU that is none."""
+    return CudaDevice(Cuda(cu or FakeCuda()))

@@ -1,0 +1,82 @@
+"""The driver of CUDA over a simulated one, which runs printed kernels as the host's compiler builds them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mlc.errors import DeviceError
+from mlc.targets.cuda.api import Cuda, CudaError
+from mlc.targets.cuda.arch import DEVICES
+from mlc.targets.cuda.dialect import CUDA_C
+from mlc.targets.cuda.driver import CudaDevice, image_for, open_device
+from mlc.targets.gpu.kernel import kernel
+from tests import opencl
+from tests.cuda import CXX, CUresult, FakeCuda, fake_device, images_of
+from tests.unit.targets.gpu.groups import CASES, Case, assert_close
+
+QUICK = ("matmul", "conv_bias_relu", "softmax", "sum_of_all", "concat", "scatter")
+SOURCE = 'extern "C" __global__ void __launch_bounds__(4) k(float* a) { a[threadIdx.x] *= 2; }\n'
+
+
+@pytest.mark.skipif(CXX is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
+def test_printed_kernels_compute_what_groups_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencl, "OPENCL_C", CUDA_C)
+    case = Case.of(name)
+    feeds = case.feeds()
+    fn = kernel(case.node, "k", DEVICES["t4"])
+    program = opencl.program(fn)
+    program = replace(program, images=images_of(program.source, ("sm_80", "sm_90")))
+    monkeypatch.setattr(opencl, "program", lambda fn: program)
+    device = fake_device()
+    assert_close(opencl.run(device, fn, case.arrays(feeds)), case.expected(feeds))  # type: ignore[arg-type]
+    device.close()
+    device.close()
+
+
+def test_a_device_takes_code_of_its_generation_or_older_assembly() -> None:
+    images = images_of(SOURCE, ("sm_75", "sm_80", "sm_90"))
+    for capability, arch, code in ((75, 0, True), (86, 1, True), (90, 2, True), (120, 2, False)):
+        chosen = image_for(images, capability)
+        assert chosen == (images[arch].code if code else images[arch].assembly + b"\0")
+    assert image_for(images, 61) is None
+
+
+@pytest.mark.parametrize(
+    "cu, message",
+    [
+        (FakeCuda(count=0), "there is no NVIDIA GPU"),
+        (FakeCuda(fail={"cuInit": CUresult.CUDA_ERROR_NO_DEVICE}), "there is no NVIDIA GPU"),
+    ],
+)
+def test_what_is_missing_is_named(cu: FakeCuda, message: str) -> None:
+    with pytest.raises(DeviceError, match=message):
+        CudaDevice(Cuda(cu))
+
+
+def test_missing_bindings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(DeviceError, match="cuda-bindings cannot be imported"):
+        open_device({})
+
+
+def test_memory_that_is_not_there_is_told() -> None:
+    device = fake_device()
+    with pytest.raises(CudaError, match="cannot allocate 17179869184 bytes: the GPU has no memory left"):
+        device.allocate(1 << 34)
+    with pytest.raises(DeviceError, match="nothing is allocated at address 3"):
+        device.free(3)
+
+
+def test_a_lost_device_is_told_and_closed_in_peace() -> None:
+    cu = FakeCuda()
+    device = fake_device(cu)
+    at = device.allocate(8)
+    cu.fail["cuStreamSynchronize"] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+    with pytest.raises(CudaError, match="a kernel read or wrote beyond its memory"):
+        device.read(at, np.empty(8, np.uint8))
+    device.close()
