@@ -95,6 +95,31 @@ class Memory:
                 return True
         return False
 
+    def overlap(self, it: Instance, step: int, offsets: np.ndarray, codes: np.ndarray) -> int:
+        """Put an instance where what came last ends with what it begins with: the rows that two tiles share.
+
+        Args:
+            it: not yet placed, without places of its own.
+            step: elements from one row to the next.
+            offsets, codes: as for :meth:`find`; the first one begins a row.
+        Returns:
+            how many rows are there already; 0 where it could not be placed so.
+        """
+        first = int(offsets[0])
+        lo, hi = it.within or (0, self.depth)
+        for rows in range((int(offsets[-1]) - first) // step, 0, -1):
+            begin = self.next - rows * step - first
+            count = int(np.searchsorted(offsets, first + rows * step))
+            if (
+                lo <= begin <= hi - it.size
+                and np.array_equal(self.content[begin + offsets[:count]], codes[:count])
+                and not any(base < begin + it.size and self.next < base + size for base, size in self.live)
+            ):
+                self._settle(it, begin)
+                self.next = begin + it.size
+                return rows
+        return 0
+
     def release(self, it: Instance) -> None:
         """The instance is not used any more; its contents stay until they are overwritten."""
         if it.base is None:

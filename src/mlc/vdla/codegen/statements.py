@@ -357,6 +357,7 @@ class Statements:
                 raise ScheduleError(f"{store!r}: {value.source.name} is no parameter")
             mem = self._moved(mem, value.source, target)
         moved, limits = self._loaded(nest, value), self._limits(nest)
+        rows = self._rows(nest, value)
         # nothing else is ever written where the buffer lies, so it may lie where its contents are
         alone = once and target in self.facts.constant
 
@@ -370,6 +371,11 @@ class Statements:
             it, found = self._instance(target), moved(env, at)
             if pure and it.base is None and memory.find(it, found.offsets + found.sram, found.names):
                 return
+            if pure and it.base is None and it.places is None and rows is not None:
+                k, step = rows
+                if there := memory.overlap(it, step, found.offsets + found.sram, found.names):
+                    at = [*at[:k], (at[k][0] + there, at[k][1]), *at[k + 1 :]]
+                    found = moved(env, at)
             base = memory.place(it) + found.sram
             if target.scope == ACC and e.pending:
                 e.pending &= ~mask_of(places(base + found.offsets))
@@ -413,6 +419,23 @@ class Statements:
             return Loaded(sram, offsets, names, blocks(dims, split), dram)
 
         return moved
+
+    def _rows(self, nest: Nest, value: Load | None) -> tuple[int, int] | None:
+        """The loop of a copy over what lies farthest apart on the chip, and how many elements that is.
+
+        ``None`` for constants, whose loads bring whatever comes next.
+        """
+        if value is None or value.source in self.arrays:
+            return None
+        store = nest.leaf
+        assert isinstance(store, Store)
+        held, lanes = flat(store.buffer, store.indices), self.scopes[store.buffer.scope].lanes
+        copy = copy_of(nest, held, flat(value.source, value.indices), lanes)
+        steps = [(s, k) for k, s in zip(copy.loops, copy.sram.steps, strict=True) if nest.loops[k][1] > 1]
+        if not steps:
+            return None
+        step, k = max(steps)
+        return k, step
 
     def _moved(self, mem: Mem, source: Buffer, target: Buffer) -> Mem:
         """What a load or store between two buffers moves."""

@@ -108,3 +108,32 @@ def test_a_buffer_that_goes_round_a_part_of_the_memory_stays_there() -> None:
     assert begins == [2, 5, 2, 5]
     assert not memory.find(Instance("tile", 2, None, (2, 9)), np.arange(2), np.array([8, 9]))
     assert memory.find(Instance("tile", 2, None, (2, 9)), np.arange(2), np.array([7, 8]))
+
+
+def test_a_tile_begins_with_the_rows_that_the_one_before_ends_with() -> None:
+    memory = Memory("m", 32)
+    offsets = np.arange(12)  # four rows of three
+    first = Instance("tile", 12)
+    memory.wrote(memory.place(first) + offsets, 100 + offsets)
+    memory.release(first)
+    second = Instance("tile", 12)
+    assert memory.overlap(second, 3, offsets, 106 + offsets) == 2
+    assert second.base == 6
+    assert memory.next == 18
+    memory.wrote(6 + offsets, 106 + offsets)
+    memory.release(second)
+    assert memory.overlap(Instance("tile", 12), 3, offsets, 118 + offsets) == 0  # it shares nothing
+    long = np.arange(24)
+    assert memory.overlap(Instance("tile", 24), 3, long, 112 + long) == 0  # it would leave the memory
+
+
+def test_rows_are_not_shared_over_what_is_in_use() -> None:
+    memory = Memory("m", 32)
+    offsets = np.arange(12)
+    first = Instance("tile", 12)
+    memory.wrote(memory.place(first) + offsets, 100 + offsets)
+    memory.release(first)
+    memory.next = 14
+    placed(memory, 2)
+    memory.next = 12
+    assert memory.overlap(Instance("tile", 12), 3, offsets, 106 + offsets) == 0
