@@ -98,6 +98,8 @@ class Memory:
     def overlap(self, it: Instance, step: int, offsets: np.ndarray, codes: np.ndarray) -> int:
         """Put an instance where what came last ends with what it begins with: the rows that two tiles share.
 
+        Not where the next one of its size would have to come over it: that could not be loaded while this one is used.
+
         Args:
             it: not yet placed, without places of its own.
             step: elements from one row to the next.
@@ -112,6 +114,7 @@ class Memory:
             count = int(np.searchsorted(offsets, first + rows * step))
             if (
                 lo <= begin <= hi - it.size
+                and (begin + 2 * it.size <= hi or lo + it.size <= begin)
                 and np.array_equal(self.content[begin + offsets[:count]], codes[:count])
                 and not any(base < begin + it.size and self.next < base + size for base, size in self.live)
             ):

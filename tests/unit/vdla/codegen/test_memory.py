@@ -137,3 +137,14 @@ def test_rows_are_not_shared_over_what_is_in_use() -> None:
     placed(memory, 2)
     memory.next = 12
     assert memory.overlap(Instance("tile", 12), 3, offsets, 106 + offsets) == 0
+
+
+def test_rows_are_not_shared_where_the_next_tile_would_have_no_room_beside_this_one() -> None:
+    memory = Memory("m", 24)  # of two tiles
+    offsets = np.arange(12)
+    first = Instance("tile", 12)
+    memory.wrote(memory.place(first) + offsets, 100 + offsets)
+    memory.release(first)
+    second = Instance("tile", 12)
+    assert memory.overlap(second, 3, offsets, 106 + offsets) == 0
+    assert memory.place(second) == 12
