@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import cache
@@ -33,6 +34,7 @@ class CUresult(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NOT_INITIALIZED = 3
     CUDA_ERROR_DEVICE_UNAVAILABLE = 46
     CUDA_ERROR_NO_DEVICE = 100
     CUDA_ERROR_INVALID_PTX = 218
@@ -228,16 +230,17 @@ class FakeCuda:
     cuGraphExecDestroy = cuEventDestroy = cuGraphDestroy
 
     def cuEventCreate(self, flags: int) -> tuple[Any, ...]:
-        return OK, object()
+        return OK, SimpleNamespace(at=0)
 
-    def cuEventRecord(self, event: object, stream: str) -> tuple[Any, ...]:
+    def cuEventRecord(self, event: SimpleNamespace, stream: str) -> tuple[Any, ...]:
+        event.at = time.perf_counter_ns()
         return (OK,)
 
-    def cuEventSynchronize(self, event: object) -> tuple[Any, ...]:
+    def cuEventSynchronize(self, event: SimpleNamespace) -> tuple[Any, ...]:
         return (OK,)
 
-    def cuEventElapsedTime(self, begin: object, end: object) -> tuple[Any, ...]:
-        return OK, 0.25
+    def cuEventElapsedTime(self, begin: SimpleNamespace, end: SimpleNamespace) -> tuple[Any, ...]:
+        return OK, (end.at - begin.at) * 1e-6
 
 
 def fake_device(cu: FakeCuda | None = None) -> CudaDevice:

@@ -33,13 +33,15 @@ class TargetInfo:
 
 def targets() -> list[TargetInfo]:
     """Every installed target, and what this machine can do with it."""
-    from mlc.targets.base import get_target, target_names
+    from mlc.targets.base import Tooled, get_target, target_names
 
     found = []
     for name in target_names():
         try:
             target = get_target(name)
             facts: Mapping[str, Any] = target.describe()
+            if isinstance(target.accelerator, Tooled):
+                target.accelerator.require_tools()
         except MlcError as error:
             found.append(TargetInfo(name, {}, False, False, error.message))
             continue

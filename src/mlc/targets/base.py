@@ -336,6 +336,19 @@ class Tunable(Protocol):
         ...
 
 
+@runtime_checkable
+class Tooled(Protocol):
+    """What an accelerator is, too, if compiling for it takes tools that need not be installed."""
+
+    def require_tools(self) -> None:
+        """Looks for them.
+
+        Raises:
+            MissingDependencyError: one is missing.
+        """
+        ...
+
+
 class Target(Protocol):
     """A machine to compile for.
 

@@ -107,6 +107,14 @@ class Bench(Protocol):
     exact: bool
     device: str
 
+    def require(self) -> None:
+        """Looks whether the machine can be had, but does not open it in this process, which will be forked.
+
+        Raises:
+            DeviceError: it cannot.
+        """
+        ...
+
     def open(self, threads: int) -> Stand:
         """Opens the bench in this process.
 

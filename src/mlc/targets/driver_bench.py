@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 
 import numpy as np
 
-from mlc.errors import MlcError
+from mlc.errors import DeviceError, MlcError
 from mlc.ir.graph import Node
 from mlc.runtime.device import Device, open_device
 from mlc.targets.base import Accelerator
 from mlc.targets.bench import Program
+
+_PATIENCE = 60.0  # seconds in which a device has been opened
 
 
 class DriverBench:
@@ -28,8 +32,37 @@ class DriverBench:
         self.exact = exact
         self.device = "" if exact else accelerator.device
 
+    def require(self) -> None:
+        """Looks whether the device can be had, in a process of its own: drivers do not survive a fork.
+
+        Raises:
+            DeviceError: it cannot.
+        """
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe(duplex=False)
+        child = context.Process(target=_try_to_open, args=(self._accelerator, theirs))
+        child.start()
+        theirs.close()
+        try:
+            message, hint = ours.recv() if ours.poll(_PATIENCE) else ("it does not answer", "")
+        except EOFError:
+            message, hint = "its driver crashes", ""
+        child.kill()
+        child.join()
+        if message:
+            raise DeviceError(f"nothing can be measured on {self._accelerator.device}: {message}", hint=hint)
+
     def open(self, threads: int) -> DriverStand:
         return DriverStand(self._accelerator)
+
+
+def _try_to_open(accelerator: Accelerator, pipe: Connection) -> None:
+    """Tells what goes wrong, as message and hint."""
+    try:
+        open_device(accelerator.device, accelerator.options()).close()
+        pipe.send(("", ""))
+    except MlcError as error:
+        pipe.send((error.message, error.hint))
 
 
 class DriverStand:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlc.targets.cuda.compiler import compile_source
+from mlc.targets.cuda.compiler import Nvrtc, compile_source
 from mlc.targets.cuda.dialect import CUDA_C
 from mlc.targets.gpu.accelerator import GpuAccelerator
 from mlc.targets.gpu.program import Image
@@ -22,6 +22,9 @@ class CudaAccelerator(GpuAccelerator):
     def __init__(self, record: Gpu, archs: Sequence[str]) -> None:
         super().__init__("cuda", record, CUDA_C, {"arch": ",".join(archs)})
         self.archs = tuple(archs)
+
+    def require_tools(self) -> None:
+        Nvrtc.find()
 
     def images(self, source: str) -> tuple[Image, ...]:
         return compile_source(source, self.archs)

@@ -14,6 +14,10 @@ _DRIVER = "install NVIDIA's driver"
 # what the user can do about an error, and what has happened in his words
 _MEANING = {
     "CUDA_ERROR_NO_DEVICE": ("there is no NVIDIA GPU", "a GPU may be hidden by CUDA_VISIBLE_DEVICES"),
+    "CUDA_ERROR_NOT_INITIALIZED": (
+        "CUDA was in use when this process was forked off, and does not survive that",
+        "tune before anything runs on the GPU, or in a process of its own: mlc tune",
+    ),
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": ("the driver and its library differ in version", "restart the machine"),
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": (
         "the driver is older than the compiler that made the module", "compile for this very GPU (-arch), or update it",

@@ -154,6 +154,7 @@ class LocalMeasurer:
         self.options = options
         self.peak = 0.0  # operations a second of one core, the most that was seen
         seeds = tuple(int(s) for s in rng.integers(0, 1 << 31, SETS))
+        bench.require()
         shop = Workshop(self.tasks, target, compile_options, options.rule, threads, seeds, bench)
         self._zygote = Zygote(shop.roles())
         self._lanes = Lanes(self._zygote, options.memory)

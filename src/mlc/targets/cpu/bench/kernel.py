@@ -36,6 +36,9 @@ class CpuBench:
         self._pool, self._record, self._flush = pool, record, bool(evict)
         self._loops = support_object(record, evict)
 
+    def require(self) -> None:
+        """It is this machine."""
+
     def open(self, threads: int) -> CpuStand:
         support = Support(self._pool, self._loops, threads, self._record.cache_line, self._flush)
         return CpuStand(support, self._record.lanes)

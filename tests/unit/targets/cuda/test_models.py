@@ -1,0 +1,194 @@
+"""Whole models by the target ``cuda``, over a simulated driver, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import mlc
+from benchmarks.zoo import build, sample_inputs
+from mlc.cli.main import run
+from mlc.errors import DeviceError
+from mlc.records.files import read_records
+from mlc.targets.cuda.driver import CudaDevice
+from tests.cuda import CXX, CUresult, FakeCuda, fake_device, images_of
+from tests.e2e.compiled import assert_same, load, network, reference
+from tests.e2e.test_zoo import reference as zoo_reference
+
+pytestmark = pytest.mark.skipif(CXX is None, reason="there is no C++ compiler")
+TARGET = "cuda -arch=sm_80,sm_90"
+RNG = np.random.default_rng(0)
+FEEDS = {"x": RNG.standard_normal((7, 24)).astype(np.float32)}
+WEIGHTS = {"w": RNG.standard_normal((24, 13)).astype(np.float32)}
+Install = Callable[[FakeCuda], None]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a driver in place of this machine's, and the host's compiler in place of NVRTC."""
+    monkeypatch.setattr("mlc.targets.cuda.accelerator.compile_source", images_of)
+
+    def put(cu: FakeCuda) -> None:
+        def opener(options: object) -> CudaDevice:
+            return fake_device(cu)
+
+        point = SimpleNamespace(name="cuda", value="tests.cuda", load=lambda: opener)
+        monkeypatch.setattr("mlc.runtime.device.entry_points", lambda group: [point] if group == "mlc.devices" else [])
+
+    return put
+
+
+def layers() -> onnx.ModelProto:
+    """Two products with a softmax."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], "product"),
+        helper.make_node("Relu", ["m"], ["r"], "relu"),
+        helper.make_node("Softmax", ["r"], ["y"], "softmax"),
+    ]
+    return network(nodes, FEEDS, ["y"], WEIGHTS)
+
+
+@pytest.mark.parametrize("capability", [86, 120])
+def test_small_network_agrees_with_onnxruntime(capability: int, install: Install, tmp_path: Path) -> None:
+    """As machine code, and as assembly on a GPU later than all that it was compiled for."""
+    cu = FakeCuda(capability)
+    install(cu)
+    model = build("resnet8", small=True)
+    inputs = sample_inputs(model, 1)
+    onnx.save(model, tmp_path / "model.onnx")
+    package = mlc.compile(mlc.load(tmp_path / "model.onnx"), TARGET, verify_passes=True)
+    assert not [d for d in package.offloads if not d.region]
+    with package.load(1) as module:
+        for _ in range(2):  # the second time, what was captured is launched again
+            assert_same(module.run(inputs), zoo_reference(model, inputs), tolerance=1e-4)
+    assert cu.calls.count("cuGraphInstantiate") == 1
+    assert cu.calls.count("cuGraphLaunch") == 2
+    assert not cu.memory  # all of it is given back
+
+
+def test_profile_has_a_row_for_each_kernel(install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    install(FakeCuda())
+    onnx.save(layers(), "m.onnx")
+    assert run(["-q", "compile", "m.onnx", "--target", TARGET, "-o", "m.tar"]) == 0
+    np.savez("in.npz", **FEEDS)
+    assert run(["-q", "run", "m.tar", "-i", "in.npz", "-o", "out.npz", "--bench", "--iterations", "2", "--profile",
+                "--json", "p.json"]) == 0  # fmt: skip
+    with np.load("out.npz") as got:
+        assert_same(dict(got), reference(layers(), FEEDS), tolerance=1e-6)
+    document = json.loads(Path("p.json").read_text())
+    assert {"to device", "kernels", "from device"} <= set(document["bench"]["phases"])
+    rows = json.dumps(document["profile"])
+    for name in ("product", "softmax"):
+        assert name in rows
+
+
+def test_seconds_of_a_profile_are_of_the_events(install: Install) -> None:
+    install(FakeCuda())
+    with mlc.compile(load(layers()), TARGET).load(1) as module:
+        steps = module.profile(FEEDS, 1)
+        (report,) = (r.report for r in module.device_runs)
+    kernels = report["kernels"]
+    assert all(k["seconds"] > 0 for k in kernels)
+    assert report["seconds"] == pytest.approx(sum(k["seconds"] for k in kernels))
+    assert {s.step.kernel for s in steps} >= {k["name"] for k in kernels}
+    assert {s for k in kernels for s in k["sources"]} >= {"product", "softmax"}
+
+
+@pytest.mark.slow
+def test_candidates_are_measured(install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    install(FakeCuda())
+    onnx.save(layers(), "m.onnx")
+    how = ["--trials", "2", "--batch", "2", "--threads", "1", "--explorer", "random", "--repeat", "3"]
+    how += ["--min-repeat-ms", "1", "--no-check", "-o", "r.jsonl"]
+    assert run(["-q", "tune", "m.onnx", "--target", TARGET, *how]) == 0
+    records = read_records([Path("r.jsonl")]).records
+    assert {r.fingerprint.cpu for r in records} == {"cuda-h200"}
+    assert {r.result.failure for r in records} == {None}
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "cu, message",
+    [
+        (
+            FakeCuda(120, fail={"cuModuleLoadData": CUresult.CUDA_ERROR_UNSUPPORTED_PTX_VERSION}),
+            "the driver is older than the compiler .*; Imaginary GPU is sm_120, its driver knows CUDA 12.4",
+        ),
+        (FakeCuda(61), "the module is compiled for sm_80, sm_90, Imaginary GPU is sm_61"),
+        (FakeCuda(fail={"cuInit": CUresult.CUDA_ERROR_NOT_INITIALIZED}), "in use when this process was forked off"),
+    ],
+)
+def test_what_a_gpu_refuses_is_told(cu: FakeCuda, message: str, install: Install) -> None:
+    install(cu)
+    package = mlc.compile(load(layers()), TARGET)
+    with pytest.raises(DeviceError, match=message):
+        package.load(1)
+
+
+def test_a_device_that_is_lost_is_told(install: Install) -> None:
+    cu = FakeCuda()
+    install(cu)
+    with mlc.compile(load(layers()), TARGET).load(1) as module:
+        module.run(FEEDS)
+        cu.fail["cuGraphLaunch"] = CUresult.CUDA_ERROR_DEVICE_UNAVAILABLE
+        for _ in range(2):
+            with pytest.raises(DeviceError, match="the GPU is gone"):
+                module.run(FEEDS)
+
+
+def test_a_machine_without_a_driver_is_told_in_one_line(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    install(FakeCuda(fail={"cuInit": CUresult.CUDA_ERROR_NO_DEVICE}))
+    onnx.save(layers(), "m.onnx")
+    assert run(["-q", "compile", "m.onnx", "--target", TARGET, "-o", "m.tar"]) == 0
+    capsys.readouterr()
+    assert run(["run", "m.tar"]) == 6
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: m.tar: cannot start the driver: there is no NVIDIA GPU")
+    assert hint == "hint: a GPU may be hidden by CUDA_VISIBLE_DEVICES"
+
+
+def test_nothing_is_tuned_without_a_device(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    install(FakeCuda(count=0))
+    onnx.save(layers(), "m.onnx")
+    assert run(["-q", "tune", "m.onnx", "--target", TARGET, "--trials", "2", "-o", "r.jsonl"]) == 6
+    assert "there is no NVIDIA GPU" in capsys.readouterr().err
+    assert not Path("r.jsonl").exists()
+
+
+@pytest.mark.parametrize("compiler, driver", [(True, True), (True, False), (False, True)])
+def test_targets_say_what_is_here(
+    compiler: bool,
+    driver: bool,
+    install: Install,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install(FakeCuda(count=int(driver)))
+    if compiler:
+        pytest.importorskip("cuda.bindings.nvrtc")
+    else:
+        monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    capsys.readouterr()
+    assert run(["targets", "--json"]) == 0
+    (cuda,) = (t for t in json.loads(capsys.readouterr().out)["targets"] if t["name"] == "cuda")
+    assert (cuda["compiles"], cuda["runs"]) == (compiler, compiler and driver)
+    if not compiler:
+        assert "compiling for cuda needs NVRTC" in cuda["reason"]
+    elif not driver:
+        assert "there is no NVIDIA GPU" in cuda["reason"]
