@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -88,9 +89,14 @@ class KerasReference:
             def __init__(self, *args: Any, groups: int = 1, **settings: Any) -> None:
                 super().__init__(*args, **settings)
 
-        known = {} if self.path.read_bytes()[:2] == b"PK" else {"DepthwiseConv2D": Depthwise}
-        with _failing_as_unsupported(self.path):
-            return self._keras.saving.load_model(self.path, custom_objects=known, compile=False, safe_mode=True)
+        with self.path.open("rb") as file:
+            archive = file.read(2) == b"PK"
+        known = {} if archive else {"DepthwiseConv2D": Depthwise}
+        # Keras tells the formats apart by the name alone
+        with _failing_as_unsupported(self.path), TemporaryDirectory(prefix="mlc-keras-") as folder:
+            named = Path(folder) / ("model.keras" if archive else "model.h5")
+            named.symlink_to(self.path.resolve())
+            return self._keras.saving.load_model(named, custom_objects=known, compile=False, safe_mode=True)
 
     def _value(self, tensor: Any, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         if len(self._model.inputs) == 1 and len(inputs) == 1:

@@ -31,3 +31,13 @@ def test_what_keras_cannot_load_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.keras").write_bytes(b"PK")
     with pytest.raises(UnsupportedError, match="Keras cannot run it"):
         KerasReference(tmp_path / "m.keras")
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_a_file_is_known_by_its_content_and_not_its_name(tmp_path: Path, suffix: str) -> None:
+    a = keras.Input((2,), name="a")
+    path = saved(keras.Model(a, keras.layers.ReLU(name="r")(a)), tmp_path, suffix)
+    other = path.rename(tmp_path / "m.bin")
+    x = np.array([[1, -2]], np.float32)
+    (made,) = KerasReference(other).run({"a": x}).values()
+    np.testing.assert_array_equal(made, [[1, 0]])
