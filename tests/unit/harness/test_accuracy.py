@@ -20,7 +20,9 @@ def test_samples_add_up() -> None:
     assert y.snr_db == pytest.approx(10 * np.log10(50 / 2))
     assert (y.rows, y.agree) == (2, 1)
     assert (m.snr_db, m.rows, m.agree) == (inf, 0, 0)
-    assert y.to_json() == {"name": "y", "snr_db": y.snr_db, "rows": 2, "top1_agree": 1, "error": 0.2}
+    assert y.to_json() == {
+        "name": "y", "snr_db": y.snr_db, "rows": 2, "top1_agree": 1, "error": 0.2, "largest": 1.0, "mean": 0.5,
+    }  # fmt: skip
 
 
 def test_decibels() -> None:
