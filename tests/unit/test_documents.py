@@ -34,7 +34,10 @@ def options_of(*words: str) -> set[str]:
     if isinstance(found, click.Group):
         found = found.get_command(click.Context(found), words[1])
     assert found is not None, words
-    return {name for param in (*found.params, *cli.params) for name in param.opts} | {"--help", "-h"}
+    return {name for param in (*found.params, *cli.params) for name in (*param.opts, *param.secondary_opts)} | {
+        "--help",
+        "-h",
+    }
 
 
 def commands() -> Iterator[tuple[str, ...]]:
@@ -66,7 +69,7 @@ def test_every_option_in_the_documents_exists(name: str) -> None:
         # the first column is tvmc's own
         text = "\n".join(row.split("|")[2] for row in text.splitlines() if row.startswith("|"))
     # pip's and make's own are not ours
-    for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", text):
+    for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text):
         assert flag in known, flag
 
 
@@ -78,7 +81,11 @@ def test_exit_codes_are_all_listed() -> None:
 def test_tolerances_are_those_of_the_table() -> None:
     short = {element.numpy: name for name, element in reversed(ELEMENTS.items())}
     for dtype, tolerance in TOLERANCES.items():
-        (row,) = re.findall(rf"^\| {short.get(dtype, dtype)} \| (\S+) \| (\S+) \|$", TEXTS["docs/cli.md"], re.MULTILINE)
+        (row,) = re.findall(
+            rf"^\| {short.get(dtype, dtype).replace('_', ' ')} \| (\S+) \| (\S+) \|$",
+            TEXTS["docs/cli.md"],
+            re.MULTILINE,
+        )
         assert tuple(map(float, row)) == (tolerance.absolute, tolerance.relative)
 
 
