@@ -21,9 +21,9 @@ from mlc.ops.algorithms import Algorithm
 from mlc.targets.cpu.cost import USABLE, Tile, balance
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
-from mlc.targets.cpu.schedules.matmul import EVEN, PARALLEL_FROM, chosen_tile, steps_of, tile_of
+from mlc.targets.cpu.schedules.matmul import EVEN, PARALLEL_FROM, chosen_tile, tile_of
 from mlc.targets.cpu.schedules.reduction import fold_rows
-from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
+from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, steps_of
 from mlc.targets.groups.group import (
     Group,
     best_divisor,

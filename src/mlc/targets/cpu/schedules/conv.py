@@ -25,7 +25,7 @@ from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.cpu.schedules.conv_tile import Border, conv_cycles, conv_product, conv_tile
 from mlc.targets.cpu.schedules.injective import spread
-from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
+from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, multiply_lanes
 from mlc.targets.groups.borders import share_inside, without_border
 from mlc.targets.groups.group import (
     Group,
@@ -439,10 +439,7 @@ def _tile_body(local: Stage, rank: int, plan: ConvPlan, target: Cpu, dot: Dot | 
         local.unroll(taps[-1])
     if plan.steps > 1:
         local.unroll(local.split(ci, plan.steps)[1])
-    if dot is None:
-        local.vectorize(oi)
-    else:
-        local.tensorize(oi, dot.intrinsic)
+    multiply_lanes(local, oi, dot)
     local.unroll(o)
     local.unroll(space[-1])
     return co

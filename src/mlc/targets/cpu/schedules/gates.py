@@ -16,8 +16,8 @@ from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, best_tile, fits_registers
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.matmul import PARALLEL_FROM, steps_of
-from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
+from mlc.targets.cpu.schedules.matmul import PARALLEL_FROM
+from mlc.targets.cpu.schedules.tile import ask_tile, cut_depth, finish_tile, multiply_lanes
 from mlc.targets.groups.group import Group, accumulate_in_registers, replace_anchor, size_of
 from mlc.targets.groups.roles import Contraction
 from mlc.targets.groups.template import Site, Template, row_major
@@ -136,23 +136,11 @@ def schedule_gates(g: Group, target: Cpu) -> Schedule:
     local = s[product]
     local.compute_at(stage, io)
     finish_tile(s, out, product, io, (ii, ju))
-    li, lg, lj = local.op.axes
-    if dot is not None:
-        local.align(lj, tile.vectors * target.lanes)
-    lu, lane = local.split(lj, target.lanes)
-    steps = g.knobs.discrete("steps", (1, 2, 4, 8), default=steps_of(Tile(tile.rows, tile.vectors * gates), target))
-    (k,) = local.op.reduce_axes
-    lanes = [lane]
-    if dot is not None:
-        k, terms = local.split(k, dot.terms)
-        lanes.append(terms)
-    ko, ki = local.split(k, steps)
-    local.reorder(ko, ki, li, lg, lu, *lanes)
-    if dot is None:
-        local.vectorize(lane)
-    else:
-        local.tensorize(lane, dot.intrinsic)
-    for a in (ki, lu, lg, li):
+    li, lg, _ = local.op.axes
+    sums = Tile(tile.rows, tile.vectors * gates)
+    cut = cut_depth(local, g.knobs, tile.vectors * target.lanes, sums, dot, target)
+    multiply_lanes(local, cut.lane, dot)
+    for a in (cut.steps, cut.vectors, lg, li):
         local.unroll(a)
     return s
 

@@ -11,11 +11,11 @@ from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
-from mlc.targets.cpu.cost import Product, Tile, all_tiles, balance, best_tile, unrolled_steps
+from mlc.targets.cpu.cost import Product, Tile, all_tiles, balance, best_tile
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
-from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile
+from mlc.targets.cpu.schedules.tile import ask_tile, cut_depth, finish_tile, multiply_lanes
 from mlc.targets.groups.group import (
     Group,
     accumulate_in_registers,
@@ -52,15 +52,6 @@ def tile_of(m: int, n: int, k: int, target: Cpu, *, shared: int = 0, far: bool =
     tiles = [t for t in tiles if shared % t.vectors == 0]
     whole = [t for t in tiles if t.vectors >= product.columns and t.rows > 1] if far else []
     return best_tile(product, target, whole or tiles)
-
-
-def steps_of(tile: Tile, target: Cpu) -> int:
-    """Reduction steps that one iteration of the innermost loop takes.
-
-    Loop counters take a tenth of the instructions of a small tile, and processors whose core is shared with another
-    thread are bound by them (measured on Zen 3: 71 % of peak with one step, 78 % with four).
-    """
-    return next(n for n in (4, 2, 1) if n <= unrolled_steps(tile, target))
 
 
 def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu, *, whole: bool = False, far: bool = False) -> Tile:
@@ -177,29 +168,16 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     inside = inner if inner is not None else at
     local.compute_at(stage, inside)
     finish_tile(s, out, product, inside, (ii, ju))
-    *lb, li, lj = local.op.axes
-    if dot is not None:
-        local.align(lj, vectors * target.lanes)
-    ljo, lji = local.split(lj, target.lanes)
-    steps = knobs.discrete("steps", (1, 2, 4, 8), default=steps_of(Tile(rows, vectors), target))
-    (depth,) = local.op.reduce_axes
-    lanes = [lji]
-    if dot is not None:
-        depth, terms = local.split(depth, dot.terms)
-        lanes.append(terms)
-    ko, ki = local.split(depth, steps)
-    local.reorder(ko, ki, *lb, li, ljo, *lanes)
-    local.unroll(ki)
+    *_, li, _ = local.op.axes
+    cut = cut_depth(local, knobs, vectors * target.lanes, Tile(rows, vectors), dot, target)
+    local.unroll(cut.steps)
     fetch = packed and knobs.category("prefetch", (False, True), default=streamed)
     if fetch and order == "columns" and io.hi > 0:
         # While rows pass by one panel, the next one comes from further away, a line every few steps: more at once would
         # hold up the loads of the tile itself (measured with weights in memory: nothing gained by bursts, 5 % by this).
-        local.prefetch(right, jo, ko, level=2)
-    if dot is None:
-        local.vectorize(lji)
-    else:
-        local.tensorize(lji, dot.intrinsic)
-    local.unroll(ljo)
+        local.prefetch(right, jo, cut.iterations, level=2)
+    multiply_lanes(local, cut.lane, dot)
+    local.unroll(cut.vectors)
     local.unroll(li)
     for t in copies:
         if each:
