@@ -28,6 +28,7 @@ from mlc.targets.gpu.program import Image, Resources
 HEADER = Path(__file__).parent / "cuda_host.h"
 CXX = shutil.which("c++") or shutil.which("g++")
 CODE, ASSEMBLY = b"code:", b"assembly:"
+PTX = re.compile(r"^__device__ inline [^\n]*\basm\b[^\n]*\n", re.MULTILINE)  # functions that the header has instead
 
 
 class CUresult(IntEnum):
@@ -65,7 +66,7 @@ def built(source: str) -> ctypes.CDLL:
     calls = [f"KERNEL({name}, {str(meets).lower()})" for name, meets in names.items()]
     with tempfile.TemporaryDirectory() as folder:
         text, library = Path(folder) / "k.cc", Path(folder) / f"{hashlib.sha256(source.encode()).hexdigest()}.so"
-        text.write_text(f'#include "{HEADER}"\n{source}\n' + "\n".join(calls) + "\n")
+        text.write_text(f'#include "{HEADER}"\n{PTX.sub("", source)}\n' + "\n".join(calls) + "\n")
         command = [CXX, "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-o", str(library), str(text)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:4000]

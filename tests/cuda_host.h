@@ -17,6 +17,16 @@ using std::isnan;
 struct Index { unsigned x, y, z; };
 static Index blockIdx, threadIdx;
 static float __int_as_float(int bits) { float f; std::memcpy(&f, &bits, 4); return f; }
+static unsigned __float_as_uint(float f) { unsigned bits; std::memcpy(&bits, &f, 4); return bits; }
+
+// what printed functions do in PTX
+static float mlc_from_f16(unsigned short bits) { _Float16 h; std::memcpy(&h, &bits, 2); return float(h); }
+static unsigned short mlc_to_f16(float f) {
+  _Float16 h = _Float16(f);
+  unsigned short bits;
+  std::memcpy(&bits, &h, 2);
+  return bits;
+}
 
 namespace host {
 constexpr size_t STACK = 256 << 10;

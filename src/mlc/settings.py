@@ -85,6 +85,8 @@ class CompileOptions:
         weights: the type in which constant operands of products are stored, one of ``WEIGHT_TYPES``; their own
             unless given.
         bf16: compute matrix products in bf16, summed up in f32.
+        fp16: compute in f16 what loses little by it; sums stay in f32.
+        keep_f32: names of operators or of nodes of the model that ``fp16`` leaves as they are.
         keep_assembly: show the observer the assembly, which takes as long to print as the object to make.
         quantised: whether the model's integers were made of floats by this program, which says how precise they are.
     """
@@ -101,6 +103,8 @@ class CompileOptions:
     keep_assembly: bool = False
     weights: str = ""
     bf16: bool = False
+    fp16: bool = False
+    keep_f32: tuple[str, ...] = ()
     quantised: bool = False
 
 

@@ -29,13 +29,15 @@ def compile_options(
     keep_assembly: bool = False,
     weights: str | None = None,
     bf16: bool = False,
+    fp16: bool = False,
+    keep_f32: Sequence[str] = (),
 ) -> CompileOptions:
     """How to compile a model, from the arguments of the public functions.
 
     Args:
         name: that the user gave; the model's own, and symbols that begin with ``mlc``, unless given.
-        model, opt_level, disabled_passes, fast_math, verify, check_regions, keep_assembly, weights, bf16: as for
-            ``compile``.
+        model, opt_level, disabled_passes, fast_math, verify, check_regions, keep_assembly, weights, bf16, fp16,
+            keep_f32: as for ``compile``.
     Raises:
         UsageError: no C identifier can begin with the name; weights cannot be stored in such a type.
     """
@@ -59,27 +61,45 @@ def compile_options(
         keep_assembly=keep_assembly,
         weights=weights or "",
         bf16=bf16,
+        fp16=fp16,
+        keep_f32=tuple(keep_f32),
         quantised=model.info.quantised,
     )
 
 
 def require_products(
-    machine: Target, target: str, weights: str | None, *, bf16: bool, allow_emulation: bool = False
+    machine: Target,
+    target: str,
+    weights: str | None,
+    *,
+    bf16: bool,
+    fp16: bool,
+    keep_f32: Sequence[str] = (),
+    allow_emulation: bool = False,
 ) -> None:
     """Whether a target can do what is asked of products.
 
     Args:
         machine: the target.
         target: what the user calls it.
-        weights, bf16, allow_emulation: as for ``compile``.
+        weights, bf16, fp16, keep_f32, allow_emulation: as for ``compile``.
     Raises:
-        UsageError: nothing is computed in bf16 that could be emulated.
-        UnsupportedError: it stores weights as they are, or its processor has no products of bf16.
+        UsageError: nothing is computed in bf16 that could be emulated, or in f16 that something could be kept from.
+        UnsupportedError: it stores weights as they are, or has no products of bf16, or nothing to gain by f16.
     """
     from mlc.targets.base import Whole
 
     if allow_emulation and not bf16:
         raise UsageError("there is nothing to emulate", hint="--allow-emulation is for --bf16")
+    if keep_f32 and not fp16:
+        raise UsageError("there is nothing to be kept in float32", hint="--keep-f32 is for --fp16")
+    if fp16 and not isinstance(machine.accelerator, Whole):
+        raise UnsupportedError(
+            f"the target {target!r} computes no faster in half precision",
+            hint="--fp16 is for the targets cuda and opencl; --bf16 and --weights are for processors",
+        )
+    if fp16 and (weights is not None or bf16):
+        raise UsageError("--fp16 contradicts --weights and --bf16", hint="leave one of them out")
     if (weights is not None or bf16) and isinstance(machine.accelerator, Whole):
         raise UnsupportedError(
             f"the target {target!r} multiplies by weights as they are", hint="leave --weights and --bf16 out"

@@ -120,6 +120,8 @@ def compile(
     name: str | None = None,
     weights: str | None = None,
     bf16: bool = False,
+    fp16: bool = False,
+    keep_f32: Sequence[str] = (),
     allow_emulation: bool = False,
     observer: Observer | None = None,
 ) -> Package:
@@ -148,6 +150,8 @@ def compile(
             stored; they are widened as they are read. Their own unless given.
         bf16: round both operands of matrix products by constants to bf16, and sum up in f32; those of one row only
             where ``weights`` says nothing.
+        fp16: compute in f16, with sums in f32, what loses little by it; softmax, norms and means stay in f32.
+        keep_f32: names of operators, or of nodes of the model, that stay in f32 as well.
         allow_emulation: widen them where the processor has no instruction for products of bf16.
         observer: is told how it goes on.
     Raises:
@@ -180,12 +184,14 @@ def compile(
         keep_assembly=dump_dir is not None,
         weights=weights,
         bf16=bf16,
+        fp16=fp16,
+        keep_f32=keep_f32,
     )
     watch = _Watch(observer or Observer(), None if dump_dir is None else Path(dump_dir))
     machine = get_target(target)
     if check_regions and machine.accelerator is None:
         raise UsageError(f"the target {target!r} has no accelerator whose regions could be checked")
-    require_products(machine, target, weights, bf16=bf16, allow_emulation=allow_emulation)
+    require_products(machine, target, weights, bf16=bf16, fp16=fp16, keep_f32=keep_f32, allow_emulation=allow_emulation)
     source = _source_of(records, machine, available_cores() if threads is None else threads) if usable else None
     findings: tuple[Finding, ...] = ()
     if source is None and not require_tuned:

@@ -28,12 +28,24 @@ def tuning_tasks(
     fast_math: bool = True,
     weights: str | None = None,
     bf16: bool = False,
+    fp16: bool = False,
+    keep_f32: Sequence[str] = (),
 ) -> list[Task]:
     """The kernels of a model that have something to choose; arguments as for :func:`compile`."""
     from mlc.targets.base import get_target
     from mlc.tuning.task import tasks_of
 
-    options = compile_options(model, None, opt_level, disabled_passes, fast_math, weights=weights, bf16=bf16)
+    options = compile_options(
+        model,
+        None,
+        opt_level,
+        disabled_passes,
+        fast_math,
+        weights=weights,
+        bf16=bf16,
+        fp16=fp16,
+        keep_f32=keep_f32,
+    )
     return tasks_of(model.graph, get_target(target), options, Observer())
 
 
@@ -50,6 +62,8 @@ def tune(
     fast_math: bool = True,
     weights: str | None = None,
     bf16: bool = False,
+    fp16: bool = False,
+    keep_f32: Sequence[str] = (),
     threads: int | None = None,
     only: Sequence[int] | None = None,
     fresh: bool = False,
@@ -71,8 +85,8 @@ def tune(
             user's cache, and the best of it is put where ``compile`` looks by itself.
         transfer: record files, or folders of such, of any models, that the cost model learns from before anything is
             measured.
-        weights, bf16: in which types products are computed, as for :func:`compile`; bf16 where the processor has it, or
-            else emulated.
+        weights, bf16, fp16, keep_f32: in which types things are computed, as for :func:`compile`; bf16 where the
+            processor has it, or else emulated.
         model, target, options, measure, opt_level, disabled_passes, fast_math, threads, only, fresh, check_whole,
             watcher: see :func:`mlc.tuning.drive.tune_graph`.
     Returns:
@@ -91,7 +105,17 @@ def tune(
     if trials is not None:
         options = replace(options, trials=trials)
     cache = Settings.from_environment().cache
-    compiling = compile_options(model, None, opt_level, disabled_passes, fast_math, weights=weights, bf16=bf16)
+    compiling = compile_options(
+        model,
+        None,
+        opt_level,
+        disabled_passes,
+        fast_math,
+        weights=weights,
+        bf16=bf16,
+        fp16=fp16,
+        keep_f32=keep_f32,
+    )
     journal = journal_of(cache, compiling.name, model.info.sha256) if records is None else Path(records)
     if records is None:
         make_folder(journal.parent)

@@ -15,6 +15,8 @@ from mlc.cli.options import LoadOptions, json_option, load_options
 from mlc.cli.precision import (
     bf16_option,
     emulation_option,
+    fp16_option,
+    keep_option,
     measured,
     report_option,
     require_reason,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     mlc compile resnet18.onnx --quantize int8 --calibrate images.npz -o resnet18.tar
     mlc compile lstm.onnx --weights int8 --accuracy-on typical.npz -o lstm.tar
     mlc compile bert.onnx --dim batch=1 --dim sequence=128 --bf16 -o bert.tar
+    mlc compile resnet18.onnx --target cuda --fp16 --keep-f32 add -o resnet18.tar
     mlc compile resnet18.onnx --quantize int8 --calibrate images.npz --calibration mse --quantize-report --dry-run
     mlc compile resnet18.onnx --target vdla --quantize int8 --calibrate images.npz --dump-offloads
     """,
@@ -76,6 +79,8 @@ if TYPE_CHECKING:
 @quantize_options
 @weights_option
 @bf16_option
+@fp16_option
+@keep_option
 @emulation_option
 @report_option
 @click.option("--dump-offloads", is_flag=True, help="Show what runs on the accelerator, and why the rest does not.")
@@ -109,6 +114,8 @@ def command(
     quantize: QuantizeOptions | None,
     weights: str | None,
     bf16: bool,
+    fp16: bool,
+    keep_f32: tuple[str, ...],
     allow_emulation: bool,
     accuracy_on: str | None,
     dump_offloads: bool,
@@ -135,8 +142,9 @@ def command(
         raise UsageError(f"--check-regions: the target {target!r} has no accelerator", hint="for example --target vdla")
     if no_records and (records or require_tuned):
         raise UsageError("--no-records contradicts --records and --require-tuned", hint="leave one of them out")
-    require_products(machine, target, weights, bf16=bf16, allow_emulation=allow_emulation)
-    require_reason(accuracy_on, weights, bf16=bf16)
+    kept, lossy = values.comma_separated(keep_f32), weights is not None or bf16 or fp16
+    require_products(machine, target, weights, bf16=bf16, fp16=fp16, keep_f32=kept, allow_emulation=allow_emulation)
+    require_reason(accuracy_on, lossy=lossy)
     memory = None if max_memory is None else values.size(max_memory, "--max-memory")
     after = values.comma_separated(print_ir_after)
     dump_ir = dump_ir or console.settings.dump
@@ -165,6 +173,8 @@ def command(
             name=name,
             weights=weights,
             bf16=bf16,
+            fp16=fp16,
+            keep_f32=kept,
             allow_emulation=allow_emulation,
             observer=progress,
         )
@@ -173,7 +183,7 @@ def command(
             progress.stage("write")
             package.save(output)
         accuracy = None
-        if weights is not None or bf16:
+        if lossy:
             progress.stage("compare with the model in full precision")
             accuracy = measured(console, loaded, package, accuracy_on)
     if time_passes:

@@ -25,20 +25,30 @@ bf16_option = click.option(
 emulation_option = click.option(
     "--allow-emulation", is_flag=True, help="Widen the operands of --bf16 where the processor has no such products."
 )
+fp16_option = click.option(
+    "--fp16", is_flag=True, help="Compute in half precision, with sums in float32; softmax, norms and means stay there."
+)
+keep_option = click.option(
+    "--keep-f32", multiple=True, metavar="A,B",
+    help="Operators or nodes of the model that stay in float32 with --fp16 too; may be repeated.",
+)  # fmt: skip
 report_option = click.option(
     "--accuracy-on", metavar="FILE.npz",
-    help="Inputs to report the error of --weights and --bf16 on, several along the first axis.  [default: random]",
+    help="Inputs to report the error of --weights, --bf16 and --fp16 on, several along the first axis.  "
+    "[default: random]",
 )  # fmt: skip
 
 
-def require_reason(accuracy_on: str | None, weights: str | None, *, bf16: bool) -> None:
-    """Complains of inputs for a report that nobody makes.
+def require_reason(accuracy_on: str | None, *, lossy: bool) -> None:
+    """Complains of inputs for a report that nobody makes, as nothing is ``lossy``.
 
     Raises:
         UsageError: there are some.
     """
-    if accuracy_on is not None and weights is None and not bf16:
-        raise UsageError("--accuracy-on is only for --weights and --bf16", hint="add one of these, or leave it out")
+    if accuracy_on is not None and not lossy:
+        raise UsageError(
+            "--accuracy-on is only for --weights, --bf16 and --fp16", hint="add one of these, or leave it out"
+        )
 
 
 def measured(console: Console, model: Model, package: Package, accuracy_on: str | None) -> tuple[Accuracy, ...] | None:

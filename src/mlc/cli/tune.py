@@ -13,7 +13,7 @@ from mlc.cli import values
 from mlc.cli.console import Console, require_distinct, require_writable, status, write_json
 from mlc.cli.group import Command
 from mlc.cli.options import LoadOptions, json_option, load_options
-from mlc.cli.precision import bf16_option, emulation_option, weights_option
+from mlc.cli.precision import bf16_option, emulation_option, fp16_option, keep_option, weights_option
 from mlc.cli.tune_result import document, failures, summary, task_json, tasks_table
 from mlc.cli.tune_view import TuneProgress
 from mlc.errors import ExitCode, UsageError
@@ -105,6 +105,8 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 )  # fmt: skip
 @weights_option
 @bf16_option
+@fp16_option
+@keep_option
 @emulation_option
 @click.option("--no-winograd", is_flag=True, help="Tune direct convolutions (compile with --no-winograd as well).")
 @click.option(
@@ -144,6 +146,8 @@ def command(
     run_timeout: float,
     weights: str | None,
     bf16: bool,
+    fp16: bool,
+    keep_f32: tuple[str, ...],
     allow_emulation: bool,
     no_winograd: bool,
     algorithms: bool,
@@ -184,12 +188,15 @@ def command(
     from mlc.tuning.measure import MeasureOptions
     from mlc.tuning.session import TuneOptions
 
-    require_products(machine, target, weights, bf16=bf16, allow_emulation=allow_emulation)
+    kept = values.comma_separated(keep_f32)
+    require_products(machine, target, weights, bf16=bf16, fp16=fp16, keep_f32=kept, allow_emulation=allow_emulation)
     with status(console, f"importing {model}"):
         loaded = load_options.load(model)
     disabled = ("winograd",) if no_winograd else ()
     if list_only:
-        found = tuning_tasks(loaded, target, disabled_passes=disabled, weights=weights, bf16=bf16)
+        found = tuning_tasks(
+            loaded, target, disabled_passes=disabled, weights=weights, bf16=bf16, fp16=fp16, keep_f32=kept
+        )
         console.data(tasks_table(console, found))
         write_json(console, json_file, "tune", {"tasks": [task_json(k, t) for k, t in enumerate(found)]})
         return
@@ -222,6 +229,8 @@ def command(
             disabled_passes=disabled,
             weights=weights,
             bf16=bf16,
+            fp16=fp16,
+            keep_f32=kept,
             threads=threads,
             only=chosen,
             fresh=fresh,

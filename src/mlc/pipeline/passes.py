@@ -9,6 +9,7 @@ from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.configurations import Configurations
 from mlc.rewrite.attention import use_attention
 from mlc.rewrite.bytes import use_bytes
+from mlc.rewrite.half import use_half
 from mlc.rewrite.offload import Decision, offload, offload_groups
 from mlc.rewrite.pipeline import MAX_LEVEL, PASSES, GraphPass, passes_for, run_passes
 from mlc.rewrite.recurrence import map_bodies, settle_bodies
@@ -21,7 +22,7 @@ from mlc.targets.base import Target, Whole
 LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them, pack constants", MAX_LEVEL)
 
 WINOGRAD, ATTENTION, OFFLOAD, BYTES = "winograd", "attention", "offload", "bytes"
-WEIGHTS, BF16 = "weights", "bf16"
+WEIGHTS, BF16, FP16 = "weights", "bf16", "fp16"
 
 
 def pass_names() -> list[str]:
@@ -79,6 +80,9 @@ def optimise(
         text = "products in bf16, summed up in f32"
         least = 2 if options.weights else 1
         passes.insert(before, GraphPass(BF16, lambda g: use_bf16(g, least), text, 0, required=True))
+    if options.fp16:
+        text = "in f16 what loses little by it"
+        passes.insert(before, GraphPass(FP16, lambda g: use_half(g, options.keep_f32), text, 0, required=True))
     if options.opt_level >= MAX_LEVEL:
         passes[before:before] = [winograd, attention]
     exact = () if options.fast_math else (winograd.name, attention.name)

@@ -21,9 +21,11 @@ from mlc.targets.opencl.driver import OpenClDevice, open_device
 from tests.e2e.compiled import assert_same, load, network, reference
 from tests.e2e.test_zoo import NETWORKS
 from tests.e2e.test_zoo import reference as zoo_reference
+from tests.halves import as_halves, halved
 
 TARGET = "opencl -device=pocl"
 QUICK = ("resnet8", "bert_tiny")
+HALF = 1e-2  # of the output's largest magnitude; networks lose a few bits of the 11
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS])
@@ -38,14 +40,30 @@ def test_small_network_agrees_with_onnxruntime(pocl: OpenClDevice, name: str, tm
         assert_same(module.run(inputs), zoo_reference(model, inputs), tolerance=1e-4)
 
 
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS])
+def test_small_network_in_half_precision_agrees_with_onnxruntime(pocl: OpenClDevice, name: str, tmp_path: Path) -> None:
+    """Made so from float32, and as it is in the file."""
+    model = build(name, small=True)
+    inputs = sample_inputs(model, 1)
+    want = zoo_reference(model, inputs)
+    onnx.save(model, tmp_path / "model.onnx")
+    onnx.save(halved(model), tmp_path / "halved.onnx")
+    for file, feeds, options in (("model", inputs, {"fp16": True}), ("halved", as_halves(inputs), {})):
+        package = mlc.compile(mlc.load(tmp_path / f"{file}.onnx"), TARGET, verify_passes=True, **options)
+        assert {op for d in package.offloads if not d.region for op in d.operators} <= {"scan"}
+        with package.load(1) as module:
+            got = {k: a.astype(np.float32) if a.dtype == np.float16 else a for k, a in module.run(feeds).items()}
+        assert_same(got, want, tolerance=HALF)
+
+
 def mixed() -> onnx.ModelProto:
-    """A product, a sum in half precision, which the device does not know, and a product again."""
+    """A product, numbers of 4 bits, of which the device knows nothing, and a product again."""
     node = helper.make_node
     nodes = [
         node("MatMul", ["x", "w"], ["a"]),
-        node("Cast", ["a"], ["h"], to=onnx.TensorProto.FLOAT16),
-        node("Add", ["h", "h"], ["s"]),
-        node("Cast", ["s"], ["f"], to=onnx.TensorProto.FLOAT),
+        node("Round", ["a"], ["r"]),
+        node("Cast", ["r"], ["h"], to=onnx.TensorProto.INT4),
+        node("Cast", ["h"], ["f"], to=onnx.TensorProto.FLOAT),
         node("MatMul", ["f", "w"], ["y"]),
     ]
     rng = np.random.default_rng(0)
@@ -59,9 +77,9 @@ def test_host_and_device_take_turns(pocl: OpenClDevice) -> None:
     model = mixed()
     package = mlc.compile(load(model), TARGET, verify_passes=True, check_regions=True)
     reasons = {d.reason for d in package.offloads if not d.region}
-    assert reasons == {"works on f16, of which the device knows nothing"}
+    assert reasons == {"works on i4, of which the device knows nothing"}
     assert len({d.region for d in package.offloads if d.region}) == 2
-    assert ("cast", "add", "cast") in {d.operators for d in package.offloads if not d.region}
+    assert ("round", "cast", "cast", "cast") in {d.operators for d in package.offloads if not d.region}
     with package.load(1) as module:
         assert_same(module.run(FEEDS), reference(model, FEEDS), tolerance=1e-2)
         assert [set(r.report) for r in module.device_runs] == [{"seconds"}] * 2

@@ -12,12 +12,29 @@ template <class T, int N> struct __align__(sizeof(T) * N) mlc_vector { T at[N]; 
 template <class T, class... A> __device__ inline mlc_vector<T, sizeof...(A)> mlc_pack(A... a) { return {{T(a)...}}; }
 """
 
+# The types of half precision are in headers that NVRTC has not; what they stand on are conversions of a register.
+_CONVERSIONS = {
+    "mlc_from_f16": (
+        'float mlc_from_f16(unsigned short a) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(a)); return r; }'
+    ),
+    "mlc_to_f16": (
+        "unsigned short mlc_to_f16(float a) "
+        '{ unsigned short r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(a)); return r; }'
+    ),
+    "mlc_from_bf16": "float mlc_from_bf16(unsigned short a) { return __int_as_float(a << 16); }",
+    "mlc_to_bf16": (
+        "unsigned short mlc_to_bf16(float a) { unsigned u = __float_as_uint(a); "
+        "return a != a ? u >> 16 | 64 : (u + 0x7fff + (u >> 16 & 1)) >> 16; }"
+    ),
+}
+
 CUDA_C = Dialect(
     types={
         "f32": "float", "f64": "double", "i8": "signed char", "i16": "short", "i32": "int", "i64": "long long",
         "u8": "unsigned char", "u16": "unsigned short", "u32": "unsigned", "u64": "unsigned long long",
-        "bool": "unsigned char",
+        "bool": "unsigned char", "f16": "unsigned short", "bf16": "unsigned short",
     },
+    conversions=_CONVERSIONS,
     unsigned={8: "unsigned char", 16: "unsigned short", 32: "unsigned", 64: "unsigned long long"},
     kernel='extern "C" __global__ void __launch_bounds__({threads})',
     device="__device__ inline",

@@ -13,7 +13,10 @@ class Dialect:
     """A language.
 
     Args:
-        types: its names of element types; those that are missing it does not have. Booleans are bytes in memory.
+        types: its names of element types as they lie in memory; those that are missing it does not have. Booleans are
+            bytes, floats of 16 bits are unsigned integers.
+        conversions: functions ``mlc_from_f16`` (its bits to a float) and ``mlc_to_f16`` (a float rounded, as bits), and
+            the same for ``bf16``.
         unsigned: its names of unsigned integers by their bits.
         kernel: what a kernel's definition begins with; ``{x}``, ``{y}`` and ``{z}`` are threads of a block, and
             ``{threads}`` all of them.
@@ -36,6 +39,7 @@ class Dialect:
     """
 
     types: Mapping[str, str]
+    conversions: Mapping[str, str]
     unsigned: Mapping[int, str]
     kernel: str
     device: str

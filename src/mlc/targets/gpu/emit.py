@@ -31,11 +31,11 @@ from mlc.ir.expr import (
 )
 from mlc.ir.index import Linear, Quotient, Remainder, Var, dynamics, substitute, weighted
 from mlc.ir.order import post_order
-from mlc.ir.types import DType
+from mlc.ir.types import DType, f32
 from mlc.lower.rewrite import places_of
 from mlc.lower.threads import grid_of, launches
 from mlc.targets.gpu.dialect import Dialect
-from mlc.targets.gpu.scalars import Scalars
+from mlc.targets.gpu.scalars import Scalars, is_narrow
 
 LONGEST = 160  # characters of an expression before a part of it gets a name
 _FLOOR = {
@@ -230,8 +230,7 @@ class _Emitter:
         if s.lane is not None:
             self.vector(s, s.lane)
             return
-        value = self.value(s.value)
-        self.line(f"{self.place(s.buffer, s.indices)} = {_bare(value)};")
+        self.line(f"{self.place(s.buffer, s.indices)} = {_bare(self.kept(s.value, s.buffer.dtype))};")
 
     def vector(self, s: loop.Store, lane: Var) -> None:
         """All lanes of a store."""
@@ -251,11 +250,11 @@ class _Emitter:
             def own(e: Expr, k: int = k) -> Expr:
                 if id(e) in held:
                     text = self.dialect.lane.format(value=held[id(e)], k=f"{k:x}")
-                    return Load(_Named(text, e.dtype), ())
+                    return Load(_Named(self.scalars.loaded(text, e.dtype), e.dtype), ())
                 return e
 
             self.known = {}
-            values.append(self.value(substitute_vars(rewrite(s.value, own), {lane: k})))
+            values.append(self.kept(substitute_vars(rewrite(s.value, own), {lane: k}), s.buffer.dtype))
             if base is None:
                 place = self.place(s.buffer, [substitute(ix, {lane: k}) for ix in s.indices])
                 self.line(f"{place} = {values.pop()};")
@@ -310,6 +309,12 @@ class _Emitter:
         return f"(int){self.value(expr)}"
 
     # -- values ----------------------------------------------------------------------------------------------------
+    def kept(self, e: Expr, dtype: DType) -> str:
+        """An expression's value as it lies in memory; what is stored is rounded there, and only there."""
+        while isinstance(e, Cast) and is_narrow(dtype) and e.dtype is dtype and e.a.dtype is f32:
+            e = e.a
+        return self.scalars.kept(self.value(e), dtype)
+
     def value(self, e: Expr) -> str:
         """An expression's text; what stands in it more than once, or is too long, gets a name in a line before."""
         order = post_order((e,), _operands)
@@ -339,8 +344,7 @@ class _Emitter:
             case Load():
                 if isinstance(e.source, _Named):
                     return e.source.name
-                text = self.place(e.source, e.indices)
-                return f"({text} != 0)" if e.dtype.kind == "b" else text
+                return self.scalars.loaded(self.place(e.source, e.indices), e.dtype)
             case Binary():
                 return self.scalars.binary(e.op, self.known[id(e.a)], self.known[id(e.b)], e.a.dtype)
             case Call():

@@ -2,6 +2,9 @@
 
 What C leaves undefined (signed overflow, division by zero, shifts by too much, conversions of what does not fit) goes
 through functions, which a text defines as far as it uses them.
+
+Floats of 16 bits are computed with in single precision, each result rounded: of sums, products, quotients and roots
+that gives what arithmetic in 16 bits would, and few devices are faster at that.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 from mlc.errors import CodegenError
 from mlc.ir.expr import Const
 from mlc.ir.threefry import threefry
-from mlc.ir.types import DType
+from mlc.ir.types import DType, f32
 from mlc.targets.gpu.dialect import Dialect
 
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -22,6 +25,7 @@ _PLAIN = {
         "acosh", "atanh", "floor", "ceil", "trunc",
     )
 } | {"round": "rint", "abs": "fabs"}  # fmt: skip
+_EXACT = {"min", "max", "fmod", "neg", "abs", "sign", "floor", "ceil", "trunc", "round", "isnan", "isinf"}
 
 
 class Scalars:
@@ -39,14 +43,14 @@ class Scalars:
         self.functions: dict[str, str] = {}
 
     def type(self, dtype: DType) -> str:
-        """Of a value; booleans are integers, 0 or 1.
+        """Of a value; booleans are integers, 0 or 1, and floats of 16 bits single precision.
 
         Raises:
             CodegenError: the language has none.
         """
         if dtype.kind == "b":
             return "int"
-        return self.stored(dtype)
+        return self.stored(f32 if is_narrow(dtype) else dtype)
 
     def stored(self, dtype: DType) -> str:
         """Of an element in memory.
@@ -59,8 +63,20 @@ class Scalars:
             raise CodegenError(f"there are no elements of type {dtype} in this language")
         return found
 
+    def loaded(self, text: str, dtype: DType) -> str:
+        """The value of what lies in memory."""
+        if dtype.kind == "b":
+            return f"({text} != 0)"
+        return f"{self._conversion('from', dtype)}({text})" if is_narrow(dtype) else text
+
+    def kept(self, text: str, dtype: DType) -> str:
+        """A value, which may be of single precision where ``dtype`` is narrower, as it lies in memory."""
+        return f"{self._conversion('to', dtype)}({text})" if is_narrow(dtype) else text
+
     def const(self, e: Const) -> str:
         t, value = e.dtype, e.value
+        if is_narrow(t):
+            return self.const(Const(float(t.numpy.type(value)), f32))
         if t.is_float:
             if value != value:
                 return f"({self.type(t)}){self.dialect.nan}"
@@ -80,6 +96,9 @@ class Scalars:
 
     def binary(self, op: str, a: str, b: str, t: DType) -> str:
         """``op(a, b)`` of operands of type ``t``."""
+        if is_narrow(t):
+            text = self.binary(op, a, b, f32)
+            return text if op in _COMPARE or op in _EXACT else self._rounded(text, t)
         if op in _COMPARE:
             return f"({a} {_COMPARE[op]} {b})"
         if t.kind == "b":
@@ -99,6 +118,9 @@ class Scalars:
 
     def call(self, fn: str, args: list[str], t: DType) -> str:
         """An intrinsic of operands of type ``t``."""
+        if is_narrow(t):
+            text = self.call(fn, args, f32)
+            return text if fn in _EXACT else self._rounded(text, t)
         if fn == "threefry":
             return f"{self._helper(fn, t)}({', '.join(args)})"
         (a,) = args
@@ -117,12 +139,26 @@ class Scalars:
         return f"{self._helper(fn, t)}({a})"
 
     def cast(self, a: str, source: DType, to: DType) -> str:
-        """Conversion as :class:`mlc.ir.expr.Cast` has it."""
+        """Conversion as :class:`mlc.ir.expr.Cast` has it; to 16 bits by way of single precision."""
+        if is_narrow(source):
+            return self.cast(a, f32, to) if to is not f32 else a
+        if is_narrow(to):
+            return self._rounded(a if source is f32 else self.cast(a, source, f32), to)
         if to.kind == "b":
             return f"({a} != 0)"
         if source.is_float and to.is_int:
             return f"{self._helper('to', source, to)}({a})"
         return f"({self.type(to)}){a}"
+
+    def _conversion(self, way: str, t: DType) -> str:
+        """The name of a function between a narrow float's bits and its value, which is defined from now on."""
+        name = f"mlc_{way}_{t.name}"
+        self.functions.setdefault(name, f"{self.dialect.device} {self.dialect.conversions[name]}")
+        return name
+
+    def _rounded(self, text: str, t: DType) -> str:
+        """A value of single precision as one of a narrow type."""
+        return self.loaded(self.kept(text, t), t)
 
     def _float(self, fn: str, t: DType) -> str:
         return fn + (self.dialect.single if t.bits == 32 else "")
@@ -194,6 +230,11 @@ class Scalars:
         result = threefry(lambda number: _Word(lines, c, f"{number}U"), *(_Word(lines, c, x) for x in "abcd"))
         body = " ".join(lines)
         return f"{c} {name}({c} a, {c} b, {c} c, {c} d) {{ {body} return {result.text}; }}"
+
+
+def is_narrow(t: DType) -> bool:
+    """Whether values of a type are computed with in single precision."""
+    return t.is_float and t.bits == 16
 
 
 class _Word:

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from mlc.targets.gpu.dialect import Dialect
 
+# Half precision is optional, loads and stores of it are not: https://registry.khronos.org/OpenCL (vload_half).
+_CONVERSIONS = {
+    "mlc_from_f16": "float mlc_from_f16(ushort a) { return vload_half(0, (const __private half*)&a); }",
+    "mlc_to_f16": "ushort mlc_to_f16(float a) { ushort r; vstore_half_rte(a, 0, (__private half*)&r); return r; }",
+    "mlc_from_bf16": "float mlc_from_bf16(ushort a) { return as_float((uint)a << 16); }",
+    "mlc_to_bf16": (
+        "ushort mlc_to_bf16(float a) { uint u = as_uint(a); "
+        "return a != a ? u >> 16 | 64 : (u + 0x7fff + (u >> 16 & 1)) >> 16; }"
+    ),
+}
+
 OPENCL_C = Dialect(
     types={
         "f32": "float", "f64": "double", "i8": "char", "i16": "short", "i32": "int", "i64": "long",
         "u8": "uchar", "u16": "ushort", "u32": "uint", "u64": "ulong", "bool": "uchar",
+        "f16": "ushort", "bf16": "ushort",
     },
+    conversions=_CONVERSIONS,
     unsigned={8: "uchar", 16: "ushort", 32: "uint", 64: "ulong"},
     kernel="__kernel __attribute__((reqd_work_group_size({x}, {y}, {z}))) void",
     device="static",

@@ -56,19 +56,23 @@ def layers() -> onnx.ModelProto:
     return network(nodes, FEEDS, ["y"], WEIGHTS)
 
 
-@pytest.mark.parametrize("capability", [86, 120])
-def test_small_network_agrees_with_onnxruntime(capability: int, install: Install, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "capability, fp16, tolerance", [(86, False, 1e-4), pytest.param(90, True, 1e-2, id="fp16"), (120, False, 1e-4)]
+)
+def test_small_network_agrees_with_onnxruntime(
+    capability: int, fp16: bool, tolerance: float, install: Install, tmp_path: Path
+) -> None:
     """As machine code, and as assembly on a GPU later than all that it was compiled for."""
     cu = FakeCuda(capability)
     install(cu)
     model = build("resnet8", small=True)
     inputs = sample_inputs(model, 1)
     onnx.save(model, tmp_path / "model.onnx")
-    package = mlc.compile(mlc.load(tmp_path / "model.onnx"), TARGET, verify_passes=True)
+    package = mlc.compile(mlc.load(tmp_path / "model.onnx"), TARGET, verify_passes=True, fp16=fp16)
     assert not [d for d in package.offloads if not d.region]
     with package.load(1) as module:
         for _ in range(2):  # the second time, what was captured is launched again
-            assert_same(module.run(inputs), zoo_reference(model, inputs), tolerance=1e-4)
+            assert_same(module.run(inputs), zoo_reference(model, inputs), tolerance=tolerance)
     assert cu.calls.count("cuGraphInstantiate") == 1
     assert cu.calls.count("cuGraphLaunch") == 2
     assert not cu.memory  # all of it is given back

@@ -9,7 +9,7 @@ import numpy as np
 
 from mlc.ir.graph import Builder, Graph, Node, Value
 from mlc.ir.interp import run_graph
-from mlc.ir.types import DType, TensorType, f32, i8, i64
+from mlc.ir.types import DType, TensorType, bf16, f16, f32, i8, i64
 from mlc.ops import get
 from mlc.rewrite.fuse import fuse
 
@@ -29,10 +29,17 @@ def window(rank: int, stride: int = 1, pad: int = 1, dilation: int = 1) -> dict[
 
 
 def conv(
-    b: Builder, shape: Sequence[int], weights: Sequence[int], *, groups: int = 1, stride: int = 1, pad: int = 1
+    b: Builder,
+    shape: Sequence[int],
+    weights: Sequence[int],
+    *,
+    groups: int = 1,
+    stride: int = 1,
+    pad: int = 1,
+    dtype: DType = f32,
 ) -> Value:
     settings = window(len(shape) - 2, stride, pad)
-    return put(b, "conv", [x(b, *shape), x(b, *weights, name="w")], **settings, groups=groups)
+    return put(b, "conv", [x(b, *shape, dtype=dtype), x(b, *weights, name="w", dtype=dtype)], **settings, groups=groups)
 
 
 def biased(b: Builder) -> Sequence[Value]:
@@ -42,6 +49,15 @@ def biased(b: Builder) -> Sequence[Value]:
 
 def bytes_product(b: Builder) -> Sequence[Value]:
     return [put(b, "matmul", [x(b, 9, 12, dtype=i8), x(b, 12, 11, name="w", dtype=i8)])]
+
+
+def half_product(b: Builder) -> Sequence[Value]:
+    y = put(b, "matmul", [x(b, 17, 24, dtype=f16), x(b, 24, 19, name="w", dtype=f16)])
+    return [put(b, "relu", [put(b, "add", [y, x(b, 19, name="bias", dtype=f16)])])]
+
+
+def brain_product(b: Builder) -> Sequence[Value]:
+    return [put(b, "matmul_wide", [x(b, 9, 24, dtype=bf16), x(b, 24, 12, name="w", dtype=bf16)])]
 
 
 def itself(b: Builder) -> Sequence[Value]:
@@ -56,6 +72,11 @@ CASES: dict[str, Make] = {
     "batch_matmul": lambda b: [put(b, "matmul", [x(b, 2, 3, 9, 6), x(b, 2, 3, 6, 5, name="w")])],
     "matmul_bytes": bytes_product,
     "matmul_itself": itself,
+    "matmul_half": half_product,
+    "matmul_bf16": brain_product,
+    "conv_half": lambda b: [conv(b, (1, 4, 6, 5), (9, 4, 3, 3), dtype=f16)],
+    "softmax_half": lambda b: [put(b, "softmax", [x(b, 5, 70, dtype=f16)], axis=-1)],
+    "add_half": lambda b: [put(b, "add", [x(b, 3, 1, 8, dtype=f16), x(b, 5, 8, name="w", dtype=f16)])],
     "conv": lambda b: [conv(b, (1, 3, 6, 5), (5, 3, 3, 3))],
     "conv_bias_relu": biased,
     "conv_1x1": lambda b: [conv(b, (1, 6, 5, 5), (10, 6, 1, 1), pad=0)],
@@ -103,8 +124,8 @@ class Case:
         rng = np.random.default_rng(1)
         found: dict[str, np.ndarray] = {}
         for v in self.node.inputs:
-            if v.type.dtype is f32:
-                found[v.name] = rng.standard_normal(v.type.shape).astype(np.float32)
+            if v.type.dtype.is_float:
+                found[v.name] = rng.standard_normal(v.type.shape).astype(v.type.dtype.numpy)
             else:
                 low, high = (0, 6) if v.type.dtype is i64 else (-100, 100)
                 found[v.name] = rng.integers(low, high, v.type.shape).astype(v.type.dtype.numpy)
@@ -122,6 +143,7 @@ def assert_close(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
     for g, w in zip(got, want, strict=True):
         assert g.dtype == w.dtype
         if w.dtype.kind == "f":
-            np.testing.assert_allclose(g.reshape(w.shape), w, rtol=1e-5, atol=1e-5 * max(1.0, float(np.abs(w).max())))
+            error = max(1e-5, float(np.finfo(w.dtype).eps))
+            np.testing.assert_allclose(g.reshape(w.shape), w, rtol=error, atol=error * max(1.0, float(np.abs(w).max())))
         else:
             np.testing.assert_array_equal(g.reshape(w.shape), w)
