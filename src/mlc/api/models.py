@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mlc import __version__
 from mlc.frontend.base import ImportedModel, ModelSource, TensorInfo, frontend_accepting, get_frontend, guess_frontend
+from mlc.frontend.layouts import with_layouts
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.survey import Survey
 from mlc.ir.graph import Graph
@@ -62,6 +63,7 @@ def load(
     constants: Mapping[str, npt.ArrayLike] | None = None,
     limits: Limits | None = None,
     frontend: str | None = None,
+    layouts: Mapping[str, str] | None = None,
 ) -> Model:
     """Import a model file, or a live ``keras.Model``.
 
@@ -72,16 +74,20 @@ def load(
         constants: values for inputs that shall be fixed; plain numbers take the input's element type.
         limits: budgets of the import.
         frontend: name of the front end, when its guess shall not count.
+        layouts: orders of axes in which inputs are to be taken, by name: ``NCHW``, or ``NHWC->NCHW`` with the model's
+            own, which is that of its format unless it is said. ``shapes`` and ``constants`` stay in the model's own.
     Raises:
         ImportModelError: the file is broken, hostile, or beyond a limit.
         UnsupportedError: it uses something that cannot be compiled; names all of it.
-        UsageError: a shape, dimension or constant does not fit the model.
+        UsageError: a shape, dimension, constant or layout does not fit the model.
     """
     if not isinstance(path, (str, os.PathLike)):
         reader = frontend_accepting(path)
     else:
         reader = get_frontend(frontend) if frontend else guess_frontend(path)
     imported = reader.load(path, shapes=shapes, dims=dims, constants=constants, limits=limits or DEFAULT_LIMITS)
+    if layouts:
+        imported = with_layouts(imported, layouts)
     return Model(imported.graph, imported.source, reader.name)
 
 

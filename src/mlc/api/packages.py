@@ -211,7 +211,8 @@ def compile(
         findings = tuple(tuned.used() if records is None else tuned.findings())
     _require_memory(built.manifest, max_memory)
     fixed = tuple(ConstantSpec(c.name, c.dtype, c.shape, c.data.hex()) for c in model.info.constants)
-    manifest = replace(built.manifest, model=replace(built.manifest.model, constants=fixed, format=model.info.format))
+    spec = replace(built.manifest.model, constants=fixed, format=model.info.format, layouts=dict(model.info.layouts))
+    manifest = replace(built.manifest, model=spec)
     return Package(
         manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs, built.notices
     )

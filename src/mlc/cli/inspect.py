@@ -56,7 +56,9 @@ def command(
         from mlc.runtime import open_package
 
         if load_options.given:
-            raise UsageError("--shape, --dim, --const and --model-format are for models", hint="leave them out")
+            raise UsageError(
+                "--shape, --dim, --const, --input-layout and --model-format are for models", hint="leave them out"
+            )
         with open_package(file) as package:
             if graph:
                 console.text(package.read("graph.txt").decode("utf-8", "replace"))

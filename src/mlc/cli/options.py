@@ -34,11 +34,12 @@ class LoadOptions:
     constants: Mapping[str, npt.ArrayLike] = field(default_factory=dict)
     limits: Limits | None = None
     frontend: str | None = None
+    layouts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def given(self) -> bool:
         """Anything was said at all."""
-        return bool(self.shapes or self.dims or self.constants or self.frontend)
+        return bool(self.shapes or self.dims or self.constants or self.frontend or self.layouts)
 
     def load(self, path: str) -> Model:
         """Import a model; see ``mlc.load`` for the errors."""
@@ -51,6 +52,7 @@ class LoadOptions:
             constants=self.constants,
             limits=self.limits,
             frontend=self.frontend,
+            layouts=self.layouts,
         )
 
 
@@ -66,6 +68,7 @@ def load_options(function: F) -> F:
         const: tuple[str, ...],
         limit: tuple[str, ...],
         model_format: str | None,
+        input_layout: tuple[str, ...],
         **kwargs: Any,
     ) -> Any:
         shapes = [values.shape(text) for text in shape]
@@ -77,6 +80,7 @@ def load_options(function: F) -> F:
             values.merged("--const", [values.constant(text) for text in const]),
             values.limits(limit) if limit else None,
             model_format,
+            values.merged("--input-layout", [values.layout(text) for text in input_layout]),
         )
         return function(*args, load_options=options, **kwargs)
 
@@ -88,6 +92,9 @@ def load_options(function: F) -> F:
             click.option("--dim", multiple=True, metavar="NAME=N", help="Value of a symbolic dimension."),
             click.option("--const", multiple=True, metavar="NAME=VALUE", help="Fix an input: a value, or FILE.npy."),
             click.option("--input-shapes", multiple=True, metavar='"NAME:[1,3] …"', help="Shapes as tvmc wrote them."),
+            click.option(
+                "--input-layout", multiple=True, metavar="NAME:NCHW", help="Take an input in another order of axes."
+            ),
             click.option("--limit", multiple=True, metavar="NAME=N", help="Raise a budget of the import."),
             click.option("--model-format", metavar="NAME", help="Format of the model; guessed from its content."),
         )

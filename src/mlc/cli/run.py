@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -262,9 +262,10 @@ def _open(console: Console, path: str, threads: int | None, load_options: LoadOp
     from mlc.runtime import load_module
 
     if is_package(path):
-        if load_options.shapes or load_options.dims or load_options.frontend:
+        if replace(load_options, constants={}).given:
             raise UsageError(
-                "--shape, --dim and --model-format are for a model; a module has fixed shapes", hint="compile it again"
+                "--shape, --dim, --input-layout and --model-format are for a model; a module has fixed shapes",
+                hint="compile it again",
             )
         if load_options.constants and not checks.original:
             raise UsageError("--const is only for a model, or for a comparison with it", hint="leave it out")
@@ -323,6 +324,7 @@ def _verify(session: Session, results: Arrays, checks: Checks, load_options: Loa
     """Compares outputs, and steps if asked to; gives what differs, in words."""
     from mlc.harness.arrays import read_npz
     from mlc.harness.compare import compare_outputs
+    from mlc.harness.feeds import as_original
     from mlc.harness.layers import compare_layers
     from mlc.harness.reference import open_reference
 
@@ -339,7 +341,11 @@ def _verify(session: Session, results: Arrays, checks: Checks, load_options: Loa
         against = program if checks.named else checks.verify
     if against is not None:
         with status(session.console, f"running {against}"):
-            expected = reference.run(session.feeds) if checks.named and reference else read_npz(against)
+            expected = (
+                reference.run(as_original(session.feeds, session.module.manifest.model))
+                if checks.named and reference
+                else read_npz(against)
+            )
         precision = session.module.manifest.precision
         found = compare_outputs(results, expected, absolute=checks.atol, relative=checks.rtol, precision=precision)
         session.document["verify"] = views.show_comparison(session.console, against, found)

@@ -53,6 +53,11 @@ def tvmc_shapes(text: str) -> list[tuple[str, tuple[int, ...]]]:
     return found
 
 
+def layout(text: str) -> tuple[str, str]:
+    """``name:NCHW``, or ``name:NHWC->NCHW``; the name may hold ``:``."""
+    return _split(text, "--input-layout", "NAME:NCHW", separators=":")
+
+
 def dim(text: str) -> tuple[str, int]:
     """``batch=1``."""
     name, number = _split(text, "--dim", "batch=1")

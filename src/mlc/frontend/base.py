@@ -78,6 +78,7 @@ class ModelSource:
         metadata: what else the file says about itself.
         constants: inputs that were given a value at import and so are no longer inputs.
         quantised: whether this program has made 8-bit integers of a model in floating point.
+        layouts: inputs that are taken in another order of axes than the model's own, by name: ``NHWC->NCHW``.
     """
 
     format: str
@@ -91,6 +92,7 @@ class ModelSource:
     metadata: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[FixedInput, ...] = ()
     quantised: bool = False
+    layouts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlc.errors import UsageError
 from mlc.runtime.dtypes import ELEMENTS, from_plain, numpy_dtype
-from mlc.runtime.manifest import TensorSpec
+from mlc.runtime.manifest import ModelSpec, TensorSpec
 
 
 class Fill(StrEnum):
@@ -118,3 +118,13 @@ def integer_limits(dtype: str) -> tuple[int, int]:
     """The least and greatest value of an integer element type, sub-byte ones included."""
     bits = int(dtype[1:])
     return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if dtype.startswith("i") else (0, (1 << bits) - 1)
+
+
+def as_original(feeds: Mapping[str, np.ndarray], model: ModelSpec) -> dict[str, np.ndarray]:
+    """Inputs of a module in the order of axes in which the original model takes them."""
+    own = dict(feeds)
+    for name, layout in model.layouts.items():
+        before, _, after = layout.partition("->")
+        if name in own:
+            own[name] = np.ascontiguousarray(own[name].transpose([after.index(axis) for axis in before]))
+    return own

@@ -48,6 +48,8 @@ class KerasReference:
         self._keras = _keras()
         self._constants = dict(constants or {})
         self._model = self._load()
+        # a model of its own, since the file's may want its inputs in a dictionary
+        self._flat = self._keras.Model(list(self._model.inputs), list(self._model.outputs))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name.
@@ -57,10 +59,8 @@ class KerasReference:
             UnsupportedError: Keras fails.
         """
         values = [self._value(tensor, inputs) for tensor in self._model.inputs]
-        # a model of its own, since the file's may want its inputs in a dictionary
-        flat = self._keras.Model(list(self._model.inputs), list(self._model.outputs))
         with _failing_as_unsupported(self.path):
-            results = flat(values if len(values) > 1 else values[0], training=False)
+            results = self._flat(values if len(values) > 1 else values[0], training=False)
             arrays = [np.asarray(self._keras.ops.convert_to_numpy(v)) for v in _listed(results)]
         return dict(zip(self._output_names(), arrays, strict=True))
 

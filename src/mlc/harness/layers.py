@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlc.harness.compare import Comparison, compare, tolerance_for
+from mlc.harness.feeds import as_original
 from mlc.harness.reference import Reference, Tap
 from mlc.runtime.manifest import ResultSpec
 from mlc.runtime.module import Module
@@ -65,7 +66,7 @@ def compare_layers(
     Args:
         module: the compiled model.
         reference: the original.
-        inputs: for both.
+        inputs: for both, in the order of axes in which the module takes them.
         absolute, relative: tolerances in place of those that follow from how the tensors were computed.
     """
     there = reference.tensor_names()
@@ -76,7 +77,9 @@ def compare_layers(
             if result.name in there:
                 wanted.setdefault(result.name, (i, result))
     skipped = sum(len(step.results) for step in steps) - len(wanted)
-    supply = reference.intermediates(inputs, [Tap(name, result.nbytes) for name, (_, result) in wanted.items()])
+    supply = reference.intermediates(
+        as_original(inputs, module.manifest.model), [Tap(name, result.nbytes) for name, (_, result) in wanted.items()]
+    )
     expected: dict[str, np.ndarray] = {}
     layers: list[Layer] = []
     for i, (step, results) in enumerate(module.trace(inputs)):

@@ -81,6 +81,13 @@ def _hexadecimal(value: object, where: str) -> str:
     return value
 
 
+def _layout(value: object, where: str) -> str:
+    own, _, wanted = value.partition("->") if isinstance(value, str) else ("", "", "")
+    if not own or len(set(own)) != len(own) or sorted(own) != sorted(wanted):
+        raise wrong(where, "two orders of the same axes, as in NHWC->NCHW", value)
+    return str(value)
+
+
 def _texts(value: object, where: str) -> tuple[str, ...]:
     return as_list(value, where, as_text)
 
@@ -330,6 +337,7 @@ class ConstantSpec(TensorSpec):
 class ModelSpec:
     """Which model this is: its name, the SHA-256 of its file, where that came from (free text), and its format.
 
+    ``layouts`` has the inputs, by name, that are taken in another order of axes than the model's own: ``NHWC->NCHW``.
     Packages of earlier versions do not say the format.
     """
 
@@ -338,6 +346,7 @@ class ModelSpec:
     source: str
     constants: tuple[ConstantSpec, ...] = ()
     format: str = ""
+    layouts: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -346,6 +355,7 @@ class ModelSpec:
             "source": self.source,
             "constants": [spec.to_json() for spec in self.constants],
             "format": self.format,
+            "layouts": dict(self.layouts),
         }
 
     @classmethod
@@ -357,6 +367,7 @@ class ModelSpec:
             fields.take("source", as_text),
             fields.maybe("constants", lambda items, place: as_list(items, place, ConstantSpec.from_json)) or (),
             fields.maybe("format", as_text) or "",
+            fields.maybe("layouts", lambda items, place: as_object(items, place, _layout)) or {},
         )
         fields.end()
         return spec

@@ -73,7 +73,10 @@ def test_what_cannot_be_imported_is_listed(mlc: Mlc, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("module.tar", "--dim", "n=1"), "error: --shape, --dim, --const and --model-format are for models"),
+        (
+            ("module.tar", "--dim", "n=1"),
+            "error: --shape, --dim, --const, --input-layout and --model-format are for models",
+        ),
         (("line.onnx", "--asm", "k"), "error: line.onnx: is a model; only a module.tar has kernels"),
         (("none",), "error: none: cannot be read"),
     ],

@@ -186,7 +186,7 @@ def test_devices(mlc: Mlc, module: Path) -> None:
         (("--warmup", "1"), "error: --warmup, --duration and --iterations are only for --bench"),
         (("--labels", "l.txt"), "error: --labels is only for --top"),
         (("--top", "1", "--labels", "l.txt"), "error: l.txt: there is no such file"),
-        (("--shape", "x=3,5"), "error: --shape, --dim and --model-format are for a model"),
+        (("--shape", "x=3,5"), "error: --shape, --dim, --input-layout and --model-format are for a model"),
         (("--const", "k=3"), "error: --const is only for a model, or for a comparison with it"),
         (("--outputs", "none/o.npz"), "error: none/o.npz: cannot be written"),
         (("--trace", "none/t.json"), "error: none/t.json: cannot be written"),

@@ -1,15 +1,23 @@
 """Walks the structure of an HDF5 file in a process of its own: libhdf5 goes round for ever in some damaged ones.
 
 What ends there ends here, too: the importer asks for less than the walk does. Data of arrays are not read.
+
+A server, started with the first file, has h5py loaded and forks a child a file: that takes milliseconds, where loading
+h5py takes some tenths of a second. It ends with this process, or when it has had nothing to do for a while.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import resource
+import signal
+import socket
+import struct
 import subprocess
 import sys
+import threading
 from itertools import count
 from typing import Any
 
@@ -17,7 +25,9 @@ from mlc.errors import ImportModelError
 
 SECONDS = 20  # of a core that a walk may take; the largest public models take less than one
 WAIT = 300  # seconds, on a machine that has other things to do
+IDLE = 60  # seconds without a file after which a server ends
 
+_REQUEST, _REPLY = struct.Struct("<I"), struct.Struct("<i")  # seconds of a core; exit code, negative for a signal
 _IMAGES = count()
 
 
@@ -50,16 +60,70 @@ def check_structure(data: bytes, what: str) -> None:
     try:
         with open(image, "wb", closefd=False) as file:
             file.write(data)
-        command = [sys.executable, "-m", "mlc.frontend.keras.probe", str(image), str(SECONDS)]
-        quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        try:
-            code = subprocess.run(command, pass_fds=(image,), timeout=WAIT, check=False, **quiet).returncode
-        except subprocess.TimeoutExpired:
-            code = -1
+        code = _SERVER.walk(image)
     finally:
         os.close(image)
-    if code < 0:
+    if code:
         raise ImportModelError(f"{what}: damaged HDF5: its groups and attributes cannot be read within {SECONDS} s")
+
+
+class _Server:
+    """The end of this process of the connection to a server, which is started when one is needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = 0  # the process that started it: one that is forked from that has to start its own
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    def walk(self, image: int) -> int:
+        """The exit code of a process that walks a file; not 0 where none ends in time."""
+        with self._lock:
+            for _ in range(2):  # the one that is there may be about to end
+                try:
+                    return self._ask(image)
+                except TimeoutError:
+                    self.stop()
+                    return -signal.SIGKILL
+                except OSError:
+                    self.stop()
+                except BaseException:
+                    self.stop()
+                    raise
+        raise ImportModelError("HDF5 cannot be looked over: a Python process that does it does not start")
+
+    def _ask(self, image: int) -> int:
+        if self._socket is None or self._owner != os.getpid():
+            self._start()
+        assert self._socket is not None
+        socket.send_fds(self._socket, [_REQUEST.pack(SECONDS)], [image])
+        reply = self._socket.recv(_REPLY.size)
+        if not reply:
+            raise ConnectionResetError
+        return int(_REPLY.unpack(reply)[0])
+
+    def _start(self) -> None:
+        own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own.settimeout(WAIT)
+        command = [sys.executable, "-m", "mlc.frontend.keras.probe", str(its.fileno()), str(IDLE)]
+        quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        with its:
+            self._process = subprocess.Popen(command, pass_fds=(its.fileno(),), start_new_session=True, **quiet)
+        self._socket, self._owner = own, os.getpid()
+
+    def stop(self) -> None:
+        """Ends the server, and what it may be walking."""
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None and self._owner == os.getpid():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._socket = self._process = None
+
+
+_SERVER = _Server()
+atexit.register(_SERVER.stop)
 
 
 def _walk(h5: Any, group: Any) -> None:
@@ -88,17 +152,40 @@ def _listed(names: Any) -> list[str]:
     return []
 
 
-def main(descriptor: int, seconds: int) -> None:
-    """Walks the file behind a descriptor for so many seconds of a core at most."""
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+def _serve(descriptor: int, idle: int) -> None:
+    """Walks the files that come by a socket, one by one, until none comes for ``idle`` seconds, or ever again."""
     import h5py
 
-    with open(descriptor, "rb") as file:
-        file.seek(0)
-        data = file.read()
-    with contextlib.suppress(Exception):
-        _walk(h5py, opened(h5py, data)["/"])
+    with socket.socket(fileno=descriptor) as requests:
+        requests.settimeout(idle)
+        while True:
+            try:
+                request, images, *_ = socket.recv_fds(requests, _REQUEST.size, 1)
+            except TimeoutError:
+                return
+            if not request:
+                return
+            (image,) = images
+            child = os.fork()
+            if not child:
+                _child(h5py, image, *_REQUEST.unpack(request))
+            os.close(image)
+            _, status = os.waitpid(child, 0)
+            requests.send(_REPLY.pack(os.waitstatus_to_exitcode(status)))
+
+
+def _child(h5: Any, image: int, seconds: int) -> None:
+    """Walks the file behind a descriptor for so many seconds of a core at most, and ends the process."""
+    try:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        with open(image, "rb") as file:
+            file.seek(0)
+            data = file.read()
+        with contextlib.suppress(Exception):
+            _walk(h5, opened(h5, data)["/"])
+    finally:
+        os._exit(0)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    _serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -131,6 +131,7 @@ def _source_from_json(value: Any, graph: Graph) -> ModelSource:
         metadata=get.take("metadata", lambda value, where: as_object(value, where, as_text)),
         constants=get.take("constants", lambda items, where: as_list(items, where, _fixed)),
         quantised=get.take("quantised", as_flag),
+        layouts=get.maybe("layouts", lambda value, where: as_object(value, where, as_text)) or {},
     )
     get.end()
     return found
