@@ -15,6 +15,7 @@ from mlc.rewrite.pipeline import MAX_LEVEL, PASSES, GraphPass, passes_for, run_p
 from mlc.rewrite.recurrence import map_bodies, settle_bodies
 from mlc.rewrite.weights import store_weights, use_bf16
 from mlc.rewrite.winograd import use_winograd
+from mlc.rewrite.words import use_words
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, Whole
 
@@ -22,12 +23,12 @@ from mlc.targets.base import Target, Whole
 LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them, pack constants", MAX_LEVEL)
 
 WINOGRAD, ATTENTION, OFFLOAD, BYTES = "winograd", "attention", "offload", "bytes"
-WEIGHTS, BF16, FP16 = "weights", "bf16", "fp16"
+WORDS, WEIGHTS, BF16, FP16 = "words", "weights", "bf16", "fp16"
 
 
 def pass_names() -> list[str]:
     """The passes that may be left out, in their order; the last of them have a meaning for some targets only."""
-    return [*(p.name for p in PASSES if not p.required), LAYOUT.name, WINOGRAD, ATTENTION, OFFLOAD, BYTES]
+    return [*(p.name for p in PASSES if not p.required), LAYOUT.name, WINOGRAD, ATTENTION, OFFLOAD, BYTES, WORDS]
 
 
 def optimise(
@@ -101,10 +102,18 @@ def optimise(
     unsigned = GraphPass(
         BYTES, use_bytes, "products of unsigned by signed bytes, as processors multiply them", MAX_LEVEL
     )
+    words = GraphPass(WORDS, use_words, "bytes widened to 16 bits before they are multiplied", MAX_LEVEL)
     division = GraphPass(OFFLOAD, divide, "divide the graph between the host and the accelerator", 0)
 
     def run(g: Graph, passes: Sequence[GraphPass]) -> Graph:
-        known = (LAYOUT, winograd, attention, unsigned, division)  # whether or not this level and this target have them
+        known = (
+            LAYOUT,
+            winograd,
+            attention,
+            unsigned,
+            words,
+            division,
+        )  # whether or not this level and this target have them
         return run_passes(g, passes, later=known, disabled=disabled, check=options.verify, on_pass=watch.passed)
 
     def optimise_bodies(g: Graph) -> Graph:
@@ -114,7 +123,7 @@ def optimise(
     passes.insert(before, GraphPass("bodies", optimise_bodies, text, 0, required=True))
     inside = tuple(passes)  # a driver of a device cannot be called in the middle of a step of the host
     if options.opt_level >= MAX_LEVEL and not whole:  # after the division: accelerators may want bytes as they are
-        passes.insert(before, unsigned)
+        passes[before:before] = [unsigned, words] if target.widens_bytes() else [unsigned]
     if accelerator is not None:
         passes.insert(len(passes) if whole else before, division)
     return run(graph, passes)

@@ -376,6 +376,10 @@ class Target(Protocol):
         """How many products of bytes it can take for one of floats: at 1, a model in 8 bits is hardly any faster."""
         ...
 
+    def widens_bytes(self) -> bool:
+        """Whether products of bytes are faster with operands that were widened to 16 bits beforehand."""
+        ...
+
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
     ) -> LayoutChoice:

@@ -42,6 +42,9 @@ class HostedTarget:
     def bytes_gain(self) -> float:
         return self.host.bytes_gain()
 
+    def widens_bytes(self) -> bool:
+        return self.host.widens_bytes()
+
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
     ) -> LayoutChoice:

@@ -1,7 +1,8 @@
 """Instructions that add up products of narrow neighbours: ``y[j] += sum(x[k] * w[j, k] for k)`` in every lane ``j``.
 
-Of bytes, ``x`` holds unsigned and ``w`` signed ones, and ``y`` sums in i32, exact for all operands; of bf16, ``y``
-holds sums in f32. A family of processors declares what it has; schedules ask the record.
+Of bytes, ``x`` holds unsigned and ``w`` signed ones, and ``y`` sums in i32, exact for all operands; of words of 16 bits
+likewise, exact for all that bytes are widened to; of bf16, ``y`` holds sums in f32. A family of processors declares
+what it has; schedules ask the record.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ class Dot:
     Args:
         terms: that an instruction adds to every lane; operands are packed in so many neighbours.
         intrinsic: what it does.
-        operations: on vectors that this takes.
+        operations: as long as so many multiply-adds of vectors it takes.
     """
 
     terms: int
     intrinsic: VectorIntrinsic
-    operations: int = 1
+    operations: float = 1
+
+    @property
+    def adds_apart(self) -> bool:
+        """Whether products are added to the sums by an instruction of its own."""
+        return self.operations > 1
 
     def padded(self, terms: int) -> int:
         """So many terms in whole instructions."""
@@ -44,7 +50,7 @@ class Dot:
         terms: int,
         write: Callable[[VectorSink, str, Address, Address], str],
         types: tuple[DType, DType, DType] = (u8, i8, i32),
-        operations: int = 1,
+        operations: float = 1,
     ) -> Dot:
         """An instruction by its size.
 
@@ -54,7 +60,7 @@ class Dot:
             terms: products that it adds to each.
             write: given a sink, the sums held so far and the addresses of ``x`` and ``w``, writes it as LLVM IR.
             types: of ``x``, ``w`` and the sums.
-            operations: on vectors that this takes.
+            operations: as long as so many multiply-adds of vectors it takes.
         """
         of_x, of_w, wide = types
         k = te.reduce_axis(terms, "k")

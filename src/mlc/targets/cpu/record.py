@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mlc.ir.types import DType, bf16, i8, u8
+from mlc.ir.types import DType, bf16, i8, i16, u8
 from mlc.targets.cpu.dot import Dot
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
@@ -41,6 +41,7 @@ class Cpu:
         elements: bytes of the elements that vectors are filled with, ascending. Narrower ones take the lanes of the
             narrowest: more of them would only spill.
         dot: the instruction that adds up products of bytes, if there is one.
+        word_dot: the one that adds up products of bytes widened to 16 bits, where that is faster.
         bf16_dot: the instruction that adds up products of bf16, if there is one.
         issue: operations that the core starts a cycle.
         cores: cores that share the third-level cache.
@@ -65,6 +66,7 @@ class Cpu:
     broadcast_operand: bool = False
     elements: tuple[int, ...] = (4, 8)
     dot: Dot | None = None
+    word_dot: Dot | None = None
     bf16_dot: Dot | None = None
     issue: int = 4
     cores: int = 4
@@ -93,12 +95,15 @@ class Cpu:
         """How products of such operands are summed up several at once; ``None`` where each takes an instruction."""
         if (x, w) == (bf16, bf16):
             return self.bf16_dot
+        if (x, w) == (i16, i16):
+            return self.word_dot
         return self.dot if (x, w) == (u8, i8) else None
 
     @property
     def bytes_gain(self) -> float:
         """How many products of bytes the processor can take for one of floats, whatever brings their operands."""
-        return 1.0 if self.dot is None else self.dot.terms * self.fma_operations / self.dot.operations
+        dot = self.word_dot or self.dot
+        return 1.0 if dot is None else dot.terms * self.fma_operations / dot.operations
 
 
 def with_this_machine(record: Cpu, folder: Path = CPU_FOLDER) -> Cpu:

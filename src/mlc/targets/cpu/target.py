@@ -98,6 +98,9 @@ class CpuTarget:
     def bytes_gain(self) -> float:
         return self.record.bytes_gain
 
+    def widens_bytes(self) -> bool:
+        return self.record.word_dot is not None
+
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
     ) -> LayoutChoice:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import lru_cache
 
-from mlc.ir.types import bf16, f32
+from mlc.ir.types import bf16, f32, i16, i32
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.llvm.intrinsic import Address, VectorSink
 
@@ -27,6 +27,15 @@ def dot_of(lanes: int, features: Collection[str]) -> Dot:
     have = set(features)
     vnni = "avx512vnni" in have and (lanes == 16 or "avx512vl" in have)
     return _vnni(lanes) if lanes in _VPDPBUSD and (vnni or (lanes == 8 and "avxvnni" in have)) else _pairs(lanes)
+
+
+def word_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
+    """The instruction for bytes that have been widened to 16 bits, where that is faster than to leave it to ``dot_of``.
+
+    >>> word_dot_of(16, {"avx512vnni"}), word_dot_of(8, {"avx2"}).intrinsic
+    (None, vpmaddwd.words.8)
+    """
+    return _words(lanes) if dot_of(lanes, features).terms == 2 else None
 
 
 def bf16_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
@@ -83,6 +92,23 @@ def _pairs(lanes: int) -> Dot:
         return sink.pure(f"add {words} {total}, {sink.pure(f'call {words} @{name}({wide} {left}, {wide} {right})')}")
 
     return Dot.declare("vpmaddwd", lanes, 2, write, operations=2)
+
+
+@lru_cache
+def _words(lanes: int) -> Dot:
+    """The same of operands in 16 bits: nothing is left to widen.
+
+    More units add than multiply (on Zen 4, 12 pairs of both take 2.05 ns, 12 multiply-adds of floats 1.65).
+    """
+    name, words, data = _VPMADDWD[lanes], f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
+
+    def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
+        sink.declare(f"declare {words} @{name}({data}, {data})")
+        pairs = sink.pure(f"bitcast {words} {_everywhere(sink, x, 'i32', lanes)} to {data}")
+        products = sink.pure(f"call {words} @{name}({data} {pairs}, {data} {sink.read(w, data)})")
+        return sink.pure(f"add {words} {total}, {products}")
+
+    return Dot.declare("vpmaddwd.words", lanes, 2, write, (i16, i16, i32), operations=4 / 3)
 
 
 def _everywhere(sink: VectorSink, at: Address, type: str, lanes: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mlc.errors import UsageError
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.x86.dot import bf16_dot_of, dot_of
+from mlc.targets.x86.dot import bf16_dot_of, dot_of, word_dot_of
 from mlc.targets.x86.features import needed_features
 
 # processors by the vectors they run well; names are LLVM's
@@ -91,4 +91,6 @@ def record_for(cpu: str, features: tuple[str, ...] = ()) -> Cpu:
 def _with_dot(record: Cpu) -> Cpu:
     """The record with its processor's instructions for products of narrow numbers."""
     features = needed_features(record)
-    return replace(record, dot=dot_of(record.lanes, features), bf16_dot=bf16_dot_of(record.lanes, features))
+    lanes = record.lanes
+    dots = {"dot": dot_of(lanes, features), "word_dot": word_dot_of(lanes, features)}
+    return replace(record, **dots, bf16_dot=bf16_dot_of(lanes, features))

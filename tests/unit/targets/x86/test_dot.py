@@ -11,6 +11,7 @@ from mlc.ir.types import TensorType, bf16, u8
 from mlc.ops import get
 from mlc.pipeline.layouts import lay_out, parts_of
 from mlc.rewrite.pipeline import passes_for, run_passes
+from mlc.rewrite.words import use_words
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
 from mlc.targets.x86.record import record_for
@@ -65,6 +66,26 @@ def test_the_interpreter_knows_what_they_compute(graph, cpu):
     y = np.full(node.outputs[0].type.physical_shape, -1, np.int32)
     # axes that lie next to each other may be one
     run_function(fn, [a.reshape(b.shape) for a, b in zip((x, weights, y), fn.params, strict=True)])
+    layout = node.outputs[0].type.layout
+    (expected,) = run_graph(graph, {"x": x}).values()
+    np.testing.assert_array_equal(y if layout is None else layout.unpack(y), expected)
+
+
+@pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell", "x86-64"])
+@pytest.mark.parametrize("graph", [product(9, 10, 21), convolution(5, 16)], ids=["product", "convolution"])
+def test_products_of_words(graph, cpu):
+    """What bytes are widened to where the processor multiplies pairs of words."""
+    words = use_words(graph)
+    _, laid_out = kernel_of(words, cpu)
+    node = next(n for n in laid_out.nodes if not laid_out.constants.keys().isdisjoint(n.inputs))
+    fn = get_target(f"x86 -mcpu={cpu}").kernel(node, "k")
+    assert f"{record_for(cpu).word_dot.intrinsic}(update" in repr(fn)
+    x = RNG.integers(0, 256, graph.inputs[0].type.shape, np.uint8)
+    (packed,) = laid_out.constants.values()
+    t = node.inputs[0].type
+    data = x.astype(np.int16) if t.layout is None else t.layout.pack(x.astype(np.int16))
+    y = np.full(node.outputs[0].type.physical_shape, -1, np.int32)
+    run_function(fn, [a.reshape(b.shape) for a, b in zip((data, packed, y), fn.params, strict=True)])
     layout = node.outputs[0].type.layout
     (expected,) = run_graph(graph, {"x": x}).values()
     np.testing.assert_array_equal(y if layout is None else layout.unpack(y), expected)

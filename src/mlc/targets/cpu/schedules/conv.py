@@ -222,7 +222,9 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     # 0 sums all channels up at once
     chunk = pinned(knobs.discrete("chunk", (0, *parts), default=cut.chunk or 0))
     inner = channels_of_block(role.weights.shape[1], target, terms) // terms
-    unrolled = best_divisor(inner, unrolled_steps(Tile(int(tile.rows), int(tile.vectors)), target))
+    dot = dot_of_conv(role, target)
+    most = unrolled_steps(Tile(int(tile.rows), int(tile.vectors)), target, dot)
+    unrolled = best_divisor(inner, most)
     steps = knobs.discrete("steps", divisors(inner), default=unrolled)
     far = come_from_far(role.weights, target)
     fetch = knobs.category("prefetch", (False, True), default=far)

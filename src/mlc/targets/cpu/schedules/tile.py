@@ -47,13 +47,13 @@ def ask_tile(
     return Tile(high, wide)
 
 
-def steps_of(tile: Tile, target: Cpu) -> int:
+def steps_of(tile: Tile, target: Cpu, dot: Dot | None = None) -> int:
     """Reduction steps that one iteration of the innermost loop takes.
 
     Loop counters take a tenth of the instructions of a small tile, and processors whose core is shared with another
     thread are bound by them (measured on Zen 3: 71 % of peak with one step, 78 % with four).
     """
-    return next(n for n in (4, 2, 1) if n <= unrolled_steps(tile, target))
+    return next(n for n in (4, 2, 1) if n <= unrolled_steps(tile, target, dot))
 
 
 class Cut(NamedTuple):
@@ -83,7 +83,7 @@ def cut_depth(local: Stage, knobs: Knobs, width: int, sums: Tile, dot: Dot | Non
     if dot is not None:
         local.align(columns, width)
     vectors, lane = local.split(columns, target.lanes)
-    steps = knobs.discrete("steps", (1, 2, 4, 8), default=steps_of(sums, target))
+    steps = knobs.discrete("steps", (1, 2, 4, 8), default=steps_of(sums, target, dot))
     (depth,) = local.op.reduce_axes
     lanes = [lane]
     if dot is not None:

@@ -1,0 +1,95 @@
+"""Products of bytes with operands widened to 16 bits beforehand, for processors that multiply pairs of those.
+
+``vpmaddwd`` adds up the products of two neighbours of 16 bits, exactly; bytes have to be widened for it. Done where
+they are multiplied, that takes longer than multiplying, once more for every tile that reads them. So whoever makes the
+data writes them in 16 bits, and weights are widened at compile time.
+
+In, for :func:`use_words`: a graph with ``conv`` and ``matmul`` of u8 by constant i8, not yet in groups. Out: the same
+numbers, from products of i16 by i16, where enough rows share the weights. The others wait for weights from memory,
+which are best left small. Whatever else reads such data reads them in 16 bits as well, so that they are written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from mlc.ir.graph import Graph, Node, Operator, Value
+from mlc.ir.types import i8, u8
+from mlc.ops import get
+from mlc.rewrite.bytes import cast
+from mlc.rewrite.rewriter import Rewriter, replay
+
+LEAST_ROWS = 8  # rows of a matrix, or pixels, from which on weights are used more often than they are read
+_MOVES = ("pad", "concat", "reshape", "transpose", "max_pool", "channel_shuffle")  # exact, whatever is moved
+
+
+def use_words(graph: Graph) -> Graph:
+    """Multiply words of 16 bits where bytes are multiplied by constants, and many rows share these."""
+    products = {n.outputs[0] for n in graph.nodes if _widens(graph, n)}
+    wide = _to_widen(graph, products)
+    words: dict[Value, Value] = {}  # in 16 bits, of what is in 8
+
+    def visit(rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        y = node.outputs[0]
+        if y in products:
+            x, w = node.inputs
+            array = rw.constant(w)
+            assert array is not None
+            weights = rw.new_constant(array.astype(np.int16), f"{w.name}.i16")
+            return [rw.emit(node.op, [_word(rw, x, words), weights], node.attrs)]
+        if y in wide and node.op in (*_moves(), get("cast")):
+            word = _made(rw, node, words)
+            byte = cast(rw, word, "u8")
+            words[byte] = word
+            return [byte]
+        if node.op is get("cast") and node.inputs[0] in words:
+            return [cast(rw, words[node.inputs[0]], node.attrs["to"])]
+        return None
+
+    return replay(graph, visit) if products else graph
+
+
+def _widens(graph: Graph, node: Node) -> bool:
+    """Whether a product is one of bytes that gets words; one in groups of channels has a kernel of its own."""
+    if node.op not in (get("conv"), get("matmul")):
+        return False
+    (x, w), y = node.inputs, node.outputs[0]
+    if (x.type.dtype, w.type.dtype) != (u8, i8) or w not in graph.constants or x in graph.constants:
+        return False
+    if node.op is get("conv"):
+        return node.attrs["groups"] == 1 and prod(y.type.shape[:1] + y.type.shape[2:]) >= LEAST_ROWS
+    return w.type.rank == 2 and not node.attrs["transpose_a"] and prod(y.type.shape[:-1]) >= LEAST_ROWS
+
+
+def _to_widen(graph: Graph, products: Collection[Value]) -> set[Value]:
+    """What nodes of the graph shall make in words: the data of products, and what is moved on the way there."""
+    wide: set[Value] = set()
+    moves = _moves()
+    for node in reversed(graph.nodes):
+        y = node.outputs[0]
+        if y in products:
+            wide.add(node.inputs[0])
+        elif y in wide and node.op in moves:
+            wide.update(node.inputs)
+    return wide
+
+
+def _made(rw: Rewriter, node: Node, words: Mapping[Value, Value]) -> Value:
+    """What a node makes, in words."""
+    if node.op in _moves():
+        return rw.emit(node.op, [_word(rw, v, words) for v in node.inputs], node.attrs)
+    source = node.inputs[0]
+    made = rw.maker(source)
+    limited = made is not None and made.op is get("clip") and made.attrs["lo"] >= 0 and made.attrs["hi"] <= u8.max_value
+    return cast(rw, source if limited else cast(rw, source, "u8"), "i16")
+
+
+def _word(rw: Rewriter, byte: Value, words: Mapping[Value, Value]) -> Value:
+    return words[byte] if byte in words else cast(rw, byte, "i16")
+
+
+def _moves() -> list[Operator]:
+    return [get(name) for name in _MOVES]

@@ -1,0 +1,108 @@
+"""Products of bytes as products of words of 16 bits: the same numbers, and what is widened."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mlc.ir.graph import Builder, Graph, Value
+from mlc.ir.interp import run_graph
+from mlc.ir.types import TensorType, dtype_of, i16, u8
+from mlc.ops import get
+from mlc.rewrite.words import use_words
+
+RNG = np.random.default_rng(3)
+CONV = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+
+
+def integers(shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    info = np.iinfo(dtype)
+    return RNG.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
+
+
+class Net:
+    """A graph under construction with one input."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.b, self.array = Builder("net"), x
+        self.x = self.b.input("x", TensorType(x.shape, dtype_of(x.dtype)))
+
+    def add(self, name: str, *inputs: Value, **attrs: object) -> Value:
+        return self.b.add(get(name), list(inputs), attrs)[0]
+
+    def product(self, x: Value, filters: int, **attrs: object) -> Value:
+        if x.type.rank == 2:
+            w = integers((x.type.shape[1], filters), np.int8)
+            return self.add("matmul", x, self.b.constant(w, "w"), **attrs)
+        w = integers((filters, x.type.shape[1] // attrs.get("groups", 1), 3, 3), np.int8)
+        return self.add("conv", x, self.b.constant(w, f"w{filters}"), **{**CONV, **attrs})
+
+    def bytes(self, x: Value) -> Value:
+        """Sums in bytes again."""
+        scaled = self.add("mul", self.add("cast", x, to="f32"), self.b.constant(np.float32(0.01), "s"))
+        return self.add("cast", self.add("clip", self.add("round", scaled), lo=0.0, hi=255.0), to="u8")
+
+    def widened(self, *outputs: Value) -> Graph:
+        """The graph with words, which computes the same."""
+        graph = self.b.finish(list(outputs))
+        found = use_words(graph)
+        for (name, a), b in zip(
+            run_graph(graph, {"x": self.array}).items(), run_graph(found, {"x": self.array}).values(), strict=True
+        ):
+            np.testing.assert_array_equal(a, b, name)
+        return found
+
+
+def products(graph: Graph) -> list[tuple[str, str]]:
+    found = [n for n in graph.nodes if n.op in (get("conv"), get("matmul"))]
+    return [(n.inputs[0].type.dtype.name, n.inputs[1].type.dtype.name) for n in found]
+
+
+def operators(graph: Graph) -> list[str]:
+    return [n.op.name for n in graph.nodes]
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 5, 7), (11, 6)])
+def test_products_take_words(shape):
+    net = Net(integers(shape, np.uint8))
+    graph = net.widened(net.product(net.x, 4))
+    assert products(graph) == [("i16", "i16")]
+    assert operators(graph)[0] == "cast"
+
+
+def test_who_makes_data_writes_words():
+    net = Net(integers((1, 3, 5, 7), np.uint8))
+    y = net.bytes(net.product(net.x, 4))
+    graph = net.widened(net.product(y, 5))
+    assert products(graph) == [("i16", "i16")] * 2
+    assert operators(graph) == ["cast", "conv", "cast", "mul", "round", "clip", "cast", "conv"]
+
+
+def test_what_is_not_limited_wraps_first():
+    net = Net(integers((1, 3, 5, 7), np.int16))
+    graph = net.widened(net.product(net.add("cast", net.x, to="u8"), 4))
+    assert products(graph) == [("i16", "i16")]
+
+
+def test_what_is_moved_is_moved_in_words():
+    """And whatever else reads it reads words, too."""
+    net = Net(integers((1, 3, 6, 8), np.uint8))
+    a, b = (net.bytes(net.product(net.x, n)) for n in (4, 5))
+    joined = net.add("concat", a, b, axis=1)
+    pooled = net.add(
+        "max_pool", joined, kernel=(2, 2), strides=(2, 2), pads=(0, 0, 0, 0), dilations=(1, 1)
+    )  # fmt: skip
+    around = net.add("pad", pooled, pads=(0, 0, 1, 1, 0, 0, 1, 1), value=7.0)
+    floats = net.add("cast", joined, to="f32")
+    graph = net.widened(net.product(around, 6, pads=(0, 0, 0, 0)), floats)
+    assert products(graph) == [("i16", "i16")] * 3
+    assert not any(v.type.dtype is u8 for n in graph.nodes for v in n.outputs)
+    assert {v.type.dtype for n in graph.nodes if n.op.name in ("concat", "max_pool", "pad") for v in n.outputs} == {i16}
+
+
+def test_few_rows_and_groups_stay():
+    net = Net(integers((1, 20), np.uint8))
+    y = net.product(net.x, 4)
+    assert products(net.widened(y)) == [("u8", "i8")]
+    net = Net(integers((1, 4, 5, 7), np.uint8))
+    assert products(net.widened(net.product(net.x, 4, groups=4))) == [("u8", "i8")]
