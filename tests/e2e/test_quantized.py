@@ -107,6 +107,17 @@ def test_convolutions_by_other_instructions(name, cpu):
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell", "x86-64"])
+def test_winograd_in_words_is_exact(cpu, tmp_path):
+    """Of processors that multiply pairs of words; those that multiply bytes by fours have no need of it."""
+    model, x, expected = convolution(Case(32, 32, size=(13, 15), zero=0, relu=True))
+    onnx.save(model, tmp_path / "m.onnx")
+    package = mlc.compile(mlc.load(tmp_path / "m.onnx"), f"x86 -mcpu={cpu}")
+    assert any("conv_winograd" in step.kernel for step in package.manifest.steps if step.kernel)
+    with package.load() as module:
+        np.testing.assert_array_equal(module.run({"x": x})["y"], expected)
+
+
 def test_threads_share_them():
     model, x, expected = convolution(replace(CASES["blocks"], size=(20, 20)))
     np.testing.assert_array_equal(compiled(model, {"x": x}, threads=2)["y"], expected)

@@ -6,6 +6,9 @@ The output is cut into tiles of ``m × m``. A tile needs ``(m + 2)²`` inputs, w
 point with transformed weights (a matrix product over the channels for each of the ``(m + 2)²`` points), and transformed
 back. For ``m = 4`` that is 36 products instead of 144, at the price of some accuracy.
 
+Integers are exact: for ``m = 2``, transformed weights times 4 are whole numbers, and a quarter of what comes back
+is the result.
+
 The transforms are those of Toom and Cook for the points 0, 1, -1, 2, -2, 1/2, -1/2 and infinity, derived exactly.
 """
 
@@ -14,22 +17,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, ExprLike, as_expr, const, select, within
+from mlc.ir.expr import Expr, ExprLike, as_expr, binary, const, select, within
 from mlc.ir.graph import Attrs, FusionKind
 from mlc.ir.index import IndexLike, Linear, as_index
-from mlc.ir.types import DType, TensorType, f32
+from mlc.ir.types import DType, TensorType, f32, i16
 from mlc.ops._broadcast import check_count
-from mlc.ops.common import check
+from mlc.ops.common import check, product, product_type
 from mlc.ops.registry import operator
 from mlc.ops.window import SPACE, padded
 
 KERNEL = 3  # taps along each axis
 TILES = (2, 4, 6)
+EXACT = 2  # the tile whose transforms of integers fit 16 bits
 Matrix = tuple[tuple[Fraction, ...], ...]
 _POINTS = tuple(Fraction(p) for p in ("0", "1", "-1", "2", "-2", "1/2", "-1/2"))
 
@@ -66,13 +70,23 @@ def _polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
 def transform_weights(weights: np.ndarray, m: int) -> np.ndarray:
     """Weights ``[o, c, 3, 3]`` as ``[a, a, c, o]``, or ``[o, c, k, 3, 3]`` as ``[k, a, a, c, o]``, for tiles of ``m``.
 
-    Computed in double precision.
+    Computed in double precision. Integers come out exactly, times the square of :func:`scale_along_axis`.
     """
-    g = np.array([[float(x) for x in row] for row in matrices(m)[1]])
+    whole = 1 if np.issubdtype(weights.dtype, np.floating) else scale_along_axis(m)
+    g = np.array([[float(x * whole) for x in row] for row in matrices(m)[1]])
     o, c, *slices, _, _ = weights.shape
     last = np.moveaxis(weights, (0, 1), (-1, -2)).astype(np.float64)  # [(k), 3, 3, c, o]
     flat = g @ (g @ last.reshape(-1, KERNEL, KERNEL * c * o)).reshape(-1, KERNEL, c * o)
     return flat.astype(weights.dtype).reshape(*slices, len(g), len(g), c, o)
+
+
+def scale_along_axis(m: int) -> int:
+    """What makes the transform of weights along one axis whole numbers.
+
+    >>> scale_along_axis(2)
+    2
+    """
+    return lcm(*(x.denominator for row in matrices(m)[1] for x in row))
 
 
 def tile_counts(space: Sequence[int], m: int) -> tuple[int, int]:
@@ -98,7 +112,9 @@ def _winograd_type(types: Sequence[TensorType], attrs: Attrs) -> list[TensorType
     check(m in TILES, op, f"tiles of {m}, there are {', '.join(map(str, TILES))}")
     check(x.rank in (4, 5), op, f"x has rank {x.rank}, 4 and 5 are supported")
     check(u.rank == x.rank if x.rank == 4 else u.rank == 5, op, f"x has rank {x.rank}, u has rank {u.rank}")
-    check(x.dtype is f32 and u.dtype is f32, op, f"takes f32, given {x.dtype} and {u.dtype}")
+    whole = x.dtype is i16 and u.dtype is i16 and m == EXACT
+    what = f"takes f32, or i16 in tiles of {EXACT}, given {x.dtype} and {u.dtype}"
+    check(whole or (x.dtype is f32 and u.dtype is f32), op, what)
     points = m + KERNEL - 1
     check(
         u.shape[-4:-2] == (points, points), op, f"u has shape {u.shape}, tiles of {m} have {points} by {points} points"
@@ -107,7 +123,7 @@ def _winograd_type(types: Sequence[TensorType], attrs: Attrs) -> list[TensorType
     check(len(attrs["pads"]) == 2 * (x.rank - 2), op, f"pads {attrs['pads']}, {2 * (x.rank - 2)} numbers are needed")
     space = _space(x, u, attrs["pads"])
     check(min(space) >= 1, op, "the window spans more than the padded input")
-    return [TensorType((x.shape[0], u.shape[-1], *space), f32)]
+    return [TensorType((x.shape[0], u.shape[-1], *space), product_type(op, x.dtype, u.dtype))]
 
 
 @operator("conv_winograd", FusionKind.COMPLEX, _winograd_type, pads=..., tile=...)
@@ -122,6 +138,8 @@ def conv_winograd(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
     * ``rows[i, f, p, o] = sum(outputs[i, e] * products[e, f, p, o] for e)``
     * ``y[n, o, h, w] = sum(outputs[w % m, f] * rows[h % m, f, tile of n, h, w, o] for f)``
 
+    Integers are words of at most 11 bits, as bytes are, and ``y`` is a quarter of those sums.
+
     In three dimensions, ``x[n, c, d, h, w]`` and ``u[k, a, a, c, o]``, slices have an axis ``s`` over ``[n, d]`` in
     front of their tiles, and ``products`` also sums over the ``k`` slices that the window spans.
     """
@@ -129,6 +147,7 @@ def conv_winograd(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
     m, pads = attrs["tile"], attrs["pads"]
     rank = x.rank - 2
     points = m + KERNEL - 1
+    dtype = product_type("conv_winograd", x.dtype, u.dtype)
     of_inputs, _, of_outputs = matrices(m)
     space = _space(x, u, pads)
     high, wide = tile_counts(space, m)
@@ -161,13 +180,13 @@ def conv_winograd(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
     def dot(e: Linear, f: Linear, *at: Linear) -> te.Reduction:
         *s, p, o = at
         source = [s[0] // space[0] * around[0] + s[0] % space[0] + window[0]] if s else []
-        return te.sum_of(transformed[(e, f, *source, p, c)] * u[(*window, e, f, c, o)], (*window, c))
+        return te.sum_of(product(transformed[(e, f, *source, p, c)], u[(*window, e, f, c, o)], dtype), (*window, c))
 
     shape = (points, points, *slices, tiles, filters)
     products = te.compute(shape, dot, "products", axis_names=("e", "f", *names, "o"), tag="winograd")
 
     def row(i: Linear, f: Linear, *at: Linear) -> Expr:
-        return _by_row(i, of_outputs, [products[(e, f, *at)] for e in range(points)], x.dtype)
+        return _by_row(i, of_outputs, [products[(e, f, *at)] for e in range(points)], dtype)
 
     rows = te.compute((m, *shape[1:]), row, "rows", axis_names=("i", "f", *names, "o"), tag="winograd_rows")
 
@@ -175,7 +194,8 @@ def conv_winograd(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
         *d, h, w = at
         tile = (h // m) * wide + w // m
         place = [n * space[0] + d[0], tile] if d else [n * (high * wide) + tile]
-        return _by_row(w % m, of_outputs, [rows[(h % m, f, *place, o)] for f in range(points)], x.dtype)
+        found = _by_row(w % m, of_outputs, [rows[(h % m, f, *place, o)] for f in range(points)], dtype)
+        return found if dtype.is_float else binary("shr", found, (scale_along_axis(m) ** 2).bit_length() - 1)
 
     shape = (x.shape[0], filters, *space)
     facts = {"tile": m}

@@ -102,7 +102,8 @@ def optimise(
     unsigned = GraphPass(
         BYTES, use_bytes, "products of unsigned by signed bytes, as processors multiply them", MAX_LEVEL
     )
-    words = GraphPass(WORDS, use_words, "bytes widened to 16 bits before they are multiplied", MAX_LEVEL)
+    text = "bytes widened to 16 bits before they are multiplied"
+    words = GraphPass(WORDS, lambda g: use_words(g, choose), text, MAX_LEVEL)
     division = GraphPass(OFFLOAD, divide, "divide the graph between the host and the accelerator", 0)
 
     def run(g: Graph, passes: Sequence[GraphPass]) -> Graph:

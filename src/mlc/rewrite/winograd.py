@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mlc.ir.graph import Attrs, Graph, Node, Value
-from mlc.ir.types import TensorType, f32
+from mlc.ir.graph import Graph, Node, Value
+from mlc.ir.types import f32
 from mlc.ops import get
 from mlc.ops.algorithms import Algorithm
 from mlc.ops.winograd import KERNEL, transform_weights
@@ -30,7 +30,7 @@ def use_winograd(graph: Graph, choose: Choose) -> Graph:
         if node.op is not get("conv") or node.inputs[1] not in graph.constants:
             return None
         x, w = (v.type for v in node.inputs)
-        if not _fits(x, w, node.attrs):
+        if x.dtype is not f32 or w.dtype is not f32 or not fits(node):
             return None
         tile = choose(node).tile
         if not tile:
@@ -42,11 +42,11 @@ def use_winograd(graph: Graph, choose: Choose) -> Graph:
     return replay(graph, visit)
 
 
-def _fits(x: TensorType, w: TensorType, attrs: Attrs) -> bool:
+def fits(node: Node) -> bool:
+    """Whether a convolution has a window that the algorithm is for."""
+    x, w, attrs = node.inputs[0].type, node.inputs[1].type, node.attrs
     return (
         x.rank in (4, 5)
-        and x.dtype is f32
-        and w.dtype is f32
         and w.shape[-2:] == (KERNEL, KERNEL)
         and attrs["groups"] == 1
         and set(attrs["strides"]) == {1}

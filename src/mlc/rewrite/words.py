@@ -7,6 +7,8 @@ data writes them in 16 bits, and weights are widened at compile time.
 In, for :func:`use_words`: a graph with ``conv`` and ``matmul`` of u8 by constant i8, not yet in groups. Out: the same
 numbers, from products of i16 by i16, where enough rows share the weights. The others wait for weights from memory,
 which are best left small. Whatever else reads such data reads them in 16 bits as well, so that they are written once.
+
+Convolutions become Winograd's, which are exact in 16 bits for tiles of two, where that algorithm is chosen.
 """
 
 from __future__ import annotations
@@ -19,15 +21,22 @@ import numpy as np
 from mlc.ir.graph import Graph, Node, Operator, Value
 from mlc.ir.types import i8, u8
 from mlc.ops import get
-from mlc.rewrite.bytes import cast
+from mlc.ops.winograd import EXACT, scale_along_axis, transform_weights
+from mlc.rewrite.bytes import I32_MAX, cast
 from mlc.rewrite.rewriter import Rewriter, replay
+from mlc.rewrite.winograd import Choose, fits
 
 LEAST_ROWS = 8  # rows of a matrix, or pixels, from which on weights are used more often than they are read
 _MOVES = ("pad", "concat", "reshape", "transpose", "max_pool", "channel_shuffle")  # exact, whatever is moved
 
 
-def use_words(graph: Graph) -> Graph:
-    """Multiply words of 16 bits where bytes are multiplied by constants, and many rows share these."""
+def use_words(graph: Graph, choose: Choose) -> Graph:
+    """Multiply words of 16 bits where bytes are multiplied by constants, and many rows share these.
+
+    Args:
+        graph: operators, not groups.
+        choose: the algorithm of a convolution.
+    """
     products = {n.outputs[0] for n in graph.nodes if _widens(graph, n)}
     wide = _to_widen(graph, products)
     words: dict[Value, Value] = {}  # in 16 bits, of what is in 8
@@ -38,7 +47,12 @@ def use_words(graph: Graph) -> Graph:
             x, w = node.inputs
             array = rw.constant(w)
             assert array is not None
-            weights = rw.new_constant(array.astype(np.int16), f"{w.name}.i16")
+            wide_array = array.astype(np.int16)
+            if node.op is get("conv") and fits(node) and _survives(array) and choose(node).tile == EXACT:
+                weights = rw.new_constant(transform_weights(wide_array, EXACT), f"{w.name}.winograd")
+                attrs = {"pads": node.attrs["pads"], "tile": EXACT}
+                return [rw.emit(get("conv_winograd"), [_word(rw, x, words), weights], attrs)]
+            weights = rw.new_constant(wide_array, f"{w.name}.i16")
             return [rw.emit(node.op, [_word(rw, x, words), weights], node.attrs)]
         if y in wide and node.op in (*_moves(), get("cast")):
             word = _made(rw, node, words)
@@ -62,6 +76,12 @@ def _widens(graph: Graph, node: Node) -> bool:
     if node.op is get("conv"):
         return node.attrs["groups"] == 1 and prod(y.type.shape[:1] + y.type.shape[2:]) >= LEAST_ROWS
     return w.type.rank == 2 and not node.attrs["transpose_a"] and prod(y.type.shape[:-1]) >= LEAST_ROWS
+
+
+def _survives(weights: np.ndarray) -> bool:
+    """Whether sums fit 32 bits with the scale of transformed weights; what wraps on the way to them does not matter."""
+    greatest = np.abs(weights.astype(np.int64)).sum(axis=tuple(range(1, weights.ndim))).max() * u8.max_value
+    return bool(greatest * scale_along_axis(EXACT) ** 2 <= I32_MAX)
 
 
 def _to_widen(graph: Graph, products: Collection[Value]) -> set[Value]:

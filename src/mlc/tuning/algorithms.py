@@ -214,6 +214,10 @@ def alone(node: Node, seed: int = 0) -> Graph:
         return spelled_out(node)
     b = Builder("algorithm")
     x, w = (v.type for v in node.inputs)
-    drawn = np.random.default_rng(seed).standard_normal(w.shape, np.float32) / np.sqrt(np.prod(w.shape[1:]))
-    inputs = [b.input("x", x), b.constant(drawn.astype(np.float32), "w")]
+    rng = np.random.default_rng(seed)
+    if w.dtype.is_int:
+        drawn = rng.integers(-127, 128, w.shape).astype(w.dtype.numpy)
+    else:
+        drawn = (rng.standard_normal(w.shape, np.float32) / np.sqrt(np.prod(w.shape[1:]))).astype(np.float32)
+    inputs = [b.input("x", x), b.constant(drawn, "w")]
     return b.finish(b.add(node.op, inputs, node.attrs))

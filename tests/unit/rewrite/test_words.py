@@ -9,6 +9,7 @@ from mlc.ir.graph import Builder, Graph, Value
 from mlc.ir.interp import run_graph
 from mlc.ir.types import TensorType, dtype_of, i16, u8
 from mlc.ops import get
+from mlc.ops.algorithms import Algorithm
 from mlc.rewrite.words import use_words
 
 RNG = np.random.default_rng(3)
@@ -24,7 +25,7 @@ class Net:
     """A graph under construction with one input."""
 
     def __init__(self, x: np.ndarray) -> None:
-        self.b, self.array = Builder("net"), x
+        self.b, self.array, self.algorithm = Builder("net"), x, Algorithm.DIRECT
         self.x = self.b.input("x", TensorType(x.shape, dtype_of(x.dtype)))
 
     def add(self, name: str, *inputs: Value, **attrs: object) -> Value:
@@ -45,7 +46,7 @@ class Net:
     def widened(self, *outputs: Value) -> Graph:
         """The graph with words, which computes the same."""
         graph = self.b.finish(list(outputs))
-        found = use_words(graph)
+        found = use_words(graph, lambda node: self.algorithm)
         for (name, a), b in zip(
             run_graph(graph, {"x": self.array}).items(), run_graph(found, {"x": self.array}).values(), strict=True
         ):
@@ -106,3 +107,38 @@ def test_few_rows_and_groups_stay():
     assert products(net.widened(y)) == [("u8", "i8")]
     net = Net(integers((1, 4, 5, 7), np.uint8))
     assert products(net.widened(net.product(net.x, 4, groups=4))) == [("u8", "i8")]
+
+
+def extremes(shape: tuple[int, ...], *values: int) -> np.ndarray:
+    """What sums are greatest for."""
+    return RNG.choice(np.array(values), shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "filters", "pads"),
+    [((1, 16, 7, 9), 8, (1, 1, 1, 1)), ((2, 8, 5, 5), 16, (0, 1, 1, 0)), ((1, 8, 3, 6, 5), 8, (1,) * 6)],
+)
+def test_winograd_is_exact(shape, filters, pads):
+    net = Net(extremes(shape, 0, 255).astype(np.uint8))
+    net.algorithm = Algorithm.WINOGRAD_2
+    rank = len(shape) - 2
+    w = net.b.constant(extremes((filters, shape[1], *(3,) * rank), -128, 127).astype(np.int8), "w")
+    attrs = {"strides": (1,) * rank, "pads": pads, "dilations": (1,) * rank}
+    graph = net.widened(net.add("conv", net.x, w, **attrs))
+    assert operators(graph) == ["cast", "conv_winograd"]
+
+
+@pytest.mark.parametrize("channels", [1827, 1828])
+def test_sums_that_might_not_survive_the_scale_stay_direct(channels):
+    """Of 9 * 1828 products of 255 by 128, four times as much has no 32 bits."""
+    net = Net(np.full((1, channels, 3, 3), 255, np.uint8))
+    net.algorithm = Algorithm.WINOGRAD_2
+    w = net.b.constant(np.full((1, channels, 3, 3), -128, np.int8), "w")
+    graph = net.widened(net.add("conv", net.x, w, **CONV))
+    assert operators(graph)[-1] == ("conv_winograd" if channels == 1827 else "conv")
+
+
+def test_windows_that_are_not_for_winograd_stay_direct():
+    net = Net(integers((1, 8, 9, 9), np.uint8))
+    net.algorithm = Algorithm.WINOGRAD_2
+    assert operators(net.widened(net.product(net.x, 8, strides=(2, 2)))) == ["cast", "conv"]

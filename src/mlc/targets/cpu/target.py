@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from mlc.errors import DeviceError
 from mlc.ir.graph import Node
 from mlc.ir.loop import Buffer, Function, Stmt
-from mlc.ir.types import TensorType
+from mlc.ir.types import TensorType, u8
 from mlc.lower import lower
 from mlc.lower.knobs import Knobs
 from mlc.lower.private import spare_stack
@@ -90,7 +90,8 @@ class CpuTarget:
 
         types = [v.type for v in node.inputs]
         if node.op is get("conv"):
-            return winograd_algorithms(types[0].shape, types[1].shape, node.attrs["pads"], self.record)
+            words = self.record.word_dot if types[0].dtype is u8 else None
+            return winograd_algorithms(types[0].shape, types[1].shape, node.attrs["pads"], self.record, words)
         if node.op is get("attention"):
             return attention_algorithms(types[0].shape, types[2].shape, self.record)
         return (Algorithm.DIRECT,)

@@ -92,5 +92,9 @@ def _with_dot(record: Cpu) -> Cpu:
     """The record with its processor's instructions for products of narrow numbers."""
     features = needed_features(record)
     lanes = record.lanes
-    dots = {"dot": dot_of(lanes, features), "word_dot": word_dot_of(lanes, features)}
-    return replace(record, **dots, bf16_dot=bf16_dot_of(lanes, features))
+    return replace(
+        record,
+        dot=dot_of(lanes, features),
+        word_dot=word_dot_of(lanes, features),
+        bf16_dot=bf16_dot_of(lanes, features),
+    )

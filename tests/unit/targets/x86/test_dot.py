@@ -9,6 +9,7 @@ from mlc.ir.graph import Builder, Graph
 from mlc.ir.interp import run_function, run_graph
 from mlc.ir.types import TensorType, bf16, u8
 from mlc.ops import get
+from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.layouts import lay_out, parts_of
 from mlc.rewrite.pipeline import passes_for, run_passes
 from mlc.rewrite.words import use_words
@@ -75,7 +76,7 @@ def test_the_interpreter_knows_what_they_compute(graph, cpu):
 @pytest.mark.parametrize("graph", [product(9, 10, 21), convolution(5, 16)], ids=["product", "convolution"])
 def test_products_of_words(graph, cpu):
     """What bytes are widened to where the processor multiplies pairs of words."""
-    words = use_words(graph)
+    words = use_words(graph, lambda node: Algorithm.DIRECT)
     _, laid_out = kernel_of(words, cpu)
     node = next(n for n in laid_out.nodes if not laid_out.constants.keys().isdisjoint(n.inputs))
     fn = get_target(f"x86 -mcpu={cpu}").kernel(node, "k")

@@ -22,13 +22,14 @@ from mlc.ops.algorithms import Algorithm
 from mlc.ops.winograd import KERNEL, output_space, tile_counts
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import HIDDEN, Product, Tile, balance, bandwidth, ragged_steps, unrolled_steps
+from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv import come_from_far
 from mlc.targets.cpu.schedules.conv_tile import conv_product, conv_tile
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.master import MASTER
 from mlc.targets.cpu.schedules.reduction import REDUCTION
-from mlc.targets.cpu.schedules.tile import ask_tile
+from mlc.targets.cpu.schedules.tile import ask_tile, multiply_lanes
 from mlc.targets.groups.group import Group, best_divisor, border_of, inline_rest, inner_layouts, is_single
 from mlc.targets.groups.layouts import in_blocks
 from mlc.targets.groups.roles import factors_of
@@ -134,7 +135,7 @@ def _divisors(n: int) -> list[int]:
 
 
 def winograd_algorithms(
-    x: Sequence[int], weights: Sequence[int], pads: Sequence[int], target: Cpu
+    x: Sequence[int], weights: Sequence[int], pads: Sequence[int], target: Cpu, dot: Dot | None = None
 ) -> tuple[Algorithm, ...]:
     """Algorithms of a convolution with 3×3 taps and stride 1, the estimated fastest first.
 
@@ -145,20 +146,24 @@ def winograd_algorithms(
         weights: shape, ``[o, c, (k,) 3, 3]``.
         pads: zeros around the input, all begins before all ends.
         target: the processor.
+        dot: adds up products of words, in which bytes are computed exactly by tiles of two.
     """
     filters, channels, *taps = weights
     if channels % target.lanes or filters % target.lanes or not all(x):
         return (Algorithm.DIRECT,)
     space = output_space(x[2:], taps, pads)
-    direct = conv_product(x, (x[0], filters, *space), taps, False, target)
+    terms = 1 if dot is None else dot.terms
+    direct = conv_product((x[0], channels // terms, *x[2:]), (x[0], filters, *space), taps, False, target)
     cycles = {Algorithm.DIRECT: WORTH_TRANSFORMS * direct.cycles(conv_tile(direct, target), target)}
-    for algorithm in (Algorithm.WINOGRAD_2, Algorithm.WINOGRAD_4):
+    for algorithm in (Algorithm.WINOGRAD_2, Algorithm.WINOGRAD_4)[: 2 if dot is None else 1]:
         m = algorithm.tile
         high, wide = tile_counts(space, m)
         slices = x[0] * space[0] if len(space) == 3 else 1
         tiles = high * wide * (1 if len(space) == 3 else x[0])
         window = taps[0] if len(taps) == 3 else 1
-        cycles[algorithm] = blocking(Work(tiles, slices, window, channels, filters, m + KERNEL - 1), target).cycles
+        cycles[algorithm] = blocking(
+            Work(tiles, slices, window, channels // terms, filters, m + KERNEL - 1), target
+        ).cycles
     return tuple(sorted(cycles, key=lambda a: cycles[a]))
 
 
@@ -208,7 +213,7 @@ def weights_of(g: Group) -> te.Tensor:
 
 
 def winograd_weights(g: Group, target: Cpu) -> Layout:
-    """Weights in the order of use: ``[points²][O / block][k C][block]``.
+    """Weights in the order of use: ``[points²][O / block][k C][block]``, and last the terms of an instruction.
 
     Raises:
         ScheduleError: the configuration is refused.
@@ -216,9 +221,22 @@ def winograd_weights(g: Group, target: Cpu) -> Layout:
     shape = weights_of(g).shape
     block = _plan(g, target).tile.vectors * target.lanes
     layout = Layout(tuple(shape)).split(len(shape) - 1, block)
-    if len(shape) == 5:
-        return layout.reorder(1, 2, 4, 0, 3, 5).fuse(0, 2)
-    return layout.reorder(0, 1, 3, 2, 4).fuse(0, 2)
+    layout = layout.reorder(1, 2, 4, 0, 3, 5) if len(shape) == 5 else layout.reorder(0, 1, 3, 2, 4)
+    layout = layout.fuse(0, 2)
+    terms, last = terms_of(g, target), len(layout.physical_shape) - 1
+    return layout if terms == 1 else layout.split(last - 1, terms).reorder(*range(last), last + 1, last)
+
+
+def dot_of(g: Group, target: Cpu) -> Dot | None:
+    """How the processor sums up the products of points, where it does several at once."""
+    assert g.anchor is not None
+    points, weights = g.anchor.inputs
+    return target.dot_of(points.dtype, weights.dtype)
+
+
+def terms_of(g: Group, target: Cpu) -> int:
+    dot = dot_of(g, target)
+    return 1 if dot is None else dot.terms
 
 
 @dataclass(frozen=True)
@@ -229,7 +247,7 @@ class WinogradPlan:
         block: tiles that are taken together, all of them in phases.
         slices: that are taken together.
         tile: the register tile of the product.
-        steps: input channels that one iteration of its innermost loop takes.
+        steps: instructions for each sum that one iteration of its innermost loop takes.
         prefetch: whether the next weights are fetched while these are used.
     """
 
@@ -246,13 +264,15 @@ def _plan(g: Group, target: Cpu) -> WinogradPlan:
     knobs = g.knobs
     points, _, *slices, tiles, filters = g.anchor.shape
     *window, channels = (a.hi + 1 for a in g.anchor.reduce_axes)
+    dot = dot_of(g, target)
+    channels //= terms_of(g, target)
     work = Work(tiles, prod(slices), prod(window), channels, filters, points)
     best = blocking(work, target)
     block, together = knobs.category("cut", block_choices(work), default=(best.block, best.slices))
     columns = -(-filters // target.lanes)
     widths = [v for v in divisors(columns) if v <= target.registers // 2]
     tile = ask_tile(knobs, best.tile, range(1, min(tiles, target.registers - 2) + 1), widths, target)
-    unrolled = best_divisor(channels, unrolled_steps(best.tile, target))
+    unrolled = best_divisor(channels, unrolled_steps(best.tile, target, dot))
     steps = knobs.discrete("steps", [n for n in divisors(channels) if n <= MOST_STEPS], default=unrolled)
     far = come_from_far(weights_of(g), target)
     fetch = knobs.category("prefetch", (False, True), default=far)
@@ -308,7 +328,7 @@ def schedule_winograd(g: Group, target: Cpu) -> Schedule:
         spread(s[pad], target)
     *where, filters, i, j, lane = out.op.axes if out.op is not None else ()
     _inputs(s[points], s[columns], target, parallel=phases)
-    _products(s[products], s[sums], weights_of(p), cut, target, parallel=phases)
+    _products(s[products], s[sums], weights_of(p), cut, dot_of(p, target), target, parallel=phases)
     stage = s[out]
     if phases:
         at = stage.fuse(*where, filters)
@@ -375,7 +395,14 @@ def _inputs(points: Stage, columns: Stage, target: Cpu, *, parallel: bool) -> No
 
 
 def _products(
-    products: Stage, sums: Stage, weights: te.Tensor, plan: WinogradPlan, target: Cpu, *, parallel: bool
+    products: Stage,
+    sums: Stage,
+    weights: te.Tensor,
+    plan: WinogradPlan,
+    dot: Dot | None,
+    target: Cpu,
+    *,
+    parallel: bool,
 ) -> None:
     """A register tile of tiles × filters for each point."""
     tile = plan.tile
@@ -397,7 +424,11 @@ def _products(
     *window, c = sums.op.reduce_axes
     *others, row, column = sums.op.axes
     vector, lane = sums.split(column, target.lanes)
-    sums.reorder(*window, c, *others, row, vector, lane)
+    inner = [lane]
+    if dot is not None:
+        c, terms = sums.split(c, dot.terms)
+        inner.append(terms)
+    sums.reorder(*window, c, *others, row, vector, *inner)
     if plan.steps > 1:
         c, some = sums.split(c, plan.steps)
         sums.unroll(some)
@@ -406,7 +437,7 @@ def _products(
         sums.prefetch(weights, columns, c, level=2)
     sums.unroll(row)
     sums.unroll(vector)
-    sums.vectorize(lane)
+    multiply_lanes(sums, lane, dot)
 
 
 def _fits(g: Group, target: Cpu) -> bool:
