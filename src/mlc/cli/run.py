@@ -21,7 +21,7 @@ from mlc.settings import MAX_SEED
 if TYPE_CHECKING:
     import numpy as np
 
-    from mlc.runtime import Module
+    from mlc.runtime import EmulatedModule, Module
 
 Arrays = Mapping[str, "np.ndarray"]
 
@@ -120,11 +120,19 @@ class Session:
 
     console: Console
     path: str
-    module: Module
+    module: Module | EmulatedModule
     threads: int | None
     original: Path | None = None
     feeds: dict[str, np.ndarray] = field(default_factory=dict)
     document: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def native(self) -> Module:
+        """The module, where it is code in this process: an emulated one has no steps and no times."""
+        from mlc.runtime import Module
+
+        assert isinstance(self.module, Module)
+        return self.module
 
 
 @click.command(
@@ -136,6 +144,7 @@ class Session:
     mlc run resnet18.tar --bench --threads 2
     mlc run resnet18.tar --profile --json profile.json
     mlc run bert.tar --range input_ids=0:30521 --verify expected.npz
+    mlc run board.tar --emulate --verify model
     """,
 )
 @click.argument("module", metavar="MODULE.tar")
@@ -161,6 +170,7 @@ class Session:
 @click.option("--trace", metavar="FILE.json", help="Write the profile as a Chrome trace.")
 @click.option("--threads", type=values.Whole(1, MAX_THREADS), metavar="N", help="Threads.  [default: all cores]")
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="Where to run; 'list' lists them.")
+@click.option("--emulate", is_flag=True, help="Run a module for another kind of processor under qemu.")
 @load_options
 @json_option
 @click.pass_obj
@@ -187,6 +197,7 @@ def command(
     trace: str | None,
     threads: int | None,
     device: str,
+    emulate: bool,
     load_options: LoadOptions,
     json_file: str | None,
 ) -> None:
@@ -204,13 +215,18 @@ def command(
     timing = Timing(bench, warmup, duration, iterations, profile or trace is not None, trace)
     if _device_listed(console, device):
         return
+    if emulate and (timing.bench or timing.profile or verify_layers):
+        raise UsageError(
+            "--bench, --profile, --trace and --verify-layers need the processor itself",
+            hint="leave them out, or leave --emulate out",
+        )
     if labels is not None and top is None:
         raise UsageError("--labels is only for --top", hint="add --top 5")
     read = [module, model, labels, *(path for _, path in map(values.named_file, inputs))]
     require_distinct([*read, None if checks.named else verify], [outputs, trace, json_file])
     require_writable(outputs, trace, json_file)
     names = None if labels is None else read_labels(labels)
-    session = _open(console, module, threads, load_options, checks)
+    session = _open(console, module, threads, load_options, checks, emulate)
     if session.module.draws and checks.original:
         raise UsageError(
             f"{module}: draws random numbers, which no other program draws alike",
@@ -234,10 +250,10 @@ def command(
         session.document["top"] = views.show_top(console, results, top, names)
     failures = _verify(session, results, checks, load_options) if checks.wanted else []
     if timing.bench:
-        times = session.module.benchmark(
+        times = session.native.benchmark(
             session.feeds, WARMUP if timing.warmup is None else timing.warmup, timing.seconds, timing.runs
         )
-        session.document["bench"] = views.show_bench(session.console, times, session.module.phases)
+        session.document["bench"] = views.show_bench(session.console, times, session.native.phases)
     if timing.profile:
         session.document["profile"] = _profile(session, timing.trace)
     write_json(console, json_file, "run", session.document)
@@ -257,10 +273,13 @@ def _device_listed(console: Console, device: str) -> bool:
     return False
 
 
-def _open(console: Console, path: str, threads: int | None, load_options: LoadOptions, checks: Checks) -> Session:
+def _open(
+    console: Console, path: str, threads: int | None, load_options: LoadOptions, checks: Checks, emulate: bool
+) -> Session:
     """Loads a module, or compiles a model in memory."""
-    from mlc.runtime import load_module
+    from mlc.runtime import emulate_module, load_module
 
+    loaded: Module | EmulatedModule
     if is_package(path):
         if replace(load_options, constants={}).given:
             raise UsageError(
@@ -269,7 +288,11 @@ def _open(console: Console, path: str, threads: int | None, load_options: LoadOp
             )
         if load_options.constants and not checks.original:
             raise UsageError("--const is only for a model, or for a comparison with it", hint="leave it out")
-        loaded = load_module(path, threads)
+        loaded = emulate_module(path, threads) if emulate else load_module(path, threads)
+    elif emulate:
+        raise UsageError(
+            "--emulate is for a module", hint=f"compile it first: mlc compile {path} --target arm -o MODULE.tar"
+        )
     else:
         from mlc.api import compile as compile_model
 
@@ -353,7 +376,7 @@ def _verify(session: Session, results: Arrays, checks: Checks, load_options: Loa
     if checks.layers and reference is not None:
         with status(session.console, "comparing every step"):
             report = compare_layers(
-                session.module, reference, session.feeds, absolute=checks.atol, relative=checks.rtol
+                session.native, reference, session.feeds, absolute=checks.atol, relative=checks.rtol
             )
         session.document["layers"] = views.show_layers(session.console, report)
         first = report.first_wrong
@@ -383,7 +406,7 @@ def _profile(session: Session, trace: str | None) -> list[dict[str, Any]]:
     from mlc.harness.profile import chrome_trace, rows
     from mlc.runtime.atomic import atomic_write
 
-    table = rows(session.module.profile(session.feeds))
+    table = rows(session.native.profile(session.feeds))
     views.show_profile(session.console, table)
     if trace is not None:
         with atomic_write(trace) as file:
@@ -391,7 +414,7 @@ def _profile(session: Session, trace: str | None) -> list[dict[str, Any]]:
     return [row.to_json() for row in table]
 
 
-def _next_step(checks: Checks, module: Module) -> str:
+def _next_step(checks: Checks, module: Module | EmulatedModule) -> str:
     if checks.layers:
         return "look at that step with: mlc inspect MODULE.tar --src KERNEL"
     if checks.original and any(module.manifest.precision.get(spec.name) == "quantised" for spec in module.outputs):

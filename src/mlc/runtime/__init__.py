@@ -5,6 +5,7 @@ from __future__ import annotations
 from mlc.runtime.atomic import atomic_write
 from mlc.runtime.cheader import c_example, c_header, header_name
 from mlc.runtime.device_spec import DeviceCall, DeviceSpec, PlaceSpec
+from mlc.runtime.emulated import EmulatedModule, emulate_module
 from mlc.runtime.layout import Physical
 from mlc.runtime.manifest import (
     ALIGNMENT,
@@ -28,6 +29,7 @@ __all__ = [
     "FORMAT_VERSION",
     "DeviceCall",
     "DeviceSpec",
+    "EmulatedModule",
     "Manifest",
     "MemberSpec",
     "MemorySpec",
@@ -46,6 +48,7 @@ __all__ = [
     "atomic_write",
     "c_example",
     "c_header",
+    "emulate_module",
     "header_name",
     "load_module",
     "open_package",

@@ -41,13 +41,14 @@ def check_device(target: TargetSpec) -> None:
 
     here, there = (triple.split("-", 1)[0] for triple in (llvm.get_process_triple(), target.triple))
     if here != there:
-        raise DeviceError(f"the module was compiled for {there}, and this machine is {here}")
+        hint = "run it there, or here under qemu: mlc run --emulate"
+        raise DeviceError(f"the module was compiled for {there}, and this machine is {here}", hint=hint)
     present = llvm.get_host_cpu_features()
     missing = [feature for feature in target.features if not present.get(feature, False)]
     if missing:
         raise DeviceError(
             f"this CPU ({llvm.get_host_cpu_name()}) lacks {', '.join(missing)}, which the module uses",
-            hint=f"it was compiled for {target.string!r}; compile it for this CPU, or for -mcpu=x86-64",
+            hint=f"it was compiled for {target.string!r}; compile it for this CPU, or for the least of its family",
         )
 
 

@@ -460,6 +460,7 @@ class Target(Protocol):
 
 
 BUILTIN = {
+    "arm": "mlc.targets.arm.target:ArmTarget",
     "cuda": "mlc.targets.cuda.target:CudaTarget",
     "opencl": "mlc.targets.opencl.target:OpenClTarget",
     "vdla": "mlc.vdla.target:VdlaTarget",

@@ -44,6 +44,7 @@ class Cpu:
         word_dot: the one that adds up products of bytes widened to 16 bits, where that is faster.
         bf16_dot: the instruction that adds up products of bf16, if there is one.
         issue: operations that the core starts a cycle.
+        in_order: whether an operation waits for those before it, so that code has to be in a good order.
         cores: cores that share the third-level cache.
         cache_line: bytes that caches hold together.
     """
@@ -69,6 +70,7 @@ class Cpu:
     word_dot: Dot | None = None
     bf16_dot: Dot | None = None
     issue: int = 4
+    in_order: bool = False
     cores: int = 4
     cache_line: int = 64
 

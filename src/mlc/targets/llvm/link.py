@@ -1,23 +1,20 @@
-"""An object to a shared library, with the system's C compiler where there is one."""
+"""An object to a shared library, with a C compiler for the platform where there is one."""
 
 from __future__ import annotations
 
 import logging
-import platform
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 from mlc.errors import ToolchainError
+from mlc.runtime.toolchain import compiler_for, run_tool
 
 _LOGGER = logging.getLogger("mlc")
 
-_SECONDS = 60
-
 
 def shared_library(obj: bytes, triple: str) -> bytes | None:
-    """``model.so`` from ``model.o``; ``None`` where this machine cannot link for the target.
+    """``model.so`` from ``model.o``; ``None`` where nothing here links for the target.
 
     A package does without it, so what goes wrong in making it is a warning and no error.
 
@@ -25,23 +22,18 @@ def shared_library(obj: bytes, triple: str) -> bytes | None:
         obj: a relocatable object.
         triple: what it was generated for.
     """
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None or platform.machine() != triple.partition("-")[0]:
+    compiler = compiler_for(triple)
+    if compiler is None:
         return None
     try:
-        return _linked(compiler, obj)
+        with tempfile.TemporaryDirectory(prefix="mlc-link-") as folder:
+            source, result = Path(folder) / "model.o", Path(folder) / "model.so"
+            source.write_bytes(obj)
+            options = ("-shared", "-Wl,--build-id=none", "-o", str(result), str(source), "-lm", "-lpthread")
+            status, said = run_tool((*compiler, *options))
+            if status != 0:
+                raise ToolchainError(f"{compiler[0]} failed: {said}")
+            return result.read_bytes()
     except (OSError, subprocess.TimeoutExpired, ToolchainError) as error:
         _LOGGER.warning("the package has no model.so: %s", error)
         return None
-
-
-def _linked(compiler: str, obj: bytes) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="mlc-link-") as folder:
-        source, result = Path(folder) / "model.o", Path(folder) / "model.so"
-        source.write_bytes(obj)
-        command = [compiler, "-shared", "-Wl,--build-id=none", "-o", str(result), str(source), "-lm", "-lpthread"]
-        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
-        if done.returncode != 0:
-            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise ToolchainError(f"{compiler} failed: {lines[-1] if lines else done.returncode}")
-        return result.read_bytes()

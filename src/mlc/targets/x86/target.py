@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from mlc.errors import UsageError
+from mlc.targets.cpu.options import processor_options
 from mlc.targets.cpu.record import with_this_machine
 from mlc.targets.cpu.target import CpuTarget
 from mlc.targets.x86.features import needed_features
@@ -39,16 +39,8 @@ define internal void @evicted() alwaysinline {
         Raises:
             UsageError: an unknown option or processor.
         """
-        unknown = set(options) - {"mcpu", "mattr"}
-        if unknown:
-            hint = "it has -mcpu=NAME and -mattr=+FEATURE,-FEATURE"
-            raise UsageError(f"target x86 has no option -{sorted(unknown)[0]}", hint=hint)
-        cpu = options.get("mcpu", "native")
-        given = tuple(f for f in options.get("mattr", "").split(",") if f)
-        for f in given:
-            if f[0] not in "+-" or not f[1:].replace("-", "").replace(".", "").isalnum():
-                raise UsageError(f"target x86: -mattr has {f!r}", hint="each feature is +NAME or -NAME")
-        if cpu != "native":
+        cpu, given = processor_options(cls.name, options)
+        if cpu not in (None, "native"):
             record = record_for(cpu, given)
             return cls(record, native=False, loadable=needed_features(record))
         import llvmlite.binding as llvm

@@ -1,0 +1,46 @@
+"""The ARM target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+from mlc.errors import UsageError
+from mlc.runtime.toolchain import is_here
+from mlc.targets.arm.features import needed_features
+from mlc.targets.arm.record import NAMES, record_for
+from mlc.targets.cpu.options import processor_options
+from mlc.targets.cpu.record import with_this_machine
+from mlc.targets.cpu.target import CpuTarget
+
+
+class ArmTarget(CpuTarget):
+    """Compiles for a 64-bit ARM processor with NEON under Linux.
+
+    Unless ``-mcpu`` names one, that is this machine's where it is of that family, else any ARMv8-A.
+    """
+
+    name = "arm"
+    triple = "aarch64-unknown-linux-gnu"
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """The target for options of its string form.
+
+        Raises:
+            UsageError: an unknown option or processor.
+        """
+        cpu, given = processor_options(cls.name, options)
+        here = is_here(cls.triple)
+        if cpu == "native" and not here:
+            raise UsageError("target arm: this machine is no ARM processor", hint="name one: -mcpu=cortex-a72")
+        if cpu not in (None, "native") or not here:
+            record = record_for(cpu or "generic", given)
+            return cls(record, native=False, loadable=needed_features(record))
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        name = llvm.get_host_cpu_name()
+        features = tuple(sorted(f"{'+' if on else '-'}{f}" for f, on in llvm.get_host_cpu_features().items()))
+        record = with_this_machine(record_for(name if name in NAMES else "generic", (*features, *given)))
+        return cls(record, native=True, loadable=needed_features(record))

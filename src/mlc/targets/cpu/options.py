@@ -1,0 +1,30 @@
+"""The options that targets of processors share: which one, and what it has beside what its name says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mlc.errors import UsageError
+
+
+def processor_options(target: str, options: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
+    """The processor that the options of a target name, if any, and the features that they add or take away.
+
+    >>> processor_options("x86", {"mcpu": "haswell", "mattr": "+avx512f,-fma"})
+    ('haswell', ('+avx512f', '-fma'))
+
+    Args:
+        target: name of the target, for messages.
+        options: of its string form.
+    Raises:
+        UsageError: an unknown option, or a feature without its sign.
+    """
+    unknown = set(options) - {"mcpu", "mattr"}
+    if unknown:
+        hint = "it has -mcpu=NAME and -mattr=+FEATURE,-FEATURE"
+        raise UsageError(f"target {target} has no option -{sorted(unknown)[0]}", hint=hint)
+    given = tuple(f for f in options.get("mattr", "").split(",") if f)
+    for f in given:
+        if f[0] not in "+-" or not f[1:].replace("-", "").replace(".", "").isalnum():
+            raise UsageError(f"target {target}: -mattr has {f!r}", hint="each feature is +NAME or -NAME")
+    return options.get("mcpu"), given
