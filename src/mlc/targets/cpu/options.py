@@ -10,8 +10,8 @@ from mlc.errors import UsageError
 def processor_options(target: str, options: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
     """The processor that the options of a target name, if any, and the features that they add or take away.
 
-    >>> processor_options("x86", {"mcpu": "haswell", "mattr": "+avx512f,-fma"})
-    ('haswell', ('+avx512f', '-fma'))
+    >>> processor_options("made-up", {"mcpu": "first", "mattr": "+wide,-deep"})
+    ('first', ('+wide', '-deep'))
 
     Args:
         target: name of the target, for messages.
