@@ -258,7 +258,7 @@ def completions(words: str, cwd: Path) -> list[str]:
     [
         ("mlc compile ", {"file,"}),
         ("mlc compile m", {"file,m"}),
-        ("mlc compile m.onnx --target ", {"plain,arm", "plain,cuda", "plain,opencl", "plain,x86", "plain,vdla", "plain,help"}),
+        ("mlc compile m.onnx --target ", {f"plain,{t}" for t in ("arm", "cuda", "opencl", "vdla", "x86", "help")}),
         ("mlc compile m.onnx --disable-pass fuse,al", {"plain,fuse,algebra"}),
         ("mlc compile m.onnx --print-ir-after lay", {"plain,layout"}),
         ("mlc compile m.onnx --records r", {"file,r"}),
