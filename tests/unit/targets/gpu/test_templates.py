@@ -18,7 +18,18 @@ from mlc.targets.opencl.target import DEVICES
 from tests.unit.targets.gpu.groups import CASES, Case, assert_close
 
 GENERIC = DEVICES["generic"]
-CHOOSING = ("matmul", "batch_matmul", "conv", "conv_groups", "softmax", "mean_of_rows", "sum_of_all", "max_pool", "add")
+CHOOSING = (
+    "matmul",
+    "batch_matmul",
+    "conv",
+    "conv_groups",
+    "softmax",
+    "layer_norm",
+    "mean_of_rows",
+    "sum_of_all",
+    "max_pool",
+    "add",
+)
 
 
 def check(case: Case, node: Node, target: Gpu) -> Function:

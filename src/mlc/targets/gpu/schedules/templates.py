@@ -9,12 +9,13 @@ from mlc.lower.schedule import Schedule
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.product import PRODUCT
 from mlc.targets.gpu.schedules.reduction import REDUCTION
+from mlc.targets.gpu.schedules.rows import ROWS
 from mlc.targets.gpu.schedules.spread import ELEMENT_WISE
 from mlc.targets.groups.group import group_of, params_of
 from mlc.targets.groups.template import Template, template_for
 
 # the first that fits is taken, so what is special comes first
-TEMPLATES: tuple[Template[Gpu], ...] = (PRODUCT, REDUCTION, ELEMENT_WISE)
+TEMPLATES: tuple[Template[Gpu], ...] = (PRODUCT, ROWS, REDUCTION, ELEMENT_WISE)
 
 
 def schedule_group(node: Node, target: Gpu, knobs: Knobs) -> tuple[Schedule, list[te.Tensor]]:
