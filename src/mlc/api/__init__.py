@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from mlc.api.device_code import device_kernels, device_listing
 from mlc.api.machines import TargetInfo, targets
 from mlc.api.models import Model, load, survey
 from mlc.api.packages import Package, Report, assembly, compile, pass_names
@@ -26,6 +27,8 @@ __all__ = [
     "assembly",
     "check_calibration",
     "compile",
+    "device_kernels",
+    "device_listing",
     "load",
     "load_module",
     "pass_names",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from mlc.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from mlc.runtime import Manifest, Package
+    from mlc.targets.gpu.listing import KernelReport
 
 _SOURCES_SHOWN = 4
 
@@ -26,6 +28,7 @@ _SOURCES_SHOWN = 4
     mlc inspect resnet18.tar
     mlc inspect resnet18.tar --json
     mlc inspect resnet18.tar --asm k3_conv_add_relu
+    mlc inspect resnet18.tar --sass k3_conv_add_relu --arch sm_90
     mlc inspect resnet18.onnx --graph --dim batch=1
     mlc inspect resnet18.jsonl
     """,
@@ -33,7 +36,13 @@ _SOURCES_SHOWN = 4
 @click.argument("file")
 @click.option("--graph", is_flag=True, help="Print the graph: of a model as imported, of a module as compiled.")
 @click.option("--asm", metavar="KERNEL", help="Print the assembly of a kernel.")
-@click.option("--src", metavar="KERNEL", help="Print how a kernel came about: expression, schedule, loops.")
+@click.option(
+    "--src", metavar="KERNEL",
+    help="Print how a kernel came about: expression, schedule, loops; of a GPU's kernel, the text.",
+)  # fmt: skip
+@click.option("--ptx", metavar="KERNEL", help="Print the assembly of an NVIDIA GPU's kernel.")
+@click.option("--sass", metavar="KERNEL", help="Print the machine code of an NVIDIA GPU's kernel.")
+@click.option("--arch", metavar="SM_XX", help="For --ptx and --sass: of which GPU.  [default: the newest]")
 @load_options
 @json_flag
 @click.pass_obj
@@ -43,12 +52,21 @@ def command(
     graph: bool,
     asm: str | None,
     src: str | None,
+    ptx: str | None,
+    sass: str | None,
+    arch: str | None,
     load_options: LoadOptions,
     json_file: str | None,
 ) -> None:
     """Show what is in FILE: a model (.onnx, .tflite, .keras, .h5, .mlc), a module.tar, or tuning records (.jsonl)."""
+    code = {"asm": asm, "src": src, "ptx": ptx, "sass": sass}
+    asked = [(kind, kernel) for kind, kernel in code.items() if kernel is not None]
+    if len(asked) > 1:
+        raise UsageError(f"--{asked[0][0]} contradicts --{asked[1][0]}", hint="leave one of them out")
+    if arch is not None and ptx is None and sass is None:
+        raise UsageError("--arch is only for --ptx and --sass", hint="add one of these, or leave it out")
     if is_records(file):
-        if load_options.given or graph or asm or src:
+        if load_options.given or graph or asked:
             raise UsageError(f"{file}: holds tuning records; of these --json is the only option", hint="leave it out")
         show_records(console, file, json_file)
         return
@@ -62,12 +80,12 @@ def command(
         with open_package(file) as package:
             if graph:
                 console.text(package.read("graph.txt").decode("utf-8", "replace"))
-            elif asm or src:
-                console.text(_listing(package, asm, src))
+            elif asked:
+                console.text(_listing(package, *asked[0], arch))
             else:
                 _show_package(console, file, package, json_file)
         return
-    if asm or src:
+    if asked:
         raise UsageError(f"{file}: is a model; only a module.tar has kernels", hint="compile it first: mlc compile")
     if graph:
         console.text(repr(load_options.load(file).graph))
@@ -75,33 +93,44 @@ def command(
     _show_model(console, file, load_options, json_file)
 
 
-def _listing(package: Package, asm: str | None, src: str | None) -> str:
+def _listing(package: Package, kind: str, kernel: str, arch: str | None) -> str:
     """The code of one kernel."""
+    from mlc.api import device_kernels, device_listing
     from mlc.harness import listing
 
-    kernel = asm or src or ""
+    if kind in ("ptx", "sass"):
+        return device_listing(package, kernel, kind, arch)
     texts = {name: package.read(name).decode("utf-8", "replace") for name in package.names() if name.startswith("src/")}
     known = list(dict.fromkeys([*(step.kernel for step in package.manifest.steps), *listing.kernels(texts)]))
+    on_device = [name for k in device_kernels(package) for name in (k.kernel.rpartition("_")[0], k.kernel)]
+    if kind == "src" and kernel in on_device:
+        return device_listing(package, kernel, kind)
     if kernel not in known:
+        known += on_device
         raise UsageError(f"{package.path}: there is no kernel {kernel!r}", hint=did_you_mean(kernel, known))
-    if asm:
+    if kind == "asm":
         from mlc.api import assembly
 
         texts["src/model.s"] = assembly(package)
-    found = listing.assembly(texts, kernel) if asm else listing.source(texts, kernel)
+    found = listing.assembly(texts, kernel) if kind == "asm" else listing.source(texts, kernel)
     if not found:
         raise UsageError(
-            f"{package.path}: holds no {'assembly' if asm else 'source'} of {kernel}",
+            f"{package.path}: holds no {'assembly' if kind == 'asm' else 'source'} of {kernel}",
             hint=f"it has: {', '.join(texts) or 'no sources'}",
         )
     return found
 
 
 def _show_package(console: Console, path: str, package: Package, json_file: str | None) -> None:
+    from mlc.api import device_kernels
+
     manifest = package.manifest
     model, target, memory = manifest.model, manifest.target, manifest.memory
     kernels = kernel_facts(manifest)
-    write_json(console, json_file, "inspect", {"kind": "module", **manifest.to_json(), "kernels": kernels})
+    on_device = device_kernels(package)
+    document = {"kind": "module", **manifest.to_json(), "kernels": kernels}
+    document["device_kernels"] = [k.to_json() for k in on_device]
+    write_json(console, json_file, "inspect", document)
     if json_file is not None:
         return
     console.data(one_line(f"{path}: module {model.name!r}, made by mlc {manifest.mlc_version}"))
@@ -131,6 +160,22 @@ def _show_package(console: Console, path: str, package: Package, json_file: str 
         for k in kernels
     ]
     console.data("\n" + console.table(("kernel", *heads, "nodes of the model"), rows, heads))
+    if on_device:
+        console.data("\n" + _device_table(console, on_device))
+
+
+def _device_table(console: Console, kernels: Sequence[KernelReport]) -> str:
+    """What each kernel takes of the device, a row for each architecture."""
+    heads = ("launches", "blocks", "threads", "MFLOP", "MB", "registers", "spilled B", "shared B", "occupancy %")
+    rows = []
+    for k in kernels:
+        common = (k.steps, prod(k.grid), prod(k.block), f"{k.flops / 1e6:.2f}", f"{k.bytes / 1e6:.2f}")
+        if not k.resources:
+            rows.append((k.kernel, "", *common, "", "", "", "", k.bound))
+        for arch, r in k.resources.items():
+            taken = (r.registers, r.spill_stores + r.spill_loads, r.shared, f"{100 * k.occupancy.get(arch, 0):.0f}")
+            rows.append((k.kernel, arch, *common, *taken, k.bound))
+    return console.table(("device kernel", "arch", *heads, "bound by"), rows, heads)
 
 
 def kernel_facts(manifest: Manifest) -> list[dict[str, Any]]:

@@ -175,3 +175,81 @@ def test_names_send_no_codes_to_the_terminal(mlc: Callable[..., Result], tmp_pat
     for result in (compiled, *shown):
         assert result.code == 0
         assert not set("\x1b\x07\x9b") & set(result.out + result.err)
+
+
+# -- kernels of a GPU -------------------------------------------------------------------------------------------------
+@pytest.fixture
+def gpu_module(mlc: Mlc, model: Path) -> str:
+    """A module with kernels of an NVIDIA GPU."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    result = mlc("compile", "line.onnx", "--target", "cuda -arch=sm_80,sm_90", "-o", "gpu.tar")
+    assert result.code == 0, result.err
+    return "gpu.tar"
+
+
+def test_kernels_of_a_gpu_are_told_without_one(mlc: Mlc, gpu_module: str) -> None:
+    document = json.loads(mlc("inspect", gpu_module, "--json").out)
+    kernels = document["device_kernels"]
+    assert kernels
+    for k in kernels:
+        assert set(k["resources"]) == set(k["occupancy"]) == {"sm_80", "sm_90"}
+        assert all(r["registers"] > 0 for r in k["resources"].values())
+        assert all(0 < share <= 1 for share in k["occupancy"].values())
+        assert k["bound"] == "launch"
+    text = mlc("inspect", gpu_module).out
+    assert "registers" in text
+    assert text.count(kernels[0]["kernel"]) == 2
+
+
+@pytest.mark.parametrize(
+    "kind, words",
+    [("--src", "__global__"), ("--ptx", ".visible .entry"), ("--sass", "EXIT")],
+)
+def test_code_of_a_gpu(mlc: Mlc, gpu_module: str, kind: str, words: str) -> None:
+    name = json.loads(mlc("inspect", gpu_module, "--json").out)["device_kernels"][0]["kernel"]
+    for kernel in (name, name.rpartition("_")[0]):
+        result = mlc("inspect", gpu_module, kind, kernel)
+        if "reading machine code needs nvdisasm" in result.err:
+            pytest.skip("there is no disassembler")
+        assert words in result.out
+        assert name in result.out
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("--ptx", "nothing"), "the device has no kernel 'nothing'"),
+        (("--src", "nothing"), "there is no kernel 'nothing'"),
+        (("--arch", "sm_80"), "--arch is only for --ptx and --sass"),
+        (("--ptx", "a", "--sass", "b"), "--ptx contradicts --sass"),
+    ],
+)
+def test_code_that_a_gpu_has_not(mlc: Mlc, gpu_module: str, arguments: tuple[str, ...], message: str) -> None:
+    result = mlc("inspect", gpu_module, *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+
+
+def test_code_for_another_gpu(mlc: Mlc, gpu_module: str) -> None:
+    name = json.loads(mlc("inspect", gpu_module, "--json").out)["device_kernels"][0]["kernel"]
+    result = mlc("inspect", gpu_module, "--ptx", name, "--arch", "sm_75")
+    assert (result.code, result.out) == (2, "")
+    assert "is not compiled for sm_75\nhint: it is for sm_80, sm_90" in result.err
+
+
+def test_code_of_devices_whose_drivers_compile(mlc: Mlc, model: Path) -> None:
+    assert mlc("compile", "line.onnx", "--target", "opencl", "-o", "cl.tar").code == 0
+    kernels = json.loads(mlc("inspect", "cl.tar", "--json").out)["device_kernels"]
+    assert {len(k["resources"]) for k in kernels} == {0}
+    assert kernels[0]["kernel"] in mlc("inspect", "cl.tar").out
+    assert "__kernel" in mlc("inspect", "cl.tar", "--src", kernels[0]["kernel"]).out
+    result = mlc("inspect", "cl.tar", "--ptx", kernels[0]["kernel"])
+    assert (result.code, result.out) == (2, "")
+    assert "the device's driver compiles its kernels\nhint: --src" in result.err
+
+
+def test_a_module_without_a_gpu_has_no_such_code(mlc: Mlc, model: Path) -> None:
+    assert mlc("compile", "line.onnx", "-o", "cpu.tar").code == 0
+    result = mlc("inspect", "cpu.tar", "--ptx", "k0")
+    assert (result.code, result.out) == (2, "")
+    assert "is not compiled for a GPU\nhint: mlc compile --target cuda" in result.err
