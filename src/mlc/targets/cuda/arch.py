@@ -1,7 +1,8 @@
 """Architectures of NVIDIA GPUs, their limits, and what is known of devices.
 
-Sources: CUDA C++ Programming Guide 13, table "Technical Specifications per Compute Capability" (10.3, which it lacks, is
-taken for 10.0); the vendor's data sheets of the devices (peak of single precision without Tensor Cores, and of memory).
+Sources: CUDA C++ Programming Guide 13, table "Technical Specifications per Compute Capability" (10.3, which it lacks,
+is taken for 10.0); the vendor's data sheets of the devices (peak of single precision without Tensor Cores, and of
+memory).
 """
 
 from __future__ import annotations
