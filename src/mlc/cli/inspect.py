@@ -167,7 +167,7 @@ def _show_package(console: Console, path: str, package: Package, json_file: str 
 def _device_table(console: Console, kernels: Sequence[KernelReport]) -> str:
     """What each kernel takes of the device, a row for each architecture."""
     heads = ("launches", "blocks", "threads", "MFLOP", "MB", "registers", "spilled B", "shared B", "occupancy %")
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for k in kernels:
         common = (k.steps, prod(k.grid), prod(k.block), f"{k.flops / 1e6:.2f}", f"{k.bytes / 1e6:.2f}")
         if not k.resources:
