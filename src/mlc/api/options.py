@@ -14,8 +14,6 @@ from mlc.settings import WEIGHT_TYPES, CompileOptions
 if TYPE_CHECKING:
     from mlc.targets.base import Target
 
-BF16_FEATURE = "avx512bf16"  # LLVM's name
-
 
 def compile_options(
     model: Model,
@@ -104,10 +102,9 @@ def require_products(
         raise UnsupportedError(
             f"the target {target!r} multiplies by weights as they are", hint="leave --weights and --bf16 out"
         )
-    features = machine.describe().get("features")
-    if bf16 and not allow_emulation and not (isinstance(features, list) and BF16_FEATURE in features):
+    if bf16 and not allow_emulation and not machine.multiplies_bf16():
         raise UnsupportedError(
-            f"the processor of target {target!r} has no instruction for products of bf16 (avx512_bf16)",
+            f"the processor of target {target!r} has no instruction for products of bf16",
             hint="--allow-emulation widens them, which is no faster than f32; --weights bf16 works anywhere",
         )
 

@@ -376,6 +376,10 @@ class Target(Protocol):
         """How many products of bytes it can take for one of floats: at 1, a model in 8 bits is hardly any faster."""
         ...
 
+    def multiplies_bf16(self) -> bool:
+        """Whether it has an instruction for products of bf16."""
+        ...
+
     def widens_bytes(self) -> bool:
         """Whether products of bytes are faster with operands that were widened to 16 bits beforehand."""
         ...

@@ -42,6 +42,9 @@ class HostedTarget:
     def bytes_gain(self) -> float:
         return self.host.bytes_gain()
 
+    def multiplies_bf16(self) -> bool:
+        return self.host.multiplies_bf16()
+
     def widens_bytes(self) -> bool:
         return self.host.widens_bytes()
 

@@ -194,7 +194,7 @@ def test_targets_that_store_weights_as_they_are_say_so(mlc: Mlc, model: Path) ->
 def test_processors_without_products_of_bf16_say_so(mlc: Mlc, model: Path) -> None:
     result = mlc("compile", "line.onnx", "--bf16", "--target", "x86 -mcpu=haswell", "--dry-run")
     assert result.code == 4
-    assert "-mcpu=haswell' has no instruction for products of bf16 (avx512_bf16)\nhint: --allow-emulation" in result.err
+    assert "-mcpu=haswell' has no instruction for products of bf16\nhint: --allow-emulation" in result.err
     result = mlc("tune", "line.onnx", "--bf16", "--target", "x86 -mcpu=haswell", "--list")
     assert result.code == 4
     result = mlc("compile", "line.onnx", "--bf16", "--target", "x86 -mcpu=haswell", "--dry-run", "--allow-emulation")

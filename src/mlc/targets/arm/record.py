@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mlc.errors import UsageError
+from mlc.targets.arm.dot import bf16_dot_of, dot_of
+from mlc.targets.arm.features import needed_features
 from mlc.targets.cpu.record import Cpu
 
 _LANES, _REGISTERS = 4, 32
@@ -47,4 +50,7 @@ def record_for(cpu: str, features: tuple[str, ...] = ()) -> Cpu:
     """
     if cpu not in NAMES:
         raise UsageError(f"target arm: unknown processor {cpu!r}", hint="known: " + ", ".join(NAMES))
-    return Cpu(cpu, features, _LANES, _REGISTERS, **_FACTS[cpu])
+    record = Cpu(cpu, features, _LANES, _REGISTERS, **_FACTS[cpu])
+    have = needed_features(record)
+    elements = (2, 4, 8) if "fullfp16" in have else record.elements
+    return replace(record, dot=dot_of(have), bf16_dot=bf16_dot_of(have), elements=elements)

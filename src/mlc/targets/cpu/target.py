@@ -99,6 +99,9 @@ class CpuTarget:
     def bytes_gain(self) -> float:
         return self.record.bytes_gain
 
+    def multiplies_bf16(self) -> bool:
+        return self.record.bf16_dot is not None
+
     def widens_bytes(self) -> bool:
         return self.record.word_dot is not None
 

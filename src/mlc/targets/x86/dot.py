@@ -21,8 +21,8 @@ _VPMADDWD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd", 4:
 def dot_of(lanes: int, features: Collection[str]) -> Dot:
     """The best instruction of a processor for vectors of so many sums: every x86-64 processor has one.
 
-    >>> dot_of(16, {"avx512vnni"}).intrinsic, dot_of(8, {"avx2"}).intrinsic
-    (vpdpbusd.16, vpmaddwd.8)
+    >>> dot_of(16, {"avx512vnni"}).intrinsic.name, dot_of(8, {"avx2"}).intrinsic.name
+    ('vpdpbusd.16', 'vpmaddwd.8')
     """
     have = set(features)
     vnni = "avx512vnni" in have and (lanes == 16 or "avx512vl" in have)
@@ -32,8 +32,8 @@ def dot_of(lanes: int, features: Collection[str]) -> Dot:
 def word_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
     """The instruction for bytes that have been widened to 16 bits, where that is faster than to leave it to ``dot_of``.
 
-    >>> word_dot_of(16, {"avx512vnni"}), word_dot_of(8, {"avx2"}).intrinsic
-    (None, vpmaddwd.words.8)
+    >>> word_dot_of(16, {"avx512vnni"}), word_dot_of(8, {"avx2"}).intrinsic.name
+    (None, 'vpmaddwd.words.8')
     """
     return _words(lanes) if dot_of(lanes, features).terms == 2 else None
 
@@ -41,8 +41,8 @@ def word_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
 def bf16_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
     """The instruction for products of bf16, where a processor has one.
 
-    >>> bf16_dot_of(16, {"avx512bf16"}).intrinsic, bf16_dot_of(8, {"avx2"})
-    (vdpbf16ps.16, None)
+    >>> bf16_dot_of(16, {"avx512bf16"}).intrinsic.name, bf16_dot_of(8, {"avx2"})
+    ('vdpbf16ps.16', None)
     """
     have = set(features)
     fits = "avx512bf16" in have and lanes in _VDPBF16PS and (lanes == 16 or "avx512vl" in have)

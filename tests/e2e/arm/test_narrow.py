@@ -1,0 +1,61 @@
+"""Products of bytes, of bf16 and of half precision on ARM processors, under an emulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import mlc
+from tests.e2e.compiled import assert_same, load, network, reference
+from tests.emulated import emulated, needs_emulator
+
+pytestmark = needs_emulator
+
+RNG = np.random.default_rng(3)
+
+
+def integers() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A product and a convolution with odd extents, over the whole range of bytes."""
+    feeds = {
+        "a": RNG.integers(0, 256, (5, 19), np.uint8),
+        "x": RNG.integers(0, 256, (1, 7, 9, 5), np.uint8),
+    }
+    stored = {
+        "w": RNG.integers(-128, 128, (19, 13), np.int8),
+        "f": RNG.integers(-128, 128, (11, 7, 3, 3), np.int8),
+        "z": np.array(200, np.uint8),
+    }
+    nodes = [
+        helper.make_node("MatMulInteger", ["a", "w", "z"], ["p"]),
+        helper.make_node("ConvInteger", ["x", "f", "z"], ["c"], pads=[1, 1, 1, 1], strides=[2, 1]),
+    ]
+    return network(nodes, feeds, ["p", "c"], stored), feeds
+
+
+@pytest.mark.parametrize("cpu", ["cortex-a53", "neoverse-v1"])  # in pairs of 16 bits; usdot
+def test_products_of_bytes_are_exact(cpu: str) -> None:
+    model, feeds = integers()
+    got = emulated(mlc.compile(load(model), f"arm -mcpu={cpu}"), feeds, threads=2)
+    for name, want in reference(model, feeds).items():
+        np.testing.assert_array_equal(got[name], want)
+
+
+@pytest.mark.parametrize("cpu", ["cortex-a53", "cortex-a76"])  # by way of single precision; half precision itself
+def test_half_precision(cpu: str) -> None:
+    feeds = {"x": RNG.standard_normal((3, 37)).astype(np.float16)}
+    stored = {"w": RNG.standard_normal((37, 21)).astype(np.float16)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Tanh", ["m"], ["y"])]
+    model = network(nodes, feeds, ["y"], stored)
+    package = mlc.compile(load(model), f"arm -mcpu={cpu}")
+    assert_same(emulated(package, feeds), reference(model, feeds), tolerance=1e-2)
+
+
+def test_products_of_bf16() -> None:
+    feeds = {"x": RNG.standard_normal((9, 37)).astype(np.float32)}
+    stored = {"w": RNG.standard_normal((37, 21)).astype(np.float32)}
+    model = network([helper.make_node("MatMul", ["x", "w"], ["y"])], feeds, ["y"], stored)
+    package = mlc.compile(load(model), "arm -mcpu=neoverse-v1", bf16=True)
+    assert "bfdot" in package.members["src/kernels.txt"].decode()
+    assert_same(emulated(package, feeds), reference(model, feeds), tolerance=1e-2)
