@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from mlc.ir.graph import Graph, Node
 from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.configurations import Configurations
+from mlc.rewrite.algebra import simplify_algebra
 from mlc.rewrite.attention import use_attention
 from mlc.rewrite.bytes import use_bytes
+from mlc.rewrite.dense import use_dense
 from mlc.rewrite.half import use_half
 from mlc.rewrite.offload import Decision, offload, offload_groups
 from mlc.rewrite.pipeline import MAX_LEVEL, PASSES, GraphPass, passes_for, run_passes
@@ -22,13 +24,14 @@ from mlc.targets.base import Target, Whole
 # every machine has its own for its part of the graph, so it runs after the division, in `mlc.pipeline.layouts`
 LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them, pack constants", MAX_LEVEL)
 
-WINOGRAD, ATTENTION, OFFLOAD, BYTES = "winograd", "attention", "offload", "bytes"
+WINOGRAD, ATTENTION, DENSE, OFFLOAD, BYTES = "winograd", "attention", "dense", "offload", "bytes"
 WORDS, WEIGHTS, BF16, FP16 = "words", "weights", "bf16", "fp16"
 
 
 def pass_names() -> list[str]:
     """The passes that may be left out, in their order; the last of them have a meaning for some targets only."""
-    return [*(p.name for p in PASSES if not p.required), LAYOUT.name, WINOGRAD, ATTENTION, OFFLOAD, BYTES, WORDS]
+    names = [p.name for p in PASSES if not p.required]
+    return [*names, LAYOUT.name, WINOGRAD, ATTENTION, DENSE, OFFLOAD, BYTES, WORDS]
 
 
 def optimise(
@@ -84,8 +87,17 @@ def optimise(
     if options.fp16:
         text = "in f16 what loses little by it"
         passes.insert(before, GraphPass(FP16, lambda g: use_half(g, options.keep_f32), text, 0, required=True))
+    dense = GraphPass(
+        DENSE,
+        lambda g: use_dense(g, choose),
+        "grouped convolutions of integers with zeros between groups, where the target is faster that way",
+        MAX_LEVEL,
+    )
     if options.opt_level >= MAX_LEVEL:
         passes[before:before] = [winograd, attention]
+        if target.accelerator is None:  # which would multiply by the zeros
+            # before the rules that take shuffles of channels into weights
+            passes.insert(next(k for k, p in enumerate(passes) if p.fn is simplify_algebra), dense)
     exact = () if options.fast_math else (winograd.name, attention.name)
     disabled = {*options.disabled_passes, *exact}
 
@@ -107,14 +119,8 @@ def optimise(
     division = GraphPass(OFFLOAD, divide, "divide the graph between the host and the accelerator", 0)
 
     def run(g: Graph, passes: Sequence[GraphPass]) -> Graph:
-        known = (
-            LAYOUT,
-            winograd,
-            attention,
-            unsigned,
-            words,
-            division,
-        )  # whether or not this level and this target have them
+        # whether or not this level and this target have them
+        known = (LAYOUT, winograd, attention, dense, unsigned, words, division)
         return run_passes(g, passes, later=known, disabled=disabled, check=options.verify, on_pass=watch.passed)
 
     def optimise_bodies(g: Graph) -> Graph:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from mlc.errors import DeviceError
 from mlc.ir.graph import Node
 from mlc.ir.loop import Buffer, Function, Stmt
-from mlc.ir.types import TensorType, u8
+from mlc.ir.types import TensorType, i32, u8
 from mlc.lower import lower
 from mlc.lower.knobs import Knobs
 from mlc.lower.private import spare_stack
@@ -86,10 +86,13 @@ class CpuTarget:
 
     def algorithms(self, node: Node) -> Sequence[Algorithm]:
         from mlc.targets.cpu.schedules.attention import attention_algorithms
+        from mlc.targets.cpu.schedules.conv import dense_algorithm
         from mlc.targets.cpu.schedules.winograd import winograd_algorithms
 
         types = [v.type for v in node.inputs]
         if node.op is get("conv"):
+            if node.outputs[0].type.dtype is i32 and node.attrs["groups"] > 1:
+                return (dense_algorithm(types[0].shape, types[1].shape, node.attrs["groups"], self.record),)
             words = self.record.word_dot if types[0].dtype is u8 else None
             return winograd_algorithms(types[0].shape, types[1].shape, node.attrs["pads"], self.record, words)
         if node.op is get("attention"):
