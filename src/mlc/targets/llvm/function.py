@@ -86,6 +86,7 @@ class FunctionEmitter(ValueEmitter):
         self.loaded: dict[int, dict[str, str]] = {}
         self.stack_bytes = 0
         self.mask = None
+        self.conditions = []
         self.columns = {}
         self.squares = {}
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from mlc.errors import CodegenError
 from mlc.ir import loop
-from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within, index_vars, loads
+from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within, call, index_vars, loads
 from mlc.ir.index import Atom, Dynamic, Linear, Quotient, Var
 from mlc.ir.types import boolean, i64
 from mlc.ir.unwind import Steps, unwind
 from mlc.targets.llvm import arith
 from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import IndexEmitter
+from mlc.targets.llvm.pieces import Piece, pieces_of, settled
 from mlc.targets.llvm.registers import Accesses, Slot, Slots
 from mlc.targets.llvm.rounding import steps_of, to_bytes
 from mlc.targets.llvm.text import mangle_suffix, memory_type, register_type, splat
@@ -36,6 +37,7 @@ class ValueEmitter(IndexEmitter):
     columns: dict[Key, tuple[Block, int]]  # columns of blocks that are read as a whole
     squares: dict[int, list[str]]  # by the id of a block, its columns once they are there
     mask: Val | None  # lanes whose loads may touch memory; ``None`` for all
+    conditions: list[Expr]  # that all hold for these lanes
 
     if TYPE_CHECKING:
 
@@ -166,9 +168,9 @@ class ValueEmitter(IndexEmitter):
             a = yield e.a
             b = yield e.b
         elif cond.lanes:
-            with self.only(cond):
+            with self.only(cond, e.cond):
                 a = yield e.a
-            with self.only(arith.unary(self, "not", cond)):
+            with self.only(arith.unary(self, "not", cond), call("not", e.cond)):
                 b = yield e.b
         else:
             return (yield from self.diamond(cond, e, lane))
@@ -176,11 +178,13 @@ class ValueEmitter(IndexEmitter):
         return arith.select(self, cond, self.widen(a, lanes), self.widen(b, lanes))
 
     @contextmanager
-    def only(self, lanes: Val) -> Iterator[None]:
-        """Loads inside touch memory only for the given lanes (of those allowed around)."""
+    def only(self, lanes: Val, condition: Expr) -> Iterator[None]:
+        """Loads inside touch memory only for the given lanes (of those allowed around): where a condition holds."""
         around = self.mask
         self.mask = lanes if around is None else arith.logic(self, "and", lanes, self.widen(around, lanes.lanes))
+        self.conditions.append(condition)
         yield
+        self.conditions.pop()
         self.mask = around
 
     def diamond(self, cond: Val, e: Select, lane: Var | None) -> Steps[Expr, Val]:
@@ -220,7 +224,10 @@ class ValueEmitter(IndexEmitter):
             return self._strided(buffer, offset, lane, step, mask)
         if step != 1:
             column = self.columns.get((id(buffer), offset.without(lane))) if step is not None else None
-            return self._gather(buffer, offset, lane, mask) if column is None else self._transposed(*column)
+            if column is not None:
+                return self._transposed(*column)
+            pieces = self._pieces(offset, lane, mask) if step is None else None
+            return self._gather(buffer, offset, lane, mask) if pieces is None else self._joined(buffer, pieces, lane)
         at = self.pointer(buffer, offset.without(lane))
         return self._read(buffer, at, lane.hi + 1) if mask is None else self._masked_read(buffer, at, mask)
 
@@ -271,6 +278,27 @@ class ValueEmitter(IndexEmitter):
             else:
                 found = self._lanes_of(found, piece, [lanes + here[k] if k in here else k for k in range(lanes)])
         assert found is not None
+        return found
+
+    def _pieces(self, offset: Linear, lane: Var, mask: Val | None) -> list[Piece] | None:
+        """The pieces of memory that a vector is read from, where it is settled which lanes are read, and where."""
+        on: list[bool] = []
+        for k in range(lane.hi + 1):
+            holds = [settled(c, lane, k) for c in self.conditions] if mask is not None else []
+            if None in holds and False not in holds:
+                return None
+            on.append(False not in holds)
+        return pieces_of(offset, lane, on)
+
+    def _joined(self, buffer: loop.Buffer, pieces: Sequence[Piece], lane: Var) -> Val:
+        """A vector of lanes that lie in pieces; anything in the others."""
+        lanes = lane.hi + 1
+        found = Val("poison", buffer.dtype, lanes)
+        for piece in pieces:
+            places = dict(piece.lanes)
+            read = self._read(buffer, self.pointer(buffer, piece.begin), piece.size)
+            wide = self._lanes_of(read, read, [places.get(k, 0) for k in range(lanes)])
+            found = self._lanes_of(found, wide, [lanes + k if k in places else k for k in range(lanes)])
         return found
 
     def _if_any(self, mask: Val, at: str, buffer: loop.Buffer) -> str:
