@@ -15,6 +15,7 @@ from mlc.targets.groups.group import Group
 from mlc.targets.groups.template import Site
 
 MIN_BLOCKED = 8  # channels from which blocks of them pay
+PIECE = 4  # channels of bytes that are moved at once
 
 
 def in_layout(
@@ -68,7 +69,9 @@ def inherited_layout(g: Group, inputs: Sequence[TensorType], block: int) -> Layo
         if keeps_channels(g, inputs) and all(t.shape[1] == out.shape[1] for t in same_rank if t.layout is not None):
             return blocked(out.shape, 1, block)
         # a constant of its own for each channel is blocked like what it goes with
-        whole = all(t.layout is not None and t.shape[1] % block == 0 for t in same_rank if t.size != out.shape[1])
+        whole = all(
+            t.layout is not None and _may_join(out, t.shape[1], block) for t in same_rank if t.size != out.shape[1]
+        )
         if whole and moves_blocks(g, block):
             return blocked(out.shape, 1, block)
     return None
@@ -91,12 +94,21 @@ def _joins_blocks(op: te.Compute, block: int) -> bool:
     found = loads(op.bodies[0])
     for ld in found:
         channel = ld.indices[1] - own[1] if len(ld.indices) == len(own) else None
-        if channel is None or not channel.is_const or channel.const % block:
+        if channel is None or not channel.is_const or not _may_join(op.outputs[0], channel.const, block):
             return False
         if any(ix != a for d, (ix, a) in enumerate(zip(ld.indices, own, strict=True)) if d != 1):
             return False
     sources = {ld.source: ld.source.shape[1] for ld in found}
     return len(found) > 1 and sum(sources.values()) == op.shape[1]
+
+
+def _may_join(t: te.Tensor, channels: int, block: int) -> bool:
+    """Whether blocks are put together where so many channels end: between blocks, or within blocks of bytes.
+
+    A vector of bytes is put together of two pieces; all that lies around it in memory would have to be turned around
+    for a row-major result, byte by byte.
+    """
+    return channels % (block if t.dtype.itemsize > 1 else PIECE) == 0
 
 
 def _at_own_channel(op: te.Compute) -> bool:
