@@ -1,5 +1,8 @@
 """Instructions that add up products of narrow neighbours: ``y[j] += sum(x[k] * w[j, k] for k)`` in every lane ``j``.
 
+Where every lane has data of its own, ``x[k, j]`` in place of ``x[k]``, the same instruction does depthwise windows:
+neighbours along a row are turned to lie side by side in their lane.
+
 Of bytes, ``x`` holds unsigned and ``w`` signed ones, and ``y`` sums in i32, exact for all operands; of words of 16 bits
 likewise, exact for all that bytes are widened to; of bf16, ``y`` holds sums in f32. A family of processors declares
 what it has; schedules ask the record.
@@ -11,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mlc.ir import te
-from mlc.ir.expr import cast
+from mlc.ir.expr import Expr, cast
+from mlc.ir.index import Var
 from mlc.ir.intrinsic import Kind, Operand
 from mlc.ir.types import DType, i8, i32, u8
 from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic, VectorSink
@@ -51,6 +55,8 @@ class Dot:
         write: Callable[[VectorSink, str, Address, Address], str],
         types: tuple[DType, DType, DType] = (u8, i8, i32),
         operations: float = 1,
+        *,
+        apart: bool = False,
     ) -> Dot:
         """An instruction by its size.
 
@@ -61,11 +67,19 @@ class Dot:
             write: given a sink, the sums held so far and the addresses of ``x`` and ``w``, writes it as LLVM IR.
             types: of ``x``, ``w`` and the sums.
             operations: as long as so many multiply-adds of vectors it takes.
+            apart: whether every lane has data of its own.
         """
         of_x, of_w, wide = types
         k = te.reduce_axis(terms, "k")
-        x, w = te.placeholder((terms,), of_x, "x"), te.placeholder((lanes, terms), of_w, "w")
-        y = te.compute((lanes,), lambda j: te.sum_of(cast(x[k], wide) * cast(w[j, k], wide), k), "y")
+        x, w = (
+            te.placeholder((terms, lanes) if apart else (terms,), of_x, "x"),
+            te.placeholder((lanes, terms), of_w, "w"),
+        )
+
+        def element(j: Var) -> Expr:
+            return te.sum_of(cast(x[k, j] if apart else x[k], wide) * cast(w[j, k], wide), k)
+
+        y = te.compute((lanes,), element, "y")
         kinds = (Kind.RESET, Kind.UPDATE)
         what = VectorIntrinsic(
             f"{name}.{lanes}", y, {y: Operand("register")}, kinds, lambda sink, total, at: write(sink, total, *at)

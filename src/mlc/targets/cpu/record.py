@@ -42,6 +42,7 @@ class Cpu:
             narrowest: more of them would only spill.
         dot: the instruction that adds up products of bytes, if there is one.
         word_dot: the one that adds up products of bytes widened to 16 bits, where that is faster.
+        taps_dot: the one for data of each lane's own, where that pays.
         bf16_dot: the instruction that adds up products of bf16, if there is one.
         issue: operations that the core starts a cycle.
         in_order: whether an operation waits for those before it, so that code has to be in a good order.
@@ -68,6 +69,7 @@ class Cpu:
     elements: tuple[int, ...] = (4, 8)
     dot: Dot | None = None
     word_dot: Dot | None = None
+    taps_dot: Dot | None = None
     bf16_dot: Dot | None = None
     issue: int = 4
     in_order: bool = False

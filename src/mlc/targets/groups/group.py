@@ -81,13 +81,23 @@ def group_of(node: Node, knobs: Knobs) -> Group:
         for t, v in zip((*inputs, *outputs), (*node.inputs, *node.outputs), strict=True)
         if v.type.layout is not None
     }
-    outputs = tuple(read_margins(outputs, layouts))
-    layouts.update((t, v.type.layout) for t, v in zip(outputs, node.outputs, strict=True) if v.type.layout is not None)
-    heavy = [op for op in te.topological(outputs) if is_heavy(op)]
-    g = Group(inputs, outputs, heavy[-1] if heavy else None, layouts, knobs)
+    g = with_margins(Group(inputs, outputs, None, layouts, knobs))
+    heavy = [op for op in g.computes if is_heavy(op)]
+    g.anchor = heavy[-1] if heavy else None
     while (old := next((op for op in g.reductions if canonical(op) is not op), None)) is not None:
         g = replace_compute(g, old, canonical(old))
     return g
+
+
+def with_margins(g: Group) -> Group:
+    """The group reading zeros from the margins of its inputs, where it has borders and they have margins."""
+    outputs = tuple(read_margins(g.outputs, g.layouts))
+    layouts = {**g.layouts, **{new: g.layouts[t] for t, new in zip(g.outputs, outputs, strict=True) if t in g.layouts}}
+    anchor = g.anchor
+    if anchor is not None:
+        before = te.topological(g.outputs).index(anchor)
+        anchor = te.topological(outputs)[before]
+    return Group(g.inputs, outputs, anchor, layouts, g.knobs)
 
 
 def params_of(g: Group, s: Schedule) -> list[te.Tensor]:

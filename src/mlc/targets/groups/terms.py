@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, replace_loads, substitute_vars
-from mlc.ir.index import Var, as_index
+from mlc.ir.expr import Expr, Load, Select, all_of, const, replace_loads, select, substitute_vars, within
+from mlc.ir.index import Linear, Var, as_index, substitute
 from mlc.targets.groups.group import Group, replace_anchor
-from mlc.targets.groups.roles import Contraction
+from mlc.targets.groups.roles import Contraction, Window
 
 
 def over_channels(g: Group, data: te.Tensor, weights: te.Tensor, channels: int, *, copied: bool) -> Group:
@@ -36,6 +36,53 @@ def over_channels(g: Group, data: te.Tensor, weights: te.Tensor, channels: int, 
         return moved if copied else _read(moved)
 
     return _summed(g, anchor, (c, *anchor.reduce_axes[1:]), [replace_loads(b, swap) for b in anchor.bodies])
+
+
+def over_taps(g: Group, taps: int) -> Group:
+    """A depthwise window that sums over more taps of a row than it has; see :func:`over_channels`.
+
+    What it slides over gets as many columns as those taps reach: of zeros, or whatever its border holds.
+
+    Args:
+        g: a window with weights; what comes back has no role any more.
+        taps: to sum over along the last axis.
+    """
+    role, anchor = g.role, g.anchor
+    assert isinstance(role, Window)
+    assert anchor is not None
+    old = anchor.reduce_axes[-1]
+    k = te.reduce_axis(taps, old.name)
+    wide = _wider(role.data, (anchor.shape[-1] - 1) * role.strides[-1] + taps)
+
+    def swap(ld: Load) -> Expr:
+        return Load(wide, ld.indices) if ld.source is role.data else ld
+
+    bodies = [replace_loads(substitute_vars(b, {old: as_index(k)}), swap) for b in anchor.bodies]
+    return _summed(g, anchor, (*anchor.reduce_axes[:-1], k), bodies)
+
+
+def _wider(data: te.Tensor, columns: int) -> te.Tensor:
+    """A tensor with so many columns at least."""
+    *others, width = data.shape
+    if columns <= width:
+        return data
+    inside: Load | None = None
+    around: Expr = const(0, data.dtype)
+    if data.op is not None:
+        body = data.op.bodies[0]
+        if type(body) is Select:
+            around, body = body.b, body.a
+        inside = body if type(body) is Load else None
+
+    def element(*at: Linear) -> Expr:
+        source, places = data, at
+        if inside is not None and data.op is not None:
+            env = dict(zip(data.op.axes, at, strict=True))
+            source, places = inside.source, tuple(substitute(ix, env) for ix in inside.indices)
+        guards = [within(ix, 0, n) for ix, n in zip(places, source.shape, strict=True)]
+        return select(all_of(guards), source[tuple(places)], around)
+
+    return te.compute((*others, columns), element, "pad", tag="pad")
 
 
 def over_depth(g: Group, depth: int) -> Group:

@@ -24,9 +24,22 @@ def dot_of(lanes: int, features: Collection[str]) -> Dot:
     >>> dot_of(16, {"avx512vnni"}).intrinsic.name, dot_of(8, {"avx2"}).intrinsic.name
     ('vpdpbusd.16', 'vpmaddwd.8')
     """
+    return _vnni(lanes) if _has_vnni(lanes, features) else _pairs(lanes)
+
+
+def taps_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
+    """The instruction for data of each lane's own: it takes four terms, or turning them costs more than it saves.
+
+    >>> taps_dot_of(16, {"avx512vnni"}).intrinsic, taps_dot_of(8, {"avx2"})
+    (vpdpbusd.taps.16, None)
+    """
+    return _vnni_of_taps(lanes) if _has_vnni(lanes, features) else None
+
+
+def _has_vnni(lanes: int, features: Collection[str]) -> bool:
     have = set(features)
     vnni = "avx512vnni" in have and (lanes == 16 or "avx512vl" in have)
-    return _vnni(lanes) if lanes in _VPDPBUSD and (vnni or (lanes == 8 and "avxvnni" in have)) else _pairs(lanes)
+    return lanes in _VPDPBUSD and (vnni or (lanes == 8 and "avxvnni" in have))
 
 
 def word_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
@@ -76,6 +89,20 @@ def _vnni(lanes: int) -> Dot:
         return sink.pure(f"call {words} @{name}({words} {total}, {data} {spread}, {data} {sink.read(w, data)})")
 
     return Dot.declare("vpdpbusd", lanes, 4, write)
+
+
+@lru_cache
+def _vnni_of_taps(lanes: int) -> Dot:
+    """AVX-512 VNNI, AVX-VNNI: four vectors of bytes of ``x``, turned so that each lane has its four side by side."""
+    name, words, data = _VPDPBUSD[lanes], f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
+    turned = ", ".join(f"i32 {k * lanes + j}" for j in range(lanes) for k in range(4))
+
+    def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
+        sink.declare(f"declare {words} @{name}({words}, {data}, {data})")
+        own = sink.pure(f"shufflevector {data} {sink.read(x, data)}, {data} poison, <{4 * lanes} x i32> <{turned}>")
+        return sink.pure(f"call {words} @{name}({words} {total}, {data} {own}, {data} {sink.read(w, data)})")
+
+    return Dot.declare("vpdpbusd.taps", lanes, 4, write, apart=True)
 
 
 @lru_cache

@@ -5,11 +5,13 @@ from __future__ import annotations
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.types import i8, i32, u8
 from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Tile
+from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.tile import ask_tile, rows_of_vectors
@@ -23,14 +25,18 @@ from mlc.targets.groups.group import (
     is_single,
     size_of,
     with_copy,
+    with_margins,
 )
 from mlc.targets.groups.layouts import MIN_BLOCKED, in_blocks, keeps_channels
 from mlc.targets.groups.roles import Window, keeps_rows, role_of
 from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.terms import over_taps
 
 UNROLL_TAPS = 9  # windows up to 3×3 are unrolled whole, their weights stay in registers
 UNROLLED = 400  # multiply-adds that a tile may be unrolled to
 COPIED = 16  # vectors that the copy of a row may be unrolled to
+MOST_SUMS = 16  # of bytes that a tile has
+MOST_ROWS, MOST_COLUMNS = 7, 4  # of such a tile
 TASKS = 8  # parts of the work that a few threads can share evenly
 
 
@@ -40,9 +46,23 @@ def window_of(g: Group) -> te.Compute | None:
     return found[0] if len(found) == 1 and isinstance(role_of(found[0]), Window) else None
 
 
-def depthwise_layout(shape: tuple[int, ...], target: Cpu) -> Layout:
-    """Weights ``[C / v][1][taps…][v]``."""
-    return blocked(shape, 0, target.lanes)
+def depthwise_layout(shape: tuple[int, ...], target: Cpu, dot: Dot | None = None) -> Layout:
+    """Weights ``[C / v][1][taps…][v]``; where an instruction sums up several taps of a row, so many of them last."""
+    layout = blocked(shape, 0, target.lanes)
+    if dot is None:
+        return layout
+    last = len(shape) - 1
+    layout = layout.pad(last, 0, -shape[last] % dot.terms).split(last, dot.terms)
+    return layout.reorder(*range(last + 1), last + 2, last + 1)
+
+
+def taps_dot(op: te.Compute, target: Cpu) -> Dot | None:
+    """How the processor sums up neighbouring taps of a row, where it does several at once."""
+    role = role_of(op)
+    if not isinstance(role, Window) or role.weights is None or role.weights.shape[0] != role.data.shape[1]:
+        return None
+    bytes = (role.data.dtype, role.weights.dtype, op.outputs[0].dtype) == (u8, i8, i32)
+    return target.taps_dot if bytes and role.taps[-1] > 1 and role.dilations[-1] == 1 else None
 
 
 def schedule_window(g: Group, target: Cpu) -> Schedule:
@@ -262,9 +282,70 @@ def _taps_by_sharing(local: Stage, role: Window, reduce: list[Var], budget: int,
     return loops
 
 
+def _over_whole_taps(g: Group, dot: Dot) -> Group:
+    """A window whose rows are summed up in whole instructions."""
+    return over_taps(g, dot.padded(_role(g).taps[-1]))
+
+
+def _blocked_taps(g: Group, dot: Dot, target: Cpu) -> Schedule:
+    """A register tile of a few rows and columns, all channels of a vector at once; several taps at once.
+
+    What an instruction reads is turned once for all rows of the tile whose windows meet there.
+    """
+    role = _role(g)
+    g = with_margins(_over_whole_taps(g, dot))
+    assert g.anchor is not None
+    extra = inner_layouts(g)
+    data = g.anchor.inputs[0]
+    copied = data.op is not None and data.op.tag == "pad"
+    if data.op is not None:
+        extra[data] = blocked(data.shape, 1, target.lanes)
+    p = g.apply(extra)
+    assert p.anchor is not None
+    pads = p.anchor.inputs[:1] if copied else []
+    s = Schedule(p.outputs)
+    window = accumulate_in_registers(s, p.anchor.outputs[0], pads)
+    stage = s[p.outputs[0]]
+    *outer, width, lane = stage.op.axes
+    wo, wi, inside = *_cut(stage, width, g.knobs, "columns", MOST_COLUMNS), []
+    if len(role.taps) > 1:
+        most = min(MOST_ROWS, MOST_SUMS // (wi.hi + 1))
+        ho, hi = _cut(stage, outer.pop(), g.knobs, "rows", most)
+        outer.append(ho)
+        inside.append(hi)
+    stage.reorder(*outer, wo, *inside, wi, lane)
+    for a in (*inside, wi):
+        stage.unroll(a)
+    stage.parallel(stage.fuse(*outer))
+    stage.vectorize(lane)
+    local = s[window]
+    local.compute_at(stage, wo)
+    *data_axes, column, llane = local.op.axes
+    rows = data_axes[2:]
+    *above, last = local.op.reduce_axes
+    instructions, terms = local.split(last, dot.terms)
+    local.reorder(*data_axes[:2], column, *rows, *above, instructions, llane, terms)
+    local.tensorize(llane, dot.intrinsic)
+    small = size_of(role.taps) <= UNROLL_TAPS
+    for a in (column, *rows, *((*above, instructions) if small else ())):
+        local.unroll(a)
+    for t in pads:
+        spread(s[t], target)
+    return s
+
+
+def _cut(stage: Stage, axis: Var, knobs: Knobs, name: str, most: int) -> tuple[Var, Var]:
+    """An axis in tiles that the knobs say; as large as may be where they say nothing."""
+    few = [k for k in divisors(axis.hi + 1) if k <= MOST_SUMS]
+    return stage.split(axis, knobs.discrete(name, few, default=max(k for k in few if k <= most)))
+
+
 def _blocked(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     """A register tile of neighbouring outputs along the width, all channels of a vector at once."""
     g = Group(g.inputs, g.outputs, op, g.layouts, g.knobs)
+    dot = taps_dot(op, target)
+    if dot is not None:
+        return _blocked_taps(g, dot, target)
     role, extra = _role(g), inner_layouts(g)
     small = size_of(role.taps) <= UNROLL_TAPS
     border = border_of(role.data)
@@ -320,7 +401,11 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     behind_blocks = any(t.layout is not None for t in site.inputs) and keeps_channels(g, site.inputs)
     if not behind_blocks or k is None or role.data.shape[1] != out.shape[1]:
         return plain
-    return in_blocks(g, site, target.lanes, {k: depthwise_layout(role.weights.shape, target)})
+    assert op is not None
+    dot = taps_dot(op, target)
+    if dot is not None:
+        g = _over_whole_taps(Group(g.inputs, g.outputs, op, g.layouts, g.knobs), dot)
+    return in_blocks(g, site, target.lanes, {k: depthwise_layout(role.weights.shape, target, dot)})
 
 
 WINDOW = Template("window", _fits, _layouts, schedule_window)
