@@ -51,6 +51,9 @@ CASES = {
     "pixels, stride": Case(24, 32, k=1, stride=2, pads=(0, 0, 0, 0), zero=9),
     "groups": Case(32, 64, groups=2, n=2, zero=200),
     "groups of three": Case(9, 18, groups=3),
+    "groups read in whole instructions": Case(60, 96, k=1, pads=(0, 0, 0, 0), groups=3, zero=3),
+    "zeros between groups": Case(42, 60, size=(5, 4), groups=3, zero=200),
+    "half a block": Case(24, 32, k=1, pads=(0, 0, 0, 0)),
     "depthwise": Case(20, 20, groups=20, stride=2, zero=5),
     "signed": Case(16, 16, zero=-128, dtype=np.int8, out_zero=127),
     "signed, zero point": Case(7, 16, zero=-3, dtype=np.int8, out_zero=-128, relu=True),
@@ -116,6 +119,82 @@ def test_winograd_in_words_is_exact(cpu, tmp_path):
     assert any("conv_winograd" in step.kernel for step in package.manifest.steps if step.kernel)
     with package.load() as module:
         np.testing.assert_array_equal(module.run({"x": x})["y"], expected)
+
+
+# kernel, stride, padding before and behind, size, channels, zero point in between
+WINDOWS = {
+    "3x3": ((3, 3), 1, 1, 1, (9, 7), 32, 0),
+    "stride, ends within a window": ((3, 3), 2, 0, 1, (8, 12), 20, 0),
+    "no border": ((3, 3), 1, 0, 0, (13, 6), 17, 0),
+    "border of a zero point": ((3, 3), 1, 1, 1, (6, 8), 32, 13),
+    "one row": ((1, 3), 1, 0, 1, (3, 11), 16, 0),
+    "two taps": ((2, 2), 2, 0, 0, (6, 6), 16, 0),
+    "5x5": ((5, 5), 1, 2, 2, (7, 10), 24, 0),
+    "7x7": ((7, 7), 2, 3, 3, (15, 14), 16, 0),
+    "one pixel": ((3, 3), 1, 1, 1, (1, 1), 16, 0),
+}
+
+
+@pytest.mark.parametrize("cpu", ["native", "haswell"])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_depthwise_windows_behind_blocks(name, cpu):
+    kernel, stride, before, behind, size, channels, zero = WINDOWS[name]
+    rng = np.random.default_rng(channels)
+    x = rng.integers(0, 256, (1, 16, *size), np.uint8)
+    a = rng.integers(-128, 128, (channels, 16, 1, 1), np.int8)
+    d = rng.integers(-128, 128, (channels, 1, *kernel), np.int8)
+    stored = {
+        "s": np.float32(1), "z": np.uint8(0), "a": a, "as": np.full(channels, 2**-9, np.float32), "d": d,
+        "ds": np.full(channels, 2**-6, np.float32), "az": np.zeros(channels, np.int8), "m": np.uint8(zero),
+    }  # fmt: skip
+    pads = [min(before, kernel[0] // 2), before, min(behind, kernel[0] // 2), behind]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["xf"]),
+        helper.make_node("DequantizeLinear", ["a", "as", "az"], ["af"], axis=0),
+        helper.make_node("DequantizeLinear", ["d", "ds", "az"], ["df"], axis=0),
+        helper.make_node("Conv", ["xf", "af"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "s", "m"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "m"], ["qf"]),
+        helper.make_node("Conv", ["qf", "df"], ["v"], group=channels, strides=[stride] * 2, pads=pads),
+        helper.make_node("QuantizeLinear", ["v", "s", "m"], ["y"]),
+    ]
+    # scales are powers of two, so nothing is rounded before the two steps that round
+    inner = integers.conv(x, a, {"pads": (0,) * 4, "strides": (1, 1), "dilations": (1, 1), "groups": 1})
+    q = np.clip(np.rint(inner * 2.0**-9) + zero, 0, 255).astype(np.int32) - zero
+    sums = integers.conv(q, d, {"pads": pads, "strides": (stride,) * 2, "dilations": (1, 1), "groups": channels})
+    expected = np.clip(np.rint(sums * 2.0**-6) + zero, 0, 255).astype(np.uint8)
+    model = network(nodes, {"x": x}, ["y"], stored)
+    try:
+        got = compiled(model, {"x": x}, target=f"x86 -mcpu={cpu}")["y"]
+    except DeviceError as error:
+        pytest.skip(error.message)
+    assert len(np.unique(expected)) > 1
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("parts", [(24, 40), (20, 44), (16, 32), (3, 30)])
+def test_bytes_are_joined_wherever_channels_end(parts):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (1, 16, 5, 6), np.uint8)
+    weights = [rng.integers(-128, 128, (n, 16, 1, 1), np.int8) for n in parts]
+    stored = {"s": np.float32(1), "z": np.uint8(0), "ws": np.float32(2**-9), "wz": np.int8(0)}
+    nodes = [helper.make_node("DequantizeLinear", ["x", "s", "z"], ["xf"])]
+    for k, w in enumerate(weights):
+        stored[f"w{k}"] = w
+        nodes += [
+            helper.make_node("DequantizeLinear", [f"w{k}", "ws", "wz"], [f"wf{k}"]),
+            helper.make_node("Conv", ["xf", f"wf{k}"], [f"c{k}"]),
+            helper.make_node("QuantizeLinear", [f"c{k}", "s", "z"], [f"q{k}"]),
+            helper.make_node("DequantizeLinear", [f"q{k}", "s", "z"], [f"f{k}"]),
+        ]
+    nodes += [
+        helper.make_node("Concat", ["f0", "f1"], ["joined"], axis=1),
+        helper.make_node("QuantizeLinear", ["joined", "s", "z"], ["y"]),
+    ]
+    window = {"pads": (0,) * 4, "strides": (1, 1), "dilations": (1, 1), "groups": 1}
+    expected = [np.clip(np.rint(integers.conv(x, w, window) * 2.0**-9), 0, 255) for w in weights]
+    got = compiled(network(nodes, {"x": x}, ["y"], stored), {"x": x})["y"]
+    np.testing.assert_array_equal(got, np.concatenate(expected, 1).astype(np.uint8))
 
 
 def test_threads_share_them():

@@ -103,11 +103,12 @@ class Product:
     Args:
         extent: rows, or pixels next to each other; a tile covers some of them.
         columns: vectors of outputs.
-        depth: products that are summed up.
+        depth: products that are summed up; of bytes, instructions that sum up several.
         repeats: how often all of this happens with the same right operand (rows of an image).
         row_bytes: bytes of the left operand that one more row brings; the windows of a convolution overlap.
         threads: that share the work.
         whole: whether the last columns are computed by a whole tile as well, which is in part for nothing.
+        terms: products that an instruction sums up; a left operand has as many elements in four bytes.
     """
 
     extent: int
@@ -117,6 +118,7 @@ class Product:
     row_bytes: int | None = None
     threads: int = 1
     whole: bool = False
+    terms: int = 1
 
     def cycles(self, tile: Tile, target: Cpu) -> float:
         """Cycles of the whole product, on each thread, with a register tile."""

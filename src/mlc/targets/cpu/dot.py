@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, cast
+from mlc.ir.expr import cast
 from mlc.ir.index import Var
 from mlc.ir.intrinsic import Kind, Operand
 from mlc.ir.types import DType, i8, i32, u8
@@ -76,7 +76,7 @@ class Dot:
             te.placeholder((lanes, terms), of_w, "w"),
         )
 
-        def element(j: Var) -> Expr:
+        def element(j: Var) -> te.Reduction:
             return te.sum_of(cast(x[k, j] if apart else x[k], wide) * cast(w[j, k], wide), k)
 
         y = te.compute((lanes,), element, "y")

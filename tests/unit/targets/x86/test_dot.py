@@ -92,6 +92,43 @@ def test_products_of_words(graph, cpu):
     np.testing.assert_array_equal(y if layout is None else layout.unpack(y), expected)
 
 
+def depthwise(taps: int, stride: int, pads: int) -> Graph:
+    """Behind a convolution, so that its channels lie in blocks."""
+    b = Builder("depthwise")
+    x = b.input("x", TensorType((1, 8, 6, 9), u8))
+    attrs = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1)}
+    (y,) = b.add(get("conv"), [x, b.constant(RNG.integers(-128, 128, (20, 8, 1, 1), np.int8), "w")], attrs)
+    (y,) = b.add(get("cast"), [y], {"to": "u8"})
+    d = b.constant(RNG.integers(-128, 128, (20, 1, taps, taps), np.int8), "d")
+    attrs = {"strides": (stride,) * 2, "pads": (pads,) * 4, "dilations": (1, 1), "groups": 20}
+    return b.finish(b.add(get("conv"), [y, d], attrs))
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "alderlake", "skylake-avx512"])
+@pytest.mark.parametrize(("taps", "stride", "pads"), [(3, 1, 1), (3, 2, 0), (5, 2, 2)])
+def test_windows_of_taps(cpu, taps, stride, pads):
+    graph = depthwise(taps, stride, pads)
+    target = get_target(f"x86 -mcpu={cpu}")
+    (part,) = parts_of(run_passes(graph, passes_for(3), check=True), target)
+    laid_out = lay_out(part, CompileOptions("m", "test", ""), Observer())
+    node = laid_out.nodes[1]
+    fn = target.kernel(node, "k")
+    dot = target.record.taps_dot
+    assert (dot is None) == (cpu == "skylake-avx512")
+    assert dot is None or f"{dot.intrinsic}(update" in repr(fn)
+    # all nodes by the interpreter of loops, margins of zeros included
+    values = dict(laid_out.constants)
+    values[laid_out.inputs[0]] = x = RNG.integers(0, 256, graph.inputs[0].type.shape, np.uint8)
+    for k, n in enumerate(laid_out.nodes):
+        kernel = target.kernel(n, f"k{k}")
+        (out,) = n.outputs
+        values[out] = np.zeros(out.type.physical_shape, out.type.dtype.numpy)
+        arrays = [values[v] for v in (*n.inputs, out)]
+        run_function(kernel, [a.reshape(b.shape) for a, b in zip(arrays, kernel.params, strict=True)])
+    got = values[laid_out.outputs[0]]
+    np.testing.assert_array_equal(got, next(iter(run_graph(graph, {"x": x}).values())))
+
+
 @pytest.mark.parametrize("cpu", ["znver4", "sapphirerapids", "cooperlake"])
 def test_products_of_bf16(cpu):
     b = Builder("product")

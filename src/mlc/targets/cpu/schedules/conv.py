@@ -219,7 +219,7 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     default = conv_tile(product, target, vectors, border)
     few = [v for v in _widths(product) if v <= target.registers // 2]
     tile = ask_tile(knobs, default, range(1, min(size_of(space), target.registers - 2) + 1), few, target)
-    cut = cut_for_caches(data, y, role.taps, flat, default, target)
+    cut = cut_for_caches(data, y, role.taps, flat, default, target, terms=terms)
 
     axis = (
         pinned(knobs.discrete("axis", (0, 1), default=cut.axis))
@@ -252,8 +252,9 @@ def _product(g: Group, flat: bool, target: Cpu) -> Product:
     role = g.role
     assert isinstance(role, Convolution)
     assert g.anchor is not None
-    shapes = shapes_of(role, g.anchor, terms_of(role, target))
-    return conv_product(*shapes, role.taps, flat, target, whole=role.groups == 1)
+    terms = terms_of(role, target)
+    shapes = shapes_of(role, g.anchor, terms)
+    return conv_product(*shapes, role.taps, flat, target, whole=role.groups == 1, terms=terms)
 
 
 def _widths(product: Product) -> list[int]:
