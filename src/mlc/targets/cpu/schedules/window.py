@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mlc.ir import te
+from mlc.ir.expr import Load
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import i8, i32, u8
@@ -295,9 +296,11 @@ def _blocked_taps(g: Group, dot: Dot, target: Cpu) -> Schedule:
     role = _role(g)
     g = with_margins(_over_whole_taps(g, dot))
     assert g.anchor is not None
-    extra = inner_layouts(g)
-    data = g.anchor.inputs[0]
-    copied = data.op is not None and data.op.tag == "pad"
+    if g.anchor.inputs[0].op is None and not _lies_in_blocks(g.anchor.inputs[0], g):
+        g = with_copy(g)
+    assert g.anchor is not None
+    extra, data = inner_layouts(g), g.anchor.inputs[0]
+    copied = data.op is not None and not _lies_in_blocks(data, g)
     if data.op is not None:
         extra[data] = blocked(data.shape, 1, target.lanes)
     p = g.apply(extra)
@@ -332,6 +335,13 @@ def _blocked_taps(g: Group, dot: Dot, target: Cpu) -> Schedule:
     for t in pads:
         spread(s[t], target)
     return s
+
+
+def _lies_in_blocks(t: te.Tensor, g: Group) -> bool:
+    """Whether a tensor is an input in blocks of channels, seen from elsewhere at most."""
+    if t.op is None:
+        return t in g.layouts
+    return type(t.op.bodies[0]) is Load and all(_lies_in_blocks(source, g) for source in t.op.inputs)
 
 
 def _cut(stage: Stage, axis: Var, knobs: Knobs, name: str, most: int) -> tuple[Var, Var]:
