@@ -14,14 +14,13 @@ from mlc.frontend.common.emit import cast, scalar
 from mlc.frontend.tflite.quant import (
     by_table,
     centred,
-    dequantised,
     finished,
     fixed_point,
     function_table,
-    quantised,
     round_away,
     scale_of,
     scaled,
+    sqrt_table,
     zero_of,
 )
 from mlc.frontend.tflite.registry import Operator, converter
@@ -66,14 +65,6 @@ def relu(ctx: Context, op: Operator) -> list[Value]:
     return [cast(ctx, ctx.add("clip", [y], lo=lo, hi=hi), dtype)]
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.float32(1) / (np.float32(1) + np.exp(-x))
-
-
-def _elu(x: np.ndarray) -> np.ndarray:
-    return np.where(x < 0, np.expm1(x), x)
-
-
 def _gelu(x: np.ndarray, approximate: bool) -> np.ndarray:
     wide = x.astype(np.float64)
     if approximate:
@@ -83,47 +74,64 @@ def _gelu(x: np.ndarray, approximate: bool) -> np.ndarray:
     return (0.5 * wide * (1 + erf)).astype(np.float32)
 
 
-# operator -> core operator, and the function that a table of 256 results is made with
+def _rounded_once(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """A function of single-precision numbers with results that are rounded once, like those of the C library."""
+    return lambda x: function(x.astype(np.float64)).astype(np.float32)
+
+
+_exp = _rounded_once(np.exp)
+
+# operator -> core operator, and the function that a table of results is made with
 _FUNCTIONS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
-    "LOGISTIC": ("sigmoid", _sigmoid),
-    "TANH": ("tanh", np.tanh),
-    "ELU": ("elu", _elu),
-    "EXP": ("exp", np.exp),
-    "LOG": ("log", np.log),
+    "LOGISTIC": ("sigmoid", lambda x: np.float32(1) / (np.float32(1) + _exp(-x))),
+    "TANH": ("tanh", _rounded_once(np.tanh)),
+    "ELU": ("elu", lambda x: np.where(x < 0, _rounded_once(np.expm1)(x), x)),
+    "EXP": ("exp", _exp),
+    "LOG": ("log", _rounded_once(np.log)),
     "RSQRT": ("rsqrt", lambda x: np.float32(1) / np.sqrt(x)),
     "SQRT": ("sqrt", np.sqrt),
-    "SIN": ("sin", np.sin),
-    "COS": ("cos", np.cos),
+    "SIN": ("sin", _rounded_once(np.sin)),
+    "COS": ("cos", _rounded_once(np.cos)),
 }
 
 
-@converter(
-    *_FUNCTIONS,
-    limits="16-bit integers by way of floats, but for EXP, LOGISTIC and TANH",
-)
+@converter(*_FUNCTIONS)
 def function(ctx: Context, op: Operator) -> list[Value]:
     x = op.input(0)
     name, table = _FUNCTIONS[op.name]
     if not op.quantised():
         return [ctx.add(name, [x])]
     q, out, dtype = op.scale_of(0), op.result_scale(), op.dtype()
+    if op.name == "SQRT":
+        return [by_table(ctx, x, sqrt_table(q, out, dtype))]
     if dtype.bits == 8:
-        return [by_table(ctx, x, function_table(table, q, out, dtype))]
+        return [by_table(ctx, x, function_table(_defined(op, table), q, out, dtype))]
     if op.name in ("LOGISTIC", "TANH"):
         return [by_table(ctx, x, sigmoid_table(q) if op.name == "LOGISTIC" else tanh_table(q))]
-    if op.name == "EXP":
-        return [by_table(ctx, x, function_table_16(table, q, out))]
-    return [quantised(ctx, ctx.add(name, [dequantised(ctx, x, q)]), out, dtype)]
+    return [by_table(ctx, x, function_table_16(_defined(op, table), q, out))]
 
 
-@converter("GELU", limits="8-bit integers and floats")
+def _defined(op: Operator, function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """A function that gives the least, or for RSQRT the greatest, result that can be stored where it has none."""
+    if op.name not in ("LOG", "RSQRT"):
+        return function
+    q, dtype = op.result_scale(), op.dtype()
+    extreme = int(dtype.min_value if op.name == "LOG" else dtype.max_value)
+    otherwise = np.float32(scale_of(q)) * np.float32(extreme - zero_of(q))
+    return lambda x: np.where(x > 0, function(np.where(x > 0, x, np.float32(1))), otherwise)
+
+
+@converter("GELU")
 def gelu(ctx: Context, op: Operator) -> list[Value]:
     x, approximate = op.input(0), bool(op.option("approximate", False))
     if not op.quantised():
         return [ctx.add("gelu", [x], approximate="tanh" if approximate else "none")]
-    if op.dtype().bits != 8:
-        raise UnsupportedError("GELU of 16-bit integers")
-    table = function_table(lambda v: _gelu(v, approximate), op.scale_of(0), op.result_scale(), op.dtype())
+    q, out, dtype = op.scale_of(0), op.result_scale(), op.dtype()
+
+    def function(values: np.ndarray) -> np.ndarray:
+        return _gelu(values, approximate)
+
+    table = function_table(function, q, out, dtype) if dtype.bits == 8 else function_table_16(function, q, out)
     return [by_table(ctx, x, table)]
 
 
@@ -154,13 +162,13 @@ def _signed_scaled(ctx: Context, x: Value, factor: float) -> Value:
     return ctx.add("neg", [y]) if factor < 0 else y
 
 
-@converter("PRELU", limits="8-bit integers and floats")
+@converter("PRELU", limits="slopes of 8 bits and floats")
 def prelu(ctx: Context, op: Operator) -> list[Value]:
     x, slope = op.input(0), op.input(1, "alpha")
     if not op.quantised():
         return [ctx.add("prelu", [x, slope])]
-    if op.dtype().bits != 8:
-        raise UnsupportedError("PRELU of 16-bit integers")
+    if slope.type.dtype.bits != 8:
+        raise UnsupportedError(f"slopes of {slope.type.dtype.bits} bits")
     q, alpha, out = op.scale_of(0), op.scale_of(1), op.result_scale()
     scale = np.float32(scale_of(q))
     identity = float(scale / np.float32(scale_of(out)))

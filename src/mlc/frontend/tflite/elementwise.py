@@ -36,15 +36,16 @@ def unary(ctx: Context, op: Operator) -> list[Value]:
     return [ctx.add(_UNARY[op.name], [x])]
 
 
-@converter("NEG", "ABS", "SQUARE")
+@converter("NEG", "ABS", "SQUARE", limits="SQUARE not quantised; NEG of stored integers, whatever their zero point")
 def sign(ctx: Context, op: Operator) -> list[Value]:
+    """The kernels negate quantised numbers as they are stored."""
     x = op.input(0)
-    if not op.quantised():
+    if not op.quantised() or op.name == "NEG":
         return [ctx.add("mul", [x, x]) if op.name == "SQUARE" else ctx.add(op.name.lower(), [x])]
     if op.name == "SQUARE":
         raise UnsupportedError("SQUARE of quantised numbers")
     q, out = op.scale_of(0), op.result_scale()
-    number = ctx.add(op.name.lower(), [centred(ctx, x, q, i32)])
+    number = ctx.add("abs", [centred(ctx, x, q, i32)])
     if scale_of(q) != scale_of(out):
         number = scaled(ctx, number, float(np.float32(scale_of(q)) / np.float32(scale_of(out))))
     return [finished(ctx, number, op)]
@@ -173,18 +174,16 @@ def extreme(ctx: Context, op: Operator) -> list[Value]:
 _PLAIN = {"POW": "pow", "FLOOR_MOD": "mod", "LOGICAL_AND": "and", "LOGICAL_OR": "or"}
 
 
-@converter(*_PLAIN, limits="not quantised")
+@converter(*_PLAIN, limits="FLOOR_MOD of stored integers, whatever their scales; others not quantised")
 def binary(ctx: Context, op: Operator) -> list[Value]:
-    if op.quantised():
+    if op.quantised() and op.name != "FLOOR_MOD":
         raise UnsupportedError(f"{op.name} of quantised numbers")
     return [ctx.add(_PLAIN[op.name], [op.input(0), op.input(1)])]
 
 
-@converter("FLOOR_DIV", limits="not quantised")
+@converter("FLOOR_DIV", limits="of stored integers, whatever their scales")
 def floor_div(ctx: Context, op: Operator) -> list[Value]:
     a, b = op.input(0), op.input(1)
-    if op.quantised():
-        raise UnsupportedError("FLOOR_DIV of quantised numbers")
     if a.type.dtype.is_float:
         return [ctx.add("floor", [ctx.add("div", [a, b])])]
     # what is left has the sign of the divisor, so the rest divides exactly

@@ -184,6 +184,15 @@ def function_table(function: Callable[[Array], Array], q: Quantization, out: Qua
     return np.clip(away, int(dtype.min_value), int(dtype.max_value)).astype(dtype.numpy)
 
 
+def sqrt_table(q: Quantization, out: Quantization, dtype: DType) -> Array:
+    """Quantised square roots of every number: the kernel rounds towards zero; what is below 0 counts as 0."""
+    values = np.arange(int(dtype.min_value), int(dtype.max_value) + 1) - zero_of(q)
+    roots = np.sqrt(np.float32(scale_of(q)) * np.maximum(values, 0).astype(np.float32)) / np.float32(scale_of(out))
+    return np.clip(roots.astype(np.int64) + zero_of(out), int(dtype.min_value), int(dtype.max_value)).astype(
+        dtype.numpy
+    )
+
+
 def per_channel(ctx: Context, vector: Array, rank: int, axis: int) -> Value:
     """A vector as a constant that broadcasts along one axis."""
     return reshape(ctx, ctx.constant(vector), [vector.size if d == axis else 1 for d in range(rank)])
