@@ -21,6 +21,8 @@ from mlc.frontend.tflite.model import ModelDef, OperatorDef, SubgraphDef, Tensor
 from mlc.frontend.tflite.registry import CONVERTERS, Converter, Operator
 from mlc.frontend.tflite.sparse import densified
 from mlc.frontend.tflite.types import decode, element_type
+from mlc.frontend.tflite.variables import OPERATORS as OF_VARIABLES
+from mlc.frontend.tflite.variables import Variables
 from mlc.ir.graph import Builder, Value
 
 Known = Value | Unknown
@@ -37,7 +39,8 @@ def import_tflite(
     """Import a TFLite model: its first graph.
 
     Tensors keep the file's names, made unique by a number where they repeat. Dimensions that may vary take the extents
-    the file was made with (mostly 1), unless ``shapes`` gives others. Variables begin at zero in every run.
+    the file was made with (mostly 1), unless ``shapes`` gives others. Variables that are read before they are assigned
+    are inputs, and what they hold afterwards outputs; tensors that layers keep their state in begin at zero in each run.
 
     Args:
         source: path of the model, or its bytes.
@@ -83,6 +86,7 @@ class _Walk:
         self.ctx = Context(self.builder, limits)
         self.problems = Problems()
         self.fixed: dict[str, np.ndarray] = {}
+        self.variables = Variables(model.subgraphs, self.builder, limits)
         self._values: dict[int, Known] = {}
         self._names = self._unique_names()
 
@@ -157,12 +161,18 @@ class _Walk:
             name = self._names[index]
             names.append(name if name not in names else self.builder.unique(name))
             values.append(value)
+        for name, value in self.variables.states():
+            names.append(name if name not in names else self.builder.unique(name))
+            values.append(value)
         return names, values
 
     def _label(self, operator: OperatorDef) -> str:
         return self._names[operator.outputs[0]] if operator.outputs else str(operator.position)
 
     def _convert(self, operator: OperatorDef) -> None:
+        if operator.name in OF_VARIABLES and not operator.custom:
+            self._convert_variable(operator)
+            return
         converter = self._find(operator)
         inputs = [None if k < 0 else self._value(k) for k in operator.inputs]
         if any(isinstance(v, Unknown) for v in inputs):
@@ -182,6 +192,22 @@ class _Walk:
             raise ImportModelError(f"{len(operator.outputs)} outputs, the operator has {len(outputs)}")
         for index, value in zip(operator.outputs, outputs, strict=False):
             self._bind(index, value)
+
+    def _convert_variable(self, operator: OperatorDef) -> None:
+        self.ctx.begin(shortened(self._label(operator)))
+        assigned = self._value(operator.inputs[1]) if len(operator.inputs) == 2 and operator.inputs[1] >= 0 else None
+        if isinstance(assigned, Unknown):
+            return
+        found = self.variables.convert(operator, assigned, self._initial)
+        for index, value in zip(operator.outputs, found, strict=False):
+            self._bind(index, value)
+
+    def _initial(self, tensor: TensorDef) -> Value:
+        """A tensor of the graph that initialises variables."""
+        value = self._stored(tensor, self.builder.unique(tensor.name))
+        if isinstance(value, Unknown):
+            raise UnsupportedError(f"{tensor.where} of the graph that initialises variables")
+        return value
 
     def _find(self, operator: OperatorDef) -> Converter:
         found = CONVERTERS.find(operator.name, operator.custom)
@@ -213,10 +239,10 @@ class _Walk:
             ImportModelError: nothing makes it, or what is stored does not fit its type.
         """
         if index not in self._values:
-            self._values[index] = self._stored(self.subgraph.tensors[index])
+            self._values[index] = self._stored(self.subgraph.tensors[index], self._names[index])
         return self._values[index]
 
-    def _stored(self, tensor: TensorDef) -> Known:
+    def _stored(self, tensor: TensorDef, name: str) -> Known:
         try:
             dtype = element_type(tensor.type, tensor.where)
         except UnsupportedError as error:
@@ -234,5 +260,5 @@ class _Walk:
             raise ImportModelError(f"{tensor.where} is used, but nothing makes it")
         self.ctx.note_stored(array)
         value = self.builder.constant(array)
-        value.name = self._names[tensor.index]
+        value.name = name
         return value

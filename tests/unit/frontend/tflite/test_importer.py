@@ -86,12 +86,12 @@ def test_inputs_may_be_fixed():
 
 def test_everything_that_is_not_supported_is_named_at_once():
     with pytest.raises(UnsupportedModelError) as caught:
-        import_tflite(chain("RELU", "MyOp", "FlexErf", "VAR_HANDLE", "ABS", custom=["MyOp", "FlexErf"]))
+        import_tflite(chain("RELU", "MyOp", "FlexErf", "HASHTABLE", "ABS", custom=["MyOp", "FlexErf"]))
     assert str(caught.value).splitlines() == [
         "not supported:",
         "  MyOp, operator 'y1': is a custom operator, whose code is not in the file",
         "  FlexErf, operator 'y2': is an operator of TensorFlow itself, whose code is not in the file",
-        "  VAR_HANDLE, operator 'y3': there is no converter for it",
+        "  HASHTABLE, operator 'y3': there is no converter for it",
     ]
     assert "mlc ops --frontend tflite" in caught.value.hint
 

@@ -84,32 +84,36 @@ def write(
     outputs: Sequence[int],
     *,
     custom: Sequence[str] = (),
+    more: Sequence[tuple[Sequence[T], Sequence[Op]]] = (),
 ) -> bytes:
-    """A model of one graph; operators whose names are in ``custom`` are custom ones."""
+    """A model of one graph, and maybe ``more`` without inputs; operators in ``custom`` are custom ones."""
     b = flatbuffers.Builder(1024)
     buffers = [_buffer(b, None)]
-    made = []
-    for k, t in enumerate(tensors):
-        place = 0
-        raw = t.raw if t.raw is not None else None if t.data is None else t.data.tobytes()
-        if raw is not None:
-            place = len(buffers)
-            buffers.append(_buffer(b, raw))
-        made.append(_tensor(b, t, t.name or f"t{k}", place))
-    names = list(dict.fromkeys((o.name, o.version) for o in operators))
+    parts = [(tensors, operators, inputs, outputs, "main"), *((t, o, (), (), "more") for t, o in more)]
+    names = list(dict.fromkeys((o.name, o.version) for _, those, *_ in parts for o in those))
     codes = [_code(b, name, name in custom, version) for name, version in names]
-    ops = [_operator(b, o, names.index((o.name, o.version)), o.name in custom) for o in operators]
-    vectors = {
-        "Tensors": _offsets(b, tflite.SubGraphStartTensorsVector, made),
-        "Inputs": _ints(b, tflite.SubGraphStartInputsVector, inputs),
-        "Outputs": _ints(b, tflite.SubGraphStartOutputsVector, outputs),
-        "Operators": _offsets(b, tflite.SubGraphStartOperatorsVector, ops),
-        "Name": b.CreateString("main"),
-    }
-    graph = _table(b, "SubGraph", vectors)
+    graphs = []
+    for own_tensors, own_operators, own_inputs, own_outputs, title in parts:
+        made = []
+        for k, t in enumerate(own_tensors):
+            place = 0
+            raw = t.raw if t.raw is not None else None if t.data is None else t.data.tobytes()
+            if raw is not None:
+                place = len(buffers)
+                buffers.append(_buffer(b, raw))
+            made.append(_tensor(b, t, t.name or f"t{k}", place))
+        ops = [_operator(b, o, names.index((o.name, o.version)), o.name in custom) for o in own_operators]
+        vectors = {
+            "Tensors": _offsets(b, tflite.SubGraphStartTensorsVector, made),
+            "Inputs": _ints(b, tflite.SubGraphStartInputsVector, own_inputs),
+            "Outputs": _ints(b, tflite.SubGraphStartOutputsVector, own_outputs),
+            "Operators": _offsets(b, tflite.SubGraphStartOperatorsVector, ops),
+            "Name": b.CreateString(title),
+        }
+        graphs.append(_table(b, "SubGraph", vectors))
     fields = {
         "OperatorCodes": _offsets(b, tflite.ModelStartOperatorCodesVector, codes),
-        "Subgraphs": _offsets(b, tflite.ModelStartSubgraphsVector, [graph]),
+        "Subgraphs": _offsets(b, tflite.ModelStartSubgraphsVector, graphs),
         "Buffers": _offsets(b, tflite.ModelStartBuffersVector, buffers),
         "Description": b.CreateString("a test"),
     }
@@ -204,7 +208,7 @@ def _operator(b: Any, o: Op, code: int, custom: bool) -> int:
     if o.table is not None:
         options = {
             key: _ints(b, getattr(tflite, f"{o.table}Start{key}Vector"), value)
-            if isinstance(value, (list, tuple)) else value
+            if isinstance(value, (list, tuple)) else b.CreateString(value) if isinstance(value, str) else value
             for key, value in o.options.items()
         }  # fmt: skip
         fields["BuiltinOptions"] = _table(b, o.table, options)
