@@ -40,7 +40,7 @@ def import_tflite(
 
     Tensors keep the file's names, made unique by a number where they repeat. Dimensions that may vary take the extents
     the file was made with (mostly 1), unless ``shapes`` gives others. Variables that are read before they are assigned
-    are inputs, and what they hold afterwards outputs; tensors that layers keep their state in begin at zero in each run.
+    are inputs, and what they hold afterwards outputs; tensors in which layers keep state begin at zero in every run.
 
     Args:
         source: path of the model, or its bytes.
