@@ -155,13 +155,15 @@ def render_table(
     """Text of a table: within the width of a terminal, as wide as it needs elsewhere.
 
     Where a column has to be narrower than its text, that is broken between words, or else after the signs that names
-    are made of; within a word only where that alone is too long.
+    are made of, and before their capitals; within a word only where that alone is too long. Where all of that is not
+    enough, the table is wider than the terminal.
     """
     cells = [[one_line(cell) for cell in row] for row in (columns, *rows)]
     natural = [max(_width(row[k]) for row in cells) for k in range(len(columns))]
     room = shutil.get_terminal_size().columns - _GAP * (len(columns) - 1) if terminal else sum(natural)
     fixed = [name in numbers for name in columns]
-    widths = _narrowed(natural, [not right for right in fixed], room)
+    least = [max(_least(row[k], right) for row in cells) for k, right in enumerate(fixed)]
+    widths = _narrowed(natural, least, room)
     lines = []
     for k, row in enumerate(cells):
         parts = [_broken(cell, width) for cell, width in zip(row, widths, strict=True)]
@@ -177,7 +179,8 @@ def render_table(
 
 _GAP = 2  # spaces between columns
 _NARROWEST = 10  # characters that a column of text keeps
-_PIECE = re.compile(r"[^_/.,:;\-]*[_/.,:;\-]|[^_/.,:;\-]+")
+_LONGEST = 16  # of a word that is not broken
+_BREAK = re.compile(r"(?<=[_/.,:;\-])|(?<=[a-z])(?=[A-Z][a-z])")
 
 
 def _width(text: str) -> int:
@@ -188,11 +191,20 @@ def _width(text: str) -> int:
     return cell_len(text)
 
 
-def _narrowed(natural: Sequence[int], free: Sequence[bool], room: int) -> list[int]:
+def _least(text: str, number: bool) -> int:
+    """Characters that a cell needs; numbers are broken nowhere, their headings between words."""
+    words = text.split(" ")
+    if number:
+        return max(map(_width, words))
+    longest = max(_width(piece) for word in words for piece in _BREAK.split(word))
+    return max(_NARROWEST, min(longest, _LONGEST))
+
+
+def _narrowed(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
     """Widths of columns within ``room`` characters, as far as that can be: the widest texts give way first."""
-    widths = [min(width, max(room, _NARROWEST)) if give else width for width, give in zip(natural, free, strict=True)]
+    widths = [min(width, max(room, low)) for width, low in zip(natural, least, strict=True)]
     while sum(widths) > room:
-        wide = [k for k, give in enumerate(free) if give and widths[k] > _NARROWEST]
+        wide = [k for k, low in enumerate(least) if widths[k] > low]
         if not wide:
             break
         widths[max(wide, key=lambda k: widths[k])] -= 1
@@ -209,7 +221,7 @@ def _broken(text: str, width: int) -> list[str]:
             continue
         if lines[-1]:
             lines.append("")
-        for piece in [word] if _width(word) <= width else _PIECE.findall(word):
+        for piece in [word] if _width(word) <= width else _BREAK.split(word):
             if lines[-1] and _width(lines[-1] + piece) > width:
                 lines.append("")
             lines[-1] += piece

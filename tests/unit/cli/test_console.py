@@ -7,6 +7,7 @@ import logging
 import os
 from pathlib import Path
 
+import click
 import pytest
 
 from mlc.cli.console import (
@@ -51,6 +52,22 @@ def test_names_break_between_their_words(monkeypatch: pytest.MonkeyPatch) -> Non
     for piece in pieces:
         assert piece in names + " 0.1 k0_conv_add_relu_max_pool"
         assert piece.endswith(("_", "/", ",", "Conv", "Relu", "pool", "0.1"))
+
+
+def test_words_stay_whole_where_numbers_take_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    columns = ("against onnxruntime", "type", "max error", "relative", "allowed", "largest", "tolerance", "")
+    name = "module/StatefulPartitionedCall/convolution_0"
+    row = (name, "f32[1,10]", 3.87e-07, 1.29e-07, 0.000301, 3.01, "float32", "ok")
+    table = click.unstyle(render_table(columns, [row], columns[2:6], terminal=True))
+    assert [line.split(" ")[0] for line in table.splitlines()] == [
+        "against", "onnxruntime", "module/", "Stateful", "Partitioned", "Call/", "convolution_", "0"
+    ]  # fmt: skip
+    assert [" ".join(line.split()) for line in table.splitlines()[:3]] == [
+        "against type max relative allowed largest tolerance",
+        "onnxruntime error",
+        "module/ f32[1,10] 3.87e-07 1.29e-07 0.000301 3.01 float32 ok",
+    ]
 
 
 def test_one_output_is_no_input_and_no_other_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
