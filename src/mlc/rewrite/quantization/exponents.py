@@ -20,8 +20,8 @@ CHANNEL_SPREAD = 12  # of the weights' exponents in one tensor: what is smaller 
 def exponent_of(greatest: float | np.ndarray) -> np.ndarray:
     """The greatest exponent at which magnitudes up to ``greatest`` fit 8 bits; 0 where there is nothing but zeros."""
     greatest = np.asarray(greatest, np.float64)
-    with np.errstate(divide="ignore"):
-        found = np.floor(np.log2(I8_MAX / greatest))
+    known = np.maximum(greatest, np.exp2(-100.0))  # far below the least that matters, and far from overflow
+    found = np.floor(np.log2(I8_MAX / known))
     return np.clip(np.where(greatest > 0, found, 0), *EXPONENTS).astype(np.int64)
 
 
