@@ -19,7 +19,7 @@ from mlc.fields import MAX_INT
 from mlc.ir import te
 from mlc.ir.cost import operations
 from mlc.ir.graph import Graph, Node, Value, express
-from mlc.ir.types import i8, u8
+from mlc.ir.types import i32
 from mlc.ops import get
 from mlc.ops.random import seed_of
 from mlc.pipeline.check import check_region
@@ -54,6 +54,7 @@ from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Accelerator, DeviceProgram, Target
 
 _SHARED = "lib/model.so"
+NAMED = 4  # operations that a notice names
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,18 +175,18 @@ def build_package(
 
 
 def _notices(graph: Graph, target: Target) -> tuple[str, ...]:
-    """Says where products of bytes are not worth it: where the processor takes no more of them than of floats."""
-    if target.bytes_gain() > 1:
-        return ()
+    """Says which products of quantised numbers are not worth it, as far as the target's cost model knows."""
     groups = [body_of(n) for g, _ in graphs(graph) for n in g.nodes if is_group(n)]
     products = [n for body in groups for n in body.nodes if n.op in (get("conv"), get("matmul"))]
-    count = sum(n.inputs[0].type.dtype in (u8, i8) for n in products)
-    if not count:
+    quantised = [n for n in products if n.outputs[0].type.dtype is i32]
+    slow = [n for n in quantised if target.bytes_gain(n) <= 1]
+    if not slow:
         return ()
-    cpu = target.describe()["cpu"]
+    names = [n.sources[0] if n.sources else n.outputs[0].name for n in slow]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return (
-        f"{count} product{'s' * (count > 1)} of 8-bit integers may be slower than in floats: {cpu} takes as many "
-        "instructions for either; one with VNNI takes a quarter for bytes",
+        f"{len(slow)} of {len(quantised)} products of 8-bit integers may be slower than in floats on "
+        f"{target.describe()['cpu']}: {', '.join(names[:NAMED])}{more}",
     )
 
 

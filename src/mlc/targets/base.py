@@ -372,8 +372,8 @@ class Target(Protocol):
         """
         ...
 
-    def bytes_gain(self) -> float:
-        """How many products of bytes it can take for one of floats: at 1, a model in 8 bits is hardly any faster."""
+    def bytes_gain(self, node: Node) -> float:
+        """How many times as fast a product of integers (``conv`` or ``matmul``) may be as the same in floats."""
         ...
 
     def multiplies_bf16(self) -> bool:

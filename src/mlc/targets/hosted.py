@@ -39,8 +39,8 @@ class HostedTarget:
     def algorithms(self, node: Node) -> Sequence[Algorithm]:
         return self.host.algorithms(node)
 
-    def bytes_gain(self) -> float:
-        return self.host.bytes_gain()
+    def bytes_gain(self, node: Node) -> float:
+        return self.host.bytes_gain(node)
 
     def multiplies_bf16(self) -> bool:
         return self.host.multiplies_bf16()

@@ -99,8 +99,10 @@ class CpuTarget:
             return attention_algorithms(types[0].shape, types[2].shape, self.record)
         return (Algorithm.DIRECT,)
 
-    def bytes_gain(self) -> float:
-        return self.record.bytes_gain
+    def bytes_gain(self, node: Node) -> float:
+        from mlc.targets.cpu.schedules.gain import bytes_gain_of
+
+        return bytes_gain_of(node, self.record)
 
     def multiplies_bf16(self) -> bool:
         return self.record.bf16_dot is not None

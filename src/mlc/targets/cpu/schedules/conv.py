@@ -291,8 +291,12 @@ def may_be_blocked(g: Group, target: Cpu) -> bool:
     assert isinstance(role, Convolution)
     assert g.anchor is not None
     x, y = shapes_of(role, g.anchor)
-    dot = dot_of_conv(role, target)
-    return y[1] >= MIN_BLOCKED and (role.groups == 1 or whole_groups(x[1], y[1], target, dot))
+    return may_have_blocks(role.groups, x[1], y[1], target, dot_of_conv(role, target))
+
+
+def may_have_blocks(groups: int, channels: int, filters: int, target: Cpu, dot: Dot | None) -> bool:
+    """The same for groups of so many input and output channels each."""
+    return filters >= MIN_BLOCKED and (groups == 1 or whole_groups(channels, filters, target, dot))
 
 
 def whole_groups(channels: int, filters: int, target: Cpu, dot: Dot | None) -> bool:

@@ -1,0 +1,50 @@
+"""What a product of quantised numbers gains over the same in floats, by the cost model."""
+
+from __future__ import annotations
+
+from mlc.ir.graph import Node
+from mlc.ops import get
+from mlc.targets.cpu.cost import Product, best_tile
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.conv import may_have_blocks
+from mlc.targets.cpu.schedules.conv_tile import conv_product, conv_tile
+from mlc.targets.groups.group import size_of
+
+REQUANTISED = 4  # cycles that a vector of sums takes to become bytes (measured on Zen 4: 3.7)
+STORED = 1  # that a vector of floats takes to be stored
+
+
+def bytes_gain_of(node: Node, target: Cpu) -> float:
+    """How many times as fast a convolution or a matrix product of integers is as it would be in floats.
+
+    Windows, which slide over each channel by itself, are not products: they gain by what they read, at least as much.
+
+    Args:
+        node: a ``conv`` or ``matmul`` whose operands are what the processor multiplies, as it is compiled.
+        target: the processor.
+    """
+    x, w, y = (v.type for v in (*node.inputs, *node.outputs))
+    dot = target.dot_of(x.dtype, w.dtype)
+    convolves = node.op is get("conv")
+    if convolves and w.shape[1] == 1 and node.attrs["groups"] == x.shape[1] > 1:
+        return target.bytes_gain
+    groups = node.attrs["groups"] if convolves else 1
+    channels, filters = w.shape[1] if convolves else 0, y.shape[1] // groups if convolves else 0
+    if dot is None or (convolves and not may_have_blocks(groups, channels, filters, target, dot)):
+        return 1.0
+
+    def cycles(terms: int) -> float:
+        if convolves:
+            taps = w.shape[2:]
+            single = size_of(taps) == 1
+            data = (x.shape[0] * groups, -(-channels // terms), *x.shape[2:])
+            made = (y.shape[0] * groups, filters, *y.shape[2:])
+            product = conv_product(data, made, taps, single, target, whole=groups == 1, terms=terms)
+            return product.cycles(conv_tile(product, target), target)
+        columns = -(-y.shape[-1] // target.lanes)
+        product = Product(size_of(y.shape[:-1]), columns, -(-x.shape[-1] // terms), terms=terms)
+        return product.cycles(best_tile(product, target), target)
+
+    vectors = y.size / target.lanes
+    floats = cycles(1) * target.fma_operations + STORED * vectors
+    return floats / (cycles(dot.terms) * dot.operations + REQUANTISED * vectors)
