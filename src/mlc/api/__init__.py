@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from mlc.api.device_code import device_kernels, device_listing
+from mlc.api.estimates import KernelEstimate, estimates
 from mlc.api.machines import TargetInfo, targets
 from mlc.api.models import Model, load, survey
 from mlc.api.packages import Package, Report, assembly, compile, pass_names
@@ -18,6 +19,7 @@ from mlc.api.tuning import tune, tuning_tasks
 from mlc.runtime import load_module
 
 __all__ = [
+    "KernelEstimate",
     "LayerError",
     "Model",
     "Package",
@@ -29,6 +31,7 @@ __all__ = [
     "compile",
     "device_kernels",
     "device_listing",
+    "estimates",
     "load",
     "load_module",
     "pass_names",

@@ -10,6 +10,7 @@ import click
 
 from mlc.cli.console import Console, file_bytes, one_line, status, write_json
 from mlc.cli.group import Command, did_you_mean
+from mlc.cli.inspect_estimates import show_estimates
 from mlc.cli.inspect_records import is_records, show_records
 from mlc.cli.options import LoadOptions, is_package, json_flag, load_options
 from mlc.errors import UnsupportedError, UsageError
@@ -30,6 +31,7 @@ _SOURCES_SHOWN = 4
     mlc inspect resnet18.tar --asm k3_conv_add_relu
     mlc inspect resnet18.tar --sass k3_conv_add_relu --arch sm_90
     mlc inspect resnet18.onnx --graph --dim batch=1
+    mlc inspect board.tar --estimate
     mlc inspect resnet18.jsonl
     """,
 )
@@ -43,6 +45,9 @@ _SOURCES_SHOWN = 4
 @click.option("--ptx", metavar="KERNEL", help="Print the assembly of an NVIDIA GPU's kernel.")
 @click.option("--sass", metavar="KERNEL", help="Print the machine code of an NVIDIA GPU's kernel.")
 @click.option("--arch", metavar="SM_XX", help="For --ptx and --sass: of which GPU.  [default: the newest]")
+@click.option(
+    "--estimate", is_flag=True, help="Print the cycles that kernels are expected to take, and what bounds them."
+)
 @load_options
 @json_flag
 @click.pass_obj
@@ -55,6 +60,7 @@ def command(
     ptx: str | None,
     sass: str | None,
     arch: str | None,
+    estimate: bool,
     load_options: LoadOptions,
     json_file: str | None,
 ) -> None:
@@ -66,7 +72,7 @@ def command(
     if arch is not None and ptx is None and sass is None:
         raise UsageError("--arch is only for --ptx and --sass", hint="add one of these, or leave it out")
     if is_records(file):
-        if load_options.given or graph or asked:
+        if load_options.given or graph or asked or estimate:
             raise UsageError(f"{file}: holds tuning records; of these --json is the only option", hint="leave it out")
         show_records(console, file, json_file)
         return
@@ -82,10 +88,12 @@ def command(
                 console.text(package.read("graph.txt").decode("utf-8", "replace"))
             elif asked:
                 console.text(_listing(package, *asked[0], arch))
+            elif estimate:
+                show_estimates(console, file, package, json_file)
             else:
                 _show_package(console, file, package, json_file)
         return
-    if asked:
+    if asked or estimate:
         raise UsageError(f"{file}: is a model; only a module.tar has kernels", hint="compile it first: mlc compile")
     if graph:
         console.text(repr(load_options.load(file).graph))

@@ -41,10 +41,12 @@ def fits_registers(rows: int, vectors: int, target: Cpu) -> bool:
     """Whether sums, one vector of the right operand each, and a broadcast have a register each.
 
     With one vector a row, a memory operand can do the broadcast where the processor has such. One register
-    too few is not a small loss: the allocator answers with a move for every sum in the innermost loop.
+    too few is not a small loss: the allocator answers with a move for every sum in the innermost loop. A core that
+    takes operations in order needs as many registers again for the operands of the next step, which have to be on
+    their way while this one computes.
     """
     broadcast = 0 if vectors == 1 and target.broadcast_operand else 1
-    return rows * vectors + vectors + broadcast <= target.registers
+    return rows * vectors + (vectors + broadcast) * (2 if target.in_order else 1) <= target.registers
 
 
 def unrolled_steps(tile: Tile, target: Cpu, dot: Dot | None = None) -> int:

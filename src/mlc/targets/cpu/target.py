@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -24,7 +25,11 @@ from mlc.targets.cpu.record import Cpu
 from mlc.targets.llvm.module import Machine, ModuleText
 
 if TYPE_CHECKING:
+    from mlc.targets.cpu.estimate import Estimate
     from mlc.targets.groups.template import Template
+
+ESTIMATES = "estimate.json"
+"""The file of a package, among its sources, that holds what kernels are expected to take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +39,12 @@ class EmittedKernels:
     Args:
         text: the module that they stand in.
         scratch: bytes of working memory that each needs, by name.
+        estimates: what each is expected to take, by name; nothing for this machine, where times can be taken.
     """
 
     text: ModuleText
     scratch: Mapping[str, int]
+    estimates: Mapping[str, Estimate]
 
 
 class CpuTarget:
@@ -155,13 +162,16 @@ class CpuTarget:
     def emit(
         self, kernels: Mapping[str, Function], *, contract: bool = True, on_stage: Callable[[str], None] | None = None
     ) -> EmittedKernels:
+        from mlc.targets.cpu.estimate import estimate
         from mlc.targets.llvm.function import emit_function
         from mlc.targets.llvm.module import ModuleText
 
         if on_stage is not None:
             on_stage("codegen")
         text = ModuleText()
-        return EmittedKernels(text, {name: emit_function(fn, text, contract=contract) for name, fn in kernels.items()})
+        scratch = {name: emit_function(fn, text, contract=contract) for name, fn in kernels.items()}
+        estimates = {} if self.native else {name: estimate(fn, self.record) for name, fn in kernels.items()}
+        return EmittedKernels(text, scratch, estimates)
 
     def codegen(
         self,
@@ -191,7 +201,10 @@ class CpuTarget:
             return Artifact(obj, {"model.ll": ir})
         if on_stage is not None:
             on_stage("link")
-        return Artifact(obj, {"model.ll": ir}, shared_library(obj, self.triple))
+        sources = {"model.ll": ir}
+        if code.estimates:
+            sources[ESTIMATES] = json.dumps({name: e.to_json() for name, e in code.estimates.items()}, indent=1)
+        return Artifact(obj, sources, shared_library(obj, self.triple))
 
     def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:
         from mlc.targets.llvm.module import assembly_of
