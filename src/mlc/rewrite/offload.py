@@ -21,7 +21,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -57,6 +57,20 @@ class Device(Protocol):
     def estimate(self, group: Node) -> tuple[float, float]: ...
 
     def copy_seconds(self, nbytes: int) -> float: ...
+
+
+@runtime_checkable
+class Agreeing(Protocol):
+    """A device whose layouts are agreed among those that make and read a value."""
+
+    def layouts_between(self, groups: Sequence[Node], constants: Mapping[Value, np.ndarray]) -> Mapping[Value, Layout]:
+        """Layouts of values that are to lie otherwise than the device wants tensors of their type in general.
+
+        Args:
+            groups: all that the device takes over.
+            constants: values of their inputs that are constants.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -378,6 +392,8 @@ class _Writer:
         self.nodes: list[Node] = []
         self._taken = {v.name for v in (*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs))}
         self._on_device: dict[Value, Value] = {}
+        groups = [u.group for u in flow.units if u.region is not None and u.group is not None]
+        self._agreed = device.layouts_between(groups, graph.constants) if isinstance(device, Agreeing) else {}
         # what is tuned for a device is for one with these very options
         options = json.dumps(sorted(device.options().items())).encode()
         self._told = f"{device.device} {hashlib.sha256(options).hexdigest()[:8]}"
@@ -409,10 +425,14 @@ class _Writer:
         self._taken.add(candidate)
         return candidate
 
+    def _placed(self, v: Value) -> TensorType:
+        """The type of a value in device memory."""
+        return v.type.with_layout(self._agreed[v]) if v in self._agreed else _placed(v.type, self.device)
+
     def _to_device(self, v: Value) -> Value:
         """``v`` in device memory, packed and copied unless it is there already."""
         if v not in self._on_device:
-            placed = _placed(v.type, self.device)
+            placed = self._placed(v)
             packed = v
             if placed.layout is not None:
                 packed = Value(self._unique(f"{v.name}.packed"), placed)
@@ -427,18 +447,19 @@ class _Writer:
         given = self.flow.gives(region, self.graph.outputs)
         groups = [u.group for u in region.units if u.group is not None]
         constants = list(dict.fromkeys(v for g in groups for v in g.inputs if v in self.graph.constants))
-        inside = {v: Value(v.name, _placed(v.type, self.device)) for v in activations}
+        inside = {v: Value(v.name, self._placed(v)) for v in activations}
         inside |= {v: Value(v.name, v.type) for v in constants}
         body_nodes = []
         for g in groups:
-            outs = tuple(Value(v.name, _placed(v.type, self.device) if v in given else v.type) for v in g.outputs)
+            fixed = {*given, *self._agreed}  # what lies elsewhere in the region, the device decides later
+            outs = tuple(Value(v.name, self._placed(v) if v in fixed else v.type) for v in g.outputs)
             attrs = {**g.attrs, "device": self._told} if is_group(g) else g.attrs
             body_nodes.append(Node(g.op, tuple(inside[v] for v in g.inputs), attrs, outs, g.sources))
             inside.update(zip(g.outputs, outs, strict=True))
         name = self.names[region]
         inputs = tuple(inside[v] for v in (*activations, *constants))
         body = Graph(name, inputs, tuple(inside[v] for v in given), tuple(body_nodes), {})
-        there = tuple(Value(self._unique(f"{v.name}.device"), _placed(v.type, self.device)) for v in given)
+        there = tuple(Value(self._unique(f"{v.name}.device"), self._placed(v)) for v in given)
         operands = (*(self._to_device(v) for v in activations), *constants)
         attrs = {"body": body, "device": self.device.device, "name": name}
         sources = tuple(dict.fromkeys(s for g in groups for s in g.sources))

@@ -94,10 +94,13 @@ class Convolution(Layer):
     Args:
         product: the operator that states it, applied to activations and weights.
         weights: i8, as the operator takes them.
+        spread: how many blocks of results, one after the other, are neighbouring pixels in memory, see
+            :mod:`mlc.vdla.fold`.
     """
 
     product: Node
     weights: np.ndarray
+    spread: int = field(default=1, kw_only=True)
 
     @property
     def macs(self) -> int:

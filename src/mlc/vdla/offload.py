@@ -20,9 +20,11 @@ from mlc.rewrite.offload import Shortcoming
 from mlc.targets.base import CompiledRegion, DeviceProgram, LayoutChoice
 from mlc.targets.driver_bench import DriverBench
 from mlc.vdla.config import VdlaConfig
+from mlc.vdla.fold import folded
 from mlc.vdla.host import HostModel
 from mlc.vdla.isa.fields import IMMEDIATES
 from mlc.vdla.layer import Convolution, Elementwise, Layer, read_layer
+from mlc.vdla.narrow import folds
 from mlc.vdla.program import ALIGNMENT
 from mlc.vdla.schedules import plan_layer
 from mlc.vdla.schedules.elementwise import fits
@@ -69,6 +71,10 @@ class VdlaAccelerator:
     def layout(self, type: TensorType) -> Layout | None:
         return tensor_layout(type, self.config)
 
+    def layouts_between(self, groups: Sequence[Node], constants: Mapping[Value, np.ndarray]) -> Mapping[Value, Layout]:
+        found = folds([read_layer(group, constants) for group in groups], self.config)
+        return {v: fold.layout(v.type, self.config.block_in) for v, fold in found.items()}
+
     def estimate(self, group: Node) -> tuple[float, float]:
         return self._seconds(group), self.host.seconds(group)
 
@@ -82,7 +88,7 @@ class VdlaAccelerator:
         layer = read_layer(group, constants)
         if not isinstance(layer, Convolution):
             return []
-        return [plan.config for plan in likely_plans(Shape.of(layer, self.config), self.config)]
+        return [plan.config for plan in likely_plans(Shape.of(folded(layer, self.config), self.config), self.config)]
 
     def region_seconds(self, region: CompiledRegion) -> float:
         from mlc.vdla.codegen.region import region_seconds

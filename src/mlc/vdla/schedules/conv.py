@@ -114,7 +114,7 @@ def schedule_part(
         ScheduleError: the choice does not fit the loops.
     """
     main = product.part(choice.rows, choice.blocks, choice.inputs_outer)
-    finish = Finish(epilogue, product.result.shape, choice.rows, choice.blocks, config.block_in)
+    finish = Finish(epilogue, product.result.shape, choice.rows, choice.blocks, config.block_in, product.spread)
     result = finish.result(lambda *at: main.sums[at])
     s = Schedule([result])
     high, wide, many, _ = choice.tile

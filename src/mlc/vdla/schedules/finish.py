@@ -223,6 +223,7 @@ class Finish:
         whole: extents of the layer's result.
         rows, blocks: the part of it.
         block_in: channels of a block of input.
+        spread: how many blocks of the result are neighbouring pixels in memory: 1, or all that there are.
 
     Attributes:
         region: extents of the part.
@@ -231,10 +232,12 @@ class Finish:
         operands: what else is brought among the accumulators.
     """
 
-    def __init__(self, epilogue: Epilogue, whole: Extents, rows: Range, blocks: Range, block_in: int) -> None:
+    def __init__(
+        self, epilogue: Epilogue, whole: Extents, rows: Range, blocks: Range, block_in: int, spread: int = 1
+    ) -> None:
         self.epilogue = epilogue
         self.whole, self.rows, self.blocks = whole, rows, blocks
-        self.block_in = block_in
+        self.block_in, self.spread = block_in, spread
         self.region = whole[0], blocks[1] - blocks[0], rows[1] - rows[0], whole[3], whole[4]
         self.params: list[te.Tensor] = []
         self.products: list[Product] = []
@@ -268,11 +271,15 @@ class Finish:
             return stated("cast", stated("clip", value, lo=I8_MIN, hi=I8_MAX), to="i8")
 
         out = te.compute(self.region, element, "out", axis_names=NAMES)
-        if self.region != self.whole:
+        if self.region != self.whole or self.spread > 1:
             axes = tuple(te.axis(n, name) for n, name in zip(self.region, NAMES, strict=True))
             begins = (0, self.blocks[0], self.rows[0], 0, 0)
-            places = tuple(as_index(a) + d for a, d in zip(axes, begins, strict=True))
-            out.home = te.Home(self.whole, axes, places, ((0, 0),) * len(axes))
+            n, o, y, z, j = (as_index(a) + d for a, d in zip(axes, begins, strict=True))
+            places, whole = (n, o, y, z, j), self.whole
+            if self.spread > 1:
+                images, blocks, rows, columns, lanes = self.whole
+                places, whole = (n, as_index(0), y, z * blocks + o, j), (images, 1, rows, columns * blocks, lanes)
+            out.home = te.Home(whole, axes, places, ((0, 0),) * len(axes))
         return out
 
     def lifted(self, name: str, lift: Lift) -> Callable[..., Expr]:

@@ -48,12 +48,14 @@ class Sums:
         weights: as the operator takes them.
         data: the input as windows slide over it, with zeros around it.
         result: sums, i32 ``[n, o/16, h, w, 16]``.
+        spread: how many blocks of the result are neighbouring pixels in memory.
     """
 
     x: te.Tensor
     weights: te.Tensor
     data: te.Tensor
     result: te.Tensor
+    spread: int = 1
 
     @classmethod
     def of(cls, layer: Convolution, config: VdlaConfig) -> Sums:
@@ -73,7 +75,7 @@ class Sums:
         (stored,) = whole.op.inputs  # type: ignore[union-attr]
         layouts = {t: image_layout(t.shape, config.block_in) for t in (stored, whole)}
         (result,), new = relayout([y], {**layouts, y: image_layout(y.shape, config.block_out)})
-        return cls(new[stored], w, new[whole], result)
+        return cls(new[stored], w, new[whole], result, layer.spread)
 
     @property
     def load(self) -> Load:

@@ -10,6 +10,7 @@ from heapq import nsmallest
 from mlc.errors import ScheduleError
 from mlc.lower.knobs import Knobs, Value
 from mlc.vdla.config import VdlaConfig
+from mlc.vdla.fold import folded
 from mlc.vdla.intrinsics import ACC, INP, WGT
 from mlc.vdla.layer import Convolution
 from mlc.vdla.schedules.conv import At, Choice, LayerPlan, Threads, schedule_part, tile_sizes, tile_steps
@@ -113,6 +114,7 @@ class Plan:
 
 def plan_convolution(layer: Convolution, config: VdlaConfig, knobs: Knobs) -> LayerPlan:
     """A product, for :func:`~mlc.vdla.schedules.layers.plan_layer`."""
+    layer = folded(layer, config)
     sums, epilogue = Sums.of(layer, config), Epilogue.of(layer, config)
     shape = Shape.of(layer, config, sums)
     plan = ask(shape, config, knobs, stores_alone=epilogue.stored_as_it_is)
