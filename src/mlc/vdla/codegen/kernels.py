@@ -115,12 +115,40 @@ def divide(axes: tuple[Axis, ...], config: VdlaConfig, product: bool, starts: bo
             sums = [a for a in rest if not a.dst]
             free = sorted((a for a in rest if a.dst), key=lambda a: -a.dst)
             shape = Shape(outer, inner, (*sums, *free))
-            cycles = _UOP_CYCLES * shape.uops + (_stalls(shape, config) if product else 0)
-            cost = shape.uops > config.uop_depth, cycles
+            cost = shape.uops > config.uop_depth, _excess(shape, config, product)
             if best is None or cost < best[0]:
                 best = cost, shape
     assert best is not None
     return best[1]
+
+
+@lru_cache(maxsize=4096)
+def cut(axes: tuple[Axis, ...], config: VdlaConfig, starts: bool) -> int | None:
+    """Which loop it is each of whose iterations is better a product of its own; ``None`` to leave the product whole.
+
+    That may be a reduction without which far fewer micro-ops do. Where micro-ops do not fit even so, it is the longest.
+
+    Args:
+        axes: merged loops of a matrix product.
+        config: the accelerator.
+        starts: whether its sums may start in this instruction.
+    """
+    whole = divide(axes, config, True, starts)
+    if whole.uops > config.uop_depth:
+        return max(range(len(axes)), key=lambda k: axes[k].extent)
+    best, found = 1 + config.gemm_fill + _excess(whole, config, True), None
+    for k, a in enumerate(axes):
+        if not a.dst:
+            piece = divide((*axes[:k], *axes[k + 1 :]), config, True, starts)
+            cycles = a.extent * (1 + config.gemm_fill + _excess(piece, config, True))
+            if cycles < best:
+                best, found = cycles, k
+    return found
+
+
+def _excess(shape: Shape, config: VdlaConfig, product: bool) -> float:
+    """Cycles that an instruction takes for its micro-ops, and loses to accumulators that are not ready."""
+    return _UOP_CYCLES * shape.uops + (_stalls(shape, config) if product else 0)
 
 
 def _stalls(shape: Shape, config: VdlaConfig) -> int:

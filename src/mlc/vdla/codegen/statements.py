@@ -36,7 +36,7 @@ from mlc.vdla.codegen.dma import blocks, contents
 from mlc.vdla.codegen.emit import DRAM_BITS, Emitter
 from mlc.vdla.codegen.epilogue import Epilogue, Operation
 from mlc.vdla.codegen.facts import Facts, check_capacity, copied, elements, is_fill
-from mlc.vdla.codegen.kernels import Axis, divide, merge
+from mlc.vdla.codegen.kernels import Axis, cut, merge
 from mlc.vdla.codegen.memory import UNKNOWN, Instance
 from mlc.vdla.codegen.nest import Form, Nest, flat, form, nest_of, range_of, ranges, tangled
 from mlc.vdla.codegen.placement import Placement, place_buffers
@@ -329,10 +329,8 @@ class Statements:
                 e.product(GemmMode.ZERO, e.kernels.elementwise(cleared, dst, 0))
             if kind == Kind.RESET:
                 return
-        if divide(axes, e.config, True, starts).uops > e.config.uop_depth:
-            # more micro-ops than fit: one instruction for each iteration of the longest loop
-            a = max(axes, key=lambda a: a.extent)
-            rest = tuple(b for b in axes if b is not a)
+        if (of := cut(axes, e.config, starts)) is not None:
+            a, rest = axes[of], (*axes[:of], *axes[of + 1 :])
             for k in range(a.extent):
                 self._product(Kind.UPDATE, rest, dst + k * a.dst, src + k * a.src, wgt + k * a.wgt)
             return
