@@ -60,6 +60,7 @@ class Choice:
             its weights; 0 leaves it whole.
         slots: how many places tiles of accumulators take in turns, at most.
         threads: whether two virtual threads take turns at the tiles of rows or of blocks.
+        biases_once: whether one load brings the biases of all the layer's blocks; they stay for the parts that follow.
     """
 
     rows: Range
@@ -73,6 +74,7 @@ class Choice:
     lead: int = 0
     slots: int = 2
     threads: Threads = Threads.NONE
+    biases_once: bool = False
 
 
 @dataclass(eq=False)
@@ -148,7 +150,7 @@ def schedule_part(
         tiles.pragma(piece, "dma_copy", 2 if choice.inputs_outer and choice.tile[3] > 1 else 1)
 
     for added in finish.products:
-        add_product(s, added, out, outer[-1], config)
+        add_product(s, added, out, outer[-1], config, tiles_once=added is finish.biases and choice.biases_once)
     for t in finish.operands:
         s[t].set_scope(ACC)
         s[t].compute_at(out, outer[-1])
@@ -186,8 +188,10 @@ def _order_sums(sums: Stage, choice: Choice, config: VdlaConfig) -> Var:
     return chunk
 
 
-def add_product(s: Schedule, product: Product, out: Stage, at: Var, config: VdlaConfig) -> None:
-    """Compute what is added to a tile right after it."""
+def add_product(
+    s: Schedule, product: Product, out: Stage, at: Var, config: VdlaConfig, *, tiles_once: bool = False
+) -> None:
+    """Compute what is added to a tile right after it; its weights are loaded for the tile, or all before everything."""
     sums = s[product.sums]
     n, o, h, w, j = sums.axes
     *passes, k = sums.reduce_axes
@@ -196,7 +200,7 @@ def add_product(s: Schedule, product: Product, out: Stage, at: Var, config: Vdla
     sums.tensorize(j, gemm(config))
     s[product.inputs].set_scope(INP)
     s[product.weights].set_scope(WGT)
-    for t in (product.inputs, product.weights, product.sums):
+    for t in (product.inputs, product.sums) if tiles_once else (product.inputs, product.weights, product.sums):
         s[t].compute_at(out, at)
 
 

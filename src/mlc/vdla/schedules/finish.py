@@ -229,6 +229,7 @@ class Finish:
         region: extents of the part.
         params: what is read, without the sums' own operands.
         products: what the matrix unit adds.
+        biases: the one of them that adds biases, with the tiles of all the layer's blocks.
         operands: what else is brought among the accumulators.
     """
 
@@ -241,6 +242,7 @@ class Finish:
         self.region = whole[0], blocks[1] - blocks[0], rows[1] - rows[0], whole[3], whole[4]
         self.params: list[te.Tensor] = []
         self.products: list[Product] = []
+        self.biases: Product | None = None
         self.operands: list[te.Tensor] = []
 
     def result(self, sums: Callable[..., Expr]) -> te.Tensor:
@@ -344,7 +346,7 @@ class Finish:
         return part
 
     def _bias(self) -> Callable[..., Expr] | None:
-        passes, (first, end), bi, bo = self.epilogue.bias, self.blocks, self.block_in, self.whole[-1]
+        passes, first, bi, bo = self.epilogue.bias, self.blocks[0], self.block_in, self.whole[-1]
         if passes is None:
             return None
         if passes == "vector":
@@ -354,15 +356,16 @@ class Finish:
         whole = self._param("bias_tiles", (self.whole[1], passes, bo, bi), i8)
         data = te.compute(ones.shape, lambda k: ones[k], "ones.inp", axis_names=("ci",), tag="copy")
         tiles = te.compute(
-            (end - first, passes, bo, bi), lambda o, p, j, k: whole[o + first, p, j, k], "bias_tiles.wgt",
+            whole.shape, lambda o, p, j, k: whole[o, p, j, k], "bias_tiles.wgt",
             axis_names=("o", "p", "j", "k"), tag="copy",
         )  # fmt: skip
         p, k = te.reduce_axis(passes, "p"), te.reduce_axis(bi, "k")
         sums = te.compute(
             self.region,
-            lambda n, o, y, z, j: te.sum_of(cast(data[k], i32) * cast(tiles[o, p, j, k], i32), (p, k)),
+            lambda n, o, y, z, j: te.sum_of(cast(data[k], i32) * cast(tiles[o + first, p, j, k], i32), (p, k)),
             "bias_sums",
             axis_names=NAMES,
         )
-        self.products.append(Product(data, tiles, sums))
+        self.biases = Product(data, tiles, sums)
+        self.products.append(self.biases)
         return lambda *at: sums[at]

@@ -46,7 +46,8 @@ def sizes(shape: Shape, choice: Choice) -> tuple[int, int, int]:
     data *= threads if in_threads(choice, choice.data_at, Threads.ROWS) else 1
     tiles *= threads if in_threads(choice, choice.tiles_at, Threads.BLOCKS) else 1
     data += threads * (sums if shape.residual else min(shape.passes, 1))
-    tiles += threads * (shape.passes * blocks + shape.residual)
+    tiles += shape.passes * (shape.groups * shape.outputs if choice.biases_once else threads * blocks)
+    tiles += threads * shape.residual
     return data, tiles, threads * (sums + shape.vectors * blocks)
 
 

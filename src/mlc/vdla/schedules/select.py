@@ -89,6 +89,7 @@ class Plan:
             first = replace(
                 Choice(rows, blocks, (shape.rows, shape.columns, shape.outputs, 1)),
                 data_at=At.CHUNK, tiles_at=At.CHUNK, inputs_outer=True, piece=self.lead, lead=self.lead,
+                biases_once=shape.biases_once,
             )  # fmt: skip
             if self.head == "rows":
                 parts.append(replace(first, rows=(0, self.head_size)))
@@ -102,7 +103,7 @@ class Plan:
         main = Choice(
             rows, (blocks[0], end), self.tile, self.blocks_outer, self.data_at, self.tiles_at,
             inputs_outer=self.head == "rows", piece=0 if parts else self.lead, lead=0 if parts else self.lead,
-            slots=self.slots, threads=self.threads,
+            slots=self.slots, threads=self.threads, biases_once=shape.biases_once,
         )  # fmt: skip
         parts.append(main)
         if self.tail:

@@ -81,6 +81,17 @@ class Shape:
         return self.kernel[0] * self.kernel[1]
 
     @property
+    def biases_once(self) -> bool:
+        """Whether the biases of all groups of blocks are loaded together.
+
+        Transfers of a tile or two take longer to begin than to arrive. No more than the tiles of two groups: that many
+        are in the memory anyway while loads run ahead.
+        """
+        return (
+            1 < self.groups and self.groups * self.outputs * self.passes <= 2 * self.outputs * self.inputs * self.taps
+        )
+
+    @property
     def macs(self) -> int:
         """Cycles that the product takes at one tile a cycle."""
         return self.batch * self.rows * self.columns * self.inputs * self.outputs * self.taps
