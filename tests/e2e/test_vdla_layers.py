@@ -13,11 +13,13 @@ from mlc.lower.knobs import Knobs
 from mlc.vdla.check import check
 from mlc.vdla.codegen.region import compile_layer
 from mlc.vdla.config import PROFILES
+from mlc.vdla.fold import Fold
 from mlc.vdla.layer import Layer
 from mlc.vdla.schedules import plan_layer
 from mlc.vdla.schedules.elementwise import ask
 from mlc.vdla.sim import Device, Report
-from tests.unit.vdla.schedules.layers import blocked, inputs_of, make_elementwise, make_layer, wanted
+from tests.unit.vdla.schedules.layers import inputs_of, make_elementwise, make_layer, wanted
+from tests.unit.vdla.test_fold import laid
 
 WITHOUT_ALU = ["osdi18_i8", "full"]
 
@@ -29,15 +31,14 @@ def check_layer(layer: Layer, profile: str, **choices: Any) -> Report:
     assert check(program) == []
     values = inputs_of(layer)
     device = Device(config)
+    layouts = {v.name: v.type.layout for v in (layer.x, layer.residual, layer.out) if v is not None}
     for name, array in values.items():
-        device.bind(name, blocked(array))
+        device.bind(name, layouts[name].pack(array))
     result = wanted(layer, values)
-    out = np.zeros_like(blocked(result))
+    out = np.zeros_like(layouts["out"].pack(result))
     device.bind("out", out)
     report = device.run(program)
-    n, o, h, w = result.shape
-    got = out.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :o]
-    np.testing.assert_array_equal(got, result)
+    np.testing.assert_array_equal(layouts["out"].unpack(out), result)
     assert report.total is not None
     assert report.cycles >= report.total.mac_cycles
     return report
@@ -81,6 +82,36 @@ GROUPS: list[dict[str, Any]] = [
 def test_convolutions_in_groups(shape: dict[str, Any], profile: str) -> None:
     after = {} if profile == "osdi18" else {"bias": 5000, "residual": 3, "relu": True}
     check_layer(make_layer(**shape, shift=None if profile == "osdi18" else 10, **after), profile)
+
+
+@pytest.mark.parametrize(
+    ("shape", "x", "y"),
+    [
+        ({"channels": (8, 8), "image": (9, 12), "groups": 8}, Fold(2, 1), Fold(2)),
+        ({"channels": (8, 8), "image": (9, 12), "groups": 8}, Fold(2), Fold(2)),
+        ({"channels": (8, 16), "image": (5, 12), "kernel": (1, 1)}, Fold(2), Fold()),
+        ({"channels": (40, 6), "image": (5, 12), "kernel": (1, 1)}, Fold(), Fold(2)),
+        ({"channels": (3, 8), "image": (13, 16), "strides": (2, 2)}, Fold(4, 1), Fold(2)),
+        ({"channels": (3, 11), "image": (8, 8)}, Fold(4, 3), Fold()),
+        (
+            {"channels": (5, 7), "image": (6, 9), "dilations": (1, 2), "strides": (1, 2), "pads": (1, 2)},
+            Fold(2),
+            Fold(),
+        ),
+    ],
+)
+@pytest.mark.parametrize("profile", list(PROFILES))
+def test_pixels_folded_into_lanes(shape: dict[str, Any], x: Fold, y: Fold, profile: str) -> None:
+    after = {} if profile == "osdi18" else {"bias": 5000, "relu": True}
+    check_layer(laid(make_layer(**shape, shift=None if profile == "osdi18" else 10, **after), x, y), profile)
+
+
+@pytest.mark.parametrize(
+    "choices", [{"rows": 2, "columns": 5, "blocks": 1}, {"head": "blocks", "tail": 1}, {"rows": 3}]
+)
+def test_tiles_of_folded_layers(choices: dict[str, Any]) -> None:
+    layer = make_layer((8, 16), (7, 12), bias=5000, relu=True, shift="vector")
+    check_layer(laid(layer, Fold(2, 1), Fold()), "full", **choices)
 
 
 @pytest.mark.parametrize(

@@ -264,6 +264,9 @@ def _check_regions(
     """An accelerator's regions before and after; what is fastest in them is decided for, and that is recorded."""
     assert isinstance(target.accelerator, Tunable)
     states = [s for s in session.states if s.task.constants is not None]
+    for s in states:
+        if s.decided is None:  # no trial of its own, but what the region chooses for it is recorded with a time, too
+            session.decide(s)
     trials: dict[str, list[Config]] = {}
     for s in states:
         likely = target.accelerator.likely(s.task.node, s.task.constants or {})
@@ -276,7 +279,7 @@ def _check_regions(
     reverted = []
     for state in states:
         config = found.chosen.get(state.task.key, state.task.space.default)
-        if state.decided is not None and dict(config) != dict(state.decided):
+        if state.decided is None or dict(config) != dict(state.decided):
             session.settle(state, config, Measurement(state.seconds_of(config)))
             if dict(config) == dict(state.task.space.default):
                 reverted.append(state.task.name)

@@ -365,7 +365,7 @@ class Session:
             open_ = [s for s in self.states if s.open and any(m.seconds is not None for _, m in s.trials)]
             for done, state in enumerate(open_):
                 self._watch.deciding(state, done, len(open_))
-                self._decide(state)
+                self.decide(state)
         except KeyboardInterrupt:
             interrupted = True
             self._decide_from_records()
@@ -481,7 +481,8 @@ class Session:
         )
         return [default, *(state.trials[k][0] for _, k in timed[: FINALISTS - 1])]
 
-    def _decide(self, state: TaskState) -> None:
+    def decide(self, state: TaskState) -> None:
+        """Times the finalists in turns, and settles on the fastest, or on the untuned one where it is as fast."""
         configs = self.finalists(state)
         results = self._measurer.compare(state.index, configs)
         timed = [(m.seconds, k) for k, m in enumerate(results) if m.seconds is not None]

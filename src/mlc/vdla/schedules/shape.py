@@ -87,9 +87,7 @@ class Shape:
         Transfers of a tile or two take longer to begin than to arrive. No more than the tiles of two groups: that many
         are in the memory anyway while loads run ahead.
         """
-        return (
-            1 < self.groups and self.groups * self.outputs * self.passes <= 2 * self.outputs * self.inputs * self.taps
-        )
+        return self.groups > 1 and self.groups * self.passes <= 2 * self.inputs * self.taps
 
     @property
     def macs(self) -> int:

@@ -51,7 +51,7 @@ def make_layer(
 
     if bias is not None:
         numbers = rng.integers(-bias, bias + 1, o).astype(np.int32)
-        numbers[:2] = bias, -bias
+        numbers[:2] = (bias, -bias)[:o]
         layer = replace(layer, bias=numbers)
     if residual is not None:
         value = Value("residual", typed(result, i8))
