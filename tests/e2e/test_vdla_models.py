@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +17,10 @@ import mlc
 from benchmarks.zoo import build, sample_inputs
 from mlc.api import Model, Package, quantize
 from mlc.errors import DeviceError
+from mlc.ir.graph import Value
+from mlc.ir.layout import Layout
 from mlc.runtime import load_module
+from mlc.tuning.regions import best_together
 from mlc.vdla.config import PROFILES
 from mlc.vdla.driver import open_device
 from mlc.vdla.offload import VdlaAccelerator
@@ -132,6 +138,44 @@ def test_depthwise_convolutions_run_between_others() -> None:
             assert check_against_integers(module, model.graph, {"x": images[:1]}) >= 1
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_pixels_of_narrow_tensors_are_folded(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The input comes from the host, the results are read by it, and pairs of pixels are one block in between."""
+    monkeypatch.setattr(VdlaAccelerator, "estimate", lambda self, group: (0.0, 1.0))
+    agreed: list[Mapping[Value, Layout]] = []
+    between = VdlaAccelerator.layouts_between
+
+    def noted(*args: Any) -> Mapping[Value, Layout]:
+        agreed.append(between(*args))
+        return agreed[-1]
+
+    monkeypatch.setattr(VdlaAccelerator, "layouts_between", noted)
+    stored = {
+        "d": (rng.standard_normal((8, 1, 3, 3)) / 3).astype(np.float32),
+        "p": (rng.standard_normal((20, 8, 1, 1)) / 3).astype(np.float32),
+        "q": (rng.standard_normal((6, 20, 1, 1)) / 3).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "d"], ["c0"], "c0", group=8, pads=[1] * 4),
+        helper.make_node("Relu", ["c0"], ["r0"]),
+        helper.make_node("Conv", ["r0", "p"], ["c1"], "c1"),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "q"], ["y"], "c2"),
+    ]
+    images = rng.standard_normal((4, 8, 10, 12)).astype(np.float32)
+    model = quantize(load(network(nodes, {"x": images[:1]}, ["y"], stored)), {"x": images}, "vdla", ends=True).model
+    package = mlc.compile(model, f"vdla -profile={profile}", verify_passes=True)
+    folded = [layout.physical_shape for layout in agreed[0].values()]
+    # rows of the input have pixels of the pad at both ends
+    assert folded == [(1, 10, 7, 16), *[(1, 10, 6, 16)] * (len(folded) - 1)]
+    assert len(folded) >= 2
+    with package.load(1) as module, mlc.compile(model).load(1) as host:
+        for image in images:
+            feeds = {"x": image[None]}
+            np.testing.assert_array_equal(module.run(feeds)["y"], host.run(feeds)["y"])
+            assert check_against_integers(module, model.graph, feeds) >= 1
+
+
 def test_wide_limits_are_exact() -> None:
     """A limit beyond the constants of instructions, as that of ReLU6 is where scales are fine."""
     stored = {
@@ -202,6 +246,22 @@ def test_scales_of_channels_need_the_alu() -> None:
         assert len(package.programs) <= regions
         with package.load(1) as module:
             assert check_against_integers(module, model.graph, {"x": IMAGES[:1]}) >= 1
+
+
+def test_what_a_region_chooses_for_groups_without_trials_is_recorded(
+    small: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlc.tuning.drive.best_together", partial(best_together, longest=2.0))
+    records = tmp_path / "r.jsonl"
+    tuning = mlc.tune(small, "vdla", trials=1, threads=1, records=records)
+    assert tuning.whole is not None
+    own = [s for s in tuning.outcome.states if s.task.constants is not None]
+    assert sum(bool(s.trials) for s in own) < len(own)
+    assert all(s.decided is not None for s in own)
+    with mlc.compile(small, "vdla", threads=1, records=(records,)).load(1) as module:
+        module.run({"x": IMAGES[:1]})
+        cycles = sum(run.report["cycles"] for run in module.device_runs)
+    assert cycles / (PROFILES["full"].freq_mhz * 1e6) == pytest.approx(tuning.whole.tuned)
 
 
 def test_programs_are_refused_by_another_accelerator(small: Model, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mlc.errors import VerifyError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.interp.graph import run_graph, run_node
+from mlc.ir.layout import Layout
 from mlc.ops import get
 from mlc.rewrite.fuse import fuse, group_each
 from mlc.rewrite.group import body_of
@@ -94,6 +95,28 @@ def test_a_row_major_device_needs_no_packing() -> None:
     n = Bytes()
     parts = divided(n(n.layer(n.x(1, 4, 3, 3, dtype="i8"))), ToyAccelerator(block=0))
     assert op_names(parts.graph) == ["copy_to", "offload", "copy_from"]
+
+
+class AgreeingAccelerator(ToyAccelerator):
+    """Pairs of columns are one block, if nothing but products makes and reads them."""
+
+    def layouts_between(self, groups: Sequence[Node], constants: Mapping[Value, np.ndarray]) -> Mapping[Value, Layout]:
+        values = dict.fromkeys(v for g in groups for v in (*g.inputs, *g.outputs) if v not in constants)
+        return {v: Layout(v.type.shape).split(3, 2) for v in values if v.type.shape[3] % 2 == 0}
+
+
+def test_a_device_may_agree_on_other_layouts() -> None:
+    n = Bytes()
+    x = n.x(1, 4, 3, 6, dtype="i8")
+    graph = n(n.layer(n.layer(n.layer(x), 1), 2))
+    parts = divided(graph, AgreeingAccelerator())
+    (region,) = regions(parts.graph)
+    body = region_graph(region, parts.graph.constants)
+    values = [*body.inputs, *(v for g in body.nodes for v in g.outputs)]
+    assert [v.type.physical_shape for v in values] == [(1, 4, 3, 3, 2)] * 4
+    # what is said already stays, whatever the device would choose for tensors of the type
+    kept = assign_layouts(body, lambda node, *_: (node, LayoutChoice((Layout((1, 4, 3, 6)),))), get("identity"))
+    assert [g.outputs[0].type for g in kept.nodes] == [g.outputs[0].type for g in body.nodes]
 
 
 def test_a_region_that_would_be_entered_again_is_cut() -> None:

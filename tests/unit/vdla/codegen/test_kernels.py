@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlc.errors import ScheduleError
-from mlc.vdla.codegen.kernels import Axis, Kernels, Planned, divide, merge
+from mlc.vdla.codegen.kernels import Axis, Kernels, Planned, cut, divide, merge
 from mlc.vdla.config import PROFILES, VdlaConfig
 from mlc.vdla.isa import unpack_uop
 
@@ -76,6 +76,18 @@ def test_the_counters_run_a_reduction_and_the_longest_other_loop() -> None:
     assert (shape.outer, shape.inner) == (axes[0], axes[3])
     assert shape.uops == 9 * 12
     assert shape.rest[-1] == axes[4]  # neighbours in time have different accumulators
+
+
+def test_a_product_is_cut_where_that_saves_many_micro_ops() -> None:
+    # 24 columns and 3 rows of results, whose rows cannot be the outer counter while sums start
+    taps, pixels = (Axis(3, 0, 49, 3), Axis(3, 0, 1, 1)), (Axis(3, 24, 98), Axis(24, 1, 2))
+    axes = *taps, *pixels
+    assert divide(axes, FULL, True, True).uops == 72
+    assert cut(axes, FULL, True) == 1
+    assert divide((taps[0], *pixels), FULL, True, True).uops == 3
+    assert cut((*taps, Axis(9, 1, 1)), FULL, True) is None
+    small = dataclasses.replace(FULL, uop_bytes=64)
+    assert cut((Axis(5, 0, 5), Axis(4, 5, 0), Axis(5, 20, 0), Axis(7, 100, 3)), small, True) == 3
 
 
 def test_too_many_micro_ops_are_refused() -> None:
