@@ -261,7 +261,7 @@ def test_what_a_region_chooses_for_groups_without_trials_is_recorded(
     with mlc.compile(small, "vdla", threads=1, records=(records,)).load(1) as module:
         module.run({"x": IMAGES[:1]})
         cycles = sum(run.report["cycles"] for run in module.device_runs)
-    assert cycles / (PROFILES["full"].freq_mhz * 1e6) == pytest.approx(tuning.whole.tuned)
+    assert cycles / (PROFILES["full"].freq_mhz * 1e6) == pytest.approx(tuning.whole.tuned, rel=1e-4)
 
 
 def test_programs_are_refused_by_another_accelerator(small: Model, tmp_path: Path) -> None:
