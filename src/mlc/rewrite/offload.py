@@ -10,6 +10,8 @@ In: an optimised graph before fusion, row-major. Out: the same graph with *regio
    the host leave it; a region of which that holds dissolves.
 4. *Borders.* What a region reads from the host is packed and copied; what the host reads is copied and unpacked. A
    value that one region makes and another reads stays where it is: unpack and pack would cancel, and are not inserted.
+   How a value lies follows from its type, unless the device has agreed on something else for all that make and read it
+   (:class:`Agreeing`); such values have their layouts within regions, too.
 
 Example: ``y = relu(add(conv(x, w), b)); z = softmax(y)`` becomes ``p = pack(x); d = copy_to(p); r = offload(d, w, b);
 c = copy_from(r); y = unpack(c); z = softmax(y)``.

@@ -221,7 +221,8 @@ class Accelerator(Protocol):
     ) -> LayoutChoice:
         """Layouts for the operands and results of a group inside of a region, given those of its inputs.
 
-        What crosses the region's border keeps what ``layout`` says.
+        What crosses the region's border keeps what ``layout`` says, and values that were agreed on
+        (:class:`~mlc.rewrite.offload.Agreeing`) what was agreed.
 
         Args:
             group: one that was not refused.
