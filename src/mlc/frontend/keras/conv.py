@@ -25,7 +25,7 @@ def _start(ctx: Context, layer: Layer, call: Arguments) -> tuple[Value, tuple[in
     return channels_first(ctx, x, layer.config), layer.config.positive("kernel_size", rank)
 
 
-def _window(layer: Layer, x: Value, kernel: tuple[int, ...]) -> Window:
+def window_of(layer: Layer, x: Value, kernel: tuple[int, ...]) -> Window:
     """The window of a convolution over ``x``, ``[n, c, …]``."""
     space, config = x.type.shape[2:], layer.config
     strides, dilations = config.positive("strides", len(space), 1), config.positive("dilation_rate", len(space), 1)
@@ -47,7 +47,7 @@ def _finish(ctx: Context, layer: Layer, y: Value) -> Value:
     return as_given(ctx, apply_activation(ctx, layer, y), layer.config)
 
 
-def _turned(ctx: Context, w: np.ndarray, perm: Sequence[int], shape: Sequence[int]) -> Value:
+def turned_weights(ctx: Context, w: np.ndarray, perm: Sequence[int], shape: Sequence[int]) -> Value:
     """Weights in the order of core operators."""
     return ctx.constant(np.ascontiguousarray(w.transpose(tuple(perm))).reshape(tuple(shape)))
 
@@ -60,16 +60,16 @@ def _conv(ctx: Context, layer: Layer, call: Arguments) -> Value:
     if groups < 1 or channels % groups or filters % groups:
         raise ImportModelError(f"{channels} channels and {filters} filters in {groups} groups")
     w = weight(ctx, layer, "kernel", (*kernel, channels // groups, filters))
-    turned = _turned(ctx, w, (rank + 1, rank, *range(rank)), (filters, channels // groups, *kernel))
-    return _finish(ctx, layer, convolve(ctx, x, turned, bias(ctx, layer, filters), _window(layer, x, kernel), groups))
+    turned = turned_weights(ctx, w, (rank + 1, rank, *range(rank)), (filters, channels // groups, *kernel))
+    return _finish(ctx, layer, convolve(ctx, x, turned, bias(ctx, layer, filters), window_of(layer, x, kernel), groups))
 
 
 def _depthwise(ctx: Context, layer: Layer, x: Value, kernel: tuple[int, ...], name: str, offset: Value | None) -> Value:
     channels, rank = x.type.shape[1], len(kernel)
     (times,) = layer.config.positive("depth_multiplier", 1, 1)
     w = weight(ctx, layer, name, (*kernel, channels, times))
-    turned = _turned(ctx, w, (rank, rank + 1, *range(rank)), (channels * times, 1, *kernel))
-    return convolve(ctx, x, turned, offset, _window(layer, x, kernel), channels)
+    turned = turned_weights(ctx, w, (rank, rank + 1, *range(rank)), (channels * times, 1, *kernel))
+    return convolve(ctx, x, turned, offset, window_of(layer, x, kernel), channels)
 
 
 @layer("DepthwiseConv1D", "DepthwiseConv2D", variables=named("kernel", "bias"))
@@ -88,7 +88,7 @@ def _separable_conv(ctx: Context, layer: Layer, call: Arguments) -> Value:
     y = _depthwise(ctx, layer, x, kernel, "depthwise_kernel", None)
     ones, wide = (1,) * rank, y.type.shape[1]
     w = weight(ctx, layer, "pointwise_kernel", (*ones, wide, filters))
-    turned = _turned(ctx, w, (rank + 1, rank, *range(rank)), (filters, wide, *ones))
+    turned = turned_weights(ctx, w, (rank + 1, rank, *range(rank)), (filters, wide, *ones))
     return _finish(
         ctx, layer, convolve(ctx, y, turned, bias(ctx, layer, filters), Window(ones, ones, ones, (0,) * 2 * rank))
     )
@@ -112,7 +112,7 @@ def _conv_transpose(ctx: Context, layer: Layer, call: Arguments) -> Value:
         outputs.append(out)
         ends.append(max(0, (n - 1) * strides[d] + span(kernel[d], dilations[d]) - begin - out))
     w = weight(ctx, layer, "kernel", (*kernel, filters, channels))
-    turned = _turned(ctx, w, (rank + 1, rank, *range(rank)), (channels, filters, *kernel))
+    turned = turned_weights(ctx, w, (rank + 1, rank, *range(rank)), (channels, filters, *kernel))
     window = Window(kernel, strides, dilations, (*begins, *ends))
     return _finish(ctx, layer, convolve_transposed(ctx, x, turned, bias(ctx, layer, filters), window, outputs))
 

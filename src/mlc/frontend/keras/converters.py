@@ -6,6 +6,7 @@ from mlc.frontend.keras import (  # noqa: F401
     activations,
     attention,
     conv,
+    conv_recurrent,
     core,
     merge,
     norm,

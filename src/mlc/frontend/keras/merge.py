@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
+import numpy as np
+
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.common.context import Context
 from mlc.frontend.common.emit import arith, cast, concat, normal_axis, reshape
 from mlc.frontend.keras.model import Layer
 from mlc.frontend.keras.norm import unit_length
-from mlc.frontend.keras.registry import Arguments, layer
+from mlc.frontend.keras.registry import Arguments, Masked, layer
 from mlc.ir.graph import Value
 
 
@@ -34,13 +38,25 @@ def _fold(ctx: Context, layer: Layer, call: Arguments) -> Value:
     return arith(ctx, "mul", y, 1 / len(values)) if layer.class_name == "Average" else y
 
 
-@layer("Concatenate", masks="refuse", limits="without masks")
-def _concatenate(ctx: Context, layer: Layer, call: Arguments) -> Value:
+@layer("Concatenate", masks="own", limits="with masks, along steps or the last axis")
+def _concatenate(ctx: Context, layer: Layer, call: Arguments) -> Value | Masked:
     values = call.many()
     dtype = values[0].type.dtype
     if any(v.type.dtype is not dtype for v in values):
         values = _aligned(ctx, values)
-    return concat(ctx, values, normal_axis(layer.config.whole("axis", -1), values[0].type.rank))
+    axis = normal_axis(layer.config.whole("axis", -1), values[0].type.rank)
+    masks = [call.masks.get(v) for v in call.many()]
+    y = concat(ctx, values, axis)
+    if all(m is None for m in masks):
+        return y
+    if axis == values[0].type.rank - 1:  # steps count that count in any part; in one without a mask all do
+        return y if None in masks else Masked(y, reduce(lambda a, b: ctx.add("or", [a, b]), filter(None, masks)))
+    if axis != 1:
+        raise UnsupportedError(f"masks of what is joined along axis {axis}")
+    full = [
+        ctx.constant(np.ones(v.type.shape[:2], bool)) if m is None else m for v, m in zip(values, masks, strict=True)
+    ]
+    return Masked(y, concat(ctx, full, 1))
 
 
 @layer("Dot", limits="operands of up to 5 axes")

@@ -10,7 +10,7 @@ import numpy as np
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.common.axes import normal_axes
 from mlc.frontend.common.context import Context
-from mlc.frontend.common.emit import cast, concat, normal_axis, normal_index, reshape, slice_axis, transpose
+from mlc.frontend.common.emit import cast, concat, normal_axis, normal_index, reshape, scalar, slice_axis, transpose
 from mlc.frontend.keras.activations import ACTIVATIONS
 from mlc.frontend.keras.config import Config, plain
 from mlc.frontend.keras.model import Layer, flatten
@@ -189,6 +189,20 @@ def _clip(ctx: Context, layer: Layer, call: Arguments) -> Value:
 @operation("Cast")
 def _cast(ctx: Context, layer: Layer, call: Arguments) -> Value:
     return cast(ctx, call.one(), _dtype(layer.config.get("dtype")))
+
+
+@operation("ConvertToTensor")
+def _convert_to_tensor(ctx: Context, layer: Layer, call: Arguments) -> Value:
+    wanted = layer.config.get("dtype")
+    return call.one() if wanted is None else cast(ctx, call.one(), _dtype(wanted))
+
+
+@operation("ZerosLike", "OnesLike")
+def _like(ctx: Context, layer: Layer, call: Arguments) -> Value:
+    x, wanted = call.one(), call.get(1, "dtype", layer.config.get("dtype"))
+    dtype = x.type.dtype if wanted is None else _dtype(wanted)
+    number = scalar(ctx, int(layer.class_name == "OnesLike"), dtype)
+    return ctx.add("broadcast_to", [number], shape=x.type.shape)
 
 
 # -- reductions and products ------------------------------------------------------------------------------------------

@@ -79,12 +79,13 @@ def _recurrent(ctx: Context, layer: Layer, call: Arguments) -> list[Value]:
     sequences = layer.config.flag("return_sequences")
     history = found.history
     if sequences and layer.config.flag("go_backwards") and history is not None:
-        history = _reversed(ctx, history)  # steps come in the order in which they were computed
+        history = reversed_steps(ctx, history)  # steps come in the order in which they were computed
     y = transpose(ctx, history, (1, 0, 2)) if sequences and history is not None else found.last
     return [y, *found.states] if layer.config.flag("return_state") else [y]
 
 
-def _reversed(ctx: Context, x: Value) -> Value:
+def reversed_steps(ctx: Context, x: Value) -> Value:
+    """A tensor with its first axis the other way round."""
     shape = x.type.shape
     begin, step = (shape[0] - 1, *[0] * (len(shape) - 1)), (-1, *[1] * (len(shape) - 1))
     return ctx.add("slice", [x], begin=begin, end=(-1, *shape[1:]), step=step)

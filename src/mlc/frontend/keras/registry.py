@@ -35,12 +35,14 @@ class Arguments:
         args: positional arguments; tensors are values.
         kwargs: the others.
         mask: which steps of the first argument count, ``[batch, steps]``; ``None`` for all.
+        masks: the masks of tensors, for layers that look at more than one.
         apply: converts another layer on arguments of its own, for those that have layers inside.
     """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     mask: Value | None = None
+    masks: Mapping[Value, Value] = field(default_factory=dict)
     apply: Callable[[Layer, Arguments], list[Value]] = field(default=lambda layer, call: [])
 
     def one(self) -> Value:
@@ -93,8 +95,9 @@ class Kind:
         convert: the function.
         variables: what it has, in the order of files.
         parts: the layers inside, by the path of attributes that leads to them.
-        masks: ``keep`` hands a mask on, ``read`` reads it, ``use`` does both, ``drop`` loses it as Keras does, and
-            ``refuse`` cannot do what Keras does with it.
+        masks: ``keep`` hands a mask on, ``read`` reads it, ``use`` does both, ``drop`` loses it as Keras does, ``own``
+            reads those of all arguments and says which results have one, ``take`` takes them away from its arguments
+            besides, and ``refuse`` cannot do what Keras does.
         limits: what is not covered, in words, printed by ``mlc ops``.
     """
 

@@ -31,6 +31,7 @@ class Walk:
         self.ctx = Context(builder, limits)
         self.problems = problems
         self._masks: dict[Value, Value] = {}
+        self._taken: set[Value] = set()  # tensors whose masks a layer has taken away
 
     def note_unknown(self, model: ModelDef) -> None:
         """Tell of every layer that there is no converter for."""
@@ -90,12 +91,14 @@ class Walk:
     def _convert(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], prefix: str) -> list[Any]:
         kind = find_kind(layer)
         assert kind is not None
+        if kind.masks == "take":
+            self._take([v for v in flatten([list(args), kwargs]) if isinstance(v, Value) and v in self._masks])
         if not layer.operation:
             dtype = compute_dtype(layer)
             if layer.config.get("autocast", True) is not False:
                 args, kwargs = self._autocast(list(args), dtype), self._autocast(kwargs, dtype)
         mask = self._mask(args, kwargs)
-        if kwargs.get("mask") is not None and mask is None:
+        if kwargs.get("mask") is not None and not isinstance(kwargs["mask"], Value):
             raise UnsupportedError("a mask that is given as an argument")
 
         def apply(inner: Layer, call: Arguments) -> list[Value]:
@@ -114,17 +117,30 @@ class Walk:
 
         if mask is not None and kind.masks == "refuse":
             raise UnsupportedError("it reads a mask", hint="leave out the mask (mask_zero, Masking)")
-        call = Arguments(tuple(args), kwargs, mask if kind.masks in ("use", "read") else None, apply)
+        read = mask if kind.masks in ("use", "read") else None
+        call = Arguments(tuple(args), kwargs, read, self._masks if kind.masks in ("own", "take") else {}, apply)
         made = kind.convert(self.ctx, layer, call)
-        if isinstance(made, Masked):
-            self._masks[made.value] = made.mask
-            made = made.value
         results = list(flatten(made)) if isinstance(made, (list, tuple)) else [made]
+        self._masks.update({v.value: v.mask for v in results if isinstance(v, Masked)})
+        results = [v.value if isinstance(v, Masked) else v for v in results]
         if mask is not None and kind.masks in ("keep", "use"):
             for v in results:
                 if v.type.shape[: mask.type.rank] == mask.type.shape:
                     self._masks.setdefault(v, mask)
         return results
+
+    def _take(self, masked: Sequence[Value]) -> None:
+        """Note whose masks a layer takes away: Keras deletes them, so a second one finds none, in an order of its own.
+
+        Raises:
+            UnsupportedError: this is a second one.
+        """
+        if not self._taken.isdisjoint(masked):
+            raise UnsupportedError(
+                "a tensor whose mask another MultiHeadAttention takes away",
+                hint="give each its own: Masking, Embedding",
+            )
+        self._taken.update(masked)
 
     def _mask(self, args: Any, kwargs: dict[str, Any]) -> Value | None:
         """The mask of a call: as given, or that of its first tensor that has one."""

@@ -24,7 +24,7 @@ def _time_distributed(ctx: Context, layer: Layer, call: Arguments) -> list[Value
     if x.type.rank < 3:
         raise ImportModelError(f"called on {x.type}, of rank 3 or more it must be")
     kind = find_kind(inner)
-    reads = isinstance(inner, ModelDef) or (kind is not None and kind.masks in ("use", "read", "refuse"))
+    reads = isinstance(inner, ModelDef) or (kind is not None and kind.masks in ("use", "read", "own", "take", "refuse"))
     if call.mask is not None and reads:
         raise UnsupportedError(f"a mask with the layer {inner.class_name!r} inside")
     batch, steps = x.type.shape[:2]

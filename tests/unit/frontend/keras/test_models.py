@@ -10,7 +10,7 @@ import pytest
 from mlc.errors import UnsupportedError
 from mlc.frontend.common.problems import UnsupportedModelError
 from mlc.frontend.keras.importer import import_keras
-from tests.unit.frontend.keras.oracle import L, chain, check, compare, forms, keras, saved, seeded
+from tests.unit.frontend.keras.oracle import Build, L, chain, check, compare, forms, keras, saved, seeded
 
 ops = keras.ops
 
@@ -55,6 +55,16 @@ RECURRENT = {
         L.Embedding(5, 3, mask_zero=True), L.GlobalAveragePooling1D(), shape=(7,), dtype="int32",
     ),
     "masking": lambda: steps(L.ReLU(), L.Masking(0.0), L.SimpleRNN(4)),
+    "conv1": lambda: chain(L.ConvLSTM1D(3, 2, padding="same", return_sequences=True), shape=(4, 5, 2)),
+    "conv2": lambda: chain(L.ConvLSTM2D(3, (2, 3), strides=(2, 1), activation="relu"), shape=(3, 5, 6, 2)),
+    "conv2_back": lambda: chain(
+        L.ConvLSTM2D(2, 3, dilation_rate=2, go_backwards=True, return_sequences=True, use_bias=False),
+        L.ConvLSTM2D(1, 1, recurrent_activation="hard_sigmoid"), shape=(3, 7, 6, 1),
+    ),
+    "conv3": lambda: chain(L.ConvLSTM3D(2, 2, return_sequences=True), shape=(2, 3, 4, 3, 2)),
+    "conv_masked": lambda: chain(
+        L.ReLU(), L.Masking(0.0), L.Reshape((4, 3, 1)), L.ConvLSTM1D(2, 2, return_sequences=True), shape=(4, 3),
+    ),
 }  # fmt: skip
 
 
@@ -148,12 +158,18 @@ class Own(L.Layer):
 def test_all_that_is_refused_is_named_at_once(tmp_path: Path) -> None:
     x = keras.Input((6, 3))
     y = Own(name="mine")(L.Lambda(lambda t: t * 2, name="code", output_shape=(6, 3))(x))
-    y = L.Dense(2, name="good")(L.ConvLSTM1D(2, 1, name="memory", return_sequences=True)(y[:, :, None]))
+    y = L.Dense(2, name="good")(L.Discretization(bin_boundaries=[0.0, 1.0], name="memory")(y))
     path = saved(keras.Model(x, y), tmp_path)
     with pytest.raises(UnsupportedModelError) as refused:
         import_keras(path)
     message = str(refused.value)
-    for name in ("Lambda, layer 'code'", "a Lambda layer holds code", "Own", "'mine'", "ConvLSTM1D, layer 'memory'"):
+    for name in (
+        "Lambda, layer 'code'",
+        "a Lambda layer holds code",
+        "Own",
+        "'mine'",
+        "Discretization, layer 'memory'",
+    ):
         assert name in message
     assert "good" not in message
 
@@ -164,11 +180,62 @@ def test_stateful_layers_are_refused(tmp_path: Path) -> None:
         import_keras(saved(model, tmp_path))
 
 
-@pytest.mark.parametrize("reader", ["MultiHeadAttention", "Concatenate"])
-def test_masks_that_nobody_can_follow_are_refused(reader: str, tmp_path: Path) -> None:
-    ids = keras.Input((5,), dtype="int32")
-    x = L.Embedding(5, 4, mask_zero=True)(ids)
-    y = L.MultiHeadAttention(2, 2)(x, x) if reader == "MultiHeadAttention" else L.Concatenate()([x, x])
+def masked(*names: str) -> Any:
+    """Embeddings of small integers, of which 0 does not count: the inputs and their vectors."""
+    ids = [keras.Input((5,), dtype="int32", name=name) for name in names]
+    return ids, [L.Embedding(5, 4, mask_zero=True)(v) for v in ids]
+
+
+def mean(y: Any) -> Any:
+    """Of the steps that count: what attention gives for others differs from backend to backend."""
+    return L.GlobalAveragePooling1D()(y)
+
+
+def attended(**options: Any) -> Any:
+    """A tensor is for one call only, which takes its mask away."""
+    ids, (x, y, z, u) = masked("a", "b", "c", "d")
+    made = L.MultiHeadAttention(2, 3, **options)
+    return keras.Model(ids, [mean(made(x, x)), mean(made(y, z)), mean(made(u, u, use_causal_mask=True))])
+
+
+def with_key() -> Any:
+    ids, (x, y, z) = masked("a", "b", "c")
+    free = L.Dense(4)(keras.ops.cast(ids[0][..., None], "float32"))
+    return keras.Model(ids, [mean(L.MultiHeadAttention(2, 3)(x, free, y)), L.MultiHeadAttention(1, 2)(free, z)])
+
+
+def plain(kind: Any) -> Any:
+    ids, (x, y) = masked("a", "b")
+    return keras.Model(ids, [mean(kind()([x, y])), mean(kind()([y, x], use_causal_mask=True)), kind()([x, x])])
+
+
+def joined() -> Any:
+    ids, (x, y) = masked("a", "b")
+    free = L.Dense(4)(keras.ops.cast(ids[0][..., None], "float32"))
+    parts = [L.Concatenate()([x, y]), L.Concatenate(1)([x, y]), L.Concatenate(1)([free, x]), L.Concatenate()([x, free])]
+    return keras.Model(ids, [mean(v) for v in parts])
+
+
+MASKED: dict[str, Build] = {
+    "heads": attended, "heads_dropout": lambda: attended(dropout=0.1), "key": with_key,
+    "dot": lambda: plain(L.Attention), "additive": lambda: plain(L.AdditiveAttention), "joined": joined,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MASKED)
+def test_masks_are_followed(case: str, tmp_path: Path) -> None:
+    check(seeded(MASKED[case]()), tmp_path, dims={"batch": 3})
+
+
+def test_a_mask_is_taken_away_once(tmp_path: Path) -> None:
+    ids, (x,) = masked("a")
+    both = [mean(L.MultiHeadAttention(1, 2, name=name)(x, x)) for name in ("one", "two")]
+    with pytest.raises(UnsupportedError, match="a tensor whose mask another MultiHeadAttention takes away"):
+        import_keras(saved(keras.Model(ids, both), tmp_path))
+
+
+def test_masks_that_nobody_can_follow_are_refused(tmp_path: Path) -> None:
+    ids, (x,) = masked("a")
     with pytest.raises(UnsupportedError, match="it reads a mask") as refused:
-        import_keras(saved(keras.Model(ids, y), tmp_path))
+        import_keras(saved(keras.Model(ids, L.Softmax()(x)), tmp_path))
     assert "mask_zero" in refused.value.hint
