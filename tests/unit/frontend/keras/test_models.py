@@ -63,7 +63,8 @@ RECURRENT = {
     ),
     "conv3": lambda: chain(L.ConvLSTM3D(2, 2, return_sequences=True), shape=(2, 3, 4, 3, 2)),
     "conv_masked": lambda: chain(
-        L.ReLU(), L.Masking(0.0), L.Reshape((4, 3, 1)), L.ConvLSTM1D(2, 2, return_sequences=True), shape=(4, 3),
+        L.Embedding(5, 3, mask_zero=True), L.TimeDistributed(L.Reshape((3, 1))),
+        L.ConvLSTM1D(2, 2, return_sequences=True), L.ConvLSTM1D(1, 1), shape=(6,), dtype="int32",
     ),
 }  # fmt: skip
 
