@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlc.errors import MissingDependencyError
+from mlc.errors import MissingDependencyError, UnsupportedError
 from mlc.harness.reference import Tap, batches, cannot_run, missing_input
 
 # What the interpreter raises, which has no class of its own.
@@ -48,7 +48,7 @@ class LitertReference:
 
         Raises:
             UsageError: the model has an input for which there is no value.
-            UnsupportedError: LiteRT fails.
+            UnsupportedError: LiteRT fails, or a value is that of a variable.
         """
         self._invoke(self._interpreter, inputs)
         details = self._interpreter.get_output_details()
@@ -91,7 +91,14 @@ class LitertReference:
 
     def _invoke(self, interpreter: Any, inputs: Mapping[str, np.ndarray]) -> None:
         values = {}
-        for detail in interpreter.get_input_details():
+        details = interpreter.get_input_details()
+        states = sorted(set(inputs) - {d["name"] for d in details})
+        if states:
+            raise UnsupportedError(
+                f"{self.path}: LiteRT keeps variables to itself and cannot be given {', '.join(map(repr, states))}",
+                hint="compare with your own results: --verify reference.npz",
+            )
+        for detail in details:
             name = detail["name"]
             if name not in inputs and name not in self._constants:
                 raise missing_input(self.path, "LiteRT", name)

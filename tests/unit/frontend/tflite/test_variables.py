@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.common.problems import UnsupportedModelError
 from mlc.frontend.tflite.importer import import_tflite
+from mlc.harness.litert import LitertReference
 from mlc.ir.graph import verify
 from mlc.ir.interp import run_graph
 from tests.unit.frontend.tflite.writer import Op, T, const, write
@@ -120,6 +122,13 @@ def test_what_is_no_use_of_a_variable_is_told(operators: list[Op], said: str) ->
     tensors = [T((3,), name="x"), resource(), T((3,), name="y"), const(np.zeros(5, np.float32))]
     with pytest.raises(ImportModelError, match=said):
         import_tflite(write(tensors, operators, [0], [2]))
+
+
+def test_the_interpreter_cannot_be_given_a_state(tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert", reason="LiteRT, the reference")
+    (tmp_path / "m.tflite").write_bytes(counter())
+    with pytest.raises(UnsupportedError, match="keeps variables to itself and cannot be given 's'"):
+        LitertReference(tmp_path / "m.tflite").run({"x": START, "s": START})
 
 
 def test_initialisations_that_compute_are_refused() -> None:
