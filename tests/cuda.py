@@ -28,7 +28,9 @@ from mlc.targets.gpu.program import Image, Resources
 HEADER = Path(__file__).parent / "cuda_host.h"
 CXX = shutil.which("c++") or shutil.which("g++")
 CODE, ASSEMBLY = b"code:", b"assembly:"
-PTX = re.compile(r"^__device__ inline [^\n]*\basm\b[^\n]*\n", re.MULTILINE)  # functions that the header has instead
+PTX = re.compile(  # functions that the header has instead
+    r"^__device__ inline (?:[^\n]*\basm\b[^\n]*\n|void mlc_mma_sync_\w+\([^\n]*\{\n.*?^\}\n)", re.MULTILINE | re.DOTALL
+)
 
 
 class CUresult(IntEnum):

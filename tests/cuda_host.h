@@ -20,6 +20,7 @@ static float __int_as_float(int bits) { float f; std::memcpy(&f, &bits, 4); retu
 static unsigned __float_as_uint(float f) { unsigned bits; std::memcpy(&bits, &f, 4); return bits; }
 
 // what printed functions do in PTX
+static unsigned mlc_to_tf32(unsigned bits) { return (bits + 0x1000) & ~0x1fffu; }
 static float mlc_from_f16(unsigned short bits) { _Float16 h; std::memcpy(&h, &bits, 2); return float(h); }
 static unsigned short mlc_to_f16(float f) {
   _Float16 h = _Float16(f);
@@ -89,6 +90,62 @@ static bool launch(void (*f)(void**), void** a, Index grid, Index size, bool mee
 }
 }  // namespace host
 #define __syncthreads() host::barrier()
+
+// What a warp does together: every thread leaves its registers, and when all have, each takes what it needs. Fragments
+// are those of the PTX ISA, for words of 4 bytes: of A, word w of row r is register r / 8 + 2 * (w / 4) of thread
+// 4 * (r % 8) + w % 4; of B, word w of column n is register w / 4 of thread 4 * n + w % 4.
+namespace host {
+struct Registers { unsigned a[4], b[2]; };
+static Registers warps[1024];
+
+struct f16 {
+  static constexpr int count = 2;
+  static float at(unsigned word, int k) { return mlc_from_f16(word >> 16 * k); }
+};
+struct bf16 {
+  static constexpr int count = 2;
+  static float at(unsigned word, int k) { return __int_as_float(word >> 16 * k << 16); }
+};
+struct f32 {
+  static constexpr int count = 1;
+  static float at(unsigned word, int) { return __int_as_float(word); }
+};
+struct i8 {
+  static constexpr int count = 4;
+  static int at(unsigned word, int k) { return (signed char)(word >> 8 * k); }
+};
+struct u8 {
+  static constexpr int count = 4;
+  static int at(unsigned word, int k) { return (unsigned char)(word >> 8 * k); }
+};
+
+template <class A, class B, class S>
+void mma(S& c0, S& c1, S& c2, S& c3, Registers mine) {
+  warps[current] = mine;
+  barrier();
+  const Registers* warp = warps + current / 32 * 32;
+  S* c[4] = {&c0, &c1, &c2, &c3};
+  for (int i = 0; i < 4; ++i) {
+    int row = current % 32 / 4 + i / 2 * 8, column = current % 4 * 2 + i % 2;
+    for (int w = 0; w < 8; ++w)
+      for (int k = 0; k < A::count; ++k)
+        *c[i] += A::at(warp[row % 8 * 4 + w % 4].a[row / 8 + w / 4 * 2], k) * B::at(warp[column * 4 + w % 4].b[w / 4], k);
+  }
+  barrier();
+}
+}  // namespace host
+#define MMA(A, B, S)                                                                                             \
+  static void mlc_mma_sync_##A##_##B(S& c0, S& c1, S& c2, S& c3, unsigned a0, unsigned a1, unsigned a2, unsigned a3, \
+                                     unsigned b0, unsigned b1) {                                                   \
+    host::mma<host::A, host::B>(c0, c1, c2, c3, {{a0, a1, a2, a3}, {b0, b1}});                                     \
+  }
+MMA(f16, f16, float)
+MMA(bf16, bf16, float)
+MMA(f32, f32, float)
+MMA(i8, i8, int)
+MMA(u8, i8, int)
+MMA(i8, u8, int)
+MMA(u8, u8, int)
 #define KERNEL(name, meets)                                                                                       \
   extern "C" int count_##name() { return host::count(name); }                                                     \
   extern "C" int launch_##name(void** a, const unsigned* n) {                                                     \

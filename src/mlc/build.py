@@ -142,6 +142,7 @@ def build_package(
     listing = target.assembly(artifact.sources, opt_level=options.opt_level) if options.keep_assembly else ""
     stages.report({"codegen": "\n".join(artifact.sources.values()), "emit": listing})
 
+    tf32 = bool(target.describe().get("tf32"))
     facts = {**target.describe(), "opt_level": options.opt_level, "fast_math": options.fast_math}
     manifest = Manifest(
         mlc_version=__version__,
@@ -158,7 +159,7 @@ def build_package(
         module_so=_SHARED if artifact.shared is not None else None,
         symbols=options.symbols,
         seed=None if seed is None else seed.name,
-        precision={name: str(p) for name, p in precisions(host.graph, options.quantised).items()},
+        precision={name: str(p) for name, p in precisions(host.graph, options.quantised, tf32=tf32).items()},
         device=_device_spec(host.plan, target.accelerator) if programs else None,
     )
     members = {"graph.txt": f"{host.graph}\n".encode(), "lib/model.o": artifact.obj}

@@ -45,7 +45,7 @@ def losses(
     else:
         feeds = split_samples(specs, {name: np.asarray(array) for name, array in samples.items()})
     after = package.load()
-    before = compile(model, package.manifest.target.string, records=()).load()
+    before = compile(model, package.manifest.target.string.replace(" -tf32=on", ""), records=()).load()
     meter = AccuracyMeter()
     for feed in feeds:
         meter.add(before.run(feed, seed=seed), after.run(feed, seed=seed))

@@ -21,6 +21,7 @@ from mlc.cli.precision import (
     report_option,
     require_reason,
     show_accuracy,
+    tf32_option,
     weights_option,
 )
 from mlc.cli.progress import CompileProgress
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
 @bf16_option
 @fp16_option
 @keep_option
+@tf32_option
 @emulation_option
 @report_option
 @click.option("--dump-offloads", is_flag=True, help="Show what runs on the accelerator, and why the rest does not.")
@@ -116,6 +118,7 @@ def command(
     bf16: bool,
     fp16: bool,
     keep_f32: tuple[str, ...],
+    tf32: bool,
     allow_emulation: bool,
     accuracy_on: str | None,
     dump_offloads: bool,
@@ -135,6 +138,7 @@ def command(
     from mlc.targets.base import get_target
 
     # What can be refused at once is refused before the model is read.
+    target = f"{target} -tf32=on" if tf32 else target
     machine = get_target(target)
     if dump_offloads and machine.accelerator is None:
         raise UsageError(f"--dump-offloads: the target {target!r} has no accelerator", hint="for example --target vdla")
@@ -142,7 +146,7 @@ def command(
         raise UsageError(f"--check-regions: the target {target!r} has no accelerator", hint="for example --target vdla")
     if no_records and (records or require_tuned):
         raise UsageError("--no-records contradicts --records and --require-tuned", hint="leave one of them out")
-    kept, lossy = values.comma_separated(keep_f32), weights is not None or bf16 or fp16
+    kept, lossy = values.comma_separated(keep_f32), weights is not None or bf16 or fp16 or tf32
     require_products(machine, target, weights, bf16=bf16, fp16=fp16, keep_f32=kept, allow_emulation=allow_emulation)
     require_reason(accuracy_on, lossy=lossy)
     memory = None if max_memory is None else values.size(max_memory, "--max-memory")

@@ -28,13 +28,17 @@ emulation_option = click.option(
 fp16_option = click.option(
     "--fp16", is_flag=True, help="Compute in half precision, with sums in float32; softmax, norms and means stay there."
 )
+tf32_option = click.option(
+    "--tf32", is_flag=True,
+    help="Multiply float32 by Tensor Cores, which take 10 bits of fractions (-tf32=on of the target cuda).",
+)  # fmt: skip
 keep_option = click.option(
     "--keep-f32", multiple=True, metavar="A,B",
     help="Operators or nodes of the model that stay in float32 with --fp16 too; may be repeated.",
 )  # fmt: skip
 report_option = click.option(
     "--accuracy-on", metavar="FILE.npz",
-    help="Inputs to report the error of --weights, --bf16 and --fp16 on, several along the first axis.  "
+    help="Inputs to report the error of --weights, --bf16, --fp16 and --tf32 on, several along the first axis.  "
     "[default: random]",
 )  # fmt: skip
 
@@ -47,7 +51,7 @@ def require_reason(accuracy_on: str | None, *, lossy: bool) -> None:
     """
     if accuracy_on is not None and not lossy:
         raise UsageError(
-            "--accuracy-on is only for --weights, --bf16 and --fp16", hint="add one of these, or leave it out"
+            "--accuracy-on is only for --weights, --bf16, --fp16 and --tf32", hint="add one of these, or leave it out"
         )
 
 

@@ -13,7 +13,7 @@ from mlc.cli import values
 from mlc.cli.console import Console, require_distinct, require_writable, status, write_json
 from mlc.cli.group import Command
 from mlc.cli.options import LoadOptions, json_option, load_options
-from mlc.cli.precision import bf16_option, emulation_option, fp16_option, keep_option, weights_option
+from mlc.cli.precision import bf16_option, emulation_option, fp16_option, keep_option, tf32_option, weights_option
 from mlc.cli.tune_result import document, failures, summary, task_json, tasks_table
 from mlc.cli.tune_view import TuneProgress
 from mlc.errors import ExitCode, UsageError
@@ -107,6 +107,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @bf16_option
 @fp16_option
 @keep_option
+@tf32_option
 @emulation_option
 @click.option("--no-winograd", is_flag=True, help="Tune direct convolutions (compile with --no-winograd as well).")
 @click.option(
@@ -148,6 +149,7 @@ def command(
     bf16: bool,
     fp16: bool,
     keep_f32: tuple[str, ...],
+    tf32: bool,
     allow_emulation: bool,
     no_winograd: bool,
     algorithms: bool,
@@ -172,6 +174,7 @@ def command(
         raise UsageError("Missing argument 'MODEL'", hint="mlc tune --help shows what can be given")
     get_explorer(explorer)
     get_cost_model(cost_model)
+    target = f"{target} -tf32=on" if tf32 else target
     machine = get_target(target)
     explorer_options = dict(_explorer_option(text) for text in explorer_option)
     rule = timing_rule(number, repeat, min_repeat_ms, flush_cache)

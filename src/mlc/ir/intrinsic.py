@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -31,11 +31,14 @@ class Operand:
         scope: memory of its buffer; any where empty.
         align: what the offset of its first element within the buffer is a multiple of, in elements.
         dense: whether its elements are neighbours, row-major; otherwise any constant strides will do.
+        lanes: of what the threads of a warp do together: how far from the first thread's operand that of another one
+            lies, by its number and the operand's strides. The threads read each other's.
     """
 
     scope: str = ""
     align: int = 1
     dense: bool = True
+    lanes: Callable[[int, tuple[int, ...]], int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,11 @@ class TensorIntrinsic:
     def inputs(self) -> tuple[te.Tensor, ...]:
         """Placeholders in order of appearance in the behaviour, the order of operands of a statement."""
         return tuple(self.op.inputs)
+
+    @property
+    def collective(self) -> bool:
+        """Whether the threads of a warp do it together."""
+        return any(o.lanes is not None for o in self.operands.values())
 
     def operand(self, t: te.Tensor) -> Operand:
         """Where the output or a placeholder has to lie."""

@@ -36,7 +36,7 @@ from mlc.ir.loop import (
 )
 from mlc.lower.bounds import SHARED
 from mlc.lower.facts import Fact, Facts, facts_of
-from mlc.lower.sharing import Threads, Touch, thread_dependent, touches_of
+from mlc.lower.sharing import Threads, Touch, thread_dependent
 from mlc.lower.threads import grid_of, is_launch
 
 
@@ -49,7 +49,7 @@ def barriers(s: Stmt) -> Stmt:
     if not is_launch(s):
         return rebuild(s, barriers)
     loops, shared, body = grid_of(s)
-    threads = Threads(tuple(loops[a].var for a in THREAD_AXES if a in loops))
+    threads = Threads.of(loops, THREAD_AXES)
     if not shared or not threads.vars:
         return s
     return _around(s, _Placer(threads, shared).placed(body, ()))
@@ -149,7 +149,7 @@ class _Placer:
                 if always_meet(c):
                     break
             return found
-        own = [t for t in touches_of(s, facts) if t.buffer in self.shared]
+        own = [t for t in self.threads.touches(s, facts) if t.buffer in self.shared]
         if isinstance(s, If):
             sides = [self._reach(s.then, (*facts, *facts_of(s.cond)), before, backwards=backwards)]
             other = () if s.orelse is None else (s.orelse,)

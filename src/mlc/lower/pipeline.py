@@ -45,6 +45,7 @@ def nest_passes(units: Units | None = None) -> Passes:
 NEST_PASSES = nest_passes()
 
 GRID_PASSES: Passes = (
+    ("tensorize", tensorize),
     ("threads", threads),
     ("vectorize", vectorize),
     ("barriers", barriers),

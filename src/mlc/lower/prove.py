@@ -4,6 +4,7 @@ It goes by the loop AST alone and knows nothing of how it came about. For every 
 
 * every index lies in its buffer, by ranges and the conditions around it;
 * every barrier is reached by all threads of a block, or by none;
+* what the threads of a warp do together, they all come to, each with the operands of its place among them;
 * whatever a thread reads or writes in shared memory is separated by a barrier from what another one writes there;
 * global memory that one thread of a launch writes, no other thread of that launch touches.
 
@@ -17,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from mlc.errors import VerifyError
-from mlc.ir.index import Atom, Linear, Remainder, Var, as_index
+from mlc.ir.index import Atom, Linear, Remainder, Var, as_index, substitute
+from mlc.ir.intrinsic import TensorIntrinsic
 from mlc.ir.loop import (
     BLOCK_AXES,
     THREAD_AXES,
@@ -34,8 +36,10 @@ from mlc.ir.loop import (
 )
 from mlc.lower.barriers import always_meet
 from mlc.lower.facts import Fact, Facts, facts_of, is_inside
-from mlc.lower.sharing import Threads, Touch, thread_dependent, touches_of
+from mlc.lower.sharing import Threads, Touch, thread_dependent
 from mlc.lower.threads import PRIVATE, grid_of, is_launch, launches
+
+WARP = 32  # threads that do things together
 
 
 def prove(fn: Function) -> None:
@@ -51,8 +55,8 @@ def prove(fn: Function) -> None:
         if not is_launch(s):
             _Walk(fn, Threads(()), ()).run(s, (), [])
             continue
-        _Walk(fn, Threads(tuple(loops[a].var for a in THREAD_AXES if a in loops)), shared).run(body, (), [])
-        grid = Threads(tuple(loops[a].var for a in (*BLOCK_AXES, *THREAD_AXES) if a in loops))
+        _Walk(fn, Threads.of(loops, THREAD_AXES), shared).run(body, (), [])
+        grid = Threads.of(loops, (*BLOCK_AXES, *THREAD_AXES))
         _global_races(fn, grid, body)
 
 
@@ -99,15 +103,32 @@ class _Walk:
         if isinstance(s, For) and is_launch(s):
             self._fail("a loop over threads inside of threads", s)
         if isinstance(s, Evaluate) and s.intrinsic is not None:
-            self._fail("an intrinsic among threads", s)
+            self._together(s, s.intrinsic)
         found = list(pending)
-        for t in touches_of(s, facts):
+        for t in self.threads.touches(s, facts):
             found = self._touch(t, found)
         if isinstance(s, If):
             return self._branch(s, facts, found)
         if isinstance(s, (For, ForRange)):
             return self._loop(s, facts, found)
         return found
+
+    def _together(self, s: Evaluate, what: TensorIntrinsic) -> None:
+        """Checks what the threads of a warp do together."""
+        lane = self.threads.lane
+        if not what.collective:
+            self._fail("an intrinsic of no thread's", s)
+        if self.divergent:
+            self._fail("what a warp does together, and not all threads reach", s)
+        if lane is None or lane.hi + 1 != WARP:
+            self._fail(f"what a warp does together, in blocks that are not {WARP} threads wide", s)
+        for t, a in zip((what.behaviour, *what.inputs), s.args[1:], strict=False):
+            place = what.operand(t).lanes
+            if place is None:
+                continue
+            first = substitute(a.offset, {lane: 0})
+            if any(substitute(a.offset, {lane: k}) != first + place(k, a.strides) for k in range(WARP)):
+                self._fail(f"{a!r}, taken as {t.name}, does not lie where the threads of a warp have theirs", s)
 
     def _touch(self, t: Touch, pending: list[Touch]) -> list[Touch]:
         for ix, n in zip(t.indices, t.buffer.shape, strict=True):
@@ -173,7 +194,7 @@ def _distinct(touches: Sequence[Touch]) -> list[Touch]:
 
 def _global_races(fn: Function, grid: Threads, body: Stmt) -> None:
     """Threads of a launch keep out of each other's way in global memory."""
-    touched = [t for t in _all(body, ()) if t.buffer.scope not in PRIVATE and t.buffer in _outside(fn)]
+    touched = [t for t in _all(grid, body, ()) if t.buffer.scope not in PRIVATE and t.buffer in _outside(fn)]
     for t in touched:
         if not t.write:
             continue
@@ -202,17 +223,17 @@ def _outside(fn: Function) -> set[Buffer]:
     return found
 
 
-def _all(s: Stmt, facts: Facts) -> Iterator[Touch]:
-    yield from touches_of(s, facts)
+def _all(grid: Threads, s: Stmt, facts: Facts) -> Iterator[Touch]:
+    yield from grid.touches(s, facts)
     if isinstance(s, If):
-        yield from _all(s.then, (*facts, *facts_of(s.cond)))
+        yield from _all(grid, s.then, (*facts, *facts_of(s.cond)))
         if s.orelse is not None:
-            yield from _all(s.orelse, (*facts, *facts_of(s.cond, holds=False, given=facts)))
+            yield from _all(grid, s.orelse, (*facts, *facts_of(s.cond, holds=False, given=facts)))
     elif isinstance(s, Seq):
         for c in s.stmts:
-            yield from _all(c, facts)
+            yield from _all(grid, c, facts)
     elif isinstance(s, (For, ForRange, Allocate)):
-        yield from _all(s.body, facts)
+        yield from _all(grid, s.body, facts)
 
 
 def _tells_threads(t: Touch, other: Touch, grid: Threads) -> bool:

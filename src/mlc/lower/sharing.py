@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from mlc.ir.expr import Expr, Load, Select, children, indices_of
-from mlc.ir.index import IndexLike, Linear, Var, dynamics, evaluate, substitute, weighted
-from mlc.ir.loop import Buffer, ForRange, If, Prefetch, Stmt, Store, dense_strides
+from mlc.ir.index import IndexLike, Linear, Var, as_index, dynamics, evaluate, substitute, weighted
+from mlc.ir.intrinsic import Kind
+from mlc.ir.loop import THREAD_AXES, Access, Buffer, Evaluate, For, ForRange, If, Prefetch, Stmt, Store, dense_strides
 from mlc.lower.facts import POINTS, Fact, Facts, facts_of, grids
 from mlc.lower.rewrite import exprs_of
 
@@ -81,6 +82,27 @@ def touches_of(s: Stmt, facts: Facts) -> Iterator[Touch]:
             yield Touch(ld.source, ld.indices, False, known, s)
     if isinstance(s, Store):
         yield Touch(s.buffer, s.indices, True, facts, s)
+    elif isinstance(s, Evaluate) and s.intrinsic is not None:
+        kind, out, *ins = s.args
+        tensors = (s.intrinsic.behaviour, *s.intrinsic.inputs)
+        for t, a in zip(tensors, (out, *ins), strict=False):
+            at = _elements(a, t.shape)
+            if a is not out or kind == Kind.UPDATE:
+                yield Touch(a.buffer, at, False, facts, s)
+            if a is out:
+                yield Touch(a.buffer, at, True, facts, s)
+
+
+def _elements(a: Access, shape: Sequence[int]) -> tuple[Linear, ...]:
+    """Indices of all elements of an operand, over variables of their own."""
+    at = list(a.indices)
+    steps = a.buffer.strides()
+    for n, stride in zip(shape, a.strides, strict=True):
+        v = Var("e", 0, n - 1)
+        for d, step in enumerate(steps):
+            count, stride = divmod(stride, step)
+            at[d] = at[d] + as_index(v) * count
+    return tuple(at)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +111,25 @@ class Threads:
 
     Args:
         vars: their axes.
+        lane: the one along which threads of a warp lie next to each other.
     """
 
     vars: tuple[Var, ...]
+    lane: Var | None = None
+
+    @classmethod
+    def of(cls, loops: Mapping[str, For], axes: Sequence[str]) -> Threads:
+        """Those of a launch's loops over some axes."""
+        lane = loops.get(THREAD_AXES[-1])
+        return cls(tuple(loops[a].var for a in axes if a in loops), None if lane is None else lane.var)
+
+    def touches(self, s: Stmt, facts: Facts) -> Iterator[Touch]:
+        """What a statement itself accesses; of what a warp does together, any of its threads may access any part."""
+        for t in touches_of(s, facts):
+            if isinstance(s, Evaluate) and t.buffer.scope == "shared" and self.lane is not None:
+                yield t.renamed({self.lane: Var("lane", 0, self.lane.hi)})
+            else:
+                yield t
 
     def varies(self, e: Expr | Linear) -> bool:
         """Whether threads may find different values; what is loaded may be anything."""

@@ -112,7 +112,10 @@ def optimise(
         return parts.graph
 
     unsigned = GraphPass(
-        BYTES, use_bytes, "products of unsigned by signed bytes, as processors multiply them", MAX_LEVEL
+        BYTES,
+        use_bytes,
+        "products of unsigned by signed bytes, as processors and Tensor Cores multiply them",
+        MAX_LEVEL,
     )
     text = "bytes widened to 16 bits before they are multiplied"
     words = GraphPass(WORDS, lambda g: use_words(g, choose), text, MAX_LEVEL)
@@ -129,7 +132,8 @@ def optimise(
     text = "all passes for the bodies of recurrences, with the constants that they capture"
     passes.insert(before, GraphPass("bodies", optimise_bodies, text, 0, required=True))
     inside = tuple(passes)  # a driver of a device cannot be called in the middle of a step of the host
-    if options.opt_level >= MAX_LEVEL and not whole:  # after the division: accelerators may want bytes as they are
+    wanted = accelerator.bytes if isinstance(accelerator, Whole) else True
+    if options.opt_level >= MAX_LEVEL and wanted:  # after the division: other accelerators may want bytes as they are
         passes[before:before] = [unsigned, words] if target.widens_bytes() else [unsigned]
     if accelerator is not None:
         passes.insert(len(passes) if whole else before, division)

@@ -52,18 +52,19 @@ class _Fact:
     coarsest: Precision = Precision.FLOAT64
 
 
-def precisions(graph: Graph, quantised: bool = False) -> dict[str, Precision]:
+def precisions(graph: Graph, quantised: bool = False, *, tf32: bool = False) -> dict[str, Precision]:
     """The coarsest precision on the way from the inputs to each floating-point tensor, by name.
 
     Args:
         graph: operators, groups of them, or both. Constants are exact, whatever their type.
         quantised: whether the integers in it are this compiler's doing, and not the model's own.
+        tf32: whether products of f32 take as many bits of their operands as f16 has.
     Returns:
         tensors whose precision is not that of their own type; the graph's results under their names as outputs.
     """
     made = Precision.QUANTISED if quantised else Precision.INT8
     facts: dict[Value, _Fact] = {v: _own(v, [_Fact()]) for v in graph.inputs}
-    _walk(graph, facts)
+    _walk(graph, facts, tf32)
     named = [*((v.name, v) for v in facts), *zip(graph.output_names, graph.outputs, strict=True)]
     found = {name: _as_made(facts[v].coarsest, made) for name, v in named if v in facts and v.type.dtype.kind == "f"}
     own = {name: _FLOATS.get(v.type.dtype.name) for name, v in named}
@@ -75,28 +76,30 @@ def _as_made(precision: Precision, made: Precision) -> Precision:
     return made if precision is Precision.INT8 else precision
 
 
-def _walk(graph: Graph, facts: dict[Value, _Fact]) -> None:
+def _walk(graph: Graph, facts: dict[Value, _Fact], tf32: bool) -> None:
     for node in graph.nodes:
         read = [facts[v] for v in node.inputs if v in facts]
-        inner = _inside(node, facts)
+        inner = _inside(node, facts, tf32)
         for k, v in enumerate(node.outputs):
-            facts[v] = _own(v, [*read, *inner[k : k + 1]], _lost(node))
+            facts[v] = _own(v, [*read, *inner[k : k + 1]], _lost(node, tf32))
 
 
-def _inside(node: Node, facts: Mapping[Value, _Fact]) -> list[_Fact]:
+def _inside(node: Node, facts: Mapping[Value, _Fact], tf32: bool) -> list[_Fact]:
     """What the body of a group makes of its inputs, by output; nothing for an operator."""
     body = node.attrs.get("body")
     if not isinstance(body, Graph) or len(body.inputs) != len(node.inputs):
         return []
     within = {i: facts[v] for i, v in zip(body.inputs, node.inputs, strict=True) if v in facts}
-    _walk(body, within)
+    _walk(body, within, tf32)
     return [within.get(v, _Fact()) for v in body.outputs]
 
 
-def _lost(node: Node) -> Precision:
+def _lost(node: Node, tf32: bool) -> Precision:
     """What this compiler has made coarser in an operator."""
     if node.op is get("round_shift"):
         return Precision.QUANTISED
+    if tf32 and node.op in (get("matmul"), get("conv"), get("einsum")) and node.outputs[0].type.dtype is f32:
+        return Precision.FLOAT16
     if node.op is get("matmul_wide"):
         return Precision.BFLOAT16_PRODUCTS
     if node.op is get("matmul_nibbles"):

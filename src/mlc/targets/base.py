@@ -279,10 +279,12 @@ class Whole(Protocol):
 
     Attributes:
         whole: that it is one.
+        bytes: whether it multiplies unsigned by signed bytes as one, so that such products are wanted.
         processor: whose times those of its operations are, as records name it: ``opencl-mali``.
     """
 
     whole: bool
+    bytes: bool
     processor: str
 
 

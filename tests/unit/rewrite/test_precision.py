@@ -79,3 +79,10 @@ def test_integers_that_this_compiler_made_are_told_from_the_models_own() -> None
     graph = n(n.dequantize(n.quantize(n.x(4), scale, zero), scale, zero))
     assert {k: str(p) for k, p in precisions(graph).items()}["out0"] == "int8"
     assert {k: str(p) for k, p in precisions(graph, quantised=True).items()}["out0"] == "quantised"
+
+
+def test_products_of_tensor_cores_have_bits_of_halves() -> None:
+    n = Net()
+    graph = n(n.matmul(n.x(4, 3), n.c(np.ones((3, 2), np.float32))))
+    assert precisions(graph) == {}
+    assert precisions(graph, tf32=True)["out0"] is Precision.FLOAT16

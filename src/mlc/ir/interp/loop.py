@@ -113,10 +113,11 @@ class _Machine:
             assert op.combiner is not None
             into[where] = op.combiner.identity(dtypes)[0].value
             return
-        values = {
-            id(t): self.memory[id(a.buffer)][self.places(a, t.shape, s, env)]
-            for t, a in zip(what.inputs, ins, strict=True)
-        }
+        read = {id(t): (a.buffer, self.places(a, t.shape, s, env)) for t, a in zip(what.inputs, ins, strict=True)}
+        if self.trace is not None:
+            for buffer, at in read.values():
+                self.trace.read(buffer, at)
+        values = {t: self.memory[id(buffer)][at] for t, (buffer, at) in read.items()}
         (new,) = run_compute(op, values)
         if kind == Kind.UPDATE:
             assert op.combiner is not None

@@ -9,6 +9,7 @@ from mlc.targets.cuda.dialect import CUDA_C
 from mlc.targets.gpu.accelerator import GpuAccelerator
 from mlc.targets.gpu.program import Image
 from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.tensor_cores import TF32
 
 
 class CudaAccelerator(GpuAccelerator):
@@ -22,6 +23,8 @@ class CudaAccelerator(GpuAccelerator):
     def __init__(self, record: Gpu, archs: Sequence[str]) -> None:
         super().__init__("cuda", record, CUDA_C, {"arch": ",".join(archs)})
         self.archs = tuple(archs)
+        if TF32 in record.tensor:  # what is fastest so is not what is fastest in single precision
+            self.processor += "-tf32"
 
     def require_tools(self) -> None:
         Nvrtc.find()

@@ -32,6 +32,7 @@ class Arch:
         name: as ``-arch=`` has it.
         warps, blocks: that a multiprocessor holds at a time.
         shared: bytes of shared memory that it has for them.
+        tensor: types that its Tensor Cores take.
         device: one of the architecture, which schedules are made for unless another one is named.
     """
 
@@ -39,6 +40,7 @@ class Arch:
     warps: int
     blocks: int
     shared: int
+    tensor: tuple[str, ...]
     device: str
 
     @property
@@ -67,43 +69,47 @@ class Arch:
         return blocks * warps / self.warps
 
 
+_TURING = ("f16", "i8", "u8")
+_AMPERE = (*_TURING, "bf16", "f32")
+
 ARCHS = {
     a.name: a
     for a in (
-        Arch("sm_75", 32, 16, 64 << 10, "t4"),
-        Arch("sm_80", 64, 32, 164 << 10, "a100"),
-        Arch("sm_86", 48, 16, 100 << 10, "rtx3090"),
-        Arch("sm_87", 48, 16, 164 << 10, "orin"),
-        Arch("sm_89", 48, 24, 100 << 10, "rtx4090"),
-        Arch("sm_90", 64, 32, 228 << 10, "h200"),
-        Arch("sm_100", 64, 32, 228 << 10, "b200"),
-        Arch("sm_103", 64, 32, 228 << 10, "b300"),
-        Arch("sm_120", 48, 24, 100 << 10, "rtx5090"),
+        Arch("sm_75", 32, 16, 64 << 10, _TURING, "t4"),
+        Arch("sm_80", 64, 32, 164 << 10, _AMPERE, "a100"),
+        Arch("sm_86", 48, 16, 100 << 10, _AMPERE, "rtx3090"),
+        Arch("sm_87", 48, 16, 164 << 10, _AMPERE, "orin"),
+        Arch("sm_89", 48, 24, 100 << 10, _AMPERE, "rtx4090"),
+        Arch("sm_90", 64, 32, 228 << 10, _AMPERE, "h200"),
+        Arch("sm_100", 64, 32, 228 << 10, _AMPERE, "b200"),
+        Arch("sm_103", 64, 32, 228 << 10, _AMPERE, "b300"),
+        Arch("sm_120", 48, 24, 100 << 10, _AMPERE, "rtx5090"),
     )
 }
 DEFAULT = ("sm_75", "sm_80", "sm_90")
 
 
-def _gpu(name: str, units: int, threads: int, gflops: float, gbytes: float) -> Gpu:
+def _gpu(name: str, units: int, threads: int, gflops: float, gbytes: float, tensor_gflops: float) -> Gpu:
     limits = (WARP, MAX_THREADS, STATIC_SHARED, REGISTERS_OF_THREAD)
-    return Gpu(name, units, *limits, threads, 16, gflops, gbytes, 3.0, double=True)
+    rates = (gflops, gbytes, 3.0)
+    return Gpu(name, units, *limits, threads, 16, *rates, double=True, tensor_gflops=tensor_gflops)
 
 
-# multiprocessors, threads of each, GFLOP/s and GB/s
+# multiprocessors, threads of each, GFLOP/s, GB/s, and GFLOP/s of Tensor Cores in half precision, summed up in single
 DEVICES = {
     gpu.name: gpu
     for gpu in (
-        _gpu("t4", 40, 1024, 8100, 320),
-        _gpu("a100", 108, 2048, 19500, 1555),
-        _gpu("rtx3090", 82, 1536, 35600, 936),
-        _gpu("orin", 16, 1536, 5300, 204),
-        _gpu("rtx4090", 128, 1536, 82600, 1008),
-        _gpu("l4", 58, 1536, 30300, 300),
-        _gpu("h100", 132, 2048, 66900, 3350),
-        _gpu("h200", 132, 2048, 66900, 4800),
-        _gpu("b200", 148, 2048, 75000, 8000),
-        _gpu("b300", 148, 2048, 75000, 8000),
-        _gpu("rtx5090", 170, 1536, 104800, 1792),
+        _gpu("t4", 40, 1024, 8100, 320, 65000),
+        _gpu("a100", 108, 2048, 19500, 1555, 312000),
+        _gpu("rtx3090", 82, 1536, 35600, 936, 71000),
+        _gpu("orin", 16, 1536, 5300, 204, 42000),
+        _gpu("rtx4090", 128, 1536, 82600, 1008, 165200),
+        _gpu("l4", 58, 1536, 30300, 300, 60600),
+        _gpu("h100", 132, 2048, 66900, 3350, 989400),
+        _gpu("h200", 132, 2048, 66900, 4800, 989400),
+        _gpu("b200", 148, 2048, 75000, 8000, 2250000),
+        _gpu("b300", 148, 2048, 75000, 8000, 2250000),
+        _gpu("rtx5090", 170, 1536, 104800, 1792, 209500),
     )
 }
 

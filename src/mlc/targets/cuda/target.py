@@ -1,12 +1,13 @@
 """The target ``cuda``: an NVIDIA GPU beside a host.
 
-``cuda -arch=sm_80,sm_90 -host=x86``: options that are not its own go to the host's target. Compiling takes neither a
-GPU nor its driver.
+``cuda -arch=sm_80,sm_90 -tf32=on -host=x86``: options that are not its own go to the host's target. Compiling takes
+neither a GPU nor its driver.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Self
 
 from mlc.errors import UsageError
@@ -16,6 +17,7 @@ from mlc.targets.base import Target
 from mlc.targets.cuda.accelerator import CudaAccelerator
 from mlc.targets.cuda.arch import ARCHS, DEFAULT, DEVICES, installed
 from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.tensor_cores import MMAS, TF32
 from mlc.targets.hosted import HostedTarget, host_of
 
 NAME = "cuda"
@@ -31,7 +33,7 @@ class CudaTarget(HostedTarget):
     """
 
     def __init__(self, host: Target, archs: Sequence[str], record: Gpu) -> None:
-        options = [f"-arch={','.join(archs)}", f"-device={record.name}"]
+        options = [f"-arch={','.join(archs)}", f"-device={record.name}", *(["-tf32=on"] * (TF32 in record.tensor))]
         super().__init__(NAME, host, CudaAccelerator(record, archs), options)
         self.archs = tuple(archs)
         self.record = record
@@ -41,10 +43,12 @@ class CudaTarget(HostedTarget):
         """The target for options of its string form.
 
         ``arch`` is this machine's, where it has a GPU, or else some that are common. Schedules are made for the device
-        that ``device`` names, or else for one of the newest architecture.
+        that ``device`` names, or else for one of the newest architecture. With ``tf32=on`` products of f32 are made by
+        Tensor Cores, which take 10 bits of the operands' fractions.
 
         Raises:
-            UsageError: an unknown architecture, device or host, or an option that the host does not know.
+            UsageError: an unknown architecture, device or host, one without such Tensor Cores, or an option that the
+                host does not know.
         """
         left = dict(options)
         archs = tuple(dict.fromkeys(left.pop("arch").split(","))) if "arch" in left else installed() or DEFAULT
@@ -54,7 +58,21 @@ class CudaTarget(HostedTarget):
         device = left.pop("device", max((ARCHS[a] for a in archs), key=lambda a: a.number).device)
         if device not in DEVICES:
             raise UsageError(f"target cuda: unknown device {device!r}", hint=f"known: {', '.join(DEVICES)}")
-        return cls(host_of(NAME, left, "-arch, -device and -host"), archs, DEVICES[device])
+        types = set.intersection(*(set(ARCHS[a].tensor) for a in archs))  # one text is for all
+        tf32 = left.pop("tf32", "off")
+        if tf32 not in ("on", "off"):
+            raise UsageError(f"target cuda: -tf32={tf32} is neither on nor off")
+        if tf32 == "on" and "f32" not in types:
+            old = next(a for a in archs if "f32" not in ARCHS[a].tensor)
+            raise UsageError(f"target cuda: {old} has no Tensor Cores for tf32", hint="they are there from sm_80 on")
+        tensor = tuple(
+            m.name for m in MMAS.values() if {m.left.name, m.right.name} <= types and (m.name != TF32 or tf32 == "on")
+        )
+        record = replace(DEVICES[device], tensor=tensor)
+        return cls(host_of(NAME, left, "-arch, -device, -tf32 and -host"), archs, record)
+
+    def describe(self) -> dict[str, object]:
+        return {**super().describe(), **({"tf32": True} if TF32 in self.record.tensor else {})}
 
     def algorithms(self, node: Node) -> Sequence[Algorithm]:
         """What the device has schedules for."""

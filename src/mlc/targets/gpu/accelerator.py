@@ -48,6 +48,7 @@ class GpuAccelerator:
         self.device = device
         self.processor = f"{device}-{record.name}"
         self.record = record
+        self.bytes = "mma_u8_i8" in record.tensor
         self.dialect = dialect
         self._options = dict(options)
 

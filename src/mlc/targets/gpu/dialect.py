@@ -9,6 +9,20 @@ from mlc.ir.loop import Buffer
 
 
 @dataclass(frozen=True)
+class Collective:
+    """What the threads of a warp do together.
+
+    Args:
+        call: a statement; of operand ``k``, the output first, ``{k}`` is a pointer to its first element, and ``{k.d}``
+            how far its neighbours along axis ``d`` are.
+        functions: that the statement calls, by name, in order of definition.
+    """
+
+    call: str
+    functions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Dialect:
     """A language.
 
@@ -17,6 +31,7 @@ class Dialect:
             bytes, floats of 16 bits are unsigned integers.
         conversions: functions ``mlc_from_f16`` (its bits to a float) and ``mlc_to_f16`` (a float rounded, as bits), and
             the same for ``bf16``.
+        collectives: what the threads of a warp can do together, by names of intrinsics.
         unsigned: its names of unsigned integers by their bits.
         kernel: what a kernel's definition begins with; ``{x}``, ``{y}`` and ``{z}`` are threads of a block, and
             ``{threads}`` all of them.
@@ -40,6 +55,7 @@ class Dialect:
 
     types: Mapping[str, str]
     conversions: Mapping[str, str]
+    collectives: Mapping[str, Collective]
     unsigned: Mapping[int, str]
     kernel: str
     device: str

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
+
+import numpy as np
 
 from mlc.errors import CodegenError
 from mlc.ir import loop
@@ -24,14 +27,17 @@ from mlc.ir.expr import (
     Select,
     Within,
     children,
+    const,
     indices_of,
     loads,
     rewrite,
+    select,
     substitute_vars,
 )
 from mlc.ir.index import Linear, Quotient, Remainder, Var, dynamics, substitute, weighted
+from mlc.ir.intrinsic import Kind
 from mlc.ir.order import post_order
-from mlc.ir.types import DType, f32
+from mlc.ir.types import DType, f32, u16
 from mlc.lower.rewrite import places_of
 from mlc.lower.threads import grid_of, launches
 from mlc.targets.gpu.dialect import Dialect
@@ -134,6 +140,7 @@ class _Emitter:
         self.names: dict[Var, str] = {}
         self.arrays: dict[int, str] = {}
         self.private: set[int] = set()  # arrays of a thread
+        self.bits: dict[int, loop.Buffer] = {}  # arrays of narrow floats as such of integers
         self.known: dict[int, str] = {}  # nodes of the present statement that have a text
 
     # -- names and lines -------------------------------------------------------------------------------------------
@@ -212,6 +219,8 @@ class _Emitter:
                 self.line(self.dialect.barrier)
             case loop.Evaluate() if s.intrinsic is None:
                 pass  # facts for other generators
+            case loop.Evaluate():
+                self.collective(s)
             case _:
                 raise CodegenError(f"no text for\n{s!r}")
 
@@ -227,10 +236,61 @@ class _Emitter:
         self.depth -= 1
 
     def store(self, s: loop.Store) -> None:
+        s = self.as_bits(s)
         if s.lane is not None:
             self.vector(s, s.lane)
             return
         self.line(f"{self.place(s.buffer, s.indices)} = {_bare(self.kept(s.value, s.buffer.dtype))};")
+
+    def as_bits(self, s: loop.Store) -> loop.Store:
+        """A store of narrow floats that are only moved, as one of their bits."""
+        t = s.buffer.dtype
+        if not is_narrow(t) or not _is_moved(s.value, t):
+            return s
+
+        def own(b: loop.Buffer) -> loop.Buffer:
+            if id(b) not in self.bits:
+                found = self.bits[id(b)] = loop.Buffer(b.name, b.shape, u16, b.scope)
+                self.arrays[id(found)] = self.arrays[id(b)]
+                if id(b) in self.private:
+                    self.private.add(id(found))
+            return self.bits[id(b)]
+
+        def moved(e: Expr) -> Expr:
+            match e:
+                case Load():
+                    return Load(own(e.source), e.indices)
+                case Const():
+                    return const(int(np.asarray(e.value, t.numpy).view(np.uint16)), u16)
+                case Select():
+                    return select(e.cond, moved(e.a), moved(e.b))
+            raise CodegenError(f"{type(e).__name__} is no move")
+
+        return loop.Store(own(s.buffer), s.indices, moved(s.value), s.lane)
+
+    def collective(self, s: loop.Evaluate) -> None:
+        """What the threads of a warp do together."""
+        assert s.intrinsic is not None
+        kind, out, *ins = s.args
+        if kind == Kind.RESET:
+            op = s.intrinsic.op
+            assert op.combiner is not None
+            (first,) = op.combiner.identity([s.intrinsic.behaviour.dtype])
+            for at in product(*map(range, s.intrinsic.behaviour.shape)):
+                place = out.offset + sum(k * step for k, step in zip(at, out.strides, strict=True))
+                self.line(f"{self.arrays[id(out.buffer)]}[{_bare(self.index(place))}] = {self.scalars.const(first)};")
+            return
+        found = self.dialect.collectives.get(s.name)
+        if found is None:
+            raise CodegenError(f"this language has nothing for {s.name}")
+        for name, text in found.functions.items():
+            self.scalars.functions.setdefault(name, f"{self.dialect.device} {text}")
+        text = found.call
+        for k, a in enumerate((out, *ins)):
+            for d, step in enumerate(a.strides):
+                text = text.replace(f"{{{k}.{d}}}", str(step))
+            text = text.replace(f"{{{k}}}", f"{self.arrays[id(a.buffer)]} + {self.index(a.offset)}")
+        self.line(text)
 
     def vector(self, s: loop.Store, lane: Var) -> None:
         """All lanes of a store."""
@@ -404,6 +464,13 @@ def _is_leaf(e: Expr) -> bool:
 
 def _is_lazy(e: Select) -> bool:
     return bool(loads(e.a) or loads(e.b))
+
+
+def _is_moved(e: Expr, t: DType) -> bool:
+    """Whether a value of a type is one that lies somewhere, or a constant, whichever is chosen."""
+    if isinstance(e, Select):
+        return _is_moved(e.a, t) and _is_moved(e.b, t)
+    return isinstance(e, (Load, Const)) and e.dtype is t
 
 
 def _operands(e: Expr) -> tuple[Expr, ...]:

@@ -15,6 +15,7 @@ from onnx import helper
 
 import mlc
 from benchmarks.zoo import build, sample_inputs
+from mlc.api.losses import losses
 from mlc.cli.main import run
 from mlc.errors import DeviceError
 from mlc.records.files import read_records
@@ -93,6 +94,36 @@ def test_profile_has_a_row_for_each_kernel(install: Install, tmp_path: Path, mon
     rows = json.dumps(document["profile"])
     for name in ("product", "softmax"):
         assert name in rows
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_products_of_bytes_are_made_by_tensor_cores(zero: int, install: Install) -> None:
+    """With a zero point, too: what it adds is known beforehand."""
+    install(FakeCuda())
+    rng = np.random.default_rng(1)
+    feeds = {"x": rng.integers(0, 256, (1, 8, 5, 6), np.uint8)}
+    stored = {"w": rng.integers(-128, 128, (17, 8, 3, 3)).astype(np.int8), "z": np.uint8(zero)}
+    nodes = [helper.make_node("ConvInteger", ["x", "w", "z"], ["y"], "conv", pads=[1, 1, 1, 1])]
+    model = network(nodes, feeds, ["y"], stored)
+    package = mlc.compile(load(model), TARGET, verify_passes=True)
+    (program,) = (data for name, data in package.members.items() if name.startswith("device/"))
+    assert b"mlc_mma_i8_u8(sums" in program
+    with package.load(1) as module:
+        assert_same(module.run(feeds), reference(model, feeds))
+
+
+def test_models_in_tf32_lose_as_much_as_they_may(install: Install) -> None:
+    install(FakeCuda())
+    rng = np.random.default_rng(2)
+    feeds = {"x": rng.standard_normal((20, 24)).astype(np.float32)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "product")]
+    model = network(nodes, feeds, ["y"], {"w": rng.standard_normal((24, 16)).astype(np.float32)})
+    package = mlc.compile(load(model), f"{TARGET} -tf32=on", verify_passes=True)
+    assert package.manifest.precision["y"] == "float16"
+    (loss,) = losses(load(model), package)
+    assert 1e-6 < loss.error < 1e-2
+    with package.load(1) as module:
+        assert_same(module.run(feeds), reference(model, feeds), tolerance=1e-3)
 
 
 def test_seconds_of_a_profile_are_of_the_events(install: Install) -> None:

@@ -116,8 +116,12 @@ class Case:
 
     @classmethod
     def of(cls, name: str) -> Case:
+        return cls.made(name, CASES[name])
+
+    @classmethod
+    def made(cls, name: str, make: Make) -> Case:
         b = Builder(name)
-        graph = fuse(b.finish(list(CASES[name](b))))
+        graph = fuse(b.finish(list(make(b))))
         (node,) = graph.nodes
         return cls(graph, node)
 
@@ -129,7 +133,7 @@ class Case:
             if v.type.dtype.is_float:
                 found[v.name] = rng.standard_normal(v.type.shape).astype(v.type.dtype.numpy)
             else:
-                low, high = (0, 6) if v.type.dtype is i64 else (-100, 100)
+                low, high = (0, 6) if v.type.dtype is i64 else (0 if v.type.dtype.kind == "u" else -100, 100)
                 found[v.name] = rng.integers(low, high, v.type.shape).astype(v.type.dtype.numpy)
         return found
 

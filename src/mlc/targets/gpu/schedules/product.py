@@ -19,6 +19,7 @@ from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.targets.gpu.cost import DEPTHS, ROWS, THREADS, Product, Tile, best_tile, fitted, refusal
 from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.schedules.tensor import is_large, mma_of, schedule_tensor
 from mlc.targets.groups.group import Group, ends_in_anchor, inline_rest, is_single, replace_anchor
 from mlc.targets.groups.roles import Contraction, Convolution, factors_of
 from mlc.targets.groups.template import Template, row_major
@@ -51,6 +52,10 @@ def schedule_product(g: Group, target: Gpu) -> Schedule:
     *batch, i, j = p.anchor.axes
     (k,) = p.anchor.reduce_axes
     size = max(t.dtype.itemsize for t in (*p.anchor.inputs, *p.anchor.outputs))
+    mma = mma_of(p, target)
+    fits = mma is not None and is_large((i.hi + 1, j.hi + 1, k.hi + 1), mma)
+    if mma is not None and fits and g.knobs.category("tensor", (True, False), default=True):
+        return schedule_tensor(p, target, mma)
     product = Product(prod(a.hi + 1 for a in batch), i.hi + 1, j.hi + 1, k.hi + 1, size)
     pair = factors_of(p.anchor)
     assert pair is not None

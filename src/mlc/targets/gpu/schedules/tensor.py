@@ -1,0 +1,219 @@
+"""Products by Tensor Cores: a warp makes tiles of 16 by 8, of which each thread holds rows and columns of its own.
+
+Both operands are fetched into shared memory with neighbouring terms next to each other, whatever way they lie outside,
+and padded by zeros up to whole steps. The sums of a tile are laid out as the threads hold them (see
+:mod:`mlc.targets.gpu.tensor_cores`): row ``16 * tile + 8 * r + l // 4`` and column ``8 * tile + 2 * (l % 4) + c`` are
+thread ``l``'s. So every thread's part is a box, and its loops are those that the intrinsic stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, prod
+
+from mlc.ir import te
+from mlc.ir.expr import Binary, Expr, Load, cast, const, select, substitute_vars, within
+from mlc.ir.index import Linear, Var, as_index
+from mlc.lower.knobs import Knobs
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
+from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.tensor_cores import (
+    COLUMNS,
+    MMAS,
+    ROWS,
+    STEPS,
+    TILES_HIGH,
+    TILES_WIDE,
+    WARP,
+    WARPS,
+    Fragments,
+    Mma,
+    Shape,
+    best_fragments,
+    refusal,
+)
+from mlc.targets.groups.group import Group, inline_rest, replace_anchor
+from mlc.targets.groups.roles import factors_of
+
+VECTOR = 16  # bytes that a thread fetches at once
+
+
+def mma_of(g: Group, target: Gpu) -> Mma | None:
+    """The instruction for a group's product; ``None`` where the device has none, or the product is too small."""
+    assert g.anchor is not None
+    if factors_of(g.anchor) is None or type(g.anchor.bodies[0]) is not Binary:
+        return None
+    left, right = (ld.source.dtype.name for ld in _sides(g.anchor))
+    found = MMAS.get((left, right))
+    if found is None or found.name not in target.tensor or g.anchor.bodies[0].dtype is not found.sums:
+        return None
+    return found
+
+
+def is_large(product: Sequence[int], mma: Mma) -> bool:
+    """Whether a product of ``m × k`` and ``k × n`` fills a tile."""
+    m, n, k = product
+    return m >= ROWS and n >= COLUMNS and k >= mma.terms
+
+
+def schedule_tensor(g: Group, target: Gpu, mma: Mma) -> Schedule:
+    """A product by Tensor Cores.
+
+    Args:
+        g: ``out[batch…, i, j] = sum(left[…] * right[…] for k)``, and what follows it element by element.
+        target: the device.
+        mma: its instruction.
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
+    anchor = g.anchor
+    assert anchor is not None
+    *batch, i, j = anchor.axes
+    (k,) = anchor.reduce_axes
+    shape = (prod(a.hi + 1 for a in batch), i.hi + 1, j.hi + 1, k.hi + 1)
+    tile = _ask(g.knobs, shape, target, mma)
+    pair = _sides(anchor)
+    high, wide, deep = (ceil(n / m) * m for n, m in zip(shape[1:], (tile.high, tile.wide, tile.depth), strict=True))
+    left, first = _padded(pair[0], (*batch, i, k), (high, deep), "left")
+    right, second = _padded(pair[1], (*batch, j, k), (wide, deep), "right")
+    term = te.reduce_axis(deep, "k")
+
+    def sums(*at: Linear) -> te.Reduction:
+        *b, row, r, group, column, t, c = at
+        lead = dict(zip(batch, b, strict=True))
+        a = left[(*(lead[x] for x in first), row * ROWS + r * 8 + group, term)]
+        w = right[(*(lead[x] for x in second), column * COLUMNS + t * 2 + c, term)]
+        return te.sum_of(cast(a, mma.sums) * cast(w, mma.sums), term)
+
+    extents = (*(a.hi + 1 for a in batch), high // ROWS, 2, 8, wide // COLUMNS, 4, 2)
+    names = (*(a.name for a in batch), "row", "r", "g", "column", "t", "c")
+    total = te.compute(extents, sums, "sums", axis_names=names)
+
+    def element(*at: Linear) -> Expr:
+        *b, row, column = at
+        return total[(*b, row // ROWS, row // 8 % 2, row % 8, column // COLUMNS, column // 2 % 4, column % 2)]
+
+    seen = te.compute(anchor.shape, element, anchor.name, axis_names=[a.name for a in anchor.axes])
+    assert seen.op is not None
+    p = replace_anchor(g, seen.op)
+    out = p.outputs[0]
+    s = Schedule(p.outputs)
+    s[total].set_scope("local")
+    for t in (left, right):
+        s[t].set_scope("shared")
+    inline_rest(s, [total, left, right])
+    step = _bind(s[out], s[total], tile, mma)
+    for t, factor, row in ((left, pair[0], i), (right, pair[1], j)):
+        plain = shape[3] == deep and factor.source.op is None
+        along_rows = factor.indices[-1] == as_index(row)
+        _fetch(s[t], s[total], step, tile, VECTOR // t.dtype.itemsize if plain else 1, along_rows)
+    return s
+
+
+def _sides(anchor: te.Compute) -> tuple[Load, Load]:
+    """What has the rows of a product, and what its columns."""
+    pair = factors_of(anchor)
+    assert pair is not None
+    a, b = pair
+    row = anchor.axes[-2]
+    return (a, b) if any(row in ix.vars() for ix in a.indices) else (b, a)
+
+
+def _ask(knobs: Knobs, shape: Shape, target: Gpu, mma: Mma) -> Fragments:
+    """The tile that the knobs say; what the cost model thinks best where they say nothing.
+
+    Raises:
+        ScheduleError: a block cannot run.
+    """
+    best = best_fragments(shape, target, mma)
+
+    def ask(name: str, values: Sequence[int], default: int) -> int:
+        return knobs.discrete(name, sorted({*values, default}), default=default)
+
+    tile = Fragments(
+        ask("tiles_high", TILES_HIGH, best.rows),
+        ask("tiles_wide", TILES_WIDE, best.columns),
+        ask("warps_high", WARPS, best.warps_high),
+        ask("warps_wide", WARPS, best.warps_wide),
+        ask("terms", [mma.terms * n for n in STEPS], best.depth),
+    ).fitted(shape, mma.terms)
+    why = refusal(tile, target, mma)
+    knobs.require(not why, why)
+    return tile
+
+
+def _padded(factor: Load, axes: Sequence[Var], extents: tuple[int, int], name: str) -> tuple[te.Tensor, list[Var]]:
+    """An operand over those of its batch axes that it has, its rows, and terms, with zeros beyond their ends.
+
+    Args:
+        factor: of the product.
+        axes: batch axes, then of rows and terms.
+        extents: of the last two, padded.
+        name: of the tensor.
+    Returns:
+        it, and its batch axes.
+    """
+    used = {v for ix in factor.indices for v in ix.vars()}
+    *batch, row, term = axes
+    own = [a for a in batch if a in used]
+
+    def element(*at: Linear) -> Expr:
+        *b, i, k = at
+        i = i if extents[0] == row.hi + 1 else i % (row.hi + 1)  # of what is there no row of, nobody reads the sums
+        value = substitute_vars(factor, dict(zip((*own, row, term), (*b, i, k), strict=True)))
+        if extents[1] == term.hi + 1:
+            return value
+        return select(within(k, 0, term.hi + 1), value, const(0, factor.dtype))
+
+    shape = (*(a.hi + 1 for a in own), *extents)
+    return te.compute(shape, element, name, axis_names=[a.name for a in (*own, row, term)]), own
+
+
+def _bind(stage: Stage, sums: Stage, tile: Fragments, mma: Mma) -> Var:
+    """Blocks, warps and threads; every thread holds its part of all tiles of its warp. Gives the loop over steps."""
+    *batch, i, j = stage.op.axes
+    by, i = stage.split(i, tile.high)
+    wy, i = stage.split(i, ROWS * tile.rows)
+    row, i = stage.split(i, ROWS)
+    r, group = stage.split(i, 8)
+    bx, j = stage.split(j, tile.wide)
+    wx, j = stage.split(j, COLUMNS * tile.columns)
+    column, j = stage.split(j, COLUMNS)
+    t, c = stage.split(j, 2)
+    stage.reorder(*batch, by, bx, wy, wx, group, t, row, r, column, c)
+    if batch:
+        stage.bind(stage.fuse(*batch), "blockIdx.z")
+    stage.bind(by, "blockIdx.y")
+    stage.bind(bx, "blockIdx.x")
+    stage.bind(stage.fuse(wy, wx), "threadIdx.y")
+    lane = stage.fuse(group, t)
+    stage.bind(lane, "threadIdx.x")
+    for a in (row, r, column):
+        stage.unroll(a)
+    stage.vectorize(c)
+    sums.compute_at(stage, lane)
+    *batch, row, r, group, column, t, c = sums.op.axes
+    (k,) = sums.op.reduce_axes
+    ko, k = sums.split(k, tile.depth)
+    ks, k = sums.split(k, mma.terms)
+    sums.reorder(*batch, group, t, ko, ks, row, column, r, c, k)
+    for a in (ks, row, column):
+        sums.unroll(a)
+    sums.tensorize(r, mma.intrinsic())
+    return ko
+
+
+def _fetch(part: Stage, sums: Stage, step: Var, tile: Fragments, vector: int, along_rows: bool) -> None:
+    """All threads of a block fetch an operand's part of a step together, some neighbours in global memory each."""
+    part.compute_at(sums, step)
+    *batch, row, term = part.op.axes
+    axes = (*batch, term, row) if along_rows else (*batch, row, term)
+    part.reorder(*axes)
+    flat = part.fuse(*axes)
+    if vector > 1:
+        flat, lane = part.split(flat, vector)
+        part.vectorize(lane)
+    _, thread = part.split(flat, tile.warps * WARP)
+    for a, name in zip(part.split(thread, WARP), ("threadIdx.y", "threadIdx.x"), strict=True):
+        part.bind(a, name)

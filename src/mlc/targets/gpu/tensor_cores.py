@@ -1,0 +1,194 @@
+"""Tensor Cores: products of small matrices by the 32 threads of a warp together.
+
+``mma.sync`` multiplies ``A[16, k]`` by ``B[k, 8]`` and adds to ``C[16, 8]``, each of which lies in registers of all
+threads of the warp. Of ``C``, thread ``l`` holds rows ``l // 4`` and ``l // 4 + 8`` and columns ``2 * (l % 4)`` and the
+next one (PTX ISA, "Matrix Fragments for mma.m16n8k16"). So each thread computes a product of its own, of two rows by
+two columns, which is what these intrinsics declare. The warp does so only together: all 32 threads come, each with
+operands at its own place among them (:attr:`Operand.lanes`), and read each other's.
+
+Both matrices are in shared memory, rows of ``A`` and columns of ``B``, with neighbouring terms next to each other: what
+a thread reads is words of 4 bytes, of which a row has 8, whatever the type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from mlc.ir import te
+from mlc.ir.expr import cast
+from mlc.ir.intrinsic import Kind, Operand, TensorIntrinsic
+from mlc.ir.types import DType, bf16, f16, f32, i8, i32, u8
+from mlc.targets.gpu.cost import CACHED, HIDING, OVERHEAD
+from mlc.targets.gpu.record import Gpu
+
+ROWS, COLUMNS, WARP = 16, 8, 32
+WORDS = 8  # of 4 bytes, of a row of terms
+FILE = 65536  # registers of a multiprocessor
+SHARED_STEP = 128  # operations of a multiprocessor in single precision while 32 words are read from shared memory
+TILES_HIGH, TILES_WIDE, WARPS, STEPS = (1, 2, 4), (1, 2, 4, 8), (1, 2, 4), (1, 2, 4)
+
+Shape = tuple[int, int, int, int]  # batches, rows, columns and terms of a product
+
+
+@dataclass(frozen=True)
+class Mma:
+    """An instruction.
+
+    Args:
+        left, right: types of the operands' elements.
+        sums: type of the sums.
+    """
+
+    left: DType
+    right: DType
+    sums: DType
+
+    @property
+    def name(self) -> str:
+        return f"mma_{self.left.name}_{self.right.name}"
+
+    @property
+    def terms(self) -> int:
+        """How many an instruction adds up."""
+        return WORDS * 4 // self.left.itemsize
+
+    def intrinsic(self) -> TensorIntrinsic:
+        """What a thread has of it."""
+        a = te.placeholder((2, self.terms), self.left, "a")
+        b = te.placeholder((2, self.terms), self.right, "b")
+        k = te.reduce_axis(self.terms, "k")
+        c = te.compute(
+            (2, 2), lambda i, j: te.sum_of(cast(a[i, k], self.sums) * cast(b[j, k], self.sums), k), self.name
+        )
+        operands = {
+            c: Operand("local", dense=False),
+            # a thread's rows are 8 apart, those of the next four threads the ones after
+            a: Operand("shared", align=4 // self.left.itemsize, dense=False, lanes=_rows),
+            b: Operand("shared", align=4 // self.right.itemsize, dense=False, lanes=_columns),
+        }
+        return TensorIntrinsic(self.name, c, operands, (Kind.RESET, Kind.UPDATE))
+
+
+def _rows(lane: int, strides: tuple[int, ...]) -> int:
+    return lane // 4 * strides[0] // 8
+
+
+def _columns(lane: int, strides: tuple[int, ...]) -> int:
+    return lane % 4 * 2 * strides[0]
+
+
+MMAS: Mapping[tuple[str, str], Mma] = {
+    (m.left.name, m.right.name): m
+    for m in (
+        Mma(f16, f16, f32),
+        Mma(bf16, bf16, f32),
+        Mma(i8, i8, i32),
+        Mma(u8, i8, i32),
+        Mma(i8, u8, i32),
+        Mma(u8, u8, i32),
+        Mma(f32, f32, f32),
+    )
+}
+"""Instructions by the types of their operands; f32 loses 13 of 23 bits on the way (tf32), and has to be asked for."""
+TF32 = MMAS["f32", "f32"].name
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """How a block makes its part of a product.
+
+    Args:
+        rows, columns: tiles of 16 rows, and of 8 columns, of a warp.
+        warps_high, warps_wide: of a block.
+        depth: terms that are in shared memory at a time.
+    """
+
+    rows: int
+    columns: int
+    warps_high: int
+    warps_wide: int
+    depth: int
+
+    @property
+    def high(self) -> int:
+        return ROWS * self.rows * self.warps_high
+
+    @property
+    def wide(self) -> int:
+        return COLUMNS * self.columns * self.warps_wide
+
+    @property
+    def warps(self) -> int:
+        return self.warps_high * self.warps_wide
+
+    def fitted(self, shape: Shape, terms: int) -> Fragments:
+        """Without what would lie beyond the product's end in any case."""
+        _, m, n, k = shape
+        rows, columns = min(self.rows, ceil(m / ROWS)), min(self.columns, ceil(n / COLUMNS))
+        return Fragments(
+            rows,
+            columns,
+            min(self.warps_high, ceil(m / (ROWS * rows))),
+            min(self.warps_wide, ceil(n / (COLUMNS * columns))),
+            min(self.depth, ceil(k / terms) * terms),
+        )
+
+    def shared_bytes(self, mma: Mma) -> int:
+        """Of a block's parts of both operands."""
+        return self.depth * (self.high * mma.left.itemsize + self.wide * mma.right.itemsize)
+
+    def registers(self) -> int:
+        """That a thread holds: sums, and what it multiplies at a time."""
+        return 4 * self.rows * self.columns + 4 * self.rows + 2 * self.columns + OVERHEAD
+
+
+def refusal(tile: Fragments, target: Gpu, mma: Mma) -> str:
+    """Why a block cannot run, in a few words; empty where it can."""
+    if tile.warps * WARP > target.max_threads:
+        return f"{tile.warps * WARP} threads of a block, {target.max_threads} are the most"
+    if tile.shared_bytes(mma) > target.shared_bytes:
+        return f"{tile.shared_bytes(mma)} bytes of shared memory, there are {target.shared_bytes}"
+    most = min(target.registers, FILE // (tile.warps * WARP))
+    if tile.registers() > most:
+        return f"about {tile.registers()} registers of a thread, there are {most}"
+    return ""
+
+
+def seconds(tile: Fragments, shape: Shape, target: Gpu, mma: Mma) -> float:
+    """What a product is expected to take: what bounds a multiprocessor, times the rounds that blocks take in turns."""
+    batch, m, n, k = shape
+    blocks = batch * ceil(m / tile.high) * ceil(n / tile.wide)
+    together = min(
+        target.threads // (tile.warps * WARP),
+        FILE // (tile.registers() * tile.warps * WARP),
+        2 * target.shared_bytes // tile.shared_bytes(mma),
+        16,
+    )
+    together = max(1, min(together, ceil(blocks / target.units)))
+    rounds = ceil(blocks / (target.units * together))
+    deep = ceil(k / tile.depth) * tile.depth
+    rate = target.tensor_gflops * 2 / mma.left.itemsize  # the more terms go into a word, the faster
+    work = together * tile.high * tile.wide * deep * 2 / (rate * 1e9 / target.units)
+    # words that warps read from shared memory, of which 32 come in a step of a multiplication of single precision
+    steps = together * tile.warps * (deep // mma.terms) * (4 * tile.rows + 2 * tile.columns)
+    local = steps * 2 * SHARED_STEP * target.units / (target.gflops * 1e9)
+    fetched = blocks * deep * (tile.high * mma.left.itemsize + tile.wide * mma.right.itemsize) * CACHED
+    traffic = (fetched + batch * m * n * 4) / (target.gbytes * 1e9)
+    hidden = min(1.0, together * tile.warps / HIDING)
+    return max(rounds * max(work, local) / hidden, traffic) + target.launch_us * 1e-6
+
+
+def best_fragments(shape: Shape, target: Gpu, mma: Mma) -> Fragments:
+    """The tile that is expected to be fastest; of those that are alike, the first one."""
+    every = dict.fromkeys(
+        Fragments(r, c, y, x, mma.terms * d).fitted(shape, mma.terms)
+        for r in TILES_HIGH
+        for c in TILES_WIDE
+        for y in WARPS
+        for x in WARPS
+        for d in STEPS
+    )
+    found = [t for t in every if not refusal(t, target, mma)]
+    return min(found, key=lambda t: (seconds(t, shape, target, mma), -t.depth))
