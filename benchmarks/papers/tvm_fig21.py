@@ -199,7 +199,7 @@ def markdown(splits: Sequence[Split], about: Sequence[str], picture: str = "") -
         ]
     if ENDS in by_name:
         lines.append(
-            f"With that one on the device too, padded from 3 channels to 16, the host is left with "
+            f"With that one on the device too, two pixels of 3 channels in 16 lanes, the host is left with "
             f"{by_name[ENDS]['host_ms']:.1f} ms."
         )
     return "\n".join(lines) + "\n"
