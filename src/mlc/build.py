@@ -121,7 +121,7 @@ def build_package(
             on_configured()
             return graph
 
-        return compile_graph(graph, part.machine, watch, params=params, again=again)
+        return compile_graph(graph, part.machine, watch, params=params, again=again, verify=options.verify)
 
     programs: dict[str, _Program] = {}
     for part, region in zip(parts[1:], laid_out[1:], strict=True):

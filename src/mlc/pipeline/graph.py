@@ -13,7 +13,7 @@ from mlc.ir.graph import Graph, Node, Value
 from mlc.pipeline.calls import calls_of, loop_bytes
 from mlc.pipeline.machine import Machine
 from mlc.rewrite.group import body_of, config_of, identity_of, is_group
-from mlc.rewrite.memory import MemoryPlan
+from mlc.rewrite.memory import MemoryPlan, check_plan
 from mlc.rewrite.recurrence import body_of_scan, graphs, is_scan
 from mlc.settings import Observer
 from mlc.targets.base import CallSpec, Code, CompiledRegion, Step
@@ -118,6 +118,7 @@ def compile_graph(
     params: Callable[[Graph], Mapping[Value, int]] | None = None,
     again: Callable[[Refused], Graph] | None = None,
     table: Kernels | None = None,
+    verify: bool = False,
 ) -> Compiled:
     """Compile a graph: one kernel for each distinct group, memory, calls.
 
@@ -130,7 +131,9 @@ def compile_graph(
         again: lays the graph out anew after configurations have been refused: the groups get their defaults, and only
             kernels that are not there yet are made. Without it a refusal is an error.
         table: of kernels that were made for other graphs, or for this one before; gains those of this one.
+        verify: follow the memory plan step by step.
     Raises:
+        VerifyError: something is read after it was overwritten.
         ScheduleError, LowerError: a configuration is refused, and there is no ``again``.
         MlcError: with a note that names the kernel that was being made.
     """
@@ -154,6 +157,8 @@ def compile_graph(
     for g, _ in reversed(list(graphs(graph))):  # bodies first: what one takes is the scratch memory of its recurrence
         needs.update({n: loop_bytes(n, plans[body_of_scan(n)]) for n in g.nodes if is_scan(n)})
         plans[g] = machine.plan(g, needs)
+        if verify:
+            check_plan(g, plans[g], needs)
     watch.passed("memory", plans[graph], time.perf_counter() - start)
     at = params(graph) if params is not None else {v: k for k, v in enumerate(graph.constants)}
     calls = tuple(calls_of(graph, plans, of_node, at))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
-from mlc.errors import ScheduleError
+from mlc.errors import ScheduleError, VerifyError
 from mlc.ir.graph import Builder, Graph, Node, Value
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import TensorType, f32
@@ -18,6 +18,7 @@ from mlc.pipeline.graph import Compiled, compile_graph
 from mlc.pipeline.layouts import lay_out, parts_of
 from mlc.pipeline.passes import optimise
 from mlc.rewrite.group import configured
+from mlc.rewrite.memory import MemoryPlan
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import LayoutChoice, get_target
 from mlc.targets.hosted import HostedTarget
@@ -100,6 +101,23 @@ def test_values_inside_a_region_share_memory_at_the_devices_alignment() -> None:
     assert [call.args[-1][1] for call in compiled.calls[:-1]] == [first, second, first, second]
     assert compiled.plan.workspace_bytes == 2 * 896
     assert [call.args[1][1] for call in compiled.calls] == [0, 1, 2, 3, 4]
+
+
+def test_a_plan_that_overwrites_what_is_still_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = HostedTarget("toy", get_target("x86"), Blocks())
+    _, part = parts_of(optimise(chain(), target, OPTIONS, Observer()), target)
+    graph = lay_out(part, OPTIONS, Observer())
+    compile_graph(graph, part.machine, Observer(), verify=True)
+    plan = part.machine.plan
+
+    def everything_at_once(g: Graph, needs: Mapping[Node, int]) -> MemoryPlan:
+        good = plan(g, needs)
+        places = {v: replace(at, at=0) for v, at in good.locations.items()}
+        return replace(good, locations=places)
+
+    monkeypatch.setattr(part.machine, "plan", everything_at_once)
+    with pytest.raises(VerifyError):
+        compile_graph(graph, part.machine, Observer(), verify=True)
 
 
 def test_a_refusal_is_an_error_where_nobody_lays_out_anew() -> None:
