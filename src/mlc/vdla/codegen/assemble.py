@@ -110,8 +110,10 @@ def _ranges(layers: Sequence[Task], steps: Sequence[Step]) -> list[dict[str, obj
     for i, step in enumerate(steps):
         if step.insn.unit is Unit.CMP and step.touched is not None:
             begins.setdefault(step.layer, i)
-    firsts = [0, *(begins[k] for k in range(1, len(layers)))]
-    ends = [*firsts[1:], len(steps)]
+    ends = [len(steps)] * len(layers)
+    for k in range(len(layers) - 1, 0, -1):  # a layer of which CMP does nothing is empty
+        ends[k - 1] = begins.get(k, ends[k])
+    firsts = [0, *ends[:-1]]
     return [
         {"name": task.name, "first": begin, "last": end, "macs": task.macs, "bytes": task.nbytes}
         for task, begin, end in zip(layers, firsts, ends, strict=True)
