@@ -266,7 +266,7 @@ class _Builder:
         for g in guests:
             nest = self.nests[g]
             for t in g.op.outputs:
-                owned.append(self._buffer(t, nest.extents, g.scope or "local"))
+                owned.append(self._buffer(t, _with_gaps(g, nest), g.scope or "local"))
         for g in guests:
             parts.append(self._stage(g))
         # reads inside ``body`` were built before the guests' buffers existed: resolve them now
@@ -307,6 +307,15 @@ class _Builder:
             return Load(buffer, self._place(t, indices))
 
         return replace_loads(e, swap) if any(type(ld.source) is te.Tensor for ld in loads(e)) else e
+
+
+def _with_gaps(stage: Stage, nest: Nest) -> tuple[int, ...]:
+    """Extents of the buffer of an attached stage."""
+    extents = list(nest.extents)
+    for axis, (factor, offset) in stage.pitches.items():
+        d = stage.op.axes.index(axis) + 1
+        extents[d] += (offset - extents[d]) % factor
+    return tuple(extents)
 
 
 def _begin(stage: Stage) -> Var | None:

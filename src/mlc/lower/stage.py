@@ -100,6 +100,7 @@ class Stage:
         scope: memory of its buffer; chosen by the lowering when ``None``.
         pragmas: facts for the code generator by (axis, key).
         aligned: what the extent of an attached stage's region is a multiple of, by data axis.
+        pitches: what the stride of a data axis is modulo some number, by axis: number, remainder.
         fetches: what is prefetched in which loop.
         tensorized: from which loop on the nest is which intrinsic.
     """
@@ -116,6 +117,7 @@ class Stage:
         self.scope: str | None = None
         self.pragmas: dict[tuple[Var, str], Any] = {}
         self.aligned: dict[Var, int] = {}
+        self.pitches: dict[Var, tuple[int, int]] = {}
         self.fetches: list[Fetch] = []
         self.tensorized: tuple[Var, TensorIntrinsic] | None = None
         self._reducing: set[Var] = set(op.reduce_axes)
@@ -523,6 +525,34 @@ class Stage:
             raise ScheduleError(f"align: multiple {multiple} of axis {axis.name} of stage {self.name} is below 1")
         self.aligned[axis] = multiple
         self._record("align", axis, multiple)
+
+    def storage_align(self, axis: Var, factor: int, offset: int) -> None:
+        """Leave gaps in the buffer of an attached stage: the stride of a data axis is ``offset`` modulo ``factor``.
+
+        Neighbours along the axis then lie in different banks of shared memory.
+
+        >>> s, x, y, z = chain()
+        >>> s[y].compute_at(s[z], s[z].split(s[z].axes[0], 3)[0])
+        >>> s[y].storage_align(s[y].op.axes[0], 8, 1)
+        >>> show(s)
+        for io in range(2):
+          y: f32[3,17] in local
+          for i in range(3):
+            for j in range(10):
+              y[i, j] = x[3*io + i, j] + 1.0
+          for ii in range(3):
+            for j in range(8):
+              z[3*io + ii, j] = y[ii, j] * y[ii, j + 2]
+
+        Raises:
+            ScheduleError: ``axis`` is not the last data axis but one, or ``offset`` is not in ``range(factor)``.
+        """
+        if len(self.op.axes) < 2 or axis is not self.op.axes[-2]:
+            raise ScheduleError(f"storage_align: {axis.name} of stage {self.name} is not its last data axis but one")
+        if not 0 <= offset < factor:
+            raise ScheduleError(f"storage_align: offset {offset} is not below {factor}, for stage {self.name}")
+        self.pitches[axis] = factor, offset
+        self._record("storage_align", axis, factor, offset)
 
     def compute_root(self) -> None:
         """Compute the whole tensor before its readers, as every stage is at first; takes back where it was computed.

@@ -244,6 +244,7 @@ FOREIGN = Var("z", 0, 3)
         (lambda s, c, out: c.unroll(FOREIGN), "unroll: z is no loop of stage c"),
         (lambda s, c, out: c.pragma(FOREIGN, "key"), "pragma: z is no loop of stage c"),
         (lambda s, c, out: c.align(c.reduce_axes[0], 4), "align: k is no data axis of stage c"),
+        (lambda s, c, out: c.storage_align(c.axes[-1], 32, 1), "storage_align: .* is not its last data axis but one"),
         (lambda s, c, out: c.align(c.axes[0], 0), "align: multiple 0 of axis i of stage c is below 1"),
         (lambda s, c, out: c.compute_at(out, FOREIGN), "compute_at: z is no loop of stage out"),
         (lambda s, c, out: c.compute_at(c, c.axes[0]), "compute_at: stage c cannot be computed inside itself"),

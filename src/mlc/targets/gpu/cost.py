@@ -15,6 +15,7 @@ from mlc.targets.gpu.record import Gpu
 HIDING = 8  # warps that a unit needs to hide the latency of arithmetic and shared memory
 SHARED_RATE = 0.25  # words a thread loads from shared memory in the time of a multiplication and addition
 CACHED = 0.5  # of the traffic between blocks and global memory goes past the caches
+BANKS = 32  # of shared memory, a word wide
 OVERHEAD = 16  # registers for addresses and counters
 
 ROWS, THREADS, DEPTHS = (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), (4, 8, 16, 32)
@@ -63,9 +64,15 @@ def fitted(tile: Tile, p: Product) -> Tile:
     return Tile(rows, columns, ty, tx, min(tile.depth, p.k))
 
 
+def offset(depth: int) -> int:
+    """What the pitch of a part of an operand is modulo ``BANKS``, for rows of a column to lie in different banks."""
+    return max(1, BANKS // depth)
+
+
 def shared_bytes(tile: Tile, p: Product) -> int:
-    """Of a block's parts of both operands."""
-    return (tile.high + tile.wide) * tile.depth * p.itemsize
+    """Of a block's parts of both operands, with the gaps that either may have."""
+    pitches = sum(n + (offset(tile.depth) - n) % BANKS for n in (tile.high, tile.wide))
+    return pitches * tile.depth * p.itemsize
 
 
 def refusal(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> str:
@@ -98,8 +105,8 @@ def seconds(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> float:
     local = arithmetic * loads / SHARED_RATE
     moved = blocks * (tile.high + tile.wide) * p.k * p.itemsize * (CACHED if shared else 1.0)
     traffic = (moved + p.batch * p.m * p.n * p.itemsize) / (target.gbytes * 1e9)
-    rounds = 1 + (2 / tile.depth if shared else 0)  # barriers, and addresses of what is fetched
-    return max(arithmetic * rounds, local, traffic) / hidden + target.launch_us * 1e-6
+    rounds = arithmetic * (2 / tile.depth if shared else 0)  # barriers, and addresses of what is fetched
+    return (max(arithmetic, local, traffic) + rounds) / hidden + target.launch_us * 1e-6
 
 
 def tiles(p: Product, target: Gpu, *, shared: bool) -> Iterator[Tile]:

@@ -42,6 +42,11 @@ def conv(
     return put(b, "conv", [x(b, *shape, dtype=dtype), x(b, *weights, name="w", dtype=dtype)], **settings, groups=groups)
 
 
+def conv_transpose(b: Builder, shape: Sequence[int], weights: Sequence[int], stride: int, *, groups: int = 1) -> Value:
+    settings = window(len(shape) - 2, stride)
+    return put(b, "conv_transpose", [x(b, *shape), x(b, *weights, name="w")], **settings, groups=groups)
+
+
 def biased(b: Builder) -> Sequence[Value]:
     y = conv(b, (2, 3, 7, 5), (6, 3, 3, 3), stride=2)
     return [put(b, "relu", [put(b, "add", [y, x(b, 6, 1, 1, name="bias")])])]
@@ -67,6 +72,7 @@ def itself(b: Builder) -> Sequence[Value]:
 
 CASES: dict[str, Make] = {
     "matmul": lambda b: [put(b, "matmul", [x(b, 17, 11), x(b, 11, 19, name="w")])],
+    "matmul_aligned": lambda b: [put(b, "matmul", [x(b, 8, 8), x(b, 8, 12, name="w")])],
     "matmul_transposed": lambda b: [put(b, "matmul", [x(b, 8, 12), x(b, 16, 12, name="w")], transpose_b=True)],
     "matmul_row": lambda b: [put(b, "matmul", [x(b, 1, 40), x(b, 40, 33, name="w")])],
     "batch_matmul": lambda b: [put(b, "matmul", [x(b, 2, 3, 9, 6), x(b, 2, 3, 6, 5, name="w")])],
@@ -83,6 +89,8 @@ CASES: dict[str, Make] = {
     "conv_groups": lambda b: [conv(b, (1, 4, 5, 4), (6, 2, 3, 3), groups=2)],
     "conv_1d": lambda b: [conv(b, (2, 4, 11), (6, 4, 3))],
     "conv_3d": lambda b: [conv(b, (1, 1, 3, 4, 3), (3, 1, 3, 2, 3))],
+    "conv_transpose": lambda b: [conv_transpose(b, (1, 4, 3, 4), (4, 3, 4, 3), 2)],
+    "conv_transpose_groups": lambda b: [conv_transpose(b, (2, 4, 5), (4, 3, 3), 2, groups=2)],
     "depthwise": lambda b: [conv(b, (1, 6, 9, 9), (6, 1, 3, 3), groups=6, stride=2)],
     "max_pool": lambda b: [put(b, "max_pool", [x(b, 1, 3, 9, 9)], kernel=(3, 3), **window(2, 2))],
     "avg_pool": lambda b: [put(b, "avg_pool", [x(b, 1, 3, 9, 9)], kernel=(2, 2), **window(2, 2, 0))],

@@ -46,7 +46,7 @@ def test_more_work_takes_longer() -> None:
     "tile, reason",
     [
         (Tile(1, 1, 32, 32, 4), "1024 threads of a block, 256 are the most"),
-        (Tile(8, 8, 16, 16, 64), "65536 bytes of shared memory, there are 32768"),
+        (Tile(8, 8, 16, 16, 64), "66048 bytes of shared memory, there are 32768"),
         (Tile(8, 8, 4, 4, 4), "about 96 registers of a thread, there are 64"),
         (Tile(4, 4, 8, 8, 8), ""),
     ],

@@ -19,7 +19,9 @@ from mlc.targets.opencl.target import DEVICES
 from tests.unit.targets.gpu.groups import Case
 
 
-@pytest.mark.parametrize("name", ["matmul_transposed", "conv_bias_relu", "softmax", "concat", "gather"])
+@pytest.mark.parametrize(
+    "name", ["matmul_transposed", "matmul_aligned", "conv_bias_relu", "softmax", "concat", "gather"]
+)
 def test_text_of_a_kernel(name: str, golden: Callable[[str], None]) -> None:
     scalars = Scalars(OPENCL_C)
     golden(source_of(scalars, [emit(kernel(Case.of(name).node, name, DEVICES["generic"]), scalars).text]))

@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from math import prod
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, replace_loads, substitute_vars
-from mlc.ir.index import IndexLike, Linear, Var, as_index, substitute
+from mlc.ir.expr import Expr, Load, Select, index_vars, loads, replace_loads, select, substitute_vars
+from mlc.ir.index import IndexLike, Linear, Var, as_index, substitute, weighted
 from mlc.ir.layout import Layout
+from mlc.ir.loop import dense_strides
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
-from mlc.targets.gpu.cost import DEPTHS, ROWS, THREADS, Product, Tile, best_tile, fitted, refusal
+from mlc.targets.gpu.cost import BANKS, DEPTHS, ROWS, THREADS, Product, Tile, best_tile, fitted, offset, refusal
 from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.schedules.spread import spread, vector_of
 from mlc.targets.gpu.schedules.tensor import is_large, mma_of, schedule_tensor
 from mlc.targets.groups.group import Group, ends_in_anchor, inline_rest, is_single, replace_anchor
-from mlc.targets.groups.roles import Contraction, Convolution, factors_of
+from mlc.targets.groups.roles import Contraction, Convolution, PhasedConvolution, factors_of
 from mlc.targets.groups.template import Template, row_major
 
 UNROLLED = 64  # multiplications of a step that are written out
@@ -29,15 +31,17 @@ UNROLLED = 64  # multiplications of a step that are written out
 
 @dataclass(frozen=True)
 class Operands:
-    """A product as the schedule sees it: ``out[batch…, i, j] = sum(left[…, i, k] * right[…, k, j])``.
+    """A product as the schedule sees it: ``out[batch…, i, j] = sum(left[…, k, i] * right[…, k, j] for k)``.
 
     Args:
         group: the product and what follows it element by element.
-        made: operands that are computed, and can be computed where they are fetched.
+        left, right: operands that are computed, and can be computed where they are fetched; a row a term, so that what
+            a thread reads of a term lies side by side.
     """
 
     group: Group
-    made: tuple[te.Tensor, ...]
+    left: te.Tensor
+    right: te.Tensor
 
 
 def schedule_product(g: Group, target: Gpu) -> Schedule:
@@ -46,37 +50,53 @@ def schedule_product(g: Group, target: Gpu) -> Schedule:
     Raises:
         ScheduleError: the configuration is refused.
     """
-    operands = _columns(g) if isinstance(g.role, Convolution) else Operands(g, ())
+    if not isinstance(g.role, PhasedConvolution):
+        plain = g if isinstance(g.role, Contraction) else _operands(g, terms_first=False).group
+        mma = mma_of(plain, target)
+        fits = mma is not None and is_large(_extents(plain), mma)
+        if mma is not None and fits and g.knobs.category("tensor", (True, False), default=True):
+            return schedule_tensor(plain, target, mma)
+    operands = _operands(g, terms_first=True)
     p = operands.group
     assert p.anchor is not None
     *batch, i, j = p.anchor.axes
     (k,) = p.anchor.reduce_axes
-    size = max(t.dtype.itemsize for t in (*p.anchor.inputs, *p.anchor.outputs))
-    mma = mma_of(p, target)
-    fits = mma is not None and is_large((i.hi + 1, j.hi + 1, k.hi + 1), mma)
-    if mma is not None and fits and g.knobs.category("tensor", (True, False), default=True):
-        return schedule_tensor(p, target, mma)
+    size = max(t.dtype.itemsize for t in (operands.left, operands.right, *p.anchor.outputs))
     product = Product(prod(a.hi + 1 for a in batch), i.hi + 1, j.hi + 1, k.hi + 1, size)
-    pair = factors_of(p.anchor)
-    assert pair is not None
-    left, right = (ld.source for ld in pair)
-    # of a tensor times itself, one copy would have to hold the rows of both tiles and all between
-    shared = target.shared_bytes > 0 and left is not right
-    best = best_tile(product, target, shared=shared)
-    if shared:
-        shared = g.knobs.category("shared", (True, False), default=True)
+    possible = target.shared_bytes > 0
+    best = best_tile(product, target, shared=possible)
+    shared = possible and g.knobs.category("shared", (True, False), default=True)
     tile = ask_tile(g.knobs, product, target, best, shared=shared)
     s = Schedule(p.outputs)
+    parts = ((operands.left, tile.high), (operands.right, tile.wide)) if possible else ()
+    fetches = [
+        (t, ask_vector(g.knobs, f"{name}.vector", s[t], extent, target))
+        for name, (t, extent) in zip(("left", "right"), parts, strict=False)
+    ]
     sums = p.anchor.outputs[0]
-    sums = s.cache_write(sums, "local") if sums in s.outputs else sums
+    apart = sums not in s.outputs and not ends_in_anchor(p)  # phases, which are put next to each other afterwards
+    out = sums if apart else p.outputs[0]
+    if apart or sums in s.outputs:
+        sums = s.cache_write(sums, "local")
     s[sums].set_scope("local")
-    fetched: list[te.Tensor] = []
-    for t in (left, right) if shared else ():
-        fetched.append(t if t in operands.made else s.cache_read(t, "shared", [sums]))
-        s[fetched[-1]].set_scope("shared")
-    inline_rest(s, fetched)
-    _bind(s, p.outputs[0], s[sums], tile, fetched)
+    fetches = fetches if shared else []
+    for t, _ in fetches:
+        s[t].set_scope("shared")
+    inline_rest(s, (*(t for t, _ in fetches), out))
+    _bind(s, out, s[sums], tile)
+    for t, vector in fetches:
+        _fetch(s[t], s[sums], tile, vector)
+    if apart:
+        spread(s[p.outputs[0]], target, g.knobs, "out")
     return s
+
+
+def _extents(g: Group) -> tuple[int, int, int]:
+    """Rows, columns and terms of a product."""
+    assert g.anchor is not None
+    *_, i, j = g.anchor.axes
+    (k,) = g.anchor.reduce_axes
+    return i.hi + 1, j.hi + 1, k.hi + 1
 
 
 def ask_tile(knobs: Knobs, p: Product, target: Gpu, best: Tile, *, shared: bool) -> Tile:
@@ -102,7 +122,7 @@ def ask_tile(knobs: Knobs, p: Product, target: Gpu, best: Tile, *, shared: bool)
     return tile
 
 
-def _bind(s: Schedule, out: te.Tensor, acc: Stage, tile: Tile, fetched: list[te.Tensor]) -> None:
+def _bind(s: Schedule, out: te.Tensor, acc: Stage, tile: Tile) -> None:
     stage = s[out]
     *batch, i, j = stage.op.axes
     by, i = stage.split(i, tile.high)
@@ -127,38 +147,69 @@ def _bind(s: Schedule, out: te.Tensor, acc: Stage, tile: Tile, fetched: list[te.
         acc.unroll(a)
     if tile.rows * tile.columns * (ki.hi + 1) <= UNROLLED:
         acc.unroll(ki)
-    for t in fetched:
-        part = s[t]
-        part.compute_at(acc, ko)
-        _, thread = part.split(part.fuse(*part.op.axes), tile.ty * tile.tx)
-        for a, name in zip(part.split(thread, tile.tx), ("threadIdx.y", "threadIdx.x"), strict=True):
-            part.bind(a, name)
 
 
-def _columns(g: Group) -> Operands:
-    """A convolution as a product of weights and columns, over pixels in one axis."""
+def ask_vector(knobs: Knobs, name: str, part: Stage, extent: int, target: Gpu) -> int:
+    """How many elements of an operand ``[…, k, i]`` a thread fetches at once; by default as many as memory has.
+
+    Args:
+        knobs: are asked.
+        name: of the question.
+        part: fetches the operand.
+        extent: of ``i``, in a block.
+        target: the device.
+    """
+    widths = [w for w in (1, 2, 4, 8) if w <= vector_of(part, target) and extent % w == 0]
+    return knobs.discrete(name, (1, 2, 4, 8), default=widths[-1])
+
+
+def _fetch(part: Stage, acc: Stage, tile: Tile, vector: int) -> None:
+    """All threads of a block fetch an operand's part ``[…, k, i]``, neighbours what lies side by side in memory."""
+    part.compute_at(acc, acc.leaves[0])
+    *batch, k, i = part.op.axes
+    if walks(part.op, k) and not walks(part.op, i):
+        # terms are side by side in memory: neighbouring threads' stores then must not meet in a bank
+        part.storage_align(k, BANKS, offset(tile.depth))
+        part.reorder(*batch, i, k)
+        vector = 1
+    flat = part.fuse(*part.leaves)
+    if vector > 1:
+        flat, lanes = part.split(flat, vector)
+        part.vectorize(lanes)
+    _, thread = part.split(flat, tile.ty * tile.tx)
+    for a, axis in zip(part.split(thread, tile.tx), ("threadIdx.y", "threadIdx.x"), strict=True):
+        part.bind(a, axis)
+
+
+def walks(op: te.Compute, axis: Var) -> bool:
+    """Whether steps along an axis are steps to the next element in memory."""
+    return all(
+        weighted(ld.indices, dense_strides(ld.source.shape)).coefficient(axis) == 1
+        for body in op.bodies
+        for ld in loads(body)
+    )
+
+
+def _operands(g: Group, *, terms_first: bool) -> Operands:
+    """A group as a product of matrices, over pixels in one axis; both operands are computed where they are read.
+
+    Args:
+        g: the group.
+        terms_first: whether both operands have a row a term; else only the right one has, and the left one (a
+            convolution's weights) lies as memory has it.
+    """
     role = g.role
-    assert isinstance(role, Convolution)
     assert g.anchor is not None
-    shape = g.anchor.shape
-    layout = Layout(shape)
-    if role.groups > 1:
-        layout = layout.split(1, shape[1] // role.groups)
-    first = 2 if role.groups == 1 else 3
-    if len(layout.physical_shape) - first > 1:
-        layout = layout.fuse(first, len(layout.physical_shape) - first)
-    operands = te.topological(g.anchor.inputs)
-    before = {*g.anchor.inputs, *(t for op in operands for t in (*op.inputs, *op.outputs))}
-    alike = [t for t in (*g.inputs, *(t for op in g.computes for t in op.outputs)) if t not in before]
-    p = g.apply({t: layout for t in alike if t.shape == shape})
+    p = g if isinstance(role, Contraction) else _flat(g)
     anchor = p.anchor
     assert anchor is not None
     pair = factors_of(anchor)
     assert pair is not None
-    data, weights = pair
-    *batch, o, pixel = anchor.axes
+    (body,) = anchor.bodies
+    exists, body = (body.cond, body.a) if type(body) is Select else (None, body)
+    *batch, i, j = anchor.axes
     taps = anchor.reduce_axes
-    terms = prod(a.hi + 1 for a in taps)
+    k = te.reduce_axis(prod(a.hi + 1 for a in taps), "k")
 
     def of_terms(k: Linear) -> dict[Var, IndexLike]:
         env: dict[Var, IndexLike] = {}
@@ -166,43 +217,75 @@ def _columns(g: Group) -> Operands:
             env[a], k = k % (a.hi + 1), k // (a.hi + 1)
         return env
 
-    def column(*at: Linear) -> Expr:
-        *b, k, q = at
-        env = {**of_terms(k), **dict(zip(batch, b, strict=True)), o: 0, pixel: q}
-        return Load(data.source, tuple(substitute(ix, env) for ix in data.indices))
+    def operand(ld: Load, last: Var) -> tuple[te.Tensor, Load]:
+        used = {v for ix in ld.indices for v in ix.vars()} | (index_vars(exists) if exists is not None else set())
+        own = [a for a in batch if a in used]
+        turned = not terms_first and last is i
 
-    def weight(*at: Linear) -> Expr:
-        *b, k = at
-        env = {**of_terms(k), **dict(zip((*batch[1:], o), b, strict=True)), batch[0]: 0}
-        return Load(weights.source, tuple(substitute(ix, env) for ix in weights.indices))
+        def element(*at: Linear) -> Expr:
+            *b, term, q = (*at[:-2], at[-1], at[-2]) if turned else at
+            env = {**of_terms(term), **dict(zip(own, b, strict=True)), last: q}
+            read: Expr = Load(ld.source, tuple(substitute(ix, env) for ix in ld.indices))
+            return read if exists is None else select(substitute_vars(exists, env), read, 0)
 
-    extents = [a.hi + 1 for a in batch]
-    columns = te.compute((*extents, terms, pixel.hi + 1), column, "column")
-    matrix = te.compute((*extents[1:], o.hi + 1, terms), weight, "weight")
-    k = te.reduce_axis(terms, "k")
-    at = {
-        id(data): Load(columns, (*map(as_index, batch), as_index(k), as_index(pixel))),
-        id(weights): Load(matrix, (*map(as_index, batch[1:]), as_index(o), as_index(k))),
-    }
-    body = replace_loads(anchor.bodies[0], lambda ld: at[id(ld)])
-    axes = {a: Var(a.name, 0, a.hi) for a in anchor.axes}
+        order = (*own, last, k) if turned else (*own, k, last)
+        t = te.compute([a.hi + 1 for a in order], element, f"{ld.source.name}_{'left' if last is i else 'right'}")
+        return t, Load(t, tuple(map(as_index, order)))
+
+    a, b = pair
+    if any(v is j for ix in a.indices for v in ix.vars()) or any(v is i for ix in b.indices for v in ix.vars()):
+        a, b = b, a
+    (left, at_left), (right, at_right) = operand(a, i), operand(b, j)
+    at = {id(a): at_left, id(b): at_right}
+    axes = {v: Var(v.name, 0, v.hi) for v in anchor.axes}
     fresh = te.Compute(
         anchor.name,
         tuple(axes.values()),
         (k,),
-        (substitute_vars(body, axes),),
+        (substitute_vars(replace_loads(body, lambda ld: at[id(ld)]), axes),),
         anchor.combiner,
         anchor.tag,
         anchor.attrs,
     )
-    return Operands(replace_anchor(p, fresh), (columns, matrix))
+    return Operands(replace_anchor(p, fresh), left, right)
+
+
+def _flat(g: Group) -> Group:
+    """A convolution's group with groups of channels apart, and pixels in one axis, behind the channels."""
+    role = g.role
+    assert isinstance(role, (Convolution, PhasedConvolution))
+    assert g.anchor is not None
+    shape = g.anchor.shape
+    layout = Layout(shape)
+    first = 2
+    if role.groups > 1:
+        layout, first = layout.split(1, shape[1] // role.groups), 3
+    space = len(layout.physical_shape) - first
+    if isinstance(role, PhasedConvolution):
+        space //= 2
+        # every phase is a product of its own: [n, groups, phases, channels, pixels]
+        rest = range(first + space, first + 2 * space)
+        layout = layout.reorder(*range(first - 1), *range(first, first + space), first - 1, *rest)
+        first += space
+        alike = [g.anchor.outputs[0]]
+    else:
+        operands = te.topological(g.anchor.inputs)
+        before = {*g.anchor.inputs, *(t for op in operands for t in (*op.inputs, *op.outputs))}
+        tensors = (*g.inputs, *(t for op in g.computes for t in op.outputs))
+        alike = [t for t in tensors if t not in before and t.shape == shape]
+    if space > 1:
+        layout = layout.fuse(first, space)
+    return g.apply({t: layout for t in alike})
 
 
 def _fits(g: Group, target: Gpu) -> bool:
-    if not is_single(g) or not ends_in_anchor(g) or not isinstance(g.role, (Contraction, Convolution)):
+    if not is_single(g) or g.anchor is None or factors_of(g.anchor) is None:
         return False
-    assert g.anchor is not None
-    return all(a.hi >= 0 for a in g.anchor.reduce_axes)
+    if any(a.hi < 0 for a in g.anchor.reduce_axes):
+        return False
+    if isinstance(g.role, PhasedConvolution):
+        return len(g.outputs) == 1
+    return ends_in_anchor(g) and isinstance(g.role, (Contraction, Convolution))
 
 
 PRODUCT = Template("product", _fits, row_major, schedule_product)
