@@ -92,6 +92,8 @@ CASES: dict[str, Make] = {
     "conv_transpose": lambda b: [conv_transpose(b, (1, 4, 3, 4), (4, 3, 4, 3), 2)],
     "conv_transpose_groups": lambda b: [conv_transpose(b, (2, 4, 5), (4, 3, 3), 2, groups=2)],
     "depthwise": lambda b: [conv(b, (1, 6, 9, 9), (6, 1, 3, 3), groups=6, stride=2)],
+    "depthwise_1d": lambda b: [conv(b, (2, 3, 11), (6, 1, 3), groups=3)],
+    "depthwise_relu": lambda b: [put(b, "relu", [conv(b, (1, 2, 5, 6), (2, 1, 5, 5), groups=2, pad=2)])],
     "max_pool": lambda b: [put(b, "max_pool", [x(b, 1, 3, 9, 9)], kernel=(3, 3), **window(2, 2))],
     "avg_pool": lambda b: [put(b, "avg_pool", [x(b, 1, 3, 9, 9)], kernel=(2, 2), **window(2, 2, 0))],
     "softmax": lambda b: [put(b, "softmax", [x(b, 5, 70)], axis=-1)],
@@ -104,6 +106,10 @@ CASES: dict[str, Make] = {
     "argmax": lambda b: [put(b, "argmax", [x(b, 4, 9)], axis=1)],
     "add": lambda b: [put(b, "add", [x(b, 3, 1, 8), x(b, 5, 8, name="w")])],
     "transpose": lambda b: [put(b, "transpose", [x(b, 3, 5, 4)], perm=(2, 0, 1))],
+    "transpose_tiles": lambda b: [put(b, "transpose", [x(b, 2, 9, 3, 4)], perm=(0, 2, 3, 1))],
+    "transpose_add": lambda b: [
+        put(b, "add", [put(b, "transpose", [x(b, 11, 18)], perm=(1, 0)), x(b, 11, name="bias")])
+    ],
     "concat": lambda b: [put(b, "concat", [x(b, 2, 3), x(b, 2, 4, name="w")], axis=1)],
     "reverse": lambda b: [put(b, "slice", [x(b, 9, 4)], begin=(8, 0), end=(-1, 4), step=(-2, 1))],
     "gather": lambda b: [put(b, "gather", [x(b, 7, 4), x(b, 5, name="at", dtype=i64)], axis=0)],

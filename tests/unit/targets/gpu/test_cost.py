@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlc.targets.gpu.cost import Product, Tile, best_tile, fitted, refusal, seconds, shared_bytes, tiles
+from mlc.targets.gpu.schedules.window import Work, pixels
 from mlc.targets.opencl.target import DEVICES
 
 GENERIC, MALI = DEVICES["generic"], DEVICES["mali"]
@@ -54,3 +55,21 @@ def test_more_work_takes_longer() -> None:
 def test_refusals_say_what_is_missing(tile: Tile, reason: str) -> None:
     assert refusal(tile, LARGE, GENERIC, shared=True) == reason
     assert not refusal(Tile(4, 4, 8, 8, 8), LARGE, MALI, shared=False)
+
+
+def test_many_pixels_are_made_several_a_thread() -> None:
+    many = Work(512, (56, 56), (3, 3), (1, 1), (1, 1))
+    rows, columns = min(pixels(many, GENERIC), key=lambda rc: many.seconds(rc[0], rc[1], GENERIC))
+    assert rows * columns > 1
+    assert many.seconds(rows, columns, GENERIC) < many.seconds(1, 1, GENERIC)
+
+
+def test_few_pixels_are_shared_out() -> None:
+    few = Work(16, (7, 7), (3, 3), (1, 1), (1, 1))
+    assert min(pixels(few, GENERIC), key=lambda rc: few.seconds(rc[0], rc[1], GENERIC)) == (1, 1)
+
+
+def test_windows_of_a_thread_fit_its_registers() -> None:
+    large = Work(16, (56, 56), (9, 9), (2, 2), (1, 1))
+    assert all(large.patch(rc[0], rc[1]) < GENERIC.registers for rc in pixels(large, GENERIC))
+    assert not list(pixels(large, GENERIC))

@@ -20,7 +20,17 @@ from tests.unit.targets.gpu.groups import Case
 
 
 @pytest.mark.parametrize(
-    "name", ["matmul_transposed", "matmul_aligned", "conv_bias_relu", "softmax", "concat", "gather"]
+    "name",
+    [
+        "matmul_transposed",
+        "matmul_aligned",
+        "conv_bias_relu",
+        "softmax",
+        "depthwise_relu",
+        "transpose_tiles",
+        "concat",
+        "gather",
+    ],
 )
 def test_text_of_a_kernel(name: str, golden: Callable[[str], None]) -> None:
     scalars = Scalars(OPENCL_C)

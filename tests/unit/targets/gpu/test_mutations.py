@@ -17,7 +17,17 @@ from tests.unit.lower.grids import edited, mutations
 from tests.unit.targets.gpu.groups import Case
 from tests.unit.targets.gpu.test_templates import GENERIC, random_configuration
 
-SHARING = ("matmul", "batch_matmul", "matmul_transposed", "conv", "conv_groups", "softmax", "layer_norm", "sum_of_all")
+SHARING = (
+    "matmul",
+    "batch_matmul",
+    "matmul_transposed",
+    "conv",
+    "conv_groups",
+    "softmax",
+    "layer_norm",
+    "sum_of_all",
+    "transpose_add",
+)
 
 
 def kernels(name: str, count: int, seed: int) -> Iterator[tuple[Case, Function]]:

@@ -29,6 +29,8 @@ CHOOSING = (
     "sum_of_all",
     "max_pool",
     "add",
+    "depthwise",
+    "transpose_tiles",
 )
 
 

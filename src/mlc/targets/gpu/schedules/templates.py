@@ -11,11 +11,13 @@ from mlc.targets.gpu.schedules.product import PRODUCT
 from mlc.targets.gpu.schedules.reduction import REDUCTION
 from mlc.targets.gpu.schedules.rows import ROWS
 from mlc.targets.gpu.schedules.spread import ELEMENT_WISE
+from mlc.targets.gpu.schedules.turn import TURN
+from mlc.targets.gpu.schedules.window import WINDOW
 from mlc.targets.groups.group import group_of, params_of
 from mlc.targets.groups.template import Template, template_for
 
 # the first that fits is taken, so what is special comes first
-TEMPLATES: tuple[Template[Gpu], ...] = (PRODUCT, ROWS, REDUCTION, ELEMENT_WISE)
+TEMPLATES: tuple[Template[Gpu], ...] = (PRODUCT, WINDOW, ROWS, REDUCTION, TURN, ELEMENT_WISE)
 
 
 def schedule_group(node: Node, target: Gpu, knobs: Knobs) -> tuple[Schedule, list[te.Tensor]]:
