@@ -136,6 +136,20 @@ def test_outliers_are_cut_off_by_all_but_minmax():
         assert 3 < d.range(how)[1] < 40
 
 
+@pytest.mark.parametrize("sign", [(1,), (1, -1)])
+def test_entropy_does_not_cut_off_for_what_lies_within_a_step(sign):
+    """Channels without a signal give a constant each: structure that no number of steps can tell, near zero."""
+    rng = np.random.default_rng(4)
+    constants = rng.uniform(0.0, 0.4, 60).repeat(400)
+    numbers = np.concatenate([rng.exponential(0.5, 40_000), constants]) * rng.choice(sign, 64_000)
+    d = Distribution()
+    d.add(numbers.astype(np.float32))
+    low, high = d.range(Calibration(Method.ENTROPY))
+    for found, most in ((high, d.most), *(((low, d.least),) if len(sign) > 1 else ())):
+        assert 0.6 < found / most <= 1
+    assert np.mean((numbers < low) | (numbers > high)) < 5e-4
+
+
 def test_least_squares_are_at_most_the_errors_of_the_whole_range():
     numbers = np.random.default_rng(3).laplace(size=20_000).astype(np.float32)
     d = Distribution()
