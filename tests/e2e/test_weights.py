@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 import mlc
-from mlc.api.losses import losses
+from mlc.api.losses import losses, losses_by_layer
 from mlc.ir.types import bf16
 from tests.e2e.compiled import assert_same, compiled, load, network, reference
 
@@ -106,6 +106,29 @@ def test_recurrent_layers_in_bf16(batch, hidden):
     assert_same(
         got, compiled(model, feeds, bf16=True, allow_emulation=True, target="x86 -mcpu=x86-64"), tolerance=0.005
     )
+
+
+def test_the_error_is_told_by_layer():
+    """Of each product with its bias and limits, those in a recurrence over all rounds."""
+    rng = np.random.default_rng(4)
+    shapes = {"w": (1, 64, 12), "r": (1, 64, 16), "v": (16, 32), "b": (32,)}
+    stored = {name: (rng.normal(size=shape) / shape[-1] ** 0.5).astype(np.float32) for name, shape in shapes.items()}
+    feeds = {"x": rng.normal(size=(4, 1, 12)).astype(np.float32)}
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["", "h"], hidden_size=16, name="lstm"),
+        helper.make_node("Squeeze", ["h"], ["s"]),
+        helper.make_node("MatMul", ["s", "v"], ["p"], name="head"),
+        helper.make_node("Add", ["p", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    model = load(network(nodes, feeds, ["y"], stored))
+    found = losses_by_layer(model, lambda m: mlc.compile(m, weights="int8", records=()), "x86")
+    assert [layer.name.split("/")[0] for layer in found] == ["lstm", "lstm", "head"]
+    assert all(20 < layer.accuracy.snr_db < 60 for layer in found)
+    (whole,) = losses(model, mlc.compile(model, weights="int8", records=()))
+    assert found[-1].accuracy.snr_db == pytest.approx(whole.snr_db, abs=0.5)
+    same = losses_by_layer(model, lambda m: mlc.compile(m, records=()), "x86")
+    assert all(layer.accuracy.largest == 0 for layer in same)
 
 
 def test_a_quarter_is_stored_and_the_error_is_told():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mlc.api.models import Model
 from mlc.api.packages import Package, compile
+from mlc.api.quantization import LayerError, optimised
 from mlc.runtime import TensorSpec
 
 if TYPE_CHECKING:
@@ -35,18 +38,70 @@ def losses(
         DeviceError: this machine cannot run the package.
         UsageError: the samples do not fit the model.
     """
-    from mlc.harness.accuracy import AccuracyMeter
+    before = compile(model, _in_full(package.manifest.target.string), records=())
+    return _compared(before, package, _feeds(model, samples, seed), seed)
+
+
+def losses_by_layer(
+    model: Model,
+    small: Callable[[Model], Package],
+    target: str,
+    samples: Mapping[str, np.ndarray] | None = None,
+    *,
+    seed: int = 0,
+) -> tuple[LayerError, ...]:
+    """How far what each product gives, with its bias and its limits, is from the same in full precision.
+
+    >>> losses_by_layer(model, lambda m: mlc.compile(m, weights="int8"), "x86")      # doctest: +SKIP
+
+    Args:
+        model: from ``load``.
+        small: compiles the model, or another that gives the layers' results as well, less precisely.
+        target: to compile for, in full precision.
+        samples: inputs by name, several along the first axis; four random ones unless given.
+        seed: of random inputs.
+    Returns:
+        products of the optimised model in order, those in recurrences over all rounds.
+    Raises:
+        DeviceError: this machine cannot run the package.
+        UsageError: the samples do not fit the model.
+    """
+    from mlc.rewrite.quantization import layers_of, tapped
+
+    graph = optimised(model.graph)
+    layers = layers_of(graph, defaultdict(str))
+    outputs = len(graph.outputs)
+    watched = replace(model, graph=tapped(graph, [layer.result for layer in layers], "layer"))
+    before = compile(watched, _in_full(target), records=())
+    found = _compared(before, small(watched), _feeds(model, samples, seed), seed)[outputs:]
+    return tuple(
+        LayerError(layer.name, layer.operator, "", accuracy) for layer, accuracy in zip(layers, found, strict=True)
+    )
+
+
+def _in_full(target: str) -> str:
+    """The target without what makes its floats shorter."""
+    return target.replace(" -tf32=on", "")
+
+
+def _feeds(model: Model, samples: Mapping[str, np.ndarray] | None, seed: int) -> Sequence[Mapping[str, np.ndarray]]:
+    """Inputs one after the other."""
     from mlc.harness.feeds import Fill, make_feeds
     from mlc.harness.samples import split_samples
 
     specs = [TensorSpec(t.name, t.dtype, t.shape) for t in model.inputs]
     if samples is None:
-        feeds = [make_feeds(specs, Fill.RANDOM, seed + k) for k in range(RANDOM_SAMPLES)]
-    else:
-        feeds = split_samples(specs, {name: np.asarray(array) for name, array in samples.items()})
-    after = package.load()
-    before = compile(model, package.manifest.target.string.replace(" -tf32=on", ""), records=()).load()
+        return [make_feeds(specs, Fill.RANDOM, seed + k) for k in range(RANDOM_SAMPLES)]
+    return split_samples(specs, {name: np.asarray(array) for name, array in samples.items()})
+
+
+def _compared(
+    before: Package, after: Package, feeds: Sequence[Mapping[str, np.ndarray]], seed: int
+) -> tuple[Accuracy, ...]:
+    from mlc.harness.accuracy import AccuracyMeter
+
+    first, second = before.load(), after.load()
     meter = AccuracyMeter()
     for feed in feeds:
-        meter.add(before.run(feed, seed=seed), after.run(feed, seed=seed))
+        meter.add(first.run(feed, seed=seed), second.run(feed, seed=seed))
     return meter.result()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class LayerError:
-    """What a layer of a quantised model gives, all layers before it quantised likewise, beside the float model's.
+    """What a layer of a less precise model gives, all layers before it less precise likewise, beside the float model's.
 
     Args:
         name: the model's for its product; followed by the tensor's, where one node of the model makes several.
@@ -115,10 +115,8 @@ def quantize(
     """
     from mlc.harness.accuracy import AccuracyMeter
     from mlc.harness.samples import split_samples
-    from mlc.rewrite.pipeline import passes_for, run_passes
     from mlc.rewrite.quantization import Calibration, QuantizeOptions
     from mlc.rewrite.quantization import quantize as quantize_graph
-    from mlc.rewrite.recurrence import map_bodies, settle_bodies
     from mlc.targets.base import Shifting, get_target
 
     start = time.perf_counter()
@@ -127,10 +125,6 @@ def quantize(
     options = QuantizeOptions(shifts, per_channel, ends, tuple(keep), how)
     specs = [TensorSpec(t.name, t.dtype, t.shape) for t in model.inputs]
     feeds = split_samples(specs, {name: np.asarray(array) for name, array in samples.items()})
-
-    def optimised(graph: Graph) -> Graph:
-        graph = run_passes(graph, [p for p in passes_for(MAX_OPT_LEVEL) if not p.groups])
-        return map_bodies(settle_bodies(graph), optimised)
 
     graph = optimised(model.graph)
     watch = observer or Observer()
@@ -159,6 +153,15 @@ def quantize(
         errors,
         time.perf_counter() - start,
     )
+
+
+def optimised(graph: Graph) -> Graph:
+    """A model's graph as layers are told from: clean, batch norms in the weights, not yet in groups."""
+    from mlc.rewrite.pipeline import passes_for, run_passes
+    from mlc.rewrite.recurrence import map_bodies, settle_bodies
+
+    graph = run_passes(graph, [p for p in passes_for(MAX_OPT_LEVEL) if not p.groups])
+    return map_bodies(settle_bodies(graph), optimised)
 
 
 def check_calibration(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from mlc.cli.precision import (
     emulation_option,
     fp16_option,
     keep_option,
+    layers_option,
     measured,
     report_option,
     require_reason,
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
 @tf32_option
 @emulation_option
 @report_option
+@layers_option
 @click.option("--dump-offloads", is_flag=True, help="Show what runs on the accelerator, and why the rest does not.")
 @click.option(
     "--threads", type=values.Whole(1, 1024), metavar="N",
@@ -121,6 +124,7 @@ def command(
     tf32: bool,
     allow_emulation: bool,
     accuracy_on: str | None,
+    accuracy_report: bool,
     dump_offloads: bool,
     threads: int | None,
     max_memory: str | None,
@@ -148,7 +152,7 @@ def command(
         raise UsageError("--no-records contradicts --records and --require-tuned", hint="leave one of them out")
     kept, lossy = values.comma_separated(keep_f32), weights is not None or bf16 or fp16 or tf32
     require_products(machine, target, weights, bf16=bf16, fp16=fp16, keep_f32=kept, allow_emulation=allow_emulation)
-    require_reason(accuracy_on, lossy=lossy)
+    require_reason(accuracy_on, by_layer=accuracy_report, lossy=lossy)
     memory = None if max_memory is None else values.size(max_memory, "--max-memory")
     after = values.comma_separated(print_ir_after)
     dump_ir = dump_ir or console.settings.dump
@@ -189,7 +193,11 @@ def command(
         accuracy = None
         if lossy:
             progress.stage("compare with the model in full precision")
-            accuracy = measured(console, loaded, package, accuracy_on)
+            again = partial(
+                compile_model, target=target, weights=weights, bf16=bf16, fp16=fp16, keep_f32=kept,
+                allow_emulation=allow_emulation, records=(),
+            )  # fmt: skip
+            accuracy = measured(console, loaded, package, accuracy_on, again if accuracy_report else None)
     if time_passes:
         console.say(_times(console, package.report, 0.0 if quantized is None else quantized.seconds))
     for notice in package.notices:
@@ -208,7 +216,9 @@ def command(
     console.say(_summary(package, None if dry_run else output, quantized, checked=check_regions))
     document = _document(package, None if dry_run else output)
     if accuracy is not None:
-        document["accuracy"] = [a.to_json() for a in accuracy]
+        document["accuracy"] = [a.to_json() for a in accuracy.outputs]
+        if accuracy_report:
+            document["layers"] = [layer.to_json() for layer in accuracy.layers]
     if quantized is not None:
         document["quantization"] = quantized.to_json()
     write_json(console, json_file, "compile", document)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,7 @@ from mlc.errors import DeviceError, UsageError
 from mlc.settings import WEIGHT_TYPES
 
 if TYPE_CHECKING:
-    from mlc.api import Model, Package
+    from mlc.api import LayerError, Model, Package
     from mlc.harness.accuracy import Accuracy
 
 weights_option = click.option(
@@ -41,39 +42,80 @@ report_option = click.option(
     help="Inputs to report the error of --weights, --bf16, --fp16 and --tf32 on, several along the first axis.  "
     "[default: random]",
 )  # fmt: skip
+layers_option = click.option(
+    "--accuracy-report", is_flag=True, help="Show what every product loses by --weights, --bf16, --fp16 and --tf32."
+)
 
 
-def require_reason(accuracy_on: str | None, *, lossy: bool) -> None:
-    """Complains of inputs for a report that nobody makes, as nothing is ``lossy``.
+def require_reason(accuracy_on: str | None, *, by_layer: bool, lossy: bool) -> None:
+    """Complains of options of a report that nobody makes, as nothing is ``lossy``.
 
     Raises:
         UsageError: there are some.
     """
-    if accuracy_on is not None and not lossy:
-        raise UsageError(
-            "--accuracy-on is only for --weights, --bf16, --fp16 and --tf32", hint="add one of these, or leave it out"
-        )
+    for name, given in (("--accuracy-on", accuracy_on is not None), ("--accuracy-report", by_layer)):
+        if given and not lossy:
+            raise UsageError(
+                f"{name} is only for --weights, --bf16, --fp16 and --tf32", hint="add one of these, or leave it out"
+            )
 
 
-def measured(console: Console, model: Model, package: Package, accuracy_on: str | None) -> tuple[Accuracy, ...] | None:
-    """What smaller numbers cost; ``None`` with a note where this machine cannot tell."""
-    from mlc.api.losses import losses
+@dataclass(frozen=True)
+class Measured:
+    """What smaller numbers cost: of outputs, and of layers where that was asked for."""
+
+    outputs: tuple[Accuracy, ...]
+    layers: tuple[LayerError, ...]
+
+
+def measured(
+    console: Console,
+    model: Model,
+    package: Package,
+    accuracy_on: str | None,
+    small: Callable[[Model], Package] | None = None,
+) -> Measured | None:
+    """What smaller numbers cost; ``None`` with a note where this machine cannot tell.
+
+    Args:
+        console: takes the note.
+        model: in full precision.
+        package: in less.
+        accuracy_on: the file of inputs.
+        small: compiles as ``package`` was; for a report by layer.
+    """
+    from mlc.api.losses import losses, losses_by_layer
     from mlc.harness.arrays import read_npz
 
-    samples = None if accuracy_on is None else read_npz(accuracy_on)
+    samples, seed = None if accuracy_on is None else read_npz(accuracy_on), console.settings.seed
     try:
-        return losses(model, package, samples, seed=console.settings.seed)
+        outputs = losses(model, package, samples, seed=seed)
+        target = package.manifest.target.string
+        layers = () if small is None else losses_by_layer(model, small, target, samples, seed=seed)
     except DeviceError as error:
         console.note(f"warning: what this costs in accuracy is not known: {error.message}")
         return None
+    return Measured(outputs, layers)
 
 
-def show_accuracy(console: Console, found: Sequence[Accuracy], accuracy_on: str | None) -> str:
-    """The error of every output."""
+def show_accuracy(console: Console, found: Measured, accuracy_on: str | None) -> str:
+    """The error of every output, and of every layer."""
     inputs = "random inputs" if accuracy_on is None else accuracy_on
     rows = [
-        (a.name, f"{100 * a.error:.3g}", f"{a.snr_db:.1f}", f"{a.agree} of {a.rows}" if a.rows else "") for a in found
+        (a.name, f"{100 * a.error:.3g}", f"{a.snr_db:.1f}", f"{a.agree} of {a.rows}" if a.rows else "")
+        for a in found.outputs
     ]
     head = f"against the model in full precision, on {inputs}:"
     columns = ("output", "largest error, % of its range", "SNR dB", "same top 1")
-    return "\n".join([head, console.table(columns, rows, columns[1:3])])
+    layers = [_layers(console, found.layers)] if found.layers else []
+    return "\n".join([head, *layers, console.table(columns, rows, columns[1:3])])
+
+
+def _layers(console: Console, layers: Sequence[LayerError]) -> str:
+    numbers = ("SNR dB", "largest error", "mean error")
+    rows = [
+        (layer.name, layer.operator, f"{a.snr_db:.2f}", f"{a.largest:.3g}", f"{a.mean:.3g}")
+        for layer in layers
+        for a in (layer.accuracy,)
+    ]
+    return console.table(("layer", "operator", *numbers), rows, numbers)

@@ -124,6 +124,7 @@ def test_target_help_lists_the_targets(mlc: Mlc) -> None:
         ),
         (("--quantize-weights", "channel"), 2, "error: --quantize-weights is only for --quantize"),
         (("--accuracy-on", "x.npz"), 2, "error: --accuracy-on is only for --weights, --bf16, --fp16 and --tf32\nhint"),
+        (("--accuracy-report",), 2, "error: --accuracy-report is only for --weights, --bf16, --fp16 and --tf32\nhint"),
         (("--keep-f32", "add"), 2, "error: there is nothing to be kept in float32\nhint: --keep-f32 is for --fp16"),
         (("--fp16",), 4, "error: the target 'x86' computes no faster in half precision\nhint: --fp16 is for"),
         (("--fp16", "--bf16", "--target", "opencl"), 2, "error: --fp16 contradicts --weights and --bf16\nhint: leave"),
@@ -181,6 +182,10 @@ def test_the_error_of_small_weights_is_told(mlc: Mlc, tmp_path: Path) -> None:
     result = mlc("compile", "m.onnx", "--weights", "bf16", "--accuracy-on", "zeros.npz", "--dry-run")
     assert result.code == 0
     assert "against the model in full precision, on zeros.npz:" in result.out
+    result = mlc("compile", "m.onnx", "--weights", "int4", "--accuracy-report", "--dry-run", "--json", "r.json")
+    assert re.search(r"^layer +operator +SNR dB +largest error +mean error$", result.out, re.MULTILINE)
+    (layer,) = json.loads((tmp_path / "r.json").read_text())["layers"]
+    assert (layer["operator"], layer["reason"]) == ("matmul", "")
     result = mlc("compile", "m.onnx", "--weights", "f16", "--target", "x86 -mcpu=bdver4", "--dry-run")
     assert result.code == 0
     assert "warning: what this costs in accuracy is not known" in result.err

@@ -4,9 +4,21 @@ Processors rescale by any factor (:mod:`~mlc.rewrite.quantization.steps`), some 
 (:mod:`~mlc.rewrite.quantization.shifts`); the target says which (:class:`mlc.targets.base.Shifting`).
 """
 
-from mlc.rewrite.quantization.choice import Layer, QuantizeOptions
+from mlc.rewrite.quantization.calibrate import tapped
+from mlc.rewrite.quantization.choice import Layer, QuantizeOptions, layers_of
 from mlc.rewrite.quantization.quantize import Quantized, interpreted, quantize
 from mlc.rewrite.quantization.ranges import Calibration, Method
 from mlc.rewrite.quantization.steps import Steps
 
-__all__ = ["Calibration", "Layer", "Method", "QuantizeOptions", "Quantized", "Steps", "interpreted", "quantize"]
+__all__ = [
+    "Calibration",
+    "Layer",
+    "Method",
+    "QuantizeOptions",
+    "Quantized",
+    "Steps",
+    "interpreted",
+    "layers_of",
+    "quantize",
+    "tapped",
+]
