@@ -103,6 +103,10 @@ class Cpu:
             return self.word_dot
         return self.dot if (x, w) == (u8, i8) else None
 
+    def adding(self, dot: Dot | None) -> Cpu:
+        """The record as sums by an instruction know it: products that another one adds need a register themselves."""
+        return self if dot is None or not dot.adds_apart else replace(self, registers=self.registers - 1)
+
     @property
     def bytes_gain(self) -> float:
         """How many products of bytes the processor can take for one of floats, whatever brings their operands."""

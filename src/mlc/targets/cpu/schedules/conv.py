@@ -208,6 +208,7 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     assert anchor is not None
     assert isinstance(role, Convolution)
     terms = terms_of(role, target)
+    target = target.adding(dot_of_conv(role, target))
     data, y = shapes_of(role, anchor, terms)
     space, channels = y[2:], data[1]
     # Weights are packed before it is known whether the input gets margins, so their panels must not depend on it.
@@ -348,6 +349,7 @@ def is_flat(g: Group, target: Cpu, *, margins: bool) -> bool:
         return True
     if not _may_be_flat(g):
         return False
+    target = target.adding(dot_of_conv(role, target))
     rows, pixels = (conv_cycles(_product(g, flat, target), target, _border(g, flat, target)) for flat in (False, True))
     return pixels < WORTH_FLAT * rows
 

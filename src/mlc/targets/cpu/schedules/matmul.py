@@ -114,7 +114,7 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     # sums of bytes have to be registers, so their last vector is cut in none but the last tile
     matrices = size_of([b.hi + 1 for b in batch])
     far = matrices > 1 and matrices * m * k * role.left.dtype.itemsize > target.l3
-    rows, vectors = chosen_tile(knobs, m, n, k, target, whole=dot is not None, far=far)
+    rows, vectors = chosen_tile(knobs, m, n, k, target.adding(dot), whole=dot is not None, far=far)
     packed = packed and not batch
     jo, ji = stage.split(j, vectors * target.lanes)
     io, ii = stage.split(i, rows)
@@ -216,7 +216,7 @@ def _in_whole_instructions(g: Group, target: Cpu, dot: Dot) -> _Whole:
     anchor = g.anchor
     assert anchor is not None
     (m, n), depth = anchor.shape, anchor.reduce_axes[0].hi + 1
-    _, vectors = chosen_tile(g.knobs, m, n, -(-depth // dot.terms), target, whole=True)
+    _, vectors = chosen_tile(g.knobs, m, n, -(-depth // dot.terms), target.adding(dot), whole=True)
     layouts: dict[te.Tensor, Layout] = {}
     copy = None
     if dot.padded(depth) > depth:
@@ -263,7 +263,7 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
         return row_major(g, site, target)
     dot = _dot_of_product(g, target)
     terms = 1 if dot is None else dot.terms
-    panels = panel_layout(role.right.shape, role.transposed, g.outputs[0].shape[0], target, g.knobs, terms)
+    panels = panel_layout(role.right.shape, role.transposed, g.outputs[0].shape[0], target.adding(dot), g.knobs, terms)
     return in_layout(g, site, None, target.lanes, {k: panels})
 
 

@@ -152,7 +152,7 @@ def winograd_algorithms(
     if channels % target.lanes or filters % target.lanes or not all(x):
         return (Algorithm.DIRECT,)
     space = output_space(x[2:], taps, pads)
-    terms = 1 if dot is None else dot.terms
+    terms, target = 1 if dot is None else dot.terms, target.adding(dot)
     direct = conv_product((x[0], channels // terms, *x[2:]), (x[0], filters, *space), taps, False, target)
     cycles = {Algorithm.DIRECT: WORTH_TRANSFORMS * direct.cycles(conv_tile(direct, target), target)}
     for algorithm in (Algorithm.WINOGRAD_2, Algorithm.WINOGRAD_4)[: 2 if dot is None else 1]:
@@ -266,6 +266,7 @@ def _plan(g: Group, target: Cpu) -> WinogradPlan:
     *window, channels = (a.hi + 1 for a in g.anchor.reduce_axes)
     dot = dot_of(g, target)
     channels //= terms_of(g, target)
+    target = target.adding(dot)
     work = Work(tiles, prod(slices), prod(window), channels, filters, points)
     best = blocking(work, target)
     block, together = knobs.category("cut", block_choices(work), default=(best.block, best.slices))
