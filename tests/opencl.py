@@ -12,7 +12,7 @@ from mlc.ir.loop import Function
 from mlc.targets.gpu.emit import emit, source_of
 from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step
 from mlc.targets.gpu.scalars import Scalars
-from mlc.targets.opencl.dialect import OPENCL_C
+from mlc.targets.opencl.dialect import POCL_C
 from mlc.targets.opencl.driver import OpenClDevice, open_device
 
 
@@ -29,7 +29,7 @@ def pocl() -> Iterator[OpenClDevice]:
 
 def program(fn: Function) -> GpuProgram:
     """A kernel alone: its inputs and outputs are the program's."""
-    scalars = Scalars(OPENCL_C)
+    scalars = Scalars(POCL_C)
     emitted = emit(fn, scalars)
     split = len(fn.params) - fn.outputs
     places = [

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mlc.rewrite.group import configured
 from mlc.targets.gpu.kernel import kernel
-from mlc.targets.opencl.driver import OpenClDevice
+from mlc.targets.opencl.driver import IN_A_ROW, OpenClDevice
 from mlc.targets.opencl.target import DEVICES
-from tests.opencl import run
+from tests.opencl import program, run
 from tests.unit.targets.gpu.groups import CASES, Case, assert_close
 from tests.unit.targets.gpu.test_templates import CHOOSING, check, random_configuration
 
@@ -45,3 +46,24 @@ def test_device_computes_the_same_under_any_configuration(pocl: OpenClDevice, na
 @pytest.mark.parametrize("name", CHOOSING)
 def test_device_computes_the_same_under_two_hundred_configurations(pocl: OpenClDevice, name: str) -> None:
     check_configurations(pocl, name, 200)
+
+
+def test_runs_in_a_row_are_waited_for_once(pocl: OpenClDevice) -> None:
+    """A wait for each would cost more than a small kernel, and on a busy machine a thousand times as much."""
+    case = Case.of("add")
+    loaded = pocl.load(program(kernel(case.node, "k", DEVICES["pocl"])).to_bytes())
+    addresses = [pocl.allocate(v.type.nbytes) for v in (*case.node.inputs, *case.node.outputs)]
+    once = pocl.run(loaded, addresses)["seconds"]
+    assert once > 0
+    assert pocl.repeat(loaded, addresses, IN_A_ROW + 3) > 0
+    assert pocl.repeat(loaded, addresses, 0) == 0
+
+
+def test_many_conditions_at_an_edge_are_compiled_in_time(pocl: OpenClDevice) -> None:
+    """Written out, the stores of this tile took PoCL minutes."""
+    case = Case.of("matmul")
+    config = {"shared": True, "rows": 8, "columns": 2, "ty": 1, "tx": 8, "depth": 4}
+    feeds = case.feeds()
+    fn = kernel(configured(case.node, config), "k", DEVICES["pocl"])
+    assert "unroll" not in program(fn).source
+    assert_close(run(pocl, fn, case.arrays(feeds)), case.expected(feeds))

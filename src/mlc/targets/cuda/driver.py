@@ -174,6 +174,21 @@ class CudaDevice:
 
     def run(self, program: Loaded, addresses: Sequence[int]) -> Report:
         """Launches a program; ``seconds`` are those of its kernels."""
+        graph = self._graph(program, addresses)
+        return self._timed(("run", id(program)), lambda: self._cuda.launch_graph(graph, self._stream))
+
+    def repeat(self, program: Loaded, addresses: Sequence[int], times: int) -> float:
+        """Seconds from the first run's begin to the last one's end; they follow each other at once."""
+        graph = self._graph(program, addresses)
+
+        def launch() -> None:
+            for _ in range(times):
+                self._cuda.launch_graph(graph, self._stream)
+
+        return float(self._timed(("repeat", id(program)), launch)["seconds"])
+
+    def _graph(self, program: Loaded, addresses: Sequence[int]) -> Any:
+        """The program's launches as a graph, captured once for each set of addresses."""
         cuda, key = self._cuda, tuple(addresses)
         cuda.enter(self._context)
         if key not in program.graphs:
@@ -184,7 +199,7 @@ class CudaDevice:
             finally:
                 graph = cuda.end_capture(self._stream)
             program.graphs[key] = graph
-        return self._timed(("run", id(program)), lambda: cuda.launch_graph(program.graphs[key], self._stream))
+        return program.graphs[key]
 
     def profile(self, program: Loaded, addresses: Sequence[int]) -> Report:
         """Runs a program launch by launch, with the time of each; ``seconds`` is their sum."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from mlc.targets.gpu.record import Gpu
@@ -122,6 +123,7 @@ def tiles(p: Product, target: Gpu, *, shared: bool) -> Iterator[Tile]:
     return (t for t in found if not refusal(t, p, target, shared=shared))
 
 
+@lru_cache(maxsize=4096)
 def best_tile(p: Product, target: Gpu, *, shared: bool) -> Tile:
     """The tile that is expected to be fastest; of those that are alike, the first one."""
     return min(tiles(p, target, shared=shared), key=lambda t: seconds(t, p, target, shared=shared))

@@ -51,6 +51,7 @@ class Dialect:
         single: the suffix of functions in single precision.
         infinity, nan: their literals.
         preamble: what a text begins with.
+        unroll: what stands before a loop to be written out; empty where that is left to the compiler.
     """
 
     types: Mapping[str, str]
@@ -75,6 +76,7 @@ class Dialect:
     infinity: str
     nan: str
     preamble: str
+    unroll: str = "#pragma unroll"
 
     def has(self, b: Buffer) -> bool:
         return b.dtype.name in self.types

@@ -195,8 +195,8 @@ class _Emitter:
                 for c in s.stmts:
                     self.statement(c)
             case loop.For():
-                if s.kind is loop.ForKind.UNROLLED:
-                    self.line("#pragma unroll")
+                if s.kind is loop.ForKind.UNROLLED and self.dialect.unroll:
+                    self.line(self.dialect.unroll)
                 self.repeat(s, "0", str(s.extent))
             case loop.ForRange():
                 begin = self.value(s.begin)

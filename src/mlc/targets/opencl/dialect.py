@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mlc.targets.gpu.dialect import Dialect
 
 # Half precision is optional, loads and stores of it are not: https://registry.khronos.org/OpenCL (vload_half).
@@ -46,3 +48,7 @@ OPENCL_C = Dialect(
     nan="NAN",
     preamble="",
 )  # fmt: skip
+
+# PoCL looks at all ways from a barrier to the end before LLVM makes vectors: sixteen conditions written out, such as
+# stores at a ragged edge, take it minutes. It writes out loops itself once that is done.
+POCL_C = replace(OPENCL_C, unroll="")

@@ -16,7 +16,7 @@ from mlc.targets.base import Target
 from mlc.targets.gpu.accelerator import GpuAccelerator
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.hosted import HostedTarget, host_of
-from mlc.targets.opencl.dialect import OPENCL_C
+from mlc.targets.opencl.dialect import OPENCL_C, POCL_C
 
 NAME = "opencl"
 
@@ -42,7 +42,8 @@ class OpenClTarget(HostedTarget):
     """
 
     def __init__(self, host: Target, record: Gpu) -> None:
-        accelerator = GpuAccelerator(NAME, record, OPENCL_C, {"device": record.name})
+        dialect = POCL_C if record.name == "pocl" else OPENCL_C
+        accelerator = GpuAccelerator(NAME, record, dialect, {"device": record.name})
         super().__init__(NAME, host, accelerator, [f"-device={record.name}"])
         self.record = record
 

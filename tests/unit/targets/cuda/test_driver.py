@@ -14,6 +14,7 @@ from mlc.targets.cuda.arch import DEVICES
 from mlc.targets.cuda.dialect import CUDA_C
 from mlc.targets.cuda.driver import CudaDevice, image_for, open_device
 from mlc.targets.gpu.kernel import kernel
+from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step
 from tests import opencl
 from tests.cuda import CXX, CUresult, FakeCuda, fake_device, images_of
 from tests.unit.targets.gpu.groups import CASES, Case, assert_close
@@ -25,7 +26,7 @@ SOURCE = 'extern "C" __global__ void __launch_bounds__(4) k(float* a) { a[thread
 @pytest.mark.skipif(CXX is None, reason="there is no C++ compiler")
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
 def test_printed_kernels_compute_what_groups_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opencl, "OPENCL_C", CUDA_C)
+    monkeypatch.setattr(opencl, "POCL_C", CUDA_C)
     case = Case.of(name)
     feeds = case.feeds()
     fn = kernel(case.node, "k", DEVICES["t4"])
@@ -79,4 +80,23 @@ def test_a_lost_device_is_told_and_closed_in_peace() -> None:
     cu.fail["cuStreamSynchronize"] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
     with pytest.raises(CudaError, match="a kernel read or wrote beyond its memory"):
         device.read(at, np.empty(8, np.uint8))
+    device.close()
+
+
+def test_runs_in_a_row_are_timed_together() -> None:
+    cu = FakeCuda()
+    device = fake_device(cu)
+    operand = Operand("input", 0, 16)
+    program = GpuProgram(
+        SOURCE, (Step("k", (), 0, 0),), (Command(0, "k", (operand,), (1, 1, 1), (4, 1, 1)),), [], 1, 0, 0, 0,
+        images_of(SOURCE, ("sm_90",)),
+    )  # fmt: skip
+    loaded, at = device.load(program.to_bytes()), device.allocate(16)
+    device.write(at, np.ones(4, np.float32).view(np.uint8))
+    cu.calls.clear()
+    assert device.repeat(loaded, [at], 5) > 0
+    assert [cu.calls.count(c) for c in ("cuGraphInstantiate", "cuGraphLaunch", "cuEventSynchronize")] == [1, 5, 1]
+    found = np.empty(16, np.uint8)
+    device.read(at, found)
+    assert (found.view(np.float32) == 32).all()
     device.close()
