@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mlc.targets.base import Target
+from mlc.targets.base import Target, Whole
 
 SUFFIX = ".jsonl"
 SHIPPED = Path(__file__).parents[1] / "logs"
@@ -16,7 +16,12 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def shipped_file(target: Target) -> Path:
-    """Where the records of the target's processor are shipped; the file need not exist."""
+    """Where the records of the target's processor, or of its device that takes whole models, are shipped.
+
+    The file need not exist.
+    """
+    if isinstance(target.accelerator, Whole):
+        return SHIPPED / f"{target.accelerator.processor}{SUFFIX}"
     return SHIPPED / f"{_family(target)}-{target.describe().get('cpu', '')}{SUFFIX}"
 
 
@@ -24,9 +29,11 @@ def shipped_files(target: Target) -> list[Path]:
     """The shipped records of the target's processor, or else those of all with the same vectors and units.
 
     What a good register tile is follows from how wide vectors are and how many multiply-adds start in a cycle: a
-    Zen 4, which splits 512 bits in two, wants others than a Skylake, which does not.
+    Zen 4, which splits 512 bits in two, wants others than a Skylake, which does not. A device is like no other one.
     """
     own = shipped_file(target)
+    if isinstance(target.accelerator, Whole):
+        return [own] if own.is_file() else []
     return [own] if own.is_file() else sorted(SHIPPED.glob(f"{_family(target)}-*{SUFFIX}"))
 
 

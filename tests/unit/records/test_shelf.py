@@ -94,3 +94,11 @@ def test_a_cache_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").touch()
     with pytest.raises(OutputError, match="cannot be made"):
         keep(tmp_path / "cache", Path("j.jsonl"), [])
+
+
+def test_records_of_a_device_are_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("mlc.records.places.SHIPPED", tmp_path)
+    pocl, mali = (get_target(f"opencl -device={d}") for d in ("pocl", "mali"))
+    shipped_file(pocl).touch()
+    assert [f.name for f in shipped_files(pocl)] == ["opencl-pocl.jsonl"]
+    assert shipped_files(mali) == []
