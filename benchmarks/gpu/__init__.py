@@ -1,0 +1,1 @@
+"""Models on a GPU, beside PyTorch on the same one: ``python -m benchmarks.gpu``."""

@@ -1,0 +1,211 @@
+"""Models on a GPU, beside PyTorch on the same one, checked first.
+
+    python -m benchmarks.gpu                      # check, then measure
+    python -m benchmarks.gpu tune                 # tune what was measured
+    python -m benchmarks.gpu measure --tuned      # measure again, with what was found
+
+Every call ends in time (--budget), keeps each row as soon as it is there, and goes on where the last one ended. The
+rows are in state.jsonl of the folder --work, the table is made anew at the end of every call. Operators and
+networks are those of benchmarks.zoo, at batch 1. PyTorch is measured eager and compiled with max-autotune, both as a
+CUDA graph, with inputs on the device and TF32 off; both sides by events around one launch of the graph, in turns. What
+is wrong or fails is in the table with the reason, and is tried again by the next call. Records of the stage tune are
+put where mlc ships those of the device (of a rehearsal, in the folder --work).
+
+With --target "opencl -device=pocl" --quick the same runs on a processor, with PyTorch's processor side as the peer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import onnx
+
+from benchmarks import machine
+from benchmarks.gpu.pool import Job, Worker
+from benchmarks.gpu.state import State
+from benchmarks.gpu.table import document, gain
+from benchmarks.papers.keep import RESULTS
+from benchmarks.papers.needs import require
+from benchmarks.zoo import MODELS, build
+from mlc.errors import MlcError
+from mlc.records.best import compacted
+from mlc.records.files import read_records, write_records
+from mlc.records.places import shipped_file
+from mlc.records.record import DECIDED
+from mlc.targets.base import get_target
+
+WORK = Path("build/gpu")
+BUDGET = 530.0  # seconds: a lent machine takes commands of ten minutes
+LEAST = 20.0  # seconds that must be left for another job
+LONGEST = {"check": 120.0, "measure": 240.0}  # seconds of one job
+NETWORKS = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "dqn", "dcgan", "lstm_lm", "bert_base")
+OPERATORS = tuple(name for name, spec in MODELS.items() if spec.kind == "operator")
+MEASURED = (*NETWORKS, *OPERATORS)
+PRECISIONS = ("fp32", "fp16")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    found = argparse.ArgumentParser(
+        "python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    found.add_argument("stages", nargs="*", metavar="STAGE", help="check, measure, tune; check and measure if none")
+    found.add_argument("--target", default="cuda", help="what for (%(default)s)")
+    found.add_argument("--models", type=_names, help="of the zoo, separated by commas; all unless given")
+    found.add_argument("--precisions", type=_names, default=PRECISIONS, help="fp32,fp16 unless given")
+    found.add_argument("--tuned", action="store_true", help="measure with the records of the stage tune")
+    found.add_argument("--trials", type=int, default=300, help="of the stage tune, each model (%(default)s)")
+    found.add_argument("--budget", type=float, default=BUDGET, help="seconds of this call (%(default)s)")
+    found.add_argument("--quick", action="store_true", help="small variants of the models, for a rehearsal")
+    found.add_argument("--fresh", action="store_true", help="forget what earlier calls have found")
+    found.add_argument("--work", type=Path, help="folder of packages and of what was found; build/gpu/<device>")
+    found.add_argument("--out", type=Path, help="folder of results; benchmarks/results/<device> unless given")
+    return found
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its exit code is 1 where something is wrong, and 3 where the time was up before all was done."""
+    options = parser().parse_args(arguments)
+    stages = options.stages or ["check", "measure"]
+    for what, given, known in (
+        ("stage", stages, ("check", "measure", "tune")),
+        ("model", options.models or (), MODELS),
+        ("precision", options.precisions, PRECISIONS),
+    ):
+        for name in given:
+            if name not in known:
+                parser().error(f"unknown {what} {name!r}; known: {', '.join(known)}")
+    if "measure" in stages:
+        require("gpu", "torch")
+    try:
+        accelerator = get_target(options.target).accelerator
+    except MlcError as error:
+        parser().error(error.message)
+    if accelerator is None:
+        parser().error(f"target {options.target!r} has no device")
+    device = str(accelerator.processor).split("-", 1)[1]
+    out: Path = options.out or RESULTS / device
+    out.mkdir(parents=True, exist_ok=True)
+    work: Path = options.work or WORK / device
+    file = work / "state.jsonl"
+    if options.fresh:
+        file.unlink(missing_ok=True)
+    run = _Run(options, work, State(file))
+    try:
+        for stage in stages:
+            run.stage(stage)
+    finally:
+        run.close()
+        _write(out, f"Models on {device}", options, run.state)
+    print(f"{out / 'bench.md'}: {run.done} done, {run.wrong} wrong or failed, {run.left} left for the next call")
+    return 1 if run.wrong else 3 if run.left else 0
+
+
+class _Run:
+    """One call of the command.
+
+    Attributes:
+        done, wrong, left: jobs that went well, that did not, and for which there was no time.
+    """
+
+    def __init__(self, options: argparse.Namespace, work: Path, state: State) -> None:
+        self._options = options
+        self._work = work
+        self._records = work / "records.jsonl" if options.quick else shipped_file(get_target(options.target))
+        self.state = state
+        self._end = time.monotonic() + options.budget
+        self._worker = Worker(work / "worker.log")
+        self.done = self.wrong = self.left = 0
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def stage(self, stage: str) -> None:
+        """All jobs of a stage that were not done before, as long as there is time."""
+        for job in self._jobs(stage):
+            if self.state.has(job):
+                continue
+            left = self._end - time.monotonic()
+            if left < min(LEAST, self._options.budget / 4):
+                self.left += 1
+                continue
+            start = time.monotonic()
+            answer = (
+                self._tune(job, left) if stage == "tune" else self._worker.do(self._whole(job), _longest(job, left))
+            )
+            row = {**job, **answer, "took": round(time.monotonic() - start, 2)}
+            self.state.keep(row)
+            self.wrong += bool(row.get("error"))
+            self.done += not row.get("error")
+            ratio = gain(row)
+            what = row.get("error") or (f"{ratio:.2f} x the better peer" if ratio is not None else "good")
+            print(f"{stage:8}{job['model']:16}{job['precision']:6}{what}", flush=True)
+
+    def _jobs(self, stage: str) -> Iterator[Job]:
+        some = self._options.models or (MODELS if stage == "check" else MEASURED)
+        for precision in self._options.precisions:
+            for model in some:
+                yield {
+                    "stage": stage,
+                    "model": model,
+                    "precision": precision,
+                    "tuned": self._options.tuned and stage == "measure",
+                    "quick": self._options.quick,
+                }
+
+    def _whole(self, job: Job) -> Job:
+        """With what the worker must know besides."""
+        how = "tuned" if job["tuned"] else "untuned"
+        size = "small" if job["quick"] else "full"
+        package = self._work / "packages" / f"{job['model']}-{job['precision']}-{how}-{size}.tar"
+        if job["tuned"]:
+            package.unlink(missing_ok=True)  # there may be better records by now
+        records = str(self._records) if job["tuned"] else ""
+        return {**job, "target": self._options.target, "package": str(package), "records": records}
+
+    def _tune(self, job: Job, left: float) -> Job:
+        """Tunes a model in a process of its own, and keeps what was decided among the records."""
+        folder = self._work / "tuning"
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{job['model']}-{job['precision']}"
+        file, journal = folder / f"{name}.onnx", folder / f"{name}.jsonl"
+        onnx.save(build(job["model"], small=job["quick"]), file)
+        seconds = max(5.0, left - LEAST)
+        command = [sys.executable, "-m", "mlc", "-q", "tune", str(file), "--target", self._options.target]
+        command += ["--trials", str(self._options.trials), "-o", str(journal), "--time-budget", f"{seconds:.0f}s"]
+        command += ["--threads", "1", *(["--fp16"] if job["precision"] == "fp16" else [])]
+        with (self._work / "worker.log").open("ab") as log:
+            try:
+                code = subprocess.run(command, stderr=log, stdout=log, check=False, timeout=left).returncode
+            except subprocess.TimeoutExpired:
+                return {"error": "the time was up"}  # the journal is gone on from
+        if code:
+            return {"error": f"exit code {code} of {shlex.join(command)}"}
+        kept = self._records
+        before = read_records([kept]).records if kept.exists() else []
+        found = [r for r in compacted(read_records([journal]).records) if r.explorer == DECIDED]
+        write_records(kept, compacted([*before, *found]))
+        return {"decided": len(found)}
+
+
+def _longest(job: Job, left: float) -> float:
+    return min(LONGEST[job["stage"]], left)
+
+
+def _write(out: Path, title: str, options: argparse.Namespace, state: State) -> None:
+    """The rows as JSON and as a table."""
+    facts = {**machine.describe(), "target": options.target, "sizes": "small variants" if options.quick else "full"}
+    rows = list(state)
+    (out / "bench.json").write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n")
+    (out / "bench.md").write_text(document(title, [f"{k}: {v}" for k, v in facts.items()], rows))

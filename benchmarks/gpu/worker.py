@@ -1,0 +1,202 @@
+"""The process that runs models on the device, ours and PyTorch's: a job a line in, a line of JSON out.
+
+It is a process of its own since a kernel that faults takes all that is in the process with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+import mlc
+from benchmarks.stats import Arrays, Spread, largest_error
+from benchmarks.zoo import build, sample_inputs
+
+ROUNDS, SECONDS, WARMUP = 30, 1.5, 3  # of turns, at most; time that they take, about; runs before
+TOLERANCES = {"fp32": 1e-3, "fp16": 5e-2}  # of the largest magnitude of a result
+
+Job = dict[str, Any]
+Timer = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One who runs the model.
+
+    Args:
+        seconds: of one run, by the device's events or by the clock.
+        outputs: of the last run.
+    """
+
+    seconds: Timer
+    outputs: Callable[[], Arrays]
+
+
+def model_of(job: Job) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """The model of a job, with inputs."""
+    model = build(job["model"], small=job["quick"])
+    return model, sample_inputs(model, 1)
+
+
+def package_of(job: Job) -> Path:
+    """The compiled model, made unless it is there."""
+    path = Path(job["package"])
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.with_suffix(".onnx")
+        onnx.save(build(job["model"], small=job["quick"]), file)
+        records = [job["records"]] if job.get("records") else []
+        mlc.compile(mlc.load(file), job["target"], fp16=job["precision"] == "fp16", records=records).save(path)
+    return path
+
+
+def ours(job: Job, inputs: Arrays) -> tuple[Side, bool]:
+    """This compiler's side, and whether all of the model is on the device: its own account counts then."""
+    module = mlc.load_module(package_of(job))
+    whole = all(step.device is not None for step in module.manifest.steps)
+    found: dict[str, np.ndarray] = {}
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        found.update(module.run(inputs))
+        took = time.perf_counter() - start
+        return sum(float(r.report["seconds"]) for r in module.device_runs) if whole else took
+
+    return Side(seconds, lambda: found), whole
+
+
+def theirs(file: Path, inputs: Arrays, precision: str, *, compiled: bool, graph: bool) -> Side:
+    """PyTorch's side: eager, or compiled with all that it knows; inputs are on the device, launches in a CUDA graph."""
+    import torch
+
+    from benchmarks.peers.torch_graph import OnnxModule
+
+    torch._dynamo.reset()
+    device = "cuda" if graph else "cpu"
+    torch.set_grad_enabled(False)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    module = OnnxModule(file).eval().to(device)
+    if precision == "fp16":
+        module = module.half()
+    tensors = []
+    for name in module.inputs:
+        t = torch.from_numpy(inputs[name]).to(device)
+        tensors.append(t.half() if precision == "fp16" and t.is_floating_point() else t)
+    results: list[tuple[Any, ...]] = []
+
+    def outputs() -> Arrays:
+        return {name: t.float().cpu().numpy() for name, t in zip(module.results, results[0], strict=True)}
+
+    # kernels are chosen by measuring, as with max-autotune; the graph is captured below, as eager's is
+    run = torch.compile(module, mode="max-autotune-no-cudagraphs" if graph else "default") if compiled else module
+    for _ in range(WARMUP):
+        results[:] = [run(*tensors)]
+    if not graph:
+
+        def clock() -> float:
+            start = time.perf_counter()
+            results[:] = [run(*tensors)]
+            return time.perf_counter() - start
+
+        return Side(clock, outputs)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        run(*tensors)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        results[:] = [run(*tensors)]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def events() -> float:
+        begin.record()
+        captured.replay()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
+
+    return Side(events, outputs)
+
+
+def check(job: Job) -> Job:
+    """The model's results beside those of ONNX Runtime, or else PyTorch on the processor."""
+    model, inputs = model_of(job)
+    side, _ = ours(job, inputs)
+    side.seconds()
+    try:
+        import onnxruntime as ort
+    except ImportError:
+        file = Path(job["package"]).with_suffix(".onnx")
+        reference = theirs(file, inputs, "fp32", compiled=False, graph=False)
+        want, by = reference.outputs(), "torch"
+    else:
+        session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        names = [o.name for o in session.get_outputs()]
+        want, by = dict(zip(names, session.run(names, inputs), strict=True)), "onnxruntime"
+    error = largest_error(side.outputs(), want)
+    if error > TOLERANCES[job["precision"]]:
+        return {"error": f"results differ by {error:.1e} of the largest magnitude", "difference": error}
+    return {"difference": error, "reference": by}
+
+
+def measure(job: Job) -> Job:
+    """Times of ours and PyTorch's, in turns."""
+    _, inputs = model_of(job)
+    mine, whole = ours(job, inputs)
+    file = Path(job["package"]).with_suffix(".onnx")
+    graph = job["target"].split()[0] == "cuda"
+    sides, said = {"mlc": mine}, {}
+    for name, compiled in (("torch", False), ("torch.compile", True)):
+        try:
+            sides[name] = theirs(file, inputs, job["precision"], compiled=compiled, graph=graph)
+        except Exception as error:  # what a peer cannot do is no fault of ours: the row says so
+            said[name] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    for side in sides.values():
+        for _ in range(WARMUP):
+            side.seconds()
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    start = time.perf_counter()
+    while len(times["mlc"]) < 3 or (len(times["mlc"]) < ROUNDS and time.perf_counter() - start < SECONDS):
+        names = list(sides) if len(times["mlc"]) % 2 == 0 else list(reversed(sides))
+        for name in names:
+            times[name].append(sides[name].seconds())
+    wanted = next((sides[n].outputs() for n in ("torch", "torch.compile") if n in sides), None)
+    how = "events" if whole else "the clock", "events" if graph else "the clock"
+    found: Job = {
+        "timed": how[0] if how[0] == how[1] else f"{how[0]}, torch by {how[1]}",
+        "failed": said,
+        "seconds": {n: {"median": (s := Spread.of(t)).median, "mad": s.mad, "runs": s.count} for n, t in times.items()},
+    }
+    if wanted is not None:
+        found["difference"] = largest_error(mine.outputs(), wanted)
+        if found["difference"] > TOLERANCES[job["precision"]]:
+            found["error"] = f"results differ from PyTorch's by {found['difference']:.1e} of the largest magnitude"
+    return found
+
+
+def main() -> None:
+    """Does jobs until there are no more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries talk
+    for line in sys.stdin:
+        job = json.loads(line)
+        try:
+            answer = {"check": check, "measure": measure}[job["stage"]](job)
+        except Exception as error:  # the boundary of a process: whatever went wrong is the job's answer
+            answer = {"error": f"{type(error).__name__}: {error}"[:500]}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

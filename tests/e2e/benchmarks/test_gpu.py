@@ -1,0 +1,105 @@
+"""The benchmark of GPUs, rehearsed on a processor: what was found is kept, whatever becomes of the worker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.command import main
+from benchmarks.gpu.pool import Worker
+from benchmarks.gpu.state import State
+from benchmarks.gpu.table import document, gain
+from mlc.targets.opencl.driver import OpenClDevice
+from tests.opencl import pocl
+
+__all__ = ["pocl"]
+
+ROW = {"stage": "measure", "model": "C1", "precision": "fp32", "tuned": False, "quick": False}
+TIMES = {"mlc": {"median": 2e-3}, "torch": {"median": 4e-3}, "torch.compile": {"median": 3e-3}}
+
+
+def command(folder: Path, *more: str) -> int:
+    return main(
+        ["--target", "opencl -device=pocl", "--quick", "--out", str(folder), "--work", str(folder / "work"), *more]
+    )
+
+
+def test_models_are_checked_once(pocl: OpenClDevice, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    some = ("check", "--models", "MM1,D9", "--precisions", "fp32")
+    assert command(tmp_path, *some) == 0
+    assert "2 done, 0 wrong" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    assert [r["model"] for r in rows] == ["MM1", "D9"]
+    assert all(r["difference"] < 1e-4 for r in rows)
+    assert "2 of 2 results agree" in (tmp_path / "bench.md").read_text()
+    assert command(tmp_path, *some) == 0
+    assert "0 done, 0 wrong" in capsys.readouterr().out
+    assert command(tmp_path, "check", "--models", "MM2", "--precisions", "fp32", "--budget", "0") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_model_is_measured_tuned_and_measured_again(pocl: OpenClDevice, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    some = ("--models", "MM1", "--precisions", "fp32")
+    assert command(tmp_path, "measure", *some) == 0
+    assert command(tmp_path, "tune", *some, "--trials", "2") == 0
+    assert command(tmp_path, "measure", "--tuned", *some) == 0
+    rows = [r for r in json.loads((tmp_path / "bench.json").read_text())["rows"] if r["stage"] == "measure"]
+    assert [r["tuned"] for r in rows] == [False, True]
+    assert all(set(r["seconds"]) >= {"mlc", "torch"} for r in rows)
+
+
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        (["weigh"], "unknown stage 'weigh'; known: check, measure, tune"),
+        (["--models", "C99"], "unknown model 'C99'"),
+        (["--precisions", "fp8"], "unknown precision 'fp8'"),
+        (["check", "--target", "opencl -device=h200"], "unknown device 'h200'"),
+        (["check", "--target", "x86"], "target 'x86' has no device"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            command(tmp_path, *arguments)
+        assert caught.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_worker_that_ends_or_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "python"
+    cases = "*die*) kill -9 $$;; *hang*) sleep 60;; *) echo '{\"difference\": 0}';;"
+    script.write_text(f"#!/bin/sh\nread job\ncase $job in {cases} esac\n")
+    script.chmod(0o755)
+    monkeypatch.setattr("benchmarks.gpu.pool.sys.executable", str(script))
+    one = Worker(tmp_path / "log")
+    assert "signal 9" in one.do({"model": "die"}, 10)["error"]
+    assert one.do({"model": "hang"}, 0.2) == {"error": "took longer than 0 s"}
+    assert one.do({"model": "C1"}, 10) == {"difference": 0}
+    one.close()
+    one.close()
+
+
+def test_rows_survive_a_run_that_was_killed(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    state = State(file)
+    state.keep({**ROW, "error": "the device is gone"})
+    assert not state.has(ROW)
+    state.keep({**ROW, "seconds": TIMES})
+    with file.open("a") as cut:
+        cut.write('{"stage": "mea')
+    again = State(file)
+    assert again.has(ROW)
+    assert not again.has({**ROW, "tuned": True})
+    assert list(State(file)) == list(again)
+
+
+def test_what_is_wrong_has_no_figure() -> None:
+    right, wrong = {**ROW, "seconds": TIMES}, {**ROW, "model": "C2", "seconds": TIMES, "error": "results differ"}
+    assert gain(right) == pytest.approx(1.5)
+    assert gain(wrong) is None
+    text = document("T", ["cpu: x"], [right, wrong, {**ROW, "stage": "check", "error": "crashed"}])
+    assert "0 of 1 results agree" in text
+    assert "| C1 | fp32 | no | 2.0000 | 4.0000 | 3.0000 | 1.50 |" in text
+    assert "results differ |" in text
+    assert "operators, fp32, untuned: 1.50 x the better peer (geometric mean of 1)" in text
