@@ -42,7 +42,8 @@ _MARGIN = 1.02  # times as fast as the measured roof, from which a time is too g
 _SKIPPED = 1.5  # ... where operations are counted that a kernel need not do, such as products with zeros of a border
 _CASE_TIMEOUT = 120.0
 _KEPT = 512 << 20  # bytes of inputs and results, of all tasks together
-_DISTRUST = (Failure.WRONG_MEMORY, Failure.BAD_REPLY)  # who did that may have written over anything in its process
+# who did that may have written over anything in its process, or has lost the device for all that the process holds
+_DISTRUST = (Failure.WRONG_MEMORY, Failure.BAD_REPLY, Failure.RUN_CRASH)
 _MOST_SAMPLES, _MOST_CALLS = 1000, 10**12
 
 
@@ -149,6 +150,7 @@ class LocalMeasurer:
         self.threads = threads
         self.flushed = options.rule.flush
         self.turns = Turns(bench.device)
+        self._bench = bench
         self._exact = bench.exact
         self._computed: dict[tuple[int, tuple[tuple[str, object], ...]], Measurement] = {}
         self.options = options
@@ -182,6 +184,8 @@ class LocalMeasurer:
             done: told of each result as soon as it is known, with the position of its configuration.
         Returns:
             one result a configuration, in order; a failure of a configuration is a result.
+        Raises:
+            DeviceError: the device is gone; what it was busy with has no result.
         """
         with self.turns.mine():
             results = self._go(_Round(task, configs, done or (lambda _i, _m: None)))
@@ -366,6 +370,8 @@ class LocalMeasurer:
             assert known is not None
             failed = error.failure, known.message
         if failed is not None:
+            if failed[0] is Failure.RUN_CRASH and self._bench.device:
+                self._bench.require()  # where the device is gone, it is no candidate's fault, and nothing is left to do
             result = Measurement(None, failure=failed[0], message=failed[1])
         assert result is not None
         work.finish(built.index, _with_times(result, built.seconds, took))

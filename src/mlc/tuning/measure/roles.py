@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mlc.errors import MlcError, PackageError, ScheduleError
+from mlc.errors import DeviceError, MlcError, PackageError, ScheduleError
 from mlc.lower.knobs import Config, frozen
 from mlc.records.measurement import Failure
 from mlc.settings import CompileOptions
@@ -251,6 +251,8 @@ def _guarded(message: Message, work: Callable[[Message], Answer]) -> Answer:
         header, body = _failed(Failure.REFUSED, error), b""
     except CandidateError as error:
         header, body = _failed(error.failure, error), b""
+    except DeviceError as error:
+        header, body = _failed(Failure.RUN_CRASH, error), b""
     except PackageError as error:
         header, body = _failed(Failure.BUILD_ERROR, error), b""
     except MemoryError as error:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,6 +20,8 @@ from mlc.api.losses import losses
 from mlc.cli.main import run
 from mlc.errors import DeviceError
 from mlc.records.files import read_records
+from mlc.records.measurement import Failure
+from mlc.records.record import DECIDED
 from mlc.targets.cuda.driver import CudaDevice
 from tests.cuda import CXX, CUresult, FakeCuda, fake_device, images_of
 from tests.e2e.compiled import assert_same, load, network, reference
@@ -55,6 +58,10 @@ def layers() -> onnx.ModelProto:
         helper.make_node("Softmax", ["r"], ["y"], "softmax"),
     ]
     return network(nodes, FEEDS, ["y"], WEIGHTS)
+
+
+def product() -> onnx.ModelProto:
+    return network([helper.make_node("MatMul", ["x", "w"], ["y"], "product")], FEEDS, ["y"], WEIGHTS)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +158,77 @@ def test_candidates_are_measured(install: Install, tmp_path: Path, monkeypatch: 
     assert {r.result.failure for r in records} == {None}
 
 
+class Ill(FakeCuda):
+    """A GPU that fails with the second program of a process, the first candidate, for that process or for good.
+
+    Args:
+        mark: a file that says that it has happened.
+        error: what is reported.
+        for_good: whether no process ever gets the GPU again.
+    """
+
+    def __init__(self, mark: Path, error: CUresult, *, for_good: bool) -> None:
+        super().__init__()
+        self.mark, self.error, self.for_good = mark, error, for_good
+
+    def cuCtxSetCurrent(self, context: str) -> tuple[Any, ...]:
+        return self.cuInit(0)
+
+    def cuInit(self, flags: int) -> tuple[Any, ...]:
+        if self.for_good and self.mark.exists():
+            self.dead = self.error
+        return (self.dead or CUresult.CUDA_SUCCESS,)
+
+    def cuGraphLaunch(self, graph: list[Callable[[], None]], stream: str) -> tuple[Any, ...]:
+        if self.calls.count("cuModuleLoadData") > 1 and not self.mark.exists():
+            self.mark.touch()
+            self.dead = self.error
+            return (self.error,)
+        return super().cuGraphLaunch(graph, stream)
+
+
+TUNE = ["--batch", "2", "--threads", "1", "--explorer", "random", "--repeat", "3", "--min-repeat-ms", "0.01"]
+
+
+@pytest.mark.slow
+def test_a_kernel_that_faults_takes_nobody_with_it(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its context is lost, and so is the process that holds it; the next one has a new context."""
+    monkeypatch.chdir(tmp_path)
+    install(Ill(tmp_path / "ill", CUresult.CUDA_ERROR_ILLEGAL_ADDRESS, for_good=False))
+    onnx.save(product(), "m.onnx")
+    how = [*TUNE, "--trials", "3", "--no-check", "-o", "r.jsonl"]
+    assert run(["-q", "tune", "m.onnx", "--target", TARGET, *how]) == 0
+    results = [r.result for r in read_records([Path("r.jsonl")]).records]
+    crashed = [r for r in results if r.failure is not None]
+    assert [(r.failure, "beyond its memory" in r.message) for r in crashed] == [(Failure.RUN_CRASH, True)]
+    assert sum(r.seconds is not None for r in results) >= 2
+
+
+@pytest.mark.slow
+def test_a_device_lost_in_the_midst_of_tuning_ends_it_and_loses_nothing(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ill = Ill(tmp_path / "ill", CUresult.CUDA_ERROR_DEVICE_UNAVAILABLE, for_good=True)
+    install(ill)
+    onnx.save(product(), "m.onnx")
+    how = [*TUNE, "--trials", "3", "--no-check", "-o", "r.jsonl"]
+    assert run(["-q", "tune", "m.onnx", "--target", TARGET, *how]) == 6
+    error, hint = capsys.readouterr().err.strip().splitlines()
+    assert error.startswith("error: nothing can be measured on cuda: ")
+    assert "the GPU is gone" in error
+    assert hint.startswith("hint: ")
+    before = read_records([Path("r.jsonl")]).records if Path("r.jsonl").exists() else []
+    assert {r.result.failure for r in before} <= {None}
+    install(FakeCuda())
+    assert run(["-q", "tune", "m.onnx", "--target", TARGET, *how]) == 0
+    after = [r for r in read_records([Path("r.jsonl")]).records if r.explorer != DECIDED]
+    assert len(after) == 3
+    assert {r.result.failure for r in after} == {None}
+
+
 # -- refusals ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "cu, message",
@@ -227,3 +305,37 @@ def test_targets_say_what_is_here(
         assert "compiling for cuda needs NVRTC" in cuda["reason"]
     elif not driver:
         assert "there is no NVIDIA GPU" in cuda["reason"]
+
+
+@pytest.mark.parametrize(
+    "fail, message",
+    [
+        ({"cuMemAlloc": CUresult.CUDA_ERROR_OUT_OF_MEMORY}, "the GPU has no memory left"),
+        ({"cuModuleLoadData": CUresult.CUDA_ERROR_UNSUPPORTED_PTX_VERSION}, "the driver is older than the compiler"),
+        ({"cuGraphLaunch": CUresult.CUDA_ERROR_LAUNCH_FAILED}, "a kernel failed"),
+        ({"cuStreamSynchronize": CUresult.CUDA_ERROR_ILLEGAL_ADDRESS}, "a kernel read or wrote beyond its memory"),
+        ({"cuMemcpyHtoDAsync": CUresult.CUDA_ERROR_DEVICE_UNAVAILABLE}, "the GPU is gone"),
+    ],
+)
+def test_faults_are_one_message_and_an_exit_code(
+    fail: dict[str, CUresult],
+    message: str,
+    install: Install,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The results of an earlier run stay."""
+    monkeypatch.chdir(tmp_path)
+    install(FakeCuda(fail=fail))
+    onnx.save(layers(), "m.onnx")
+    assert run(["-q", "compile", "m.onnx", "--target", TARGET, "-o", "m.tar"]) == 0
+    Path("out.npz").write_bytes(b"earlier")
+    capsys.readouterr()
+    assert run(["-q", "run", "m.tar", "--outputs", "out.npz"]) == 6
+    error, *hint = capsys.readouterr().err.strip().splitlines()
+    assert error.startswith("error: ")
+    assert message in error
+    assert all(line.startswith("hint: ") for line in hint)
+    assert len(hint) <= 1
+    assert Path("out.npz").read_bytes() == b"earlier"
