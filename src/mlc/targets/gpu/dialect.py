@@ -51,7 +51,8 @@ class Dialect:
         single: the suffix of functions in single precision.
         infinity, nan: their literals.
         preamble: what a text begins with.
-        unroll: what stands before a loop to be written out; empty where that is left to the compiler.
+        unroll: what stands before a loop to be written out; empty where it is to stay like others.
+        loop: the same before any other one.
     """
 
     types: Mapping[str, str]
@@ -77,6 +78,7 @@ class Dialect:
     nan: str
     preamble: str
     unroll: str = "#pragma unroll"
+    loop: str = ""
 
     def has(self, b: Buffer) -> bool:
         return b.dtype.name in self.types

@@ -197,6 +197,8 @@ class _Emitter:
             case loop.For():
                 if s.kind is loop.ForKind.UNROLLED and self.dialect.unroll:
                     self.line(self.dialect.unroll)
+                elif self.dialect.loop:
+                    self.line(self.dialect.loop)
                 self.repeat(s, "0", str(s.extent))
             case loop.ForRange():
                 begin = self.value(s.begin)

@@ -49,6 +49,6 @@ OPENCL_C = Dialect(
     preamble="",
 )  # fmt: skip
 
-# PoCL looks at all ways from a barrier to the end before LLVM makes vectors: sixteen conditions written out, such as
-# stores at a ragged edge, take it minutes. It writes out loops itself once that is done.
-POCL_C = replace(OPENCL_C, unroll="")
+# PoCL looks at all ways from the begin or a barrier to the end before LLVM makes vectors of threads: ten conditions
+# written out, such as stores at a ragged edge or taps of a window, take it minutes.
+POCL_C = replace(OPENCL_C, unroll="", loop="#pragma nounroll")
