@@ -11,6 +11,7 @@ from benchmarks.gpu.command import main
 from benchmarks.gpu.pool import Worker
 from benchmarks.gpu.state import State
 from benchmarks.gpu.table import document, gain
+from benchmarks.papers import tvm_fig7
 from mlc.targets.opencl.driver import OpenClDevice
 from tests.opencl import pocl
 
@@ -103,3 +104,13 @@ def test_what_is_wrong_has_no_figure() -> None:
     assert "| C1 | fp32 | no | 2.0000 | 4.0000 | 3.0000 | 1.50 |" in text
     assert "results differ |" in text
     assert "operators, fp32, untuned: 1.50 x the better peer (geometric mean of 1)" in text
+
+
+def test_figure_7_has_both_sides(pocl: OpenClDevice, tmp_path: Path) -> None:
+    how = ["--target", "opencl -device=pocl", "--sizes", "24", "--tiles", "1", "--rounds", "2"]
+    tvm_fig7.main([*how, "--out", str(tmp_path)])
+    (row,) = json.loads((tmp_path / "tvm_fig7.json").read_text())["rows"]
+    assert {side: config["shared"] for side, config in row["config"].items()} == tvm_fig7.SIDES
+    text = (tmp_path / "tvm_fig7.md").read_text()
+    assert "a rehearsal" in text
+    assert "| 24 |" in text
