@@ -24,6 +24,15 @@ MAX_BYTES = 1 << 30
 SRC = Path(__file__).parents[2] / "src"
 node = helper.make_node
 
+# A process counts the memory of the one that started it as its own, if that is more; so a small one does.
+START = """
+import os, sys
+process = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
+_, status, usage = os.wait4(process, 0)
+with open(sys.argv[1], "w") as file:
+    print(os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, file=file)
+"""
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -42,19 +51,17 @@ def mlc(folder: Path, *arguments: str, stdout: Path | None = None) -> Ended:
     temporary.mkdir(exist_ok=True)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MLC_")}
     environment |= {"TMPDIR": str(temporary), "PYTHONPATH": str(SRC)}
-    out, err = temporary / "out", temporary / "err"
+    out, err, usage = temporary / "out", temporary / "err", temporary / "usage"
+    command = [sys.executable, "-m", "mlc", *arguments]
     with (stdout or out).open("wb") as to, err.open("wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mlc", *arguments], cwd=folder, env=environment, stdout=to, stderr=errors
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+        start = [sys.executable, "-S", "-c", START, str(usage), *command]
+        subprocess.run(start, cwd=folder, env=environment, stdout=to, stderr=errors, check=True)
     texts = [(p.read_text(encoding="utf-8") if p.exists() else "") for p in (out, err)]
-    for p in (out, err):
+    # of a core: a busy machine, or one that sleeps, is no fault of the command's; waiting is what timeouts are for
+    code, seconds, peak = usage.read_text().split()
+    for p in (out, err, usage):
         p.unlink(missing_ok=True)
-    # a core's, since a busy machine, or one that sleeps, is no fault of the command's; waiting is what timeouts are for
-    seconds = usage.ru_utime + usage.ru_stime
-    return Ended(process.returncode, *texts, seconds, usage.ru_maxrss * 1024)
+    return Ended(int(code), *texts, float(seconds), int(peak))
 
 
 def refused(folder: Path, code: ExitCode, message: str, *arguments: str, hint: str = "") -> Ended:

@@ -41,7 +41,8 @@ def numbers(task: Task, target: Target, **config: object) -> np.ndarray:
 
 
 def test_a_tiled_product_is_described(task: Task, target: Target) -> None:
-    found = numbers(task, target, rows=4, columns=4, ty=8, tx=16, depth=8)
+    config = {"rows": 4, "columns": 4, "ty": 8, "tx": 16, "depth": 8}
+    found = numbers(task, target, **config, **{"right.vector": 1})
     assert found[THREADS_X] == 16
     assert found[THREADS] == 128
     assert found[BLOCKS] == (64 // 32) * (128 // 64)
@@ -52,6 +53,8 @@ def test_a_tiled_product_is_described(task: Task, target: Target) -> None:
     assert by_elements[32 * 8][1] == 32 * 8 / 128
     assert by_elements[64 * 8][1] == 64 * 8 / 128
     assert by_elements[64 * 8][2] == 1  # neighbours fetch neighbours of the weights' rows
+    by_fours = numbers(task, target, **config, **{"right.vector": 4})
+    assert 4 in by_fours[[FIRST + 2, FIRST + 5]]
 
 
 def test_all_configurations_have_as_many(task: Task, target: Target) -> None:

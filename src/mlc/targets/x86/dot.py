@@ -30,8 +30,8 @@ def dot_of(lanes: int, features: Collection[str]) -> Dot:
 def taps_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
     """The instruction for data of each lane's own: it takes four terms, or turning them costs more than it saves.
 
-    >>> taps_dot_of(16, {"avx512vnni"}).intrinsic, taps_dot_of(8, {"avx2"})
-    (vpdpbusd.taps.16, None)
+    >>> taps_dot_of(16, {"avx512vnni"}).intrinsic.name, taps_dot_of(8, {"avx2"})
+    ('vpdpbusd.taps.16', None)
     """
     return _vnni_of_taps(lanes) if _has_vnni(lanes, features) else None
 
