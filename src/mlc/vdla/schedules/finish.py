@@ -61,9 +61,11 @@ class Lift:
         if not (places == places[0]).all():
             return cls("vector")
         amount = int(places[0])
-        if config.ext_alu:
-            return cls(amount, 1, max(0, amount - PLACES)) if matrix else cls(amount, 0, amount)
         passes = -(-(1 << amount) // I8_MAX)
+        if config.ext_alu and not matrix:
+            return cls(amount, 0, amount)
+        if config.ext_alu and passes > 2:  # the ALU takes longer than one product more, and less than two
+            return cls(amount, 1, amount - PLACES)
         if passes > LIFT_PASSES or not matrix:
             raise ScheduleError(f"a residual that is moved up by {amount} places needs ext_alu")
         return cls(amount, passes)
