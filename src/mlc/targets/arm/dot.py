@@ -6,7 +6,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from mlc.ir.types import bf16, f32
-from mlc.targets.cpu.dot import Dot
+from mlc.targets.cpu.dot import Dot, everywhere
 from mlc.targets.llvm.intrinsic import Address, VectorSink
 
 _LANES = 4
@@ -38,7 +38,7 @@ def _usdot() -> Dot:
 
     def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
         sink.declare(f"declare {_SUMS} @{name}({_SUMS}, {data}, {data})")
-        spread = sink.pure(f"bitcast {_SUMS} {_everywhere(sink, x, 'i32')} to {data}")
+        spread = sink.pure(f"bitcast {_SUMS} {everywhere(sink, x, 'i32', _LANES)} to {data}")
         return sink.pure(f"call {_SUMS} @{name}({_SUMS} {total}, {data} {spread}, {data} {sink.read(w, data)})")
 
     return Dot.declare("usdot", _LANES, 4, write)
@@ -51,7 +51,7 @@ def _pairs() -> Dot:
 
     def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
         sink.declare(f"declare {_SUMS} @{name}({wide})")
-        pairs = sink.pure(f"bitcast <{_LANES} x i16> {_everywhere(sink, x, 'i16')} to {data}")
+        pairs = sink.pure(f"bitcast <{_LANES} x i16> {everywhere(sink, x, 'i16', _LANES)} to {data}")
         left = sink.pure(f"zext {data} {pairs} to {wide}")
         right = sink.pure(f"sext {data} {sink.read(w, data)} to {wide}")
         product = sink.pure(f"mul {wide} {left}, {right}")
@@ -70,14 +70,7 @@ def _bfdot() -> Dot:
 
     def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
         sink.declare(f"declare {sums} @{name}({sums}, {data}, {data})")
-        pairs = sink.pure(f"bitcast {_SUMS} {_everywhere(sink, x, 'i32')} to {data}")
+        pairs = sink.pure(f"bitcast {_SUMS} {everywhere(sink, x, 'i32', _LANES)} to {data}")
         return sink.pure(f"call {sums} @{name}({sums} {total}, {data} {pairs}, {data} {sink.read(w, data)})")
 
     return Dot.declare("bfdot", _LANES, 2, write, (bf16, bf16, f32))
-
-
-def _everywhere(sink: VectorSink, at: Address, type: str) -> str:
-    """What lies at an address, in all lanes."""
-    vector = f"<{_LANES} x {type}>"
-    one = sink.pure(f"insertelement {vector} poison, {type} {sink.read(at, type)}, i64 0")
-    return sink.pure(f"shufflevector {vector} {one}, {vector} poison, <{_LANES} x i32> zeroinitializer")

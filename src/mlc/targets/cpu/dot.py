@@ -85,3 +85,10 @@ class Dot:
             f"{name}.{lanes}", y, {y: Operand("register")}, kinds, lambda sink, total, at: write(sink, total, *at)
         )
         return cls(terms, what, operations)
+
+
+def everywhere(sink: VectorSink, at: Address, type: str, lanes: int) -> str:
+    """What lies at an address, in all lanes; ``type`` is LLVM's name of it."""
+    vector = f"<{lanes} x {type}>"
+    one = sink.pure(f"insertelement {vector} poison, {type} {sink.read(at, type)}, i64 0")
+    return sink.pure(f"shufflevector {vector} {one}, {vector} poison, <{lanes} x i32> zeroinitializer")

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from mlc.ir.types import bf16, f32, i16, i32
-from mlc.targets.cpu.dot import Dot
+from mlc.targets.cpu.dot import Dot, everywhere
 from mlc.targets.llvm.intrinsic import Address, VectorSink
 
 # LLVM's functions by lanes of the sums
@@ -72,7 +72,7 @@ def _bf16_pairs(lanes: int) -> Dot:
 
     def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
         sink.declare(f"declare {sums} @{name}({sums}, {data}, {data})")
-        pairs = sink.pure(f"bitcast <{lanes} x i32> {_everywhere(sink, x, 'i32', lanes)} to {data}")
+        pairs = sink.pure(f"bitcast <{lanes} x i32> {everywhere(sink, x, 'i32', lanes)} to {data}")
         return sink.pure(f"call {sums} @{name}({sums} {total}, {data} {pairs}, {data} {sink.read(w, data)})")
 
     return Dot.declare("vdpbf16ps", lanes, 2, write, (bf16, bf16, f32))
@@ -85,7 +85,7 @@ def _vnni(lanes: int) -> Dot:
 
     def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
         sink.declare(f"declare {words} @{name}({words}, {data}, {data})")
-        spread = sink.pure(f"bitcast {words} {_everywhere(sink, x, 'i32', lanes)} to {data}")
+        spread = sink.pure(f"bitcast {words} {everywhere(sink, x, 'i32', lanes)} to {data}")
         return sink.pure(f"call {words} @{name}({words} {total}, {data} {spread}, {data} {sink.read(w, data)})")
 
     return Dot.declare("vpdpbusd", lanes, 4, write)
@@ -113,7 +113,7 @@ def _pairs(lanes: int) -> Dot:
 
     def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
         sink.declare(f"declare {words} @{name}({wide}, {wide})")
-        pairs = sink.pure(f"bitcast <{lanes} x i16> {_everywhere(sink, x, 'i16', lanes)} to {data}")
+        pairs = sink.pure(f"bitcast <{lanes} x i16> {everywhere(sink, x, 'i16', lanes)} to {data}")
         left = sink.pure(f"zext {data} {pairs} to {wide}")
         right = sink.pure(f"sext {data} {sink.read(w, data)} to {wide}")
         return sink.pure(f"add {words} {total}, {sink.pure(f'call {words} @{name}({wide} {left}, {wide} {right})')}")
@@ -131,15 +131,8 @@ def _words(lanes: int) -> Dot:
 
     def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
         sink.declare(f"declare {words} @{name}({data}, {data})")
-        pairs = sink.pure(f"bitcast {words} {_everywhere(sink, x, 'i32', lanes)} to {data}")
+        pairs = sink.pure(f"bitcast {words} {everywhere(sink, x, 'i32', lanes)} to {data}")
         products = sink.pure(f"call {words} @{name}({data} {pairs}, {data} {sink.read(w, data)})")
         return sink.pure(f"add {words} {total}, {products}")
 
     return Dot.declare("vpmaddwd.words", lanes, 2, write, (i16, i16, i32), operations=4 / 3)
-
-
-def _everywhere(sink: VectorSink, at: Address, type: str, lanes: int) -> str:
-    """What lies at an address, in all lanes."""
-    vector = f"<{lanes} x {type}>"
-    one = sink.pure(f"insertelement {vector} poison, {type} {sink.read(at, type)}, i64 0")
-    return sink.pure(f"shufflevector {vector} {one}, {vector} poison, <{lanes} x i32> zeroinitializer")
