@@ -19,7 +19,7 @@ from mlc.errors import DeviceError, MissingDependencyError, PackageError, UsageE
 from mlc.runtime.buffers import Ports
 from mlc.runtime.cheader import header_name
 from mlc.runtime.manifest import Manifest, TensorSpec
-from mlc.runtime.module import MAX_SEED, DeviceRun
+from mlc.runtime.module import DeviceRun, drawn_seed
 from mlc.runtime.package import OBJECT, Package, open_package
 from mlc.runtime.toolchain import compiler_for, emulator_for, is_here, machine_of, run_tool
 
@@ -89,9 +89,7 @@ class EmulatedModule:
             UsageError: an array is missing, unknown or unfit, or the seed is no such number.
             DeviceError: the program failed.
         """
-        if seed is not None and not 0 <= seed <= MAX_SEED:
-            raise UsageError(f"the seed must be an integer from 0 to {MAX_SEED}, not {seed!r}")
-        drawn = int.from_bytes(os.urandom(8)) if seed is None else seed
+        drawn = drawn_seed(seed)
         given = dict(zip((spec.name for spec in self.inputs), self._input_ports.to_read(inputs), strict=True))
         with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
             files = []

@@ -316,10 +316,7 @@ class Module:
 
     def _with_seed(self, arrays: list[np.ndarray], seed: int | None) -> list[np.ndarray]:
         """The arrays of all inputs of the native calls."""
-        if seed is None:
-            seed = int.from_bytes(os.urandom(8)) if self.draws else 0
-        elif isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed <= MAX_SEED:
-            raise UsageError(f"the seed must be an integer from 0 to {MAX_SEED}, not {seed!r}")
+        seed = drawn_seed(seed) if self.draws or seed is not None else 0
         if self._seed_at is None:
             return arrays
         return [*arrays[: self._seed_at], np.array(seed, np.uint64), *arrays[self._seed_at :]]
@@ -339,6 +336,19 @@ class Module:
         """A copy of a result as it is now, in logical index space."""
         raw = self._bytes(result, frame).view(numpy_dtype(result.dtype))
         return (result.physical.undo(raw) if result.physical else raw.reshape(result.shape)).copy()
+
+
+def drawn_seed(seed: int | None) -> int:
+    """The seed of a run: the one given, or any.
+
+    Raises:
+        UsageError: it is no integer from 0 to 2^64 - 1.
+    """
+    if seed is None:
+        return int.from_bytes(os.urandom(8))
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed <= MAX_SEED:
+        raise UsageError(f"the seed must be an integer from 0 to {MAX_SEED}, not {seed!r}")
+    return int(seed)
 
 
 def _kernel_step(kernel: Mapping[str, Any]) -> StepSpec:
