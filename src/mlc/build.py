@@ -24,7 +24,7 @@ from mlc.ops import get
 from mlc.ops.random import seed_of
 from mlc.pipeline.check import check_region
 from mlc.pipeline.configurations import Configurations
-from mlc.pipeline.graph import Compiled, Refused, compile_graph, compiled_region
+from mlc.pipeline.graph import Compiled, Refused, compile_graph, compiled_region, require_few_kernels
 from mlc.pipeline.layouts import Part, lay_out, parts_of
 from mlc.pipeline.passes import optimise
 from mlc.rewrite.group import body_of, is_group
@@ -98,6 +98,7 @@ def build_package(
         on_configured: called when every group has its configuration, again when some are refused; if it raises, no
             kernel is made.
     Raises:
+        UnsupportedError: the model needs more distinct kernels than allowed.
         CheckFailedError: a region's program gives other results than the interpreter, if asked for.
         MlcError: with a note that names the kernel that was being compiled.
     """
@@ -107,6 +108,9 @@ def build_package(
     fused = optimise(graph, target, options, watch, offloads.extend, configurations)
     stages = _StageTimes(watch)
     parts = parts_of(fused, target, contract=options.fast_math, on_stage=stages.begin)
+    if options.max_kernels is not None:
+        for part in parts:
+            require_few_kernels(part.graph, part.machine, options.max_kernels)
     laid_out = [lay_out(part, options, watch, configurations) for part in parts]
     on_configured()
 

@@ -26,6 +26,7 @@ from mlc.errors import UsageError
 MAX_DEBUG = 2
 MAX_SEED = (1 << 63) - 1
 MAX_OPT_LEVEL = 3
+MAX_KERNELS = 2000
 WEIGHT_TYPES = ("f16", "bf16", "int8", "int4")
 
 
@@ -88,6 +89,8 @@ class CompileOptions:
         fp16: compute in f16 what loses little by it; sums stay in f32.
         keep_f32: names of operators or of nodes of the model that ``fp16`` leaves as they are.
         keep_assembly: show the observer the assembly, which takes as long to print as the object to make.
+        max_kernels: distinct kernels that the host or a region may take, each of which costs milliseconds to compile;
+            any number unless given.
         quantised: whether the model's integers were made of floats by this program, which says how precise they are.
     """
 
@@ -105,6 +108,7 @@ class CompileOptions:
     bf16: bool = False
     fp16: bool = False
     keep_f32: tuple[str, ...] = ()
+    max_kernels: int | None = None
     quantised: bool = False
 
 

@@ -317,6 +317,23 @@ def test_more_memory_than_allowed(folder: Path) -> None:
     refused(folder, ExitCode.UNSUPPORTED, "more than the limit of 1024", *arguments, hint="--max-memory ")
 
 
+def test_more_kernels_than_allowed(folder: Path) -> None:
+    """Products of many different shapes, each of which takes a kernel of its own."""
+    products = [helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"y{k}"]) for k in range(1, 6)]
+    tensors = {letter: [(f"{letter}{k}", k) for k in range(1, 6)] for letter in "xwy"}
+    model = helper.make_model(
+        helper.make_graph(
+            products, "products",
+            [helper.make_tensor_value_info(n, TensorProto.FLOAT, [k, 3]) for n, k in tensors["x"]],
+            [helper.make_tensor_value_info(n, TensorProto.FLOAT, [k, k]) for n, k in tensors["y"]],
+            [numpy_helper.from_array(np.full((3, k), k, np.float32), n) for n, k in tensors["w"]],
+        )
+    )  # fmt: skip
+    write(folder / "m.onnx", model)
+    arguments = ("compile", "m.onnx", "-o", "m.tar", "--max-kernels", "4")
+    refused(folder, ExitCode.UNSUPPORTED, "takes 5 distinct kernels", *arguments, hint="mlc compile --max-kernels 10")
+
+
 @pytest.mark.parametrize(
     "path, message",
     [

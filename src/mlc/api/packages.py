@@ -22,7 +22,7 @@ from mlc.runtime import Manifest, Module, atomic_write, load_module, write_packa
 from mlc.runtime import Package as OpenPackage
 from mlc.runtime.manifest import ConstantSpec
 from mlc.runtime.native import available_cores
-from mlc.settings import MAX_OPT_LEVEL, Observer, Settings
+from mlc.settings import MAX_KERNELS, MAX_OPT_LEVEL, Observer, Settings
 
 if TYPE_CHECKING:
     from mlc.records.lookup import Finding, Source
@@ -114,6 +114,7 @@ def compile(
     check_regions: bool = False,
     dump_dir: str | os.PathLike[str] | None = None,
     max_memory: int | None = None,
+    max_kernels: int | None = MAX_KERNELS,
     records: Sequence[str | os.PathLike[str]] | None = None,
     require_tuned: bool = False,
     threads: int | None = None,
@@ -138,6 +139,8 @@ def compile(
         check_regions: run what the regions of an accelerator became on random data, and compare with the interpreter.
         dump_dir: folder for the program after every pass, numbered; made if it is not there.
         max_memory: bytes that parameters and working memory may take together when the model runs.
+        max_kernels: distinct kernels that the model may take, each of which costs milliseconds to compile; any number
+            if it is ``None``.
         records: files of tuning records, or folders of such: kernels get the best configurations found there. Unless
             given, those are looked into that come with this program for such processors, and those that ``tune`` has
             left in the user's cache.
@@ -157,7 +160,7 @@ def compile(
     Raises:
         UsageError: an option or the target cannot be understood; the name cannot begin a C identifier; a kernel is not
             tuned though it is required.
-        UnsupportedError: the target cannot express the model, or it needs more than ``max_memory``.
+        UnsupportedError: the target cannot express the model, or it needs more than ``max_memory`` or ``max_kernels``.
         OutputError: ``dump_dir`` cannot be written.
         CheckFailedError: what a region became gives other results than the interpreter.
         DeviceError: regions are to be checked, and there is no driver here.
@@ -186,6 +189,7 @@ def compile(
         bf16=bf16,
         fp16=fp16,
         keep_f32=keep_f32,
+        max_kernels=max_kernels,
     )
     watch = _Watch(observer or Observer(), None if dump_dir is None else Path(dump_dir))
     machine = get_target(target)

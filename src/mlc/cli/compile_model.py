@@ -29,7 +29,7 @@ from mlc.cli.precision import (
 from mlc.cli.progress import CompileProgress
 from mlc.cli.quantize import QuantizeOptions, quantize_options, show_quantization
 from mlc.errors import UsageError
-from mlc.settings import MAX_OPT_LEVEL
+from mlc.settings import MAX_KERNELS, MAX_OPT_LEVEL
 
 if TYPE_CHECKING:
     from mlc.api import Package, Quantization, Report
@@ -94,6 +94,10 @@ if TYPE_CHECKING:
     help="Threads that will run the model: records of as many are preferred.  [default: all cores]",
 )  # fmt: skip
 @click.option("--max-memory", metavar="SIZE", help="Refuse a model that needs more to run, e.g. 512M.")
+@click.option(
+    "--max-kernels", type=values.Whole(1, 1_000_000), default=MAX_KERNELS, show_default=True, metavar="N",
+    help="Refuse a model that takes more distinct kernels.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Compile, but write no package.")
 @json_option
 @click.pass_obj
@@ -128,6 +132,7 @@ def command(
     dump_offloads: bool,
     threads: int | None,
     max_memory: str | None,
+    max_kernels: int,
     dry_run: bool,
     json_file: str | None,
 ) -> None:
@@ -175,6 +180,7 @@ def command(
             check_regions=check_regions,
             dump_dir=dump_ir,
             max_memory=memory,
+            max_kernels=max_kernels,
             records=() if no_records else records or None,
             require_tuned=require_tuned,
             threads=threads,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlc.errors import LowerError, MlcError, ScheduleError
+from mlc.errors import LowerError, MlcError, ScheduleError, UnsupportedError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.pipeline.calls import calls_of, loop_bytes
 from mlc.pipeline.machine import Machine
@@ -19,6 +19,23 @@ from mlc.settings import Observer
 from mlc.targets.base import CallSpec, Code, CompiledRegion, Step
 
 Refused = Mapping[tuple[str, ...], MlcError]  # groups by identity, and what their configurations are refused for
+
+
+def require_few_kernels(graph: Graph, machine: Machine, most: int) -> None:
+    """Refuse a graph, which has no layouts yet, that would take long for the number of its distinct groups.
+
+    Raises:
+        UnsupportedError: there are more than ``most``.
+    """
+    keys = set[Hashable]()
+    for g, _ in graphs(graph):
+        idle = machine.without_kernel(g)
+        keys.update(machine.key(n, g.constants) for n in g.nodes if n not in idle)
+    if len(keys) > most:
+        raise UnsupportedError(
+            f"the model takes {len(keys)} distinct kernels, more than the limit of {most}",
+            hint=f"if the time it takes does not matter, raise it with mlc compile --max-kernels {2 * len(keys)}",
+        )
 
 
 @dataclass(eq=False)

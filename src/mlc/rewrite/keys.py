@@ -13,6 +13,8 @@ from mlc.ir.graph import Attrs, Operator, Value
 from mlc.ir.types import TensorType
 from mlc.ops import get
 
+_PLAIN = frozenset({bool, int, str, type(None)})
+
 
 def is_core(op: Operator) -> bool:
     """Whether an operator is one of the table's, not a user's own of whatever name."""
@@ -34,10 +36,12 @@ def attr_key(value: Any) -> Hashable:
     ``1``, ``1.0`` and ``True`` differ; so do 0.0 and -0.0. Lists count as tuples, arrays by their contents, and what is
     neither hashable nor an array only equals itself.
     """
+    if type(value) in _PLAIN:  # nearly all there are
+        return type(value).__name__, value
     if isinstance(value, float):
         return "float", value.hex()
     if isinstance(value, (tuple, list)):
-        return "tuple", tuple(attr_key(v) for v in value)
+        return "tuple", tuple([attr_key(v) for v in value])
     if isinstance(value, np.ndarray):
         return "array", str(value.dtype), value.shape, content_digest(value)
     if isinstance(value, Hashable) and not hasattr(value, "__array__"):
@@ -47,7 +51,7 @@ def attr_key(value: Any) -> Hashable:
 
 def attrs_key(attrs: Attrs) -> Hashable:
     """The key of a whole attribute mapping, whatever its order."""
-    return tuple(sorted(((k, attr_key(v)) for k, v in attrs.items()), key=lambda item: item[0]))
+    return tuple([(k, attr_key(attrs[k])) for k in sorted(attrs)])
 
 
 def call_key(op: Operator, inputs: tuple[Value, ...], attrs: Attrs) -> Hashable:
