@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from mlc.ir.graph import Graph, Node
+from mlc.ir.types import u8
 from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.configurations import Configurations
 from mlc.rewrite.algebra import simplify_algebra
@@ -12,6 +14,7 @@ from mlc.rewrite.attention import use_attention
 from mlc.rewrite.bytes import use_bytes
 from mlc.rewrite.dense import use_dense
 from mlc.rewrite.half import use_half
+from mlc.rewrite.integers import use_integers
 from mlc.rewrite.offload import Decision, offload, offload_groups
 from mlc.rewrite.pipeline import MAX_LEVEL, PASSES, GraphPass, passes_for, run_passes
 from mlc.rewrite.recurrence import map_bodies, settle_bodies
@@ -111,10 +114,13 @@ def optimise(
         on_offload(parts.decisions)
         return parts.graph
 
-    unsigned = GraphPass(
+    data = target.multiplied_bytes() if target.accelerator is None else u8
+    # in the products of quantised numbers, and in others of integers
+    passes = [replace(p, fn=lambda g: use_integers(g, data)) if p.fn is use_integers else p for p in passes]
+    bytes_ = GraphPass(
         BYTES,
-        use_bytes,
-        "products of unsigned by signed bytes, as processors and Tensor Cores multiply them",
+        lambda g: use_bytes(g, data),
+        "products of bytes by signed bytes, as processors and Tensor Cores multiply them",
         MAX_LEVEL,
     )
     text = "bytes widened to 16 bits before they are multiplied"
@@ -123,7 +129,7 @@ def optimise(
 
     def run(g: Graph, passes: Sequence[GraphPass]) -> Graph:
         # whether or not this level and this target have them
-        known = (LAYOUT, winograd, attention, dense, unsigned, words, division)
+        known = (LAYOUT, winograd, attention, dense, bytes_, words, division)
         return run_passes(g, passes, later=known, disabled=disabled, check=options.verify, on_pass=watch.passed)
 
     def optimise_bodies(g: Graph) -> Graph:
@@ -134,7 +140,7 @@ def optimise(
     inside = tuple(passes)  # a driver of a device cannot be called in the middle of a step of the host
     wanted = accelerator.bytes if isinstance(accelerator, Whole) else True
     if options.opt_level >= MAX_LEVEL and wanted:  # after the division: other accelerators may want bytes as they are
-        passes[before:before] = [unsigned, words] if target.widens_bytes() else [unsigned]
+        passes[before:before] = [bytes_, words] if target.widens_bytes() else [bytes_]
     if accelerator is not None:
         passes.insert(len(passes) if whole else before, division)
     return run(graph, passes)

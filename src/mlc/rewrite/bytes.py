@@ -1,11 +1,12 @@
-"""Products of bytes as processors multiply them: unsigned data by signed weights, zero points aside.
+"""Products of bytes as processors multiply them: data, unsigned or signed, by signed weights, zero points aside.
 
-``sum((x - z) * w) = sum(x * w) - z * sum(w)``, where ``z`` surrounds the data of a convolution, too. Signed data become
-unsigned, ``x + 128``, and so does their zero point. All sums are exact in i32, whatever wraps on the way to them.
+``sum((x - z) * w) = sum(x * w) - z * sum(w)``, where ``z`` surrounds the data of a convolution, too. Where a processor
+takes unsigned data, signed ones become ``x + 128``, and so does their zero point; where it takes signed ones, unsigned
+ones become ``x - 128``. All sums are exact in i32, whatever wraps on the way to them.
 
 In, for :func:`use_bytes`: a graph with ``conv`` and ``matmul`` of integers by constant weights, as importers of integer
 operators and :mod:`mlc.rewrite.quantization` make them; what an accelerator takes has been taken. Out: the same
-numbers, where weights have 8 bits, from products of u8 by i8.
+numbers, where weights have 8 bits, from products of u8, or of i8, by i8.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlc.ir.graph import Attrs, Graph, Node, Value
-from mlc.ir.types import i8, i16, i32, u8
+from mlc.ir.types import DType, i8, i16, i32, u8
 from mlc.ops import get
 from mlc.rewrite.rewriter import Rewriter, replay
 
-SIGN = 128  # what makes a signed byte an unsigned one
+_SIGN = 128  # what makes a signed byte an unsigned one
 I32_MAX = 2**31 - 1
 
 
@@ -53,7 +54,7 @@ def product_of_bytes(rw: Rewriter, node: Node, data: Value, zero: int, weights: 
     Args:
         rw: takes the new nodes.
         node: the product.
-        data: in u8.
+        data: bytes.
         zero: their zero point.
         weights: integers without a zero point.
     Returns:
@@ -64,7 +65,7 @@ def product_of_bytes(rw: Rewriter, node: Node, data: Value, zero: int, weights: 
         return None
     others = tuple(d for d in range(weights.ndim) if d != channel)
     wide = weights.astype(np.int64)
-    bound = np.abs(wide).sum(axis=others) * u8.max_value
+    bound = np.abs(wide).sum(axis=others) * u8.max_value  # of signed data with their offset, too
     if bound.max() > I32_MAX:
         return None
     convolves = node.op is get("conv")
@@ -83,10 +84,22 @@ def total(rw: Rewriter, sums: Sums) -> Value:
     return rw.emit(get("add"), [sums.value, rw.new_constant(offset, "offset")])
 
 
-def without_sign(rw: Rewriter, x: Value) -> Value:
-    """Signed bytes as unsigned ones, each greater by 128."""
-    moved = rw.emit(get("add"), [cast(rw, x, "i16"), rw.new_constant(np.asarray(SIGN, np.int16))])
-    return cast(rw, moved, "u8")
+def moved_by(dtype: DType, to: DType) -> int:
+    """What is added to bytes, and to their zero point, to make them those of a type: 128, -128 or 0.
+
+    >>> moved_by(i8, u8), moved_by(u8, i8), moved_by(u8, u8)
+    (128, -128, 0)
+    """
+    return 0 if dtype is to else _SIGN if to is u8 else -_SIGN
+
+
+def with_sign_of(rw: Rewriter, x: Value, to: DType) -> Value:
+    """Bytes as those of a type, each greater by :func:`moved_by`."""
+    by = moved_by(x.type.dtype, to)
+    if by == 0:
+        return x
+    moved = rw.emit(get("add"), [cast(rw, x, "i16"), rw.new_constant(np.asarray(by, np.int16))])
+    return cast(rw, moved, to.name)
 
 
 def cast(rw: Rewriter, x: Value, to: str) -> Value:
@@ -103,9 +116,14 @@ def _surrounded(rw: Rewriter, data: Value, zero: int, attrs: Attrs) -> tuple[Val
     return rw.emit(get("pad"), [data], around), {**attrs, "pads": (0,) * len(pads)}
 
 
-def use_bytes(graph: Graph) -> Graph:
-    """Multiply unsigned by signed bytes where integers are multiplied by constants of 8 bits."""
-    unsigned: dict[Value, Value] = {}
+def use_bytes(graph: Graph, wanted: DType = u8) -> Graph:
+    """Multiply bytes by signed bytes where integers are multiplied by constants of 8 bits.
+
+    Args:
+        graph: operators, not groups.
+        wanted: the type of data that the target multiplies, u8 or i8.
+    """
+    moved: dict[Value, Value] = {}
 
     def data_of(rw: Rewriter, x: Value) -> tuple[Value, int] | None:
         """Bytes and their zero point."""
@@ -115,20 +133,19 @@ def use_bytes(graph: Graph) -> Graph:
             if array is None or array.size != 1 or widened is None or widened.op is not get("cast"):
                 return None
             x, zero = widened.inputs[0], int(array.reshape(()))
-        if x.type.dtype is u8 and 0 <= zero <= u8.max_value:
-            return x, zero
-        if x.type.dtype is not i8 or not i8.min_value <= zero <= i8.max_value:
+        dtype = x.type.dtype
+        if dtype not in (u8, i8) or not dtype.min_value <= zero <= dtype.max_value:
             return None
-        if x not in unsigned:
-            unsigned[x] = without_sign(rw, x)
-        return unsigned[x], zero + SIGN
+        if x not in moved:
+            moved[x] = with_sign_of(rw, x, wanted)
+        return moved[x], zero + moved_by(dtype, wanted)
 
     def visit(rw: Rewriter, node: Node) -> Sequence[Value] | None:
         if node.op not in (get("conv"), get("matmul")) or node.outputs[0].type.dtype is not i32:
             return None
         x, w = node.inputs
         weights = rw.constant(w)
-        as_they_are = x.type.dtype is u8 and w.type.dtype is i8
+        as_they_are = x.type.dtype is wanted and w.type.dtype is i8
         if weights is None or rw.constant(x) is not None or as_they_are:
             return None
         if node.op is get("matmul") and node.attrs["transpose_a"]:

@@ -8,7 +8,7 @@ In: a graph where ``dequantize`` and ``quantize`` say how floats are stored. Out
 
 * Zero points become part of the bias: ``sum((x - zx) * w) = sum(x * w) - zx * sum(w)``, where what surrounds ``x`` is
   its zero point. Weights lose theirs where the difference still has 8 bits.
-* Stored activations become unsigned, ``x + 128`` for a signed ``x``: machines multiply unsigned by signed bytes.
+* Stored activations get the sign that the target multiplies: for unsigned bytes, ``x + 128`` for a signed ``x``.
 * A bias in i32 joins the sums, limits (``relu``, ``clip``) join those of the result; other arithmetic stays as it is,
   in floats around the sums.
 * What moves elements, or takes the greatest of them, works on the stored numbers.
@@ -24,18 +24,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mlc.ir.graph import Graph, Node, Value
-from mlc.ir.types import i8, u8
+from mlc.ir.types import DType, dtype_of, i8, u8
 from mlc.ops import get
-from mlc.rewrite.bytes import I32_MAX, SIGN, Sums, cast, channel_of, product_of_bytes, total, without_sign
+from mlc.rewrite.bytes import I32_MAX, Sums, cast, channel_of, moved_by, product_of_bytes, total, with_sign_of
 from mlc.rewrite.rewriter import Rewriter, replay
 
 _SAME_SCALE = 1e-5  # relative difference of scales that are computed in different orders
 _MOVES = ("reshape", "transpose", "slice", "max_pool", "channel_shuffle")  # exact, whatever is moved
 
 
-def use_integers(graph: Graph) -> Graph:
-    """Compute products of quantised numbers in integers, and spell out what is left of quantisation."""
-    return replay(replay(graph, _Products().visit), _spelled_out)
+def use_integers(graph: Graph, data: DType = u8) -> Graph:
+    """Compute products of quantised numbers in integers, and spell out what is left of quantisation.
+
+    Args:
+        graph: floats and how they are stored.
+        data: the type of activations that the target multiplies by signed weights, u8 or i8.
+    """
+    return replay(replay(graph, _Products(data).visit), _spelled_out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +72,11 @@ class _Total:
 
 
 class _Products:
-    def __init__(self) -> None:
+    def __init__(self, data: DType) -> None:
+        self.data = data
         self.sums: dict[Value, _Scaled] = {}
         self.totals: dict[Value, _Total] = {}
-        self.unsigned: dict[Value, Value] = {}  # of a signed tensor: the one that is stored
+        self.moved: dict[Value, Value] = {}  # of a tensor of the other sign: the one that is stored
 
     def visit(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
         op = node.op
@@ -99,7 +105,7 @@ class _Products:
         return known and rw.constant(q) is None and q.type.dtype in (u8, i8) and q.type.shape == v.type.shape
 
     def _stored(self, rw: Rewriter, v: Value) -> _Stored | None:
-        """How activations are stored in 8 bits, without a sign."""
+        """How activations are stored in 8 bits, with the sign of the data."""
         if not self._is_stored(rw, v):
             return None
         made = rw.maker(v)
@@ -107,14 +113,10 @@ class _Products:
         scale, zero = (rw.constant(p) for p in made.inputs[1:])
         assert scale is not None
         assert zero is not None
-        return self._without_sign(rw, made.inputs[0], scale.reshape(()), int(zero.reshape(())))
-
-    def _without_sign(self, rw: Rewriter, q: Value, scale: np.ndarray, zero: int) -> _Stored:
-        if q.type.dtype is u8:
-            return _Stored(q, scale, zero)
-        if q not in self.unsigned:
-            self.unsigned[q] = without_sign(rw, q)
-        return _Stored(self.unsigned[q], scale, zero + SIGN)
+        q = made.inputs[0]
+        if q not in self.moved:
+            self.moved[q] = with_sign_of(rw, q, self.data)
+        return _Stored(self.moved[q], scale.reshape(()), int(zero.reshape(())) + moved_by(q.type.dtype, self.data))
 
     def _weights(self, rw: Rewriter, v: Value) -> tuple[np.ndarray, np.ndarray] | None:
         """Constant weights as integers without a zero point, and their scales."""
@@ -197,8 +199,8 @@ class _Products:
             return None
         if zero.dtype not in (np.int8, np.uint8) or not (np.isfinite(scale).all() and scale.all()):
             return None
-        signed = zero.dtype == np.int8
-        z = int(zero.reshape(())) + (SIGN if signed else 0)
+        dtype = dtype_of(zero.dtype)
+        z = int(zero.reshape(())) + moved_by(dtype, self.data)
         scale = scale.reshape(())
         made = rw.maker(x)
         if made is not None and made.op is get("concat") and rw.uses(x) == 1:
@@ -207,16 +209,19 @@ class _Products:
             y = rw.emit(get("concat"), parts, made.attrs)
         else:
             y = self._quantized(rw, x, scale, z)
-        return [self._with_sign(rw, y) if signed else y]
+        q = with_sign_of(rw, y, dtype)
+        self.moved[q] = y
+        return [q]
 
     def _quantized(self, rw: Rewriter, x: Value, scale: np.ndarray, z: int) -> Value:
-        """A tensor of floats in unsigned bytes."""
+        """A tensor of floats in bytes of the data's type."""
         stored = self._stored(rw, x)
         if stored is not None and stored.zero == z and stored.scale == scale:
             return stored.integers
         known = self.sums.get(x) or self.totals.get(x)
         if known is None:
-            return rw.emit(get("quantize"), [x, rw.new_constant(scale), rw.new_constant(np.asarray(z, np.uint8))])
+            zero_point = rw.new_constant(np.asarray(z, self.data.numpy))
+            return rw.emit(get("quantize"), [x, rw.new_constant(scale), zero_point])
         if isinstance(known, _Scaled):
             steps, _ = self._steps(rw, x, scale)
         else:  # each of them in steps of the result, whose zero points are taken off together
@@ -225,7 +230,7 @@ class _Products:
             if zero.any():
                 steps = rw.emit(get("sub"), [steps, rw.new_constant(zero.astype(np.float32))])
         lo, hi = (_limit_in_steps(limit, scale, z) for limit in (known.lo, known.hi))
-        return _narrowed(rw, steps, rw.new_constant(np.asarray(z, np.float32)), lo, hi)
+        return self._narrowed(rw, steps, z, lo, hi)
 
     def _steps(self, rw: Rewriter, v: Value, scale: np.ndarray) -> tuple[Value, np.ndarray]:
         """Stored numbers, or sums, in steps of another scale, and how many of these are their zero point."""
@@ -248,12 +253,15 @@ class _Products:
                 return rounded.outputs[0]
         return cast(rw, stored, "f32")
 
-    def _with_sign(self, rw: Rewriter, stored: Value) -> Value:
-        """The signed tensor that is stored without a sign."""
-        wide = rw.emit(get("sub"), [cast(rw, stored, "i16"), rw.new_constant(np.asarray(SIGN, np.int16))])
-        y = cast(rw, wide, "i8")
-        self.unsigned[y] = stored
-        return y
+    def _narrowed(self, rw: Rewriter, steps: Value, zero: int, lo: float | None, hi: float | None) -> Value:
+        """Steps as numbers of 8 bits: rounded, halves to even, moved by the zero point, within limits."""
+        y = rw.emit(get("round"), [steps])
+        if zero:
+            y = rw.emit(get("add"), [y, rw.new_constant(np.asarray(zero, np.float32))])
+        least, most = float(self.data.min_value), float(self.data.max_value)
+        lo = least if lo is None else min(max(lo, least), most)
+        hi = most if hi is None else min(max(hi, least), most)
+        return cast(rw, rw.emit(get("clip"), [y], {"lo": lo, "hi": hi}), self.data.name)
 
     def _move(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
         made = rw.maker(node.inputs[0])
@@ -282,7 +290,7 @@ class _Products:
         return [self._dequantized(rw, joined, parts[0])]
 
     def _dequantized(self, rw: Rewriter, integers: Value, like: _Stored) -> Value:
-        zero = np.asarray(like.zero, np.uint8)
+        zero = np.asarray(like.zero, self.data.numpy)
         return rw.emit(get("dequantize"), [integers, rw.new_constant(like.scale), rw.new_constant(zero)])
 
 
@@ -294,18 +302,6 @@ def _along(q: np.ndarray, offset: np.ndarray) -> bool:
 def _limit_in_steps(limit: float | None, scale: np.ndarray, zero: int) -> float | None:
     """A limit of floats as one of stored numbers."""
     return None if limit is None else float(np.rint(np.float32(limit) / scale)) + zero
-
-
-def _narrowed(rw: Rewriter, steps: Value, zero: Value, lo: float | None = None, hi: float | None = None) -> Value:
-    """Steps as numbers of 8 bits without a sign: rounded, halves to even, moved by the zero point, within limits."""
-    y = rw.emit(get("round"), [steps])
-    known = rw.constant(zero)
-    if known is None or known.any():
-        y = rw.emit(get("add"), [y, zero])
-    least, most = float(u8.min_value), float(u8.max_value)
-    lo = least if lo is None else min(max(lo, least), most)
-    hi = most if hi is None else min(max(hi, least), most)
-    return cast(rw, rw.emit(get("clip"), [y], {"lo": lo, "hi": hi}), "u8")
 
 
 def _spelled_out(rw: Rewriter, node: Node) -> Sequence[Value] | None:

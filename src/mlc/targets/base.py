@@ -15,7 +15,7 @@ from mlc.errors import UsageError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.layout import Layout
 from mlc.ir.loop import Function
-from mlc.ir.types import TensorType
+from mlc.ir.types import DType, TensorType
 from mlc.lower.knobs import Config, Knobs
 from mlc.lower.schedule import Schedule
 from mlc.ops.algorithms import Algorithm
@@ -377,6 +377,10 @@ class Target(Protocol):
 
     def bytes_gain(self, node: Node) -> float:
         """How many times as fast a product of integers (``conv`` or ``matmul``) may be as the same in floats."""
+        ...
+
+    def multiplied_bytes(self) -> DType:
+        """What data its instructions multiply by signed bytes: u8 or i8."""
         ...
 
     def multiplies_bf16(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mlc.errors import UsageError
 from mlc.ir.graph import Node
 from mlc.ir.loop import Function
-from mlc.ir.types import TensorType
+from mlc.ir.types import DType, TensorType
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.ops.algorithms import Algorithm
@@ -44,6 +44,9 @@ class HostedTarget:
 
     def multiplies_bf16(self) -> bool:
         return self.host.multiplies_bf16()
+
+    def multiplied_bytes(self) -> DType:
+        return self.host.multiplied_bytes()
 
     def widens_bytes(self) -> bool:
         return self.host.widens_bytes()

@@ -1,4 +1,4 @@
-"""Products of integers as products of unsigned by signed bytes: the same numbers, whatever the operands were."""
+"""Products of integers as products of bytes by signed bytes: the same numbers, whatever the operands were."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from mlc.ir.graph import Builder, Graph, Value
 from mlc.ir.interp import run_graph
-from mlc.ir.types import TensorType, dtype_of, i8, u8
+from mlc.ir.types import DType, TensorType, dtype_of, i8, u8
 from mlc.ops import get
 from mlc.rewrite.bytes import use_bytes
 
@@ -35,36 +35,39 @@ def build(op: str, x: np.ndarray, w: np.ndarray, zero: int | None = None, **attr
 CONV = {"strides": (2, 1), "pads": (1, 0, 2, 1), "dilations": (1, 1)}
 
 
+@pytest.mark.parametrize("wanted", [u8, i8])
 @pytest.mark.parametrize("zero", [None, 0, 1, 255])
-def test_unsigned_data(zero):
+def test_unsigned_data(zero, wanted):
     x, w = integers((2, 3, 5, 6), np.uint8), integers((4, 3, 3, 3), np.int8).astype(np.int16)
-    check(build("conv", x, w, zero, **CONV), x, becomes=True)
+    check(build("conv", x, w, zero, **CONV), x, wanted)
 
 
-@pytest.mark.parametrize("zero", [None, -128, 127])
-def test_signed_data(zero):
+@pytest.mark.parametrize("wanted", [u8, i8])
+@pytest.mark.parametrize("zero", [None, -128, 0, 127])
+def test_signed_data(zero, wanted):
     x, w = integers((2, 4, 5, 6), np.int8), integers((6, 2, 3, 3), np.int8)
-    check(build("conv", x, w, zero, groups=2, **CONV), x, becomes=True)
+    check(build("conv", x, w, zero, groups=2, **CONV), x, wanted)
     m = integers((3, 7), np.int8)
     for transposed in (False, True):
         w = integers((5, 7) if transposed else (7, 5), np.int8)
-        check(build("matmul", m, w, zero, transpose_b=transposed), m, becomes=True)
+        check(build("matmul", m, w, zero, transpose_b=transposed), m, wanted)
 
 
 def test_what_is_no_product_of_bytes_stays():
     x = integers((3, 7), np.uint8)
     wide = np.full((7, 5), 128, np.int16)
-    check(build("matmul", x, wide), x, becomes=False)
-    check(build("matmul", x, integers((3, 5), np.int8), 1, transpose_a=True), x, becomes=False)
+    check(build("matmul", x, wide), x, None)
+    check(build("matmul", x, integers((3, 5), np.int8), 1, transpose_a=True), x, None)
     x16 = integers((3, 7), np.int16)
-    check(build("matmul", x16, integers((7, 5), np.int8)), x16, becomes=False)
+    check(build("matmul", x16, integers((7, 5), np.int8)), x16, None)
     graph = build("matmul", x, integers((7, 5), np.int8))
     assert use_bytes(graph) is graph
+    assert use_bytes(graph, i8) is not graph
 
 
-def check(graph: Graph, x: np.ndarray, *, becomes: bool) -> None:
-    made = use_bytes(graph)
+def check(graph: Graph, x: np.ndarray, wanted: DType | None) -> None:
+    made = use_bytes(graph, wanted or u8)
     (product,) = (n for n in made.nodes if n.op.name in ("conv", "matmul"))
-    assert ([v.type.dtype for v in product.inputs] == [u8, i8]) == becomes
+    assert ([v.type.dtype for v in product.inputs] == [wanted, i8]) == (wanted is not None)
     (before,), (after,) = run_graph(graph, {"x": x}).values(), run_graph(made, {"x": x}).values()
     np.testing.assert_array_equal(before, after)

@@ -7,7 +7,7 @@ import pytest
 
 from mlc.ir.graph import Builder, Graph, Value
 from mlc.ir.interp import run_graph
-from mlc.ir.types import TensorType, f32, i8, u8
+from mlc.ir.types import DType, TensorType, f32, i8, u8
 from mlc.ops import get
 from mlc.rewrite.integers import use_integers
 
@@ -43,9 +43,9 @@ def ops(graph: Graph) -> list[str]:
     return [n.op.name for n in graph.nodes]
 
 
-def same_steps(graph: Graph, x: np.ndarray) -> Graph:
+def same_steps(graph: Graph, x: np.ndarray, data: DType = u8) -> Graph:
     """The graph in integers, whose stored results are those of the original, or one step beside them."""
-    made = use_integers(graph)
+    made = use_integers(graph, data)
     for (name, a), b in zip(run_graph(graph, {"x": x}).items(), run_graph(made, {"x": x}).values(), strict=True):
         assert a.dtype == b.dtype
         assert np.abs(a.astype(np.float64) - b).max() <= (1 if a.dtype.kind in "iu" else 1e-4), name
@@ -55,8 +55,9 @@ def same_steps(graph: Graph, x: np.ndarray) -> Graph:
 @pytest.mark.parametrize(
     ("dtype", "zero"), [(np.uint8, 0), (np.uint8, 255), (np.uint8, 7), (np.int8, -128), (np.int8, 3)]
 )
-def test_convolution_bias_and_limits(dtype, zero):
-    """Zero points, also at the ends, join the bias; a relu becomes the lower limit."""
+@pytest.mark.parametrize("data", [u8, i8])
+def test_convolution_bias_and_limits(dtype, zero, data):
+    """Zero points, also at the ends, join the bias; a relu becomes the lower limit. Data get the sign that is wanted."""
     net = Net()
     x = net.builder.input("x", TensorType((1, 3, 5, 6), u8 if dtype is np.uint8 else i8))
     scales = np.linspace(0.01, 0.03, 4, dtype=np.float32)
@@ -66,12 +67,14 @@ def test_convolution_bias_and_limits(dtype, zero):
     y = net.add("relu", net.add("add", y, net.add("reshape", bias, shape=(4, 1, 1))))
     graph = net.builder.finish([net.quantize(y, 0.7, zero, dtype)])
     info = np.iinfo(dtype)
-    made = same_steps(graph, net.rng.integers(info.min, info.max + 1, (1, 3, 5, 6)).astype(dtype))
+    made = same_steps(graph, net.rng.integers(info.min, info.max + 1, (1, 3, 5, 6)).astype(dtype), data)
     assert not {"relu", "div"} & set(ops(made))
     (conv,) = (n for n in made.nodes if n.op is get("conv"))
-    assert [v.type.dtype for v in conv.inputs] == [u8, i8]
-    assert [n.attrs["value"] for n in made.nodes if n.op is get("pad")] == [zero - info.min] * (zero > info.min)
-    assert ops(made).count("add") - ops(made).count("sub") <= 3  # the sums' offset, a zero point, an unsigned input
+    assert [v.type.dtype for v in conv.inputs] == [data, i8]
+    around = zero - info.min + data.min_value
+    assert [n.attrs["value"] for n in made.nodes if n.op is get("pad")] == [around] * (around != 0)
+    moved = 0 if conv.inputs[0].type.dtype.numpy == dtype else 2  # the input's sign, and the result's
+    assert ops(made).count("add") - moved <= 2  # the sums' offset, a zero point
 
 
 def test_what_it_becomes():
@@ -95,7 +98,8 @@ def test_weights_lose_their_zero_point_where_they_fit():
         assert (made.nodes[0].op is get("matmul")) == becomes_integers
 
 
-def test_moves_work_on_what_is_stored():
+@pytest.mark.parametrize("data", [u8, i8])
+def test_moves_work_on_what_is_stored(data):
     net = Net()
     x = net.builder.input("x", TensorType((1, 2, 4, 4), i8))
     y = net.add(
@@ -103,7 +107,7 @@ def test_moves_work_on_what_is_stored():
     )
     y = net.add("transpose", y, perm=(0, 2, 3, 1))
     graph = net.builder.finish([net.quantize(net.add("reshape", y, shape=(8,)), 0.5, 1, np.int8)])
-    made = same_steps(graph, net.rng.integers(-128, 128, (1, 2, 4, 4)).astype(np.int8))
+    made = same_steps(graph, net.rng.integers(-128, 128, (1, 2, 4, 4)).astype(np.int8), data)
     assert not {"mul", "div", "round"} & set(ops(made))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import lru_cache
 
-from mlc.ir.types import bf16, f32
+from mlc.ir.types import bf16, f32, i8, i32
 from mlc.targets.cpu.dot import Dot, everywhere
 from mlc.targets.llvm.intrinsic import Address, VectorSink
 
@@ -16,10 +16,10 @@ _SUMS = f"<{_LANES} x i32>"
 def dot_of(features: Collection[str]) -> Dot:
     """The best instruction of a processor: every AArch64 processor has one.
 
-    >>> dot_of({"neon", "i8mm"}).intrinsic.name, dot_of({"neon"}).intrinsic.name
-    ('usdot.4', 'mul_sadalp.4')
+    >>> dot_of({"neon", "dotprod"}).intrinsic.name, dot_of({"neon"}).intrinsic.name
+    ('sdot.4', 'smull_sadalp.4')
     """
-    return _usdot() if "i8mm" in features else _pairs()
+    return _sdot() if "dotprod" in features else _pairs()
 
 
 def bf16_dot_of(features: Collection[str]) -> Dot | None:
@@ -32,32 +32,35 @@ def bf16_dot_of(features: Collection[str]) -> Dot | None:
 
 
 @lru_cache
-def _usdot() -> Dot:
-    """I8MM: four unsigned bytes of ``x`` in every lane, times four signed ones of ``w`` each."""
-    name, data = "llvm.aarch64.neon.usdot.v4i32.v16i8", f"<{4 * _LANES} x i8>"
+def _sdot() -> Dot:
+    """Dot products: four signed bytes of ``x`` in every lane, times four of ``w`` each."""
+    name, data = "llvm.aarch64.neon.sdot.v4i32.v16i8", f"<{4 * _LANES} x i8>"
 
     def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
         sink.declare(f"declare {_SUMS} @{name}({_SUMS}, {data}, {data})")
         spread = sink.pure(f"bitcast {_SUMS} {everywhere(sink, x, 'i32', _LANES)} to {data}")
         return sink.pure(f"call {_SUMS} @{name}({_SUMS} {total}, {data} {spread}, {data} {sink.read(w, data)})")
 
-    return Dot.declare("usdot", _LANES, 4, write)
+    return Dot.declare("sdot", _LANES, 4, write, (i8, i8, i32))
 
 
 @lru_cache
 def _pairs() -> Dot:
-    """NEON: two bytes of each, widened to 16 bits, in which a product of them fits; neighbours added to 32 bits."""
-    name, data, wide = "llvm.aarch64.neon.saddlp.v4i32.v8i16", f"<{2 * _LANES} x i8>", f"<{2 * _LANES} x i16>"
+    """NEON: two signed bytes of each, whose products fit 16 bits; neighbours are added to the sums of 32 bits.
+
+    A second product added in 16 bits before that would overflow where all four bytes are -128.
+    """
+    multiply, add = "llvm.aarch64.neon.smull.v8i16", "llvm.aarch64.neon.saddlp.v4i32.v8i16"
+    data, wide = f"<{2 * _LANES} x i8>", f"<{2 * _LANES} x i16>"
 
     def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
-        sink.declare(f"declare {_SUMS} @{name}({wide})")
+        sink.declare(f"declare {wide} @{multiply}({data}, {data})")
+        sink.declare(f"declare {_SUMS} @{add}({wide})")
         pairs = sink.pure(f"bitcast <{_LANES} x i16> {everywhere(sink, x, 'i16', _LANES)} to {data}")
-        left = sink.pure(f"zext {data} {pairs} to {wide}")
-        right = sink.pure(f"sext {data} {sink.read(w, data)} to {wide}")
-        product = sink.pure(f"mul {wide} {left}, {right}")
-        return sink.pure(f"add {_SUMS} {total}, {sink.pure(f'call {_SUMS} @{name}({wide} {product})')}")
+        products = sink.pure(f"call {wide} @{multiply}({data} {pairs}, {data} {sink.read(w, data)})")
+        return sink.pure(f"add {_SUMS} {total}, {sink.pure(f'call {_SUMS} @{add}({wide} {products})')}")
 
-    return Dot.declare("mul_sadalp", _LANES, 2, write, operations=2)
+    return Dot.declare("smull_sadalp", _LANES, 2, write, (i8, i8, i32), operations=2)
 
 
 @lru_cache

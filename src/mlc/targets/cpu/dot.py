@@ -3,9 +3,9 @@
 Where every lane has data of its own, ``x[k, j]`` in place of ``x[k]``, the same instruction does depthwise windows:
 neighbours along a row are turned to lie side by side in their lane.
 
-Of bytes, ``x`` holds unsigned and ``w`` signed ones, and ``y`` sums in i32, exact for all operands; of words of 16 bits
-likewise, exact for all that bytes are widened to; of bf16, ``y`` holds sums in f32. A family of processors declares
-what it has; schedules ask the record.
+Of bytes, ``x`` holds unsigned or signed and ``w`` signed ones, and ``y`` sums in i32, exact for all operands; of words
+of 16 bits likewise, exact for all that bytes are widened to; of bf16, ``y`` holds sums in f32. A family of processors
+declares what it has; schedules ask the record.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ class Dot:
     Args:
         terms: that an instruction adds to every lane; operands are packed in so many neighbours.
         intrinsic: what it does.
+        types: of ``x``, ``w`` and the sums.
         operations: as long as so many multiply-adds of vectors it takes.
     """
 
     terms: int
     intrinsic: VectorIntrinsic
+    types: tuple[DType, DType, DType]
     operations: float = 1
 
     @property
@@ -84,7 +86,7 @@ class Dot:
         what = VectorIntrinsic(
             f"{name}.{lanes}", y, {y: Operand("register")}, kinds, lambda sink, total, at: write(sink, total, *at)
         )
-        return cls(terms, what, operations)
+        return cls(terms, what, types, operations)
 
 
 def everywhere(sink: VectorSink, at: Address, type: str, lanes: int) -> str:

@@ -175,8 +175,7 @@ class _Straight:
 
     def _update(self, s: loop.Evaluate) -> None:
         """An instruction that adds up products."""
-        dots = (self.record.dot, self.record.word_dot, self.record.bf16_dot)
-        self._compute(next((d.operations for d in dots if d is not None and d.intrinsic is s.intrinsic), 1.0))
+        self._compute(next((d.operations for d in self.record.dots if d.intrinsic is s.intrinsic), 1.0))
         result, *operands = s.args[1:]
         self.chains[id(result.buffer), result.indices] += 1
         for access in operands:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mlc.ir.types import DType, bf16, i8, i16, u8
+from mlc.ir.types import DType
 from mlc.targets.cpu.dot import Dot
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
@@ -97,11 +97,12 @@ class Cpu:
 
     def dot_of(self, x: DType, w: DType) -> Dot | None:
         """How products of such operands are summed up several at once; ``None`` where each takes an instruction."""
-        if (x, w) == (bf16, bf16):
-            return self.bf16_dot
-        if (x, w) == (i16, i16):
-            return self.word_dot
-        return self.dot if (x, w) == (u8, i8) else None
+        return next((d for d in self.dots if d.types[:2] == (x, w)), None)
+
+    @property
+    def dots(self) -> tuple[Dot, ...]:
+        """The instructions whose data are the same in all lanes."""
+        return tuple(d for d in (self.dot, self.word_dot, self.bf16_dot) if d is not None)
 
     def adding(self, dot: Dot | None) -> Cpu:
         """The record as sums by an instruction know it: products that another one adds need a register themselves."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from mlc.errors import DeviceError
 from mlc.ir.graph import Node
 from mlc.ir.loop import Buffer, Function, Stmt
-from mlc.ir.types import TensorType, i32, u8
+from mlc.ir.types import DType, TensorType, i32, u8
 from mlc.lower import lower
 from mlc.lower.knobs import Knobs
 from mlc.lower.private import spare_stack
@@ -110,6 +110,9 @@ class CpuTarget:
         from mlc.targets.cpu.schedules.gain import bytes_gain_of
 
         return bytes_gain_of(node, self.record)
+
+    def multiplied_bytes(self) -> DType:
+        return u8 if self.record.dot is None else self.record.dot.types[0]
 
     def multiplies_bf16(self) -> bool:
         return self.record.bf16_dot is not None

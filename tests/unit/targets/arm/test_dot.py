@@ -11,16 +11,17 @@ from mlc.targets.arm.record import record_for
 @pytest.mark.parametrize(
     ("cpu", "bytes_", "halves", "gain"),
     [
-        ("cortex-a53", "mul_sadalp.4", None, 1),
-        ("cortex-a76", "mul_sadalp.4", None, 1),
-        ("neoverse-v1", "usdot.4", "bfdot.4", 4),
+        ("cortex-a53", "smull_sadalp.4", None, 1),
+        ("cortex-a76", "sdot.4", None, 4),
+        ("neoverse-v1", "sdot.4", "bfdot.4", 4),
     ],
 )
 def test_instructions(cpu: str, bytes_: str, halves: str | None, gain: float) -> None:
     record = record_for(cpu)
-    assert record.dot_of(u8, i8).intrinsic.name == bytes_
+    assert record.dot_of(i8, i8).intrinsic.name == bytes_
     dot = record.dot_of(bf16, bf16)
     assert (None if dot is None else dot.intrinsic.name) == halves
+    assert record.dot_of(u8, i8) is None
     assert record.bytes_gain == gain
 
 

@@ -1,0 +1,52 @@
+"""Quantised models on ARM processors, under an emulator: integers as numpy and this machine compute them, bit by bit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlc
+from tests.e2e.compiled import load
+from tests.e2e.test_quantized import CASES, convolution
+from tests.emulated import emulated, needs_emulator
+
+pytestmark = needs_emulator
+
+# smull and sadalp; sdot; the same, with everything else that there is
+PROCESSORS = ("cortex-a53", "cortex-a76", "neoverse-v1")
+QUICK = {("seventeen", "cortex-a53"), ("signed, zero point", "cortex-a76"), ("depthwise", "cortex-a53")}
+MODELS = Path(os.environ.get("MLC_SHARED_MODELS", Path(__file__).parents[3] / "shared" / "models"))
+FILES = sorted(MODELS.glob("*_int8.tflite"))
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu"),
+    [
+        pytest.param(name, cpu, marks=() if (name, cpu) in QUICK else pytest.mark.slow)
+        for name in CASES
+        for cpu in PROCESSORS[:2]
+    ],
+)
+def test_convolutions(name: str, cpu: str) -> None:
+    model, x, expected = convolution(CASES[name])
+    package = mlc.compile(load(model), f"arm -mcpu={cpu}", records=[], verify_passes=True)
+    np.testing.assert_array_equal(emulated(package, {"x": x}, threads=2)["y"], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FILES, reason="the folder of shared models is not there")
+@pytest.mark.parametrize("cpu", PROCESSORS)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_trained_models(path: Path, cpu: str) -> None:
+    """What they compute is defined bit by bit, so that every processor gives the same."""
+    model = mlc.load(path)
+    (spec,) = model.inputs
+    x = np.random.default_rng(3).integers(-128, 128, spec.shape).astype(np.int8)
+    with mlc.compile(model).load(1) as module:
+        want = module.run({spec.name: x})
+    got = emulated(mlc.compile(model, f"arm -mcpu={cpu}", records=[]), {spec.name: x}, threads=2)
+    for name, array in want.items():
+        np.testing.assert_array_equal(got[name], array)
