@@ -57,7 +57,7 @@ def same_steps(graph: Graph, x: np.ndarray, data: DType = u8) -> Graph:
 )
 @pytest.mark.parametrize("data", [u8, i8])
 def test_convolution_bias_and_limits(dtype, zero, data):
-    """Zero points, also at the ends, join the bias; a relu becomes the lower limit. Data get the sign that is wanted."""
+    """Zero points, also at the ends, join the bias, and a relu the limits; data get the sign that is wanted."""
     net = Net()
     x = net.builder.input("x", TensorType((1, 3, 5, 6), u8 if dtype is np.uint8 else i8))
     scales = np.linspace(0.01, 0.03, 4, dtype=np.float32)
