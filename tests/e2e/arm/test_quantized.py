@@ -1,4 +1,4 @@
-"""Quantised models on ARM processors, under an emulator: integers as numpy and this machine compute them, bit by bit."""
+"""Quantised models on ARM processors, under an emulator: integers as numpy or this machine compute them, exactly."""
 
 from __future__ import annotations
 
