@@ -12,10 +12,11 @@ import numpy as np
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.common.context import Context
 from mlc.frontend.common.conv import convolve, convolve_transposed
-from mlc.frontend.common.emit import arith, cast, need_rank, reshape, scalar, transpose
+from mlc.frontend.common.emit import cast, need_rank, reshape, scalar, transpose
 from mlc.frontend.common.windows import Window, same_pads
 from mlc.frontend.tflite.activations import fused
-from mlc.frontend.tflite.quant import centred, dequantised, finished, per_channel, rounded, scale_of, scaled, zero_of
+from mlc.frontend.tflite.hybrid import alone, by_own_range, ranged
+from mlc.frontend.tflite.quant import centred, dequantised, finished, per_channel, scale_of, scaled, zero_of
 from mlc.frontend.tflite.registry import Operator, converter, known_ints
 from mlc.ir.graph import Value
 from mlc.ir.types import f16, f32, i8, i16, i32, i64, u8
@@ -144,50 +145,8 @@ def _hybrid(ctx: Context, op: Operator, w: Value, window: Window, groups: int) -
     else:
         y = ctx.add("mul", [sums, ctx.add("mul", [by_channel, by_data])])
     if bias is not None:
-        y = ctx.add("add", [_alone(ctx, y), reshape(ctx, bias, (1, bias.type.size, 1, 1))])
+        y = ctx.add("add", [alone(ctx, y), reshape(ctx, bias, (1, bias.type.size, 1, 1))])
     return channels_last(ctx, fused(ctx, op, y))
-
-
-def _alone(ctx: Context, product: Value) -> Value:
-    """A product that is rounded before anything is added to it, also where that is not asked for otherwise.
-
-    The next layer quantises what comes of it, and there a last digit that differs may become a whole step.
-    """
-    return ctx.add("clip", [product], lo=float(np.finfo(np.float32).min))
-
-
-def ranged(ctx: Context, x: Value, axes: tuple[int, ...], *, signed_only: bool) -> tuple[Value, Value, Value | None]:
-    """Floats quantised to int8 by the range that they have over ``axes``, as kernels with float data do.
-
-    Args:
-        ctx: whose graph grows.
-        x: f32.
-        axes: that share a scale; they stay with extent 1.
-        signed_only: whether the zero point is 0.
-    Returns:
-        integers, scales, and zero points as f32 (``None`` where they are 0).
-    """
-    if signed_only:
-        most = ctx.add("reduce_max", [ctx.add("abs", [x])], axes=axes, keepdims=True)
-        empty = ctx.add("eq", [most, scalar(ctx, 0.0, f32)])
-        safe = ctx.add("where", [empty, scalar(ctx, 1.0, f32), most])
-        q = rounded(ctx, ctx.add("mul", [x, ctx.add("div", [scalar(ctx, 127.0, f32), safe])]))
-        q = ctx.add("clip", [q], lo=-127.0, hi=127.0)
-        return cast(ctx, q, i8), arith(ctx, "div", safe, 127.0), None
-    least = arith(ctx, "min", ctx.add("reduce_min", [x], axes=axes, keepdims=True), 0.0)
-    most = arith(ctx, "max", ctx.add("reduce_max", [x], axes=axes, keepdims=True), 0.0)
-    empty = ctx.add("eq", [least, most])
-    scale = arith(ctx, "div", ctx.add("sub", [most, least]), 255.0)
-    scale = ctx.add("where", [empty, scalar(ctx, 1.0, f32), scale])
-    from_least = arith(ctx, "sub", -128.0, ctx.add("div", [least, scale]))
-    from_most = arith(ctx, "sub", 127.0, ctx.add("div", [most, scale]))
-    # from the end of the range where the rounding errors are smaller
-    error_least = arith(ctx, "add", ctx.add("abs", [ctx.add("div", [least, scale])]), 128.0)
-    error_most = arith(ctx, "add", ctx.add("abs", [ctx.add("div", [most, scale])]), 127.0)
-    zero = ctx.add("where", [ctx.add("lt", [error_least, error_most]), from_least, from_most])
-    zero = rounded(ctx, ctx.add("clip", [zero], lo=-128.0, hi=127.0))
-    q = rounded(ctx, ctx.add("add", [_alone(ctx, ctx.add("mul", [x, arith(ctx, "div", 1.0, scale)])), zero]))
-    return cast(ctx, ctx.add("clip", [q], lo=-128.0, hi=127.0), i8), scale, zero
 
 
 @converter("TRANSPOSE_CONV", limits="output shape known at compile time; weights known where quantised")
@@ -249,12 +208,8 @@ def fully_connected(ctx: Context, op: Operator) -> list[Value]:
 def _dense_floats(ctx: Context, op: Operator, rows: Value, w: Value) -> Value:
     if w.type.dtype is not i8:
         return ctx.add("matmul", [rows, cast(ctx, w, rows.type.dtype)], transpose_b=True)
-    scales = op.scale_of(1)
     signed_only = not op.option("asymmetric_quantize_inputs", False)
-    q, scale, zero = ranged(ctx, rows, (1,), signed_only=signed_only)
-    data = q if zero is None else ctx.add("sub", [cast(ctx, q, i16), cast(ctx, zero, i16)])
-    sums = cast(ctx, ctx.add("matmul", [data, w], transpose_b=True), f32)
-    return _alone(ctx, ctx.add("mul", [sums, ctx.add("mul", [scale, ctx.constant(scales.scale)])]))
+    return by_own_range(ctx, rows, w, ctx.constant(op.scale_of(1).scale), signed_only=signed_only)
 
 
 @converter("BATCH_MATMUL")

@@ -186,8 +186,9 @@ def floor_div(ctx: Context, op: Operator) -> list[Value]:
     a, b = op.input(0), op.input(1)
     if a.type.dtype.is_float:
         return [ctx.add("floor", [ctx.add("div", [a, b])])]
-    # what is left has the sign of the divisor, so the rest divides exactly
-    return [ctx.add("div", [ctx.add("sub", [a, ctx.add("mod", [a, b])]), b])]
+    # one less than the quotient towards zero where what is left would have another sign than the divisor
+    below = ctx.add("ne", [ctx.add("mod", [a, b]), ctx.add("fmod", [a, b])])
+    return [ctx.add("sub", [ctx.add("div", [a, b]), cast(ctx, below, a.type.dtype)])]
 
 
 _COMPARISONS = {

@@ -24,6 +24,7 @@ from mlc.frontend.tflite.types import decode, element_type
 from mlc.frontend.tflite.variables import OPERATORS as OF_VARIABLES
 from mlc.frontend.tflite.variables import Variables
 from mlc.ir.graph import Builder, Value
+from mlc.ir.types import i8
 
 Known = Value | Unknown
 
@@ -185,6 +186,7 @@ class _Walk:
             tuple(v for v in inputs if not isinstance(v, Unknown)),
             tuple(None if k < 0 else tensors[k] for k in operator.inputs),
             tuple(tensors[k] for k in operator.outputs),
+            tuple(tensors[k] for k in operator.intermediates),
         )
         self.ctx.begin(shortened(self._label(operator)))
         outputs = converter.convert(self.ctx, view)
@@ -250,7 +252,9 @@ class _Walk:
             return UNKNOWN
         if tensor.variable:
             self.ctx.check_constant(tensor.shape, dtype.itemsize)
-            array = np.zeros(tensor.shape, dtype.numpy)
+            # the number 0, as runtimes clear what keeps its value
+            zero = tensor.quantization.zero[0] if tensor.quantization is not None and dtype is i8 else 0
+            array = np.full(tensor.shape, zero, dtype.numpy)
         elif tensor.sparsity is not None:
             self.ctx.check_constant(tensor.shape, dtype.itemsize)
             array = densified(tensor.type, tensor.shape, tensor.data, tensor.sparsity, tensor.where)

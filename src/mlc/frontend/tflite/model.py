@@ -90,6 +90,7 @@ class OperatorDef:
         inputs: indices of tensors, -1 for those left out.
         outputs: indices of tensors.
         options: its attributes; of a custom operator ``raw``, their bytes.
+        intermediates: indices of tensors that say how numbers within the operator are scaled.
     """
 
     position: int
@@ -99,6 +100,7 @@ class OperatorDef:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     options: Mapping[str, Any]
+    intermediates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,7 @@ def _operator(table: Table, position: int, codes: Sequence[tuple[str, bool, int]
         _indices(table["inputs"], count, f"{where}: inputs", optional=True),
         _indices(table["outputs"], count, f"{where}: outputs"),
         {"raw": table["custom_options"]} if custom else options,
+        _indices(table["intermediates"], count, f"{where}: intermediates"),
     )
 
 

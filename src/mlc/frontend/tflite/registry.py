@@ -33,6 +33,7 @@ class Operator:
         inputs: ``None`` where one is left out.
         sources: what the file says of each input.
         results: what it says of each output.
+        intermediates: what it says of numbers within the operator.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Operator:
     inputs: tuple[Value | None, ...]
     sources: tuple[TensorDef | None, ...]
     results: tuple[TensorDef, ...]
+    intermediates: tuple[TensorDef, ...] = ()
 
     def option(self, name: str, default: Any = 0) -> Any:
         return self.options.get(name, default)
@@ -89,6 +91,17 @@ class Operator:
         found = self.results[k].quantization
         if found is None or found.per_channel:
             raise ImportModelError(f"output {k} is quantised, but has no scale for all of it")
+        return found
+
+    def intermediate_scale(self, k: int) -> Quantization:
+        """How numbers within the operator are scaled.
+
+        Raises:
+            ImportModelError: the file does not say, or there are several scales.
+        """
+        found = self.intermediates[k].quantization
+        if found is None or found.per_channel:
+            raise ImportModelError(f"intermediate tensor {k} has no scale")
         return found
 
     def dtype(self, k: int = 0) -> DType:

@@ -62,11 +62,11 @@ def convert_transpose(ctx: Context, op: Operator) -> list[Value]:
 
 @converter("CONCATENATION")
 def concatenation(ctx: Context, op: Operator) -> list[Value]:
-    """Quantised parts whose scale is another than the result's are brought to it, which unsigned ones may need."""
+    """Parts of 8 bits are brought to the scale of the result where it is another; those of 16 kernels just copy."""
     parts = [op.input(k) for k in range(len(op.inputs))]
     if not parts or op.choice("fused_activation_function", "ActivationFunctionType") != "NONE":
         raise UnsupportedError("without operands, or with a fused activation")
-    if op.quantised():
+    if op.quantised() and op.dtype().bits == 8:
         parts = [_to_result(ctx, op, x, k) for k, x in enumerate(parts)]
     return [concat(ctx, parts, normal_axis(op.option("axis"), parts[0].type.rank))]
 

@@ -9,11 +9,12 @@ import numpy as np
 from mlc.errors import UnsupportedError
 from mlc.frontend.common.context import Context
 from mlc.frontend.common.emit import arith, cast, need_rank, scalar
-from mlc.frontend.tflite.quant import dequantised, fixed_point, quantised, scale_of
+from mlc.frontend.tflite.fixedpoint import high_mul, inverse_root, leading_zeros, times_power
+from mlc.frontend.tflite.quant import centred, dequantised, fixed_point, quantised, scale_of
 from mlc.frontend.tflite.registry import Operator, converter
 from mlc.frontend.tflite.tables import entries, interpolated, over_all
 from mlc.ir.graph import Value
-from mlc.ir.types import i16, i32, i64
+from mlc.ir.types import i16, i32, i64, u8
 
 _DIFF_BITS, _SUM_BITS = 5, 12  # integer bits of what is exponentiated, and of sums
 
@@ -41,25 +42,17 @@ def _in_integers(ctx: Context, op: Operator, x: Value, beta: float, last: int) -
     row = ctx.add("gather", [ctx.constant(powers), below], axis=0)
     shift = scalar(ctx, _SUM_BITS, i32)
     total = ctx.add("reduce_sum", [_divided(ctx, row, shift)], axes=(last,), keepdims=True)
-    zeros = _leading_zeros(ctx, total)
+    zeros = leading_zeros(ctx, total)
     # the sum with its highest bit at 2**31, less that bit
     shifted = ctx.add("shl", [cast(ctx, total, i64), cast(ctx, zeros, i64)])
     fraction = cast(ctx, arith(ctx, "sub", shifted, 1 << 31), i32)
     scale = _reciprocal(ctx, fraction)
     dtype = op.dtype()
     exponent = arith(ctx, "sub", _SUM_BITS + 31 - dtype.bits, zeros)
-    y = _divided(ctx, _high_mul(ctx, scale, row), exponent)
+    y = _divided(ctx, high_mul(ctx, scale, row), exponent)
     lo, hi = int(dtype.min_value), int(dtype.max_value)
     # differences beyond what the kernel exponentiates have a power of 0, and so the least result
     return cast(ctx, ctx.add("clip", [arith(ctx, "add", y, lo)], lo=lo, hi=hi), dtype)
-
-
-def _leading_zeros(ctx: Context, x: Value) -> Value:
-    """Of positive numbers in i32, by comparing them with all powers of two."""
-    rank = x.type.rank
-    bits = ctx.constant((np.int64(1) << np.arange(31)).astype(np.int32).reshape(*[1] * rank, 31))
-    reached = cast(ctx, ctx.add("ge", [ctx.add("reshape", [x], shape=(*x.type.shape, 1)), bits]), i32)
-    return arith(ctx, "sub", 32, ctx.add("reduce_sum", [reached], axes=(rank,), keepdims=False))
 
 
 def _of_16_bits(ctx: Context, op: Operator, x: Value, beta: float, last: int) -> Value:
@@ -72,7 +65,7 @@ def _of_16_bits(ctx: Context, op: Operator, x: Value, beta: float, last: int) ->
     powers = interpolated(entries(np.exp, -10.0, 0.0), np.clip(scaled_gaps + 32767, -32768, 32767))
     row = ctx.add("gather", [ctx.constant(powers.astype(np.int32)), ctx.add("sub", [most, wide])], axis=0)
     total = ctx.add("reduce_sum", [row], axes=(last,), keepdims=True)
-    zeros = cast(ctx, _leading_zeros(ctx, total), i64)
+    zeros = cast(ctx, leading_zeros(ctx, total), i64)
     # the sum between 1 and 2, with 16 places; what is over 1 is the table's argument
     lifted = ctx.add("shl", [cast(ctx, total, i64), arith(ctx, "sub", zeros, 1)])
     over = arith(ctx, "sub", ctx.add("round_shift", [lifted, scalar(ctx, 14, i64)]), 1 << 16)
@@ -126,12 +119,6 @@ def _np_divided(x: np.ndarray, by: int) -> np.ndarray:
     return (x >> by) + ((x & mask) > (mask >> 1) + (x < 0))
 
 
-def _high_mul(ctx: Context, a: Value, b: Value) -> Value:
-    """The high half of twice a product of i32, rounded."""
-    product = ctx.add("mul", [cast(ctx, a, i64), cast(ctx, b, i64)])
-    return cast(ctx, ctx.add("round_shift", [product, scalar(ctx, 31, i64)]), i32)
-
-
 def _divided(ctx: Context, x: Value, by: Value) -> Value:
     """``x / 2**by`` of numbers that are not negative, rounded to the nearest, halves up."""
     return ctx.add("round_shift", [x, by])
@@ -142,16 +129,12 @@ def _reciprocal(ctx: Context, x: Value) -> Value:
     half = ctx.add("round_shift", [arith(ctx, "add", cast(ctx, x, i64), (1 << 31) - 1), scalar(ctx, 1, i64)])
     half = cast(ctx, half, i32)
     # with 29 binary places: 48/17 - 32/17 * half
-    y = arith(ctx, "add", _high_mul(ctx, half, scalar(ctx, -1010580540, i32)), 1515870810)
+    y = arith(ctx, "add", high_mul(ctx, half, scalar(ctx, -1010580540, i32)), 1515870810)
     for _ in range(3):
-        miss = arith(ctx, "sub", 1 << 29, _high_mul(ctx, half, y))
-        step = cast(ctx, _high_mul(ctx, y, miss), i64)
-        y = ctx.add("add", [y, _saturated(ctx, arith(ctx, "mul", step, 4))])
-    return _saturated(ctx, arith(ctx, "mul", cast(ctx, y, i64), 2))
-
-
-def _saturated(ctx: Context, x: Value) -> Value:
-    return cast(ctx, ctx.add("clip", [x], lo=-(1 << 31), hi=(1 << 31) - 1), i32)
+        miss = arith(ctx, "sub", 1 << 29, high_mul(ctx, half, y))
+        step = high_mul(ctx, y, miss)
+        y = ctx.add("add", [y, times_power(ctx, step, 2)])
+    return times_power(ctx, y, 1)
 
 
 @converter("LOG_SOFTMAX", limits="8-bit integers as the optimised kernels, within one step of the reference")
@@ -166,15 +149,30 @@ def log_softmax(ctx: Context, op: Operator) -> list[Value]:
     return [quantised(ctx, y, op.result_scale(), op.dtype())]
 
 
-@converter("L2_NORMALIZATION", limits="integers by way of floats: within one step of the kernels")
+@converter("L2_NORMALIZATION", limits="8-bit integers and floats")
 def l2_normalization(ctx: Context, op: Operator) -> list[Value]:
     x = op.input(0)
     last = need_rank(x, "the input", 1) - 1
-    numbers = dequantised(ctx, x, op.scale_of(0)) if op.quantised() else x
+    if op.quantised():
+        return [_l2_in_integers(ctx, op, x, last)]
+    squares = ctx.add("reduce_sum", [ctx.add("mul", [x, x])], axes=(last,), keepdims=True)
+    return [ctx.add("div", [x, arith(ctx, "max", ctx.add("sqrt", [squares]), 1e-6)])]
+
+
+def _l2_in_integers(ctx: Context, op: Operator, x: Value, last: int) -> Value:
+    """Divided by the root of the sum of squares in fixed point; results have 7 binary places, whatever their scale."""
+    dtype = op.dtype()
+    if dtype.bits != 8:
+        raise UnsupportedError(f"L2_NORMALIZATION of {dtype.bits}-bit integers")
+    numbers = centred(ctx, x, op.scale_of(0), i32)
     squares = ctx.add("reduce_sum", [ctx.add("mul", [numbers, numbers])], axes=(last,), keepdims=True)
-    norm = arith(ctx, "max", ctx.add("sqrt", [squares]), 1e-6)
-    y = ctx.add("div", [numbers, norm])
-    return [quantised(ctx, y, op.result_scale(), op.dtype()) if op.quantised() else y]
+    multiplier, shift = inverse_root(ctx, squares)
+    if dtype is u8:
+        y = ctx.add("fixed_scale", [arith(ctx, "mul", numbers, 128), multiplier, shift], roundings=2)
+        y = arith(ctx, "add", y, 128)
+    else:
+        y = ctx.add("fixed_scale", [numbers, multiplier, arith(ctx, "add", shift, 7)], roundings=2)
+    return cast(ctx, ctx.add("clip", [y], lo=int(dtype.min_value), hi=int(dtype.max_value)), dtype)
 
 
 @converter("LOCAL_RESPONSE_NORMALIZATION")

@@ -69,6 +69,7 @@ class Op:
     options: Mapping[str, Any] = field(default_factory=dict)
     table: str | None = None
     version: int = 1
+    intermediates: Sequence[int] = ()
 
 
 def const(array: Any, dtype: Any = None, **facts: Any) -> T:
@@ -205,6 +206,8 @@ def _operator(b: Any, o: Op, code: int, custom: bool) -> int:
         "Inputs": _ints(b, tflite.OperatorStartInputsVector, o.inputs),
         "Outputs": _ints(b, tflite.OperatorStartOutputsVector, o.outputs),
     }
+    if o.intermediates:
+        fields["Intermediates"] = _ints(b, tflite.OperatorStartIntermediatesVector, o.intermediates)
     if o.table is not None:
         options = {
             key: _ints(b, getattr(tflite, f"{o.table}Start{key}Vector"), value)
@@ -227,6 +230,7 @@ def one(
     *,
     version: int = 1,
     custom: bool = False,
+    intermediates: Sequence[T] = (),
     **options: Any,
 ) -> tuple[bytes, dict[str, Array]]:
     """A model of one operator, and what to feed it: operands that are arrays, and tensors that are given data to feed.
@@ -252,10 +256,10 @@ def one(
             inputs.append(len(tensors))
         tensors.append(tensor)
     outs = list(range(len(tensors), len(tensors) + len(results)))
-    tensors += results
-    model = write(
-        tensors, [Op(name, places, outs, options, table, version)], inputs, outs, custom=[name] if custom else []
-    )
+    within = list(range(len(tensors) + len(results), len(tensors) + len(results) + len(intermediates)))
+    tensors += [*results, *intermediates]
+    operator = Op(name, places, outs, options, table, version, within)
+    model = write(tensors, [operator], inputs, outs, custom=[name] if custom else [])
     return model, feeds
 
 
