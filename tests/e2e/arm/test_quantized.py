@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import mlc
-from tests.e2e.compiled import load
+from tests.e2e.compiled import interpreted, load, network
 from tests.e2e.test_quantized import CASES, convolution
+from tests.e2e.test_requantisation import SPECIAL
 from tests.emulated import emulated, needs_emulator
 
 pytestmark = needs_emulator
@@ -50,3 +52,20 @@ def test_trained_models(path: Path, cpu: str) -> None:
     got = emulated(mlc.compile(model, f"arm -mcpu={cpu}", records=[]), {spec.name: x}, threads=2)
     for name, array in want.items():
         np.testing.assert_array_equal(got[name], array)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_floats_to_bytes(dtype: type) -> None:
+    """Every number that is special to rounding, to limits or to conversions; minima and maxima keep NaN there."""
+    x = np.resize(np.array([*SPECIAL, *np.arange(-260, 260, 0.5)], np.float32), (11, 97))
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["y"]),
+        helper.make_node("Clip", ["x", "low", "high"], ["c"]),
+        helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT16),
+    ]
+    stored = {"scale": np.float32(1), "zero": dtype(5), "low": np.float32(-7), "high": np.float32(9.5)}
+    model = network(nodes, {"x": x}, ["y", "c", "i"], {k: np.asarray(v) for k, v in stored.items()})
+    got = emulated(mlc.compile(load(model), "arm -mcpu=cortex-a53"), {"x": x})
+    known = ~np.isnan(x) | (dtype is np.int8)  # bytes without a sign are made with one first, so that NaN becomes 128
+    for name, want in interpreted(model, {"x": x}).items():
+        np.testing.assert_array_equal(got[name][known], want[known])

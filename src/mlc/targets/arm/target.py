@@ -22,6 +22,7 @@ class ArmTarget(CpuTarget):
 
     name = "arm"
     triple = "aarch64-unknown-linux-gnu"
+    keeps_nan = True
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:

@@ -60,12 +60,14 @@ class CpuTarget:
     Attributes:
         name: as in the target's string form.
         triple: LLVM's name of the platform.
+        keeps_nan: whether the least and the greatest of two numbers keep NaN, and conversions take it to 0.
         evict: LLVM IR that defines ``void @evict(ptr)``, which takes a line of memory out of all caches, and
             ``void @evicted()``, which waits until all are out; empty where a program cannot.
     """
 
     name: ClassVar[str]
     triple: ClassVar[str]
+    keeps_nan: ClassVar[bool] = False
     evict: ClassVar[str] = ""
     accelerator = None
 
@@ -171,7 +173,7 @@ class CpuTarget:
 
         if on_stage is not None:
             on_stage("codegen")
-        text = ModuleText()
+        text = ModuleText(keeps_nan=self.keeps_nan)
         scratch = {name: emit_function(fn, text, contract=contract) for name, fn in kernels.items()}
         estimates = {} if self.native else {name: estimate(fn, self.record) for name, fn in kernels.items()}
         return EmittedKernels(text, scratch, estimates)

@@ -23,9 +23,16 @@ class Val(NamedTuple):
 
 
 class Sink(Protocol):
-    """What the emitters below write to."""
+    """What the emitters below write to.
+
+    Attributes:
+        flags: LLVM's flags of sums and products.
+        keeps_nan: whether the processor's least and greatest of two keep NaN, and its conversions to integers take NaN
+            to 0.
+    """
 
     flags: str
+    keeps_nan: bool
 
     def pure(self, text: str) -> str:
         """Emit an instruction without side effects; an equal one may be reused."""
@@ -99,7 +106,7 @@ def _float_binary(s: Sink, op: str, a: Val, b: Val, const_b: float | int | None)
         flags = s.flags if op in ("add", "sub", "mul") else ""
         return Val(s.pure(f"{_FLOAT[op]} {flags}{a.type} {a.text}, {b.text}"), a.dtype, a.lanes)
     if op in ("min", "max"):
-        if const_b is not None and const_b == const_b:
+        if const_b is not None and const_b == const_b and not s.keeps_nan:
             # with a literal that is no NaN one comparison keeps NaN: it is false, and the other side is taken
             worse = compare(s, "lt" if op == "max" else "gt", a, b)
             return select(s, worse, b, a)
@@ -260,8 +267,15 @@ def round_bf16(s: Sink, a: Val) -> Val:
     return select(s, nan, _const(float("nan"), a), rounded)
 
 
-def cast(s: Sink, a: Val, to: DType) -> Val:
-    """Conversion as ``ir.expr.Cast`` defines it."""
+def cast(s: Sink, a: Val, to: DType, *, limited: bool = False) -> Val:
+    """Conversion as ``ir.expr.Cast`` defines it.
+
+    Args:
+        s: where to write.
+        a: the operand.
+        to: the type that it becomes.
+        limited: whether the operand is known to be within the bounds of the type, or NaN.
+    """
     if a.dtype is to:
         return a
     src, dst = a.type, register_type(to, a.lanes)
@@ -283,9 +297,9 @@ def cast(s: Sink, a: Val, to: DType) -> Val:
     if a.dtype.is_float:
         if a.dtype.bits < 32:
             # which holds the bounds of integers, too; LLVM 22.1 takes halves that are NaN to the smallest i16
-            return cast(s, cast(s, a, f32), to)
+            return cast(s, cast(s, a, f32), to, limited=limited)
         if to.bits < 32:
-            return _to_narrow_integer(s, a, to)
+            return _to_narrow_integer(s, a, to, limited=limited)
         suffix = f"{mangle_suffix(to, a.lanes)}.{mangle_suffix(a.dtype, a.lanes)}"
         name = f"llvm.fpto{'s' if to.kind == 'i' else 'u'}i.sat.{suffix}"
         s.declare(f"declare {dst} @{name}({src})")
@@ -301,15 +315,20 @@ def cast(s: Sink, a: Val, to: DType) -> Val:
     return one("sext" if a.dtype.kind == "i" else "zext")
 
 
-def _to_narrow_integer(s: Sink, a: Val, to: DType) -> Val:
+def _to_narrow_integer(s: Sink, a: Val, to: DType, *, limited: bool) -> Val:
     """Single or double precision to 8 or 16 bits: towards zero, to the nearest bound if beyond, NaN to 0.
 
     Clamped while they are floats, whole vectors convert at once; LLVM's saturating conversion goes lane by lane.
     """
-    number = select(s, compare(s, "eq", a, a), a, _const(0.0, a))
-    low, high = float(to.min_value), float(to.max_value)
-    inside = binary(s, "min", binary(s, "max", number, _const(low, a), low), _const(high, a), high)
-    wide = Val(s.pure(f"fptosi {a.type} {inside.text} to {register_type(_I32, a.lanes)}"), _I32, a.lanes)
+    saturates = s.keeps_nan and a.dtype is f32
+    number = a if saturates else select(s, compare(s, "eq", a, a), a, _const(0.0, a))
+    if not limited:
+        low, high = float(to.min_value), float(to.max_value)
+        number = binary(s, "min", binary(s, "max", number, _const(low, a), low), _const(high, a), high)
+    if saturates:
+        wide = cast(s, number, _I32)
+    else:
+        wide = Val(s.pure(f"fptosi {a.type} {number.text} to {register_type(_I32, a.lanes)}"), _I32, a.lanes)
     return Val(s.pure(f"trunc {wide.type} {wide.text} to {register_type(to, a.lanes)}"), to, a.lanes)
 
 

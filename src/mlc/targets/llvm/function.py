@@ -32,6 +32,8 @@ MAX_STACK = 2 << 20  # bytes of thread-private buffers in one function; what is 
 class ModuleSink(Protocol):
     """What function emitters share: finished functions, declarations, requests to the math library."""
 
+    keeps_nan: bool
+
     def declare(self, line: str) -> None: ...
 
     def math(self, fn: str, dtype: str, lanes: int) -> str: ...
@@ -63,6 +65,7 @@ class FunctionEmitter(ValueEmitter):
         self.fn = fn
         self.module = module
         self.flags = "contract " if contract else ""
+        self.keeps_nan = module.keeps_nan
         self.places = Accesses(fn.body)
         self.slots = Slots(self.places)
         self.aliased = {id(fn.params[k]) for k in fn.attrs.get("aliased", ())}

@@ -30,9 +30,14 @@ class Machine:
 
 
 class ModuleText:
-    """Collects the text of a module; what :class:`~mlc.targets.llvm.function.FunctionEmitter` writes to."""
+    """Collects the text of a module; what :class:`~mlc.targets.llvm.function.FunctionEmitter` writes to.
 
-    def __init__(self) -> None:
+    Args:
+        keeps_nan: what :class:`~mlc.targets.llvm.arith.Sink` says.
+    """
+
+    def __init__(self, *, keeps_nan: bool = False) -> None:
+        self.keeps_nan = keeps_nan
         self.definitions: list[str] = []
         self.declarations: dict[str, None] = {}
         self.requests: dict[tuple[str, str, int], None] = {}

@@ -8,6 +8,7 @@ from below does the rest, NaN included, which becomes 0 either way.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from mlc.ir.expr import Binary, Call, Cast, Const, Expr
 from mlc.ir.types import f32, i32, u8
@@ -43,6 +44,16 @@ def steps_of(e: Cast) -> Steps | None:
     if zero is None or limits.get("max") != 0 or "min" not in limits:
         return None
     return Steps(inner.args[0], zero, limits["min"]) if type(inner) is Call and inner.fn == "round" else None
+
+
+def is_limited(e: Cast) -> bool:
+    """Whether what is converted to an integer has been limited to no more than its bounds."""
+    low, high, inner = -inf, inf, e.a
+    while type(inner) is Binary and inner.op in ("min", "max") and type(inner.b) is Const:
+        low = max(low, inner.b.value) if inner.op == "max" else low
+        high = min(high, inner.b.value) if inner.op == "min" else high
+        inner = inner.a
+    return e.dtype.kind in "iu" and e.dtype.min_value <= low <= high <= e.dtype.max_value
 
 
 def _byte(e: Expr) -> int | None:

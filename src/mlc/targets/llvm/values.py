@@ -17,7 +17,7 @@ from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import IndexEmitter
 from mlc.targets.llvm.pieces import Piece, pieces_of, settled
 from mlc.targets.llvm.registers import Accesses, Slot, Slots
-from mlc.targets.llvm.rounding import steps_of, to_bytes
+from mlc.targets.llvm.rounding import is_limited, steps_of, to_bytes
 from mlc.targets.llvm.text import mangle_suffix, memory_type, register_type, splat
 from mlc.targets.llvm.transpose import Block, Key, shuffles
 
@@ -34,6 +34,7 @@ class ValueEmitter(IndexEmitter):
     loaded: dict[int, dict[str, str]]  # by the id of a buffer: what was read from it already, by the instruction
     counter: int
     flags: str
+    keeps_nan: bool
     columns: dict[Key, tuple[Block, int]]  # columns of blocks that are read as a whole
     squares: dict[int, list[str]]  # by the id of a block, its columns once they are there
     mask: Val | None  # lanes whose loads may touch memory; ``None`` for all
@@ -89,10 +90,10 @@ class ValueEmitter(IndexEmitter):
                 lanes = max(a.lanes for a in args)
                 return arith.function(self, e.fn, [self.widen(a, lanes) for a in args])
             case Cast():
-                steps = steps_of(e)
+                steps = None if self.keeps_nan else steps_of(e)
                 if steps is not None:
                     return to_bytes(self, (yield steps.value), steps.zero, steps.most)
-                return arith.cast(self, (yield e.a), e.dtype)
+                return arith.cast(self, (yield e.a), e.dtype, limited=is_limited(e))
             case Select():
                 return (yield from self.select(e, lane))
         raise CodegenError(f"no code for {type(e).__name__}")
