@@ -19,6 +19,7 @@ from mlc.ir.graph import Value
 
 State = tuple[Value, ...]  # the hidden state, then the cell's, each [batch, hidden]
 Function = Callable[[Value], Value]
+Product = Callable[[Value, Value], Value]  # of rows and weights ``[gates * hidden, columns]``: ``rows @ weights.T``
 Step = Callable[[Sequence[Value], State], State]  # what comes from the input in parts, and the state before
 
 
@@ -35,6 +36,8 @@ class Direction:
         rb: recurrence bias of the same shape.
         peephole: ``[3 * hidden]``, for the gates ``i``, ``o``, ``f``; ``None`` when there is none.
         functions: activations in the order of the cell's equations.
+        of_input: multiplies by ``w``; a matrix product unless given.
+        of_state: multiplies by ``r``; the same.
     """
 
     ctx: Context
@@ -45,6 +48,8 @@ class Direction:
     rb: Value
     peephole: Value | None
     functions: list[Function]
+    of_input: Product | None = None
+    of_state: Product | None = None
 
     def gates(self, x: Value, axis: int) -> list[Value]:
         """``x`` cut into one piece of ``hidden`` elements a gate."""
@@ -56,9 +61,13 @@ class Direction:
     def mul(self, a: Value, b: Value) -> Value:
         return self.ctx.add("mul", [a, b])
 
+    def enter(self, x: Value, w: Value) -> Value:
+        """``x @ w.T``."""
+        return self.of_input(x, w) if self.of_input else self.ctx.add("matmul", [x, w], transpose_b=True)
+
     def recur(self, h: Value, r: Value) -> Value:
         """``h @ r.T``."""
-        return self.ctx.add("matmul", [h, r], transpose_b=True)
+        return self.of_state(h, r) if self.of_state else self.ctx.add("matmul", [h, r], transpose_b=True)
 
     def complement(self, x: Value) -> Value:
         """``1 - x``."""
@@ -172,7 +181,7 @@ def run_direction(
     widths = [d.hidden * count for count in parts]
     products: list[Value] = []
     for weights, offset in zip(split(ctx, d.w, 0, widths), split(ctx, bias, 0, widths), strict=True):
-        product = ctx.add("add", [ctx.add("matmul", [rows, weights], transpose_b=True), offset])
+        product = ctx.add("add", [d.enter(rows, weights), offset])
         products.append(reshape(ctx, product, (steps, batch, product.type.shape[1])))
     state = tuple(nothing if v is None else v for v in initial)
     return run_steps(

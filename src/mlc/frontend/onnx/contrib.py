@@ -23,7 +23,7 @@ from mlc.ir.types import boolean, f32, i32, i64
 DOMAIN = "com.microsoft"
 
 
-def _operands(inputs: list[Any], count: int, needed: int) -> list[Any]:
+def operands(inputs: list[Any], count: int, needed: int) -> list[Any]:
     """The first ``count`` operands, ``None`` where one is left out.
 
     Raises:
@@ -46,24 +46,24 @@ def _sum(ctx: Context, *parts: Value | None) -> Value:
 # -- activations and normalisations -------------------------------------------------------------------------------
 @converter("Gelu", "BiasGelu", domain=DOMAIN)
 def gelu(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    return [ctx.add("gelu", [_sum(ctx, *_operands(inputs, 2, 1))])]
+    return [ctx.add("gelu", [_sum(ctx, *operands(inputs, 2, 1))])]
 
 
 @converter("FastGelu", domain=DOMAIN)
 def fast_gelu(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    return [ctx.add("gelu", [_sum(ctx, *_operands(inputs, 2, 1))], approximate="tanh")]
+    return [ctx.add("gelu", [_sum(ctx, *operands(inputs, 2, 1))], approximate="tanh")]
 
 
 @converter("QuickGelu", domain=DOMAIN)
 def quick_gelu(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     """``x * sigmoid(alpha * x)``."""
-    return [ctx.add("swish", _operands(inputs, 1, 1), alpha=node.attr("alpha", 1.702))]
+    return [ctx.add("swish", operands(inputs, 1, 1), alpha=node.attr("alpha", 1.702))]
 
 
 @converter("SkipLayerNormalization", domain=DOMAIN)
 def skip_layer_norm(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value | None]:
     """Layer normalisation of ``input + skip + bias`` over the last axis; the sum is the fourth output."""
-    x, skip, gamma, beta, bias = _operands(inputs, 5, 3)
+    x, skip, gamma, beta, bias = operands(inputs, 5, 3)
     total = _sum(ctx, x, skip, bias)
     epsilon, axis = node.attr("epsilon", 1e-12), total.type.rank - 1
     y = standardise(ctx, total, gamma, beta, axis, epsilon)
@@ -73,7 +73,7 @@ def skip_layer_norm(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Val
 
 @converter("SkipSimplifiedLayerNormalization", domain=DOMAIN)
 def skip_rms_norm(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value | None]:
-    x, skip, gamma, bias = _operands(inputs, 4, 3)
+    x, skip, gamma, bias = operands(inputs, 4, 3)
     total = _sum(ctx, x, skip, bias)
     y = ctx.add("rms_norm", [total, gamma], axis=total.type.rank - 1, epsilon=node.attr("epsilon", 1e-12))
     return [y, None, None, total]
@@ -82,7 +82,7 @@ def skip_rms_norm(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value
 @converter("EmbedLayerNormalization", domain=DOMAIN)
 def embed_layer_norm(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     """Word, position and segment embeddings added and normalised; also how long each sequence is by its mask."""
-    ids, segments, words, places, kinds, gamma, beta, mask, positions = _operands(inputs, 9, 1)
+    ids, segments, words, places, kinds, gamma, beta, mask, positions = operands(inputs, 9, 1)
     for what, v in (("word_embedding", words), ("position_embedding", places), ("gamma", gamma), ("beta", beta)):
         if v is None:
             raise ImportModelError(f"input {what!r} is missing")
@@ -107,7 +107,7 @@ def embed_layer_norm(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Va
 @converter("RotaryEmbedding", domain=DOMAIN, limits="without scale")
 def rotary_embedding(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     """Positions come as one a token, or as that of the first token."""
-    x, positions, cosines, sines = _operands(inputs, 4, 4)
+    x, positions, cosines, sines = operands(inputs, 4, 4)
     if node.attr("scale", 1.0) != 1:
         raise UnsupportedError(f"rotary embedding with scale {node.attr('scale')}")
     batch, length = x.type.shape[0], x.type.shape[2 if x.type.rank == 4 else 1]
@@ -127,14 +127,36 @@ def rotary_embedding(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Va
 @converter("Attention", domain=DOMAIN, limits="without rotary embedding")
 def attention(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
     """Self-attention with the projections inside: one product gives queries, keys and values of all heads."""
-    x, weights, bias, mask, past, extra = _operands(inputs, 6, 2)
+    x, weights, bias, mask, past, extra = operands(inputs, 6, 2)
+    if need_rank(x, "input", 3, 3) and weights.type.rank != 2:
+        raise ImportModelError(f"weights have rank {weights.type.rank}, 2 is needed")
+    return self_attention(ctx, node, _sum(ctx, product(ctx, x, weights), bias), mask, past, extra)
+
+
+def self_attention(
+    ctx: Context,
+    node: OnnxNode,
+    projected: Value,
+    mask: Value | None,
+    past: Value | None,
+    extra: Value | None = None,
+) -> list[Value]:
+    """Attention among queries, keys and values that one product has given, and keys and values if they are wanted.
+
+    Args:
+        ctx: whose graph grows.
+        node: its attributes hold the number of heads.
+        projected: queries, keys and values of all heads, along the last of three axes.
+        mask: of keys, see ``_shown``.
+        past: keys and values of earlier tokens.
+        extra: what is added to the scores.
+    Raises:
+        UnsupportedError: positions are to be turned.
+    """
     if node.attr("do_rotary", 0):
         raise UnsupportedError("rotary embedding inside Attention")
     heads = node.attr("num_heads", 0)
-    if need_rank(x, "input", 3, 3) and weights.type.rank != 2:
-        raise ImportModelError(f"weights have rank {weights.type.rank}, 2 is needed")
-    sizes = node.attr("qkv_hidden_sizes") or (weights.type.shape[1] // 3,) * 3
-    projected = _sum(ctx, product(ctx, x, weights), bias)
+    sizes = node.attr("qkv_hidden_sizes") or (projected.type.shape[2] // 3,) * 3
     q, k, v = (split_heads(ctx, part, heads, "input") for part in split(ctx, projected, 2, sizes))
     before = past.type.shape[3] if past is not None else 0
     if past is not None:
@@ -147,7 +169,7 @@ def attention(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
 
 @converter("MultiHeadAttention", domain=DOMAIN, limits="without a shared cache")
 def multi_head_attention(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value]:
-    q, k, v, bias, mask, extra, past_key, past_value, *cache = _operands(inputs, 10, 1)
+    q, k, v, bias, mask, extra, past_key, past_value, *cache = operands(inputs, 10, 1)
     if any(c is not None for c in cache):
         raise UnsupportedError("MultiHeadAttention with a shared cache")
     heads = node.attr("num_heads", 0)

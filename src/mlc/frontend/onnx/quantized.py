@@ -15,7 +15,7 @@ from mlc.frontend.common.context import Context
 from mlc.frontend.common.conv import with_bias
 from mlc.frontend.common.emit import arith, cast, concat, normal_axis, per_channel, reshape, slice_axis
 from mlc.frontend.onnx.conv import convolve_node
-from mlc.frontend.onnx.matmul import matmul
+from mlc.frontend.onnx.matmul import matmul, product
 from mlc.frontend.onnx.registry import CONVERTERS, OnnxNode, converter
 from mlc.frontend.onnx.tensors import element_type
 from mlc.ir.graph import Value
@@ -112,6 +112,40 @@ def matmul_integer(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Valu
     a, b, a_zero, b_zero = (*inputs, None, None)[:4]
     rows = None if a_zero is None else _rows(ctx, a_zero, a)
     return [_only(matmul(ctx, node, [_centred(ctx, a, rows), _centred(ctx, b, b_zero)]))]
+
+
+Quantised = tuple[Value, Value, Value | None]  # numbers, their scale, their zero point
+
+
+def dynamic_quantized(ctx: Context, x: Value) -> Quantised:
+    """f32 numbers as bytes without a sign, of a scale and zero point that fit them all and 0."""
+    axes = tuple(range(x.type.rank))
+    ends = [ctx.add(f"reduce_{end}", [x], axes=axes, keepdims=False) for end in ("min", "max")]
+    nothing, one = (ctx.constant(np.full((), n), np.float32) for n in (0, 1))
+    low, high = (ctx.add(op, [end, nothing]) for op, end in zip(("min", "max"), ends, strict=True))
+    extent = ctx.add("sub", [high, low])
+    scale = ctx.add("where", [ctx.add("eq", [extent, nothing]), one, arith(ctx, "div", extent, 255.0)])
+    zero = ctx.add("clip", [arith(ctx, "sub", 0.0, ctx.add("div", [low, scale]))], lo=0.0, hi=255.0)
+    zero = cast(ctx, ctx.add("round", [zero]), u8)
+    return ctx.add("quantize", [x, scale, zero]), scale, zero
+
+
+def quantised_product(ctx: Context, left: Quantised, right: Quantised) -> Value:
+    """A matrix product, f32, of sums in integers.
+
+    Args:
+        ctx: whose graph grows.
+        left: 8-bit integers ``[…, rows, inner]``, with one scale.
+        right: 8-bit integers ``[inner, columns]``, with one scale, or one for each column.
+    """
+    (a, a_scale, a_zero), (b, b_scale, b_zero) = left, right
+    a_scale, a_zero = reshape(ctx, a_scale, ()), None if a_zero is None else reshape(ctx, a_zero, ())
+    if b_scale.type.size == 1:
+        b_scale = reshape(ctx, b_scale, ())
+    if b_zero is not None and b_zero.type.size == 1:
+        b_zero = reshape(ctx, b_zero, ())
+    sums = product(ctx, _centred(ctx, a, a_zero), _centred(ctx, b, b_zero))
+    return ctx.add("mul", [cast(ctx, sums, f32), ctx.add("mul", [a_scale, b_scale])])
 
 
 @converter("QLinearMatMul", since=10, limits="8-bit integers")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from mlc.frontend.common.recurrent import (
     Cell,
     Direction,
     Function,
+    Product,
     State,
     gru_cell,
     lstm_cell,
@@ -20,8 +21,10 @@ from mlc.frontend.common.recurrent import (
     run_direction,
     running_steps,
 )
+from mlc.frontend.onnx.quantized import DOMAIN, dynamic_quantized, quantised_product
 from mlc.frontend.onnx.registry import OnnxNode, converter
 from mlc.ir.graph import Value
+from mlc.ir.types import DType
 
 
 @converter("RNN", since=7)
@@ -41,6 +44,31 @@ def lstm(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value | None]:
     return _recurrent(ctx, node, inputs, gates=4, activations=("Sigmoid", "Tanh", "Tanh"), cell=cell, states=2)
 
 
+@converter("DynamicQuantizeLSTM", domain=DOMAIN)
+def dynamic_quantize_lstm(ctx: Context, node: OnnxNode, inputs: list[Any]) -> list[Value | None]:
+    """An LSTM with weights of 8 bits, as onnxruntime's dynamic quantisation makes it of one.
+
+    The whole input and the state of each step are quantised as they come. The weights lie transposed to ONNX's order.
+    """
+    x, w, r, b, lengths, h, c, peephole, w_scale, w_zero, r_scale, r_zero = (*inputs, *[None] * 12)[:12]
+    for name, value in (("W", w), ("R", r)):
+        if value.type.rank != 3:
+            raise ImportModelError(f"{name} has rank {value.type.rank}, 3 is needed")
+    w, r = (transpose(ctx, v, (0, 2, 1)) for v in (w, r))
+
+    def product(scales: Value, zeros: Value, k: int) -> Product:
+        scale, zero = (take(ctx, v, 0, k) for v in (scales, zeros))
+        return lambda rows, weights: quantised_product(
+            ctx, dynamic_quantized(ctx, rows), (transpose(ctx, weights, (1, 0)), scale, zero)
+        )
+
+    cell = partial(lstm_cell, coupled=bool(node.attr("input_forget", 0)))
+    return _recurrent(
+        ctx, node, [x, w, r, b, lengths, h, c, peephole], gates=4, activations=("Sigmoid", "Tanh", "Tanh"), cell=cell,
+        states=2, products=lambda k: (product(w_scale, w_zero, k), product(r_scale, r_zero, k)),
+    )  # fmt: skip
+
+
 _REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
@@ -53,6 +81,7 @@ def _recurrent(
     activations: Sequence[str],
     cell: Cell,
     states: int,
+    products: Callable[[int], tuple[Product | None, Product | None]] = lambda direction: (None, None),
 ) -> list[Value | None]:
     """All directions of a layer: ``[Y, Y_h]`` and the other states' last values; ``Y`` only where it is wanted."""
     x, w, r, b, lengths, *rest = (*inputs, *[None] * 8)[: 6 + states]
@@ -75,9 +104,11 @@ def _recurrent(
     outputs: list[Value] = []
     finals: list[State] = []
     for k, backward in enumerate(backwards):
-        wb, rb = split(ctx, take(ctx, b, 0, k), 0, [gates * hidden] * 2) if b is not None else _no_bias(ctx, w)
+        wb, rb = (
+            split(ctx, take(ctx, b, 0, k), 0, [gates * hidden] * 2) if b is not None else _no_bias(ctx, w, x.type.dtype)
+        )
         own = None if peephole is None else take(ctx, peephole, 0, k)
-        d = Direction(ctx, hidden, take(ctx, w, 0, k), take(ctx, r, 0, k), wb, rb, own, functions[k])
+        d = Direction(ctx, hidden, take(ctx, w, 0, k), take(ctx, r, 0, k), wb, rb, own, functions[k], *products(k))
         before = [None if v is None else take(ctx, v, 0, k) for v in initial]
         history, state = run_direction(d, cell, x, before, running=running, backward=backward, wanted=wanted)
         finals.append(state)
@@ -91,8 +122,8 @@ def _recurrent(
     return [y, *last]
 
 
-def _no_bias(ctx: Context, w: Value) -> list[Value]:
-    return [zeros(ctx, w.type.shape[1:2], w.type.dtype)] * 2
+def _no_bias(ctx: Context, w: Value, dtype: DType) -> list[Value]:
+    return [zeros(ctx, w.type.shape[1:2], dtype)] * 2
 
 
 def _check_shapes(

@@ -67,6 +67,42 @@ def test_layers_are_those_of_onnxruntime(layer):
     )  # fmt: skip
 
 
+@examples(30)
+@given(
+    st.sampled_from(["forward", "reverse", "bidirectional"]),
+    st.tuples(*[st.integers(1, 4)] * 4),
+    st.tuples(*[st.booleans()] * 5),
+    st.sampled_from([np.int8, np.uint8]),
+    st.booleans(),
+)
+def test_dynamically_quantised_lstm_is_that_of_onnxruntime(direction, shape, present, weights, per_column):
+    """Sums are of integers, so what differs are last digits of floats, and by them a step of a state at most."""
+    directions = 2 if direction == "bidirectional" else 1
+    steps, batch, size, hidden = shape
+    x, _, _, *rest = operands_of("LSTM", directions, steps, batch, size, hidden, present)
+    rng, limits = np.random.default_rng(5), np.iinfo(weights)
+    w, r = (rng.integers(limits.min, limits.max + 1, (directions, n, 4 * hidden), weights) for n in (size, hidden))
+    of_scales = (directions, 4 * hidden) if per_column else (directions,)
+    scales = [rng.uniform(0.001, 0.01, of_scales).astype(np.float32) for _ in range(2)]
+    zero = 0 if per_column else int(limits.max) - 120  # all that onnxruntime takes
+    zeros = [np.full(of_scales, zero, weights) for _ in range(2)]
+    operands = [x, w, r, *rest, *[None] * (5 - len(rest)), scales[0], zeros[0], scales[1], zeros[1]]
+    compare(
+        "DynamicQuantizeLSTM", operands, domain="com.microsoft", hidden_size=hidden, direction=direction,
+        constants=[1, 2, 8, 9, 10, 11], outputs=3, atol=2e-2,
+    )  # fmt: skip
+
+
+def test_dynamically_quantised_lstm_of_zeros():
+    """An input of zeros has no extent to divide by."""
+    x = np.zeros((2, 1, 3), np.float32)
+    w, r = (np.full((1, 3, 12), 7, np.int8) for _ in range(2))
+    scale, zero = np.full(1, 0.5, np.float32), np.zeros(1, np.int8)
+    operands = [x, w, r, *[None] * 5, scale, zero, scale, zero]
+    (y,) = ours("DynamicQuantizeLSTM", operands, domain="com.microsoft", hidden_size=3)
+    np.testing.assert_array_equal(y, 0)
+
+
 ACTIVATIONS = ["Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu",
                "Softsign", "Softplus"]  # fmt: skip
 
