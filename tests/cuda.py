@@ -64,7 +64,11 @@ def built(source: str) -> ctypes.CDLL:
     if CXX is None:
         pytest.skip("there is no C++ compiler")
     parts = re.split(r'(?=^extern "C" __global__)', source, flags=re.MULTILINE)[1:]
-    names = {m[1]: "__syncthreads" in p for p in parts if (m := re.search(r"__launch_bounds__\(\d+\) (\w+)\(", p))}
+    names = {
+        m[1]: "__syncthreads" in p or "__shfl" in p
+        for p in parts
+        if (m := re.search(r"__launch_bounds__\(\d+\) (\w+)\(", p))
+    }
     calls = [f"KERNEL({name}, {str(meets).lower()})" for name, meets in names.items()]
     with tempfile.TemporaryDirectory() as folder:
         text, library = Path(folder) / "k.cc", Path(folder) / f"{hashlib.sha256(source.encode()).hexdigest()}.so"

@@ -91,6 +91,18 @@ static bool launch(void (*f)(void**), void** a, Index grid, Index size, bool mee
 }  // namespace host
 #define __syncthreads() host::barrier()
 
+namespace host {
+static unsigned long long given[1024];
+template <class T> T shuffle(T value, unsigned flip) {
+  std::memcpy(&given[current], &value, sizeof value);
+  barrier();
+  std::memcpy(&value, &given[current ^ flip], sizeof value);
+  barrier();
+  return value;
+}
+}  // namespace host
+#define __shfl_xor_sync(all, value, flip) host::shuffle(value, flip)
+
 // What a warp does together: every thread leaves its registers, and when all have, each takes what it needs. Fragments
 // are those of the PTX ISA, for words of 4 bytes: of A, word w of row r is register r / 8 + 2 * (w / 4) of thread
 // 4 * (r % 8) + w % 4; of B, word w of column n is register w / 4 of thread 4 * n + w % 4.

@@ -201,6 +201,25 @@ class Barrier(Stmt):
 
 
 @dataclass(slots=True, eq=False, repr=False)
+class Shuffle(Stmt):
+    """``buffer[indices] = source[at]`` of another thread, whose number in the warp has one bit flipped.
+
+    All threads of a block come to it together; what they exchange is private to each.
+
+    Args:
+        buffer, indices: where a thread puts what it gets.
+        source, at: what it gives.
+        flip: the bit, a power of two: how far away the other thread is along ``threadIdx.x``.
+    """
+
+    buffer: Buffer
+    indices: tuple[Linear, ...]
+    source: Buffer
+    at: tuple[Linear, ...]
+    flip: int
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Function(Printable):
     """A kernel.
 

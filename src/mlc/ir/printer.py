@@ -147,6 +147,9 @@ def _stmt(s: loop.Stmt, depth: int, lines: list[str]) -> None:
         lines.append(f"{pad}{s.name}({', '.join(map(str, s.args))})")
     elif isinstance(s, loop.Prefetch):
         lines.append(f"{pad}prefetch({s.buffer.name}[{indices_text(s.indices, None)}], level={s.level})")
+    elif isinstance(s, loop.Shuffle):
+        target, source = (f"{b.name}[{indices_text(ix)}]" for b, ix in ((s.buffer, s.indices), (s.source, s.at)))
+        lines.append(f"{pad}{target} = shuffle({source}, flip={s.flip})")
     elif isinstance(s, loop.Barrier):
         lines.append(f"{pad}barrier({s.scope!r})")
     else:

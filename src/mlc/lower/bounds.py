@@ -138,7 +138,7 @@ def _region(
         raise ScheduleError(f"stage {stage.name} is computed inside {host.name}, which does not read it")
     wanted = set(stage.op.outputs)
     outer = enclosing(host, axis, nests, threads=stage.scope != SHARED)
-    if stage.scope != SHARED and any(t in THREAD_AXES for t in stage.threads.values()):
+    if stage.scope != SHARED and any(t in THREAD_AXES and not stage.is_reducing(a) for a, t in stage.threads.items()):
         raise ScheduleError(
             f"stage {stage.name} is computed inside {axis.name} of {host.name} by threads of its own, "
             f"and kept in {stage.scope or 'local'} memory; what threads compute for each other is in {SHARED} memory"

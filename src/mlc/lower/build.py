@@ -157,6 +157,7 @@ class _Builder:
         assert op.combiner is not None
         first = next((k for k, a in enumerate(stage.leaves) if stage.is_reducing(a)), len(stage.leaves))
         outer, inner = stage.leaves[:first], stage.leaves[first:]
+        _require_one_fold(stage, inner)
         ids = op.combiner.identity([b.dtype for b in op.bodies])
         fresh = {nest.loops[a]: Var(nest.loops[a].name, 0, nest.loops[a].hi) for a in inner if not stage.is_reducing(a)}
         init = self._stores(stage, nest, list(ids), fresh)
@@ -307,6 +308,25 @@ class _Builder:
             return Load(buffer, self._place(t, indices))
 
         return replace_loads(e, swap) if any(type(ld.source) is te.Tensor for ld in loads(e)) else e
+
+
+def _require_one_fold(stage: Stage, inner: Sequence[Var]) -> None:
+    """What threads fold together, they do once for every element, which each of them has for itself.
+
+    Raises:
+        ScheduleError: the schedule says otherwise.
+    """
+    bound = [a for a in inner if stage.kinds.get(a) is ForKind.THREAD and stage.is_reducing(a)]
+    if not bound:
+        return
+    kept = stage.attach is not None and stage.scope in (None, "local", "register")
+    if not kept or len(stage.op.bodies) != 1:
+        raise ScheduleError(
+            f"threads fold {stage.name} together, so each must have the result, a single one, for itself: it is "
+            "computed inside of another stage and kept in local memory"
+        )
+    if inner[0] is not bound[0] or not all(map(stage.is_reducing, inner)):
+        raise ScheduleError(f"threads fold {stage.name} together by {bound[0].name}: no other loop of it may be around")
 
 
 def _with_gaps(stage: Stage, nest: Nest) -> tuple[int, ...]:

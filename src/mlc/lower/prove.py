@@ -4,7 +4,8 @@ It goes by the loop AST alone and knows nothing of how it came about. For every 
 
 * every index lies in its buffer, by ranges and the conditions around it;
 * every barrier is reached by all threads of a block, or by none;
-* what the threads of a warp do together, they all come to, each with the operands of its place among them;
+* what the threads of a warp do together, they all come to, each with the operands of its place among them; what they
+  exchange is private, and the other one is there;
 * whatever a thread reads or writes in shared memory is separated by a barrier from what another one writes there;
 * global memory that one thread of a launch writes, no other thread of that launch touches.
 
@@ -32,14 +33,14 @@ from mlc.ir.loop import (
     Function,
     If,
     Seq,
+    Shuffle,
     Stmt,
 )
 from mlc.lower.barriers import always_meet
 from mlc.lower.facts import Fact, Facts, facts_of, is_inside
+from mlc.lower.lanes import WARP
 from mlc.lower.sharing import Threads, Touch, thread_dependent
 from mlc.lower.threads import PRIVATE, grid_of, is_launch, launches
-
-WARP = 32  # threads that do things together
 
 
 def prove(fn: Function) -> None:
@@ -104,6 +105,8 @@ class _Walk:
             self._fail("a loop over threads inside of threads", s)
         if isinstance(s, Evaluate) and s.intrinsic is not None:
             self._together(s, s.intrinsic)
+        if isinstance(s, Shuffle):
+            self._exchange(s)
         found = list(pending)
         for t in self.threads.touches(s, facts):
             found = self._touch(t, found)
@@ -129,6 +132,17 @@ class _Walk:
             first = substitute(a.offset, {lane: 0})
             if any(substitute(a.offset, {lane: k}) != first + place(k, a.strides) for k in range(WARP)):
                 self._fail(f"{a!r}, taken as {t.name}, does not lie where the threads of a warp have theirs", s)
+
+    def _exchange(self, s: Shuffle) -> None:
+        """Checks what threads of a warp give each other."""
+        lane = self.threads.lane
+        width = 1 if lane is None else lane.hi + 1
+        if self.divergent:
+            self._fail("an exchange between threads that not all of them reach", s)
+        if s.flip & (s.flip - 1) or not 0 < s.flip < min(width, WARP) or width & (width - 1):
+            self._fail(f"an exchange with threads that are not there, in blocks {width} threads wide,", s)
+        if s.buffer.scope not in PRIVATE or s.source.scope not in PRIVATE:
+            self._fail("an exchange of what threads have in common", s)
 
     def _touch(self, t: Touch, pending: list[Touch]) -> list[Touch]:
         for ix, n in zip(t.indices, t.buffer.shape, strict=True):

@@ -18,6 +18,7 @@ from mlc.ir.loop import (
     If,
     Prefetch,
     Seq,
+    Shuffle,
     Stmt,
     Store,
     is_nothing,
@@ -107,6 +108,9 @@ def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike], *, unrolled: bool = F
     if isinstance(s, Allocate):
         body = inner(s.body)
         return s if body is s.body else NOTHING if is_nothing(body) else Allocate(s.buffer, body)
+    if isinstance(s, Shuffle):
+        into, at = (map_each(ix, lambda i: substitute(i, env)) for ix in (s.indices, s.at))
+        return s if into is s.indices and at is s.at else Shuffle(s.buffer, into, s.source, at, s.flip)
     if isinstance(s, Evaluate) and s.intrinsic is not None:
         return map_accesses(s, lambda a: Access(a.buffer, tuple([substitute(ix, env) for ix in a.indices]), a.strides))
     return s
@@ -137,6 +141,8 @@ def map_places(s: Stmt, fn: Callable[[Buffer, tuple[Linear, ...]], Place]) -> St
         return Store(*place(s.buffer, s.indices), value(s.value), s.lane)
     if isinstance(s, Prefetch):
         return Prefetch(*place(s.buffer, s.indices), s.level)
+    if isinstance(s, Shuffle):
+        return Shuffle(*place(s.buffer, s.indices), *place(s.source, s.at), s.flip)
     if isinstance(s, Evaluate):
         return map_accesses(s, lambda a: Access(*place(a.buffer, a.indices), a.strides))
     if isinstance(s, If):
@@ -154,6 +160,8 @@ def places_of(s: Stmt) -> list[Place]:
         own = [(s.buffer, s.indices)]
     elif isinstance(s, Evaluate):
         own = [(a.buffer, a.indices) for a in s.args if type(a) is Access]
+    elif isinstance(s, Shuffle):
+        own = [(s.buffer, s.indices), (s.source, s.at)]
     else:
         own = []
     inside = [d.expr for _, indices in own for ix in indices for d in dynamics(ix)]

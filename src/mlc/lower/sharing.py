@@ -17,7 +17,20 @@ import numpy as np
 from mlc.ir.expr import Expr, Load, Select, children, indices_of
 from mlc.ir.index import IndexLike, Linear, Var, as_index, dynamics, evaluate, substitute, weighted
 from mlc.ir.intrinsic import Kind
-from mlc.ir.loop import THREAD_AXES, Access, Buffer, Evaluate, For, ForRange, If, Prefetch, Stmt, Store, dense_strides
+from mlc.ir.loop import (
+    THREAD_AXES,
+    Access,
+    Buffer,
+    Evaluate,
+    For,
+    ForRange,
+    If,
+    Prefetch,
+    Shuffle,
+    Stmt,
+    Store,
+    dense_strides,
+)
 from mlc.lower.facts import POINTS, Fact, Facts, facts_of, grids
 from mlc.lower.rewrite import exprs_of
 
@@ -81,6 +94,9 @@ def touches_of(s: Stmt, facts: Facts) -> Iterator[Touch]:
         for ld, known in loads_under(e, facts):
             yield Touch(ld.source, ld.indices, False, known, s)
     if isinstance(s, Store):
+        yield Touch(s.buffer, s.indices, True, facts, s)
+    elif isinstance(s, Shuffle):
+        yield Touch(s.source, s.at, False, facts, s)
         yield Touch(s.buffer, s.indices, True, facts, s)
     elif isinstance(s, Evaluate) and s.intrinsic is not None:
         kind, out, *ins = s.args

@@ -265,7 +265,7 @@ class Stage:
     def _annotate(self, axis: Var, kind: ForKind, primitive: str, *more: str) -> None:
         self._leaf(axis, primitive)
         alike = (ForKind.PARALLEL, ForKind.VECTORIZED, ForKind.THREAD, ForKind.VTHREAD)
-        if kind in alike and self.is_reducing(axis):
+        if kind in alike and self.is_reducing(axis) and THREAD_AXES[-1] not in more:
             raise ScheduleError(
                 f"{primitive}: {axis.name} of stage {self.name} is a reduction axis; use rfactor first",
             )
@@ -318,12 +318,16 @@ class Stage:
         self._annotate(axis, ForKind.PARALLEL, "parallel")
 
     def bind(self, axis: Var, thread: str) -> None:
-        """Run the iterations of a data axis side by side: as blocks of a grid, or as threads of a block.
+        """Run the iterations of an axis side by side: as blocks of a grid, or as threads of a block.
 
         Axes of a grid are ``blockIdx.x``, ``.y`` and ``.z``, those of a block ``threadIdx.x``, ``.y`` and ``.z``.
         Loops bound to one axis are one loop of the kernel, wherever they stand: a stage in ``shared`` memory that is
         computed inside another one's threads, and bound to the same axes, is computed by all threads of the block
         together, with barriers between them where they are needed (TVM, section 4.2, "cooperation").
+
+        A reduction axis can be bound to ``threadIdx.x``, where a stage is computed inside of another and every thread
+        keeps the result: the threads of a warp fold together, and all of them have what comes out
+        (:mod:`mlc.lower.lanes`).
 
         >>> s, x, y = rows()
         >>> i, j = s[y].axes
@@ -335,8 +339,8 @@ class Stage:
             y[i, j] = x[i, j] + 1.0
 
         Raises:
-            ScheduleError: ``axis`` is no leaf, or a reduction axis, there is no such axis of a grid, or another loop of
-                the stage has it.
+            ScheduleError: ``axis`` is no leaf, or a reduction axis and the other one not ``threadIdx.x``, there is no
+                such axis of a grid, or another loop of the stage has it.
         """
         if thread not in (*BLOCK_AXES, *THREAD_AXES):
             raise ScheduleError(

@@ -3,7 +3,8 @@
 In: nests, maybe with loops of kind ``THREAD``, some inside others that are bound to the same axis, where a stage in
 shared memory is computed. There each thread would compute all of it for itself. Out: a *launch* each nest: loops over
 blocks, then the shared buffers, then loops over threads, and inside of these no loop that is bound. A thread computes
-its share of what is in shared memory; barriers are put in later (:mod:`mlc.lower.barriers`).
+its share of what is in shared memory; barriers are put in later (:mod:`mlc.lower.barriers`). What threads fold together
+in registers they exchange afterwards (:mod:`mlc.lower.lanes`).
 
 Stores to memory that others see, outside of any loop bound to an axis of the launch, are the first thread's on that
 axis; what is private, every thread computes for itself. A nest without bound loops is a block of one thread.
@@ -35,9 +36,11 @@ from mlc.ir.loop import (
     Stmt,
     Store,
     rebuild,
+    seq,
     walk,
 )
 from mlc.lower.bounds import SHARED
+from mlc.lower.lanes import exchange, folds_across
 from mlc.lower.rewrite import decided, substitute_stmt
 
 PRIVATE = ("local", "register")
@@ -127,7 +130,8 @@ class _Launch:
     def _share(self, s: For) -> Stmt:
         """The body of a bound loop, for the thread that it belongs to."""
         var = self.vars[s.thread]
-        cooperative = any(lp.thread == s.thread for lp in _bound(s.body)) or _allocates_shared(s.body)
+        folds = folds_across(s, PRIVATE)
+        cooperative = bool(folds) or any(lp.thread == s.thread for lp in _bound(s.body)) or _allocates_shared(s.body)
         if s.extent <= var.hi and cooperative:
             raise ScheduleError(
                 f"loop {s.var.name} of extent {s.extent} is bound to {s.thread}, which has {var.hi + 1}: those beyond "
@@ -136,7 +140,8 @@ class _Launch:
         self.loops.append(s.thread)
         body = self._merged(s.body)
         self.loops.pop()
-        return decided(within(var, 0, s.extent), substitute_stmt(body, {s.var: var}), None)
+        own = decided(within(var, 0, s.extent), substitute_stmt(body, {s.var: var}), None)
+        return seq([own, *(exchange(s, fold) for fold in folds)])
 
     def _needs(self, s: Stmt) -> Iterator[tuple[str, ...]]:
         """For every store in a statement, the axes of the launch that nothing around it is bound to."""

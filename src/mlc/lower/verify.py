@@ -108,6 +108,11 @@ def _check(
             for a in s.args:
                 if type(a) is loop.Access:
                     _access(a, fn, s, bound, buffers, guarded)
+        case loop.Shuffle():
+            for b, indices in ((s.buffer, s.indices), (s.source, s.at)):
+                _access(loop.Access(b, indices, ()), fn, s, bound, buffers, guarded)
+            if s.buffer.dtype is not s.source.dtype:
+                raise VerifyError(f"{fn.name}: {s.source!r} goes to {s.buffer!r} in\n{s!r}")
         case loop.Barrier():
             pass
         case _:

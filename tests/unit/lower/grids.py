@@ -11,7 +11,7 @@ from mlc.ir import te
 from mlc.ir.expr import Load, loads, replace_loads, within
 from mlc.ir.index import Var
 from mlc.ir.interp import run_function, run_tensors
-from mlc.ir.loop import THREAD_AXES, Barrier, Buffer, For, Function, If, Stmt, Store, rebuild, seq, walk
+from mlc.ir.loop import THREAD_AXES, Barrier, Buffer, For, Function, If, Shuffle, Stmt, Store, rebuild, seq, walk
 from mlc.ir.types import f32
 from mlc.lower import Schedule, lower
 from mlc.lower.pipeline import GRID_PASSES
@@ -108,6 +108,23 @@ def sums(rows: int = 3, length: int = 11, threads: int = 4) -> Grid:
     return Grid(s, [x, y])
 
 
+def exchanged(rows: int = 3, length: int = 11, threads: int = 4, tall: int = 2) -> Grid:
+    """Sums of rows: a warp's threads, or some of them, have a share each, and exchange what they have of it."""
+    x, r = te.placeholder((rows, length), f32, "x"), te.reduce_axis(length, "r")
+    y = te.compute((rows,), lambda i: te.sum_of(x[i, r], r), "y")
+    s = Schedule([y])
+    sums = s.cache_write(y, "local")
+    share = s.rfactor(sums, s[sums].split(s[sums].reduce_axes[0], threads)[1])
+    bx, ty = s[y].split(s[y].axes[0], tall)
+    s[y].bind(bx, "blockIdx.x")
+    s[y].bind(ty, "threadIdx.y")
+    s[sums].compute_at(s[y], ty)
+    (lane,) = s[sums].reduce_axes
+    s[sums].bind(lane, "threadIdx.x")
+    s[share].compute_at(s[sums], lane)
+    return Grid(s, [x, y])
+
+
 def stencil(rows: int = 3, length: int = 10, tile: int = 4) -> Grid:
     """Neighbours along a row, which a block's threads compute for each other."""
     x = te.placeholder((rows, length + 2), f32, "x")
@@ -140,6 +157,7 @@ GRIDS: dict[str, Callable[[], Grid]] = {
     "product": product,
     "vectors": lambda: product(8, 8, 5, vector=True),
     "sums": sums,
+    "exchanged": exchanged,
     "stencil": stencil,
     "turned": turned,
 }
@@ -162,7 +180,8 @@ def edited(fn: Function, old: Stmt, new: Stmt) -> Function:
 
 
 def mutations(fn: Function) -> Iterator[tuple[str, Function]]:
-    """Kernels with one thing changed: a barrier less, or where not all threads come; an index moved by one."""
+    """Kernels with one thing changed: a barrier less, or where not all threads come, as for
+    an exchange; an index moved by one."""
     for launch in launches(fn.body):
         yield from _mutations(fn, launch)
 
@@ -174,6 +193,11 @@ def _mutations(fn: Function, launch: Stmt) -> Iterator[tuple[str, Function]]:
             yield f"barrier {k} removed", edited(fn, s, seq([]))
             for v in threads:
                 yield f"barrier {k} for some of {v}", edited(fn, s, If(within(v, 0, v.hi), s))
+        if isinstance(s, Shuffle):
+            further = Shuffle(s.buffer, s.indices, s.source, s.at, 64 * s.flip)
+            yield f"exchange {k} with others", edited(fn, s, further)
+            for v in threads:
+                yield f"exchange {k} for some of {v}", edited(fn, s, If(within(v, 0, v.hi), s))
         if isinstance(s, Store):
             for d in range(len(s.indices)):
                 for by in (-1, 1):

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from mlc.errors import VerifyError
 from mlc.ir.expr import Load, cast, select, within
 from mlc.ir.index import Var, as_index, dynamic
-from mlc.ir.loop import Allocate, Barrier, Buffer, For, ForKind, Function, If, Stmt, Store, seq
+from mlc.ir.loop import Allocate, Barrier, Buffer, For, ForKind, Function, If, Shuffle, Stmt, Store, seq
 from mlc.ir.types import f32, i64
 from mlc.lower.prove import prove
 from tests.fuzz import examples
-from tests.unit.lower.grids import GRIDS, Grid, mutations, product, run, stencil, sums
+from tests.unit.lower.grids import GRIDS, Grid, exchanged, mutations, product, run, stencil, sums
 
 
 def fault(fn: Function) -> str:
@@ -55,6 +55,7 @@ KERNELS = st.one_of(
         depth=st.integers(1, 4),
     ),
     st.builds(sums, st.integers(1, 3), st.integers(1, 12), st.integers(1, 5)),
+    st.builds(exchanged, st.integers(1, 3), st.integers(4, 12), st.sampled_from([2, 4])),
     st.builds(stencil, st.integers(1, 3), st.integers(5, 9), st.integers(1, 5)),
 )
 
@@ -85,6 +86,7 @@ def kernel(*stmts: Stmt) -> Function:
 
 FILL, USE = Store(C, (HERE,), Load(X, (AT,))), Store(Y, (AT,), Load(C, (7 - HERE,)))
 MEET = Barrier("shared")
+MINE, OTHER = Buffer("mine", (1,), f32, "local"), Buffer("other", (1,), f32, "local")
 ANYWHERE = dynamic(cast(Load(X, (AT,)), i64), 0, 30)
 
 
@@ -108,6 +110,26 @@ ANYWHERE = dynamic(cast(Load(X, (AT,)), i64), 0, 30)
 def test_faults_are_named(stmts: tuple[Stmt, ...], message: str) -> None:
     with pytest.raises(VerifyError, match=f"^k: {message}"):
         prove(kernel(*stmts))
+
+
+ZERO = (as_index(0),)
+
+
+@pytest.mark.parametrize(
+    "stmt, message",
+    [
+        (If(within(T, 0, 4), Shuffle(OTHER, ZERO, MINE, ZERO, 1)), "an exchange between threads that not all .* reach"),
+        (Shuffle(OTHER, ZERO, MINE, ZERO, 8), "an exchange with threads that are not there, in blocks 8 threads wide"),
+        (Shuffle(OTHER, ZERO, MINE, ZERO, 3), "an exchange with threads that are not there"),
+        (Shuffle(OTHER, ZERO, C, ZERO, 1), "an exchange of what threads have in common"),
+        (Shuffle(OTHER, (as_index(1),), MINE, ZERO, 1), "a store that may leave other"),
+    ],
+)
+def test_faults_of_exchanges_are_named(stmt: Stmt, message: str) -> None:
+    for b in (MINE, OTHER):
+        stmt = Allocate(b, stmt)
+    with pytest.raises(VerifyError, match=f"^k: {message}"):
+        prove(kernel(stmt))
 
 
 @pytest.mark.parametrize(

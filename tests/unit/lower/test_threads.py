@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from mlc.lower.prove import prove
 from mlc.lower.threads import threads
 from mlc.lower.verify import verify
 from tests.fuzz import examples
-from tests.unit.lower.grids import GRIDS, Grid, expected, product, run, stencil, sums
+from tests.unit.lower.grids import GRIDS, Grid, exchanged, expected, product, run, stencil, sums
 
 TILES = st.sampled_from([(1, 1), (2, 1), (4, 2), (4, 4), (3, 1), (6, 3)])
 EXTENTS = st.integers(1, 9)
@@ -33,12 +33,12 @@ def stages(grid: Grid) -> dict[str, Function]:
     return found
 
 
-def check(grid: Grid) -> None:
+def check(grid: Grid, run_at: Sequence[str] = ("build", "barriers")) -> None:
     """Every kernel on the way computes the same, but for the one whose barriers are still missing."""
     arrays = grid.arrays()
     want = expected(grid, arrays)
     found = stages(grid)
-    for stage in ("build", "barriers"):
+    for stage in run_at:
         np.testing.assert_allclose(run(found[stage], arrays), want, rtol=1e-5, atol=1e-5, err_msg=stage)
     verify(found["barriers"])
     prove(found["barriers"])
@@ -49,7 +49,7 @@ def test_text_of_a_product(stage: str, golden: Callable[[str], None]) -> None:
     golden(repr(stages(product())[stage]))
 
 
-@pytest.mark.parametrize("name", ["sums", "stencil", "vectors"])
+@pytest.mark.parametrize("name", ["sums", "exchanged", "stencil", "vectors"])
 def test_text_of_a_kernel(name: str, golden: Callable[[str], None]) -> None:
     golden(repr(GRIDS[name]().kernel()))
 
@@ -72,6 +72,12 @@ def test_any_product(
 def test_any_sums_and_stencils(rows: int, length: int, share: int) -> None:
     check(sums(rows, length, share))
     check(stencil(rows, length, min(share, length)))
+
+
+@given(rows=EXTENTS, length=st.integers(8, 70), threads=st.sampled_from([1, 2, 4, 8]), tall=st.integers(1, 3))
+@examples(15)
+def test_any_exchange(rows: int, length: int, threads: int, tall: int) -> None:
+    check(exchanged(rows, length, threads, tall), ["barriers"])  # before, threads may stand around the fold
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
@@ -138,8 +144,36 @@ def test_bad_bindings_are_refused(thread: str, message: str) -> None:
         s[z].bind(s[z].axes[0], thread)
 
 
-def test_reductions_are_not_bound() -> None:
+@pytest.mark.parametrize("thread", ["threadIdx.y", "blockIdx.x"])
+def test_folds_are_bound_along_a_warp_alone(thread: str) -> None:
     grid = product()
     stage = next(s for s in grid.schedule.stages if s.reduce_axes)
     with pytest.raises(ScheduleError, match="reduction axis; use rfactor first"):
-        stage.bind(stage.leaves[0], "threadIdx.x")
+        stage.bind(stage.leaves[0], thread)
+
+
+@pytest.mark.parametrize("threads, message", [(6, "folded by 6 threads"), (64, "folded by 64 threads")])
+def test_threads_that_fold_are_a_power_of_two_of_a_warp(threads: int, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        exchanged(length=100, threads=threads).kernel()
+
+
+def test_what_threads_fold_each_keeps_for_itself() -> None:
+    x, r = te.placeholder((4, 8), f32, "x"), te.reduce_axis(8, "r")
+    y = te.compute((4,), lambda i: te.sum_of(x[i, r], r), "y")
+    s = Schedule([y])
+    s[y].bind(r, "threadIdx.x")
+    with pytest.raises(ScheduleError, match="each must have the result, a single one, for itself"):
+        build(s, [x, y], "f")
+
+
+def test_what_threads_fold_they_fold_once() -> None:
+    x, r = te.placeholder((4, 8), f32, "x"), te.reduce_axis(8, "r")
+    y = te.compute((4,), lambda i: te.sum_of(x[i, r], r), "y")
+    s = Schedule([y])
+    sums = s.cache_write(y, "local")
+    s[sums].compute_at(s[y], s[y].axes[0])
+    _, inner = s[sums].split(s[sums].reduce_axes[0], 4)
+    s[sums].bind(inner, "threadIdx.x")
+    with pytest.raises(ScheduleError, match="no other loop of it may be around"):
+        build(s, [x, y], "f")

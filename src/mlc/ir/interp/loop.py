@@ -76,6 +76,8 @@ class _Machine:
                     self.intrinsic(s, s.intrinsic, env)
             case loop.Prefetch() | loop.Barrier():
                 pass  # a thread that is alone meets nobody
+            case loop.Shuffle():
+                raise VerifyError(f"a thread that is alone has nobody to exchange with:\n{s!r}")
             case _:
                 raise VerifyError(f"no meaning for {type(s).__name__}")
 
@@ -91,11 +93,14 @@ class _Machine:
         return _Scalar(env, self.memory, None) if self.trace is None else _Traced(env, self.memory, self.trace)
 
     def store(self, s: loop.Store, env: dict[Var, int]) -> None:
-        scope: dict[Var, object] = dict(env)
+        scope: dict[Var, Any] = dict(env)
         if s.lane is not None:
             scope[s.lane] = np.arange(s.lane.hi + 1)
+        self.put(s, self.scalar(scope).eval(s.value), scope)
+
+    def put(self, s: loop.Store | loop.Shuffle, value: Array, scope: Mapping[Var, Any]) -> None:
+        """Stores a value where a statement says."""
         ev = self.scalar(scope)
-        value = ev.eval(s.value)
         array = self.memory[id(s.buffer)]
         index: tuple[Any, ...] = tuple(
             _checked(ev.index(ix), n, s, s.buffer, ix) for ix, n in zip(s.indices, array.shape, strict=True)

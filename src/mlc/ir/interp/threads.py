@@ -1,8 +1,9 @@
 """Threads of a block in the reference interpreter: each runs up to a barrier, then the next one; races are found.
 
-A block's threads are coroutines that run in turn. Between two barriers they may run in any order on a machine, so an
-element that one thread writes and another touches in the meantime is a race, whatever comes out here. Global memory
-is not synchronised within a launch at all.
+A block's threads are coroutines that run in turn, from one meeting to the next. Between two barriers they may run in
+any order on a machine, so an element that one thread writes and another touches in the meantime is a race, whatever
+comes out here. Global memory is not synchronised within a launch at all. Where threads exchange what they have, all of
+them come, too, but nothing that they wrote before is seen by others.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import numpy as np
 
 from mlc.errors import VerifyError
 from mlc.ir import loop
-from mlc.ir.expr import Expr
+from mlc.ir.expr import Expr, Load
 from mlc.ir.index import Var
 
 _NOBODY, _MANY = -1, -2
 
 Env = dict[Var, int]
-Place = tuple[tuple[Var, int], ...]  # the iterations of the loops around a barrier
+Place = tuple[tuple[Var, int], ...]  # the iterations of the loops around a meeting
+WARP = 32  # threads that can exchange what they have
 
 
 class Machine(Protocol):
@@ -36,7 +38,27 @@ class Machine(Protocol):
 
     def value(self, e: Expr, env: Env) -> np.ndarray: ...
 
+    def put(self, s: loop.Store | loop.Shuffle, value: np.ndarray, env: Env) -> None: ...
+
     def allocate(self, b: loop.Buffer) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class _Meeting:
+    """Where a thread waits for the others.
+
+    Args:
+        stmt: a barrier, or an exchange,
+        place: and in which iterations.
+        offer: what the thread gives.
+    """
+
+    stmt: loop.Barrier | loop.Shuffle
+    place: Place
+    offer: np.ndarray | None = None
+
+
+Steps = Generator[_Meeting, np.ndarray | None, None]
 
 
 @dataclass(eq=False)
@@ -145,39 +167,61 @@ def _block(machine: Machine, s: loop.Stmt, env: Env, trace: Trace) -> None:
     around = machine.memory
     first = len(trace.names)
     count = prod(lp.extent for lp in loops)
-    threads = []
+    threads: list[tuple[Steps, dict[int, np.ndarray]]] = []
     for at in product(*(range(lp.extent) for lp in loops)):
         own = {**env, **{lp.var: k for lp, k in zip(loops, at, strict=True)}}
         where = ", ".join(f"{v.name}={k}" for v, k in own.items())
         trace.names.append(f"thread ({where})")
         threads.append((_run(machine, s, own, ()), dict(around)))
+    width = next((lp.extent for lp in loops if lp.thread == loop.THREAD_AXES[-1]), 1)
+    given: list[np.ndarray | None] = [None] * count
     try:
         while threads:
-            met: list[tuple[loop.Barrier, Place] | None] = []
+            met: list[_Meeting | None] = []
             for k, (steps, memory) in enumerate(threads):
                 trace.thread, machine.memory = first + k, memory
-                met.append(next(steps, None))
+                try:
+                    met.append(steps.send(given[k]))
+                except StopIteration:
+                    met.append(None)
             _require_all_met(met, trace.names[first : first + count])
             if met[0] is None:
                 break
-            trace.barrier()
+            if isinstance(met[0].stmt, loop.Shuffle):
+                given = _exchanged(met[0].stmt, [m.offer for m in met if m is not None], width)
+            else:
+                trace.barrier()
+                given = [None] * count
     finally:
         machine.memory = around
 
 
-def _require_all_met(met: list[tuple[loop.Barrier, Place] | None], names: list[str]) -> None:
-    for at, name in zip(met, names, strict=True):
-        if at != met[0]:
+def _require_all_met(met: list[_Meeting | None], names: list[str]) -> None:
+    where = [None if m is None else (m.stmt, m.place) for m in met]
+    for at, name in zip(where, names, strict=True):
+        if at != where[0]:
             waiting, other = (name, names[0]) if at is not None else (names[0], name)
-            raise VerifyError(f"divergent barrier: {waiting} waits where {other} does not come")
+            what = "exchange" if any(m is not None and isinstance(m.stmt, loop.Shuffle) for m in met) else "barrier"
+            raise VerifyError(f"divergent {what}: {waiting} waits where {other} does not come")
 
 
-def _run(machine: Machine, s: loop.Stmt, env: Env, at: Place) -> Generator[tuple[loop.Barrier, Place], None, None]:
-    """A thread: runs a statement, and stops at every barrier."""
+def _exchanged(s: loop.Shuffle, offers: list[np.ndarray | None], width: int) -> list[np.ndarray | None]:
+    """What every thread of a block gets, in the order of their numbers, of which ``threadIdx.x`` is the last digit."""
+    if s.flip & (s.flip - 1) or not 0 < s.flip < min(width, WARP) or width & (width - 1):
+        raise VerifyError(f"an exchange with threads that are not there, in blocks {width} threads wide, in\n{s!r}")
+    return [offers[k ^ s.flip] for k in range(len(offers))]
+
+
+def _run(machine: Machine, s: loop.Stmt, env: Env, at: Place) -> Steps:
+    """A thread: runs a statement, and stops wherever it meets others."""
     if not _meets(s):
         machine.run(s, env)
     elif isinstance(s, loop.Barrier):
-        yield s, at
+        yield _Meeting(s, at)
+    elif isinstance(s, loop.Shuffle):
+        got = yield _Meeting(s, at, machine.value(Load(s.source, s.at), env))
+        assert got is not None
+        machine.put(s, got, env)
     elif isinstance(s, loop.Seq):
         for c in s.stmts:
             yield from _run(machine, c, env, at)
@@ -203,4 +247,4 @@ def _iterations(machine: Machine, s: loop.For | loop.ForRange, env: Env) -> Iter
 
 
 def _meets(s: loop.Stmt) -> bool:
-    return any(type(x) is loop.Barrier for x in loop.walk(s))
+    return any(type(x) is loop.Barrier or type(x) is loop.Shuffle for x in loop.walk(s))

@@ -92,7 +92,7 @@ DEFAULT = ("sm_75", "sm_80", "sm_90")
 def _gpu(name: str, units: int, threads: int, gflops: float, gbytes: float, tensor_gflops: float) -> Gpu:
     limits = (WARP, MAX_THREADS, STATIC_SHARED, REGISTERS_OF_THREAD)
     rates = (gflops, gbytes, 3.0)
-    return Gpu(name, units, *limits, threads, 16, *rates, double=True, tensor_gflops=tensor_gflops)
+    return Gpu(name, units, *limits, threads, 16, *rates, double=True, shuffles=True, tensor_gflops=tensor_gflops)
 
 
 # multiprocessors, threads of each, GFLOP/s, GB/s, and GFLOP/s of Tensor Cores in half precision, summed up in single

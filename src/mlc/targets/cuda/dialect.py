@@ -49,6 +49,7 @@ CUDA_C = Dialect(
     },
     blocks=((1 << 31) - 1, 65535, 65535),
     barrier="__syncthreads();",
+    shuffle="__shfl_xor_sync(0xffffffff, {value}, {flip})",
     vectors=(2, 4, 8, 16),
     load="*(const {type}*)({at})",
     store="*({type}*)({at}) = {value};",

@@ -42,6 +42,8 @@ class Dialect:
         index: where a thread stands, by axes of a grid.
         blocks: how many a grid has at most along x, y and z.
         barrier: all threads of a block meet.
+        shuffle: what the thread with one bit of its number flipped has, ``{value}`` and ``{flip}``; empty where threads
+            cannot exchange what is in registers.
         vectors: numbers of elements that are loaded and stored at once.
         load: so many elements: ``{n}``, ``{type}`` (of the vector), ``{at}`` (a pointer).
         store: the same, with ``{value}``.
@@ -67,6 +69,7 @@ class Dialect:
     index: Mapping[str, str]
     blocks: tuple[int, int, int]
     barrier: str
+    shuffle: str
     vectors: tuple[int, ...]
     load: str
     store: str

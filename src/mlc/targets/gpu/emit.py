@@ -219,6 +219,11 @@ class _Emitter:
                 self.store(s)
             case loop.Barrier():
                 self.line(self.dialect.barrier)
+            case loop.Shuffle():
+                if not self.dialect.shuffle:
+                    raise CodegenError(f"threads cannot exchange what they have in this language:\n{s!r}")
+                given = self.dialect.shuffle.format(value=self.place(s.source, s.at), flip=s.flip)
+                self.line(f"{self.place(s.buffer, s.indices)} = {given};")
             case loop.Evaluate() if s.intrinsic is None:
                 pass  # facts for other generators
             case loop.Evaluate():

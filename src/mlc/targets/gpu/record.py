@@ -22,6 +22,7 @@ class Gpu:
         gbytes: 10^9 bytes a second from global memory, and
         launch_us: microseconds that a launch takes at least.
         double: whether there is double precision.
+        shuffles: whether the threads of a warp can exchange what they have in registers.
         tensor: names of the products of small matrices that a warp makes as one
             (:data:`mlc.targets.gpu.tensor_cores.MMAS`), and
         tensor_gflops: 10^9 operations a second by these, in half precision.
@@ -39,5 +40,6 @@ class Gpu:
     gbytes: float
     launch_us: float
     double: bool
+    shuffles: bool = False
     tensor: tuple[str, ...] = ()
     tensor_gflops: float = 0.0

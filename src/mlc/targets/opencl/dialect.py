@@ -37,6 +37,7 @@ OPENCL_C = Dialect(
     },
     blocks=((1 << 31) - 1,) * 3,
     barrier="barrier(CLK_LOCAL_MEM_FENCE);",
+    shuffle="",  # subgroups are an extension that says nothing of their size
     vectors=(2, 4, 8, 16),
     load="vload{n}(0, {at})",
     store="vstore{n}({value}, 0, {at});",

@@ -103,6 +103,7 @@ CASES: dict[str, Make] = {
     "layer_norm_long": lambda b: [put(b, "layer_norm", [x(b, 1, 2, 301), x(b, 301, name="g"), x(b, 301, name="c")])],
     "sum_of_all": lambda b: [put(b, "reduce_sum", [x(b, 3, 71)], axes=(0, 1), keepdims=False)],
     "mean_of_rows": lambda b: [put(b, "reduce_mean", [x(b, 2, 3, 9, 9)], axes=(2, 3), keepdims=True)],
+    "sums_of_rows": lambda b: [put(b, "reduce_sum", [x(b, 3, 5, 67)], axes=(2,), keepdims=True)],
     "argmax": lambda b: [put(b, "argmax", [x(b, 4, 9)], axis=1)],
     "add": lambda b: [put(b, "add", [x(b, 3, 1, 8), x(b, 5, 8, name="w")])],
     "transpose": lambda b: [put(b, "transpose", [x(b, 3, 5, 4)], perm=(2, 0, 1))],

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from mlc.errors import ScheduleError
 from mlc.ir.graph import Node
 from mlc.ir.interp import run_function
-from mlc.ir.loop import Barrier, Function, walk
+from mlc.ir.loop import Barrier, Function, Shuffle, walk
 from mlc.lower.knobs import Knobs
 from mlc.rewrite.group import configured
+from mlc.targets.cuda.arch import DEVICES as GPUS
 from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules import schedule_group
@@ -18,6 +21,8 @@ from mlc.targets.opencl.target import DEVICES
 from tests.unit.targets.gpu.groups import CASES, Case, assert_close
 
 GENERIC = DEVICES["generic"]
+H200 = GPUS["h200"]
+FOLDING = ("softmax", "softmax_many", "softmax_half", "layer_norm", "mean_of_rows", "sums_of_rows", "argmax")
 CHOOSING = (
     "matmul",
     "batch_matmul",
@@ -52,6 +57,23 @@ def test_kernels_compute_what_groups_say(name: str, device: str) -> None:
     fn = check(case, case.node, DEVICES[device])
     if not DEVICES[device].shared_bytes:
         assert not any(isinstance(s, Barrier) for s in walk(fn.body))
+
+
+@pytest.mark.parametrize("name", FOLDING)
+def test_warps_fold_what_groups_say(name: str) -> None:
+    """Where threads exchange what they have: untuned, and under any configuration."""
+    case, rng = Case.of(name), np.random.default_rng(len(name))
+    check(case, case.node, H200)
+    few = replace(H200, max_threads=128)
+    for _ in range(2):
+        check(case, random_configuration(case.node, few, rng), few)
+
+
+def test_a_row_of_a_warp_takes_no_barrier() -> None:
+    fn = kernel(Case.of("layer_norm").node, "k", H200)
+    found = [type(s) for s in walk(fn.body)]
+    assert Shuffle in found
+    assert Barrier not in found
 
 
 def random_configuration(node: Node, target: Gpu, rng: np.random.Generator) -> Node:

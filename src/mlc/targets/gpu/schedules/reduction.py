@@ -14,6 +14,8 @@ from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.schedules.folding import Crew, fold, inside
+from mlc.targets.gpu.schedules.rows import TALL
 from mlc.targets.gpu.schedules.spread import BLOCKS, spread
 from mlc.targets.groups.group import Group, inline_rest, size_of
 from mlc.targets.groups.roles import is_exponential
@@ -59,23 +61,51 @@ def schedule_stage(s: Schedule, op: te.Compute, target: Gpu, knobs: Knobs, name:
     if op.combiner is None:
         spread(s[t], target, knobs, name)
         return
-    terms = size_of([a.hi + 1 for a in op.reduce_axes])
-    together = len(op.bodies) == 1 and terms >= 2 * target.warp and target.shared_bytes > 0
     sizes = [b for b in BLOCKS if b <= target.max_threads]
     block = knobs.discrete(f"{name}.block", sizes, default=min(128, sizes[-1]))
-    if not together:
+    axis = along_memory(op)
+    longest = axis or max(op.reduce_axes, key=lambda a: a.hi)
+    if not _can_share(op, longest, target):
         _by_threads(s, t, block)
         return
-    alone = size_of(op.shape) >= target.units * target.warp
+    # a thread that has a row in memory to itself reads far from its neighbours
+    busy = size_of(op.shape) >= target.units * target.warp
+    alone = busy and not (axis is not None and target.shuffles and axis.hi + 1 >= target.warp)
     by = knobs.category(f"{name}.by", ("thread", "block"), default="thread" if alone else "block")
-    axis = along_memory(op) or max(op.reduce_axes, key=lambda a: a.hi)
-    likely = next((b for b in sizes if 2 * b > axis.hi), sizes[-1])
-    threads = knobs.discrete(f"{name}.threads", sizes, default=min(likely, 256))
-    few = knobs.discrete(f"{name}.few", (1, 4, 8, 16, 32), default=8)
+    crew = _crew(op, longest, target, knobs, name)
     if by == "thread":
         _by_threads(s, t, block)
     else:
-        _by_blocks(s, t, axis, threads, few)
+        _by_blocks(s, t, longest, crew)
+
+
+def _can_share(op: te.Compute, longest: Var, target: Gpu) -> bool:
+    """Whether threads can fold one element together, and it is worth it."""
+    terms = size_of([a.hi + 1 for a in op.reduce_axes])
+    worth = 2 * target.warp if not target.shuffles else target.warp
+    return len(op.bodies) == 1 and terms >= worth and longest.hi > 0 and target.shared_bytes > 0
+
+
+def _crew(op: te.Compute, longest: Var, target: Gpu, knobs: Knobs, name: str) -> Crew:
+    """The threads of a block.
+
+    Raises:
+        ScheduleError: a block cannot run.
+    """
+    sizes = [b for b in BLOCKS if b <= target.max_threads]
+    count = size_of(op.shape)
+    likely = min(256, next((b for b in sizes if 2 * b > longest.hi), sizes[-1]))
+    if target.shuffles and count * target.warp >= target.units * target.warp * 4:
+        likely = sizes[0]  # a warp each keeps all units busy
+    wide = knobs.discrete(f"{name}.threads", sizes, default=likely)
+    tall = 1
+    while target.shuffles and wide * tall * 2 <= 128 and count >= 2 * tall * target.units:
+        tall *= 2
+    tall = knobs.discrete(f"{name}.tall", TALL, default=tall)
+    few = knobs.discrete(f"{name}.few", (1, 4, 8, 16, 32), default=8)
+    threads = wide * tall
+    knobs.require(threads <= target.max_threads, f"{threads} threads of a block, {target.max_threads} are the most")
+    return Crew.of(wide, tall, few, target, [op])
 
 
 def _by_threads(s: Schedule, t: te.Tensor, block: int) -> None:
@@ -96,29 +126,26 @@ def _by_threads(s: Schedule, t: te.Tensor, block: int) -> None:
         folded.unroll(a)
 
 
-def _by_blocks(s: Schedule, t: te.Tensor, axis: Var, threads: int, few: int) -> None:
-    """Every block folds an element: its threads a share each, a few of them the shares, each of them what is left."""
+def _by_blocks(s: Schedule, t: te.Tensor, axis: Var, crew: Crew) -> None:
+    """Every block folds an element or some, whose terms its threads share."""
     op = s[t].op
-    which = op.reduce_axes.index(axis)
-    acc = s.cache_write(t, "local") if op.axes else t
-    shares: list[te.Tensor] = []
-    for count in (threads, few):
-        a = s[acc].op.reduce_axes[which if not shares else 0]
-        if 1 < count <= a.hi:
-            shares.append(s.rfactor(acc, s[acc].split(a, count)[1]))
     if not op.axes:
-        for share in shares:  # one element: its shares are a launch of their own
-            s[share].set_scope("global")
-            spread_rows(s[share])
+        for count in (crew.wide, crew.few):  # one element: its shares are a launch of their own
+            a = axis if s[t].op is op else s[t].op.reduce_axes[0]
+            if 1 < count <= a.hi:
+                share = s.rfactor(t, s[t].split(a, count)[1])
+                s[share].set_scope("global")
+                spread_rows(s[share])
         return
+    which = op.reduce_axes.index(axis)
+    acc = s.cache_write(t, "local")
     out = s[t]
-    at = out.fuse(*out.op.axes)
-    out.bind(at, "blockIdx.x")
-    for share in shares:
-        s[share].compute_at(out, at)
-        s[share].set_scope("shared")
-        s[share].bind(s[share].op.axes[0], "threadIdx.x")
-    s[acc].compute_at(out, at)
+    across = max((d for d, a in enumerate(op.axes) if a.hi > 0), default=0)
+    rest, ty = out.split(out.op.axes[across], crew.tall)
+    out.bind(out.fuse(*out.op.axes[:across], rest), "blockIdx.x")
+    out.bind(ty, crew.rows)
+    fold(s, acc, s[acc].op.reduce_axes[which], out, ty, crew, across=across)
+    inside(s[acc], out, ty, "local")
 
 
 def spread_rows(stage: Stage) -> None:

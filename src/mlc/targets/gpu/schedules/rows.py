@@ -1,9 +1,8 @@
 """Groups that fold rows and then go over them again (softmax, norms): one launch, in which blocks make whole rows.
 
-Threads along x share the elements of a row. Each folds its share, leaves the result in shared memory, a few fold these,
-and every thread folds what is left for itself: two barriers a reduction, and nothing of it goes through global memory.
-Threads along y have rows of their own, where rows are too short to keep a block busy. What is dear and needed twice is
-kept in shared memory.
+Threads next to each other share the elements of a row, and fold it as :mod:`mlc.targets.gpu.schedules.folding` says;
+nothing of it goes through global memory. Others have rows of their own, where rows are too short to keep a block busy.
+What is dear and needed twice is kept in shared memory.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from dataclasses import dataclass
 
 from mlc.ir import te
 from mlc.ir.expr import Load, loads
-from mlc.ir.index import Var, as_index
+from mlc.ir.index import as_index
 from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule
-from mlc.lower.stage import Stage
 from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.schedules.folding import Crew, fold, inside, share
 from mlc.targets.gpu.schedules.spread import BLOCKS
 from mlc.targets.groups.group import Group, inline_rest, size_of
 from mlc.targets.groups.roles import is_exponential
@@ -57,12 +56,12 @@ def schedule_rows(g: Group, target: Gpu) -> Schedule:
     assert rows is not None
     p = rows.group
     out = p.outputs[0]
-    wide, tall = _block(rows, target)
+    crew = _crew(rows, target)
     dear = [op.outputs[0] for op in p.computes if op.combiner is None and _is_dear(op, p)]
-    held = sum(size_of(t.shape[1:]) * t.dtype.itemsize for t in dear) * tall
-    few = g.knobs.discrete("few", (1, 4, 8, 16, 32), default=max(4, min(32, wide // 8)) if wide >= 32 else 1)
-    left = sum(op.outputs[0].dtype.itemsize * (wide + few + 1) * tall for op in p.computes if op is not out.op)
-    fits = held + left <= target.shared_bytes
+    held = sum(size_of(t.shape[1:]) * t.dtype.itemsize for t in dear) * crew.tall
+    left = sum(op.outputs[0].dtype.itemsize * crew.left * crew.tall for op in p.computes if op is not out.op)
+    # where a warp makes a row, to take an exponential twice is less than to wait for the block
+    fits = held + left <= target.shared_bytes and (crew.lanes == 1 or crew.warps > 1)
     g.knobs.require(left <= target.shared_bytes, f"{left} bytes of shared memory, there are {target.shared_bytes}")
     if dear and not g.knobs.category("kept", (True, False), default=fits):
         dear = []
@@ -71,38 +70,31 @@ def schedule_rows(g: Group, target: Gpu) -> Schedule:
     inline_rest(s, [*dear, *values])
     stage = s[out]
     row, *columns = stage.op.axes
-    bx, ty = stage.split(row, tall)
+    bx, ty = stage.split(row, crew.tall)
     stage.bind(bx, "blockIdx.x")
-    stage.bind(ty, "threadIdx.y")
-    _share_columns(stage, columns, wide)
+    stage.bind(ty, crew.rows)
+    share(stage, columns, crew)
     for op in p.computes:
         t = op.outputs[0]
         if t is out or s[t].inlined:
             continue
-        shares = _shares(s, t, (wide, few)) if op.combiner is not None else []
-        for share in shares:
-            folded = s.cache_write(share, "local")
-            _inside(s[share], stage, ty, "shared")
-            lane, own = s[share].op.axes[:2]
-            s[share].reorder(own, lane)
-            s[share].bind(own, "threadIdx.y")
-            s[share].bind(lane, "threadIdx.x")
-            _inside(s[folded], s[share], lane, "local")
+        # what is shared is computed by loops over all rows of the block: each thread would need all of these
+        alike = t in dear or (crew.tall > 1 and (crew.warps > 1 or bool(dear)))
+        if op.combiner is not None:
+            own = s.cache_write(t, "local") if alike and crew.lanes > 1 else t
+            fold(s, own, s[own].op.reduce_axes[0], stage, ty, crew)
+            if own is not t:
+                inside(s[own], s[t], s[t].op.axes[0], "local")
+        inside(s[t], stage, ty, "shared" if alike else "local")
+        if alike:
+            s[t].bind(s[t].op.axes[0], crew.rows)
         if t in dear:
-            _inside(s[t], stage, ty, "shared")
-            _share_columns(s[t], s[t].op.axes[1:], wide)
-            s[t].bind(s[t].op.axes[0], "threadIdx.y")
-        elif tall > 1:
-            # shares are computed by loops over all rows of the block: each thread would need all of these
-            _inside(s[t], stage, ty, "shared")
-            s[t].bind(s[t].op.axes[0], "threadIdx.y")
-        else:
-            _inside(s[t], stage, ty, "local")
+            share(s[t], s[t].op.axes[1:], crew)
     return s
 
 
-def _block(rows: Rows, target: Gpu) -> tuple[int, int]:
-    """Threads along a row, and rows, of a block.
+def _crew(rows: Rows, target: Gpu) -> Crew:
+    """The threads of a block.
 
     Raises:
         ScheduleError: a block cannot run.
@@ -121,29 +113,8 @@ def _block(rows: Rows, target: Gpu) -> tuple[int, int]:
     tall = knobs.discrete("tall", TALL, default=min(tall, TALL[-1]))
     threads = wide * tall
     knobs.require(threads <= target.max_threads, f"{threads} threads of a block, {target.max_threads} are the most")
-    return wide, tall
-
-
-def _share_columns(stage: Stage, columns: tuple[Var, ...] | list[Var], wide: int) -> None:
-    """Threads next to each other take elements next to each other."""
-    if columns:
-        _, tx = stage.split(stage.fuse(*columns), wide)
-        stage.bind(tx, "threadIdx.x")
-
-
-def _inside(stage: Stage, host: Stage, axis: Var, scope: str) -> None:
-    stage.compute_at(host, axis)
-    stage.set_scope(scope)
-
-
-def _shares(s: Schedule, t: te.Tensor, counts: tuple[int, ...]) -> list[te.Tensor]:
-    """Partial results of a reduction, so many at a time."""
-    found: list[te.Tensor] = []
-    for count in counts:
-        (a,) = s[t].op.reduce_axes
-        if 1 < count <= a.hi:
-            found.append(s.rfactor(t, s[t].split(a, count)[1]))
-    return found
+    few = knobs.discrete("few", (1, 4, 8, 16, 32), default=max(4, min(32, wide // 8)) if wide >= 32 else 1)
+    return Crew.of(wide, tall, few, target, rows.group.reductions)
 
 
 def _is_dear(op: te.Compute, g: Group) -> bool:
