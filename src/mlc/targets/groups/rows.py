@@ -33,7 +33,7 @@ def rows_in_memory(g: Group) -> Group:
     rank = len(space)
     layouts = {
         t: Layout(t.shape).fuse(len(t.shape) - rank, rank)
-        for t in (*g.inputs, *(op.outputs[0] for op in g.computes))
+        for t in (*g.inputs, *(t for op in g.computes for t in op.outputs))
         if t.shape[-rank:] == space
     }
     p = g.apply(layouts)

@@ -70,6 +70,12 @@ def itself(b: Builder) -> Sequence[Value]:
     return [put(b, "matmul", [a, a], transpose_b=True)]
 
 
+def pixels(b: Builder) -> Sequence[Value]:
+    """Largest elements of windows of one, and where they are."""
+    attrs = {"kernel": (1, 1), "output_shape": (1, 1), **window(2, 1, 0)}
+    return b.add(get("max_pool_with_indices"), [x(b, 2, 3, 1, 1)], attrs)
+
+
 CASES: dict[str, Make] = {
     "matmul": lambda b: [put(b, "matmul", [x(b, 17, 11), x(b, 11, 19, name="w")])],
     "matmul_aligned": lambda b: [put(b, "matmul", [x(b, 8, 8), x(b, 8, 12, name="w")])],
@@ -96,6 +102,7 @@ CASES: dict[str, Make] = {
     "depthwise_relu": lambda b: [put(b, "relu", [conv(b, (1, 2, 5, 6), (2, 1, 5, 5), groups=2, pad=2)])],
     "max_pool": lambda b: [put(b, "max_pool", [x(b, 1, 3, 9, 9)], kernel=(3, 3), **window(2, 2))],
     "avg_pool": lambda b: [put(b, "avg_pool", [x(b, 1, 3, 9, 9)], kernel=(2, 2), **window(2, 2, 0))],
+    "max_pool_of_pixels": pixels,
     "softmax": lambda b: [put(b, "softmax", [x(b, 5, 70)], axis=-1)],
     "softmax_many": lambda b: [put(b, "softmax", [x(b, 2, 9, 5)], axis=-1)],
     "softmax_columns": lambda b: [put(b, "softmax", [x(b, 6, 5)], axis=0)],

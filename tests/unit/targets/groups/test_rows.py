@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mlc.ir import te
+from mlc.ir.expr import loads
 from mlc.ir.layout import blocked
 from mlc.ir.types import f32
 from mlc.lower.knobs import Knobs
@@ -35,3 +36,17 @@ def test_squares_of_a_row_major_operand_are_folded_along_memory() -> None:
     x, out = squares_over_space()
     (op,) = rows_in_memory(Group((x,), (out,), None, {}, Knobs())).reductions
     assert along_memory(op) is op.reduce_axes[-1]
+
+
+def test_windows_of_all_there_is_lie_alike_in_both_results() -> None:
+    """Largest elements and where they are, of windows as small as what they are taken from."""
+    x = te.placeholder((2, 3, 1, 1), f32, "x")
+    find = get("max_pool_with_indices").express
+    assert find is not None
+    ones = {"kernel": (1, 1), "strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "output_shape": (1, 1)}
+    outs = find([x], {**ones, "column_major": False})
+    p = rows_in_memory(Group((x,), tuple(outs), None, {}, Knobs()))
+    for op in p.computes:
+        assert len({t.shape for t in op.outputs}) == 1
+        for body in op.bodies:
+            assert all(len(ld.indices) == len(ld.source.shape) for ld in loads(body))
