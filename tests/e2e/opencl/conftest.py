@@ -1,5 +1,5 @@
 """The device that these tests run on."""
 
-from tests.opencl import pocl
+from tests.opencl import pocl, quick_pocl
 
-__all__ = ["pocl"]
+__all__ = ["pocl", "quick_pocl"]

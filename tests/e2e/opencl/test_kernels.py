@@ -18,14 +18,23 @@ QUICK = ("matmul", "conv_bias_relu", "conv_groups", "depthwise", "softmax", "sum
 REPEATED = 100  # configurations in a row that make kernels seen before
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
-)
-def test_device_computes_what_groups_say(pocl: OpenClDevice, name: str) -> None:
+def check_untuned(pocl: OpenClDevice, name: str) -> None:
     case = Case.of(name)
     feeds = case.feeds()
     fn = kernel(case.node, "k", DEVICES["pocl"])
     assert_close(run(pocl, fn, case.arrays(feeds)), case.expected(feeds))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_device_computes_what_groups_say(quick_pocl: OpenClDevice, name: str) -> None:
+    check_untuned(quick_pocl, name)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
+def test_device_computes_it_with_kernels_optimised(pocl: OpenClDevice, name: str) -> None:
+    check_untuned(pocl, name)
 
 
 def check_configurations(pocl: OpenClDevice, name: str, count: int) -> None:

@@ -19,7 +19,7 @@ from mlc.errors import DeviceError, PackageError, UsageError
 from mlc.targets.base import get_target
 from mlc.targets.opencl.driver import OpenClDevice, open_device
 from tests.e2e.compiled import assert_same, load, network, reference
-from tests.e2e.test_zoo import NETWORKS
+from tests.e2e.test_zoo import NETWORKS, OPERATORS
 from tests.e2e.test_zoo import reference as zoo_reference
 from tests.halves import as_halves, halved
 
@@ -28,8 +28,17 @@ QUICK = ("resnet8", "bert_tiny")
 HALF = 1e-2  # of the output's largest magnitude; networks lose a few bits of the 11
 
 
+@pytest.mark.parametrize("name", [*NETWORKS, *OPERATORS])
+def test_the_zoo_agrees_with_onnxruntime(quick_pocl: OpenClDevice, name: str, tmp_path: Path) -> None:
+    check_of_the_zoo(name, tmp_path)
+
+
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS])
-def test_small_network_agrees_with_onnxruntime(pocl: OpenClDevice, name: str, tmp_path: Path) -> None:
+def test_small_network_agrees_with_kernels_optimised(pocl: OpenClDevice, name: str, tmp_path: Path) -> None:
+    check_of_the_zoo(name, tmp_path)
+
+
+def check_of_the_zoo(name: str, tmp_path: Path) -> None:
     model = build(name, small=True)
     inputs = sample_inputs(model, 1)
     onnx.save(model, tmp_path / "model.onnx")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mlc.errors import VerifyError
 from mlc.ir.types import TensorType, f32, i8, i32, u8
 from tests.fuzz import examples
-from tests.unit.ops.oracle import evaluate, one_node
+from tests.unit.ops.oracle import evaluate, one_node, onnxruntime_output
 
 I32 = np.iinfo(np.int32)
 F, I, S = TensorType((2,), f32), TensorType((2,), i32), TensorType((), i32)
@@ -29,6 +29,15 @@ def test_round_shift_may_differ_by_channel():
     x = np.array([[100, -100], [7, -7], [3, -3]], np.int8)
     by = np.array([[0], [1], [7]], np.int8)
     assert evaluate("round_shift", x, by).tolist() == [[100, -100], [4, -3], [0, 0]]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_steps_are_those_of_onnx(rng, dtype):
+    x, scale, zero = (rng.normal(size=(3, 40)) * 9).astype(np.float32), np.float32(0.05), dtype(3)
+    q = evaluate("quantize", x, scale, zero)
+    np.testing.assert_array_equal(q, onnxruntime_output("QuantizeLinear", x, np.array(scale), np.array(zero)))
+    wanted = onnxruntime_output("DequantizeLinear", q, np.array(scale), np.array(zero))
+    np.testing.assert_array_equal(evaluate("dequantize", q, scale, zero), wanted)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ def test_slice_of_a_scalar():
 )  # fmt: skip
 def test_concat(rng, shapes, axis):
     arrays = [rng.normal(size=s) for s in shapes]
-    np.testing.assert_array_equal(evaluate("concat", *arrays, axis=axis), np.concatenate(arrays, axis))
+    for op in ("concat", "join"):
+        np.testing.assert_array_equal(evaluate(op, *arrays, axis=axis), np.concatenate(arrays, axis))
 
 
 @pytest.mark.parametrize(

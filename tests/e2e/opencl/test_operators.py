@@ -1,0 +1,102 @@
+"""What the operator tests evaluate, once more by PoCL: the same results as the interpreter's.
+
+The tests of a file are run within a test, and what they evaluate becomes one model. Ordinarily that is the first
+evaluation of each operator with operands of each type; the test with the marker ``slow`` takes all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlc.build import build_package
+from mlc.ir.graph import Builder, Value
+from mlc.ir.types import TensorType, dtype_of
+from mlc.ops import get
+from mlc.ops.registry import operators
+from mlc.runtime import load_module, write_package
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import get_target
+from mlc.targets.opencl.driver import OpenClDevice
+from tests.unit.ops import conftest, oracle
+from tests.unit.ops.oracle import Evaluation
+
+FILES = sorted(Path(oracle.__file__).parent.glob("test_*.py"))
+BATCH = 64  # operators of a model
+
+
+def evaluations(file: Path) -> list[Evaluation]:
+    """Those of the tests of a file, each operator, types and attributes once."""
+    found: dict[str, Evaluation] = {}
+
+    def keep(e: Evaluation) -> None:
+        found.setdefault(f"{kind(e)} {[a.shape for a in e.arrays]} {sorted(e.attrs.items())}", e)
+
+    oracle.watchers.append(keep)
+    try:
+        how = ["-q", "--noconftest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
+        assert pytest.main([*how, str(file)], plugins=[conftest]) == pytest.ExitCode.OK
+    finally:
+        oracle.watchers.remove(keep)
+    return list(found.values())
+
+
+def kind(e: Evaluation) -> str:
+    return f"{e.op} {[a.dtype.name for a in e.arrays]}"
+
+
+def check(some: Sequence[Evaluation], folder: Path) -> None:
+    """A model of these operators side by side, run by the device."""
+    b = Builder("operators")
+    feeds: dict[str, np.ndarray] = {}
+    results: list[Value] = []
+    want: list[tuple[Evaluation, np.ndarray]] = []
+    for k, e in enumerate(some):
+        names = [f"x{k}_{j}" for j in range(len(e.arrays))]
+        given = [b.input(n, TensorType(a.shape, dtype_of(a.dtype))) for n, a in zip(names, e.arrays, strict=True)]
+        feeds.update(zip(names, e.arrays, strict=True))
+        results += b.add(get(e.op), given, dict(e.attrs))
+        want += [(e, a) for a in e.results]
+    target, options = get_target("opencl -device=pocl"), CompileOptions("operators", "tests", "0" * 64, verify=True)
+    built = build_package(b.finish(results), target, options, Observer())
+    assert not [d for d in built.offloads if not d.region]
+    write_package(folder / "m.tar", built.manifest, built.params, built.members)
+    with load_module(folder / "m.tar", 1) as module:
+        got = module.run(feeds).values()
+    for a, (e, expected) in zip(got, want, strict=True):
+        assert_same(a, expected, f"{kind(e)} {dict(e.attrs)}")
+
+
+def assert_same(got: np.ndarray, want: np.ndarray, what: str) -> None:
+    assert (got.dtype, got.shape) == (want.dtype, want.shape), what
+    if want.dtype.kind not in "fV":  # numpy has no kind of its own for bfloat16
+        np.testing.assert_array_equal(got, want, err_msg=what)
+        return
+    error = {"float16": 2e-3, "bfloat16": 1e-2}.get(want.dtype.name, 1e-5)
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    largest = np.abs(want[np.isfinite(want)]).max(initial=0.0)
+    np.testing.assert_allclose(got, want, rtol=error, atol=error * largest, equal_nan=True, err_msg=what)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem.removeprefix("test_"))
+def test_operators_on_a_device(quick_pocl: OpenClDevice, file: Path, tmp_path: Path) -> None:
+    check(list({kind(e): e for e in reversed(evaluations(file))}.values()), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem.removeprefix("test_"))
+def test_all_that_operators_are_tested_with_on_a_device(quick_pocl: OpenClDevice, file: Path, tmp_path: Path) -> None:
+    some = evaluations(file)
+    for k in range(0, len(some), BATCH):
+        check(some[k : k + BATCH], tmp_path)
+
+
+@pytest.mark.slow
+def test_no_operator_is_missing() -> None:
+    """But ``scan``, whose steps the host makes."""
+    evaluated = {e.op for file in FILES for e in evaluations(file)}
+    assert {op.name for op in operators()} - evaluated == {"scan"}
