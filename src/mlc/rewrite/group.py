@@ -197,6 +197,11 @@ def device_of(node: Node) -> str:
     return device
 
 
+def on_device(group: Node, device: str) -> Node:
+    """The group as one that a device runs; see :func:`device_of`."""
+    return Node(group.op, group.inputs, {**group.attrs, "device": device}, group.outputs, group.sources)
+
+
 def identity_of(node: Node) -> tuple[str, ...]:
     """What tells a group from all others of its graph: names of its results, after the device's if one runs it.
 

@@ -34,7 +34,7 @@ from mlc.ops.document import (
     type_to_json,
 )
 from mlc.rewrite.fuse import cost_of
-from mlc.rewrite.group import body_of, device_of, is_group, make_group, operator_key
+from mlc.rewrite.group import body_of, device_of, is_group, make_group, on_device, operator_key
 from mlc.rewrite.keys import attr_key, is_core
 from mlc.rewrite.profile import Profiler
 
@@ -165,7 +165,7 @@ def read_workload(document: Any) -> Workload:
         document: as :func:`workload_document` gives it, or whatever a file holds.
     Raises:
         WorkloadError: it is none of a workload, is beyond a budget, or is that of a user's own operator, which only the
-            user's program knows, of an accelerator's operation, or of an opaque routine.
+            user's program knows, or of an opaque routine.
     """
     try:
         found = _read(document)
@@ -182,12 +182,11 @@ def read_workload(document: Any) -> Workload:
 
 
 def _read(document: Any) -> Workload:
-    if isinstance(document, dict) and "device" in document:
-        raise WorkloadError("an operation of an accelerator, whose choices depend on its constants")
     if isinstance(document, dict) and "routine" in document:
         raise WorkloadError(f"{document['routine']!r} is an opaque routine, which has no schedule")
     get = Fields(document, "")
     row_major = get.take("row_major", as_flag)
+    device = get.maybe("device", as_text) or ""
     operands = get.take("operands", lambda items, where: as_list(items, where, _operand, MAX_OPERANDS))
     types, constant = tuple(t for t, _ in operands), tuple(c for _, c in operands)
     values = [Value(f"in{k}", TensorType(t.shape, t.dtype)) for k, t in enumerate(types)]
@@ -207,7 +206,8 @@ def _read(document: Any) -> Workload:
     size = cost_of(nodes, [n for n in nodes if not set(returned).isdisjoint(n.outputs)], Profiler()).size
     if size > MAX_EXPRESSION:
         raise WorkloadError(f"a workload of {size} operations an element, the limit is {MAX_EXPRESSION}")
-    return Workload(make_group(nodes, constants, 0, returned), types, constant, row_major)
+    group = make_group(nodes, constants, 0, returned)
+    return Workload(on_device(group, device) if device else group, types, constant, row_major)
 
 
 def _type(get: Fields) -> TensorType:

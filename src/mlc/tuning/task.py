@@ -24,11 +24,11 @@ from mlc.pipeline.machine import constants_of
 from mlc.pipeline.passes import optimise
 from mlc.records.margins import Margins, margins_of, surrounded
 from mlc.records.workload import laid_out, name_of
-from mlc.rewrite.group import configured, identity_of, is_group
+from mlc.rewrite.group import configured, device_of, identity_of, is_group
 from mlc.rewrite.recurrence import graphs
-from mlc.rewrite.workload import Document, read_workload, workload_document, workload_key
+from mlc.rewrite.workload import Document, Workload, read_workload, workload_document, workload_key
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import Target, Tunable
+from mlc.targets.base import Target, Tunable, Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,20 +171,40 @@ def task_of(document: Any, margins: tuple[Margins, ...], target: Target) -> Task
         margins: of its values.
         target: whose schedules.
     Raises:
-        WorkloadError: see :func:`~mlc.rewrite.workload.read_workload`; or the margins do not fit it, or there is
-            nothing to choose on the target.
+        WorkloadError: see :func:`~mlc.rewrite.workload.read_workload`; or the margins do not fit it, there is nothing
+            to choose on the target, or it is an operation of another device than the target's, or of one whose choices
+            depend on constants.
     """
     workload = read_workload(document)
     types, constant, row_major = workload.types, workload.constant, workload.row_major
     knobs = Knobs()
+    constants: Mapping[Value, np.ndarray] | None = {} if device_of(workload.node) else None
     try:
-        node = surrounded(laid_out(workload.node, types, constant, row_major, target, knobs), margins)
-        target.schedule(node, knobs)
+        if constants is not None:
+            node = surrounded(workload.node, margins)
+            _accelerator_of(workload, target).schedule(node, constants, knobs)
+        else:
+            node = surrounded(laid_out(workload.node, types, constant, row_major, target, knobs), margins)
+            target.schedule(node, knobs)
         if knobs.asked:
-            return _task(workload_key(document), node, types, constant, row_major, knobs)
+            return _task(workload_key(document), node, types, constant, row_major, knobs, constants)
     except RULE_ERRORS as error:
         raise WorkloadError(f"a workload that cannot be scheduled: {error}") from error
     raise WorkloadError("a workload that has nothing to choose")
+
+
+def _accelerator_of(workload: Workload, target: Target) -> Tunable:
+    """Whose operation a workload is: what takes whole models schedules by types alone, as documents tell them.
+
+    Raises:
+        WorkloadError: it is none of the target's.
+    """
+    name, accelerator = device_of(workload.node).split(" ", 1)[0], target.accelerator
+    if accelerator is None or accelerator.device != name:
+        raise WorkloadError(f"an operation of {name!r}, which the target does not have")
+    if not isinstance(accelerator, Whole) or not isinstance(accelerator, Tunable):
+        raise WorkloadError("an operation of an accelerator, whose choices depend on its constants")
+    return accelerator
 
 
 def schedule_of(task: Task, node: Node, target: Target, knobs: Knobs) -> Schedule | None:

@@ -145,7 +145,7 @@ CALL = {"op": "relu", "inputs": [0], "attrs": {}, "outputs": [{"dtype": "f32", "
         ("operands.0.name", "x", r"operands\[0\]\.name: is not a field"),
         ("operands.1.constant", False, "not written as it would be"),
         ("operands.2", {"dtype": "f32", "shape": [4]}, r"nodes\[1\]\.outputs: expected results"),
-        ("device", "vdla 0123", "operation of an accelerator"),
+        ("device", 3, "device: expected a string"),
         ("routine", "top_k", "'top_k' is an opaque routine"),
         ("row_major", 1, "row_major: expected true or false"),
         ("operands.0.dtype", "f33", r"operands\[0\]\.dtype: expected an element type"),

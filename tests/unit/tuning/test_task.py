@@ -69,6 +69,29 @@ def test_a_document_and_its_margins_give_the_same_task(tasks: list[Task], target
         np.testing.assert_array_equal(ours(rows), theirs(rows))
 
 
+@pytest.mark.parametrize("name", ["opencl -device=pocl", "opencl -device=mali", "cuda -arch=sm_80"])
+def test_a_document_of_a_device_gives_the_same_task(name: str) -> None:
+    """Learnt from without its model; that of another device is not."""
+    device = get_target(name)
+    tasks = tasks_of(net(), device, OPTIONS, Observer())
+    assert len(tasks) >= 7
+    for task in tasks:
+        found = task_of(json.loads(json.dumps(task.document)), task.margins, device)
+        assert (found.key, found.document, found.flops) == (task.key, task.document, task.flops)
+        assert [(k.name, k.values) for k in found.space.knobs] == [(k.name, k.values) for k in task.space.knobs]
+        rows = task.space.sample(np.random.default_rng(0), 20)
+        np.testing.assert_array_equal(LoopFeatures(found, device)(rows), LoopFeatures(task, device)(rows))
+    for other, message in (
+        ("x86", "an operation of '.*', which the target does not have"),
+        ("vdla", "an operation of '.*', which the target does not have"),
+    ):
+        with pytest.raises(WorkloadError, match=message):
+            task_of(tasks[0].document, (), get_target(other))
+    planned = {**tasks[0].document, "device": "vdla 01234567"}
+    with pytest.raises(WorkloadError, match="whose choices depend on its constants"):
+        task_of(planned, (), get_target("vdla"))
+
+
 def test_a_record_may_have_no_margins(tasks: list[Task], target: Target) -> None:
     for task in tasks:
         found = task_of(task.document, (), target)

@@ -67,6 +67,14 @@ def test_records_of_unknown_models_teach(tasks: list[Task], target: Target, tmp_
     assert isinstance(make_model("rank", 0, known), Transfer)
 
 
+def test_records_of_a_device_teach_without_their_models(tmp_path: Path) -> None:
+    device = get_target("opencl -device=pocl")
+    *others, task = [t for rows in (30, 40, 90, 60) for t in tasks_of(product(rows), device, OPTIONS, Observer())]
+    file = tmp_path / "others.jsonl"
+    write_records(file, [r for t in others for r in trials(t, device)])
+    assert order_of_rows(learn_from(read_records([file]).records, [], device, Objective.RANK, 0), task, device) > 0.7
+
+
 def test_what_is_of_no_use_is_left_out(tasks: list[Task], target: Target, caplog: pytest.LogCaptureFixture) -> None:
     *others, task = tasks
     first = trials(others[0], target)[0]
