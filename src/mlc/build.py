@@ -19,7 +19,7 @@ from mlc.fields import MAX_INT
 from mlc.ir import te
 from mlc.ir.cost import operations
 from mlc.ir.graph import Graph, Node, Value, express
-from mlc.ir.types import i32
+from mlc.ir.types import dtype_of, i32
 from mlc.ops import get
 from mlc.ops.random import seed_of
 from mlc.pipeline.check import check_region
@@ -222,7 +222,7 @@ class _Params:
                 if v in g.constants:
                     self.values[v] = g.constants[v]
         self.plan = plan_params(
-            TensorSpec(name, v.type.dtype.name, v.type.physical_shape)
+            TensorSpec(name, dtype_of(v.type.dtype.numpy).name, v.type.physical_shape)
             for name, v in zip(_names(self.values), self.values, strict=True)
         )
 

@@ -13,7 +13,7 @@ import mlc
 from mlc.cli.main import run
 from mlc.errors import DeviceError
 from tests.e2e import integers
-from tests.e2e.compiled import compiled, network
+from tests.e2e.compiled import compiled, load, network
 
 # processors by the instruction that they sum up products of bytes with
 CPUS = ("znver4", "skylake-avx512", "alderlake", "haswell", "x86-64")
@@ -35,6 +35,7 @@ class Case:
     out_zero: int = 0
     dtype: type = np.uint8
     relu: bool = False
+    small: bool = False  # weights, of i7
 
 
 CASES = {
@@ -64,8 +65,13 @@ def convolution(case: Case) -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
     """A model in QDQ form, what it is fed, and what integers say that it gives."""
     rng = np.random.default_rng(case.c * 100 + case.o)
     info = np.iinfo(case.dtype)
-    x = rng.integers(info.min, info.max, (case.n, case.c, *case.size), case.dtype, endpoint=True)
-    w = rng.integers(-128, 127, (case.o, case.c // case.groups, case.k, case.k), np.int8, endpoint=True)
+    shapes = (case.n, case.c, *case.size), (case.o, case.c // case.groups, case.k, case.k)
+    if case.small:  # with sums of two products that are as great as possible among them
+        x = rng.choice(np.array([info.min, info.max - 1, info.max], case.dtype), shapes[0])
+        w = np.clip(rng.integers(-90, 90, shapes[1]), -64, 64).astype(np.int8)
+    else:
+        x = rng.integers(info.min, info.max, shapes[0], case.dtype, endpoint=True)
+        w = rng.integers(-128, 127, shapes[1], np.int8, endpoint=True)
     bias = rng.integers(-5000, 5000, case.o, np.int32)
     ws = rng.uniform(0.001, 0.002, case.o).astype(np.float32)
     xs, ys = np.float32(0.02), np.float32(0.02 * 0.0015 * 40 * np.sqrt(w[0].size))
@@ -108,6 +114,20 @@ def test_convolutions_by_other_instructions(name, cpu):
     except DeviceError as error:
         pytest.skip(error.message)
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell", "nehalem"])
+@pytest.mark.parametrize(
+    "name", ["one channel", "three", "seventeen", "blocks", "pixels, stride", "pixels of five", "groups", "signed"]
+)
+def test_small_weights_are_multiplied_by_bytes(name, cpu):
+    """Exactly: no sum of two products saturates."""
+    model, x, expected = convolution(replace(CASES[name], small=True))
+    assert len(np.unique(expected)) > 10
+    package = mlc.compile(load(model), f"x86 -mcpu={cpu}", verify_passes=True)
+    assert b"vpmaddubsw." in package.members["src/kernels.txt"]
+    with package.load(1) as module:
+        np.testing.assert_array_equal(module.run({"x": x})["y"], expected)
 
 
 @pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell", "x86-64"])

@@ -11,8 +11,9 @@ import numpy as np
 
 from mlc.api.models import Model
 from mlc.api.packages import Package, Report
-from mlc.errors import DeviceError
+from mlc.errors import DeviceError, UsageError
 from mlc.ir.graph import Graph
+from mlc.ir.types import i7
 from mlc.runtime import TensorSpec
 from mlc.settings import MAX_OPT_LEVEL, CompileOptions, Observer
 
@@ -88,6 +89,7 @@ def quantize(
     per_channel: bool | None = None,
     ends: bool | None = None,
     keep: Sequence[str] = (),
+    reduce_range: bool | None = None,
     by_layer: bool = False,
     observer: Observer | None = None,
 ) -> Quantization:
@@ -107,10 +109,13 @@ def quantize(
         per_channel: a scale for each output channel of the weights, not one for all; by default, where scales are free.
         ends: also a first convolution of few channels and the last matrix product; by default, where scales are free.
         keep: names of the model's nodes that stay in floats.
+        reduce_range: weights use 7 of their 8 bits; by default, where the target is a processor that multiplies them
+            faster then (one of x86 without VNNI), and scales are free.
         by_layer: find out what each layer loses.
         observer: is told how it goes on.
     Raises:
-        UsageError: the samples do not fit the model, a node to keep is unknown, or the way to calibrate is.
+        UsageError: the samples do not fit the model, a node to keep is unknown, or the way to calibrate is; or weights
+            are to use 7 bits where scales are powers of two.
         UnsupportedError: nothing in the model can be quantised.
     """
     from mlc.harness.accuracy import AccuracyMeter
@@ -120,9 +125,13 @@ def quantize(
     from mlc.targets.base import Shifting, get_target
 
     start = time.perf_counter()
-    shifts = isinstance(get_target(target).accelerator, Shifting)
+    machine = get_target(target)
+    shifts = isinstance(machine.accelerator, Shifting)
+    if shifts and reduce_range is not None:
+        raise UsageError("where scales are powers of two, weights use all of their bits", hint="leave reduce_range out")
+    reduced = i7 in machine.weight_types() if reduce_range is None else reduce_range
     how = None if calibration is None else Calibration.parse(calibration)
-    options = QuantizeOptions(shifts, per_channel, ends, tuple(keep), how)
+    options = QuantizeOptions(shifts, per_channel, ends, tuple(keep), how, reduced)
     specs = [TensorSpec(t.name, t.dtype, t.shape) for t in model.inputs]
     feeds = split_samples(specs, {name: np.asarray(array) for name, array in samples.items()})
 

@@ -31,6 +31,7 @@ class QuantizeOptions:
     per_channel: bool | None
     ends: bool | None
     keep: tuple[str, ...]
+    reduce_range: bool | None
     report: bool
 
     def quantize(self, model: Model, target: str, observer: Observer) -> Quantization:
@@ -45,6 +46,7 @@ class QuantizeOptions:
             per_channel=self.per_channel,
             ends=self.ends,
             keep=self.keep,
+            reduce_range=self.reduce_range,
             by_layer=self.report,
             observer=observer,
         )
@@ -62,6 +64,7 @@ def quantize_options(function: F) -> F:
         quantize_weights: str | None,
         quantize_ends: bool | None,
         keep_float: tuple[str, ...],
+        reduce_range: bool | None,
         quantize_report: bool,
         **kwargs: Any,
     ) -> Any:
@@ -69,11 +72,14 @@ def quantize_options(function: F) -> F:
         if quantize is not None:
             how, keep = _calibration(calibration), tuple(values.comma_separated(keep_float))
             per_channel = None if quantize_weights is None else quantize_weights == "channel"
-            options = QuantizeOptions(_samples(calibrate), how, per_channel, quantize_ends, keep, quantize_report)
+            options = QuantizeOptions(
+                _samples(calibrate), how, per_channel, quantize_ends, keep, reduce_range, quantize_report
+            )
         else:
             given = {
                 "--calibrate": calibrate, "--calibration": calibration, "--quantize-weights": quantize_weights,
                 "--quantize-ends": quantize_ends, "--keep-float": keep_float or None,
+                "--reduce-range" if reduce_range else "--full-range": reduce_range,
                 "--quantize-report": quantize_report or None,
             }  # fmt: skip
             for name, value in given.items():
@@ -107,6 +113,11 @@ def quantize_options(function: F) -> F:
             click.option(
                 "--keep-float", multiple=True, metavar="A,B",
                 help="Nodes of the model that stay in floating point; may be repeated.",
+            ),
+            click.option(
+                "--reduce-range/--full-range", default=None,
+                help="Weights use 7 of their 8 bits, with which processors without VNNI are faster, or all.  "
+                "[default: 7 for those of x86 without VNNI]",
             ),
             click.option("--quantize-report", is_flag=True, help="Show what every layer loses."),
         )

@@ -263,8 +263,12 @@ def verify(graph: Graph) -> None:
             raise VerifyError(f"two values are called {v.name!r}")
         names.add(v.name)
     for v, array in graph.constants.items():
-        if tuple(array.shape) != v.type.physical_shape or dtype_of(array.dtype) is not v.type.dtype:
+        if tuple(array.shape) != v.type.physical_shape or array.dtype != v.type.dtype.numpy:
             raise VerifyError(f"constant {v.name}: is {array.dtype}{array.shape}, typed {v.type}")
+        if (most := v.type.dtype.magnitude) is not None and (
+            array.min(initial=0) < -most or array.max(initial=0) > most
+        ):
+            raise VerifyError(f"constant {v.name}: typed {v.type}, but has numbers beyond {most}")
     for node in graph.nodes:
         for v in node.inputs:
             if v not in known:

@@ -17,7 +17,7 @@ from mlc.errors import DocumentError, UnsupportedError, VerifyError
 from mlc.fields import Fields, as_integer, as_list, as_object, as_text, as_whole, wrong
 from mlc.ir.graph import RULE_ERRORS, Attrs, Graph, Node, Operator, Value, check_attrs, fill_attrs
 from mlc.ir.layout import Fuse, Layout, Margin, Pad, Primitive, Reorder, Split
-from mlc.ir.types import ALL_DTYPES, DType, TensorType
+from mlc.ir.types import DTYPES_BY_NAME, DType, TensorType
 from mlc.ops.registry import get as get_operator
 
 MAX_DEPTH = 8  # of lists in attributes
@@ -125,9 +125,9 @@ def as_value(values: Sequence[Value]) -> Callable[[object, str], Value]:
 
 
 def _dtype(value: object, where: str) -> DType:
-    if not isinstance(value, str) or value not in ALL_DTYPES:
+    if not isinstance(value, str) or value not in DTYPES_BY_NAME:
         raise wrong(where, "an element type", value)
-    return ALL_DTYPES[value]
+    return DTYPES_BY_NAME[value]
 
 
 def read_type(get: Fields, budget: Budget) -> TensorType:

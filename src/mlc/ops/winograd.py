@@ -22,10 +22,10 @@ from math import lcm, prod
 import numpy as np
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, ExprLike, as_expr, binary, const, select, within
+from mlc.ir.expr import Expr, ExprLike, as_expr, binary, cast, const, select, within
 from mlc.ir.graph import Attrs, FusionKind
 from mlc.ir.index import IndexLike, Linear, as_index
-from mlc.ir.types import DType, TensorType, f32, i16
+from mlc.ir.types import DType, TensorType, f32, i16, u8
 from mlc.ops._broadcast import check_count
 from mlc.ops.common import check, product, product_type
 from mlc.ops.registry import operator
@@ -112,8 +112,8 @@ def _winograd_type(types: Sequence[TensorType], attrs: Attrs) -> list[TensorType
     check(m in TILES, op, f"tiles of {m}, there are {', '.join(map(str, TILES))}")
     check(x.rank in (4, 5), op, f"x has rank {x.rank}, 4 and 5 are supported")
     check(u.rank == x.rank if x.rank == 4 else u.rank == 5, op, f"x has rank {x.rank}, u has rank {u.rank}")
-    whole = x.dtype is i16 and u.dtype is i16 and m == EXACT
-    what = f"takes f32, or i16 in tiles of {EXACT}, given {x.dtype} and {u.dtype}"
+    whole = x.dtype in (u8, i16) and u.dtype is i16 and m == EXACT
+    what = f"takes f32, or u8 or i16 by i16 in tiles of {EXACT}, given {x.dtype} and {u.dtype}"
     check(whole or (x.dtype is f32 and u.dtype is f32), op, what)
     points = m + KERNEL - 1
     check(
@@ -138,7 +138,7 @@ def conv_winograd(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
     * ``rows[i, f, p, o] = sum(outputs[i, e] * products[e, f, p, o] for e)``
     * ``y[n, o, h, w] = sum(outputs[w % m, f] * rows[h % m, f, tile of n, h, w, o] for f)``
 
-    Integers are words of at most 11 bits, as bytes are, and ``y`` is a quarter of those sums.
+    Integers are bytes, or words of at most 11 bits, as bytes are, and ``y`` is a quarter of those sums.
 
     In three dimensions, ``x[n, c, d, h, w]`` and ``u[k, a, a, c, o]``, slices have an axis ``s`` over ``[n, d]`` in
     front of their tiles, and ``products`` also sums over the ``k`` slices that the window spans.
@@ -163,15 +163,15 @@ def conv_winograd(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
         image = [s[0] // around[0], c, s[0] % around[0]] if s else [p // (high * wide), c]
 
         def pixel(i: int) -> Expr:
-            return data[(*image, p // wide % high * m + i, p % wide * m + j)]
+            return cast(data[(*image, p // wide % high * m + i, p % wide * m + j)], u.dtype)
 
-        return _by_row(e, of_inputs, [pixel(i) for i in range(points)], x.dtype)
+        return _by_row(e, of_inputs, [pixel(i) for i in range(points)], u.dtype)
 
     shape = (points, points, *slices_in, tiles, channels)
     columns = te.compute(shape, column, "columns", axis_names=("e", "j", *names, "c"), tag="winograd_columns")
 
     def point(e: Linear, f: Linear, *at: Linear) -> Expr:
-        return _by_row(f, of_inputs, [columns[(e, j, *at)] for j in range(points)], x.dtype)
+        return _by_row(f, of_inputs, [columns[(e, j, *at)] for j in range(points)], u.dtype)
 
     transformed = te.compute(shape, point, "points", axis_names=("e", "f", *names, "c"), tag="winograd_points")
     c = te.reduce_axis(channels, "c")

@@ -123,8 +123,8 @@ def optimise(
         "products of bytes by signed bytes, as processors and Tensor Cores multiply them",
         MAX_LEVEL,
     )
-    text = "bytes widened to 16 bits before they are multiplied"
-    words = GraphPass(WORDS, lambda g: use_words(g, choose), text, MAX_LEVEL)
+    text = "bytes widened to 16 bits before they are multiplied, but by small weights"
+    words = GraphPass(WORDS, lambda g: use_words(g, choose, target.weight_types()), text, MAX_LEVEL)
     division = GraphPass(OFFLOAD, divide, "divide the graph between the host and the accelerator", 0)
 
     def run(g: Graph, passes: Sequence[GraphPass]) -> Graph:
@@ -140,7 +140,7 @@ def optimise(
     inside = tuple(passes)  # a driver of a device cannot be called in the middle of a step of the host
     wanted = accelerator.bytes if isinstance(accelerator, Whole) else True
     if options.opt_level >= MAX_LEVEL and wanted:  # after the division: other accelerators may want bytes as they are
-        passes[before:before] = [bytes_, words] if target.widens_bytes() else [bytes_]
+        passes[before:before] = [bytes_, words] if target.weight_types() else [bytes_]
     if accelerator is not None:
         passes.insert(len(passes) if whole else before, division)
     return run(graph, passes)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mlc.ir.graph import Attrs, Graph, Node, Operator, Value, fill_attrs
-from mlc.ir.types import TensorType, dtype_of
+from mlc.ir.types import DType, TensorType, dtype_of
 from mlc.rewrite.evaluate import evaluate
 from mlc.rewrite.keys import call_key
 
@@ -147,10 +147,10 @@ class Rewriter:
             self._step.doubtful += outs
         return outs
 
-    def new_constant(self, array: np.ndarray, name: str = "const") -> Value:
-        """A new constant; equal ones are not merged here."""
+    def new_constant(self, array: np.ndarray, name: str = "const", dtype: DType | None = None) -> Value:
+        """A new constant, of the array's element type unless given; equal ones are not merged here."""
         array = np.asarray(array)
-        value = Value(self._unique(name), TensorType(tuple(array.shape), dtype_of(array.dtype)))
+        value = Value(self._unique(name), TensorType(tuple(array.shape), dtype or dtype_of(array.dtype)))
         self._constants[value] = array
         if self._step is not None:
             self._step.fresh[value] = None

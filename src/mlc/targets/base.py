@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
@@ -387,8 +387,11 @@ class Target(Protocol):
         """Whether it has an instruction for products of bf16."""
         ...
 
-    def widens_bytes(self) -> bool:
-        """Whether products of bytes are faster with operands that were widened to 16 bits beforehand."""
+    def weight_types(self) -> Collection[DType]:
+        """Types in which constant i8 are multiplied by bytes faster than as they are.
+
+        ``i16`` is with both operands widened beforehand, ``i7`` for those that it can hold.
+        """
         ...
 
     def layouts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mlc.errors import UsageError
 from mlc.ir.graph import Node
@@ -48,8 +48,8 @@ class HostedTarget:
     def multiplied_bytes(self) -> DType:
         return self.host.multiplied_bytes()
 
-    def widens_bytes(self) -> bool:
-        return self.host.widens_bytes()
+    def weight_types(self) -> Collection[DType]:
+        return self.host.weight_types()
 
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs

@@ -135,6 +135,8 @@ def test_target_help_lists_the_targets(mlc: Mlc) -> None:
         (("--keep-ends",), 2, "error: --quantize-ends is only for --quantize"),
         (("--calibration", "mse"), 2, "error: --calibration is only for --quantize"),
         (("--quantize-report",), 2, "error: --quantize-report is only for --quantize"),
+        (("--reduce-range",), 2, "error: --reduce-range is only for --quantize"),
+        (("--full-range",), 2, "error: --full-range is only for --quantize"),
         (
             ("--quantize", "int8", "--calibration", "minmix"),
             2,

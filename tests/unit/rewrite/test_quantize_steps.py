@@ -15,7 +15,7 @@ from mlc.ops import get
 from mlc.rewrite.integers import use_integers
 from mlc.rewrite.quantization import Calibration, Method, Quantized, QuantizeOptions, quantize
 from tests.unit.rewrite.helpers import op_names
-from tests.unit.rewrite.test_quantize import POINT, Floats, samples
+from tests.unit.rewrite.test_quantize import POINT, WINDOW, Floats, samples
 
 
 def steps(graph: Graph, **options: Any) -> Quantized:
@@ -57,6 +57,21 @@ def test_a_residual_network_is_in_integers_throughout(per_channel: bool, method:
     assert (found.products, found.floats) == (4, {})
     assert products(use_integers(found.graph)) == {"i32"}
     assert snr(graph, found) > (20 if method is Method.ENTROPY else 28)
+
+
+def test_weights_of_seven_bits() -> None:
+    """All but those that each channel has for itself; an error of twice the step is 6 dB."""
+    n = Floats()
+    y = n.relu(n.layer(n.x(1, 3, 9, 7), 8, 1))
+    z = n.conv(y, n.weights(8, 1, 3, 3, seed=3), **{**WINDOW, "groups": 8})
+    graph = n(n.layer(n.relu(z), 8, 5))
+    greatest = []
+    for reduced in (False, True):
+        found = steps(graph, reduced=reduced)
+        weights = [a for a in found.graph.constants.values() if a.dtype == np.int8 and a.ndim == 4]
+        greatest.append([int(np.abs(a).max()) for a in weights])
+        assert snr(graph, found) > (22 if reduced else 28)
+    assert greatest == [[127, 127, 127], [64, 127, 64]]
 
 
 def test_operands_of_a_total_are_read_in_bytes() -> None:

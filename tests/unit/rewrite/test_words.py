@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlc.ir.graph import Builder, Graph, Value
+from mlc.errors import VerifyError
+from mlc.ir.graph import Builder, Graph, Value, verify
 from mlc.ir.interp import run_graph
-from mlc.ir.types import TensorType, dtype_of, i16, u8
+from mlc.ir.types import TensorType, dtype_of, i7, i16, u8
 from mlc.ops import get
 from mlc.ops.algorithms import Algorithm
 from mlc.rewrite.words import use_words
@@ -25,7 +26,7 @@ class Net:
     """A graph under construction with one input."""
 
     def __init__(self, x: np.ndarray) -> None:
-        self.b, self.array, self.algorithm = Builder("net"), x, Algorithm.DIRECT
+        self.b, self.array, self.algorithm, self.types = Builder("net"), x, Algorithm.DIRECT, [i16]
         self.x = self.b.input("x", TensorType(x.shape, dtype_of(x.dtype)))
 
     def add(self, name: str, *inputs: Value, **attrs: object) -> Value:
@@ -46,7 +47,7 @@ class Net:
     def widened(self, *outputs: Value) -> Graph:
         """The graph with words, which computes the same."""
         graph = self.b.finish(list(outputs))
-        found = use_words(graph, lambda node: self.algorithm)
+        found = use_words(graph, lambda node: self.algorithm, self.types)
         for (name, a), b in zip(
             run_graph(graph, {"x": self.array}).items(), run_graph(found, {"x": self.array}).values(), strict=True
         ):
@@ -61,6 +62,59 @@ def products(graph: Graph) -> list[tuple[str, str]]:
 
 def operators(graph: Graph) -> list[str]:
     return [n.op.name for n in graph.nodes]
+
+
+def small(shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers of i7, the greatest among them."""
+    w = RNG.integers(-64, 64, shape, endpoint=True).astype(np.int8)
+    w.flat[:2] = -64, 64
+    return w
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 5, 7), (11, 6), (1, 6)])
+def test_small_weights_are_multiplied_by_bytes(shape):
+    net = Net(integers(shape, np.uint8))
+    net.types = [i7, i16]
+    w = small((4, 3, 3, 3) if len(shape) == 4 else (6, 4))
+    attrs = CONV if len(shape) == 4 else {}
+    graph = net.widened(net.add("conv" if attrs else "matmul", net.x, net.b.constant(w, "w"), **attrs))
+    assert products(graph) == [("u8", "i7")]
+    assert operators(graph) == ["conv" if attrs else "matmul"]
+
+
+def test_greater_weights_are_not():
+    net = Net(integers((11, 6), np.uint8))
+    net.types = [i7, i16]
+    w = small((6, 4))
+    w[1, 1] = 65
+    assert products(net.widened(net.add("matmul", net.x, net.b.constant(w, "w")))) == [("i16", "i16")]
+    net = Net(integers((11, 6), np.uint8))
+    assert products(net.widened(net.add("matmul", net.x, net.b.constant(small((6, 4)), "w")))) == [("i16", "i16")]
+
+
+def test_data_that_others_want_in_words_are_read_in_words():
+    net = Net(integers((1, 3, 5, 7), np.uint8))
+    net.types = [i7, i16]
+    y = net.bytes(net.add("conv", net.x, net.b.constant(small((4, 3, 3, 3)), "a"), **CONV))
+    left = net.add("conv", y, net.b.constant(small((5, 4, 3, 3)), "b"), **CONV)
+    right = net.product(y, 5)
+    assert products(net.widened(net.add("add", left, right))) == [("u8", "i7"), ("i16", "i16"), ("i16", "i16")]
+
+
+def test_each_channel_by_itself_stays():
+    net = Net(integers((1, 4, 5, 7), np.uint8))
+    net.types = [i7, i16]
+    y = net.add("conv", net.x, net.b.constant(small((4, 1, 3, 3)), "w"), **CONV, groups=4)
+    assert products(net.widened(y)) == [("u8", "i8")]
+
+
+def test_constants_beyond_their_type_are_refused():
+    b = Builder("net")
+    x = b.input("x", TensorType((3, 2), u8))
+    w = Value("w", TensorType((2, 2), i7))
+    b.constants[w] = np.array([[64, -64], [0, 65]], np.int8)
+    with pytest.raises(VerifyError, match=r"constant w: typed i7\[2,2\], but has numbers beyond 64"):
+        verify(b.finish(b.add(get("matmul"), [x, w])))
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 5, 7), (11, 6)])
@@ -126,6 +180,14 @@ def test_winograd_is_exact(shape, filters, pads):
     attrs = {"strides": (1,) * rank, "pads": pads, "dilations": (1,) * rank}
     graph = net.widened(net.add("conv", net.x, w, **attrs))
     assert operators(graph) == ["cast", "conv_winograd"]
+
+
+def test_winograd_by_small_weights_reads_bytes():
+    net = Net(extremes((1, 16, 7, 9), 0, 255).astype(np.uint8))
+    net.algorithm, net.types = Algorithm.WINOGRAD_2, [i7, i16]
+    w = net.b.constant(extremes((8, 16, 3, 3), -64, 64).astype(np.int8), "w")
+    graph = net.widened(net.add("conv", net.x, w, **CONV))
+    assert operators(graph) == ["conv_winograd"]
 
 
 @pytest.mark.parametrize("channels", [1827, 1828])

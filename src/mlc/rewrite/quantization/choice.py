@@ -34,6 +34,7 @@ class QuantizeOptions:
         keep: names of the model's nodes that stay in floating point.
         calibration: how the ranges of tensors are chosen; unless given, by all numbers seen, or by least squares where
             scales are powers of two and so a step finer is twice as fine.
+        reduced: weights use 7 bits, not 8, where scales are free: for processors that multiply bytes exactly only then.
     """
 
     shifts: bool = False
@@ -41,6 +42,7 @@ class QuantizeOptions:
     ends: bool | None = None
     keep: tuple[str, ...] = ()
     calibration: Calibration | None = None
+    reduced: bool = False
 
     @property
     def method(self) -> Calibration:

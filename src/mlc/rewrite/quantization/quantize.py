@@ -126,7 +126,7 @@ def _with_steps(
     plans = {g: Plan(g, reasons) for g, _ in graphs(graph)}
     found = calibrated([v for plan in plans.values() for v in plan.stored])
     steps = {v: Steps(*asymmetric(*numbers.range(options.method))) for v, numbers in found.items()}
-    converter = Converter(plans, steps, options.by_channel)
+    converter = Converter(plans, steps, options.by_channel, options.reduced)
     made = eliminate_dead_code(converter.convert(graph))
     layers = layers_of(graph, reasons)
     reference = tapped(graph, [layer.result for layer in layers], WATCHED)

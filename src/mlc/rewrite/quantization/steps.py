@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlc.ir.graph import Builder, FusionKind, Graph, Node, Value
-from mlc.ir.types import f32
+from mlc.ir.types import f32, i7
 from mlc.ops import get
 from mlc.rewrite.quantization.exponents import WEIGHT_MAX
 from mlc.rewrite.recurrence import body_of_scan, is_scan
@@ -162,25 +162,30 @@ class Converter:
         plans: of the graph and of every body, by graph.
         steps: of every stored value.
         per_channel: whether each output channel of the weights has a scale.
+        reduced: whether weights use 7 bits, where processors without an instruction for bytes are faster with these.
 
     Attributes:
         values: what stands for a value of the float graph to those who read it.
     """
 
-    def __init__(self, plans: Mapping[Graph, Plan], steps: Mapping[Value, Steps], per_channel: bool) -> None:
+    def __init__(
+        self, plans: Mapping[Graph, Plan], steps: Mapping[Value, Steps], per_channel: bool, reduced: bool = False
+    ) -> None:
         self.plans = plans
         self.steps = steps
         self.per_channel = per_channel
+        self.reduced = reduced
         self.values: dict[Value, Value] = {}
 
-    def convert(self, graph: Graph) -> Graph:
-        """A graph, after its own inputs and results of its own names and types."""
-        return _Walk(self, graph).graph
+    def convert(self, graph: Graph, *, body: bool = False) -> Graph:
+        """A graph, or the body of a recurrence, after its own inputs and results of its own names and types."""
+        return _Walk(self, graph, self.reduced and not body).graph
 
 
 class _Walk:
-    def __init__(self, of: Converter, graph: Graph) -> None:
+    def __init__(self, of: Converter, graph: Graph, reduced: bool) -> None:
         self.of = of
+        self.reduced = reduced
         self.old = graph
         self.plan = of.plans[graph]
         self.builder = Builder(graph.name)
@@ -199,7 +204,7 @@ class _Walk:
         if node in self.plan.products:
             made: tuple[Value, ...] = (self._product(node),)
         elif is_scan(node):
-            attrs = {**node.attrs, "body": self.of.convert(body_of_scan(node))}
+            attrs = {**node.attrs, "body": self.of.convert(body_of_scan(node), body=True)}
             names = [v.name for v in node.outputs]
             inputs = [self._float(v) for v in node.inputs]
             made = self.builder.add(node.op, inputs, attrs, names=names, sources=node.sources)
@@ -241,13 +246,15 @@ class _Walk:
         weights = self.old.constants[w]
         channel = 0 if node.op is get("conv") or node.attrs["transpose_b"] else 1
         steps = self.known[x]
-        scales = weight_scales(weights, channel if self.of.per_channel else None)
+        by_itself = node.op is get("conv") and node.attrs["groups"] == x.type.shape[1] > 1
+        most = i7.max_value if self.reduced and not by_itself else WEIGHT_MAX
+        scales = weight_scales(weights, channel if self.of.per_channel else None, int(most))
         scales = np.maximum(scales, self._greatest_bias(y, channel, weights) / steps.scale / _BIAS_MAX)
         scales = scales.astype(np.float32)
         shape = [1] * weights.ndim
         shape[channel] = -1
         by_channel = scales.reshape(shape) if scales.ndim else scales
-        integers = np.clip(np.rint(weights / by_channel), -WEIGHT_MAX, WEIGHT_MAX).astype(np.int8)
+        integers = np.clip(np.rint(weights / by_channel), -most, most).astype(np.int8)
         q = self.builder.constant(integers, f"{w.name}.i8")
         scale = self.builder.constant(by_channel, f"{w.name}.scale")
         zero = self._scalar(0, np.int8, f"{w.name}.zero")
@@ -310,9 +317,8 @@ class _Walk:
         return self.builder.constant(np.asarray(number, dtype), name)
 
 
-def weight_scales(weights: np.ndarray, channel: int | None) -> np.ndarray:
-    """Symmetric scales of weights, one an index of ``channel``, or one for all, at which the greatest is 127."""
+def weight_scales(weights: np.ndarray, channel: int | None, most: int = WEIGHT_MAX) -> np.ndarray:
+    """Symmetric scales of weights, one an index of ``channel``, or one for all, at which the greatest is ``most``."""
     others = None if channel is None else tuple(d for d in range(weights.ndim) if d != channel)
-    most = np.abs(weights).max(axis=others, initial=0.0).astype(np.float64)
-    least = float(np.finfo(np.float32).tiny)
-    return np.where(most / WEIGHT_MAX > least, most / WEIGHT_MAX, 1.0)
+    scales = np.abs(weights).max(axis=others, initial=0.0).astype(np.float64) / most
+    return np.where(scales > float(np.finfo(np.float32).tiny), scales, 1.0)

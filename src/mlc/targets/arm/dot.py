@@ -60,7 +60,7 @@ def _pairs() -> Dot:
         products = sink.pure(f"call {wide} @{multiply}({data} {pairs}, {data} {sink.read(w, data)})")
         return sink.pure(f"add {_SUMS} {total}, {sink.pure(f'call {_SUMS} @{add}({wide} {products})')}")
 
-    return Dot.declare("smull_sadalp", _LANES, 2, write, (i8, i8, i32), operations=2)
+    return Dot.declare("smull_sadalp", _LANES, 2, write, (i8, i8, i32), operations=2, held=1)
 
 
 @lru_cache

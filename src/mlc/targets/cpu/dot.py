@@ -3,9 +3,9 @@
 Where every lane has data of its own, ``x[k, j]`` in place of ``x[k]``, the same instruction does depthwise windows:
 neighbours along a row are turned to lie side by side in their lane.
 
-Of bytes, ``x`` holds unsigned or signed and ``w`` signed ones, and ``y`` sums in i32, exact for all operands; of words
-of 16 bits likewise, exact for all that bytes are widened to; of bf16, ``y`` holds sums in f32. A family of processors
-declares what it has; schedules ask the record.
+Of bytes, ``x`` holds unsigned or signed and ``w`` signed ones, and ``y`` sums in i32, exact for all operands, or for
+weights of i7; of words of 16 bits likewise, exact for all that bytes are widened to; of bf16, ``y`` holds sums in f32.
+A family of processors declares what it has; schedules ask the record.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ class Dot:
         intrinsic: what it does.
         types: of ``x``, ``w`` and the sums.
         operations: as long as so many multiply-adds of vectors it takes.
+        held: registers that it takes besides those of its operands and the sums.
     """
 
     terms: int
     intrinsic: VectorIntrinsic
     types: tuple[DType, DType, DType]
     operations: float = 1
+    held: int = 0
 
     @property
     def adds_apart(self) -> bool:
         """Whether products are added to the sums by an instruction of its own."""
-        return self.operations > 1
+        return self.held > 0
 
     def padded(self, terms: int) -> int:
         """So many terms in whole instructions."""
@@ -58,6 +60,7 @@ class Dot:
         types: tuple[DType, DType, DType] = (u8, i8, i32),
         operations: float = 1,
         *,
+        held: int = 0,
         apart: bool = False,
     ) -> Dot:
         """An instruction by its size.
@@ -69,6 +72,7 @@ class Dot:
             write: given a sink, the sums held so far and the addresses of ``x`` and ``w``, writes it as LLVM IR.
             types: of ``x``, ``w`` and the sums.
             operations: as long as so many multiply-adds of vectors it takes.
+            held: registers that it takes besides those of its operands and the sums.
             apart: whether every lane has data of its own.
         """
         of_x, of_w, wide = types
@@ -86,7 +90,7 @@ class Dot:
         what = VectorIntrinsic(
             f"{name}.{lanes}", y, {y: Operand("register")}, kinds, lambda sink, total, at: write(sink, total, *at)
         )
-        return cls(terms, what, types, operations)
+        return cls(terms, what, types, operations, held)
 
 
 def everywhere(sink: VectorSink, at: Address, type: str, lanes: int) -> str:

@@ -42,6 +42,7 @@ class Cpu:
             narrowest: more of them would only spill.
         dot: the instruction that adds up products of bytes, if there is one.
         word_dot: the one that adds up products of bytes widened to 16 bits, where that is faster.
+        narrow_dot: the one for weights of i7, where that is faster.
         taps_dot: the one for data of each lane's own, where that pays.
         bf16_dot: the instruction that adds up products of bf16, if there is one.
         issue: operations that the core starts a cycle.
@@ -69,6 +70,7 @@ class Cpu:
     elements: tuple[int, ...] = (4, 8)
     dot: Dot | None = None
     word_dot: Dot | None = None
+    narrow_dot: Dot | None = None
     taps_dot: Dot | None = None
     bf16_dot: Dot | None = None
     issue: int = 4
@@ -102,11 +104,11 @@ class Cpu:
     @property
     def dots(self) -> tuple[Dot, ...]:
         """The instructions whose data are the same in all lanes."""
-        return tuple(d for d in (self.dot, self.word_dot, self.bf16_dot) if d is not None)
+        return tuple(d for d in (self.dot, self.word_dot, self.narrow_dot, self.bf16_dot) if d is not None)
 
     def adding(self, dot: Dot | None) -> Cpu:
-        """The record as sums by an instruction know it: products that another one adds need a register themselves."""
-        return self if dot is None or not dot.adds_apart else replace(self, registers=self.registers - 1)
+        """The record as sums by an instruction know it: products that another one adds need registers themselves."""
+        return self if dot is None or not dot.held else replace(self, registers=self.registers - dot.held)
 
     @property
     def bytes_gain(self) -> float:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from mlc.errors import DeviceError
 from mlc.ir.graph import Node
 from mlc.ir.loop import Buffer, Function, Stmt
-from mlc.ir.types import DType, TensorType, i32, u8
+from mlc.ir.types import DType, TensorType, i7, i16, i32, u8
 from mlc.lower import lower
 from mlc.lower.knobs import Knobs
 from mlc.lower.private import spare_stack
@@ -103,7 +103,8 @@ class CpuTarget:
             if node.outputs[0].type.dtype is i32 and node.attrs["groups"] > 1:
                 return (dense_algorithm(types[0].shape, types[1].shape, node.attrs["groups"], self.record),)
             words = self.record.word_dot if types[0].dtype is u8 else None
-            return winograd_algorithms(types[0].shape, types[1].shape, node.attrs["pads"], self.record, words)
+            direct = self.record.narrow_dot if types[1].dtype is i7 else words
+            return winograd_algorithms(types[0].shape, types[1].shape, node.attrs["pads"], self.record, direct, words)
         if node.op is get("attention"):
             return attention_algorithms(types[0].shape, types[2].shape, self.record)
         return (Algorithm.DIRECT,)
@@ -119,8 +120,9 @@ class CpuTarget:
     def multiplies_bf16(self) -> bool:
         return self.record.bf16_dot is not None
 
-    def widens_bytes(self) -> bool:
-        return self.record.word_dot is not None
+    def weight_types(self) -> Collection[DType]:
+        dots = {i16: self.record.word_dot, i7: self.record.narrow_dot}
+        return [dtype for dtype, dot in dots.items() if dot is not None]
 
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs

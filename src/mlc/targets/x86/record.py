@@ -7,7 +7,7 @@ from typing import Any
 
 from mlc.errors import UsageError
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.x86.dot import bf16_dot_of, dot_of, taps_dot_of, word_dot_of
+from mlc.targets.x86.dot import bf16_dot_of, dot_of, narrow_dot_of, taps_dot_of, word_dot_of
 from mlc.targets.x86.features import needed_features
 
 # processors by the vectors they run well; names are LLVM's
@@ -96,6 +96,7 @@ def _with_dot(record: Cpu) -> Cpu:
         record,
         dot=dot_of(lanes, features),
         word_dot=word_dot_of(lanes, features),
+        narrow_dot=narrow_dot_of(lanes, features),
         taps_dot=taps_dot_of(lanes, features),
         bf16_dot=bf16_dot_of(lanes, features),
     )

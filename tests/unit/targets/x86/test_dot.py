@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from mlc.ir.graph import Builder, Graph
 from mlc.ir.interp import run_function, run_graph
-from mlc.ir.types import TensorType, bf16, u8
+from mlc.ir.types import TensorType, bf16, i7, i16, u8
 from mlc.ops import get
 from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.layouts import lay_out, parts_of
@@ -76,7 +78,7 @@ def test_the_interpreter_knows_what_they_compute(graph, cpu):
 @pytest.mark.parametrize("graph", [product(9, 10, 21), convolution(5, 16)], ids=["product", "convolution"])
 def test_products_of_words(graph, cpu):
     """What bytes are widened to where the processor multiplies pairs of words."""
-    words = use_words(graph, lambda node: Algorithm.DIRECT)
+    words = use_words(graph, lambda node: Algorithm.DIRECT, [i16])
     _, laid_out = kernel_of(words, cpu)
     node = next(n for n in laid_out.nodes if not laid_out.constants.keys().isdisjoint(n.inputs))
     fn = get_target(f"x86 -mcpu={cpu}").kernel(node, "k")
@@ -87,6 +89,34 @@ def test_products_of_words(graph, cpu):
     data = x.astype(np.int16) if t.layout is None else t.layout.pack(x.astype(np.int16))
     y = np.full(node.outputs[0].type.physical_shape, -1, np.int32)
     run_function(fn, [a.reshape(b.shape) for a, b in zip((data, packed, y), fn.params, strict=True)])
+    layout = node.outputs[0].type.layout
+    (expected,) = run_graph(graph, {"x": x}).values()
+    np.testing.assert_array_equal(y if layout is None else layout.unpack(y), expected)
+
+
+def small(graph: Graph) -> Graph:
+    """The graph with weights of the greatest magnitude that two products by bytes fit 16 bits with."""
+    values = RNG.choice(np.array([-64, -63, 63, 64], np.int8), (100_000,))
+    constants = {v: values[: a.size].reshape(a.shape) for v, a in graph.constants.items()}
+    return replace(graph, constants=constants)
+
+
+@pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell", "nehalem"])
+@pytest.mark.parametrize(
+    "graph", [product(3, 10, 21), product(9, 10, 21), convolution(5, 16)], ids=["row", "product", "convolution"]
+)
+def test_products_by_small_weights(graph, cpu):
+    """Bytes as they are."""
+    graph = small(graph)
+    narrow = use_words(graph, lambda node: Algorithm.DIRECT, [i7, i16])
+    fn, laid_out = kernel_of(narrow, cpu)
+    assert f"vpmaddubsw.{record_for(cpu).lanes}(update" in repr(fn)
+    shape = graph.inputs[0].type.shape
+    x = RNG.choice(np.array([0, 254, 255], np.uint8), shape)
+    (weights,) = laid_out.constants.values()
+    node = laid_out.nodes[0]
+    y = np.full(node.outputs[0].type.physical_shape, -1, np.int32)
+    run_function(fn, [a.reshape(b.shape) for a, b in zip((x, weights, y), fn.params, strict=True)])
     layout = node.outputs[0].type.layout
     (expected,) = run_graph(graph, {"x": x}).values()
     np.testing.assert_array_equal(y if layout is None else layout.unpack(y), expected)

@@ -135,7 +135,12 @@ def _divisors(n: int) -> list[int]:
 
 
 def winograd_algorithms(
-    x: Sequence[int], weights: Sequence[int], pads: Sequence[int], target: Cpu, dot: Dot | None = None
+    x: Sequence[int],
+    weights: Sequence[int],
+    pads: Sequence[int],
+    target: Cpu,
+    direct_dot: Dot | None = None,
+    dot: Dot | None = None,
 ) -> tuple[Algorithm, ...]:
     """Algorithms of a convolution with 3×3 taps and stride 1, the estimated fastest first.
 
@@ -146,15 +151,17 @@ def winograd_algorithms(
         weights: shape, ``[o, c, (k,) 3, 3]``.
         pads: zeros around the input, all begins before all ends.
         target: the processor.
+        direct_dot: adds up products of bytes, or words that they are widened to.
         dot: adds up products of words, in which bytes are computed exactly by tiles of two.
     """
     filters, channels, *taps = weights
     if channels % target.lanes or filters % target.lanes or not all(x):
         return (Algorithm.DIRECT,)
     space = output_space(x[2:], taps, pads)
+    cycles = {Algorithm.DIRECT: WORTH_TRANSFORMS * _direct_cycles(x, (x[0], filters, *space), taps, target, direct_dot)}
+    if dot is not None and direct_dot is not None:  # of which a step may take longer than one of words
+        cycles[Algorithm.DIRECT] *= direct_dot.operations / dot.operations
     terms, target = 1 if dot is None else dot.terms, target.adding(dot)
-    direct = conv_product((x[0], channels // terms, *x[2:]), (x[0], filters, *space), taps, False, target)
-    cycles = {Algorithm.DIRECT: WORTH_TRANSFORMS * direct.cycles(conv_tile(direct, target), target)}
     for algorithm in (Algorithm.WINOGRAD_2, Algorithm.WINOGRAD_4)[: 2 if dot is None else 1]:
         m = algorithm.tile
         high, wide = tile_counts(space, m)
@@ -165,6 +172,12 @@ def winograd_algorithms(
             Work(tiles, slices, window, channels // terms, filters, m + KERNEL - 1), target
         ).cycles
     return tuple(sorted(cycles, key=lambda a: cycles[a]))
+
+
+def _direct_cycles(x: Sequence[int], y: Sequence[int], taps: Sequence[int], target: Cpu, dot: Dot | None) -> float:
+    terms, target = 1 if dot is None else dot.terms, target.adding(dot)
+    product = conv_product((x[0], x[1] // terms, *x[2:]), y, taps, False, target)
+    return product.cycles(conv_tile(product, target), target)
 
 
 class Stages(NamedTuple):
