@@ -216,7 +216,9 @@ def alone(node: Node, seed: int = 0) -> Graph:
     x, w = (v.type for v in node.inputs)
     rng = np.random.default_rng(seed)
     if w.dtype.is_int:
-        drawn = rng.integers(-127, 128, w.shape).astype(w.dtype.numpy)
+        # as great as the type allows, so that what is told from them is told from these, too
+        most = min(127, int(w.dtype.max_value))
+        drawn = rng.integers(-most, most, w.shape, endpoint=True).astype(w.dtype.numpy)
     else:
         drawn = (rng.standard_normal(w.shape, np.float32) / np.sqrt(np.prod(w.shape[1:]))).astype(np.float32)
     inputs = [b.input("x", x), b.constant(drawn, "w")]

@@ -10,7 +10,7 @@ import pytest
 
 from mlc.build import build_package
 from mlc.ir.graph import Builder, Graph
-from mlc.ir.types import TensorType, f32
+from mlc.ir.types import DType, TensorType, f32, i7, i8, u8
 from mlc.ops import get
 from mlc.ops.algorithms import Algorithm
 from mlc.records.best import best_of
@@ -25,6 +25,7 @@ from mlc.tuning.algorithms import Chosen, alone, choices_of, measure_algorithms
 from mlc.tuning.drive import tune_graph
 from mlc.tuning.session import TuneOptions
 from mlc.tuning.task import tasks_of
+from mlc.tuning.whole import build_module
 
 TARGET = get_target("x86")
 OPTIONS = CompileOptions("model", "onnx", "0" * 64)
@@ -46,6 +47,32 @@ def attention() -> Graph:
     (y,) = b.add(get("attention"), [q, k, v], {"scale": 0.25})
     (node,) = b.finish([y]).nodes
     return spelled_out(node)
+
+
+def products(most: int) -> Graph:
+    """A convolution of bytes by weights of at most that magnitude."""
+    b = Builder("model")
+    w = np.random.default_rng(0).integers(-most, most, (32, 32, 3, 3), endpoint=True).astype(np.int8)
+    inputs = [b.input("x", TensorType((1, 32, 12, 12), u8)), b.constant(w, "w")]
+    attrs = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "groups": 1}
+    return b.finish(b.add(get("conv"), inputs, attrs))
+
+
+@pytest.mark.parametrize(("most", "dtype"), [(64, i7), (127, i8)])
+def test_algorithms_of_integers_agree_where_there_is_no_vnni(most: int, dtype: DType) -> None:
+    target = get_target("x86 -mcpu=haswell")
+    (choice,) = choices_of(products(most), target, OPTIONS)
+    assert set(choice.known) == {Algorithm.DIRECT, Algorithm.WINOGRAD_2}
+    assert choice.node.inputs[1].type.dtype is dtype
+    (again,) = choices_of(alone(choice.node), target, OPTIONS)
+    assert again.key == choice.key
+    feeds = {"x": np.random.default_rng(1).integers(0, 256, (1, 32, 12, 12), np.uint8)}
+    results = []
+    for algorithm in choice.known:
+        chosen = Chosen([], target, 1, {choice.key: algorithm})
+        with build_module(alone(choice.node), target, OPTIONS, 1, chosen) as module:
+            results.append(next(iter(module.run(feeds).values())))
+    np.testing.assert_array_equal(*results)
 
 
 @pytest.mark.parametrize("graph, count", [(convolutions, 3), (attention, 2)])

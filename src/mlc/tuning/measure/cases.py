@@ -9,13 +9,14 @@ from math import prod
 
 import numpy as np
 
-from mlc.harness.feeds import Fill, make_feeds
+from mlc.harness.feeds import Fill, Span, make_feeds
 from mlc.ir import te
 from mlc.ir.expr import Binary, Cast, Load, walk
 from mlc.ir.graph import Node, express
 from mlc.ir.interp import run_tensors
 from mlc.ir.interp.points import run_points
 from mlc.ir.layout import Layout
+from mlc.ir.types import dtype_of
 from mlc.runtime.manifest import TensorSpec
 from mlc.tuning.task import Task
 
@@ -78,10 +79,13 @@ def _lay_out(task: Task, sets: int, memory: mmap.mmap | None) -> tuple[list[Case
 def draw_inputs(task: Task, cases: Sequence[Case], seeds: Sequence[int]) -> None:
     """Fills the inputs at random; constants that the task knows are what they are."""
     known = {k: task.constants[v] for k, v in enumerate(task.node.inputs) if task.constants and v in task.constants}
-    specs = [TensorSpec(f"{k}", v.type.dtype.name, v.type.shape) for k, v in enumerate(task.node.inputs)]
+    types = [v.type for v in task.node.inputs]
+    specs = [TensorSpec(f"{k}", dtype_of(t.dtype.numpy).name, t.shape) for k, t in enumerate(types)]
+    spans = {f"{k}": Span(t.dtype.min_value, t.dtype.max_value) for k, t in enumerate(types) if t.dtype.magnitude}
     for number, (case, seed) in enumerate(zip(cases, seeds, strict=True)):
         wanted = [s for k, s in enumerate(specs) if k not in known and (number == 0 or not task.constant[k])]
-        for name, array in make_feeds(wanted, Fill.RANDOM, seed).items():
+        within = {s.name: spans[s.name] for s in wanted if s.name in spans}
+        for name, array in make_feeds(wanted, Fill.RANDOM, seed, spans=within).items():
             case.inputs[int(name)][...] = array
     for k, array in known.items():
         cases[0].inputs[k][...] = array  # all sets share them

@@ -7,7 +7,10 @@ import mmap
 import numpy as np
 import pytest
 
+from mlc.ir.graph import Builder
 from mlc.ir.layout import Layout, blocked
+from mlc.ir.types import TensorType, i7, u8
+from mlc.ops import get
 from mlc.records.measurement import Failure
 from mlc.targets.x86.target import X86Target
 from mlc.tuning.measure.candidate import CandidateError, difference
@@ -34,6 +37,19 @@ def test_cases_lie_in_memory_without_touching(task: Task) -> None:
     assert (again[1].results[0] == 1).all()
     assert (again[1].inputs[0] == b.inputs[0]).all()
     assert 0.9 < a.inputs[1].std() < 1.1
+
+
+def test_small_weights_are_drawn_within_their_type() -> None:
+    b = Builder("net")
+    x = b.input("x", TensorType((24, 32), u8))
+    w = b.constant(np.full((32, 16), 64, np.int8), "w")
+    target = X86Target.from_options({"mcpu": "haswell"})
+    task = task_of(b.finish(b.add(get("matmul"), [x, w])), target)
+    memory = mmap.mmap(-1, case_bytes(task, 1))
+    (case,) = cases_in(memory, task, 1)
+    draw_inputs(task, [case], [1])
+    assert [v.type.dtype for v in task.node.inputs] == [u8, i7]
+    assert (case.inputs[0].max(), case.inputs[1].min(), case.inputs[1].max()) == (255, -64, 64)
 
 
 def test_a_spot_check_agrees_with_the_whole(task: Task) -> None:

@@ -46,6 +46,7 @@ from mlc.targets.groups.roles import Convolution
 from mlc.targets.groups.template import Site, Template, row_major
 from mlc.targets.groups.terms import over_channels
 
+SINGLES = 4
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
 WORTH_BLOCKS = 0.95  # part of the cycles that blocks may take at most, conversions included
 MOST_PADDING = 0.25  # channel vectors that may be computed for nothing, as a part of those that count
@@ -319,7 +320,8 @@ def dense_algorithm(x: Sequence[int], w: Sequence[int], groups: int, target: Cpu
         target: the processor.
     """
     whole = whole_groups(w[1], w[0] // groups, target, target.dot)
-    pays = 1 < groups < target.bytes_gain and not whole and min(x[1], w[0]) >= MIN_BLOCKED and w[1] > 1
+    most = target.bytes_gain if target.word_dot is None else SINGLES
+    pays = 1 < groups < most and not whole and min(x[1], w[0]) >= MIN_BLOCKED and w[1] > 1
     return Algorithm.DENSE if pays else Algorithm.DIRECT
 
 
