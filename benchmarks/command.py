@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -14,24 +15,23 @@ from rich.console import Console
 
 from benchmarks import limits, machine, plots
 from benchmarks.measure import NORMAL, QUICK, Plan, Result, Workload, bench_workload
-from benchmarks.peers import OURS, PEERS, EngineError, EngineSpec, parse_engines, require_installed, version
+from benchmarks.peers import PEERS, EngineError, EngineSpec, parse_engines, require_installed, version
 from benchmarks.report import Report, json_ready, line, markdown
 from benchmarks.work import count_work
 from benchmarks.zoo import MODELS, build, is_model, original_of
 from benchmarks.zoo.operators import BATCH_MATMULS, CONVOLUTIONS, DEPTHWISE, MATMULS
 
+_QUANTISED = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "squeezenet", "shufflenet_v1", "bert_base")
 # Models by group, and the kind under which a group is reported.
 GROUPS = {
     "networks": [name for name, spec in MODELS.items() if spec.kind == "network"],
     "operators": [row[0] for row in (*CONVOLUTIONS, *DEPTHWISE, *MATMULS)],
     "batched": [row[0] for row in BATCH_MATMULS],
-    "int8": [
-        f"{name}.int8"
-        for name in ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "squeezenet", "shufflenet_v1", "bert_base")
-    ],
+    "int8": [f"{name}.int8" for name in _QUANTISED],
+    "int7": [f"{name}.int7" for name in _QUANTISED],
 }
 KINDS = {"networks": "network", "operators": "operator", "batched": "batched"}
-FLOAT = EngineSpec(PEERS[OURS], label="mlc f32", original=True)  # runs beside networks in 8 bits
+FLOAT = "mlc f32"  # label of what runs beside networks in 8 bits
 QUICK_MODELS = ["resnet18", "mobilenet_v2", "dqn", "bert_tiny", "mobilenet_v2.int8", "C2", "C3", "D3", "MM1"]
 QUICK_ENGINES = ("mlc", "onnxruntime", "openvino")
 
@@ -62,7 +62,8 @@ def run(
     for name in options.models:
         with tempfile.TemporaryDirectory(prefix="mlc-bench-") as folder, console.status(name) as status:
             work = workload(name, options, Path(folder))
-            engines = specs if work.original is None or not any(spec.ours for spec in specs) else [*specs, FLOAT]
+            ours = [replace(spec, label=FLOAT, original=True) for spec in specs if spec.ours][:1]
+            engines = specs if work.original is None else [*specs, *ours]
             found = bench_workload(work, engines, options.threads, plan, options.cores, status.update)
         for result in found:
             console.print(line(result), highlight=False, markup=False, soft_wrap=True)
@@ -125,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         "--models",
         type=_models,
         metavar="A,B",
-        help=f"names of the zoo, {', '.join(GROUPS)}, or .onnx files (default: all of these groups)",
+        help=f"names of the zoo, {', '.join(GROUPS)}, or .onnx files (default: all of these groups but int7)",
     )
     add("--int8", action="store_true", help="the networks of the zoo in 8 bits: --models int8")
     add("--engines", type=_engines, metavar="A,B", help=f"of {', '.join(PEERS)}, with options as NAME[KEY=VALUE,...]")
@@ -155,7 +156,8 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error("--int8 names the models already; NAME.int8 is one of them in 8 bits")
         options.models = GROUPS["int8"]
     if options.models is None:
-        options.models = QUICK_MODELS if options.quick else [name for names in GROUPS.values() for name in names]
+        every = [name for group, names in GROUPS.items() if group != "int7" for name in names]
+        options.models = QUICK_MODELS if options.quick else every
     if max(options.threads) > len(options.cores):
         parser.error(f"{max(options.threads)} threads need as many cores; there are {len(options.cores)}: --cores")
     console = Console()
@@ -172,7 +174,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"[dim]{key:10}[/] {value}", highlight=False)
     engines = {spec.label: f"{version(spec.peer.packages[0])}, {spec.peer.what}" for spec in specs}
     if any(original_of(name) for name in options.models):
-        engines[FLOAT.label] = "the first, on the network before it was quantised"
+        engines[FLOAT] = "the first, on the network before it was quantised"
     with console.status("measuring the machine's limits"):
         roofs = limits.measure(options.cores, options.threads)
     for limit in roofs:

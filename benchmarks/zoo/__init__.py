@@ -3,7 +3,8 @@
 >>> from benchmarks.zoo import build
 >>> model = build("resnet18", batch=1, small=True)
 
-Every network is there in 8 bits as well, as ``resnet18.int8``: see :mod:`benchmarks.zoo.quantized`.
+Every network is there in 8 bits as well, as ``resnet18.int8``, or ``resnet18.int7`` with weights that use 7 of them:
+see :mod:`benchmarks.zoo.quantized`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def original_of(name: str) -> str | None:
     >>> original_of("resnet18.int8"), original_of("resnet18")
     ('resnet18', None)
     """
-    original = name.removesuffix(quantized.SUFFIX)
-    known = original != name and original in MODELS and MODELS[original].kind == "network"
+    original, dot, suffix = name.rpartition(".")
+    known = dot + suffix in quantized.BITS and original in MODELS and MODELS[original].kind == "network"
     return original if known else None
 
 
@@ -42,7 +43,7 @@ def build(name: str, batch: int = 1, small: bool = False) -> ModelProto:
     """Builds one model.
 
     Args:
-        name: a key of `MODELS`, or that of a network with ``.int8`` behind it.
+        name: a key of `MODELS`, or that of a network with ``.int8`` or ``.int7`` behind it.
         batch: the fixed batch size, >= 1.
         small: the reduced variant: the same structure with odd little sizes and a few thousand weights, for tests that
             go through an interpreter.
@@ -55,5 +56,5 @@ def build(name: str, batch: int = 1, small: bool = False) -> ModelProto:
         raise ValueError(f"the batch size must be at least 1, not {batch}")
     original = original_of(name)
     if original is not None:
-        return quantized.quantize(build(original, batch, small))
+        return quantized.quantize(build(original, batch, small), quantized.BITS[name.removeprefix(original)])
     return MODELS[name].builder(batch, small)

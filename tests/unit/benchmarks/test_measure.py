@@ -152,7 +152,7 @@ def test_command_line_refuses(arguments: list[str], message: str, capsys: pytest
 def test_groups_hold_every_model_once() -> None:
     whole = [name for names in command.GROUPS.values() for name in names if original_of(name) is None]
     assert sorted(whole) == sorted(MODELS)
-    assert command.GROUPS.keys() - {"int8"} == command.KINDS.keys()
+    assert command.GROUPS.keys() - {"int8", "int7"} == command.KINDS.keys()
 
 
 def test_a_network_in_8_bits_is_measured_beside_its_original(tmp_path: Path) -> None:

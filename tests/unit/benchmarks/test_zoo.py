@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 
 from benchmarks.zoo import MODELS, build, parameter_count, sample_inputs
 from benchmarks.zoo.__main__ import main
@@ -165,6 +166,14 @@ def test_networks_in_8_bits_are_the_same_every_time() -> None:
     assert "BatchNormalization" not in kinds
     scales = [t for t in first.graph.initializer if t.name.endswith("weight_scale") and len(t.dims) == 1]
     assert any(t.dims[0] > 1 for t in scales)  # by channel
+
+
+def test_networks_whose_weights_use_7_bits() -> None:
+    greatest = []
+    for name in ("resnet8.int8", "resnet8.int7"):
+        weights = [numpy_helper.to_array(t) for t in build(name, small=True).graph.initializer]
+        greatest.append(max(int(np.abs(w.astype(int)).max()) for w in weights if w.dtype == np.int8 and w.ndim == 4))
+    assert greatest == [127, 64]
 
 
 def test_transformers_in_8_bits_keep_their_inputs_and_softmax() -> None:
