@@ -103,7 +103,7 @@ BORDERS = {
     "cli/main.py",
     "frontend/keras/live.py",
     "tuning/foreign.py",
-    "tuning/measure/roles.py",
+    "tuning/measure/guard.py",
     "tuning/measure/zygote.py",
 }
 

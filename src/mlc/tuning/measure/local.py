@@ -26,10 +26,12 @@ from mlc.settings import CompileOptions
 from mlc.targets.base import Target
 from mlc.targets.bench import Bench
 from mlc.tuning.base import Done
+from mlc.tuning.measure.building import Built, building
 from mlc.tuning.measure.cases import case_bytes
 from mlc.tuning.measure.cores import cores_for, siblings, timed_cores
 from mlc.tuning.measure.frames import Message
 from mlc.tuning.measure.lanes import Conversation, Lane, Lanes, LostError, Request
+from mlc.tuning.measure.replies import as_items, as_positive, as_timing, failure_in, seconds_in
 from mlc.tuning.measure.roles import Workshop
 from mlc.tuning.measure.timing import CONTENDER, Drift, Patience, Rule, Timing
 from mlc.tuning.measure.turns import Turns
@@ -44,7 +46,6 @@ _CASE_TIMEOUT = 120.0
 _KEPT = 512 << 20  # bytes of inputs and results, of all tasks together
 # who did that may have written over anything in its process, or has lost the device for all that the process holds
 _DISTRUST = (Failure.WRONG_MEMORY, Failure.BAD_REPLY, Failure.RUN_CRASH)
-_MOST_SAMPLES, _MOST_CALLS = 1000, 10**12
 
 
 @dataclass(frozen=True)
@@ -70,20 +71,11 @@ class MeasureOptions:
     retries: int = 2
 
 
-@dataclass(frozen=True)
-class _Built:
-    index: int
-    config: Config
-    scratch: int
-    obj: bytes
-    seconds: float
-
-
 @dataclass
 class _State:
     """What is known of a task."""
 
-    untuned: _Built | None = None
+    untuned: Built | None = None
     case: str = ""  # how the reference was made
     broken: Measurement | None = None  # why nothing of it can be measured
     drift: Drift | None = None
@@ -105,12 +97,17 @@ class _Round:
     together: bool = False
     running: bool = False  # whether what is ready is being run, until there is no more
     waiting: deque[int] = field(default_factory=deque)
-    ready: deque[_Built] = field(default_factory=deque)
+    ready: deque[Built] = field(default_factory=deque)
     results: dict[int, Measurement] = field(default_factory=dict)
 
     def finish(self, index: int, measurement: Measurement) -> None:
         self.results[index] = measurement
         self.done(index, measurement)
+
+
+def _round(number: int, configs: Sequence[Config], done: Done, *, together: bool = False) -> _Round:
+    """One whose candidates have all to be built."""
+    return _Round(number, configs, done, together, waiting=deque(range(len(configs))))
 
 
 class LocalMeasurer:
@@ -188,7 +185,7 @@ class LocalMeasurer:
             DeviceError: the device is gone; what it was busy with has no result.
         """
         with self.turns.mine():
-            results = self._go(_Round(task, configs, done or (lambda _i, _m: None)))
+            results = self._go(_round(task, configs, done or (lambda _i, _m: None)))
         if self._exact:
             self._computed |= {(task, _key(c)): m for c, m in zip(configs, results, strict=True) if m.seconds}
         return results
@@ -200,7 +197,27 @@ class LocalMeasurer:
         if len(found) == len(configs):
             return found
         with self.turns.mine():
-            return self._go(_Round(task, configs, lambda _i, _m: None, True))
+            return self._go(_round(task, configs, lambda _i, _m: None, together=True))
+
+    def measure_built(
+        self, task: int, untuned: Built, built: Sequence[Built], *, together: bool = False
+    ) -> list[Measurement]:
+        """Measures candidates that were built elsewhere.
+
+        Args:
+            task: position of the task.
+            untuned: the candidate of its default configuration, which is the anchor.
+            built: what to measure; their positions are counted from 0.
+            together: in turns, a sample each.
+        Returns, Raises:
+            as for :meth:`measure`.
+        """
+        if self._states[task].untuned is None:
+            self._states[task].untuned = untuned
+        work = _Round(task, [b.config for b in built], lambda _i, _m: None, together)
+        work.ready.extend(built)
+        with self.turns.mine():
+            return self._go(work)
 
     def reference(self, task: int) -> str:
         """How the results were made that candidates are compared with: ``interpreter`` or ``untuned``; or nothing."""
@@ -220,7 +237,6 @@ class LocalMeasurer:
 
     # -- who does what, when ------------------------------------------------------------------------------------------
     def _go(self, work: _Round) -> list[Measurement]:
-        work.waiting.extend(range(len(work.configs)))
         self._states[work.number].broken = None  # it may have been the machine's fault
         try:
             while len(work.results) < len(work.configs):
@@ -280,19 +296,8 @@ class LocalMeasurer:
 
     # -- conversations ------------------------------------------------------------------------------------------------
     def _build(self, work: _Round, index: int) -> Conversation:
-        header = {"task": work.number, "config": dict(work.configs[index])}
-        try:
-            reply = yield Request(header, b"", self.options.build_timeout, Failure.BUILD_TIMEOUT)
-            took = _took(reply)
-            failed = _failure(reply)
-            scratch = 0 if failed else _count(reply.header.get("scratch"))
-        except LostError as error:
-            work.finish(index, Measurement(None, failure=error.failure, message=error.message))
-            raise
-        if failed is not None:
-            work.finish(index, Measurement(None, failure=failed[0], message=failed[1], build_seconds=took))
-        else:
-            work.ready.append(_Built(index, work.configs[index], scratch, reply.body, took))
+        timeout = self.options.build_timeout
+        return building(work.number, index, work.configs[index], timeout, work.ready.append, work.finish)
 
     def _build_untuned(self, work: _Round, state: _State) -> Conversation:
         alone = _Round(work.number, [dict(self.tasks[work.number].space.default)], lambda _i, _m: None)
@@ -324,7 +329,7 @@ class LocalMeasurer:
         header = {"scratch": untuned.scratch}
         try:
             reply = yield Request(header, untuned.obj, _CASE_TIMEOUT, Failure.RUN_TIMEOUT)
-            failed = _failure(reply)
+            failed = failure_in(reply)
         except LostError as error:
             failed = error.failure, error.message
         if failed is not None:
@@ -332,7 +337,7 @@ class LocalMeasurer:
         else:
             state.case = str(reply.header.get("how"))
 
-    def _trial(self, work: _Round, state: _State, built: _Built) -> Conversation:
+    def _trial(self, work: _Round, state: _State, built: Built) -> Conversation:
         """Loads a candidate, times it until the machine holds still, drops it."""
         took = 0.0
         begun = False
@@ -343,17 +348,17 @@ class LocalMeasurer:
             begun = True
             handle = self._next_handle()
             reply = yield self._load(handle, built)
-            took += _took(reply)
-            failed = _failure(reply)
+            took += seconds_in(reply)
+            failed = failure_in(reply)
             if failed is None:
                 retries = self._patience.times
                 for attempt in range(1 + retries):
                     reply = yield self._ask({"op": "time", "handle": handle, "record": state.aim})
-                    took += _took(reply)
-                    failed = _failure(reply)
+                    took += seconds_in(reply)
+                    failed = failure_in(reply)
                     if failed is None:
                         last = attempt == retries or took > self.options.rule.budget
-                        if _timing(reply.header.get("samples")).seconds < self.least_seconds(work.number):
+                        if as_timing(reply.header.get("samples")).seconds < self.least_seconds(work.number):
                             yield from self._measure_peak()
                         result = self._judge(work.number, state, reply, last)
                     if failed is not None or result is not None:
@@ -380,8 +385,8 @@ class LocalMeasurer:
 
     def _together(self, work: _Round, state: _State) -> Conversation:
         """Loads all candidates, then times them in turns."""
-        loaded: dict[int, _Built] = {}
-        current: _Built | None = None
+        loaded: dict[int, Built] = {}
+        current: Built | None = None
         try:
             yield from self._begin_runner(state)
         except LostError as error:
@@ -392,7 +397,7 @@ class LocalMeasurer:
                 current = work.ready.popleft()
                 handle = self._next_handle()
                 reply = yield self._load(handle, current)
-                failed = _failure(reply)
+                failed = failure_in(reply)
                 if failed is None:
                     loaded[handle] = current
                 elif failed[0] in _DISTRUST:
@@ -402,14 +407,14 @@ class LocalMeasurer:
             current = None
             if loaded:
                 reply = yield self._ask({"op": "turns", "handles": list(loaded)}, times=len(loaded))
-                failed = _failure(reply)
+                failed = failure_in(reply)
                 if failed is not None:
                     raise LostError(*failed)
-                timings = [_timing(s) for s in _list(reply.header.get("samples"), len(loaded))]
+                timings = [as_timing(s) for s in as_items(reply.header.get("samples"), len(loaded))]
                 if min(t.seconds for t in timings) < self.least_seconds(work.number):
                     yield from self._measure_peak()
                 _, scale = self._moved(state, reply)
-                each = _took(reply) / len(loaded)
+                each = seconds_in(reply) / len(loaded)
                 yield self._ask({"op": "drop", "handles": list(loaded)})
                 for built, timing in zip(loaded.values(), timings, strict=True):
                     result = self.plausible(work.number, timing, scale, timing.noisy)
@@ -433,10 +438,10 @@ class LocalMeasurer:
         handle = self._next_handle()
         for request in (self._load(handle, state.untuned), self._ask({"op": "anchor", "handle": handle})):
             reply = yield request
-            failed = _failure(reply)
+            failed = failure_in(reply)
             if failed is not None:
                 raise LostError(*failed)
-        base = _positive(reply.header.get("ns"))
+        base = as_positive(reply.header.get("ns"))
         if state.drift is None:
             state.drift = Drift(base)
             state.record = base / 1e9
@@ -445,13 +450,13 @@ class LocalMeasurer:
         """The roof, once more: it was too low if somebody else had the core meanwhile."""
         reply = yield self._ask({"op": "peak"})
         flops = reply.header.get("flops")
-        self.peak = max(self.peak, _positive(flops) if flops else 0.0)
+        self.peak = max(self.peak, as_positive(flops) if flops else 0.0)
 
     def _next_handle(self) -> int:
         self._handles += 1
         return self._handles
 
-    def _load(self, handle: int, built: _Built) -> Request:
+    def _load(self, handle: int, built: Built) -> Request:
         header = {"op": "load", "handle": handle, "config": dict(built.config), "scratch": built.scratch}
         return Request(header, built.obj, self.options.run_timeout, Failure.RUN_TIMEOUT)
 
@@ -461,10 +466,10 @@ class LocalMeasurer:
     # -- judgement ----------------------------------------------------------------------------------------------------
     def _judge(self, number: int, state: _State, reply: Message, last: bool) -> Measurement | None:
         """A reply's measurement; nothing if the machine was restless and there is another chance."""
-        timing = _timing(reply.header.get("samples"))
+        timing = as_timing(reply.header.get("samples"))
         steady, scale = self._moved(state, reply)
         self._patience.learn(not steady)
-        if not self._exact and sum(timing.ns) > 1.01e9 * _took(reply):
+        if not self._exact and sum(timing.ns) > 1.01e9 * seconds_in(reply):
             raise LostError(Failure.BAD_REPLY, "its samples take longer than all its work")
         if not steady and not last and timing.seconds * scale < CONTENDER * state.record:
             return None
@@ -475,7 +480,7 @@ class LocalMeasurer:
 
     def _moved(self, state: _State, reply: Message) -> tuple[bool, float]:
         """What the anchor says; see :meth:`Drift.judge`."""
-        before, after = (_positive(v) for v in _list(reply.header.get("anchor"), 2))
+        before, after = (as_positive(v) for v in as_items(reply.header.get("anchor"), 2))
         assert state.drift is not None
         return state.drift.judge(before, after)
 
@@ -535,50 +540,3 @@ def _unmeasurable(measurement: Measurement) -> Measurement:
 
 def _with_times(m: Measurement, build: float, run: float) -> Measurement:
     return Measurement(m.seconds, m.spread, m.failure, m.message, m.noisy, build, run)
-
-
-# -- replies: what comes from a process that ran somebody's code may be anything ---------------------------------------
-def _failure(reply: Message) -> tuple[Failure, str] | None:
-    kind = reply.header.get("failure")
-    if kind is None:
-        return None
-    if kind not in set(Failure):
-        raise LostError(Failure.BAD_REPLY, "a failure of no known kind")
-    return Failure(kind), str(reply.header.get("message", ""))[:300]
-
-
-def _took(reply: Message) -> float:
-    return _positive(reply.header.get("took"))
-
-
-def _positive(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 <= value < 1e15):
-        raise LostError(Failure.BAD_REPLY, "a number that makes no sense")
-    return max(float(value), 1e-9)
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 40:
-        raise LostError(Failure.BAD_REPLY, "a number that makes no sense")
-    return value
-
-
-def _list(value: object, n: int) -> list[Any]:
-    if not isinstance(value, list) or len(value) != n:
-        raise LostError(Failure.BAD_REPLY, "a list that makes no sense")
-    return value
-
-
-def _timing(value: object) -> Timing:
-    if isinstance(value, dict):
-        calls, ns = value.get("calls"), value.get("ns")
-        if (
-            type(calls) is int
-            and 0 < calls < _MOST_CALLS
-            and isinstance(ns, list)
-            and 0 < len(ns) <= _MOST_SAMPLES
-            and all(type(t) is int and 0 < t < 1e15 for t in ns)
-            and math.isfinite(sum(ns))
-        ):
-            return Timing(calls, tuple(ns))
-    raise LostError(Failure.BAD_REPLY, "samples that make no sense")

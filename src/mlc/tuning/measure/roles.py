@@ -13,27 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from mlc.errors import DeviceError, MlcError, PackageError, ScheduleError
 from mlc.lower.knobs import Config, frozen
-from mlc.records.measurement import Failure
 from mlc.settings import CompileOptions
 from mlc.targets.base import Target
 from mlc.targets.bench import Bench, Program, Stand
-from mlc.tuning.measure.builder import Builder
+from mlc.tuning.measure.building import BuildShop
 from mlc.tuning.measure.candidate import Candidate, CandidateError, Packed, difference
 from mlc.tuning.measure.cases import INTERPRETED, Case, Reference, cases_in, draw_inputs
 from mlc.tuning.measure.frames import Channel, Message
+from mlc.tuning.measure.guard import Answer, guarded
 from mlc.tuning.measure.timing import FEWEST, Patience, Rule, Sample, Timing, take, take_in_turns
 from mlc.tuning.measure.zygote import Role, Shared
 from mlc.tuning.task import Task, candidate
 
-_COLLECT = 25  # builds between two garbage collections, which otherwise take their time in the midst of one
 _ANCHOR_AGE = 0.3  # seconds for which a reading of the anchor holds
 _ANCHOR_SHARE = 8  # ... or times what a reading takes
 _ANCHOR_RUNS = 2  # of which the fastest counts
 _ANCHOR_COLD = 8  # ... where each is a single call with caches empty
-
-Answer = tuple[dict[str, Any], bytes]
 
 
 @dataclass(frozen=True)
@@ -59,23 +55,8 @@ class Workshop:
     bench: Bench
 
     def roles(self) -> dict[str, Role]:
-        return {"build": self.build, "case": self.case, "run": self.run}
-
-    def build(self, channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
-        """Builds one candidate a message: ``{task, config}`` in, ``{scratch}`` and a program out."""
-        builder = Builder(self.target, self.options)
-        gc.disable()
-        count = 0
-
-        def work(message: Message) -> Answer:
-            program = builder.build(self.tasks[message.header["task"]], _config(message.header["config"]))
-            return {"scratch": program.scratch}, program.data
-
-        while True:
-            channel.send(*_guarded(channel.receive(), work))
-            count += 1
-            if count % _COLLECT == 0:
-                gc.collect()
+        build = BuildShop(self.tasks, self.target, self.options).build
+        return {"build": build, "case": self.case, "run": self.run}
 
     def case(self, channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
         """Makes the inputs and results of a task in the shared memory ``case``.
@@ -109,7 +90,7 @@ class Workshop:
                     difference(f"untuned {v.name}", *_with_largest(got, expected, case.results))
             return {"how": "untuned"}, b""
 
-        channel.send(*_guarded(channel.receive(), make))
+        channel.send(*guarded(channel.receive(), make))
 
     def run(self, channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
         """Runs candidates of one task; see :class:`Runner` for what it understands."""
@@ -119,7 +100,7 @@ class Workshop:
         kind = ExactRunner if self.bench.exact else Runner
         runner = kind(self, task, self.bench.open(self.threads), cases_in(memory, task, len(self.seeds)))
         while True:
-            channel.send(*_guarded(channel.receive(), runner.answer))
+            channel.send(*guarded(channel.receive(), runner.answer))
 
 
 class Runner:
@@ -240,33 +221,6 @@ class ExactRunner(Runner):
 
 def _computed(loaded: Candidate) -> Timing:
     return Timing(1, (max(1, round(loaded.seconds * 1e9)),) * FEWEST)
-
-
-def _guarded(message: Message, work: Callable[[Message], Answer]) -> Answer:
-    """The boundary of a worker: whatever goes wrong becomes an answer."""
-    start = time.monotonic()
-    try:
-        header, body = work(message)
-    except ScheduleError as error:
-        header, body = _failed(Failure.REFUSED, error), b""
-    except CandidateError as error:
-        header, body = _failed(error.failure, error), b""
-    except DeviceError as error:
-        header, body = _failed(Failure.RUN_CRASH, error), b""
-    except PackageError as error:
-        header, body = _failed(Failure.BUILD_ERROR, error), b""
-    except MemoryError as error:
-        header, body = _failed(Failure.BUILD_MEMORY, error), b""
-    except MlcError as error:
-        header, body = _failed(Failure.BUILD_ERROR, error), b""
-    except Exception as error:
-        header, body = _failed(Failure.BUILD_ERROR, f"{type(error).__name__}: {error}"), b""
-    return {**header, "id": message.header["id"], "took": time.monotonic() - start}, body
-
-
-def _failed(failure: Failure, error: object) -> dict[str, Any]:
-    lines = str(error).strip().splitlines()
-    return {"failure": failure.value, "message": (lines[0] if lines else "")[:300]}
 
 
 def _samples(timing: Timing) -> dict[str, Any]:
