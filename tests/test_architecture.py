@@ -41,6 +41,8 @@ ROOMS: dict[str, set[str]] = {
     # The whole compilation of a model: the pipeline, code, package.
     "build": {"ir", "ops", "rewrite", "targets", "runtime", "pipeline"},
     "tuning": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "records", "pipeline", "build"},
+    # What is shared among machines; nobody who works on one alone imports it.
+    "pool": {"ir", "ops", "lower", "rewrite", "targets", "runtime", "records", "tuning"},
     "train": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "tuning"},
     "api": {
         "pipeline",
@@ -56,6 +58,7 @@ ROOMS: dict[str, set[str]] = {
         "records",
         "build",
         "tuning",
+        "pool",
         "train",
     },
     "cli": {
@@ -70,6 +73,7 @@ ROOMS: dict[str, set[str]] = {
         "harness",
         "records",
         "tuning",
+        "pool",
         "train",
         "api",
     },
@@ -102,6 +106,7 @@ FORBIDDEN_KEYWORDS = {"shell", "allow_pickle"}
 BORDERS = {
     "cli/main.py",
     "frontend/keras/live.py",
+    "pool/client.py",
     "tuning/foreign.py",
     "tuning/measure/guard.py",
     "tuning/measure/zygote.py",

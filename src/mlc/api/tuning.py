@@ -1,10 +1,11 @@
-"""Schedules measured on this machine."""
+"""Schedules measured, on this machine or on others."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from mlc.api.options import compile_options, make_folder
 from mlc.settings import MAX_OPT_LEVEL, Observer, Settings
 
 if TYPE_CHECKING:
+    from mlc.pool.wish import Wish
     from mlc.tuning.drive import Tuning
     from mlc.tuning.measure import MeasureOptions
     from mlc.tuning.session import TuneOptions, Watcher
@@ -69,9 +71,10 @@ def tune(
     fresh: bool = False,
     check_whole: bool = True,
     transfer: Sequence[str | os.PathLike[str]] = (),
+    pool: Wish | None = None,
     watcher: Watcher | None = None,
 ) -> Tuning:
-    """Measures schedules of a model's kernels on this machine, and keeps the fastest for ``compile``.
+    """Measures schedules of a model's kernels, and keeps the fastest for ``compile``.
 
     >>> tuning = mlc.tune(model, trials=600)                   # doctest: +SKIP
     >>> tuning.whole.speedup                                   # doctest: +SKIP
@@ -87,6 +90,7 @@ def tune(
             measured.
         weights, bf16, fp16, keep_f32: in which types things are computed, as for :func:`compile`; bf16 where the
             processor has it, or else emulated.
+        pool: measure on the boards of a pool, not on this machine; the whole model is not compared then.
         model, target, options, measure, opt_level, disabled_passes, fast_math, threads, only, fresh, check_whole,
             watcher: see :func:`mlc.tuning.drive.tune_graph`.
     Returns:
@@ -101,6 +105,11 @@ def tune(
     from mlc.tuning.drive import tune_graph
     from mlc.tuning.session import TuneOptions
 
+    elsewhere = None
+    if pool is not None:
+        from mlc.pool.measurer import PoolMeasurer
+
+        elsewhere = partial(PoolMeasurer, pool)
     options = options or TuneOptions()
     if trials is not None:
         options = replace(options, trials=trials)
@@ -131,6 +140,7 @@ def tune(
         fresh=fresh,
         check_whole=check_whole,
         transfer=transfer,
+        elsewhere=elsewhere,
         watcher=watcher,
     )
     if records is None:

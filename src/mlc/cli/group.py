@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("mlc.cli.inspect:command", "Show what is in a model or a module.tar."),
     "ops": ("mlc.cli.ops:command", "List the operators that can be imported."),
     "vdla": ("mlc.cli.vdla:group", "Read, write, check and simulate programs of the VDLA accelerator."),
+    "devices": ("mlc.cli.devices:group", "Share boards: certificates, scheduler, boards, their state."),
     "targets": ("mlc.cli.targets:command", "List the targets to compile for."),
     "completion": ("mlc.cli.completion:command", "Print a completion script for your shell."),
 }

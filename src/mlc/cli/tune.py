@@ -13,6 +13,7 @@ from mlc.cli import values
 from mlc.cli.console import Console, require_distinct, require_writable, status, write_json
 from mlc.cli.group import Command
 from mlc.cli.options import LoadOptions, json_option, load_options
+from mlc.cli.pooling import pool_options
 from mlc.cli.precision import bf16_option, emulation_option, fp16_option, keep_option, tf32_option, weights_option
 from mlc.cli.tune_result import document, failures, summary, task_json, tasks_table
 from mlc.cli.tune_view import TuneProgress
@@ -20,6 +21,7 @@ from mlc.errors import ExitCode, UsageError
 from mlc.settings import MAX_SEED
 
 if TYPE_CHECKING:
+    from mlc.pool.wish import Wish
     from mlc.tuning.measure import Rule
 
 MAX_TRIALS = 1 << 30
@@ -36,11 +38,14 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     mlc tune resnet18.onnx --tasks 0,2-5 --time-budget 30m -o resnet18.jsonl
     mlc tune bert.onnx --dim batch=1 --threads 1 --explorer opevo -o bert.jsonl --report bert.html
     mlc tune resnet50.onnx --transfer resnet18.jsonl -o resnet50.jsonl
+    mlc tune resnet18.onnx --target "arm -mcpu=cortex-a72" --pool tls://hub:8786 --certificates pool/ann
     mlc compile resnet50.onnx --records resnet50.jsonl -o resnet50.tar
     """,
 )
 @click.argument("model", required=False)
-@click.option("--target", default="x86", show_default=True, help="What to tune for; this machine has to run it.")
+@click.option(
+    "--target", default="x86", show_default=True, help="What to tune for; this machine has to run it, or a board."
+)
 @click.option(
     "-o", "--output", "--records", "output", metavar="FILE",
     help="Every trial is appended here at once; a run goes on from what is there.  "
@@ -116,6 +121,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.option("--fresh", is_flag=True, help="Begin anew; what the file held is kept as FILE.old.")
 @click.option("--no-check", is_flag=True, help="Do not compare the whole model before and after.")
 @click.option("--report", metavar="FILE", help="Write a report as one HTML file.")
+@pool_options
 @json_option
 @click.pass_obj
 def command(
@@ -156,9 +162,13 @@ def command(
     fresh: bool,
     no_check: bool,
     report: str | None,
+    wish: Wish | None,
     json_file: str | None,
 ) -> None:
-    """Measure schedules of MODEL's kernels on this machine, and keep what is found in a record file."""
+    """Measure schedules of MODEL's kernels on this machine, and keep what is found in a record file.
+
+    With --pool, they are built here and measured on the boards of a pool.
+    """
     from mlc.targets.base import get_target
     from mlc.tuning.explorers import explorer_names, get_explorer
     from mlc.tuning.models.choice import COST_MODELS
@@ -184,6 +194,8 @@ def command(
     files = [f for f in (json_file, report, *(() if list_only else (output,))) if f is not None and f != "-"]
     require_distinct([model], files)
     require_writable(*files)
+    if wish is not None and (timed or algorithms):
+        raise UsageError("--cores and --algorithms are of this machine", hint="leave them out, or leave --pool out")
 
     from mlc.api import tune as tune_model
     from mlc.api import tuning_tasks
@@ -239,6 +251,7 @@ def command(
             fresh=fresh,
             check_whole=not no_check,
             transfer=transfer,
+            pool=wish,
             watcher=progress,
         )
     console.say(summary(console, tuning))

@@ -473,6 +473,20 @@ class Target(Protocol):
         ...
 
 
+@runtime_checkable
+class Emulated(Protocol):
+    """What a target is, too, if something else can have its machine's place."""
+
+    def emulated_bench(self) -> Bench:
+        """What candidates are run on without the machine: results are those of the machine, times say nothing.
+
+        Raises:
+            DeviceError: this machine can run them itself.
+            MissingDependencyError: there is no emulator, or nothing that links for it.
+        """
+        ...
+
+
 BUILTIN = {
     "arm": "mlc.targets.arm.target:ArmTarget",
     "cuda": "mlc.targets.cuda.target:CudaTarget",

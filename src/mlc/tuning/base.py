@@ -7,7 +7,8 @@ task → space → explorer ⇄ cost model → measurer → records. Configurati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -76,6 +77,11 @@ class Measurer(Protocol):
     def compare(self, task: int, configs: Sequence[Config]) -> list[Measurement]:
         """Measures a few configurations in turns, a sample each, for a last decision between them."""
         ...
+
+
+Elsewhere = Callable[..., AbstractContextManager[Any]]
+"""Makes a :class:`Measurer` that measures on other machines than this one: of tasks and a target, and by keyword of
+``threads`` (as many as there are if ``None``), ``compile_options``, ``options`` and ``rng``, as a local one is made."""
 
 
 class Featurizer(Protocol):

@@ -25,7 +25,7 @@ from mlc.runtime.native import available_cores
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, Tunable, Whole
 from mlc.tuning.algorithms import Chosen, choices_of, measure_algorithms
-from mlc.tuning.base import CostModel
+from mlc.tuning.base import CostModel, Elsewhere, Measurer
 from mlc.tuning.explorers import get_explorer
 from mlc.tuning.journal import Journal
 from mlc.tuning.measure import LocalMeasurer, MeasureOptions
@@ -75,13 +75,14 @@ def tune_graph(
     fresh: bool = False,
     check_whole: bool = True,
     transfer: Sequence[str | PathLike[str]] = (),
+    elsewhere: Elsewhere | None = None,
     watcher: Watcher | None = None,
 ) -> Tuning:
     """Tunes the kernels of a model.
 
     Args:
         graph: an imported model.
-        target: what to compile for; this machine has to run it.
+        target: what to compile for; this machine has to run it, unless others do.
         compile_options: as for a compilation.
         options: budget and explorer.
         records: the file that every trial is appended to; what it holds is gone on from.
@@ -93,6 +94,7 @@ def tune_graph(
             and choose what is fastest in them.
         transfer: record files, or folders of such, of any models, that the cost model learns from before anything is
             measured.
+        elsewhere: makes what measures on other machines; the whole model is not compared then.
         watcher: is told how it goes on.
     Raises:
         UsageError: nothing to tune, no such task, an option that the explorer or the cost model does not have, or
@@ -100,8 +102,11 @@ def tune_graph(
         DeviceError: this machine cannot run the target's code.
         CheckFailedError: the tuned model's results differ.
     """
+    wanted = threads
     threads = available_cores() if threads is None else threads
     _check_explorer(options)
+    if elsewhere is not None and options.algorithms:
+        raise UsageError("algorithms can be measured on this machine only", hint="leave --algorithms or --pool out")
     path = Path(records)
     watch = watcher or Watcher()
     before = [] if fresh or not path.exists() else read_records([path]).records
@@ -131,17 +136,25 @@ def tune_graph(
         )
     with contextlib.ExitStack() as stack:
         measurers: dict[bool, LocalMeasurer] = {}
-        for device, some in ((False, hosts), (True, own)):
-            if some:
-                bench = target.accelerator.bench() if device and isinstance(target.accelerator, Tunable) else None
-                measurers[device] = stack.enter_context(
-                    LocalMeasurer(
-                        some, target, bench, threads=threads, compile_options=compile_options, options=measure, rng=rng
-                    )
-                )
-        places = {id(t): (device, k) for device, some in ((False, hosts), (True, own)) for k, t in enumerate(some)}
-        parts = [(measurers[device], k) for device, k in (places[id(t)] for t in tasks)]
-        measurer = SplitMeasurer(parts, threads)
+        measurer: Measurer
+        if elsewhere is not None:
+            measurer = stack.enter_context(
+                elsewhere(tasks, target, threads=wanted, compile_options=compile_options, options=measure, rng=rng)
+            )
+            check_whole = False
+        else:
+            for device, some in ((False, hosts), (True, own)):
+                if some:
+                    bench = target.accelerator.bench() if device and isinstance(target.accelerator, Tunable) else None
+                    measurers[device] = stack.enter_context(
+                        LocalMeasurer(
+                            some, target, bench, threads=threads, compile_options=compile_options, options=measure,
+                            rng=rng,
+                        )
+                    )  # fmt: skip
+            places = {id(t): (device, k) for device, some in ((False, hosts), (True, own)) for k, t in enumerate(some)}
+            parts = [(measurers[device], k) for device, k in (places[id(t)] for t in tasks)]
+            measurer = SplitMeasurer(parts, threads)
         if fresh and path.exists():
             set_aside(path)
         journal = stack.enter_context(Journal(path))

@@ -190,7 +190,7 @@ class Lanes:
         halfway = worker.channel.halfway
         status, complaint = self._retire(lane, _GRACE if why is None else 0.0)
         if why is None:
-            why = _post_mortem(lane.crash, status, complaint, halfway)
+            why = post_mortem(lane.crash, status, complaint, halfway)
         if talk is not None:
             try:
                 talk.throw(why)
@@ -219,7 +219,7 @@ class Lanes:
         self._selector.close()
 
 
-def _post_mortem(crash: Failure, status: int, complaint: str, halfway: bool) -> LostError:
+def post_mortem(crash: Failure, status: int, complaint: str, halfway: bool) -> LostError:
     """What a worker's end says about what it was doing."""
     lines = complaint.strip().splitlines()
     said = f": {lines[0][:200]}" if lines else ""

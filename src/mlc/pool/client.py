@@ -1,0 +1,251 @@
+"""A pool as those see it who want work done: which boards there are, and pieces of work on their way."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import itertools
+import os
+import queue
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from mlc import __version__
+from mlc.errors import DeviceError, DocumentError
+from mlc.pool.certificates import Role
+from mlc.pool.cluster import prepared
+from mlc.pool.offers import FACTS, BoardInfo
+from mlc.pool.parcel import Parcel
+from mlc.pool.secure import greet, security_of
+from mlc.pool.task import work
+from mlc.pool.wish import Wish
+
+_CONNECT = 10.0
+_CLOSE = 3.0
+_LOOK = 1.0  # seconds between two looks at what nobody tells
+
+
+class LostWork(Exception):
+    """The boards that took a piece of work were lost with it, again and again."""
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A piece of work on its way.
+
+    Args:
+        label: whatever whoever asked wants to know it by.
+        resource: that it takes.
+        future: dask's.
+    """
+
+    label: Any
+    resource: str
+    future: Any
+
+
+class Pool:
+    """A connection to a pool. A context manager. Threads begin with it, so whoever forks does that before.
+
+    Args:
+        wish: how to reach it.
+    Raises:
+        UsageError: there is no certificate for it.
+        DeviceError: it cannot be reached, or does not let the user in.
+    """
+
+    def __init__(self, wish: Wish) -> None:
+        self._wish = wish
+        self.url = wish.address.url
+        distributed = prepared()
+        security = security_of(wish.address, wish.certificates, Role.CLIENT)
+        greet(wish.address, wish.certificates)
+        try:
+            self._client: Any = distributed.Client(
+                self.url, security=security, timeout=_CONNECT, set_as_default=False, direct_to_workers=False
+            )
+        except (OSError, TimeoutError) as error:
+            raise DeviceError(
+                f"{self.url}: cannot be talked to: {error}", hint="is it a pool of this version?"
+            ) from None
+        self._done: queue.SimpleQueue[Ticket] = queue.SimpleQueue()
+        self._numbers = itertools.count()
+        self._seen = time.monotonic()  # when there was a board last
+        self.me = f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"[:100]
+
+    def boards(self) -> list[BoardInfo]:
+        """The boards that are there, by name; workers that tell nonsense are none.
+
+        Raises:
+            DeviceError: the pool is gone.
+        """
+        self._require()
+        try:
+            workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        except (OSError, TimeoutError):
+            raise self._gone() from None
+        found = []
+        for address, facts in workers.items():
+            with contextlib.suppress(DocumentError):
+                found.append(BoardInfo.from_json(facts.get("metrics", {}).get(FACTS), address))
+        return sorted(found, key=lambda b: b.name)
+
+    def wait_for(self, tag: str) -> list[BoardInfo]:
+        """The boards that are there for a target, of which there is one at least.
+
+        Raises:
+            DeviceError: there is none for as long as the user has patience; or one has another version.
+        """
+        until = time.monotonic() + self._wish.patience
+        while True:
+            boards = self.boards()
+            fitting = [b for b in boards if b.has(tag) and not b.draining]
+            if fitting:
+                return self._of_this_version(fitting)
+            if time.monotonic() > until:
+                raise self._nobody(tag, boards)
+            time.sleep(0.2)
+
+    def send(self, parcel: Parcel, resource: str, label: Any = None, board: str = "") -> Ticket:
+        """Sends a piece of work.
+
+        Args:
+            parcel: the work.
+            resource: of whom: the tag of a target, or the family of one.
+            label: is found in the ticket.
+            board: the one that it is for; any that has the resource unless given.
+        Raises:
+            DeviceError: the pool is gone.
+        """
+        self._require()
+        where = {"workers": [board], "allow_other_workers": False} if board else {}
+        future = self._client.submit(
+            work,
+            parcel.to_bytes(),
+            key=f"{parcel.kind}-{self.me}-{next(self._numbers)}",
+            pure=False,
+            resources={resource: 1} if resource else None,
+            priority=self._wish.priority,
+            **where,
+        )
+        ticket = Ticket(label, resource, future)
+        future.add_done_callback(lambda _: self._done.put(ticket))
+        return ticket
+
+    def ready(self) -> Ticket | None:
+        """A piece of work that is done, if there is one."""
+        with contextlib.suppress(queue.Empty):
+            return self._done.get_nowait()
+        return None
+
+    def next(self, resource: str) -> Ticket:
+        """Waits for the next piece of work that is done.
+
+        Raises:
+            DeviceError: the pool is gone, or has had no board with the resource for as long as the user has patience.
+        """
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._done.get(timeout=_LOOK)
+            boards = self.boards()
+            if any(b.has(resource) or not resource for b in boards):
+                self._seen = time.monotonic()
+            elif time.monotonic() - self._seen > self._wish.patience:
+                raise self._nobody(resource, boards)
+
+    def answer(self, ticket: Ticket) -> Parcel:
+        """What came of a piece of work.
+
+        Raises:
+            LostWork: every board that took it was lost.
+            DeviceError: the pool is gone, or the board refuses such work.
+            DocumentError: the answer makes no sense.
+        """
+        from distributed.scheduler import KilledWorker
+
+        self._seen = time.monotonic()
+        try:
+            data = ticket.future.result(timeout=_CONNECT)
+        except KilledWorker as error:
+            raise LostWork(f"{error.allowed_failures + 1} boards were lost while they ran it") from None
+        except DocumentError:
+            raise
+        except Exception as error:  # whatever a board of the pool, or dask, has raised there
+            self._require()
+            raise LostWork(f"{type(error).__name__}: {error}"[:200]) from None
+        finally:
+            ticket.future.release()
+        parcel = Parcel.from_bytes(data)
+        if parcel.kind == "refused":
+            raise DeviceError(f"{self.url}: refused: {str(parcel.header.get('reason'))[:300]}")
+        return parcel
+
+    def ask(self, parcel: Parcel, resource: str, board: str = "") -> Parcel:
+        """Sends a piece of work and waits for it.
+
+        Raises:
+            DeviceError: the pool is gone, has no such board, refuses it, or lost it.
+        """
+        ticket = self.send(parcel, resource, board=board)
+        try:
+            while self.next(resource) is not ticket:
+                pass
+            return self.answer(ticket)
+        except (LostWork, DocumentError) as error:
+            raise DeviceError(f"{self.url}: {error}") from None
+        finally:
+            self.cancel([ticket])
+
+    def cancel(self, tickets: list[Ticket]) -> None:
+        """Gives up pieces of work that are on their way."""
+        open_ = [t.future for t in tickets if not t.future.done()]
+        if open_ and self._client.status == "running":
+            with contextlib.suppress(OSError, TimeoutError):
+                self._client.cancel(open_)
+
+    def close(self) -> None:
+        """Leaves; what was asked for and is not done will not be. Twice is fine."""
+        with contextlib.suppress(OSError, TimeoutError):
+            self._client.close(timeout=_CLOSE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _require(self) -> None:
+        if self._client.status != "running":
+            raise self._gone()
+
+    def _gone(self) -> DeviceError:
+        return DeviceError(f"{self.url}: the pool is gone", hint="start its scheduler again, and repeat the command")
+
+    def _nobody(self, resource: str, boards: list[BoardInfo]) -> DeviceError:
+        offers = sorted({f"{o.target!r} ({o.tag})" for b in boards for o in b.offers if not b.draining})
+        return DeviceError(
+            f"{self.url}: no board for {resource}",
+            hint=f"there are some for {', '.join(offers)}" if offers else "it has no boards at all: mlc devices serve",
+        )
+
+    def _of_this_version(self, boards: list[BoardInfo]) -> list[BoardInfo]:
+        for b in boards:
+            if b.version != __version__:
+                raise DeviceError(
+                    f"{self.url}: the board {b.name} has mlc {b.version}, and this is {__version__}",
+                    hint="install the same version on both",
+                )
+        return boards
+
+
+@contextlib.contextmanager
+def connected(wish: Wish) -> Iterator[Pool]:
+    """A connection that lasts as long as the block."""
+    with Pool(wish) as pool:
+        yield pool

@@ -1,0 +1,121 @@
+"""What boards offer, as they tell it and as clients look for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mlc import __version__
+from mlc.fields import Fields, as_flag, as_integer, as_list, as_number, as_text, as_whole
+from mlc.records.record import Fingerprint
+from mlc.targets.base import Target
+
+FACTS = "mlc"
+"""The name among a worker's figures under which a board tells of itself."""
+
+
+def tag_of(target: Target) -> str:
+    """The resource that work for a target takes: boards whose times can be compared have the same."""
+    found = Fingerprint.of(target)
+    digest = hashlib.sha256(repr((found.features, found.lanes)).encode()).hexdigest()[:6]
+    return f"{target.name}:{found.cpu}:{digest}"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A target that a board measures and runs.
+
+    Args:
+        tag: the resource.
+        target: the target's string form, as whoever started the board gave it.
+        emulated: whether an emulator has the processor's place.
+    """
+
+    tag: str
+    target: str
+    emulated: bool = False
+
+
+@dataclass(frozen=True)
+class BoardInfo:
+    """A board as it tells of itself.
+
+    Args:
+        name: unique in the pool.
+        offers: what it is there for.
+        kinds: of work that it does.
+        threads: that a kernel can have.
+        memory: bytes that a piece of work may take.
+        version: of its program.
+        done: pieces of work so far.
+        busy: whose piece it works on; empty where it waits for one.
+        draining: whether it takes no more work.
+        seconds: since it joined.
+        address: at which the scheduler reaches it.
+    """
+
+    name: str
+    offers: tuple[Offer, ...]
+    kinds: tuple[str, ...]
+    threads: int
+    memory: int
+    version: str = __version__
+    done: int = 0
+    busy: str = ""
+    draining: bool = False
+    seconds: float = 0.0
+    address: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        offers = [{"tag": o.tag, "target": o.target, "emulated": o.emulated} for o in self.offers]
+        return {
+            "name": self.name,
+            "offers": offers,
+            "kinds": list(self.kinds),
+            "threads": self.threads,
+            "memory": self.memory,
+            "version": self.version,
+            "done": self.done,
+            "busy": self.busy,
+            "draining": self.draining,
+            "seconds": round(self.seconds, 3),
+        }
+
+    @classmethod
+    def from_json(cls, value: object, address: str) -> BoardInfo:
+        """The inverse, for what a worker says, which may be anything.
+
+        Raises:
+            DocumentError: a field is missing, wrong or unknown.
+        """
+        if isinstance(value, Mapping):  # lists come back as tuples
+            value = {k: list(v) if isinstance(v, tuple) else v for k, v in value.items()}
+        get = Fields(value, "")
+        made = cls(
+            get.take("name", as_text),
+            get.take("offers", lambda items, where: as_list(items, where, _offer, 64)),
+            get.take("kinds", lambda items, where: as_list(items, where, as_text, 16)),
+            get.take("threads", as_whole(1)),
+            get.take("memory", as_integer),
+            get.take("version", as_text),
+            get.take("done", as_integer),
+            get.take("busy", as_text),
+            get.take("draining", as_flag),
+            get.take("seconds", as_number),
+            address,
+        )
+        get.end()
+        return made
+
+    def has(self, tag: str) -> bool:
+        """Whether it is there for a resource."""
+        return any(o.tag == tag for o in self.offers)
+
+
+def _offer(value: Any, where: str) -> Offer:
+    get = Fields(value, where)
+    made = Offer(get.take("tag", as_text), get.take("target", as_text), get.take("emulated", as_flag))
+    get.end()
+    return made

@@ -1,0 +1,132 @@
+"""The process in which a board measures one task for one client: what a kernel does there harms nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mlc.errors import DocumentError, MlcError
+from mlc.lower.knobs import Space
+from mlc.pool.jobs import Bench, MeasureJob, Results, types_of
+from mlc.pool.parcel import Parcel, split
+from mlc.settings import CompileOptions
+from mlc.targets import bench as machines
+from mlc.targets.base import Emulated, Target
+from mlc.tuning.measure import LocalMeasurer, MeasureOptions
+from mlc.tuning.measure.building import Built
+from mlc.tuning.measure.frames import Channel, Message
+from mlc.tuning.measure.zygote import Shared
+from mlc.tuning.task import candidate, task_of
+
+
+@dataclass(frozen=True)
+class Place:
+    """A target that a board is there for.
+
+    Args:
+        text: its string form.
+        target: the target.
+        emulated: whether an emulator has the processor's place.
+    """
+
+    text: str
+    target: Target
+    emulated: bool = False
+
+    def bench(self, flush: bool = False) -> machines.Bench:
+        """What candidates are run on.
+
+        Raises:
+            DeviceError: this machine cannot run them.
+        """
+        if self.emulated:
+            assert isinstance(self.target, Emulated)
+            return self.target.emulated_bench()
+        return self.target.bench(flush)
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """What the zygote has in memory for them.
+
+    Args:
+        places: by number.
+        cores: on which times are taken.
+        memory: bytes that running a candidate may take.
+    """
+
+    places: Sequence[Place]
+    cores: tuple[int, ...]
+    memory: int
+
+    def measure(self, channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
+        """Answers jobs, all of one bench: ``{header, sizes}`` and programs in, results or a refusal out."""
+        lab: Lab | None = None
+        place = self.places[args["place"]]
+        while True:
+            message = channel.receive()
+            try:
+                job = job_in(message)
+                lab = lab or Lab(place, job, self.cores, self.memory)
+                answer: dict[str, Any] = lab.measure(job).to_json()
+            except MlcError as error:
+                answer = {"refused": error.message}
+            channel.send(answer)
+
+
+def job_in(message: Message) -> MeasureJob:
+    """The job in a message of the board to its process."""
+    return MeasureJob.of(Parcel("", message.header["header"], tuple(split(message.body, message.header["sizes"]))))
+
+
+class Lab:
+    """A measurer of one task.
+
+    Args:
+        place: where it is measured.
+        job: the first one, which says all about the task.
+        cores: on which times are taken.
+        memory: bytes that running a candidate may take.
+    Raises:
+        MlcError: the task makes no sense here.
+    """
+
+    def __init__(self, place: Place, job: MeasureJob, cores: tuple[int, ...], memory: int) -> None:
+        bench: Bench = job.bench
+        self._target = place.target
+        task = task_of(bench.document, bench.margins, place.target)
+        # this machine's caches may suggest another one, and what was built is the client's
+        self.task = replace(task, space=Space(task.space.knobs, dict(job.candidates[0].config)))
+        options = MeasureOptions(
+            run_timeout=bench.run_timeout, memory=memory, cores=cores, rule=bench.rule, retries=bench.retries
+        )
+        self._measurer = LocalMeasurer(
+            [self.task],
+            place.target,
+            place.bench(bench.rule.flush),
+            threads=bench.threads,
+            compile_options=CompileOptions("pool", "", ""),
+            options=options,
+            rng=np.random.default_rng(bench.seed),
+        )
+
+    def measure(self, job: MeasureJob) -> Results:
+        """Measures the candidates of a job.
+
+        Raises:
+            MlcError: a candidate is not what this program would have made of its configuration, or the device is gone.
+        """
+        for number, sent in enumerate(job.candidates):
+            mine = types_of(candidate(self.task, self._target, sent.config))
+            if json.dumps(mine) != json.dumps(sent.types):
+                raise DocumentError(f"candidates[{number}]: its operands lie in memory otherwise than here")
+        built = [
+            Built(k - 1, sent.config, sent.scratch, program, 0.0)
+            for k, (sent, program) in enumerate(zip(job.candidates, job.programs, strict=True))
+        ]
+        found = self._measurer.measure_built(0, built[0], built[1:], together=job.together)
+        return Results(tuple(found), self._measurer.peak)
