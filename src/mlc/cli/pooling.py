@@ -70,7 +70,7 @@ def pool_options(function: F) -> F:
         )
     ):
         found = option(found)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 _POOL: tuple[Callable[[Any], Any], ...] = (

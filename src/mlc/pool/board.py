@@ -15,7 +15,7 @@ from typing import Any, Self
 from mlc import __version__
 from mlc.errors import DeviceError, DocumentError, MlcError, UsageError
 from mlc.pool.jobs import MEASURE, MeasureJob, Results
-from mlc.pool.offers import BoardInfo, Offer, tag_of
+from mlc.pool.offers import BoardInfo, Offer, resource_of
 from mlc.pool.parcel import Parcel, refusal, split
 from mlc.pool.remote import RUN, RunJob, run
 from mlc.pool.session import Place, Sessions
@@ -77,9 +77,9 @@ class Board:
             if emulated and not isinstance(place.target, Emulated):
                 raise UsageError(f"{place.text}: is not emulated", hint="leave --emulate out")
             place.bench().require()
-        self._places = {tag_of(p.target): k for k, p in enumerate(places)}
+        self._places = {resource_of(p.target): k for k, p in enumerate(places)}
         self._families = {p.target.name: p.emulated for p in places}
-        offers = tuple(Offer(tag_of(p.target), p.text, p.emulated) for p in places)
+        offers = tuple(Offer(resource_of(p.target), p.text, p.emulated) for p in places)
         self.info = BoardInfo(name, offers, tuple(kinds), len(cores), memory)
         self._cores, self._memory = cores, memory
         self._began = time.monotonic()
@@ -94,7 +94,7 @@ class Board:
         self._zygote = Zygote({name: _within(self._folder.name, role) for name, role in roles.items()})
 
     @property
-    def tags(self) -> list[str]:
+    def resources(self) -> list[str]:
         """The resources that it has one of."""
         return [*self._places, *self._families]
 
@@ -157,9 +157,11 @@ class Board:
     def _measure(self, parcel: Parcel) -> Parcel:
         job = MeasureJob.of(parcel)
         bench = job.bench
-        place = self._places.get(bench.tag)
+        place = self._places.get(bench.resource)
         if place is None:
-            raise DocumentError(f"it was not started for {bench.tag}")
+            raise DocumentError(f"it was not started for {bench.resource}")
+        if bench.threads > self.info.threads:
+            raise DocumentError(f"it has {self.info.threads} threads, and not {bench.threads}")
         self._busy = bench.client
         count = len(job.candidates) - 1
         patience = _CASE + _EACH * (count + 1) * max(1.0, bench.run_timeout)

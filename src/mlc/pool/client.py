@@ -20,7 +20,7 @@ from mlc.pool.certificates import Role
 from mlc.pool.cluster import prepared
 from mlc.pool.offers import FACTS, BoardInfo
 from mlc.pool.parcel import Parcel
-from mlc.pool.secure import greet, security_of
+from mlc.pool.secure import RefusedError, greet, security_of
 from mlc.pool.task import work
 from mlc.pool.wish import Wish
 
@@ -53,17 +53,28 @@ class Pool:
 
     Args:
         wish: how to reach it.
+        wait: have patience with a scheduler that is not there yet, too.
     Raises:
         UsageError: there is no certificate for it.
         DeviceError: it cannot be reached, or does not let the user in.
     """
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, wish: Wish, *, wait: bool = False) -> None:
         self._wish = wish
         self.url = wish.address.url
         distributed = prepared()
         security = security_of(wish.address, wish.certificates, Role.CLIENT)
-        greet(wish.address, wish.certificates)
+        until = time.monotonic() + (wish.patience if wait else 0.0)
+        while True:
+            try:
+                greet(wish.address, wish.certificates)
+                break
+            except RefusedError:
+                raise
+            except DeviceError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_LOOK)
         try:
             self._client: Any = distributed.Client(
                 self.url, security=security, timeout=_CONNECT, set_as_default=False, direct_to_workers=False
@@ -94,8 +105,8 @@ class Pool:
                 found.append(BoardInfo.from_json(facts.get("metrics", {}).get(FACTS), address))
         return sorted(found, key=lambda b: b.name)
 
-    def wait_for(self, tag: str) -> list[BoardInfo]:
-        """The boards that are there for a target, of which there is one at least.
+    def wait_for(self, resource: str = "") -> list[BoardInfo]:
+        """The boards that are there for a target, of which there is one at least; for any target unless given.
 
         Raises:
             DeviceError: there is none for as long as the user has patience; or one has another version.
@@ -103,11 +114,11 @@ class Pool:
         until = time.monotonic() + self._wish.patience
         while True:
             boards = self.boards()
-            fitting = [b for b in boards if b.has(tag) and not b.draining]
+            fitting = [b for b in boards if (not resource or b.has(resource)) and not b.draining]
             if fitting:
                 return self._of_this_version(fitting)
             if time.monotonic() > until:
-                raise self._nobody(tag, boards)
+                raise self._nobody(resource, boards)
             time.sleep(0.2)
 
     def send(self, parcel: Parcel, resource: str, label: Any = None, board: str = "") -> Ticket:
@@ -115,7 +126,7 @@ class Pool:
 
         Args:
             parcel: the work.
-            resource: of whom: the tag of a target, or the family of one.
+            resource: of whom: the resource of a target, or the family of one.
             label: is found in the ticket.
             board: the one that it is for; any that has the resource unless given.
         Raises:
@@ -228,9 +239,9 @@ class Pool:
         return DeviceError(f"{self.url}: the pool is gone", hint="start its scheduler again, and repeat the command")
 
     def _nobody(self, resource: str, boards: list[BoardInfo]) -> DeviceError:
-        offers = sorted({f"{o.target!r} ({o.tag})" for b in boards for o in b.offers if not b.draining})
+        offers = sorted({f"{o.target!r} ({o.resource})" for b in boards for o in b.offers if not b.draining})
         return DeviceError(
-            f"{self.url}: no board for {resource}",
+            f"{self.url}: no board" + (f" for {resource}" if resource else ""),
             hint=f"there are some for {', '.join(offers)}" if offers else "it has no boards at all: mlc devices serve",
         )
 

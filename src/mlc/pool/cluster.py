@@ -1,4 +1,4 @@
-"""dask.distributed as a pool uses it: nothing but TLS and work for boards, no pages, no orders to run other functions."""
+"""dask.distributed as a pool uses it: TLS, work for boards, no pages, no orders to run other functions."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def prepared() -> Any:
     )
     import distributed
 
-    for name in ("distributed", "tornado", "bokeh"):
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.setLevel(logging.CRITICAL)
-        logger.propagate = False
+    # what goes wrong there is told in our own words
+    for name in ["asyncio", *logging.Logger.manager.loggerDict]:
+        if name.partition(".")[0] in ("asyncio", "distributed", "tornado"):
+            logging.getLogger(name).handlers.clear()
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     return distributed
 
 
@@ -189,7 +189,7 @@ async def serve(
                     name=board.info.name,
                     host=host,
                     protocol="tcp" if address.plain else "tls",
-                    resources={tag: 1 for tag in board.tags},
+                    resources={r: 1 for r in board.resources},
                     security=security,
                     memory_limit=0,
                     local_directory=folder,

@@ -30,7 +30,7 @@ class Bench:
     """What all candidates of a task have in common: where the same is asked for again, a board has it at hand.
 
     Args:
-        tag: of the target.
+        resource: of the target.
         document, margins: the task.
         threads: that run a kernel.
         rule: of timing.
@@ -40,7 +40,7 @@ class Bench:
         client: whose it is.
     """
 
-    tag: str
+    resource: str
     document: Document
     margins: tuple[Margins, ...]
     threads: int
@@ -63,7 +63,7 @@ class Bench:
     def from_json(cls, value: Any, where: str) -> Bench:
         get = Fields(value, where)
         made = cls(
-            get.take("tag", as_text),
+            get.take("resource", as_text),
             get.take("document", lambda item, _: item),
             get.take("margins", margins_from_json),
             get.take("threads", as_whole(1, 1024)),

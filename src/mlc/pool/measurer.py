@@ -16,7 +16,7 @@ from mlc.errors import DeviceError, DocumentError, UnsupportedError, WorkloadErr
 from mlc.lower.knobs import Config
 from mlc.pool.client import LostWork, Pool, Ticket
 from mlc.pool.jobs import Bench, MeasureJob, Results, Sent, types_of
-from mlc.pool.offers import tag_of
+from mlc.pool.offers import resource_of
 from mlc.pool.wish import Wish
 from mlc.records.measurement import Failure, Measurement
 from mlc.rewrite.workload import read_workload
@@ -63,7 +63,7 @@ class PoolMeasurer:
         self.flushed = self.options.rule.flush
         self.peak = 0.0
         self._target = target
-        self._tag = tag_of(target)
+        self._resource = resource_of(target)
         self._seed = int(rng.integers(0, 1 << 31))
         self._documents = [_document(task) for task in tasks]
         self._untuned: dict[int, Built] = {}
@@ -78,7 +78,7 @@ class PoolMeasurer:
                 Lane("build", (cores[k % len(cores)],), Failure.BUILD_ERROR, timed=False) for k in range(count)
             ]
             self._pool = stack.enter_context(Pool(wish))
-            boards = self._pool.wait_for(self._tag)
+            boards = self._pool.wait_for(self._resource)
             self.threads = threads or min(b.threads for b in boards)
             if all(b.threads < self.threads for b in boards):
                 most = max(b.threads for b in boards)
@@ -136,7 +136,7 @@ class _Round:
                 if together and self._built:
                     self._send(list(self._built), together=True)
                 while self._sent:
-                    self._take(self._owner._pool.next(self._owner._tag))
+                    self._take(self._owner._pool.next(self._owner._resource))
         except BaseException:
             self._owner._lanes.end_all(busy_only=True)
             self._owner._pool.cancel(list(self._sent))
@@ -183,12 +183,12 @@ class _Round:
         task, options = owner.tasks[self._number], owner.options
         everything = [owner._untuned[self._number], *some]
         bench = Bench(
-            owner._tag, owner._documents[self._number], task.margins, owner.threads, options.rule, options.run_timeout,
-            options.retries, owner._seed, owner._pool.me,
+            owner._resource, owner._documents[self._number], task.margins, owner.threads, options.rule,
+            options.run_timeout, options.retries, owner._seed, owner._pool.me,
         )  # fmt: skip
         sent = [Sent(b.config, b.scratch, types_of(candidate(task, owner._target, b.config))) for b in everything]
         job = MeasureJob(bench, tuple(sent), tuple(b.obj for b in everything), together)
-        ticket = owner._pool.send(job.parcel(), owner._tag)
+        ticket = owner._pool.send(job.parcel(), owner._resource)
         self._sent[ticket] = some
 
     def _take_ready(self) -> None:

@@ -16,7 +16,7 @@ FACTS = "mlc"
 """The name among a worker's figures under which a board tells of itself."""
 
 
-def tag_of(target: Target) -> str:
+def resource_of(target: Target) -> str:
     """The resource that work for a target takes: boards whose times can be compared have the same."""
     found = Fingerprint.of(target)
     digest = hashlib.sha256(repr((found.features, found.lanes)).encode()).hexdigest()[:6]
@@ -28,12 +28,12 @@ class Offer:
     """A target that a board measures and runs.
 
     Args:
-        tag: the resource.
+        resource: the resource.
         target: the target's string form, as whoever started the board gave it.
         emulated: whether an emulator has the processor's place.
     """
 
-    tag: str
+    resource: str
     target: str
     emulated: bool = False
 
@@ -69,7 +69,7 @@ class BoardInfo:
     address: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        offers = [{"tag": o.tag, "target": o.target, "emulated": o.emulated} for o in self.offers]
+        offers = [{"resource": o.resource, "target": o.target, "emulated": o.emulated} for o in self.offers]
         return {
             "name": self.name,
             "offers": offers,
@@ -109,13 +109,13 @@ class BoardInfo:
         get.end()
         return made
 
-    def has(self, tag: str) -> bool:
+    def has(self, resource: str) -> bool:
         """Whether it is there for a resource."""
-        return any(o.tag == tag for o in self.offers)
+        return any(o.resource == resource for o in self.offers)
 
 
 def _offer(value: Any, where: str) -> Offer:
     get = Fields(value, where)
-    made = Offer(get.take("tag", as_text), get.take("target", as_text), get.take("emulated", as_flag))
+    made = Offer(get.take("resource", as_text), get.take("target", as_text), get.take("emulated", as_flag))
     get.end()
     return made

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from mlc.errors import DocumentError, MlcError
+from mlc.errors import DeviceError, DocumentError, MlcError
 from mlc.lower.knobs import Space
 from mlc.pool.jobs import Bench, MeasureJob, Results, types_of
 from mlc.pool.parcel import Parcel, split
@@ -23,7 +24,7 @@ from mlc.tuning.measure.zygote import Shared
 from mlc.tuning.task import candidate, task_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
     """A target that a board is there for.
 
@@ -41,12 +42,19 @@ class Place:
         """What candidates are run on.
 
         Raises:
-            DeviceError: this machine cannot run them.
+            DeviceError: this machine cannot run them, or not with caches emptied.
         """
+        if flush and self.emulated:
+            raise DeviceError("an emulator has no caches to empty")
+        return self.target.bench(True) if flush else self._usual
+
+    @cached_property
+    def _usual(self) -> machines.Bench:
+        """Made before processes are forked, which then have it."""
         if self.emulated:
             assert isinstance(self.target, Emulated)
             return self.target.emulated_bench()
-        return self.target.bench(flush)
+        return self.target.bench()
 
 
 @dataclass(frozen=True)

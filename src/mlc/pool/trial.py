@@ -12,7 +12,7 @@ from mlc.ir.types import TensorType, f32
 from mlc.ops import get
 from mlc.pool.client import Pool
 from mlc.pool.jobs import Bench, MeasureJob, Results, Sent, types_of
-from mlc.pool.offers import BoardInfo, Offer, tag_of
+from mlc.pool.offers import BoardInfo, Offer, resource_of
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
 from mlc.tuning.measure.builder import Builder
@@ -51,8 +51,8 @@ def try_board(pool: Pool, board: BoardInfo, offer: Offer) -> Trial:
         DeviceError: the pool is gone.
     """
     try:
-        job, flops = _job(offer, pool.me)
-        answer = pool.ask(job.parcel(), offer.tag, board.address)
+        job, flops = product_job(offer, pool.me)
+        answer = pool.ask(job.parcel(), offer.resource, board.address)
         (found,) = Results.of(answer.header, 1).found
     except DocumentError as error:
         return Trial(board.name, offer.target, None, 0.0, f"its answer makes no sense: {error.message}")
@@ -64,7 +64,7 @@ def try_board(pool: Pool, board: BoardInfo, offer: Offer) -> Trial:
     return Trial(board.name, offer.target, found.seconds, flops / found.seconds / 1e9, "")
 
 
-def _job(offer: Offer, client: str) -> tuple[MeasureJob, int]:
+def product_job(offer: Offer, client: str) -> tuple[MeasureJob, int]:
     """The product as a job, and its operations.
 
     Raises:
@@ -72,8 +72,10 @@ def _job(offer: Offer, client: str) -> tuple[MeasureJob, int]:
         MlcError: it cannot be built here.
     """
     target = get_target(offer.target)
-    if tag_of(target) != offer.tag:
-        raise DocumentError(f"{offer.target!r} is {tag_of(target)} here, and {offer.tag} there: name it by -mcpu")
+    if resource_of(target) != offer.resource:
+        raise DocumentError(
+            f"{offer.target!r} is {resource_of(target)} here, and {offer.resource} there: name it by -mcpu"
+        )
     g = GraphBuilder("trial")
     a = g.input("a", TensorType((ROWS, DEPTH), f32))
     w = g.constant(np.ones((DEPTH, COLUMNS), np.float32), "w")
@@ -81,6 +83,6 @@ def _job(offer: Offer, client: str) -> tuple[MeasureJob, int]:
     task = tasks_of(g.finish([p]), target, _OPTIONS, Observer())[0]
     config = task.space.default
     program = Builder(target, _OPTIONS).build(task, config)
-    bench = Bench(offer.tag, task.document, task.margins, 1, _QUICK, _TIMEOUT, 1, 0, client)
+    bench = Bench(offer.resource, task.document, task.margins, 1, _QUICK, _TIMEOUT, 1, 0, client)
     sent = Sent(config, program.scratch, types_of(candidate(task, target, config)))
     return MeasureJob(bench, (sent, sent), (program.data, program.data)), task.flops

@@ -1,0 +1,276 @@
+"""A pool on the loopback: who gets what of it, and what becomes of work when parties die."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+pytest.importorskip("distributed")
+pytest.importorskip("cryptography")
+
+from mlc.errors import DeviceError
+from mlc.pool.certificates import Authority, Role
+from mlc.pool.client import Pool
+from mlc.pool.jobs import MeasureJob, Results
+from mlc.pool.offers import Offer, resource_of
+from mlc.pool.parcel import Parcel
+from mlc.pool.trial import product_job
+from mlc.records.files import read_records
+from mlc.records.measurement import Failure
+from mlc.records.record import DECIDED, Record
+from mlc.targets.base import get_target
+from mlc.targets.llvm.module import Machine, compile_text
+from tests.e2e.measure.faulty import KERNELS
+from tests.pool import LocalPool, Party, local_pool
+from tests.steady import DELAY, LOG
+
+TARGETS = {"x86": "tests.steady:SteadyTarget"}
+TRIALS = 12
+BOARDS = ("one", "two", "three")
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPool]:
+    """A scheduler and three boards."""
+    with local_pool(tmp_path_factory.mktemp("pool"), TARGETS) as made:
+        made.hub = made.scheduler()
+        for name in BOARDS:
+            begin(made, name)
+        for name in BOARDS:
+            made.boards[name].has_said("serves")
+        yield made
+
+
+def begin(pool: LocalPool, name: str) -> None:
+    pool.boards[name] = pool.board(name, environment={LOG: str(pool.folder / "log.jsonl"), DELAY: "0.03"})
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    w = numpy_helper.from_array(rng.normal(size=(64, 96)).astype(np.float32), "w")
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [48, k]) for n, k in (("x", 64), ("y", 96)))
+    path = tmp_path_factory.mktemp("model") / "m.onnx"
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", [x], [y], [w])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    return path
+
+
+def trials(path: Path) -> list[Record]:
+    return [r for r in read_records([path]).records if r.explorer != DECIDED] if path.exists() else []
+
+
+def until(found: Callable[[], object], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def results(path: Path) -> Counter[tuple[object, ...]]:
+    """Trials and decisions, whatever their order and whenever they were made."""
+    return Counter(
+        (r.workload, json.dumps(dict(r.config), sort_keys=True), r.result.seconds, r.result.failure, r.explorer, r.seed)
+        for r in read_records([path]).records
+    )
+
+
+def test_a_run_in_the_pool_leaves_the_records_of_one_at_home(pool: LocalPool, model: Path, tmp_path: Path) -> None:
+    there = pool.tune("ann", model, tmp_path / "there.jsonl", "--trials", str(TRIALS), "--seed", "3")
+    words = ("tune", str(model), "-o", str(tmp_path / "here.jsonl"), "--explorer", "random", "--threads", "1")
+    here = pool.start(*words, "--no-check", "--trials", str(TRIALS), "--seed", "3")
+    assert there.wait() == 0, there.said.read_text()
+    assert here.wait() == 0, here.said.read_text()
+    found = results(tmp_path / "there.jsonl")
+    assert found.total() >= TRIALS + 1
+    assert found == results(tmp_path / "here.jsonl")
+
+
+def overlaps(log: Path) -> list[str]:
+    """Trials that two processes ran at the same time."""
+    runs: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
+    for line in log.read_text().splitlines():
+        note = json.loads(line)
+        runs[note["trial"]].append((note["begin"], note["end"], note["pid"]))
+    untuned = {t for t, found in runs.items() if len(found) > 20}  # runs beside every other one
+    assert len(untuned) < len(runs) / 4
+    return [
+        trial
+        for trial, found in runs.items()
+        for (_, end, pid), (begin, _, other) in zip(sorted(found), sorted(found)[1:], strict=False)
+        if trial not in untuned and pid != other and begin < end
+    ]
+
+
+def test_two_clients_share_boards_of_which_one_dies(pool: LocalPool, model: Path, tmp_path: Path) -> None:
+    log = pool.folder / "log.jsonl"
+    log.write_text("")
+    both = {
+        who: pool.tune(who, model, tmp_path / f"{who}.jsonl", "--trials", str(TRIALS), "--seed", seed)
+        for who, seed in (("ann", "1"), ("bob", "2"))
+    }
+    until(lambda: all(len(trials(tmp_path / f"{who}.jsonl")) > 3 for who in both))
+    pool.boards["three"].kill()
+    for who, party in both.items():
+        assert party.wait() == 0, party.said.read_text()
+        found = trials(tmp_path / f"{who}.jsonl")
+        assert len(found) == TRIALS
+        assert len({(r.workload, json.dumps(dict(r.config), sort_keys=True)) for r in found}) == TRIALS
+        assert all(r.result.failure is None for r in found)
+    assert not overlaps(log)
+    begin(pool, "three")
+    pool.boards["three"].has_said("serves")
+
+
+def test_a_scheduler_that_dies_ends_clients_and_both_go_on_when_it_is_back(
+    pool: LocalPool, model: Path, tmp_path: Path
+) -> None:
+    def tune(who: str, seed: str) -> Party:
+        return pool.tune(who, model, tmp_path / f"{who}.jsonl", "--trials", "24", "--seed", seed)
+
+    both = {who: tune(who, seed) for who, seed in (("ann", "5"), ("bob", "6"))}
+    until(lambda: all(len(trials(tmp_path / f"{who}.jsonl")) > 3 for who in both))
+    pool.hub.kill()
+    before = {}
+    for who, party in both.items():
+        assert party.wait() == 6, party.said.read_text()
+        complaints = [line for line in party.said.read_text().splitlines() if line.startswith("error")]
+        assert complaints == [f"error: {pool.url}: the pool is gone"], party.said.read_text()
+        assert "Traceback" not in party.said.read_text()
+        before[who] = trials(tmp_path / f"{who}.jsonl")
+        assert 3 < len(before[who]) < 24
+    pool.hub = pool.scheduler()
+    both = {who: tune(who, seed) for who, seed in (("ann", "5"), ("bob", "6"))}
+    for who, party in both.items():
+        assert party.wait() == 0, party.said.read_text()
+        found = trials(tmp_path / f"{who}.jsonl")
+        assert found[: len(before[who])] == before[who]
+        assert len({(r.workload, json.dumps(dict(r.config), sort_keys=True)) for r in found}) == len(found) == 24
+
+
+def test_strangers_and_forbidden_work_get_nothing(pool: LocalPool, model: Path, tmp_path: Path) -> None:
+    foreign = Authority(tmp_path / "foreign").issue("ann", Role.CLIENT)
+    words = ("tune", str(model), "-o", str(tmp_path / "r.jsonl"), "--pool", pool.url, "--trials", "4")
+    ours = (*words, "--certificates", pool.certificates("ann"))
+    runs = {
+        "takes a certificate": (2, words),
+        "is not of your pool": (6, (*words, "--certificates", str(foreign))),
+        "is the certificate of a board, and not of a client": (2, (*words, "--certificates", pool.certificates("one"))),
+        "no board for x86:haswell": (
+            6, (*ours, "--target", "x86 -mcpu=haswell", "--pool-patience", "1"),
+        ),
+        "not talked to in clear": (2, (*words, "--pool", "tcp" + pool.url[3:])),
+    }  # fmt: skip
+    parties = {complaint: (code, pool.start(*some)) for complaint, (code, some) in runs.items()}
+    for complaint, (code, party) in parties.items():
+        assert party.wait() == code, party.said.read_text()
+        assert complaint in party.said.read_text()
+        assert not trials(tmp_path / "r.jsonl")
+
+
+def job() -> MeasureJob:
+    """A sound piece of work, which may take two seconds."""
+    target = get_target("x86")
+    made, _ = product_job(Offer(resource_of(target), "x86"), "test")
+    return replace(made, bench=replace(made.bench, run_timeout=2.0))
+
+
+def faulty(fault: str) -> bytes:
+    """A program that does not even begin with what it should do."""
+    import llvmlite.binding as llvm
+
+    arguments = "ptr %inputs, ptr %outputs, ptr %params, ptr %workspace, ptr %pool"
+    text = f"@zero = internal global i32 0\ndefine i32 @mlc_run({arguments}) {{\n{KERNELS[fault]}\n}}\n"
+    llvm.initialize_native_target()
+    return compile_text(text, Machine(llvm.get_process_triple(), llvm.get_host_cpu_name(), "", 256))
+
+
+def hostile(pool: Pool) -> list[str]:
+    """What boards say to work that they shall not do."""
+    good = job()
+    bench = good.bench
+    some = {
+        "of another target": replace(good, bench=replace(bench, resource="x86:haswell:0")).parcel(),
+        "of another version": replace(good.parcel(), version="0.0.0"),
+        "of no known kind": Parcel("format-disk", {}),
+        "of a task that is none": replace(good, bench=replace(bench, document={"nodes": 1})).parcel(),
+        "whose operands lie elsewhere": replace(
+            good, candidates=tuple(replace(c, types=[{"dtype": "f32", "shape": [1]}]) for c in good.candidates)
+        ).parcel(),
+        "with more threads than there are": replace(good, bench=replace(bench, threads=999)).parcel(),
+        "without programs": Parcel("measure", good.parcel().header),
+    }
+    found = []
+    for parcel in some.values():
+        try:
+            pool.ask(parcel, bench.resource)
+            found.append("done")
+        except DeviceError as error:
+            found.append(error.message.partition("refused: ")[2])
+    return found
+
+
+def test_boards_do_only_what_they_were_started_for(pool: LocalPool) -> None:
+    said = pool.asked(hostile)
+    wanted = (
+        "was not started for x86:haswell:0", "it has mlc", "was not started to format-disk", "row_major: is missing",
+        "lie in memory otherwise", "it has 2 threads, and not 999", "with 0 programs",
+    )  # fmt: skip
+    assert [text in answer for text, answer in zip(wanted, said, strict=True)] == [True] * len(wanted), said
+
+
+def crashing(pool: Pool) -> list[object]:
+    """A kernel that crashes, one that hangs, one that is no program, and a sound one, on one board."""
+    good = job()
+    found: list[object] = []
+    for fault in ("null", "forever", None, ""):
+        program = b"\x7fELF" if fault is None else faulty(fault) if fault else good.programs[1]
+        parcel = replace(good, programs=(good.programs[0], program)).parcel()
+        answer = pool.ask(parcel, good.bench.resource, pool.boards()[0].address)
+        (m,) = Results.of(answer.header, 1).found
+        found.append(m.failure or m.seconds)
+    return found
+
+
+def test_what_a_kernel_breaks_is_its_own_process(pool: LocalPool) -> None:
+    *failures, seconds = pool.asked(crashing)
+    assert failures == [Failure.RUN_CRASH, Failure.RUN_TIMEOUT, Failure.BUILD_ERROR]
+    assert seconds > 0
+    assert pool.boards["one"].code is None
+
+
+def test_a_client_that_is_killed_holds_no_board(pool: LocalPool, model: Path, tmp_path: Path) -> None:
+    words = ("--trials", "2000", "--batch", "24")
+    greedy = pool.tune("bob", model, tmp_path / "greedy.jsonl", *words, "--pool-priority", "5")
+    until(lambda: len(trials(tmp_path / "greedy.jsonl")) > 3)
+    modest = pool.tune("ann", model, tmp_path / "modest.jsonl", "--trials", "6")
+    greedy.kill()
+    assert modest.wait() == 0, modest.said.read_text()
+    assert len(trials(tmp_path / "modest.jsonl")) == 6
+    assert pool.asked(lambda p: [b.busy for b in p.boards()]) == ["", "", ""]
+
+
+def test_boards_are_listed_tried_and_sent_home(pool: LocalPool) -> None:
+    ann = (pool.url, "--certificates", pool.certificates("ann"))
+    listed, tried = pool.start("devices", "list", *ann, "--json"), pool.start("devices", "test", *ann, "one", "two")
+    assert listed.wait() == 0
+    boards = json.loads(listed.said.read_text())["boards"]
+    assert [b["name"] for b in boards] == ["one", "three", "two"]
+    assert all(o["target"] == "x86" and not o["emulated"] for b in boards for o in b["offers"])
+    assert tried.wait() == 0, tried.said.read_text()
+    assert tried.said.read_text().count("GFLOP/s") == 2
+    wrong = pool.start("devices", "drain", ann[0], "tow", *ann[1:])
+    assert wrong.wait() == 2
+    assert "there is no board 'tow'\nhint: did you mean two" in wrong.said.read_text()
+    assert pool.start("devices", "drain", ann[0], "three", *ann[1:]).wait() == 0
+    assert pool.boards["three"].wait() == 0
+    until(lambda: pool.asked(lambda p: [b.name for b in p.boards()]) == ["one", "two"])
