@@ -222,6 +222,7 @@ INTRINSICS: dict[str, tuple[int, str, bool]] = {
     "abs": (1, "fiu", False),
     "sign": (1, "fiu", False),
     "not": (1, "iub", False),
+    "popcount": (1, "u", False),  # how many bits are set
     "isnan": (1, "f", True),
     "isinf": (1, "f", True),
     "threefry": (4, "u", False),  # of u32: two words of a key, two of a counter; the first word of Threefry-2x32-20

@@ -3,6 +3,7 @@
 # importing a family registers its operators
 from mlc.ops import (  # noqa: F401
     attention,
+    bits,
     conv,
     conv_transpose,
     elementwise,

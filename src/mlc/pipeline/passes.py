@@ -11,6 +11,7 @@ from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.configurations import Configurations
 from mlc.rewrite.algebra import simplify_algebra
 from mlc.rewrite.attention import use_attention
+from mlc.rewrite.bits import use_bits
 from mlc.rewrite.bytes import use_bytes
 from mlc.rewrite.dense import use_dense
 from mlc.rewrite.half import use_half
@@ -28,13 +29,14 @@ from mlc.targets.base import Target, Whole
 LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them, pack constants", MAX_LEVEL)
 
 WINOGRAD, ATTENTION, DENSE, OFFLOAD, BYTES = "winograd", "attention", "dense", "offload", "bytes"
-WORDS, WEIGHTS, BF16, FP16 = "words", "weights", "bf16", "fp16"
+BITS, WORDS, WEIGHTS, BF16, FP16 = "bits", "words", "weights", "bf16", "fp16"
+WORTH_BITS = 1.1  # times as fast as bytes that products of bits have to be
 
 
 def pass_names() -> list[str]:
     """The passes that may be left out, in their order; the last of them have a meaning for some targets only."""
     names = [p.name for p in PASSES if not p.required]
-    return [*names, LAYOUT.name, WINOGRAD, ATTENTION, DENSE, OFFLOAD, BYTES, WORDS]
+    return [*names, LAYOUT.name, WINOGRAD, ATTENTION, DENSE, OFFLOAD, BYTES, BITS, WORDS]
 
 
 def optimise(
@@ -123,13 +125,19 @@ def optimise(
         "products of bytes by signed bytes, as processors and Tensor Cores multiply them",
         MAX_LEVEL,
     )
+    bits = GraphPass(
+        BITS,
+        lambda g: use_bits(g, lambda node, of_x, of_w: target.bits_gain(node, of_x, of_w) >= WORTH_BITS),
+        "products of one or two bits by logic and counts, where the target is faster that way",
+        MAX_LEVEL,
+    )
     text = "bytes widened to 16 bits before they are multiplied, but by small weights"
     words = GraphPass(WORDS, lambda g: use_words(g, choose, target.weight_types()), text, MAX_LEVEL)
     division = GraphPass(OFFLOAD, divide, "divide the graph between the host and the accelerator", 0)
 
     def run(g: Graph, passes: Sequence[GraphPass]) -> Graph:
         # whether or not this level and this target have them
-        known = (LAYOUT, winograd, attention, dense, bytes_, words, division)
+        known = (LAYOUT, winograd, attention, dense, bits, bytes_, words, division)
         return run_passes(g, passes, later=known, disabled=disabled, check=options.verify, on_pass=watch.passed)
 
     def optimise_bodies(g: Graph) -> Graph:
@@ -140,7 +148,11 @@ def optimise(
     inside = tuple(passes)  # a driver of a device cannot be called in the middle of a step of the host
     wanted = accelerator.bytes if isinstance(accelerator, Whole) else True
     if options.opt_level >= MAX_LEVEL and wanted:  # after the division: other accelerators may want bytes as they are
-        passes[before:before] = [bytes_, words] if target.weight_types() else [bytes_]
+        passes[before:before] = [
+            *([bits] if accelerator is None else []),  # others would move data that have few bits
+            bytes_,
+            *([words] if target.weight_types() else []),
+        ]
     if accelerator is not None:
         passes.insert(len(passes) if whole else before, division)
     return run(graph, passes)

@@ -87,17 +87,25 @@ def total(rw: Rewriter, sums: Sums) -> Value:
 def moved_by(dtype: DType, to: DType) -> int:
     """What is added to bytes, and to their zero point, to make them those of a type: 128, -128 or 0.
 
+    Numbers of fewer bits lose their sign for either type.
+
+    >>> from mlc.ir.types import i2, u4
     >>> moved_by(i8, u8), moved_by(u8, i8), moved_by(u8, u8)
     (128, -128, 0)
+    >>> moved_by(i2, u8), moved_by(i2, i8), moved_by(u4, i8), moved_by(i8, i2)
+    (2, 2, 0, -2)
     """
+    if dtype.bits != to.bits:
+        sign, its = ((1 << (t.bits - 1)) * (t.bits < u8.bits and t.kind == "i") for t in (dtype, to))
+        return sign - its
     return 0 if dtype is to else _SIGN if to is u8 else -_SIGN
 
 
 def with_sign_of(rw: Rewriter, x: Value, to: DType) -> Value:
-    """Bytes as those of a type, each greater by :func:`moved_by`."""
+    """Numbers of at most a byte as bytes of a type, each greater by :func:`moved_by`."""
     by = moved_by(x.type.dtype, to)
     if by == 0:
-        return x
+        return x if x.type.dtype is to else cast(rw, x, to.name)
     moved = rw.emit(get("add"), [cast(rw, x, "i16"), rw.new_constant(np.asarray(by, np.int16))])
     return cast(rw, moved, to.name)
 

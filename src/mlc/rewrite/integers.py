@@ -8,7 +8,8 @@ In: a graph where ``dequantize`` and ``quantize`` say how floats are stored. Out
 
 * Zero points become part of the bias: ``sum((x - zx) * w) = sum(x * w) - zx * sum(w)``, where what surrounds ``x`` is
   its zero point. Weights lose theirs where the difference still has 8 bits.
-* Stored activations get the sign that the target multiplies: for unsigned bytes, ``x + 128`` for a signed ``x``.
+* Stored activations get the sign that the target multiplies: for unsigned bytes, ``x + 128`` for a signed ``x``. Those
+  of fewer bits lose theirs in any case, and their limits stay known (:mod:`mlc.rewrite.bits`).
 * A bias in i32 joins the sums, limits (``relu``, ``clip``) join those of the result; other arithmetic stays as it is,
   in floats around the sums.
 * What moves elements, or takes the greatest of them, works on the stored numbers.
@@ -24,7 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mlc.ir.graph import Graph, Node, Value
-from mlc.ir.types import DType, dtype_of, i8, u8
+from mlc.ir.types import DType, u8
 from mlc.ops import get
 from mlc.rewrite.bytes import I32_MAX, Sums, cast, channel_of, moved_by, product_of_bytes, total, with_sign_of
 from mlc.rewrite.rewriter import Rewriter, replay
@@ -45,11 +46,15 @@ def use_integers(graph: Graph, data: DType = u8) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class _Stored:
-    """A tensor of floats as it is stored: ``(integers - zero) * scale``, both for all of it."""
+    """A tensor of floats as it is stored: ``(integers - zero) * scale``, both for all of it.
+
+    Integers are bytes of the data's type; where ``bits`` are fewer, without a sign.
+    """
 
     integers: Value
     scale: np.ndarray
     zero: int
+    bits: int = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +107,7 @@ class _Products:
             return False
         q, scale, zero = made.inputs
         known = all(rw.constant(p) is not None and p.type.size == 1 for p in (scale, zero))
-        return known and rw.constant(q) is None and q.type.dtype in (u8, i8) and q.type.shape == v.type.shape
+        return known and rw.constant(q) is None and _is_narrow(q.type.dtype) and q.type.shape == v.type.shape
 
     def _stored(self, rw: Rewriter, v: Value) -> _Stored | None:
         """How activations are stored in 8 bits, with the sign of the data."""
@@ -116,7 +121,9 @@ class _Products:
         q = made.inputs[0]
         if q not in self.moved:
             self.moved[q] = with_sign_of(rw, q, self.data)
-        return _Stored(self.moved[q], scale.reshape(()), int(zero.reshape(())) + moved_by(q.type.dtype, self.data))
+        dtype = q.type.dtype
+        shift = int(zero.reshape(())) + moved_by(dtype, self.data)
+        return _Stored(self.moved[q], scale.reshape(()), shift, dtype.bits)
 
     def _weights(self, rw: Rewriter, v: Value) -> tuple[np.ndarray, np.ndarray] | None:
         """Constant weights as integers without a zero point, and their scales."""
@@ -197,31 +204,30 @@ class _Products:
         x, scale, zero = node.inputs[0], *(rw.constant(p) for p in node.inputs[1:])
         if scale is None or zero is None or scale.size != 1 or zero.size != 1:
             return None
-        if zero.dtype not in (np.int8, np.uint8) or not (np.isfinite(scale).all() and scale.all()):
+        dtype = node.outputs[0].type.dtype
+        if not _is_narrow(dtype) or not (np.isfinite(scale).all() and scale.all()):
             return None
-        dtype = dtype_of(zero.dtype)
         z = int(zero.reshape(())) + moved_by(dtype, self.data)
         scale = scale.reshape(())
         made = rw.maker(x)
         if made is not None and made.op is get("concat") and rw.uses(x) == 1:
             # whoever makes the parts can write them in bytes
-            parts = [self._quantized(rw, v, scale, z) for v in made.inputs]
+            parts = [self._quantized(rw, v, scale, z, dtype.bits) for v in made.inputs]
             y = rw.emit(get("concat"), parts, made.attrs)
         else:
-            y = self._quantized(rw, x, scale, z)
+            y = self._quantized(rw, x, scale, z, dtype.bits)
         q = with_sign_of(rw, y, dtype)
         self.moved[q] = y
         return [q]
 
-    def _quantized(self, rw: Rewriter, x: Value, scale: np.ndarray, z: int) -> Value:
-        """A tensor of floats in bytes of the data's type."""
+    def _quantized(self, rw: Rewriter, x: Value, scale: np.ndarray, z: int, bits: int) -> Value:
+        """A tensor of floats in bytes of the data's type, of which so many bits are used."""
         stored = self._stored(rw, x)
-        if stored is not None and stored.zero == z and stored.scale == scale:
+        if stored is not None and stored.zero == z and stored.scale == scale and stored.bits <= bits:
             return stored.integers
         known = self.sums.get(x) or self.totals.get(x)
         if known is None:
-            zero_point = rw.new_constant(np.asarray(z, self.data.numpy))
-            return rw.emit(get("quantize"), [x, rw.new_constant(scale), zero_point])
+            return self._narrowed(rw, rw.emit(get("div"), [x, rw.new_constant(scale)]), z, bits)
         if isinstance(known, _Scaled):
             steps, _ = self._steps(rw, x, scale)
         else:  # each of them in steps of the result, whose zero points are taken off together
@@ -230,7 +236,7 @@ class _Products:
             if zero.any():
                 steps = rw.emit(get("sub"), [steps, rw.new_constant(zero.astype(np.float32))])
         lo, hi = (_limit_in_steps(limit, scale, z) for limit in (known.lo, known.hi))
-        return self._narrowed(rw, steps, z, lo, hi)
+        return self._narrowed(rw, steps, z, bits, lo, hi)
 
     def _steps(self, rw: Rewriter, v: Value, scale: np.ndarray) -> tuple[Value, np.ndarray]:
         """Stored numbers, or sums, in steps of another scale, and how many of these are their zero point."""
@@ -253,14 +259,17 @@ class _Products:
                 return rounded.outputs[0]
         return cast(rw, stored, "f32")
 
-    def _narrowed(self, rw: Rewriter, steps: Value, zero: int, lo: float | None, hi: float | None) -> Value:
-        """Steps as numbers of 8 bits: rounded, halves to even, moved by the zero point, within limits."""
+    def _narrowed(
+        self, rw: Rewriter, steps: Value, zero: int, bits: int, lo: float | None = None, hi: float | None = None
+    ) -> Value:
+        """Steps as numbers of so many bits: rounded, halves to even, moved by the zero point, within limits."""
         y = rw.emit(get("round"), [steps])
         if zero:
             y = rw.emit(get("add"), [y, rw.new_constant(np.asarray(zero, np.float32))])
-        least, most = float(self.data.min_value), float(self.data.max_value)
-        lo = least if lo is None else min(max(lo, least), most)
-        hi = most if hi is None else min(max(hi, least), most)
+        whole = bits == self.data.bits
+        least, most = (self.data.min_value, self.data.max_value) if whole else (0, (1 << bits) - 1)
+        lo = float(least if lo is None else min(max(lo, least), most))
+        hi = float(most if hi is None else min(max(hi, least), most))
         return cast(rw, rw.emit(get("clip"), [y], {"lo": lo, "hi": hi}), self.data.name)
 
     def _move(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
@@ -292,6 +301,11 @@ class _Products:
     def _dequantized(self, rw: Rewriter, integers: Value, like: _Stored) -> Value:
         zero = np.asarray(like.zero, self.data.numpy)
         return rw.emit(get("dequantize"), [integers, rw.new_constant(like.scale), rw.new_constant(zero)])
+
+
+def _is_narrow(dtype: DType) -> bool:
+    """Whether numbers fit bytes."""
+    return dtype.is_int and dtype.bits <= u8.bits
 
 
 def _along(q: np.ndarray, offset: np.ndarray) -> bool:

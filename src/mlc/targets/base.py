@@ -387,6 +387,15 @@ class Target(Protocol):
         """Whether it has an instruction for products of bf16."""
         ...
 
+    def bits_gain(self, node: Node, of_x: int, of_w: int) -> float:
+        """How many times as fast a product of bytes (``conv`` or ``matmul``) may be by logic and counts of bits.
+
+        Args:
+            node: the product, of bytes by i8.
+            of_x, of_w: bits of an element of data and of weights, 1 or 2.
+        """
+        ...
+
     def weight_types(self) -> Collection[DType]:
         """Types in which constant i8 are multiplied by bytes faster than as they are.
 

@@ -48,6 +48,9 @@ class HostedTarget:
     def multiplied_bytes(self) -> DType:
         return self.host.multiplied_bytes()
 
+    def bits_gain(self, node: Node, of_x: int, of_w: int) -> float:
+        return self.host.bits_gain(node, of_x, of_w)
+
     def weight_types(self) -> Collection[DType]:
         return self.host.weight_types()
 

@@ -115,6 +115,11 @@ def _sigmoid(a: Array) -> Array:
     return np.where(np.signbit(a), e, 1.0) / (1.0 + e)
 
 
+def _popcount(a: Array) -> Array:
+    octets = np.ascontiguousarray(np.asarray(a)[..., None]).view(np.uint8)
+    return np.unpackbits(octets, axis=-1).sum(axis=-1).astype(a.dtype)
+
+
 UNARY: dict[str, Callable[[Array], Array]] = {
     **{
         fn: _through_f64(getattr(np, fn))
@@ -137,6 +142,7 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "not": lambda a: np.logical_not(a) if a.dtype.kind == "b" else np.invert(a),
     "isnan": np.isnan,
     "isinf": np.isinf,
+    "popcount": _popcount,
 }  # fmt: skip
 
 

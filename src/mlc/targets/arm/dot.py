@@ -6,6 +6,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from mlc.ir.types import bf16, f32, i8, i32
+from mlc.targets.cpu.bits import BitCounter
 from mlc.targets.cpu.dot import Dot, everywhere
 from mlc.targets.llvm.intrinsic import Address, VectorSink
 
@@ -29,6 +30,19 @@ def bf16_dot_of(features: Collection[str]) -> Dot | None:
     ('bfdot.4', None)
     """
     return _bfdot() if "bf16" in features else None
+
+
+def bit_counter() -> BitCounter:
+    """How every AArch64 processor counts bits: ``cnt`` in bytes, ``uaddlp`` and ``uadalp`` to widen the counts."""
+    return BitCounter("cnt", _LANES, per_operation=1, widen=_widened, widening=1, scratch=3)
+
+
+def _widened(sink: VectorSink, counts: str) -> str:
+    pairs, quads = "llvm.aarch64.neon.uaddlp.v8i16.v16i8", "llvm.aarch64.neon.uaddlp.v4i32.v8i16"
+    sink.declare(f"declare <8 x i16> @{pairs}(<16 x i8>)")
+    sink.declare(f"declare {_SUMS} @{quads}(<8 x i16>)")
+    two = sink.pure(f"call <8 x i16> @{pairs}(<16 x i8> {counts})")
+    return sink.pure(f"call {_SUMS} @{quads}(<8 x i16> {two})")
 
 
 @lru_cache

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mlc.errors import UsageError
-from mlc.targets.arm.dot import bf16_dot_of, dot_of
+from mlc.targets.arm.dot import bf16_dot_of, bit_counter, dot_of
 from mlc.targets.arm.features import needed_features
 from mlc.targets.cpu.record import Cpu
 
@@ -53,4 +53,6 @@ def record_for(cpu: str, features: tuple[str, ...] = ()) -> Cpu:
     record = Cpu(cpu, features, _LANES, _REGISTERS, **_FACTS[cpu])
     have = needed_features(record)
     elements = (2, 4, 8) if "fullfp16" in have else record.elements
-    return replace(record, dot=dot_of(have), bf16_dot=bf16_dot_of(have), elements=elements)
+    return replace(
+        record, dot=dot_of(have), bf16_dot=bf16_dot_of(have), bit_counter=bit_counter(), elements=elements
+    )  # fmt: skip

@@ -17,6 +17,7 @@ from mlc.ir import te
 from mlc.ir.expr import cast
 from mlc.ir.index import Var
 from mlc.ir.intrinsic import Kind, Operand
+from mlc.ir.layout import Layout
 from mlc.ir.types import DType, i8, i32, u8
 from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic, VectorSink
 
@@ -33,6 +34,8 @@ class Dot:
         types: of ``x``, ``w`` and the sums.
         operations: as long as so many multiply-adds of vectors it takes.
         held: registers that it takes besides those of its operands and the sums.
+        interleaved: whether the terms of a lane are neighbours in the packed operand; otherwise a vector of one term of
+            every lane follows the other.
     """
 
     terms: int
@@ -40,6 +43,7 @@ class Dot:
     types: tuple[DType, DType, DType]
     operations: float = 1
     held: int = 0
+    interleaved: bool = True
 
     @property
     def adds_apart(self) -> bool:
@@ -49,6 +53,19 @@ class Dot:
     def padded(self, terms: int) -> int:
         """So many terms in whole instructions."""
         return terms + -terms % self.terms
+
+    def packed(self, layout: Layout, lanes: int) -> Layout:
+        """A layout whose last two dimensions are terms and columns, both whole, with these as instructions read them.
+
+        Args:
+            layout: of an operand ``[…, K, N]``.
+            lanes: of a vector of sums.
+        """
+        rank = len(layout.physical_shape)
+        layout = layout.split(rank - 2, self.terms)
+        if self.interleaved:
+            return layout.reorder(*range(rank - 1), rank, rank - 1)
+        return layout.split(rank, lanes).reorder(*range(rank - 1), rank, rank - 1, rank + 1)
 
     @classmethod
     def declare(

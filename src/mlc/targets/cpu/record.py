@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from mlc.ir.types import DType
+from mlc.ops.bits import PLANES, Weights
+from mlc.targets.cpu.bits import BitCounter
 from mlc.targets.cpu.dot import Dot
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
@@ -45,6 +48,7 @@ class Cpu:
         narrow_dot: the one for weights of i7, where that is faster.
         taps_dot: the one for data of each lane's own, where that pays.
         bf16_dot: the instruction that adds up products of bf16, if there is one.
+        bit_counter: how it multiplies numbers of one or two bits, if it does.
         issue: operations that the core starts a cycle.
         in_order: whether an operation waits for those before it, so that code has to be in a good order.
         cores: cores that share the third-level cache.
@@ -73,6 +77,7 @@ class Cpu:
     narrow_dot: Dot | None = None
     taps_dot: Dot | None = None
     bf16_dot: Dot | None = None
+    bit_counter: BitCounter | None = None
     issue: int = 4
     in_order: bool = False
     cores: int = 4
@@ -97,8 +102,15 @@ class Cpu:
         size = min((n for n in self.elements if n >= dtype.itemsize), default=self.elements[-1])
         return self.vector_bytes // size
 
-    def dot_of(self, x: DType, w: DType) -> Dot | None:
-        """How products of such operands are summed up several at once; ``None`` where each takes an instruction."""
+    def dot_of(self, x: DType, w: DType, bits: Weights | None = None) -> Dot | None:
+        """How products of such operands are summed up several at once; ``None`` where each takes an instruction.
+
+        Args:
+            x, w: types of data and weights.
+            bits: what planes of weights stand for, where both are words of bits.
+        """
+        if bits is not None:
+            return None if self.bit_counter is None else _bit_dot(self.bit_counter, PLANES[x], PLANES[w], bits)
         return next((d for d in self.dots if d.types[:2] == (x, w)), None)
 
     @property
@@ -115,6 +127,11 @@ class Cpu:
         """How many products of bytes the processor can take for one of floats, whatever brings their operands."""
         dot = self.word_dot or self.dot
         return 1.0 if dot is None else dot.terms * self.fma_operations / dot.operations
+
+
+@lru_cache
+def _bit_dot(counter: BitCounter, of_x: int, of_w: int, weights: Weights) -> Dot:
+    return counter.dot(of_x, of_w, weights)
 
 
 def with_this_machine(record: Cpu, folder: Path = CPU_FOLDER) -> Cpu:

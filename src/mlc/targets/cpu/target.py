@@ -120,6 +120,11 @@ class CpuTarget:
     def multiplies_bf16(self) -> bool:
         return self.record.bf16_dot is not None
 
+    def bits_gain(self, node: Node, of_x: int, of_w: int) -> float:
+        from mlc.targets.cpu.schedules.gain import bits_gain_of
+
+        return bits_gain_of(node, of_x, of_w, self.record)
+
     def weight_types(self) -> Collection[DType]:
         dots = {i16: self.record.word_dot, i7: self.record.narrow_dot}
         return [dtype for dtype, dot in dots.items() if dot is not None]

@@ -193,6 +193,8 @@ class Scalars:
             return f"{one} {{ return a > 0 ? 1 : {'a < 0 ? -1 : ' if t.kind != 'u' else ''}{zero}; }}"
         if op == "abs":
             return f"{one} {{ return {'a < 0 ? ' + self.binary('sub', '0', 'a', t) + ' : ' if signed else ''}a; }}"
+        if op == "popcount":
+            return f"{one} {{ {c} r = 0; for (; a != 0; a &= a - 1) r += 1; return r; }}"
         if op == "rsqrt":
             return f"{one} {{ return 1 / {self._float('sqrt', t)}(a); }}"
         if op == "sigmoid":

@@ -8,11 +8,13 @@ it counts as stepping by one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlc.ir import te
-from mlc.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Within, conjuncts, loads
+from mlc.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Within, conjuncts, loads, same
 from mlc.ir.index import Linear, Var, as_index
+from mlc.ir.types import i32
+from mlc.ops.bits import PLANES, Weights, bit_product
 
 SPATIAL = (1, 2, 3)  # how many axes a window may slide along
 
@@ -25,11 +27,13 @@ class Contraction:
         left: has the rows ``i``, before or behind ``k``.
         right: has the columns ``j``.
         transposed: whether ``right`` is ``[…, j, k]``.
+        bits: where products are those of words of bits (:mod:`mlc.ops.bits`), what the right operand's stand for.
     """
 
     left: te.Tensor
     right: te.Tensor
     transposed: bool
+    bits: Weights | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Convolution:
         strides: of the window, along each spatial axis.
         dilations: distances of taps.
         groups: of channels.
+        bits: where products are those of words of bits (:mod:`mlc.ops.bits`), what the weights' stand for.
     """
 
     data: te.Tensor
@@ -73,6 +78,7 @@ class Convolution:
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     groups: int
+    bits: Weights | None = None
 
     @property
     def single_pixels(self) -> bool:
@@ -144,6 +150,9 @@ def factors_of(op: te.Compute) -> tuple[Load, Load] | None:
     body = op.bodies[0]
     if type(body) is Select and type(body.b) is Const and body.b.value == 0:
         body = body.a
+    words = _words(body)
+    if words is not None:
+        return words[0]
     if type(body) is not Binary or body.op != "mul":
         return None
     a, b = _widened(body.a), _widened(body.b)
@@ -199,6 +208,9 @@ def _found(op: te.Compute) -> _Found | None:
     if nibbles is not None:
         return nibbles, None, op.reduce_axes
     pair = factors_of(op)
+    words = None if pair is None else _words(op.bodies[0])
+    if words is not None:
+        return _of_bits(op, *words)
     for a, b in (pair, pair[::-1]) if pair is not None else ():
         found = _contraction(op, a, b) or _convolution(op, a, b) or _phased(op, a, b)
         if found is not None:
@@ -221,6 +233,28 @@ def _contraction(op: te.Compute, left: Load, right: Load) -> _Found | None:
     if not upright and not _ends(right, (j, k), (n, depth)):
         return None
     return Contraction(left.source, right.source, not upright), (left, right), op.reduce_axes
+
+
+def _words(body: Expr) -> tuple[tuple[Load, Load], Weights] | None:
+    """The operands of a product of words of bits, data and weights, and what the latter's planes stand for."""
+    if type(body) not in (Binary, Cast, Call) or body.dtype is not i32:
+        return None
+    read = list(dict.fromkeys(loads(body)))
+    if len(read) != 2 or any(ld.dtype not in PLANES for ld in read):
+        return None
+    x, w = read
+    kind = next((kind for kind in Weights if same(body, bit_product(x, w, kind))), None)
+    return None if kind is None else ((x, w), kind)
+
+
+def _of_bits(op: te.Compute, pair: tuple[Load, Load], bits: Weights) -> _Found | None:
+    """A role whose products are those of words; which operand holds data is known."""
+    found = _contraction(op, *pair) or _convolution(op, *pair)
+    if found is None or isinstance(found[0], Window):
+        return None
+    role, operands, axes = found
+    assert isinstance(role, (Contraction, Convolution))
+    return replace(role, bits=bits), operands, axes
 
 
 def _nibbles(op: te.Compute) -> Contraction | None:

@@ -222,6 +222,8 @@ def _unary(s: Sink, fn: str, a: Val) -> Val:
         return logic(s, "xor", a, ones)
     if not a.dtype.is_float:
         zero = _const(0, a)
+        if fn == "popcount":
+            return _intrinsic(s, "ctpop", a.dtype, a.lanes, [a])
         if fn == "neg":
             return _int_binary(s, "sub", zero, a, None)
         if fn == "abs":

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from mlc.ir.types import bf16, f32, i7, i16, i32, u8
+from mlc.targets.cpu.bits import BitCounter, Widen
 from mlc.targets.cpu.dot import Dot, everywhere
 from mlc.targets.llvm.intrinsic import Address, VectorSink
 
@@ -20,6 +21,7 @@ _VPMADDUBSW = {
     16: "llvm.x86.avx512.pmaddubs.w.512", 8: "llvm.x86.avx2.pmadd.ub.sw", 4: "llvm.x86.ssse3.pmadd.ub.sw.128"
 }  # fmt: skip
 _VPMADDWD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd", 4: "llvm.x86.sse2.pmadd.wd"}
+_LOGIC = 2  # instructions of logic on vectors that begin in the time of a multiply-add
 
 
 def dot_of(lanes: int, features: Collection[str]) -> Dot:
@@ -73,6 +75,37 @@ def bf16_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
     have = set(features)
     fits = "avx512bf16" in have and lanes in _VDPBF16PS and (lanes == 16 or "avx512vl" in have)
     return _bf16_pairs(lanes) if fits else None
+
+
+def bit_counter_of(lanes: int, features: Collection[str]) -> BitCounter | None:
+    """How a processor counts bits: VPOPCNTDQ in lanes, or ``vpshufb`` as a table of nibbles.
+
+    >>> bit_counter_of(16, {"avx512vpopcntdq"}).name, bit_counter_of(8, {"avx2", "ssse3"}).name
+    ('vpopcntd', 'vpshufb')
+    """
+    have = set(features)
+    if "avx512vpopcntdq" in have and (lanes == 16 or (lanes in _VPMADDUBSW and "avx512vl" in have)):
+        return BitCounter("vpopcntd", lanes, per_operation=_LOGIC, scratch=5)
+    if lanes not in _VPMADDUBSW or "ssse3" not in have or (lanes == 16 and "avx512bw" not in have):
+        return None
+    return BitCounter(
+        "vpshufb", lanes, per_operation=_LOGIC, counting=6, widen=_widener(lanes), widening=3, scratch=5
+    )  # fmt: skip
+
+
+@lru_cache
+def _widener(lanes: int) -> Widen:
+    """Totals of every four bytes without a sign: of two, then of two of these."""
+    octets, words, sums = f"<{4 * lanes} x i8>", f"<{2 * lanes} x i16>", f"<{lanes} x i32>"
+    pairs, quads = _VPMADDUBSW[lanes], _VPMADDWD[lanes]
+
+    def write(sink: VectorSink, counts: str) -> str:
+        sink.declare(f"declare {words} @{pairs}({octets}, {octets})")
+        sink.declare(f"declare {sums} @{quads}({words}, {words})")
+        two = sink.pure(f"call {words} @{pairs}({octets} {counts}, {octets} splat (i8 1))")
+        return sink.pure(f"call {sums} @{quads}({words} {two}, {words} splat (i16 1))")
+
+    return write
 
 
 @lru_cache

@@ -54,8 +54,10 @@ MOST_BLOCKS = 64  # that the pixels of a convolution are cut into
 PREFETCHED_FROM = 4  # register tiles that share a panel of weights while the next one is fetched
 
 
-def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int, target: Cpu, terms: int = 1) -> Layout:
-    """Weights in the order of use: ``[O / tile][C / block][taps…][block of C][tile of O]``, and last ``terms`` of C.
+def weight_layout(
+    shape: Sequence[int], out_dim: int, in_dim: int, vectors: int, target: Cpu, dot: Dot | None = None
+) -> Layout:
+    """Weights in the order of use: ``[O / tile][C / block][taps…][block of C][tile of O]``, terms of C as packed.
 
     Args:
         shape: logical shape.
@@ -63,10 +65,10 @@ def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int,
         in_dim: dimension of the input channels.
         vectors: channel vectors of a register tile.
         target: gives the vector width.
-        terms: input channels that one instruction sums up.
+        dot: sums up several input channels at once.
     """
     tile = vectors * target.lanes
-    block = channels_of_block(shape[in_dim], target, terms)
+    block = channels_of_block(shape[in_dim], target, 1 if dot is None else dot.terms)
     layout = Layout(tuple(shape)).pad(out_dim, 0, -shape[out_dim] % tile).pad(in_dim, 0, -shape[in_dim] % block)
     layout = layout.split(out_dim, tile)
     c = in_dim + (1 if in_dim > out_dim else 0)
@@ -74,8 +76,7 @@ def weight_layout(shape: Sequence[int], out_dim: int, in_dim: int, vectors: int,
     o = out_dim + (1 if out_dim > in_dim else 0)
     taps = [k for k in range(len(layout.physical_shape)) if k not in (o, o + 1, c, c + 1)]
     layout = layout.reorder(o, c, *taps, c + 1, o + 1)
-    rank = len(layout.physical_shape)
-    return layout if terms == 1 else layout.split(rank - 2, terms).reorder(*range(rank - 1), rank, rank - 1)
+    return layout if dot is None else dot.packed(layout, target.lanes)
 
 
 def channels_of_block(channels: int, target: Cpu, terms: int = 1) -> int:
@@ -101,7 +102,7 @@ def whole_channels(channels: int, target: Cpu, terms: int) -> int:
 
 def dot_of_conv(role: Convolution, target: Cpu) -> Dot | None:
     """How the processor sums up the products of a convolution, where it does several at once."""
-    return target.dot_of(role.data.dtype, role.weights.dtype)
+    return target.dot_of(role.data.dtype, role.weights.dtype, role.bits)
 
 
 def terms_of(role: Convolution, target: Cpu) -> int:
@@ -209,14 +210,14 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     assert anchor is not None
     assert isinstance(role, Convolution)
     terms = terms_of(role, target)
-    target = target.adding(dot_of_conv(role, target))
+    machine, target = target, target.adding(dot_of_conv(role, target))
     data, y = shapes_of(role, anchor, terms)
     space, channels = y[2:], data[1]
     # Weights are packed before it is known whether the input gets margins, so their panels must not depend on it.
-    packed_for = _ask_flat(g, target)
+    packed_for = _ask_flat(g, machine)
     vectors = conv_tile(_product(g, packed_for, target), target, border=_border(g, packed_for, target)).vectors
     margins = role.data in g.layouts and g.layouts[role.data].has_margins
-    flat = _ask_flat(g, target, margins=margins)
+    flat = _ask_flat(g, machine, margins=margins)
     product, border = _product(g, flat, target), _border(g, flat, target)
     default = conv_tile(product, target, vectors, border)
     few = [v for v in _widths(product) if v <= target.registers // 2]
@@ -272,7 +273,8 @@ def _border(g: Group, flat: bool, target: Cpu) -> Border:
     assert isinstance(role, Convolution)
     # Products in whole instructions leave no room for a test inside; nor do rows pay, whose tiles have a quarter of the
     # steps (measured on Zen 5: 512 channels of 7 × 7 pixels take 1.4 times as long as with tiles over all rows).
-    passes = not flat and terms_of(role, target) == 1
+    # Of words, what is zero may count (``Weights.BIPOLAR``).
+    passes = not flat and terms_of(role, target) == 1 and role.bits is None
     rows, both = (share_inside(g, columns=columns) if passes else 1.0 for columns in (False, True))
     return Border(rows, both, anchor.shape[-1], role.taps)
 
@@ -515,7 +517,7 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
         return in_layout(g, site, None, target.lanes, {k: plain_weight_layout(g, target)})
     if may_be_blocked(g, target):
         plan = plan_conv(g, target)
-        packed = {k: weight_layout(role.weights.shape, 0, 1, plan.tile.vectors, target, terms)}
+        packed = {k: weight_layout(role.weights.shape, 0, 1, plan.tile.vectors, target, dot_of_conv(role, target))}
         chosen = in_blocks(g, site, target.lanes, packed)
         # what passes over the border needs no margins
         return replace(chosen, margins={}) if plan.columns else chosen

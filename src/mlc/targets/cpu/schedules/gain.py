@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mlc.ir.graph import Node
 from mlc.ops import get
+from mlc.ops.bits import PAIR, Weights, words_of, words_type
 from mlc.targets.cpu.cost import Product, best_tile
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv import may_have_blocks
@@ -12,6 +13,7 @@ from mlc.targets.groups.group import size_of
 
 REQUANTISED = 4  # cycles that a vector of sums takes to become bytes (measured on Zen 4: 3.7)
 STORED = 1  # that a vector of floats takes to be stored
+PACKED = 4  # multiply-adds that it takes to pack the bits of as many bytes as a vector has lanes
 
 
 def bytes_gain_of(node: Node, target: Cpu) -> float:
@@ -48,3 +50,25 @@ def bytes_gain_of(node: Node, target: Cpu) -> float:
     vectors = y.size / target.lanes
     floats = cycles(1) * target.fma_operations + STORED * vectors
     return floats / (cycles(dot.terms) * dot.operations + REQUANTISED * vectors)
+
+
+def bits_gain_of(node: Node, of_x: int, of_w: int, target: Cpu) -> float:
+    """How many times as fast a product of bytes is by logic and counts; 0 where there is no instruction for it.
+
+    Args:
+        node: a ``conv`` without groups, or a ``matmul``.
+        of_x, of_w: planes of data and of weights.
+        target: the processor.
+    """
+    x, w, y = (v.type for v in (*node.inputs, *node.outputs))
+    dot = target.dot_of(words_type(of_x), words_type(of_w), Weights.BIPOLAR)
+    convolves = node.op is get("conv")
+    channels = x.shape[1 if convolves else -1]
+    if dot is None or (convolves and not may_have_blocks(1, channels, w.shape[0], target, dot)):
+        return 0.0
+    octets = target.word_dot or target.narrow_dot or target.dot
+    tiles = size_of(y.shape) // (y.shape[1] if convolves else y.shape[-1])
+    tiles *= size_of(w.shape[2:]) * -(-(w.shape[0] if convolves else y.shape[-1]) // target.lanes)
+    by_bytes = channels if octets is None else octets.padded(channels) // octets.terms * octets.operations
+    by_bits = words_of(channels) // PAIR * dot.operations
+    return tiles * by_bytes / (tiles * by_bits + PACKED * size_of(x.shape) / target.lanes)

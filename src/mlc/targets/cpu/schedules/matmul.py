@@ -66,19 +66,22 @@ def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu, *, whole: boo
     return ask_tile(knobs, default, high, wide, target)
 
 
-def panel_layout(shape: tuple[int, ...], transposed: bool, m: int, target: Cpu, knobs: Knobs, terms: int = 1) -> Layout:
-    """Column panels ``[N / NB][K][NB]``, and last ``terms`` of K, of a constant right operand of rank 2.
+def panel_layout(
+    shape: tuple[int, ...], transposed: bool, m: int, target: Cpu, knobs: Knobs, dot: Dot | None = None
+) -> Layout:
+    """Column panels ``[N / NB][K][NB]`` of a constant right operand of rank 2, terms of K as ``dot`` has them.
 
     Raises:
         ScheduleError: the configuration is refused.
     """
     n_dim, k_dim = (0, 1) if transposed else (1, 0)
+    terms = 1 if dot is None else dot.terms
     _, vectors = chosen_tile(knobs, m, shape[n_dim], -(-shape[k_dim] // terms), target, whole=terms > 1)
     block = vectors * target.lanes
     layout = Layout(shape).pad(n_dim, 0, -shape[n_dim] % block).pad(k_dim, 0, -shape[k_dim] % terms)
     layout = layout.split(n_dim, block)
     layout = layout.reorder(0, 2, 1) if transposed else layout.reorder(1, 0, 2)
-    return layout if terms == 1 else layout.split(1, terms).reorder(0, 1, 3, 2)
+    return layout if dot is None else dot.packed(layout, target.lanes)
 
 
 def schedule_matmul(g: Group, target: Cpu) -> Schedule:
@@ -208,7 +211,7 @@ def _dot_of_product(g: Group, target: Cpu) -> Dot | None:
     left = loads(anchor.bodies[0])[0]
     rows = left.indices[-1] == as_index(anchor.reduce_axes[0]) and role.left is not role.right
     plain = role.left not in g.layouts and len(anchor.shape) == len(role.right.shape) == 2 and anchor.shape[1] > 1
-    return target.dot_of(role.left.dtype, role.right.dtype) if rows and plain else None
+    return target.dot_of(role.left.dtype, role.right.dtype, role.bits) if rows and plain else None
 
 
 def _in_whole_instructions(g: Group, target: Cpu, dot: Dot) -> _Whole:
@@ -262,8 +265,7 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     if k is None or role.left is role.right or not len(role.right.shape) == len(g.outputs[0].shape) == 2:
         return row_major(g, site, target)
     dot = _dot_of_product(g, target)
-    terms = 1 if dot is None else dot.terms
-    panels = panel_layout(role.right.shape, role.transposed, g.outputs[0].shape[0], target.adding(dot), g.knobs, terms)
+    panels = panel_layout(role.right.shape, role.transposed, g.outputs[0].shape[0], target.adding(dot), g.knobs, dot)
     return in_layout(g, site, None, target.lanes, {k: panels})
 
 

@@ -17,6 +17,7 @@ from mlc.targets.cpu.schedules.gates import GATES
 from mlc.targets.cpu.schedules.injective import ELEMENT_WISE
 from mlc.targets.cpu.schedules.master import MASTER
 from mlc.targets.cpu.schedules.matmul import MATRIX_PRODUCT
+from mlc.targets.cpu.schedules.pack_bits import PACKED_BITS
 from mlc.targets.cpu.schedules.reduction import REDUCTION
 from mlc.targets.cpu.schedules.window import WINDOW
 from mlc.targets.cpu.schedules.winograd import WINOGRAD
@@ -31,6 +32,7 @@ TEMPLATES: tuple[Template[Cpu], ...] = (
     WINOGRAD,
     TRANSPOSED_CONVOLUTION,
     MATRIX_PRODUCT,
+    PACKED_BITS,
     WINDOW,
     MASTER,
     REDUCTION,
