@@ -60,7 +60,7 @@ def exact(graph: Graph, feeds: dict[str, np.ndarray], target: str, threads: int 
 
 @pytest.mark.parametrize("cpu", PROCESSORS)
 @pytest.mark.parametrize("kind", Weights)
-@pytest.mark.parametrize(("of_x", "of_w"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(("of_x", "of_w"), [(1, 1), (2, 2)])
 def test_every_kind_of_product(cpu: str, kind: Weights, of_x: int, of_w: int) -> None:
     window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
     graph, feeds = words_of_both((1, 70, 5, 7), (19, 70, 3, 3), of_x, of_w, kind, **window)
@@ -85,13 +85,12 @@ def test_odd_convolutions(cpu: str, x: tuple, w: tuple, strides: tuple, pads: tu
     exact(graph, feeds, f"x86 -mcpu={cpu}", threads=2)
 
 
-@pytest.mark.parametrize("cpu", PROCESSORS)
-@pytest.mark.parametrize("of_x", [1, 2])
-@pytest.mark.parametrize(("channels", "high", "wide"), [(64, 7, 8), (128, 5, 7), (96, 4, 4), (64, 13, 13)])
-@pytest.mark.parametrize("floats", [False, True])
-def test_packing_what_lies_in_blocks(
-    cpu: str, of_x: int, channels: int, high: int, wide: int, floats: bool
-) -> None:  # fmt: skip
+@pytest.mark.parametrize("cpu", ["native", "haswell"])
+@pytest.mark.parametrize(
+    ("of_x", "channels", "high", "wide", "floats"),
+    [(2, 64, 7, 8, False), (1, 128, 5, 7, True), (2, 64, 4, 4, True), (2, 96, 4, 4, False), (1, 64, 13, 13, False)],
+)
+def test_packing_what_lies_in_blocks(cpu: str, of_x: int, channels: int, high: int, wide: int, floats: bool) -> None:
     """Bytes that a convolution made, in blocks of channels; or floats of it, which others read as well."""
     b = Builder("pack")
     shape = (1, channels, high, wide)

@@ -118,7 +118,7 @@ def role_of(op: te.Compute) -> Role | None:
     >>> k = te.reduce_axis(8, "k")
     >>> y = te.compute((4, 6), lambda i, j: te.sum_of(a[i, k] * b[j, k], k), "y")
     >>> role_of(y.op)
-    Contraction(left=a: f32[4,8], right=b: f32[6,8], transposed=True)
+    Contraction(left=a: f32[4,8], right=b: f32[6,8], transposed=True, bits=None)
     """
     found = _found(op)
     return None if found is None else found[0]

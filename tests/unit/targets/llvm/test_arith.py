@@ -23,7 +23,7 @@ DTYPES = list(ALL_DTYPES.values())
 LANES = [0, 4, 5, 16]
 COUNT = 400  # pairs of operands, a multiple of all lanes
 
-EXACT = {"sqrt", "floor", "ceil", "round", "trunc", "neg", "abs", "sign", "not", "isnan", "isinf"}
+EXACT = {"popcount", "sqrt", "floor", "ceil", "round", "trunc", "neg", "abs", "sign", "not", "isnan", "isinf"}
 TRANSCENDENTAL = {*INTRINSICS, "pow"} - EXACT
 # two values of equal rank for which IEEE 754 leaves a choice: the sign of a zero
 EITHER_ZERO = {"min", "max", "sign", "mod"}

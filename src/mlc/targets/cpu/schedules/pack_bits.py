@@ -11,6 +11,7 @@ What makes bytes of floats before they are packed is computed here, a few pixels
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from mlc.ir import te
@@ -27,7 +28,7 @@ from mlc.targets.cpu.schedules.injective import PARALLEL_FROM
 from mlc.targets.cpu.schedules.reduction import REDUCTION
 from mlc.targets.groups.group import Group, inline_rest, is_single, size_of
 from mlc.targets.groups.template import Site, Template
-from mlc.targets.llvm.intrinsic import VectorIntrinsic
+from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic, VectorSink
 
 _CHOICES = [(b,) for b in range(8)] + [(b, b + 1) for b in range(7)]
 
@@ -58,7 +59,7 @@ def gather_bits(pixels: int, channels: int, bit: int, octet: DType, dtype: DType
     y = te.compute((pixels,), lambda j: te.sum_of(_bit(x[j, t], bit, as_index(t), dtype), t), "y")
     count, words = pixels * channels, f"<{pixels} x i{dtype.bits}>"
 
-    def write(sink, total, at):  # type: ignore[no-untyped-def]
+    def write(sink: VectorSink, total: str, at: Sequence[Address]) -> str:
         octets = sink.read(at[0], f"<{count} x i8>")
         held = sink.pure(f"and <{count} x i8> {octets}, splat (i8 {1 << bit})")
         found = sink.pure(f"icmp ne <{count} x i8> {held}, zeroinitializer")
@@ -81,11 +82,7 @@ def _schedule(g: Group, target: Cpu) -> Schedule:
     assert out.op is not None
     data = loads(out.op.bodies[0])[0].source
     layout = _layout_of(g, data, target)
-    pixels = (
-        0
-        if layout is None
-        else _pixels(layout.physical_shape[2:-1], target.lanes_of(out.dtype), masks=target.vector_bits > 256)
-    )
+    pixels = 0 if layout is None else _pixels(layout.physical_shape[-2], target.lanes_of(out.dtype), target)
     if layout is None or pixels < 2:
         return REDUCTION.schedule(g, target)
     bits = packed_bits(out.op)
@@ -144,10 +141,10 @@ def _layout_of(g: Group, data: te.Tensor, target: Cpu) -> Layout | None:
     return blocks if margins else _flat(blocks, len(data.shape) - 2)
 
 
-def _pixels(space: tuple[int, ...], lanes: int, *, masks: bool) -> int:
+def _pixels(row: int, lanes: int, target: Cpu) -> int:
     """Pixels of a vector, which divide a row; where registers have masks, any number of lanes is a vector."""
-    powers = [n for n in (1, 2, 4, 8) if n <= lanes]
-    return max(n for n in (range(1, lanes + 1) if masks else powers) if space[-1] % n == 0)
+    masks = target.vector_bits > 256
+    return max(n for n in (range(1, lanes + 1) if masks else (1, 2, 4, 8)) if n <= lanes and row % n == 0)
 
 
 def _in_pieces(op: te.Compute, data: te.Tensor, bits: tuple[int, ...], block: int) -> tuple[te.Tensor, list[te.Tensor]]:
@@ -180,10 +177,10 @@ def _in_pieces(op: te.Compute, data: te.Tensor, bits: tuple[int, ...], block: in
 
 
 def _fits(g: Group, target: Cpu) -> bool:
-    (first, *others) = g.reductions or [None]
-    if first is None or others or not is_single(g) or g.outputs[0].op is not first:
+    found = g.reductions
+    if len(found) != 1 or not is_single(g) or g.outputs[0].op is not found[0]:
         return False
-    return packed_bits(first) is not None
+    return packed_bits(found[0]) is not None
 
 
 def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
