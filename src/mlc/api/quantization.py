@@ -1,4 +1,4 @@
-"""Models in 8-bit integers."""
+"""Models in integers of 8 bits or fewer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Quantization:
 
     Args:
         model: the model in integers, ready to compile.
-        tensors: how each quantised tensor is stored, by the tensor's name: ``(q - zero) * scale`` with ``q`` of 8 bits.
+        precision: of the products, as it is called: ``int8``, ``w1a2`` (weights of 1 bit, data of 2) or ``w2a2``.
+        tensors: how each quantised tensor is stored, by the tensor's name: ``(q - zero) * scale``, ``q`` an integer.
         products: how many convolutions and matrix products are in integers.
         floats: those that are not, by the model's name for them, with the reason.
         samples: how many there were.
@@ -60,6 +61,7 @@ class Quantization:
     """
 
     model: Model
+    precision: str
     tensors: Mapping[str, Steps]
     products: int
     floats: Mapping[str, str]
@@ -70,6 +72,7 @@ class Quantization:
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "precision": self.precision,
             "tensors": {name: {"scale": s.scale, "zero": s.zero} for name, s in self.tensors.items()},
             "products": self.products,
             "floats": dict(self.floats),
@@ -85,6 +88,7 @@ def quantize(
     samples: Mapping[str, np.ndarray],
     target: str = "x86",
     *,
+    precision: str = "int8",
     calibration: str | None = None,
     per_channel: bool | None = None,
     ends: bool | None = None,
@@ -93,7 +97,7 @@ def quantize(
     by_layer: bool = False,
     observer: Observer | None = None,
 ) -> Quantization:
-    """Quantise a model to 8-bit integers.
+    """Quantise a model to integers of 8 bits or fewer.
 
     >>> found = mlc.quantize(model, np.load("images.npz"))                     # doctest: +SKIP
     >>> found.accuracy[0].snr_db                                               # doctest: +SKIP
@@ -104,23 +108,26 @@ def quantize(
         samples: typical inputs by name, several along the first axis; some tens are enough.
         target: what it is for, which says which scales there can be: powers of two for an accelerator that rescales by
             shifts, any others.
+        precision: ``int8``; or weights of one or two bits and data of two, ``w1a2`` or ``w2a2``, which are products of
+            bits where the target is faster that way.
         calibration: how the ranges of tensors are chosen: ``minmax``, ``mse``, ``entropy`` or ``percentile=99.99``;
-            unless given, ``minmax``, or ``mse`` for powers of two.
+            unless given, ``minmax``, or ``mse`` for powers of two and for data of two bits.
         per_channel: a scale for each output channel of the weights, not one for all; by default, where scales are free.
-        ends: also a first convolution of few channels and the last matrix product; by default, where scales are free.
+        ends: also a first convolution of few channels and the last matrix product; by default, for ``int8`` where
+            scales are free.
         keep: names of the model's nodes that stay in floats.
         reduce_range: weights use 7 of their 8 bits; by default, where the target is a processor that multiplies them
             faster then (one of x86 without VNNI), and scales are free.
         by_layer: find out what each layer loses.
         observer: is told how it goes on.
     Raises:
-        UsageError: the samples do not fit the model, a node to keep is unknown, or the way to calibrate is; or weights
-            are to use 7 bits where scales are powers of two.
+        UsageError: the samples do not fit the model, a node to keep is unknown, or the way to calibrate or the
+            precision is; or the target cannot do that precision, or weights of 7 bits.
         UnsupportedError: nothing in the model can be quantised.
     """
     from mlc.harness.accuracy import AccuracyMeter
     from mlc.harness.samples import split_samples
-    from mlc.rewrite.quantization import Calibration, QuantizeOptions
+    from mlc.rewrite.quantization import Calibration, Precision, QuantizeOptions
     from mlc.rewrite.quantization import quantize as quantize_graph
     from mlc.targets.base import Shifting, get_target
 
@@ -129,9 +136,16 @@ def quantize(
     shifts = isinstance(machine.accelerator, Shifting)
     if shifts and reduce_range is not None:
         raise UsageError("where scales are powers of two, weights use all of their bits", hint="leave reduce_range out")
-    reduced = i7 in machine.weight_types() if reduce_range is None else reduce_range
+    if precision not in list(Precision):
+        raise UsageError(f"there is no precision {precision!r}", hint=f"there are {', '.join(Precision)}")
+    few = Precision(precision).few
+    if shifts and few:
+        raise UsageError(f"target {target} rescales by shifts, which {precision} has no scales for", hint="use int8")
+    if few and reduce_range is not None:
+        raise UsageError(f"weights of {precision} have fewer than 7 bits", hint="leave reduce_range out")
+    reduced = (i7 in machine.weight_types() and not few) if reduce_range is None else reduce_range
     how = None if calibration is None else Calibration.parse(calibration)
-    options = QuantizeOptions(shifts, per_channel, ends, tuple(keep), how, reduced)
+    options = QuantizeOptions(Precision(precision), shifts, per_channel, ends, tuple(keep), how, reduced)
     specs = [TensorSpec(t.name, t.dtype, t.shape) for t in model.inputs]
     feeds = split_samples(specs, {name: np.asarray(array) for name, array in samples.items()})
 
@@ -154,6 +168,7 @@ def quantize(
     )
     return Quantization(
         Model(found.graph, replace(model.info, quantised=True), model.format),
+        precision,
         found.tensors,
         found.products,
         found.floats,

@@ -26,6 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class QuantizeOptions:
     """How to quantise a model: what ``mlc.api.quantize`` takes besides it and the target."""
 
+    precision: str
     samples: Mapping[str, np.ndarray]
     calibration: str | None
     per_channel: bool | None
@@ -42,6 +43,7 @@ class QuantizeOptions:
             model,
             self.samples,
             target,
+            precision=self.precision,
             calibration=self.calibration,
             per_channel=self.per_channel,
             ends=self.ends,
@@ -73,7 +75,7 @@ def quantize_options(function: F) -> F:
             how, keep = _calibration(calibration), tuple(values.comma_separated(keep_float))
             per_channel = None if quantize_weights is None else quantize_weights == "channel"
             options = QuantizeOptions(
-                _samples(calibrate), how, per_channel, quantize_ends, keep, reduce_range, quantize_report
+                quantize, _samples(calibrate), how, per_channel, quantize_ends, keep, reduce_range, quantize_report
             )
         else:
             given = {
@@ -90,7 +92,8 @@ def quantize_options(function: F) -> F:
     for option in reversed(
         (
             click.option(
-                "--quantize", type=click.Choice(["int8"]), help="Compute in 8-bit integers where that is possible."
+                "--quantize", type=click.Choice(["int8", "w1a2", "w2a2"]),
+                help="Compute in 8-bit integers where that is possible; or in weights of 1 or 2 bits and data of 2.",
             ),
             click.option(
                 "--calibrate", metavar="FILE.npz", help="Typical inputs, several along the first axis, for --quantize."
@@ -98,7 +101,7 @@ def quantize_options(function: F) -> F:
             click.option(
                 "--calibration", metavar="METHOD",
                 help="How ranges are chosen: minmax, mse, entropy, or percentile[=99.99].  "
-                "[default: minmax; mse where scales are powers of two]",
+                "[default: minmax; mse where scales are powers of two, and for w1a2 and w2a2]",
             ),
             click.option(
                 "--quantize-weights", type=click.Choice(["tensor", "channel"]),
@@ -108,7 +111,7 @@ def quantize_options(function: F) -> F:
             click.option(
                 "--quantize-ends/--keep-ends", default=None,
                 help="Quantise the first convolution and the last product too, or keep them in floating point.  "
-                "[default: quantise; keep where scales are powers of two]",
+                "[default: quantise; keep where scales are powers of two, and for w1a2 and w2a2]",
             ),
             click.option(
                 "--keep-float", multiple=True, metavar="A,B",
@@ -129,7 +132,8 @@ def quantize_options(function: F) -> F:
 def show_quantization(console: Console, found: Quantization) -> str:
     """What is in integers, and what that costs in accuracy."""
     kept = [f"  in floats  {name}: {reason}" for name, reason in found.floats.items()]
-    head = f"quantised {found.products} of {found.products + len(kept)} products to int8, on {found.samples} samples"
+    head = f"quantised {found.products} of {found.products + len(kept)} products to {found.precision}, on "
+    head += f"{found.samples} samples"
     rows = [(a.name, f"{a.snr_db:.2f}", f"{a.agree} of {a.rows}" if a.rows else "") for a in found.accuracy]
     table = console.table(("output", "SNR dB", "same top 1 as in floats"), rows, ("SNR dB",))
     return "\n".join([head, *kept, *([_layers(console, found)] if found.layers else []), table])
@@ -139,7 +143,7 @@ def _layers(console: Console, found: Quantization) -> str:
     rows = []
     for layer in found.layers:
         a = layer.accuracy
-        kind = "f32" if layer.reason else "int8"
+        kind = "f32" if layer.reason else found.precision
         rows.append((layer.name, layer.operator, kind, f"{a.snr_db:.2f}", f"{a.largest:.3g}", f"{a.mean:.3g}"))
     numbers = ("SNR dB", "largest error", "mean error")
     return console.table(("layer", "operator", "in", *numbers), rows, numbers)

@@ -1,10 +1,11 @@
-"""Which products of a float model are computed in 8-bit integers, and why the others are not."""
+"""Which products of a float model are computed in integers, and why the others are not."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import StrEnum
 
 import numpy as np
 
@@ -21,22 +22,51 @@ _I32_MAX = 2**31 - 1
 _FOLLOWS = ("relu", "clip")  # what belongs to the layer of the product before it
 
 
+class Precision(StrEnum):
+    """What products are computed in: bytes, or weights (``w``) and data (``a``) of so many bits."""
+
+    INT8 = "int8"
+    W1A2 = "w1a2"
+    W2A2 = "w2a2"
+
+    @property
+    def few(self) -> bool:
+        """Whether numbers have so few bits that every other operation stays in floating point."""
+        return self is not Precision.INT8
+
+    @property
+    def weight_bits(self) -> int:
+        return {Precision.INT8: 8, Precision.W1A2: 1, Precision.W2A2: 2}[self]
+
+    @property
+    def data_bits(self) -> int:
+        return 2 if self.few else 8
+
+    @property
+    def steps(self) -> int:
+        """Of data."""
+        return (1 << self.data_bits) - 1
+
+
 @dataclass(frozen=True)
 class QuantizeOptions:
     """What to quantise, and how finely.
 
     Args:
+        precision: of products; the others need scales that are free.
         shifts: scales are powers of two, as arithmetic wants them that has no other multiplication than its products'.
         per_channel: a scale for every output channel of the weights, not one for all; unless given, where scales are
             free.
         ends: also a first convolution, that reads fewer than 8 channels, and a last product of matrices, which cost
-            accuracy and seldom much time; unless given, where scales are free.
+            accuracy and seldom much time; unless given, of 8 bits where scales are free. Networks of fewer bits keep
+            them, as the literature does (Zhou et al., DoReFa-Net, arXiv:1606.06160).
         keep: names of the model's nodes that stay in floating point.
         calibration: how the ranges of tensors are chosen; unless given, by all numbers seen, or by least squares where
-            scales are powers of two and so a step finer is twice as fine.
+            scales are powers of two and so a step finer is twice as fine, and where there are few steps.
         reduced: weights use 7 bits, not 8, where scales are free: for processors that multiply bytes exactly only then.
     """
 
+    precision: Precision = Precision.INT8
     shifts: bool = False
     per_channel: bool | None = None
     ends: bool | None = None
@@ -46,7 +76,8 @@ class QuantizeOptions:
 
     @property
     def method(self) -> Calibration:
-        return self.calibration or Calibration(Method.MSE if self.shifts else Method.MINMAX)
+        coarse = self.shifts or self.precision.few
+        return self.calibration or Calibration(Method.MSE if coarse else Method.MINMAX)
 
     @property
     def by_channel(self) -> bool:
@@ -54,7 +85,7 @@ class QuantizeOptions:
 
     @property
     def with_ends(self) -> bool:
-        return not self.shifts if self.ends is None else self.ends
+        return not (self.shifts or self.precision.few) if self.ends is None else self.ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +135,8 @@ def reasons_for_floats(graph: Graph, options: QuantizeOptions) -> dict[Node, str
     reasons = {}
     for g, node in _products(graph):
         reason = "kept on demand" if set(node.sources) & set(options.keep) else ends.get(node) or _unfit(g, node)
+        if not reason and options.precision.few and node.op is get("conv") and node.attrs["groups"] > 1:
+            reason = "its channels are in groups, which have no products of bits"
         if not reason and options.shifts and node not in outermost:
             reason = "it is part of a recurrence"
         reasons[node] = reason

@@ -1,4 +1,4 @@
-"""From a float model and samples to one in 8-bit integers: choice of products, calibration, and either arithmetic."""
+"""From a float model and samples to one in integers: choice of products, calibration, and either arithmetic."""
 
 from __future__ import annotations
 
@@ -123,10 +123,12 @@ def _with_steps(
     graph: Graph, reasons: Mapping[Node, str], options: QuantizeOptions, calibrated: Calibrate
 ) -> Quantized:
     """Any scale and zero point, within recurrences as well."""
-    plans = {g: Plan(g, reasons) for g, _ in graphs(graph)}
+    precision = options.precision
+    plans = {g: Plan(g, reasons, products_only=precision.few) for g, _ in graphs(graph)}
     found = calibrated([v for plan in plans.values() for v in plan.stored])
-    steps = {v: Steps(*asymmetric(*numbers.range(options.method))) for v, numbers in found.items()}
-    converter = Converter(plans, steps, options.by_channel, options.reduced)
+    ranges = {v: numbers.range(options.method, precision.steps) for v, numbers in found.items()}
+    steps = {v: Steps(*asymmetric(*r, precision.steps)) for v, r in ranges.items()}
+    converter = Converter(plans, steps, options.by_channel, options.reduced, precision)
     made = eliminate_dead_code(converter.convert(graph))
     layers = layers_of(graph, reasons)
     reference = tapped(graph, [layer.result for layer in layers], WATCHED)

@@ -1,4 +1,4 @@
-"""Which range of a tensor's numbers 8 bits shall stand for, told from how often it holds which.
+"""Which range of a tensor's numbers 8 bits, or fewer, shall stand for, told from how often it holds which.
 
 Numbers beyond the range are cut off, and a smaller one has finer steps. Four ways to weigh that against each other:
 
@@ -26,7 +26,9 @@ _LEAST_REACH = -126  # binary exponent: of the smallest normal f32
 _LIMITS = 128  # that entropy tries
 _COARSE = 2048  # bins that it looks at
 _SHARES = np.linspace(0.3, 1.0, 29)  # of the whole range that least squares try
-STEPS = 255
+_FEW_SHARES = np.geomspace(0.01, 1.0, 61)  # where there are few steps, of which each is dear
+STEPS = 255  # of a byte
+_FEW = 15
 
 
 class Method(StrEnum):
@@ -119,13 +121,13 @@ class Distribution:
         """Of a bin."""
         return float(np.exp2(float(self.reach + 1))) / BINS
 
-    def range(self, how: Calibration) -> tuple[float, float]:
-        """The numbers that 8 bits shall stand for, from at most 0 to at least 0."""
+    def range(self, how: Calibration, steps: int = STEPS) -> tuple[float, float]:
+        """The numbers that so many steps shall stand for, from at most 0 to at least 0."""
         if how.method is Method.MINMAX or self.least == self.most:
             return self.least, self.most
         if how.method is Method.MSE:
-            return self._least_squares()
-        limit = self._entropy() if how.method is Method.ENTROPY else self._percentile(how.percentile)
+            return self._least_squares(steps)
+        limit = self._entropy(steps) if how.method is Method.ENTROPY else self._percentile(how.percentile)
         return max(self.least, -limit), min(self.most, limit)
 
     def squared_errors(self, scales: np.ndarray, zeros: np.ndarray, lo: int, hi: int) -> np.ndarray:
@@ -142,14 +144,15 @@ class Distribution:
             sums.append(float(off * off @ n))
         return np.asarray(sums)
 
-    def _least_squares(self) -> tuple[float, float]:
+    def _least_squares(self, steps: int) -> tuple[float, float]:
         """Shares of the whole range: of both limits alike, then of the one and the other."""
         below, above = 1.0, 1.0
+        choices = (_SHARES if steps > _FEW else _FEW_SHARES).tolist()
         for cut_below, cut_above in ((True, True), (True, False), (False, True)):
-            shares = [(below * s if cut_below else below, above * s if cut_above else above) for s in _SHARES.tolist()]
-            found = [asymmetric(self.least * low, self.most * high) for low, high in shares]
+            shares = [(below * s if cut_below else below, above * s if cut_above else above) for s in choices]
+            found = [asymmetric(self.least * low, self.most * high, steps) for low, high in shares]
             scales, zeros = (np.asarray(numbers) for numbers in zip(*found, strict=True))
-            errors = self.squared_errors(scales, zeros, 0, STEPS)
+            errors = self.squared_errors(scales, zeros, 0, steps)
             # of equals the last, which cuts off least
             below, above = shares[len(shares) - 1 - int(errors[::-1].argmin())]
         return self.least * below, self.most * above
@@ -162,14 +165,14 @@ class Distribution:
         sums = self._magnitudes().cumsum()
         return (int(np.searchsorted(sums, sums[-1] * (percentile / 100))) + 1) * self.width
 
-    def _entropy(self) -> float:
+    def _entropy(self, steps: int) -> float:
         found = self._magnitudes()
         used = int(found.nonzero()[0][-1]) + 1
         each = -(-used // _COARSE)  # bins of the histogram to one that is looked at
         coarse = np.pad(found[:used], (0, -used % each)).reshape(-1, each).sum(axis=1).astype(np.float64)
         coarse[0] = coarse[min(1, coarse.size - 1)]  # zeros are exact, wherever the limit is
         greatest = max(-self.least, self.most)
-        levels = max(2, round(STEPS * greatest / (self.most - self.least)))  # that magnitudes up to there have
+        levels = max(2, round(steps * greatest / (self.most - self.least)))  # that magnitudes up to there have
         coarse = _smoothed(coarse, round(coarse.size / levels))
         limits = np.unique(np.linspace(min(levels, coarse.size), coarse.size, _LIMITS).astype(int))
         divergences = [_divergence(coarse, int(limit), levels) for limit in limits]
@@ -202,9 +205,9 @@ def _smoothed(counts: np.ndarray, width: int) -> np.ndarray:
     return counts
 
 
-def asymmetric(lo: float, hi: float) -> tuple[float, int]:
-    """Scale and zero point with which 0 to 255 stand for a range that holds 0; 0 is exact."""
-    scale = float(np.float32((hi - lo) / STEPS))
+def asymmetric(lo: float, hi: float, steps: int = STEPS) -> tuple[float, int]:
+    """Scale and zero point with which 0 to ``steps`` stand for a range that holds 0; 0 is exact."""
+    scale = float(np.float32((hi - lo) / steps))
     if not scale > 0 or not np.isfinite(1 / np.float32(scale)):  # nothing but zeros, or next to it
         return 1.0, 0
-    return scale, int(np.clip(round(-lo / scale), 0, STEPS))
+    return scale, int(np.clip(round(-lo / scale), 0, steps))

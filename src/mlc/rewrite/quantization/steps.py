@@ -13,6 +13,10 @@ A tensor is *stored* in bytes where a product in integers reads it, and then als
 * the operand of a residual addition beside the sums that it joins, where the total is stored;
 * a feature map that several read, one of them no elementwise operator, on its way through such operators.
 
+Of fewer bits (:class:`~mlc.rewrite.quantization.choice.Precision`), data are stored for products alone, and whatever
+else reads them reads floats. Weights are odd multiples of a scale, -1 and 1 or -3, -1, 1 and 3: their planes are
+bipolar (:class:`mlc.ops.bits.Weights`). Biases stay in floats: a step of the sums would be too coarse for them.
+
 What reads feature maps (tensors that convolutions read) reads their bytes; what else is stored is stored for products
 alone, and whatever works on floats, a layer norm or a residual addition in a transformer, reads floats.
 """
@@ -25,8 +29,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlc.ir.graph import Builder, FusionKind, Graph, Node, Value
-from mlc.ir.types import f32, i7
+from mlc.ir.types import f32, i7, u2, u8
 from mlc.ops import get
+from mlc.rewrite.quantization.choice import Precision
 from mlc.rewrite.quantization.exponents import WEIGHT_MAX
 from mlc.rewrite.recurrence import body_of_scan, is_scan
 
@@ -34,11 +39,12 @@ _MOVES = ("reshape", "transpose", "slice", "max_pool", "channel_shuffle")  # exa
 _LIMITS = ("relu", "clip")
 _I32_MAX = 2**31 - 1
 _BIAS_MAX = 2**30  # in sums; the other half is for products
+_ROUNDS = 20  # of fitting scales to numbers and numbers to scales
 
 
 @dataclass(frozen=True)
 class Steps:
-    """How a tensor of floats is stored: ``(q - zero) * scale`` with ``q`` from 0 to 255."""
+    """How a tensor of floats is stored: ``(q - zero) * scale`` with ``q`` from 0 to 255, or as far as its bits go."""
 
     scale: float
     zero: int
@@ -50,13 +56,14 @@ class Plan:
     Args:
         graph: the float graph; recurrences in it have plans of their own.
         reasons: why products stay in floating point, by node; empty for one in integers.
+        products_only: whether nothing but products reads what is stored.
 
     Attributes:
         stored: values that get a scale.
         moved: values that have that of what they were moved from.
     """
 
-    def __init__(self, graph: Graph, reasons: Mapping[Node, str]) -> None:
+    def __init__(self, graph: Graph, reasons: Mapping[Node, str], *, products_only: bool = False) -> None:
         self.graph = graph
         self.products = {n for n in graph.nodes if reasons.get(n) == ""}
         self.readers = graph.consumers()
@@ -68,7 +75,7 @@ class Plan:
         self._todo: list[tuple[Value, bool]] = []
         for node in graph.nodes:
             if node in self.products:
-                self._store(node.inputs[0], node.op is get("conv"))
+                self._store(node.inputs[0], node.op is get("conv") and not products_only)
         while self._todo:
             self._look(*self._todo.pop())
 
@@ -163,18 +170,25 @@ class Converter:
         steps: of every stored value.
         per_channel: whether each output channel of the weights has a scale.
         reduced: whether weights use 7 bits, where processors without an instruction for bytes are faster with these.
+        precision: how many bits data and weights have.
 
     Attributes:
         values: what stands for a value of the float graph to those who read it.
     """
 
     def __init__(
-        self, plans: Mapping[Graph, Plan], steps: Mapping[Value, Steps], per_channel: bool, reduced: bool = False
+        self,
+        plans: Mapping[Graph, Plan],
+        steps: Mapping[Value, Steps],
+        per_channel: bool,
+        reduced: bool = False,
+        precision: Precision = Precision.INT8,
     ) -> None:
         self.plans = plans
         self.steps = steps
         self.per_channel = per_channel
         self.reduced = reduced
+        self.precision = precision
         self.values: dict[Value, Value] = {}
 
     def convert(self, graph: Graph, *, body: bool = False) -> Graph:
@@ -221,8 +235,9 @@ class _Walk:
         if v in self.plan.stored:
             self.known[v] = steps = self.of.steps[v]
             scale = self._scalar(steps.scale, np.float32, f"{v.name}.scale")
-            zero = self._scalar(steps.zero, np.uint8, f"{v.name}.zero")
-            stored = self._emit("quantize", [new, scale, zero], f"{v.name}.u8", sources)
+            dtype = u2 if self.of.precision.few else u8
+            zero = self.builder.constant(np.asarray(steps.zero).astype(dtype.numpy), f"{v.name}.zero")
+            stored = self._emit("quantize", [new, scale, zero], f"{v.name}.{dtype}", sources)
             self.bytes[v] = self._emit("dequantize", [stored, scale, zero], f"{v.name}.steps", sources)
             self.of.values[v] = self.bytes[v]
 
@@ -246,21 +261,24 @@ class _Walk:
         weights = self.old.constants[w]
         channel = 0 if node.op is get("conv") or node.attrs["transpose_b"] else 1
         steps = self.known[x]
-        by_itself = node.op is get("conv") and node.attrs["groups"] == x.type.shape[1] > 1
-        most = i7.max_value if self.reduced and not by_itself else WEIGHT_MAX
-        scales = weight_scales(weights, channel if self.of.per_channel else None, int(most))
-        scales = np.maximum(scales, self._greatest_bias(y, channel, weights) / steps.scale / _BIAS_MAX)
-        scales = scales.astype(np.float32)
-        shape = [1] * weights.ndim
-        shape[channel] = -1
-        by_channel = scales.reshape(shape) if scales.ndim else scales
-        integers = np.clip(np.rint(weights / by_channel), -most, most).astype(np.int8)
+        of = channel if self.of.per_channel else None
+        if self.of.precision.few:
+            scales, integers = odd_multiples(weights, of, self.of.precision.weight_bits)
+        else:
+            by_itself = node.op is get("conv") and node.attrs["groups"] == x.type.shape[1] > 1
+            most = int(i7.max_value if self.reduced and not by_itself else WEIGHT_MAX)
+            scales = weight_scales(weights, of, most)
+            scales = np.maximum(scales, self._greatest_bias(y, channel, weights) / steps.scale / _BIAS_MAX)
+            scales = scales.astype(np.float32)
+            integers = np.clip(np.rint(weights / _along(scales, channel, weights.ndim)), -most, most).astype(np.int8)
+        by_channel = _along(scales, channel, weights.ndim)
         q = self.builder.constant(integers, f"{w.name}.i8")
         scale = self.builder.constant(by_channel, f"{w.name}.scale")
         zero = self._scalar(0, np.int8, f"{w.name}.zero")
         floats = self._emit("dequantize", [q, scale, zero], f"{w.name}.steps", node.sources)
         along = (-1, *(1,) * (y.type.rank - 2)) if node.op is get("conv") else (-1,)
-        self.sums[y] = np.broadcast_to(np.float32(steps.scale) * scales, weights.shape[channel]).reshape(along)
+        if not self.of.precision.few:
+            self.sums[y] = np.broadcast_to(np.float32(steps.scale) * scales, weights.shape[channel]).reshape(along)
         (made,) = self.builder.add(
             node.op, [self.bytes[x], floats], node.attrs, names=[y.name], sources=node.sources
         )  # fmt: skip
@@ -322,3 +340,37 @@ def weight_scales(weights: np.ndarray, channel: int | None, most: int = WEIGHT_M
     others = None if channel is None else tuple(d for d in range(weights.ndim) if d != channel)
     scales = np.abs(weights).max(axis=others, initial=0.0).astype(np.float64) / most
     return np.where(scales > float(np.finfo(np.float32).tiny), scales, 1.0)
+
+
+def _along(scales: np.ndarray, channel: int, rank: int) -> np.ndarray:
+    """Scales shaped to broadcast against weights: one for all, or one an index of a dimension."""
+    return scales.reshape([-1 if d == channel else 1 for d in range(rank)]) if scales.ndim else scales
+
+
+def odd_multiples(weights: np.ndarray, channel: int | None, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of one or two bits: -1 and 1, or -3, -1, 1 and 3, at scales of least squared error.
+
+    For one bit that is the mean magnitude (Rastegari et al., XNOR-Net, arXiv:1603.05279); for two, scales and numbers
+    are fitted to each other in turns.
+
+    Args:
+        weights: in floats.
+        channel: dimension of which every index has a scale; all share one unless given.
+        bits: 1 or 2.
+    Returns:
+        the scales in f32, one an index of ``channel``, or one for all; and the numbers in i8.
+    """
+    rows = weights.reshape(1, -1) if channel is None else np.moveaxis(weights, channel, 0)
+    shape, rows = rows.shape, rows.reshape(rows.shape[0], -1).astype(np.float64)
+    signs = np.where(rows < 0, -1.0, 1.0)
+    scales, numbers = np.abs(rows).mean(axis=1, keepdims=True), signs
+    if bits == 2:
+        scales = scales / 2
+        for _ in range(_ROUNDS):
+            numbers = signs * np.where(np.abs(rows) < 2 * scales, 1.0, 3.0)
+            scales = (rows * numbers).sum(axis=1, keepdims=True) / np.square(numbers).sum(axis=1, keepdims=True)
+    scales = np.maximum(scales[:, 0], np.finfo(np.float32).tiny).astype(np.float32)
+    integers = numbers.reshape(shape).astype(np.int8)
+    if channel is None:
+        return scales.reshape(()), integers.reshape(weights.shape)
+    return scales, np.moveaxis(integers, 0, channel)

@@ -1,0 +1,297 @@
+"""Figure 18 of the TVM paper: convolutions of ResNet-18, data of 2 bits and weights of 1, on one thread and several.
+
+    python -m benchmarks.papers.tvm_fig18 --packages build/fig18 --rounds 0     # builds, which takes longest
+    python -m benchmarks.papers.tvm_fig18 --packages build/fig18 --cores 0,1
+
+Chen et al., "TVM: An Automated End-to-End Optimizing Compiler for Deep Learning", OSDI 2018, section 6.2. The paper
+measured on a Cortex-A53 against Caffe2's library of such operators; here they stand beside this compiler's own
+convolutions of bytes and of float32. Each layer reads what another one has left, as in a network, and ends in what the
+next would read: products of bits in their packing and in sums that are rounded to 2 bits again. Times are those of the
+layer's kernels, in turns; results of bits must equal those of bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+import mlc
+from benchmarks import machine, plots
+from benchmarks.papers.keep import RESULTS, keep
+from benchmarks.report import spread, table
+from benchmarks.stats import Spread, geometric_mean
+from benchmarks.zoo.operators import CONVOLUTIONS
+from mlc.frontend.base import ModelSource
+from mlc.ir.graph import Builder, Graph, Value
+from mlc.ir.types import TensorType, f32, u8
+from mlc.ops import get
+from mlc.runtime import Module, load_module
+from mlc.targets.base import get_target
+
+LAYERS = {name: rest for name, *rest in CONVOLUTIONS if name != "C1"}
+KINDS = ("float32", "int8", "w1a2")
+SOURCE = "layer"  # what nodes of the measured layer stand for
+ROUNDS, RUNS, CHAINS = 11, 12, 12  # samples; runs of a sample; chains of instructions at the peak
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer.
+
+    Args:
+        name: in the paper's table 2.
+        macs: multiply-adds of numbers.
+        milliseconds: by kind and threads.
+    """
+
+    name: str
+    macs: int
+    milliseconds: dict[str, dict[int, Spread]]
+
+    def gain(self, kind: str, threads: int) -> float:
+        """Of bits over another kind, each on so many threads."""
+        return self.milliseconds[kind][threads].median / self.milliseconds["w1a2"][threads].median
+
+    def rate(self, threads: int) -> float:
+        """10^9 multiply-adds of bits' numbers a second."""
+        return self.macs / self.milliseconds["w1a2"][threads].median / 1e6
+
+
+def macs_of(edge: int, inner: int, outer: int, kernel: int, stride: int) -> int:
+    return (edge // stride) ** 2 * inner * outer * kernel**2
+
+
+def network(kind: str, edge: int, inner: int, outer: int, kernel: int, stride: int) -> Graph:
+    """A convolution of one pixel that leaves the layer's data, and the layer."""
+    rng = np.random.default_rng(inner * outer * kernel)
+    b = Builder("layer")
+    x = b.input("x", TensorType((1, 16, edge, edge), f32 if kind == "float32" else u8))
+
+    def conv(x: Value, channels: int, size: int, step: int, name: str, levels: Sequence[int]) -> Value:
+        shape = (channels, x.type.shape[1], size, size)
+        weights = rng.choice(levels, shape)
+        if kind == "float32":
+            weights = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+        w = b.constant(weights.astype(np.float32 if kind == "float32" else np.int8), f"{name}.w")
+        attrs = {"strides": (step,) * 2, "pads": (size // 2,) * 4, "dilations": (1, 1)}
+        (y,) = b.add(get("conv"), [x, w], attrs, sources=[name])
+        if kind == "float32":
+            (y,) = b.add(get("relu"), [y], sources=[name])
+            return y
+        most, scale = (3.0, 0.5) if kind == "w1a2" else (255.0, 0.01)
+        (y,) = b.add(get("cast"), [y], {"to": "f32"}, sources=[name])
+        (y,) = b.add(get("mul"), [y, b.constant(np.float32(scale / np.sqrt(np.prod(shape[1:]))), f"{name}.s")])
+        (y,) = b.add(get("round"), [y], sources=[name])
+        (y,) = b.add(get("clip"), [y], {"lo": 0.0, "hi": most}, sources=[name])
+        (y,) = b.add(get("cast"), [y], {"to": "u8"}, sources=[name])
+        return y
+
+    wide = range(-127, 128)
+    first = conv(x, inner, 1, 1, "first", (-1, 1) if kind == "w1a2" else wide)
+    return b.finish([conv(first, outer, kernel, stride, SOURCE, (-1, 1) if kind == "w1a2" else wide)])
+
+
+def built(folder: Path, kind: str, name: str, target: str) -> Path:
+    """The package of a layer, built unless it is there."""
+    path = folder / f"{name}-{kind}.tar"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        graph = network(kind, *LAYERS[name])
+        package = _compiled(graph, target, ())
+        if kind == "w1a2":
+            _check(package, _compiled(graph, target, ("bits",)))
+        package.save(path)
+    return path
+
+
+def _compiled(graph: Graph, target: str, disabled: Sequence[str]) -> mlc.Package:
+    model = mlc.Model(graph, ModelSource("benchmark", "", "layer", "", "0" * 64, (), ()), "benchmark")
+    return mlc.compile(model, target, disabled_passes=disabled)
+
+
+def _check(bits: mlc.Package, octets: mlc.Package) -> None:
+    """Both give the same numbers, and one of them has products of bits."""
+    if "conv_bits" not in bits.members["graph.txt"].decode():
+        raise AssertionError("the target does not multiply bits")
+    with bits.load(2) as a, octets.load(1) as b:
+        feeds = _feeds(a)
+        (got,), (wanted,) = (list(m.run(feeds).values()) for m in (a, b))
+    if len(np.unique(got)) < 2 or not np.array_equal(got, wanted):
+        raise AssertionError("products of bits differ from those of bytes")
+
+
+def _feeds(module: Module) -> dict[str, np.ndarray]:
+    (spec,) = module.inputs
+    rng = np.random.default_rng(0)
+    if spec.dtype == "f32":
+        return {spec.name: rng.standard_normal(spec.shape).astype(np.float32)}
+    return {spec.name: rng.integers(0, 256, spec.shape).astype(np.uint8)}
+
+
+def measured(name: str, folder: Path, target: str, threads: Sequence[int], rounds: int) -> Row:
+    """A layer in every kind and number of threads, in turns."""
+    samples: dict[tuple[str, int], list[float]] = {}
+    with ExitStack() as stack:
+        modules = {
+            (kind, n): stack.enter_context(load_module(built(folder, kind, name, target), n))
+            for kind in KINDS
+            for n in threads
+        }
+        feeds = {key: _feeds(m) for key, m in modules.items()}
+        for number in range(rounds):
+            order = list(modules)
+            for key in order if number % 2 else order[::-1]:
+                steps = [s for s in modules[key].profile(feeds[key], RUNS) if SOURCE in s.step.sources]
+                runs = np.sum([s.ns for s in steps], axis=0) / 1e6
+                samples.setdefault(key, []).append(float(np.median(runs)))
+    found: dict[str, dict[int, Spread]] = {kind: {} for kind in KINDS}
+    for (kind, n), times in samples.items():
+        found[kind][n] = Spread.of(times)
+    return Row(name, macs_of(*LAYERS[name]), found)
+
+
+def peak(lanes: int, rounds: int) -> float:
+    """10^9 products of 2 bits by 1 a second that logic, counts and additions of a core allow, operands in registers."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features().flatten()
+    machine_ = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=f"{features},-prefer-256-bit", opt=2
+    )
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_peak_ir(lanes)), machine_)
+    engine.finalize_object()
+    call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int64)(engine.get_function_address("counts"))
+    turns, times = 200_000, []
+    for _ in range(max(rounds, 3)):
+        start = time.perf_counter()
+        call(12345, turns)
+        times.append(time.perf_counter() - start)
+    return turns * CHAINS * lanes * 32 / 2 / min(times) / 1e9
+
+
+def _peak_ir(lanes: int) -> str:
+    v, chains = f"<{lanes} x i32>", range(CHAINS)
+    return "\n".join(
+        [
+            f"declare {v} @llvm.ctpop.v{lanes}i32({v})",
+            "define i32 @counts(i32 %seed, i64 %turns) {",
+            "entry:",
+            f"  %one = insertelement {v} poison, i32 %seed, i64 0",
+            f"  %x = shufflevector {v} %one, {v} poison, <{lanes} x i32> zeroinitializer",
+            *(f"  %w{k} = add {v} %x, splat (i32 {k + 1})" for k in chains),
+            "  br label %loop",
+            "loop:",
+            "  %t = phi i64 [0, %entry], [%next, %loop]",
+            *(f"  %a{k} = phi {v} [zeroinitializer, %entry], [%b{k}, %loop]" for k in chains),
+            f"  %y = phi {v} [%x, %entry], [%z, %loop]",
+            f"  %z = add {v} %y, %one",
+            *(f"  %m{k} = xor {v} %y, %w{k}" for k in chains),
+            *(f"  %c{k} = call {v} @llvm.ctpop.v{lanes}i32({v} %m{k})" for k in chains),
+            *(f"  %b{k} = add {v} %a{k}, %c{k}" for k in chains),
+            "  %next = add i64 %t, 1",
+            "  %more = icmp slt i64 %next, %turns",
+            "  br i1 %more, label %loop, label %done",
+            "done:",
+            *(f"  %s{k} = xor {v} {f'%s{k - 1}' if k else 'zeroinitializer'}, %b{k}" for k in chains),
+            f"  %r = extractelement {v} %s{CHAINS - 1}, i64 0",
+            "  ret i32 %r",
+            "}",
+        ]
+    )
+
+
+def markdown(rows: Sequence[Row], threads: Sequence[int], most: float, about: dict[str, str], picture: str) -> str:
+    """The tables with the machine."""
+    lines = [
+        "# Figure 18 of the TVM paper: 2-bit data by 1-bit weights",
+        "",
+        *(f"- {k}: {v}" for k, v in about.items()),
+    ]
+    lines += [f"- peak of one core: {most:.0f} GMAC/s (2 × 1 bits, in registers)", ""]
+    lines += [f"![{picture}]({picture})", ""] if picture else []
+    for n in threads:
+        heads = ("layer", *(f"{kind} ms" for kind in KINDS), "× float32", "× int8", "GMAC/s", "of the peak")
+        cells = [
+            (
+                r.name,
+                *(spread(r.milliseconds[kind][n]) for kind in KINDS),
+                f"{r.gain('float32', n):.2f}",
+                f"{r.gain('int8', n):.2f}",
+                f"{r.rate(n):.0f}",
+                f"{r.rate(n) / (n * most):.0%}",
+            )
+            for r in rows
+        ]
+        means = [geometric_mean([r.gain(kind, n) for r in rows]) for kind in ("float32", "int8")]
+        cells.append(("mean", "", "", "", *(f"{m:.2f}" for m in means), "", ""))
+        lines += [f"## {n} thread{'s' if n > 1 else ''}", "", *table(heads, cells), ""]
+    return "\n".join(lines)
+
+
+@contextmanager
+def _pinned(cores: Sequence[int]) -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(cores))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line; ``arguments`` default to those of the process."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.papers.tvm_fig18", description=__doc__)
+    add = parser.add_argument
+    add("--target", default="x86", help="what for (default x86)")
+    add(
+        "--layers",
+        nargs="+",
+        choices=list(LAYERS),
+        default=list(LAYERS),
+        metavar="C2",
+        help="which (default C2 to C12)",
+    )
+    add("--threads", type=_numbers, default=(1, 2), metavar="N,N", help="numbers of threads (default 1,2)")
+    add("--cores", type=_numbers, default=(0, 1), metavar="N,N", help="that they run on (default 0,1)")
+    add("--rounds", type=int, default=ROUNDS, metavar="N", help=f"samples of each, 0 to build only (default {ROUNDS})")
+    add("--packages", type=Path, default=Path("build/fig18"), metavar="DIR", help="where modules are built and kept")
+    add("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go")
+    options = parser.parse_args(arguments)
+    console = Console()
+    for name in options.layers:
+        for kind in KINDS:
+            built(options.packages, kind, name, options.target)
+    if not options.rounds:
+        return
+    with _pinned(options.cores[: max(options.threads)]):
+        most = peak(int(str(get_target(options.target).describe()["vector_bits"])) // 32, options.rounds)
+        rows = [measured(n, options.packages, options.target, options.threads, options.rounds) for n in options.layers]
+    about = machine.describe() | {"target": options.target}
+    bars = {f"{kind}, {n} threads": [r.gain(kind, n) for r in rows] for kind in KINDS[:2] for n in options.threads}
+    files = keep(
+        "tvm_fig18",
+        options.out,
+        {"machine": about, "peak_gmacs": most, "rows": [asdict(r) for r in rows]},
+        lambda picture: markdown(rows, options.threads, most, about, picture),
+        lambda file: plots.bars(file, [r.name for r in rows], bars, "w1a2 (times as fast as)", "speed-up"),
+    )
+    console.print(f"{options.out}/: {', '.join(files)}", highlight=False)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+if __name__ == "__main__":
+    main()
