@@ -137,12 +137,14 @@ def _feeds(module: Module) -> dict[str, np.ndarray]:
     return {spec.name: rng.integers(0, 256, spec.shape).astype(np.uint8)}
 
 
-def measured(name: str, folder: Path, target: str, threads: Sequence[int], rounds: int) -> Row:
+def measured(
+    name: str, folder: Path, target: str, threads: Sequence[int], cores: Sequence[int], rounds: int
+) -> Row:  # fmt: skip
     """A layer in every kind and number of threads, in turns."""
     samples: dict[tuple[str, int], list[float]] = {}
     with ExitStack() as stack:
         modules = {
-            (kind, n): stack.enter_context(load_module(built(folder, kind, name, target), n))
+            (kind, n): stack.enter_context(_loaded(built(folder, kind, name, target), n, cores))
             for kind in KINDS
             for n in threads
         }
@@ -157,6 +159,16 @@ def measured(name: str, folder: Path, target: str, threads: Sequence[int], round
     for (kind, n), times in samples.items():
         found[kind][n] = Spread.of(times)
     return Row(name, macs_of(*LAYERS[name]), found)
+
+
+def _loaded(path: Path, threads: int, cores: Sequence[int]) -> Module:
+    """A module each of whose threads has a core of its own; this one has the first."""
+    before = set(os.listdir("/proc/self/task"))
+    module = load_module(path, threads)
+    new = sorted(int(tid) for tid in set(os.listdir("/proc/self/task")) - before)
+    for tid, core in zip(new, cores[1:], strict=False):
+        os.sched_setaffinity(tid, {core})
+    return module
 
 
 def peak(lanes: int, rounds: int) -> float:
@@ -240,9 +252,9 @@ def markdown(rows: Sequence[Row], threads: Sequence[int], most: float, about: di
 
 
 @contextmanager
-def _pinned(cores: Sequence[int]) -> Iterator[None]:
+def _pinned(core: int) -> Iterator[None]:
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, set(cores))
+    os.sched_setaffinity(0, {core})
     try:
         yield
     finally:
@@ -274,9 +286,12 @@ def main(arguments: list[str] | None = None) -> None:
             built(options.packages, kind, name, options.target)
     if not options.rounds:
         return
-    with _pinned(options.cores[: max(options.threads)]):
+    with _pinned(options.cores[0]):
         most = peak(int(str(get_target(options.target).describe()["vector_bits"])) // 32, options.rounds)
-        rows = [measured(n, options.packages, options.target, options.threads, options.rounds) for n in options.layers]
+        rows = [
+            measured(n, options.packages, options.target, options.threads, options.cores, options.rounds)
+            for n in options.layers
+        ]
     about = machine.describe() | {"target": options.target}
     bars = {f"{kind}, {n} threads": [r.gain(kind, n) for r in rows] for kind in KINDS[:2] for n in options.threads}
     files = keep(
