@@ -17,7 +17,7 @@ import ctypes
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from mlc.targets.base import get_target
 LAYERS = {name: rest for name, *rest in CONVOLUTIONS if name != "C1"}
 KINDS = ("float32", "int8", "w1a2")
 SOURCE = "layer"  # what nodes of the measured layer stand for
-ROUNDS, RUNS, CHAINS = 11, 12, 12  # samples; runs of a sample; chains of instructions at the peak
+ROUNDS, RUNS, CHAINS = 11, 20, 12  # samples; runs of a sample; chains of instructions at the peak
 
 
 @dataclass(frozen=True)
@@ -140,21 +140,16 @@ def _feeds(module: Module) -> dict[str, np.ndarray]:
 def measured(
     name: str, folder: Path, target: str, threads: Sequence[int], cores: Sequence[int], rounds: int
 ) -> Row:  # fmt: skip
-    """A layer in every kind and number of threads, in turns."""
-    samples: dict[tuple[str, int], list[float]] = {}
-    with ExitStack() as stack:
-        modules = {
-            (kind, n): stack.enter_context(_loaded(built(folder, kind, name, target), n, cores))
-            for kind in KINDS
-            for n in threads
-        }
-        feeds = {key: _feeds(m) for key, m in modules.items()}
-        for number in range(rounds):
-            order = list(modules)
-            for key in order if number % 2 else order[::-1]:
-                steps = [s for s in modules[key].profile(feeds[key], RUNS) if SOURCE in s.step.sources]
-                runs = np.sum([s.ns for s in steps], axis=0) / 1e6
-                samples.setdefault(key, []).append(float(np.median(runs)))
+    """A layer in every kind and number of threads, in turns.
+
+    One module is loaded at a time: threads of another one, which wait for work, would keep a core busy.
+    """
+    samples: dict[tuple[str, int], list[float]] = {(kind, n): [] for kind in KINDS for n in threads}
+    for number in range(rounds):
+        for kind, n in list(samples) if number % 2 else reversed(samples):
+            with _loaded(built(folder, kind, name, target), n, cores) as module:
+                steps = [s for s in module.profile(_feeds(module), RUNS) if SOURCE in s.step.sources]
+            samples[kind, n].append(float(np.median(np.sum([s.ns for s in steps], axis=0))) / 1e6)
     found: dict[str, dict[int, Spread]] = {kind: {} for kind in KINDS}
     for (kind, n), times in samples.items():
         found[kind][n] = Spread.of(times)
