@@ -15,7 +15,10 @@ from mlc.runtime.toolchain import machine_of, run_tool
 _ITERATIONS = 100
 _LABEL = re.compile(r"^(\.L\w+):")
 _BRANCH = re.compile(r"^\s+(?:j\w+|b\.?\w*|cbn?z\s+\w+,|tbn?z\s+\w+, *#\d+,)\s+(\.L\w+)\s*(?:[#/@].*)?$")
-_MULTIPLY_ADDS = ("fmla", "vfmadd", "vpdpbusd", "vdpbf16ps", "vpmaddwd", "usdot", "bfdot", "mulps", "sadalp", "smlal")
+_MULTIPLY_ADDS = (
+    "fmla", "vfmadd", "vpdpbusd", "vdpbf16ps", "vpmaddwd", "usdot", "bfdot", "mulps", "sadalp", "smlal", "vpopcnt", "cnt",
+    "vpshufb",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class InnerLoop:
 
     Args:
         text: its instructions, a line each.
-        multiply_adds: instructions among them that multiply vectors.
+        multiply_adds: instructions among them that multiply vectors, or count bits.
         cycles: of an iteration, as ``llvm-mca`` has it; ``None`` where there is none, or it does not know the
             processor.
     """

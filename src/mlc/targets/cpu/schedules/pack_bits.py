@@ -30,6 +30,7 @@ from mlc.targets.groups.group import Group, inline_rest, is_single, size_of
 from mlc.targets.groups.template import Site, Template
 from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic, VectorSink
 
+PARALLEL_BYTES_FROM = 1 << 19  # bytes below which waking a second thread costs more than it gives
 _CHOICES = [(b,) for b in range(8)] + [(b, b + 1) for b in range(7)]
 
 
@@ -102,7 +103,7 @@ def _schedule(g: Group, target: Cpu) -> Schedule:
     *outer, last = stage.op.axes
     rows, lane = stage.split(last, pixels)
     at = stage.fuse(*outer, rows)
-    if size_of(data.shape) >= PARALLEL_FROM:
+    if size_of(data.shape) >= (PARALLEL_FROM if data.op is not None else PARALLEL_BYTES_FROM):
         stage.parallel(at)
     stage.vectorize(lane)
     for t, bit in zip(pieces, bits, strict=True):
