@@ -116,7 +116,8 @@ def _in_integers(ctx: Context, x: Value, scale: Value, zero: Value, to: _Integer
     if to.bipolar:
         # 0 and 2 with a zero point of 1, so that zeros around a feature map can be stored, too
         up = ctx.add("ge", [x, ctx.constant(np.float32(0), np.float32)])
-        return _number(ctx, ctx.add("shl", [cast(ctx, up, u8), ctx.constant(np.uint8(1), np.uint8)]), s, 1, u8)
+        stored = ctx.add("shl", [cast(ctx, up, u2), ctx.constant(np.uint8(1), u2.numpy)])
+        return _number(ctx, stored, s, 1, u2)
     if not dtype.min_value <= shift <= dtype.max_value:
         return None
     if (to.least, to.most) != (dtype.min_value, dtype.max_value):

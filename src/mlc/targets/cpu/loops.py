@@ -16,8 +16,8 @@ _ITERATIONS = 100
 _LABEL = re.compile(r"^(\.L\w+):")
 _BRANCH = re.compile(r"^\s+(?:j\w+|b\.?\w*|cbn?z\s+\w+,|tbn?z\s+\w+, *#\d+,)\s+(\.L\w+)\s*(?:[#/@].*)?$")
 _MULTIPLY_ADDS = (
-    "fmla", "vfmadd", "vpdpbusd", "vdpbf16ps", "vpmaddwd", "usdot", "bfdot", "mulps", "sadalp", "smlal", "vpopcnt", "cnt",
-    "vpshufb",
+    "fmla", "vfmadd", "vpdpbusd", "vdpbf16ps", "vpmaddwd", "usdot", "sdot", "bfdot", "mulps", "sadalp", "smlal",
+    "vpopcnt", "vpshufb", "cnt",
 )  # fmt: skip
 
 
