@@ -55,7 +55,8 @@ def package_of(job: Job) -> Path:
         file = path.with_suffix(".onnx")
         onnx.save(build(job["model"], small=job["quick"]), file)
         records = [job["records"]] if job.get("records") else []
-        mlc.compile(mlc.load(file), job["target"], fp16=job["precision"] == "fp16", records=records).save(path)
+        how = {"fp16": job["precision"] == "fp16", "records": records, "disabled_passes": job.get("disabled", [])}
+        mlc.compile(mlc.load(file), job["target"], **how).save(path)
     return path
 
 
@@ -150,13 +151,22 @@ def check(job: Job) -> Job:
 
 
 def measure(job: Job) -> Job:
-    """Times of ours and PyTorch's, in turns."""
+    """Times of ours and PyTorch's, in turns.
+
+    Besides what the others need, a job may have ``variants``, lists of passes to be left out by what such a side is
+    called; and ``peers``, who of PyTorch's is measured.
+    """
     _, inputs = model_of(job)
     mine, whole = ours(job, inputs)
     file = Path(job["package"]).with_suffix(".onnx")
     graph = job["target"].split()[0] == "cuda"
     sides, said = {"mlc": mine}, {}
+    for number, (name, disabled) in enumerate(job.get("variants", {}).items()):
+        package = file.with_name(f"{file.stem}-variant{number}.tar")
+        sides[name], _ = ours({**job, "package": str(package), "disabled": disabled}, inputs)
     for name, compiled in (("torch", False), ("torch.compile", True)):
+        if name not in job.get("peers", (name,)):
+            continue
         try:
             sides[name] = theirs(file, inputs, job["precision"], compiled=compiled, graph=graph)
         except Exception as error:  # what a peer cannot do is no fault of ours: the row says so
@@ -170,7 +180,7 @@ def measure(job: Job) -> Job:
         names = list(sides) if len(times["mlc"]) % 2 == 0 else list(reversed(sides))
         for name in names:
             times[name].append(sides[name].seconds())
-    wanted = next((sides[n].outputs() for n in ("torch", "torch.compile") if n in sides), None)
+    wanted = next((sides[n].outputs() for n in sides if n != "mlc"), None)
     how = "events" if whole else "the clock", "events" if graph else "the clock"
     found: Job = {
         "timed": how[0] if how[0] == how[1] else f"{how[0]}, torch by {how[1]}",
@@ -180,7 +190,7 @@ def measure(job: Job) -> Job:
     if wanted is not None:
         found["difference"] = largest_error(mine.outputs(), wanted)
         if found["difference"] > TOLERANCES[job["precision"]]:
-            found["error"] = f"results differ from PyTorch's by {found['difference']:.1e} of the largest magnitude"
+            found["error"] = f"results differ by {found['difference']:.1e} of the largest magnitude"
     return found
 
 

@@ -11,11 +11,11 @@ from benchmarks.gpu.command import main
 from benchmarks.gpu.pool import Worker
 from benchmarks.gpu.state import State
 from benchmarks.gpu.table import document, gain
-from benchmarks.papers import tvm_fig7
+from benchmarks.papers import devices, tvm_fig4, tvm_fig7, tvm_fig14, tvm_fig15, tvm_fig19
 from mlc.targets.opencl.driver import OpenClDevice
-from tests.opencl import pocl
+from tests.opencl import pocl, quick_pocl
 
-__all__ = ["pocl"]
+__all__ = ["pocl", "quick_pocl"]
 
 ROW = {"stage": "measure", "model": "C1", "precision": "fp32", "tuned": False, "quick": False}
 TIMES = {"mlc": {"median": 2e-3}, "torch": {"median": 4e-3}, "torch.compile": {"median": 3e-3}}
@@ -114,3 +114,49 @@ def test_figure_7_has_both_sides(pocl: OpenClDevice, tmp_path: Path) -> None:
     text = (tmp_path / "tvm_fig7.md").read_text()
     assert "a rehearsal" in text
     assert "| 24 |" in text
+
+
+POCL = ["--target", "opencl -device=pocl"]
+
+
+def test_figure_4_counts_launches_of_a_device(
+    quick_pocl: OpenClDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tvm_fig4, "WORKLOADS", {"cell": lambda: tvm_fig4.lstm_cell(hidden=8)})
+    tvm_fig4.main([*POCL, "--rounds", "2", "--seconds", "0.001", "--out", str(tmp_path)])
+    (result,) = json.loads((tmp_path / "tvm_fig4_pocl.json").read_text())["results"]
+    assert result["error"] < 1e-5
+    assert result["kernels"]["mlc"] < result["kernels"]["mlc[disabled_passes=gates+fuse]"]
+    assert devices.REHEARSAL in (tmp_path / "tvm_fig4_pocl.md").read_text()
+
+
+def test_figure_19_has_both_precisions(quick_pocl: OpenClDevice, tmp_path: Path) -> None:
+    tvm_fig19.main([*POCL, "--models", "dqn", "--small", "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "tvm_fig19_pocl.json").read_text())["rows"]
+    assert [(r["model"], r["precision"], r["note"]) for r in rows] == [("dqn", "fp32", ""), ("dqn", "fp16", "")]
+    assert all(set(r["milliseconds"]) == {"mlc", devices.PLAIN} for r in rows)
+    text = (tmp_path / "tvm_fig19_pocl.md").read_text()
+    assert devices.REHEARSAL in text
+    assert "| dqn | fp16 |" in text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_figures_14_and_15_have_pytorch_beside(quick_pocl: OpenClDevice, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    for script, model in ((tvm_fig14, "dqn"), (tvm_fig15, "D9")):
+        script.main([*POCL, "--models", model, "--small", "--out", str(tmp_path)])
+        (row,) = json.loads((tmp_path / f"{script.FIGURE.name}_pocl.json").read_text())["rows"]
+        assert {"mlc", "torch"} <= set(row["milliseconds"])
+
+
+def test_figures_refuse_what_they_cannot_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        (["--models", "bert_base"], "the figure has no 'bert_base'; it has resnet18, mobilenet_v1"),
+        (["--target", "x86"], "target 'x86' has no device"),
+        (["--target", "cuda -arch=sm_1"], "unknown architecture 'sm_1'"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            tvm_fig14.main([*arguments, "--out", str(tmp_path)])
+        assert caught.value.code == 2
+        assert message in capsys.readouterr().err
