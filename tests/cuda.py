@@ -141,7 +141,7 @@ class FakeCuda:
         return OK, ordinal
 
     def cuDeviceGetName(self, length: int, device: int) -> tuple[Any, ...]:
-        return OK, b"Imaginary GPU".ljust(length, b"\0")
+        return OK, (b"Imaginary GPU" + b" %d" % device * bool(device)).ljust(length, b"\0")
 
     def cuDeviceGetAttribute(self, attribute: int, device: int) -> tuple[Any, ...]:
         return OK, self.capability // 10 if attribute == 75 else self.capability % 10
@@ -250,6 +250,6 @@ class FakeCuda:
         return OK, (end.at - begin.at) * 1e-6
 
 
-def fake_device(cu: FakeCuda | None = None) -> CudaDevice:
+def fake_device(cu: FakeCuda | None = None, number: int = 0) -> CudaDevice:
     """A GPU that is none."""
-    return CudaDevice(Cuda(cu or FakeCuda()))
+    return CudaDevice(Cuda(cu or FakeCuda()), number)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from mlc.api.device_code import device_kernels, device_listing
 from mlc.api.estimates import KernelEstimate, estimates
-from mlc.api.machines import TargetInfo, targets
+from mlc.api.machines import TargetInfo, devices, targets
 from mlc.api.models import Model, load, survey
 from mlc.api.packages import Package, Report, assembly, compile, pass_names
 from mlc.api.quantization import LayerError, Quantization, check_calibration, quantize
@@ -31,6 +31,7 @@ __all__ = [
     "compile",
     "device_kernels",
     "device_listing",
+    "devices",
     "estimates",
     "load",
     "load_module",

@@ -8,8 +8,10 @@ from typing import Any
 
 from mlc.errors import DeviceError, MlcError
 from mlc.runtime import TargetSpec
-from mlc.runtime.device import open_device
-from mlc.runtime.native import check_device
+from mlc.runtime.device import CPU, Named, numbered, open_device
+from mlc.runtime.native import available_cores, check_device
+
+MOST = 64  # devices of a kind that are looked for
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,33 @@ def targets() -> list[TargetInfo]:
         try:
             check_device(TargetSpec.from_facts(facts))
             if (beside := target.accelerator) is not None:
-                open_device(beside.device, beside.options()).close()
+                opened = open_device(beside.device, beside.options())
+                opened.close()
+                if isinstance(opened, Named):
+                    facts = {"device": opened.name, **facts}
             reason = ""
         except DeviceError as error:
             reason = error.message
         found.append(TargetInfo(name, facts, True, not reason, reason))
+    return found
+
+
+def devices() -> list[tuple[str, str]]:
+    """What modules can run on here, as ``mlc run --device`` takes it, with what it is; nothing of what has no name."""
+    from mlc.targets.base import get_target, target_names
+
+    found = [(CPU, f"{available_cores()} cores")]
+    for name in target_names():
+        for number in range(MOST):
+            try:
+                beside = get_target(name).accelerator
+                if beside is None:
+                    break
+                opened = open_device(beside.device, numbered(beside.options(), number))
+                opened.close()
+            except MlcError:
+                break
+            found.append((f"{name}:{number}" if number else name, opened.name if isinstance(opened, Named) else ""))
+            if not isinstance(opened, Named):
+                break
     return found

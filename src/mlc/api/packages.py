@@ -88,11 +88,11 @@ class Package:
         """
         return write_package(path, self.manifest, self.params, self.members)
 
-    def load(self, threads: int | None = None) -> Module:
+    def load(self, threads: int | None = None, device: str | None = None) -> Module:
         """Load the model into this process.
 
         Args:
-            threads: threads to run on, the caller's included; all available cores unless given.
+            threads, device: as for :func:`load_module`.
         Raises:
             DeviceError: this machine cannot run it.
         """
@@ -100,7 +100,7 @@ class Package:
         with tempfile.TemporaryDirectory(prefix="mlc-") as folder:
             path = Path(folder) / "module.tar"
             self.save(path)
-            return load_module(path, threads)
+            return load_module(path, threads, device)
 
 
 def compile(

@@ -106,5 +106,5 @@ _VALUES: dict[str | None, Completed] = {
     "asm": Completed(_kernels),
     "src": Completed(_kernels),
     "verify": Completed(_references, files=True),
-    "device": Completed(lambda ctx: ["cpu", "list"]),
+    "device": Completed(lambda ctx: ["cpu", "cuda", "list", "opencl"]),
 }

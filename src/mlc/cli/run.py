@@ -15,7 +15,7 @@ from mlc.cli import values
 from mlc.cli.console import Console, require_distinct, require_writable, status, write_json
 from mlc.cli.group import Command
 from mlc.cli.options import LoadOptions, is_package, json_option, load_options
-from mlc.errors import CheckFailedError, DeviceError, UsageError
+from mlc.errors import CheckFailedError, UsageError
 from mlc.settings import MAX_SEED
 
 if TYPE_CHECKING:
@@ -169,7 +169,10 @@ class Session:
 @click.option("--profile", is_flag=True, help="Time every step, in runs of their own.")
 @click.option("--trace", metavar="FILE.json", help="Write the profile as a Chrome trace.")
 @click.option("--threads", type=values.Whole(1, MAX_THREADS), metavar="N", help="Threads.  [default: all cores]")
-@click.option("--device", default="cpu", show_default=True, metavar="NAME", help="Where to run; 'list' lists them.")
+@click.option(
+    "--device", metavar="NAME[:N]",
+    help="Where to run: cpu, cuda, cuda:1 (the second one) …; 'list' lists them.  [default: what the module is for]",
+)  # fmt: skip
 @click.option("--emulate", is_flag=True, help="Run a module for another kind of processor under qemu.")
 @load_options
 @json_option
@@ -196,7 +199,7 @@ def command(
     profile: bool,
     trace: str | None,
     threads: int | None,
-    device: str,
+    device: str | None,
     emulate: bool,
     load_options: LoadOptions,
     json_file: str | None,
@@ -213,8 +216,13 @@ def command(
 
     checks = Checks(verify, verify_layers, model, atol, rtol)
     timing = Timing(bench, warmup, duration, iterations, profile or trace is not None, trace)
-    if _device_listed(console, device):
+    if device == "list":
+        from mlc.api import devices
+
+        console.data("\n".join(f"{name}: {what}" if what else name for name, what in devices()))
         return
+    if emulate and device is not None:
+        raise UsageError("--emulate runs on no device of this machine", hint="leave --device out")
     if emulate and (timing.bench or timing.profile or verify_layers):
         raise UsageError(
             "--bench, --profile, --trace and --verify-layers need the processor itself",
@@ -226,7 +234,7 @@ def command(
     require_distinct([*read, None if checks.named else verify], [outputs, trace, json_file])
     require_writable(outputs, trace, json_file)
     names = None if labels is None else read_labels(labels)
-    session = _open(console, module, threads, load_options, checks, emulate)
+    session = _open(console, module, threads, device, load_options, checks, emulate)
     if session.module.draws and checks.original:
         raise UsageError(
             f"{module}: draws random numbers, which no other program draws alike",
@@ -261,20 +269,14 @@ def command(
         raise CheckFailedError("; ".join(failures), hint=_next_step(checks, session.module))
 
 
-def _device_listed(console: Console, device: str) -> bool:
-    """Shows the devices when asked for; refuses one that is not there."""
-    if device == "list":
-        from mlc.runtime.native import available_cores
-
-        console.data(f"cpu: {available_cores()} cores")
-        return True
-    if device != "cpu":
-        raise DeviceError(f"there is no device {device!r}", hint="devices here: cpu")
-    return False
-
-
 def _open(
-    console: Console, path: str, threads: int | None, load_options: LoadOptions, checks: Checks, emulate: bool
+    console: Console,
+    path: str,
+    threads: int | None,
+    device: str | None,
+    load_options: LoadOptions,
+    checks: Checks,
+    emulate: bool,
 ) -> Session:
     """Loads a module, or compiles a model in memory."""
     from mlc.runtime import emulate_module, load_module
@@ -288,16 +290,19 @@ def _open(
             )
         if load_options.constants and not checks.original:
             raise UsageError("--const is only for a model, or for a comparison with it", hint="leave it out")
-        loaded = emulate_module(path, threads) if emulate else load_module(path, threads)
+        loaded = emulate_module(path, threads) if emulate else load_module(path, threads, device)
     elif emulate:
         raise UsageError(
             "--emulate is for a module", hint=f"compile it first: mlc compile {path} --target arm -o MODULE.tar"
         )
     else:
         from mlc.api import compile as compile_model
+        from mlc.runtime.device import CPU, device_named
 
+        name = CPU if device is None else device_named(device)[0]
         with status(console, f"compiling {path}"):
-            loaded = compile_model(load_options.load(path)).load(threads)
+            package = compile_model(load_options.load(path), "x86" if name == CPU else name)
+            loaded = package.load(threads, device)
         console.note(f"{path} is a model: compiled in memory; mlc compile makes a module to keep")
     manifest = loaded.manifest
     document = {

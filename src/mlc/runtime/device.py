@@ -6,13 +6,14 @@ that takes the device's options, by name, and gives a :class:`Device`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from mlc.errors import DeviceError, MlcError
+from mlc.errors import DeviceError, MlcError, UsageError
 from mlc.runtime.device_spec import DEVICE, DeviceCall, DeviceSpec, PlaceSpec
 
 GROUP = "mlc.devices"
@@ -72,6 +73,17 @@ class Device(Protocol):
 
 
 @runtime_checkable
+class Named(Protocol):
+    """What a device is, too, if there may be several of it: the option ``number`` says which one is opened, from 0.
+
+    Attributes:
+        name: as its maker calls it.
+    """
+
+    name: str
+
+
+@runtime_checkable
 class Profiled(Protocol):
     """What a device is, too, if it can time the kernels of a run one by one, which may make the run slower."""
 
@@ -100,6 +112,26 @@ class Repeating(Protocol):
             DeviceError: one failed.
         """
         ...
+
+
+CPU = "cpu"
+
+
+def device_named(text: str) -> tuple[str, int]:
+    """``cuda:1`` as a name and a number, which is 0 unless given.
+
+    Raises:
+        UsageError: it is nothing of the kind.
+    """
+    match = re.fullmatch(r"([a-z][a-z0-9_-]*)(?::(\d{1,3}))?", text)
+    if match is None:
+        raise UsageError(f"{text!r} is no device", hint="for example: cpu, cuda, cuda:1; mlc run --device list")
+    return match[1], int(match[2] or 0)
+
+
+def numbered(options: Mapping[str, str], number: int) -> Mapping[str, str]:
+    """Options of the device of a number; the first one is what drivers open anyway."""
+    return {**options, "number": str(number)} if number else options
 
 
 Open = Callable[[Mapping[str, str]], Device]
@@ -144,13 +176,14 @@ class DeviceSide:
     Args:
         spec: which device.
         programs: the members of the package that hold programs, by name.
+        number: which device, where there are several.
     Raises:
         DeviceError: the device has no driver here, or refuses a program.
     """
 
-    def __init__(self, spec: DeviceSpec, programs: Mapping[str, bytes]) -> None:
+    def __init__(self, spec: DeviceSpec, programs: Mapping[str, bytes], number: int = 0) -> None:
         self._nbytes = spec.memory_bytes
-        self._device = open_device(spec.name, spec.options)
+        self._device = open_device(spec.name, numbered(spec.options, number))
         self._programs: dict[str, Any] = {}
         for name, data in programs.items():
             try:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mlc.errors import DeviceError, PackageError, UsageError
 from mlc.runtime.buffers import Ports, address, aligned_empty
-from mlc.runtime.device import DeviceSide, Report
+from mlc.runtime.device import CPU, DeviceSide, Report, device_named
 from mlc.runtime.device_spec import PlaceSpec
 from mlc.runtime.dtypes import numpy_dtype
 from mlc.runtime.manifest import Manifest, ResultSpec, StepSpec, TensorSpec
@@ -356,14 +356,15 @@ def _kernel_step(kernel: Mapping[str, Any]) -> StepSpec:
     return StepSpec(kernel["name"], tuple(kernel["sources"]), kernel["flops"], kernel["bytes"], ())
 
 
-def load_module(path: str | os.PathLike[str], threads: int | None = None) -> Module:
+def load_module(path: str | os.PathLike[str], threads: int | None = None, device: str | None = None) -> Module:
     """Loads a ``module.tar`` into this process. A module is native code: load only those you trust.
 
     Args:
         path: the package.
         threads: threads to run on, the caller's included; all available cores unless given.
+        device: where to run what is not the host's, such as ``cuda:1``; the package's own, the first one, unless given.
     Raises:
-        UsageError: the file cannot be opened, or ``threads`` makes no sense.
+        UsageError: the file cannot be opened, or ``threads`` or ``device`` makes no sense.
         PackageError: the package is unsound.
         DeviceError: this machine cannot run it.
     """
@@ -376,21 +377,32 @@ def load_module(path: str | os.PathLike[str], threads: int | None = None) -> Mod
         try:
             check_device(package.manifest.target)
             # the device first: what it refuses leaves no threads behind
-            device = _device_side(package)
-            return Module(package, NativeModel(code, threads, package.manifest.symbols), threads, device)
+            side = _device_side(package, device)
+            return Module(package, NativeModel(code, threads, package.manifest.symbols), threads, side)
         except DeviceError as error:
             raise DeviceError(f"{os.fspath(path)}: {error.message}", hint=error.hint) from None
         except PackageError as error:
             raise PackageError(f"{os.fspath(path)}: {OBJECT}: {error.message}") from None
 
 
-def _device_side(package: Package) -> DeviceSide | None:
-    """The device that a package needs, open, with the package's programs."""
+def _device_side(package: Package, wanted: str | None) -> DeviceSide | None:
+    """The device that a package needs, open, with the package's programs.
+
+    Raises:
+        DeviceError: it cannot be had, or is not the wanted one.
+    """
     spec = package.manifest.device
+    own = CPU if spec is None else spec.name
+    name, number = (own, 0) if wanted is None else device_named(wanted)
+    if name != own:
+        raise DeviceError(
+            f"the module is for {own}, not for {name}",
+            hint=f"compile the model again: --target {'x86' if name == CPU else name}",
+        )
     if spec is None:
         return None
     calls = [step.device for step in package.manifest.steps if step.device is not None]
-    return DeviceSide(spec, {c.program: package.read(c.program) for c in calls if c.action == "run"})
+    return DeviceSide(spec, {c.program: package.read(c.program) for c in calls if c.action == "run"}, number)
 
 
 def _close(native: NativeModel, device: DeviceSide | None) -> None:

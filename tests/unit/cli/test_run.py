@@ -173,9 +173,13 @@ def test_a_model_is_compiled_in_memory(mlc: Mlc, model: Path, fake_build: dict[s
 
 
 def test_devices(mlc: Mlc, module: Path) -> None:
-    assert re.fullmatch(r"cpu: \d+ cores\n", mlc("run", "module.tar", "--device", "list").out)
+    assert re.match(r"cpu: \d+ cores\n", mlc("run", "module.tar", "--device", "list").out)
+    assert mlc("run", "module.tar", "--device", "cpu").code == 0
     result = mlc("run", "module.tar", "--device", "cuda")
-    assert (result.code, result.err) == (6, "error: there is no device 'cuda'\nhint: devices here: cpu\n")
+    said = "error: module.tar: the module is for cpu, not for cuda\nhint: compile the model again: --target cuda\n"
+    assert (result.code, result.err) == (6, said)
+    result = mlc("run", "module.tar", "--device", "CUDA 1")
+    assert (result.code, result.err.splitlines()[0]) == (2, "error: 'CUDA 1' is no device")
 
 
 @pytest.mark.parametrize(

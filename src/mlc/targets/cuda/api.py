@@ -100,15 +100,18 @@ class Cuda:
         return results[0] if len(results) == 1 else tuple(results)
 
     # -- the device ------------------------------------------------------------------------------------------------
-    def device(self) -> Any:
-        """The first one.
+    def device(self, number: int) -> Any:
+        """The one of a number, from 0.
 
         Raises:
-            CudaError: there is none.
+            DeviceError: there is none.
         """
-        if self._do("count GPUs", self._cu.cuDeviceGetCount) == 0:
+        count = self._do("count GPUs", self._cu.cuDeviceGetCount)
+        if count == 0:
             raise CudaError("CUDA_ERROR_NO_DEVICE", "cannot open a GPU")
-        return self._do("open the GPU", self._cu.cuDeviceGet, 0)
+        if number >= count:
+            raise DeviceError(f"there is no GPU {number}, only {count}", hint="they are counted from 0")
+        return self._do("open the GPU", self._cu.cuDeviceGet, number)
 
     def name(self, device: Any) -> str:
         raw: bytes = self._do("ask the GPU's name", self._cu.cuDeviceGetName, 256, device)

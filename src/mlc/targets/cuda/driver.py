@@ -72,12 +72,12 @@ class _Pinned:
 
 
 def open_device(options: Mapping[str, str]) -> CudaDevice:
-    """Opens this machine's first GPU.
+    """Opens a GPU of this machine, the first one unless ``number`` says otherwise.
 
     Raises:
-        DeviceError: there is no driver, or no GPU.
+        DeviceError: there is no driver, or no such GPU.
     """
-    return CudaDevice(Cuda(bindings()))
+    return CudaDevice(Cuda(bindings()), int(options.get("number", "0")))
 
 
 class CudaDevice:
@@ -85,11 +85,12 @@ class CudaDevice:
 
     Args:
         cuda: the driver.
+        number: of the GPU, from 0.
     """
 
-    def __init__(self, cuda: Cuda) -> None:
+    def __init__(self, cuda: Cuda, number: int = 0) -> None:
         self._cuda = cuda
-        self._device = cuda.device()
+        self._device = cuda.device(number)
         self.name = cuda.name(self._device)
         self.capability = cuda.capability(self._device)
         self._context = cuda.retain(self._device)

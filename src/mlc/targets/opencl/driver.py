@@ -68,7 +68,7 @@ def _whole(events: Sequence[Any]) -> dict[str, Any]:
 
 
 def open_device(options: Mapping[str, str]) -> OpenClDevice:
-    """Opens the device that a package is for.
+    """Opens the device that a package is for, the first one unless ``number`` says otherwise.
 
     Raises:
         DeviceError: there is no pyopencl, no driver, or no such device; or this process was forked off one that has
@@ -99,8 +99,12 @@ def open_device(options: Mapping[str, str]) -> OpenClDevice:
     if not choice:
         here = ", ".join(d.name for d in found) or "none"
         raise DeviceError(f"the module needs the OpenCL device {wanted!r}; devices here: {here}", hint=_install())
+    number = int(options.get("number", "0"))
+    if number >= len(choice):
+        names = ", ".join(f"{k} is {d.name}" for k, d in enumerate(choice))
+        raise DeviceError(f"there is no OpenCL device {number} of this kind", hint=names)
     _opened_by.add(os.getpid())
-    return OpenClDevice(cl, choice[0])
+    return OpenClDevice(cl, choice[number])
 
 
 def _install() -> str:
@@ -118,6 +122,7 @@ class OpenClDevice:
     def __init__(self, cl: Any, device: Any) -> None:
         self._cl = cl
         self.device = device
+        self.name = str(device.name)
         self._context = cl.Context([device])
         profiling = cl.command_queue_properties.PROFILING_ENABLE
         self._queue = cl.CommandQueue(self._context, device, properties=profiling)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,6 +58,18 @@ def test_a_device_takes_code_of_its_generation_or_older_assembly() -> None:
 def test_what_is_missing_is_named(cu: FakeCuda, message: str) -> None:
     with pytest.raises(DeviceError, match=message):
         CudaDevice(Cuda(cu))
+
+
+def test_a_missing_driver_is_named() -> None:
+    """The bindings look for it when they are first called, and find nothing."""
+
+    class Nothing(FakeCuda):
+        def cuInit(self, flags: int) -> tuple[Any, ...]:
+            raise RuntimeError("Failed to dlopen libcuda.so.1")
+
+    with pytest.raises(DeviceError, match="needs an NVIDIA GPU, and there is no driver here") as caught:
+        CudaDevice(Cuda(Nothing()))
+    assert caught.value.hint == "install NVIDIA's driver"
 
 
 def test_missing_bindings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,8 +41,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     monkeypatch.setattr("mlc.targets.cuda.accelerator.compile_source", images_of)
 
     def put(cu: FakeCuda) -> None:
-        def opener(options: object) -> CudaDevice:
-            return fake_device(cu)
+        def opener(options: Mapping[str, str]) -> CudaDevice:
+            return fake_device(cu, int(options.get("number", "0")))
 
         point = SimpleNamespace(name="cuda", value="tests.cuda", load=lambda: opener)
         monkeypatch.setattr("mlc.runtime.device.entry_points", lambda group: [point] if group == "mlc.devices" else [])
@@ -257,6 +257,45 @@ def test_a_device_that_is_lost_is_told(install: Install) -> None:
         for _ in range(2):
             with pytest.raises(DeviceError, match="the GPU is gone"):
                 module.run(FEEDS)
+
+
+def test_one_of_several_gpus_is_chosen(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    install(FakeCuda(count=2))
+    onnx.save(product(), "m.onnx")
+    assert run(["-q", "compile", "m.onnx", "--target", TARGET, "-o", "m.tar"]) == 0
+    capsys.readouterr()
+    assert run(["run", "--device", "list", "m.tar"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["cuda: Imaginary GPU", "cuda:1: Imaginary GPU 1"]
+    np.savez("in.npz", **FEEDS)
+    for device in ("cuda", "cuda:1"):
+        assert run(["-q", "run", "m.tar", "--device", device, "-i", "in.npz", "-o", "out.npz"]) == 0
+        with np.load("out.npz") as got:
+            assert_same(dict(got), reference(product(), FEEDS), tolerance=1e-5)
+    for device, code, message in (
+        ("cuda:2", 6, "error: m.tar: there is no GPU 2, only 2"),
+        ("cpu", 6, "error: m.tar: the module is for cuda, not for cpu"),
+        ("opencl", 6, "error: m.tar: the module is for cuda, not for opencl"),
+        ("cuda:x", 2, "error: 'cuda:x' is no device"),
+    ):
+        capsys.readouterr()
+        assert run(["-q", "run", "m.tar", "--device", device]) == code
+        assert capsys.readouterr().err.splitlines()[0] == message
+
+
+@pytest.mark.parametrize("command", ["compile", "tune"])
+def test_a_bad_architecture_is_one_message(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(product(), "m.onnx")
+    assert run(["-q", command, "m.onnx", "--target", "cuda -arch=sm_42", "-o", "out"]) == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error == "error: target cuda: unknown architecture 'sm_42'"
+    assert hint.startswith("hint: known: sm_75, sm_80")
+    assert not Path("out").exists()
 
 
 def test_a_machine_without_a_driver_is_told_in_one_line(
