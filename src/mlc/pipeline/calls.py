@@ -17,7 +17,11 @@ Place = tuple[str, int]
 
 
 def calls_of(
-    graph: Graph, plans: Mapping[Graph, MemoryPlan], of_node: Mapping[Node, str], params: Mapping[Value, int]
+    graph: Graph,
+    plans: Mapping[Graph, MemoryPlan],
+    of_node: Mapping[Node, str],
+    params: Mapping[Value, int],
+    alignment: int,
 ) -> list[Step]:
     """Every step of a graph, and after them copies of results that no step can write itself.
 
@@ -26,6 +30,7 @@ def calls_of(
         plans: where values lie, in the graph and in the bodies in it.
         of_node: names of kernels.
         params: what calls say of constants.
+        alignment: bytes that places are multiples of.
     """
     plan = plans[graph]
     constants = list(graph.constants)
@@ -39,9 +44,10 @@ def calls_of(
         places = [place(plan.locations[v]) for v in (*n.inputs, *n.outputs)]
         if is_scan(n):
             body = body_of_scan(n)
-            inner = calls_of(body, plans, of_node, params)
-            return _loop(n, places, inner, plan.scratch.get(n, 0), plans[body].workspace_bytes)
-        if n.op is JOIN:
+            inner = calls_of(body, plans, of_node, params, alignment)
+            return _loop(n, places, inner, plan.scratch.get(n, 0), plans[body].workspace_bytes, alignment)
+        if n not in of_node:
+            assert n.op is JOIN
             return _join(n, places)
         return CallSpec(of_node[n], tuple(places), plan.scratch.get(n, 0))
 
@@ -56,12 +62,15 @@ def _join(node: Node, places: Sequence[Place]) -> JoinSpec:
     return JoinSpec(tuple(zip(places[:-1], sizes, strict=True)), places[-1], rows)
 
 
-def loop_bytes(node: Node, plan: MemoryPlan) -> int:
+def loop_bytes(node: Node, plan: MemoryPlan, alignment: int) -> int:
     """What a recurrence needs while it runs: the workspace of its body, and two places for all that it carries."""
-    return plan.workspace_bytes + 2 * sum(rounded(v.type.nbytes) for v in node.inputs[: node.attrs["carried"]])
+    carried = node.inputs[: node.attrs["carried"]]
+    return plan.workspace_bytes + 2 * sum(rounded(v.type.nbytes, alignment) for v in carried)
 
 
-def _loop(node: Node, places: Sequence[Place], steps: Sequence[Step], begin: int, used: int) -> LoopSpec:
+def _loop(
+    node: Node, places: Sequence[Place], steps: Sequence[Step], begin: int, used: int, alignment: int
+) -> LoopSpec:
     """A recurrence as a loop.
 
     Args:
@@ -70,13 +79,14 @@ def _loop(node: Node, places: Sequence[Place], steps: Sequence[Step], begin: int
         steps: of its body.
         begin: where in the workspace its scratch memory begins,
         used: and the bytes of that which the body takes.
+        alignment: of all that it carries.
     """
     carried, rounds, backwards = node.attrs["carried"], node.attrs["rounds"], node.attrs["backwards"]
     fixed = carried + node.attrs["scanned"]
     inputs, outputs = places[: len(node.inputs)], places[len(node.inputs) :]
     at, slots = begin + used, []
     for v in node.inputs[:carried]:
-        size = rounded(v.type.nbytes)
+        size = rounded(v.type.nbytes, alignment)
         slots.append((at, at + size))
         at += 2 * size
     values = (*node.inputs[carried:fixed], *node.outputs[carried:])

@@ -14,9 +14,9 @@ from mlc.pipeline.calls import calls_of, loop_bytes
 from mlc.pipeline.machine import Machine
 from mlc.rewrite.group import body_of, config_of, identity_of, is_group
 from mlc.rewrite.memory import MemoryPlan, check_plan
-from mlc.rewrite.recurrence import body_of_scan, graphs, is_scan
+from mlc.rewrite.recurrence import body_of_scan, constants_of_all, graphs, is_scan
 from mlc.settings import Observer
-from mlc.targets.base import CallSpec, Code, CompiledRegion, Step
+from mlc.targets.base import Code, CompiledRegion, Step
 
 Refused = Mapping[tuple[str, ...], MlcError]  # groups by identity, and what their configurations are refused for
 
@@ -114,7 +114,7 @@ class Compiled:
         of_node: the name of each node's kernel, of those in recurrences as well.
         texts: what every stage made of each kernel, by name.
         code: of all kernels.
-        plan: where values lie.
+        plans: where values lie: those of the graph, and those of the bodies in it.
         calls: the steps, in order, and after them copies of results that no kernel can write itself.
     """
 
@@ -123,8 +123,13 @@ class Compiled:
     of_node: Mapping[Node, str]
     texts: Mapping[str, str]
     code: Code
-    plan: MemoryPlan
+    plans: Mapping[Graph, MemoryPlan]
     calls: tuple[Step, ...]
+
+    @property
+    def plan(self) -> MemoryPlan:
+        """Where the values of the graph itself lie."""
+        return self.plans[self.graph]
 
 
 def compile_graph(
@@ -143,8 +148,8 @@ def compile_graph(
         graph: groups with layouts, see :func:`~mlc.pipeline.layouts.lay_out`.
         machine: to compile for.
         watch: is told how it goes on.
-        params: gives what calls say of the constants of a graph and of the bodies in it; their positions among all
-            unless given.
+        params: gives what calls say of the constants of a graph and of the bodies in it; their positions among
+            :func:`~mlc.rewrite.recurrence.constants_of_all` unless given.
         again: lays the graph out anew after configurations have been refused: the groups get their defaults, and only
             kernels that are not there yet are made. Without it a refusal is an error.
         table: of kernels that were made for other graphs, or for this one before; gains those of this one.
@@ -172,20 +177,23 @@ def compile_graph(
     needs = {n: code.scratch[k] for n, k in of_node.items() if code.scratch[k]}
     plans: dict[Graph, MemoryPlan] = {}
     for g, _ in reversed(list(graphs(graph))):  # bodies first: what one takes is the scratch memory of its recurrence
-        needs.update({n: loop_bytes(n, plans[body_of_scan(n)]) for n in g.nodes if is_scan(n)})
+        needs.update({n: loop_bytes(n, plans[body_of_scan(n)], machine.alignment) for n in g.nodes if is_scan(n)})
         plans[g] = machine.plan(g, needs)
         if verify:
             check_plan(g, plans[g], needs)
     watch.passed("memory", plans[graph], time.perf_counter() - start)
-    at = params(graph) if params is not None else {v: k for k, v in enumerate(graph.constants)}
-    calls = tuple(calls_of(graph, plans, of_node, at))
-    return Compiled(graph, kernels, of_node, texts, code, plans[graph], calls)
+    at = params(graph) if params is not None else {v: k for k, v in enumerate(constants_of_all(graph))}
+    calls = tuple(calls_of(graph, plans, of_node, at, machine.alignment))
+    return Compiled(graph, kernels, of_node, texts, code, plans, calls)
 
 
 def compiled_region(compiled: Compiled) -> CompiledRegion:
     """What an accelerator makes a program of."""
-    calls = [c for c in compiled.calls if isinstance(c, CallSpec)]
-    return CompiledRegion(compiled.graph, compiled.kernels, calls, compiled.plan.steps, compiled.plan.workspace_bytes)
+    nodes = {g: plan.steps for g, plan in compiled.plans.items()}
+    constants = constants_of_all(compiled.graph)
+    return CompiledRegion(
+        compiled.graph, compiled.kernels, compiled.calls, constants, nodes, compiled.plan.workspace_bytes
+    )
 
 
 def _identifier(node: Node) -> str:

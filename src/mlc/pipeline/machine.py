@@ -15,6 +15,7 @@ from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
 from mlc.ops.shape import JOIN
+from mlc.rewrite.arena import ALIGNMENT
 from mlc.rewrite.group import group_key, is_alias, is_group
 from mlc.rewrite.inplace import InPlaceOperands
 from mlc.rewrite.memory import MemoryPlan, plan_memory
@@ -29,6 +30,11 @@ Watch = Callable[[str, str], None]
 
 class Machine(Protocol):
     """What the steps of a compilation ask."""
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that the places of values are multiples of."""
+        ...
 
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
@@ -65,6 +71,8 @@ class Processor:
         contract: whether ``a*b + c`` may be rounded once.
         on_stage: is told as stages of code generation begin.
     """
+
+    alignment = ALIGNMENT
 
     def __init__(self, target: Target, *, contract: bool = True, on_stage: Callable[[str], None] | None = None) -> None:
         self.target = target
@@ -117,6 +125,7 @@ class Device:
 
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
+        self.alignment = accelerator.alignment
         self._views = isinstance(accelerator, Whole)
 
     def layouts(
@@ -125,7 +134,7 @@ class Device:
         return self.accelerator.layouts(node, inputs, constant, knobs)
 
     def without_kernel(self, graph: Graph) -> set[Node]:
-        return {n for n in graph.nodes if is_alias(n)} if self._views else set()
+        return {n for n in graph.nodes if is_scan(n) or (self._views and is_alias(n))}
 
     def key(self, node: Node, constants: Constants) -> Hashable:
         return group_key(node), self.accelerator.depends_on(node, constants_of(node, constants))
@@ -137,7 +146,7 @@ class Device:
         return _Kernels(kernels)
 
     def plan(self, graph: Graph, scratch: Mapping[Node, int]) -> MemoryPlan:
-        return plan_memory(graph, region=True, device_alignment=self.accelerator.alignment, views=self._views)
+        return plan_memory(graph, scratch=scratch, region=True, device_alignment=self.alignment, views=self._views)
 
 
 class _Kernels:

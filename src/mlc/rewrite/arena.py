@@ -31,9 +31,9 @@ class Block:
     last: int
 
 
-def rounded(size: int) -> int:
+def rounded(size: int, alignment: int = ALIGNMENT) -> int:
     """``size`` rounded up to the alignment."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return -(-size // alignment) * alignment
 
 
 def place(blocks: Sequence[Block]) -> tuple[list[int], int]:

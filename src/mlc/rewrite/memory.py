@@ -183,7 +183,7 @@ class _Planner:
         asking = [n for n in self.steps if self.scratch.get(n)]
         unit = self.device_alignment if self.region else 1
         blocks = [Block(-(-s.nbytes // unit) * unit, s.first, s.last) for s in kept]
-        blocks += [Block(self.scratch[n], position[n], position[n]) for n in asking]
+        blocks += [Block(-(-self.scratch[n] // unit) * unit, position[n], position[n]) for n in asking]
         offsets, total = place(blocks)
         if max_bytes is not None and total > max_bytes:
             raise ImportModelError(

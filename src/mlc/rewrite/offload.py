@@ -27,11 +27,12 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from mlc.ir.graph import FusionKind, Graph, Node, Value
+from mlc.ir.graph import Attrs, FusionKind, Graph, Node, Value
 from mlc.ir.layout import Layout
 from mlc.ir.order import post_order
 from mlc.ir.types import TensorType
 from mlc.rewrite.group import body_of, is_group, make_group
+from mlc.rewrite.recurrence import body_of_scan, is_scan
 from mlc.rewrite.region import COPY_FROM, COPY_TO, OFFLOAD, PACK, UNPACK
 
 _MOST_NODES = 24  # of a group
@@ -455,8 +456,7 @@ class _Writer:
         for g in groups:
             fixed = {*given, *self._agreed}  # what lies elsewhere in the region, the device decides later
             outs = tuple(Value(v.name, self._placed(v) if v in fixed else v.type) for v in g.outputs)
-            attrs = {**g.attrs, "device": self._told} if is_group(g) else g.attrs
-            body_nodes.append(Node(g.op, tuple(inside[v] for v in g.inputs), attrs, outs, g.sources))
+            body_nodes.append(Node(g.op, tuple(inside[v] for v in g.inputs), self._told_of(g), outs, g.sources))
             inside.update(zip(g.outputs, outs, strict=True))
         name = self.names[region]
         inputs = tuple(inside[v] for v in (*activations, *constants))
@@ -470,6 +470,16 @@ class _Writer:
         for v in given:
             if v in self.graph.outputs or any(u.region is None for u in self.flow.readers.get(v, ())):
                 self._to_host(v)
+
+    def _told_of(self, node: Node) -> Attrs:
+        """Attributes of a node of a region: groups know the device, in recurrences, too."""
+        if is_scan(node):
+            return {**node.attrs, "body": self._told_graph(body_of_scan(node))}
+        return {**node.attrs, "device": self._told} if is_group(node) else node.attrs
+
+    def _told_graph(self, g: Graph) -> Graph:
+        nodes = tuple(Node(n.op, n.inputs, self._told_of(n), n.outputs, n.sources) for n in g.nodes)
+        return Graph(g.name, g.inputs, g.outputs, nodes, g.constants, g.output_names)
 
     def _to_host(self, v: Value) -> None:
         """``v`` itself from its place in device memory."""

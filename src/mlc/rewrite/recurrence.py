@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
+import numpy as np
+
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ops.scan import SCAN
 
@@ -29,6 +31,11 @@ def graphs(graph: Graph) -> Iterator[tuple[Graph, int]]:
         g, times = stack.pop()
         yield g, times
         stack += [(body_of_scan(n), times * n.attrs["rounds"]) for n in reversed(g.nodes) if is_scan(n)]
+
+
+def constants_of_all(graph: Graph) -> dict[Value, np.ndarray]:
+    """Constants of the graph, and of all bodies in it."""
+    return {v: array for g, _ in graphs(graph) for v, array in g.constants.items()}
 
 
 def map_bodies(graph: Graph, fn: Callable[[Graph], Graph]) -> Graph:

@@ -148,17 +148,19 @@ class CompiledRegion:
         graph: its groups; all values have their layouts, constants are packed.
         kernels: distinct ones, by name, as the accelerator made them.
         calls: one for each node, in the same order: which kernel, and where its operands and results lie. Spaces are
-            ``input`` and ``output`` (positions among the graph's), ``param`` (positions among its constants) and
+            ``input`` and ``output`` (positions among the graph's), ``param`` (positions among ``constants``) and
             ``workspace`` (bytes from the begin of the region's own working memory).
-        nodes: of each call, in the same order; calls after those only copy.
+        constants: those of the graph and of the bodies of recurrences in it, as calls count them.
+        nodes: of each call, in the same order, for the graph and for each body in it; calls after those only copy.
         workspace_bytes: of that memory, which values share by their lifetimes; offsets are multiples of the device's
             alignment.
     """
 
     graph: Graph
     kernels: Mapping[str, Any]
-    calls: Sequence[CallSpec]
-    nodes: Sequence[Node]
+    calls: Sequence[Step]
+    constants: Mapping[Value, np.ndarray]
+    nodes: Mapping[Graph, Sequence[Node]]
     workspace_bytes: int
 
 

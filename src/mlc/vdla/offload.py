@@ -17,7 +17,7 @@ from mlc.ops import get
 from mlc.rewrite.group import body_of, config_of
 from mlc.rewrite.keys import content_digest
 from mlc.rewrite.offload import Shortcoming
-from mlc.targets.base import CompiledRegion, DeviceProgram, LayoutChoice
+from mlc.targets.base import CallSpec, CompiledRegion, DeviceProgram, LayoutChoice
 from mlc.targets.driver_bench import DriverBench
 from mlc.vdla.config import VdlaConfig
 from mlc.vdla.fold import folded
@@ -93,7 +93,7 @@ class VdlaAccelerator:
     def region_seconds(self, region: CompiledRegion) -> float:
         from mlc.vdla.codegen.region import region_seconds
 
-        return region_seconds(region.graph, [region.kernels[call.kernel] for call in region.calls], self.config)
+        return region_seconds(region.graph, _kernels(region), self.config)
 
     def bench(self) -> DriverBench:
         return DriverBench(self, exact=True)
@@ -126,7 +126,7 @@ class VdlaAccelerator:
     def codegen(self, region: CompiledRegion, name: str) -> DeviceProgram:
         from mlc.vdla.codegen.region import compile_region
 
-        program = compile_region(region.graph, [region.kernels[call.kernel] for call in region.calls], self.config)
+        program = compile_region(region.graph, _kernels(region), self.config)
         facts = {"instructions": len(program.instructions), **program.meta}
         return DeviceProgram(program.to_bytes(), ".vdla", facts)
 
@@ -164,6 +164,10 @@ def tensor_layout(type: TensorType, config: VdlaConfig) -> Layout | None:
     if type.rank == 2:
         return Layout(shape).pad(1, 0, -shape[1] % block).split(1, block).reorder(1, 0, 2)
     return blocked(shape, 1, block) if type.rank >= 2 else None
+
+
+def _kernels(region: CompiledRegion) -> list[LayerKernel]:
+    return [region.kernels[call.kernel] for call in region.calls if isinstance(call, CallSpec)]
 
 
 def _too_large(layer: Layer, config: VdlaConfig) -> str:

@@ -97,6 +97,6 @@ def test_all_that_operators_are_tested_with_on_a_device(quick_pocl: OpenClDevice
 
 @pytest.mark.slow
 def test_no_operator_is_missing() -> None:
-    """But ``scan``, whose steps the host makes."""
+    """But ``scan``, whose body is a graph: see ``test_recurrences``."""
     evaluated = {e.op for file in FILES for e in evaluations(file)}
     assert {op.name for op in operators()} - evaluated == {"scan"}

@@ -20,6 +20,8 @@ class CudaAccelerator(GpuAccelerator):
         archs: for which machine code is made.
     """
 
+    operand_alignment = 16  # of the widest access of a thread
+
     def __init__(self, record: Gpu, archs: Sequence[str]) -> None:
         super().__init__("cuda", record, CUDA_C, {"arch": ",".join(archs)})
         self.archs = tuple(archs)

@@ -255,10 +255,10 @@ class CudaDevice:
 
     def _operand(self, program: Loaded, o: Operand, addresses: tuple[int, ...]) -> int:
         if o.space == "param":
-            return program.params[o.at]
+            return program.params[o.at] + o.offset
         if o.space in ("workspace", "scratch"):
             return (program.workspace if o.space == "workspace" else program.scratch) + o.at
-        return addresses[o.at if o.space == "input" else program.program.inputs + o.at]
+        return addresses[o.at if o.space == "input" else program.program.inputs + o.at] + o.offset
 
     def _staging(self, address: int, nbytes: int) -> _Pinned:
         """Pinned memory that nothing is copied from or to at present."""

@@ -8,7 +8,6 @@ from math import inf
 import numpy as np
 
 from mlc.ir import te
-from mlc.ir.cost import operations
 from mlc.ir.expr import walk
 from mlc.ir.graph import Node, Value, express
 from mlc.ir.layout import Layout
@@ -17,18 +16,21 @@ from mlc.ir.loop import walk as walk_stmts
 from mlc.ir.types import DType, TensorType
 from mlc.lower.knobs import Config, Knobs
 from mlc.lower.schedule import Schedule
+from mlc.ops.scan import SCAN
 from mlc.ops.shape import JOIN
 from mlc.targets.base import CompiledRegion, DeviceProgram, LayoutChoice
 from mlc.targets.driver_bench import DriverBench
+from mlc.targets.gpu.commands import Commands, launches_of, work
 from mlc.targets.gpu.dialect import Dialect
-from mlc.targets.gpu.emit import Emitted, emit, source_of
+from mlc.targets.gpu.emit import emit, source_of
 from mlc.targets.gpu.kernel import kernel
-from mlc.targets.gpu.program import Command, GpuProgram, Image, Operand, Step
+from mlc.targets.gpu.program import GpuProgram, Image
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.scalars import Scalars
 from mlc.targets.gpu.schedules import schedule_group
 
 ALIGNMENT = 512  # bytes: what any device wants of the begin of a buffer within another
+MOST_LAUNCHES = 1 << 14  # that a recurrence may come to, each of which a program holds
 
 
 class GpuAccelerator:
@@ -41,7 +43,7 @@ class GpuAccelerator:
         options: what the driver is opened with.
     """
 
-    alignment = ALIGNMENT
+    alignment = operand_alignment = ALIGNMENT
     whole = True
 
     def __init__(self, device: str, record: Gpu, dialect: Dialect, options: Mapping[str, str]) -> None:
@@ -57,6 +59,8 @@ class GpuAccelerator:
 
     def refusal(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:
         op = group.op
+        if op is SCAN:
+            return self._refusal_of_rounds(group)
         if op.express is None and op.routine is None and op is not JOIN:
             return f"{op.name} is made of steps of its own, which the host makes"
         types = {"f64"} if not self.record.double else set()
@@ -65,14 +69,22 @@ class GpuAccelerator:
                 return f"works on {t}, of which the device knows nothing"
         return ""
 
+    def _refusal_of_rounds(self, scan: Node) -> str:
+        """Why a recurrence stays on the host."""
+        if (count := launches_of(scan)) > MOST_LAUNCHES:
+            return f"its rounds come to {count} launches, {MOST_LAUNCHES} are the most"
+        body = scan.attrs["body"]
+        reasons = (self.refusal(n, body.constants) for n in body.nodes)
+        return next((f"in each round: {reason}" for reason in reasons if reason), "")
+
     def layout(self, type: TensorType) -> Layout | None:
         return None
 
     def estimate(self, group: Node) -> tuple[float, float]:
         """The roofline on the device; what it can do, it does."""
-        work, moved = _work(group)
+        count, moved = work(group)
         record = self.record
-        return max(work / record.gflops, moved / record.gbytes) * 1e-9 + record.launch_us * 1e-6, inf
+        return max(count / record.gflops, moved / record.gbytes) * 1e-9 + record.launch_us * 1e-6, inf
 
     def copy_seconds(self, nbytes: int) -> float:
         return nbytes / (self.record.gbytes * 1e9)
@@ -120,70 +132,20 @@ class GpuAccelerator:
         scalars = Scalars(self.dialect)
         emitted = {k: emit(fn, scalars) for k, fn in region.kernels.items()}
         source = source_of(scalars, [e.text for e in emitted.values()])
-        graph = region.graph
-        params = list(graph.constants)
-        size = {
-            **{("input", k): v.type.nbytes for k, v in enumerate(graph.inputs)},
-            **{("output", k): v.type.nbytes for k, v in enumerate(graph.outputs)},
-            **{("param", k): v.type.nbytes for k, v in enumerate(params)},
-        }
-        steps: list[Step] = []
-        commands: list[Command] = []
-        for k, call in enumerate(region.calls):
-            if not call.kernel and not call.nbytes:
-                continue
-            number = len(steps)
-            if not call.kernel:
-                copied = tuple(Operand(str(space), at, call.nbytes) for space, at in call.args)
-                steps.append(Step("copy", (), 0, 2 * call.nbytes))
-                commands.append(Command(number, "", copied))
-                continue
-            steps.append(Step(call.kernel, tuple(region.nodes[k].sources), *_work(region.nodes[k])))
-            fn = region.kernels[call.kernel]
-            places = [
-                Operand(str(space), at, size.get((str(space), at), b.nbytes))
-                for (space, at), b in zip(call.args, fn.params, strict=True)
-            ]
-            places += _scratch(emitted[call.kernel])
-            commands += [
-                Command(number, launch.name, tuple(places[k] for k in launch.operands), launch.grid, launch.block)
-                for launch in emitted[call.kernel].launches
-            ]
-        scratch = max((_end(e) for e in emitted.values()), default=0)
+        made = Commands(region, emitted, self.operand_alignment)
         program = GpuProgram(
             source,
-            tuple(steps),
-            tuple(commands),
-            [_bytes(graph.constants[v]) for v in params],
-            len(graph.inputs),
-            len(graph.outputs),
+            tuple(made.steps),
+            tuple(made.commands),
+            [_bytes(array) for array in region.constants.values()],
+            len(region.graph.inputs),
+            len(region.graph.outputs),
             region.workspace_bytes,
-            scratch,
+            made.scratch,
             self.images(source),
         )
-        facts = {"launches": len(commands), "kernels": len(emitted), "workspace_bytes": region.workspace_bytes}
+        facts = {"launches": len(made.commands), "kernels": len(emitted), "workspace_bytes": region.workspace_bytes}
         return DeviceProgram(program.to_bytes(), f".{self.device}", facts)
-
-
-def _scratch(kernel: Emitted) -> Iterator[Operand]:
-    """Where the buffers of a kernel lie that live from launch to launch."""
-    at = 0
-    for nbytes in kernel.buffers:
-        yield Operand("scratch", at, nbytes)
-        at += -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _end(kernel: Emitted) -> int:
-    return sum(-(-n // ALIGNMENT) * ALIGNMENT for n in kernel.buffers)
-
-
-def _work(node: Node) -> tuple[int, int]:
-    """Operations of a node, and bytes that it must read and write."""
-    work = 0
-    if node.op.express is not None:
-        inputs = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
-        work = operations(list(express(node, inputs)))
-    return work, sum(v.type.nbytes for v in {*node.inputs, *node.outputs})
 
 
 def _bytes(a: np.ndarray) -> np.ndarray:

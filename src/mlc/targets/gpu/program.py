@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from mlc.errors import PackageError
 from mlc.fields import Fields, as_integer, as_list, as_object, as_text, wrong
 
 SPACES = ("input", "output", "param", "workspace", "scratch")
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -29,23 +29,31 @@ class Operand:
             leave for each other) or ``scratch`` (what one step needs while it runs).
         at: which input, output or constant; else bytes from the begin.
         nbytes: its size.
+        offset: bytes from the begin of that input, output or constant.
     """
 
     space: str
     at: int
     nbytes: int
+    offset: int = 0
+
+    def moved(self, nbytes: int) -> Operand:
+        """What lies so many bytes further."""
+        if self.space in ("workspace", "scratch"):
+            return replace(self, at=self.at + nbytes)
+        return replace(self, offset=self.offset + nbytes)
 
     def to_json(self) -> list[object]:
-        return [self.space, self.at, self.nbytes]
+        return [self.space, self.at, self.nbytes, self.offset]
 
     @classmethod
     def from_json(cls, value: object, where: str) -> Operand:
-        if not isinstance(value, list) or len(value) != 3:
-            raise wrong(where, "a space and two integers", value)
+        if not isinstance(value, list) or len(value) != 4:
+            raise wrong(where, "a space and three integers", value)
         space = as_text(value[0], f"{where}[0]")
         if space not in SPACES:
             raise wrong(f"{where}[0]", " or ".join(SPACES), space)
-        return cls(space, as_integer(value[1], f"{where}[1]"), as_integer(value[2], f"{where}[2]"))
+        return cls(space, *(as_integer(value[k], f"{where}[{k}]") for k in (1, 2, 3)))
 
 
 @dataclass(frozen=True)
@@ -250,8 +258,9 @@ class GpuProgram:
                 raise PackageError(f"the device's program is damaged: command {k} is of no step")
             for o in command.operands:
                 end = o.at + o.nbytes if o.space in bytes_of else o.at + 1
-                fits = o.at >= 0 and o.nbytes >= 0 and end <= bytes_of.get(o.space, count.get(o.space, 0))
-                if not fits or (o.space == "param" and o.nbytes > self.params[o.at].nbytes):
+                fits = min(o.at, o.nbytes, o.offset) >= 0 and end <= bytes_of.get(o.space, count.get(o.space, 0))
+                fits = fits and (o.offset == 0 or o.space not in bytes_of)
+                if not fits or (o.space == "param" and o.offset + o.nbytes > self.params[o.at].nbytes):
                     raise PackageError(f"the device's program is damaged: command {k} has an operand outside {o.space}")
 
 

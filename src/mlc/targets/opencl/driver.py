@@ -52,7 +52,7 @@ class _Step:
         kernel: with its arguments; ``None`` for a copy.
         buffers: its operands, which a kernel's arguments do not keep alive.
         threads, block: along x, y and z.
-        nbytes: of a copy.
+        nbytes, offsets: of a copy, and where in its buffers it begins.
     """
 
     kernel: Any
@@ -60,6 +60,7 @@ class _Step:
     threads: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
     nbytes: int = 0
+    offsets: tuple[int, ...] = ()
 
 
 def _whole(events: Sequence[Any]) -> dict[str, Any]:
@@ -215,8 +216,9 @@ class OpenClDevice:
                 if step.kernel is not None:
                     events.append(cl.enqueue_nd_range_kernel(self._queue, step.kernel, step.threads, step.block))
                 else:
-                    source, destination = step.buffers
-                    events.append(cl.enqueue_copy(self._queue, destination, source, byte_count=step.nbytes))
+                    (source, destination), (begin, to) = step.buffers, step.offsets
+                    where = {"src_offset": begin, "dst_offset": to, "byte_count": step.nbytes}
+                    events.append(cl.enqueue_copy(self._queue, destination, source, **where))
             self._queue.finish()
         except cl.Error as error:
             raise DeviceError(f"{self.device.name} failed: {error}") from error
@@ -263,23 +265,28 @@ class OpenClDevice:
 
     def _bind(self, program: Loaded, command: Command, addresses: tuple[int, ...]) -> _Step:
         """A command with its operands in place."""
-        buffers = tuple(self._operand(program, o, addresses) for o in command.operands)
+        places = [self._place(program, o, addresses) for o in command.operands]
         if not command.kernel:
-            return _Step(None, buffers, nbytes=command.operands[0].nbytes)
+            owners, offsets = zip(*places, strict=True)
+            return _Step(None, owners, nbytes=command.operands[0].nbytes, offsets=offsets)
+        buffers = tuple(_part(*at, o.nbytes) for at, o in zip(places, command.operands, strict=True))
         kernel = self._cl.Kernel(program.built, command.kernel)
         kernel.set_args(*buffers)
         threads = tuple(g * b for g, b in zip(command.grid, command.block, strict=True))
         return _Step(kernel, buffers, threads, command.block)
 
-    def _operand(self, program: Loaded, o: Operand, addresses: tuple[int, ...]) -> Any:
+    def _place(self, program: Loaded, o: Operand, addresses: tuple[int, ...]) -> tuple[Any, int]:
+        """The buffer that an operand is in, and the bytes from its begin."""
         if o.space == "param":
-            return program.params[o.at]
+            return program.params[o.at], o.offset
         if o.space in ("workspace", "scratch"):
-            buffer, offset = (program.workspace if o.space == "workspace" else program.scratch), o.at
-        else:
-            first = 0 if o.space == "input" else program.program.inputs
-            buffer, offset = self._at(addresses[first + o.at], o.nbytes)
-        nbytes = max(1, o.nbytes)
-        if offset == 0 and buffer.size <= max(UNIT, nbytes):
-            return buffer
-        return buffer.get_sub_region(offset, nbytes)
+            return (program.workspace if o.space == "workspace" else program.scratch), o.at
+        first = 0 if o.space == "input" else program.program.inputs
+        return self._at(addresses[first + o.at] + o.offset, o.nbytes)
+
+
+def _part(buffer: Any, offset: int, nbytes: int) -> Any:
+    """A buffer within a buffer."""
+    if offset == 0 and buffer.size <= max(UNIT, nbytes):
+        return buffer
+    return buffer.get_sub_region(offset, max(1, nbytes))

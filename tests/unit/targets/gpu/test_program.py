@@ -54,12 +54,12 @@ def damaged(change: Callable[[dict[str, Any]], None]) -> bytes:
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda d: d.update(version=9), "version: expected 3, got 9"),
+        (lambda d: d.update(version=9), "version: expected 4, got 9"),
         (lambda d: d.update(more=1), "more: is not a field"),
         (lambda d: d.pop("commands"), "commands: is missing"),
         (lambda d: d["commands"][0].update(grid=[1]), "3 extents of a grid"),
         (lambda d: d["commands"][0]["operands"][0].__setitem__(0, "attic"), "input or output or param"),
-        (lambda d: d["commands"][0]["operands"][0].pop(), "a space and two integers"),
+        (lambda d: d["commands"][0]["operands"][0].pop(), "a space and three integers"),
         (lambda d: d.update(workspace=512), "command 0 has an operand outside workspace"),
         (lambda d: d["commands"][1].update(step=2), "command 1 is of no step"),
         (lambda d: d["steps"][0].pop("flops"), "flops: is missing"),
