@@ -161,18 +161,29 @@ def _cell(value: object) -> str:
 
 def show_profile(console: Console, table: Sequence[Row]) -> None:
     """Every step, the slowest first."""
-    heads = ("step", "ms", "%", "GFLOP/s", "GB/s")
-    rows = [
-        (r.step, f"{r.ms:.3f}", f"{100 * r.share:.1f}", f"{r.gflops:.1f}", f"{r.gbytes:.1f}", r.kernel, _nodes(r))
-        for r in sorted(table, key=lambda row: -row.ms)
-    ]
+    on_device = any(r.bound for r in table)
+    heads = ("step", "ms", "%", "GFLOP/s", "GB/s", *(("% of peak", "occupancy %") if on_device else ()))
+    texts = (*(("bound by",) if on_device else ()), "kernel", "nodes of the model")
+
+    def cells(r: Row) -> tuple[object, ...]:
+        figures = (r.step, f"{r.ms:.3f}", f"{100 * r.share:.1f}", f"{r.gflops:.1f}", f"{r.gbytes:.1f}")
+        kernel = f"{r.kernel} ({r.note})" if r.note else r.kernel
+        if not on_device:
+            return (*figures, kernel, _nodes(r))
+        return (*figures, _percent(r.peak), _percent(r.occupancy), r.bound, kernel, _nodes(r))
+
+    rows = [cells(r) for r in sorted(table, key=lambda row: -row.ms)]
     console.say()
-    console.say(console.table((*heads, "kernel", "nodes of the model"), rows, heads))
+    console.say(console.table((*heads, *texts), rows, heads))
     console.say(f"all steps: {sum(row.ms for row in table):.3f} ms")
 
 
 def _nodes(row: Row) -> str:
     return ", ".join(row.sources)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f}"
 
 
 def _number(value: float | None) -> str:

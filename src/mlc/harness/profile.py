@@ -21,6 +21,10 @@ class Row:
         gflops: 10^9 operations a second.
         gbytes: 10^9 bytes a second, counting what must be moved at least.
         sources: the original model's nodes that it computes.
+        bound: what bounds it on its device, where that says so, and
+        peak: the share of what that allows which it reaches.
+        occupancy: the share of a unit's threads that it fills.
+        note: what else the device says of it.
     """
 
     step: int
@@ -30,8 +34,13 @@ class Row:
     gflops: float
     gbytes: float
     sources: tuple[str, ...]
+    bound: str = ""
+    peak: float | None = None
+    occupancy: float | None = None
+    note: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        device = {"bound": self.bound, "peak": self.peak, "occupancy": self.occupancy, "note": self.note}
         return {
             "step": self.step,
             "kernel": self.kernel,
@@ -40,6 +49,7 @@ class Row:
             "gflops": self.gflops,
             "gbytes": self.gbytes,
             "sources": list(self.sources),
+            **{k: v for k, v in device.items() if v not in (None, "")},
         }
 
 
@@ -49,7 +59,19 @@ def rows(times: Sequence[StepTime]) -> list[Row]:
     ns = [max(time.median_ns, 1.0) for time in times]
     total = sum(ns)
     return [
-        Row(i, t.step.kernel, took / 1e6, took / total, t.step.flops / took, t.step.bytes / took, t.step.sources)
+        Row(
+            i,
+            t.step.kernel,
+            took / 1e6,
+            took / total,
+            t.step.flops / took,
+            t.step.bytes / took,
+            t.step.sources,
+            t.report.get("bound", ""),
+            t.report["least_seconds"] / (took * 1e-9) if "least_seconds" in t.report else None,
+            t.report.get("occupancy"),
+            t.report.get("note", ""),
+        )
         for i, (t, took) in enumerate(zip(times, ns, strict=True))
     ]
 

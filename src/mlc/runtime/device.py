@@ -92,7 +92,9 @@ class Profiled(Protocol):
 
         Returns:
             a report with ``kernels``, in order: of each its ``name``, its ``seconds``, its ``flops`` and ``bytes``, and
-            ``sources``, names of the original model's nodes.
+            ``sources``, names of the original model's nodes; and, where the device knows, ``bound`` (what bounds it),
+            ``least_seconds`` (what it would take at the device's peaks), ``occupancy`` (the share of a unit's threads
+            that it fills) and ``note``.
         Raises:
             DeviceError: it failed.
         """

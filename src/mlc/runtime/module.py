@@ -7,7 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from types import TracebackType
 from typing import Any, Self
@@ -29,10 +29,11 @@ _PHASES = {"copy_to": "to device", "run": "kernels", "copy_from": "from device",
 
 @dataclass(frozen=True)
 class StepTime:
-    """Measured times of one step, in nanoseconds, one for each repeat."""
+    """Measured times of one step, in nanoseconds, one for each repeat; and what its device says of it."""
 
     step: StepSpec
     ns: tuple[int, ...]
+    report: Report = field(default_factory=dict)
 
     @property
     def median_ns(self) -> float:
@@ -215,21 +216,21 @@ class Module:
     def _device_profile(self, inputs: Mapping[str, np.ndarray], repeats: int) -> list[StepTime]:
         """The same, of a model that is on a device for a part."""
         frame = self._aligned_frame(inputs)
-        rows: list[list[tuple[StepSpec, int]]] = []
+        rows: list[list[tuple[StepSpec, int, Report]]] = []
         with self._native.lock:
             self._native.require_open()
             for _ in range(repeats + 1):
                 times = self._walk(frame, profile=True)
                 runs = iter(self.device_runs)
-                row: list[tuple[StepSpec, int]] = []
+                row: list[tuple[StepSpec, int, Report]] = []
                 for step, took in zip(self.manifest.steps, times, strict=True):
                     report = next(runs).report if step.device is not None and step.device.action == "run" else {}
-                    row += [(_kernel_step(k), round(k["seconds"] * 1e9)) for k in report.get("kernels", ())] or [
-                        (step, took)
-                    ]
+                    timed = [(_kernel_step(k), round(k["seconds"] * 1e9), k) for k in report.get("kernels", ())]
+                    row += timed or [(step, took, {})]
                 rows.append(row)
-        steps = [step for step, _ in rows[0]]
-        return [StepTime(step, tuple(row[i][1] for row in rows[1:])) for i, step in enumerate(steps)]
+        return [
+            StepTime(step, tuple(row[i][1] for row in rows[1:]), report) for i, (step, _, report) in enumerate(rows[0])
+        ]
 
     def trace(self, inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[StepSpec, dict[str, np.ndarray]]]:
         """Runs the model step by step, and gives what each step left behind, in logical index space.

@@ -7,8 +7,8 @@ import pytest
 
 from mlc.rewrite.group import configured
 from mlc.targets.gpu.kernel import kernel
+from mlc.targets.opencl.devices import DEVICES
 from mlc.targets.opencl.driver import IN_A_ROW, OpenClDevice
-from mlc.targets.opencl.target import DEVICES
 from tests.opencl import program, run
 from tests.unit.targets.gpu.groups import CASES, Case, assert_close
 from tests.unit.targets.gpu.test_templates import CHOOSING, check, random_configuration

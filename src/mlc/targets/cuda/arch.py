@@ -100,6 +100,7 @@ DEVICES = {
     gpu.name: gpu
     for gpu in (
         _gpu("t4", 40, 1024, 8100, 320, 65000),
+        _gpu("rtx2080", 46, 1024, 10100, 448, 40300),  # 1.71 GHz; Tensor Cores at half their rate with sums in f32
         _gpu("a100", 108, 2048, 19500, 1555, 312000),
         _gpu("rtx3090", 82, 1536, 35600, 936, 71000),
         _gpu("orin", 16, 1536, 5300, 204, 42000),
@@ -112,6 +113,12 @@ DEVICES = {
         _gpu("rtx5090", 170, 1536, 104800, 1792, 209500),
     )
 }
+
+
+def device_named(name: str, arch: Arch | None) -> Gpu | None:
+    """What is known of a device: by its driver's name, or else of one of its architecture."""
+    words = name.lower().replace("rtx ", "rtx").replace("-", " ").split()
+    return next((gpu for gpu in DEVICES.values() if gpu.name in words), DEVICES[arch.device] if arch else None)
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ import numpy as np
 from mlc.errors import DeviceError
 from mlc.runtime.device import Report
 from mlc.targets.cuda.api import Cuda, CudaError, bindings
-from mlc.targets.gpu.program import Command, GpuProgram, Image, Operand, kernels
+from mlc.targets.cuda.arch import ARCHS, device_named
+from mlc.targets.gpu.listing import profiled
+from mlc.targets.gpu.program import Command, GpuProgram, Image, Operand
 
 
 @dataclass(eq=False)
@@ -214,7 +217,20 @@ class CudaDevice:
         seconds = [0.0] * len(program.program.steps)
         for command, report in zip(program.program.commands, timed, strict=True):
             seconds[command.step] += report["seconds"]
-        return {"seconds": sum(seconds), "kernels": kernels(program.program, seconds)}
+        return {"seconds": sum(seconds), "kernels": self._rows(program.program, seconds)}
+
+    def _rows(self, program: GpuProgram, seconds: Sequence[float]) -> list[dict[str, Any]]:
+        """What is known of each step on this GPU."""
+        image = next((i for i in program.images if i.code == image_for(program.images, self.capability)), None)
+        arch = ARCHS.get(f"sm_{self.capability}")
+
+        def occupancy(c: Command) -> float | None:
+            taken = image.resources.get(c.kernel) if image is not None else None
+            if taken is None or arch is None:
+                return None
+            return arch.occupancy(prod(c.block), taken.registers, taken.shared)
+
+        return profiled(program, seconds, device_named(self.name, arch), occupancy)
 
     def close(self) -> None:
         if not self._open:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 from mlc.targets.gpu.program import Command, GpuProgram, Resources, Step
 from mlc.targets.gpu.record import Gpu
+
+# Tensor Cores beside their rate in half precision (data sheets of the devices in mlc.targets.cuda.arch)
+_TENSOR = {"f32": 0.5, "i8": 2.0, "u8": 2.0}
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,58 @@ class KernelReport:
         return asdict(self)
 
 
-def bound_of(step: Step, record: Gpu) -> str:
-    """What a step's time is made of where all goes well."""
-    compute, memory = step.flops / (record.gflops * 1e9), step.bytes / (record.gbytes * 1e9)
-    if max(compute, memory) < record.launch_us * 1e-6:
+def bound_of(step: Step, record: Gpu, peak: float | None = None, launches: int = 1) -> str:
+    """What a step's time is made of where all goes well.
+
+    Args:
+        step: the step.
+        record: of the device.
+        peak: 10^9 operations a second that the units which it uses can do; single precision unless given.
+        launches: that the step takes.
+    """
+    compute, memory = step.flops / ((peak or record.gflops) * 1e9), step.bytes / (record.gbytes * 1e9)
+    if max(compute, memory) < launches * record.launch_us * 1e-6:
         return "launch"
     return "compute" if compute > memory else "memory"
+
+
+def profiled(
+    program: GpuProgram, seconds: Sequence[float], record: Gpu | None, occupancy: Callable[[Command], float | None]
+) -> list[dict[str, Any]]:
+    """What a report says of each step; see :class:`~mlc.runtime.device.Profiled`.
+
+    Args:
+        program: whose steps.
+        seconds: of each.
+        record: of the device, where it is known.
+        occupancy: of a launch, where that is known.
+    """
+    of: dict[int, list[Command]] = {}
+    for c in program.commands:
+        of.setdefault(c.step, []).append(c)
+    found = []
+    for k, (s, took) in enumerate(zip(program.steps, seconds, strict=True)):
+        row = {"name": s.kernel, "seconds": took, "flops": s.flops, "bytes": s.bytes, "sources": list(s.sources)}
+        launches = [c for c in of.get(k, ()) if c.kernel]
+        if launches and record is not None:
+            peak = record.gflops * _faster(program.source, {c.kernel for c in launches}, record)
+            row["bound"] = bound_of(s, record, peak, len(launches))
+            row["least_seconds"] = max(s.flops / (peak * 1e9), s.bytes / (record.gbytes * 1e9))
+        if launches and all(prod((*c.grid, *c.block)) == 1 for c in launches):
+            row["note"] = "one thread"
+        main = max(launches, key=lambda c: prod((*c.grid, *c.block)), default=None)
+        if main is not None and (share := occupancy(main)) is not None:
+            row["occupancy"] = share
+        found.append(row)
+    return found
+
+
+def _faster(source: str, functions: Collection[str], record: Gpu) -> float:
+    """How much faster than in single precision the units are that functions use."""
+    used = re.search(r"\bmlc_mma_([a-z0-9]+)_\w+\(", source_of_functions(source, sorted(functions)))
+    if used is None or not record.tensor_gflops:
+        return 1.0
+    return record.tensor_gflops * _TENSOR.get(used[1], 1.0) / record.gflops
 
 
 def launched(program: GpuProgram) -> dict[str, list[Command]]:
@@ -66,7 +116,12 @@ def functions_of(program: GpuProgram, kernel: str) -> list[str]:
 
 def source_of(program: GpuProgram, functions: Sequence[str]) -> str:
     """Functions in the device's language."""
-    return _cut(program.source, functions, r"^[^\n]*\b{name}\([^\n]*\{{$.*?^\}}\n")
+    return source_of_functions(program.source, functions)
+
+
+def source_of_functions(source: str, functions: Sequence[str]) -> str:
+    """The same, of a whole text."""
+    return _cut(source, functions, r"^[^\n]*\b{name}\([^\n]*\{{$.*?^\}}\n")
 
 
 def assembly_of(assembly: str, functions: Sequence[str]) -> str:

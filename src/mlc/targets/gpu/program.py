@@ -264,19 +264,6 @@ class GpuProgram:
                     raise PackageError(f"the device's program is damaged: command {k} has an operand outside {o.space}")
 
 
-def kernels(program: GpuProgram, seconds: Sequence[float]) -> list[dict[str, Any]]:
-    """What a report says of each step; see :class:`~mlc.runtime.device.Profiled`.
-
-    Args:
-        program: whose steps.
-        seconds: of each.
-    """
-    return [
-        {"name": s.kernel, "seconds": took, "flops": s.flops, "bytes": s.bytes, "sources": list(s.sources)}
-        for s, took in zip(program.steps, seconds, strict=True)
-    ]
-
-
 def _images(value: object, where: str, tensors: Mapping[str, np.ndarray]) -> tuple[Image, ...]:
     tables = as_object(value, where, lambda kernels, at: as_object(kernels, at, Resources.from_json))
     found = []

@@ -16,7 +16,10 @@ import numpy as np
 
 from mlc.errors import DeviceError
 from mlc.runtime.device import Report
-from mlc.targets.gpu.program import Command, GpuProgram, Operand, kernels
+from mlc.targets.gpu.listing import profiled
+from mlc.targets.gpu.program import Command, GpuProgram, Operand
+from mlc.targets.gpu.record import Gpu
+from mlc.targets.opencl.devices import DEVICES
 
 IN_A_ROW = 256  # runs that are waited for together
 UNIT = 512  # bytes that addresses are multiples of
@@ -202,7 +205,13 @@ class OpenClDevice:
         seconds = [0.0] * len(program.program.steps)
         for command, event in zip(program.program.commands, events, strict=True):
             seconds[command.step] += (event.profile.end - event.profile.start) * 1e-9
-        return {**_whole(events), "kernels": kernels(program.program, seconds)}
+        return {**_whole(events), "kernels": profiled(program.program, seconds, self._record(), lambda _: None)}
+
+    def _record(self) -> Gpu | None:
+        """What is known of the device."""
+        if self.device.type & self._cl.device_type.CPU:
+            return DEVICES[CPU]
+        return DEVICES["mali"] if "mali" in self.device.name.lower() else None
 
     def _events(self, program: Loaded, addresses: Sequence[int], runs: int = 1) -> list[Any]:
         """Of every command of some runs, which are over."""

@@ -101,6 +101,9 @@ def test_profile_has_a_row_for_each_kernel(install: Install, tmp_path: Path, mon
     rows = json.dumps(document["profile"])
     for name in ("product", "softmax"):
         assert name in rows
+    kernels = [r for r in document["profile"] if "bound" in r]
+    assert {r["bound"] for r in kernels} == {"launch"}
+    assert all(0 < r["occupancy"] <= 1 and r["peak"] > 0 for r in kernels)
 
 
 @pytest.mark.parametrize("zero", [0, 3])

@@ -6,7 +6,7 @@ import pytest
 
 from mlc.targets.gpu.cost import Product, Tile, best_tile, fitted, refusal, seconds, shared_bytes, tiles
 from mlc.targets.gpu.schedules.window import Work, pixels
-from mlc.targets.opencl.target import DEVICES
+from mlc.targets.opencl.devices import DEVICES
 
 GENERIC, MALI = DEVICES["generic"], DEVICES["mali"]
 LARGE = Product(1, 1024, 1024, 1024, 4)

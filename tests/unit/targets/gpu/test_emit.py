@@ -14,8 +14,8 @@ from mlc.ir.types import f32, i4
 from mlc.targets.gpu.emit import emit, source_of
 from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.scalars import Scalars
+from mlc.targets.opencl.devices import DEVICES
 from mlc.targets.opencl.dialect import OPENCL_C
-from mlc.targets.opencl.target import DEVICES
 from tests.unit.targets.gpu.groups import Case
 
 

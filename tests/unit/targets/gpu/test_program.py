@@ -11,7 +11,9 @@ import pytest
 from safetensors.numpy import load, save
 
 from mlc.errors import MlcError
-from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step, kernels
+from mlc.targets.cuda.arch import ARCHS, DEVICES, device_named
+from mlc.targets.gpu.listing import profiled
+from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step
 
 PROGRAM = GpuProgram(
     "kernel",
@@ -38,9 +40,54 @@ def test_what_is_written_is_read() -> None:
 
 
 def test_a_report_tells_of_every_step() -> None:
-    first, copy = kernels(PROGRAM, [1e-3, 2e-3])
+    first, copy = profiled(PROGRAM, [1e-3, 2e-3], None, lambda _: None)
     assert first == {"name": "k0_add", "seconds": 1e-3, "flops": 4, "bytes": 19, "sources": ["first", "second"]}
     assert (copy["name"], copy["seconds"], copy["sources"]) == ("copy", 2e-3, [])
+
+
+def made(flops: int, nbytes: int, source: str = "", grid: tuple[int, int, int] = (9, 1, 1)) -> GpuProgram:
+    """A program of one launch."""
+    step, command = Step("k", (), flops, nbytes), Command(0, "k_0", (), grid, (grid[0], 1, 1))
+    return GpuProgram(f"void k_0(float* y) {{\n{source}\n}}\n", (step,), (command,), [], 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "program, bound, least",
+    [
+        (made(1 << 40, 1 << 20), "compute", (1 << 40) / 66.9e12),
+        (made(1 << 40, 1 << 20, "mlc_mma_f16_f16(a);"), "compute", (1 << 40) / 989.4e12),
+        (made(1 << 40, 1 << 20, "mlc_mma_i8_u8(a);"), "compute", (1 << 40) / 1978.8e12),
+        (made(1 << 20, 1 << 30), "memory", (1 << 30) / 4.8e12),
+        (made(8, 8), "launch", 8 / 4.8e12),
+    ],
+)
+def test_a_report_says_what_bounds_a_step(program: GpuProgram, bound: str, least: float) -> None:
+    (row,) = profiled(program, [1.0], DEVICES["h200"], lambda c: 0.5)
+    assert (row["bound"], row["occupancy"]) == (bound, 0.5)
+    assert row["least_seconds"] == pytest.approx(least)
+    assert "note" not in row
+
+
+def test_a_report_says_where_a_thread_is_alone() -> None:
+    (row,) = profiled(made(8, 8, grid=(1, 1, 1)), [1.0], DEVICES["h200"], lambda c: None)
+    assert row["note"] == "one thread"
+
+
+@pytest.mark.parametrize(
+    "name, arch, found",
+    [
+        ("NVIDIA H200", "sm_90", "h200"),
+        ("NVIDIA A100-SXM4-80GB", "sm_80", "a100"),
+        ("Tesla T4", "sm_75", "t4"),
+        ("NVIDIA GeForce RTX 2080", "sm_75", "rtx2080"),
+        ("Imaginary GPU", "sm_89", "rtx4090"),
+    ],
+)
+def test_devices_are_known_by_their_names(name: str, arch: str, found: str) -> None:
+    gpu = device_named(name, ARCHS[arch])
+    assert gpu is not None
+    assert gpu.name == found
+    assert device_named("Imaginary GPU", None) is None
 
 
 def damaged(change: Callable[[dict[str, Any]], None]) -> bytes:

@@ -17,7 +17,7 @@ from mlc.targets.cuda.arch import DEVICES as GPUS
 from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules import schedule_group
-from mlc.targets.opencl.target import DEVICES
+from mlc.targets.opencl.devices import DEVICES
 from tests.unit.targets.gpu.groups import CASES, Case, assert_close
 
 GENERIC = DEVICES["generic"]
