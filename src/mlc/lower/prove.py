@@ -206,21 +206,36 @@ def _distinct(touches: Sequence[Touch]) -> list[Touch]:
     return list({_key(t): t for t in reversed(touches)}.values())[::-1]
 
 
+def tells_apart(fn: Function, launch: Stmt) -> bool:
+    """Whether the indices alone tell which thread of a launch touches what is written in global memory.
+
+    It is sure of less than :func:`prove`, and counts no elements.
+
+    Args:
+        fn: the kernel.
+        launch: in it.
+    """
+    loops, _, body = grid_of(launch)
+    return not any(_unlike(fn, Threads.of(loops, (*BLOCK_AXES, *THREAD_AXES)), body))
+
+
+def _unlike(fn: Function, grid: Threads, body: Stmt) -> Iterator[tuple[Touch, Touch]]:
+    """Writes to global memory with accesses to the same buffer, where indices alone do not tell the threads."""
+    outside = _outside(fn)
+    touched = [t for t in _all(grid, body, ()) if t.buffer.scope not in PRIVATE and t.buffer in outside]
+    for t in touched:
+        if t.write:
+            yield from ((t, o) for o in touched if o.buffer is t.buffer and not _tells_threads(t, o, grid))
+
+
 def _global_races(fn: Function, grid: Threads, body: Stmt) -> None:
     """Threads of a launch keep out of each other's way in global memory."""
-    touched = [t for t in _all(grid, body, ()) if t.buffer.scope not in PRIVATE and t.buffer in _outside(fn)]
-    for t in touched:
-        if not t.write:
-            continue
-        for other in touched:
-            if other.buffer is not t.buffer:
-                continue
-            alike = other.indices == t.indices and _tells_threads(t, other, grid)
-            if not alike and grid.conflict(t, other, ()) is not False:
-                raise VerifyError(
-                    f"{fn.name}: {t.buffer.name} is written where another thread of the launch may "
-                    f"{'write' if other.write else 'read'} it, in\n{other.stmt!r}\nand\n{t.stmt!r}"
-                )
+    for t, other in _unlike(fn, grid, body):
+        if grid.conflict(t, other, ()) is not False:
+            raise VerifyError(
+                f"{fn.name}: {t.buffer.name} is written where another thread of the launch may "
+                f"{'write' if other.write else 'read'} it, in\n{other.stmt!r}\nand\n{t.stmt!r}"
+            )
 
 
 def _outside(fn: Function) -> set[Buffer]:
@@ -251,14 +266,14 @@ def _all(grid: Threads, s: Stmt, facts: Facts) -> Iterator[Touch]:
 
 
 def _tells_threads(t: Touch, other: Touch, grid: Threads) -> bool:
-    """Whether an element's place tells which thread touches it, by the structure of the indices, which are both's."""
+    """Whether an element's place tells which thread touches it, by the structure of the indices that are both's."""
     pins = [
         {(v, f.lo) for v in grid.vars for f in x.facts if f.index == as_index(v) and f.hi - f.lo == 1}
         for x in (t, other)
     ]
     pinned = {v for v, _ in pins[0] & pins[1]}
     known: set[Atom] = set()
-    forms = list(t.indices)
+    forms = [ix for ix, own in zip(t.indices, other.indices, strict=True) if ix == own]
     before = -1
     while len(known) > before:
         before = len(known)

@@ -16,6 +16,7 @@ from mlc.lower.prove import prove
 from mlc.lower.threads import grid_of, launches
 from mlc.ops.shape import JOIN
 from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.routine import over_grid
 from mlc.targets.groups.group import knobs_of
 
 Watch = Callable[[str, str], None]
@@ -25,7 +26,7 @@ THREADS = 128  # of a block that copies
 def kernel(node: Node, name: str, target: Gpu, watch: Watch | None = None) -> Function:
     """The loops of a group, a routine or a join, proved to be free of races, wrong indices and divergent barriers.
 
-    Routines, which no schedule knows, are one thread's.
+    Routines, which no schedule knows, are made by threads as far as :mod:`mlc.targets.gpu.routine` sees.
 
     Args:
         node: row-major.
@@ -44,6 +45,7 @@ def kernel(node: Node, name: str, target: Gpu, watch: Watch | None = None) -> Fu
         routine = node.op.routine
         body = _join(ins, outs[0], node.attrs["axis"]) if routine is None else routine(ins, outs, node.attrs)
         fn = Function(name, ins + outs, len(outs), body)
+        fn = fn if routine is None else over_grid(fn)
     else:
         from mlc.targets.gpu.schedules import schedule_group
 

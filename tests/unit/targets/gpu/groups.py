@@ -125,6 +125,19 @@ CASES: dict[str, Make] = {
     "scatter": lambda b: [
         put(b, "scatter_elements", [x(b, 6, 4), x(b, 2, 4, name="at", dtype=i64), x(b, 2, 4, name="w")], axis=0)
     ],
+    "scatter_rows": lambda b: [
+        put(b, "scatter_elements", [x(b, 3, 6), x(b, 3, 4, name="at", dtype=i64), x(b, 3, 4, name="w")], axis=1)
+    ],
+    "scatter_sums": lambda b: [
+        put(
+            b,
+            "scatter_elements",
+            [x(b, 9), x(b, 12, name="at", dtype=i64), x(b, 12, name="w")],
+            axis=0,
+            reduction="add",
+        )
+    ],
+    "top_k": lambda b: b.add(get("top_k"), [x(b, 4, 50)], {"k": 3, "axis": 1}),
     "join": lambda b: [put(b, "join", [x(b, 2, 3, 2), x(b, 2, 1, 2, name="w"), x(b, 2, 5, 2, name="v")], axis=1)],
 }
 

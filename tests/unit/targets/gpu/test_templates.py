@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from mlc.ir.graph import Node
 from mlc.ir.interp import run_function
 from mlc.ir.loop import Barrier, Function, Shuffle, walk
 from mlc.lower.knobs import Knobs
+from mlc.lower.threads import grid_of, launches
 from mlc.rewrite.group import configured
 from mlc.targets.cuda.arch import DEVICES as GPUS
 from mlc.targets.gpu.kernel import kernel
@@ -74,6 +76,22 @@ def test_a_row_of_a_warp_takes_no_barrier() -> None:
     found = [type(s) for s in walk(fn.body)]
     assert Shuffle in found
     assert Barrier not in found
+
+
+@pytest.mark.parametrize(
+    "name, threads", [("cumsum", [3]), ("top_k", [4]), ("scatter", [24, 4]), ("scatter_rows", [18, 3])]
+)
+def test_routines_are_made_by_as_many_threads_as_have_nothing_to_do_with_each_other(
+    name: str, threads: list[int]
+) -> None:
+    fn = kernel(Case.of(name).node, "k", GENERIC)
+    found = [prod(lp.extent for lp in grid_of(s)[0].values()) for s in launches(fn.body)]
+    assert found == threads
+
+
+def test_sums_at_places_that_data_say_are_one_threads() -> None:
+    _, sums = launches(kernel(Case.of("scatter_sums").node, "k", GENERIC).body)
+    assert not grid_of(sums)[0]
 
 
 def random_configuration(node: Node, target: Gpu, rng: np.random.Generator) -> Node:
