@@ -15,12 +15,15 @@ from mlc.cli import values
 from mlc.cli.console import Console, require_distinct, require_writable, status, write_json
 from mlc.cli.group import Command
 from mlc.cli.options import LoadOptions, is_package, json_option, load_options
+from mlc.cli.pooling import pool_options
 from mlc.errors import CheckFailedError, UsageError
 from mlc.settings import MAX_SEED
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from mlc.pool.module import PooledModule
+    from mlc.pool.wish import Wish
     from mlc.runtime import EmulatedModule, Module
 
 Arrays = Mapping[str, "np.ndarray"]
@@ -120,7 +123,7 @@ class Session:
 
     console: Console
     path: str
-    module: Module | EmulatedModule
+    module: Module | EmulatedModule | PooledModule
     threads: int | None
     original: Path | None = None
     feeds: dict[str, np.ndarray] = field(default_factory=dict)
@@ -128,7 +131,7 @@ class Session:
 
     @property
     def native(self) -> Module:
-        """The module, where it is code in this process: an emulated one has no steps and no times."""
+        """The module, where it is code in this process: an emulated one, or a board's, has no steps and no times."""
         from mlc.runtime import Module
 
         assert isinstance(self.module, Module)
@@ -145,6 +148,7 @@ class Session:
     mlc run resnet18.tar --profile --json profile.json
     mlc run bert.tar --range input_ids=0:30521 --verify expected.npz
     mlc run board.tar --emulate --verify model
+    mlc run board.tar --pool tls://hub:8786 --certificates pool/ann --verify model
     """,
 )
 @click.argument("module", metavar="MODULE.tar")
@@ -174,6 +178,7 @@ class Session:
     help="Where to run: cpu, cuda, cuda:1 (the second one) …; 'list' lists them.  [default: what the module is for]",
 )  # fmt: skip
 @click.option("--emulate", is_flag=True, help="Run a module for another kind of processor under qemu.")
+@pool_options
 @load_options
 @json_option
 @click.pass_obj
@@ -201,6 +206,7 @@ def command(
     threads: int | None,
     device: str | None,
     emulate: bool,
+    wish: Wish | None,
     load_options: LoadOptions,
     json_file: str | None,
 ) -> None:
@@ -221,12 +227,15 @@ def command(
 
         console.data("\n".join(f"{name}: {what}" if what else name for name, what in devices()))
         return
-    if emulate and device is not None:
-        raise UsageError("--emulate runs on no device of this machine", hint="leave --device out")
-    if emulate and (timing.bench or timing.profile or verify_layers):
+    if (emulate or wish is not None) and device is not None:
+        where = "--emulate" if emulate else "--pool"
+        raise UsageError(f"{where} runs on no device of this machine", hint="leave --device out")
+    if emulate and wish is not None:
+        raise UsageError("--emulate is of this machine, and --pool of others", hint="leave one of them out")
+    if (emulate or wish is not None) and (timing.bench or timing.profile or verify_layers):
         raise UsageError(
             "--bench, --profile, --trace and --verify-layers need the processor itself",
-            hint="leave them out, or leave --emulate out",
+            hint=f"leave them out, or leave {'--emulate' if emulate else '--pool'} out",
         )
     if labels is not None and top is None:
         raise UsageError("--labels is only for --top", hint="add --top 5")
@@ -234,7 +243,7 @@ def command(
     require_distinct([*read, None if checks.named else verify], [outputs, trace, json_file])
     require_writable(outputs, trace, json_file)
     names = None if labels is None else read_labels(labels)
-    session = _open(console, module, threads, device, load_options, checks, emulate)
+    session = _open(console, module, threads, device, load_options, checks, emulate, wish)
     if session.module.draws and checks.original:
         raise UsageError(
             f"{module}: draws random numbers, which no other program draws alike",
@@ -277,11 +286,12 @@ def _open(
     load_options: LoadOptions,
     checks: Checks,
     emulate: bool,
+    wish: Wish | None,
 ) -> Session:
     """Loads a module, or compiles a model in memory."""
     from mlc.runtime import emulate_module, load_module
 
-    loaded: Module | EmulatedModule
+    loaded: Module | EmulatedModule | PooledModule
     if is_package(path):
         if replace(load_options, constants={}).given:
             raise UsageError(
@@ -290,10 +300,17 @@ def _open(
             )
         if load_options.constants and not checks.original:
             raise UsageError("--const is only for a model, or for a comparison with it", hint="leave it out")
-        loaded = emulate_module(path, threads) if emulate else load_module(path, threads, device)
-    elif emulate:
+        if wish is not None:
+            from mlc.pool.module import PooledModule
+
+            loaded = PooledModule(wish, path, threads)
+            click.get_current_context().call_on_close(loaded.close)
+        else:
+            loaded = emulate_module(path, threads) if emulate else load_module(path, threads, device)
+    elif emulate or wish is not None:
         raise UsageError(
-            "--emulate is for a module", hint=f"compile it first: mlc compile {path} --target arm -o MODULE.tar"
+            f"{'--emulate' if emulate else '--pool'} is for a module",
+            hint=f"compile it first: mlc compile {path} --target arm -o MODULE.tar",
         )
     else:
         from mlc.api import compile as compile_model
@@ -419,7 +436,7 @@ def _profile(session: Session, trace: str | None) -> list[dict[str, Any]]:
     return [row.to_json() for row in table]
 
 
-def _next_step(checks: Checks, module: Module | EmulatedModule) -> str:
+def _next_step(checks: Checks, module: Module | EmulatedModule | PooledModule) -> str:
     if checks.layers:
         return "look at that step with: mlc inspect MODULE.tar --src KERNEL"
     if checks.original and any(module.manifest.precision.get(spec.name) == "quantised" for spec in module.outputs):

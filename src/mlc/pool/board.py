@@ -78,6 +78,7 @@ class Board:
                 raise UsageError(f"{place.text}: is not emulated", hint="leave --emulate out")
             place.bench().require()
         self._places = {resource_of(p.target): k for k, p in enumerate(places)}
+        self._exact = [p.bench().exact for p in places]
         self._families = {p.target.name: p.emulated for p in places}
         offers = tuple(Offer(resource_of(p.target), p.text, p.emulated) for p in places)
         self.info = BoardInfo(name, offers, tuple(kinds), len(cores), memory)
@@ -167,7 +168,7 @@ class Board:
         patience = _CASE + _EACH * (count + 1) * max(1.0, bench.run_timeout)
         key = bench.key
         with self._lock, contextlib.ExitStack() as stack:  # who tidies up must wait: what is at work is no leftover
-            for turns in self._turns:  # boards may have been given the same cores
+            for turns in () if self._exact[place] else self._turns:  # boards may have been given the same cores
                 stack.enter_context(turns.mine())
             session = self._sessions.get(key) or self._begin(key, place)
             answer, _ = self._ask(session.worker, parcel, patience)

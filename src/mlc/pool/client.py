@@ -153,16 +153,22 @@ class Pool:
             return self._done.get_nowait()
         return None
 
-    def next(self, resource: str) -> Ticket:
+    def next(self, resource: str, board: str = "") -> Ticket:
         """Waits for the next piece of work that is done.
 
+        Args:
+            resource: that it takes.
+            board: the one that it is for, if it is for one.
         Raises:
-            DeviceError: the pool is gone, or has had no board with the resource for as long as the user has patience.
+            DeviceError: the pool is gone, or has had no board with the resource for as long as the user has patience;
+                or the one that it is for is gone, which has another address when it is back.
         """
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._done.get(timeout=_LOOK)
-            boards = self.boards()
+            boards = [b for b in self.boards() if not board or b.address == board]
+            if board and not boards:
+                raise DeviceError(f"{self.url}: the board is gone", hint="mlc devices list shows who is there")
             if any(b.has(resource) or not resource for b in boards):
                 self._seen = time.monotonic()
             elif time.monotonic() - self._seen > self._wish.patience:
@@ -203,7 +209,7 @@ class Pool:
         """
         ticket = self.send(parcel, resource, board=board)
         try:
-            while self.next(resource) is not ticket:
+            while self.next(resource, board) is not ticket:
                 pass
             return self.answer(ticket)
         except (LostWork, DocumentError) as error:

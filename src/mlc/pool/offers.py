@@ -37,6 +37,11 @@ class Offer:
     target: str
     emulated: bool = False
 
+    @property
+    def family(self) -> str:
+        """Of the target: ``x86``. Modules for one of its processors run on another one that has all that they use."""
+        return self.target.split()[0]
+
 
 @dataclass(frozen=True)
 class BoardInfo:
@@ -110,8 +115,8 @@ class BoardInfo:
         return made
 
     def has(self, resource: str) -> bool:
-        """Whether it is there for a resource."""
-        return any(o.resource == resource for o in self.offers)
+        """Whether it is there for a resource: a target's, or a family of targets."""
+        return any(resource in (o.resource, o.family) for o in self.offers)
 
 
 def _offer(value: Any, where: str) -> Offer:

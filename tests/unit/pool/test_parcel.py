@@ -7,7 +7,7 @@ import json
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlc import __version__
@@ -22,6 +22,7 @@ def with_header(header: object, parts: bytes = b"") -> bytes:
     return struct.pack("<4sI", b"mlcp", len(text)) + text + parts
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=9), st.dictionaries(st.text(max_size=5), st.integers()), st.lists(st.binary(max_size=50)))
 def test_what_was_sent_is_what_arrives(kind: str, header: dict[str, int], parts: list[bytes]) -> None:
     sent = Parcel(kind, header, tuple(parts))

@@ -232,5 +232,15 @@ class CpuTarget:
         pool = self.codegen(self.emit({}), (), opt_level=3).obj
         return CpuBench(pool, self.record, self.evict if flush else "")
 
+    def emulated_bench(self) -> Bench:
+        from mlc.targets.cpu.bench.emulated import EmulatedBench
+        from mlc.targets.llvm.module import ModuleText, compile_text
+        from mlc.targets.llvm.runtime import pool_ir
+
+        pool = ModuleText()
+        pool.define(pool_ir(self.triple))
+        machine = self._machine()
+        return EmulatedBench(compile_text(pool.text(machine), machine), self.triple, self.record.cpu)
+
     def _machine(self) -> Machine:
         return Machine(self.triple, self.record.cpu, ",".join(self.record.features), self.record.vector_bits)

@@ -5,19 +5,15 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from mlc.errors import DeviceError
 from mlc.ir.graph import Node
-from mlc.targets.bench import Program, StrayWriteError
-from mlc.targets.cpu.bench.memory import GuardedBuffers
+from mlc.targets.bench import Program
+from mlc.targets.cpu.bench.operands import Operands
 from mlc.targets.cpu.bench.support import Code, Support, support_object
 from mlc.targets.cpu.record import Cpu
-
-_libc: Any = ctypes.CDLL(None)
-_libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class CpuBench:
@@ -71,29 +67,17 @@ class Kernel:
 
     def __init__(self, support: Support, program: Program, node: Node, constant: Sequence[bool]) -> None:
         self._support = support
-        self._constant = constant
-        ins, outs = node.inputs, node.outputs
-        self._outputs = outs
-        self._memory = GuardedBuffers([*(v.type.nbytes for v in (*ins, *outs)), max(program.scratch, 64)])
-        n = len(ins)
-        self._inputs = self._memory.buffers[:n]
-        self._results = self._memory.buffers[n:-1]
-        self._scratch = self._memory.buffers[-1]
+        self._operands = Operands(node, constant, program.scratch)
+        self._memory = self._operands.memory
+        self.results, self.check = self._operands.results, self._operands.check
+        n = len(node.inputs)
         addresses = self._memory.addresses
         self._slots = [(ctypes.c_void_p * len(a))(*a) for a in (addresses[:n], addresses[n:-1])]
         self._call = (*map(ctypes.addressof, self._slots), addresses[-1], addresses[-1], support.pool)
-        self._given: list[np.ndarray] = []
         self._code: Code = support.code(program.data)
 
     def run(self, inputs: Sequence[np.ndarray], fill: int) -> float:
-        before = {id(array) for array in self._given}
-        self._given = list(inputs)
-        for buffer, array, constant in zip(self._inputs, self._given, self._constant, strict=True):
-            # after a run that raised nothing, constants are where they were
-            if not (constant and id(array) in before):
-                buffer[...] = array.reshape(-1).view(np.uint8)
-        for buffer in (*self._results, self._scratch):
-            buffer.fill(fill)
+        self._operands.feed(inputs, fill)
         start = time.perf_counter()
         code = self._code.run(*self._call)
         seconds = time.perf_counter() - start
@@ -101,25 +85,6 @@ class Kernel:
             raise DeviceError(f"the kernel gave the code {code}")
         self.check()
         return seconds
-
-    def results(self) -> list[np.ndarray]:
-        return [
-            buffer.view(v.type.dtype.numpy).reshape(v.type.physical_shape)
-            for buffer, v in zip(self._results, self._outputs, strict=True)
-        ]
-
-    def check(self) -> None:
-        """Looks at the red zones and the inputs.
-
-        Raises:
-            StrayWriteError: something was written there.
-        """
-        broken = self._memory.broken()
-        if broken:
-            raise StrayWriteError(f"it wrote {broken}")
-        for k, (buffer, array) in enumerate(zip(self._inputs, self._given, strict=True)):
-            if array.nbytes and _libc.memcmp(buffer.ctypes.data, array.ctypes.data, array.nbytes):
-                raise StrayWriteError(f"it changed input {k}")
 
     def sample(self, calls: int) -> int:
         return self._support.repeat(self._code, self._call, calls)

@@ -1,0 +1,110 @@
+"""A module that a board of a pool runs, with the face of one that runs here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from mlc.errors import DeviceError, DocumentError, UnsupportedError
+from mlc.fields import Fields
+from mlc.pool.client import Pool
+from mlc.pool.remote import RunJob, arrays_from_json
+from mlc.pool.wish import Wish
+from mlc.runtime import Manifest, open_package
+from mlc.runtime.buffers import Ports
+from mlc.runtime.manifest import TensorSpec
+from mlc.runtime.module import DeviceRun, drawn_seed
+
+
+class PooledModule:
+    """A module on the boards of a pool. A context manager.
+
+    Args:
+        wish: how to reach the pool.
+        path: a ``module.tar``.
+        threads: threads to run on; as many as the board has unless given.
+
+    Attributes:
+        manifest: all that the package says about itself.
+        inputs, outputs: types, in the model's order; the seed of a model that draws random numbers is not among them.
+        threads: that were asked for; 0 for as many as the board has.
+        device_runs: what a device said of its runs: nothing, as there is none.
+    Raises:
+        UsageError: the file cannot be opened, or there is no certificate for the pool.
+        PackageError: the package is unsound.
+        UnsupportedError: it takes a device.
+        DeviceError: the pool cannot be reached, or has no board for the target.
+    """
+
+    device_runs: tuple[DeviceRun, ...] = ()
+
+    def __init__(self, wish: Wish, path: str | os.PathLike[str], threads: int | None = None) -> None:
+        with open_package(path) as package:
+            self.manifest: Manifest = package.manifest
+            if any(name.startswith("device/") for name in package.names()):
+                raise UnsupportedError(f"{path}: takes a device, and boards of a pool are processors")
+        manifest = self.manifest
+        self.threads = threads or 0
+        self.inputs: tuple[TensorSpec, ...] = tuple(spec for spec in manifest.inputs if spec.name != manifest.seed)
+        self.outputs: tuple[TensorSpec, ...] = manifest.outputs
+        self._input_ports, self._output_ports = Ports("input", self.inputs), Ports("output", self.outputs)
+        self._data = Path(path).read_bytes()
+        self._family = manifest.target.string.split()[0]
+        self._pool = Pool(wish)
+        try:
+            self._pool.wait_for(self._family)
+        except BaseException:
+            self._pool.close()
+            raise
+
+    @property
+    def draws(self) -> bool:
+        """Whether the model draws random numbers by the seed of each run."""
+        return self.manifest.seed is not None
+
+    def run(self, inputs: Mapping[str, np.ndarray], *, seed: int | None = None) -> dict[str, np.ndarray]:
+        """Runs the model once, on whichever board has time.
+
+        Args:
+            inputs: an array for each input, of exactly its element type and shape.
+            seed: 0 .. 2^64 - 1, of the random numbers of a model that draws some.
+        Returns:
+            an array for each output.
+        Raises:
+            UsageError: an array is missing, unknown or unfit, or the seed is no such number.
+            DeviceError: the pool or the board failed, or its answer makes no sense.
+        """
+        given = self._input_ports.to_read(inputs)
+        feeds = dict(zip((spec.name for spec in self.inputs), given, strict=True))
+        job = RunJob(self._family, self._data, feeds, drawn_seed(seed), self.threads, self._pool.me)
+        answer = self._pool.ask(job.parcel(), self._family)
+        try:
+            get = Fields(answer.header, "")
+            found = arrays_from_json(get.take("outputs", lambda item, _: item), answer.parts)
+            get.end()
+            missing = [spec.name for spec in self.outputs if spec.name not in found]
+            if missing:
+                raise DocumentError(f"the output {missing[0]!r} is missing")
+        except DocumentError as error:
+            raise DeviceError(f"{self._pool.url}: a board's answer makes no sense: {error.message}") from None
+        for spec in self.outputs:
+            if found[spec.name].shape != tuple(spec.shape):
+                raise DeviceError(f"{self._pool.url}: a board gave {spec.name!r} of another shape")
+        return {spec.name: found[spec.name] for spec in self.outputs}
+
+    def close(self) -> None:
+        """Leaves the pool. Twice is fine."""
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
