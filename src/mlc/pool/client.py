@@ -54,6 +54,11 @@ class Pool:
     Args:
         wish: how to reach it.
         wait: have patience with a scheduler that is not there yet, too.
+
+    Attributes:
+        url: of the pool.
+        priority: of the work that is sent from now on.
+        me: by what name boards are told whose work it is.
     Raises:
         UsageError: there is no certificate for it.
         DeviceError: it cannot be reached, or does not let the user in.
@@ -62,6 +67,7 @@ class Pool:
     def __init__(self, wish: Wish, *, wait: bool = False) -> None:
         self._wish = wish
         self.url = wish.address.url
+        self.priority = wish.priority
         distributed = prepared()
         security = security_of(wish.address, wish.certificates, Role.CLIENT)
         until = time.monotonic() + (wish.patience if wait else 0.0)
@@ -140,7 +146,7 @@ class Pool:
             key=f"{parcel.kind}-{self.me}-{next(self._numbers)}",
             pure=False,
             resources={resource: 1} if resource else None,
-            priority=self._wish.priority,
+            priority=self.priority,
             **where,
         )
         ticket = Ticket(label, resource, future)

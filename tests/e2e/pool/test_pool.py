@@ -281,6 +281,25 @@ def test_work_that_nobody_can_do_is_given_up(pool: LocalPool) -> None:
     assert unfit == (f"no board for {job().bench.resource}" if emulated else "the board is gone")
 
 
+def urgent(pool: Pool) -> list[str]:
+    """In which order a board does what it was asked for: three things, then a more urgent one."""
+    (board,) = [b.address for b in pool.boards() if b.name == "one"]
+    good = job()
+    tickets = []
+    for label in ("first", "second", "third", "urgent"):
+        pool.priority = 9 if label == "urgent" else 0
+        tickets.append(pool.send(good.parcel(), good.bench.resource, label, board))
+    found = [pool.next(good.bench.resource, board) for _ in tickets]
+    assert all(Results.of(pool.answer(t).header, 1).found for t in found)
+    return [t.label for t in found]
+
+
+def test_what_is_urgent_comes_first(pool: LocalPool) -> None:
+    order = pool.asked(urgent)
+    assert order[0] == "first"
+    assert order.index("urgent") < order.index("third")
+
+
 def test_a_client_that_is_killed_holds_no_board(pool: LocalPool, model: Path, tmp_path: Path) -> None:
     words = ("--trials", "2000", "--batch", "24")
     greedy = pool.tune("bob", model, tmp_path / "greedy.jsonl", *words, "--pool-priority", "5")
