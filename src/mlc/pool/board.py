@@ -15,7 +15,7 @@ from typing import Any, Self
 from mlc import __version__
 from mlc.errors import DeviceError, DocumentError, MlcError, UsageError
 from mlc.pool.jobs import MEASURE, MeasureJob, Results
-from mlc.pool.offers import BoardInfo, Offer, resource_of
+from mlc.pool.offers import MEMORY, BoardInfo, Offer, mebibytes, resource_of
 from mlc.pool.parcel import Parcel, refusal, split
 from mlc.pool.remote import RUN, RunJob, run
 from mlc.pool.session import Place, Sessions
@@ -95,9 +95,9 @@ class Board:
         self._zygote = Zygote({name: _within(self._folder.name, role) for name, role in roles.items()})
 
     @property
-    def resources(self) -> list[str]:
-        """The resources that it has one of."""
-        return [*self._places, *self._families]
+    def resources(self) -> dict[str, int]:
+        """What it has: one of each target and family, and memory."""
+        return {**dict.fromkeys((*self._places, *self._families), 1), MEMORY: mebibytes(self.info.memory)}
 
     def facts(self) -> dict[str, Any]:
         """What it tells of itself, as it is now."""

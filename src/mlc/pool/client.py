@@ -18,7 +18,7 @@ from mlc import __version__
 from mlc.errors import DeviceError, DocumentError
 from mlc.pool.certificates import Role
 from mlc.pool.cluster import prepared
-from mlc.pool.offers import FACTS, BoardInfo
+from mlc.pool.offers import FACTS, MEMORY, BoardInfo, mebibytes
 from mlc.pool.parcel import Parcel
 from mlc.pool.secure import RefusedError, greet, security_of
 from mlc.pool.task import work
@@ -111,8 +111,12 @@ class Pool:
                 found.append(BoardInfo.from_json(facts.get("metrics", {}).get(FACTS), address))
         return sorted(found, key=lambda b: b.name)
 
-    def wait_for(self, resource: str = "") -> list[BoardInfo]:
+    def wait_for(self, resource: str = "", memory: int = 0) -> list[BoardInfo]:
         """The boards that are there for a target, of which there is one at least; for any target unless given.
+
+        Args:
+            resource: of the target.
+            memory: bytes that they have to give.
 
         Raises:
             DeviceError: there is none for as long as the user has patience; or one has another version.
@@ -120,14 +124,14 @@ class Pool:
         until = time.monotonic() + self._wish.patience
         while True:
             boards = self.boards()
-            fitting = [b for b in boards if (not resource or b.has(resource)) and not b.draining]
+            fitting = [b for b in boards if (not resource or b.has(resource, memory)) and not b.draining]
             if fitting:
                 return self._of_this_version(fitting)
             if time.monotonic() > until:
-                raise self._nobody(resource, boards)
+                raise self._nobody(resource, boards, memory)
             time.sleep(0.2)
 
-    def send(self, parcel: Parcel, resource: str, label: Any = None, board: str = "") -> Ticket:
+    def send(self, parcel: Parcel, resource: str, label: Any = None, board: str = "", memory: int = 0) -> Ticket:
         """Sends a piece of work.
 
         Args:
@@ -135,17 +139,21 @@ class Pool:
             resource: of whom: the resource of a target, or the family of one.
             label: is found in the ticket.
             board: the one that it is for; any that has the resource unless given.
+            memory: bytes that it takes.
         Raises:
             DeviceError: the pool is gone.
         """
         self._require()
+        wanted = {resource: 1} if resource else {}
+        if memory:
+            wanted[MEMORY] = mebibytes(memory)
         where = {"workers": [board], "allow_other_workers": False} if board else {}
         future = self._client.submit(
             work,
             parcel.to_bytes(),
             key=f"{parcel.kind}-{self.me}-{next(self._numbers)}",
             pure=False,
-            resources={resource: 1} if resource else None,
+            resources=wanted or None,
             priority=self.priority,
             **where,
         )
@@ -207,13 +215,13 @@ class Pool:
             raise DeviceError(f"{self.url}: refused: {str(parcel.header.get('reason'))[:300]}")
         return parcel
 
-    def ask(self, parcel: Parcel, resource: str, board: str = "") -> Parcel:
-        """Sends a piece of work and waits for it.
+    def ask(self, parcel: Parcel, resource: str, board: str = "", memory: int = 0) -> Parcel:
+        """Sends a piece of work and waits for it; arguments as for :meth:`send`.
 
         Raises:
             DeviceError: the pool is gone, has no such board, refuses it, or lost it.
         """
-        ticket = self.send(parcel, resource, board=board)
+        ticket = self.send(parcel, resource, board=board, memory=memory)
         try:
             while self.next(resource, board) is not ticket:
                 pass
@@ -250,8 +258,14 @@ class Pool:
     def _gone(self) -> DeviceError:
         return DeviceError(f"{self.url}: the pool is gone", hint="start its scheduler again, and repeat the command")
 
-    def _nobody(self, resource: str, boards: list[BoardInfo]) -> DeviceError:
+    def _nobody(self, resource: str, boards: list[BoardInfo], memory: int = 0) -> DeviceError:
         offers = sorted({f"{o.target!r} ({o.resource})" for b in boards for o in b.offers if not b.draining})
+        most = max((b.memory for b in boards if b.has(resource)), default=0)
+        if 0 < most < memory:
+            return DeviceError(
+                f"{self.url}: no board for {resource} gives {mebibytes(memory)} MiB",
+                hint=f"the most is {most >> 20} MiB; mlc devices serve --memory gives more",
+            )
         return DeviceError(
             f"{self.url}: no board" + (f" for {resource}" if resource else ""),
             hint=f"there are some for {', '.join(offers)}" if offers else "it has no boards at all: mlc devices serve",

@@ -189,7 +189,7 @@ async def serve(
                     name=board.info.name,
                     host=host,
                     protocol="tcp" if address.plain else "tls",
-                    resources={r: 1 for r in board.resources},
+                    resources=board.resources,
                     security=security,
                     memory_limit=0,
                     local_directory=folder,

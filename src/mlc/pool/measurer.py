@@ -25,7 +25,9 @@ from mlc.targets.base import Target
 from mlc.tuning.base import Done
 from mlc.tuning.measure import MeasureOptions
 from mlc.tuning.measure.building import BuildShop, Built, building
+from mlc.tuning.measure.cases import case_bytes
 from mlc.tuning.measure.lanes import Lane, Lanes
+from mlc.tuning.measure.local import SETS
 from mlc.tuning.measure.zygote import Zygote
 from mlc.tuning.task import Task, candidate
 
@@ -78,7 +80,7 @@ class PoolMeasurer:
                 Lane("build", (cores[k % len(cores)],), Failure.BUILD_ERROR, timed=False) for k in range(count)
             ]
             self._pool = stack.enter_context(Pool(wish))
-            boards = self._pool.wait_for(self._resource)
+            boards = self._pool.wait_for(self._resource, max(case_bytes(t, SETS) for t in tasks))
             self.threads = threads or min(b.threads for b in boards)
             if all(b.threads < self.threads for b in boards):
                 most = max(b.threads for b in boards)
@@ -188,7 +190,8 @@ class _Round:
         )  # fmt: skip
         sent = [Sent(b.config, b.scratch, types_of(candidate(task, owner._target, b.config))) for b in everything]
         job = MeasureJob(bench, tuple(sent), tuple(b.obj for b in everything), together)
-        ticket = owner._pool.send(job.parcel(), owner._resource)
+        memory = case_bytes(task, SETS) + max(b.scratch for b in everything)
+        ticket = owner._pool.send(job.parcel(), owner._resource, memory=memory)
         self._sent[ticket] = some
 
     def _take_ready(self) -> None:

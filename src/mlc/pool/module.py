@@ -55,9 +55,10 @@ class PooledModule:
         self._input_ports, self._output_ports = Ports("input", self.inputs), Ports("output", self.outputs)
         self._data = Path(path).read_bytes()
         self._family = manifest.target.string.split()[0]
+        self._memory = manifest.memory.params_bytes + manifest.memory.workspace_bytes
         self._pool = Pool(wish)
         try:
-            self._pool.wait_for(self._family)
+            self._pool.wait_for(self._family, self._memory)
         except BaseException:
             self._pool.close()
             raise
@@ -82,7 +83,7 @@ class PooledModule:
         given = self._input_ports.to_read(inputs)
         feeds = dict(zip((spec.name for spec in self.inputs), given, strict=True))
         job = RunJob(self._family, self._data, feeds, drawn_seed(seed), self.threads, self._pool.me)
-        answer = self._pool.ask(job.parcel(), self._family)
+        answer = self._pool.ask(job.parcel(), self._family, memory=self._memory)
         try:
             get = Fields(answer.header, "")
             found = arrays_from_json(get.take("outputs", lambda item, _: item), answer.parts)

@@ -15,6 +15,14 @@ from mlc.targets.base import Target
 FACTS = "mlc"
 """The name among a worker's figures under which a board tells of itself."""
 
+MEMORY = "memory"
+"""The resource of which a board has as much as a piece of work may take, in MiB."""
+
+
+def mebibytes(nbytes: int) -> int:
+    """So much memory as a resource."""
+    return -(-nbytes // (1 << 20))
+
 
 def resource_of(target: Target) -> str:
     """The resource that work for a target takes: boards whose times can be compared have the same."""
@@ -114,9 +122,9 @@ class BoardInfo:
         get.end()
         return made
 
-    def has(self, resource: str) -> bool:
-        """Whether it is there for a resource: a target's, or a family of targets."""
-        return any(resource in (o.resource, o.family) for o in self.offers)
+    def has(self, resource: str, memory: int = 0) -> bool:
+        """Whether it is there for a resource (a target's, or a family of targets) and gives so many bytes."""
+        return memory <= self.memory and any(resource in (o.resource, o.family) for o in self.offers)
 
 
 def _offer(value: Any, where: str) -> Offer:

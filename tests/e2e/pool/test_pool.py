@@ -262,7 +262,7 @@ def test_what_a_kernel_breaks_is_its_own_process(pool: LocalPool) -> None:
 
 
 def impatient(pool: Pool) -> list[str]:
-    """What becomes of work for a board that has gone, and for one that has no such target."""
+    """What becomes of work for a board that has gone, for one that has no such target, and of too large work."""
     good = job()
     found = []
     for where in (
@@ -272,11 +272,14 @@ def impatient(pool: Pool) -> list[str]:
         with pytest.raises(DeviceError) as refused:
             pool.ask(good.parcel(), good.bench.resource, where)
         found.append(refused.value.message.partition(": ")[2])
-    return found
+    with pytest.raises(DeviceError) as refused:
+        pool.wait_for(good.bench.resource, 1 << 40)
+    return [*found, refused.value.message.partition(": ")[2]]
 
 
 def test_work_that_nobody_can_do_is_given_up(pool: LocalPool) -> None:
-    gone, unfit = pool.asked(impatient, patience=1.0)
+    gone, unfit, large = pool.asked(impatient, patience=1.0)
+    assert large == f"no board for {job().bench.resource} gives 1048576 MiB"
     assert gone == "the board is gone"
     assert unfit == (f"no board for {job().bench.resource}" if emulated else "the board is gone")
 

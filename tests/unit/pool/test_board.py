@@ -112,7 +112,10 @@ def test_what_a_board_tells_of_itself_is_read_strictly(board: Board) -> None:
     assert (found.name, found.threads, found.kinds, found.address) == ("box", 1, ("measure",), "tls://somewhere:1")
     assert found.has("x86")
     assert found.has(resource_of(get_target("x86")))
+    assert found.has("x86", 2 << 30)
+    assert not found.has("x86", (2 << 30) + 1)
     assert not found.has("arm")
+    assert board.resources["memory"] == 2048
     for wrong in (None, [], {**told, "more": 1}, {**told, "threads": 0}, {**told, "offers": [1]}):
         with pytest.raises(Exception, match=r"expected|is not a field"):
             BoardInfo.from_json(wrong, "")
