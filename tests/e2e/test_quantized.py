@@ -255,6 +255,7 @@ def test_matrix_products(m, k, n, cpu):
         ("znver4", "five, row-major", True),
         ("znver4", "depthwise", False),
         ("haswell", "one channel", True),
+        ("haswell", "depthwise", True),  # every tap takes as long as one of floats
     ],
 )
 def test_compile_says_where_bytes_do_not_pay(cpu, case, said, tmp_path, capsys):
