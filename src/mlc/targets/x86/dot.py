@@ -24,13 +24,15 @@ _VPMADDWD = {16: "llvm.x86.avx512.pmaddw.d.512", 8: "llvm.x86.avx2.pmadd.wd", 4:
 _LOGIC = 2  # instructions of logic on vectors that begin in the time of a multiply-add
 
 
-def dot_of(lanes: int, features: Collection[str]) -> Dot:
-    """The best instruction of a processor for vectors of so many sums: every x86-64 processor has one.
+def dot_of(lanes: int, features: Collection[str]) -> Dot | None:
+    """The best instruction of a processor for vectors of so many sums: all have one but those of AVX-512 without BW.
 
-    >>> dot_of(16, {"avx512vnni"}).intrinsic.name, dot_of(8, {"avx2"}).intrinsic.name
-    ('vpdpbusd.16', 'vpmaddwd.8')
+    >>> dot_of(16, {"avx512vnni"}).intrinsic.name, dot_of(8, {"avx2"}).intrinsic.name, dot_of(16, {"avx512f"})
+    ('vpdpbusd.16', 'vpmaddwd.8', None)
     """
-    return _vnni(lanes) if _has_vnni(lanes, features) else _pairs(lanes)
+    if _has_vnni(lanes, features):
+        return _vnni(lanes)
+    return _pairs(lanes) if _has_words(lanes, features) else None
 
 
 def taps_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
@@ -48,13 +50,18 @@ def _has_vnni(lanes: int, features: Collection[str]) -> bool:
     return lanes in _VPDPBUSD and (vnni or (lanes == 8 and "avxvnni" in have))
 
 
+def _has_words(lanes: int, features: Collection[str]) -> bool:
+    """Whether vectors hold words, not only numbers of 32 bits."""
+    return lanes < 16 or "avx512bw" in features
+
+
 def word_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
     """The instruction for bytes that have been widened to 16 bits, where that is faster than to leave it to ``dot_of``.
 
     >>> word_dot_of(16, {"avx512vnni"}), word_dot_of(8, {"avx2"}).intrinsic.name
     (None, 'vpmaddwd.words.8')
     """
-    return _words(lanes) if dot_of(lanes, features).terms == 2 else None
+    return _words(lanes) if _has_words(lanes, features) and not _has_vnni(lanes, features) else None
 
 
 def narrow_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
@@ -63,7 +70,7 @@ def narrow_dot_of(lanes: int, features: Collection[str]) -> Dot | None:
     >>> narrow_dot_of(8, {"avx2", "ssse3"}).intrinsic.name, narrow_dot_of(16, {"avx512vnni", "ssse3"})
     ('vpmaddubsw.8', None)
     """
-    return _narrow(lanes) if "ssse3" in features and dot_of(lanes, features).terms == 2 else None
+    return _narrow(lanes) if "ssse3" in features and word_dot_of(lanes, features) is not None else None
 
 
 def bf16_dot_of(lanes: int, features: Collection[str]) -> Dot | None:

@@ -34,7 +34,14 @@ def test_unknown_processors_with_known_vectors_have_a_record() -> None:
     assert record_for("futuristic", ("+avx2",)).lanes == 8
 
 
-@pytest.mark.parametrize(("cpu", "gain"), [("haswell", 1.5), ("skylake-avx512", 1.5), ("alderlake", 4), ("znver4", 4)])
+def test_vectors_without_words_have_no_products_of_them() -> None:
+    found = record_for("knl")
+    assert (found.lanes, found.dots) == (16, ())
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gain"), [("knl", 1), ("haswell", 1.5), ("skylake-avx512", 1.5), ("alderlake", 4), ("znver4", 4)]
+)
 def test_what_bytes_gain(cpu: str, gain: float) -> None:
-    """Two terms by two instructions, of which one has more units than the other; or four terms by one."""
+    """Two terms by two instructions, of which one has more units than the other; or four terms by one, or one."""
     assert record_for(cpu).bytes_gain == gain
