@@ -49,7 +49,8 @@ def test_the_target_decides() -> None:
         ("znver4", 3, 20, 32, False),  # whole instructions, whole blocks
         ("znver4", 4, 80, 20, False),  # as many zeros as an instruction sums up
         ("znver4", 40, 1, 1, False),
-        ("haswell", 3, 80, 20, False),
+        ("haswell", 3, 80, 20, True),
+        ("haswell", 4, 80, 20, False),
     ],
 )
 def test_where_it_pays(cpu: str, groups: int, channels: int, filters: int, dense: bool) -> None:
