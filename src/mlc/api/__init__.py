@@ -15,7 +15,7 @@ from mlc.api.machines import TargetInfo, devices, targets
 from mlc.api.models import Model, load, survey
 from mlc.api.packages import Package, Report, assembly, compile, pass_names
 from mlc.api.quantization import LayerError, Quantization, check_calibration, quantize
-from mlc.api.tuning import tune, tuning_tasks
+from mlc.api.tuning import build_candidates, measure_candidates, tune, tuning_tasks
 from mlc.runtime import load_module
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Report",
     "TargetInfo",
     "assembly",
+    "build_candidates",
     "check_calibration",
     "compile",
     "device_kernels",
@@ -35,6 +36,7 @@ __all__ = [
     "estimates",
     "load",
     "load_module",
+    "measure_candidates",
     "pass_names",
     "quantize",
     "survey",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from mlc.settings import MAX_OPT_LEVEL, Observer, Settings
 
 if TYPE_CHECKING:
     from mlc.pool.wish import Wish
+    from mlc.tuning.ahead import BuiltAhead
     from mlc.tuning.drive import Tuning
     from mlc.tuning.measure import MeasureOptions
     from mlc.tuning.session import TuneOptions, Watcher
@@ -49,6 +50,77 @@ def tuning_tasks(
         keep_f32=keep_f32,
     )
     return tasks_of(model.graph, get_target(target), options, Observer())
+
+
+def build_candidates(
+    model: Model,
+    target: str,
+    path: str | os.PathLike[str],
+    *,
+    options: TuneOptions | None = None,
+    records: str | os.PathLike[str] | None = None,
+    measure: MeasureOptions | None = None,
+    opt_level: int = MAX_OPT_LEVEL,
+    disabled_passes: Sequence[str] = (),
+    fast_math: bool = True,
+    weights: str | None = None,
+    bf16: bool = False,
+    fp16: bool = False,
+    keep_f32: Sequence[str] = (),
+    threads: int | None = None,
+    only: Sequence[int] | None = None,
+    transfer: Sequence[str | os.PathLike[str]] = (),
+    goes_on: Callable[[int, int], None] = lambda done, total: None,
+) -> BuiltAhead:
+    """Builds schedules of a model's kernels into a file, which ``measure_candidates`` measures on another machine.
+
+    Args:
+        model, target, options, opt_level, disabled_passes, fast_math, weights, bf16, fp16, keep_f32: as for ``tune``.
+        path, records, measure, threads, only, transfer, goes_on: see :func:`mlc.tuning.ahead.build_ahead`.
+    Raises:
+        UsageError, UnsupportedError, OutputError: as there.
+    """
+    from mlc.targets.base import get_target
+    from mlc.tuning.ahead import build_ahead
+    from mlc.tuning.session import TuneOptions
+
+    compiling = compile_options(
+        model,
+        None,
+        opt_level,
+        disabled_passes,
+        fast_math,
+        weights=weights,
+        bf16=bf16,
+        fp16=fp16,
+        keep_f32=keep_f32,
+    )
+    return build_ahead(
+        model.graph,
+        get_target(target),
+        compiling,
+        options or TuneOptions(),
+        path=path,
+        records=records,
+        threads=threads,
+        only=only,
+        measure=measure,
+        transfer=transfer,
+        goes_on=goes_on,
+    )
+
+
+def measure_candidates(
+    path: str | os.PathLike[str],
+    records: str | os.PathLike[str],
+    *,
+    measure: MeasureOptions | None = None,
+    watcher: Watcher | None = None,
+) -> Tuning:
+    """Measures what ``build_candidates`` has built; see :func:`mlc.tuning.ahead.measure_candidates`."""
+    from mlc.tuning import ahead
+
+    return ahead.measure_candidates(path, records=records, measure=measure, watcher=watcher)
 
 
 def tune(

@@ -15,7 +15,16 @@ from mlc.cli.group import Command
 from mlc.cli.options import LoadOptions, json_option, load_options
 from mlc.cli.pooling import pool_options
 from mlc.cli.precision import bf16_option, emulation_option, fp16_option, keep_option, tf32_option, weights_option
-from mlc.cli.tune_result import document, failures, summary, task_json, tasks_table
+from mlc.cli.progress import CompileProgress
+from mlc.cli.tune_result import (
+    built_document,
+    built_summary,
+    document,
+    failures,
+    summary,
+    task_json,
+    tasks_table,
+)
 from mlc.cli.tune_view import TuneProgress
 from mlc.errors import ExitCode, UsageError
 from mlc.settings import MAX_SEED
@@ -40,6 +49,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     mlc tune resnet50.onnx --transfer resnet18.jsonl -o resnet50.jsonl
     mlc tune resnet18.onnx --target "arm -mcpu=cortex-a72" --pool tls://hub:8786 --certificates pool/ann
     mlc compile resnet50.onnx --records resnet50.jsonl -o resnet50.tar
+    mlc tune resnet50.onnx --target "cuda -arch=sm_90" --trials 500 --build-only resnet50.candidates
     """,
 )
 @click.argument("model", required=False)
@@ -119,6 +129,10 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     "--algorithms", is_flag=True, help="Measure first which algorithm (direct, Winograd, fused attention) is fastest."
 )
 @click.option("--fresh", is_flag=True, help="Begin anew; what the file held is kept as FILE.old.")
+@click.option(
+    "--build-only", metavar="FILE",
+    help="Build candidates into FILE and measure nothing; mlc measure does that where the device is.",
+)  # fmt: skip
 @click.option("--no-check", is_flag=True, help="Do not compare the whole model before and after.")
 @click.option("--report", metavar="FILE", help="Write a report as one HTML file.")
 @pool_options
@@ -160,6 +174,7 @@ def command(
     no_winograd: bool,
     algorithms: bool,
     fresh: bool,
+    build_only: str | None,
     no_check: bool,
     report: str | None,
     wish: Wish | None,
@@ -192,8 +207,13 @@ def command(
     budget = None if time_budget is None else duration(time_budget)
     timed = () if cores is None else tuple(numbers(cores, "--cores"))
     files = [f for f in (json_file, report, *(() if list_only else (output,))) if f is not None and f != "-"]
-    require_distinct([model], files)
-    require_writable(*files)
+    if build_only is not None and (report is not None or algorithms or fresh or budget is not None or wish is not None):
+        raise UsageError(
+            "--report, --algorithms, --fresh, --time-budget and --pool are for a run that measures",
+            hint="give --trials",
+        )
+    require_distinct([model], [*files, *([] if build_only is None else [build_only])])
+    require_writable(*files, build_only)
     if wish is not None and (timed or algorithms):
         raise UsageError("--cores and --algorithms are of this machine", hint="leave them out, or leave --pool out")
 
@@ -234,6 +254,19 @@ def command(
         builders=parallel or 0,
         rule=rule,
     )
+    if build_only is not None:
+        from mlc.api import build_candidates
+
+        with CompileProgress(console) as building:
+            building.stage("build candidates")
+            ahead = build_candidates(
+                loaded, target, build_only, options=options, records=output, measure=measure,
+                disabled_passes=disabled, weights=weights, bf16=bf16, fp16=fp16, keep_f32=kept, threads=threads,
+                only=chosen, transfer=transfer, goes_on=building.kernel,
+            )  # fmt: skip
+        console.say(built_summary(console, ahead))
+        write_json(console, json_file, "tune", built_document(ahead))
+        return
     with TuneProgress(console) as progress:
         tuning = tune_model(
             loaded,

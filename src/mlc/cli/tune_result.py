@@ -9,6 +9,7 @@ from mlc.cli.console import Console
 
 if TYPE_CHECKING:
     from mlc.records.measurement import Cause
+    from mlc.tuning.ahead import BuiltAhead
     from mlc.tuning.drive import Tuning
     from mlc.tuning.session import TaskState
     from mlc.tuning.task import Task
@@ -93,6 +94,27 @@ def failures(console: Console, tuning: Tuning) -> str:
     if idle:
         text += f"\nnothing works of {', '.join(idle)}: mlc compile takes what it takes untuned"
     return text
+
+
+def built_summary(console: Console, ahead: BuiltAhead) -> str:
+    """What --build-only has left in its file, and why some of it could not be built."""
+    from mlc.records.measurement import causes
+
+    count = sum(ahead.built.values())
+    lines = [console.table(("name", "candidates"), list(ahead.built.items()), numbers=("candidates",))]
+    if found := causes(ahead.failed):
+        rows = [(c.failure, c.count, c.message[:_LONGEST]) for c in found]
+        lines.append(console.table(("failure", "candidates", "most of them say"), rows, numbers=("candidates",)))
+    lines.append(f"{ahead.path}: {count} candidates; where the device is: mlc measure {ahead.path} -o RECORDS")
+    return "\n".join(lines)
+
+
+def built_document(ahead: BuiltAhead) -> dict[str, Any]:
+    """The same for programs."""
+    from mlc.records.measurement import causes
+
+    failed = [{"failure": c.failure, "trials": c.count, "message": c.message} for c in causes(ahead.failed)]
+    return {"candidates": str(ahead.path), "tasks": dict(ahead.built), "failures": failed}
 
 
 def document(tuning: Tuning) -> dict[str, Any]:

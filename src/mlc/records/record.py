@@ -233,7 +233,7 @@ class Record:
             get.take("document", _shallow),
             get.take("task", as_text),
             get.take("flops", as_integer),
-            get.take("config", lambda value, where: as_object(value, where, _value)),
+            get.take("config", lambda value, where: as_object(value, where, config_value)),
             Measurement(
                 seconds,
                 get.take("spread", as_number),
@@ -363,10 +363,10 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(name)
 
 
-def _value(value: Any, where: str, depth: int = 8) -> Value:
+def config_value(value: Any, where: str, depth: int = 8) -> Value:
     """A knob's value from JSON."""
     if isinstance(value, list) and depth:
-        return tuple(_value(v, where, depth - 1) for v in value)
+        return tuple(config_value(v, where, depth - 1) for v in value)
     if isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise wrong(where, "a number, text, truth value or list of them", value)

@@ -104,7 +104,7 @@ def tune_graph(
     """
     wanted = threads
     threads = available_cores() if threads is None else threads
-    _check_explorer(options)
+    check_explorer(options)
     if elsewhere is not None and options.algorithms:
         raise UsageError("algorithms can be measured on this machine only", hint="leave --algorithms or --pool out")
     path = Path(records)
@@ -119,15 +119,9 @@ def tune_graph(
         )  # fmt: skip
     algorithms = [r for r in [*before, *measured] if ALGORITHM in r.config]
     everything = tasks_of(graph, target, compile_options, Observer(), Chosen(algorithms, target, threads))
-    tasks, numbers = _chosen(everything, only)
+    tasks, numbers = chosen_tasks(everything, only)
     rng = np.random.default_rng(options.seed)
-    known = None
-    if transfer:
-        objective = transferable(options.cost_model)
-        log = read_records(transfer)
-        for complaint in log.complaints(Fingerprint.of(target)):
-            _LOGGER.warning("%s", complaint)
-        known = learn_from(log.records, everything, target, objective, options.seed)
+    known = learnt_from(transfer, everything, target, options)
     hosts, own = ([t for t in tasks if (t.constants is not None) is there] for there in (False, True))
     if own and measure is not None and measure.rule.flush:
         raise UsageError(
@@ -160,7 +154,7 @@ def tune_graph(
         journal = stack.enter_context(Journal(path))
         for number, record in enumerate(measured, journal.log.next_trial):
             journal.append(replace(record, trial=number))
-        model = _models(options, known)
+        model = cost_models(options, known)
         session = Session(tasks, target, measurer, options, journal, numbers=numbers, model=model, watcher=watcher)
         outcome = session.run()
         if outcome.interrupted or not check_whole:
@@ -176,7 +170,7 @@ def tune_graph(
     return Tuning(path, outcome, whole, reverted)
 
 
-def _check_explorer(options: TuneOptions) -> None:
+def check_explorer(options: TuneOptions) -> None:
     """Complains of options that the explorer does not have, or a cost model that is not installed, before any trial."""
     space = Space((Discrete("n", (1, 2)),), {"n": 1})
     try:
@@ -188,7 +182,20 @@ def _check_explorer(options: TuneOptions) -> None:
         cost_model(options.cost_model).make(0)
 
 
-def _models(options: TuneOptions, known: GradientBoosting | None) -> Callable[[Task], CostModel] | None:
+def learnt_from(
+    transfer: Sequence[str | PathLike[str]], tasks: Sequence[Task], target: Target, options: TuneOptions
+) -> GradientBoosting | None:
+    """A model of what some files of records tell; nothing where there are none."""
+    if not transfer:
+        return None
+    objective = transferable(options.cost_model)
+    log = read_records(transfer)
+    for complaint in log.complaints(Fingerprint.of(target)):
+        _LOGGER.warning("%s", complaint)
+    return learn_from(log.records, tasks, target, objective, options.seed)
+
+
+def cost_models(options: TuneOptions, known: GradientBoosting | None) -> Callable[[Task], CostModel] | None:
     """Makes the cost model of each task; nothing where the explorer's own will do."""
     if known is None and options.cost_model == TuneOptions.cost_model:
         return None
@@ -214,7 +221,7 @@ def set_aside(path: Path) -> None:
             raise OutputError(f"{path}: cannot be renamed to {aside.name}: {error.strerror}") from None
 
 
-def _chosen(tasks: list[Task], only: Sequence[int] | None) -> tuple[list[Task], list[int]]:
+def chosen_tasks(tasks: list[Task], only: Sequence[int] | None) -> tuple[list[Task], list[int]]:
     numbers = list(range(len(tasks))) if only is None else list(only)
     if not tasks or not numbers:
         raise UsageError("the model has nothing to tune", hint="its kernels have no choices on this target")

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -199,7 +199,7 @@ class TaskState:
 
     def speed(self, seconds: float | None) -> float:
         """10^9 operations a second, or calls where there are no operations; 0 for a failure."""
-        return 0.0 if seconds is None else max(self.task.flops, 1) / seconds / 1e9
+        return speed(self.task, seconds)
 
 
 @dataclass(frozen=True)
@@ -245,6 +245,7 @@ class Session:
         journal: keeps every trial; what it holds already is gone on from.
         numbers: positions of the tasks among all of the model; they are the first ones unless given.
         model: gives a cost model for a task, or none for the explorer's own.
+        explorer: makes the explorer of a task, in place of the one that the options name.
         watcher: is told how it goes on.
     """
 
@@ -258,11 +259,12 @@ class Session:
         *,
         numbers: Sequence[int] | None = None,
         model: Any = None,
+        explorer: Callable[[TaskState], Explorer] | None = None,
         watcher: Watcher | None = None,
     ) -> None:
         self._target, self._measurer, self._options, self._journal = target, measurer, options, journal
         self._watch = watcher or Watcher()
-        self._model = model
+        self._model, self._given = model, explorer
         self._fingerprint = Fingerprint.of(target)
         self.states = tuple(
             TaskState(t, number, k, Progress(t.weight, least=max(t.flops, 1) / 1e12))
@@ -291,7 +293,7 @@ class Session:
     def _resume(self, log: Log) -> None:
         for state in self.states:
             for record in self._measured(log, state.task):
-                config = _known(state.task, record.config)
+                config = known_config(state.task, record.config)
                 if config is None:
                     continue
                 if record.explorer != DECIDED:
@@ -330,24 +332,11 @@ class Session:
 
     def _explorer(self, state: TaskState) -> Explorer:
         if state.number not in self._explorers:
-            task, space = state.task, state.task.space
-            features = LoopFeatures.of(task, self._target)
-            model: CostModel | None = None if self._model is None else self._model(task)
-            rng = np.random.default_rng([self._options.seed, int(task.key, 16) & 0xFFFFFFFF, len(state.trials)])
-            explorer = get_explorer(self._options.explorer)(
-                space,
-                rng,
-                featurizer=None if features is None else features_for(self._options.cost_model, features),
-                model=model,
-                valid=None if features is None else features.valid,
-                **self._options.explorer_options,
-            )
-            rows, speeds = [], []
-            for config, result in state.trials:
-                rows.append(space.row(config))
-                speeds.append(state.speed(result.seconds))
-            if rows:
-                explorer.observe(np.array(rows), np.array(speeds))
+            if self._given is not None:
+                explorer = self._given(state)
+                show(explorer, state.task, state.trials)
+            else:
+                explorer = explorer_for(state.task, self._target, self._options, self._model, state.trials)
             self._explorers[state.number] = explorer
         return self._explorers[state.number]
 
@@ -512,7 +501,50 @@ class Session:
                 state.decided = state.trials[min(timed)[1]][0]
 
 
-def _known(task: Task, config: Config) -> Config | None:
+def explorer_for(
+    task: Task,
+    target: Target,
+    options: TuneOptions,
+    model: Any,
+    trials: Sequence[tuple[Config, Measurement]],
+) -> Explorer:
+    """The explorer of a task that the options name, which knows what was measured.
+
+    Args:
+        task: whose configurations.
+        target: whose schedules.
+        options: name the explorer, its options and the cost model.
+        model: gives a cost model for a task, or none for the explorer's own.
+        trials: what was measured.
+    """
+    features = LoopFeatures.of(task, target)
+    learns: CostModel | None = None if model is None else model(task)
+    rng = np.random.default_rng([options.seed, int(task.key, 16) & 0xFFFFFFFF, len(trials)])
+    explorer = get_explorer(options.explorer)(
+        task.space,
+        rng,
+        featurizer=None if features is None else features_for(options.cost_model, features),
+        model=learns,
+        valid=None if features is None else features.valid,
+        **options.explorer_options,
+    )
+    show(explorer, task, trials)
+    return explorer
+
+
+def show(explorer: Explorer, task: Task, trials: Sequence[tuple[Config, Measurement]]) -> None:
+    """Lets an explorer observe what was measured before."""
+    if trials:
+        rows = [task.space.row(config) for config, _ in trials]
+        explorer.observe(np.array(rows), np.array([speed(task, result.seconds) for _, result in trials]))
+
+
+def speed(task: Task, seconds: float | None) -> float:
+    """10^9 operations a second, or calls where there are no operations; 0 for a failure."""
+    return 0.0 if seconds is None else max(task.flops, 1) / seconds / 1e9
+
+
+def known_config(task: Task, config: Config) -> Config | None:
     """A recorded configuration with a value for every knob; none of a version whose template asked otherwise."""
     if not set(config) <= {k.name for k in task.space.knobs}:
         return None

@@ -79,6 +79,13 @@ class Task:
         return max((32 // max(8, bits) for bits in widest), default=1) or 1
 
     @property
+    def held(self) -> tuple[bool, ...]:
+        """Which inputs candidates do not take as such: constants, on an accelerator those whose values are known."""
+        if self.constants is None:
+            return self.constant
+        return tuple(c and v in self.constants for v, c in zip(self.node.inputs, self.constant, strict=True))
+
+    @property
     def margins(self) -> tuple[Margins, ...]:
         """Those of its values."""
         return margins_of(self.node)

@@ -200,7 +200,13 @@ class LocalMeasurer:
             return self._go(_round(task, configs, lambda _i, _m: None, together=True))
 
     def measure_built(
-        self, task: int, untuned: Built, built: Sequence[Built], *, together: bool = False
+        self,
+        task: int,
+        untuned: Built,
+        built: Sequence[Built],
+        *,
+        together: bool = False,
+        done: Done | None = None,
     ) -> list[Measurement]:
         """Measures candidates that were built elsewhere.
 
@@ -209,12 +215,13 @@ class LocalMeasurer:
             untuned: the candidate of its default configuration, which is the anchor.
             built: what to measure; their positions are counted from 0.
             together: in turns, a sample each.
+            done: as for :meth:`measure`.
         Returns, Raises:
             as for :meth:`measure`.
         """
         if self._states[task].untuned is None:
             self._states[task].untuned = untuned
-        work = _Round(task, [b.config for b in built], lambda _i, _m: None, together)
+        work = _Round(task, [b.config for b in built], done or (lambda _i, _m: None), together)
         work.ready.extend(built)
         with self.turns.mine():
             return self._go(work)

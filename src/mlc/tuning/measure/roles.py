@@ -79,7 +79,7 @@ class Workshop:
                     return {"how": "interpreter"}, b""
             node = candidate(task, self.target, task.space.default)
             program = Program(message.body, message.header["scratch"])
-            untuned = Candidate(self.bench.open(1), program, node, task.constant)
+            untuned = Candidate(self.bench.open(1), program, node, task.held)
             packed, rng = Packed(cases), np.random.default_rng(self.seeds[0])
             for number, case in enumerate(cases):
                 untuned.run(packed, number)
@@ -132,7 +132,7 @@ class Runner:
 
     def _load(self, handle: int, config: dict[str, Any], scratch: int, code: bytes) -> dict[str, Any]:
         node = candidate(self._task, self._shop.target, _config(config))
-        loaded = Candidate(self._stand, Program(code, scratch), node, self._task.constant)
+        loaded = Candidate(self._stand, Program(code, scratch), node, self._task.held)
         try:
             for number, case in enumerate(self._packed.cases):
                 loaded.run(self._packed, number)
