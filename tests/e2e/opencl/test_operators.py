@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mlc.build import build_package
-from mlc.ir.graph import Builder, Value
+from mlc.ir.graph import Builder, Graph, Value
 from mlc.ir.types import TensorType, dtype_of
 from mlc.ops import get
 from mlc.ops.registry import operators
@@ -48,8 +48,17 @@ def kind(e: Evaluation) -> str:
     return f"{e.op} {[a.dtype.name for a in e.arrays]}"
 
 
-def check(some: Sequence[Evaluation], folder: Path) -> None:
-    """A model of these operators side by side, run by the device."""
+def first_of_each(some: Sequence[Evaluation]) -> list[Evaluation]:
+    """The first evaluation of each operator with operands of each type."""
+    return list({kind(e): e for e in reversed(some)}.values())
+
+
+def family(file: Path) -> str:
+    return file.stem.removeprefix("test_")
+
+
+def model_of(some: Sequence[Evaluation]) -> tuple[Graph, dict[str, np.ndarray], list[tuple[Evaluation, np.ndarray]]]:
+    """These operators side by side, their inputs, and what must come out."""
     b = Builder("operators")
     feeds: dict[str, np.ndarray] = {}
     results: list[Value] = []
@@ -60,8 +69,14 @@ def check(some: Sequence[Evaluation], folder: Path) -> None:
         feeds.update(zip(names, e.arrays, strict=True))
         results += b.add(get(e.op), given, dict(e.attrs))
         want += [(e, a) for a in e.results]
+    return b.finish(results), feeds, want
+
+
+def check(some: Sequence[Evaluation], folder: Path) -> None:
+    """A model of these operators, run by the device."""
+    graph, feeds, want = model_of(some)
     target, options = get_target("opencl -device=pocl"), CompileOptions("operators", "tests", "0" * 64, verify=True)
-    built = build_package(b.finish(results), target, options, Observer())
+    built = build_package(graph, target, options, Observer())
     assert not [d for d in built.offloads if not d.region]
     write_package(folder / "m.tar", built.manifest, built.params, built.members)
     with load_module(folder / "m.tar", 1) as module:
@@ -81,14 +96,14 @@ def assert_same(got: np.ndarray, want: np.ndarray, what: str) -> None:
     np.testing.assert_allclose(got, want, rtol=error, atol=error * largest, equal_nan=True, err_msg=what)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem.removeprefix("test_"))
+@pytest.mark.parametrize("file", FILES, ids=family)
 def test_operators_on_a_device(quick_pocl: OpenClDevice, file: Path, tmp_path: Path) -> None:
-    check(list({kind(e): e for e in reversed(evaluations(file))}.values()), tmp_path)
+    check(first_of_each(evaluations(file)), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem.removeprefix("test_"))
+@pytest.mark.parametrize("file", FILES, ids=family)
 def test_all_that_operators_are_tested_with_on_a_device(quick_pocl: OpenClDevice, file: Path, tmp_path: Path) -> None:
     some = evaluations(file)
     for k in range(0, len(some), BATCH):

@@ -76,6 +76,8 @@ class Nvrtc:
             log = self._text(program, "ProgramLog").decode("utf-8", "replace")
             if error != api.nvrtcResult.NVRTC_SUCCESS:
                 lines = [line for line in log.splitlines() if line.strip()]
+                first = next((k for k, line in enumerate(lines) if ": error: " in line), 0)  # after warnings
+                lines = lines[first:]
                 raise ToolchainError(f"NVRTC refuses the kernels for {arch}: {' | '.join(lines[:_LINES_SHOWN])}")
             return Image(arch, self._text(program, "CUBIN"), self._text(program, "PTX"), resources_of(log))
         finally:

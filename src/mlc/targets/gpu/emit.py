@@ -496,7 +496,9 @@ half uchar ushort uint ulong bool true false kernel global local constant privat
 sqrt tanh erf sin cos tan asin acos atan sinh cosh asinh acosh atanh floor ceil trunc rint fabs fmod pow isnan
 isinf min max abs sign step mix clamp dot length select any all pipe queue event NULL NAN INFINITY new delete
 this class template operator public protected virtual friend namespace using try catch throw typename export
-mutable explicit
+mutable explicit and and_eq bitand bitor compl not not_eq or or_eq xor xor_eq alignof char8_t char16_t char32_t
+wchar_t concept requires consteval constexpr constinit const_cast dynamic_cast reinterpret_cast static_cast
+static_assert co_await co_return co_yield noexcept nullptr thread_local typeid
 """
 _KEYWORDS = frozenset(_WORDS.split())  # names that mean something already
 

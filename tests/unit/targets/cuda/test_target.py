@@ -150,6 +150,8 @@ def test_what_the_compiler_refuses_is_told() -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     with pytest.raises(ToolchainError, match=r"NVRTC refuses the kernels for sm_80: .*nonsense"):
         compile_source("nonsense", ("sm_80",))
+    with pytest.raises(ToolchainError, match=r"NVRTC refuses the kernels for sm_80: [^|]*: error: "):
+        compile_source("__global__ void k() { int unused; }\nint a = nothing;", ("sm_80",))
     with pytest.raises(ToolchainError, match="does not compile for sm_35"):
         Nvrtc.find().compile("", "sm_35")
     with pytest.raises(ToolchainError, match="nvdisasm failed"):

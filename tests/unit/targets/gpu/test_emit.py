@@ -54,6 +54,8 @@ def test_indices_beyond_32_bits_are_refused() -> None:
         emit(copy(Buffer("x", (1 << 32,), f32), 1 << 32), Scalars(OPENCL_C))
 
 
-def test_names_that_mean_something_are_not_taken() -> None:
-    text = emit(copy(Buffer("float", (4,), f32), 4), Scalars(OPENCL_C)).text
-    assert "restrict float_1" in text
+@pytest.mark.parametrize("name", ["float", "xor", "not", "nullptr"])
+def test_names_that_mean_something_are_not_taken(name: str) -> None:
+    """In either language: C++ has words for operators."""
+    text = emit(copy(Buffer(name, (4,), f32), 4), Scalars(OPENCL_C)).text
+    assert f"restrict {name}_1" in text
