@@ -34,7 +34,7 @@ def bf16_dot_of(features: Collection[str]) -> Dot | None:
 
 def bit_counter() -> BitCounter:
     """How every AArch64 processor counts bits: ``cnt`` in bytes, ``uaddlp`` and ``uadalp`` to widen the counts."""
-    return BitCounter("cnt", _LANES, per_operation=1, widen=_widened, widening=1, scratch=3)
+    return BitCounter("cnt", _LANES, per_operation=1, widen=_widened, widening=1, scratch=12)
 
 
 def _widened(sink: VectorSink, counts: str) -> str:

@@ -92,11 +92,11 @@ def bit_counter_of(lanes: int, features: Collection[str]) -> BitCounter | None:
     """
     have = set(features)
     if "avx512vpopcntdq" in have and (lanes == 16 or (lanes in _VPMADDUBSW and "avx512vl" in have)):
-        return BitCounter("vpopcntd", lanes, per_operation=_LOGIC, scratch=5)
+        return BitCounter("vpopcntd", lanes, per_operation=_LOGIC, scratch=6)
     if lanes not in _VPMADDUBSW or "ssse3" not in have or (lanes == 16 and "avx512bw" not in have):
         return None
     return BitCounter(
-        "vpshufb", lanes, per_operation=_LOGIC, counting=6, widen=_widener(lanes), widening=3, scratch=5
+        "vpshufb", lanes, per_operation=_LOGIC, counting=6, widen=_widener(lanes), widening=3, scratch=8
     )  # fmt: skip
 
 
