@@ -138,22 +138,24 @@ def _feeds(module: Module) -> dict[str, np.ndarray]:
 
 
 def measured(
-    name: str, folder: Path, target: str, threads: Sequence[int], cores: Sequence[int], rounds: int
-) -> Row:  # fmt: skip
-    """A layer in every kind and number of threads, in turns.
+    names: Sequence[str], folder: Path, target: str, threads: Sequence[int], cores: Sequence[int], rounds: int
+) -> list[Row]:
+    """All layers in every kind and number of threads, in turns, so that what disturbs one for seconds disturbs all.
 
     One module is loaded at a time: threads of another one, which wait for work, would keep a core busy.
     """
-    samples: dict[tuple[str, int], list[float]] = {(kind, n): [] for kind in KINDS for n in threads}
+    samples: dict[tuple[str, str, int], list[float]] = {
+        (name, kind, n): [] for name in names for kind in KINDS for n in threads
+    }
     for number in range(rounds):
-        for kind, n in list(samples) if number % 2 else reversed(samples):
+        for name, kind, n in list(samples) if number % 2 else reversed(samples):
             with _loaded(built(folder, kind, name, target), n, cores) as module:
                 steps = [s for s in module.profile(_feeds(module), RUNS) if SOURCE in s.step.sources]
-            samples[kind, n].append(float(np.median(np.sum([s.ns for s in steps], axis=0))) / 1e6)
-    found: dict[str, dict[int, Spread]] = {kind: {} for kind in KINDS}
-    for (kind, n), times in samples.items():
-        found[kind][n] = Spread.of(times)
-    return Row(name, macs_of(*LAYERS[name]), found)
+            samples[name, kind, n].append(float(np.median(np.sum([s.ns for s in steps], axis=0))) / 1e6)
+    return [
+        Row(name, macs_of(*LAYERS[name]), {k: {n: Spread.of(samples[name, k, n]) for n in threads} for k in KINDS})
+        for name in names
+    ]
 
 
 def _loaded(path: Path, threads: int, cores: Sequence[int]) -> Module:
@@ -283,10 +285,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     with _pinned(options.cores[0]):
         most = peak(int(str(get_target(options.target).describe()["vector_bits"])) // 32, options.rounds)
-        rows = [
-            measured(n, options.packages, options.target, options.threads, options.cores, options.rounds)
-            for n in options.layers
-        ]
+        rows = measured(
+            options.layers, options.packages, options.target, options.threads, options.cores, options.rounds
+        )
     about = machine.describe() | {"target": options.target}
     bars = {f"{kind}, {n} threads": [r.gain(kind, n) for r in rows] for kind in KINDS[:2] for n in options.threads}
     files = keep(
