@@ -40,7 +40,8 @@ from mlc.targets.base import get_target
 LAYERS = {name: rest for name, *rest in CONVOLUTIONS if name != "C1"}
 KINDS = ("float32", "int8", "w1a2")
 SOURCE = "layer"  # what nodes of the measured layer stand for
-ROUNDS, RUNS, CHAINS = 11, 20, 12  # samples; runs of a sample; chains of instructions at the peak
+ROUNDS, RUNS, CHAINS = 11, 12, 12  # samples; least runs of a sample; chains of instructions at the peak
+WARM = 5e6  # nanoseconds of a sample, and before it
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,11 @@ def measured(
     for number in range(rounds):
         for name, kind, n in list(samples) if number % 2 else reversed(samples):
             with _loaded(built(folder, kind, name, target), n, cores) as module:
-                steps = [s for s in module.profile(_feeds(module), RUNS) if SOURCE in s.step.sources]
+                feeds = _feeds(module)
+                once = max(sum(s.median_ns for s in module.profile(feeds, 1)), 1)
+                runs = max(RUNS, round(WARM / once))
+                module.profile(feeds, runs)  # until all threads have got their cores
+                steps = [s for s in module.profile(feeds, runs) if SOURCE in s.step.sources]
             samples[name, kind, n].append(float(np.median(np.sum([s.ns for s in steps], axis=0))) / 1e6)
     return [
         Row(name, macs_of(*LAYERS[name]), {k: {n: Spread.of(samples[name, k, n]) for n in threads} for k in KINDS})
