@@ -175,7 +175,8 @@ class _Straight:
 
     def _update(self, s: loop.Evaluate) -> None:
         """An instruction that adds up products."""
-        self._compute(next((d.operations for d in self.record.dots if d.intrinsic is s.intrinsic), 1.0))
+        dots = (*self.record.dots, *self.record.bit_dots)
+        self._compute(next((d.operations for d in dots if d.intrinsic is s.intrinsic), 1.0))
         result, *operands = s.args[1:]
         self.chains[id(result.buffer), result.indices] += 1
         for access in operands:

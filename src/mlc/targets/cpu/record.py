@@ -118,6 +118,14 @@ class Cpu:
         """The instructions whose data are the same in all lanes."""
         return tuple(d for d in (self.dot, self.word_dot, self.narrow_dot, self.bf16_dot) if d is not None)
 
+    @property
+    def bit_dots(self) -> tuple[Dot, ...]:
+        """All products of words of bits."""
+        counter, planes = self.bit_counter, sorted(PLANES.values())
+        if counter is None:
+            return ()
+        return tuple(_bit_dot(counter, of_x, of_w, kind) for of_x in planes for of_w in planes for kind in Weights)
+
     def adding(self, dot: Dot | None) -> Cpu:
         """The record as sums by an instruction know it: products that another one adds need registers themselves."""
         return self if dot is None or not dot.held else replace(self, registers=self.registers - dot.held)

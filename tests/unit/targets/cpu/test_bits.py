@@ -13,11 +13,12 @@ from mlc.frontend.base import ModelSource
 from mlc.ir.graph import Builder, Graph
 from mlc.ir.types import TensorType, u8, u32, u64
 from mlc.ops import get
-from mlc.ops.bits import Weights, pack_constant
+from mlc.ops.bits import PAIR, WORD, Weights, pack_constant
 from mlc.pipeline.passes import optimise
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.arm.record import record_for as arm_record
 from mlc.targets.base import get_target
+from mlc.targets.cpu.estimate import estimate
 from mlc.targets.cpu.loops import InnerLoop, inner_loops
 from mlc.targets.x86.record import record_for as x86_record
 from tests.unit.targets.cpu.test_target import kernel_text, prepared
@@ -97,3 +98,14 @@ def test_bits_are_taken_where_they_pay(cpu: str, channels: int, filters: int, of
 def test_kernels_hold_the_instruction() -> None:
     text = kernel_text(prepared(convolution()).nodes[0], "x86 -mcpu=znver4")
     assert "@llvm.ctpop.v16i32" in text
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_estimates_count_all_instructions_of_a_product(target: str) -> None:
+    made = get_target(target)
+    kernel = made.kernel(prepared(convolution(), target).nodes[0], "k")
+    found = estimate(kernel, made.record)
+    products = 14 * 14 * 128 // made.record.lanes * 9 * 256 // (PAIR * WORD)
+    dot = made.record.dot_of(u64, u32, Weights.BIPOLAR)
+    least = products * dot.operations / made.record.fmas
+    assert least <= found.cycles < 1.6 * least
