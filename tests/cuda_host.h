@@ -31,7 +31,16 @@ static unsigned short mlc_to_f16(float f) {
 
 namespace host {
 constexpr size_t STACK = 256 << 10;
-struct Thread { ucontext_t context; std::vector<char> stack; bool done; Index index; };
+struct Copy { void* to; const void* from; size_t bytes; bool there; };
+using Copies = std::vector<Copy>;
+struct Thread {
+  ucontext_t context;
+  std::vector<char> stack;
+  bool done;
+  Index index;
+  Copies begun;
+  std::vector<Copies> groups;
+};
 static std::vector<Thread> threads;
 static ucontext_t scheduler;
 static size_t current;
@@ -53,6 +62,8 @@ static bool block(Index size) {
     t.context.uc_stack.ss_size = STACK;
     t.context.uc_link = &scheduler;
     t.done = false;
+    t.begun.clear();
+    t.groups.clear();
     t.index = {unsigned(k % size.x), unsigned(k / size.x % size.y), unsigned(k / size.x / size.y)};
     makecontext(&t.context, body, 0);
   }
@@ -75,6 +86,8 @@ template <class... P> int count(void (*)(P...)) { return sizeof...(P); }
 static bool launch(void (*f)(void**), void** a, Index grid, Index size, bool meets) {
   kernel = f;
   operands = a;
+  current = 0;
+  if (threads.empty()) threads.resize(1);
   for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
     for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
       for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
@@ -102,6 +115,39 @@ template <class T> T shuffle(T value, unsigned flip) {
 }
 }  // namespace host
 #define __shfl_xor_sync(all, value, flip) host::shuffle(value, flip)
+
+// Asynchronous copies arrive as late as they may: when their thread waits for them.
+namespace host {
+static void copy(void* to, const void* from, size_t bytes, bool there) {
+  threads[current].begun.push_back({to, from, bytes, there});
+}
+static void commit() {
+  threads[current].groups.push_back(std::move(threads[current].begun));
+  threads[current].begun.clear();
+}
+static void wait(size_t latest) {
+  std::vector<Copies>& groups = threads[current].groups;
+  while (groups.size() > latest) {
+    for (const Copy& c : groups.front()) {
+      if (c.there) std::memcpy(c.to, c.from, c.bytes);
+      else std::memset(c.to, 0, c.bytes);
+    }
+    groups.erase(groups.begin());
+  }
+}
+}  // namespace host
+#define COPY(n)                                                                                            \
+  static void mlc_copy_##n(void* to, const void* from) { host::copy(to, from, n, true); }                    \
+  static void mlc_copy_##n##_or_zero(void* to, const void* from, bool there) { host::copy(to, from, n, there); }
+COPY(4)
+COPY(8)
+COPY(16)
+static void mlc_commit() { host::commit(); }
+#define WAIT(n) static void mlc_wait_##n() { host::wait(n); }
+WAIT(0)
+WAIT(1)
+WAIT(2)
+WAIT(3)
 
 // What a warp does together: every thread leaves its registers, and when all have, each takes what it needs. Fragments
 // are those of the PTX ISA, for words of 4 bytes: of A, word w of row r is register r / 8 + 2 * (w / 4) of thread

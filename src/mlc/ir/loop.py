@@ -120,12 +120,17 @@ class Seq(Stmt):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Store(Stmt):
-    """``buffer[indices] = value``, for every value of ``lane`` at once where there is one."""
+    """``buffer[indices] = value``, for every value of ``lane`` at once where there is one.
+
+    An ``asynchronous`` one is a copy that is only begun: its thread sees it after a :class:`Wait`, others after a
+    barrier behind that one. Until then nobody may touch the place.
+    """
 
     buffer: Buffer
     indices: tuple[Linear, ...]
     value: Expr
     lane: Var | None = None
+    asynchronous: bool = False
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -217,6 +222,18 @@ class Shuffle(Stmt):
     source: Buffer
     at: tuple[Linear, ...]
     flip: int
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Commit(Stmt):
+    """The asynchronous copies that a thread has begun since the last one become a group, maybe an empty one."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Wait(Stmt):
+    """A thread waits until all of its groups of copies are over, except for so many of the latest."""
+
+    groups: int
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -132,7 +132,9 @@ def _stmt(s: loop.Stmt, depth: int, lines: list[str]) -> None:
         lane = s.lane
         target = f"{s.buffer.name}[{indices_text(s.indices, lane)}]"
         value = expr_text(s.value, lane)
-        note = f"  # {lane.name} in {lane.hi + 1} lanes" if lane is not None else ""
+        notes = [f"{lane.name} in {lane.hi + 1} lanes"] if lane is not None else []
+        notes += ["asynchronous"] if s.asynchronous else []
+        note = f"  # {', '.join(notes)}" if notes else ""
         lines.append(f"{pad}{target} = {value}{note}")
     elif isinstance(s, loop.If):
         lines.append(f"{pad}if {expr_text(s.cond)}:")
@@ -152,6 +154,10 @@ def _stmt(s: loop.Stmt, depth: int, lines: list[str]) -> None:
         lines.append(f"{pad}{target} = shuffle({source}, flip={s.flip})")
     elif isinstance(s, loop.Barrier):
         lines.append(f"{pad}barrier({s.scope!r})")
+    elif isinstance(s, loop.Commit):
+        lines.append(f"{pad}commit()")
+    elif isinstance(s, loop.Wait):
+        lines.append(f"{pad}wait({s.groups})")
     else:
         raise TypeError(f"no text for {type(s).__name__}")
 

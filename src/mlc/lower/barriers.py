@@ -2,8 +2,9 @@
 
 In: launches as :mod:`mlc.lower.threads` leaves them. Out: the same with ``barrier("shared")`` in front of every
 statement that touches shared memory which other threads have touched, one of them writing, since the last barrier. It
-is put in front of the outermost statement of which that holds, so around loops rather than inside. In a loop whose next
-iteration meets what the last one left, it is the first statement of the body.
+is put in front of the outermost statement of which that holds, so around loops rather than inside. In a loop whose
+next iteration meets what the last one left, it is the first statement of the body. There is one behind every ``wait``:
+what a thread has copied, others read.
 
 Example::
 
@@ -31,6 +32,7 @@ from mlc.ir.loop import (
     Seq,
     Stmt,
     Store,
+    Wait,
     rebuild,
     seq,
 )
@@ -87,6 +89,8 @@ class _Placer:
             return new
         if isinstance(s, Allocate):
             return rebuild(s, lambda c: self.placed(c, facts))
+        if isinstance(s, Wait):
+            return seq([s, Barrier(SHARED)])
         if isinstance(s, Store):
             own = self.begin(s, facts)
             if self._meet(own, own):

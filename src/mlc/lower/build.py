@@ -26,6 +26,7 @@ from mlc.ir.loop import NOTHING, Allocate, Buffer, Evaluate, For, ForKind, Funct
 from mlc.lower.bounds import Nest, infer
 from mlc.lower.facts import facts_of, is_inside
 from mlc.lower.inline import inline
+from mlc.lower.overlap import overlapped
 from mlc.lower.prefetch import fetches
 from mlc.lower.rewrite import decided, map_exprs
 from mlc.lower.schedule import Schedule
@@ -98,6 +99,7 @@ class _Builder:
         self.nests = infer(schedule)
         self.buffers: dict[te.Tensor, Buffer] = {}
         self.names: set[str] = set()
+        self.turns: dict[te.Tensor, Linear] = {}  # which version of its buffer a tensor is in
         self.homes = {t: t.home for t in schedule.outputs if t.home is not None}
         self.params = tuple(
             self._buffer(t, self.homes[t].shape if t in self.homes else t.shape, "global") for t in params
@@ -221,12 +223,15 @@ class _Builder:
             indices = tuple(substitute(ix, env) for ix in indices)
         stores: list[Stmt] = []
         for t, v in zip(stage.op.outputs, values, strict=True):
-            store: Stmt = Store(self.buffers[t], self._place(t, indices), self._resolve(v))
+            copied = stage.asynchronous and t in self.turns
+            store: Stmt = Store(self.buffers[t], self._place(t, indices), self._resolve(v), None, copied)
             stores.append(self._guarded([self.homes[t].holds(indices)], store) if t in self.homes else store)
         return seq(stores)
 
     def _place(self, t: te.Tensor, indices: tuple[Linear, ...]) -> tuple[Linear, ...]:
         """Where an element of a tensor lies in its buffer."""
+        if t in self.turns:
+            return (self.turns[t], *indices)
         return self.homes[t].place(indices) if t in self.homes else indices
 
     def _update(self, stage: Stage, nest: Nest, values: Sequence[Expr]) -> Stmt:
@@ -256,6 +261,10 @@ class _Builder:
         """Loops over ``leaves`` around ``body``, with what is computed inside each."""
         for a in reversed(leaves):
             guests = self.inside.get((stage, a), ())
+            ahead = [g for g in guests if g.versions > 1]
+            if ahead and nest.loops[a].hi > 0:
+                body = self._ahead(stage, a, ahead, [g for g in guests if g not in ahead], body)
+                continue
             if guests:
                 body = self._with_guests(guests, body)
             body = self._loop(stage, a, nest.loops[a], body, begins=a is _begin(stage))
@@ -272,6 +281,33 @@ class _Builder:
             parts.append(self._stage(g))
         # reads inside ``body`` were built before the guests' buffers existed: resolve them now
         whole = seq([*parts, map_exprs(body, self._resolve)])
+        for b in reversed(owned):
+            whole = Allocate(b, whole)
+        return whole
+
+    def _ahead(self, stage: Stage, leaf: Var, ahead: Sequence[Stage], others: Sequence[Stage], body: Stmt) -> Stmt:
+        """The loop ``leaf``, with some of what is computed inside ahead of the rest."""
+        (first, *more), var = ahead, self.nests[stage].loops[leaf]
+        for g in more:
+            if g.versions != first.versions:
+                raise ScheduleError(
+                    f"double_buffer: {first.versions} versions of {first.name}, {g.versions} of {g.name}, in one loop"
+                )
+        if leaf in stage.kinds or _begin(stage) is leaf or any(f.at is leaf for f in stage.fetches):
+            raise ScheduleError(f"double_buffer: loop {leaf.name} of stage {stage.name} is no plain one")
+        for g in ahead:
+            if any(t in g.op.inputs for o in others for t in o.op.outputs):
+                raise ScheduleError(f"double_buffer: {g.name} is computed ahead of what it reads")
+        owned: list[Buffer] = []
+        for g in ahead:
+            for t in g.op.outputs:
+                shape = (g.versions, *_with_gaps(g, self.nests[g]))
+                owned.append(self._buffer(t, shape, g.scope or "local"))
+                self.turns[t] = as_index(var) % g.versions
+        before = seq([self._stage(g) for g in ahead])
+        rest = self._with_guests(others, body)
+        asynchronous = any(g.asynchronous for g in ahead)
+        whole = overlapped(var, first.versions, before, rest, asynchronous=asynchronous)
         for b in reversed(owned):
             whole = Allocate(b, whole)
         return whole

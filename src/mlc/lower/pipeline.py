@@ -9,6 +9,7 @@ from mlc.ir import te
 from mlc.ir.loop import Function, Stmt
 from mlc.lower.barriers import barriers
 from mlc.lower.build import build
+from mlc.lower.overlap import copies
 from mlc.lower.partition import partition, partition_branches
 from mlc.lower.schedule import Schedule
 from mlc.lower.tensorize import tensorize
@@ -48,6 +49,7 @@ GRID_PASSES: Passes = (
     ("tensorize", tensorize),
     ("threads", threads),
     ("vectorize", vectorize),
+    ("copies", copies),
     ("barriers", barriers),
 )
 """For machines that run grids of threads: guards stay where they are, and loops to be unrolled are left to the compiler

@@ -7,6 +7,8 @@ It goes by the loop AST alone and knows nothing of how it came about. For every 
 * what the threads of a warp do together, they all come to, each with the operands of its place among them; what they
   exchange is private, and the other one is there;
 * whatever a thread reads or writes in shared memory is separated by a barrier from what another one writes there;
+* what is copied asynchronously nobody touches, not even the same thread, until that has waited for it, and nobody else
+  until a barrier behind that;
 * global memory that one thread of a launch writes, no other thread of that launch touches.
 
 What it cannot decide counts as wrong. Where the reference interpreter finds a fault, on whatever data, so does it.
@@ -15,7 +17,7 @@ What it cannot decide counts as wrong. Where the reference interpreter finds a f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from mlc.errors import VerifyError
@@ -27,6 +29,7 @@ from mlc.ir.loop import (
     Allocate,
     Barrier,
     Buffer,
+    Commit,
     Evaluate,
     For,
     ForRange,
@@ -35,12 +38,18 @@ from mlc.ir.loop import (
     Seq,
     Shuffle,
     Stmt,
+    Store,
+    Wait,
+    walk,
 )
 from mlc.lower.barriers import always_meet
 from mlc.lower.facts import Fact, Facts, facts_of, is_inside
 from mlc.lower.lanes import WARP
+from mlc.lower.overlap import copy_of
 from mlc.lower.sharing import Threads, Touch, thread_dependent
 from mlc.lower.threads import PRIVATE, grid_of, is_launch, launches
+
+LONGEST = 16  # iterations of a loop that an asynchronous copy may be under way
 
 
 def prove(fn: Function) -> None:
@@ -57,6 +66,7 @@ def prove(fn: Function) -> None:
             _Walk(fn, Threads(()), ()).run(s, (), [])
             continue
         _Walk(fn, Threads.of(loops, THREAD_AXES), shared).run(body, (), [])
+        _sources_stay(fn, body)
         grid = Threads.of(loops, (*BLOCK_AXES, *THREAD_AXES))
         _global_races(fn, grid, body)
 
@@ -93,7 +103,11 @@ class _Walk:
         if isinstance(s, Barrier):
             if self.divergent:
                 self._fail("a barrier that not all threads reach", s)
-            return []
+            return [t for t in pending if t.age is not None]
+        if isinstance(s, Commit):
+            return [t if t.age is None else replace(t, age=t.age + 1) for t in pending]
+        if isinstance(s, Wait):
+            return [replace(t, age=None) if t.age is not None and t.age > s.groups else t for t in pending]
         if isinstance(s, Seq):
             found = list(pending)
             for c in s.stmts:
@@ -154,12 +168,16 @@ class _Walk:
             pair = (_key(before), _key(t), tuple(self.open))
             if pair not in self.known:
                 self.known.add(pair)
-                if self.threads.conflict(before, t, self.open) is not False:
-                    self._fail(
-                        f"{t.buffer.name} is {'written' if t.write else 'read'} where another thread may have "
-                        f"{'written' if before.write else 'read'} it since the last barrier, in\n{before.stmt!r}\nand",
-                        t.stmt,
+                copied = before.age is not None and before is not t
+                if self.threads.conflict(before, t, self.open, one=copied) is not False:
+                    now = f"{t.buffer.name} is {'written' if t.write else 'read'} where"
+                    done = "written" if before.write else "read"
+                    why = (
+                        f"{now} a copy that nobody has waited for may be under way"
+                        if copied
+                        else f"{now} another thread may have {done} it since the last barrier"
                     )
+                    self._fail(f"{why}, in\n{before.stmt!r}\nand", t.stmt)
         return [*pending, t]
 
     def _branch(self, s: If, facts: Facts, pending: Sequence[Touch]) -> list[Touch]:
@@ -181,24 +199,40 @@ class _Walk:
         own = [t for t in first if all(t is not p for p in pending)]
         over = {s.var: self.past.setdefault(s.var, Var(s.var.name, 0, s.var.hi))}
         last: list[Touch] = []
-        if own and s.var.hi > 0:
-            if always_meet(s.body):  # what is left is the last iteration's
-                after = (Fact(as_index(s.var), 1, s.var.hi + 1),)
-                carried = [t.renamed({s.var: as_index(s.var) - 1}, after) for t in own]
-            else:
-                carried = [t.renamed(over) for t in own]
-            last = self.run(s.body, facts, _distinct(carried))
+        seen: set[object] = set()
+        for _ in range(LONGEST):
+            own = [t for t in own if _key(t) not in seen]
+            if not own or s.var.hi == 0:
+                break
+            seen |= {_key(t) for t in own}
+            carried = _distinct([self._carried(t, s, over) for t in own])
+            found = self.run(s.body, facts, carried)
+            last += found
+            # the rest is as it was the first time; copies grow older
+            own = [t for t in found if isinstance(t.stmt, Store) and t.stmt.asynchronous]
+        else:
+            self._fail("copies that are never waited for", s)
         self.open.pop()
         self.divergent = around
         skipped = pending if isinstance(s, ForRange) else ()  # which may go around no time at all
         return _distinct([t.renamed(over) if s.var in t.vars() else t for t in (*skipped, *first, *last)])
+
+    def _carried(self, t: Touch, s: For | ForRange, over: dict[Var, Var]) -> Touch:
+        """An access of one iteration of a loop as the next one sees it."""
+        if always_meet(s.body):  # what is left is the last iteration's
+            return t.renamed({s.var: as_index(s.var) - 1}, (Fact(as_index(s.var), 1, s.var.hi + 1),))
+        if over[s.var] in t.vars():
+            return t
+        # of copies, not even the same thread may touch what an earlier iteration began
+        earlier = () if t.age is None else (Fact(as_index(s.var) - over[s.var], 1, s.var.hi + 1),)
+        return t.renamed(over, earlier)
 
     def _fail(self, what: str, s: Stmt) -> NoReturn:
         raise VerifyError(f"{self.fn.name}: {what} in\n{s!r}")
 
 
 def _key(t: Touch) -> tuple[object, ...]:
-    return t.buffer, t.indices, t.write, t.facts
+    return t.buffer, t.indices, t.write, t.facts, t.age
 
 
 def _distinct(touches: Sequence[Touch]) -> list[Touch]:
@@ -226,6 +260,20 @@ def _unlike(fn: Function, grid: Threads, body: Stmt) -> Iterator[tuple[Touch, To
     for t in touched:
         if t.write:
             yield from ((t, o) for o in touched if o.buffer is t.buffer and not _tells_threads(t, o, grid))
+
+
+def _sources_stay(fn: Function, body: Stmt) -> None:
+    """Nothing that is copied asynchronously is written by the launch."""
+    stores = [s for s in walk(body) if isinstance(s, Store)]
+    written = {s.buffer for s in stores}
+    for s in stores:
+        if not s.asynchronous:
+            continue
+        found = copy_of(s)
+        if found is None:
+            raise VerifyError(f"{fn.name}: no copy from global to shared memory, in\n{s!r}")
+        if found[0].source in written:
+            raise VerifyError(f"{fn.name}: what is copied may change before it is, in\n{s!r}")
 
 
 def _global_races(fn: Function, grid: Threads, body: Stmt) -> None:

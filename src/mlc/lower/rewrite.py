@@ -31,7 +31,7 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
     """Apply ``fn`` to every value and condition; indices of stores are left alone."""
     if isinstance(s, Store):
         value = fn(s.value)
-        return s if value is s.value else Store(s.buffer, s.indices, value, s.lane)
+        return s if value is s.value else Store(s.buffer, s.indices, value, s.lane, s.asynchronous)
     if isinstance(s, If):
         cond = fn(s.cond)
         then = map_exprs(s.then, fn)
@@ -73,7 +73,8 @@ def substitute_stmt(s: Stmt, env: Mapping[Var, IndexLike], *, unrolled: bool = F
             return s
         indices = map_each(s.indices, lambda ix: substitute(ix, env))
         value = substitute_vars(s.value, env)
-        return s if value is s.value and indices is s.indices else Store(s.buffer, indices, value, s.lane)
+        same = value is s.value and indices is s.indices
+        return s if same else Store(s.buffer, indices, value, s.lane, s.asynchronous)
     if isinstance(s, Prefetch):
         moved = map_each(s.indices, lambda ix: substitute(ix, env))
         return s if moved is s.indices else Prefetch(s.buffer, moved, s.level)
@@ -138,7 +139,7 @@ def map_places(s: Stmt, fn: Callable[[Buffer, tuple[Linear, ...]], Place]) -> St
         return fn(b, tuple([substitute(ix, {}, value) for ix in indices]))
 
     if isinstance(s, Store):
-        return Store(*place(s.buffer, s.indices), value(s.value), s.lane)
+        return Store(*place(s.buffer, s.indices), value(s.value), s.lane, s.asynchronous)
     if isinstance(s, Prefetch):
         return Prefetch(*place(s.buffer, s.indices), s.level)
     if isinstance(s, Shuffle):

@@ -3,8 +3,6 @@
 A :class:`Schedule` has one :class:`Stage` a compute. Applying a primitive changes the stage and is recorded in
 ``Schedule.history``; a wrong one fails at once with :class:`ScheduleError`, naming stage and axis.
 
-Not here yet: ``double_buffer``.
-
 Its docstrings show the nests of :mod:`mlc.lower.stage`, before and after.
 """
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, lcm, prod
 from typing import Any
 
 import numpy as np
 
 from mlc.ir.expr import Expr, Load, Select, children, indices_of
-from mlc.ir.index import IndexLike, Linear, Var, as_index, dynamics, evaluate, substitute, weighted
+from mlc.ir.index import IndexLike, Linear, Remainder, Var, as_index, dynamics, evaluate, substitute, weighted
 from mlc.ir.intrinsic import Kind
 from mlc.ir.loop import (
     THREAD_AXES,
@@ -47,6 +47,8 @@ class Touch:
         write: whether it is written.
         facts: what holds there.
         stmt: the statement that does it, for messages.
+        age: of an asynchronous copy that nobody has waited for, how many groups have been committed since; ``None`` of
+            what is over when the statement is.
     """
 
     buffer: Buffer
@@ -54,12 +56,13 @@ class Touch:
     write: bool
     facts: Facts
     stmt: Stmt
+    age: int | None = None
 
     def renamed(self, env: Mapping[Var, IndexLike], more: Facts = ()) -> Touch:
         """The access with loop variables replaced, and further facts."""
         indices = tuple(substitute(ix, env) for ix in self.indices)
         facts = tuple(replace(f, index=substitute(f.index, env)) for f in self.facts)
-        return Touch(self.buffer, indices, self.write, (*facts, *more), self.stmt)
+        return Touch(self.buffer, indices, self.write, (*facts, *more), self.stmt, self.age)
 
     def vars(self) -> set[Var]:
         return {v for ix in self.indices for v in ix.vars()} | {v for f in self.facts for v in f.index.vars()}
@@ -94,7 +97,7 @@ def touches_of(s: Stmt, facts: Facts) -> Iterator[Touch]:
         for ld, known in loads_under(e, facts):
             yield Touch(ld.source, ld.indices, False, known, s)
     if isinstance(s, Store):
-        yield Touch(s.buffer, s.indices, True, facts, s)
+        yield Touch(s.buffer, s.indices, True, facts, s, 0 if s.asynchronous else None)
     elif isinstance(s, Shuffle):
         yield Touch(s.source, s.at, False, facts, s)
         yield Touch(s.buffer, s.indices, True, facts, s)
@@ -161,24 +164,29 @@ class Threads:
                 stack += (*children(node), *indices_of(node))
         return False
 
-    def conflict(self, a: Touch, b: Touch, common: Collection[Var]) -> bool | None:
+    def conflict(self, a: Touch, b: Touch, common: Collection[Var], *, one: bool = False) -> bool | None:
         """Whether two threads can touch the same element, one of them writing.
 
         Args:
             a, b: the accesses; they may be one and the same.
             common: variables of loops around both: in each iteration, the accesses of that one meet.
+            one: whether it may be one thread that does both.
         Returns:
             ``None`` where there are too many elements to tell.
         """
         if a.buffer is not b.buffer or not (a.write or b.write):
             return False
-        joint = [v for v in common if v not in self.vars and (v in self._dims(a) or v in self._dims(b))]
-        whole = prod(v.hi + 1 for v in joint) * a.buffer.size
+        joint = {
+            v: _telling(v, (a, b)) for v in common if v not in self.vars and (v in self._dims(a) or v in self._dims(b))
+        }
+        whole = prod(len(values) for values in joint.values()) * a.buffer.size
         first, second = (self._spans(t, joint) for t in (a, b))
         if first is None or second is None or whole > POINTS:
             return None
         (least_a, most_a), (least_b, most_b) = first, second
         both = (most_a >= 0) & (most_b >= 0)
+        if one:
+            return bool(both.any())
         return bool((both & ~((least_a == most_a) & (least_b == most_b) & (least_a == least_b))).any())
 
     def _dims(self, t: Touch) -> dict[Var, None]:
@@ -192,8 +200,8 @@ class Threads:
         known = {v for ix in t.indices for v in ix.vars()} | set(self.vars)
         return [f for f in t.facts if f.index.vars() <= known and not dynamics(f.index)]
 
-    def _spans(self, t: Touch, joint: Sequence[Var]) -> tuple[Grid, Grid] | None:
-        """Least and greatest number of a thread that touches each element, for all values of the joint variables.
+    def _spans(self, t: Touch, joint: Mapping[Var, Grid]) -> tuple[Grid, Grid] | None:
+        """Least and greatest number of a thread that touches each element, for given values of the joint variables.
 
         The greatest is -1 where none does.
         """
@@ -201,23 +209,23 @@ class Threads:
         dims = [*joint, *(v for v in self._dims(t) if v not in joint)]
         if not fixed:
             dims = [*joint, *(v for v in self.vars if any(v in f.index.vars() for f in self._deciding(t)))]
-        if prod(v.hi + 1 for v in dims) > POINTS:
+        shape = [len(joint[v]) if v in joint else v.hi + 1 for v in dims]
+        if prod(shape) > POINTS:
             return None
         env = grids(dims)
-        shape = [v.hi + 1 for v in dims]
+        for d, (v, values) in enumerate(joint.items()):
+            env[v] = values.reshape([-1 if k == d else 1 for k in range(len(dims))])
         holds = np.ones(shape, bool)
-        for f in self._deciding(t):
-            if f.index.vars() <= set(dims):
+        for f in t.facts:
+            if f.index.vars() <= set(dims) and not dynamics(f.index):
                 value = evaluate(f.index, env)
                 holds &= (value >= f.lo) & (value < f.hi)
         thread: Grid = 0
         for v in self.vars:
             thread = thread * (v.hi + 1) + env.get(v, 0)
         alone = all(v.hi == 0 or v in env for v in self.vars)
-        rows: Grid = 0
-        for v in joint:
-            rows = rows * (v.hi + 1) + env[v]
-        count, size = prod(v.hi + 1 for v in joint), t.buffer.size
+        count, size = prod(shape[: len(joint)]), t.buffer.size
+        rows: Grid = np.arange(count).reshape([*shape[: len(joint)], *[1] * (len(dims) - len(joint))])
         least = np.full((count, size), np.iinfo(np.int64).max)
         most = np.full((count, size), -1)
         if fixed:
@@ -235,6 +243,31 @@ class Threads:
         np.minimum.at(least, where, who if alone else 0)
         np.maximum.at(most, where, who if alone else np.iinfo(np.int64).max)
         return least, most
+
+
+def _telling(v: Var, touches: Sequence[Touch]) -> Grid:
+    """Values of a variable that stand for all others, for accesses that tell them apart by remainders and conditions.
+
+    Where indices go by remainders of a loop's variable alone, as those of buffers in turns do, and conditions compare
+    it with numbers, all of its values with the same remainder are alike, as far as there are both accesses at all.
+    """
+    values: Grid = np.arange(v.hi + 1, dtype=np.int64)
+    period = 1
+    forms = [ix for t in touches for ix in t.indices]
+    for f in (f for t in touches for f in t.facts):
+        if f.index.vars() == {v} and not dynamics(f.index):
+            value = evaluate(f.index, {v: values})
+            values = values[(value >= f.lo) & (value < f.hi)]
+        else:
+            forms.append(f.index)
+    for form in forms:
+        for atom in form.terms:
+            if atom is v or (type(atom) is not Var and v in Linear({atom: 1}, 0).vars()):
+                step = atom.form.coefficient(v) if isinstance(atom, Remainder) else None
+                if not isinstance(atom, Remainder) or step is None:
+                    return values
+                period = lcm(period, atom.divisor // gcd(step, atom.divisor))
+    return values[np.unique(values % period, return_index=True)[1]]
 
 
 def thread_dependent(s: Stmt, threads: Threads) -> bool:

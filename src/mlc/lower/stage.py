@@ -102,6 +102,8 @@ class Stage:
         aligned: what the extent of an attached stage's region is a multiple of, by data axis.
         pitches: what the stride of a data axis is modulo some number, by axis: number, remainder.
         fetches: what is prefetched in which loop.
+        versions: how many of its buffer there are in turns; and
+        asynchronous: whether it is copied while other things are done.
         tensorized: from which loop on the nest is which intrinsic.
     """
 
@@ -119,6 +121,8 @@ class Stage:
         self.aligned: dict[Var, int] = {}
         self.pitches: dict[Var, tuple[int, int]] = {}
         self.fetches: list[Fetch] = []
+        self.versions = 1
+        self.asynchronous = False
         self.tensorized: tuple[Var, TensorIntrinsic] | None = None
         self._reducing: set[Var] = set(op.reduce_axes)
 
@@ -557,6 +561,35 @@ class Stage:
             raise ScheduleError(f"storage_align: offset {offset} is not below {factor}, for stage {self.name}")
         self.pitches[axis] = factor, offset
         self._record("storage_align", axis, factor, offset)
+
+    def double_buffer(self, versions: int = 2, *, asynchronous: bool = False) -> None:
+        """Compute an attached stage some iterations ahead of its readers, into versions of its buffer in turns.
+
+        >>> s, x, y, z = chain()
+        >>> s[y].compute_at(s[z], s[z].axes[0])
+        >>> s[y].double_buffer()
+        >>> show(s)
+        y: f32[2,1,10] in local
+        for i in range(7):
+          if i < 6:
+            for j in range(10):
+              y[i%2, 0, j] = x[i, j] + 1.0
+          if 1 <= i:
+            for j in range(8):
+              z[i - 1, j] = y[(i + 1)%2, 0, j] * y[(i + 1)%2, 0, j + 2]
+
+        Args:
+            versions: of the buffer; the stage is one iteration less ahead.
+            asynchronous: whether its stores are begun, and waited for when they are needed, by machines whose threads
+                can do that: as far as they copy 4, 8 or 16 bytes of memory, or as many zeros, to shared memory.
+
+        Raises:
+            ScheduleError: there are fewer than two versions.
+        """
+        if versions < 2:
+            raise ScheduleError(f"double_buffer: {versions} versions of stage {self.name}; there are at least 2")
+        self.versions, self.asynchronous = versions, asynchronous
+        self._record("double_buffer", versions, *(["asynchronous=True"] if asynchronous else []))
 
     def compute_root(self) -> None:
         """Compute the whole tensor before its readers, as every stage is at first; takes back where it was computed.

@@ -43,6 +43,6 @@ def _sharable(body: Stmt, lane: Var) -> bool:
 def _spread(s: Stmt, lane: Var) -> Stmt:
     if type(s) is Store:
         if any(lane in ix.vars() for ix in s.indices):
-            return Store(s.buffer, s.indices, s.value, lane)
+            return Store(s.buffer, s.indices, s.value, lane, s.asynchronous)
         return s
     return rebuild(s, lambda c: _spread(c, lane))

@@ -113,7 +113,7 @@ def _check(
                 _access(loop.Access(b, indices, ()), fn, s, bound, buffers, guarded)
             if s.buffer.dtype is not s.source.dtype:
                 raise VerifyError(f"{fn.name}: {s.source!r} goes to {s.buffer!r} in\n{s!r}")
-        case loop.Barrier():
+        case loop.Barrier() | loop.Commit() | loop.Wait():
             pass
         case _:
             raise VerifyError(f"{fn.name}: {type(s).__name__} is no statement")

@@ -11,7 +11,22 @@ from mlc.ir import te
 from mlc.ir.expr import Load, loads, replace_loads, within
 from mlc.ir.index import Var
 from mlc.ir.interp import run_function, run_tensors
-from mlc.ir.loop import THREAD_AXES, Barrier, Buffer, For, Function, If, Shuffle, Stmt, Store, rebuild, seq, walk
+from mlc.ir.loop import (
+    THREAD_AXES,
+    Barrier,
+    Buffer,
+    Commit,
+    For,
+    Function,
+    If,
+    Shuffle,
+    Stmt,
+    Store,
+    Wait,
+    rebuild,
+    seq,
+    walk,
+)
 from mlc.ir.types import f32
 from mlc.lower import Schedule, lower
 from mlc.lower.pipeline import GRID_PASSES
@@ -60,6 +75,8 @@ def product(
     columns: tuple[int, int] = (4, 2),
     depth: int = 4,
     vector: bool = False,
+    versions: int = 1,
+    asynchronous: bool = False,
 ) -> Grid:
     """A matrix product: a block makes a tile, a thread a part of it, operands lie in shared memory by turns.
 
@@ -68,6 +85,8 @@ def product(
         rows, columns: of a block's tile, and of a thread's.
         depth: terms that are in shared memory at a time.
         vector: whether a thread stores its columns as a vector.
+        versions: of the operands' parts in shared memory, in turns.
+        asynchronous: whether these are copied asynchronously.
     """
     m, n = max(m, rows[0]), max(n, columns[0])  # all threads take part
     a, b = te.placeholder((m, k), f32, "a"), te.placeholder((k, n), f32, "b")
@@ -92,6 +111,8 @@ def product(
     for t in held:
         s[t].compute_at(acc, ko)
         cooperate(s[t], rows[0] // rows[1], columns[0] // columns[1])
+        if versions > 1:
+            s[t].double_buffer(versions, asynchronous=asynchronous)
     return Grid(s, [a, b, c])
 
 
@@ -156,6 +177,9 @@ def turned(rows: int = 5, columns: int = 6, threads: int = 4) -> Grid:
 GRIDS: dict[str, Callable[[], Grid]] = {
     "product": product,
     "vectors": lambda: product(8, 8, 5, vector=True),
+    "turns": lambda: product(versions=2, depth=2),
+    "copies": lambda: product(k=5, depth=2, versions=2, asynchronous=True),
+    "copies_ahead": lambda: product(8, 4, 5, depth=1, versions=3, asynchronous=True),
     "sums": sums,
     "exchanged": exchanged,
     "stencil": stencil,
@@ -180,8 +204,8 @@ def edited(fn: Function, old: Stmt, new: Stmt) -> Function:
 
 
 def mutations(fn: Function) -> Iterator[tuple[str, Function]]:
-    """Kernels with one thing changed: a barrier less, or where not all threads come, as for
-    an exchange; an index moved by one."""
+    """Kernels with one thing changed: a barrier or a wait less, or not for all threads, as for an exchange; an index
+    moved by one."""
     for launch in launches(fn.body):
         yield from _mutations(fn, launch)
 
@@ -198,6 +222,11 @@ def _mutations(fn: Function, launch: Stmt) -> Iterator[tuple[str, Function]]:
             yield f"exchange {k} with others", edited(fn, s, further)
             for v in threads:
                 yield f"exchange {k} for some of {v}", edited(fn, s, If(within(v, 0, v.hi), s))
+        if isinstance(s, Wait):
+            yield f"wait {k} removed", edited(fn, s, seq([]))
+            yield f"wait {k} for one group less", edited(fn, s, Wait(s.groups + 1))
+        if isinstance(s, Commit):
+            yield f"commit {k} removed", edited(fn, s, seq([]))
         if isinstance(s, Store):
             for d in range(len(s.indices)):
                 for by in (-1, 1):
@@ -211,7 +240,9 @@ def _mutations(fn: Function, launch: Stmt) -> Iterator[tuple[str, Function]]:
 
 def moved(s: Store, d: int, by: int) -> Store:
     """A store one element further."""
-    return Store(s.buffer, tuple(ix + by if k == d else ix for k, ix in enumerate(s.indices)), s.value, s.lane)
+    return Store(
+        s.buffer, tuple(ix + by if k == d else ix for k, ix in enumerate(s.indices)), s.value, s.lane, s.asynchronous
+    )
 
 
 def read(s: Store, b: Buffer, d: int, by: int) -> Store:
@@ -222,9 +253,9 @@ def read(s: Store, b: Buffer, d: int, by: int) -> Store:
             return ld
         return Load(b, tuple(ix + by if k == d else ix for k, ix in enumerate(ld.indices)))
 
-    return Store(s.buffer, s.indices, replace_loads(s.value, swap), s.lane)
+    return Store(s.buffer, s.indices, replace_loads(s.value, swap), s.lane, s.asynchronous)
 
 
 def without(s: Store, v: Var) -> Store:
     """A store whose place does not depend on a thread's number."""
-    return Store(s.buffer, tuple(ix.without(v) for ix in s.indices), s.value, s.lane)
+    return Store(s.buffer, tuple(ix.without(v) for ix in s.indices), s.value, s.lane, s.asynchronous)

@@ -74,6 +74,12 @@ class _Machine:
             case loop.Evaluate():
                 if s.intrinsic is not None:
                     self.intrinsic(s, s.intrinsic, env)
+            case loop.Commit():
+                if self.trace is not None:
+                    self.trace.commit()
+            case loop.Wait():
+                if self.trace is not None:
+                    self.trace.wait(s.groups)
             case loop.Prefetch() | loop.Barrier():
                 pass  # a thread that is alone meets nobody
             case loop.Shuffle():
@@ -105,6 +111,9 @@ class _Machine:
         index: tuple[Any, ...] = tuple(
             _checked(ev.index(ix), n, s, s.buffer, ix) for ix, n in zip(s.indices, array.shape, strict=True)
         )
+        if self.trace is not None and isinstance(s, loop.Store) and s.asynchronous:
+            self.trace.begin(s.buffer, index, array, value)
+            return
         if self.trace is not None:
             self.trace.write(s.buffer, index)
         array[index] = value

@@ -2,8 +2,9 @@
 
 A block's threads are coroutines that run in turn, from one meeting to the next. Between two barriers they may run in
 any order on a machine, so an element that one thread writes and another touches in the meantime is a race, whatever
-comes out here. Global memory is not synchronised within a launch at all. Where threads exchange what they have, all of
-them come, too, but nothing that they wrote before is seen by others.
+comes out here. Global memory is not synchronised within a launch at all. An asynchronous copy arrives when its thread
+waits for it, as late as it may; to touch its place before, even by the same thread, is a race. Where threads exchange
+what they have, all of them come, too, but nothing that they wrote before is seen by others.
 """
 
 from __future__ import annotations
@@ -63,10 +64,25 @@ Steps = Generator[_Meeting, np.ndarray | None, None]
 
 @dataclass(eq=False)
 class _Touched:
-    """Who touched each element of a buffer."""
+    """Who touched each element of a buffer since the last barrier, and who is copying to it."""
 
     writer: np.ndarray
     reader: np.ndarray
+    copier: np.ndarray
+
+    @classmethod
+    def by_nobody(cls, size: int) -> _Touched:
+        return cls(*(np.full(size, _NOBODY) for _ in range(3)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Copy:
+    """An asynchronous copy that has begun."""
+
+    buffer: loop.Buffer
+    index: tuple[Any, ...]
+    array: np.ndarray
+    value: Any
 
 
 @dataclass(eq=False)
@@ -87,16 +103,42 @@ class Trace:
     thread: int = 0
     names: list[str] = field(default_factory=list)
     touched: dict[int, _Touched] = field(default_factory=dict)
+    begun: dict[int, list[_Copy]] = field(default_factory=dict)
+    groups: dict[int, list[list[_Copy]]] = field(default_factory=dict)
 
     def barrier(self) -> None:
-        """The threads of the block have met: what they did to their own memory is over."""
-        for key in self.block:
-            self.touched.pop(key, None)
+        """The threads of the block have met: what they did to their own memory is over, except for what they copy."""
+        for key in self.block & self.touched.keys():
+            self.touched[key].writer.fill(_NOBODY)
+            self.touched[key].reader.fill(_NOBODY)
+
+    def begin(self, b: loop.Buffer, index: tuple[Any, ...], array: np.ndarray, value: Any) -> None:
+        """A copy that the present thread begins."""
+        self.write(b, index)
+        if (seen := self._of(b)) is not None:
+            seen.copier[_flat(b, index)] = self.thread
+        self.begun.setdefault(self.thread, []).append(_Copy(b, index, array, value))
+
+    def commit(self) -> None:
+        """The copies that the present thread has begun are a group."""
+        self.groups.setdefault(self.thread, []).append(self.begun.pop(self.thread, []))
+
+    def wait(self, latest: int) -> None:
+        """The copies of the present thread arrive, except for some of the latest groups."""
+        groups = self.groups.setdefault(self.thread, [])
+        over = groups[: max(0, len(groups) - latest)]
+        del groups[: len(over)]
+        for c in (c for group in over for c in group):
+            if (seen := self._of(c.buffer)) is not None:
+                at = _flat(c.buffer, c.index)
+                seen.copier[at], seen.writer[at] = _NOBODY, self.thread
+            c.array[c.index] = c.value
 
     def read(self, b: loop.Buffer, index: tuple[Any, ...]) -> None:
         if (seen := self._of(b)) is None:
             return
         at = _flat(b, index)
+        self._refuse_copied(b, at, seen, "read")
         self._refuse(b, at, seen.writer, "written", "read")
         seen.reader[at] = np.where(np.isin(seen.reader[at], (_NOBODY, self.thread)), self.thread, _MANY)
 
@@ -104,6 +146,7 @@ class Trace:
         if (seen := self._of(b)) is None:
             return
         at = _flat(b, index)
+        self._refuse_copied(b, at, seen, "written")
         self._refuse(b, at, seen.writer, "written", "written")
         self._refuse(b, at, seen.reader, "read", "written")
         seen.writer[at] = self.thread
@@ -112,8 +155,18 @@ class Trace:
         if id(b) not in self.common and id(b) not in self.block:
             return None
         if id(b) not in self.touched:
-            self.touched[id(b)] = _Touched(np.full(b.size, _NOBODY), np.full(b.size, _NOBODY))
+            self.touched[id(b)] = _Touched.by_nobody(b.size)
         return self.touched[id(b)]
+
+    def _refuse_copied(self, b: loop.Buffer, at: np.ndarray, seen: _Touched, now: str) -> None:
+        wrong = seen.copier[at] != _NOBODY
+        if wrong.any():
+            where = np.unravel_index(int(at[wrong][0]), b.shape)
+            raise VerifyError(
+                f"race on {b.name}[{', '.join(map(str, where))}] in {b.scope} memory: {now} by "
+                f"{self.names[self.thread]}, while {self.names[int(seen.copier[at][wrong][0])]} copies to it without "
+                "having waited"
+            )
 
     def _refuse(self, b: loop.Buffer, at: np.ndarray, who: np.ndarray, before: str, now: str) -> None:
         wrong = ~np.isin(who[at], (_NOBODY, self.thread))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlc.targets.cuda.copies import COPIES
 from mlc.targets.cuda.mma import COLLECTIVES
 from mlc.targets.gpu.dialect import Dialect
 
@@ -36,6 +37,7 @@ CUDA_C = Dialect(
         "bool": "unsigned char", "f16": "unsigned short", "bf16": "unsigned short",
     },
     conversions=_CONVERSIONS,
+    copies=COPIES,
     collectives=COLLECTIVES,
     unsigned={8: "unsigned char", 16: "unsigned short", 32: "unsigned", 64: "unsigned long long"},
     kernel='extern "C" __global__ void __launch_bounds__({threads})',

@@ -68,7 +68,8 @@ class CudaTarget(HostedTarget):
         tensor = tuple(
             m.name for m in MMAS.values() if {m.left.name, m.right.name} <= types and (m.name != TF32 or tf32 == "on")
         )
-        record = replace(DEVICES[device], tensor=tensor)
+        asynchronous = any(ARCHS[a].number >= 80 for a in archs)  # before, the same text copies as it goes
+        record = replace(DEVICES[device], tensor=tensor, asynchronous=asynchronous)
         return cls(host_of(NAME, left, "-arch, -device, -tf32 and -host"), archs, record)
 
     def describe(self) -> dict[str, object]:

@@ -7,7 +7,7 @@ memory. Where there are too few threads to hide latency, all of them grow.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
@@ -18,6 +18,8 @@ SHARED_RATE = 0.25  # words a thread loads from shared memory in the time of a m
 CACHED = 0.5  # of the traffic between blocks and global memory goes past the caches
 BANKS = 32  # of shared memory, a word wide
 OVERHEAD = 16  # registers for addresses and counters
+LATENCY = 4e-7  # seconds from a load of global memory to its value; 400 to 700 cycles on what was ever measured
+VERSIONS = (1, 2, 3, 4)  # of what is fetched ahead
 
 ROWS, THREADS, DEPTHS = (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), (4, 8, 16, 32)
 
@@ -40,7 +42,8 @@ class Tile:
     Args:
         rows, columns: of a thread's tile, in registers.
         ty, tx: threads along rows and columns.
-        depth: terms that are in shared memory at a time.
+        depth: terms that are in shared memory at a time,
+        versions: in so many parts, all but one of which are fetched ahead.
     """
 
     rows: int
@@ -48,6 +51,7 @@ class Tile:
     ty: int
     tx: int
     depth: int
+    versions: int = 1
 
     @property
     def high(self) -> int:
@@ -62,7 +66,8 @@ def fitted(tile: Tile, p: Product) -> Tile:
     """The tile without what would lie beyond the product's end in any case."""
     rows, columns = min(tile.rows, p.m), min(tile.columns, p.n)
     ty, tx = min(tile.ty, ceil(p.m / rows)), min(tile.tx, ceil(p.n / columns))
-    return Tile(rows, columns, ty, tx, min(tile.depth, p.k))
+    depth = min(tile.depth, p.k)
+    return Tile(rows, columns, ty, tx, depth, min(tile.versions, ceil(p.k / depth)))
 
 
 def offset(depth: int) -> int:
@@ -73,7 +78,7 @@ def offset(depth: int) -> int:
 def shared_bytes(tile: Tile, p: Product) -> int:
     """Of a block's parts of both operands, with the gaps that either may have."""
     pitches = sum(n + (offset(tile.depth) - n) % BANKS for n in (tile.high, tile.wide))
-    return pitches * tile.depth * p.itemsize
+    return pitches * tile.depth * p.itemsize * tile.versions
 
 
 def refusal(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> str:
@@ -107,7 +112,22 @@ def seconds(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> float:
     moved = blocks * (tile.high + tile.wide) * p.k * p.itemsize * (CACHED if shared else 1.0)
     traffic = (moved + p.batch * p.m * p.n * p.itemsize) / (target.gbytes * 1e9)
     rounds = arithmetic * (2 / tile.depth if shared else 0)  # barriers, and addresses of what is fetched
-    return (max(arithmetic, local, traffic) + rounds) / hidden + target.launch_us * 1e-6
+    busy = (max(arithmetic, local, traffic) + rounds) / hidden
+    waiting = waves * stalls(ceil(p.k / tile.depth), tile.versions, busy / waves) if shared else 0
+    return busy + waiting + target.launch_us * 1e-6
+
+
+def stalls(steps: int, versions: int, busy: float) -> float:
+    """Seconds for which a unit waits for memory while its blocks go once through all steps of their products.
+
+    Args:
+        steps: after each of which a block needs its next parts.
+        versions: of these; all but one are fetched ahead.
+        busy: seconds that the steps take otherwise.
+    """
+    if versions == 1:  # other blocks may compute meanwhile, which is a matter of how many there are
+        return steps * LATENCY / 2
+    return max(0.0, steps * LATENCY / (versions - 1) - busy)
 
 
 def tiles(p: Product, target: Gpu, *, shared: bool) -> Iterator[Tile]:
@@ -126,4 +146,9 @@ def tiles(p: Product, target: Gpu, *, shared: bool) -> Iterator[Tile]:
 @lru_cache(maxsize=4096)
 def best_tile(p: Product, target: Gpu, *, shared: bool) -> Tile:
     """The tile that is expected to be fastest; of those that are alike, the first one."""
-    return min(tiles(p, target, shared=shared), key=lambda t: seconds(t, p, target, shared=shared))
+    best = min(tiles(p, target, shared=shared), key=lambda t: seconds(t, p, target, shared=shared))
+    if not shared:
+        return best
+    ahead = [fitted(replace(best, versions=n), p) for n in VERSIONS]
+    found = [t for t in ahead if not refusal(t, p, target, shared=True)]
+    return min(found, key=lambda t: seconds(t, p, target, shared=True))

@@ -31,6 +31,9 @@ class Dialect:
             bytes, floats of 16 bits are unsigned integers.
         conversions: functions ``mlc_from_f16`` (its bits to a float) and ``mlc_to_f16`` (a float rounded, as bits), and
             the same for ``bf16``.
+        copies: functions ``mlc_copy_<n>`` (so many bytes from global to shared memory, while other things are done),
+            ``mlc_copy_<n>_or_zero`` (or as many zeros), ``mlc_commit`` and ``mlc_wait_<groups>``; none where there are
+            no such copies.
         collectives: what the threads of a warp can do together, by names of intrinsics.
         unsigned: its names of unsigned integers by their bits.
         kernel: what a kernel's definition begins with; ``{x}``, ``{y}`` and ``{z}`` are threads of a block, and
@@ -59,6 +62,7 @@ class Dialect:
 
     types: Mapping[str, str]
     conversions: Mapping[str, str]
+    copies: Mapping[str, str]
     collectives: Mapping[str, Collective]
     unsigned: Mapping[int, str]
     kernel: str

@@ -28,6 +28,7 @@ from mlc.ir.expr import (
     Within,
     children,
     const,
+    index_vars,
     indices_of,
     loads,
     rewrite,
@@ -38,6 +39,7 @@ from mlc.ir.index import Linear, Quotient, Remainder, Var, dynamics, substitute,
 from mlc.ir.intrinsic import Kind
 from mlc.ir.order import post_order
 from mlc.ir.types import DType, f32, u16
+from mlc.lower.overlap import copy_of
 from mlc.lower.rewrite import places_of
 from mlc.lower.threads import grid_of, launches
 from mlc.targets.gpu.dialect import Dialect
@@ -224,6 +226,10 @@ class _Emitter:
                     raise CodegenError(f"threads cannot exchange what they have in this language:\n{s!r}")
                 given = self.dialect.shuffle.format(value=self.place(s.source, s.at), flip=s.flip)
                 self.line(f"{self.place(s.buffer, s.indices)} = {given};")
+            case loop.Commit():
+                self.line(f"{self.copies('commit')}();")
+            case loop.Wait():
+                self.line(f"{self.copies(f'wait_{s.groups}')}();")
             case loop.Evaluate() if s.intrinsic is None:
                 pass  # facts for other generators
             case loop.Evaluate():
@@ -243,11 +249,39 @@ class _Emitter:
         self.depth -= 1
 
     def store(self, s: loop.Store) -> None:
+        if s.asynchronous:
+            self.copy(s)
+            return
         s = self.as_bits(s)
         if s.lane is not None:
             self.vector(s, s.lane)
             return
         self.line(f"{self.place(s.buffer, s.indices)} = {_bare(self.kept(s.value, s.buffer.dtype))};")
+
+    def copies(self, name: str) -> str:
+        """A function for asynchronous copies."""
+        text = self.dialect.copies.get(f"mlc_{name}")
+        if text is None:
+            raise CodegenError(f"this language has no asynchronous copies ({name})")
+        self.scalars.functions.setdefault(f"mlc_{name}", f"{self.dialect.device} {text}")
+        return f"mlc_{name}"
+
+    def copy(self, s: loop.Store) -> None:
+        """An asynchronous store: memory to memory."""
+        found = copy_of(s)
+        if found is None:
+            raise CodegenError(f"no asynchronous copy:\n{s!r}")
+        source, cond = found
+        size = (s.lane.hi + 1 if s.lane is not None else 1) * s.buffer.dtype.itemsize
+        first = {} if s.lane is None else {s.lane: 0}
+        places = [
+            f"{self.arrays[id(b)]} + {self.index(weighted([substitute(ix, first) for ix in indices], b.strides()))}"
+            for b, indices in ((s.buffer, s.indices), (source.source, source.indices))
+        ]
+        if isinstance(cond, Const):
+            self.line(f"{self.copies(f'copy_{size}')}({', '.join(places)});")
+        else:
+            self.line(f"{self.copies(f'copy_{size}_or_zero')}({', '.join((*places, _bare(self.value(cond))))});")
 
     def as_bits(self, s: loop.Store) -> loop.Store:
         """A store of narrow floats that are only moved, as one of their bits."""
@@ -300,7 +334,12 @@ class _Emitter:
         self.line(text)
 
     def vector(self, s: loop.Store, lane: Var) -> None:
-        """All lanes of a store."""
+        """All lanes of a store; what one condition chooses for all of them is read only where it is chosen."""
+        e = s.value
+        if isinstance(e, Select) and _is_lazy(e) and lane not in index_vars(e.cond) and not loads(e.cond):
+            sides = (loop.Store(s.buffer, s.indices, side, lane) for side in (e.a, e.b))
+            self.statement(loop.If(e.cond, *sides))
+            return
         n = lane.hi + 1
         base = self.base(s.buffer, s.indices, lane)
         held: dict[int, str] = {}

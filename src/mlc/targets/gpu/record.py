@@ -23,6 +23,7 @@ class Gpu:
         launch_us: microseconds that a launch takes at least.
         double: whether there is double precision.
         shuffles: whether the threads of a warp can exchange what they have in registers.
+        asynchronous: whether threads copy from global to shared memory while they do other things.
         tensor: names of the products of small matrices that a warp makes as one
             (:data:`mlc.targets.gpu.tensor_cores.MMAS`), and
         tensor_gflops: 10^9 operations a second by these, in half precision.
@@ -41,5 +42,6 @@ class Gpu:
     launch_us: float
     double: bool
     shuffles: bool = False
+    asynchronous: bool = False
     tensor: tuple[str, ...] = ()
     tensor_gflops: float = 0.0

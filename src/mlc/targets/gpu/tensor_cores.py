@@ -20,7 +20,7 @@ from mlc.ir import te
 from mlc.ir.expr import cast
 from mlc.ir.intrinsic import Kind, Operand, TensorIntrinsic
 from mlc.ir.types import DType, bf16, f16, f32, i8, i32, u8
-from mlc.targets.gpu.cost import CACHED, HIDING, OVERHEAD
+from mlc.targets.gpu.cost import CACHED, HIDING, OVERHEAD, VERSIONS, stalls
 from mlc.targets.gpu.record import Gpu
 
 ROWS, COLUMNS, WARP = 16, 8, 32
@@ -102,7 +102,8 @@ class Fragments:
     Args:
         rows, columns: tiles of 16 rows, and of 8 columns, of a warp.
         warps_high, warps_wide: of a block.
-        depth: terms that are in shared memory at a time.
+        depth: terms that are in shared memory at a time,
+        versions: in so many parts, all but one of which are fetched ahead.
     """
 
     rows: int
@@ -110,6 +111,7 @@ class Fragments:
     warps_high: int
     warps_wide: int
     depth: int
+    versions: int = 1
 
     @property
     def high(self) -> int:
@@ -127,17 +129,21 @@ class Fragments:
         """Without what would lie beyond the product's end in any case."""
         _, m, n, k = shape
         rows, columns = min(self.rows, ceil(m / ROWS)), min(self.columns, ceil(n / COLUMNS))
+        depth = min(self.depth, ceil(k / terms) * terms)
         return Fragments(
             rows,
             columns,
             min(self.warps_high, ceil(m / (ROWS * rows))),
             min(self.warps_wide, ceil(n / (COLUMNS * columns))),
-            min(self.depth, ceil(k / terms) * terms),
+            depth,
+            min(self.versions, ceil(k / depth)),
         )
 
     def shared_bytes(self, mma: Mma) -> int:
         """Of a block's parts of both operands."""
-        return self.depth * (self.high * mma.left.itemsize + self.wide * mma.right.itemsize)
+        # pitches of rows are odd numbers of 16 bytes, so that 8 rows lie in different banks
+        pitches = [(self.depth * t.itemsize // 32 * 2 + 1) * 16 for t in (mma.left, mma.right)]
+        return self.versions * (self.high * pitches[0] + self.wide * pitches[1])
 
     def registers(self) -> int:
         """That a thread holds: sums, and what it multiplies at a time."""
@@ -177,18 +183,21 @@ def seconds(tile: Fragments, shape: Shape, target: Gpu, mma: Mma) -> float:
     fetched = blocks * deep * (tile.high * mma.left.itemsize + tile.wide * mma.right.itemsize) * CACHED
     traffic = (fetched + batch * m * n * 4) / (target.gbytes * 1e9)
     hidden = min(1.0, together * tile.warps / HIDING)
-    return max(rounds * max(work, local) / hidden, traffic) + target.launch_us * 1e-6
+    busy = max(rounds * max(work, local) / hidden, traffic)
+    waiting = rounds * stalls(deep // tile.depth, tile.versions, busy / rounds)
+    return busy + waiting + target.launch_us * 1e-6
 
 
 def best_fragments(shape: Shape, target: Gpu, mma: Mma) -> Fragments:
     """The tile that is expected to be fastest; of those that are alike, the first one."""
     every = dict.fromkeys(
-        Fragments(r, c, y, x, mma.terms * d).fitted(shape, mma.terms)
+        Fragments(r, c, y, x, mma.terms * d, v).fitted(shape, mma.terms)
         for r in TILES_HIGH
         for c in TILES_WIDE
         for y in WARPS
         for x in WARPS
         for d in STEPS
+        for v in VERSIONS
     )
     found = [t for t in every if not refusal(t, target, mma)]
     return min(found, key=lambda t: (seconds(t, shape, target, mma), -t.depth))

@@ -24,6 +24,7 @@ OPENCL_C = Dialect(
         "f16": "ushort", "bf16": "ushort",
     },
     conversions=_CONVERSIONS,
+    copies={},
     collectives={},
     unsigned={8: "uchar", 16: "ushort", 32: "uint", 64: "ulong"},
     kernel="__kernel __attribute__((reqd_work_group_size({x}, {y}, {z}))) void",

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from mlc.errors import CodegenError, ScheduleError, VerifyError
-from mlc.ir.expr import within
+from mlc.ir.expr import const, within
 from mlc.ir.graph import Builder, Value
-from mlc.ir.index import Var, substitute
+from mlc.ir.index import Var, as_index, substitute
 from mlc.ir.interp import run_function
-from mlc.ir.loop import Access, Barrier, Evaluate, For, Function, If, Seq, Stmt, rebuild, walk
+from mlc.ir.loop import Access, Barrier, Commit, Evaluate, For, Function, If, Seq, Stmt, Store, Wait, rebuild, walk
 from mlc.ir.types import DType, bf16, f16, f32, i8, u8
 from mlc.lower.prove import prove
 from mlc.lower.rewrite import map_accesses
@@ -53,6 +53,7 @@ def product(
 
 MADE: dict[str, Callable[[Builder], Sequence[Value]]] = {
     "half": product(32, 24, 32, f16),
+    "half_ahead": product(32, 32, 80, f16, turned=True),
     "half_ragged": product(17, 19, 23, f16),
     "half_turned": product(33, 24, 50, f16, turned=True),
     "half_batch": product(16, 8, 16, f16, batch=(2, 3)),
@@ -199,11 +200,54 @@ def lane_of(fn: Function) -> Var:
 def test_a_missing_barrier_is_found() -> None:
     _, fn = case("half_turned")
 
-    def without(s: Stmt) -> Stmt:
-        return Seq(()) if isinstance(s, Barrier) else rebuild(s, without)
-
     with pytest.raises(VerifyError, match="since the last barrier"):
-        prove(Function(fn.name, fn.params, fn.outputs, without(fn.body)))
+        prove(without(fn, Barrier))
+
+
+AHEAD = LARGE | {"terms": 16, "versions": 3}
+
+
+def without(fn: Function, kind: type[Stmt]) -> Function:
+    """A kernel without statements of a kind."""
+
+    def inner(s: Stmt) -> Stmt:
+        return Seq(()) if isinstance(s, kind) else rebuild(s, inner)
+
+    return Function(fn.name, fn.params, fn.outputs, inner(fn.body), fn.attrs)
+
+
+def test_operands_are_copied_ahead() -> None:
+    found, fn = case("half_ahead", AHEAD)
+    assert any(isinstance(s, Store) and s.asynchronous for s in walk(fn.body))
+    arrays, want = feeds_of(found, fn)
+    assert_close(on_host(fn, arrays), want)
+    results = [np.full(b.shape, 77).astype(b.dtype.numpy) for b in fn.params[len(arrays) :]]
+    run_function(fn, arrays + results)
+    assert_close(results, want)
+
+
+def test_a_missing_wait_is_found() -> None:
+    found, fn = case("half_ahead", AHEAD)
+    arrays, (want,) = feeds_of(found, fn)
+    hasty = without(fn, Wait)
+    with pytest.raises(VerifyError, match="a copy that nobody has waited for may be under way"):
+        prove(hasty)
+    results = [np.full(b.shape, 77).astype(b.dtype.numpy) for b in fn.params[len(arrays) :]]
+    with pytest.raises(VerifyError, match="copies to it without having waited"):
+        run_function(hasty, arrays + results)
+    assert not np.allclose(on_host(hasty, arrays)[0], want)  # nothing has arrived
+
+
+def test_sources_of_copies_stay() -> None:
+    _, fn = case("half_ahead", AHEAD)
+    source = fn.params[0]
+    spoil = Store(source, (as_index(0), as_index(0)), const(0, f16))
+
+    def after(s: Stmt) -> Stmt:
+        return Seq((s, spoil)) if isinstance(s, Commit) else rebuild(s, after)
+
+    with pytest.raises(VerifyError, match="what is copied may change before it is"):
+        prove(Function(fn.name, fn.params, fn.outputs, after(fn.body)))
 
 
 def test_operands_at_the_place_of_another_thread_are_found() -> None:

@@ -20,6 +20,7 @@ from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.targets.gpu.cost import BANKS, DEPTHS, ROWS, THREADS, Product, Tile, best_tile, fitted, offset, refusal
 from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.schedules.fetch import ask_asynchronous, ask_versions, fetch_ahead
 from mlc.targets.gpu.schedules.spread import spread, vector_of
 from mlc.targets.gpu.schedules.tensor import is_large, mma_of, schedule_tensor
 from mlc.targets.groups.group import Group, ends_in_anchor, inline_rest, is_single, replace_anchor
@@ -79,13 +80,14 @@ def schedule_product(g: Group, target: Gpu) -> Schedule:
     if apart or sums in s.outputs:
         sums = s.cache_write(sums, "local")
     s[sums].set_scope("local")
+    asynchronous = possible and ask_asynchronous(g.knobs, target)
     fetches = fetches if shared else []
     for t, _ in fetches:
         s[t].set_scope("shared")
     inline_rest(s, (*(t for t, _ in fetches), out))
     _bind(s, out, s[sums], tile)
-    for t, vector in fetches:
-        _fetch(s[t], s[sums], tile, vector)
+    ahead = [(s[t], _fetch(s[t], s[sums], tile, vector)) for t, vector in fetches]
+    fetch_ahead(ahead, tile.versions, asynchronous=asynchronous)
     if apart:
         spread(s[p.outputs[0]], target, g.knobs, "out")
     return s
@@ -115,6 +117,7 @@ def ask_tile(knobs: Knobs, p: Product, target: Gpu, best: Tile, *, shared: bool)
         ask("ty", THREADS, best.ty),
         ask("tx", THREADS, best.tx),
         ask("depth", DEPTHS, best.depth),
+        ask_versions(knobs, best.versions) if target.shared_bytes else 1,
     )
     tile = fitted(tile, p)
     why = refusal(tile, p, target, shared=shared)
@@ -163,8 +166,12 @@ def ask_vector(knobs: Knobs, name: str, part: Stage, extent: int, target: Gpu) -
     return knobs.discrete(name, (1, 2, 4, 8), default=widths[-1])
 
 
-def _fetch(part: Stage, acc: Stage, tile: Tile, vector: int) -> None:
-    """All threads of a block fetch an operand's part ``[…, k, i]``, neighbours what lies side by side in memory."""
+def _fetch(part: Stage, acc: Stage, tile: Tile, vector: int) -> int:
+    """All threads of a block fetch an operand's part ``[…, k, i]``, neighbours what lies side by side in memory.
+
+    Returns:
+        how many elements a thread fetches at once.
+    """
     part.compute_at(acc, acc.leaves[0])
     *batch, k, i = part.op.axes
     if walks(part.op, k) and not walks(part.op, i):
@@ -179,6 +186,7 @@ def _fetch(part: Stage, acc: Stage, tile: Tile, vector: int) -> None:
     _, thread = part.split(flat, tile.ty * tile.tx)
     for a, axis in zip(part.split(thread, tile.tx), ("threadIdx.y", "threadIdx.x"), strict=True):
         part.bind(a, axis)
+    return vector
 
 
 def walks(op: te.Compute, axis: Var) -> bool:

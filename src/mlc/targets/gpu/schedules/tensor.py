@@ -9,15 +9,16 @@ thread ``l``'s. So every thread's part is a box, and its loops are those that th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from mlc.ir import te
 from mlc.ir.expr import Binary, Expr, Load, cast, const, select, substitute_vars, within
-from mlc.ir.index import Linear, Var, as_index
+from mlc.ir.index import Linear, Var
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.schedules.fetch import ask_asynchronous, ask_versions, fetch_ahead, vector_along
 from mlc.targets.gpu.tensor_cores import (
     COLUMNS,
     MMAS,
@@ -102,12 +103,11 @@ def schedule_tensor(g: Group, target: Gpu, mma: Mma) -> Schedule:
     s[total].set_scope("local")
     for t in (left, right):
         s[t].set_scope("shared")
+        s[t].storage_align(s[t].op.axes[-2], 32 // t.dtype.itemsize, 16 // t.dtype.itemsize)
     inline_rest(s, [total, left, right])
     step = _bind(s[out], s[total], tile, mma)
-    for t, factor, row in ((left, pair[0], i), (right, pair[1], j)):
-        plain = shape[3] == deep and factor.source.op is None
-        along_rows = factor.indices[-1] == as_index(row)
-        _fetch(s[t], s[total], step, tile, VECTOR // t.dtype.itemsize if plain else 1, along_rows)
+    parts = [(s[t], _fetch(s[t], s[total], step, tile)) for t in (left, right)]
+    fetch_ahead(parts, tile.versions, asynchronous=ask_asynchronous(g.knobs, target))
     return s
 
 
@@ -137,6 +137,7 @@ def _ask(knobs: Knobs, shape: Shape, target: Gpu, mma: Mma) -> Fragments:
         ask("warps_high", WARPS, best.warps_high),
         ask("warps_wide", WARPS, best.warps_wide),
         ask("terms", [mma.terms * n for n in STEPS], best.depth),
+        ask_versions(knobs, best.versions),
     ).fitted(shape, mma.terms)
     why = refusal(tile, target, mma)
     knobs.require(not why, why)
@@ -156,6 +157,7 @@ def _padded(factor: Load, axes: Sequence[Var], extents: tuple[int, int], name: s
     """
     used = {v for ix in factor.indices for v in ix.vars()}
     *batch, row, term = axes
+    unit = gcd(term.hi + 1, VECTOR // factor.dtype.itemsize)  # terms of a vector are there together, or none is
     own = [a for a in batch if a in used]
 
     def element(*at: Linear) -> Expr:
@@ -164,7 +166,7 @@ def _padded(factor: Load, axes: Sequence[Var], extents: tuple[int, int], name: s
         value = substitute_vars(factor, dict(zip((*own, row, term), (*b, i, k), strict=True)))
         if extents[1] == term.hi + 1:
             return value
-        return select(within(k, 0, term.hi + 1), value, const(0, factor.dtype))
+        return select(within(k // unit, 0, (term.hi + 1) // unit), value, const(0, factor.dtype))
 
     shape = (*(a.hi + 1 for a in own), *extents)
     return te.compute(shape, element, name, axis_names=[a.name for a in (*own, row, term)]), own
@@ -204,10 +206,18 @@ def _bind(stage: Stage, sums: Stage, tile: Fragments, mma: Mma) -> Var:
     return ko
 
 
-def _fetch(part: Stage, sums: Stage, step: Var, tile: Fragments, vector: int, along_rows: bool) -> None:
-    """All threads of a block fetch an operand's part of a step together, some neighbours in global memory each."""
+def _fetch(part: Stage, sums: Stage, step: Var, tile: Fragments) -> int:
+    """All threads of a block fetch an operand's part of a step together, some neighbours in global memory each.
+
+    Returns:
+        how many of them are neighbours in shared memory, too.
+    """
     part.compute_at(sums, step)
     *batch, row, term = part.op.axes
+    vector = vector_along(part.op, term, VECTOR)
+    along_rows = vector == 1 and (wide := vector_along(part.op, row, VECTOR)) > 1
+    if along_rows:
+        vector = wide
     axes = (*batch, term, row) if along_rows else (*batch, row, term)
     part.reorder(*axes)
     flat = part.fuse(*axes)
@@ -217,3 +227,4 @@ def _fetch(part: Stage, sums: Stage, step: Var, tile: Fragments, vector: int, al
     _, thread = part.split(flat, tile.warps * WARP)
     for a, name in zip(part.split(thread, WARP), ("threadIdx.y", "threadIdx.x"), strict=True):
         part.bind(a, name)
+    return 1 if along_rows else vector
