@@ -219,7 +219,8 @@ class _Walk:
 
     def _carried(self, t: Touch, s: For | ForRange, over: dict[Var, Var]) -> Touch:
         """An access of one iteration of a loop as the next one sees it."""
-        if always_meet(s.body):  # what is left is the last iteration's
+        waits = t.age is not None and any(isinstance(c, Wait) for c in walk(s.body))
+        if waits or always_meet(s.body):  # what is left is the last iteration's
             return t.renamed({s.var: as_index(s.var) - 1}, (Fact(as_index(s.var), 1, s.var.hi + 1),))
         if over[s.var] in t.vars():
             return t

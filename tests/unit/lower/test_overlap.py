@@ -32,6 +32,13 @@ def test_one_step_takes_one_buffer() -> None:
     prove(fn)
 
 
+def test_one_thread_waits_for_itself() -> None:
+    grid = product(1, 1, 7, rows=(1, 1), columns=(1, 1), depth=2, versions=3, asynchronous=True)
+    fn, arrays = grid.kernel(), grid.arrays()
+    prove(fn)
+    np.testing.assert_allclose(run(fn, arrays), expected(grid, arrays), rtol=1e-4, atol=1e-5)
+
+
 def chain() -> tuple[Schedule, te.Tensor, te.Tensor, te.Tensor, te.Tensor]:
     x = te.placeholder((6, 10), f32, "x")
     y = te.compute(x.shape, lambda i, j: x[i, j] + 1, "y")

@@ -55,7 +55,8 @@ class CudaTarget(HostedTarget):
         for arch in archs:
             if arch not in ARCHS:
                 raise UsageError(f"target cuda: unknown architecture {arch!r}", hint=f"known: {', '.join(ARCHS)}")
-        device = left.pop("device", max((ARCHS[a] for a in archs), key=lambda a: a.number).device)
+        newest = max((ARCHS[a] for a in archs), key=lambda a: a.number)
+        device = left.pop("device", newest.device)
         if device not in DEVICES:
             raise UsageError(f"target cuda: unknown device {device!r}", hint=f"known: {', '.join(DEVICES)}")
         types = set.intersection(*(set(ARCHS[a].tensor) for a in archs))  # one text is for all
@@ -68,8 +69,9 @@ class CudaTarget(HostedTarget):
         tensor = tuple(
             m.name for m in MMAS.values() if {m.left.name, m.right.name} <= types and (m.name != TF32 or tf32 == "on")
         )
-        asynchronous = any(ARCHS[a].number >= 80 for a in archs)  # before, the same text copies as it goes
-        record = replace(DEVICES[device], tensor=tensor, asynchronous=asynchronous)
+        # before sm_80, the same text copies as it goes
+        ahead = newest.number >= 80
+        record = replace(DEVICES[device], tensor=tensor, asynchronous=ahead, unit_shared=newest.shared)
         return cls(host_of(NAME, left, "-arch, -device, -tf32 and -host"), archs, record)
 
     def describe(self) -> dict[str, object]:

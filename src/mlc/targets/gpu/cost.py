@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from heapq import nsmallest
 from math import ceil
 
 from mlc.targets.gpu.record import Gpu
@@ -19,6 +20,7 @@ CACHED = 0.5  # of the traffic between blocks and global memory goes past the ca
 BANKS = 32  # of shared memory, a word wide
 OVERHEAD = 16  # registers for addresses and counters
 LATENCY = 4e-7  # seconds from a load of global memory to its value; 400 to 700 cycles on what was ever measured
+FEW = 48  # tiles that are fast if nothing waits; which versions suit them is looked at then
 VERSIONS = (1, 2, 3, 4)  # of what is fetched ahead
 
 ROWS, THREADS, DEPTHS = (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), (4, 8, 16, 32)
@@ -95,14 +97,34 @@ def refusal(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> str:
 
 def seconds(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> float:
     """What a product is expected to take."""
-    blocks = p.batch * ceil(p.m / tile.high) * ceil(p.n / tile.wide)
-    threads = ceil(tile.ty * tile.tx / target.warp) * target.warp
-    together = max(1, min(target.threads // threads, 16))
-    if shared:
-        together = max(1, min(together, 2 * target.shared_bytes // max(1, shared_bytes(tile, p))))
+    busy = busy_seconds(tile, p, target, shared=shared)
+    waves = ceil(_blocks(tile, p) / (target.units * _together(tile, p, target, shared=shared)))
+    waiting = waves * stalls(ceil(p.k / tile.depth), tile.versions, busy / waves) if shared else 0
+    return busy + waiting + target.launch_us * 1e-6
+
+
+def _blocks(tile: Tile, p: Product) -> int:
+    return p.batch * ceil(p.m / tile.high) * ceil(p.n / tile.wide)
+
+
+def _threads(tile: Tile, target: Gpu) -> int:
+    """Of a block, whole warps."""
+    return ceil(tile.ty * tile.tx / target.warp) * target.warp
+
+
+def _together(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> int:
+    """Blocks that a unit runs at the same time, where there are enough."""
+    together = max(1, min(target.threads // _threads(tile, target), 16))
+    return max(1, min(together, target.shared_of_unit // max(1, shared_bytes(tile, p)))) if shared else together
+
+
+def busy_seconds(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> float:
+    """What it takes without waiting for memory."""
+    blocks, threads = _blocks(tile, p), _threads(tile, target)
+    together = _together(tile, p, target, shared=shared)
     waves = ceil(blocks / (target.units * together))
     per_unit = min(together, ceil(blocks / target.units))
-    hidden = min(1.0, per_unit * threads / (HIDING * target.warp))
+    hidden = min(1.0, per_unit * tile.ty * tile.tx / (HIDING * target.warp))  # lanes that do nothing hide nothing
     # the last wave takes as long as the others, however few blocks are in it
     steps = waves * together * target.units * threads * tile.rows * tile.columns * p.k
     steps = min(steps, ceil(blocks / target.units) * target.units * threads * tile.rows * tile.columns * p.k)
@@ -112,9 +134,7 @@ def seconds(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> float:
     moved = blocks * (tile.high + tile.wide) * p.k * p.itemsize * (CACHED if shared else 1.0)
     traffic = (moved + p.batch * p.m * p.n * p.itemsize) / (target.gbytes * 1e9)
     rounds = arithmetic * (2 / tile.depth if shared else 0)  # barriers, and addresses of what is fetched
-    busy = (max(arithmetic, local, traffic) + rounds) / hidden
-    waiting = waves * stalls(ceil(p.k / tile.depth), tile.versions, busy / waves) if shared else 0
-    return busy + waiting + target.launch_us * 1e-6
+    return (max(arithmetic, local, traffic) + rounds) / hidden
 
 
 def stalls(steps: int, versions: int, busy: float) -> float:
@@ -146,9 +166,10 @@ def tiles(p: Product, target: Gpu, *, shared: bool) -> Iterator[Tile]:
 @lru_cache(maxsize=4096)
 def best_tile(p: Product, target: Gpu, *, shared: bool) -> Tile:
     """The tile that is expected to be fastest; of those that are alike, the first one."""
-    best = min(tiles(p, target, shared=shared), key=lambda t: seconds(t, p, target, shared=shared))
+    every = list(tiles(p, target, shared=shared))
     if not shared:
-        return best
-    ahead = [fitted(replace(best, versions=n), p) for n in VERSIONS]
+        return min(every, key=lambda t: seconds(t, p, target, shared=False))
+    few = nsmallest(FEW, every, key=lambda t: busy_seconds(t, p, target, shared=True))
+    ahead = dict.fromkeys(fitted(replace(t, versions=n), p) for t in few for n in VERSIONS)
     found = [t for t in ahead if not refusal(t, p, target, shared=True)]
     return min(found, key=lambda t: seconds(t, p, target, shared=True))

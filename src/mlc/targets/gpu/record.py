@@ -23,6 +23,7 @@ class Gpu:
         launch_us: microseconds that a launch takes at least.
         double: whether there is double precision.
         shuffles: whether the threads of a warp can exchange what they have in registers.
+        unit_shared: bytes of shared memory that a unit has for all of its blocks; twice what one may have unless given.
         asynchronous: whether threads copy from global to shared memory while they do other things.
         tensor: names of the products of small matrices that a warp makes as one
             (:data:`mlc.targets.gpu.tensor_cores.MMAS`), and
@@ -43,5 +44,11 @@ class Gpu:
     double: bool
     shuffles: bool = False
     asynchronous: bool = False
+    unit_shared: int = 0
     tensor: tuple[str, ...] = ()
     tensor_gflops: float = 0.0
+
+    @property
+    def shared_of_unit(self) -> int:
+        """Bytes of shared memory for all blocks that a unit runs at a time."""
+        return self.unit_shared or 2 * self.shared_bytes

@@ -169,7 +169,7 @@ def seconds(tile: Fragments, shape: Shape, target: Gpu, mma: Mma) -> float:
     together = min(
         target.threads // (tile.warps * WARP),
         FILE // (tile.registers() * tile.warps * WARP),
-        2 * target.shared_bytes // tile.shared_bytes(mma),
+        target.shared_of_unit // tile.shared_bytes(mma),
         16,
     )
     together = max(1, min(together, ceil(blocks / target.units)))
