@@ -75,7 +75,7 @@ def trials(path: Path) -> list[Record]:
     return [r for r in read_records([path]).records if r.explorer != DECIDED] if path.exists() else []
 
 
-def until(found: Callable[[], object], seconds: float = 20.0) -> None:
+def until(found: Callable[[], object], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not found():
         assert time.monotonic() < end
