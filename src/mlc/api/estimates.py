@@ -27,6 +27,7 @@ class KernelEstimate:
         instructions, multiply_adds: of an iteration of the innermost loop with the most products; 0 without one.
         loop_cycles: of that iteration, by ``llvm-mca``; ``None`` where that is not installed or does not know the
             processor.
+        loop_least: cycles that the busiest unit of the core is needed for meanwhile, likewise.
     """
 
     kernel: str
@@ -38,6 +39,7 @@ class KernelEstimate:
     instructions: int = 0
     multiply_adds: int = 0
     loop_cycles: float | None = None
+    loop_least: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -74,8 +76,14 @@ def estimates(package: Package) -> list[KernelEstimate]:
         share = facts[1] / facts[0] / peak / e.cycles if e.cycles else 0.0
         row = KernelEstimate(kernel, facts[0], e.cycles, round(share, 3), e.bound, e.busy)
         if code is not None:
-            cycles = analysed(code, target.triple, target.cpu).cycles
-            row = replace(row, instructions=len(code.text), multiply_adds=code.multiply_adds, loop_cycles=cycles)
+            code = analysed(code, target.triple, target.cpu)
+            row = replace(
+                row,
+                instructions=len(code.text),
+                multiply_adds=code.multiply_adds,
+                loop_cycles=code.cycles,
+                loop_least=code.least,
+            )
         rows.append(row)
     return rows
 

@@ -30,11 +30,15 @@ def show_estimates(console: Console, path: str, package: Package, json_file: str
             e.bound,
             e.multiply_adds or "",
             e.instructions or "",
+            "" if e.loop_least is None else f"{e.loop_least:.1f}",
             "" if e.loop_cycles is None else f"{e.loop_cycles:.1f}",
         )
         for e in found
     ]
-    heads = ("steps", "kcycles", "of peak %", "products", "of instructions", "llvm-mca cycles")
+    heads = ("steps", "kcycles", "of peak %", "products", "of instructions", "least cycles", "by llvm-mca")
     columns = ("kernel", *heads[:3], "bound by", *heads[3:])
     console.data("\n" + console.table(columns, rows, heads))
-    console.note("products and instructions are those of the innermost loop with the most products")
+    console.note(
+        "products and instructions are those of the innermost loop with the most products, least cycles those that its "
+        "busiest unit takes"
+    )

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlc.runtime.toolchain import machine_of, run_tool
@@ -16,8 +16,8 @@ _ITERATIONS = 100
 _LABEL = re.compile(r"^(\.L\w+):")
 _BRANCH = re.compile(r"^\s+(?:j\w+|b\.?\w*|cbn?z\s+\w+,|tbn?z\s+\w+, *#\d+,)\s+(\.L\w+)\s*(?:[#/@].*)?$")
 _MULTIPLY_ADDS = (
-    "fmla", "vfmadd", "vpdpbusd", "vdpbf16ps", "vpmaddwd", "usdot", "sdot", "bfdot", "mulps", "sadalp", "smlal",
-    "vpopcnt", "vpshufb", "cnt",
+    "fmla", "vfmadd", "vpdpbusd", "vdpbf16ps", "vpmaddwd", "sdot", "smull", "bfdot", "mulps", "smlal", "vpopcnt",
+    "vpshufb", "cnt",
 )  # fmt: skip
 
 
@@ -30,11 +30,13 @@ class InnerLoop:
         multiply_adds: instructions among them that multiply vectors, or count bits.
         cycles: of an iteration, as ``llvm-mca`` has it; ``None`` where there is none, or it does not know the
             processor.
+        least: cycles that its busiest unit is needed for, if nothing ever waits; likewise.
     """
 
     text: tuple[str, ...]
     multiply_adds: int
     cycles: float | None = None
+    least: float | None = None
 
 
 def inner_loops(assembly: str) -> Iterator[InnerLoop]:
@@ -76,7 +78,9 @@ def analysed(found: InnerLoop, triple: str, cpu: str) -> InnerLoop:
             status, said = run_tool((tool, *options, str(source)), seconds=60)
         except (OSError, subprocess.TimeoutExpired):
             return found
-        total = re.search(r"^Total Cycles:\s+(\d+)", result.read_text(), re.MULTILINE) if status == 0 else None
-    if total is None or "is not a recognized processor" in said:
+        report = result.read_text() if status == 0 else ""
+    total = re.search(r"^Total Cycles:\s+(\d+)", report, re.MULTILINE)
+    least = re.search(r"^Block RThroughput:\s+([\d.]+)", report, re.MULTILINE)
+    if total is None or least is None or "is not a recognized processor" in said:
         return found
-    return InnerLoop(found.text, found.multiply_adds, int(total[1]) / _ITERATIONS)
+    return replace(found, cycles=int(total[1]) / _ITERATIONS, least=float(least[1]))

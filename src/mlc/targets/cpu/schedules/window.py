@@ -35,6 +35,7 @@ from mlc.targets.groups.terms import over_taps
 
 UNROLL_TAPS = 9  # windows up to 3×3 are unrolled whole, their weights stay in registers
 UNROLLED = 400  # multiply-adds that a tile may be unrolled to
+UNROLLED_COLUMN = 50  # those of one column of taps
 COPIED = 16  # vectors that the copy of a row may be unrolled to
 MOST_SUMS = 16  # of bytes that a tile has
 MOST_ROWS, MOST_COLUMNS = 7, 4  # of such a tile
@@ -82,14 +83,15 @@ def schedule_window(g: Group, target: Cpu) -> Schedule:
 def _plain(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     """Vectors along the width, a tile of some rows whose windows share what they read.
 
-    The tile is computed in whole vectors and stored as far as the result reaches. A small window reads its input where
-    it lies: where it hangs over the border, loops are cut, and only the vectors there are loaded under a mask. Others
-    read a copy of a block of rows with its border, in which columns a stride apart are neighbours.
+    The tile is computed in whole vectors and stored as far as the result reaches. Where a processor takes operands from
+    memory, a small window reads its input where it lies: where it hangs over the border, loops are cut, and only the
+    vectors there are loaded under a mask. Others read a copy of a block of rows with its border, in which columns a
+    stride apart are neighbours.
     """
     g = apart_from_output(g, op.outputs[0])
     g = Group(g.inputs, g.outputs, op, g.layouts, g.knobs)
     role = _role(g)
-    copies = _reads_a_copy(g, role)
+    copies = _reads_a_copy(g, role, target)
     if copies and border_of(role.data) is None:
         g = with_copy(g)
         role = _role(g)
@@ -105,7 +107,9 @@ def _plain(g: Group, op: te.Compute, target: Cpu) -> Schedule:
         rows = Layout(shape).pad(last, 0, excess * stride)
         extra[role.data] = rows_of_vectors(shape, excess, stride, lanes) if copies else rows
     tile = _chosen_tile(g.knobs, whole.shape, lanes, copies, target)
-    unrolled = g.knobs.discrete("unrolled", (50, 100, 200, 400, 800), default=UNROLLED)
+    # where every operand takes a register, there are enough for a column of taps and what it reads
+    most = UNROLLED if target.memory_operand or not copies else UNROLLED_COLUMN
+    unrolled = g.knobs.discrete("unrolled", (UNROLLED_COLUMN, 100, 200, UNROLLED, 800), default=most)
     room = g.knobs.discrete("room", [target.l1 // k for k in (1, 2, 4, 8)], default=target.l1 // 2) if copies else 0
     p = g.apply(extra)
     assert p.anchor is not None
@@ -185,16 +189,18 @@ def _copy_loops(copy: Stage, lanes: int, stride: int) -> None:
         copy.unroll(vector)
 
 
-def _reads_a_copy(g: Group, role: Window) -> bool:
+def _reads_a_copy(g: Group, role: Window, target: Cpu) -> bool:
     """Whether a plain window reads a copy with borders rather than the input itself.
 
-    Rows of taps that lie apart hang over the border in more ways than loops should be cut into.
+    Rows of taps that lie apart hang over the border in more ways than loops should be cut into. Where every operand
+    takes a register, masks and the ends of rows leave too few for the sums.
     """
     small = size_of(role.taps) <= UNROLL_TAPS
     border = border_of(role.data)
     data = border.inputs if border is not None else [role.data]
     apart = any(k > 1 for k in role.dilations)
-    return not small or apart or not all(_lies_in_rows(t, g) for t in data)
+    tight = border is not None and not target.memory_operand
+    return not small or apart or tight or not all(_lies_in_rows(t, g) for t in data)
 
 
 def _lies_in_rows(t: te.Tensor, g: Group) -> bool:

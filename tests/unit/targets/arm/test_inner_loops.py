@@ -1,0 +1,69 @@
+"""What ARM processors spend their time on: the straight code with the most products, of kernels that papers measure."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+import mlc
+from benchmarks.zoo import build
+from mlc.targets.base import get_target
+from mlc.targets.cpu.loops import InnerLoop, analysed
+from tests.e2e.compiled import load
+
+PROCESSORS = ("cortex-a53", "cortex-a76", "neoverse-v1")
+QUICK = {("C6", "cortex-a53"), ("D3", "cortex-a76"), ("D9", "neoverse-v1"), ("MM1", "cortex-a53")}
+CASES = [
+    pytest.param(name, cpu, marks=() if (name, cpu) in QUICK else pytest.mark.slow)
+    for name in ("C2", "C6", "C9", "D3", "D9", "MM1")
+    for cpu in PROCESSORS
+]
+_JUMP = re.compile(r"(?:b|b\.\w+|cbn?z|tbn?z|ret)\b")
+_PRODUCT = re.compile(r"fm(?:la|ul)\b")
+
+
+def straight(assembly: str) -> Iterator[list[str]]:
+    """Instructions between labels and jumps."""
+    found: list[str] = []
+    for line in assembly.splitlines():
+        text = line.strip()
+        if re.match(r"[\w.$]+:", line):
+            yield found
+            found = []
+        elif text and not text.startswith((".", "//")):
+            found.append(text)
+            if _JUMP.match(text):
+                yield found
+                found = []
+    yield found
+
+
+def heaviest(name: str, cpu: str) -> list[str]:
+    target = f"arm -mcpu={cpu}"
+    package = mlc.compile(load(build(name)), target, records=[])
+    assembly = get_target(target).assembly({"model.ll": package.members["src/model.ll"].decode()})
+    return max(straight(assembly), key=lambda code: sum(bool(_PRODUCT.match(t)) for t in code))
+
+
+@pytest.mark.parametrize(("name", "cpu"), CASES)
+def test_products_are_all_that_counts(name: str, cpu: str) -> None:
+    """No spill, products by lane, and as many of them as the core starts where nothing waits."""
+    code = heaviest(name, cpu)
+    products = [t for t in code if _PRODUCT.match(t)]
+    assert len(products) >= 20
+    assert not [t for t in code if "[sp" in t]
+    # a weight that stays in a register for a column of taps may be there in all lanes
+    assert sum(".s[" in t for t in products) >= (0.6 if name.startswith("D") else 0.85) * len(products)
+    assert not [t for t in code if re.match(r"(?:mov|dup)\s+v", t)] or name.startswith("D")
+    if shutil.which("llvm-mca") is None:
+        return
+    jumps = bool(_JUMP.match(code[-1]))
+    found = analysed(InnerLoop(tuple(code if jumps else [*code, "b"]), len(products)), "aarch64", cpu)
+    assert found.least is not None
+    assert len(products) / found.least >= 0.9
+    if cpu != "cortex-a53":  # whose loads llvm-mca 14 lets wait for every product before them
+        assert found.cycles is not None
+        assert len(products) / found.cycles >= 0.9
