@@ -54,5 +54,9 @@ def record_for(cpu: str, features: tuple[str, ...] = ()) -> Cpu:
     have = needed_features(record)
     elements = (2, 4, 8) if "fullfp16" in have else record.elements
     return replace(
-        record, dot=dot_of(have), bf16_dot=bf16_dot_of(have), bit_counter=bit_counter(), elements=elements
-    )  # fmt: skip
+        record,
+        dot=dot_of(have, in_order=record.in_order),
+        bf16_dot=bf16_dot_of(have),
+        bit_counter=bit_counter(),
+        elements=elements,
+    )

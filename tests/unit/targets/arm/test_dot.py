@@ -12,6 +12,7 @@ from mlc.targets.arm.record import record_for
     ("cpu", "bytes_", "halves", "gain"),
     [
         ("cortex-a53", "smull_sadalp.4", None, 1),
+        ("cortex-a72", "smull_sadalp.4", None, 2),
         ("cortex-a76", "sdot.4", None, 4),
         ("neoverse-v1", "sdot.4", "bfdot.4", 4),
     ],
