@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-_SECONDS = 180  # the ziglang package builds its C library the first time that it is asked for it
+_SECONDS = 600  # the ziglang package builds its C library the first time that it is asked for it
 
 
 def machine_of(triple: str) -> str:
@@ -25,23 +25,24 @@ def is_here(triple: str) -> bool:
 def compiler_for(triple: str, *, static: bool = False) -> tuple[str, ...] | None:
     """The command that compiles and links C programs for a platform under Linux; ``None`` where there is none.
 
-    This machine's own is the system's compiler. For others it is GNU's cross compiler (Debian's package
-    ``gcc-aarch64-linux-gnu``), then the one in the Python package ``ziglang``.
+    This machine's own is the system's compiler. For others it is a cross compiler for the platform's C library
+    (``aarch64-linux-gnu-gcc``, Debian's package ``gcc-aarch64-linux-gnu``; ``aarch64-linux-musl-gcc``), then the one in
+    the Python package ``ziglang``.
 
     Args:
-        triple: of the platform.
+        triple: of the platform, whose last part names its C library: ``gnu`` or ``musl``.
         static: whether programs take nothing from the machine that they run on, its C library not either.
     """
-    machine = machine_of(triple)
-    here = ("cc", "gcc", "clang") if is_here(triple) else ()
-    for name in (*here, f"{machine}-linux-gnu-gcc"):
+    machine, libc = machine_of(triple), triple.rpartition("-")[2]
+    here = ("cc", "gcc", "clang") if is_here(triple) and libc == "gnu" else ()
+    for name in (*here, f"{machine}-linux-{libc}-gcc"):
         found = shutil.which(name)
         if found is not None:
             return (found, "-static") if static else (found,)
     if find_spec("ziglang") is None:
         return None
     # glibc cannot be linked statically by zig, musl can
-    return (sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-{'musl' if static else 'gnu'}")
+    return (sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-{'musl' if static else libc}")
 
 
 def emulator_for(triple: str, cpu: str) -> tuple[str, ...] | None:

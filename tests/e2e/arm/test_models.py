@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,17 @@ def test_from_a_file_to_results(
     said = capsys.readouterr().err
     assert "the module was compiled for aarch64, and this machine is" in said
     assert "mlc run --emulate" in said
+
+
+@pytest.mark.slow  # zig builds the C library the first time
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="no ziglang")
+def test_linked_with_musl(tmp_path: Path) -> None:
+    model = build("dqn", small=True)
+    inputs = sample_inputs(model, 1)
+    onnx.save(model, tmp_path / "model.onnx")
+    package = mlc.compile(mlc.load(tmp_path / "model.onnx"), "arm -mcpu=cortex-a72 -libc=musl")
+    assert b"libc.so\0" in package.members["lib/model.so"]
+    assert_same(emulated(package, inputs, threads=2), zoo_reference(model, inputs), tolerance=1e-4)
 
 
 def test_random_numbers_are_those_of_the_seed(tmp_path: Path) -> None:

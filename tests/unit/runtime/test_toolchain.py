@@ -37,10 +37,14 @@ def test_compilers_in_their_order(path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("mlc.runtime.toolchain.find_spec", lambda name: name)
     assert compiler_for(TRIPLE) == (sys.executable, "-m", "ziglang", "cc", "-target", "sparc-linux-gnu")
     assert (compiler_for(TRIPLE, static=True) or ())[-1] == "sparc-linux-musl"
+    assert (compiler_for("sparc-unknown-linux-musl") or ())[-1] == "sparc-linux-musl"
     _tool(path, "sparc-linux-gnu-gcc", "exit 0")
     _tool(path, "cc", "exit 0")
     assert compiler_for(TRIPLE, static=True) == (f"{path}/sparc-linux-gnu-gcc", "-static")
     assert compiler_for(f"{platform.machine()}-unknown-linux-gnu") == (f"{path}/cc",)
+    assert (compiler_for(f"{platform.machine()}-unknown-linux-musl") or ())[-1].endswith("-linux-musl")
+    _tool(path, "sparc-linux-musl-gcc", "exit 0")
+    assert compiler_for("sparc-unknown-linux-musl") == (f"{path}/sparc-linux-musl-gcc",)
 
 
 def test_an_emulator_runs_processors_it_does_not_know_as_one_with_everything(path: Path) -> None:

@@ -13,11 +13,14 @@ from mlc.targets.cpu.options import processor_options
 from mlc.targets.cpu.record import with_this_machine
 from mlc.targets.cpu.target import CpuTarget
 
+_LIBRARIES = ("gnu", "musl")
+
 
 class ArmTarget(CpuTarget):
     """Compiles for a 64-bit ARM processor with NEON under Linux.
 
-    Unless ``-mcpu`` names one, that is this machine's where it is of that family, else any ARMv8-A.
+    Unless ``-mcpu`` names one, that is this machine's where it is of that family, else any ARMv8-A. ``-libc=musl``
+    links for systems with that C library.
     """
 
     name = "arm"
@@ -29,9 +32,18 @@ class ArmTarget(CpuTarget):
         """The target for options of its string form.
 
         Raises:
-            UsageError: an unknown option or processor.
+            UsageError: an unknown option, processor or C library.
         """
-        cpu, given = processor_options(cls.name, options)
+        libc = options.get("libc", _LIBRARIES[0])
+        if libc not in _LIBRARIES:
+            raise UsageError(f"target arm: unknown C library {libc!r}", hint="known: " + ", ".join(_LIBRARIES))
+        machine = cls._for_processor({k: v for k, v in options.items() if k != "libc"})
+        machine.triple = f"{cls.triple.rpartition('-')[0]}-{libc}"
+        return machine
+
+    @classmethod
+    def _for_processor(cls, options: Mapping[str, str]) -> Self:
+        cpu, given = processor_options(cls.name, options, f"-libc={'|'.join(_LIBRARIES)}")
         here = is_here(cls.triple)
         if cpu == "native" and not here:
             raise UsageError("target arm: this machine is no ARM processor", hint="name one: -mcpu=cortex-a72")

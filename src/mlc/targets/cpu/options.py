@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mlc.errors import UsageError
 
 
-def processor_options(target: str, options: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
+def processor_options(target: str, options: Mapping[str, str], own: str = "") -> tuple[str | None, tuple[str, ...]]:
     """The processor that the options of a target name, if any, and the features that they add or take away.
 
     >>> processor_options("made-up", {"mcpu": "first", "mattr": "+wide,-deep"})
@@ -15,13 +15,14 @@ def processor_options(target: str, options: Mapping[str, str]) -> tuple[str | No
 
     Args:
         target: name of the target, for messages.
-        options: of its string form.
+        options: of its string form, without those of its own.
+        own: what these are, for messages.
     Raises:
         UsageError: an unknown option, or a feature without its sign.
     """
     unknown = set(options) - {"mcpu", "mattr"}
     if unknown:
-        hint = "it has -mcpu=NAME and -mattr=+FEATURE,-FEATURE"
+        hint = f"it has -mcpu=NAME and -mattr=+FEATURE,-FEATURE{own and f' and {own}'}"
         raise UsageError(f"target {target} has no option -{sorted(unknown)[0]}", hint=hint)
     given = tuple(f for f in options.get("mattr", "").split(",") if f)
     for f in given:

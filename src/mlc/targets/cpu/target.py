@@ -66,7 +66,7 @@ class CpuTarget:
     """
 
     name: ClassVar[str]
-    triple: ClassVar[str]
+    triple: str
     keeps_nan: ClassVar[bool] = False
     evict: ClassVar[str] = ""
     accelerator = None

@@ -7,6 +7,7 @@ import pytest
 from mlc.errors import UsageError
 from mlc.targets.arm.features import _OF
 from mlc.targets.arm.record import NAMES, record_for
+from mlc.targets.arm.target import ArmTarget
 from mlc.targets.base import get_target
 
 
@@ -31,11 +32,17 @@ def test_a_target_says_what_it_is() -> None:
     assert get_target("arm -mcpu=generic").describe()["features"] == ["neon"]
 
 
+def test_it_is_linked_for_either_c_library() -> None:
+    assert get_target("arm -mcpu=cortex-a53 -libc=musl").describe()["triple"] == "aarch64-unknown-linux-musl"
+    assert get_target("arm -libc=gnu").describe()["triple"] == ArmTarget.triple == "aarch64-unknown-linux-gnu"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("arm -mcpu=cortex-m4", "target arm: unknown processor 'cortex-m4'"),
         ("arm -cores=2", "target arm has no option -cores"),
+        ("arm -libc=bionic", "target arm: unknown C library 'bionic'"),
         ("arm -mattr=dotprod", "target arm: -mattr has 'dotprod'"),
     ],
 )
