@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import mlc
 from mlc.cli.main import run
 from mlc.errors import DeviceError
+from mlc.ir.interp import run_graph
 from tests.e2e import integers
 from tests.e2e.compiled import compiled, load, network
 
@@ -139,6 +141,35 @@ def test_winograd_in_words_is_exact(cpu, tmp_path):
     assert any("conv_winograd" in step.kernel for step in package.manifest.steps if step.kernel)
     with package.load() as module:
         np.testing.assert_array_equal(module.run({"x": x})["y"], expected)
+
+
+@pytest.mark.parametrize(("cpu", "batch"), [("znver4", 1), ("haswell", 9)])
+def test_recurrences_in_bytes(cpu, batch, tmp_path):
+    """What every step multiplies is in bytes, or in words where rows are many, like all around it."""
+    steps, size, cells = 3, 6, 7
+    rng = np.random.default_rng(5)
+    w, r = (rng.standard_normal((1, 4 * cells, k)).astype(np.float32) / 2 for k in (size, cells))
+    nodes = [helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=cells)]
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (steps, batch, size))
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    stored = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(r, "r")]
+    graph = helper.make_graph(nodes, "net", [x], [y], stored)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), tmp_path / "m.onnx")
+    samples = rng.standard_normal((5, steps, batch, size)).astype(np.float32)
+    target = f"x86 -mcpu={cpu}"
+    found = mlc.quantize(mlc.load(tmp_path / "m.onnx"), {"x": samples}, target)
+    assert found.products == 2
+    package = mlc.compile(found.model, target)
+    narrow = "i16" if cpu == "haswell" else "u8"
+    text = package.members["graph.txt"].decode()
+    assert narrow in re.search(r"@graph round.*?= matmul\((%\S+),", text, re.S)[0].rsplit("group(", 1)[1]
+    (wanted,) = run_graph(found.model.graph, {"x": samples[0]}).values()
+    try:
+        with package.load(1) as module:
+            (got,) = module.run({"x": samples[0]}).values()
+    except DeviceError as error:
+        pytest.skip(error.message)
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 
 # kernel, stride, padding before and behind, size, channels, zero point in between

@@ -145,14 +145,17 @@ def optimise(
 
     text = "all passes for the bodies of recurrences, with the constants that they capture"
     passes.insert(before, GraphPass("bodies", optimise_bodies, text, 0, required=True))
-    inside = tuple(passes)  # a driver of a device cannot be called in the middle of a step of the host
     wanted = accelerator.bytes if isinstance(accelerator, Whole) else True
-    if options.opt_level >= MAX_LEVEL and wanted:  # after the division: other accelerators may want bytes as they are
-        passes[before:before] = [
+    narrow: list[GraphPass] = []
+    if options.opt_level >= MAX_LEVEL and wanted:
+        narrow = [
             *([bits] if accelerator is None else []),  # others would move data that have few bits
             bytes_,
             *([words] if target.weight_types() else []),
         ]
+    # a driver of a device cannot be called in the middle of a step of the host
+    inside = (*passes[:before], *narrow, *passes[before:])
+    passes[before:before] = narrow  # after the division: other accelerators may want bytes as they are
     if accelerator is not None:
         passes.insert(len(passes) if whole else before, division)
     return run(graph, passes)

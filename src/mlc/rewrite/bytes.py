@@ -134,13 +134,20 @@ def use_bytes(graph: Graph, wanted: DType = u8) -> Graph:
     moved: dict[Value, Value] = {}
 
     def data_of(rw: Rewriter, x: Value) -> tuple[Value, int] | None:
-        """Bytes and their zero point."""
+        """Bytes and their zero point, which may be subtracted before others move them."""
         made, zero = rw.maker(x), 0
+        moves = []
+        while made is not None and made.op in (get("reshape"), get("transpose")) and x.type.dtype is i16:
+            moves.append(made)
+            x = made.inputs[0]
+            made = rw.maker(x)
         if x.type.dtype is i16 and made is not None and made.op is get("sub"):
             array, widened = rw.constant(made.inputs[1]), rw.maker(made.inputs[0])
             if array is None or array.size != 1 or widened is None or widened.op is not get("cast"):
                 return None
             x, zero = widened.inputs[0], int(array.reshape(()))
+            for move in reversed(moves):
+                x = rw.emit(move.op, [x], move.attrs)
         dtype = x.type.dtype
         if dtype not in (u8, i8) or not dtype.min_value <= zero <= dtype.max_value:
             return None

@@ -53,6 +53,17 @@ def test_signed_data(zero, wanted):
         check(build("matmul", m, w, zero, transpose_b=transposed), m, wanted)
 
 
+def test_bytes_moved_after_their_zero_point_is_gone():
+    x, w = integers((4, 3, 7), np.int8), integers((7, 5), np.int8)
+    b = Builder("net")
+    v: Value = b.input("x", TensorType(x.shape, i8))
+    for op, attrs in (("cast", {"to": "i16"}), ("sub", {}), ("transpose", {"perm": (1, 0, 2)}),
+                      ("reshape", {"shape": (12, 7)}), ("matmul", {})):  # fmt: skip
+        more = {"sub": [np.asarray(-9, np.int16)], "matmul": [w]}.get(op, [])
+        (v,) = b.add(get(op), [v, *(b.constant(a, "w") for a in more)], attrs, names=[op])
+    check(b.finish([v]), x, u8)
+
+
 def test_what_is_no_product_of_bytes_stays():
     x = integers((3, 7), np.uint8)
     wide = np.full((7, 5), 128, np.int16)

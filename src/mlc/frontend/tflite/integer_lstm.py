@@ -188,7 +188,7 @@ class IntegerLstm:
         weights = self._matrix(PROJECTION)
         outputs = weights.type.shape[0]
         data = cast(ctx, self._bytes(arith(ctx, "sub", y, zero)), i16)
-        sums = self._times(arith(ctx, "add", data, zero) if zero else data, weights)
+        sums = self._times(arith(ctx, "sub", data, -zero) if zero else data, weights)
         bias = self._bias(PROJECTION_BIAS, outputs, optional=True)
         if bias is not None:
             sums = ctx.add("add", [sums, bias])

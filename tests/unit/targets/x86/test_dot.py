@@ -201,3 +201,24 @@ def test_gates_in_bf16():
     y_out = np.full((2, 21), -1, np.float32)
     run_function(fn, [a.reshape(p.shape) for a, p in zip((values, weights, y_out), fn.params, strict=True)])
     np.testing.assert_allclose(y_out, next(iter(run_graph(graph, {"x": values}).values())), rtol=1e-6)
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "alderlake", "skylake-avx512", "haswell"])
+@pytest.mark.parametrize(("rows", "depth"), [(1, 13), (1, 650), (5, 12), (3, 1)])
+def test_gates_of_bytes(cpu, rows, depth):
+    """Sums end with a whole instruction, whatever the depth."""
+    b = Builder("gated")
+    x = b.input("x", TensorType((rows, depth), u8))
+    w = b.constant(RNG.integers(-128, 128, (depth, 42), np.int8), "w")
+    (y,) = b.add(get("matmul"), [x, w])
+    left, right = (
+        b.add(get("slice"), [y], {"begin": (0, k), "end": (rows, k + 21), "step": (1, 1)})[0] for k in (0, 21)
+    )
+    graph = b.finish(b.add(get("sub"), [left, right]))
+    fn, laid_out = kernel_of(graph, cpu)
+    assert "(update" in repr(fn)
+    values = RNG.integers(0, 256, (rows, depth), np.uint8)
+    (weights,) = laid_out.constants.values()
+    got = np.full((rows, 21), -1, np.int32)
+    run_function(fn, [a.reshape(p.shape) for a, p in zip((values, weights, got), fn.params, strict=True)])
+    np.testing.assert_array_equal(got, next(iter(run_graph(graph, {"x": values}).values())))

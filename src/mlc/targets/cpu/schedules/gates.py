@@ -16,11 +16,13 @@ from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, best_tile, fits_registers
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.matmul import PARALLEL_FROM
 from mlc.targets.cpu.schedules.tile import ask_tile, cut_depth, finish_tile, multiply_lanes
-from mlc.targets.groups.group import Group, accumulate_in_registers, replace_anchor, size_of
+from mlc.targets.groups.group import Group, accumulate_in_registers, replace_anchor, size_of, with_copy
 from mlc.targets.groups.roles import Contraction
 from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.terms import over_depth
 
 
 def gates_of(g: Group) -> int:
@@ -73,20 +75,33 @@ def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: Cpu, kno
         ScheduleError: the configuration is refused.
     """
     units = shape[1] // gates
-    tile = _chosen_tile(knobs, rows, gates, units, shape[0] // terms, target).vectors * target.lanes
-    layout = Layout(shape).split(1, units).pad(2, 0, -units % tile).split(2, tile).reorder(2, 0, 1, 3)
+    tile = _chosen_tile(knobs, rows, gates, units, -(-shape[0] // terms), target).vectors * target.lanes
+    layout = Layout(shape).pad(0, 0, -shape[0] % terms)
+    layout = layout.split(1, units).pad(2, 0, -units % tile).split(2, tile).reorder(2, 0, 1, 3)
     return layout if terms == 1 else layout.split(1, terms).reorder(0, 1, 3, 4, 2)
 
 
 def _dot_of_gates(g: Group, target: Cpu) -> Dot | None:
-    """How several products of one sum are taken at once, where sums have whole instructions of terms."""
+    """How several products of one sum are taken at once: for rows of data whose terms are neighbours."""
     role, anchor = g.role, g.anchor
     assert isinstance(role, Contraction)
     assert anchor is not None
     dot = target.dot_of(role.left.dtype, role.right.dtype)
     packed = role.right in g.layouts or role.right.op is None
     rows = loads(anchor.bodies[0])[0].indices[-1] == as_index(anchor.reduce_axes[0]) and role.left not in g.layouts
-    return dot if dot is not None and packed and rows and (anchor.reduce_axes[0].hi + 1) % dot.terms == 0 else None
+    return dot if packed and rows else None
+
+
+def _in_whole_instructions(g: Group, dot: Dot) -> tuple[Group, te.Tensor | None]:
+    """Sums of as many terms as whole instructions take, over a copy of the data where these have fewer."""
+    assert g.anchor is not None
+    depth = g.anchor.reduce_axes[0].hi + 1
+    if dot.padded(depth) == depth:
+        return g, None
+    g = with_copy(g)
+    role = g.role
+    assert isinstance(role, Contraction)
+    return over_depth(g, dot.padded(depth)), role.left
 
 
 def _over_units(p: Group, units: int) -> Group:
@@ -105,24 +120,27 @@ def schedule_gates(g: Group, target: Cpu) -> Schedule:
     Raises:
         ScheduleError: the configuration is refused.
     """
-    assert g.anchor is not None
-    anchor, gates, results = g.anchor, gates_of(g), g.outputs
-    joined = te.compute_many(results[0].shape, lambda i, j: tuple(t[i, j] for t in results), "gates")
-    (rows, columns), units = anchor.shape, results[0].shape[1]
-    role = g.role
+    role, gates = g.role, gates_of(g)
     assert isinstance(role, Contraction)
     dot = _dot_of_gates(g, target) if role.right in g.layouts else None
+    g, copy = (g, None) if dot is None else _in_whole_instructions(g, dot)
+    assert g.anchor is not None
+    anchor, results = g.anchor, g.outputs
+    joined = te.compute_many(results[0].shape, lambda i, j: tuple(t[i, j] for t in results), "gates")
+    (rows, columns), units = anchor.shape, results[0].shape[1]
     depth = (anchor.reduce_axes[0].hi + 1) // (1 if dot is None else dot.terms)
     tile = _chosen_tile(g.knobs, rows, gates, units, depth, target)
     whole = 0 if dot is None else -units % (tile.vectors * target.lanes)
-    p = Group(g.inputs, joined, anchor, g.layouts, g.knobs).apply(
-        {anchor.outputs[0]: Layout((rows, columns)).split(1, units)}
-    )
+    layouts = {anchor.outputs[0]: Layout((rows, columns)).split(1, units)}
+    if copy is not None and dot is not None:
+        layouts[copy] = Layout(copy.shape).pad(1, 0, dot.padded(copy.shape[1]) - copy.shape[1])
+    p, new = Group(g.inputs, joined, anchor, g.layouts, g.knobs).applied(layouts)
     if whole:
         p = _over_units(p, units + whole)
     assert p.anchor is not None
     s = Schedule(p.outputs)
-    product = accumulate_in_registers(s, p.anchor.outputs[0], [])
+    copies = [] if copy is None else [new[copy]]
+    product = accumulate_in_registers(s, p.anchor.outputs[0], copies)
     out = p.outputs[0]
     stage = s[out]
     i, j = stage.op.axes
@@ -142,6 +160,8 @@ def schedule_gates(g: Group, target: Cpu) -> Schedule:
     multiply_lanes(local, cut.lane, dot)
     for a in (cut.steps, cut.vectors, lg, li):
         local.unroll(a)
+    for t in copies:
+        spread(s[t], target)
     return s
 
 
