@@ -214,8 +214,17 @@ def compile(
         # who named no records wants to know what is used, and not what is missing
         findings = tuple(tuned.used() if records is None else tuned.findings())
     _require_memory(built.manifest, max_memory)
-    fixed = tuple(ConstantSpec(c.name, c.dtype, c.shape, c.data.hex()) for c in model.info.constants)
-    spec = replace(built.manifest.model, constants=fixed, format=model.info.format, layouts=dict(model.info.layouts))
+    fixed, states = (
+        tuple(ConstantSpec(c.name, c.dtype, c.shape, c.data.hex()) for c in inputs)
+        for inputs in (model.info.constants, model.info.states)
+    )
+    spec = replace(
+        built.manifest.model,
+        constants=fixed,
+        format=model.info.format,
+        layouts=dict(model.info.layouts),
+        states=states,
+    )
     manifest = replace(built.manifest, model=spec)
     return Package(
         manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs, built.notices

@@ -213,7 +213,8 @@ def command(
     """Run MODULE.tar once, and show, save, verify or time what it does. A module is native code: trust it first.
 
     Inputs that no file gives are random: floats are standard normal, booleans even odds, bytes anything, and wider
-    integers 0 or 1, which is a valid token, mask or index in any model; --range says otherwise.
+    integers 0 or 1, which is a valid token, mask or index in any model; --range says otherwise. States begin as the
+    model has them before its first run.
 
     A model (.onnx, .tflite, .keras, .h5, .mlc) in place of the module is compiled in memory first.
     """
@@ -343,9 +344,11 @@ def _feeds(
         arrays = read_npz(file) if name is None else {name: read_npy(file)}
         given = values.merged("--inputs", [*given.items(), *arrays.items()])
     specs = session.module.inputs
+    states = {} if fill else session.module.manifest.model.initial_states()
+    states = {name: array for name, array in states.items() if name not in given}
     spans = [values.span(text) for text in ranges]
     # With some inputs at hand, leaving others out is more often a mistake than a wish.
-    left = [spec for spec in specs if spec.name not in given] if fill or not given else []
+    left = [spec for spec in specs if spec.name not in {*given, *states}] if fill or not given else []
     everywhere = next((span for name, span in reversed(spans) if name is None), None)
     if ranges and fill in ("zeros", "ones"):
         raise UsageError(f"--range is for random inputs, and --fill {fill} makes none", hint="leave one of them out")
@@ -360,9 +363,12 @@ def _feeds(
     how = f"random, seed {seed}" if mode is Fill.RANDOM else str(mode)
     if made:
         session.console.note(f"inputs: {how}")
-    session.document["inputs"] = [{**spec.to_json(), "from": how if spec.name in made else "file"} for spec in specs]
+    if states:
+        session.console.note(f"before the first run: {', '.join(states)}")
+    came = {**dict.fromkeys(made, how), **dict.fromkeys(states, "before the first run")}
+    session.document["inputs"] = [{**spec.to_json(), "from": came.get(spec.name, "file")} for spec in specs]
     # The module itself complains of missing and unknown names.
-    return {**feeds, **made, **unknown}
+    return {**feeds, **made, **states, **unknown}
 
 
 def _verify(session: Session, results: Arrays, checks: Checks, load_options: LoadOptions) -> list[str]:
@@ -375,11 +381,13 @@ def _verify(session: Session, results: Arrays, checks: Checks, load_options: Loa
 
     failures = []
     reference = None
+    states = session.module.manifest.model.initial_states()
     against = checks.verify
     if checks.original:
         assert session.original is not None
         kept = {c.name: c.array for c in session.module.manifest.model.constants}
-        fixed = {**{name: array for name, array in kept.items() if array is not None}, **load_options.constants}
+        known = {name: array for name, array in kept.items() if array is not None}
+        fixed = {**known, **states, **load_options.constants}
         format = session.module.manifest.model.format
         program = checks.program(format)
         reference = open_reference(program, format, session.original, constants=fixed, threads=session.threads)
@@ -391,8 +399,11 @@ def _verify(session: Session, results: Arrays, checks: Checks, load_options: Loa
                 if checks.named and reference
                 else read_npz(against)
             )
+        # which programs that keep states to themselves do not tell
+        after = {f"{name}.next" for name in states} - {*expected}
+        told = {name: array for name, array in results.items() if name not in after}
         precision = session.module.manifest.precision
-        found = compare_outputs(results, expected, absolute=checks.atol, relative=checks.rtol, precision=precision)
+        found = compare_outputs(told, expected, absolute=checks.atol, relative=checks.rtol, precision=precision)
         session.document["verify"] = views.show_comparison(session.console, against, found)
         failures += [f"output {c.name!r} differs from {against}: {c.summary()}" for c in found if not c.ok]
     if checks.layers and reference is not None:

@@ -79,6 +79,7 @@ class ModelSource:
         constants: inputs that were given a value at import and so are no longer inputs.
         quantised: whether this program has made 8-bit integers of a model in floating point.
         layouts: inputs that are taken in another order of axes than the model's own, by name: ``NHWC->NCHW``.
+        states: inputs for what a run leaves to the next one, with what they hold before the first; no data for zeros.
     """
 
     format: str
@@ -93,6 +94,7 @@ class ModelSource:
     constants: tuple[FixedInput, ...] = ()
     quantised: bool = False
     layouts: Mapping[str, str] = field(default_factory=dict)
+    states: tuple[FixedInput, ...] = ()
 
 
 @dataclass(frozen=True)

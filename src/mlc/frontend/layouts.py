@@ -28,13 +28,15 @@ def with_layouts(model: ImportedModel, layouts: Mapping[str, str]) -> ImportedMo
         model: as imported.
         layouts: ``WANTED`` or ``OWN->WANTED`` by name of the input.
     Raises:
-        UsageError: an unknown input, or a layout that is not one of its axes.
+        UsageError: an unknown input, one that is a state, or a layout that is not one of its axes.
     """
     inputs = {v.name: v for v in model.graph.inputs if any(v.name == info.name for info in model.source.inputs)}
     wanted: dict[Value, tuple[str, str]] = {}
     for name, text in layouts.items():
         if name not in inputs:
             raise UsageError(f"no input {name!r} to give a layout", hint=f"inputs: {', '.join(inputs) or 'none'}")
+        if any(name == state.name for state in model.source.states):
+            raise UsageError(f"input {name!r} is a state, which has the layout of the output that it comes from")
         if name in model.source.layouts:
             raise UsageError(f"input {name!r} was given the layout {model.source.layouts[name]} when it was imported")
         wanted[inputs[name]] = _parse(name, text, inputs[name].type.rank, model.source.format)

@@ -23,7 +23,7 @@ class LitertReference:
 
     Args:
         path: the file.
-        constants: values for inputs that were made constants when the model was compiled.
+        constants: values for inputs that were made constants when the model was compiled, and what states begin with.
         threads: as many as LiteRT takes unless given.
     Raises:
         MissingDependencyError: LiteRT is not installed.
@@ -92,7 +92,8 @@ class LitertReference:
     def _invoke(self, interpreter: Any, inputs: Mapping[str, np.ndarray]) -> None:
         values = {}
         details = interpreter.get_input_details()
-        states = sorted(set(inputs) - {d["name"] for d in details})
+        apart = sorted(set(inputs) - {d["name"] for d in details})
+        states = [n for n in apart if n not in self._constants or not np.array_equal(inputs[n], self._constants[n])]
         if states:
             raise UnsupportedError(
                 f"{self.path}: LiteRT keeps variables to itself and cannot be given {', '.join(map(repr, states))}",

@@ -338,6 +338,7 @@ class ModelSpec:
     """Which model this is: its name, the SHA-256 of its file, where that came from (free text), and its format.
 
     ``layouts`` has the inputs, by name, that are taken in another order of axes than the model's own: ``NHWC->NCHW``.
+    ``states`` has those for what a run leaves to the next one, with what they hold before the first; no data for zeros.
     Packages of earlier versions do not say the format.
     """
 
@@ -347,6 +348,12 @@ class ModelSpec:
     constants: tuple[ConstantSpec, ...] = ()
     format: str = ""
     layouts: Mapping[str, str] = field(default_factory=dict)
+    states: tuple[ConstantSpec, ...] = ()
+
+    def initial_states(self) -> dict[str, np.ndarray]:
+        """What states hold before the first run, by name of the input."""
+        zeros = {s.name: np.zeros(s.shape, numpy_dtype(s.dtype)) for s in self.states}
+        return {s.name: zeros[s.name] if (array := s.array) is None else array for s in self.states}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -356,6 +363,7 @@ class ModelSpec:
             "constants": [spec.to_json() for spec in self.constants],
             "format": self.format,
             "layouts": dict(self.layouts),
+            "states": [spec.to_json() for spec in self.states],
         }
 
     @classmethod
@@ -368,6 +376,7 @@ class ModelSpec:
             fields.maybe("constants", lambda items, place: as_list(items, place, ConstantSpec.from_json)) or (),
             fields.maybe("format", as_text) or "",
             fields.maybe("layouts", lambda items, place: as_object(items, place, _layout)) or {},
+            fields.maybe("states", lambda items, place: as_list(items, place, ConstantSpec.from_json)) or (),
         )
         fields.end()
         return spec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -108,12 +108,13 @@ def _graph(get: Fields, weights: Mapping[str, np.ndarray], limits: Limits, depth
 
 def _source_to_json(source: ModelSource) -> dict[str, Any]:
     """All but inputs and outputs, which follow from the graph."""
-    apart = ("inputs", "outputs", "constants")
+    apart = ("inputs", "outputs", "constants", "states")
     plain = {key: _plain(value) for key, value in asdict(source).items() if key not in apart}
-    constants = [
-        {"name": c.name, "dtype": c.dtype, "shape": list(c.shape), "data": c.data.hex()} for c in source.constants
-    ]
-    return {**plain, "constants": constants}
+
+    def valued(inputs: Sequence[FixedInput]) -> list[dict[str, Any]]:
+        return [{"name": c.name, "dtype": c.dtype, "shape": list(c.shape), "data": c.data.hex()} for c in inputs]
+
+    return {**plain, "constants": valued(source.constants), "states": valued(source.states)}
 
 
 def _source_from_json(value: Any, graph: Graph) -> ModelSource:
@@ -132,6 +133,7 @@ def _source_from_json(value: Any, graph: Graph) -> ModelSource:
         constants=get.take("constants", lambda items, where: as_list(items, where, _fixed)),
         quantised=get.take("quantised", as_flag),
         layouts=get.maybe("layouts", lambda value, where: as_object(value, where, as_text)) or {},
+        states=get.maybe("states", lambda items, where: as_list(items, where, _fixed)) or (),
     )
     get.end()
     return found

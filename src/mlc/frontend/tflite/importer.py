@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlc.errors import ImportModelError, UnsupportedError
-from mlc.frontend.base import ImportedModel, ModelSource
+from mlc.frontend.base import FixedInput, ImportedModel, ModelSource
 from mlc.frontend.common.context import Context
 from mlc.frontend.common.importing import check_constant_names, finish, fixed_input, naming, tensor_info
 from mlc.frontend.common.names import shortened
@@ -62,6 +62,7 @@ def import_tflite(
         walk.run()
         walk.problems.check()
         names, outputs = walk.outputs()
+        states = walk.states()
         graph = finish(walk.builder, outputs, names)
     info = ModelSource(
         format="tflite",
@@ -73,6 +74,7 @@ def import_tflite(
         outputs=tuple(tensor_info(n, v) for n, v in zip(graph.output_names, graph.outputs, strict=True)),
         opsets={"tflite": model.version},
         constants=tuple(fixed_input(name, walk.fixed[name]) for name in constants or ()),
+        states=states,
     )
     return ImportedModel(graph, info)
 
@@ -166,6 +168,22 @@ class _Walk:
             names.append(name if name not in names else self.builder.unique(name))
             values.append(value)
         return names, values
+
+    def states(self) -> tuple[FixedInput, ...]:
+        """The variables that are inputs, with what they hold before the first run.
+
+        Raises:
+            ImportModelError: the initialisation assigns something of another type.
+        """
+        found = []
+        for variable, value in self.variables.initial():
+            type = variable.type
+            if value is not None and value.type != type:
+                raise ImportModelError(f"variable {variable.name!r} is {type}, and is initialised with {value.type}")
+            array = None if value is None else self.ctx.const(value)
+            data = b"" if array is None or not array.any() else array.tobytes()
+            found.append(FixedInput(variable.name, type.shape, type.dtype.name, data))
+        return tuple(found)
 
     def _label(self, operator: OperatorDef) -> str:
         return self._names[operator.outputs[0]] if operator.outputs else str(operator.position)

@@ -78,6 +78,10 @@ class Variables:
         """Names of outputs, and what variables that are inputs hold after a run."""
         return [(f"{name}.next", self._now[name]) for name in self._before]
 
+    def initial(self) -> list[tuple[Value, Value | None]]:
+        """Variables that are inputs, with what the initialisation assigns to them."""
+        return [(value, self._initial.get(name)) for name, value in self._before.items()]
+
     def _handle(self, operator: OperatorDef) -> str:
         if operator.inputs[0] not in self._handles:
             raise ImportModelError("the first input is no handle of a variable")

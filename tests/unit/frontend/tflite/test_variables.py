@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlc.errors import ImportModelError, UnsupportedError
+import mlc
+from mlc.cli.main import run
+from mlc.errors import ImportModelError, UnsupportedError, UsageError
 from mlc.frontend.common.problems import UnsupportedModelError
 from mlc.frontend.tflite.importer import import_tflite
 from mlc.harness.litert import LitertReference
@@ -79,6 +81,40 @@ def test_a_variable_is_an_input_and_an_output() -> None:
         found = run_graph(graph, {"x": x, "s": state})
         np.testing.assert_array_equal(found["y"], want)
         state = found["s.next"]
+
+
+def test_a_module_begins_with_what_the_initialisation_assigns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, module, x = tmp_path / "m.tflite", tmp_path / "m.tar", np.array([1, 2, 4], np.float32)
+    path.write_bytes(counter())
+    model = mlc.load(path)
+    model.save(tmp_path / "m.mlc")
+    for source in (path, tmp_path / "m.mlc"):
+        mlc.compile(mlc.load(source)).save(module)
+        np.savez(tmp_path / "x.npz", x=x)
+        command = ["run", str(module), "--inputs", str(tmp_path / "x.npz"), "--outputs", str(tmp_path / "y.npz")]
+        assert run(command) == 0
+        with np.load(tmp_path / "y.npz") as found:
+            np.testing.assert_array_equal(found["y"], x + START)
+            np.savez(tmp_path / "next.npz", x=x, s=found["s.next"])
+    assert "before the first run: s" in capsys.readouterr().err
+    assert run(["run", str(module), "--verify", "tflite", "--model", str(path)]) == 0
+    command = ["run", str(module), "--inputs", str(tmp_path / "next.npz"), "--outputs", str(tmp_path / "z.npz")]
+    assert run(command) == 0
+    with np.load(tmp_path / "z.npz") as found:
+        np.testing.assert_array_equal(found["y"], 2 * x + START)
+    assert run(["run", str(module), "--verify", "tflite", "--model", str(path), *command[2:4]]) == 4
+    assert "cannot be given 's'" in capsys.readouterr().err
+
+
+def test_states_keep_their_layout_and_their_type(tmp_path: Path) -> None:
+    (tmp_path / "m.tflite").write_bytes(counter())
+    with pytest.raises(UsageError, match="'s' is a state"):
+        mlc.load(tmp_path / "m.tflite", layouts={"s": "W->W"})
+    more = initial(("s", np.zeros(5)))
+    with pytest.raises(ImportModelError, match=r"'s' is f32\[3\], and is initialised with f32\[5\]"):
+        import_tflite(counter(more=more))
 
 
 def test_one_that_only_the_initialisation_assigns_is_a_constant() -> None:
