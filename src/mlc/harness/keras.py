@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlc.errors import MissingDependencyError, UnsupportedError
-from mlc.harness.reference import Tap, cannot_run, missing_input
+from mlc.errors import MissingDependencyError
+from mlc.harness.reference import Tap, batches, cannot_run, missing_input
 
 _BACKENDS = ("tensorflow", "jax", "torch")
-_LEAVE_OUT = "leave out --verify-layers, or compile what was exported to ONNX"
 
 
 class KerasReference:
@@ -65,20 +64,32 @@ class KerasReference:
         return dict(zip(self._output_names(), arrays, strict=True))
 
     def intermediates(self, inputs: Mapping[str, np.ndarray], taps: Sequence[Tap]) -> Iterator[dict[str, np.ndarray]]:
-        """Not to be had.
+        """Results of layers, in batches of a bounded size; the model is run once for each batch.
 
-        Raises:
-            UnsupportedError: always.
+        Args:
+            inputs: as for ``run``.
+            taps: layers of the model, see ``tensor_names``.
         """
-        raise UnsupportedError("Keras keeps no tensors between layers to compare with", hint=_LEAVE_OUT)
+        values = [self._value(tensor, inputs) for tensor in self._model.inputs]
+        tensors = self._results()
+        for batch in batches(taps):
+            with _failing_as_unsupported(self.path):
+                part = self._keras.Model(list(self._model.inputs), [tensors[name] for name in batch])
+                results = _listed(part(values if len(values) > 1 else values[0], training=False))
+                arrays = [np.asarray(self._keras.ops.convert_to_numpy(v)) for v in results]
+            yield dict(zip(batch, arrays, strict=True))
 
     def tensor_names(self) -> set[str]:
-        """Not to be had.
+        """Layers of the model, but for those inside of others, that are called once and have one result."""
+        return set(self._results())
 
-        Raises:
-            UnsupportedError: always.
-        """
-        raise UnsupportedError("Keras keeps no tensors between layers to compare with", hint=_LEAVE_OUT)
+    def _results(self) -> dict[str, Any]:
+        """The result of every such layer by its name."""
+        calls: dict[str, list[Any]] = {}
+        for node in (node for nodes in self._flat._nodes_by_depth.values() for node in nodes):
+            if not node.is_input:
+                calls.setdefault(node.operation.name, []).append(node.outputs)
+        return {name: made[0][0] for name, made in calls.items() if len(made) == 1 and len(made[0]) == 1}
 
     def _load(self) -> Any:
         layers = self._keras.layers

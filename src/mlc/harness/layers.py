@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,8 @@ from mlc.harness.feeds import as_original
 from mlc.harness.reference import Reference, Tap
 from mlc.runtime.manifest import ResultSpec
 from mlc.runtime.module import Module
+
+_MOVED = re.compile(r"(.+)\.axes(\d+)")  # as passes and importers call what a transpose makes a tensor of
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,12 @@ def compare_layers(
     """
     there = reference.tensor_names()
     steps = module.manifest.steps
-    wanted: dict[str, tuple[int, ResultSpec]] = {}
+    wanted: dict[str, tuple[int, ResultSpec]] = {}  # by the original's name
     for i, step in enumerate(steps):
         for result in step.results:
-            if result.name in there:
-                wanted.setdefault(result.name, (i, result))
+            name, _ = _original(result.name, there)
+            if name in there:
+                wanted.setdefault(name, (i, result))
     skipped = sum(len(step.results) for step in steps) - len(wanted)
     supply = reference.intermediates(
         as_original(inputs, module.manifest.model), [Tap(name, result.nbytes) for name, (_, result) in wanted.items()]
@@ -83,12 +87,20 @@ def compare_layers(
     expected: dict[str, np.ndarray] = {}
     layers: list[Layer] = []
     for i, (step, results) in enumerate(module.trace(inputs)):
-        for name, got in results.items():
-            if wanted.get(name, (None,))[0] != i:
+        for own, got in results.items():
+            name, axes = _original(own, there)
+            if name not in wanted or (wanted[name][0], wanted[name][1].name) != (i, own):
                 continue
             if name not in expected:
                 # Taps come in the order of the trace: all of the batch before have been used.
                 expected = next(supply)
-            tolerance = tolerance_for(got.dtype, absolute, relative, module.manifest.precision.get(name))
-            layers.append(Layer(i, step.kernel, step.sources, compare(name, got, expected[name], tolerance)))
+            tolerance = tolerance_for(got.dtype, absolute, relative, module.manifest.precision.get(own))
+            there_too = expected[name] if axes is None else expected[name].transpose(axes)
+            layers.append(Layer(i, step.kernel, step.sources, compare(name, got, there_too, tolerance)))
     return LayerReport(tuple(layers), skipped)
+
+
+def _original(name: str, there: Collection[str]) -> tuple[str, tuple[int, ...] | None]:
+    """The original's name of a tensor; of one whose axes lie otherwise, their order as well: ``NAME.axes0312``."""
+    match = None if name in there else _MOVED.fullmatch(name)
+    return (name, None) if match is None else (match[1], tuple(map(int, match[2])))

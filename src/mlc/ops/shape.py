@@ -316,3 +316,12 @@ def _channel_shuffle(inputs: Sequence[te.Tensor], attrs: Attrs) -> Sequence[te.T
         return x[(n, c % groups * each + c // groups, *at)]
 
     return [te.compute(x.shape, element, "shuffle", tag="shuffle")]
+
+
+def name_before(name: str, perm: Sequence[int]) -> str:
+    """What a tensor is called of which the transpose by ``perm`` is called ``name``: the order of axes is told by it.
+
+    >>> name_before("relu", (0, 2, 3, 1))
+    'relu.axes0312'
+    """
+    return f"{name}.axes{''.join(str(perm.index(k)) for k in range(len(perm)))}"

@@ -147,6 +147,12 @@ class Rewriter:
             self._step.doubtful += outs
         return outs
 
+    def call(self, value: Value, name: str) -> None:
+        """Give a value that this step has made a name, unless it is taken."""
+        if self._step is not None and value in self._step.fresh and name not in self._names:
+            self._names.add(name)
+            value.name = name
+
     def new_constant(self, array: np.ndarray, name: str = "const", dtype: DType | None = None) -> Value:
         """A new constant, of the array's element type unless given; equal ones are not merged here."""
         array = np.asarray(array)

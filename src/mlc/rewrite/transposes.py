@@ -17,6 +17,7 @@ from typing import Any
 
 from mlc.ir.graph import Attrs, Graph, Node, Value, fill_attrs
 from mlc.ops import get
+from mlc.ops.shape import name_before
 from mlc.rewrite.rewriter import Rewriter, replay
 from mlc.rewrite.rules.views import inverse_permutation, reshaped, transposed
 
@@ -77,6 +78,7 @@ def _together(rw: Rewriter, node: Node, attrs_for: Callable[[Perm], Attrs]) -> S
         made = [_before(rw, v, perm) for v in node.inputs]
         if all(m is not None for m in made):
             inner = rw.emit(node.op, [m() for m in made if m is not None], attrs_for(perm))
+            rw.call(inner, name_before(node.outputs[0].name, perm))
             maker = rw.maker(candidate)
             return [transposed(rw, inner, perm, maker.sources if maker is not None else None)]
     return None

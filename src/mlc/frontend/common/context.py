@@ -16,6 +16,7 @@ from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.ir.graph import Attrs, Builder, Operator, Value
 from mlc.ir.types import TensorType, u64
 from mlc.ops import get
+from mlc.ops.shape import name_before
 
 MOST_ROOTS = 16  # inputs that a value is said to depend on
 
@@ -67,6 +68,16 @@ class Context:
         """Convert the node called ``name`` from now on; ``source`` is the node of the model file that it belongs to."""
         self.name = name
         self.source = source or name
+
+    def call(self, value: Value, name: str) -> None:
+        """Give a value the name of the model's tensor that it is, and what it is a transpose of one that tells so."""
+        value.name = name
+        last = self.builder.nodes[-1] if self.builder.nodes else None
+        if last is None or last.outputs[0] is not value or last.op is not get("transpose"):
+            return
+        (moved,) = last.inputs
+        if moved.name.startswith(f"{self.name}/"):  # no tensor of the model
+            moved.name = self.builder.unique(name_before(name, last.attrs["perm"]))
 
     def note_stored(self, array: np.ndarray) -> None:
         """Tell of an array that the model file holds: constants that it becomes cost nothing."""

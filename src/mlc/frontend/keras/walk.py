@@ -32,6 +32,7 @@ class Walk:
         self.problems = problems
         self._masks: dict[Value, Value] = {}
         self._taken: set[Value] = set()  # tensors whose masks a layer has taken away
+        self._named: set[Value] = set()  # results that have the name of the layer that made them
 
     def note_unknown(self, model: ModelDef) -> None:
         """Tell of every layer that there is no converter for."""
@@ -83,10 +84,19 @@ class Walk:
         self.ctx.begin(f"{prefix}{layer.name}")
         try:
             with located("layer", lambda: f"layer {prefix + layer.name!r} ({layer.label})", "settings"):
-                return self._convert(layer, args, kwargs, prefix)
+                return self._labelled(self._convert(layer, args, kwargs, prefix), f"{prefix}{layer.name}")
         except UnsupportedError as error:
             self.problems.add(error, f"{prefix}{layer.name}", layer.label, noun="layer")
             return [UNKNOWN]
+
+    def _labelled(self, results: list[Any], name: str) -> list[Any]:
+        """Results of a layer; a single one that nothing before it made is called like the layer."""
+        builder = self.ctx.builder
+        if len(results) == 1 and isinstance(value := results[0], Value) and value not in self._named:
+            self._named.add(value)
+            if value not in builder.constants and value not in builder.inputs:
+                self.ctx.call(value, builder.unique(name))
+        return results
 
     def _convert(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], prefix: str) -> list[Any]:
         kind = find_kind(layer)

@@ -250,7 +250,7 @@ class _Walk:
         if value in self.builder.constants or value in self.builder.inputs:
             return
         if not any(value is v for k, v in self._values.items() if k != index):
-            value.name = self._names[index]
+            self.ctx.call(value, self._names[index])
 
     def _value(self, index: int) -> Known:
         """What a tensor holds: what an operator made, or what is stored.
