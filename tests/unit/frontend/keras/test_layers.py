@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 from mlc.frontend.keras import KerasFrontend
 from mlc.ir.interp import run_graph
-from tests.unit.frontend.keras.oracle import L, chain, check, keras, seeded
+from tests.unit.frontend.keras.oracle import L, chain, check, keras, saved, seeded
 
 FIRST = {"data_format": "channels_first"}
 IMAGE, VOLUME = (7, 5, 3), (5, 4, 6, 2)
@@ -264,3 +266,17 @@ def test_averages_with_uneven_padding() -> None:
     given = {imported.graph.inputs[0].name: np.array([1, 2, 3, 4, 5, 6], np.float32).reshape(1, 6, 1)}
     (got,) = run_graph(imported.graph, given).values()
     np.testing.assert_allclose(got.reshape(-1), [2, 4, 5.5])
+
+
+def test_thresholded_relu(tmp_path: Path) -> None:
+    """Keras 3 has none, files of Keras 2 do."""
+    path = saved(images(L.ReLU(max_value=7.0, name="cut")), tmp_path, ".h5")
+    with h5py.File(path, "r+") as file:
+        config = json.loads(file.attrs["model_config"])
+        (layer,) = [entry for entry in config["config"]["layers"] if entry["config"]["name"] == "cut"]
+        layer["class_name"], layer["config"] = "ThresholdedReLU", {"name": "cut", "theta": 0.5}
+        file.attrs["model_config"] = json.dumps(config)
+    imported = KerasFrontend().load(path)
+    x = np.random.default_rng(0).standard_normal((1, *IMAGE)).astype(np.float32)
+    (got,) = run_graph(imported.graph, {imported.graph.inputs[0].name: x}).values()
+    np.testing.assert_array_equal(got, np.where(x > 0.5, x, 0))
