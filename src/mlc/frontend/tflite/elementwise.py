@@ -131,8 +131,9 @@ def mul(ctx: Context, op: Operator) -> list[Value]:
     a, b = op.input(0), op.input(1)
     if not op.quantised():
         return [_activated(ctx, op, ctx.add("mul", [a, b]))]
-    factor = float(np.float32(scale_of(op.scale_of(0))) * np.float32(scale_of(op.scale_of(1))))
-    factor = factor / scale_of(op.result_scale())
+    # in single precision throughout, as the kernel
+    first, second, out = (np.float32(scale_of(q)) for q in (op.scale_of(0), op.scale_of(1), op.result_scale()))
+    factor = float(first * second / out)
     product = ctx.add("mul", [centred(ctx, a, op.scale_of(0), i32), centred(ctx, b, op.scale_of(1), i32)])
     return [finished(ctx, scaled(ctx, product, factor), op, _activation(op))]
 

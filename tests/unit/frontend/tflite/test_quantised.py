@@ -319,6 +319,13 @@ def test_parts_of_other_scales_are_brought_to_the_result(rng):
     same(one("CONCATENATION", parts, [alike("uint8", (2, 7))], "ConcatenationOptions", Axis=1))
 
 
+def test_factors_of_products_are_of_single_precision(rng):
+    """Which shows in 16 bits, and seldom."""
+    for scales in rng.uniform(0.5, 2, (3, 3)):
+        a, b = (data(rng, "int16", (20000,), scale / 90) for scale in scales[:2])
+        same(one("MUL", [a, b], [T((20000,), "int16", scale=scales[2] * 1e-4)], "MulOptions", version=4))
+
+
 def test_parts_of_16_bits_are_copied_whatever_their_scale(rng):
     parts = [data(rng, "int16", (2, 3)), data(rng, "int16", (2, 4), 0.02)]
     same(one("CONCATENATION", parts, [alike("int16", (2, 7))], "ConcatenationOptions", version=2, Axis=1))
