@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from mlc.errors import VerifyError
-from mlc.ir.index import Atom, Linear, Remainder, Var, as_index, substitute
+from mlc.ir.index import Atom, Linear, Quotient, Remainder, Var, as_index, substitute, weighted
 from mlc.ir.intrinsic import TensorIntrinsic
 from mlc.ir.loop import (
     BLOCK_AXES,
@@ -40,6 +40,7 @@ from mlc.ir.loop import (
     Stmt,
     Store,
     Wait,
+    dense_strides,
     walk,
 )
 from mlc.lower.barriers import always_meet
@@ -323,6 +324,8 @@ def _tells_threads(t: Touch, other: Touch, grid: Threads) -> bool:
     pinned = {v for v, _ in pins[0] & pins[1]}
     known: set[Atom] = set()
     forms = [ix for ix, own in zip(t.indices, other.indices, strict=True) if ix == own]
+    if t.indices == other.indices:
+        forms.append(_place(t))
     before = -1
     while len(known) > before:
         before = len(known)
@@ -330,6 +333,25 @@ def _tells_threads(t: Touch, other: Touch, grid: Threads) -> bool:
             known |= _digits(form, known)
         forms += [a.form for a in known if isinstance(a, Remainder) and a.quotient in known and a.form not in forms]
     return all(v.hi == 0 or v in known or v in pinned for v in grid.vars)
+
+
+def _place(t: Touch) -> Linear:
+    """Where an element lies from the begin of its buffer, row-major: of loops that were fused and split one number.
+
+    A remainder ``f % d`` is ``f - d*(f // d)``; where ``f`` is ``g + h // e``, ``f // d`` is ``(e*g + h) // (d*e)``,
+    and written like that it meets the quotient that another index is.
+    """
+    found = weighted(t.indices, dense_strides(t.buffer.shape))
+    for _ in range(2 * len(t.indices)):
+        atom = next((a for a in found.terms if type(a) is Remainder), None)
+        if atom is None:
+            break
+        over, scale = atom.form, 1
+        while inner := next((a for a, c in over.terms.items() if type(a) is Quotient and c == 1), None):
+            over, scale = (over - Linear({inner: 1}, 0)) * inner.divisor + inner.form, scale * inner.divisor
+        rest = atom.form - over // (scale * atom.divisor) * atom.divisor
+        found = found + (rest - Linear({atom: 1}, 0)) * found.terms[atom]
+    return found
 
 
 def _digits(form: Linear, known: set[Atom]) -> set[Atom]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.errors import VerifyError
-from mlc.ir.expr import Load, cast, select, within
-from mlc.ir.index import Var, as_index, dynamic
+from mlc.ir.expr import Const, Load, cast, select, within
+from mlc.ir.index import Linear, Var, as_index, dynamic
 from mlc.ir.loop import Allocate, Barrier, Buffer, For, ForKind, Function, If, Shuffle, Stmt, Store, seq
 from mlc.ir.types import f32, i64
 from mlc.lower.prove import prove
@@ -150,3 +152,28 @@ def test_sound_kernels_pass(stmts: tuple[Stmt, ...]) -> None:
 def test_threads_of_one_block_only_are_no_launch_of_many() -> None:
     alone = Function("k", (X, Y), 1, For(T, 8, ForKind.THREAD, Store(Y, (HERE,), Load(X, (HERE,))), "threadIdx.x"))
     assert not fault(alone)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from([4, 6, 8, 32]), st.integers(1, 3))
+@examples(100)
+def test_threads_of_fused_loops_are_told_by_places(shape: list[int], threads: int, step: int) -> None:
+    """A number of a thread, split into indices of any shape; two threads at one element are found."""
+    size = prod(shape)
+    out = Buffer("out", (*shape, step), f32)
+    bx, tx = Var("bx", 0, -(-size // threads) - 1), Var("tx", 0, threads - 1)
+
+    def kernel(number: Linear) -> Function:
+        at: list[Linear] = []
+        flat = number
+        for n in reversed(shape):
+            at.insert(0, flat % n)
+            flat = flat // n
+        body: Stmt = If(within(number, 0, size), Store(out, (*at, as_index(0)), Const(1.0, f32)))
+        for v, axis in ((tx, "threadIdx.x"), (bx, "blockIdx.x")):
+            body = For(v, v.hi + 1, ForKind.THREAD, body, axis)
+        return Function("k", (out,), 1, body)
+
+    number = as_index(bx) * threads + tx
+    assert not fault(kernel(number))
+    if size > 1:
+        assert "where another thread of the launch may write it" in fault(kernel(number // 2))

@@ -20,7 +20,7 @@ from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules import schedule_group
 from mlc.targets.opencl.devices import DEVICES
-from tests.unit.targets.gpu.groups import CASES, Case, assert_close
+from tests.unit.targets.gpu.groups import CASES, Case, assert_close, put, x
 
 GENERIC = DEVICES["generic"]
 H200 = GPUS["h200"]
@@ -114,6 +114,14 @@ def test_any_configuration(name: str) -> None:
     rng = np.random.default_rng(len(name))
     for _ in range(3):
         check(case, random_configuration(case.node, GENERIC, rng), GENERIC)
+
+
+@pytest.mark.parametrize("device", ["generic", "mali"])
+@pytest.mark.parametrize("shape", [(512, 512, 3, 3), (16, 512, 33, 33), (4, 64, 161, 97), (3, 5, 7, 11, 13, 17, 19)])
+def test_millions_of_elements_of_odd_shapes_are_told_apart(shape: tuple[int, ...], device: str) -> None:
+    """By their places in memory: there are too many to count them."""
+    case = Case.made("relu", lambda b: [put(b, "relu", [x(b, *shape)])])
+    kernel(case.node, "k", DEVICES[device])
 
 
 @pytest.mark.parametrize(
