@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
+import shutil
+import signal
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,6 +38,7 @@ _CASE = 180.0  # seconds in which a process has begun: inputs, reference, untune
 _EACH = 8  # times what checking or timing takes: both, warming up, and timing again while the machine is restless
 _RUN_TIMEOUT = 600.0
 _SEND = 30.0
+_SWEEPS = 50
 
 
 @dataclass
@@ -91,8 +96,14 @@ class Board:
         self._turns = [Turns(f"core{c}") for c in cores]
         # what processes leave behind that are killed goes with the board
         self._folder = tempfile.TemporaryDirectory(prefix="mlc-board-")
+        self._alive = _sweep_after(self._folder.name)
         roles = {MEASURE: Sessions(places, cores, memory).measure, RUN: run}
         self._zygote = Zygote({name: _within(self._folder.name, role) for name, role in roles.items()})
+
+    @property
+    def folder(self) -> Path:
+        """For temporary files; it goes with the board, however that ends."""
+        return Path(self._folder.name)
 
     @property
     def resources(self) -> dict[str, int]:
@@ -145,6 +156,9 @@ class Board:
         self._sessions.clear()
         self._zygote.close()
         self._folder.cleanup()
+        if self._alive >= 0:
+            os.close(self._alive)
+            self._alive = -1
 
     def __enter__(self) -> Self:
         return self
@@ -257,3 +271,27 @@ def _within(folder: str, role: Role) -> Role:
         role(channel, shared, args)
 
     return play
+
+
+def _sweep_after(folder: str) -> int:
+    """Lets a process wait that removes a folder once this one is gone, however it ended: killed, too.
+
+    Returns:
+        a file that this process holds open as long as it needs the folder.
+    """
+    ended, alive = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.setsid()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            os.close(alive)
+            os.read(ended, 1)
+            for _ in range(_SWEEPS):  # processes of the board may write there to their last moment
+                shutil.rmtree(folder, ignore_errors=True)
+                if not os.path.exists(folder):
+                    break
+                time.sleep(0.1)
+        finally:
+            os._exit(0)
+    os.close(ended)
+    return alive

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -179,42 +178,41 @@ async def serve(
     security = security_of(address, certificates, Role.BOARD)
     stop = _signalled()
     missed = False
-    with tempfile.TemporaryDirectory(prefix="mlc-board-") as folder:
-        while not stop.is_set() and not board.draining:
-            try:
-                await asyncio.to_thread(greet, address, certificates)
-                worker = distributed.Worker(
-                    address.url,
-                    nthreads=1,
-                    name=board.info.name,
-                    host=host,
-                    protocol="tcp" if address.plain else "tls",
-                    resources=board.resources,
-                    security=security,
-                    memory_limit=0,
-                    local_directory=folder,
-                    metrics={**DEFAULT_METRICS, FACTS: lambda _worker: board.facts()},
-                    plugins=(BoardPlugin(),),
-                    dashboard=False,
-                    dashboard_address="127.0.0.1:0",
-                    death_timeout=_TTL,
-                )
-                await worker
-            except (OSError, DeviceError, TimeoutError, RuntimeError, ValueError) as error:
-                if isinstance(error, RefusedError):
-                    raise
-                if not missed:
-                    say(f"{error}; waiting for it")
-                missed = True
-                await _either(stop, _AGAIN)
-                continue
-            missed = False
-            say(f"{board.info.name} serves {address.url}")
-            await _until_gone(worker, board, stop)
-            if not stop.is_set() and not board.draining:
-                say(f"{address.url} is gone; waiting for it")
-                missed = True
-                await _either(stop, _AGAIN)
+    while not stop.is_set() and not board.draining:
+        try:
+            await asyncio.to_thread(greet, address, certificates)
+            worker = distributed.Worker(
+                address.url,
+                nthreads=1,
+                name=board.info.name,
+                host=host,
+                protocol="tcp" if address.plain else "tls",
+                resources=board.resources,
+                security=security,
+                memory_limit=0,
+                local_directory=str(board.folder),
+                metrics={**DEFAULT_METRICS, FACTS: lambda _worker: board.facts()},
+                plugins=(BoardPlugin(),),
+                dashboard=False,
+                dashboard_address="127.0.0.1:0",
+                death_timeout=_TTL,
+            )
+            await worker
+        except (OSError, DeviceError, TimeoutError, RuntimeError, ValueError) as error:
+            if isinstance(error, RefusedError):
+                raise
+            if not missed:
+                say(f"{error}; waiting for it")
+            missed = True
+            await _either(stop, _AGAIN)
+            continue
+        missed = False
+        say(f"{board.info.name} serves {address.url}")
+        await _until_gone(worker, board, stop)
+        if not stop.is_set() and not board.draining:
+            say(f"{address.url} is gone; waiting for it")
+            missed = True
+            await _either(stop, _AGAIN)
 
 
 async def _until_gone(worker: Any, board: Board, stop: asyncio.Event) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -84,10 +87,29 @@ def test_who_is_sent_home_gets_no_more_work_before_it_says_so(job: MeasureJob) -
     with Board("box", ["x86"], cores=CORES, memory=1 << 30) as board:
         board.leave = lambda: told.append(board.draining)
         assert answer(board, Parcel(DRAIN, {}).to_bytes()).kind == DRAIN
-        folder = Path(board._folder.name)
+        folder = board.folder
         assert folder.is_dir()
     assert told == [True]
     assert not folder.exists()
+
+
+def test_a_board_that_is_killed_leaves_no_folder() -> None:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+
+    def serve() -> None:
+        with Board("box", ["x86"], cores=CORES, memory=1 << 30) as board:
+            theirs.send(str(board.folder))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = context.Process(target=serve)
+    child.start()
+    folder = Path(ours.recv())
+    child.join()
+    until = time.monotonic() + 30.0
+    while folder.exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
