@@ -10,7 +10,7 @@ from mlc.targets.gpu.kernel import kernel
 from mlc.targets.opencl.devices import DEVICES
 from mlc.targets.opencl.driver import IN_A_ROW, OpenClDevice
 from tests.opencl import program, run
-from tests.unit.targets.gpu.groups import CASES, Case, assert_close
+from tests.unit.targets.gpu.groups import CASES, Case, assert_close, put, x
 from tests.unit.targets.gpu.test_templates import CHOOSING, check, random_configuration
 
 QUICK = ("matmul", "conv_bias_relu", "conv_groups", "depthwise", "softmax", "sum_of_all", "argmax", "add", "join")
@@ -90,3 +90,10 @@ def test_many_conditions_at_an_edge_are_compiled_in_time(pocl: OpenClDevice) -> 
     fn = kernel(configured(case.node, config), "k", DEVICES["pocl"])
     assert "pragma unroll" not in program(fn).source
     assert_close(run(pocl, fn, case.arrays(feeds)), case.expected(feeds))
+
+
+def test_sums_of_a_short_product(pocl: OpenClDevice) -> None:
+    """Two steps of terms, of which the second one is ragged: with buffers in turns they came out wrong."""
+    case = Case.made("k", lambda b: [put(b, "matmul", [x(b, 7, 5), x(b, 5, 512, name="w")])])
+    feeds = case.feeds()
+    assert_close(run(pocl, kernel(case.node, "k", DEVICES["pocl"]), case.arrays(feeds)), case.expected(feeds))

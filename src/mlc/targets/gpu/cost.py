@@ -170,6 +170,8 @@ def best_tile(p: Product, target: Gpu, *, shared: bool) -> Tile:
     if not shared:
         return min(every, key=lambda t: seconds(t, p, target, shared=False))
     few = nsmallest(FEW, every, key=lambda t: busy_seconds(t, p, target, shared=True))
-    ahead = dict.fromkeys(fitted(replace(t, versions=n), p) for t in few for n in VERSIONS)
+    ahead = dict.fromkeys(
+        fitted(replace(t, versions=n), p) for t in few for n in (VERSIONS if target.ahead else VERSIONS[:1])
+    )
     found = [t for t in ahead if not refusal(t, p, target, shared=True)]
     return min(found, key=lambda t: seconds(t, p, target, shared=True))

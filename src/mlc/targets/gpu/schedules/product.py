@@ -117,7 +117,7 @@ def ask_tile(knobs: Knobs, p: Product, target: Gpu, best: Tile, *, shared: bool)
         ask("ty", THREADS, best.ty),
         ask("tx", THREADS, best.tx),
         ask("depth", DEPTHS, best.depth),
-        ask_versions(knobs, best.versions) if target.shared_bytes else 1,
+        ask_versions(knobs, best.versions) if target.shared_bytes and target.ahead else 1,
     )
     tile = fitted(tile, p)
     why = refusal(tile, p, target, shared=shared)
