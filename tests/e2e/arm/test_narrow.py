@@ -59,3 +59,11 @@ def test_products_of_bf16() -> None:
     package = mlc.compile(load(model), "arm -mcpu=neoverse-v1", bf16=True)
     assert "bfdot" in package.members["src/kernels.txt"].decode()
     assert_same(emulated(package, feeds), reference(model, feeds), tolerance=1e-2)
+
+
+@pytest.mark.parametrize("count", [3, 7, 35])
+def test_wide_integers_become_bytes(count: int) -> None:
+    """LLVM aborts over a store of three bytes that were 64-bit integers."""
+    feeds = {"x": RNG.integers(-128, 128, count)}
+    model = network([helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.INT8)], feeds, ["y"])
+    assert_same(emulated(mlc.compile(load(model), "arm -mcpu=cortex-a53"), feeds), reference(model, feeds))

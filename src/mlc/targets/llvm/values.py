@@ -413,7 +413,7 @@ class ValueEmitter(IndexEmitter):
         if lane is None or not v.lanes:
             self.lines.append(f"  store {t} {text}, ptr {self.pointer(buffer, offset)}, align {size}")
         elif step == 1:
-            for begin, lanes in _whole_stores(v.lanes):
+            for begin, lanes in _whole_stores(v.lanes, size):
                 part = text
                 if lanes < v.lanes:
                     chosen = ", ".join(f"i32 {k}" for k in range(begin, begin + lanes))
@@ -437,10 +437,14 @@ def _memory_suffix(buffer: loop.Buffer, lanes: int) -> str:
     return mangle_suffix(buffer.dtype, lanes)
 
 
-def _whole_stores(lanes: int) -> list[tuple[int, int]]:
-    """First lane and number of lanes of the stores that write a vector: two that overlap rather than a row of parts."""
+def _whole_stores(lanes: int, size: int) -> list[tuple[int, int]]:
+    """First lane and number of lanes of the stores that write a vector: two that overlap rather than a row of parts.
+
+    Three bytes are two stores as well: LLVM 22.1 aborts over those of narrowed 64-bit integers on AArch64.
+    """
     half = 1 << (lanes.bit_length() - 1)
-    return [(0, lanes)] if half == lanes or lanes < 5 else [(0, half), (lanes - half, half)]
+    whole = half == lanes or (lanes < 5 and size > 1)
+    return [(0, lanes)] if whole else [(0, half), (lanes - half, half)]
 
 
 def _in_bounds(e: Load) -> bool:
