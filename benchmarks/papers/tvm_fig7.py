@@ -82,7 +82,8 @@ def configs(accelerator: GpuAccelerator, size: int, *, shared: bool) -> list[Con
         tiles(p, accelerator.record, shared=shared),
         key=lambda t: seconds(t, p, accelerator.record, shared=shared),
     )
-    return [{"shared": shared, **asdict(t)} for t in likely]
+    asked = [{k: v for k, v in asdict(t).items() if k != "versions" or accelerator.record.ahead} for t in likely]
+    return [{"shared": shared, **config} for config in asked]
 
 
 def run(size: int, target: str, count: int, rounds: int) -> Row:
