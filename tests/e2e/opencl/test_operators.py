@@ -80,7 +80,8 @@ def check(some: Sequence[Evaluation], folder: Path) -> None:
     assert not [d for d in built.offloads if not d.region]
     write_package(folder / "m.tar", built.manifest, built.params, built.members)
     with load_module(folder / "m.tar", 1) as module:
-        got = module.run(feeds).values()
+        drawn = {} if module.manifest.seed is None else {"seed": int(feeds.pop(module.manifest.seed))}
+        got = module.run(feeds, **drawn).values()
     for a, (e, expected) in zip(got, want, strict=True):
         assert_same(a, expected, f"{kind(e)} {dict(e.attrs)}")
 
