@@ -21,7 +21,7 @@ test: $(STAMP)  ## the tests that take seconds
 	pytest -n $(JOBS) -m "not slow"
 
 test-all: $(STAMP)  ## every test
-	pytest -n $(JOBS)
+	pytest -n $(JOBS) --hypothesis-profile=steady
 
 lint: $(STAMP)  ## lint, format and types
 	ruff check .

@@ -101,6 +101,7 @@ def test_tune_resume_and_compile(model: str, tmp_path: Path, capsys: pytest.Capt
     assert run(["-q", "run", "m.tar", "--verify", "onnxruntime", "--model", model]) == 0
 
 
+@pytest.mark.slow
 def test_tuning_with_empty_caches(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tune = ["tune", model, "--threads", "1", "-o", "r.jsonl", "--explorer", "random", "--batch", "4", "--trials", "12"]
     assert run([*tune, "--flush-cache", "--json", "t.json", "--report", "t.html"]) == 0

@@ -51,6 +51,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert "needs          neon" in done.stdout
 
 
+@pytest.mark.slow  # tests of the pool itself lie in `tests/e2e/pool`
 def test_a_pool_is_made_and_used_as_the_page_says(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     pytest.importorskip("cryptography")

@@ -130,6 +130,7 @@ def test_figure_4_counts_launches_of_a_device(
     assert devices.REHEARSAL in (tmp_path / "tvm_fig4_pocl.md").read_text()
 
 
+@pytest.mark.slow
 def test_figure_19_has_both_precisions(quick_pocl: OpenClDevice, tmp_path: Path) -> None:
     tvm_fig19.main([*POCL, "--models", "dqn", "--small", "--out", str(tmp_path)])
     rows = json.loads((tmp_path / "tvm_fig19_pocl.json").read_text())["rows"]

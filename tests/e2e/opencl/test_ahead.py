@@ -68,6 +68,7 @@ def test_built_here_and_measured_there(quick_pocl: OpenClDevice, model: None, mo
     assert [r["found"] for r in json.loads(Path("c.json").read_text())["tuned"]] == ["hit", "hit"]
 
 
+@pytest.mark.slow
 def test_what_is_built_is_not_built_again(model: None) -> None:
     assert build("--trials", "8") == 0
     lines = Path("c").read_bytes()
