@@ -27,6 +27,21 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(tryfirst=True)  # before cases are chosen by their markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a sweep, all but some that lie evenly among them are slow."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sweep"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for some in cases.values():
+        (keep,) = some[0].iter_markers("sweep")
+        taken = {k * len(some) // keep.args[0] for k in range(keep.args[0])}
+        for k, item in enumerate(some):
+            if k not in taken:
+                item.add_marker(pytest.mark.slow)
+
+
 def golden_name(test: str) -> str:
     """The name of a test as that of a file."""
     return re.sub(r"[^A-Za-z0-9_.\[\]-]", "_", test)

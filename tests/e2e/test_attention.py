@@ -47,6 +47,7 @@ def attention(name):
     return network(nodes, feeds, ["y"], stored), feeds
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CASES)
 def test_attention_is_that_of_onnxruntime(name, target):

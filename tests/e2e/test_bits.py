@@ -58,6 +58,7 @@ def exact(graph: Graph, feeds: dict[str, np.ndarray], target: str, threads: int 
         np.testing.assert_array_equal(got[name], wanted)
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("cpu", PROCESSORS)
 @pytest.mark.parametrize("kind", Weights)
 @pytest.mark.parametrize(("of_x", "of_w"), [(1, 1), (2, 2)])

@@ -22,6 +22,7 @@ CASES = {
 }
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CASES)
 def test_shuffled_channels(name, target):

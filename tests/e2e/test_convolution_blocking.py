@@ -9,6 +9,7 @@ from onnx import helper
 from tests.e2e.compiled import assert_same, compiled, network, reference
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("target", ["x86", "x86 -mcpu=x86-64"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
@@ -62,6 +63,7 @@ def test_groups_of_whole_blocks(channels, filters, groups, space, taps, stride, 
     assert_same(compiled(model, feeds, threads=1, target=target), reference(model, feeds), tolerance=1e-5)
 
 
+@pytest.mark.sweep(12)
 @pytest.mark.parametrize("target", ["x86", "x86 -mcpu=haswell"])
 @pytest.mark.parametrize("behind", [False, True], ids=["plain", "blocked"])
 @pytest.mark.parametrize(
@@ -99,6 +101,7 @@ def test_terms_in_wide_borders(channels, filters, groups, space, taps, dilation,
     assert_same(compiled(model, feeds, target=target), reference(model, feeds), tolerance=1e-5)
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("target", ["x86", "x86 -mcpu=haswell"])
 @pytest.mark.parametrize("filters", [208, 104, 41])
 @pytest.mark.parametrize("channels, space, taps", [(32, (7, 7), 1), (24, (9, 15), 3), (640, (5, 7), 1)])

@@ -275,6 +275,7 @@ def mixed_pads(x: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.sweep(9)
 @pytest.mark.parametrize(
     "left, right",
     [

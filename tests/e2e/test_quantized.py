@@ -100,6 +100,7 @@ def convolution(case: Case) -> tuple[onnx.ModelProto, np.ndarray, np.ndarray]:
     return network(nodes, {"x": x}, ["y"], stored), x, y
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("name", CASES)
 def test_convolutions(name):
     model, x, expected = convolution(CASES[name])
@@ -118,6 +119,7 @@ def test_convolutions_by_other_instructions(name, cpu):
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell", "nehalem"])
 @pytest.mark.parametrize(
     "name", ["one channel", "three", "seventeen", "blocks", "pixels, stride", "pixels of five", "groups", "signed"]
@@ -186,6 +188,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("cpu", ["native", "haswell"])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_depthwise_windows_behind_blocks(name, cpu):

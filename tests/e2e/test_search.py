@@ -21,12 +21,14 @@ def best_on_average(name: str, trials: int, batch: int, seeds: int) -> float:
 
 
 @pytest.mark.parametrize("name", ["annealing", "guided", "opevo"])
+@pytest.mark.slow
 def test_learning_explorers_beat_random_search(name: str) -> None:
     found, chance = (best_on_average(n, 120, 24, 10) for n in (name, "random"))
     assert found > 1.15 * chance
 
 
 @pytest.mark.parametrize("name", ["descent", "gbfs", "genetic", "na2c"])
+@pytest.mark.slow
 def test_other_explorers_beat_random_search(name: str) -> None:
     found, chance = (best_on_average(n, 480, 40, 3) for n in (name, "random"))
     assert found > 1.05 * chance

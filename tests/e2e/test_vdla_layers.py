@@ -57,6 +57,7 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sweep(9)
 @pytest.mark.parametrize("shape", SHAPES, ids=range(len(SHAPES)))
 @pytest.mark.parametrize("profile", list(PROFILES))
 def test_untuned_layers(shape: dict[str, Any], profile: str) -> None:
@@ -77,6 +78,7 @@ GROUPS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("shape", GROUPS, ids=range(len(GROUPS)))
 @pytest.mark.parametrize("profile", list(PROFILES))
 def test_convolutions_in_groups(shape: dict[str, Any], profile: str) -> None:
@@ -84,6 +86,7 @@ def test_convolutions_in_groups(shape: dict[str, Any], profile: str) -> None:
     check_layer(make_layer(**shape, shift=None if profile == "osdi18" else 10, **after), profile)
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize(
     ("shape", "x", "y"),
     [
@@ -174,6 +177,7 @@ def test_tokens_by_structure(threads: str, profile: str) -> None:
 SIZES = [(1, 37, 7, 5), (1, 16, 1, 1), (2, 5, 13, 11), (1, 530, 1, 1), (1, 1, 29, 31)]
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("shape", SIZES)
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("profile", WITHOUT_ALU)
@@ -196,6 +200,7 @@ ELEMENTWISE: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("facts", ELEMENTWISE, ids=range(len(ELEMENTWISE)))
 @pytest.mark.parametrize("adder", ["matrix", "alu"])
 def test_elementwise_layers(facts: dict[str, Any], adder: str) -> None:

@@ -27,6 +27,7 @@ def exact(rng: np.random.Generator, *shape: int, most: int = 127) -> np.ndarray:
     return (w * 2.0 ** rng.integers(-10, -6, shape[-1])).astype(np.float32)
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("target, m, k, n", CASES)
 def test_products(kind, m, k, n, target):
@@ -40,6 +41,7 @@ def test_products(kind, m, k, n, target):
         assert_same(got, reference(model, feeds), tolerance=1e-5)
 
 
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "target, op, gates, hidden", [(t, *layer) for t in TARGETS for layer in LAYERS[: None if t == "x86" else 1]]

@@ -63,6 +63,7 @@ def test_small_network_takes_a_batch_of_three(name: str, tmp_path: Path) -> None
         assert_close(module.run(inputs), reference(model, inputs))
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("cpu", ["haswell", "x86-64"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_small_network_runs_as_compiled_for_older_processors(name: str, cpu: str, tmp_path: Path) -> None:
