@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from mlc.rewrite.group import configured
@@ -11,11 +10,8 @@ from mlc.targets.opencl.devices import DEVICES
 from mlc.targets.opencl.driver import IN_A_ROW, OpenClDevice
 from tests.opencl import program, run
 from tests.unit.targets.gpu.groups import CASES, Case, assert_close, put, x
-from tests.unit.targets.gpu.test_templates import CHOOSING, check, random_configuration
 
 QUICK = ("matmul", "conv_bias_relu", "conv_groups", "depthwise", "softmax", "sum_of_all", "argmax", "add", "join")
-
-REPEATED = 100  # configurations in a row that make kernels seen before
 
 
 def check_untuned(pocl: OpenClDevice, name: str) -> None:
@@ -35,40 +31,6 @@ def test_device_computes_what_groups_say(quick_pocl: OpenClDevice, name: str) ->
 )
 def test_device_computes_it_with_kernels_optimised(pocl: OpenClDevice, name: str) -> None:
     check_untuned(pocl, name)
-
-
-def check_configurations(pocl: OpenClDevice, name: str, count: int) -> None:
-    """Random configurations: each passes the checker, the interpreter finds no race, and the device is right.
-
-    Those that make the same kernel, since a tile is no larger than what it is of, count once; where there are no more
-    kernels to be found, fewer do.
-    """
-    case, target = Case.of(name), DEVICES["pocl"]
-    rng = np.random.default_rng(7)
-    seen: set[str] = set()
-    repeated = 0
-    while len(seen) < count and repeated < REPEATED:
-        node = random_configuration(case.node, target, rng)
-        text = program(kernel(node, "k", target)).source
-        repeated = repeated + 1 if text in seen else 0
-        if text in seen:
-            continue
-        seen.add(text)
-        fn = check(case, node, target)
-        feeds = case.feeds()
-        assert_close(run(pocl, fn, case.arrays(feeds)), case.expected(feeds))
-
-
-@pytest.mark.parametrize("name", ["matmul", "mean_of_rows", "add"])
-def test_device_computes_the_same_under_any_configuration(pocl: OpenClDevice, name: str) -> None:
-    check_configurations(pocl, name, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", CHOOSING)
-def test_device_computes_the_same_under_two_hundred_configurations(pocl: OpenClDevice, name: str) -> None:
-    check_configurations(pocl, name, 200)
 
 
 def test_runs_in_a_row_are_waited_for_once(pocl: OpenClDevice) -> None:

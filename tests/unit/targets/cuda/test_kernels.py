@@ -16,8 +16,8 @@ from mlc.targets.gpu.emit import Emitted, emit, source_of
 from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.scalars import Scalars
 from tests.cuda import CXX, built
+from tests.unit.targets.gpu.configurations import random_configuration
 from tests.unit.targets.gpu.groups import CASES, Case, assert_close
-from tests.unit.targets.gpu.test_templates import random_configuration
 
 pytestmark = pytest.mark.skipif(CXX is None, reason="there is no C++ compiler")
 H200 = DEVICES["h200"]

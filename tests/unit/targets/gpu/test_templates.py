@@ -10,17 +10,15 @@ import pytest
 
 from mlc.errors import ScheduleError
 from mlc.ir.graph import Node
-from mlc.ir.interp import run_function
 from mlc.ir.loop import Barrier, Function, Shuffle, walk
-from mlc.lower.knobs import Knobs
 from mlc.lower.threads import grid_of, launches
 from mlc.rewrite.group import configured
 from mlc.targets.cuda.arch import DEVICES as GPUS
 from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.record import Gpu
-from mlc.targets.gpu.schedules import schedule_group
 from mlc.targets.opencl.devices import DEVICES
-from tests.unit.targets.gpu.groups import CASES, Case, assert_close, put, x
+from tests.unit.targets.gpu.configurations import interpret, random_configuration
+from tests.unit.targets.gpu.groups import CASES, Case, put, x
 
 GENERIC = DEVICES["generic"]
 H200 = GPUS["h200"]
@@ -44,11 +42,7 @@ CHOOSING = (
 def check(case: Case, node: Node, target: Gpu) -> Function:
     """A kernel, proved by the compiler, computes what its group says."""
     fn = kernel(node, "k", target)
-    feeds = case.feeds()
-    arrays = case.arrays(feeds)
-    results = [np.full(b.shape, 77).astype(b.dtype.numpy) for b in fn.params[len(arrays) :]]
-    run_function(fn, [a.reshape(b.shape) for a, b in zip(arrays, fn.params, strict=False)] + results)
-    assert_close(results, case.expected(feeds))
+    interpret(case, fn)
     return fn
 
 
@@ -92,20 +86,6 @@ def test_routines_are_made_by_as_many_threads_as_have_nothing_to_do_with_each_ot
 def test_sums_at_places_that_data_say_are_one_threads() -> None:
     _, sums = launches(kernel(Case.of("scatter_sums").node, "k", GENERIC).body)
     assert not grid_of(sums)[0]
-
-
-def random_configuration(node: Node, target: Gpu, rng: np.random.Generator) -> Node:
-    """A group with values drawn for all that its template asks, such that none is refused."""
-    knobs = Knobs()
-    schedule_group(node, target, knobs)
-    space = knobs.space()
-    while True:
-        found = configured(node, space.config(space.sample(rng, 1)[0]))
-        try:
-            schedule_group(found, target, Knobs(dict(found.attrs["config"])))
-        except ScheduleError:
-            continue
-        return found
 
 
 @pytest.mark.parametrize("name", CHOOSING)
