@@ -5,28 +5,25 @@ Two hundred of each template at least, over all of its groups. Of a kernel's bar
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
 
 from mlc.ir.graph import Builder, Value
-from mlc.lower.knobs import Knobs
-from mlc.targets.gpu.schedules import TEMPLATES, schedule_group
+from mlc.targets.gpu.schedules import TEMPLATES
 from mlc.targets.opencl.devices import DEVICES
 from mlc.targets.opencl.driver import OpenClDevice
 from tests.opencl import run
 from tests.unit.targets.gpu.configurations import (
+    EACH,
     interpret,
-    is_scheduled,
     needs_all_barriers,
     random_kernels,
-    template_of,
+    scheduled,
+    share,
+    sizes,
 )
-from tests.unit.targets.gpu.groups import CASES, Case, assert_close, put, x
-
-EACH = 200  # configurations of a template
-PIECE = 70  # of a group: a test
+from tests.unit.targets.gpu.groups import CASES, assert_close, put, x
 
 
 def turned(rows: int, columns: int) -> Callable[[Builder], Sequence[Value]]:
@@ -41,12 +38,12 @@ def spread(*shape: int) -> Callable[[Builder], Sequence[Value]]:
 
 MORE = {f"transpose_{m}_{n}": turned(m, n) for m in (9, 33) for n in (16, 40, 41, 67, 72, 96)}
 MORE |= {f"add_{m}_{n}": spread(m, n) for m in (1, 3, 50) for n in (8, 24, 40, 72)}
-GROUPS = {name: make for name, make in (CASES | MORE).items() if is_scheduled(Case.made(name, make).node)}
+GROUPS = scheduled(CASES | MORE)
 
 
 def check(pocl: OpenClDevice, name: str, device: str, count: int) -> int:
     """Kernels of a group under so many configurations; how many there are."""
-    case = Case.made(name, GROUPS[name])
+    case = GROUPS[name]
     feeds = case.feeds()
     want = case.expected(feeds)
     found = 0
@@ -67,23 +64,20 @@ def test_device_computes_the_same_under_any_configuration(pocl: OpenClDevice, na
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", GROUPS)
 def test_device_computes_the_same_under_many_configurations(quick_pocl: OpenClDevice, name: str) -> None:
-    assert check(quick_pocl, name, "pocl", PIECE)
+    assert check(quick_pocl, name, "pocl", share(GROUPS, DEVICES["pocl"], name))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_device_without_shared_memory_does_too(quick_pocl: OpenClDevice, name: str) -> None:
-    assert check(quick_pocl, name, "mali", PIECE // 4)
+    assert check(quick_pocl, name, "mali", share(GROUPS, DEVICES["mali"], name))
 
 
 def test_every_template_has_so_many_configurations() -> None:
-    """Of what is asked; some of it is refused."""
-    target = DEVICES["pocl"]
-    counts: Counter[str] = Counter()
-    for name, make in GROUPS.items():
-        node, knobs = Case.made(name, make).node, Knobs()
-        schedule_group(node, target, knobs)
-        counts[template_of(node, target)] += min(PIECE, knobs.space().size)
+    counts: dict[str, int] = {}
+    for device in ("pocl", "mali"):
+        for template, of in sizes(GROUPS, DEVICES[device]).items():
+            counts[template] = max(counts.get(template, 0), sum(min(EACH, n) for n in of.values()))
     assert set(counts) == {t.name for t in TEMPLATES}
     assert min(counts.values()) >= EACH, counts

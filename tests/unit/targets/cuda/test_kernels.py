@@ -15,8 +15,10 @@ from mlc.targets.cuda.dialect import CUDA_C
 from mlc.targets.gpu.emit import Emitted, emit, source_of
 from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.scalars import Scalars
+from mlc.targets.gpu.schedules import TEMPLATES
+from mlc.targets.opencl.devices import DEVICES as PLAIN
 from tests.cuda import CXX, built
-from tests.unit.targets.gpu.configurations import random_configuration
+from tests.unit.targets.gpu.configurations import random_configuration, scheduled, sizes
 from tests.unit.targets.gpu.groups import CASES, Case, assert_close
 
 pytestmark = pytest.mark.skipif(CXX is None, reason="there is no C++ compiler")
@@ -48,6 +50,12 @@ def check(kernels: Sequence[tuple[Case, Function]]) -> None:
 def test_every_template() -> None:
     cases = {name: Case.of(name) for name in CASES}
     check([(case, kernel(case.node, name, H200)) for name, case in cases.items()])
+
+
+def test_no_template_is_missing() -> None:
+    """But for those of devices without shared memory, which make nothing for CUDA."""
+    here, plain = ({t for t, names in sizes(scheduled(CASES), d).items() if names} for d in (H200, PLAIN["mali"]))
+    assert {t.name for t in TEMPLATES} - plain <= here
 
 
 @pytest.mark.parametrize("name", FOLDING)

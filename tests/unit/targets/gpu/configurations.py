@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from mlc.targets.gpu.schedules import TEMPLATES, schedule_group
 from mlc.targets.groups.group import group_of
 from mlc.targets.groups.template import template_for
 from tests.unit.lower.grids import edited
-from tests.unit.targets.gpu.groups import Case, assert_close
+from tests.unit.targets.gpu.groups import Case, Make, assert_close
 
+EACH = 200  # configurations of a template in a sweep
 REPEATED = 60  # configurations in a row that make kernels seen before, and there are no others
 
 
@@ -45,6 +46,28 @@ def is_scheduled(node: Node) -> bool:
 def template_of(node: Node, target: Gpu) -> str:
     """The name of the template that a group gets."""
     return template_for(group_of(node, Knobs()), TEMPLATES, target).name
+
+
+def scheduled(groups: Mapping[str, Make]) -> dict[str, Case]:
+    """Those of some groups that a template makes."""
+    cases = {name: Case.made(name, make) for name, make in groups.items()}
+    return {name: case for name, case in cases.items() if is_scheduled(case.node)}
+
+
+def sizes(cases: Mapping[str, Case], target: Gpu) -> dict[str, dict[str, int]]:
+    """How many configurations there are of each group, by its template."""
+    found: dict[str, dict[str, int]] = {}
+    for name, case in cases.items():
+        knobs = Knobs()
+        schedule_group(case.node, target, knobs)
+        found.setdefault(template_of(case.node, target), {})[name] = knobs.space().size
+    return found
+
+
+def share(cases: Mapping[str, Case], target: Gpu, name: str) -> int:
+    """How many configurations of a group are tried for a template to have enough of them; some are refused."""
+    (of,) = (s for s in sizes(cases, target).values() if name in s)
+    return next(n for n in range(1, EACH + 1) if sum(min(n, size) for size in of.values()) >= EACH * 1.2 or n == EACH)
 
 
 def random_configuration(node: Node, target: Gpu, rng: np.random.Generator) -> Node:

@@ -11,17 +11,22 @@ import pytest
 from mlc.errors import ScheduleError
 from mlc.ir.graph import Node
 from mlc.ir.loop import Barrier, Function, Shuffle, walk
+from mlc.lower.knobs import Knobs
 from mlc.lower.threads import grid_of, launches
 from mlc.rewrite.group import configured
+from mlc.targets.base import get_target
 from mlc.targets.cuda.arch import DEVICES as GPUS
 from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.schedules import schedule_group
 from mlc.targets.opencl.devices import DEVICES
-from tests.unit.targets.gpu.configurations import interpret, random_configuration
+from tests.unit.targets.gpu.configurations import interpret, is_scheduled, random_configuration
 from tests.unit.targets.gpu.groups import CASES, Case, put, x
 
 GENERIC = DEVICES["generic"]
 H200 = GPUS["h200"]
+HOPPER = get_target("cuda -arch=sm_90").record  # type: ignore[attr-defined]
+"""The same with Tensor Cores and asynchronous copies."""
 FOLDING = ("softmax", "softmax_many", "softmax_half", "layer_norm", "mean_of_rows", "sums_of_rows", "argmax")
 CHOOSING = (
     "matmul",
@@ -94,6 +99,25 @@ def test_any_configuration(name: str) -> None:
     rng = np.random.default_rng(len(name))
     for _ in range(3):
         check(case, random_configuration(case.node, GENERIC, rng), GENERIC)
+
+
+@pytest.mark.parametrize("device", [*DEVICES.values(), H200, HOPPER], ids=lambda d: d.name)
+def test_all_that_is_drawn_from_a_space_is_asked_for(device: Gpu) -> None:
+    """Else candidates of the tuner would be refused for a knob that another one's value has made go away."""
+    rng = np.random.default_rng(0)
+    for name in CASES:
+        node, knobs = Case.of(name).node, Knobs()
+        if not is_scheduled(node):
+            continue
+        schedule_group(node, device, knobs)
+        space = knobs.space()
+        for row in space.sample(rng, 8):
+            asked = Knobs(space.config(row))
+            try:
+                schedule_group(node, device, asked)
+            except ScheduleError:
+                continue  # there is no room for it
+            asked.require_all_asked()
 
 
 @pytest.mark.parametrize("device", ["generic", "mali"])

@@ -60,6 +60,8 @@ MADE: dict[str, Callable[[Builder], Sequence[Value]]] = {
     "bf16": product(18, 9, 20, bf16),
     "bytes": product(20, 24, 40, i8),
     "unsigned_bytes": product(32, 40, 32, u8, i8, turned=True),
+    "bytes_by_unsigned": product(17, 24, 36, i8, u8),
+    "all_unsigned": product(20, 9, 40, u8, u8),
     "conv": lambda b: [conv(b, (1, 4, 6, 5), (20, 4, 3, 3), dtype=f16)],
     "conv_groups": lambda b: [conv(b, (2, 4, 4, 4), (32, 2, 3, 3), groups=2, dtype=f16)],
     "conv_bytes": lambda b: [conv(b, (1, 32, 4, 5), (16, 32, 1, 1), dtype=i8, pad=0)],
@@ -108,6 +110,11 @@ def test_printed_kernels_compute_what_groups_say(name: str, config: dict[str, ob
     assert uses(fn)
     arrays, want = feeds_of(found, fn)
     assert_close(on_host(fn, arrays), want)
+
+
+def test_no_instruction_is_missing() -> None:
+    """That of single precision has a test of its own."""
+    assert {s.name for name in MADE for s in uses(case(name)[1])} | {TF32} == {m.name for m in MMAS.values()}
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MADE])
@@ -170,8 +177,7 @@ def test_defaults_fit_the_device(shape: tuple[int, int, int, int], mma: object) 
     assert tile.shared_bytes(mma) <= AMPERE.shared_bytes  # type: ignore[arg-type]
 
 
-def test_plain_threads_on_demand_and_where_a_product_is_small() -> None:
-    assert not uses(case("half", {"tensor": False})[1])
+def test_plain_threads_where_a_product_is_small() -> None:
     found = Case.made("few", product(8, 24, 32, f16))
     assert not uses(kernel(found.node, "k", AMPERE))
 

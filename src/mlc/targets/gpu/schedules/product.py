@@ -54,8 +54,7 @@ def schedule_product(g: Group, target: Gpu) -> Schedule:
     if not isinstance(g.role, PhasedConvolution):
         plain = g if isinstance(g.role, Contraction) else _operands(g, terms_first=False).group
         mma = mma_of(plain, target)
-        fits = mma is not None and is_large(_extents(plain), mma)
-        if mma is not None and fits and g.knobs.category("tensor", (True, False), default=True):
+        if mma is not None and is_large(_extents(plain), mma):
             return schedule_tensor(plain, target, mma)
     operands = _operands(g, terms_first=True)
     p = operands.group
