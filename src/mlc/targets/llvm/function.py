@@ -174,18 +174,25 @@ class FunctionEmitter(ValueEmitter):
 
     def vector_intrinsic(self, s: loop.Evaluate, what: VectorIntrinsic) -> None:
         """The lanes of its result reset or updated, in their register or else in memory."""
-        *operands, (buffer, indices, lane) = self.places.of(s)
+        buffer, indices, lane = self.places.of(s)[-1]
         dtype, lanes = what.behaviour.dtype, what.behaviour.size
+        slot = self.slots.slot(buffer, indices, lane)
+        if slot is None and isinstance(lane, tuple):
+            raise CodegenError(f"{self.fn.name}: what {what} sums up is not in registers")
+        neighbours = None if isinstance(lane, tuple) else lane
         if s.args[0] == Kind.RESET:
             total = splat(0, dtype, lanes)
         else:
-            at = [Address(b, self.pointer(b, self.places.offset(b, ix))) for b, ix, _ in operands]
-            total = what.write(self, self.load(Load(buffer, indices), lane).text, at)
-        slot = self.slots.slot(buffer, indices, lane)
+            held = self.load(Load(buffer, indices), neighbours) if slot is None else self.held(slot, dtype)
+            at = [
+                Address(a.buffer, self.pointer(a.buffer, self.places.offset(a.buffer, a.indices)), a.strides)
+                for a in s.args[2:]
+            ]
+            total = what.write(self, held.text, at)
         if slot is not None:
             self.registers[slot] = Val(total, dtype, lanes)
         else:
-            self.write(buffer, self.places.offset(buffer, indices), lane, Val(total, dtype, lanes))
+            self.write(buffer, self.places.offset(buffer, indices), neighbours, Val(total, dtype, lanes))
             self.forget(buffer)
 
     def read(self, at: Address, type: str) -> str:

@@ -17,10 +17,12 @@ class Address:
     Args:
         buffer: that it lies in.
         text: the pointer.
+        strides: elements between its neighbours along each of its axes.
     """
 
     buffer: Buffer
     text: str
+    strides: tuple[int, ...] = ()
 
 
 class VectorSink(Protocol):
@@ -42,6 +44,8 @@ class VectorSink(Protocol):
 @dataclass(frozen=True, eq=False)
 class VectorIntrinsic(TensorIntrinsic):
     """A tensor intrinsic whose output is the lanes of one vector, which may be registers.
+
+    Lanes count the elements of the output row-major. Where it has several axes, it has to be registers.
 
     Args:
         write: given a sink, the vector held so far and the address of each input, writes one update and gives the name

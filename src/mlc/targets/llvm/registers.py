@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from mlc.ir import loop
 from mlc.ir.expr import loads
@@ -10,8 +11,10 @@ from mlc.ir.index import Linear, Var, weighted
 from mlc.lower.rewrite import exprs_of
 from mlc.targets.llvm.intrinsic import VectorIntrinsic
 
-Slot = tuple[int, int, int]  # (id of the buffer, first element, lanes; 0 lanes for a scalar)
-Place = tuple[loop.Buffer, tuple[Linear, ...], Var | None]  # of an access; last the lane variable
+Elements = tuple[int, ...]  # of a buffer, in the order of lanes
+Slot = tuple[int, Elements, int]  # (id of the buffer, which of its elements, lanes; 0 lanes for a scalar)
+Lanes = Var | tuple[Var, ...] | None  # what counts the lanes of an access; of several variables the last counts fastest
+Place = tuple[loop.Buffer, tuple[Linear, ...], Lanes]
 
 _WITH_PLACES = frozenset({loop.Store, loop.If, loop.ForRange, loop.Prefetch, loop.Evaluate})
 
@@ -53,9 +56,10 @@ class Accesses:
 class Slots:
     """The register slots of one function.
 
-    A buffer qualifies when every access to it has a constant offset once the lane is taken out, no two stores overlap
+    A buffer qualifies when every access to it has a constant offset once the lanes are taken out, no two stores overlap
     without being the same, every load stays inside one store, and none is made by other threads than the buffer's own.
-    Buffers that do not qualify live in memory.
+    Buffers that do not qualify live in memory. An intrinsic stores a block of rows at once, whose lanes need not be
+    neighbours; nor need those of a load from there.
 
     Args:
         places: of the function's statements.
@@ -64,9 +68,9 @@ class Slots:
     def __init__(self, places: Accesses) -> None:
         body = places.body
         self._places = places
-        self._keys: dict[tuple[int, int, int], tuple[int, int] | None] = {}
-        stores: dict[int, set[tuple[int, int]]] = {}
-        reads: dict[int, set[tuple[int, int]]] = {}
+        self._keys: dict[tuple[int, int, int], tuple[Elements, int] | None] = {}
+        stores: dict[int, set[tuple[Elements, int]]] = {}
+        reads: dict[int, set[tuple[Elements, int]]] = {}
         refused = _shared(body, None, {}, places)
         registers = {id(s.buffer) for s in loop.walk(body) if type(s) is loop.Allocate and s.buffer.scope == "register"}
         for s in loop.walk(body):
@@ -79,23 +83,24 @@ class Slots:
                 else:
                     into = stores if writes(s) and k == 0 else reads
                     into.setdefault(id(buffer), set()).add(key)
-        self._owner: dict[tuple[int, int], tuple[int, int]] = {}  # of an element of a buffer: the store around it
+        # of an element of a buffer: the store around it
+        self._owner: dict[tuple[int, int], tuple[Elements, int]] = {}
         for b, keys in stores.items():
             for key in keys:
-                if any(self._owner.setdefault((b, e), key) != key for e in _elements(key)):
+                if any(self._owner.setdefault((b, e), key) != key for e in key[0]):
                     refused.add(b)
         for b, keys in reads.items():
-            if any(len({self._owner.get((b, e)) for e in _elements(key)}) > 1 for key in keys):
+            if any(len({self._owner.get((b, e)) for e in key[0]}) > 1 for key in keys):
                 refused.add(b)
         self.buffers = registers - refused
 
-    def _key(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> tuple[int, int] | None:
+    def _key(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Lanes) -> tuple[Elements, int] | None:
         asked = id(buffer), id(indices), id(lane)
         if asked not in self._keys:
             self._keys[asked] = slot_key(self._places.offset(buffer, indices), lane)
         return self._keys[asked]
 
-    def slot(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> Slot | None:
+    def slot(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Lanes) -> Slot | None:
         """The slot that a store writes, or ``None`` when the buffer is in memory."""
         if id(buffer) not in self.buffers:
             return None
@@ -103,17 +108,17 @@ class Slots:
         assert key is not None
         return (id(buffer), *key)
 
-    def part(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> tuple[Slot, int, int] | None:
-        """What a load reads: a slot, its first element inside that, and its lanes (0 for a scalar).
+    def part(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Lanes) -> tuple[Slot, Elements, int] | None:
+        """What a load reads: a slot, which of its lanes in their order, and how many (0 for a scalar).
 
         ``None`` when the buffer is in memory.
         """
         found = self.slot(buffer, indices, lane)
         if found is None:
             return None
-        b, begin, lanes = found
-        owner = self._owner.get((b, begin), (begin, lanes))
-        return (b, *owner), begin - owner[0], lanes
+        b, read, lanes = found
+        held, of = self._owner.get((b, read[0]), (read, lanes))
+        return (b, held, of), tuple(held.index(e) for e in read), lanes
 
     def written(self, s: loop.Stmt) -> list[Slot]:
         """Slots that a statement assigns and that live longer than it, in program order."""
@@ -159,21 +164,20 @@ def outlined(s: loop.For) -> loop.For | None:
     return loop.For(s.var, s.extent, s.kind, loop.seq(body.stmts[1:]), s.thread)
 
 
-def slot_key(offset: Linear, lane: Var | None) -> tuple[int, int] | None:
-    """(first element, lanes) of an access at a constant offset; ``None`` for any other."""
-    lanes = 0
+def slot_key(offset: Linear, lane: Lanes) -> tuple[Elements, int] | None:
+    """(elements, lanes) of an access at a constant offset; ``None`` for any other, or for one whose lanes are apart.
+
+    Rows of a block may be.
+    """
     terms = offset.terms
-    if lane is not None and lane in terms:
-        if terms[lane] != 1 or len(terms) > 1:
-            return None
-        lanes = lane.hi + 1
-    elif terms:
+    if not terms:
+        return (offset.const,), 0
+    axes = lane if isinstance(lane, tuple) else () if lane is None else (lane,)
+    if any(t not in axes for t in terms) or (isinstance(lane, Var) and terms[lane] != 1):
         return None
-    return offset.const, lanes
-
-
-def _elements(key: tuple[int, int]) -> range:
-    return range(key[0], key[0] + max(key[1], 1))
+    steps = [[k * terms.get(a, 0) for k in range(a.hi + 1)] for a in axes]
+    elements = tuple(offset.const + sum(at) for at in product(*steps))
+    return elements, len(elements)
 
 
 def accesses(s: loop.Stmt) -> Iterator[Place]:
@@ -190,8 +194,9 @@ def accesses(s: loop.Stmt) -> Iterator[Place]:
         _, out, *ins = s.args
         for a in ins:
             yield a.buffer, a.indices, None
-        (lane,) = s.intrinsic.op.axes  # its result is as many neighbours as there are lanes
-        yield out.buffer, (*out.indices[:-1], out.indices[-1] + lane), lane
+        axes = s.intrinsic.op.axes
+        last = sum((a * step for a, step in zip(axes, out.strides, strict=True)), out.indices[-1])
+        yield out.buffer, (*out.indices[:-1], last), axes if len(axes) > 1 else axes[0]
 
 
 def writes(s: loop.Stmt) -> bool:

@@ -10,7 +10,7 @@ from mlc.errors import CodegenError
 from mlc.ir import loop
 from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within, call, index_vars, loads
 from mlc.ir.index import Atom, Dynamic, Linear, Quotient, Var
-from mlc.ir.types import boolean, i64
+from mlc.ir.types import DType, boolean, i64
 from mlc.ir.unwind import Steps, unwind
 from mlc.targets.llvm import arith
 from mlc.targets.llvm.arith import Val
@@ -212,7 +212,7 @@ class ValueEmitter(IndexEmitter):
         buffer: loop.Buffer = e.source
         part = self.slots.part(buffer, e.indices, lane)
         if part is not None:
-            return self._held(buffer, *part)
+            return self._part(buffer.dtype, *part)
         if not buffer.size:  # some guard never lets this be chosen
             return Val(splat(0, buffer.dtype, 0), buffer.dtype, 0)
         offset = self.places.offset(buffer, e.indices)
@@ -232,16 +232,21 @@ class ValueEmitter(IndexEmitter):
         at = self.pointer(buffer, offset.without(lane))
         return self._read(buffer, at, lane.hi + 1) if mask is None else self._masked_read(buffer, at, mask)
 
-    def _held(self, buffer: loop.Buffer, slot: Slot, begin: int, lanes: int) -> Val:
+    def held(self, slot: Slot, dtype: DType) -> Val:
+        """A whole register."""
+        return self.registers.get(slot) or Val("poison", dtype, slot[2])
+
+    def _part(self, dtype: DType, slot: Slot, chosen: Sequence[int], lanes: int) -> Val:
         """A register, or some of its lanes."""
-        held = self.registers.get(slot)
-        if held is None:
-            return Val("poison", buffer.dtype, lanes)
-        if slot[2] == lanes:
+        if slot not in self.registers:
+            return Val("poison", dtype, lanes)
+        held = self.held(slot, dtype)
+        if slot[2] == lanes and list(chosen) == list(range(len(chosen))):
             return held
-        if lanes == 0:
-            return Val(self.pure(f"extractelement {held.type} {held.text}, i32 {begin}"), held.dtype, 0)
-        return self._lanes_of(held, held, range(begin, begin + lanes))
+        return self._lanes_of(held, held, chosen) if lanes else self._lane_of(held, chosen[0])
+
+    def _lane_of(self, held: Val, lane: int) -> Val:
+        return Val(self.pure(f"extractelement {held.type} {held.text}, i32 {lane}"), held.dtype, 0)
 
     def _lanes_of(self, a: Val, b: Val, chosen: Sequence[int]) -> Val:
         """Chosen lanes of two vectors, those of the second counted on."""

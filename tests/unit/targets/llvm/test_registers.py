@@ -67,8 +67,9 @@ def test_loads_stay_inside_one_store() -> None:
     assert held(write(0, LANE, LANE), read(0, 3), read(0, as_index(half) + 4, half))
     assert not held(write(0, half, half), write(0, as_index(half) + 8, half), read(0, as_index(half) + 4, half))
     slots = slots_of(Allocate(TILE, seq([write(1, LANE, LANE), read(1, 3)])))
-    assert slots.part(TILE, (as_index(1), as_index(3)), None) == ((id(TILE), 16, 16), 3, 0)
-    assert slots.part(TILE, (as_index(1), as_index(half) + 4), half) == ((id(TILE), 16, 16), 4, 8)
+    row = (id(TILE), tuple(range(16, 32)), 16)
+    assert slots.part(TILE, (as_index(1), as_index(3)), None) == (row, (3,), 0)
+    assert slots.part(TILE, (as_index(1), as_index(half) + 4), half) == (row, tuple(range(4, 12)), 8)
 
 
 def test_other_threads_cannot_see_registers() -> None:
@@ -100,15 +101,25 @@ def test_what_a_statement_assigns_and_outlives_it() -> None:
     inner = Buffer("inner", (1,), f32, "register")
     body = seq([write(1, 3), Allocate(inner, Store(inner, (as_index(0),), ONE)), write(0, LANE, LANE), write(1, 3)])
     slots = slots_of(Allocate(TILE, body))
-    assert slots.written(body) == [(id(TILE), 19, 0), (id(TILE), 0, 16)]
+    assert slots.written(body) == [(id(TILE), (19,), 0), (id(TILE), tuple(range(16)), 16)]
 
 
 def test_offsets_are_row_major() -> None:
     places = Accesses(seq([]))
     assert str(places.offset(TILE, (as_index(I), as_index(LANE)))) == "16*i + l"
     lanes = places.offset(TILE, (as_index(2), as_index(LANE)))
-    assert slot_key(lanes, LANE) == (32, 16)
+    assert slot_key(lanes, LANE) == (tuple(range(32, 48)), 16)
     assert slot_key(lanes, None) is None
+
+
+def test_rows_of_a_block_are_apart() -> None:
+    """Lanes of what an intrinsic stores count elements by several variables, the last of them fastest."""
+    pair, row, column = (Var(name, 0, 1) for name in "prc")
+    at = Accesses(seq([])).offset(TILE, (as_index(row) + 1, 2 * as_index(pair) + column))
+    block = (16, 17, 32, 33, 18, 19, 34, 35)
+    assert slot_key(at, (pair, row, column)) == (block, 8)
+    assert slot_key(at, (pair, row)) is None
+    assert slot_key(at, row) is None
 
 
 def test_equal_indices_into_other_buffers_are_other_places() -> None:
