@@ -31,6 +31,7 @@ class Operand:
         scope: memory of its buffer; any where empty.
         align: what the offset of its first element within the buffer is a multiple of, in elements.
         dense: whether its elements are neighbours, row-major; otherwise any constant strides will do.
+        neighbours: whether those along its last axis are, even so.
         lanes: of what the threads of a warp do together: how far from the first thread's operand that of another one
             lies, by its number and the operand's strides. The threads read each other's.
     """
@@ -38,6 +39,7 @@ class Operand:
     scope: str = ""
     align: int = 1
     dense: bool = True
+    neighbours: bool = False
     lanes: Callable[[int, tuple[int, ...]], int] | None = None
 
 

@@ -12,11 +12,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from math import gcd
 
 from mlc.errors import ScheduleError
 from mlc.ir import te
-from mlc.ir.expr import Binary, Const, Expr, Load, all_of, children, conjuncts, index_vars, same, substitute_vars
-from mlc.ir.index import ZERO, Var, substitute
+from mlc.ir.expr import (
+    Binary,
+    Const,
+    Expr,
+    Load,
+    Within,
+    all_of,
+    children,
+    conjuncts,
+    index_vars,
+    same,
+    substitute_vars,
+    within,
+)
+from mlc.ir.index import ZERO, Var, as_index, substitute
 from mlc.ir.intrinsic import Kind, TensorIntrinsic
 from mlc.ir.loop import (
     Access,
@@ -153,7 +167,8 @@ class _Match:
         if want.scope and a.buffer.scope != want.scope:
             return f"{name}, taken as {t.name}, lies in {a.buffer.scope}, not in {want.scope}"
         dense = dense_strides(t.shape)
-        if want.dense and any(n > 1 and have != s for n, have, s in zip(t.shape, a.strides, dense, strict=True)):
+        wrong = [n > 1 and have != s for n, have, s in zip(t.shape, a.strides, dense, strict=True)]
+        if any(wrong if want.dense else wrong[-1:] if want.neighbours else ()):
             return f"{name}, taken as {t.name}, has neighbours at distances {_list(a.strides)}, not {_list(dense)}"
         if not a.offset.multiple_of(want.align):
             return f"{a!r}, taken as {t.name}, is at offset {a.offset}, not always a multiple of {want.align}"
@@ -168,7 +183,7 @@ def _nests(s: Stmt, loops: tuple[Var, ...], guards: tuple[Expr, ...]) -> Iterato
         for c in s.stmts:
             yield from _nests(c, loops, guards)
     elif isinstance(s, If) and s.orelse is None:
-        yield from _nests(s.then, loops, (*guards, *conjuncts(s.cond)))
+        yield from _nests(s.then, loops, (*guards, *(_settled(c, loops) for c in conjuncts(s.cond))))
     elif isinstance(s, Store):
         varying = next((g for g in guards if index_vars(g) & set(loops)), None)
         if varying is not None:
@@ -176,6 +191,20 @@ def _nests(s: Stmt, loops: tuple[Var, ...], guards: tuple[Expr, ...]) -> Iterato
         yield _Nest(loops, guards, s)
     elif not is_nothing(s):
         raise _DiffersError(f"more than one result is computed in these loops:\n{s!r}")
+
+
+def _settled(condition: Expr, loops: Sequence[Var]) -> Expr:
+    """A condition without loops that never change it: ``2*i + r < 8`` holds for both ``r`` or for none."""
+    if type(condition) is not Within:
+        return condition
+    inner = ZERO
+    for v in loops:
+        inner = inner + as_index(v) * condition.index.terms.get(v, 0)
+    rest = condition.index - inner
+    low, high = inner.bounds()
+    begin, end = condition.lo - rest.const, condition.hi - rest.const
+    step = gcd(begin, end, *rest.terms.values())
+    return within(rest, condition.lo, condition.hi) if low >= 0 and 0 < high < step else condition
 
 
 def _unify(behaviour: Expr, value: Expr, inner: set[Var], found: Operands) -> Iterator[Operands]:

@@ -145,7 +145,8 @@ def test_elementwise_intrinsic_over_strided_rows() -> None:
     x = te.placeholder((4,), f32, "x")
     twice = te.compute((4,), lambda i: x[i] * 2.0, "y")
     a = te.placeholder((3, 8), f32, "a")
-    for operands, ok in (({x: Operand(dense=False)}, True), ({}, False)):
+    apart, beside = Operand(dense=False), Operand(dense=False, neighbours=True)
+    for operands, ok in (({x: apart}, True), ({}, False), ({x: beside}, False)):
         every_other = te.compute((3, 4), lambda i, j: a[i, j * 2] * 2.0, "b")
         s = Schedule([every_other])
         s[every_other].tensorize(s[every_other].axes[1], TensorIntrinsic("twice", twice, operands, (Kind.BODY,)))
@@ -223,6 +224,23 @@ def test_refuses_conditions_on_its_loops() -> None:
     s[c].tensorize(k, dot())
     with pytest.raises(ScheduleError, match=r"not all of its iterations count, only where 4\*ko \+ ki < 6"):
         lower(s, [a, b, c], "f")
+
+
+def test_conditions_that_its_loops_never_change_stay_around_it() -> None:
+    """The last tile of 12 rows by tiles of 8 has 4: pairs of them are there or not."""
+    pair = te.placeholder((2,), f32, "x")
+    twice = TensorIntrinsic("twice", te.compute((2,), lambda i: pair[i] * 2.0, "y"), {}, (Kind.BODY,))
+    for rows, fits in ((12, True), (11, False)):
+        a = te.placeholder((rows,), f32, "a")
+        y = te.compute((rows,), lambda i, a=a: a[i] * 2.0, "y")
+        s = Schedule([y])
+        _, inner = s[y].split(y.op.axes[0], 8)
+        s[y].tensorize(s[y].split(inner, 2)[1], twice)
+        if fits:
+            assert len(uses(lower(s, [a, y], "k", passes=NEST_PASSES))) == 2  # of whole tiles, and of the last
+        else:
+            with pytest.raises(ScheduleError, match="not all of its iterations count, only where"):
+                lower(s, [a, y], "k", passes=NEST_PASSES)
 
 
 def test_refuses_places_that_are_not_aligned() -> None:

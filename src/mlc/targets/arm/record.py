@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mlc.errors import UsageError
-from mlc.targets.arm.dot import bf16_dot_of, bit_counter, dot_of
+from mlc.targets.arm.dot import bf16_dot_of, bit_counter, block_dots_of, dot_of
 from mlc.targets.arm.features import needed_features
 from mlc.targets.cpu.record import Cpu
 
@@ -57,6 +57,7 @@ def record_for(cpu: str, features: tuple[str, ...] = ()) -> Cpu:
         record,
         dot=dot_of(have, in_order=record.in_order),
         bf16_dot=bf16_dot_of(have),
+        block_dots=block_dots_of(have),
         bit_counter=bit_counter(),
         elements=elements,
     )

@@ -14,7 +14,7 @@ from mlc.ir import te
 from mlc.ir.intrinsic import Kind, Operand
 from mlc.ir.types import i32
 from mlc.ops.bits import PAIR, Weights, bit_product, words_type
-from mlc.targets.cpu.dot import Dot, everywhere
+from mlc.targets.cpu.dot import Dot, at_byte, everywhere
 from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic, VectorSink
 
 Widen = Callable[[VectorSink, str], str]
@@ -72,8 +72,8 @@ class BitCounter:
         sink.declare(f"declare {counted} {counts}({counted})")
         found: dict[tuple[bool, int], str] = {}  # totals of counts, by sign and weight
         for k in range(PAIR):
-            left = [everywhere(sink, _at(sink, x, 4 * (k * of_x + i)), "i32", lanes) for i in range(of_x)]
-            right = self._weights(sink, _at(sink, w, 4 * k * lanes * of_w), of_w)
+            left = [everywhere(sink, at_byte(sink, x, 4 * (k * of_x + i)), "i32", lanes) for i in range(of_x)]
+            right = self._weights(sink, at_byte(sink, w, 4 * k * lanes * of_w), of_w)
             for i, a in enumerate(left):
                 for j, b in enumerate(right):
                     met = sink.pure(f"{logic} {words} {a}, {b}")
@@ -109,8 +109,3 @@ class BitCounter:
             if e in counts:
                 total = counts[e] if total is None else sink.pure(f"add {type} {total}, {counts[e]}")
         return total if total is None or self.widen is None else self.widen(sink, total)
-
-
-def _at(sink: VectorSink, a: Address, offset: int) -> Address:
-    """So many bytes further."""
-    return Address(a.buffer, sink.pure(f"getelementptr i8, ptr {a.text}, i64 {offset}")) if offset else a

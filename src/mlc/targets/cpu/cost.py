@@ -44,9 +44,12 @@ def fits_registers(rows: int, vectors: int, target: Cpu) -> bool:
     too few is not a small loss: the allocator answers with a move for every sum in the innermost loop. A core that
     takes operations in order needs as many registers again for the operands of the next step, which have to be on
     their way while this one computes.
+
+    Instructions that take two rows at once read two vectors of columns, each of twice the terms.
     """
     broadcast = 0 if vectors == 1 and target.broadcast_operand else 1
-    return rows * vectors + (vectors + broadcast) * (2 if target.in_order else 1) <= target.registers
+    operands = vectors * target.rows + broadcast
+    return rows * vectors + operands * (2 if target.in_order else 1) <= target.registers
 
 
 def unrolled_steps(tile: Tile, target: Cpu, dot: Dot | None = None) -> int:
@@ -61,15 +64,15 @@ def unrolled_steps(tile: Tile, target: Cpu, dot: Dot | None = None) -> int:
     """
     if dot is not None and dot.adds_apart:
         return 2 if dot.terms == 4 else 1
-    sums = tile.rows * tile.vectors
-    if target.registers >= 32 and sums + tile.vectors + 3 > target.registers:
+    sums, read = tile.rows * tile.vectors, tile.vectors * (1 if dot is None else dot.rows)
+    if target.registers >= 32 and sums + read + 3 > target.registers:
         return 1
     return max(1, UNROLLED_SUMS // sums)
 
 
 def step_cycles(rows: int, vectors: int, target: Cpu) -> float:
     """Cycles of one step of a tile whose operands are in the first-level cache."""
-    sums, loads = rows * vectors, rows + vectors
+    sums, loads = rows * vectors, rows + vectors * target.rows
     work = max(
         sums / target.fmas,
         loads / target.loads * 1.05,  # a load that misses its turn, for stores or prefetches, is late for good
@@ -133,12 +136,13 @@ class Product:
             for vectors, m in column_tiles:
                 compute += n * m * (self.depth * step_cycles(rows, vectors, target) + TILE_OVERHEAD)
         tasks = self.repeats * sum(n for _, n in row_tiles)
-        vector_bytes = self.depth * target.lanes * 4
+        element = 4 * target.rows  # bytes that a step reads of every row and column
+        vector_bytes = self.depth * target.lanes * element
         panel = tile.vectors * vector_bytes
-        left = self.extent * (4 * self.depth if self.row_bytes is None else self.row_bytes)
+        left = self.extent * (element * self.depth if self.row_bytes is None else self.row_bytes)
         rights = columns * vector_bytes
         # a panel is read for each row tile: at first from where the whole operand lies, then from where a panel stays
-        again = rights * (tasks - 1) / bandwidth(panel + min(left, tile.rows * 4 * self.depth), target)
+        again = rights * (tasks - 1) / bandwidth(panel + min(left, tile.rows * element * self.depth), target)
         first = rights / bandwidth(rights, target)
         # the left operand is read for each column tile
         passes = sum(n for _, n in column_tiles)
@@ -164,7 +168,7 @@ def best_tile(product: Product, target: Cpu, tiles: Iterable[Tile] | None = None
 def all_tiles(product: Product, target: Cpu) -> Iterator[Tile]:
     """Every tile of a product that fits the registers."""
     for vectors in range(1, min(product.columns, target.registers // 2) + 1):
-        for rows in range(1, min(product.extent, target.registers) + 1):
+        for rows in range(target.rows, min(product.extent, target.registers) + 1, target.rows):
             if fits_registers(rows, vectors, target):
                 yield Tile(rows, vectors)
 

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 
 from mlc.ir import te
 from mlc.ir.expr import cast
-from mlc.ir.index import Var
+from mlc.ir.index import Var, as_index
 from mlc.ir.intrinsic import Kind, Operand
 from mlc.ir.layout import Layout
 from mlc.ir.types import DType, i8, i32, u8
 from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic, VectorSink
 
+BLOCK = 2  # rows, and columns, of the blocks that some instructions multiply
+NEIGHBOURS = 4  # bytes of a row of such a block that have to lie side by side
 Write = Callable[[VectorSink, str, Address, Address], str]
 
 
@@ -36,6 +38,7 @@ class Dot:
         held: registers that it takes besides those of its operands and the sums.
         interleaved: whether the terms of a lane are neighbours in the packed operand; otherwise a vector of one term of
             every lane follows the other.
+        rows: of data that it multiplies at once, each by all terms of a vector of columns.
     """
 
     terms: int
@@ -44,6 +47,7 @@ class Dot:
     operations: float = 1
     held: int = 0
     interleaved: bool = True
+    rows: int = 1
 
     @property
     def adds_apart(self) -> bool:
@@ -73,7 +77,7 @@ class Dot:
         name: str,
         lanes: int,
         terms: int,
-        write: Callable[[VectorSink, str, Address, Address], str],
+        write: Write,
         types: tuple[DType, DType, DType] = (u8, i8, i32),
         operations: float = 1,
         *,
@@ -109,9 +113,50 @@ class Dot:
         )
         return cls(terms, what, types, operations, held)
 
+    @classmethod
+    def declare_block(
+        cls,
+        name: str,
+        terms: int,
+        write: Write,
+        types: tuple[DType, DType, DType],
+    ) -> Dot:
+        """An instruction on blocks of two rows by two columns, used for two rows by four columns at a time.
+
+        Its sums are eight lanes, two blocks of ``[rows, columns]``, of which a block is an instruction's result.
+
+        Args:
+            name: of the instruction.
+            terms: products that it adds to each sum.
+            write: as for :meth:`declare`; ``x`` lies at any strides from row to row, and from some terms to the next.
+            types: of ``x``, ``w`` and the sums.
+        """
+        of_x, of_w, wide = types
+        run = NEIGHBOURS // of_x.itemsize
+        h, t = te.reduce_axis(terms // run, "h"), te.reduce_axis(run, "t")
+        x = te.placeholder((BLOCK, terms // run, run), of_x, "x")
+        w = te.placeholder((2 * BLOCK, terms), of_w, "w")
+
+        def element(p: Var, i: Var, j: Var) -> te.Reduction:
+            return te.sum_of(
+                cast(x[i, h, t], wide) * cast(w[as_index(p) * BLOCK + j, as_index(h) * run + t], wide), (h, t)
+            )
+
+        y = te.compute((2, BLOCK, BLOCK), element, "y")
+        places = {y: Operand("register", dense=False), x: Operand(dense=False, neighbours=True)}
+        what = VectorIntrinsic(
+            name, y, places, (Kind.RESET, Kind.UPDATE), lambda sink, total, at: write(sink, total, *at)
+        )
+        return cls(terms, what, types, rows=BLOCK)
+
 
 def everywhere(sink: VectorSink, at: Address, type: str, lanes: int) -> str:
     """What lies at an address, in all lanes; ``type`` is LLVM's name of it."""
     vector = f"<{lanes} x {type}>"
     one = sink.pure(f"insertelement {vector} poison, {type} {sink.read(at, type)}, i64 0")
     return sink.pure(f"shufflevector {vector} {one}, {vector} poison, <{lanes} x i32> zeroinitializer")
+
+
+def at_byte(sink: VectorSink, a: Address, offset: int) -> Address:
+    """So many bytes further."""
+    return Address(a.buffer, sink.pure(f"getelementptr i8, ptr {a.text}, i64 {offset}")) if offset else a

@@ -167,17 +167,19 @@ class _Straight:
         self.multiply_adds += operations
         self.instructions += operations
 
-    def _load(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None) -> None:
+    def _load(self, buffer: loop.Buffer, indices: tuple[Linear, ...], lane: Var | None, times: int = 1) -> None:
         key = (id(buffer), indices, 0 if lane is None else lane.hi)
         if buffer.scope != "register" and key not in self.read:
-            self.read[key] = self._transfers(buffer, indices, lane)
+            self.read[key] = times * self._transfers(buffer, indices, lane)
             self.instructions += 0.0 if self.record.memory_operand else self.read[key]
 
     def _update(self, s: loop.Evaluate) -> None:
         """An instruction that adds up products."""
-        dots = (*self.record.dots, *self.record.bit_dots)
-        self._compute(next((d.operations for d in dots if d.intrinsic is s.intrinsic), 1.0))
+        dots = (*self.record.dots, *self.record.block_dots, *self.record.bit_dots)
+        dot = next((d for d in dots if d.intrinsic is s.intrinsic), None)
+        rows = 1 if dot is None else dot.rows
+        self._compute(rows * (1.0 if dot is None else dot.operations))
         result, *operands = s.args[1:]
         self.chains[id(result.buffer), result.indices] += 1
         for access in operands:
-            self._load(access.buffer, access.indices, None)
+            self._load(access.buffer, access.indices, None, rows)

@@ -16,8 +16,8 @@ _ITERATIONS = 100
 _LABEL = re.compile(r"^(\.L\w+):")
 _BRANCH = re.compile(r"^\s+(?:j\w+|b\.?\w*|cbn?z\s+\w+,|tbn?z\s+\w+, *#\d+,)\s+(\.L\w+)\s*(?:[#/@].*)?$")
 _MULTIPLY_ADDS = (
-    "fmla", "vfmadd", "vpdpbusd", "vdpbf16ps", "vpmaddwd", "sdot", "smull", "bfdot", "mulps", "smlal", "vpopcnt",
-    "vpshufb", "cnt",
+    "fmla", "vfmadd", "vpdpbusd", "vdpbf16ps", "vpmaddwd", "sdot", "smmla", "smull", "bfdot", "bfmmla", "mulps",
+    "smlal", "vpopcnt", "vpshufb", "cnt",
 )  # fmt: skip
 
 

@@ -48,6 +48,8 @@ class Cpu:
         narrow_dot: the one for weights of i7, where that is faster.
         taps_dot: the one for data of each lane's own, where that pays.
         bf16_dot: the instruction that adds up products of bf16, if there is one.
+        block_dots: those that multiply blocks of two rows by two columns, of bytes or bf16.
+        rows: of data that an instruction takes at once, by as many columns; see :meth:`adding`.
         bit_counter: how it multiplies numbers of one or two bits, if it does.
         issue: operations that the core starts a cycle.
         in_order: whether an operation waits for those before it, so that code has to be in a good order.
@@ -77,6 +79,8 @@ class Cpu:
     narrow_dot: Dot | None = None
     taps_dot: Dot | None = None
     bf16_dot: Dot | None = None
+    block_dots: tuple[Dot, ...] = ()
+    rows: int = 1
     bit_counter: BitCounter | None = None
     issue: int = 4
     in_order: bool = False
@@ -113,6 +117,10 @@ class Cpu:
             return None if self.bit_counter is None else _bit_dot(self.bit_counter, PLANES[x], PLANES[w], bits)
         return next((d for d in self.dots if d.types[:2] == (x, w)), None)
 
+    def block_dot_of(self, x: DType, w: DType) -> Dot | None:
+        """How two rows of such operands are multiplied by two columns at once, if there is an instruction for it."""
+        return next((d for d in self.block_dots if d.types[:2] == (x, w)), None)
+
     @property
     def dots(self) -> tuple[Dot, ...]:
         """The instructions whose data are the same in all lanes."""
@@ -127,8 +135,15 @@ class Cpu:
         return tuple(_bit_dot(counter, of_x, of_w, kind) for of_x in planes for of_w in planes for kind in Weights)
 
     def adding(self, dot: Dot | None) -> Cpu:
-        """The record as sums by an instruction know it: products that another one adds need registers themselves."""
-        return self if dot is None or not dot.held else replace(self, registers=self.registers - dot.held)
+        """The record as sums by an instruction know it.
+
+        Products that another one adds need registers themselves; where it takes two rows at once, tiles have an even
+        number of them.
+        """
+        if dot is None or (not dot.held and dot.rows == 1 and not self.block_dots):
+            return self
+        blocks = (dot,) if dot.rows > 1 else ()
+        return replace(self, registers=self.registers - dot.held, rows=dot.rows, block_dots=blocks)
 
     @property
     def bytes_gain(self) -> float:

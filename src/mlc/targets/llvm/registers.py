@@ -7,7 +7,7 @@ from itertools import product
 
 from mlc.ir import loop
 from mlc.ir.expr import loads
-from mlc.ir.index import Linear, Var, weighted
+from mlc.ir.index import Linear, Var, as_index, weighted
 from mlc.lower.rewrite import exprs_of
 from mlc.targets.llvm.intrinsic import VectorIntrinsic
 
@@ -195,7 +195,7 @@ def accesses(s: loop.Stmt) -> Iterator[Place]:
         for a in ins:
             yield a.buffer, a.indices, None
         axes = s.intrinsic.op.axes
-        last = sum((a * step for a, step in zip(axes, out.strides, strict=True)), out.indices[-1])
+        last = sum((as_index(a) * step for a, step in zip(axes, out.strides, strict=True)), out.indices[-1])
         yield out.buffer, (*out.indices[:-1], last), axes if len(axes) > 1 else axes[0]
 
 

@@ -6,13 +6,15 @@ import re
 import shutil
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
+from onnx import ModelProto, helper
 
 import mlc
 from benchmarks.zoo import build
 from mlc.targets.base import get_target
 from mlc.targets.cpu.loops import InnerLoop, analysed
-from tests.e2e.compiled import load
+from tests.e2e.compiled import load, network
 
 PROCESSORS = ("cortex-a53", "cortex-a76", "neoverse-v1")
 QUICK = {("C6", "cortex-a53"), ("D3", "cortex-a76"), ("D9", "neoverse-v1"), ("MM1", "cortex-a53")}
@@ -41,17 +43,17 @@ def straight(assembly: str) -> Iterator[list[str]]:
     yield found
 
 
-def heaviest(name: str, cpu: str) -> list[str]:
+def heaviest(model: ModelProto, cpu: str, product: re.Pattern[str] = _PRODUCT) -> list[str]:
     target = f"arm -mcpu={cpu}"
-    package = mlc.compile(load(build(name)), target, records=[])
+    package = mlc.compile(load(model), target, records=[])
     assembly = get_target(target).assembly({"model.ll": package.members["src/model.ll"].decode()})
-    return max(straight(assembly), key=lambda code: sum(bool(_PRODUCT.match(t)) for t in code))
+    return max(straight(assembly), key=lambda code: sum(bool(product.match(t)) for t in code))
 
 
 @pytest.mark.parametrize(("name", "cpu"), CASES)
 def test_products_are_all_that_counts(name: str, cpu: str) -> None:
     """No spill, products by lane, and as many of them as the core starts where nothing waits."""
-    code = heaviest(name, cpu)
+    code = heaviest(build(name), cpu)
     products = [t for t in code if _PRODUCT.match(t)]
     assert len(products) >= 20
     assert not [t for t in code if "[sp" in t]
@@ -67,3 +69,18 @@ def test_products_are_all_that_counts(name: str, cpu: str) -> None:
     if cpu != "cortex-a53":  # whose loads llvm-mca 14 lets wait for every product before them
         assert found.cycles is not None
         assert len(products) / found.cycles >= 0.9
+
+
+@pytest.mark.parametrize("convolves", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_blocks_of_bytes_take_few_instructions(convolves: bool) -> None:
+    """No spill, and no more instructions of other kinds than products."""
+    shapes = ((1, 64, 28, 28), (64, 64, 3, 3)) if convolves else ((64, 256), (256, 192))
+    w = np.ones(shapes[1], np.int8)
+    op, attrs = ("ConvInteger", {"pads": [1] * 4}) if convolves else ("MatMulInteger", {})
+    node = helper.make_node(op, ["x", "w", "z"], ["y"], **attrs)
+    model = network([node], {"x": np.zeros(shapes[0], np.uint8)}, ["y"], {"w": w, "z": np.uint8(9)})
+    code = heaviest(model, "neoverse-v1", re.compile("smmla"))
+    products = sum(t.startswith("smmla") for t in code)
+    assert products >= 16
+    assert len(code) <= 2 * products
+    assert not [t for t in code if "[sp" in t]

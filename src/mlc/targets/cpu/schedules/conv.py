@@ -26,7 +26,7 @@ from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.cpu.schedules.conv_tile import Border, conv_cycles, conv_product, conv_tile
 from mlc.targets.cpu.schedules.injective import spread
-from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, multiply_lanes
+from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, instruction_loops, multiply_lanes
 from mlc.targets.groups.borders import share_inside, without_border
 from mlc.targets.groups.group import (
     Group,
@@ -90,6 +90,8 @@ def channels_of_block(channels: int, target: Cpu, terms: int = 1) -> int:
     ([3, 16, 16], [4, 8, 4])
     """
     whole = channels + -channels % terms
+    if terms > target.lanes:
+        return terms
     if terms == 1 or whole < target.lanes:
         return min(target.lanes, whole)
     return max(n for n in divisors(target.lanes) if n % terms == 0 and whole % n == 0)
@@ -100,14 +102,33 @@ def whole_channels(channels: int, target: Cpu, terms: int) -> int:
     return channels + -channels % channels_of_block(channels, target, terms)
 
 
-def dot_of_conv(role: Convolution, target: Cpu) -> Dot | None:
+def dot_of_conv(g: Group, target: Cpu) -> Dot | None:
     """How the processor sums up the products of a convolution, where it does several at once."""
-    return target.dot_of(role.data.dtype, role.weights.dtype, role.bits)
+    role = g.role
+    assert isinstance(role, Convolution)
+    assert g.anchor is not None
+    dot = target.dot_of(role.data.dtype, role.weights.dtype, role.bits)
+    blocks = target.block_dot_of(role.data.dtype, role.weights.dtype)
+    if target.rows > 1:  # chosen already
+        return blocks
+    if blocks is None or g.anchor.shape[-1] % blocks.rows or role.weights.shape[1] % blocks.terms:
+        return dot
+    return min((d for d in (blocks, dot) if d is not None), key=lambda d: _cycles_by(g, d, target))
 
 
-def terms_of(role: Convolution, target: Cpu) -> int:
+def _cycles_by(g: Group, dot: Dot, target: Cpu) -> float:
+    """Cycles of a convolution by an instruction, beside those by another one."""
+    role, machine = g.role, target.adding(dot)
+    assert isinstance(role, Convolution)
+    assert g.anchor is not None
+    shapes = shapes_of(role, g.anchor, dot.terms)
+    product = conv_product(*shapes, role.taps, role.single_pixels, machine, whole=role.groups == 1, terms=dot.terms)
+    return product.cycles(conv_tile(product, machine), machine) * dot.operations
+
+
+def terms_of(g: Group, target: Cpu) -> int:
     """Input channels that one instruction sums up. The cost model counts so many as one, which takes as long."""
-    dot = dot_of_conv(role, target)
+    dot = dot_of_conv(g, target)
     return 1 if dot is None else dot.terms
 
 
@@ -122,7 +143,7 @@ def conv_blocked(g: Group, target: Cpu) -> Schedule:
         g = copy_of_pixels(g)
     role, plan = g.role, plan_conv(g, target)
     assert isinstance(role, Convolution)
-    dot = dot_of_conv(role, target)
+    dot = dot_of_conv(g, target)
     # a result in padded blocks tests every access, and a product in whole instructions has no room for that inside
     padded = dot is not None and g.layouts[g.outputs[0]].has_padding
     if plan.columns or (plan.rows and not padded):
@@ -209,8 +230,8 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     anchor, knobs, role = g.anchor, g.knobs, g.role
     assert anchor is not None
     assert isinstance(role, Convolution)
-    terms = terms_of(role, target)
-    machine, target = target, target.adding(dot_of_conv(role, target))
+    terms = terms_of(g, target)
+    machine, target = target, target.adding(dot_of_conv(g, target))
     data, y = shapes_of(role, anchor, terms)
     space, channels = y[2:], data[1]
     # Weights are packed before it is known whether the input gets margins, so their panels must not depend on it.
@@ -221,7 +242,8 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     product, border = _product(g, flat, target), _border(g, flat, target)
     default = conv_tile(product, target, vectors, border)
     few = [v for v in _widths(product) if v <= target.registers // 2]
-    tile = ask_tile(knobs, default, range(1, min(size_of(space), target.registers - 2) + 1), few, target)
+    high = range(target.rows, min(size_of(space), target.registers - 2) + 1, target.rows)
+    tile = ask_tile(knobs, default, high, few, target)
     cut = cut_for_caches(data, y, role.taps, flat, default, target, terms=terms)
 
     axis = (
@@ -240,7 +262,7 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     chunk = pinned(knobs.discrete("chunk", (0, *parts), default=cut.chunk or 0))
     block = channels_of_block(role.weights.shape[1], target, terms)
     inner = block // terms
-    dot = dot_of_conv(role, target)
+    dot = dot_of_conv(g, target)
     most = unrolled_steps(Tile(int(tile.rows), int(tile.vectors)), target, dot)
     unrolled = best_divisor(inner, most)
     steps = knobs.discrete("steps", divisors(inner), default=unrolled)
@@ -255,7 +277,7 @@ def _product(g: Group, flat: bool, target: Cpu) -> Product:
     role = g.role
     assert isinstance(role, Convolution)
     assert g.anchor is not None
-    terms = terms_of(role, target)
+    terms = terms_of(g, target)
     shapes = shapes_of(role, g.anchor, terms)
     return conv_product(*shapes, role.taps, flat, target, whole=role.groups == 1, terms=terms)
 
@@ -274,7 +296,7 @@ def _border(g: Group, flat: bool, target: Cpu) -> Border:
     # Products in whole instructions leave no room for a test inside; nor do rows pay, whose tiles have a quarter of the
     # steps (measured on Zen 5: 512 channels of 7 × 7 pixels take 1.4 times as long as with tiles over all rows).
     # Of words, what is zero may count (``Weights.BIPOLAR``).
-    passes = not flat and terms_of(role, target) == 1 and role.bits is None
+    passes = not flat and terms_of(g, target) == 1 and role.bits is None
     rows, both = (share_inside(g, columns=columns) if passes else 1.0 for columns in (False, True))
     return Border(rows, both, anchor.shape[-1], role.taps)
 
@@ -295,7 +317,7 @@ def may_be_blocked(g: Group, target: Cpu) -> bool:
     assert isinstance(role, Convolution)
     assert g.anchor is not None
     x, y = shapes_of(role, g.anchor)
-    return may_have_blocks(role.groups, x[1], y[1], target, dot_of_conv(role, target))
+    return may_have_blocks(role.groups, x[1], y[1], target, dot_of_conv(g, target))
 
 
 def may_have_blocks(groups: int, channels: int, filters: int, target: Cpu, dot: Dot | None) -> bool:
@@ -353,7 +375,7 @@ def is_flat(g: Group, target: Cpu, *, margins: bool) -> bool:
         return True
     if not _may_be_flat(g):
         return False
-    target = target.adding(dot_of_conv(role, target))
+    target = target.adding(dot_of_conv(g, target))
     rows, pixels = (conv_cycles(_product(g, flat, target), target, _border(g, flat, target)) for flat in (False, True))
     return pixels < WORTH_FLAT * rows
 
@@ -481,18 +503,15 @@ def _tile_body(local: Stage, rank: int, plan: ConvPlan, target: Cpu, dot: Dot | 
     outer, o, space = outer[: -rank - 1], outer[-rank - 1], outer[-rank:]
     c, *taps = local.op.reduce_axes
     co, ci = local.split(c, plan.block)
-    inner = [oi]
-    if dot is not None:
-        ci, terms = local.split(ci, dot.terms)
-        inner.append(terms)
-    local.reorder(co, *taps, ci, *outer, *space, o, *inner)
+    ci, pixels, lanes = instruction_loops(local, ci, space[-1], oi, dot)
+    local.reorder(co, *taps, ci, *outer, *space[:-1], pixels, o, *lanes)
     if plan.columns:
         local.unroll(taps[-1])
     if plan.steps > 1:
         local.unroll(local.split(ci, plan.steps)[1])
-    multiply_lanes(local, oi, dot)
+    multiply_lanes(local, lanes[0], dot)
     local.unroll(o)
-    local.unroll(space[-1])
+    local.unroll(pixels)
     return co
 
 
@@ -511,13 +530,13 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     k = site.constant_at(g, role.weights)
     if k is None:
         return row_major(g, site, target)
-    terms = terms_of(role, target)
+    terms = terms_of(g, target)
     between_plain = terms == 1 and site.row_major and all(t.layout is None for t in site.inputs) and role.single_pixels
     if between_plain and role.groups == 1 and not _worth_blocks(g, target):
         return in_layout(g, site, None, target.lanes, {k: plain_weight_layout(g, target)})
     if may_be_blocked(g, target):
         plan = plan_conv(g, target)
-        packed = {k: weight_layout(role.weights.shape, 0, 1, plan.tile.vectors, target, dot_of_conv(role, target))}
+        packed = {k: weight_layout(role.weights.shape, 0, 1, plan.tile.vectors, target, dot_of_conv(g, target))}
         chosen = in_blocks(g, site, target.lanes, packed)
         # what passes over the border needs no margins
         return replace(chosen, margins={}) if plan.columns else chosen

@@ -80,8 +80,10 @@ def cut_for_caches(
     volume = len(space) > 2 and taps[0] > 1 and not flat
     extents = (size_of(space),) if flat else space[: 2 if volume else 1]
     row = space[-1] if len(space) > 1 else 1
-    lines = [4 * channels * (size_of(x[2:]) // max(1, extent)) for extent in extents]  # bytes of input for one more
-    panel = 4 * channels * window * tile.vectors * target.lanes
+    lines = [
+        4 * target.rows * channels * (size_of(x[2:]) // max(1, extent)) for extent in extents
+    ]  # bytes of input for one more
+    panel = 4 * target.rows * channels * window * tile.vectors * target.lanes
     groups = -(-y[1] // (tile.vectors * target.lanes))
     inputs, weights = extents[0] * lines[0], groups * panel
     parts = WINDOWS if window > 1 else PIXELS_OF_BYTES if terms >= BYTES else PIXELS
@@ -135,7 +137,7 @@ def _streamed(working_set: float, volume: bool, target: Cpu) -> float:
 
 def chunk_of(channels: int, taps: int, tile: Tile, parts: Parts, target: Cpu) -> int | None:
     """Input channels whose weights for a register tile stay in the first-level cache; ``None`` for all of them."""
-    each = 4 * taps * tile.vectors * target.lanes
+    each = 4 * target.rows * taps * tile.vectors * target.lanes
     if channels * each <= parts.whole * target.l1 or channels % target.lanes:
         return None
     least = -(-LEAST_STEPS // (taps * target.lanes))

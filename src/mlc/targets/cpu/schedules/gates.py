@@ -154,11 +154,10 @@ def schedule_gates(g: Group, target: Cpu) -> Schedule:
     local = s[product]
     local.compute_at(stage, io)
     finish_tile(s, out, product, io, (ii, ju))
-    li, lg, _ = local.op.axes
     sums = Tile(tile.rows, tile.vectors * gates)
     cut = cut_depth(local, g.knobs, tile.vectors * target.lanes, sums, dot, target)
-    multiply_lanes(local, cut.lane, dot)
-    for a in (cut.steps, cut.vectors, lg, li):
+    multiply_lanes(local, cut.instruction, dot)
+    for a in (cut.steps, cut.vectors, cut.rows, local.op.axes[0]):
         local.unroll(a)
     for t in copies:
         spread(s[t], target)

@@ -61,7 +61,7 @@ def chosen_tile(knobs: Knobs, m: int, n: int, k: int, target: Cpu, *, whole: boo
         ScheduleError: the configuration is refused.
     """
     wide = range(1, min(max(-(-n // target.lanes), 1), target.registers // 2) + 1)
-    high = range(1, min(max(m, 1), target.registers - 2) + 1)
+    high = range(target.rows, min(max(m, 1), target.registers - 2) + 1, target.rows)
     default = tile_of(m, n, k, target, shared=-(-n // target.lanes) if whole else 0, far=far)
     return ask_tile(knobs, default, high, wide, target)
 
@@ -171,7 +171,6 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     inside = inner if inner is not None else at
     local.compute_at(stage, inside)
     finish_tile(s, out, product, inside, (ii, ju))
-    *_, li, _ = local.op.axes
     cut = cut_depth(local, knobs, vectors * target.lanes, Tile(rows, vectors), dot, target)
     local.unroll(cut.steps)
     fetch = packed and knobs.category("prefetch", (False, True), default=streamed)
@@ -179,9 +178,9 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
         # While rows pass by one panel, the next one comes from further away, a line every few steps: more at once would
         # hold up the loads of the tile itself (measured with weights in memory: nothing gained by bursts, 5 % by this).
         local.prefetch(right, jo, cut.iterations, level=2)
-    multiply_lanes(local, cut.lane, dot)
+    multiply_lanes(local, cut.instruction, dot)
     local.unroll(cut.vectors)
-    local.unroll(li)
+    local.unroll(cut.rows)
     for t in copies:
         if each:
             s[t].compute_at(stage, at)
@@ -211,7 +210,17 @@ def _dot_of_product(g: Group, target: Cpu) -> Dot | None:
     left = loads(anchor.bodies[0])[0]
     rows = left.indices[-1] == as_index(anchor.reduce_axes[0]) and role.left is not role.right
     plain = role.left not in g.layouts and len(anchor.shape) == len(role.right.shape) == 2 and anchor.shape[1] > 1
-    return target.dot_of(role.left.dtype, role.right.dtype, role.bits) if rows and plain else None
+    if not rows or not plain:
+        return None
+    dot = target.dot_of(role.left.dtype, role.right.dtype, role.bits)
+    blocks = target.block_dot_of(role.left.dtype, role.right.dtype)
+    return blocks if blocks is not None and _in_blocks(anchor, blocks) else dot
+
+
+def _in_blocks(anchor: te.Compute, blocks: Dot) -> bool:
+    """Whether a product has its rows and terms in whole blocks, which then take half the instructions."""
+    rows, terms = anchor.shape[0], anchor.reduce_axes[0].hi + 1
+    return rows > 0 and rows % blocks.rows == 0 and terms % blocks.terms == 0
 
 
 def _in_whole_instructions(g: Group, target: Cpu, dot: Dot) -> _Whole:

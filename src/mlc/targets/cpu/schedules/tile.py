@@ -14,7 +14,7 @@ from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.targets.cpu.cost import Tile, fits_registers, unrolled_steps
-from mlc.targets.cpu.dot import Dot
+from mlc.targets.cpu.dot import NEIGHBOURS, Dot
 from mlc.targets.cpu.record import Cpu
 
 
@@ -57,12 +57,13 @@ def steps_of(tile: Tile, target: Cpu, dot: Dot | None = None) -> int:
 
 
 class Cut(NamedTuple):
-    """The loops of a product's register tile, from outside."""
+    """The loops of a product's register tile, from outside; lanes are from ``instruction`` on."""
 
     iterations: Var
     steps: Var
+    rows: Var
     vectors: Var
-    lane: Var
+    instruction: Var
 
 
 def cut_depth(local: Stage, knobs: Knobs, width: int, sums: Tile, dot: Dot | None, target: Cpu) -> Cut:
@@ -79,27 +80,48 @@ def cut_depth(local: Stage, knobs: Knobs, width: int, sums: Tile, dot: Dot | Non
         dot: the instruction, if it takes several terms.
         target: has the vectors.
     """
-    *lead, columns = local.op.axes
+    *lead, rows, columns = local.op.axes
     if dot is not None:
         local.align(columns, width)
     vectors, lane = local.split(columns, target.lanes)
     steps = knobs.discrete("steps", (1, 2, 4, 8), default=steps_of(sums, target, dot))
     (depth,) = local.op.reduce_axes
-    lanes = [lane]
-    if dot is not None:
-        depth, terms = local.split(depth, dot.terms)
-        lanes.append(terms)
+    depth, rows, lanes = instruction_loops(local, depth, rows, lane, dot)
     outer, inner = local.split(depth, steps)
-    local.reorder(outer, inner, *lead, vectors, *lanes)
-    return Cut(outer, inner, vectors, lane)
+    local.reorder(outer, inner, *lead, rows, vectors, *lanes)
+    return Cut(outer, inner, rows, vectors, lanes[0])
 
 
-def multiply_lanes(local: Stage, lane: Var, dot: Dot | None) -> None:
+def instruction_loops(
+    local: Stage, depth: Var, rows: Var, lane: Var, dot: Dot | None
+) -> tuple[Var, Var, Sequence[Var]]:
+    """The loops over a product's terms and rows that are left around an instruction, and those that it stands for.
+
+    Args:
+        local: the stage that sums up.
+        depth: its loop over terms.
+        rows: its loop over rows.
+        lane: its loop over the lanes of a vector of columns.
+        dot: the instruction, if it takes several terms.
+    """
+    if dot is None:
+        return depth, rows, (lane,)
+    depth, terms = local.split(depth, dot.terms)
+    if dot.rows == 1:
+        return depth, rows, (lane, terms)
+    rows, row = local.split(rows, dot.rows)
+    block, column = local.split(lane, dot.rows)
+    run, term = local.split(terms, NEIGHBOURS // dot.types[0].itemsize)
+    # as the intrinsic has its axes: a sum that is set to zero says nothing about their order
+    return depth, rows, (block, row, column, run, term)
+
+
+def multiply_lanes(local: Stage, instruction: Var, dot: Dot | None) -> None:
     """Make the lanes of a register tile vectors, or the instruction that takes several terms at once."""
     if dot is None:
-        local.vectorize(lane)
+        local.vectorize(instruction)
     else:
-        local.tensorize(lane, dot.intrinsic)
+        local.tensorize(instruction, dot.intrinsic)
 
 
 def rows_of_vectors(shape: Sequence[int], excess: int, stride: int, lanes: int) -> Layout:
