@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.e2e.compiled import assert_same, compiled, network, reference
+import mlc
+from mlc.errors import DeviceError
+from tests.e2e.compiled import assert_same, compiled, load, network, reference
 from tests.e2e.test_recurrent import TARGETS
 
 # channels, groups of the convolution before, of the shuffle, of the convolution behind, kernel and stride of the
@@ -54,3 +56,48 @@ def test_shuffled_channels(name, target):
         nodes.append(helper.make_node("MaxPool", ["r"], ["z"], kernel_shape=[2, 2]))
     model = network(nodes, feeds, outputs, stored)
     assert_same(compiled(model, feeds, target=target, threads=2), reference(model, feeds), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512", "znver4"])
+def test_quantised_channels_move_in_blocks(cpu):
+    """The unit of ShuffleNet in QDQ form: 40 channels of each group become three blocks of 16, to the same numbers."""
+    channels, groups = 120, 3
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.normal(size=(1, 60, 9, 7)).astype(np.float32)}
+    stored, nodes = {"z": np.uint8(100), "i": np.int8(0)}, []
+
+    def quantised(name, scale):
+        stored[f"{name}_s"] = np.float32(scale)
+        nodes.append(helper.make_node("QuantizeLinear", [name, f"{name}_s", "z"], [f"{name}_q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", f"{name}_s", "z"], [f"{name}_d"]))
+        return f"{name}_d"
+
+    def conv(x, y, shape, **attrs):
+        stored[f"{y}_w"] = rng.integers(-60, 61, shape).astype(np.int8)
+        stored[f"{y}_ws"] = np.float32(0.01)
+        nodes.append(helper.make_node("DequantizeLinear", [f"{y}_w", f"{y}_ws", "i"], [f"{y}_f"]))
+        nodes.append(helper.make_node("Conv", [x, f"{y}_f"], [y], **attrs))
+
+    conv(quantised("x", 0.03), "a", (channels, 20, 1, 1), group=groups)
+    before = quantised("a", 0.1)
+    stored["cut"] = np.array([1, groups, channels // groups, 9, 7], np.int64)
+    stored["whole"] = np.array([1, channels, 9, 7], np.int64)
+    nodes += [
+        helper.make_node("Reshape", [before, "cut"], ["s"]),
+        helper.make_node("Transpose", ["s"], ["t"], perm=[0, 2, 1, 3, 4]),
+        helper.make_node("Reshape", ["t", "whole"], ["u"]),
+    ]
+    conv("u", "b", (channels, 1, 3, 3), group=channels, pads=[1] * 4)
+    conv(quantised("b", 0.1), "c", (48, 40, 1, 1), group=groups)
+    model = network(nodes, feeds, [quantised("c", 0.2)], stored)
+    packages = [
+        mlc.compile(load(model), f"x86 -mcpu={cpu}", disabled_passes=disabled) for disabled in ((), ("shuffles",))
+    ]
+    assert [b"block=16" in p.members["graph.txt"] for p in packages] == [True, False]
+    try:
+        got, want = (next(iter(p.load(1).run(feeds).values())) for p in packages)
+    except DeviceError as error:
+        pytest.skip(error.message)
+    np.testing.assert_array_equal(got, want)
+    (known,) = reference(model, feeds).values()
+    assert np.abs(got - known).max() <= 0.2001  # one step, as ties may be broken otherwise

@@ -295,25 +295,27 @@ def _trilu(inputs: Sequence[te.Tensor], attrs: Attrs) -> Sequence[te.Tensor]:
 def _infer_channel_shuffle(types: Sequence[TensorType], attrs: Attrs) -> Sequence[TensorType]:
     check_count("channel_shuffle", types, 1)
     (x,) = types
-    groups = attrs["groups"]
-    fits = x.rank >= 2 and groups >= 1 and x.shape[1] % groups == 0
-    check(fits, "channel_shuffle", f"{groups} groups of the channels of {x}")
+    groups, block = attrs["groups"], attrs["block"]
+    fits = x.rank >= 2 and groups >= 1 and block >= 1 and x.shape[1] % (groups * block) == 0
+    blocks = "" if block == 1 else f" in blocks of {block}"
+    check(fits, "channel_shuffle", f"{groups} groups of the channels of {x}{blocks}")
     return [x]
 
 
-@operator("channel_shuffle", FusionKind.INJECTIVE, _infer_channel_shuffle, groups=...)
+@operator("channel_shuffle", FusionKind.INJECTIVE, _infer_channel_shuffle, groups=..., block=1)
 def _channel_shuffle(inputs: Sequence[te.Tensor], attrs: Attrs) -> Sequence[te.Tensor]:
     """Channels (axis 1), ``groups`` times ``m`` of them, in the order of ``m`` times ``groups``.
 
     ``out[n, c, …] = x[n, c % groups * m + c // groups, …]``, as ShuffleNet mixes what its grouped convolutions keep
-    apart.
+    apart. With a ``block`` so many channels move together: ``c`` counts blocks.
     """
     (x,) = inputs
-    groups = attrs["groups"]
-    each = x.shape[1] // groups
+    groups, block = attrs["groups"], attrs["block"]
+    each = x.shape[1] // (groups * block)
 
     def element(n: Linear, c: Linear, *at: Linear) -> Expr:
-        return x[(n, c % groups * each + c // groups, *at)]
+        b = c // block
+        return x[(n, (b % groups * each + b // groups) * block + c % block, *at)]
 
     return [te.compute(x.shape, element, "shuffle", tag="shuffle")]
 

@@ -19,6 +19,7 @@ from mlc.rewrite.integers import use_integers
 from mlc.rewrite.offload import Decision, offload, offload_groups
 from mlc.rewrite.pipeline import MAX_LEVEL, PASSES, GraphPass, passes_for, run_passes
 from mlc.rewrite.recurrence import map_bodies, settle_bodies
+from mlc.rewrite.shuffles import shuffle_blocks
 from mlc.rewrite.weights import store_weights, use_bf16
 from mlc.rewrite.winograd import use_winograd
 from mlc.rewrite.words import use_words
@@ -28,15 +29,15 @@ from mlc.targets.base import Target, Whole
 # every machine has its own for its part of the graph, so it runs after the division, in `mlc.pipeline.layouts`
 LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them, pack constants", MAX_LEVEL)
 
-WINOGRAD, ATTENTION, DENSE, OFFLOAD, BYTES = "winograd", "attention", "dense", "offload", "bytes"
-BITS, WORDS, WEIGHTS, BF16, FP16 = "bits", "words", "weights", "bf16", "fp16"
+WINOGRAD, ATTENTION, SHUFFLES, DENSE, OFFLOAD = "winograd", "attention", "shuffles", "dense", "offload"
+BYTES, BITS, WORDS, WEIGHTS, BF16, FP16 = "bytes", "bits", "words", "weights", "bf16", "fp16"
 WORTH_BITS = 1.1  # times as fast as bytes that products of bits have to be
 
 
 def pass_names() -> list[str]:
     """The passes that may be left out, in their order; the last of them have a meaning for some targets only."""
     names = [p.name for p in PASSES if not p.required]
-    return [*names, LAYOUT.name, WINOGRAD, ATTENTION, DENSE, OFFLOAD, BYTES, BITS, WORDS]
+    return [*names, LAYOUT.name, WINOGRAD, ATTENTION, SHUFFLES, DENSE, OFFLOAD, BYTES, BITS, WORDS]
 
 
 def optimise(
@@ -92,6 +93,12 @@ def optimise(
     if options.fp16:
         text = "in f16 what loses little by it"
         passes.insert(before, GraphPass(FP16, lambda g: use_half(g, options.keep_f32), text, 0, required=True))
+    shuffles = GraphPass(
+        SHUFFLES,
+        lambda g: shuffle_blocks(g, target.channel_block()),
+        "shuffles between grouped convolutions of integers as shuffles of blocks of channels",
+        MAX_LEVEL,
+    )
     dense = GraphPass(
         DENSE,
         lambda g: use_dense(g, choose),
@@ -102,7 +109,8 @@ def optimise(
         passes[before:before] = [winograd, attention]
         if target.accelerator is None:  # which would multiply by the zeros
             # before the rules that take shuffles of channels into weights
-            passes.insert(next(k for k, p in enumerate(passes) if p.fn is simplify_algebra), dense)
+            first = next(k for k, p in enumerate(passes) if p.fn is simplify_algebra)
+            passes[first:first] = [shuffles, dense]
     exact = () if options.fast_math else (winograd.name, attention.name)
     disabled = {*options.disabled_passes, *exact}
 
@@ -137,7 +145,7 @@ def optimise(
 
     def run(g: Graph, passes: Sequence[GraphPass]) -> Graph:
         # whether or not this level and this target have them
-        known = (LAYOUT, winograd, attention, dense, bits, bytes_, words, division)
+        known = (LAYOUT, winograd, attention, shuffles, dense, bits, bytes_, words, division)
         return run_passes(g, passes, later=known, disabled=disabled, check=options.verify, on_pass=watch.passed)
 
     def optimise_bodies(g: Graph) -> Graph:

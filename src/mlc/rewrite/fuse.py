@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mlc.ir.graph import FusionKind, Graph, Node, Operator, Value
+from mlc.ir.graph import FusionKind, Graph, Node, Value
 from mlc.ops import get
 from mlc.rewrite.dominators import post_dominators
 from mlc.rewrite.group import is_group, make_group
@@ -251,9 +251,9 @@ class _Fuser:
         target = self._group[sink]
         if target.kind is COMPLEX:
             if sink is target.anchor:
-                moves, operands = _read_through(sink)
-                fits = not region.between and any(v in sink.inputs[:operands] for v in node.outputs)
-                return fits and all(n.op in moves for n in self._group[node].members)
+                first = sink.inputs[: 3 if sink.op is get("attention") else 1]
+                fits = not region.between and any(v in first for v in node.outputs)
+                return fits and all(_reads_through(sink, n) for n in self._group[node].members)
             # beside the anchor, as another operand of its elementwise tail
             return node.op.elementwise and _all_elementwise(region)
         if target.kind is REDUCTION and _is_concat(node) and all(n == 1 for n in _outside(node)):
@@ -322,9 +322,9 @@ class _Fuser:
         assert group.anchor is not None
         shape = group.anchor.outputs[0].type.shape
         behind = set(group.anchor.outputs)
-        moves, _ = _read_through(group.anchor)
         for node in group.ordered(self.position):
-            if node is group.anchor or (node.op in moves and not any(v in behind for v in node.inputs)):
+            before = not any(v in behind for v in node.inputs)
+            if node is group.anchor or (before and _reads_through(group.anchor, node)):
                 continue
             if not node.op.elementwise:
                 return False
@@ -335,21 +335,22 @@ class _Fuser:
         return True
 
 
-def _read_through(anchor: Node) -> tuple[tuple[Operator, ...], int]:
-    """Operators that a complex one reads through, and the number of its first operands where it does.
+def _reads_through(anchor: Node, node: Node) -> bool:
+    """Whether a complex operator reads through one that makes its first operands.
 
-    A depthwise convolution works on one channel at a time, and where that lies is the same for all of its pixels. A
-    convolution of quantised numbers surrounds them by their zero point, as one of floats does by zeros.
+    A depthwise convolution works on one channel at a time, and where that lies is the same for all of its pixels; one
+    in larger groups reads blocks of channels. A convolution of quantised numbers surrounds them by their zero point, as
+    one of floats does by zeros.
     Attention reads its queries number by number, and copies keys and values in any case. What others read is read again
     for every output.
     """
     if anchor.op is get("attention"):
-        return (get("slice"), get("reshape"), get("transpose")), 3
-    if anchor.op is get("conv"):
-        x = anchor.inputs[0].type
-        shuffles = (get("channel_shuffle"),) if anchor.attrs["groups"] == x.shape[1] > 1 else ()
-        return (*shuffles, *((get("pad"),) if x.dtype.is_int else ())), 1
-    return (), 0
+        return node.op in (get("slice"), get("reshape"), get("transpose"))
+    if anchor.op is not get("conv"):
+        return False
+    if node.op is get("channel_shuffle"):
+        return anchor.attrs["groups"] == anchor.inputs[0].type.shape[1] > 1 or node.attrs["block"] > 1
+    return node.op is get("pad") and anchor.inputs[0].type.dtype.is_int
 
 
 def _is_concat(node: Node) -> bool:

@@ -405,6 +405,10 @@ class Target(Protocol):
         """
         ...
 
+    def channel_block(self) -> int:
+        """Channels of bytes that grouped convolutions want next to each other; 0 where channels lie apart."""
+        ...
+
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
     ) -> LayoutChoice:

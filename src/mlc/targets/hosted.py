@@ -54,6 +54,9 @@ class HostedTarget:
     def weight_types(self) -> Collection[DType]:
         return self.host.weight_types()
 
+    def channel_block(self) -> int:
+        return self.host.channel_block()
+
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
     ) -> LayoutChoice:

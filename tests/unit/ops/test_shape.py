@@ -179,6 +179,14 @@ def test_channel_shuffle(shape, groups):
     np.testing.assert_array_equal(evaluate("channel_shuffle", x, groups=groups), want)
 
 
+def test_channel_shuffle_in_blocks():
+    x = arange(2, 24, 3)
+    want = x.reshape(2, 3, 2, 4, 3).swapaxes(1, 2).reshape(2, 24, 3)
+    np.testing.assert_array_equal(evaluate("channel_shuffle", x, groups=3, block=4), want)
+
+
 def test_channel_shuffle_refuses_groups_that_do_not_divide():
     with pytest.raises(VerifyError, match="4 groups of the channels"):
         evaluate("channel_shuffle", arange(1, 6, 2), groups=4)
+    with pytest.raises(VerifyError, match=r"2 groups of the channels of .* in blocks of 2"):
+        evaluate("channel_shuffle", arange(1, 6, 2), groups=2, block=2)

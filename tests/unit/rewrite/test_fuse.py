@@ -298,6 +298,14 @@ def test_other_convolutions_read_a_shuffled_copy() -> None:
     assert groups(n(y)) == ["channel_shuffle", "conv"]
 
 
+def test_grouped_convolutions_read_through_a_shuffle_of_blocks() -> None:
+    n = Net()
+    window = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+    x = n.channel_shuffle(n.x(1, 18, 4, 4), groups=3, block=2)
+    y = n.conv(x, n.w(6, 6, 1, 1), **window, groups=3)
+    assert groups(n(n.relu(y))) == ["channel_shuffle+conv+relu"]
+
+
 # -- the text of a group ----------------------------------------------------------------------------------------------
 def test_indices_do_not_double_without_end() -> None:
     """Reshapes of transposed matrices do not cancel: the index of thirty would have a billion terms."""

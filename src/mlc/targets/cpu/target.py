@@ -129,6 +129,9 @@ class CpuTarget:
         dots = {i16: self.record.word_dot, i7: self.record.narrow_dot}
         return [dtype for dtype, dot in dots.items() if dot is not None]
 
+    def channel_block(self) -> int:
+        return 0 if self.record.dot is None else self.record.lanes
+
     def layouts(
         self, node: Node, inputs: Sequence[TensorType], constant: Sequence[bool], row_major: bool, knobs: Knobs
     ) -> LayoutChoice:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mlc.ir import te
-from mlc.ir.index import Var
+from mlc.ir.expr import Load
+from mlc.ir.index import Var, as_index, substitute
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
@@ -182,10 +183,21 @@ def conv_blocked(g: Group, target: Cpu) -> Schedule:
 def _lies_well(g: Group, data: te.Tensor, plan: ConvPlan, target: Cpu, dot: Dot | None) -> bool:
     """Whether what a convolution reads, without a border around it, needs no copy in blocks of channels."""
     if data.op is not None:
-        return not plan.columns
+        return not plan.columns and _moves_blocks(data.op, target.lanes)
     if dot is not None:
         return _is_blocked(g, data, target)
     return not plan.columns or data in g.layouts or data.shape[1] % target.lanes != 0
+
+
+def _moves_blocks(op: te.Compute, block: int) -> bool:
+    """Whether a stage reads its channels in whole blocks of another tensor's, wherever these lie."""
+    body = op.bodies[0]
+    if type(body) is not Load or len(body.indices) < 2:
+        return False
+    channel, c = body.indices[1], op.axes[1]
+    outer, inner = Var("outer", 0, c.hi // block), Var("inner", 0, block - 1)
+    moved = substitute(channel, {c: as_index(outer) * block + inner})
+    return channel == as_index(c) or moved % block == as_index(inner)
 
 
 def _is_blocked(g: Group, t: te.Tensor, target: Cpu) -> bool:
