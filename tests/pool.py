@@ -90,9 +90,9 @@ class LocalPool:
     def __post_init__(self) -> None:
         authority = Authority(self.folder / "ca")
         authority.issue("hub", Role.SCHEDULER)
-        for name in ("one", "two", "three", "four"):
+        for name in ("one", "two", "three", "four", "five", "mill"):
             authority.issue(name, Role.BOARD)
-        for name in ("ann", "bob"):
+        for name in ("ann", "bob", "eve"):
             authority.issue(name, Role.CLIENT)
 
     @property
@@ -145,9 +145,10 @@ class LocalPool:
         words = ("devices", "serve", self.url, "--certificates", self.certificates(certificate), "--name", name)
         return self.start(*words, *options, environment=environment)
 
-    def tune(self, who: str, model: Path, records: Path, *options: str) -> Party:
+    def tune(self, who: str, model: Path, records: Path, *options: str, check: bool = False) -> Party:
         words = ("tune", str(model), "-o", str(records), "--pool", self.url, "--certificates", self.certificates(who))
-        return self.start(*words, "--explorer", "random", "--threads", "1", *options)
+        whole = () if check else ("--no-check",)
+        return self.start(*words, "--explorer", "random", "--threads", "1", *whole, *options)
 
     def asked(self, work: Callable[[client.Pool], Any], who: str = "ann", patience: float = 5.0) -> Any:
         """What a client finds, in a process of its own."""

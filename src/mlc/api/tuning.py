@@ -162,7 +162,7 @@ def tune(
             measured.
         weights, bf16, fp16, keep_f32: in which types things are computed, as for :func:`compile`; bf16 where the
             processor has it, or else emulated.
-        pool: measure on the boards of a pool, not on this machine; the whole model is not compared then.
+        pool: measure on the boards of a pool, not on this machine, and compare the whole model there.
         model, target, options, measure, opt_level, disabled_passes, fast_math, threads, only, fresh, check_whole,
             watcher: see :func:`mlc.tuning.drive.tune_graph`.
     Returns:

@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 _DAYS = 365
 _MAX_DAYS = 3650
-_KINDS = ("measure", "run")
+_KINDS = ("measure", "run", "build")
 
 
 @click.group(
@@ -87,7 +87,7 @@ def ca(
 
     Every party gets a folder of its own inside FOLDER, to be copied to its machine by a way that nobody listens to. The
     secret of the authority, ca.key, stays. A withdrawn certificate is named in every crl.pem: copy that of the
-    scheduler and of the boards to them, and start them again.
+    scheduler and of the boards to them, which look at it and let the party go.
     """
     from mlc.pool.certificates import Authority, Role, parties
 
@@ -111,7 +111,7 @@ def ca(
     ]
     console.data(console.table(("name", "role", "until", "folder"), rows))
     if revoke:
-        console.note("copy crl.pem to the scheduler and the boards, and start them again")
+        console.note("copy crl.pem to the scheduler and the boards, which look at it every second")
 
 
 @click.command(
@@ -141,6 +141,7 @@ def scheduler(console: Console, address: str, certificates: str | None, plain: b
     mlc devices serve tls://hub:8786 --certificates pool/pi --target "arm -mcpu=cortex-a72"
     mlc devices serve tls://hub:8786 --certificates pool/box --target x86 --cores 2-5 --memory 8G
     mlc devices serve tls://hub:8786 --certificates pool/box --target "arm -mcpu=cortex-a53" --emulate
+    mlc devices serve tls://hub:8786 --certificates pool/big --target "arm -mcpu=cortex-a72" --only build
     """,
 )
 @click.argument("address", metavar="tls://HOST:PORT")
@@ -155,7 +156,12 @@ def scheduler(console: Console, address: str, certificates: str | None, plain: b
 @click.option("--name", metavar="NAME", help="Of the board, unique in the pool.  [default: this machine's name]")
 @click.option("--cores", metavar="0,2-3", help="Cores that work is done on.  [default: all]")
 @click.option("--memory", metavar="SIZE", default="4G", show_default=True, help="That a piece of work may take.")
-@click.option("--only", type=click.Choice(_KINDS), multiple=True, help="Do this kind of work only; may be repeated.")
+@click.option(
+    "--only",
+    type=click.Choice(_KINDS),
+    multiple=True,
+    help="Do this kind of work only; may be repeated.  [default: measure and run]",
+)
 @click.option("--emulate", is_flag=True, help="Run programs of another processor family under qemu.")
 @click.option(
     "--host", metavar="HOST", help="Address of this machine that the scheduler reaches.  [default: found out]"
@@ -177,12 +183,14 @@ def serve(
     """Offer this machine to a pool as a board, until a signal ends it or `mlc devices drain` does.
 
     It does one piece of work at a time, for those targets only that it was started for. Where the pool goes away, it
-    waits for it. Whoever has a certificate of the pool can run code on this machine as the user who starts this.
+    waits for it. With --only build, it builds candidates for `mlc tune --pool-build`, one on each core, and nothing
+    else. Whoever has a certificate of the pool can run code on this machine as the user who starts this.
     """
     import asyncio
 
-    from mlc.pool.board import Board
+    from mlc.pool.board import KINDS, Board
     from mlc.pool.cluster import serve as offer
+    from mlc.pool.offers import Kind
     from mlc.pool.secure import Address
 
     where = Address.parse(address, plain=plain)
@@ -193,7 +201,7 @@ def serve(
     made = Board(
         name or socket.gethostname(),
         targets or ("x86",),
-        kinds=only or _KINDS,
+        kinds=[Kind(kind) for kind in only] or KINDS,
         cores=tuple(chosen),
         memory=values.size(memory, "--memory"),
         emulated=emulate,
@@ -227,6 +235,7 @@ def list_boards(console: Console, address: str, certificates: str | None, plain:
         (
             b.name,
             ", ".join(o.target + (" (emulated)" if o.emulated else "") for o in b.offers),
+            ", ".join(b.kinds),
             str(b.threads),
             file_bytes(b.memory),
             _state(b),
@@ -235,7 +244,7 @@ def list_boards(console: Console, address: str, certificates: str | None, plain:
         for b in boards
     ]
     if rows:
-        console.data(console.table(("board", "target", "threads", "memory", "does", "done"), rows))
+        console.data(console.table(("board", "target", "is there to", "threads", "memory", "does", "done"), rows))
     else:
         console.note(f"{pool.url}: has no boards")
 
@@ -262,7 +271,10 @@ def test(
     pool_patience: float,
     json_file: str | None,
 ) -> None:
-    """Try BOARDs of a pool, or all: a product is built here, checked and timed there; exit code 1 where one fails."""
+    """Try BOARDs of a pool, or all: a product is built here, checked and timed there; exit code 1 where one fails.
+
+    One that only builds builds it, and one that only runs modules runs it.
+    """
     from mlc.pool.client import Pool
     from mlc.pool.trial import try_board
 
@@ -270,16 +282,11 @@ def test(
         chosen = _named(pool.wait_for(), boards, address)
         found = [try_board(pool, board, offer) for board in chosen for offer in board.offers]
     if json_file is not None:
-        documents = [
-            {"board": t.board, "target": t.target, "seconds": t.seconds, "gflops": t.speed, "message": t.message}
-            for t in found
-        ]
+        documents = [{"board": t.board, "target": t.target, "seconds": t.seconds, "message": t.message} for t in found]
         write_json(console, json_file, "devices test", {"pool": pool.url, "boards": documents})
     else:
-        rows = [
-            (t.board, t.target, "failed" if t.seconds is None else f"{t.speed:.2f} GFLOP/s", t.message) for t in found
-        ]
-        console.data(console.table(("board", "target", "speed", "about"), rows))
+        rows = [(t.board, t.target, "failed" if t.seconds is None else "works", t.message) for t in found]
+        console.data(console.table(("board", "target", "result", "about"), rows))
     failed = sorted({t.board for t in found if t.seconds is None})
     if failed:
         raise CheckFailedError(f"{pool.url}: failed: {', '.join(failed)}")

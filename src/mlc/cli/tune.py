@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,6 +137,9 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.option("--no-check", is_flag=True, help="Do not compare the whole model before and after.")
 @click.option("--report", metavar="FILE", help="Write a report as one HTML file.")
 @pool_options
+@click.option(
+    "--pool-build", is_flag=True, help="Build candidates on workers of the pool (mlc devices serve --only build)."
+)
 @json_option
 @click.pass_obj
 def command(
@@ -178,11 +182,12 @@ def command(
     no_check: bool,
     report: str | None,
     wish: Wish | None,
+    pool_build: bool,
     json_file: str | None,
 ) -> None:
     """Measure schedules of MODEL's kernels on this machine, and keep what is found in a record file.
 
-    With --pool, they are built here and measured on the boards of a pool.
+    With --pool, they are built here, or with --pool-build by others, and measured on the boards of a pool.
     """
     from mlc.targets.base import get_target
     from mlc.tuning.explorers import explorer_names, get_explorer
@@ -216,6 +221,13 @@ def command(
     require_writable(*files, build_only)
     if wish is not None and (timed or algorithms):
         raise UsageError("--cores and --algorithms are of this machine", hint="leave them out, or leave --pool out")
+    if pool_build:
+        if wish is None or parallel is not None:
+            raise UsageError(
+                "--pool-build is for a pool, whose workers build as many at a time as they have cores",
+                hint="name it with --pool" if wish is None else "leave --parallel out",
+            )
+        wish = replace(wish, builds=True)
 
     from mlc.api import tune as tune_model
     from mlc.api import tuning_tasks

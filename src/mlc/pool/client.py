@@ -18,7 +18,7 @@ from mlc import __version__
 from mlc.errors import DeviceError, DocumentError
 from mlc.pool.certificates import Role
 from mlc.pool.cluster import prepared
-from mlc.pool.offers import FACTS, MEMORY, BoardInfo, mebibytes
+from mlc.pool.offers import FACTS, MEMORY, BoardInfo, Kind, building_for, mebibytes
 from mlc.pool.parcel import Parcel
 from mlc.pool.secure import RefusedError, greet, security_of
 from mlc.pool.task import work
@@ -91,7 +91,7 @@ class Pool:
             ) from None
         self._done: queue.SimpleQueue[Ticket] = queue.SimpleQueue()
         self._numbers = itertools.count()
-        self._seen = time.monotonic()  # when there was a board last
+        self._seen: dict[str, float] = {}  # when there was a board last for what was waited for
         self.me = f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"[:100]
 
     def boards(self) -> list[BoardInfo]:
@@ -111,12 +111,13 @@ class Pool:
                 found.append(BoardInfo.from_json(facts.get("metrics", {}).get(FACTS), address))
         return sorted(found, key=lambda b: b.name)
 
-    def wait_for(self, resource: str = "", memory: int = 0) -> list[BoardInfo]:
+    def wait_for(self, resource: str = "", memory: int = 0, *, otherwise: str = "") -> list[BoardInfo]:
         """The boards that are there for a target, of which there is one at least; for any target unless given.
 
         Args:
             resource: of the target.
             memory: bytes that they have to give.
+            otherwise: another resource that will do where none has the first.
 
         Raises:
             DeviceError: there is none for as long as the user has patience; or one has another version.
@@ -124,9 +125,10 @@ class Pool:
         until = time.monotonic() + self._wish.patience
         while True:
             boards = self.boards()
-            fitting = [b for b in boards if (not resource or b.has(resource, memory)) and not b.draining]
-            if fitting:
-                return self._of_this_version(fitting)
+            for wanted in filter(None, (resource, otherwise)) if resource else ("",):
+                fitting = [b for b in boards if (not wanted or b.has(wanted, memory)) and not b.draining]
+                if fitting:
+                    return self._of_this_version(fitting)
             if time.monotonic() > until:
                 raise self._nobody(resource, boards, memory)
             time.sleep(0.2)
@@ -167,26 +169,28 @@ class Pool:
             return self._done.get_nowait()
         return None
 
-    def next(self, resource: str, board: str = "") -> Ticket:
+    def next(self, *resources: str, board: str = "") -> Ticket:
         """Waits for the next piece of work that is done.
 
         Args:
-            resource: that it takes.
+            resources: that work takes which is on its way.
             board: the one that it is for, if it is for one.
         Raises:
-            DeviceError: the pool is gone, or has had no board with the resource for as long as the user has patience;
-                or the one that it is for is gone, which has another address when it is back.
+            DeviceError: the pool is gone, or has had no board with one of the resources for as long as the user has
+                patience; or the one that it is for is gone, which has another address when it is back.
         """
+        begun = time.monotonic()
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._done.get(timeout=_LOOK)
             boards = [b for b in self.boards() if not board or b.address == board]
             if board and not boards:
                 raise DeviceError(f"{self.url}: the board is gone", hint="mlc devices list shows who is there")
-            if any(b.has(resource) or not resource for b in boards):
-                self._seen = time.monotonic()
-            elif time.monotonic() - self._seen > self._wish.patience:
-                raise self._nobody(resource, boards)
+            for resource in resources:
+                if any(b.has(resource) or not resource for b in boards):
+                    self._seen[resource] = time.monotonic()
+                elif time.monotonic() - max(begun, self._seen.get(resource, begun)) > self._wish.patience:
+                    raise self._nobody(resource, boards)
 
     def answer(self, ticket: Ticket) -> Parcel:
         """What came of a piece of work.
@@ -198,7 +202,7 @@ class Pool:
         """
         from distributed.scheduler import KilledWorker
 
-        self._seen = time.monotonic()
+        self._seen[ticket.resource] = time.monotonic()
         try:
             data = ticket.future.result(timeout=_CONNECT)
         except KilledWorker as error:
@@ -223,7 +227,7 @@ class Pool:
         """
         ticket = self.send(parcel, resource, board=board, memory=memory)
         try:
-            while self.next(resource, board) is not ticket:
+            while self.next(resource, board=board) is not ticket:
                 pass
             return self.answer(ticket)
         except (LostWork, DocumentError) as error:
@@ -256,19 +260,34 @@ class Pool:
             raise self._gone()
 
     def _gone(self) -> DeviceError:
+        try:
+            greet(self._wish.address, self._wish.certificates)
+        except RefusedError as error:  # the user's certificate was withdrawn
+            return error
+        except DeviceError:
+            pass
         return DeviceError(f"{self.url}: the pool is gone", hint="start its scheduler again, and repeat the command")
 
     def _nobody(self, resource: str, boards: list[BoardInfo], memory: int = 0) -> DeviceError:
-        offers = sorted({f"{o.target!r} ({o.resource})" for b in boards for o in b.offers if not b.draining})
+        builds = resource.startswith(building_for(""))
+        there = [b for b in boards if not b.draining and (Kind.BUILD in b.kinds) is builds]
+        offers = sorted({f"{o.target!r} ({o.resource})" for b in there for o in b.offers})
         most = max((b.memory for b in boards if b.has(resource)), default=0)
         if 0 < most < memory:
             return DeviceError(
                 f"{self.url}: no board for {resource} gives {mebibytes(memory)} MiB",
                 hint=f"the most is {most >> 20} MiB; mlc devices serve --memory gives more",
             )
+        hint = f"there are some for {', '.join(offers)}" if offers else ""
+        if builds:
+            wanted = resource.removeprefix(building_for(""))
+            return DeviceError(
+                f"{self.url}: nobody builds for {wanted}",
+                hint=hint or "nobody builds at all: mlc devices serve --only build",
+            )
         return DeviceError(
             f"{self.url}: no board" + (f" for {resource}" if resource else ""),
-            hint=f"there are some for {', '.join(offers)}" if offers else "it has no boards at all: mlc devices serve",
+            hint=hint or "it has no boards at all: mlc devices serve",
         )
 
     def _of_this_version(self, boards: list[BoardInfo]) -> list[BoardInfo]:

@@ -7,21 +7,23 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+import weakref
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from mlc.errors import DeviceError, MissingDependencyError
+from mlc.errors import DeviceError, MissingDependencyError, UsageError
 from mlc.pool.board import Board
-from mlc.pool.certificates import Role
+from mlc.pool.certificates import REVOKED, Role
 from mlc.pool.offers import FACTS
-from mlc.pool.secure import Address, RefusedError, greet, security_of
+from mlc.pool.secure import Address, RefusedError, greet, security_of, withdrawn
 from mlc.pool.task import PLUGIN
 
 _LOGGER = logging.getLogger("mlc")
 _TTL = 20.0  # seconds of silence after which a board is taken for lost
 _AGAIN = 2.0  # seconds until a board looks again for a pool that is gone
 _TIDY = 5.0
+_LOOK = 1.0  # seconds between two looks at the list of withdrawn certificates
 _LEAVE = 10.0  # seconds in which whoever sent the last order has read the answer
 # What the scheduler and boards would do for anybody in the pool beside work: run other functions, take plug-ins and
 # files, end one another. None of it is needed.
@@ -80,6 +82,49 @@ def role_of(comm: Any) -> str:
     return next((v for part in certificate.get("subject", ()) for k, v in part if k == "organizationalUnitName"), "")
 
 
+class _Watching:
+    """Mixed into a server: knows who is connected to it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.connections: weakref.WeakSet[Any] = weakref.WeakSet()
+        super().__init__(*args, **options)
+
+    def handle_comm(self, comm: Any) -> Any:
+        self.connections.add(comm)
+        return super().handle_comm(comm)  # type: ignore[misc]
+
+    def cut(self, serials: Collection[int]) -> None:
+        """Ends connections with certificates of these serial numbers."""
+        for comm in list(self.connections):
+            number = (comm.extra_info.get("peercert") or {}).get("serialNumber")
+            if number is not None and int(number, 16) in serials and not comm.closed():
+                comm.abort()
+
+
+async def _watch(server: _Watching, certificates: Path | None, changed: Callable[[], None] = lambda: None) -> None:
+    """Ends connections of certificates that are withdrawn, soon after the list says so; new ones TLS refuses anyway.
+
+    Args:
+        server: whose connections.
+        certificates: the folder with the list; nothing in clear.
+        changed: is called whenever there is another list, in a thread of its own.
+    """
+    known = None
+    while certificates is not None:
+        with contextlib.suppress(OSError):
+            found = (certificates / REVOKED).stat()
+            stamp = found.st_mtime_ns, found.st_ino, found.st_size
+            if stamp != known:
+                try:
+                    server.cut(await asyncio.to_thread(withdrawn, certificates))
+                    if known is not None:
+                        await asyncio.to_thread(changed)
+                    known = stamp
+                except UsageError as error:  # it may just be written; until it is whole, nobody gets in
+                    _LOGGER.warning("%s", error.message)
+        await asyncio.sleep(_LOOK)
+
+
 @contextlib.asynccontextmanager
 async def scheduling(address: Address, certificates: Path | None) -> AsyncIterator[Any]:
     """A scheduler that runs while the block does.
@@ -93,7 +138,7 @@ async def scheduling(address: Address, certificates: Path | None) -> AsyncIterat
     """
     distributed = prepared()
 
-    class PoolScheduler(distributed.Scheduler):  # type: ignore[name-defined]
+    class PoolScheduler(_Watching, distributed.Scheduler):  # type: ignore[name-defined]
         """Lets boards in as boards only, and clients as clients."""
 
         async def add_worker(self, comm: Any, **more: Any) -> Any:
@@ -123,9 +168,11 @@ async def scheduling(address: Address, certificates: Path | None) -> AsyncIterat
         raise DeviceError(
             f"{address.url}: cannot be listened at: {error.strerror or error}", hint="is another scheduler there?"
         ) from None
+    watch = asyncio.ensure_future(_watch(scheduler, certificates))
     try:
         yield scheduler
     finally:
+        watch.cancel()
         await scheduler.close()
 
 
@@ -175,15 +222,26 @@ async def serve(
             loop = asyncio.get_running_loop()
             board.leave = lambda: asyncio.run_coroutine_threadsafe(pause(), loop).result(_LEAVE)
 
+    class PoolWorker(_Watching, distributed.Worker):  # type: ignore[name-defined]
+        """Ends connections of those whose certificates are withdrawn."""
+
+    def still_welcome() -> None:
+        try:
+            greet(address, certificates)
+        except RefusedError:
+            raise
+        except DeviceError:
+            """It is gone, which others notice."""
+
     security = security_of(address, certificates, Role.BOARD)
     stop = _signalled()
     missed = False
     while not stop.is_set() and not board.draining:
         try:
             await asyncio.to_thread(greet, address, certificates)
-            worker = distributed.Worker(
+            worker = PoolWorker(
                 address.url,
-                nthreads=1,
+                nthreads=board.at_once,
                 name=board.info.name,
                 host=host,
                 protocol="tcp" if address.plain else "tls",
@@ -208,20 +266,28 @@ async def serve(
             continue
         missed = False
         say(f"{board.info.name} serves {address.url}")
-        await _until_gone(worker, board, stop)
+        watch = asyncio.ensure_future(_watch(worker, certificates, still_welcome))
+        try:
+            await _until_gone(worker, board, stop, watch)
+        finally:
+            watch.cancel()
         if not stop.is_set() and not board.draining:
             say(f"{address.url} is gone; waiting for it")
             missed = True
             await _either(stop, _AGAIN)
 
 
-async def _until_gone(worker: Any, board: Board, stop: asyncio.Event) -> None:
-    """Waits until a worker has ended, or ends it when it shall."""
+async def _until_gone(worker: Any, board: Board, stop: asyncio.Event, watch: asyncio.Future[None]) -> None:
+    """Waits until a worker has ended, or ends it when it shall.
+
+    Raises:
+        RefusedError: the scheduler's own certificate was withdrawn, as ``watch`` has found out.
+    """
     gone = asyncio.ensure_future(worker.finished())
     tidied = time.monotonic()
     while not gone.done():
         await asyncio.wait([gone, asyncio.ensure_future(stop.wait())], timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
-        if stop.is_set():
+        if stop.is_set() or (watch.done() and watch.exception() is not None):
             break
         if board.draining:
             left = time.monotonic() + _LEAVE
@@ -233,6 +299,8 @@ async def _until_gone(worker: Any, board: Board, stop: asyncio.Event) -> None:
             await asyncio.to_thread(board.tidy)
     await worker.close(timeout=2, executor_wait=False, reason="the board leaves")
     gone.cancel()
+    if watch.done() and (error := watch.exception()) is not None:
+        raise error
 
 
 async def _either(stop: asyncio.Event, seconds: float) -> None:

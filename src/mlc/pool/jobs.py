@@ -10,19 +10,65 @@ from typing import Any
 
 from mlc.errors import DocumentError
 from mlc.fields import Fields, as_flag, as_list, as_number, as_object, as_text, as_whole, wrong
-from mlc.ir.graph import Node
 from mlc.lower.knobs import Config, frozen
 from mlc.ops.document import type_to_json
+from mlc.pool.offers import Kind
 from mlc.pool.parcel import Parcel
 from mlc.records.margins import Margins, margins_from_json
 from mlc.records.measurement import Failure, Measurement
 from mlc.rewrite.workload import Document
+from mlc.targets.base import Target
 from mlc.tuning.measure.timing import Rule
+from mlc.tuning.task import Task, candidate, task_of
 
-MEASURE = "measure"
 MOST = 64  # candidates of one job
 _SECONDS = 600.0  # that a candidate may take, whatever a client wants
 _MESSAGE = 300
+
+
+@dataclass(frozen=True)
+class Told:
+    """A task as a client tells it.
+
+    Args:
+        resource: of the target that it is for.
+        document, margins: the task's text.
+        client: whose it is.
+    """
+
+    resource: str
+    document: Document
+    margins: tuple[Margins, ...]
+    client: str
+
+    def to_json(self) -> dict[str, Any]:
+        margins = [[list(pair) for pair in value] for value in self.margins]
+        return {**vars(self), "margins": margins}
+
+    @classmethod
+    def from_json(cls, value: Any, where: str) -> Told:
+        get = Fields(value, where)
+        made = cls(
+            get.take("resource", as_text),
+            get.take("document", lambda item, _: item),
+            get.take("margins", margins_from_json),
+            get.take("client", as_text)[:100],
+        )
+        get.end()
+        return made
+
+    def task(self, target: Target) -> Task:
+        """The task itself.
+
+        Raises:
+            WorkloadError: it makes no sense on the target.
+        """
+        return task_of(self.document, self.margins, target)
+
+
+def key_of(document: Mapping[str, Any]) -> str:
+    """Tells what a process has at hand for one piece of work from what it has for others."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -30,48 +76,39 @@ class Bench:
     """What all candidates of a task have in common: where the same is asked for again, a board has it at hand.
 
     Args:
-        resource: of the target.
-        document, margins: the task.
+        told: the task.
         threads: that run a kernel.
         rule: of timing.
         run_timeout: seconds that checking or timing a candidate may take.
         retries: how often a candidate is timed again because the machine changed its speed meanwhile.
         seed: of the inputs.
-        client: whose it is.
     """
 
-    resource: str
-    document: Document
-    margins: tuple[Margins, ...]
+    told: Told
     threads: int
     rule: Rule
     run_timeout: float
     retries: int
     seed: int
-    client: str
 
     def to_json(self) -> dict[str, Any]:
-        margins = [[list(pair) for pair in value] for value in self.margins]
-        return {**asdict(self), "document": self.document, "margins": margins}
+        return {**vars(self), "told": self.told.to_json(), "rule": asdict(self.rule)}
 
     @property
     def key(self) -> str:
         """Tells it from others."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+        return key_of(self.to_json())
 
     @classmethod
     def from_json(cls, value: Any, where: str) -> Bench:
         get = Fields(value, where)
         made = cls(
-            get.take("resource", as_text),
-            get.take("document", lambda item, _: item),
-            get.take("margins", margins_from_json),
+            get.take("told", Told.from_json),
             get.take("threads", as_whole(1, 1024)),
             get.take("rule", _rule),
             min(_SECONDS, get.take("run_timeout", as_number)),
             get.take("retries", as_whole(0, 16)),
             get.take("seed", as_whole(0)),
-            get.take("client", as_text)[:100],
         )
         get.end()
         return made
@@ -83,7 +120,7 @@ class Sent:
 
     Args:
         config: its configuration.
-        scratch: bytes of working memory that it wants.
+        scratch: bytes of working memory that it wants; 0 while it is to be built.
         types: of its operands and results as they lie in memory, by which a board knows that it means the same.
     """
 
@@ -106,9 +143,21 @@ class Sent:
         return made
 
 
-def types_of(node: Node) -> list[Any]:
+def types_of(task: Task, target: Target, config: Config) -> list[Any]:
     """The types of a candidate's operands and results, in JSON."""
+    node = candidate(task, target, config)
     return [type_to_json(v.type) for v in (*node.inputs, *node.outputs)]
+
+
+def require_same(task: Task, target: Target, sent: Sent, where: str) -> None:
+    """Looks whether a candidate means the same here as where it comes from.
+
+    Raises:
+        DocumentError: it does not.
+        MlcError: it makes no sense.
+    """
+    if json.dumps(types_of(task, target, sent.config)) != json.dumps(sent.types):
+        raise DocumentError(f"{where}: its operands lie in memory otherwise than here")
 
 
 @dataclass(frozen=True)
@@ -133,7 +182,7 @@ class MeasureJob:
             "candidates": [c.to_json() for c in self.candidates],
             "together": self.together,
         }
-        return Parcel(MEASURE, header, self.programs)
+        return Parcel(Kind.MEASURE, header, self.programs)
 
     @classmethod
     def of(cls, parcel: Parcel) -> MeasureJob:

@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from mlc.errors import DeviceError, DocumentError, UnsupportedError
+from mlc.errors import DeviceError, DocumentError
 from mlc.fields import Fields
 from mlc.pool.client import Pool
 from mlc.pool.remote import RunJob, arrays_from_json
@@ -37,7 +37,6 @@ class PooledModule:
     Raises:
         UsageError: the file cannot be opened, or there is no certificate for the pool.
         PackageError: the package is unsound.
-        UnsupportedError: it takes a device.
         DeviceError: the pool cannot be reached, or has no board for the target.
     """
 
@@ -46,8 +45,6 @@ class PooledModule:
     def __init__(self, wish: Wish, path: str | os.PathLike[str], threads: int | None = None) -> None:
         with open_package(path) as package:
             self.manifest: Manifest = package.manifest
-            if any(name.startswith("device/") for name in package.names()):
-                raise UnsupportedError(f"{path}: takes a device, and boards of a pool are processors")
         manifest = self.manifest
         self.threads = threads or 0
         self.inputs: tuple[TensorSpec, ...] = tuple(spec for spec in manifest.inputs if spec.name != manifest.seed)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from mlc import __version__
+from mlc.errors import UnsupportedError
 from mlc.fields import Fields, as_flag, as_integer, as_list, as_number, as_text, as_whole
 from mlc.records.record import Fingerprint
-from mlc.targets.base import Target
+from mlc.targets.base import Target, Whole
 
 FACTS = "mlc"
 """The name among a worker's figures under which a board tells of itself."""
@@ -19,16 +21,42 @@ MEMORY = "memory"
 """The resource of which a board has as much as a piece of work may take, in MiB."""
 
 
+class Kind(StrEnum):
+    """What a board can be there for."""
+
+    MEASURE = "measure"  # candidates of tasks, and two versions of a model in turns
+    RUN = "run"  # modules
+    BUILD = "build"  # candidates for boards that measure them; it does nothing else, and as much of it as it has cores
+
+
 def mebibytes(nbytes: int) -> int:
     """So much memory as a resource."""
     return -(-nbytes // (1 << 20))
 
 
-def resource_of(target: Target) -> str:
-    """The resource that work for a target takes: boards whose times can be compared have the same."""
+def resource_of(target: Target, *, emulated: bool = False) -> str:
+    """The resource that measuring for a target takes: boards whose times can be compared have the same."""
     found = Fingerprint.of(target)
     digest = hashlib.sha256(repr((found.features, found.lanes)).encode()).hexdigest()[:6]
-    return f"{target.name}:{found.cpu}:{digest}"
+    return f"{target.name}:{found.cpu}:{digest}" + (":emulated" if emulated else "")
+
+
+def require_tunable(target: Target) -> None:
+    """Looks whether a target's operations can be told in text, as work for a pool is.
+
+    Raises:
+        UnsupportedError: they cannot.
+    """
+    if target.accelerator is not None and not isinstance(target.accelerator, Whole):
+        raise UnsupportedError(
+            f"{target.name}: cannot be tuned through a pool, since its choices depend on the model's constants",
+            hint="tune it on the machine that has it, without --pool; a board with --only run runs its modules",
+        )
+
+
+def building_for(resource: str) -> str:
+    """The resource that building takes for a target whose own resource this is."""
+    return f"{Kind.BUILD}:{resource.removesuffix(':emulated')}"
 
 
 @dataclass(frozen=True)
@@ -58,8 +86,8 @@ class BoardInfo:
     Args:
         name: unique in the pool.
         offers: what it is there for.
-        kinds: of work that it does.
-        threads: that a kernel can have.
+        kinds: of work that it does, of :class:`Kind`.
+        threads: that a kernel can have; of one that builds, the candidates that it builds at once.
         memory: bytes that a piece of work may take.
         version: of its program.
         done: pieces of work so far.
@@ -80,6 +108,16 @@ class BoardInfo:
     draining: bool = False
     seconds: float = 0.0
     address: str = ""
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """What work of its kinds for its targets takes."""
+        found: set[str] = set()
+        for o in self.offers:
+            found |= {o.resource} if Kind.MEASURE in self.kinds else set()
+            found |= {o.family} if Kind.RUN in self.kinds else set()
+            found |= {building_for(o.resource)} if Kind.BUILD in self.kinds else set()
+        return frozenset(found)
 
     def to_json(self) -> dict[str, Any]:
         offers = [{"resource": o.resource, "target": o.target, "emulated": o.emulated} for o in self.offers]
@@ -123,8 +161,8 @@ class BoardInfo:
         return made
 
     def has(self, resource: str, memory: int = 0) -> bool:
-        """Whether it is there for a resource (a target's, or a family of targets) and gives so many bytes."""
-        return memory <= self.memory and any(resource in (o.resource, o.family) for o in self.offers)
+        """Whether it is there for a resource and gives so many bytes."""
+        return memory <= self.memory and resource in self.resources
 
 
 def _offer(value: Any, where: str) -> Offer:

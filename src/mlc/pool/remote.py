@@ -11,13 +11,14 @@ import numpy as np
 
 from mlc.errors import DocumentError, MlcError
 from mlc.fields import Fields, as_integers, as_list, as_text, as_whole
-from mlc.pool.parcel import Parcel, split
+from mlc.pool.offers import Kind
+from mlc.pool.parcel import Parcel
+from mlc.pool.processes import received
 from mlc.runtime import emulate_module, load_module
 from mlc.runtime.dtypes import ELEMENTS, numpy_dtype
 from mlc.tuning.measure.frames import Channel
 from mlc.tuning.measure.zygote import Shared
 
-RUN = "run"
 _MOST = 4096  # arrays of a model
 
 
@@ -46,7 +47,7 @@ class RunJob:
         header = {
             "family": self.family, "seed": self.seed, "threads": self.threads, "client": self.client, "feeds": specs
         }  # fmt: skip
-        return Parcel(RUN, header, (self.module, *parts))
+        return Parcel(Kind.RUN, header, (self.module, *parts))
 
     @classmethod
     def of(cls, parcel: Parcel) -> RunJob:
@@ -105,19 +106,21 @@ def arrays_from_json(specs: Any, parts: Sequence[bytes]) -> dict[str, np.ndarray
     return found
 
 
-def run(channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
-    """Runs one module: ``{header, sizes}`` and its parts in, the outputs or a refusal out.
+def in_memory(module: bytes) -> str:
+    """A path at which a module lies that is gone with this process."""
+    file = os.memfd_create("module.tar", os.MFD_CLOEXEC)
+    with os.fdopen(file, "wb", closefd=False) as written:
+        written.write(module)
+    return f"/proc/self/fd/{file}"
 
-    The module lies in memory, and so is gone with the process.
-    """
+
+def run(channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
+    """Runs one module: ``{header, sizes}`` and its parts in, the outputs or a refusal out."""
     message = channel.receive()
     try:
-        job = RunJob.of(Parcel("", message.header["header"], tuple(split(message.body, message.header["sizes"]))))
-        file = os.memfd_create("module.tar", os.MFD_CLOEXEC)
-        with os.fdopen(file, "wb", closefd=False) as written:
-            written.write(job.module)
+        job = RunJob.of(received(message))
         opened = emulate_module if args["emulated"] else load_module
-        with opened(f"/proc/self/fd/{file}", min(job.threads or args["threads"], args["threads"])) as module:
+        with opened(in_memory(job.module), min(job.threads or args["threads"], args["threads"])) as module:
             outputs = module.run(job.feeds, seed=job.seed)
         specs, parts = arrays_to_json(outputs)
         channel.send({"outputs": specs, "sizes": [len(p) for p in parts]}, b"".join(parts))

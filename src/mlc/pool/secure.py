@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import re
 import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mlc.errors import DeviceError, MissingDependencyError, UsageError
 from mlc.pool.certificates import CA, CERTIFICATE, KEY, REVOKED, Role, files_of, role_in
 
+_LOGGER = logging.getLogger("mlc")
 PORT = 8786
 _ADDRESS = re.compile(r"(?P<scheme>tls|tcp)://(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]*)(?::(?P<port>\d{1,5}))?")
 _ANSWER = 10.0  # seconds in which whoever listens has said something
@@ -119,6 +121,47 @@ def context(files: Mapping[str, Path], purpose: ssl.Purpose) -> ssl.SSLContext:
     return made
 
 
+class _Fresh(ssl.SSLContext):
+    """Reads the files for every connection, so that a certificate which is withdrawn opens none from then on."""
+
+    def __new__(cls, files: Mapping[str, Path], purpose: ssl.Purpose) -> Self:
+        server = purpose is ssl.Purpose.CLIENT_AUTH
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+
+    def __init__(self, files: Mapping[str, Path], purpose: ssl.Purpose) -> None:
+        self._files, self._purpose = files, purpose
+
+    def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
+        try:
+            made = context(self._files, self._purpose)
+        except (OSError, ssl.SSLError) as error:
+            _LOGGER.warning("%s: nobody gets in: %s", self._files[REVOKED].parent, error)
+            raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, str(error)) from None  # of which dask makes a closed connection
+        return made.wrap_socket(*args, **options)
+
+
+def withdrawn(certificates: Path) -> frozenset[int]:
+    """Serial numbers of the certificates that were withdrawn, as the list in a party's folder says.
+
+    Raises:
+        UsageError: there is no list that the authority has signed.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+
+    files = files_of(certificates)
+    try:
+        listed = x509.load_pem_x509_crl(files[REVOKED].read_bytes())
+        authority = x509.load_pem_x509_certificate(files[CA].read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{files[REVOKED]}: is no list of withdrawn certificates: {error}") from None
+    key = authority.public_key()
+    assert isinstance(key, EllipticCurvePublicKey)
+    if not listed.is_signature_valid(key):
+        raise UsageError(f"{files[REVOKED]}: is not signed by the authority")
+    return frozenset(entry.serial_number for entry in listed)
+
+
 def _checking(files: Mapping[str, Path]) -> Any:
     """Dask's account of TLS, with the list of withdrawn certificates, which it does not know."""
     try:
@@ -130,10 +173,10 @@ def _checking(files: Mapping[str, Path]) -> Any:
         """Gives the contexts above to whatever dask opens."""
 
         def get_listen_args(self, role: str) -> dict[str, Any]:
-            return {**super().get_listen_args(role), "ssl_context": context(files, ssl.Purpose.CLIENT_AUTH)}
+            return {**super().get_listen_args(role), "ssl_context": _Fresh(files, ssl.Purpose.CLIENT_AUTH)}
 
         def get_connection_args(self, role: str) -> dict[str, Any]:
-            return {**super().get_connection_args(role), "ssl_context": context(files, ssl.Purpose.SERVER_AUTH)}
+            return {**super().get_connection_args(role), "ssl_context": _Fresh(files, ssl.Purpose.SERVER_AUTH)}
 
     names = {f"tls_{role}_{what}": str(files[file]) for role in ("client", "scheduler", "worker")
              for what, file in (("cert", CERTIFICATE), ("key", KEY))}  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,18 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from mlc.errors import DeviceError, DocumentError, MlcError
+from mlc.errors import DeviceError, MlcError
 from mlc.lower.knobs import Space
-from mlc.pool.jobs import Bench, MeasureJob, Results, types_of
-from mlc.pool.parcel import Parcel, split
+from mlc.pool.jobs import Bench, MeasureJob, Results, require_same
+from mlc.pool.processes import received
 from mlc.settings import CompileOptions
 from mlc.targets import bench as machines
-from mlc.targets.base import Emulated, Target
+from mlc.targets.base import Emulated, Target, Tunable
 from mlc.tuning.measure import LocalMeasurer, MeasureOptions
 from mlc.tuning.measure.building import Built
-from mlc.tuning.measure.frames import Channel, Message
+from mlc.tuning.measure.frames import Channel
 from mlc.tuning.measure.zygote import Shared
-from mlc.tuning.task import candidate, task_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,23 +36,32 @@ class Place:
     target: Target
     emulated: bool = False
 
-    def bench(self, flush: bool = False) -> machines.Bench:
-        """What candidates are run on.
+    def bench(self, flush: bool = False, *, device: bool = False) -> machines.Bench:
+        """What candidates are run on: the processor, or the device beside it.
 
         Raises:
             DeviceError: this machine cannot run them, or not with caches emptied.
         """
+        if device:
+            if flush:
+                raise DeviceError("a device has no caches to empty")
+            return self._device
         if flush and self.emulated:
             raise DeviceError("an emulator has no caches to empty")
         return self.target.bench(True) if flush else self._usual
 
+    # both are made before processes are forked, which then have them
     @cached_property
     def _usual(self) -> machines.Bench:
-        """Made before processes are forked, which then have it."""
         if self.emulated:
             assert isinstance(self.target, Emulated)
             return self.target.emulated_bench()
         return self.target.bench()
+
+    @cached_property
+    def _device(self) -> machines.Bench:
+        assert isinstance(self.target.accelerator, Tunable)
+        return self.target.accelerator.bench()
 
 
 @dataclass(frozen=True)
@@ -78,17 +85,12 @@ class Sessions:
         while True:
             message = channel.receive()
             try:
-                job = job_in(message)
+                job = MeasureJob.of(received(message))
                 lab = lab or Lab(place, job, self.cores, self.memory)
                 answer: dict[str, Any] = lab.measure(job).to_json()
             except MlcError as error:
                 answer = {"refused": error.message}
             channel.send(answer)
-
-
-def job_in(message: Message) -> MeasureJob:
-    """The job in a message of the board to its process."""
-    return MeasureJob.of(Parcel("", message.header["header"], tuple(split(message.body, message.header["sizes"]))))
 
 
 class Lab:
@@ -106,7 +108,7 @@ class Lab:
     def __init__(self, place: Place, job: MeasureJob, cores: tuple[int, ...], memory: int) -> None:
         bench: Bench = job.bench
         self._target = place.target
-        task = task_of(bench.document, bench.margins, place.target)
+        task = bench.told.task(place.target)
         # this machine's caches may suggest another one, and what was built is the client's
         self.task = replace(task, space=Space(task.space.knobs, dict(job.candidates[0].config)))
         options = MeasureOptions(
@@ -115,7 +117,7 @@ class Lab:
         self._measurer = LocalMeasurer(
             [self.task],
             place.target,
-            place.bench(bench.rule.flush),
+            place.bench(bench.rule.flush, device=task.constants is not None),
             threads=bench.threads,
             compile_options=CompileOptions("pool", "", ""),
             options=options,
@@ -129,9 +131,7 @@ class Lab:
             MlcError: a candidate is not what this program would have made of its configuration, or the device is gone.
         """
         for number, sent in enumerate(job.candidates):
-            mine = types_of(candidate(self.task, self._target, sent.config))
-            if json.dumps(mine) != json.dumps(sent.types):
-                raise DocumentError(f"candidates[{number}]: its operands lie in memory otherwise than here")
+            require_same(self.task, self._target, sent, f"candidates[{number}]")
         built = [
             Built(k - 1, sent.config, sent.scratch, program, 0.0)
             for k, (sent, program) in enumerate(zip(job.candidates, job.programs, strict=True))

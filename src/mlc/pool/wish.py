@@ -20,9 +20,11 @@ class Wish:
         certificates: the folder of the user's certificate; nothing in clear.
         priority: of the user's work; what has more comes first, whoever asked before.
         patience: seconds without a fitting board after which to give up.
+        builds: whether candidates are built by workers of the pool, too, and not here.
     """
 
     address: Address
     certificates: Path | None
     priority: int = 0
     patience: float = PATIENCE
+    builds: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from mlc.errors import UnsupportedError, UsageError, WorkloadError
 from mlc.ir.graph import Graph
 from mlc.lower.knobs import Config
 from mlc.records.files import Log, read_records
-from mlc.records.measurement import Failure, Measurement
+from mlc.records.measurement import Measurement
 from mlc.records.record import ALGORITHM, DECIDED, Fingerprint
 from mlc.runtime.native import available_cores
 from mlc.settings import CompileOptions, Observer
@@ -28,9 +27,7 @@ from mlc.tuning.candidates import Candidates, Purpose, key_of
 from mlc.tuning.drive import Tuning, check_explorer, chosen_tasks, cost_models, learnt_from
 from mlc.tuning.journal import Journal
 from mlc.tuning.measure import LocalMeasurer, MeasureOptions
-from mlc.tuning.measure.building import BuildShop, Built, building
-from mlc.tuning.measure.lanes import Lane, Lanes
-from mlc.tuning.measure.zygote import Zygote
+from mlc.tuning.measure.building import Builders, BuildShop, Built, building
 from mlc.tuning.session import FIRST, Session, TaskState, TuneOptions, Watcher, explorer_for, known_config
 from mlc.tuning.task import Task, task_of, tasks_of
 
@@ -149,24 +146,14 @@ def _build(
     fail: Callable[[Measurement], None],
 ) -> None:
     """Builds by workers, one a core; a compiler that crashes or hangs costs its candidate."""
-    zygote = Zygote({"build": shop.build})
-    with contextlib.ExitStack() as stack:
-        stack.callback(zygote.close)
-        lanes = Lanes(zygote, options.memory)
-        stack.callback(lanes.close)
-        cores = sorted(os.sched_getaffinity(0))
-        builders = [
-            Lane("build", (cores[k % len(cores)],), Failure.BUILD_ERROR, timed=False)
-            for k in range(options.builders or len(cores))
-        ]
+    with Builders(shop, options.builders, options.memory) as builders:
         waiting = deque(work)
-        while waiting or any(lane.busy for lane in builders):
-            for lane in [lane for lane in builders if not lane.busy][: len(waiting)]:
+        while waiting or builders.busy:
+            while waiting and builders.idle:
                 number, config = waiting.popleft()
                 timeout = options.build_timeout
-                talk = building(number, 0, config, timeout, partial(keep, number), lambda _k, m: fail(m))
-                lanes.begin(lane, talk, {})
-            lanes.wait()
+                builders.begin(building(number, 0, config, timeout, partial(keep, number), lambda _k, m: fail(m)))
+            builders.wait()
 
 
 def measure_candidates(

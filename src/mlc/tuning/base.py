@@ -81,7 +81,8 @@ class Measurer(Protocol):
 
 Elsewhere = Callable[..., AbstractContextManager[Any]]
 """Makes a :class:`Measurer` that measures on other machines than this one: of tasks and a target, and by keyword of
-``threads`` (as many as there are if ``None``), ``compile_options``, ``options`` and ``rng``, as a local one is made."""
+``threads`` (as many as there are if ``None``), ``compile_options``, ``options`` and ``rng``, as a local one is made.
+Its ``whole`` (:class:`~mlc.tuning.whole.Turns`) compares whole models there; ``None`` where nothing can."""
 
 
 class Featurizer(Protocol):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mlc.errors import CheckFailedError, OutputError, UsageError
 from mlc.ir.graph import Graph
 from mlc.lower.knobs import Config, Discrete, Space
+from mlc.pipeline.configurations import Configurations
 from mlc.records.best import best_of
 from mlc.records.files import Log, read_records
 from mlc.records.lookup import Tuned
@@ -36,7 +38,7 @@ from mlc.tuning.regions import FASTEST, LIKELY, best_together
 from mlc.tuning.session import Outcome, Session, TuneOptions, Watcher
 from mlc.tuning.task import Task, tasks_of
 from mlc.tuning.transfer import learn_from
-from mlc.tuning.whole import Comparison, build_module, compare, losers
+from mlc.tuning.whole import Comparison, Turns, TurnsHere, build_file
 
 _LOGGER = logging.getLogger("mlc")
 TOLERANCE = 1e-3  # of the largest output, between the untuned and the tuned model
@@ -94,7 +96,7 @@ def tune_graph(
             and choose what is fastest in them.
         transfer: record files, or folders of such, of any models, that the cost model learns from before anything is
             measured.
-        elsewhere: makes what measures on other machines; the whole model is not compared then.
+        elsewhere: makes what measures on other machines, and compares the whole model there.
         watcher: is told how it goes on.
     Raises:
         UsageError: nothing to tune, no such task, an option that the explorer or the cost model does not have, or
@@ -131,11 +133,12 @@ def tune_graph(
     with contextlib.ExitStack() as stack:
         measurers: dict[bool, LocalMeasurer] = {}
         measurer: Measurer
+        there: Turns | None = None
         if elsewhere is not None:
-            measurer = stack.enter_context(
+            remote = stack.enter_context(
                 elsewhere(tasks, target, threads=wanted, compile_options=compile_options, options=measure, rng=rng)
             )
-            check_whole = False
+            measurer, there, threads = remote, remote.whole, remote.threads
         else:
             for device, some in ((False, hosts), (True, own)):
                 if some:
@@ -157,14 +160,20 @@ def tune_graph(
         model = cost_models(options, known)
         session = Session(tasks, target, measurer, options, journal, numbers=numbers, model=model, watcher=watcher)
         outcome = session.run()
-        if outcome.interrupted or not check_whole:
+        if outcome.interrupted or not check_whole or (elsewhere is not None and there is None):
             return Tuning(path, outcome, None, ())
         try:
-            if own and not isinstance(target.accelerator, Whole):  # what it takes is not this machine's time
+            if elsewhere is None and own and not isinstance(target.accelerator, Whole):
+                # what it takes is not this machine's time
                 whole, reverted = _check_regions(graph, target, compile_options, threads, session, journal, watch)
                 return Tuning(path, outcome, whole, reverted, regions=True)
-            with measurers[bool(own)].turns.mine():
-                whole, reverted = _check(graph, target, compile_options, threads, session, algorithms, journal, watch)
+            turns = there
+            if turns is None:
+                stack.enter_context(measurers[bool(own)].turns.mine())
+                turns = stack.enter_context(TurnsHere(threads))
+            whole, reverted = _check(
+                graph, target, compile_options, threads, turns, session, algorithms, journal, watch
+            )
         except KeyboardInterrupt:
             return Tuning(path, replace(outcome, interrupted=True), None, ())
     return Tuning(path, outcome, whole, reverted)
@@ -239,31 +248,41 @@ def _check(
     target: Target,
     options: CompileOptions,
     threads: int,
+    turns: Turns,
     session: Session,
     algorithms: Sequence[Record],
     journal: Journal,
     watch: Watcher,
 ) -> tuple[Comparison, tuple[str, ...]]:
     """The whole model before and after; kernels that lose in it go back, and that is recorded."""
-    watch.checking("compiling the model untuned and tuned")
-    untuned = same = build_module(graph, target, options, threads, None)
-    if algorithms:  # steps can only be compared with those of the same algorithms
-        same = build_module(graph, target, options, threads, Chosen(algorithms, target, threads))
-    tuned, lookup = _tuned_module(graph, target, options, threads, session, algorithms)
-    sources = {f.workload: f.sources for f in lookup.all_findings()}
-    reverted = _revert(
-        session, losers(same, tuned, sources, goes_on=partial(watch.checking, "profiling both in turns"))
-    )
-    if reverted:
-        watch.checking(f"compiling without {len(reverted)} of the tuned kernels")
-        tuned, _ = _tuned_module(graph, target, options, threads, session, algorithms)
-    timing = partial(watch.checking, "timing both in turns")
-    whole = compare(untuned, tuned, goes_on=timing)
-    if whole.speedup < SLOWER and compare(untuned, tuned, goes_on=timing).speedup < SLOWER:  # twice is no accident
-        reverted += _revert(session, set(sources))
-        watch.checking("compiling untuned: the tuned model is slower")
-        tuned, _ = _tuned_module(graph, target, options, threads, session, algorithms)
-        whole = compare(untuned, tuned, goes_on=timing)
+    with tempfile.TemporaryDirectory(prefix="mlc-") as folder:
+        names = (Path(folder) / f"model{k}.tar" for k in itertools.count())
+
+        def compiled(configurations: Configurations | None) -> Path:
+            return build_file(graph, target, options, configurations, next(names))
+
+        def tuned_now() -> Tuned:
+            return _decided(session, target, threads, algorithms)
+
+        watch.checking("compiling the model untuned and tuned")
+        untuned = same = compiled(None)
+        if algorithms:  # steps can only be compared with those of the same algorithms
+            same = compiled(Chosen(algorithms, target, threads))
+        lookup = tuned_now()
+        tuned = compiled(lookup)
+        sources = {f.workload: f.sources for f in lookup.all_findings()}
+        profiling = partial(watch.checking, "profiling both in turns")
+        reverted = _revert(session, turns.losers(same, tuned, sources, profiling))
+        if reverted:
+            watch.checking(f"compiling without {len(reverted)} of the tuned kernels")
+            tuned = compiled(tuned_now())
+        timing = partial(watch.checking, "timing both in turns")
+        whole = turns.compare(untuned, tuned, timing)
+        if whole.speedup < SLOWER and turns.compare(untuned, tuned, timing).speedup < SLOWER:  # twice is no accident
+            reverted += _revert(session, set(sources))
+            watch.checking("compiling untuned: the tuned model is slower")
+            tuned = compiled(tuned_now())
+            whole = turns.compare(untuned, tuned, timing)
     if not whole.error <= TOLERANCE:
         raise CheckFailedError(
             f"{journal.path}: the tuned model's results differ by {whole.error:.2g} of the largest output",
@@ -323,14 +342,8 @@ def _revert(session: Session, workloads: Collection[str]) -> list[str]:
     return reverted
 
 
-def _tuned_module(
-    graph: Graph,
-    target: Target,
-    options: CompileOptions,
-    threads: int,
-    session: Session,
-    algorithms: Sequence[Record],
-) -> tuple[Any, Tuned]:
+def _decided(session: Session, target: Target, threads: int, algorithms: Sequence[Record]) -> Tuned:
+    """What a compilation would look up now."""
     log = Log(list(algorithms))
     fingerprint = Fingerprint.of(target)
     for state in session.states:
@@ -342,5 +355,4 @@ def _tuned_module(
                     seed=0, trial=0,
                 )
             )  # fmt: skip
-    lookup = Tuned(best_of(log.records, fingerprint, threads), target)
-    return build_module(graph, target, options, threads, lookup), lookup
+    return Tuned(best_of(log.records, fingerprint, threads), target)

@@ -10,9 +10,12 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
+from types import TracebackType
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -62,19 +65,73 @@ class Comparison:
         return self.untuned / self.tuned
 
 
+def build_file(
+    graph: Graph, target: Target, options: CompileOptions, configurations: Configurations | None, path: Path
+) -> Path:
+    """Compiles a model into a package."""
+    built = build_package(graph, target, options, Observer(), configurations)
+    write_package(path, built.manifest, built.params, built.members)
+    return path
+
+
 def build_module(
     graph: Graph, target: Target, options: CompileOptions, threads: int, configurations: Configurations | None
 ) -> Module:
     """Compiles a model and loads it into this process."""
-    built = build_package(graph, target, options, Observer(), configurations)
     with tempfile.TemporaryDirectory(prefix="mlc-") as folder:
-        path = Path(folder) / "module.tar"
-        write_package(path, built.manifest, built.params, built.members)
-        return load_module(path, threads)
+        return load_module(build_file(graph, target, options, configurations, Path(folder) / "module.tar"), threads)
 
 
 Share = Callable[[float], None]
 """Is told which share of some work is done."""
+
+
+class Turns(Protocol):
+    """Where two versions of a model, each a package, run in turns: this machine, or another one."""
+
+    def losers(
+        self, untuned: Path, tuned: Path, sources: Mapping[str, Collection[str]], goes_on: Share = lambda _: None
+    ) -> set[str]:
+        """Workloads whose kernels take longer in the tuned model; see :func:`losers`."""
+        ...
+
+    def compare(self, untuned: Path, tuned: Path, goes_on: Share = lambda _: None) -> Comparison:
+        """Times of both, and how far their results differ; see :func:`compare`."""
+        ...
+
+
+class TurnsHere:
+    """This machine. A context manager.
+
+    Args:
+        threads: that run a model.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._stack = ExitStack()
+        self._modules: dict[Path, Module] = {}
+
+    def losers(
+        self, untuned: Path, tuned: Path, sources: Mapping[str, Collection[str]], goes_on: Share = lambda _: None
+    ) -> set[str]:
+        return losers(self._module(untuned), self._module(tuned), sources, goes_on=goes_on)
+
+    def compare(self, untuned: Path, tuned: Path, goes_on: Share = lambda _: None) -> Comparison:
+        return compare(self._module(untuned), self._module(tuned), goes_on=goes_on)
+
+    def _module(self, path: Path) -> Module:
+        if path not in self._modules:
+            self._modules[path] = self._stack.enter_context(load_module(path, self._threads))
+        return self._modules[path]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
 
 
 def compare(untuned: Module, tuned: Module, seed: int = 0, goes_on: Share = lambda _: None) -> Comparison:

@@ -59,4 +59,4 @@ def test_a_pool_is_made_and_used_as_the_page_says(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "GFLOP/s" in done.stdout
     assert "8 trials" in done.stdout + done.stderr
-    assert "board1 leaves" in done.stdout + done.stderr
+    assert "mill leaves" in done.stdout + done.stderr

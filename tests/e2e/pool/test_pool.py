@@ -30,6 +30,7 @@ from mlc.records.measurement import Failure
 from mlc.records.record import DECIDED, Record
 from mlc.targets.base import get_target
 from mlc.targets.llvm.module import Machine, compile_text
+from mlc.tuning import whole
 from tests.e2e.measure.faulty import KERNELS
 from tests.emulated import needs_emulator
 from tests.pool import LocalPool, Party, local_pool
@@ -45,10 +46,12 @@ emulated = not needs_emulator.args[0]
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPool]:
     """A scheduler, three boards with this processor, and one with another one, emulated, where there is an emulator."""
-    with local_pool(tmp_path_factory.mktemp("pool"), TARGETS) as made:
+    with pytest.MonkeyPatch.context() as patched, local_pool(tmp_path_factory.mktemp("pool"), TARGETS) as made:
+        patched.setattr(whole, "SECONDS", 0.2)
         made.hub = made.scheduler()
         for name in BOARDS:
             begin(made, name)
+        made.boards["mill"] = made.board("mill", "--only", "build")
         if emulated:
             made.boards["four"] = made.board("four", "--target", ARM, "--emulate")
         for party in made.boards.values():
@@ -91,14 +94,49 @@ def results(path: Path) -> Counter[tuple[object, ...]]:
 
 
 def test_a_run_in_the_pool_leaves_the_records_of_one_at_home(pool: LocalPool, model: Path, tmp_path: Path) -> None:
-    there = pool.tune("ann", model, tmp_path / "there.jsonl", "--trials", str(TRIALS), "--seed", "3")
+    trials = ("--trials", str(TRIALS), "--seed", "3")
+    there = pool.tune("ann", model, tmp_path / "there.jsonl", *trials)
+    built = pool.tune("bob", model, tmp_path / "built.jsonl", *trials, "--pool-build")
     words = ("tune", str(model), "-o", str(tmp_path / "here.jsonl"), "--explorer", "random", "--threads", "1")
-    here = pool.start(*words, "--no-check", "--trials", str(TRIALS), "--seed", "3")
-    assert there.wait() == 0, there.said.read_text()
-    assert here.wait() == 0, here.said.read_text()
-    found = results(tmp_path / "there.jsonl")
+    here = pool.start(*words, "--no-check", *trials)
+    for party in (there, built, here):
+        assert party.wait() == 0, party.said.read_text()
+    found = results(tmp_path / "here.jsonl")
     assert found.total() >= TRIALS + 1
-    assert found == results(tmp_path / "here.jsonl")
+    assert found == results(tmp_path / "there.jsonl")
+    assert found == results(tmp_path / "built.jsonl")
+
+
+def test_a_worker_that_dies_while_it_builds_costs_nothing(pool: LocalPool, model: Path, tmp_path: Path) -> None:
+    records = tmp_path / "r.jsonl"
+    party = pool.tune("ann", model, records, "--trials", "24", "--seed", "7", "--pool-build")
+    until(lambda: len(trials(records)) > 3)
+    pool.boards["mill"].kill()
+    pool.boards["mill"] = pool.board("mill", "--only", "build")
+    assert party.wait() == 0, party.said.read_text()
+    found = trials(records)
+    assert len({(r.workload, json.dumps(dict(r.config), sort_keys=True)) for r in found}) == len(found) == 24
+    assert all(r.result.failure is None for r in found)
+
+
+def test_the_whole_model_is_compared_on_a_board(pool: LocalPool, model: Path, tmp_path: Path) -> None:
+    words = ("--trials", "4", "--json", str(tmp_path / "t.json"))
+    party = pool.tune("ann", model, tmp_path / "r.jsonl", *words, check=True)
+    other = (
+        pool.tune("bob", model, tmp_path / "a.jsonl", "--trials", "2", "--target", ARM, check=True)
+        if emulated
+        else None
+    )
+    assert party.wait() == 0, party.said.read_text()
+    compared = json.loads((tmp_path / "t.json").read_text())["whole"]
+    assert compared["untuned_ms"] > 0
+    assert compared["tuned_ms"] > 0
+    assert compared["error"] < 1e-5
+    assert "the model, in turns" in party.said.read_text()
+    if other is not None:
+        assert other.wait() == 0, other.said.read_text()
+        assert "its boards are emulated, and their times say nothing" in other.said.read_text()
+        assert "the model, in turns" not in other.said.read_text()
 
 
 def overlaps(log: Path) -> list[str]:
@@ -180,6 +218,10 @@ def test_strangers_and_forbidden_work_get_nothing(pool: LocalPool, model: Path, 
         "no board for x86:haswell": (
             6, (*ours, "--target", "x86 -mcpu=haswell", "--pool-patience", "1"),
         ),
+        "vdla: cannot be tuned through a pool": (
+            4, (*ours, "--target", "vdla"),
+        ),
+        "--pool-build is for a pool": (2, (*words[:4], "--pool-build")),
         "not talked to in clear": (2, (*words, "--pool", "tcp" + pool.url[3:])),
     }  # fmt: skip
     parties = {complaint: (code, pool.start(*some)) for complaint, (code, some) in runs.items()}
@@ -210,11 +252,12 @@ def hostile(pool: Pool) -> list[str]:
     """What boards say to work that they shall not do."""
     good = job()
     bench = good.bench
+    other, nothing = replace(bench.told, resource="x86:haswell:0"), replace(bench.told, document={"nodes": 1})
     some = {
-        "of another target": replace(good, bench=replace(bench, resource="x86:haswell:0")).parcel(),
+        "of another target": replace(good, bench=replace(bench, told=other)).parcel(),
         "of another version": replace(good.parcel(), version="0.0.0"),
         "of no known kind": Parcel("format-disk", {}),
-        "of a task that is none": replace(good, bench=replace(bench, document={"nodes": 1})).parcel(),
+        "of a task that is none": replace(good, bench=replace(bench, told=nothing)).parcel(),
         "whose operands lie elsewhere": replace(
             good, candidates=tuple(replace(c, types=[{"dtype": "f32", "shape": [1]}]) for c in good.candidates)
         ).parcel(),
@@ -224,7 +267,7 @@ def hostile(pool: Pool) -> list[str]:
     found = []
     for parcel in some.values():
         try:
-            pool.ask(parcel, bench.resource)
+            pool.ask(parcel, bench.told.resource)
             found.append("done")
         except DeviceError as error:
             found.append(error.message.partition("refused: ")[2])
@@ -248,7 +291,7 @@ def crashing(pool: Pool) -> list[object]:
         program = b"\x7fELF" if fault is None else faulty(fault) if fault else good.programs[1]
         parcel = replace(good, programs=(good.programs[0], program)).parcel()
         (board,) = [b.address for b in pool.boards() if b.name == "one"]
-        answer = pool.ask(parcel, good.bench.resource, board)
+        answer = pool.ask(parcel, good.bench.told.resource, board)
         (m,) = Results.of(answer.header, 1).found
         found.append(m.failure or m.seconds)
     return found
@@ -270,18 +313,18 @@ def impatient(pool: Pool) -> list[str]:
         next((b.address for b in pool.boards() if b.name == "four"), "tls://127.0.0.1:2"),
     ):
         with pytest.raises(DeviceError) as refused:
-            pool.ask(good.parcel(), good.bench.resource, where)
+            pool.ask(good.parcel(), good.bench.told.resource, where)
         found.append(refused.value.message.partition(": ")[2])
     with pytest.raises(DeviceError) as refused:
-        pool.wait_for(good.bench.resource, 1 << 40)
+        pool.wait_for(good.bench.told.resource, 1 << 40)
     return [*found, refused.value.message.partition(": ")[2]]
 
 
 def test_work_that_nobody_can_do_is_given_up(pool: LocalPool) -> None:
     gone, unfit, large = pool.asked(impatient, patience=1.0)
-    assert large == f"no board for {job().bench.resource} gives 1048576 MiB"
+    assert large == f"no board for {job().bench.told.resource} gives 1048576 MiB"
     assert gone == "the board is gone"
-    assert unfit == (f"no board for {job().bench.resource}" if emulated else "the board is gone")
+    assert unfit == (f"no board for {job().bench.told.resource}" if emulated else "the board is gone")
 
 
 def urgent(pool: Pool) -> list[str]:
@@ -291,8 +334,8 @@ def urgent(pool: Pool) -> list[str]:
     tickets = []
     for label in ("first", "second", "third", "urgent"):
         pool.priority = 9 if label == "urgent" else 0
-        tickets.append(pool.send(good.parcel(), good.bench.resource, label, board))
-    found = [pool.next(good.bench.resource, board) for _ in tickets]
+        tickets.append(pool.send(good.parcel(), good.bench.told.resource, label, board))
+    found = [pool.next(good.bench.told.resource, board) for _ in tickets]
     assert all(Results.of(pool.answer(t).header, 1).found for t in found)
     return [t.label for t in found]
 
@@ -315,15 +358,38 @@ def test_a_client_that_is_killed_holds_no_board(pool: LocalPool, model: Path, tm
     until(lambda: not any(pool.asked(lambda p: [b.busy for b in p.boards()])))
 
 
+def test_who_is_withdrawn_is_out_at_once_and_nobody_starts_again(pool: LocalPool, model: Path, tmp_path: Path) -> None:
+    eve = pool.tune("eve", model, tmp_path / "eve.jsonl", "--trials", "2000", "--batch", "24")
+    five = pool.start("devices", "serve", pool.url, "--certificates", pool.certificates("five"), "--name", "five")
+    five.has_said("serves")
+    until(lambda: len(trials(tmp_path / "eve.jsonl")) > 3)
+    authority = Authority(pool.folder / "ca")
+    for name in ("eve", "five"):
+        authority.revoke(name)
+    for party in (eve, five):
+        assert party.wait() == 6, party.said.read_text()
+        assert "does not let you in" in party.said.read_text()
+        assert "Traceback" not in party.said.read_text()
+    again = pool.tune("eve", model, tmp_path / "again.jsonl", "--trials", "2")
+    ann = pool.tune("ann", model, tmp_path / "ann.jsonl", "--trials", "4")
+    assert again.wait() == 6
+    assert "does not let you in" in again.said.read_text()
+    assert ann.wait() == 0, ann.said.read_text()
+    until(lambda: "five" not in pool.asked(lambda p: [b.name for b in p.boards()]))
+
+
 def test_boards_are_listed_tried_and_sent_home(pool: LocalPool) -> None:
     ann = (pool.url, "--certificates", pool.certificates("ann"))
-    listed, tried = pool.start("devices", "list", *ann, "--json"), pool.start("devices", "test", *ann, "one", "two")
+    listed, tried = pool.start("devices", "list", *ann, "--json"), pool.start("devices", "test", *ann, "one", "mill")
     assert listed.wait() == 0
     boards = json.loads(listed.said.read_text())["boards"]
     offers = {b["name"]: [(o["target"], o["emulated"]) for o in b["offers"]] for b in boards}
-    assert offers == {name: [("x86", False)] for name in BOARDS} | ({"four": [(ARM, True)]} if emulated else {})
+    x86 = {name: [("x86", False)] for name in (*BOARDS, "mill")}
+    assert offers == x86 | ({"four": [(ARM, True)]} if emulated else {})
+    assert {b["name"]: b["kinds"] for b in boards}["mill"] == ["build"]
     assert tried.wait() == 0, tried.said.read_text()
-    assert tried.said.read_text().count("GFLOP/s") == 2
+    assert tried.said.read_text().count("GFLOP/s") == 1
+    assert "built in " in tried.said.read_text()
     wrong = pool.start("devices", "drain", ann[0], "tow", *ann[1:])
     assert wrong.wait() == 2
     assert "there is no board 'tow'\nhint: did you mean two" in wrong.said.read_text()

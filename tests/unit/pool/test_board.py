@@ -7,17 +7,20 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mlc.errors import DeviceError, UsageError
+from mlc.errors import DeviceError, UnsupportedError, UsageError
 from mlc.pool.board import DRAIN, Board
+from mlc.pool.building import BuildJob
 from mlc.pool.jobs import MeasureJob, Results
-from mlc.pool.offers import BoardInfo, Offer, resource_of
+from mlc.pool.offers import BoardInfo, Kind, Offer, building_for, resource_of
 from mlc.pool.parcel import Parcel
+from mlc.pool.processes import Process
 from mlc.pool.remote import RunJob
 from mlc.pool.trial import product_job
 from mlc.targets.base import get_target
@@ -27,7 +30,7 @@ CORES = (max(os.sched_getaffinity(0)),)
 
 @pytest.fixture(scope="module")
 def board() -> Iterator[Board]:
-    with Board("box", ["x86"], kinds=["measure"], cores=CORES, memory=2 << 30) as made:
+    with Board("box", ["x86"], kinds=[Kind.MEASURE], cores=CORES, memory=2 << 30) as made:
         yield made
 
 
@@ -61,14 +64,14 @@ def test_times_are_taken_and_a_process_is_kept_for_a_while(board: Board, job: Me
         (found,) = Results.of(answer(board, job.parcel().to_bytes()).header, 1).found
         assert found.seconds is not None
         assert found.seconds > 0
-    again = replace(job, bench=replace(job.bench, client="bob"))
+    again = replace(job, bench=replace(job.bench, told=replace(job.bench.told, client="bob")))
     assert answer(board, again.parcel().to_bytes()).kind == "measure"
-    assert len(board._sessions) == 2
-    pids = [s.worker.pid for s in board._sessions.values()]
+    pids = board._processes.idle
+    assert len(pids) == 2
     board.tidy()
-    assert len(board._sessions) == 2
-    board.tidy(lease=0.0)
-    assert not board._sessions
+    assert board._processes.idle == pids
+    board._processes.tidy(lease=0.0)
+    assert not board._processes.idle
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert board.facts()["busy"] == ""
     assert board.facts()["done"] >= 3
@@ -80,6 +83,68 @@ def test_a_program_that_is_none_costs_its_trial_only(board: Board, job: MeasureJ
     assert found.failure == "build_error"
     (found,) = Results.of(answer(board, job.parcel().to_bytes()).header, 1).found
     assert found.failure is None
+
+
+@pytest.fixture(scope="module")
+def builder() -> Iterator[Board]:
+    with Board("mill", ["x86", "arm -mcpu=cortex-a72"], kinds=[Kind.BUILD], cores=CORES * 2, memory=2 << 30) as made:
+        yield made
+
+
+def build_job(job: MeasureJob, target: str = "x86") -> BuildJob:
+    untuned = job.candidates[0]
+    told = replace(job.bench.told, resource=resource_of(get_target(target)))
+    return BuildJob(told, replace(untuned, scratch=0), 3, True, 30.0)
+
+
+def test_what_is_built_for_others_is_what_they_would_have_built(builder: Board, job: MeasureJob) -> None:
+    assert builder.at_once == 2
+    assert all(n == 2 for name, n in builder.resources.items() if name != "memory")
+    with ThreadPoolExecutor(2) as pool:
+        parcels = [build_job(job).parcel().to_bytes()] * 4
+        found = [Parcel.from_bytes(data) for data in pool.map(builder.work, parcels)]
+    assert [p.parts for p in found] == [(job.programs[0],)] * 4
+    assert {p.header["scratch"] for p in found} == {job.candidates[0].scratch}
+    assert builder.facts()["busy"] == ""
+
+
+def test_what_cannot_be_built_is_its_own_fault_or_refused(builder: Board, job: MeasureJob) -> None:
+    good = build_job(job)
+    config = {**good.candidate.config, "order": "backwards"}
+    assert reason(builder, Parcel("build", {}).to_bytes()) == "mill: told: is missing"
+    assert reason(builder, job.parcel().to_bytes()) == "mill: it was not started to measure"
+    for wrong, words in (
+        (replace(good, told=replace(good.told, resource="x86:haswell:0")), "it was not started for x86:haswell:0"),
+        (replace(good, told=replace(good.told, document={"nodes": 1})), "row_major: is missing"),
+        (replace(good, candidate=replace(good.candidate, types=[])), "lie in memory otherwise than here"),
+    ):
+        assert words in reason(builder, wrong.parcel().to_bytes())
+    senseless = replace(good, candidate=replace(good.candidate, config=config))
+    assert answer(builder, senseless.parcel().to_bytes()).header["failure"] == "refused"
+    hurried = answer(builder, replace(good, timeout=0.0).parcel().to_bytes())  # it has begun within half a minute
+    assert hurried.parts == (job.programs[0],)
+
+
+def test_a_compiler_that_dies_costs_its_candidate_only(
+    builder: Board, job: MeasureJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*args: object, **options: object) -> Process:
+        process = take(*args, **options)
+        os.kill(process.worker.pid, signal.SIGKILL)
+        return process
+
+    take = builder._processes.take
+    monkeypatch.setattr(builder._processes, "take", killed)
+    lost = answer(builder, build_job(job).parcel().to_bytes())
+    assert (lost.header["failure"], lost.parts) == ("build_oom", (b"",))
+    monkeypatch.undo()
+    assert answer(builder, build_job(job).parcel().to_bytes()).parts == (job.programs[0],)
+
+
+@pytest.mark.parametrize("kinds, emulated", [([Kind.BUILD, Kind.RUN], False), ([Kind.BUILD], True)])
+def test_who_builds_does_nothing_else(kinds: list[Kind], emulated: bool) -> None:
+    with pytest.raises(UsageError, match="builds measures and runs nothing"):
+        Board("box", ["x86"], kinds=kinds, cores=CORES, memory=1 << 30, emulated=emulated)
 
 
 def test_who_is_sent_home_gets_no_more_work_before_it_says_so(job: MeasureJob) -> None:
@@ -115,7 +180,7 @@ def test_a_board_that_is_killed_leaves_no_folder() -> None:
 @pytest.mark.parametrize(
     "targets, emulated, error, words",
     [
-        (["vdla"], False, UsageError, "only processors can be had through a pool"),
+        (["vdla"], False, UnsupportedError, "vdla: cannot be tuned through a pool"),
         (["nothing"], False, UsageError, "unknown target"),
         (["arm -mcpu=cortex-a72"], False, DeviceError, "compiled for aarch64"),
         (["x86"], True, DeviceError, "nothing is to be emulated"),
@@ -132,11 +197,15 @@ def test_what_a_board_tells_of_itself_is_read_strictly(board: Board) -> None:
     told = board.facts()
     found = BoardInfo.from_json(told, "tls://somewhere:1")
     assert (found.name, found.threads, found.kinds, found.address) == ("box", 1, ("measure",), "tls://somewhere:1")
-    assert found.has("x86")
+    assert not found.has("x86")  # it was not started to run modules
+    assert BoardInfo.from_json({**told, "kinds": ["run"]}, "").resources == {"x86"}
+    assert BoardInfo.from_json({**told, "kinds": ["build"]}, "").resources == {
+        building_for(told["offers"][0]["resource"])
+    }
     assert found.has(resource_of(get_target("x86")))
-    assert found.has("x86", 2 << 30)
-    assert not found.has("x86", (2 << 30) + 1)
-    assert not found.has("arm")
+    assert found.has(resource_of(get_target("x86")), 2 << 30)
+    assert not found.has(resource_of(get_target("x86")), (2 << 30) + 1)
+    assert not found.has(resource_of(get_target("x86"), emulated=True))
     assert board.resources["memory"] == 2048
     for wrong in (None, [], {**told, "more": 1}, {**told, "threads": 0}, {**told, "offers": [1]}):
         with pytest.raises(Exception, match=r"expected|is not a field"):

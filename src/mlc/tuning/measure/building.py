@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from mlc.lower.knobs import Config, frozen
 from mlc.records.measurement import Failure, Measurement
@@ -14,9 +16,9 @@ from mlc.targets.base import Target
 from mlc.tuning.measure.builder import Builder
 from mlc.tuning.measure.frames import Channel, Message
 from mlc.tuning.measure.guard import Answer, guarded
-from mlc.tuning.measure.lanes import Conversation, LostError, Request
+from mlc.tuning.measure.lanes import Conversation, Lane, Lanes, LostError, Request
 from mlc.tuning.measure.replies import as_count, failure_in, seconds_in
-from mlc.tuning.measure.zygote import Shared
+from mlc.tuning.measure.zygote import Shared, Zygote
 from mlc.tuning.task import Task
 
 _COLLECT = 25  # builds between two garbage collections, which otherwise take their time in the midst of one
@@ -58,19 +60,74 @@ class BuildShop:
     def build(self, channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
         """Builds one candidate a message: ``{task, config}`` in, ``{scratch}`` and a program out."""
         builder = Builder(self.target, self.options)
-        gc.disable()
-        count = 0
 
         def work(message: Message) -> Answer:
             config = {name: frozen(value) for name, value in message.header["config"].items()}
             program = builder.build(self.tasks[message.header["task"]], config)
             return {"scratch": program.scratch}, program.data
 
-        while True:
-            channel.send(*guarded(channel.receive(), work))
-            count += 1
-            if count % _COLLECT == 0:
-                gc.collect()
+        answer_builds(channel, work)
+
+
+def answer_builds(channel: Channel, work: Callable[[Message], Answer]) -> None:
+    """Builds one candidate a message, for ever."""
+    gc.disable()
+    count = 0
+    while True:
+        channel.send(*guarded(channel.receive(), work))
+        count += 1
+        if count % _COLLECT == 0:
+            gc.collect()
+
+
+class Builders:
+    """Workers on this machine that build, one candidate each at a time. A context manager; make it before threads.
+
+    Args:
+        shop: what they have in memory.
+        count: how many there are; one a core where that is 0.
+        memory: bytes that each may take.
+    """
+
+    def __init__(self, shop: BuildShop, count: int, memory: int) -> None:
+        self._zygote = Zygote({"build": shop.build})
+        self._lanes = Lanes(self._zygote, memory)
+        cores = sorted(os.sched_getaffinity(0))
+        self._all = [
+            Lane("build", (cores[k % len(cores)],), Failure.BUILD_ERROR, timed=False)
+            for k in range(count or len(cores))
+        ]
+
+    @property
+    def idle(self) -> bool:
+        """Whether one of them has nothing to do."""
+        return not all(lane.busy for lane in self._all)
+
+    @property
+    def busy(self) -> bool:
+        """Whether one of them has something to do."""
+        return any(lane.busy for lane in self._all)
+
+    def begin(self, talk: Conversation) -> None:
+        """Gives one that is idle something to do."""
+        self._lanes.begin(next(lane for lane in self._all if not lane.busy), talk, {})
+
+    def wait(self) -> None:
+        """Waits until something happens."""
+        self._lanes.wait()
+
+    def stop(self) -> None:
+        """Ends those that are busy, and what they do."""
+        self._lanes.end_all(busy_only=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lanes.close()
+        self._zygote.close()
 
 
 def building(
