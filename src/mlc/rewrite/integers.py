@@ -246,18 +246,30 @@ class _Products:
         else:
             stored = self._stored(rw, v)
             assert stored is not None
-            value, own, zero = self._as_floats(rw, stored.integers, v), stored.scale, stored.zero
+            value, zero = self._as_floats(rw, stored, v)
+            own = stored.scale
         factor = (own / scale).astype(np.float32)
         return rw.emit(get("mul"), [value, rw.new_constant(factor)]), zero * factor
 
-    def _as_floats(self, rw: Rewriter, stored: Value, v: Value) -> Value:
-        """Stored numbers in floats: what they were rounded to, where nobody else reads the bytes."""
-        made = rw.maker(stored)
-        if made is not None and made.op is get("cast") and rw.uses(stored) == 1 and rw.uses(v) == 1:
-            rounded = rw.maker(made.inputs[0])
-            if rounded is not None and rounded.op is get("clip"):
-                return rounded.outputs[0]
-        return cast(rw, stored, "f32")
+    def _as_floats(self, rw: Rewriter, stored: _Stored, v: Value) -> tuple[Value, int]:
+        """Stored numbers in floats, and their zero point: what they were rounded to, where nobody else reads the bytes.
+
+        Whole numbers within limits that have not been moved by the zero point need not be moved back.
+        """
+        made = rw.maker(stored.integers)
+        if made is not None and made.op is get("cast") and rw.uses(stored.integers) == 1 and rw.uses(v) == 1:
+            limits = rw.maker(made.inputs[0])
+            if limits is not None and limits.op is get("clip"):
+                lo, hi = limits.attrs["lo"], limits.attrs["hi"]
+                moved = rw.maker(limits.inputs[0])
+                if moved is None or moved.op is not get("add"):
+                    return limits.outputs[0], stored.zero
+                by = rw.constant(moved.inputs[1])
+                if by is not None and by.size == 1 and by.reshape(()) == stored.zero:
+                    near = {"lo": lo - stored.zero, "hi": hi - stored.zero}
+                    return rw.emit(get("clip"), [moved.inputs[0]], near), 0
+                return limits.outputs[0], stored.zero
+        return cast(rw, stored.integers, "f32"), stored.zero
 
     def _narrowed(
         self, rw: Rewriter, steps: Value, zero: int, bits: int, lo: float | None = None, hi: float | None = None

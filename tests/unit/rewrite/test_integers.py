@@ -87,6 +87,21 @@ def test_what_it_becomes():
     assert made.nodes[6].attrs == {"lo": 10.0, "hi": 58.0}
 
 
+@pytest.mark.parametrize("data", [u8, i8])
+def test_a_residual_operand_that_is_read_once_stays_where_it_was_rounded(data):
+    """In floats, and not moved by its zero point, which would be moved back at once."""
+    n = Net()
+    x = n.builder.input("x", TensorType((1, 8, 5, 5), f32))
+    stored = n.dequantize(n.quantize(x, 0.02, 100, np.uint8), 0.02, 100, np.uint8)
+    y = n.add("conv", stored, n.weights((8, 8, 3, 3), np.full((8, 1, 1, 1), 0.01)), **WINDOW, groups=1)
+    once = n.dequantize(n.quantize(y, 0.05, 90, np.uint8), 0.05, 90, np.uint8)
+    total = n.add("relu", n.add("add", once, stored))
+    graph = n.builder.finish([n.quantize(total, 0.04, 0, np.uint8)])
+    made = same_steps(graph, np.random.default_rng(2).uniform(-3, 3, (1, 8, 5, 5)).astype(np.float32), data)
+    limits = [m.attrs for m in made.nodes if m.op.name == "clip"]
+    assert {"lo": -90.0, "hi": 165.0} in limits
+
+
 def test_weights_lose_their_zero_point_where_they_fit():
     for zero, becomes_integers in ((128, True), (0, False)):
         net = Net()

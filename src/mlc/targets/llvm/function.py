@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from mlc.errors import CodegenError
 from mlc.ir import loop
-from mlc.ir.expr import Load
+from mlc.ir.expr import Cast, Load
 from mlc.ir.index import Var
 from mlc.ir.intrinsic import Kind
 from mlc.ir.types import DType
@@ -22,6 +22,7 @@ from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import Level
 from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic
 from mlc.targets.llvm.registers import Accesses, Slot, Slots, outlined
+from mlc.targets.llvm.rounding import find_runs, limited_steps, steps_of, together
 from mlc.targets.llvm.text import splat
 from mlc.targets.llvm.transpose import find_blocks
 from mlc.targets.llvm.values import ValueEmitter
@@ -135,8 +136,15 @@ class FunctionEmitter(ValueEmitter):
             case loop.Seq():
                 around = self.columns, self.squares
                 self.columns, self.squares = find_blocks(s.stmts, self.places), {}
-                for c in s.stmts:
-                    self.statement(c)
+                runs = {} if self.keeps_nan else find_runs(s.stmts, self.places)
+                k = 0
+                while k < len(s.stmts):
+                    count = runs.get(k, 1)
+                    if count > 1:
+                        self.store_together([c for c in s.stmts[k : k + count] if type(c) is loop.Store])
+                    else:
+                        self.statement(s.stmts[k])
+                    k += count
                 self.columns, self.squares = around
             case loop.Store():
                 self.store(s)
@@ -354,6 +362,19 @@ class FunctionEmitter(ValueEmitter):
             return
         self.write(s.buffer, self.places.offset(s.buffer, s.indices), lane, value)
         self.forget(s.buffer)
+
+    def store_together(self, stores: Sequence[loop.Store]) -> None:
+        """Vectors of bytes that are neighbours in memory, by one store."""
+        first, vectors = stores[0], []
+        for s in stores:
+            assert type(s.value) is Cast
+            assert s.lane is not None
+            steps = steps_of(s.value)
+            assert steps is not None
+            value = self.widen(self.eval(steps.value, s.lane), s.lane.hi + 1)
+            vectors.append(limited_steps(self, value, steps.zero, steps.most))
+        self.write(first.buffer, self.places.offset(first.buffer, first.indices), first.lane, together(self, vectors))
+        self.forget(first.buffer)
 
     def forget(self, buffer: loop.Buffer) -> None:
         """Loads of a buffer that was just written are no longer known; aliased parameters share the fate."""

@@ -3,17 +3,27 @@
 Taken operator by operator, that rounds to a float, limits it twice, looks for NaN, and converts towards zero.
 Processors convert to the nearest integer at once, and narrow without a sign up to the greatest byte; one comparison
 from below does the rest, NaN included, which becomes 0 either way.
+
+Vectors that are stored next to each other are narrowed together: two registers of words become one of 16 bits, and two
+of those one of bytes, which is then stored whole.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+from mlc.ir import loop
 from mlc.ir.expr import Binary, Call, Cast, Const, Expr
 from mlc.ir.types import f32, i32, u8
 from mlc.targets.llvm.arith import Sink, Val, compare, select
+from mlc.targets.llvm.registers import Accesses
 from mlc.targets.llvm.text import mangle_suffix, register_type, splat
+
+TOGETHER = 4  # vectors of words that make one of bytes
+# Lanes of vectors that are narrowed together; those of AVX-512, which narrows each by an instruction, are not.
+NARROWED = (4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +73,70 @@ def _byte(e: Expr) -> int | None:
     return int(e.value)
 
 
-def to_bytes(s: Sink, y: Val, zero: int, most: int) -> Val:
-    """The bytes ``clip(round(y) + zero, 0, most)`` of single precision; halves are rounded to even, NaN becomes 0.
+def find_runs(stmts: Sequence[loop.Stmt], places: Accesses) -> dict[int, int]:
+    """Stores of such vectors that go on where the one before ends: how many, by the number of the first.
+
+    Args:
+        stmts: in order.
+        places: of the statements' function.
+    """
+    found: dict[int, int] = {}
+    begin = 0
+    while begin < len(stmts):
+        run, most = 1, min(TOGETHER, len(stmts) - begin)
+        while run < most and _goes_on(stmts[begin + run - 1], stmts[begin + run], places):
+            run += 1
+        count = 1 << (run.bit_length() - 1)
+        if count > 1:
+            found[begin] = count
+        begin += count
+    return found
+
+
+def _goes_on(a: loop.Stmt, b: loop.Stmt, places: Accesses) -> bool:
+    """Whether the second of two statements stores a vector of bytes right behind that of the first."""
+    if type(a) is not loop.Store or type(b) is not loop.Store or a.buffer is not b.buffer:
+        return False
+    if a.lane is None or b.lane is None or a.lane.hi != b.lane.hi or a.lane.hi + 1 not in NARROWED:
+        return False
+    if any(type(s.value) is not Cast or steps_of(s.value) is None for s in (a, b)):
+        return False
+    first, second = (places.offset(s.buffer, s.indices) for s in (a, b))
+    if first.coefficient(a.lane) != 1 or second.coefficient(b.lane) != 1:
+        return False
+    if any(buffer is a.buffer for buffer, _, _ in places.of(b)[:-1]):  # may read what the first has written
+        return False
+    apart = second.without(b.lane) - first.without(a.lane)
+    return apart.is_const and apart.const == a.lane.hi + 1
+
+
+def together(s: Sink, vectors: Sequence[Val]) -> Val:
+    """Limited numbers in one vector of bytes, in order.
+
+    Args:
+        s: takes the instructions.
+        vectors: as :func:`limited_steps` makes them; their number is a power of two.
+    """
+    parts = list(vectors)
+    while len(parts) > 1:
+        lanes = 2 * parts[0].lanes
+        every = ", ".join(f"i32 {k}" for k in range(lanes))
+        half = register_type(i32, lanes // 2)
+        parts = [
+            Val(s.pure(f"shufflevector {half} {a.text}, {half} {b.text}, <{lanes} x i32> <{every}>"), i32, lanes)
+            for a, b in zip(parts[::2], parts[1::2], strict=True)
+        ]
+    return narrowed(s, parts[0])
+
+
+def narrowed(s: Sink, limited: Val) -> Val:
+    """Numbers of no more than a byte as bytes."""
+    wide, bytes_ = (register_type(t, limited.lanes) for t in (i32, u8))
+    return Val(s.pure(f"trunc {wide} {limited.text} to {bytes_}"), u8, limited.lanes)
+
+
+def limited_steps(s: Sink, y: Val, zero: int, most: int) -> Val:
+    """``clip(round(y) + zero, 0, most)`` of single precision in i32; halves are rounded to even, NaN becomes 0.
 
     What is beyond all integers converts to 2^31 on x86, which is more than any byte, too.
     """
@@ -78,5 +150,4 @@ def to_bytes(s: Sink, y: Val, zero: int, most: int) -> Val:
         near = s.pure(f"add {wide} {near}, {splat(zero, i32, y.lanes)}")
     narrow = f"llvm.umin.{mangle_suffix(i32, y.lanes)}"
     s.declare(f"declare {wide} @{narrow}({wide}, {wide})")
-    limited = s.pure(f"call {wide} @{narrow}({wide} {near}, {wide} {splat(most, i32, y.lanes)})")
-    return Val(s.pure(f"trunc {wide} {limited} to {register_type(u8, y.lanes)}"), u8, y.lanes)
+    return Val(s.pure(f"call {wide} @{narrow}({wide} {near}, {wide} {splat(most, i32, y.lanes)})"), i32, y.lanes)

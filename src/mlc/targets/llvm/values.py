@@ -17,7 +17,7 @@ from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import IndexEmitter
 from mlc.targets.llvm.pieces import Piece, pieces_of, settled
 from mlc.targets.llvm.registers import Accesses, Slot, Slots
-from mlc.targets.llvm.rounding import is_limited, steps_of, to_bytes
+from mlc.targets.llvm.rounding import is_limited, limited_steps, narrowed, steps_of
 from mlc.targets.llvm.text import mangle_suffix, memory_type, register_type, splat
 from mlc.targets.llvm.transpose import Block, Key, shuffles
 
@@ -92,7 +92,7 @@ class ValueEmitter(IndexEmitter):
             case Cast():
                 steps = None if self.keeps_nan else steps_of(e)
                 if steps is not None:
-                    return to_bytes(self, (yield steps.value), steps.zero, steps.most)
+                    return narrowed(self, limited_steps(self, (yield steps.value), steps.zero, steps.most))
                 return arith.cast(self, (yield e.a), e.dtype, limited=is_limited(e))
             case Select():
                 return (yield from self.select(e, lane))

@@ -1,0 +1,56 @@
+"""Vectors of bytes that are stored next to each other: narrowed and stored together, to the same numbers."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from mlc.ir import te
+from mlc.ir.expr import Call, Expr, binary, cast, const
+from mlc.ir.index import Var
+from mlc.ir.interp import run_function
+from mlc.ir.loop import Function
+from mlc.ir.types import f32, u8
+from mlc.lower import Schedule, lower
+from tests.unit.targets.llvm.host import Kernel
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, -7.5, -6.5, -0.5, 0.5, 1.5, 247.5, 248.5, 300], np.float32)
+
+
+def requantised(pixels: int, *, lanes: int = 8, zero: int = 7) -> Function:
+    """``cast(clip(round(x) + zero, 0, 255), u8)`` of ``[2, pixels, lanes]``, all pixels unrolled."""
+    x = te.placeholder((2, pixels, lanes), f32, "x")
+
+    def element(*at: Var) -> Expr:
+        near = binary("add", Call("round", (x[at],), f32), const(float(zero), f32))
+        return cast(binary("min", binary("max", near, const(0.0, f32)), const(255.0, f32)), u8)
+
+    y = te.compute(x.shape, element, "y")
+    s = Schedule([y])
+    _, pixel, lane = s[y].axes
+    s[y].unroll(pixel)
+    s[y].vectorize(lane)
+    return lower(s, [x, y], "k")
+
+
+def stores(kernel: Kernel) -> list[int]:
+    """The bytes of every store of a vector."""
+    return [int(n) for n in re.findall(r"store <(\d+) x i8>", kernel.text)]
+
+
+@pytest.mark.parametrize(("pixels", "expected"), [(1, [8]), (4, [32]), (5, [32, 8]), (7, [32, 16, 8]), (8, [32, 32])])
+def test_neighbours_are_stored_together(pixels: int, expected: list[int]) -> None:
+    fn = requantised(pixels)
+    kernel = Kernel(fn)
+    assert stores(kernel) == expected
+    x = np.resize(SPECIAL, (2, pixels, 8)) + np.zeros((2, 1, 1), np.float32)
+    got, want = np.zeros(x.shape, np.uint8), np.ones(x.shape, np.uint8)
+    kernel.run([x, got])
+    run_function(fn, [x, want])
+    np.testing.assert_array_equal(got, want)
+
+
+def test_vectors_that_are_narrowed_by_an_instruction_are_stored_one_by_one() -> None:
+    assert stores(Kernel(requantised(4, lanes=16))) == [16] * 4
