@@ -76,6 +76,17 @@ class Agreeing(Protocol):
         ...
 
 
+@runtime_checkable
+class Recorded(Protocol):
+    """A device whose records name it, and so all of its options that what is tuned depends on.
+
+    Attributes:
+        processor: the name.
+    """
+
+    processor: str
+
+
 @dataclass(frozen=True)
 class Decision:
     """Where one operation runs.
@@ -397,9 +408,9 @@ class _Writer:
         self._on_device: dict[Value, Value] = {}
         groups = [u.group for u in flow.units if u.region is not None and u.group is not None]
         self._agreed = device.layouts_between(groups, graph.constants) if isinstance(device, Agreeing) else {}
-        # what is tuned for a device is for one with these very options
-        options = json.dumps(sorted(device.options().items())).encode()
-        self._told = f"{device.device} {hashlib.sha256(options).hexdigest()[:8]}"
+        # what is tuned for a device is for one of this very name, or else with these very options
+        alike = device.processor if isinstance(device, Recorded) else sorted(device.options().items())
+        self._told = f"{device.device} {hashlib.sha256(json.dumps(alike).encode()).hexdigest()[:8]}"
 
     def write(self) -> Graph:
         for unit in self._in_order():

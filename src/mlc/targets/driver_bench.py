@@ -6,6 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,6 +17,15 @@ from mlc.targets.base import Accelerator
 from mlc.targets.bench import Program
 
 _PATIENCE = 60.0  # seconds in which a device has been opened
+
+
+@runtime_checkable
+class Particular(Protocol):
+    """What an accelerator is, too, if its driver may open a device that times are not to be taken on."""
+
+    def unlike(self, device: Device) -> str:
+        """How an open device differs from the one that schedules are made for, in words; empty if it does not."""
+        ...
 
 
 class DriverBench:
@@ -59,8 +69,10 @@ class DriverBench:
 def _try_to_open(accelerator: Accelerator, pipe: Connection) -> None:
     """Tells what goes wrong, as message and hint."""
     try:
-        open_device(accelerator.device, accelerator.options()).close()
-        pipe.send(("", ""))
+        device = open_device(accelerator.device, accelerator.options())
+        unlike = accelerator.unlike(device) if isinstance(accelerator, Particular) else ""
+        device.close()
+        pipe.send((unlike, "name this machine's device in --target"))
     except MlcError as error:
         pipe.send((error.message, error.hint))
 

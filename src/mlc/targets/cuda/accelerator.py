@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlc.runtime.device import Device
+from mlc.targets.cuda.arch import ARCHS
 from mlc.targets.cuda.compiler import Nvrtc, compile_source
 from mlc.targets.cuda.dialect import CUDA_C
+from mlc.targets.cuda.driver import CudaDevice
 from mlc.targets.gpu.accelerator import GpuAccelerator
 from mlc.targets.gpu.program import Image
 from mlc.targets.gpu.record import Gpu
@@ -27,6 +30,13 @@ class CudaAccelerator(GpuAccelerator):
         self.archs = tuple(archs)
         if TF32 in record.tensor:  # what is fastest so is not what is fastest in single precision
             self.processor += "-tf32"
+
+    def unlike(self, device: Device) -> str:
+        newest = max((ARCHS[a] for a in self.archs), key=lambda a: a.number).name
+        here = f"sm_{device.capability}" if isinstance(device, CudaDevice) else newest
+        if here == newest or here not in ARCHS:
+            return ""
+        return f"{device.name} is {here}, and schedules are made for {newest}"
 
     def require_tools(self) -> None:
         Nvrtc.find()

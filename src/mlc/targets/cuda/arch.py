@@ -1,8 +1,11 @@
 """Architectures of NVIDIA GPUs, their limits, and what is known of devices.
 
-Sources: CUDA C++ Programming Guide 13, table "Technical Specifications per Compute Capability" (10.3, which it lacks,
-is taken for 10.0); the vendor's data sheets of the devices (peak of single precision without Tensor Cores, and of
-memory).
+Sources of the limits: CUDA Programming Guide, appendix "Compute Capabilities", tables of technical specifications
+(https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html; 10.3 is taken for 10.0);
+those of 7.5, 8.0, 8.6 and 9.0 are also in CCCL's ``arch_traits.cuh``. Of the peaks, which are at boost clocks and
+without sparsity: NVIDIA's data sheets of T4, A100 (40 GB), L4 (halved: it gives them with sparsity), H100 SXM and H200
+SXM; its architecture white papers Turing (RTX 2080), GA102 (RTX 3090), Ada (RTX 4090) and RTX Blackwell (RTX 5090); the
+technical briefs of Jetson AGX Orin (halved likewise) and of Blackwell (B200, B300).
 """
 
 from __future__ import annotations
@@ -89,28 +92,30 @@ ARCHS = {
 DEFAULT = ("sm_75", "sm_80", "sm_90")
 
 
-def _gpu(name: str, units: int, threads: int, gflops: float, gbytes: float, tensor_gflops: float) -> Gpu:
+def _gpu(name: str, units: int, threads: int, gflops: float, gbytes: float, half: float, bytes_: float) -> Gpu:
     limits = (WARP, MAX_THREADS, STATIC_SHARED, REGISTERS_OF_THREAD)
     rates = (gflops, gbytes, 3.0)
-    return Gpu(name, units, *limits, threads, 16, *rates, double=True, shuffles=True, tensor_gflops=tensor_gflops)
+    tensor = {"tensor_gflops": half, "tensor_gops": bytes_}
+    return Gpu(name, units, *limits, threads, 16, *rates, double=True, shuffles=True, **tensor)
 
 
-# multiprocessors, threads of each, GFLOP/s, GB/s, and GFLOP/s of Tensor Cores in half precision, summed up in single
+# multiprocessors, threads of each, GFLOP/s, GB/s; of Tensor Cores, GFLOP/s in half precision, summed up in single, and
+# 10^9 operations a second on bytes
 DEVICES = {
     gpu.name: gpu
     for gpu in (
-        _gpu("t4", 40, 1024, 8100, 320, 65000),
-        _gpu("rtx2080", 46, 1024, 10100, 448, 40300),  # 1.71 GHz; Tensor Cores at half their rate with sums in f32
-        _gpu("a100", 108, 2048, 19500, 1555, 312000),
-        _gpu("rtx3090", 82, 1536, 35600, 936, 71000),
-        _gpu("orin", 16, 1536, 5300, 204, 42000),
-        _gpu("rtx4090", 128, 1536, 82600, 1008, 165200),
-        _gpu("l4", 58, 1536, 30300, 300, 60600),
-        _gpu("h100", 132, 2048, 66900, 3350, 989400),
-        _gpu("h200", 132, 2048, 66900, 4800, 989400),
-        _gpu("b200", 148, 2048, 75000, 8000, 2250000),
-        _gpu("b300", 148, 2048, 75000, 8000, 2250000),
-        _gpu("rtx5090", 170, 1536, 104800, 1792, 209500),
+        _gpu("t4", 40, 1024, 8100, 320, 65000, 130000),
+        _gpu("rtx2080", 46, 1024, 10100, 448, 40300, 161100),  # 1.71 GHz; half the rate with sums in f32
+        _gpu("a100", 108, 2048, 19500, 1555, 312000, 624000),
+        _gpu("rtx3090", 82, 1536, 35600, 936, 71000, 284000),
+        _gpu("orin", 16, 1536, 5300, 204, 42500, 85000),
+        _gpu("rtx4090", 128, 1536, 82600, 1008, 165200, 660600),
+        _gpu("l4", 58, 1536, 30300, 300, 121000, 242500),
+        _gpu("h100", 132, 2048, 66900, 3350, 989400, 1978900),
+        _gpu("h200", 132, 2048, 66900, 4800, 989400, 1978900),
+        _gpu("b200", 148, 2048, 75000, 8000, 2250000, 4500000),
+        _gpu("b300", 148, 2048, 75000, 8000, 2250000, 150000),
+        _gpu("rtx5090", 170, 1536, 104800, 1792, 209500, 838000),
     )
 }
 

@@ -11,9 +11,6 @@ from typing import Any
 from mlc.targets.gpu.program import Command, GpuProgram, Resources, Step
 from mlc.targets.gpu.record import Gpu
 
-# Tensor Cores beside their rate in half precision (data sheets of the devices in mlc.targets.cuda.arch)
-_TENSOR = {"f32": 0.5, "i8": 2.0, "u8": 2.0}
-
 
 @dataclass(frozen=True)
 class KernelReport:
@@ -96,7 +93,7 @@ def _faster(source: str, functions: Collection[str], record: Gpu) -> float:
     used = re.search(r"\bmlc_mma_([a-z0-9]+)_\w+\(", source_of_functions(source, sorted(functions)))
     if used is None or not record.tensor_gflops:
         return 1.0
-    return record.tensor_gflops * _TENSOR.get(used[1], 1.0) / record.gflops
+    return record.tensor_peak(used[1]) / record.gflops
 
 
 def launched(program: GpuProgram) -> dict[str, list[Command]]:

@@ -28,7 +28,8 @@ class Gpu:
         asynchronous: whether threads copy from global to shared memory while they do other things.
         tensor: names of the products of small matrices that a warp makes as one
             (:data:`mlc.targets.gpu.tensor_cores.MMAS`), and
-        tensor_gflops: 10^9 operations a second by these, in half precision.
+        tensor_gflops: 10^9 operations a second by these, in half precision, and
+        tensor_gops: on bytes.
     """
 
     name: str
@@ -49,8 +50,15 @@ class Gpu:
     unit_shared: int = 0
     tensor: tuple[str, ...] = ()
     tensor_gflops: float = 0.0
+    tensor_gops: float = 0.0
 
     @property
     def shared_of_unit(self) -> int:
         """Bytes of shared memory for all blocks that a unit runs at a time."""
         return self.unit_shared or 2 * self.shared_bytes
+
+    def tensor_peak(self, operand: str) -> float:
+        """10^9 operations a second by products of small matrices whose left operand is of a type of the IR."""
+        if operand in ("i8", "u8"):
+            return self.tensor_gops
+        return self.tensor_gflops / 2 if operand == "f32" else self.tensor_gflops  # rounded to tf32, in words as wide

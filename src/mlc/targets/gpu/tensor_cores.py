@@ -175,7 +175,7 @@ def seconds(tile: Fragments, shape: Shape, target: Gpu, mma: Mma) -> float:
     together = max(1, min(together, ceil(blocks / target.units)))
     rounds = ceil(blocks / (target.units * together))
     deep = ceil(k / tile.depth) * tile.depth
-    rate = target.tensor_gflops * 2 / mma.left.itemsize  # the more terms go into a word, the faster
+    rate = target.tensor_peak(mma.left.name)
     work = together * tile.high * tile.wide * deep * 2 / (rate * 1e9 / target.units)
     # words that warps read from shared memory, of which 32 come in a step of a multiplication of single precision
     steps = together * tile.warps * (deep // mma.terms) * (4 * tile.rows + 2 * tile.columns)

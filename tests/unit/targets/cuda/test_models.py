@@ -161,6 +161,42 @@ def test_candidates_are_measured(install: Install, tmp_path: Path, monkeypatch: 
     assert {r.result.failure for r in records} == {None}
 
 
+def test_records_of_an_architecture_are_found_for_a_list_with_it(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    install(FakeCuda())
+    onnx.save(product(), "m.onnx")
+    assert run(["-q", "tune", "m.onnx", "--target", "cuda -arch=sm_90", *TUNE, "--trials", "1", "--no-check",
+                "-o", "r.jsonl"]) == 0  # fmt: skip
+    for archs, found in (("sm_90", "hit"), ("sm_80,sm_90", "hit"), ("sm_80", "miss"), ("sm_90 -device=h100", "miss")):
+        how = ["--target", f"cuda -arch={archs}", "--records", "r.jsonl", "-o", "m.tar", "--json", "c.json"]
+        assert run(["-q", "compile", "m.onnx", *how]) == 0
+        assert [r["found"] for r in json.loads(Path("c.json").read_text())["tuned"]] == [found]
+
+
+@pytest.mark.parametrize("command", ["tune", "measure"])
+def test_times_are_taken_on_the_architecture_that_they_are_recorded_for(
+    command: str,
+    install: Install,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On a GPU of another one the module would run, and its times would be that one's."""
+    monkeypatch.chdir(tmp_path)
+    install(FakeCuda(80))
+    onnx.save(product(), "m.onnx")
+    assert run(["-q", "tune", "m.onnx", "--target", TARGET, "--trials", "1", "--build-only", "c"]) == 0
+    how = {"tune": ["m.onnx", "--target", TARGET, "--trials", "1"], "measure": ["c"]}[command]
+    capsys.readouterr()
+    assert run(["-q", command, *how, "-o", "r.jsonl"]) == 6
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error == ("error: nothing can be measured on cuda: Imaginary GPU is sm_80, and schedules are made for sm_90")
+    assert hint == "hint: name this machine's device in --target"
+    assert not Path("r.jsonl").exists()
+
+
 class Ill(FakeCuda):
     """A GPU that fails with the second program of a process, the first candidate, for that process or for good.
 

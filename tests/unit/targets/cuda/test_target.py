@@ -114,6 +114,13 @@ def test_occupancy_is_what_is_scarce(threads: int, registers: int, shared: int, 
     assert ARCHS["sm_90"].occupancy(threads, registers, shared) == share
 
 
+def test_peaks_of_tensor_cores_are_those_of_the_types() -> None:
+    assert [H200.tensor_peak(t) for t in ("f16", "bf16", "f32", "i8", "u8")] == [
+        989400, 989400, 494700, 1978900, 1978900,
+    ]  # fmt: skip
+    assert DEVICES["b300"].tensor_peak("i8") < DEVICES["b300"].tensor_peak("f16")  # which has hardly any for bytes
+
+
 # -- refusals ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "target, message, hint",
