@@ -32,8 +32,9 @@ class CudaAccelerator(GpuAccelerator):
             self.processor += "-tf32"
 
     def unlike(self, device: Device) -> str:
-        newest = max((ARCHS[a] for a in self.archs), key=lambda a: a.number).name
-        here = f"sm_{device.capability}" if isinstance(device, CudaDevice) else newest
+        if not isinstance(device, CudaDevice):
+            return ""
+        here, newest = f"sm_{device.capability}", max((ARCHS[a] for a in self.archs), key=lambda a: a.number).name
         if here == newest or here not in ARCHS:
             return ""
         return f"{device.name} is {here}, and schedules are made for {newest}"

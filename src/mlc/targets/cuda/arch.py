@@ -11,7 +11,7 @@ technical briefs of Jetson AGX Orin (halved likewise) and of Blackwell (B200, B3
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 
@@ -95,8 +95,8 @@ DEFAULT = ("sm_75", "sm_80", "sm_90")
 def _gpu(name: str, units: int, threads: int, gflops: float, gbytes: float, half: float, bytes_: float) -> Gpu:
     limits = (WARP, MAX_THREADS, STATIC_SHARED, REGISTERS_OF_THREAD)
     rates = (gflops, gbytes, 3.0)
-    tensor = {"tensor_gflops": half, "tensor_gops": bytes_}
-    return Gpu(name, units, *limits, threads, 16, *rates, double=True, shuffles=True, **tensor)
+    gpu = Gpu(name, units, *limits, threads, 16, *rates, double=True, shuffles=True)
+    return replace(gpu, tensor_gflops=half, tensor_gops=bytes_)
 
 
 # multiprocessors, threads of each, GFLOP/s, GB/s; of Tensor Cores, GFLOP/s in half precision, summed up in single, and

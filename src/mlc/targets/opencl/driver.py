@@ -6,9 +6,10 @@ one has. A run's operands are sub-buffers, made once for the addresses that a pr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,9 +128,10 @@ class OpenClDevice:
         self._cl = cl
         self.device = device
         self.name = str(device.name)
-        self._context = cl.Context([device])
         profiling = cl.command_queue_properties.PROFILING_ENABLE
-        self._queue = cl.CommandQueue(self._context, device, properties=profiling)
+        with self._told("cannot be opened", "it may be taken, or gone: clinfo lists what is here"):
+            self._context = cl.Context([device])
+            self._queue = cl.CommandQueue(self._context, device, properties=profiling)
         self._memory: dict[int, Any] = {}
         self._next = UNIT
         self._open = True
@@ -216,11 +218,11 @@ class OpenClDevice:
     def _events(self, program: Loaded, addresses: Sequence[int], runs: int = 1) -> list[Any]:
         """Of every command of some runs, which are over."""
         key = tuple(addresses)
-        if key not in program.bound:
-            program.bound[key] = [self._bind(program, c, key) for c in program.program.commands]
         cl = self._cl
         events = []
-        try:
+        with self._told("failed"):
+            if key not in program.bound:
+                program.bound[key] = [self._bind(program, c, key) for c in program.program.commands]
             for step in program.bound[key] * runs:
                 if step.kernel is not None:
                     events.append(cl.enqueue_nd_range_kernel(self._queue, step.kernel, step.threads, step.block))
@@ -229,14 +231,13 @@ class OpenClDevice:
                     where = {"src_offset": begin, "dst_offset": to, "byte_count": step.nbytes}
                     events.append(cl.enqueue_copy(self._queue, destination, source, **where))
             self._queue.finish()
-        except cl.Error as error:
-            raise DeviceError(f"{self.device.name} failed: {error}") from error
         return events
 
     def close(self) -> None:
         if self._open:
             self._open = False
-            self._queue.finish()
+            with contextlib.suppress(self._cl.Error):  # of a device that is lost, nothing is left to wait for
+                self._queue.finish()
             for buffer in self._memory.values():
                 buffer.release()
             self._memory.clear()
@@ -253,16 +254,20 @@ class OpenClDevice:
 
     def _buffer(self, nbytes: int) -> Any:
         cl = self._cl
-        try:
+        with self._told(f"has no {nbytes} bytes of memory left", "close what else uses it, or take a smaller batch"):
             return cl.Buffer(self._context, cl.mem_flags.READ_WRITE, max(UNIT, nbytes))
-        except cl.Error as error:
-            raise DeviceError(f"{self.device.name} has no {nbytes} bytes of memory left: {error}") from error
 
     def _copy(self, destination: Any, source: Any, **where: int) -> None:
-        try:
+        with self._told("cannot copy"):
             self._cl.enqueue_copy(self._queue, destination, source, is_blocking=True, **where)
+
+    @contextlib.contextmanager
+    def _told(self, what: str, hint: str = "") -> Iterator[None]:
+        """What the driver refuses meanwhile is told as what has happened to the device."""
+        try:
+            yield
         except self._cl.Error as error:
-            raise DeviceError(f"{self.device.name} cannot copy: {error}") from error
+            raise DeviceError(f"{self.name} {what}: {error}", hint=hint) from error
 
     def _at(self, address: int, nbytes: int) -> tuple[Any, int]:
         """The buffer that an address is in, and the bytes from its begin."""
