@@ -8,12 +8,10 @@ take turns with blocks of a fraction of a second and still pay for loading only 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import multiprocessing
 import os
 import re
-import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -26,14 +24,13 @@ from typing import Any, Self
 import numpy as np
 
 from benchmarks.peers import EngineError, EngineSpec, KernelTime, Session, aligned
+from benchmarks.processes import end_with_parent
 from benchmarks.stats import Arrays
 
 # No answer for this long means that the engine hangs.
 PATIENCE_SECONDS = 300.0
 # An engine that is not at rest by then is measured against all the same; the benchmark reports it.
 SETTLE_LIMIT_SECONDS = 2.0
-# From <sys/prctl.h>.
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -222,16 +219,11 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {told[:300]} ({Path(where.filename).name}:{where.lineno})"
 
 
-def _end_with_parent() -> None:
-    """Has the kernel end this process, busy or not, as soon as the benchmark is gone."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def _serve(
     pipe: Connection, spec: EngineSpec, file: Path, threads: int, inputs: Arrays, cores: tuple[int, ...]
 ) -> None:
     """The life of an engine's process."""
-    _end_with_parent()
+    end_with_parent()
     try:
         # Before the engine is imported: thread pools look at both when they start.
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -275,7 +267,7 @@ def _time(run: Callable[[], object], count: int, warmup: int) -> list[float]:
 
 
 def _compile(pipe: Connection, spec: EngineSpec, model: Path, folder: Path) -> None:
-    _end_with_parent()
+    end_with_parent()
     try:
         module = importlib.import_module(f"benchmarks.peers.{spec.peer.module}")
         start = time.perf_counter()

@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -32,6 +33,7 @@ from benchmarks.gpu.pool import Job, Worker
 from benchmarks.gpu.state import State
 from benchmarks.gpu.table import document, gain
 from benchmarks.papers.needs import require
+from benchmarks.processes import end_with_parent
 from benchmarks.zoo import MODELS, build
 from mlc.errors import MlcError
 from mlc.records.best import compacted
@@ -146,9 +148,11 @@ class _Run:
             row = {**job, **answer, "took": round(time.monotonic() - start, 2)}
             self.state.keep(row)
             self.wrong += bool(row.get("error"))
-            self.done += not row.get("error")
+            self.left += bool(row.get("unfinished"))
+            self.done += not (row.get("error") or row.get("unfinished"))
             ratio = gain(row)
-            what = row.get("error") or (f"{ratio:.2f} x the better peer" if ratio is not None else "good")
+            what = row.get("error") or row.get("unfinished")
+            what = what or (f"{ratio:.2f} x the better peer" if ratio is not None else "good")
             print(f"{stage:8}{job['model']:16}{job['precision']:6}{what}", flush=True)
 
     def _jobs(self, stage: str) -> Iterator[Job]:
@@ -180,22 +184,28 @@ class _Run:
         name = f"{job['model']}-{job['precision']}"
         file, journal = folder / f"{name}.onnx", folder / f"{name}.jsonl"
         onnx.save(build(job["model"], small=job["quick"]), file)
-        seconds = max(5.0, left - LEAST)
+        told = folder / f"{name}.json"
+        spent = float((self.state.row(job) or {}).get("spent", 0))
+        seconds = max(5.0, left - max(LEAST, left / 4))  # then it decides, and compares the whole model
+        unfinished = {"unfinished": "the time was up", "spent": spent + seconds}
         command = [sys.executable, "-m", "mlc", "-q", "tune", str(file), "--target", self._options.target]
-        command += ["--trials", str(self._options.trials), "-o", str(journal), "--time-budget", f"{seconds:.0f}s"]
+        command += ["--trials", str(self._options.trials), "-o", str(journal), "--json", str(told)]
+        command += ["--time-budget", f"{spent + seconds:.0f}s"]  # that of earlier calls included
         command += ["--threads", "1", *(["--fp16"] if job["precision"] == "fp16" else [])]
         with (self._work / "worker.log").open("ab") as log:
+            settings: dict[str, Any] = {"stderr": log, "stdout": log, "preexec_fn": end_with_parent}
             try:
-                code = subprocess.run(command, stderr=log, stdout=log, check=False, timeout=left).returncode
+                code = subprocess.run(command, check=False, timeout=left, **settings).returncode
             except subprocess.TimeoutExpired:
-                return {"error": "the time was up"}  # the journal is gone on from
+                return unfinished  # the journal is gone on from
         if code:
             return {"error": f"exit code {code} of {shlex.join(command)}"}
         kept = self._records
         before = read_records([kept]).records if kept.exists() else []
         found = [r for r in compacted(read_records([journal]).records) if r.explorer == DECIDED]
         write_records(kept, compacted([*before, *found]))
-        return {"decided": len(found)}
+        over = json.loads(told.read_text())["limit"] == "time"
+        return {"decided": len(found), **(unfinished if over else {})}
 
 
 def _longest(job: Job, left: float) -> float:

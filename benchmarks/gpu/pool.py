@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import end_with_parent
+
 Job = dict[str, Any]
 
 
@@ -59,7 +61,10 @@ class Worker:
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with self._log.open("ab") as log:
                 command = [sys.executable, "-m", "benchmarks.gpu.worker"]
-                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+                # a benchmark that goes on must not find the device busy with what an earlier call left
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, preexec_fn=end_with_parent
+                )
         return self._process
 
     def _ended(self) -> str:

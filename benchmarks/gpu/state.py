@@ -32,9 +32,13 @@ class State:
         return iter(self._rows.values())
 
     def has(self, row: Row) -> bool:
-        """Whether the same thing was done before, and went well."""
-        found = self._rows.get(_key(row))
-        return found is not None and not found.get("error")
+        """Whether the same thing was done before, to its end, and went well."""
+        found = self.row(row)
+        return found is not None and not found.get("error") and not found.get("unfinished")
+
+    def row(self, row: Row) -> Row | None:
+        """What is known of the same thing."""
+        return self._rows.get(_key(row))
 
     def keep(self, row: Row) -> None:
         """Keeps a row, in place of an older one of the same thing."""

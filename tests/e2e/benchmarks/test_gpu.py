@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,6 +59,22 @@ def test_a_model_is_measured_tuned_and_measured_again(pocl: OpenClDevice, tmp_pa
     assert all(set(r["seconds"]) >= {"mlc", "torch"} for r in rows)
 
 
+def test_tuning_that_the_time_ends_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets = []
+
+    def tune(command: list[str], **settings: object) -> SimpleNamespace:
+        value = dict(pairwise(command))
+        budgets.append(float(value["--time-budget"].rstrip("s")))
+        Path(value["-o"]).touch()
+        Path(value["--json"]).write_text(json.dumps({"limit": "time" if len(budgets) < 2 else "trials"}))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr("benchmarks.gpu.command.subprocess", SimpleNamespace(run=tune, TimeoutExpired=TimeoutError))
+    some = ("tune", "--models", "MM1", "--precisions", "fp32", "--budget", "100")
+    assert [command(tmp_path, *some) for _ in range(3)] == [3, 0, 0]
+    assert budgets == pytest.approx([75, 150], abs=2)
+
+
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         (["weigh"], "unknown stage 'weigh'; known: check, measure, tune"),
@@ -79,6 +101,28 @@ def test_a_worker_that_ends_or_hangs_is_replaced(tmp_path: Path, monkeypatch: py
     assert one.do({"model": "C1"}, 10) == {"difference": 0}
     one.close()
     one.close()
+
+
+def test_a_worker_ends_with_the_benchmark(tmp_path: Path) -> None:
+    """Killed, too: else it would be on the device beside that of the next call."""
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\necho $$ > pid\nsleep 60\n")
+    script.chmod(0o755)
+    code = "import sys; from pathlib import Path; from benchmarks.gpu.pool import Worker;"
+    code += f"sys.executable = {str(script)!r}; Worker(Path('log')).do({{}}, 60)"
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    benchmark = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment)
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.read_text().endswith("\n")):
+        assert benchmark.poll() is None
+        time.sleep(0.05)
+    benchmark.kill()
+    benchmark.wait()
+    state = Path(f"/proc/{pid.read_text().strip()}/stat")
+    end = time.monotonic() + 20
+    while (there := state.exists() and ") Z " not in state.read_text()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not there
 
 
 def test_rows_survive_a_run_that_was_killed(tmp_path: Path) -> None:
