@@ -16,7 +16,7 @@ from mlc.frontend.common.emit import cast, need_rank, reshape, scalar, transpose
 from mlc.frontend.common.windows import Window, same_pads
 from mlc.frontend.tflite.activations import fused
 from mlc.frontend.tflite.hybrid import alone, by_own_range, ranged
-from mlc.frontend.tflite.quant import centred, dequantised, finished, per_channel, scale_of, scaled, zero_of
+from mlc.frontend.tflite.quant import centred, finished, per_channel, scale_of, scaled, zero_of
 from mlc.frontend.tflite.registry import Operator, converter, known_ints
 from mlc.ir.graph import Value
 from mlc.ir.types import f16, f32, i8, i16, i32, i64, u8
@@ -133,13 +133,10 @@ def requantised(ctx: Context, op: Operator, sums: Value, axis: int, *, roundings
 def _hybrid(ctx: Context, op: Operator, w: Value, window: Window, groups: int) -> Value:
     """Float data, integer weights: each sample of the batch is quantised as it comes, with a zero point of its own."""
     x, bias, weights = op.input(0), op.optional(2), op.scale_of(1)
-    q, scale, zero = ranged(ctx, x, (1, 2, 3), signed_only=not weights.per_channel)
-    data = channels_first(ctx, q)
-    if zero is not None:
-        data = ctx.add("sub", [cast(ctx, data, i16), cast(ctx, channels_first(ctx, zero), i16)])
+    data, by_data = _by_sample(ctx, x, signed_only=not weights.per_channel)
     sums = cast(ctx, convolve(ctx, data, w, None, window, groups), f32)
     # in the order of the kernels, which only convolutions with scales by channel multiply one after the other
-    by_data, by_channel = channels_first(ctx, scale), per_channel(ctx, weights.scale, 4, 1)
+    by_channel = per_channel(ctx, weights.scale, 4, 1)
     if weights.per_channel and op.name == "CONV_2D":
         y = ctx.add("mul", [ctx.add("mul", [sums, by_channel]), by_data])
     else:
@@ -147,6 +144,15 @@ def _hybrid(ctx: Context, op: Operator, w: Value, window: Window, groups: int) -
     if bias is not None:
         y = ctx.add("add", [alone(ctx, y), reshape(ctx, bias, (1, bias.type.size, 1, 1))])
     return channels_last(ctx, fused(ctx, op, y))
+
+
+def _by_sample(ctx: Context, x: Value, *, signed_only: bool) -> tuple[Value, Value]:
+    """Floats quantised sample by sample, less their zero points and with channels first, and the samples' scales."""
+    q, scale, zero = ranged(ctx, x, (1, 2, 3), signed_only=signed_only)
+    data = channels_first(ctx, q)
+    if zero is not None:
+        data = ctx.add("sub", [cast(ctx, data, i16), cast(ctx, channels_first(ctx, zero), i16)])
+    return data, channels_first(ctx, scale)
 
 
 @converter("TRANSPOSE_CONV", limits="output shape known at compile time; weights known where quantised")
@@ -165,10 +171,15 @@ def transpose_conv(ctx: Context, op: Operator) -> list[Value]:
     taps = rearranged(ctx, w, (3, 0, 1, 2))
     data = channels_first(ctx, x)
     if x.type.dtype.is_float:
-        if w.type.dtype.is_int:
-            scales = op.scale_of(1)
-            taps = rearranged(ctx, dequantised(ctx, w, scales), (3, 0, 1, 2))
-        y = convolve_transposed(ctx, data, cast(ctx, taps, x.type.dtype), bias, window, outputs)
+        if w.type.dtype is i8:
+            weights = op.scale_of(1)
+            data, by_data = _by_sample(ctx, x, signed_only=False)
+            sums = cast(ctx, convolve_transposed(ctx, data, taps, None, window, outputs), f32)
+            y = ctx.add("mul", [ctx.add("mul", [sums, per_channel(ctx, weights.scale, 4, 1)]), by_data])
+            if bias is not None:
+                y = ctx.add("add", [alone(ctx, y), reshape(ctx, bias, (1, bias.type.size, 1, 1))])
+        else:
+            y = convolve_transposed(ctx, data, cast(ctx, taps, x.type.dtype), bias, window, outputs)
         return [channels_last(ctx, fused(ctx, op, y))]
     moved = Operator(op.name, op.options, (x, w, bias), (op.sources[2], op.sources[1]), op.results)
     data, taps, bias = integers(ctx, moved, data, taps, bias)
@@ -220,7 +231,13 @@ def batch_matmul(ctx: Context, op: Operator) -> list[Value]:
     turned = {"transpose_a": bool(op.option("adj_x", False)), "transpose_b": bool(op.option("adj_y", False))}
     if a.type.dtype.is_float:
         if b.type.dtype is i8:
-            b = cast(ctx, dequantised(ctx, b, op.scale_of(1)), a.type.dtype)
+            rows = transpose(ctx, a, (*range(a.type.rank - 2), a.type.rank - 1, a.type.rank - 2))
+            return [
+                by_own_range(
+                    ctx, rows if turned["transpose_a"] else a, b, scalar(ctx, scale_of(op.scale_of(1)), f32),
+                    signed_only=not op.option("asymmetric_quantize_inputs", False), transpose_b=turned["transpose_b"],
+                )
+            ]  # fmt: skip
         return [ctx.add("matmul", [a, cast(ctx, b, a.type.dtype)], **turned)]
     if a.type.dtype is i32:
         return [ctx.add("matmul", [a, b], **turned)]

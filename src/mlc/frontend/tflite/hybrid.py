@@ -11,19 +11,22 @@ from mlc.ir.graph import Value
 from mlc.ir.types import f32, i8, i16
 
 
-def by_own_range(ctx: Context, rows: Value, w: Value, scales: Value, *, signed_only: bool) -> Value:
+def by_own_range(
+    ctx: Context, rows: Value, w: Value, scales: Value, *, signed_only: bool, transpose_b: bool = True
+) -> Value:
     """``rows @ w.T`` in f32, each row quantised by its own range.
 
     Args:
         ctx: whose graph grows.
-        rows: f32 ``[rows, size]``.
-        w: i8 ``[units, size]``.
+        rows: f32 ``[…, rows, size]``.
+        w: i8 ``[…, units, size]``.
         scales: of the weights, f32, one or ``[units]``.
         signed_only: whether the rows' zero points are 0.
+        transpose_b: otherwise the weights are ``[…, size, units]``.
     """
-    q, scale, zero = ranged(ctx, rows, (1,), signed_only=signed_only)
+    q, scale, zero = ranged(ctx, rows, (rows.type.rank - 1,), signed_only=signed_only)
     data = q if zero is None else ctx.add("sub", [cast(ctx, q, i16), cast(ctx, zero, i16)])
-    sums = cast(ctx, ctx.add("matmul", [data, w], transpose_b=True), f32)
+    sums = cast(ctx, ctx.add("matmul", [data, w], transpose_b=transpose_b), f32)
     return alone(ctx, ctx.add("mul", [sums, ctx.add("mul", [scale, scales])]))
 
 

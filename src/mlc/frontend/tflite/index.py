@@ -11,7 +11,7 @@ from mlc.frontend.common.emit import arith, cast, concat, normal_axis, reshape, 
 from mlc.frontend.common.index import check_range, gather
 from mlc.frontend.tflite.registry import Operator, converter, known_ints
 from mlc.ir.graph import Value
-from mlc.ir.types import i32, i64
+from mlc.ir.types import f32, i32, i64
 
 
 @converter("GATHER")
@@ -52,9 +52,18 @@ def gather_nd(ctx: Context, op: Operator) -> list[Value]:
     return [ctx.add("gather_nd", [x, indices])]
 
 
-@converter("EMBEDDING_LOOKUP", limits="tables of the result's type")
+@converter("EMBEDDING_LOOKUP")
 def embedding_lookup(ctx: Context, op: Operator) -> list[Value]:
-    return [gather(ctx, op.input(1, "table"), op.input(0, "indices"), 0)]
+    """Rows of a quantised table become floats where the result holds floats."""
+    indices, table = op.input(0, "indices"), op.input(1, "table")
+    if not op.dtype().is_float or table.type.dtype.is_float:
+        return [gather(ctx, table, indices, 0)]
+    q = op.scale_of(1)
+    rows = cast(ctx, gather(ctx, table, indices, 0), f32)
+    scales = ctx.constant(q.scale)
+    if q.per_channel:
+        scales = gather(ctx, reshape(ctx, scales, (q.scale.size, *[1] * (table.type.rank - 1))), indices, 0)
+    return [ctx.add("mul", [rows, scales])]
 
 
 @converter("SCATTER_ND", limits="shape known at compile time")

@@ -92,6 +92,25 @@ def test_dynamic_range(rng, asymmetric):
     same(one("DEPTHWISE_CONV_2D", operands, [T((2, 6, 5, 6))], "DepthwiseConv2DOptions", version=6, **facts), rtol=1e-5)
 
 
+@pytest.mark.parametrize("scale", [0.013, [0.011, 0.012, 0.013, 0.014, 0.015, 0.016]])
+def test_dynamic_range_of_transposed_convolutions(rng, scale):
+    filters = const(rng.integers(-127, 128, (6, 3, 3, 4)), np.int8, scale=scale)
+    shape, image = (2, 9, 8, 6), normal(rng, 2, 5, 4, 4) * np.array([1, 30], np.float32).reshape(2, 1, 1, 1)
+    for offset in ([], [const(normal(rng, 6))]):
+        operands = [const(shape, np.int32), filters, image, *offset]
+        same(one("TRANSPOSE_CONV", operands, [T(shape)], "TransposeConvOptions", version=3, StrideW=2, StrideH=2))
+
+
+@pytest.mark.parametrize("asymmetric", [False, True])
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False)])
+def test_dynamic_range_of_products_of_batches(rng, asymmetric, turned):
+    a, b = normal(rng, 2, 3, 7) * np.array([[1], [20], [0.1]], np.float32), rng.integers(-127, 128, (2, 7, 5))
+    a, b = (np.ascontiguousarray(v.swapaxes(1, 2)) if t else v for v, t in zip((a, b), turned, strict=True))
+    facts = {"AdjX": turned[0], "AdjY": turned[1], "AsymmetricQuantizeInputs": asymmetric}
+    operands = [a, const(b, np.int8, scale=0.02)]
+    same(one("BATCH_MATMUL", operands, [T((2, 3, 5))], "BatchMatMulOptions", version=4, **facts), rtol=0)
+
+
 def test_dynamic_range_of_one_scale_is_exact(rng):
     """The next layer quantises what comes of it, so that a last digit counts: scales are multiplied first."""
     facts = {"StrideW": 1, "StrideH": 2, "DilationWFactor": 1, "DilationHFactor": 1}

@@ -111,7 +111,11 @@ def test_look_ups(rng):
     same(one("GATHER", [x, along], [T((4, 5, 2))], "GatherOptions", version=5, Axis=2, BatchDims=1))
     where = np.stack([rng.integers(0, n, (3,)) for n in (4, 5)], -1).astype(np.int32)
     same(one("GATHER_ND", [x, where], [T((3, 6))], "GatherNdOptions"))
-    same(one("EMBEDDING_LOOKUP", [rng.integers(0, 4, 7).astype(np.int32), const(normal(rng, 4, 5))], [T((7, 5))]))
+    rows = rng.integers(0, 4, 7).astype(np.int32)
+    same(one("EMBEDDING_LOOKUP", [rows, const(normal(rng, 4, 5))], [T((7, 5))]))
+    for scale in (0.01, [0.01, 0.02, 0.03, 0.04]):
+        table = const(rng.integers(-127, 128, (4, 5)), np.int8, scale=scale)
+        same(one("EMBEDDING_LOOKUP", [rows, table], [T((7, 5))], version=3), rtol=1e-7)
 
 
 def test_scatters(rng):
