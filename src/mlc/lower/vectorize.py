@@ -1,24 +1,42 @@
 """Vectorisation: a vectorised loop becomes vector stores along its lane variable.
 
 In: ``For(kind=VECTORIZED)``. Out: none left; loops inside it run once for all lanes. A body that lanes cannot share (a
-guard that differs between lanes, a buffer of its own a lane) runs as a serial loop instead.
+guard that differs between lanes, a buffer of its own a lane) runs as a serial loop instead. A guard whose bounds are
+whole vectors differs between none: ``4*i + lane < 12`` is ``4*i < 12``.
 """
 
 from __future__ import annotations
 
-from mlc.ir.expr import Expr, index_vars
+from mlc.ir.expr import Expr, Within, index_vars, rewrite, within
 from mlc.ir.index import Var
 from mlc.ir.loop import Allocate, For, ForKind, If, Seq, Stmt, Store, rebuild, walk
+from mlc.lower.rewrite import decided
 
 
 def vectorize(s: Stmt) -> Stmt:
     """Remove every vectorised loop."""
     if type(s) is For and s.kind is ForKind.VECTORIZED:
         body = vectorize(s.body)
+        if not _sharable(body, s.var):
+            body = _whole(body, s.var)
         if s.extent == 1 or not _sharable(body, s.var):
             return For(s.var, s.extent, ForKind.SERIAL, body)
         return _spread(body, s.var)
     return rebuild(s, vectorize)
+
+
+def _whole(s: Stmt, lane: Var) -> Stmt:
+    """The statement with guards on the first lane, where that is to ask for all of them."""
+
+    def first(e: Expr) -> Expr:
+        if type(e) is Within and e.index.coefficient(lane) == 1:
+            rest, n = e.index.without(lane), lane.hi + 1
+            if rest.multiple_of(n) and e.lo % n == 0 and e.hi % n == 0:
+                return within(rest, e.lo, e.hi, tested=e.tested)
+        return e
+
+    s = rebuild(s, lambda c: _whole(c, lane))
+    return decided(rewrite(s.cond, first), s.then, s.orelse) if type(s) is If else s
 
 
 def _varies(e: Expr, lane: Var) -> bool:

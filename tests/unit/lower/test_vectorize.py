@@ -89,3 +89,13 @@ def test_single_lane_is_a_loop() -> None:
 def test_guard_of_another_loop_may_stay_around_lanes() -> None:
     text = check(loop(I, loop(J, If(within(I, 1, 3), store(load(I, J))), ForKind.VECTORIZED)))
     assert "if 1 <= i < 3:\n    out[i, 0:4] = x[i, 0:4]" in text
+
+
+def test_guard_that_ends_at_a_whole_vector_is_one_for_all_lanes() -> None:
+    at = as_index(I) * 4 + J
+    wide = Buffer("wide", (16,), f32)
+    body = If(within(at, 0, 12), Store(wide, (at,), const(1.0, f32)))
+    text = repr(vectorize(loop(I, loop(J, body, ForKind.VECTORIZED))))
+    assert text == "for i in range(4):\n  if 4*i < 12:\n    wide[4*i:4*i + 4] = 1.0  # j in 4 lanes"
+    ragged = If(within(at, 0, 11), Store(wide, (at,), const(1.0, f32)))
+    assert "for j in range(4)" in repr(vectorize(loop(I, loop(J, ragged, ForKind.VECTORIZED))))

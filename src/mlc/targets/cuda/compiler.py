@@ -83,6 +83,23 @@ class Nvrtc:
         finally:
             api.nvrtcDestroyProgram(program)
 
+    def compile_without_spills(self, source: str, arch: str) -> Image:
+        """A text for one architecture, with kernels that spill compiled once more.
+
+        Left to itself the assembler spills a few bytes where that lets a multiprocessor hold one more block. Where it is
+        told that one block is enough, it takes the registers that there are.
+
+        Raises:
+            ToolchainError: the compiler does not know the architecture, or refuses the text.
+        """
+        image = self.compile(source, arch)
+        spilling = [name for name, r in image.resources.items() if r.spill_stores or r.spill_loads]
+        if not spilling:
+            return image
+        names = "|".join(map(re.escape, spilling))
+        alone = re.sub(rf"__launch_bounds__\((\d+)\) (?=(?:{names})\()", r"__launch_bounds__(\1, 1) ", source)
+        return min(image, self.compile(alone, arch), key=_spilled)
+
     def _text(self, program: Any, what: str) -> bytes:
         """The log, the machine code or the assembly of a program."""
         error, size = getattr(self.api, f"nvrtcGet{what}Size")(program)
@@ -97,6 +114,11 @@ class Nvrtc:
             raise ToolchainError(f"NVRTC {self.version} cannot {what}: {error.name}")
 
 
+def _spilled(image: Image) -> int:
+    """Bytes that kernels store and load for want of registers."""
+    return sum(r.spill_stores + r.spill_loads for r in image.resources.values())
+
+
 def compile_source(source: str, archs: Sequence[str]) -> tuple[Image, ...]:
     """A text for several architectures.
 
@@ -106,7 +128,7 @@ def compile_source(source: str, archs: Sequence[str]) -> tuple[Image, ...]:
     """
     nvrtc = Nvrtc.find()
     with ThreadPoolExecutor(len(archs)) as pool:
-        return tuple(pool.map(lambda arch: nvrtc.compile(source, arch), archs))
+        return tuple(pool.map(lambda arch: nvrtc.compile_without_spills(source, arch), archs))
 
 
 def resources_of(log: str) -> dict[str, Resources]:

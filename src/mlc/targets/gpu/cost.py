@@ -1,16 +1,19 @@
 """How long a tiled product takes, as far as a default needs it: what bounds a block, and how many blocks run at once.
 
 The greatest of three times counts, each a throughput of the device: of arithmetic, of global memory, and of shared
-memory. Where there are too few threads to hide latency, all of them grow.
+memory with its banks; a part of the others shows. Where there are too few threads to hide latency, all of them grow.
+
+Every formula takes a tile of numbers, or one of arrays of them, which is how thousands are compared at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from heapq import nsmallest
-from math import ceil
+from typing import Any
+
+import numpy as np
 
 from mlc.targets.gpu.record import Gpu
 
@@ -18,12 +21,29 @@ HIDING = 8  # warps that a unit needs to hide the latency of arithmetic and shar
 SHARED_RATE = 0.25  # words a thread loads from shared memory in the time of a multiplication and addition
 CACHED = 0.5  # of the traffic between blocks and global memory goes past the caches
 BANKS = 32  # of shared memory, a word wide
+SECTOR = 32  # bytes that global memory moves at least
 OVERHEAD = 16  # registers for addresses and counters
 LATENCY = 4e-7  # seconds from a load of global memory to its value; 400 to 700 cycles on what was ever measured
-FEW = 48  # tiles that are fast if nothing waits; which versions suit them is looked at then
+SHOWS = 0.1  # of the times that do not bound a product
+FETCHING, MEETING = 4, 30  # instructions to fetch an element into shared memory; of a barrier, what is waited included
 VERSIONS = (1, 2, 3, 4)  # of what is fetched ahead
 
 ROWS, THREADS, DEPTHS = (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), (4, 8, 16, 32)
+
+Count = Any  # a number, or an array of them for many tiles
+
+
+def _least(a: Count, b: Count) -> Count:
+    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
+
+
+def _most(a: Count, b: Count) -> Count:
+    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
+
+
+def _parts(n: Count, size: Count) -> Count:
+    """How many parts of a size there are in so many, the last one maybe ragged."""
+    return -(-n // size)
 
 
 @dataclass(frozen=True)
@@ -48,28 +68,28 @@ class Tile:
         versions: in so many parts, all but one of which are fetched ahead.
     """
 
-    rows: int
-    columns: int
-    ty: int
-    tx: int
-    depth: int
-    versions: int = 1
+    rows: Count
+    columns: Count
+    ty: Count
+    tx: Count
+    depth: Count
+    versions: Count = 1
 
     @property
-    def high(self) -> int:
+    def high(self) -> Count:
         return self.rows * self.ty
 
     @property
-    def wide(self) -> int:
+    def wide(self) -> Count:
         return self.columns * self.tx
 
 
 def fitted(tile: Tile, p: Product) -> Tile:
     """The tile without what would lie beyond the product's end in any case."""
-    rows, columns = min(tile.rows, p.m), min(tile.columns, p.n)
-    ty, tx = min(tile.ty, ceil(p.m / rows)), min(tile.tx, ceil(p.n / columns))
-    depth = min(tile.depth, p.k)
-    return Tile(rows, columns, ty, tx, depth, min(tile.versions, ceil(p.k / depth)))
+    rows, columns = _least(tile.rows, p.m), _least(tile.columns, p.n)
+    ty, tx = _least(tile.ty, _parts(p.m, rows)), _least(tile.tx, _parts(p.n, columns))
+    depth = _least(tile.depth, p.k)
+    return Tile(rows, columns, ty, tx, depth, _least(tile.versions, _parts(p.k, depth)))
 
 
 def offset(depth: int) -> int:
@@ -77,10 +97,21 @@ def offset(depth: int) -> int:
     return max(1, BANKS // depth)
 
 
-def shared_bytes(tile: Tile, p: Product) -> int:
+def shared_bytes(tile: Tile, p: Product) -> Count:
     """Of a block's parts of both operands, with the gaps that either may have."""
-    pitches = sum(n + (offset(tile.depth) - n) % BANKS for n in (tile.high, tile.wide))
+    gap = _most(1, BANKS // tile.depth)
+    pitches = sum(n + (gap - n) % BANKS for n in (tile.high, tile.wide))
     return pitches * tile.depth * p.itemsize * tile.versions
+
+
+def registers(tile: Tile, p: Product) -> Count:
+    """That a thread holds: sums, what it multiplies at a time, and addresses."""
+    return (tile.rows * tile.columns + tile.rows + tile.columns) * max(1, p.itemsize // 4) + OVERHEAD
+
+
+def _most_registers(tile: Tile, target: Gpu) -> Count:
+    """That a thread may have, for its block to run at all."""
+    return _least(target.registers, target.register_file // _threads(tile, target))
 
 
 def refusal(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> str:
@@ -89,55 +120,87 @@ def refusal(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> str:
         return f"{tile.ty * tile.tx} threads of a block, {target.max_threads} are the most"
     if shared and shared_bytes(tile, p) > target.shared_bytes:
         return f"{shared_bytes(tile, p)} bytes of shared memory, there are {target.shared_bytes}"
-    held = (tile.rows * tile.columns + tile.rows + tile.columns) * max(1, p.itemsize // 4) + OVERHEAD
-    if held > target.registers:
-        return f"about {held} registers of a thread, there are {target.registers}"
+    held, most = registers(tile, p), _most_registers(tile, target)
+    if held > most:
+        return f"about {held} registers of a thread, there are {most}"
     return ""
 
 
-def seconds(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> float:
+def _runs(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> Count:
+    """Whether blocks can run, which is whether there is no refusal."""
+    fits = (tile.ty * tile.tx <= target.max_threads) & (registers(tile, p) <= _most_registers(tile, target))
+    return fits & (shared_bytes(tile, p) <= target.shared_bytes) if shared else fits
+
+
+def seconds(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> Count:
     """What a product is expected to take."""
     busy = busy_seconds(tile, p, target, shared=shared)
-    waves = ceil(_blocks(tile, p) / (target.units * _together(tile, p, target, shared=shared)))
-    waiting = waves * stalls(ceil(p.k / tile.depth), tile.versions, busy / waves) if shared else 0
+    waves = _parts(_blocks(tile, p), target.units * _together(tile, p, target, shared=shared))
+    waiting = waves * stalls(_parts(p.k, tile.depth), tile.versions, busy / waves) if shared else 0
     return busy + waiting + target.launch_us * 1e-6
 
 
-def _blocks(tile: Tile, p: Product) -> int:
-    return p.batch * ceil(p.m / tile.high) * ceil(p.n / tile.wide)
+def _blocks(tile: Tile, p: Product) -> Count:
+    return p.batch * _parts(p.m, tile.high) * _parts(p.n, tile.wide)
 
 
-def _threads(tile: Tile, target: Gpu) -> int:
+def _threads(tile: Tile, target: Gpu) -> Count:
     """Of a block, whole warps."""
-    return ceil(tile.ty * tile.tx / target.warp) * target.warp
+    return _parts(tile.ty * tile.tx, target.warp) * target.warp
 
 
-def _together(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> int:
+def _together(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> Count:
     """Blocks that a unit runs at the same time, where there are enough."""
-    together = max(1, min(target.threads // _threads(tile, target), 16))
-    return max(1, min(together, target.shared_of_unit // max(1, shared_bytes(tile, p)))) if shared else together
+    threads = _threads(tile, target)
+    together = _least(target.threads // threads, target.register_file // (threads * registers(tile, p)))
+    if shared:
+        together = _least(together, target.shared_of_unit // _most(1, shared_bytes(tile, p)))
+    return _most(1, _least(together, 16))
 
 
-def busy_seconds(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> float:
+def _reads(words: Count, threads: Count) -> Count:
+    """Words' worth of time in which the threads of a warp read from shared memory, each so many that lie side by side.
+
+    Threads read up to four words at once; those that read the same ones take no time of their own, and those whose
+    words lie in the same banks take turns.
+
+    Args:
+        words: a power of two, of a thread.
+        threads: of a warp that read different ones, next to each other.
+    """
+    return words / _least(words, 4) * _most(1, threads * words / BANKS)
+
+
+def busy_seconds(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> Count:
     """What it takes without waiting for memory."""
     blocks, threads = _blocks(tile, p), _threads(tile, target)
     together = _together(tile, p, target, shared=shared)
-    waves = ceil(blocks / (target.units * together))
-    per_unit = min(together, ceil(blocks / target.units))
-    hidden = min(1.0, per_unit * tile.ty * tile.tx / (HIDING * target.warp))  # lanes that do nothing hide nothing
+    waves = _parts(blocks, target.units * together)
+    per_unit = _least(together, _parts(blocks, target.units))
+    hidden = _least(1.0, per_unit * tile.ty * tile.tx / (HIDING * target.warp))  # lanes that do nothing hide nothing
     # the last wave takes as long as the others, however few blocks are in it
-    steps = waves * together * target.units * threads * tile.rows * tile.columns * p.k
-    steps = min(steps, ceil(blocks / target.units) * target.units * threads * tile.rows * tile.columns * p.k)
+    area = tile.rows * tile.columns
+    rounds = _parts(p.k, tile.depth) if shared else p.k
+    deep = rounds * tile.depth if shared else p.k
+    steps = _least(waves * together, _parts(blocks, target.units)) * target.units * threads * area * deep
     arithmetic = 2 * steps / (target.gflops * 1e9)
-    loads = (tile.rows + tile.columns) / (tile.rows * tile.columns)
-    local = arithmetic * loads / SHARED_RATE
-    moved = blocks * (tile.high + tile.wide) * p.k * p.itemsize * (CACHED if shared else 1.0)
+    across = _least(tile.tx, target.warp)
+    reads = _reads(tile.columns, across) + _reads(tile.rows, target.warp // across)
+    local = arithmetic * reads / (area * SHARED_RATE)
+    if shared:  # rows of terms that lie next to each other, and terms of columns that do
+        left = tile.high * _parts(tile.depth * p.itemsize, SECTOR)
+        right = tile.depth * _parts(tile.wide * p.itemsize, SECTOR)
+        moved = blocks * rounds * (left + right) * SECTOR * CACHED
+        fetches = FETCHING * (tile.high + tile.wide) * tile.depth / threads + MEETING
+        arithmetic = arithmetic * (1 + fetches / (area * tile.depth))
+    else:
+        moved = blocks * (tile.high + tile.wide) * p.k * p.itemsize
     traffic = (moved + p.batch * p.m * p.n * p.itemsize) / (target.gbytes * 1e9)
-    rounds = arithmetic * (2 / tile.depth if shared else 0)  # barriers, and addresses of what is fetched
-    return (max(arithmetic, local, traffic) + rounds) / hidden
+    bound = _most(_most(arithmetic, local), traffic)
+    return (bound + SHOWS * (arithmetic + local + traffic - bound)) / hidden
 
 
-def stalls(steps: int, versions: int, busy: float) -> float:
+def stalls(steps: Count, versions: Count, busy: Count) -> Count:
     """Seconds for which a unit waits for memory while its blocks go once through all steps of their products.
 
     Args:
@@ -145,33 +208,39 @@ def stalls(steps: int, versions: int, busy: float) -> float:
         versions: of these; all but one are fetched ahead.
         busy: seconds that the steps take otherwise.
     """
-    if versions == 1:  # other blocks may compute meanwhile, which is a matter of how many there are
-        return steps * LATENCY / 2
-    return max(0.0, steps * LATENCY / (versions - 1) - busy)
+    # where nothing is ahead, other blocks may compute meanwhile, which is a matter of how many there are
+    ahead = _most(0.0, steps * LATENCY / _most(1, versions - 1) - busy)
+    return (versions == 1) * (steps * LATENCY / 2) + (versions > 1) * ahead
+
+
+@lru_cache(maxsize=2)
+def _grid(*, shared: bool, ahead: bool) -> tuple[np.ndarray, ...]:
+    """Every tile that knobs can name, an array a field."""
+    axes = (ROWS, ROWS, THREADS, THREADS, DEPTHS if shared else DEPTHS[:1], VERSIONS if shared and ahead else (1,))
+    return tuple(a.reshape(-1) for a in np.meshgrid(*map(np.array, axes), indexing="ij"))
 
 
 def tiles(p: Product, target: Gpu, *, shared: bool) -> Iterator[Tile]:
-    """Every tile that fits the product and the device."""
-    found = dict.fromkeys(
-        fitted(Tile(r, c, ty, tx, d), p)
-        for r in ROWS
-        for c in ROWS
-        for ty in THREADS
-        for tx in THREADS
-        for d in (DEPTHS if shared else DEPTHS[:1])
-    )
-    return (t for t in found if not refusal(t, p, target, shared=shared))
+    """Every tile that fits the product and the device, with nothing fetched ahead."""
+    found = _possible(p, target, shared=shared, ahead=False)
+    rows = dict.fromkeys(zip(*(a.tolist() for a in _fields(found)), strict=True))
+    return (Tile(*row) for row in rows)
+
+
+def _fields(tile: Tile) -> tuple[np.ndarray, ...]:
+    return tuple(getattr(tile, f.name) for f in fields(tile))
+
+
+def _possible(p: Product, target: Gpu, *, shared: bool, ahead: bool) -> Tile:
+    """Arrays of all tiles that fit, some of them more than once."""
+    every = fitted(Tile(*_grid(shared=shared, ahead=ahead)), p)
+    runs = _runs(every, p, target, shared=shared)
+    return Tile(*(a[runs] for a in _fields(every)))
 
 
 @lru_cache(maxsize=4096)
 def best_tile(p: Product, target: Gpu, *, shared: bool) -> Tile:
     """The tile that is expected to be fastest; of those that are alike, the first one."""
-    every = list(tiles(p, target, shared=shared))
-    if not shared:
-        return min(every, key=lambda t: seconds(t, p, target, shared=False))
-    few = nsmallest(FEW, every, key=lambda t: busy_seconds(t, p, target, shared=True))
-    ahead = dict.fromkeys(
-        fitted(replace(t, versions=n), p) for t in few for n in (VERSIONS if target.ahead else VERSIONS[:1])
-    )
-    found = [t for t in ahead if not refusal(t, p, target, shared=True)]
-    return min(found, key=lambda t: seconds(t, p, target, shared=True))
+    every = _possible(p, target, shared=shared, ahead=target.ahead)
+    best = int(np.argmin(seconds(every, p, target, shared=shared)))
+    return Tile(*(int(a[best]) for a in _fields(every)))

@@ -24,6 +24,7 @@ class Gpu:
         double: whether there is double precision.
         shuffles: whether the threads of a warp can exchange what they have in registers.
         unit_shared: bytes of shared memory that a unit has for all of its blocks; twice what one may have unless given.
+        register_file: registers of 32 bits that a unit has for all of its threads.
         ahead: whether blocks may fetch ahead of what they read, in buffers that are filled in turns.
         asynchronous: whether threads copy from global to shared memory while they do other things.
         tensor: names of the products of small matrices that a warp makes as one
@@ -48,6 +49,7 @@ class Gpu:
     asynchronous: bool = False
     ahead: bool = True
     unit_shared: int = 0
+    register_file: int = 65536
     tensor: tuple[str, ...] = ()
     tensor_gflops: float = 0.0
     tensor_gops: float = 0.0

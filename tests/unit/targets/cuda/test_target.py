@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from mlc.errors import MissingDependencyError, ToolchainError, UsageError
+from mlc.ir.graph import Builder, Value
+from mlc.rewrite.group import configured
 from mlc.targets.base import get_target
 from mlc.targets.cuda import arch, compiler
 from mlc.targets.cuda.arch import ARCHS, DEFAULT, DEVICES
@@ -17,7 +19,7 @@ from mlc.targets.gpu.emit import emit, source_of
 from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.program import GpuProgram, Image, Resources
 from mlc.targets.gpu.scalars import Scalars
-from tests.unit.targets.gpu.groups import CASES, Case
+from tests.unit.targets.gpu.groups import CASES, Case, conv, put, x
 
 H200 = DEVICES["h200"]
 
@@ -42,6 +44,46 @@ def test_every_template_compiles_without_spilling() -> None:
         assert f".target {image.arch}".encode() in image.assembly
         assert set(names) <= {k.rsplit("_", 1)[0] for k in image.resources}
         assert not [k for k, r in image.resources.items() if r.spill_stores or r.spill_loads]
+
+
+def rectified(data: tuple[int, ...], weights: tuple[int, ...], groups: int = 1, *, residual: bool = False) -> Case:
+    """A convolution of single pixels with what follows it in SqueezeNet and ShuffleNet."""
+
+    def make(b: Builder) -> Sequence[Value]:
+        y = put(b, "add", [conv(b, data, weights, groups=groups, pad=0), x(b, weights[0], 1, 1, name="bias")])
+        y = put(b, "add", [y, x(b, *y.type.shape, name="other")]) if residual else y
+        return [put(b, "relu", [y])]
+
+    return Case.made("conv_add_relu", make)
+
+
+SQUEEZE = rectified((1, 16, 55, 55), (64, 16, 1, 1))
+SHUFFLE = (
+    rectified((1, 240, 28, 28), (60, 80, 1, 1), groups=3),
+    rectified((1, 120, 14, 14), (480, 40, 1, 1), groups=3, residual=True),
+)
+
+
+def test_ragged_terms_and_pixels_do_not_spill() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    scalars = Scalars(CUDA_C)
+    fns = [kernel(case.node, f"k{n}", H200) for n, case in enumerate((SQUEEZE, *SHUFFLE))]
+    source = source_of(scalars, [emit(fn, scalars).text for fn in fns])
+    for arch_ in DEFAULT:
+        assert not [r for r in Nvrtc.find().compile(source, arch_).resources.values() if r.spill_stores]
+
+
+def test_what_spills_for_one_more_block_is_compiled_again() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    config = {"rows": 2, "columns": 2, "ty": 4, "tx": 16, "depth": 16, "versions": 1}
+    scalars = Scalars(CUDA_C)
+    source = source_of(scalars, [emit(kernel(configured(SQUEEZE.node, config), "k", H200), scalars).text])
+    (left_alone,) = Nvrtc.find().compile(source, "sm_80").resources.values()
+    (image,) = compile_source(source, ["sm_80"])
+    (found,) = image.resources.values()
+    assert left_alone.spill_stores
+    assert not found.spill_stores
+    assert found.registers > left_alone.registers
 
 
 def test_vectors_are_one_access() -> None:

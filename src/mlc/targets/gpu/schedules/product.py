@@ -8,10 +8,10 @@ while it fetches. Where a device's shared memory is no faster than its caches, t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, Select, index_vars, loads, replace_loads, select, substitute_vars
+from mlc.ir.expr import Expr, Load, Select, index_vars, loads, replace_loads, select, substitute_vars, within
 from mlc.ir.index import IndexLike, Linear, Var, as_index, substitute, weighted
 from mlc.ir.layout import Layout
 from mlc.ir.loop import dense_strides
@@ -52,21 +52,21 @@ def schedule_product(g: Group, target: Gpu) -> Schedule:
         ScheduleError: the configuration is refused.
     """
     if not isinstance(g.role, PhasedConvolution):
-        plain = g if isinstance(g.role, Contraction) else _operands(g, terms_first=False).group
+        plain = g if isinstance(g.role, Contraction) else _operands(_flat(g), terms_first=False).group
         mma = mma_of(plain, target)
         if mma is not None and is_large(_extents(plain), mma):
             return schedule_tensor(plain, target, mma)
-    operands = _operands(g, terms_first=True)
-    p = operands.group
-    assert p.anchor is not None
-    *batch, i, j = p.anchor.axes
-    (k,) = p.anchor.reduce_axes
-    size = max(t.dtype.itemsize for t in (operands.left, operands.right, *p.anchor.outputs))
-    product = Product(prod(a.hi + 1 for a in batch), i.hi + 1, j.hi + 1, k.hi + 1, size)
+    flat = g if isinstance(g.role, Contraction) else _flat(g)
+    product = _product(flat)
     possible = target.shared_bytes > 0
     best = best_tile(product, target, shared=possible)
     shared = possible and g.knobs.category("shared", (True, False), default=True)
     tile = ask_tile(g.knobs, product, target, best, shared=shared)
+    # with zeros behind the last term, no step asks which of its terms there are
+    deep = ceil(product.k / tile.depth) * tile.depth if shared and product.k % tile.depth else product.k
+    operands = _operands(flat, terms_first=True, terms=deep)
+    p = operands.group
+    assert p.anchor is not None
     s = Schedule(p.outputs)
     parts = ((operands.left, tile.high), (operands.right, tile.wide)) if possible else ()
     fetches = [
@@ -90,6 +90,16 @@ def schedule_product(g: Group, target: Gpu) -> Schedule:
     if apart:
         spread(s[p.outputs[0]], target, g.knobs, "out")
     return s
+
+
+def _product(g: Group) -> Product:
+    """What the cost model knows of a product over pixels in one axis."""
+    assert g.anchor is not None
+    pair = factors_of(g.anchor)
+    assert pair is not None
+    *batch, m, n = g.anchor.shape
+    size = max(t.dtype.itemsize for t in (pair[0].source, pair[1].source, *g.anchor.outputs))
+    return Product(prod(batch), m, n, prod(a.hi + 1 for a in g.anchor.reduce_axes), size)
 
 
 def _extents(g: Group) -> tuple[int, int, int]:
@@ -197,17 +207,15 @@ def walks(op: te.Compute, axis: Var) -> bool:
     )
 
 
-def _operands(g: Group, *, terms_first: bool) -> Operands:
-    """A group as a product of matrices, over pixels in one axis; both operands are computed where they are read.
+def _operands(p: Group, *, terms_first: bool, terms: int | None = None) -> Operands:
+    """A group as a product of matrices, both of which are computed where they are read.
 
     Args:
-        g: the group.
+        p: the group, with pixels in one axis.
         terms_first: whether both operands have a row a term; else only the right one has, and the left one (a
             convolution's weights) lies as memory has it.
+        terms: how many to take; of those that there are not, both operands are zero.
     """
-    role = g.role
-    assert g.anchor is not None
-    p = g if isinstance(role, Contraction) else _flat(g)
     anchor = p.anchor
     assert anchor is not None
     pair = factors_of(anchor)
@@ -216,13 +224,14 @@ def _operands(g: Group, *, terms_first: bool) -> Operands:
     exists, body = (body.cond, body.a) if type(body) is Select else (None, body)
     *batch, i, j = anchor.axes
     taps = anchor.reduce_axes
-    k = te.reduce_axis(prod(a.hi + 1 for a in taps), "k")
+    count = prod(a.hi + 1 for a in taps)
+    k = te.reduce_axis(count if terms is None else terms, "k")
 
     def of_terms(k: Linear) -> dict[Var, IndexLike]:
         env: dict[Var, IndexLike] = {}
-        for a in reversed(taps):
+        for a in reversed(taps[1:]):
             env[a], k = k % (a.hi + 1), k // (a.hi + 1)
-        return env
+        return {**env, taps[0]: k}
 
     def operand(ld: Load, last: Var) -> tuple[te.Tensor, Load]:
         used = {v for ix in ld.indices for v in ix.vars()} | (index_vars(exists) if exists is not None else set())
@@ -233,7 +242,8 @@ def _operands(g: Group, *, terms_first: bool) -> Operands:
             *b, term, q = (*at[:-2], at[-1], at[-2]) if turned else at
             env = {**of_terms(term), **dict(zip(own, b, strict=True)), last: q}
             read: Expr = Load(ld.source, tuple(substitute(ix, env) for ix in ld.indices))
-            return read if exists is None else select(substitute_vars(exists, env), read, 0)
+            read = read if exists is None else select(substitute_vars(exists, env), read, 0)
+            return select(within(term, 0, count), read, 0)
 
         order = (*own, last, k) if turned else (*own, k, last)
         t = te.compute([a.hi + 1 for a in order], element, f"{ld.source.name}_{'left' if last is i else 'right'}")
