@@ -90,9 +90,6 @@ def optimise(
         text = "products in bf16, summed up in f32"
         least = 2 if options.weights else 1
         passes.insert(before, GraphPass(BF16, lambda g: use_bf16(g, least), text, 0, required=True))
-    if options.fp16:
-        text = "in f16 what loses little by it"
-        passes.insert(before, GraphPass(FP16, lambda g: use_half(g, options.keep_f32), text, 0, required=True))
     shuffles = GraphPass(
         SHUFFLES,
         lambda g: shuffle_blocks(g, target.channel_block()),
@@ -107,10 +104,13 @@ def optimise(
     )
     if options.opt_level >= MAX_LEVEL:
         passes[before:before] = [winograd, attention]
-        if target.accelerator is None:  # which would multiply by the zeros
-            # before the rules that take shuffles of channels into weights
-            first = next(k for k, p in enumerate(passes) if p.fn is simplify_algebra)
-            passes[first:first] = [shuffles, dense]
+    if options.fp16:  # first, since what it leaves in f32 may have other algorithms
+        text = "in f16 what loses little by it"
+        passes.insert(before, GraphPass(FP16, lambda g: use_half(g, options.keep_f32), text, 0, required=True))
+    if options.opt_level >= MAX_LEVEL and target.accelerator is None:  # which would multiply by the zeros
+        # before the rules that take shuffles of channels into weights
+        first = next(k for k, p in enumerate(passes) if p.fn is simplify_algebra)
+        passes[first:first] = [shuffles, dense]
     exact = () if options.fast_math else (winograd.name, attention.name)
     disabled = {*options.disabled_passes, *exact}
 

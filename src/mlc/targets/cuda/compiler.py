@@ -86,8 +86,8 @@ class Nvrtc:
     def compile_without_spills(self, source: str, arch: str) -> Image:
         """A text for one architecture, with kernels that spill compiled once more.
 
-        Left to itself the assembler spills a few bytes where that lets a multiprocessor hold one more block. Where it is
-        told that one block is enough, it takes the registers that there are.
+        Left to itself the assembler spills a few bytes where that lets a multiprocessor hold one more block. Where it
+        is told that one block is enough, it takes the registers that there are.
 
         Raises:
             ToolchainError: the compiler does not know the architecture, or refuses the text.

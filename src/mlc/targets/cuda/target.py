@@ -16,6 +16,7 @@ from mlc.ops.algorithms import Algorithm
 from mlc.targets.base import Target
 from mlc.targets.cuda.accelerator import CudaAccelerator
 from mlc.targets.cuda.arch import ARCHS, DEFAULT, DEVICES, installed
+from mlc.targets.gpu.algorithms import algorithms_of
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.tensor_cores import MMAS, TF32
 from mlc.targets.hosted import HostedTarget, host_of
@@ -78,5 +79,4 @@ class CudaTarget(HostedTarget):
         return {**super().describe(), **({"tf32": True} if TF32 in self.record.tensor else {})}
 
     def algorithms(self, node: Node) -> Sequence[Algorithm]:
-        """What the device has schedules for."""
-        return (Algorithm.DIRECT,)
+        return algorithms_of(node, self.record)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from mlc.ir import te
@@ -188,6 +189,7 @@ def seconds(tile: Fragments, shape: Shape, target: Gpu, mma: Mma) -> float:
     return busy + waiting + target.launch_us * 1e-6
 
 
+@lru_cache(maxsize=4096)
 def best_fragments(shape: Shape, target: Gpu, mma: Mma) -> Fragments:
     """The tile that is expected to be fastest; of those that are alike, the first one."""
     every = dict.fromkeys(

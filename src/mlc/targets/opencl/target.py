@@ -14,6 +14,7 @@ from mlc.ir.graph import Node
 from mlc.ops.algorithms import Algorithm
 from mlc.targets.base import Target
 from mlc.targets.gpu.accelerator import GpuAccelerator
+from mlc.targets.gpu.algorithms import algorithms_of
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.hosted import HostedTarget, host_of
 from mlc.targets.opencl.devices import DEVICES
@@ -50,5 +51,4 @@ class OpenClTarget(HostedTarget):
         return cls(host_of(NAME, left, "-device and -host"), DEVICES[device])
 
     def algorithms(self, node: Node) -> Sequence[Algorithm]:
-        """What the device has schedules for."""
-        return (Algorithm.DIRECT,)
+        return algorithms_of(node, self.record)

@@ -52,6 +52,14 @@ def biased(b: Builder) -> Sequence[Value]:
     return [put(b, "relu", [put(b, "add", [y, x(b, 6, 1, 1, name="bias")])])]
 
 
+def winograd(b: Builder, shape: Sequence[int], filters: int, tile: int, *, slices: Sequence[int] = ()) -> Value:
+    """A convolution by tiles, with what follows it."""
+    points = tile + 2
+    weights = x(b, *slices, points, points, shape[1], filters, name="w")
+    y = put(b, "conv_winograd", [x(b, *shape), weights], pads=(1,) * 2 * (len(shape) - 2), tile=tile)
+    return put(b, "relu", [put(b, "add", [y, x(b, filters, *(1,) * (len(shape) - 2), name="bias")])])
+
+
 def bytes_product(b: Builder) -> Sequence[Value]:
     return [put(b, "matmul", [x(b, 9, 12, dtype=i8), x(b, 12, 11, name="w", dtype=i8)])]
 
@@ -95,6 +103,8 @@ CASES: dict[str, Make] = {
     "conv_groups": lambda b: [conv(b, (1, 4, 5, 4), (6, 2, 3, 3), groups=2)],
     "conv_1d": lambda b: [conv(b, (2, 4, 11), (6, 4, 3))],
     "conv_3d": lambda b: [conv(b, (1, 1, 3, 4, 3), (3, 1, 3, 2, 3))],
+    "winograd": lambda b: [winograd(b, (2, 3, 5, 8), 5, 4)],
+    "winograd_3d": lambda b: [winograd(b, (1, 2, 2, 3, 4), 3, 2, slices=(3,))],
     "conv_transpose": lambda b: [conv_transpose(b, (1, 4, 3, 4), (4, 3, 4, 3), 2)],
     "conv_transpose_groups": lambda b: [conv_transpose(b, (2, 4, 5), (4, 3, 3), 2, groups=2)],
     "depthwise": lambda b: [conv(b, (1, 6, 9, 9), (6, 1, 3, 3), groups=6, stride=2)],

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, prod
-from typing import NamedTuple
 
 from mlc.ir import te
 from mlc.ir.layout import Layout, blocked
@@ -32,8 +31,8 @@ from mlc.targets.cpu.schedules.reduction import REDUCTION
 from mlc.targets.cpu.schedules.tile import ask_tile, multiply_lanes
 from mlc.targets.groups.group import Group, best_divisor, border_of, inline_rest, inner_layouts, is_single
 from mlc.targets.groups.layouts import in_blocks
-from mlc.targets.groups.roles import factors_of
 from mlc.targets.groups.template import Site, Template, row_major
+from mlc.targets.groups.winograd import only, stages_of, weights_of
 
 MAX_BLOCK_BYTES = 960 << 10  # of what a thread keeps on its stack
 PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart share one set
@@ -180,51 +179,6 @@ def _direct_cycles(x: Sequence[int], y: Sequence[int], taps: Sequence[int], targ
     return product.cycles(conv_tile(product, target), target)
 
 
-class Stages(NamedTuple):
-    """The stages of a Winograd convolution, in order; see :func:`mlc.ops.winograd.conv_winograd`."""
-
-    columns: te.Tensor
-    points: te.Tensor
-    products: te.Tensor
-    rows: te.Tensor
-    tiles: te.Tensor
-
-    @property
-    def tile(self) -> int:
-        """Outputs of a tile along each axis."""
-        return self.rows.shape[0]
-
-
-def stages_of(g: Group) -> Stages | None:
-    """The stages of a group that is a Winograd convolution: two transforms by rows, products, and two more."""
-    anchor = g.anchor
-    operands = factors_of(anchor) if anchor is not None else None
-    if anchor is None or operands is None or len(anchor.shape) not in (4, 5):
-        return None
-    products, points = anchor.outputs[0], operands[0].source
-    columns = _only(points.op.inputs) if points.op is not None else None
-    rows = _only([op.outputs[0] for op in g.computes if products in op.inputs])
-    tiles = _only([op.outputs[0] for op in g.computes if rows is not None and rows in op.inputs])
-    if columns is None or columns.op is None or rows is None or tiles is None:
-        return None
-    a, m = anchor.shape[0], rows.shape[0]
-    transforms = points.shape == columns.shape and points.shape[:2] == anchor.shape[:2] == (a, a)
-    back = rows.shape == (m, *anchor.shape[1:]) and a == m + KERNEL - 1
-    plain = all(t.op is not None and t.op.combiner is None for t in (columns, points, rows, tiles))
-    space = len(anchor.shape) == len(tiles.shape) and tiles.shape[1] == anchor.shape[-1]
-    return Stages(columns, points, products, rows, tiles) if transforms and back and plain and space else None
-
-
-def _only(tensors: Sequence[te.Tensor]) -> te.Tensor | None:
-    return tensors[0] if len(tensors) == 1 else None
-
-
-def weights_of(g: Group) -> te.Tensor:
-    """The transformed weights that the product reads."""
-    assert g.anchor is not None
-    return g.anchor.inputs[1]
-
-
 def winograd_weights(g: Group, target: Cpu) -> Layout:
     """Weights in the order of use: ``[points²][O / block][k C][block]``, and last the terms of an instruction.
 
@@ -322,7 +276,7 @@ def schedule_winograd(g: Group, target: Cpu) -> Schedule:
     assert stages is not None
     loops = _loops_over_tiles(g.layouts[out], stages.tile)
     extra = {t: loops for t in (*inner_layouts(g), out)}
-    data = _only(stages.columns.op.inputs) if stages.columns.op is not None else None
+    data = only(stages.columns.op.inputs) if stages.columns.op is not None else None
     padded = data is not None and border_of(data) is not None
     if padded and data is not None:
         extra[data] = blocked(data.shape, 1, target.lanes)

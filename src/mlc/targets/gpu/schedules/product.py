@@ -11,18 +11,33 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, Select, index_vars, loads, replace_loads, select, substitute_vars, within
+from mlc.ir.expr import Binary, Expr, Load, Select, index_vars, loads, replace_loads, select, substitute_vars, within
 from mlc.ir.index import IndexLike, Linear, Var, as_index, substitute, weighted
 from mlc.ir.layout import Layout
 from mlc.ir.loop import dense_strides
+from mlc.ir.types import DType
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
-from mlc.targets.gpu.cost import BANKS, DEPTHS, ROWS, THREADS, Product, Tile, best_tile, fitted, offset, refusal
+from mlc.targets.gpu.cost import (
+    BANKS,
+    DEPTHS,
+    ROWS,
+    THREADS,
+    Product,
+    Tile,
+    best_tile,
+    fitted,
+    offset,
+    refusal,
+    seconds,
+)
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.fetch import ask_asynchronous, ask_versions, fetch_ahead
 from mlc.targets.gpu.schedules.spread import spread, vector_of
 from mlc.targets.gpu.schedules.tensor import is_large, mma_of, schedule_tensor
+from mlc.targets.gpu.tensor_cores import MMAS, best_fragments
+from mlc.targets.gpu.tensor_cores import seconds as fragment_seconds
 from mlc.targets.groups.group import Group, ends_in_anchor, inline_rest, is_single, replace_anchor
 from mlc.targets.groups.roles import Contraction, Convolution, PhasedConvolution, factors_of
 from mlc.targets.groups.template import Template, row_major
@@ -45,26 +60,58 @@ class Operands:
     right: te.Tensor
 
 
+@dataclass(frozen=True)
+class Launch:
+    """A product's loops within a schedule whose other stages have none yet.
+
+    Args:
+        schedule: it.
+        group: the group that it is of.
+        kept: stages of the launch, which must not be inlined; the product's tensor is the last one.
+    """
+
+    schedule: Schedule
+    group: Group
+    kept: tuple[te.Tensor, ...]
+
+
 def schedule_product(g: Group, target: Gpu) -> Schedule:
     """A tiled product.
 
     Raises:
         ScheduleError: the configuration is refused.
     """
-    if not isinstance(g.role, PhasedConvolution):
-        plain = g if isinstance(g.role, Contraction) else _operands(_flat(g), terms_first=False).group
-        mma = mma_of(plain, target)
-        if mma is not None and is_large(_extents(plain), mma):
-            return schedule_tensor(plain, target, mma)
-    flat = g if isinstance(g.role, Contraction) else _flat(g)
-    product = _product(flat)
+    launch = launch_product(g if isinstance(g.role, Contraction) else _flat(g), target)
+    s = launch.schedule
+    inline_rest(s, launch.kept)
+    if launch.kept[-1] not in s.outputs:  # phases, which are put next to each other afterwards
+        spread(s[s.outputs[0]], target, g.knobs, "out")
+    return s
+
+
+def launch_product(g: Group, target: Gpu) -> Launch:
+    """The loops of a group's product, and of what follows it with its shape.
+
+    Args:
+        g: a group whose anchor is ``out[batch…, i, j]``, a sum of products, one of which has ``i`` and the other ``j``.
+        target: the device.
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
+    product = product_of(g)
+    assert g.anchor is not None
+    matrices = len(g.anchor.reduce_axes) == 1 and type(g.anchor.bodies[0]) is Binary
+    plain = g if matrices else _operands(g, terms_first=False).group
+    mma = mma_of(plain, target)
+    if mma is not None and is_large(product, mma):
+        return Launch(*schedule_tensor(plain, target, mma))
     possible = target.shared_bytes > 0
     best = best_tile(product, target, shared=possible)
     shared = possible and g.knobs.category("shared", (True, False), default=True)
     tile = ask_tile(g.knobs, product, target, best, shared=shared)
     # with zeros behind the last term, no step asks which of its terms there are
     deep = ceil(product.k / tile.depth) * tile.depth if shared and product.k % tile.depth else product.k
-    operands = _operands(flat, terms_first=True, terms=deep)
+    operands = _operands(g, terms_first=True, terms=deep)
     p = operands.group
     assert p.anchor is not None
     s = Schedule(p.outputs)
@@ -74,25 +121,21 @@ def schedule_product(g: Group, target: Gpu) -> Schedule:
         for name, (t, extent) in zip(("left", "right"), parts, strict=False)
     ]
     sums = p.anchor.outputs[0]
-    apart = sums not in s.outputs and not ends_in_anchor(p)  # phases, which are put next to each other afterwards
-    out = sums if apart else p.outputs[0]
-    if apart or sums in s.outputs:
+    out = p.outputs[0] if ends_in_anchor(p) else sums
+    if sums is out:
         sums = s.cache_write(sums, "local")
     s[sums].set_scope("local")
     asynchronous = possible and ask_asynchronous(g.knobs, target)
     fetches = fetches if shared else []
     for t, _ in fetches:
         s[t].set_scope("shared")
-    inline_rest(s, (*(t for t, _ in fetches), out))
     _bind(s, out, s[sums], tile)
     ahead = [(s[t], _fetch(s[t], s[sums], tile, vector)) for t, vector in fetches]
     fetch_ahead(ahead, tile.versions, asynchronous=asynchronous)
-    if apart:
-        spread(s[p.outputs[0]], target, g.knobs, "out")
-    return s
+    return Launch(s, p, (*(t for t, _ in fetches), sums, out))
 
 
-def _product(g: Group) -> Product:
+def product_of(g: Group) -> Product:
     """What the cost model knows of a product over pixels in one axis."""
     assert g.anchor is not None
     pair = factors_of(g.anchor)
@@ -102,12 +145,14 @@ def _product(g: Group) -> Product:
     return Product(prod(batch), m, n, prod(a.hi + 1 for a in g.anchor.reduce_axes), size)
 
 
-def _extents(g: Group) -> tuple[int, int, int]:
-    """Rows, columns and terms of a product."""
-    assert g.anchor is not None
-    *_, i, j = g.anchor.axes
-    (k,) = g.anchor.reduce_axes
-    return i.hi + 1, j.hi + 1, k.hi + 1
+def product_seconds(p: Product, left: DType, right: DType, target: Gpu) -> float:
+    """What a product of operands of some types is expected to take, as it is made untuned."""
+    mma = MMAS.get((left.name, right.name))
+    if mma is not None and mma.name in target.tensor and is_large(p, mma):
+        shape = (p.batch, p.m, p.n, p.k)
+        return fragment_seconds(best_fragments(shape, target, mma), shape, target, mma)
+    shared = target.shared_bytes > 0
+    return float(seconds(best_tile(p, target, shared=shared), p, target, shared=shared))
 
 
 def ask_tile(knobs: Knobs, p: Product, target: Gpu, best: Tile, *, shared: bool) -> Tile:

@@ -13,11 +13,12 @@ from mlc.targets.gpu.schedules.rows import ROWS
 from mlc.targets.gpu.schedules.spread import ELEMENT_WISE
 from mlc.targets.gpu.schedules.turn import TURN
 from mlc.targets.gpu.schedules.window import WINDOW
+from mlc.targets.gpu.schedules.winograd import WINOGRAD
 from mlc.targets.groups.group import group_of, params_of
 from mlc.targets.groups.template import Template, template_for
 
 # the first that fits is taken, so what is special comes first
-TEMPLATES: tuple[Template[Gpu], ...] = (PRODUCT, WINDOW, ROWS, REDUCTION, TURN, ELEMENT_WISE)
+TEMPLATES: tuple[Template[Gpu], ...] = (WINOGRAD, PRODUCT, WINDOW, ROWS, REDUCTION, TURN, ELEMENT_WISE)
 
 
 def schedule_group(node: Node, target: Gpu, knobs: Knobs) -> tuple[Schedule, list[te.Tensor]]:

@@ -17,6 +17,7 @@ from mlc.ir.index import Linear, Var
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
+from mlc.targets.gpu.cost import Product
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.fetch import ask_asynchronous, ask_versions, fetch_ahead, vector_along
 from mlc.targets.gpu.tensor_cores import (
@@ -34,7 +35,7 @@ from mlc.targets.gpu.tensor_cores import (
     best_fragments,
     refusal,
 )
-from mlc.targets.groups.group import Group, inline_rest, replace_anchor
+from mlc.targets.groups.group import Group, ends_in_anchor, replace_anchor
 from mlc.targets.groups.roles import factors_of
 
 VECTOR = 16  # bytes that a thread fetches at once
@@ -52,19 +53,21 @@ def mma_of(g: Group, target: Gpu) -> Mma | None:
     return found
 
 
-def is_large(product: Sequence[int], mma: Mma) -> bool:
-    """Whether a product of ``m × k`` and ``k × n`` fills a tile."""
-    m, n, k = product
-    return m >= ROWS and n >= COLUMNS and k >= mma.terms
+def is_large(p: Product, mma: Mma) -> bool:
+    """Whether a product fills a tile."""
+    return p.m >= ROWS and p.n >= COLUMNS and p.k >= mma.terms
 
 
-def schedule_tensor(g: Group, target: Gpu, mma: Mma) -> Schedule:
+def schedule_tensor(g: Group, target: Gpu, mma: Mma) -> tuple[Schedule, Group, tuple[te.Tensor, ...]]:
     """A product by Tensor Cores.
 
     Args:
-        g: ``out[batch…, i, j] = sum(left[…] * right[…] for k)``, and what follows it element by element.
+        g: ``out[batch…, i, j] = sum(left[…] * right[…] for k)``, and what follows it.
         target: the device.
         mma: its instruction.
+    Returns:
+        a schedule with loops for the product and what follows it with its shape, the group that it is of, and the
+        stages that must not be inlined, the last of which is the product's tensor.
     Raises:
         ScheduleError: the configuration is refused.
     """
@@ -98,17 +101,17 @@ def schedule_tensor(g: Group, target: Gpu, mma: Mma) -> Schedule:
     seen = te.compute(anchor.shape, element, anchor.name, axis_names=[a.name for a in anchor.axes])
     assert seen.op is not None
     p = replace_anchor(g, seen.op)
-    out = p.outputs[0]
+    assert p.anchor is not None
+    out = p.outputs[0] if ends_in_anchor(g) else p.anchor.outputs[0]
     s = Schedule(p.outputs)
     s[total].set_scope("local")
     for t in (left, right):
         s[t].set_scope("shared")
         s[t].storage_align(s[t].op.axes[-2], 32 // t.dtype.itemsize, 16 // t.dtype.itemsize)
-    inline_rest(s, [total, left, right])
     step = _bind(s[out], s[total], tile, mma)
     parts = [(s[t], _fetch(s[t], s[total], step, tile)) for t in (left, right)]
     fetch_ahead(parts, tile.versions, asynchronous=ask_asynchronous(g.knobs, target))
-    return s
+    return s, p, (total, left, right, out)
 
 
 def _sides(anchor: te.Compute) -> tuple[Load, Load]:

@@ -1,0 +1,26 @@
+"""By which algorithms a device can compute an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlc.ir.graph import Node
+from mlc.ir.types import f32
+from mlc.ops import get
+from mlc.ops.algorithms import Algorithm
+from mlc.targets.gpu.record import Gpu
+
+
+def algorithms_of(node: Node, target: Gpu) -> Sequence[Algorithm]:
+    """Those that there are schedules for, the estimated fastest first.
+
+    Args:
+        node: an operator; a convolution has 3×3 taps and stride 1, or a choice is not asked for.
+        target: the device.
+    """
+    from mlc.targets.gpu.schedules.winograd import winograd_algorithms
+
+    if node.op is get("conv") and all(v.type.dtype is f32 for v in node.inputs):
+        x, w = (v.type for v in node.inputs)
+        return winograd_algorithms(x, w, node.attrs["pads"], target)
+    return (Algorithm.DIRECT,)
