@@ -186,7 +186,7 @@ def seconds(tile: Fragments, shape: Shape, target: Gpu, mma: Mma) -> float:
     hidden = min(1.0, together * tile.warps / HIDING)
     busy = max(rounds * max(work, local) / hidden, traffic)
     waiting = rounds * stalls(deep // tile.depth, tile.versions, busy / rounds)
-    return busy + waiting + target.launch_us * 1e-6
+    return float(busy + waiting + target.launch_us * 1e-6)
 
 
 @lru_cache(maxsize=4096)

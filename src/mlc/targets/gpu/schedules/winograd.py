@@ -11,7 +11,7 @@ Source: Lavin and Gray, arXiv:1509.09308, section 5.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import isqrt, prod
 
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout
@@ -69,7 +69,7 @@ def winograd_algorithms(x: TensorType, w: TensorType, pads: Sequence[int], targe
 def _transform_seconds(tiles: int, points: int, outside: int, target: Gpu) -> float:
     """Of a launch that makes or takes the points of tiles, and some bytes of a tensor."""
     traffic = (4 * tiles * points + outside) / (target.gbytes * 1e9)
-    arithmetic = 4 * tiles * points**1.5 / (target.gflops * 1e9)  # both ways, as products of small matrices
+    arithmetic = 4 * tiles * points * isqrt(points) / (target.gflops * 1e9)  # both ways, by small matrices
     return max(traffic, arithmetic) + target.launch_us * 1e-6
 
 
