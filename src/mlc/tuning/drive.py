@@ -27,6 +27,7 @@ from mlc.runtime.native import available_cores
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, Tunable, Whole
 from mlc.tuning.algorithms import Chosen, choices_of, measure_algorithms
+from mlc.tuning.apart import apart
 from mlc.tuning.base import CostModel, Elsewhere, Measurer
 from mlc.tuning.explorers import get_explorer
 from mlc.tuning.journal import Journal
@@ -115,10 +116,11 @@ def tune_graph(
     measured: list[Record] = []
     if options.algorithms:
         choices = choices_of(graph, target, compile_options)
-        measured = measure_algorithms(
-            choices, before, target, compile_options, threads, seed=options.seed,
+        compared = partial(
+            measure_algorithms, choices, before, target, compile_options, threads, seed=options.seed,
             goes_on=lambda choice, done: watch.algorithms(choice.name, done, len(choices)),
         )  # fmt: skip
+        measured = compared() if target.accelerator is None else apart(compared, "comparing algorithms")
     algorithms = [r for r in [*before, *measured] if ALGORITHM in r.config]
     everything = tasks_of(graph, target, compile_options, Observer(), Chosen(algorithms, target, threads))
     tasks, numbers = chosen_tasks(everything, only)

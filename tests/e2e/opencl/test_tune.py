@@ -73,6 +73,19 @@ def test_a_run_goes_on_with_a_cost_model_and_checks_the_whole(pocl: OpenClDevice
     assert tune("--trials", "26", "--transfer", "r.jsonl", "--no-check") == 0
 
 
+@pytest.mark.slow
+def test_algorithms_are_compared_on_the_device(
+    pocl: OpenClDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own: what measures candidates afterwards is forked off."""
+    monkeypatch.chdir(tmp_path)
+    feeds = {"x": RNG.standard_normal((1, 16, 12, 12)).astype(np.float32)}
+    weights = {"w": RNG.standard_normal((16, 16, 3, 3)).astype(np.float32)}
+    onnx.save(network([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)], feeds, ["y"], weights), "m.onnx")
+    assert tune("--algorithms", "--trials", "2", "--no-check") == 0
+    assert any("algorithm" in r.config for r in read_records([Path("r.jsonl")]).records)
+
+
 def test_a_device_that_was_open_before_a_fork_is_refused(pocl: OpenClDevice) -> None:
     """A driver has threads: in a process that was forked off it would wait for ever."""
     read, write = os.pipe()
