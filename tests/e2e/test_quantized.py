@@ -109,7 +109,7 @@ def test_convolutions(name):
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-@pytest.mark.parametrize("name", ["three", "seventeen", "pixels, stride", "signed, zero point"])
+@pytest.mark.parametrize("name", ["three", "groups", "seventeen", "pixels, stride", "signed, zero point"])
 def test_convolutions_by_other_instructions(name, cpu):
     model, x, expected = convolution(CASES[name])
     try:

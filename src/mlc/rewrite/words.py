@@ -118,12 +118,12 @@ def _by_bytes(graph: Graph, node: Node) -> bool:
 
 
 def _widens(graph: Graph, node: Node) -> bool:
-    """Whether a product is one of bytes that gets words; one in groups of channels has a kernel of its own."""
+    """Whether a product is one of bytes that gets words."""
     if not _by_bytes(graph, node):
         return False
     y = node.outputs[0].type
     if node.op is get("conv"):
-        return node.attrs["groups"] == 1 and prod(y.shape[:1] + y.shape[2:]) >= LEAST_ROWS
+        return prod(y.shape[:1] + y.shape[2:]) >= LEAST_ROWS
     return prod(y.shape[:-1]) >= LEAST_ROWS
 
 

@@ -155,12 +155,17 @@ def test_what_is_moved_is_moved_in_words():
     assert {v.type.dtype for n in graph.nodes if n.op.name in ("concat", "max_pool", "pad") for v in n.outputs} == {i16}
 
 
-def test_few_rows_and_groups_stay():
+def test_few_rows_and_depthwise_windows_stay():
     net = Net(integers((1, 20), np.uint8))
     y = net.product(net.x, 4)
     assert products(net.widened(y)) == [("u8", "i8")]
     net = Net(integers((1, 4, 5, 7), np.uint8))
     assert products(net.widened(net.product(net.x, 4, groups=4))) == [("u8", "i8")]
+
+
+def test_groups_of_several_channels_get_words():
+    net = Net(integers((1, 4, 5, 7), np.uint8))
+    assert products(net.widened(net.product(net.x, 4, groups=2))) == [("i16", "i16")]
 
 
 def extremes(shape: tuple[int, ...], *values: int) -> np.ndarray:
