@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import tempfile
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.emulated import PROCESSOR
 from tests.fuzz import register_profiles
 
 register_profiles()
@@ -17,14 +19,17 @@ register_profiles()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden texts with what the tests get now")
+    parser.addoption("--processor", help="compile small models for this ARM processor, and run them under qemu")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Signals end tests and what they start, also where whoever started all of this told it to ignore them."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if config.getoption("--processor"):
+        os.environ[PROCESSOR] = config.getoption("--processor")
 
 
 @pytest.hookimpl(tryfirst=True)  # before cases are chosen by their markers

@@ -14,6 +14,8 @@ from mlc.runtime import emulate_module
 from mlc.runtime.toolchain import compiler_for, emulator_for
 from mlc.targets.arm.target import ArmTarget
 
+PROCESSOR = "MLC_TEST_PROCESSOR"
+"""The variable that names the processor that small models are compiled for, where it is not this machine's."""
 _MISSING = [
     name
     for name, found in (

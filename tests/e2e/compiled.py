@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from onnx import helper, numpy_helper
 
 import mlc
 from mlc.ir.interp import run_graph
+from tests.emulated import PROCESSOR, emulated
 
 Arrays = Mapping[str, np.ndarray]
 LEVELS = ({}, {"opt_level": 0})  # optimised, and as it stands
@@ -47,7 +49,15 @@ def load(model: onnx.ModelProto) -> mlc.Model:
 
 
 def compiled(model: onnx.ModelProto, feeds: Arrays, *, threads: int = 1, **options: Any) -> dict[str, np.ndarray]:
-    """Outputs of compiled code, every pass checked."""
+    """Outputs of compiled code, every pass checked.
+
+    Where ``pytest --processor`` names one, it is for that, unless the options have a processor of their own.
+    """
+    elsewhere = os.environ.get(PROCESSOR)
+    if elsewhere and options.get("target", "x86") == "x86":
+        options["target"] = f"arm -mcpu={elsewhere}"
+        package = mlc.compile(load(model), verify_passes=True, **options)
+        return emulated(package, feeds, threads)
     with mlc.compile(load(model), verify_passes=True, **options).load(threads) as module:
         return module.run(feeds)
 

@@ -10,6 +10,11 @@ import pytest
 from onnx import TensorProto, helper
 
 import mlc
+from mlc.frontend.base import ModelSource, TensorInfo
+from mlc.ir.graph import Builder
+from mlc.ir.interp import run_graph
+from mlc.ir.types import TensorType, i32
+from mlc.ops import get
 from tests.e2e.compiled import interpreted, load, network
 from tests.e2e.test_quantized import CASES, convolution
 from tests.e2e.test_requantisation import SPECIAL
@@ -69,3 +74,30 @@ def test_floats_to_bytes(dtype: type) -> None:
     known = ~np.isnan(x) | (dtype is np.int8)  # bytes without a sign are made with one first, so that NaN becomes 128
     for name, want in interpreted(model, {"x": x}).items():
         np.testing.assert_array_equal(got[name][known], want[known])
+
+
+@pytest.mark.parametrize("roundings", [1, 2])
+def test_fixed_point(roundings: int) -> None:
+    """Sums times factors, as TensorFlow Lite rounds them; twice rounded, the product is one instruction."""
+    rng = np.random.default_rng(11)
+    x = rng.integers(-(1 << 31), 1 << 31, (13, 27)).astype(np.int32)
+    x[0, :8] = [0, 1, -1, 2**31 - 1, -(2**31), -(2**31) + 1, 1 << 30, -(1 << 30)]
+    x[1:7] >>= rng.integers(1, 24, (6, 27)).astype(np.int32)
+    b = Builder("fixed")
+    scaled = b.add(
+        get("fixed_scale"),
+        [
+            b.input("x", TensorType(x.shape, i32)),
+            b.constant(rng.integers(1 << 30, 1 << 31, (1, 27)).astype(np.int32), "m"),
+            b.constant(rng.integers(-12, 1, (1, 27)).astype(np.int32), "s"),
+        ],
+        {"roundings": roundings},
+    )
+    graph = b.finish(scaled, ["y"])
+    info = TensorInfo("x", x.shape, "i32")
+    model = mlc.Model(graph, ModelSource("test", "", "fixed", "", "0" * 64, (info,), ()), "test")
+    package = mlc.compile(model, "arm -mcpu=cortex-a53")
+    assert ("sqrdmulh" in package.members["src/model.ll"].decode()) == (roundings == 2)
+    (want,) = run_graph(graph, {"x": x}).values()
+    (got,) = emulated(package, {"x": x}).values()
+    np.testing.assert_array_equal(got, want)

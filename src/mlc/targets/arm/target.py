@@ -26,6 +26,7 @@ class ArmTarget(CpuTarget):
     name = "arm"
     triple = "aarch64-unknown-linux-gnu"
     keeps_nan = True
+    fixed_product = "llvm.aarch64.neon.sqrdmulh"
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:

@@ -61,6 +61,7 @@ class CpuTarget:
         name: as in the target's string form.
         triple: LLVM's name of the platform.
         keeps_nan: whether the least and the greatest of two numbers keep NaN, and conversions take it to 0.
+        fixed_product: LLVM's function for products of fixed-point numbers, if there is an instruction for them.
         evict: LLVM IR that defines ``void @evict(ptr)``, which takes a line of memory out of all caches, and
             ``void @evicted()``, which waits until all are out; empty where a program cannot.
     """
@@ -68,6 +69,7 @@ class CpuTarget:
     name: ClassVar[str]
     triple: str
     keeps_nan: ClassVar[bool] = False
+    fixed_product: ClassVar[str] = ""
     evict: ClassVar[str] = ""
     accelerator = None
 
@@ -183,7 +185,7 @@ class CpuTarget:
 
         if on_stage is not None:
             on_stage("codegen")
-        text = ModuleText(keeps_nan=self.keeps_nan)
+        text = ModuleText(keeps_nan=self.keeps_nan, fixed_product=self.fixed_product)
         scratch = {name: emit_function(fn, text, contract=contract) for name, fn in kernels.items()}
         estimates = {} if self.native else {name: estimate(fn, self.record) for name, fn in kernels.items()}
         return EmittedKernels(text, scratch, estimates)

@@ -34,6 +34,7 @@ class ModuleSink(Protocol):
     """What function emitters share: finished functions, declarations, requests to the math library."""
 
     keeps_nan: bool
+    fixed_product: str
 
     def declare(self, line: str) -> None: ...
 
@@ -67,6 +68,7 @@ class FunctionEmitter(ValueEmitter):
         self.module = module
         self.flags = "contract " if contract else ""
         self.keeps_nan = module.keeps_nan
+        self.fixed_product = module.fixed_product
         self.places = Accesses(fn.body)
         self.slots = Slots(self.places)
         self.aliased = {id(fn.params[k]) for k in fn.attrs.get("aliased", ())}

@@ -34,10 +34,13 @@ class ModuleText:
 
     Args:
         keeps_nan: what :class:`~mlc.targets.llvm.arith.Sink` says.
+        fixed_product: LLVM's function, without its type, for the high halves of doubled products of integers, rounded;
+            empty where the processor has no instruction for it.
     """
 
-    def __init__(self, *, keeps_nan: bool = False) -> None:
+    def __init__(self, *, keeps_nan: bool = False, fixed_product: str = "") -> None:
         self.keeps_nan = keeps_nan
+        self.fixed_product = fixed_product
         self.definitions: list[str] = []
         self.declarations: dict[str, None] = {}
         self.requests: dict[tuple[str, str, int], None] = {}

@@ -14,6 +14,7 @@ from mlc.ir.types import DType, boolean, i64
 from mlc.ir.unwind import Steps, unwind
 from mlc.targets.llvm import arith
 from mlc.targets.llvm.arith import Val
+from mlc.targets.llvm.fixed_point import fixed_product_of, rounded_product
 from mlc.targets.llvm.index import IndexEmitter
 from mlc.targets.llvm.pieces import Piece, pieces_of, settled
 from mlc.targets.llvm.registers import Accesses, Slot, Slots
@@ -35,6 +36,7 @@ class ValueEmitter(IndexEmitter):
     counter: int
     flags: str
     keeps_nan: bool
+    fixed_product: str
     columns: dict[Key, tuple[Block, int]]  # columns of blocks that are read as a whole
     squares: dict[int, list[str]]  # by the id of a block, its columns once they are there
     mask: Val | None  # lanes whose loads may touch memory; ``None`` for all
@@ -93,6 +95,14 @@ class ValueEmitter(IndexEmitter):
                 steps = None if self.keeps_nan else steps_of(e)
                 if steps is not None:
                     return narrowed(self, limited_steps(self, (yield steps.value), steps.zero, steps.most))
+                product = fixed_product_of(e) if self.fixed_product else None
+                if product is not None:
+                    a = yield product.a
+                    b = yield product.b
+                    lanes = max(a.lanes, b.lanes)
+                    found = rounded_product(self, self.fixed_product, self.widen(a, lanes), self.widen(b, lanes))
+                    if found is not None:
+                        return found
                 return arith.cast(self, (yield e.a), e.dtype, limited=is_limited(e))
             case Select():
                 return (yield from self.select(e, lane))
