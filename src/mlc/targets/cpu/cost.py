@@ -25,6 +25,7 @@ from mlc.targets.cpu.record import Cpu
 
 SPILL = 2.5  # times that a step takes whose sums do not stay in registers (measured: 2.3 to 4)
 TILE_OVERHEAD = 24  # cycles around the steps of a tile: loop, addresses, first loads and last sums
+AHEAD = 256  # bytes of weights that cores without a look at later operations fetch before they are used
 USABLE = 0.75  # part of a cache that one operand can count on
 UNROLLED_SUMS = 64  # multiply-adds of a loop body; more do not hide more of the loop, and fill the instruction cache
 HIDDEN = 0.85  # part of the shorter of computing and loading that runs while the longer one does
@@ -81,6 +82,19 @@ def step_cycles(rows: int, vectors: int, target: Cpu) -> float:
         target.fma_latency * (1.15 if sums <= target.fma_latency * target.fmas else 1),
     )
     return work if fits_registers(rows, vectors, target) else work * SPILL
+
+
+def fetches_ahead(panel: float, target: Cpu) -> int:
+    """How many bytes ahead the weights of a tile are fetched while it is computed; 0 where that is left to the core.
+
+    One that takes operations in order stands still at every load that misses the first-level cache, so weights that
+    do not stay there are fetched a few lines before; others have begun the next loads by then.
+
+    Args:
+        panel: bytes of the weights of a tile.
+        target: the processor.
+    """
+    return AHEAD if target.in_order and panel > target.l1 * USABLE else 0
 
 
 def ragged_steps(extent: int, tile: Tile, target: Cpu) -> float:

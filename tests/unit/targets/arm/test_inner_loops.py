@@ -84,3 +84,13 @@ def test_blocks_of_bytes_take_few_instructions(convolves: bool) -> None:
     assert products >= 16
     assert len(code) <= 2 * products
     assert not [t for t in code if "[sp" in t]
+
+
+@pytest.mark.parametrize(("cpu", "ahead"), [("cortex-a53", True), ("cortex-a72", False)])
+def test_cores_in_order_fetch_their_weights_ahead(cpu: str, ahead: bool) -> None:
+    """Of a product by 2.4 MB; others fetch those of the next tile, which come from memory."""
+    w = np.ones((768, 768), np.float32)
+    model = network([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": w}, ["y"], {"w": w})
+    fetched = [t for t in heaviest(model, cpu) if t.startswith("prfm")]
+    assert fetched
+    assert all(("pldl1keep" in t) == ahead for t in fetched)

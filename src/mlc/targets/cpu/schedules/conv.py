@@ -20,7 +20,7 @@ from mlc.lower.stage import Stage
 from mlc.lower.symbolic import pinned
 from mlc.ops.algorithms import Algorithm
 from mlc.targets.base import LayoutChoice
-from mlc.targets.cpu.cost import Product, Tile, bandwidth, unrolled_steps
+from mlc.targets.cpu.cost import Product, Tile, bandwidth, fetches_ahead, unrolled_steps
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
@@ -215,7 +215,8 @@ class ConvPlan:
         cut: for the caches.
         block: input channels that weights are packed by.
         steps: instructions for each sum that one iteration of the innermost loop takes.
-        prefetch: whether the next weights are fetched while these are used.
+        prefetch: whether the weights of the next tile are fetched while these are used.
+        ahead: how many bytes ahead those of this tile are fetched.
         rows: whether the rows of windows that lie in the border are passed over.
         columns: whether their columns are, too.
     """
@@ -226,6 +227,7 @@ class ConvPlan:
     block: int
     steps: int
     prefetch: bool
+    ahead: int
     rows: bool
     columns: bool
 
@@ -278,10 +280,12 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     most = unrolled_steps(Tile(int(tile.rows), int(tile.vectors)), target, dot)
     unrolled = best_divisor(inner, most)
     steps = knobs.discrete("steps", divisors(inner), default=unrolled)
-    far = come_from_far(role.weights, target)
-    fetch = knobs.category("prefetch", (False, True), default=far)
+    depth = size_of(role.weights.shape[1:]) * int(chunk or channels) // max(1, channels)
+    ahead = fetches_ahead(depth * int(tile.vectors) * target.lanes * role.weights.dtype.itemsize, target)
+    fetch = knobs.category("prefetch", (False, True), default=ahead > 0 or come_from_far(role.weights, target))
     cut = Blocking(extent // blocks, first == "pixels", chunk or None, axis)
-    return ConvPlan(flat, tile, cut, block, steps, fetch, border.passes_rows, border.passes_columns(tile))
+    passes = border.passes_rows, border.passes_columns(tile)
+    return ConvPlan(flat, tile, cut, block, steps, fetch and not ahead, ahead if fetch else 0, *passes)
 
 
 def _product(g: Group, flat: bool, target: Cpu) -> Product:
@@ -520,11 +524,24 @@ def _tile_body(local: Stage, rank: int, plan: ConvPlan, target: Cpu, dot: Dot | 
     if plan.columns:
         local.unroll(taps[-1])
     if plan.steps > 1:
-        local.unroll(local.split(ci, plan.steps)[1])
+        ci, step = local.split(ci, plan.steps)
+        local.unroll(step)
+    if plan.ahead:
+        _fetch_ahead(local, [co, *(taps[:-1] if plan.columns else taps), ci], plan.ahead)
     multiply_lanes(local, lanes[0], dot)
     local.unroll(o)
     local.unroll(pixels)
     return co
+
+
+def _fetch_ahead(local: Stage, loops: Sequence[Var], distance: int) -> None:
+    """Fetch weights so many bytes before they are used, in the innermost of some loops over the terms of a sum."""
+    inner = [a for a in loops if a.hi > 0][-1:]
+    weights = local.op.inputs[1]
+    for a in inner:
+        times = size_of([b.hi + 1 for b in loops])
+        each = weights.size * weights.dtype.itemsize // weights.shape[0] // times
+        local.prefetch(weights, a, a, distance=-(-distance // each), level=1)
 
 
 def _fits(g: Group, target: Cpu) -> bool:

@@ -11,7 +11,7 @@ from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
-from mlc.targets.cpu.cost import Product, Tile, all_tiles, balance, best_tile
+from mlc.targets.cpu.cost import Product, Tile, all_tiles, balance, best_tile, fetches_ahead
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
@@ -173,8 +173,13 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     finish_tile(s, out, product, inside, (ii, ju))
     cut = cut_depth(local, knobs, vectors * target.lanes, Tile(rows, vectors), dot, target)
     local.unroll(cut.steps)
-    fetch = packed and knobs.category("prefetch", (False, True), default=streamed)
-    if fetch and order == "columns" and io.hi > 0:
+    step = vectors * target.lanes * right.dtype.itemsize * (1 if dot is None else dot.terms)
+    ahead = fetches_ahead(k * step, target)
+    fetch = packed and knobs.category("prefetch", (False, True), default=streamed or ahead > 0)
+    if fetch and ahead:
+        each = step * (cut.steps.hi + 1)
+        local.prefetch(right, cut.iterations, cut.iterations, distance=-(-ahead // each), level=1)
+    elif fetch and order == "columns" and io.hi > 0:
         # While rows pass by one panel, the next one comes from further away, a line every few steps: more at once would
         # hold up the loads of the tile itself (measured with weights in memory: nothing gained by bursts, 5 % by this).
         local.prefetch(right, jo, cut.iterations, level=2)
