@@ -1,0 +1,1 @@
+"""Derivatives of tensor expressions, as tensor expressions."""

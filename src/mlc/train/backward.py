@@ -1,0 +1,78 @@
+"""Gradients of graphs: from a result back to what it depends on, node by node, added to the graph itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlc.errors import MlcError
+from mlc.ir import te
+from mlc.ir.graph import Builder, Node, Value, express
+from mlc.ops import get
+from mlc.rewrite.keys import is_core
+from mlc.train.autodiff.expression import gradients
+from mlc.train.operators import add_expressions
+from mlc.train.rules import RULES, require_expression
+
+
+def add_gradients(g: Builder, seeds: Sequence[tuple[Value, Value]], wanted: Sequence[Value]) -> list[Value | None]:
+    """Appends the derivatives by some values to a graph that is being built.
+
+    Args:
+        g: the graph; all of its nodes so far count.
+        seeds: values, with the derivatives by them.
+        wanted: inputs, constants or results on the way; of float types.
+    Returns:
+        one a wanted value, of its type; ``None`` where no seeded value depends on it.
+    Raises:
+        UnsupportedError: an operator on the way has no gradient; it is named.
+    """
+    needed = set(wanted)
+    for node in g.nodes:
+        if any(v in needed for v in node.inputs):
+            needed.update(v for v in node.outputs if v.type.dtype.is_float)
+    received: dict[Value, Value] = {}
+
+    def receive(v: Value, part: Value | None) -> None:
+        if part is None or v not in needed:
+            return
+        old = received.get(v)
+        received[v] = part if old is None else g.add(get("add"), [old, part], names=[f"d{v.name}"])[0]
+
+    for value, seed in seeds:
+        receive(value, seed)
+    for node in reversed(list(g.nodes)):
+        if not any(v in needed for v in node.inputs):
+            continue
+        of_results = [received.get(v) for v in node.outputs]
+        if all(d is None for d in of_results):
+            continue
+        try:
+            parts = _of_node(g, node, of_results, needed)
+        except MlcError as error:
+            error.add_note(f"in the gradient of {node.op.name} {', '.join(node.sources)}")
+            raise
+        for v, part in zip(node.inputs, parts, strict=True):
+            receive(v, part)
+    return [received.get(v) for v in wanted]
+
+
+def _of_node(g: Builder, node: Node, received: Sequence[Value | None], needed: set[Value]) -> Sequence[Value | None]:
+    """What the operands of a node receive from its results."""
+    rule = RULES.get(node.op.name) if is_core(node.op) else None
+    if rule is not None:
+        return rule(g, node, received)
+    require_expression(node)
+    operands = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
+    results = list(express(node, operands))
+    seeds = [
+        None if v is None else te.placeholder(v.type.shape, v.type.dtype, f"d{t.name}")
+        for t, v in zip(results, received, strict=True)
+    ]
+    known = {id(t): v for t, v in zip(operands, node.inputs, strict=True)}
+    known |= {id(t): v for t, v in zip(results, node.outputs, strict=True)}
+    known |= {id(t): v for t, v in zip(seeds, received, strict=True) if t is not None and v is not None}
+    asked = [k for k, v in enumerate(node.inputs) if v in needed and v.type.dtype.is_float]
+    found = gradients(results, seeds, [operands[k] for k in asked])
+    made = iter(add_expressions(g, [t for t in found if t is not None], known, node.sources))
+    values = {k: None if t is None else next(made) for k, t in zip(asked, found, strict=True)}
+    return [values.get(k) for k in range(len(node.inputs))]

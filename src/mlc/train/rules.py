@@ -1,0 +1,76 @@
+"""Gradients that are better said than derived: views, and rows whose terms the derivation would compute again.
+
+Everything else is derived from what an operator says of its elements (:mod:`mlc.train.autodiff.expression`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from mlc.errors import UnsupportedError
+from mlc.ir import te
+from mlc.ir.expr import Expr, call
+from mlc.ir.graph import Builder, Node, Value
+from mlc.ir.index import IndexLike, Linear
+from mlc.ops import get
+from mlc.train.operators import add_expressions
+
+# grows the graph by what the operands receive, given what the results do
+Rule = Callable[[Builder, Node, Sequence[Value | None]], Sequence[Value | None]]
+
+
+def _identity(g: Builder, node: Node, received: Sequence[Value | None]) -> Sequence[Value | None]:
+    return received
+
+
+def _reshape(g: Builder, node: Node, received: Sequence[Value | None]) -> Sequence[Value | None]:
+    (d,) = received
+    assert d is not None
+    return g.add(get("reshape"), [d], {"shape": node.inputs[0].type.shape}, sources=node.sources)
+
+
+def _transpose(g: Builder, node: Node, received: Sequence[Value | None]) -> Sequence[Value | None]:
+    (d,) = received
+    assert d is not None
+    perm = node.attrs["perm"]
+    back = tuple(perm.index(k) for k in range(len(perm)))
+    return g.add(get("transpose"), [d], {"perm": back}, sources=node.sources)
+
+
+def _of_rows(element: Callable[[Expr, Expr, Expr], Expr], term: Callable[[Expr, Expr], Expr]) -> Rule:
+    """Of a result ``y`` with the derivative ``d``: ``element(d, y, the sum of term(d, y) over the row)``."""
+
+    def rule(g: Builder, node: Node, received: Sequence[Value | None]) -> Sequence[Value | None]:
+        (value,), (of_result,) = node.outputs, received
+        assert of_result is not None
+        y, d = (te.placeholder(v.type.shape, v.type.dtype, name) for v, name in ((value, "y"), (of_result, "dy")))
+        axis = node.attrs["axis"] % y.rank
+
+        def total(*at: Linear) -> te.Reduction:
+            k = te.reduce_axis(y.shape[axis], "r")
+            where: tuple[IndexLike, ...] = (*at[:axis], k, *at[axis:])
+            return te.sum_of(term(d[where], y[where]), k)
+
+        row = te.compute(y.shape[:axis] + y.shape[axis + 1 :], total, "total")
+        dx = te.compute(y.shape, lambda *at: element(d[at], y[at], row[(*at[:axis], *at[axis + 1 :])]), "dx")
+        return add_expressions(g, [dx], {id(y): value, id(d): of_result}, node.sources)
+
+    return rule
+
+
+RULES: Mapping[str, Rule] = {
+    "identity": _identity,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "softmax": _of_rows(lambda d, y, total: (d - total) * y, lambda d, y: d * y),
+    "log_softmax": _of_rows(lambda d, y, total: d - call("exp", y) * total, lambda d, y: d),
+}
+
+
+def require_expression(node: Node) -> None:
+    """Raises UnsupportedError for what has neither a rule nor an expression."""
+    if node.op.express is None:
+        where = f" ({', '.join(node.sources)})" if node.sources else ""
+        raise UnsupportedError(
+            f"{node.op.name}{where} has no gradient: it is a routine, and no expression says what its elements are"
+        )
