@@ -20,7 +20,7 @@ def schedule_injective(g: Group, target: Cpu) -> Schedule:
     """Everything inlined into the outputs, whose loops are flat, parallel and vectorised."""
     s = Schedule(g.outputs)
     inline_rest(s, ())
-    for t in g.outputs:
+    for t in {t.op: t for t in g.outputs}.values():  # one loop nest may give several
         spread(s[t], target)
     return s
 

@@ -1,0 +1,74 @@
+"""Losses, as expressions: one number for a batch, whose derivative is derived like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from mlc.errors import UsageError
+from mlc.ir import te
+from mlc.ir.expr import Expr, as_expr, binary, select
+from mlc.ir.graph import Builder, Value
+from mlc.ir.index import Linear, as_index
+from mlc.ir.types import TensorType, f32, i64
+from mlc.ops import get
+from mlc.train.operators import add_expressions
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What training makes small.
+
+    Args:
+        target: the type of what a prediction is compared with, from its own.
+        add: appends the loss of a prediction and a target, ``f32[1]``, to a graph.
+        classes: whether predictions are scores of classes, along axis 1.
+    """
+
+    target: Callable[[TensorType], TensorType]
+    add: Callable[[Builder, Value, Value], Value]
+    classes: bool
+
+
+def _mean(g: Builder, shape: tuple[int, ...], term: Callable[..., Expr], known: dict[int, Value], count: int) -> Value:
+    """The sum of ``term`` over all positions of a shape, divided by ``count``."""
+    axes = tuple(te.reduce_axis(n, f"r{d}") for d, n in enumerate(shape))
+    total = te.compute((1,), lambda _: te.sum_of(term(*map(as_index, axes)), axes), "total", tag="sum")
+    return add_expressions(g, [te.compute((1,), lambda i: total[i] * (1.0 / count), "loss")], known)[0]
+
+
+def _cross_entropy(g: Builder, prediction: Value, target: Value) -> Value:
+    """The mean of minus the logarithm of what the softmax of scores gives to the right class."""
+    made_by = next((n for n in g.nodes if prediction in n.outputs), None)
+    if made_by is not None and made_by.op is get("softmax") and made_by.attrs["axis"] % prediction.type.rank == 1:
+        (prediction,) = made_by.inputs  # which log_softmax takes in one step, without a loss of digits
+    (logs,) = g.add(get("log_softmax"), [prediction], {"axis": 1}, names=["log_probabilities"])
+    y, label = (te.placeholder(v.type.shape, v.type.dtype, v.name) for v in (logs, target))
+
+    def term(n: Linear, c: Linear, *at: Linear) -> Expr:
+        return select(binary("eq", label[(n, *at)], as_expr(c)), -y[(n, c, *at)], 0.0)
+
+    return _mean(g, y.shape, term, {id(y): logs, id(label): target}, prod(label.shape))
+
+
+def _squares(g: Builder, prediction: Value, target: Value) -> Value:
+    """The mean of the squares of differences."""
+    y, t = (te.placeholder(v.type.shape, v.type.dtype, v.name) for v in (prediction, target))
+
+    def term(*at: Linear) -> Expr:
+        return (y[at] - t[at]) * (y[at] - t[at])
+
+    return _mean(g, y.shape, term, {id(y): prediction, id(t): target}, prod(y.shape))
+
+
+def _labels(type: TensorType) -> TensorType:
+    if type.rank < 2:
+        raise UsageError(f"the cross entropy takes scores [batch, classes, …], and the model gives {type}")
+    return TensorType((type.shape[0], *type.shape[2:]), i64)
+
+
+LOSSES = {
+    "cross_entropy": Loss(_labels, _cross_entropy, classes=True),
+    "mse": Loss(lambda type: TensorType(type.shape, f32), _squares, classes=False),
+}

@@ -1,0 +1,89 @@
+"""Optimizers, as expressions: what a step makes of parameters, their derivatives, and what it remembers of those.
+
+Rates that change from step to step are operands: ``rates`` is ``f32[3]`` with the learning rate, and the factors that
+make up for first and second moments having begun at zero (Kingma and Ba, "Adam", 2015, algorithm 1; 1 for others).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mlc.ir import te
+from mlc.ir.expr import Expr, call
+from mlc.ir.graph import Builder, Value
+from mlc.train.operators import add_expressions
+
+RATES = 3
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How parameters follow their derivatives.
+
+    Args:
+        name: as in ``--optimizer``.
+        moments: tensors of a parameter's shape that are remembered for each; all begin at zero.
+        update: parameter, derivative, moments and the three rates, element by element -> the new parameter and moments.
+        betas: decay of the two moments, of those that make up for their beginning.
+    """
+
+    name: str
+    moments: int
+    update: Callable[[Expr, Expr, Sequence[Expr], Sequence[Expr]], Sequence[Expr]]
+    betas: tuple[float, float] | None = None
+
+    def rates(self, lr: float, step: int) -> tuple[float, float, float]:
+        """The operand ``rates`` of a step, counted from 1."""
+        if self.betas is None:
+            return lr, 1.0, 1.0
+        first, second = (1.0 / (1.0 - beta**step) for beta in self.betas)
+        return lr, first, second
+
+    def add(
+        self, g: Builder, parameter: Value, derivative: Value, moments: Sequence[Value], rates: Value
+    ) -> list[Value]:
+        """Appends the new parameter and its new moments to a graph."""
+        operands = (parameter, derivative, *moments)
+        p, d, *m = (te.placeholder(v.type.shape, v.type.dtype, name) for v, name in zip(operands, "pdmv", strict=False))
+        r = te.placeholder((RATES,), rates.type.dtype, "rates")
+        results = te.compute_many(
+            p.shape,
+            lambda *at: tuple(self.update(p[at], d[at], [t[at] for t in m], [r[k] for k in range(RATES)])),
+            f"{self.name}_step",
+        )
+        known = {id(t): v for t, v in zip((p, d, *m, r), (*operands, rates), strict=True)}
+        return add_expressions(g, results, known)
+
+
+def optimizer(name: str, momentum: float = 0.0, decay: float = 0.0) -> Optimizer:
+    """An optimizer by its name: ``sgd`` (with ``momentum``), ``adam``, or ``adamw``.
+
+    Args:
+        momentum: of ``sgd``: how much of the last step's direction stays.
+        decay: how much of a parameter counts into its derivative; of ``adamw``, into its step.
+    """
+    if name == "sgd":
+
+        def plain(p: Expr, d: Expr, m: Sequence[Expr], r: Sequence[Expr]) -> Sequence[Expr]:
+            d = d + p * decay if decay else d
+            if not momentum:
+                return (p - r[0] * d,)
+            speed = m[0] * momentum + d
+            return p - r[0] * speed, speed
+
+        return Optimizer(name, 1 if momentum else 0, plain)
+    first, second, tiny = 0.9, 0.999, 1e-8
+
+    def adam(p: Expr, d: Expr, m: Sequence[Expr], r: Sequence[Expr]) -> Sequence[Expr]:
+        if decay and name == "adam":
+            d = d + p * decay
+        mean, square = m[0] * first + d * (1.0 - first), m[1] * second + d * d * (1.0 - second)
+        step = r[0] * (mean * r[1]) / (call("sqrt", square * r[2]) + tiny)
+        kept = p * (1.0 - r[0] * decay) if decay and name == "adamw" else p
+        return kept - step, mean, square
+
+    return Optimizer(name, 2, adam, (first, second))
+
+
+OPTIMIZERS = ("sgd", "adam", "adamw")

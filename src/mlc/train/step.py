@@ -1,0 +1,156 @@
+"""The graph of a training step: a model's own, its loss, all derivatives, and what the optimizer makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlc.errors import UsageError
+from mlc.ir import te
+from mlc.ir.expr import binary, call
+from mlc.ir.graph import Builder, Graph, Value
+from mlc.ir.index import as_index
+from mlc.ir.types import TensorType, f32
+from mlc.ops import get
+from mlc.train.backward import add_gradients
+from mlc.train.losses import Loss
+from mlc.train.operators import add_expressions
+from mlc.train.optimizers import RATES, Optimizer
+
+TARGET, RATE, LOSS = "target", "rates", "loss"
+NEXT = ".next"  # behind the name of an operand, what the step leaves of it
+STATISTICS = {"batch_norm": (3, 4)}  # operands that are measured, not learned
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingStep:
+    """What is compiled and repeated.
+
+    Args:
+        graph: takes the model's inputs, :data:`TARGET`, :data:`RATE`, and all that is kept from step to step; gives
+            :data:`LOSS` and, behind the name with :data:`NEXT`, what is kept.
+        loss: the model and its loss alone, with parameters as inputs: for data that is not learned from.
+        parameters: what is learned, as it is before the first step.
+        moments: what the optimizer remembers.
+        target: the type of what predictions are compared with.
+        prediction: the output that is compared.
+    """
+
+    graph: Graph
+    loss: Graph
+    parameters: dict[str, np.ndarray]
+    moments: dict[str, np.ndarray]
+    target: TensorType
+    prediction: str
+
+
+def trainable(graph: Graph, frozen: Collection[str] = ()) -> list[Value]:
+    """Constants that are learned: floats of which there are several, but for statistics and what is named.
+
+    Raises:
+        UsageError: nothing is left, or nothing is called like something that is named.
+    """
+    known = {v.name for v in graph.constants}
+    for name in frozen:
+        if name not in known:
+            raise UsageError(f"no parameter is called {name!r}", hint=f"there are {', '.join(sorted(known)[:8])} …")
+    measured = {n.inputs[k] for n in graph.nodes for k in STATISTICS.get(n.op.name, ())}
+    found = [
+        v
+        for v in graph.constants
+        if v.type.dtype is f32 and v.type.size > 1 and v not in measured and v.name not in frozen
+    ]
+    if not found:
+        raise UsageError("the model has no parameters that could be learned")
+    return found
+
+
+def training_step(
+    graph: Graph,
+    loss: Loss,
+    optimizer: Optimizer,
+    *,
+    output: str | None = None,
+    frozen: Collection[str] = (),
+    clip: float | None = None,
+) -> TrainingStep:
+    """The step that trains a model.
+
+    Args:
+        graph: of the model, as imported: its constants are the parameters.
+        output: the name of the output that is compared; the only one unless given.
+        frozen: names of parameters that are not learned.
+        clip: the largest norm that all derivatives together may have; they are scaled down to it.
+    Raises:
+        UsageError: the output or a parameter cannot be told; nothing that is learned has to do with the loss.
+        UnsupportedError: an operator has no gradient.
+    """
+    names = graph.output_names
+    if output is None and len(names) > 1:
+        raise UsageError(f"the model has several outputs: {', '.join(names)}", hint="say which with --output NAME")
+    if output is not None and output not in names:
+        raise UsageError(f"no output is called {output!r}", hint=f"there are {', '.join(names)}")
+    place = 0 if output is None else names.index(output)
+    learned = trainable(graph, frozen)
+    g, env = _opened(graph, learned)
+    prediction = env[graph.outputs[place]]
+    if prediction.type.dtype is not f32:
+        raise UsageError(f"the output {names[place]!r} is {prediction.type}, not floats that could be learned")
+    target = g.input(TARGET, loss.target(prediction.type))
+    value = loss.add(g, prediction, target)
+    kept = (LOSS, names[place])
+    compared = Graph("loss", tuple(g.inputs), (value, prediction), tuple(g.nodes), dict(g.constants), kept)
+
+    one = g.constant(np.ones(1, np.float32), "one")
+    wanted = [env[v] for v in learned]
+    found = add_gradients(g, [(value, one)], wanted)
+    used = [(v, d) for v, d in zip(wanted, found, strict=True) if d is not None]
+    if not used:
+        raise UsageError(f"the loss of {names[place]!r} depends on no parameter that is learned")
+    derivatives = [d for _, d in used]
+    if clip is not None:
+        derivatives = _clipped(g, derivatives, clip)
+    rates = g.input(RATE, TensorType((RATES,), f32))
+    results, result_names = [value], [LOSS]
+    moments: dict[str, np.ndarray] = {}
+    for (v, _), d in zip(used, derivatives, strict=True):
+        remembered = [g.input(f"{v.name}.moment{k}", v.type) for k in range(optimizer.moments)]
+        moments |= {m.name: np.zeros(m.type.shape, np.float32) for m in remembered}
+        results += optimizer.add(g, v, d, remembered, rates)
+        result_names += [f"{t.name}{NEXT}" for t in (v, *remembered)]
+    step = g.finish(results, result_names)
+    parameters = {v.name: graph.constants[v] for v in learned}
+    return TrainingStep(step, compared, parameters, moments, target.type, names[place])
+
+
+def _opened(graph: Graph, learned: Collection[Value]) -> tuple[Builder, dict[Value, Value]]:
+    """A builder that goes on where a graph ends, with inputs in place of some of its constants."""
+    g = Builder(graph.name)
+    env = {v: g.input(v.name, v.type) for v in graph.inputs}
+    env |= {v: g.input(v.name, v.type) for v in learned}
+    env |= {v: g.constant(a, v.name) for v, a in graph.constants.items() if v not in env}
+    for node in graph.nodes:
+        operands = [env[v] for v in node.inputs]
+        outs = g.add(node.op, operands, node.attrs, names=[v.name for v in node.outputs], sources=node.sources)
+        env.update(zip(node.outputs, outs, strict=True))
+    return g, env
+
+
+def _clipped(g: Builder, derivatives: list[Value], most: float) -> list[Value]:
+    """Derivatives, scaled so that the norm of all of them together is ``most`` at most."""
+    total: Value | None = None
+    for d in derivatives:
+        t = te.placeholder(d.type.shape, f32, "d")
+        axes = tuple(te.reduce_axis(n, f"r{k}") for k, n in enumerate(t.shape))
+        at = tuple(map(as_index, axes))
+        square = te.compute((1,), lambda _, t=t, at=at, axes=axes: te.sum_of(t[at] * t[at], axes), "squares", tag="sum")
+        (part,) = add_expressions(g, [square], {id(t): d})
+        total = part if total is None else g.add(get("add"), [total, part])[0]
+    assert total is not None
+    s = te.placeholder((1,), f32, "squares")
+    bound = most * most
+    scale = te.compute((1,), lambda i: call("sqrt", bound / binary("max", s[i], bound)), "scale")
+    (by,) = add_expressions(g, [scale], {id(s): total})
+    return [g.add(get("mul"), [d, by])[0] for d in derivatives]
