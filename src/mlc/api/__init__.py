@@ -15,6 +15,7 @@ from mlc.api.machines import TargetInfo, devices, targets
 from mlc.api.models import Model, load, survey
 from mlc.api.packages import Package, Report, assembly, compile, pass_names
 from mlc.api.quantization import LayerError, Quantization, check_calibration, quantize
+from mlc.api.training import Training, batched, train
 from mlc.api.tuning import build_candidates, measure_candidates, tune, tuning_tasks
 from mlc.runtime import load_module
 
@@ -26,7 +27,9 @@ __all__ = [
     "Quantization",
     "Report",
     "TargetInfo",
+    "Training",
     "assembly",
+    "batched",
     "build_candidates",
     "check_calibration",
     "compile",
@@ -41,6 +44,7 @@ __all__ = [
     "quantize",
     "survey",
     "targets",
+    "train",
     "tune",
     "tuning_tasks",
 ]

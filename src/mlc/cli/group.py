@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compile": ("mlc.cli.compile_model:command", "Compile a model into a module.tar."),
     "tune": ("mlc.cli.tune:command", "Measure schedules of a model's kernels; keep the best."),
     "measure": ("mlc.cli.measure:command", "Measure what mlc tune --build-only has built."),
+    "train": ("mlc.cli.train:command", "Train a model on examples, by compiled steps."),
     "run": ("mlc.cli.run:command", "Run a module.tar: outputs, verification, timing."),
     "inspect": ("mlc.cli.inspect:command", "Show what is in a model or a module.tar."),
     "ops": ("mlc.cli.ops:command", "List the operators that can be imported."),

@@ -1,4 +1,4 @@
-"""Losses, as expressions: one number for a batch, whose derivative is derived like any other."""
+"""Losses, as expressions: a number for an example, whose derivative is derived like any other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Loss:
 
     Args:
         target: the type of what a prediction is compared with, from its own.
-        add: appends the loss of a prediction and a target, ``f32[1]``, to a graph.
+        add: appends the losses of the examples of a batch, ``f32[batch]``, to a graph, given predictions and targets.
         classes: whether predictions are scores of classes, along axis 1.
     """
 
@@ -31,15 +31,23 @@ class Loss:
     classes: bool
 
 
-def _mean(g: Builder, shape: tuple[int, ...], term: Callable[..., Expr], known: dict[int, Value], count: int) -> Value:
-    """The sum of ``term`` over all positions of a shape, divided by ``count``."""
-    axes = tuple(te.reduce_axis(n, f"r{d}") for d, n in enumerate(shape))
-    total = te.compute((1,), lambda _: te.sum_of(term(*map(as_index, axes)), axes), "total", tag="sum")
-    return add_expressions(g, [te.compute((1,), lambda i: total[i] * (1.0 / count), "loss")], known)[0]
+def _each(g: Builder, shape: tuple[int, ...], term: Callable[..., Expr], known: dict[int, Value], count: int) -> Value:
+    """For each example, the sum of ``term`` over all its positions, divided by ``count``."""
+    axes = tuple(te.reduce_axis(n, f"r{d}") for d, n in enumerate(shape[1:]))
+    total = te.compute((shape[0],), lambda n: te.sum_of(term(n, *map(as_index, axes)), axes), "total", tag="sum")
+    return add_expressions(g, [te.compute(shape[:1], lambda n: total[n] * (1.0 / count), "losses")], known)[0]
+
+
+def mean_of(g: Builder, losses: Value) -> Value:
+    """Appends the mean of the losses of a batch, ``f32[1]``, to a graph."""
+    t = te.placeholder(losses.type.shape, f32, "losses")
+    n = te.reduce_axis(t.size, "n")
+    total = te.compute((1,), lambda _: te.sum_of(t[n], n), "total", tag="sum")
+    return add_expressions(g, [te.compute((1,), lambda i: total[i] * (1.0 / t.size), "loss")], {id(t): losses})[0]
 
 
 def _cross_entropy(g: Builder, prediction: Value, target: Value) -> Value:
-    """The mean of minus the logarithm of what the softmax of scores gives to the right class."""
+    """Minus the logarithm of what the softmax of scores gives to the right class."""
     made_by = next((n for n in g.nodes if prediction in n.outputs), None)
     if made_by is not None and made_by.op is get("softmax") and made_by.attrs["axis"] % prediction.type.rank == 1:
         (prediction,) = made_by.inputs  # which log_softmax takes in one step, without a loss of digits
@@ -49,17 +57,17 @@ def _cross_entropy(g: Builder, prediction: Value, target: Value) -> Value:
     def term(n: Linear, c: Linear, *at: Linear) -> Expr:
         return select(binary("eq", label[(n, *at)], as_expr(c)), -y[(n, c, *at)], 0.0)
 
-    return _mean(g, y.shape, term, {id(y): logs, id(label): target}, prod(label.shape))
+    return _each(g, y.shape, term, {id(y): logs, id(label): target}, prod(label.shape[1:]))
 
 
 def _squares(g: Builder, prediction: Value, target: Value) -> Value:
-    """The mean of the squares of differences."""
+    """The mean of the squares of an example's differences."""
     y, t = (te.placeholder(v.type.shape, v.type.dtype, v.name) for v in (prediction, target))
 
     def term(*at: Linear) -> Expr:
         return (y[at] - t[at]) * (y[at] - t[at])
 
-    return _mean(g, y.shape, term, {id(y): prediction, id(t): target}, prod(y.shape))
+    return _each(g, y.shape, term, {id(y): prediction, id(t): target}, prod(y.shape[1:]))
 
 
 def _labels(type: TensorType) -> TensorType:

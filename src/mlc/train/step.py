@@ -15,7 +15,7 @@ from mlc.ir.index import as_index
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
 from mlc.train.backward import add_gradients
-from mlc.train.losses import Loss
+from mlc.train.losses import Loss, mean_of
 from mlc.train.operators import add_expressions
 from mlc.train.optimizers import RATES, Optimizer
 
@@ -31,7 +31,7 @@ class TrainingStep:
     Args:
         graph: takes the model's inputs, :data:`TARGET`, :data:`RATE`, and all that is kept from step to step; gives
             :data:`LOSS` and, behind the name with :data:`NEXT`, what is kept.
-        loss: the model and its loss alone, with parameters as inputs: for data that is not learned from.
+        loss: the model and the losses of examples alone, with parameters as inputs: for what is not learned from.
         parameters: what is learned, as it is before the first step.
         moments: what the optimizer remembers.
         target: the type of what predictions are compared with.
@@ -99,10 +99,11 @@ def training_step(
     if prediction.type.dtype is not f32:
         raise UsageError(f"the output {names[place]!r} is {prediction.type}, not floats that could be learned")
     target = g.input(TARGET, loss.target(prediction.type))
-    value = loss.add(g, prediction, target)
-    kept = (LOSS, names[place])
-    compared = Graph("loss", tuple(g.inputs), (value, prediction), tuple(g.nodes), dict(g.constants), kept)
+    losses = loss.add(g, prediction, target)
+    given = (LOSS, names[place])
+    compared = Graph("loss", tuple(g.inputs), (losses, prediction), tuple(g.nodes), dict(g.constants), given)
 
+    value = mean_of(g, losses)
     one = g.constant(np.ones(1, np.float32), "one")
     wanted = [env[v] for v in learned]
     found = add_gradients(g, [(value, one)], wanted)

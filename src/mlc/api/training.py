@@ -1,0 +1,252 @@
+"""Training: a model, examples, and what it is like afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlc.api.models import Model, load, survey
+from mlc.api.packages import compile
+from mlc.errors import UnsupportedError, UsageError
+from mlc.frontend.base import ModelSource, TensorInfo
+from mlc.ir.graph import Graph
+from mlc.runtime import atomic_write
+from mlc.settings import Observer
+
+if TYPE_CHECKING:
+    from mlc.train.loop import Plan, Watcher
+
+_FIRST = re.compile(r"\w+\[(?P<first>[^,\]]+)")
+EVERY = 600.0  # seconds between checkpoints within an epoch
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What a run has come to.
+
+    Args:
+        model: with the parameters that were learned.
+        before: its graph as it was.
+        parameters: those, by name.
+        history: what was told of each epoch: losses, accuracies, seconds.
+        notes: what whoever trains should know.
+    """
+
+    model: Model
+    before: Graph
+    parameters: Mapping[str, np.ndarray]
+    history: tuple[Mapping[str, Any], ...]
+    notes: tuple[str, ...]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the trained model: ``.onnx`` (the file it was, with other initializers) or ``.mlc``.
+
+        Raises:
+            OutputError: the file cannot be written.
+            UnsupportedError: it was no ONNX file, or keeps its parameters elsewhere.
+        """
+        if Path(path).suffix != ".onnx":
+            self.model.save(path)
+            return
+        data = _onnx(self.model.info, self.before, self.parameters)
+        with atomic_write(path) as file:
+            file.write(data)
+
+
+def batched(path: str | os.PathLike[str], batch: int | None, **options: Any) -> Model:
+    """A model file, imported with so many examples at once where it leaves that open.
+
+    Args:
+        batch: examples in a step.
+        options: as for ``load``.
+    Raises:
+        UsageError: the model takes another number.
+        ImportModelError, UnsupportedError: as for ``load``.
+    """
+    dims, shapes = dict(options.pop("dims", None) or {}), options.get("shapes") or {}
+    if batch is not None:
+        for name, type in survey(path, limits=options.get("limits"), frontend=options.get("frontend")).inputs:
+            first = _FIRST.match(type)
+            if first and first["first"].isidentifier() and name not in shapes:
+                dims.setdefault(first["first"], batch)
+    model = load(path, dims=dims, **options)
+    counts = {spec.shape[0] for spec in model.inputs if spec.shape}
+    if batch is not None and counts != {batch}:
+        told = ", ".join(map(str, sorted(counts)))
+        raise UsageError(
+            f"{os.fspath(path)}: takes {told} examples at once, not {batch}",
+            hint="export it with a dynamic first axis, or leave --batch out",
+        )
+    return model
+
+
+def train(
+    model: Model,
+    data: Mapping[str, np.ndarray],
+    plan: Plan,
+    *,
+    loss: str = "cross_entropy",
+    optimizer: str = "adam",
+    momentum: float = 0.0,
+    decay: float = 0.0,
+    clip: float | None = None,
+    output: str | None = None,
+    frozen: Collection[str] = (),
+    validation: Mapping[str, np.ndarray] | float | None = None,
+    target: str = "x86",
+    threads: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    where: str = "the data",
+    observer: Observer | None = None,
+    watcher: Watcher | None = None,
+) -> Training:
+    """Trains a model.
+
+    Args:
+        model: from ``load``, with a batch of examples.
+        data: arrays of examples by name of the model's inputs, and one more: what is to be predicted.
+        plan: how long to learn, and how fast.
+        loss: ``cross_entropy`` of classes, or ``mse``.
+        optimizer: ``sgd``, ``adam`` or ``adamw``.
+        momentum, decay: see :func:`mlc.train.optimizers.optimizer`.
+        clip: the largest norm of all derivatives together.
+        output: the name of the output that is compared, where there are several.
+        frozen: names of parameters that stay as they are.
+        validation: examples to measure after each epoch, or which share of ``data`` to keep for that.
+        target: that runs the steps; this machine has to be one.
+        threads: that run them; all cores unless given.
+        checkpoint: a file to keep the state of the run in.
+        resume: go on from there, if it is there.
+        where: what messages call the data.
+        observer, watcher: are told how compilation and training go on.
+    Returns:
+        the trained model. Interrupted, the run stands in its checkpoint.
+    Raises:
+        UsageError: data or an option do not fit the model, or the checkpoint is of another run.
+        UnsupportedError: an operator has no gradient.
+        CheckFailedError: the loss is no number any more.
+        OutputError: the checkpoint cannot be written.
+    """
+    from mlc.train.checkpoint import Checkpoint, load_checkpoint
+    from mlc.train.data import Examples, examples_of
+    from mlc.train.loop import Trainer, Watcher
+    from mlc.train.losses import LOSSES
+    from mlc.train.optimizers import optimizer as by_name
+    from mlc.train.step import TARGET, training_step
+
+    learns, kind = by_name(optimizer, momentum, decay), LOSSES[loss]
+    step = training_step(model.graph, kind, learns, output=output, frozen=frozen, clip=clip)
+    inputs = model.graph.inputs
+    examples = examples_of(data, inputs, step.target, TARGET, where)
+    checked: Examples | None = None
+    if isinstance(validation, float):
+        examples, checked = examples.split(validation)
+        if not examples.steps:
+            raise UsageError(f"{where}: what is left of {validation:g} for validation is less than a batch")
+    elif validation is not None:
+        checked = examples_of(validation, inputs, step.target, TARGET, "the data for validation")
+    options = (loss, optimizer, momentum, decay, clip, output, sorted(frozen), plan.lr, plan.schedule, plan.warmup)
+    about = {
+        "model": model.info.sha256,
+        "examples": len(examples),
+        "batch": examples.batch,
+        "options": [str(o) for o in options],
+        "seed": plan.seed,
+        "kept": hashlib.sha256("\n".join([*step.parameters, *step.moments]).encode()).hexdigest(),
+    }
+    notes: list[str] = []
+    found: Checkpoint | None = None
+    if resume and checkpoint is not None:
+        found, notes = load_checkpoint(checkpoint)
+        if found is not None and dict(found.run) != about:
+            differs = ", ".join(k for k in about if found.run.get(k) != about[k])
+            raise UsageError(f"{os.fspath(checkpoint)}: is of another run: {differs} differ", hint="leave --resume out")
+    how: dict[str, Any] = {"threads": threads, "observer": observer, "max_kernels": None}
+    compiled = compile(_wrapped(step.graph), target, **how)
+    compared = compile(_wrapped(step.loss), target, **how) if checked is not None else None
+
+    def keep(state: Checkpoint) -> None:
+        if checkpoint is not None:
+            state.save(checkpoint)
+
+    with compiled.load(threads) as module:
+        other = compared.load(threads) if compared is not None else None
+        trainer = Trainer(step, learns, plan, module.run, (other or module).run, kind.classes, keep, about)
+        if found is not None:
+            trainer.resume(found)
+        try:
+            trainer.train(examples, checked, EVERY, watcher or Watcher())
+        except BaseException:
+            if trainer.steps:
+                keep(trainer.checkpoint())
+            raise
+        finally:
+            if other is not None:
+                other.close()
+    learned = trainer.parameters
+    constants = {v: learned.get(v.name, a) for v, a in model.graph.constants.items()}
+    graph = replace(model.graph, constants=constants)
+    return Training(Model(graph, model.info, model.format), model.graph, learned, tuple(trainer.history), tuple(notes))
+
+
+def _wrapped(graph: Graph) -> Model:
+    """A graph that comes from no file, as what is compiled."""
+    inputs = tuple(TensorInfo(v.name, v.type.shape, str(v.type.dtype)) for v in graph.inputs)
+    outputs = tuple(
+        TensorInfo(n, v.type.shape, str(v.type.dtype)) for n, v in zip(graph.output_names, graph.outputs, strict=True)
+    )
+    return Model(graph, ModelSource("mlc", "", graph.name, "", "0" * 64, inputs, outputs), "mlc")
+
+
+def _onnx(info: ModelSource, before: Graph, parameters: Mapping[str, np.ndarray]) -> bytes:
+    """The bytes of an ONNX file with other initializers.
+
+    Args:
+        before: the graph that was imported from it.
+    Raises:
+        UnsupportedError: a parameter cannot be told there.
+    """
+    import onnx
+
+    if info.format != "onnx" or not info.path:
+        raise UnsupportedError(f"the model was no ONNX file but {info.format}", hint="write a .mlc file instead")
+    proto = onnx.load(info.path)
+    stored = {t.name: t for t in proto.graph.initializer}
+    originals = {v.name: a for v, a in before.constants.items()}
+    for name, array in parameters.items():
+        place = _stored_as(proto, stored, name, originals[name])
+        if place is None:
+            raise UnsupportedError(
+                f"{info.path}: the parameter {name!r} is made of others there, or part of one",
+                hint=f"write a .mlc file instead, or keep it as it is with --freeze {name}",
+            )
+        shape = tuple(stored[place].dims)
+        stored[place].CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(shape), place))
+    data: bytes = proto.SerializeToString()
+    return data
+
+
+def _stored_as(proto: Any, stored: Mapping[str, Any], name: str, original: np.ndarray) -> str | None:
+    """The initializer that a constant of the graph is, in its own shape or another: biases get axes on their way."""
+    import onnx
+
+    if name in stored:
+        return name if tuple(stored[name].dims) == original.shape else None
+    node, _, _ = name.rpartition("/")
+    for found in proto.graph.node:
+        if node and (found.name == node or node in found.output):
+            for place in found.input:
+                tensor = stored.get(place)
+                if tensor is None or int(np.prod(tensor.dims)) != original.size:
+                    continue
+                if np.array_equal(onnx.numpy_helper.to_array(tensor).reshape(-1), original.reshape(-1)):
+                    return str(place)
+    return None

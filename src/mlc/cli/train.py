@@ -1,0 +1,247 @@
+"""``mlc train``: learn the parameters of a model from examples, by steps that are compiled as one program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from mlc.cli import values
+from mlc.cli.console import Console, require_distinct, require_writable, write_json
+from mlc.cli.group import Command
+from mlc.cli.options import LoadOptions, json_option, load_options
+from mlc.cli.progress import CompileProgress
+from mlc.errors import UsageError
+from mlc.settings import MAX_SEED
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+MOST = 1 << 30
+SUFFIXES = (".onnx", ".mlc")
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    mlc train model.onnx --data train.npz --epochs 5 --batch 64 -o trained.onnx
+    mlc train model.onnx --data train.npz --validation test.npz --optimizer adamw --lr 3e-4 --schedule cosine -o t.onnx
+    mlc train model.onnx --data train.npz --loss mse --optimizer sgd --lr 0.01 --momentum 0.9 -o trained.mlc
+    mlc train model.onnx --data train.npz --epochs 20 -o trained.onnx --resume     # go on after an interrupt
+    """,
+)
+@click.argument("model")
+@click.option(
+    "--data", required=True, metavar="FILE",
+    help="An .npz with an array of examples for each input, by its name, and one more: what is to be predicted.",
+)  # fmt: skip
+@click.option("-o", "--output", required=True, metavar="FILE", help="The trained model: .onnx or .mlc.")
+@load_options
+@click.option(
+    "--loss", type=click.Choice(["cross_entropy", "mse"]), default="cross_entropy", show_default=True,
+    help="Of scores of classes (a softmax at the model's end counts as part of it), or of numbers.",
+)  # fmt: skip
+@click.option(
+    "--optimizer", type=click.Choice(["sgd", "adam", "adamw"]), default="adam", show_default=True,
+    help="How parameters follow their derivatives.",
+)  # fmt: skip
+@click.option("--lr", type=values.Real(), default=1e-3, show_default=True, metavar="X", help="The learning rate.")
+@click.option("--momentum", type=click.FloatRange(0, 1), default=0.0, show_default=True, metavar="X", help="Of sgd.")
+@click.option(
+    "--weight-decay", type=click.FloatRange(0), default=0.0, show_default=True, metavar="X",
+    help="How much parameters shrink; added to derivatives, but for adamw.",
+)  # fmt: skip
+@click.option("--clip-norm", type=values.Real(), metavar="X", help="The largest norm of all derivatives together.")
+@click.option(
+    "--schedule", type=click.Choice(["constant", "cosine"]), default="constant", show_default=True,
+    help="How the learning rate goes on.",
+)  # fmt: skip
+@click.option(
+    "--warmup", type=values.Whole(0, MOST), default=0, show_default=True, metavar="N",
+    help="Steps in which it grows from nothing.",
+)  # fmt: skip
+@click.option(
+    "--epochs", type=values.Whole(1, MOST), default=1, show_default=True, metavar="N", help="Times through the data."
+)
+@click.option(
+    "--batch", type=values.Whole(1, MOST), metavar="N",
+    help="Examples in a step, where the model leaves that open.  [default: the model's, or 64]",
+)  # fmt: skip
+@click.option(
+    "--validation", metavar="FILE|SHARE",
+    help="Examples to measure after each epoch: an .npz, or a share of the data (0.1) that is not learned from.",
+)  # fmt: skip
+@click.option("--predict", metavar="NAME", help="The output that is compared, where there are several.")
+@click.option("--freeze", multiple=True, metavar="NAME", help="A parameter that stays as it is; may be repeated.")
+@click.option("--seed", type=values.Whole(0, MAX_SEED), default=0, show_default=True, metavar="N", help="Of the order.")
+@click.option("--target", default="x86", show_default=True, help="What runs the steps; this machine has to.")
+@click.option("--threads", type=values.Whole(1, 1024), metavar="N", help="Threads of a step.  [default: all cores]")
+@click.option(
+    "--checkpoint", metavar="FILE",
+    help="Where the state of the run is kept after each epoch, and every ten minutes.  [default: OUTPUT.checkpoint]",
+)  # fmt: skip
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint, if there is one.")
+@json_option
+@click.pass_obj
+def command(
+    console: Console,
+    model: str,
+    data: str,
+    output: str,
+    load_options: LoadOptions,
+    loss: str,
+    optimizer: str,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    clip_norm: float | None,
+    schedule: str,
+    warmup: int,
+    epochs: int,
+    batch: int | None,
+    validation: str | None,
+    predict: str | None,
+    freeze: tuple[str, ...],
+    seed: int,
+    target: str,
+    threads: int | None,
+    checkpoint: str | None,
+    resume: bool,
+    json_file: str | None,
+) -> None:
+    """Learn the parameters of MODEL from examples.
+
+    Gradients are derived from what every operator says of its elements; the model, its loss, all derivatives and the
+    optimizer are compiled as one program, which is a step. Batch normalisation keeps its statistics. A run with the
+    same seed on the same machine gives the same bits, interrupted or not.
+    """
+    if Path(output).suffix not in SUFFIXES:
+        raise UsageError(f"{output}: a trained model is written as {' or '.join(SUFFIXES)}")
+    kept = checkpoint or f"{output}.checkpoint"
+    files = [f for f in (output, kept, json_file) if f is not None and f != "-"]
+    require_distinct([model, data], files)
+    require_writable(*files)
+    if momentum and optimizer != "sgd":
+        raise UsageError(f"--momentum is an option of sgd, not of {optimizer}")
+
+    from mlc.api import batched, train
+    from mlc.harness.arrays import read_npz
+    from mlc.train.loop import Plan
+
+    options = {
+        "shapes": load_options.shapes,
+        "dims": load_options.dims,
+        "constants": load_options.constants,
+        "limits": load_options.limits,
+        "frontend": load_options.frontend,
+        "layouts": load_options.layouts,
+    }
+    loaded = batched(model, batch, **options)
+    arrays = read_npz(data)
+    with CompileProgress(console) as compiling, _Progress(console, epochs) as progress:
+        found = train(
+            loaded,
+            arrays,
+            Plan(epochs, lr, schedule, warmup, seed),
+            loss=loss,
+            optimizer=optimizer,
+            momentum=momentum,
+            decay=weight_decay,
+            clip=clip_norm,
+            output=predict,
+            frozen=freeze,
+            validation=_validation(validation),
+            target=target,
+            threads=threads,
+            checkpoint=kept,
+            resume=resume,
+            where=data,
+            observer=compiling,
+            watcher=progress.watcher(),
+        )
+    for note in found.notes:
+        console.note(note)
+    found.save(output)
+    last = found.history[-1]
+    console.say(f"{output}: {len(found.history)} epochs; {_line(last)}")
+    write_json(console, json_file, "train", {"output": output, "epochs": list(found.history)})
+
+
+def _validation(text: str | None) -> Mapping[str, Any] | float | None:
+    if text is None:
+        return None
+    try:
+        share = float(text)
+    except ValueError:
+        from mlc.harness.arrays import read_npz
+
+        return read_npz(text)
+    if not 0 < share < 1:
+        raise UsageError(f"--validation {text}: a share lies between 0 and 1", hint="0.1, or a file")
+    return share
+
+
+def _line(told: Mapping[str, Any]) -> str:
+    """An epoch in a line."""
+    parts = [] if told["loss"] is None else [f"loss {told['loss']:.4f}"]
+    if "validation_loss" in told:
+        parts.append(f"validation {told['validation_loss']:.4f}")
+    if "validation_accuracy" in told:
+        parts.append(f"accuracy {told['validation_accuracy']:.1%}")
+    return ", ".join([*parts, f"{told['examples_per_second']:.0f} examples/s"])
+
+
+class _Progress:
+    """A bar of the epoch's steps for a person, a line an epoch for everybody."""
+
+    def __init__(self, console: Console, epochs: int) -> None:
+        self._console = console
+        self._epochs = epochs
+        self._bar: Progress | None = None
+
+    def watcher(self) -> Any:
+        from mlc.train.loop import Watcher
+
+        outer = self
+
+        class Shown(Watcher):
+            def stepped(self, epoch: int, batch: int, batches: int, loss: float, rate: float) -> None:
+                outer.stepped(epoch, batch, batches, loss, rate)
+
+            def finished(self, epoch: int, told: Mapping[str, Any]) -> None:
+                outer.finished(epoch, told)
+
+        return Shown()
+
+    def stepped(self, epoch: int, batch: int, batches: int, loss: float, rate: float) -> None:
+        if self._bar is None:
+            return
+        (task,) = self._bar.tasks or (None,)
+        if task is None:
+            self._bar.add_task("", total=batches, text="")
+            (task,) = self._bar.tasks
+        text = f"{batch}/{batches}  loss {loss:.4f}  {rate:.0f} examples/s"
+        self._bar.update(task.id, description=f"epoch {epoch + 1}/{self._epochs}", completed=batch, text=text)
+
+    def finished(self, epoch: int, told: Mapping[str, Any]) -> None:
+        self._console.note(f"epoch {epoch}/{self._epochs}: {_line(told)}")
+
+    def __enter__(self) -> Self:
+        if self._console.interactive:
+            from rich.console import Console as RichConsole
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}")]
+            self._bar = Progress(*columns, TimeElapsedColumn(), console=RichConsole(stderr=True), transient=True)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

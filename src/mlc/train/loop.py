@@ -1,0 +1,197 @@
+"""The training run: epochs of steps, with what is told of them, checkpoints, and a stop where numbers end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mlc.errors import CheckFailedError
+from mlc.train.checkpoint import Checkpoint
+from mlc.train.data import Examples
+from mlc.train.optimizers import Optimizer
+from mlc.train.step import LOSS, NEXT, RATE, TARGET, TrainingStep
+
+# names to arrays, both ways: what a compiled graph does
+Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to learn, and how fast.
+
+    Args:
+        epochs: times through all examples.
+        lr: the learning rate.
+        schedule: how it goes on: ``constant``, or ``cosine`` down to nothing.
+        warmup: steps in which it grows from nothing.
+        seed: of the order of examples.
+    """
+
+    epochs: int
+    lr: float
+    schedule: str = "constant"
+    warmup: int = 0
+    seed: int = 0
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of a step, counted from 1, of so many."""
+        if step <= self.warmup:
+            return self.lr * step / self.warmup
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1.0 + math.cos(math.pi * (step - self.warmup) / max(1, steps - self.warmup)))
+        return self.lr
+
+
+SCHEDULES = ("constant", "cosine")
+
+
+class Watcher:
+    """Is told how a run goes on; does nothing."""
+
+    def stepped(self, epoch: int, batch: int, batches: int, loss: float, rate: float) -> None:
+        """A step is over; ``rate`` is examples a second of this epoch so far."""
+
+    def finished(self, epoch: int, told: Mapping[str, Any]) -> None:
+        """An epoch is over, with losses, accuracies, seconds and examples a second."""
+
+
+@dataclass(eq=False)
+class Trainer:
+    """A run, and where it stands.
+
+    Args:
+        step: what is repeated.
+        optimizer: whose rates it takes.
+        plan: how long, how fast.
+        run: the compiled step.
+        compare: the compiled losses of examples.
+        classes: whether predictions are scores of classes, so that right ones can be counted.
+        save: keeps a checkpoint.
+        about: what makes this run this one, for checkpoints.
+    """
+
+    step: TrainingStep
+    optimizer: Optimizer
+    plan: Plan
+    run: Run
+    compare: Run
+    classes: bool
+    save: Callable[[Checkpoint], None]
+    about: Mapping[str, Any]
+    tensors: dict[str, np.ndarray] = field(init=False)
+    steps: int = 0
+    epoch: int = 0
+    batch: int = 0
+    history: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tensors = {**self.step.parameters, **self.step.moments}
+
+    @property
+    def parameters(self) -> dict[str, np.ndarray]:
+        """What has been learned."""
+        return {name: self.tensors[name] for name in self.step.parameters}
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Goes on from there."""
+        self.tensors = {name: checkpoint.tensors[name] for name in self.tensors}
+        self.steps, self.epoch, self.batch = checkpoint.step, checkpoint.epoch, checkpoint.batch
+        self.history = list(checkpoint.history)
+
+    def checkpoint(self) -> Checkpoint:
+        """Where the run stands."""
+        return Checkpoint(self.about, dict(self.tensors), self.epoch, self.batch, self.steps, tuple(self.history))
+
+    def train(self, examples: Examples, validation: Examples | None, every: float, watcher: Watcher) -> None:
+        """Runs all epochs that are left.
+
+        Args:
+            every: seconds after which a checkpoint is kept within an epoch; one is kept after each epoch anyhow.
+        Raises:
+            CheckFailedError: the loss is no number any more; names the operator that gave the first one that is none.
+            OutputError: a checkpoint cannot be written.
+        """
+        total = self.plan.epochs * examples.steps
+        while self.epoch < self.plan.epochs:
+            begun = kept = time.monotonic()
+            losses = []
+            first = self.batch
+            for feeds in examples.shuffled(self.plan.seed, self.epoch, first):
+                losses.append(self._one(feeds, total))
+                self.batch += 1
+                now = time.monotonic()
+                rate = (self.batch - first) * examples.batch / max(now - begun, 1e-9)
+                watcher.stepped(self.epoch, self.batch, examples.steps, losses[-1], rate)
+                if now - kept >= every and self.batch < examples.steps:
+                    self.save(self.checkpoint())
+                    kept = now
+            seconds = time.monotonic() - begun
+            told: dict[str, Any] = {
+                "epoch": self.epoch + 1,
+                "loss": float(np.mean(losses)) if losses else None,
+                "seconds": seconds,
+                "examples_per_second": len(losses) * examples.batch / max(seconds, 1e-9),
+            }
+            if validation is not None:
+                told |= {f"validation_{name}": value for name, value in self.evaluate(validation).items()}
+            self.history.append(told)
+            self.epoch, self.batch = self.epoch + 1, 0
+            self.save(self.checkpoint())
+            watcher.finished(self.epoch, told)
+
+    def _one(self, feeds: Mapping[str, np.ndarray], total: int) -> float:
+        rates = self.optimizer.rates(self.plan.rate(self.steps + 1, total), self.steps + 1)
+        whole = {**feeds, **self.tensors, RATE: np.array(rates, np.float32)}
+        results = self.run(whole)
+        loss = float(results[LOSS].reshape(-1)[0])
+        if not math.isfinite(loss):
+            raise CheckFailedError(
+                f"the loss is {loss} in step {self.steps + 1}: {self._first_fault(whole)}",
+                hint="try a smaller --lr, --clip-norm 1, or look at the data",
+            )
+        self.tensors = {name: results.get(name + NEXT, old) for name, old in self.tensors.items()}
+        self.steps += 1
+        return loss
+
+    def evaluate(self, examples: Examples) -> dict[str, float]:
+        """The mean loss of examples, and the share of right classes where there are such."""
+        loss, right, asked, seen = 0.0, 0, 0, 0
+        for feeds, count in examples.in_order():
+            results = self.compare({**feeds, **self.parameters})
+            seen += count
+            loss += float(results[LOSS][:count].sum(dtype=np.float64))
+            if self.classes:
+                labels = feeds[TARGET][:count]
+                right += int((results[self.step.prediction][:count].argmax(axis=1) == labels).sum())
+                asked += labels.size
+        found = {"loss": loss / seen}
+        return {**found, "accuracy": right / asked} if asked else found
+
+    def _first_fault(self, feeds: Mapping[str, np.ndarray]) -> str:
+        """The first operator that gives what is no number, found by going through the step once more, one by one."""
+        for name, array in feeds.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                return f"{name!r} holds what is no number"
+        for what, array in _one_by_one(self.step, feeds):
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                return f"the first results that are none are those of {what}"
+        return "though one operator after the other gives numbers only"
+
+
+def _one_by_one(step: TrainingStep, feeds: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and results of all nodes of a step."""
+    from mlc.ir.interp.graph import run_node
+
+    graph = step.graph
+    values: dict[Any, np.ndarray] = {**graph.constants, **{v: feeds[v.name] for v in graph.inputs}}
+    for node in graph.nodes:
+        results = run_node(node, [values[v] for v in node.inputs])
+        values.update(zip(node.outputs, results, strict=True))
+        where = f" ({', '.join(node.sources)})" if node.sources else ""
+        for array in results:
+            yield f"{node.op.name}{where}", array
