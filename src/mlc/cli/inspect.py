@@ -31,6 +31,7 @@ _SOURCES_SHOWN = 4
     mlc inspect resnet18.tar --asm k3_conv_add_relu
     mlc inspect resnet18.tar --sass k3_conv_add_relu --arch sm_90
     mlc inspect resnet18.onnx --graph --dim batch=1
+    mlc inspect resnet18.onnx --gradient --dim batch=16
     mlc inspect board.tar --estimate
     mlc inspect resnet18.jsonl
     """,
@@ -45,6 +46,7 @@ _SOURCES_SHOWN = 4
 @click.option("--ptx", metavar="KERNEL", help="Print the assembly of an NVIDIA GPU's kernel.")
 @click.option("--sass", metavar="KERNEL", help="Print the machine code of an NVIDIA GPU's kernel.")
 @click.option("--arch", metavar="SM_XX", help="For --ptx and --sass: of which GPU.  [default: the newest]")
+@click.option("--gradient", is_flag=True, help="Print the gradient of each distinct operator of a model, as derived.")
 @click.option(
     "--estimate", is_flag=True, help="Print the cycles that kernels are expected to take, and what bounds them."
 )
@@ -60,6 +62,7 @@ def command(
     ptx: str | None,
     sass: str | None,
     arch: str | None,
+    gradient: bool,
     estimate: bool,
     load_options: LoadOptions,
     json_file: str | None,
@@ -72,7 +75,7 @@ def command(
     if arch is not None and ptx is None and sass is None:
         raise UsageError("--arch is only for --ptx and --sass", hint="add one of these, or leave it out")
     if is_records(file):
-        if load_options.given or graph or asked or estimate:
+        if load_options.given or graph or asked or estimate or gradient:
             raise UsageError(f"{file}: holds tuning records; of these --json is the only option", hint="leave it out")
         show_records(console, file, json_file)
         return
@@ -83,6 +86,8 @@ def command(
             raise UsageError(
                 "--shape, --dim, --const, --input-layout and --model-format are for models", hint="leave them out"
             )
+        if gradient:
+            raise UsageError(f"{file}: is compiled; gradients are derived from a model", hint="give the model")
         with open_package(file) as package:
             if graph:
                 console.text(package.read("graph.txt").decode("utf-8", "replace"))
@@ -97,6 +102,11 @@ def command(
         raise UsageError(f"{file}: is a model; only a module.tar has kernels", hint="compile it first: mlc compile")
     if graph:
         console.text(repr(load_options.load(file).graph))
+        return
+    if gradient:
+        from mlc.train.listing import gradient_text
+
+        console.text(gradient_text(load_options.load(file).graph))
         return
     _show_model(console, file, load_options, json_file)
 

@@ -190,7 +190,8 @@ def _one_by_one(step: TrainingStep, feeds: Mapping[str, np.ndarray]) -> Iterator
     graph = step.graph
     values: dict[Any, np.ndarray] = {**graph.constants, **{v: feeds[v.name] for v in graph.inputs}}
     for node in graph.nodes:
-        results = run_node(node, [values[v] for v in node.inputs])
+        with np.errstate(all="ignore"):
+            results = run_node(node, [values[v] for v in node.inputs])
         values.update(zip(node.outputs, results, strict=True))
         where = f" ({', '.join(node.sources)})" if node.sources else ""
         for array in results:

@@ -1,0 +1,93 @@
+"""``mlc train`` from files to files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import mlc
+from mlc.cli.main import run
+
+COUNT, CLASSES = 256, 5
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    weights = {
+        "w1": rng.standard_normal((8, 1, 3, 3)) * 0.4,
+        "b1": np.zeros(8),
+        "w2": rng.standard_normal((CLASSES, 32)) * 0.2,
+        "b2": np.zeros(CLASSES),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c"], name="conv", pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("Gemm", ["f", "w2", "b2"], ["y"], name="dense", transB=1),
+    ]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "shapes",
+        [info("x", TensorProto.FLOAT, ["batch", 1, 8, 8])], [info("y", TensorProto.FLOAT, ["batch", CLASSES])],
+        [numpy_helper.from_array(a.astype(np.float32), n) for n, a in weights.items()],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "m.onnx")
+    shapes = rng.standard_normal((CLASSES, 1, 8, 8))
+    labels = rng.integers(0, CLASSES, COUNT)
+    x = (shapes[labels] + rng.standard_normal((COUNT, 1, 8, 8))).astype(np.float32)
+    np.savez("d.npz", x=x, label=labels)
+
+
+def train(*options: str) -> int:
+    return run(["train", "m.onnx", "--data", "d.npz", "--batch", "32", "--lr", "0.01", "--threads", "1", *options])
+
+
+def test_a_trained_model_is_a_model_again(capsys: pytest.CaptureFixture[str]) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    assert train("--epochs", "6", "--validation", "0.25", "-o", "t.onnx", "--json", "t.json") == 0
+    epochs = json.loads(Path("t.json").read_text())["epochs"]
+    assert epochs[-1]["loss"] < 0.5 * epochs[0]["loss"]
+    assert "t.onnx: 6 epochs; loss" in capsys.readouterr().out
+    with np.load("d.npz") as data:
+        x, labels = data["x"][-64:], data["label"][-64:]
+    (y,) = ort.InferenceSession("t.onnx").run(None, {"x": x})
+    assert (y.argmax(1) == labels).mean() == epochs[-1]["validation_accuracy"] > 0.8
+    assert np.any(numpy_helper.to_array(onnx.load("t.onnx").graph.initializer[1]))  # the bias of the convolution
+
+
+def test_a_run_goes_on_where_it_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("--epochs", "3", "-o", "whole.mlc") == 0
+    assert train("--epochs", "1", "-o", "part.mlc") == 0
+    assert train("--epochs", "3", "-o", "part.mlc", "--resume") == 0
+    whole, part = (mlc.load(name).graph.constants for name in ("whole.mlc", "part.mlc"))
+    for (v, a), b in zip(whole.items(), part.values(), strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=v.name)
+    capsys.readouterr()
+    assert train("--epochs", "3", "-o", "part.mlc", "--resume", "--seed", "1") == 2
+    assert "part.mlc.checkpoint: is of another run: seed differ" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["-o", "t.pb"], 2, "t.pb: a trained model is written as .onnx or .mlc"),
+        (["-o", "t.mlc", "--momentum", "0.9"], 2, "--momentum is an option of sgd, not of adam"),
+        (["-o", "t.mlc", "--validation", "1.5"], 2, "a share lies between 0 and 1"),
+        (["-o", "t.mlc", "--validation", "0.99"], 2, "what is left of 0.99 for validation is less than a batch"),
+        (["-o", "t.mlc", "--dim", "batch=7"], 2, "takes 7 examples at once, not 32"),
+        (["-o", "t.mlc", "--lr", "1e38"], 1, "the loss is nan in step 2"),
+        (["-o", "t.mlc", "--freeze", "w9"], 2, "no parameter is called 'w9'"),
+    ],
+)
+def test_what_is_wrong_is_told(capsys: pytest.CaptureFixture[str], options: list[str], code: int, message: str) -> None:
+    assert train(*options) == code
+    assert message in capsys.readouterr().err
+    assert not Path("t.mlc").exists()

@@ -1,0 +1,121 @@
+"""Runs: batches, rates, checkpoints that are whole or not used, and where numbers end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlc.errors import CheckFailedError, UsageError
+from mlc.ir.graph import Value
+from mlc.ir.interp.graph import run_graph
+from mlc.ir.types import TensorType, f32, i64
+from mlc.train.checkpoint import Checkpoint, load_checkpoint
+from mlc.train.data import Examples, examples_of
+from mlc.train.loop import Plan, Trainer, Watcher
+from mlc.train.losses import LOSSES
+from mlc.train.optimizers import optimizer
+from mlc.train.step import TARGET, training_step
+from tests.unit.train.test_step import BATCH, network
+
+INPUTS = [Value("x", TensorType((BATCH, 7), f32))]
+LABELS = TensorType((BATCH,), i64)
+
+
+def arrays(n: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    return {"x": rng.standard_normal((n, 7)).astype(np.float32), "label": rng.integers(0, 4, n)}
+
+
+def examples(n: int = 20) -> Examples:
+    return examples_of(arrays(n), INPUTS, LABELS, TARGET, "d.npz")
+
+
+def trainer(kept: list[Checkpoint], epochs: int = 2, lr: float = 0.05) -> Trainer:
+    learns = optimizer("adam")
+    step = training_step(network(), LOSSES["cross_entropy"], learns)
+    run, compare = (lambda feeds, g=g: run_graph(g, feeds) for g in (step.graph, step.loss))
+    return Trainer(step, learns, Plan(epochs, lr, seed=3), run, compare, True, kept.append, {"model": "m"})
+
+
+def test_batches_are_whole_and_every_epoch_is_another_order() -> None:
+    found = examples()
+    assert (len(found), found.steps) == (20, 3)
+    first, again, second = ([f["x"] for f in found.shuffled(0, e)] for e in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal([f["x"] for f in found.shuffled(0, 0, 1)], first[1:])
+
+
+def test_what_is_measured_is_every_example_once() -> None:
+    assert [count for _, count in examples().in_order()] == [6, 6, 6, 2]
+    rest, kept = examples().split(0.3)
+    assert (len(rest), len(kept)) == (14, 6)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"x": None}, "no array is called 'x' as the model's input is"),
+        ({"more": np.zeros(20)}, "besides the inputs there must be one array, what is to be predicted; there are"),
+        ({"x": np.zeros((20, 8), np.float32)}, r"'x' holds float32\[8\] an example, f32\[7\] is needed"),
+        ({"label": np.zeros(20)}, r"'label' holds float64\[\] an example, i64\[\] is needed"),
+        ({"label": np.zeros(19, np.int64)}, "numbers of examples differ: 20 of 'x', 19 of 'label'"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(changed: Mapping[str, Any], message: str) -> None:
+    given = {n: a for n, a in {**arrays(20), **changed}.items() if a is not None}
+    with pytest.raises(UsageError, match="d.npz: " + message):
+        examples_of(given, INPUTS, LABELS, TARGET, "d.npz")
+    with pytest.raises(UsageError, match="3 examples are less than a batch of 6"):
+        examples_of(arrays(3), INPUTS, LABELS, TARGET, "d.npz")
+
+
+def test_rates() -> None:
+    plan = Plan(1, 1.0, "cosine", warmup=4)
+    assert [plan.rate(k, 12) for k in (1, 4, 8, 12)] == pytest.approx([0.25, 1.0, 0.5, 0.0])
+    assert Plan(1, 0.5).rate(7, 10) == 0.5
+
+
+def test_a_run_goes_on_to_the_same_bits() -> None:
+    kept: list[Checkpoint] = []
+    whole = trainer(kept)
+    whole.train(examples(), None, 0.0, Watcher())
+    assert [(c.epoch, c.batch) for c in kept] == [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
+    for checkpoint in kept[:-1]:
+        other = trainer([])
+        other.resume(checkpoint)
+        other.train(examples(), examples(), 1e9, Watcher())
+        for name, array in whole.parameters.items():
+            np.testing.assert_array_equal(other.parameters[name], array)
+    assert other.history[-1]["validation_accuracy"] == other.evaluate(examples())["accuracy"]
+
+
+def test_where_numbers_end_is_named() -> None:
+    kept: list[Checkpoint] = []
+    run = trainer(kept, lr=1e38)
+    with pytest.raises(CheckFailedError, match=r"the loss is nan in step 2: .*(matmul|'w'|'v'|'b')"):
+        run.train(examples(), None, 1e9, Watcher())
+
+
+def test_a_broken_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    file = tmp_path / "run.checkpoint"
+    assert load_checkpoint(file) == (None, [])
+    for epoch in (1, 2):
+        Checkpoint({"model": "m"}, {"w": np.full(3, epoch, np.float32)}, epoch, 0, epoch, ()).save(file)
+    found, notes = load_checkpoint(file)
+    assert found is not None
+    assert (found.epoch, notes) == (2, [])
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    found, notes = load_checkpoint(file)
+    assert found is not None
+    assert (found.epoch, found.tensors["w"].tolist()) == (1, [1, 1, 1])
+    assert notes == [f"{file}: is no whole checkpoint (the checksum is another one); the one before is used"]
+    Path(f"{file}.previous").write_bytes(b"{}")
+    with pytest.raises(UsageError, match="neither it nor the one before is a whole checkpoint"):
+        load_checkpoint(file)

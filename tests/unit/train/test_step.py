@@ -1,0 +1,150 @@
+"""Training steps against PyTorch: losses, optimizers, clipping, and what may not be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlc.errors import UsageError
+from mlc.ir.graph import Builder, Graph
+from mlc.ir.interp.graph import run_graph
+from mlc.ir.types import TensorType, f32, i64
+from mlc.ops import get
+from mlc.train.losses import LOSSES
+from mlc.train.optimizers import optimizer
+from mlc.train.step import LOSS, NEXT, RATE, TARGET, training_step
+
+BATCH, STEPS = 6, 20
+
+
+def network(last: str = "") -> Graph:
+    rng = np.random.default_rng(0)
+    g = Builder("net")
+    x = g.input("x", TensorType((BATCH, 7), f32))
+    w, b = (g.constant(rng.standard_normal(s).astype(np.float32) * 0.4, n) for n, s in (("w", (7, 9)), ("b", (9,))))
+    v = g.constant(rng.standard_normal((9, 4)).astype(np.float32) * 0.4, "v")
+    (h,) = g.add(get("tanh"), g.add(get("add"), [*g.add(get("matmul"), [x, w]), b]))
+    (y,) = g.add(get("matmul"), [h, v], names=["y"])
+    if last:
+        (y,) = g.add(get(last), [y], {"axis": 1} if last == "softmax" else {})
+    return g.finish([y], ["y"])
+
+
+def feeds(seed: int, classes: bool) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    target = rng.integers(0, 4, BATCH) if classes else rng.standard_normal((BATCH, 4)).astype(np.float32)
+    return {"x": rng.standard_normal((BATCH, 7)).astype(np.float32), TARGET: target}
+
+
+OPTIMIZERS: dict[str, tuple[dict[str, Any], Callable[[Any, Any], Any]]] = {
+    "sgd": ({}, lambda torch, p: torch.optim.SGD(p, 0.05)),
+    "momentum": ({"momentum": 0.9}, lambda torch, p: torch.optim.SGD(p, 0.05, momentum=0.9)),
+    "decayed": ({"momentum": 0.5, "decay": 0.1}, lambda torch, p: torch.optim.SGD(p, 0.05, 0.5, weight_decay=0.1)),
+    "adam": ({"decay": 0.1}, lambda torch, p: torch.optim.Adam(p, 0.05, weight_decay=0.1)),
+    "adamw": ({"decay": 0.1}, lambda torch, p: torch.optim.AdamW(p, 0.05, weight_decay=0.1)),
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "loss", "clip"),
+    [
+        ("sgd", "mse", None),
+        ("momentum", "cross_entropy", None),
+        ("decayed", "mse", None),
+        ("adam", "cross_entropy", 0.3),
+        ("adam", "mse", None),
+        ("adamw", "cross_entropy", None),
+    ],
+)
+def test_parameters_go_where_those_of_pytorch_go(how: str, loss: str, clip: float | None) -> None:
+    torch = pytest.importorskip("torch")
+    given, made = OPTIMIZERS[how]
+    learns = optimizer(how if how.startswith("adam") else "sgd", **given)
+    graph = network()
+    step = training_step(graph, LOSSES[loss], learns, clip=clip)
+    theirs = {n: torch.tensor(a, requires_grad=True) for n, a in step.parameters.items()}
+    their = made(torch, list(theirs.values()))
+    kept = {**step.parameters, **step.moments}
+    f = torch.nn.functional
+    for k in range(1, STEPS + 1):
+        batch = feeds(k, LOSSES[loss].classes)
+        results = run_graph(step.graph, {**batch, **kept, RATE: np.array(learns.rates(0.05, k), np.float32)})
+        x, target = torch.tensor(batch["x"]), torch.tensor(batch[TARGET])
+        y = torch.tanh(x @ theirs["w"] + theirs["b"]) @ theirs["v"]
+        want = f.cross_entropy(y, target) if loss == "cross_entropy" else f.mse_loss(y, target)
+        their.zero_grad()
+        want.backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(theirs.values(), clip)
+        their.step()
+        assert results[LOSS][0] == pytest.approx(want.item(), rel=1e-4)
+        kept = {n: results[n + NEXT] for n in kept}
+    for name, tensor in theirs.items():
+        np.testing.assert_allclose(kept[name], tensor.detach().numpy(), rtol=2e-3, atol=2e-4)
+
+
+def test_a_softmax_at_the_end_is_part_of_the_loss() -> None:
+    batch = feeds(0, True)
+    found = []
+    for graph in (network(), network("softmax")):
+        step = training_step(graph, LOSSES["cross_entropy"], optimizer("sgd"))
+        results = run_graph(step.graph, {**batch, **step.parameters, RATE: np.array([0.1, 1, 1], np.float32)})
+        found.append([results[LOSS], *(results[n + NEXT] for n in "wbv")])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_losses_of_examples_have_the_loss_as_their_mean() -> None:
+    for name, loss in LOSSES.items():
+        step = training_step(network(), loss, optimizer("sgd"))
+        batch = feeds(3, loss.classes)
+        each = run_graph(step.loss, {**batch, **step.parameters})[LOSS]
+        results = run_graph(step.graph, {**batch, **step.parameters, RATE: np.array([0.1, 1, 1], np.float32)})
+        assert each.shape == (BATCH,)
+        assert results[LOSS][0] == pytest.approx(each.mean(), rel=1e-6), name
+
+
+def test_statistics_and_what_is_frozen_stay() -> None:
+    g = Builder("normed")
+    x = g.input("x", TensorType((BATCH, 4, 3, 3), f32))
+    constants = [g.constant(np.full(4, 0.5 + k, np.float32), n) for k, n in enumerate(("scale", "bias", "mean", "var"))]
+    (y,) = g.add(get("batch_norm"), [x, *constants])
+    graph = g.finish([*g.add(get("reduce_mean"), [y], {"axes": (2, 3), "keepdims": False})], ["y"])
+    assert list(training_step(graph, LOSSES["cross_entropy"], optimizer("sgd")).parameters) == ["scale", "bias"]
+    step = training_step(graph, LOSSES["cross_entropy"], optimizer("adam"), frozen=["bias"])
+    assert list(step.parameters) == ["scale"]
+    assert list(step.moments) == ["scale.moment0", "scale.moment1"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"output": "z"}, "no output is called 'z'"),
+        ({"frozen": ["u"]}, "no parameter is called 'u'"),
+        ({"frozen": ["w", "b", "v"]}, "the model has no parameters that could be learned"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        training_step(network(), LOSSES["mse"], optimizer("sgd"), **changed)
+
+
+def test_outputs_that_cannot_be_learned_are_refused() -> None:
+    g = Builder("several")
+    x = g.input("x", TensorType((2, 3), f32))
+    w = g.constant(np.ones((3, 4), np.float32), "w")
+    (y,) = g.add(get("matmul"), [x, w])
+    (k,) = g.add(get("argmax"), [y], {"axis": 1})
+    with pytest.raises(UsageError, match="the model has several outputs: y, k"):
+        training_step(g.finish([y, k], ["y", "k"]), LOSSES["mse"], optimizer("sgd"))
+    with pytest.raises(UsageError, match=r"the output 'k' is i64\[2,1\], not floats"):
+        training_step(g.finish([k], ["k"]), LOSSES["mse"], optimizer("sgd"))
+    with pytest.raises(UsageError, match="the loss of 'x' depends on no parameter that is learned"):
+        training_step(g.finish([x, y], ["x", "y"]), LOSSES["mse"], optimizer("sgd"), output="x")
+    flat = g.finish(list(g.add(get("reshape"), [y], {"shape": (8,)})), ["flat"])
+    with pytest.raises(UsageError, match=r"the cross entropy takes scores \[batch, classes, …\], and the model gives"):
+        training_step(flat, LOSSES["cross_entropy"], optimizer("sgd"))
+    assert i64 is LOSSES["cross_entropy"].target(TensorType((2, 3), f32)).dtype
