@@ -1,7 +1,7 @@
 """Figure 19 of the TVM paper: networks on a Mali, in float32 and float16, at batch 1.
 
-    python -m benchmarks.papers.tvm_fig19                                            # a board with a Mali
-    python -m benchmarks.papers.tvm_fig19 --target "opencl -device=pocl" --small     # a rehearsal on a processor
+    python -m benchmarks.papers.tvm_fig19                                                        # a board with a Mali
+    python -m benchmarks.papers.tvm_fig19 --target "opencl -device=mali -driver=pocl" --small    # a rehearsal
 
 Chen et al., "TVM: An Automated End-to-End Optimizing Compiler for Deep Learning", OSDI 2018, section 6.3. The figure's
 other side, the ARM Compute Library, is not to be had here; this compiler without graph optimisation takes its place.

@@ -147,6 +147,7 @@ def test_compiling_takes_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     "target, message",
     [
         ("opencl -device=h200", "unknown device 'h200'"),
+        ("opencl -device=mali -driver=h200", "unknown driver 'h200'"),
         ("opencl -host=opencl", "the host is opencl itself"),
         ("opencl -mcpu=z80", "target opencl: .*z80"),
     ],

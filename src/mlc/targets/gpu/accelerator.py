@@ -27,7 +27,8 @@ from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.program import GpuProgram, Image
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.scalars import Scalars
-from mlc.targets.gpu.schedules import schedule_group
+from mlc.targets.gpu.schedules import choose_layouts, schedule_group
+from mlc.targets.groups.template import Site
 
 ALIGNMENT = 512  # bytes: what any device wants of the begin of a buffer within another
 MOST_LAUNCHES = 1 << 14  # that a recurrence may come to, each of which a program holds
@@ -92,7 +93,7 @@ class GpuAccelerator:
     def layouts(
         self, group: Node, inputs: Sequence[TensorType], constant: Sequence[bool], knobs: Knobs
     ) -> LayoutChoice:
-        return LayoutChoice(tuple(None for _ in group.outputs))
+        return choose_layouts(group, Site(inputs, constant, row_major=False), self.record, knobs)
 
     def depends_on(self, group: Node, constants: Mapping[Value, np.ndarray]) -> str:
         return ""

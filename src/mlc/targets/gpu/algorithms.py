@@ -12,7 +12,7 @@ from mlc.targets.gpu.record import Gpu
 
 
 def algorithms_of(node: Node, target: Gpu) -> Sequence[Algorithm]:
-    """Those that there are schedules for, the estimated fastest first.
+    """Those that there are schedules for, the estimated fastest first; Winograd's is not computed by vectors.
 
     Args:
         node: an operator; a convolution has 3×3 taps and stride 1, or a choice is not asked for.
@@ -20,7 +20,7 @@ def algorithms_of(node: Node, target: Gpu) -> Sequence[Algorithm]:
     """
     from mlc.targets.gpu.schedules.winograd import winograd_algorithms
 
-    if node.op is get("conv") and all(v.type.dtype is f32 for v in node.inputs):
+    if not target.vectors and node.op is get("conv") and all(v.type.dtype is f32 for v in node.inputs):
         x, w = (v.type for v in node.inputs)
         return winograd_algorithms(x, w, node.attrs["pads"], target)
     return (Algorithm.DIRECT,)

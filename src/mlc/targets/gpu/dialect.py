@@ -23,6 +23,35 @@ class Collective:
 
 
 @dataclass(frozen=True)
+class VectorMath:
+    """Operators and functions of a language that take vectors of floats as they take numbers.
+
+    Vectors of half precision are computed with in single precision, as numbers are.
+
+    Args:
+        widths: numbers of elements that vectors have.
+        splat: a vector all of whose elements are ``{value}``; ``{vector}`` is its type.
+        mad: what defines ``mlc_mad(a, b, c)``: a product and a sum, as one operation where that is fast.
+        choose: ``{a}`` or ``{b}``, element by element, as ``{cond}``, a comparison of vectors, is true or not.
+        largest, smallest, sigmoid: definitions of functions ``{name}`` on ``{vector}``, with the meanings of
+            :mod:`mlc.ir.expr`.
+        load_half, store_half: ``{n}`` elements in half precision, ``{at}`` a pointer to global memory, ``{value}``.
+        round_half: the definition of a function ``{name}``, which rounds a vector of ``{n}`` to half precision.
+    """
+
+    widths: tuple[int, ...]
+    splat: str
+    mad: str
+    choose: str
+    largest: str
+    smallest: str
+    sigmoid: str
+    load_half: str
+    store_half: str
+    round_half: str
+
+
+@dataclass(frozen=True)
 class Dialect:
     """A language.
 
@@ -58,6 +87,7 @@ class Dialect:
         preamble: what a text begins with.
         unroll: what stands before a loop to be written out; empty where it is to stay like others.
         loop: the same before any other one.
+        math: on vectors; without, each lane of a vector is computed for itself.
     """
 
     types: Mapping[str, str]
@@ -86,6 +116,7 @@ class Dialect:
     preamble: str
     unroll: str = "#pragma unroll"
     loop: str = ""
+    math: VectorMath | None = None
 
     def has(self, b: Buffer) -> bool:
         return b.dtype.name in self.types

@@ -7,7 +7,7 @@ what is computed between is written lane by lane.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -40,12 +40,13 @@ from mlc.ir.intrinsic import Kind
 from mlc.ir.order import post_order
 from mlc.ir.types import DType, f32, u16
 from mlc.lower.overlap import copy_of
-from mlc.lower.rewrite import places_of
+from mlc.lower.rewrite import places_of, substitute_stmt
 from mlc.lower.threads import grid_of, launches
 from mlc.targets.gpu.dialect import Dialect
 from mlc.targets.gpu.scalars import Scalars, is_narrow
+from mlc.targets.gpu.texts import LONGEST, bare, is_lazy
+from mlc.targets.gpu.vectors import Whole, registers_of
 
-LONGEST = 160  # characters of an expression before a part of it gets a name
 _FLOOR = {
     "mlc_floor_div": "int mlc_floor_div(int a, int b) { return a / b - (a % b < 0); }",
     "mlc_floor_mod": "int mlc_floor_mod(int a, int b) { int r = a % b; return r < 0 ? r + b : r; }",
@@ -144,6 +145,8 @@ class _Emitter:
         self.private: set[int] = set()  # arrays of a thread
         self.bits: dict[int, loop.Buffer] = {}  # arrays of narrow floats as such of integers
         self.known: dict[int, str] = {}  # nodes of the present statement that have a text
+        self.registers: Mapping[int, int] = {}  # arrays of vectors, and how many elements each of these has
+        self.picks: frozenset[Var] = frozenset()  # variables of loops that pick elements of these
 
     # -- names and lines -------------------------------------------------------------------------------------------
     def fresh(self, name: str) -> str:
@@ -177,6 +180,7 @@ class _Emitter:
             self.names[lp.var] = self.fresh(lp.var.name)
             index = self.dialect.index[axis] if grid is None else self.flat(axis, grid)
             self.line(f"const int {self.names[lp.var]} = {index};")
+        self.registers, self.picks = registers_of(body, self.dialect.math)
         self.statement(body)
         x, y, z = block
         head = self.dialect.kernel.format(x=x, y=y, z=z, threads=x * y * z)
@@ -196,6 +200,9 @@ class _Emitter:
             case loop.Seq():
                 for c in s.stmts:
                     self.statement(c)
+            case loop.For() if s.var in self.picks:
+                for k in range(s.extent):
+                    self.statement(substitute_stmt(s.body, {s.var: k}))
             case loop.For():
                 if s.kind is loop.ForKind.UNROLLED and self.dialect.unroll:
                     self.line(self.dialect.unroll)
@@ -206,7 +213,7 @@ class _Emitter:
                 begin = self.value(s.begin)
                 self.repeat(s, f"(int){begin}", f"(int){self.value(s.end)}")
             case loop.If():
-                self.line(f"if ({_bare(self.value(s.cond))}) {{")
+                self.line(f"if ({bare(self.value(s.cond))}) {{")
                 self.inside(s.then)
                 if s.orelse is not None:
                     self.line("} else {")
@@ -215,7 +222,10 @@ class _Emitter:
             case loop.Allocate():
                 name = self.arrays[id(s.buffer)] = self.fresh(s.buffer.name)
                 self.private.add(id(s.buffer))
-                self.line(f"{self.scalars.stored(s.buffer.dtype)} {name}[{max(1, s.buffer.size)}];")
+                kind, size = self.scalars.stored(s.buffer.dtype), max(1, s.buffer.size)
+                if n := self.registers.get(id(s.buffer)):
+                    kind, size = self.dialect.vector.format(type=self.scalars.type(s.buffer.dtype), n=n), size // n
+                self.line(f"{kind} {name}[{size}];")
                 self.statement(s.body)
             case loop.Store():
                 self.store(s)
@@ -256,7 +266,8 @@ class _Emitter:
         if s.lane is not None:
             self.vector(s, s.lane)
             return
-        self.line(f"{self.place(s.buffer, s.indices)} = {_bare(self.kept(s.value, s.buffer.dtype))};")
+        text = self.value(s.value) if id(s.buffer) in self.registers else self.kept(s.value, s.buffer.dtype)
+        self.line(f"{self.place(s.buffer, s.indices)} = {bare(text)};")
 
     def copies(self, name: str) -> str:
         """A function for asynchronous copies."""
@@ -281,12 +292,13 @@ class _Emitter:
         if isinstance(cond, Const):
             self.line(f"{self.copies(f'copy_{size}')}({', '.join(places)});")
         else:
-            self.line(f"{self.copies(f'copy_{size}_or_zero')}({', '.join((*places, _bare(self.value(cond))))});")
+            self.line(f"{self.copies(f'copy_{size}_or_zero')}({', '.join((*places, bare(self.value(cond))))});")
 
     def as_bits(self, s: loop.Store) -> loop.Store:
         """A store of narrow floats that are only moved, as one of their bits."""
         t = s.buffer.dtype
-        if not is_narrow(t) or not _is_moved(s.value, t):
+        held = any(id(b) in self.registers for b, _ in places_of(s))
+        if not is_narrow(t) or not _is_moved(s.value, t) or held:
             return s
 
         def own(b: loop.Buffer) -> loop.Buffer:
@@ -319,7 +331,7 @@ class _Emitter:
             (first,) = op.combiner.identity([s.intrinsic.behaviour.dtype])
             for at in product(*map(range, s.intrinsic.behaviour.shape)):
                 place = out.offset + sum(k * step for k, step in zip(at, out.strides, strict=True))
-                self.line(f"{self.arrays[id(out.buffer)]}[{_bare(self.index(place))}] = {self.scalars.const(first)};")
+                self.line(f"{self.arrays[id(out.buffer)]}[{bare(self.index(place))}] = {self.scalars.const(first)};")
             return
         found = self.dialect.collectives.get(s.name)
         if found is None:
@@ -336,9 +348,11 @@ class _Emitter:
     def vector(self, s: loop.Store, lane: Var) -> None:
         """All lanes of a store; what one condition chooses for all of them is read only where it is chosen."""
         e = s.value
-        if isinstance(e, Select) and _is_lazy(e) and lane not in index_vars(e.cond) and not loads(e.cond):
+        if isinstance(e, Select) and is_lazy(e) and lane not in index_vars(e.cond) and not loads(e.cond):
             sides = (loop.Store(s.buffer, s.indices, side, lane) for side in (e.a, e.b))
             self.statement(loop.If(e.cond, *sides))
+            return
+        if self.whole(s, lane):
             return
         n = lane.hi + 1
         base = self.base(s.buffer, s.indices, lane)
@@ -360,15 +374,42 @@ class _Emitter:
                 return e
 
             self.known = {}
-            values.append(self.kept(substitute_vars(rewrite(s.value, own), {lane: k}), s.buffer.dtype))
+            value = substitute_vars(rewrite(s.value, own), {lane: k})
+            in_register = id(s.buffer) in self.registers
+            values.append(self.value(value) if in_register else self.kept(value, s.buffer.dtype))
             if base is None:
                 place = self.place(s.buffer, [substitute(ix, {lane: k}) for ix in s.indices])
-                self.line(f"{place} = {values.pop()};")
+                self.line(f"{place} = {bare(values.pop())};")
         if base is not None:
             kind = self.dialect.vector.format(type=self.scalars.stored(s.buffer.dtype), n=n)
             element = self.scalars.stored(s.buffer.dtype)
             made = self.dialect.make.format(vector=kind, type=element, values=", ".join(values))
             self.line(self.dialect.store.format(n=n, type=kind, at=base, value=made))
+
+    def whole(self, s: loop.Store, lane: Var) -> bool:
+        """All lanes of a store as one expression, where the language has that."""
+        math, b = self.dialect.math, s.buffer
+        if math is None:
+            return False
+        base = None if id(b) in self.registers else self.base(b, s.indices, lane)
+        whole = Whole(self, lane, math)
+        half = is_narrow(b.dtype) and base is not None
+        if (id(b) not in self.registers and base is None) or (half and b.scope != "global") or not whole.can(s.value):
+            return False
+        self.known = {}
+        text = bare(whole.text(s.value, halved=half))
+        if base is None:
+            first = weighted(s.indices, b.strides()).without(lane)
+            self.line(f"{self.register(b, first)} = {text};")
+        elif half:
+            self.line(math.store_half.format(n=whole.n, at=base, value=text))
+        else:
+            self.line(self.dialect.store.format(n=whole.n, type=whole.type, at=base, value=text))
+        return True
+
+    def register(self, b: loop.Buffer, first: Linear) -> str:
+        """A vector in an array of them, by its first element."""
+        return f"{self.arrays[id(b)]}[{bare(self.index(first // self.registers[id(b)]))}]"
 
     def base(self, b: loop.Buffer, indices: Sequence[Linear], lane: Var) -> str | None:
         """A pointer to the first lane's element, where lanes lie next to each other and begin at a whole vector."""
@@ -385,7 +426,11 @@ class _Emitter:
 
     # -- places ----------------------------------------------------------------------------------------------------
     def place(self, b: loop.Buffer, indices: Sequence[Linear]) -> str:
-        return f"{self.arrays[id(b)]}[{_bare(self.index(weighted(indices, b.strides())))}]"
+        at = weighted(indices, b.strides())
+        if n := self.registers.get(id(b)):
+            k = at.const % n
+            return self.dialect.lane.format(value=self.register(b, at - k), k=f"{k:x}")
+        return f"{self.arrays[id(b)]}[{bare(self.index(at))}]"
 
     def index(self, ix: Linear) -> str:
         """An index as an integer expression."""
@@ -433,9 +478,7 @@ class _Emitter:
                 continue
             text = self.node(node)
             if (uses.get(id(node), 0) > 1 and not _is_leaf(node)) or len(text) > LONGEST:
-                name = self.fresh("t")
-                self.line(f"const {self.scalars.type(node.dtype)} {name} = {_bare(text)};")
-                text = name
+                text = self.named(self.scalars.type(node.dtype), "t", text)
             self.known[id(node)] = text
         return self.known[id(e)]
 
@@ -450,7 +493,8 @@ class _Emitter:
             case Load():
                 if isinstance(e.source, _Named):
                     return e.source.name
-                return self.scalars.loaded(self.place(e.source, e.indices), e.dtype)
+                place = self.place(e.source, e.indices)
+                return place if id(e.source) in self.registers else self.scalars.loaded(place, e.dtype)
             case Binary():
                 return self.scalars.binary(e.op, self.known[id(e.a)], self.known[id(e.b)], e.a.dtype)
             case Call():
@@ -470,30 +514,31 @@ class _Emitter:
     def choice(self, e: Select) -> str:
         """A ``select``: a branch where a side reads memory, which it must not unless it is chosen."""
         cond = self.known[id(e.cond)]
-        if not _is_lazy(e):
+        if not is_lazy(e):
             return f"({cond} ? {self.known[id(e.a)]} : {self.known[id(e.b)]})"
+        kind = self.scalars.type(e.dtype)
+        return self.either(kind, cond, lambda: self.value(e.a), lambda: self.value(e.b))
+
+    def either(self, type: str, cond: str, then: Callable[[], str], other: Callable[[], str]) -> str:
+        """The name of what a condition chooses, each side in a branch of its own."""
         name = self.fresh("s")
-        self.line(f"{self.scalars.type(e.dtype)} {name};")
+        self.line(f"{type} {name};")
         around = self.known
-        for head, side in ((f"if ({_bare(cond)}) {{", e.a), ("} else {", e.b)):
+        for head, side in ((f"if ({bare(cond)}) {{", then), ("} else {", other)):
             self.known = dict(around)
             self.line(head)
             self.depth += 1
-            self.line(f"{name} = {_bare(self.value(side))};")
+            self.line(f"{name} = {bare(side())};")
             self.depth -= 1
         self.line("}")
         self.known = around
         return name
 
-
-def _bare(text: str) -> str:
-    """A text without the parentheses around all of it."""
-    depth = 0
-    for k, c in enumerate(text):
-        depth += (c == "(") - (c == ")")
-        if depth == 0 and k < len(text) - 1:
-            return text
-    return text[1:-1] if text.startswith("(") else text
+    def named(self, type: str, name: str, text: str) -> str:
+        """A text's name from now on."""
+        found = self.fresh(name)
+        self.line(f"const {type} {found} = {bare(text)};")
+        return found
 
 
 class _Named:
@@ -508,10 +553,6 @@ def _is_leaf(e: Expr) -> bool:
     return isinstance(e, (Const, IndexValue, Within)) or (isinstance(e, Load) and isinstance(e.source, _Named))
 
 
-def _is_lazy(e: Select) -> bool:
-    return bool(loads(e.a) or loads(e.b))
-
-
 def _is_moved(e: Expr, t: DType) -> bool:
     """Whether a value of a type is one that lies somewhere, or a constant, whichever is chosen."""
     if isinstance(e, Select):
@@ -522,7 +563,7 @@ def _is_moved(e: Expr, t: DType) -> bool:
 def _operands(e: Expr) -> tuple[Expr, ...]:
     """What is computed before a node, whatever a choice in it is."""
     inner = tuple(d.expr for ix in indices_of(e) for d in dynamics(ix))
-    if isinstance(e, Select) and _is_lazy(e):
+    if isinstance(e, Select) and is_lazy(e):
         return (e.cond, *inner)
     return (*children(e), *inner)
 

@@ -23,6 +23,8 @@ class Gpu:
         launch_us: microseconds that a launch takes at least.
         double: whether there is double precision.
         shuffles: whether the threads of a warp can exchange what they have in registers.
+        vectors: whether threads compute with vectors of ``vector_bytes``, so that channels should lie in blocks, and
+        full_registers: of 32 bits, with which a unit holds all ``threads``; of twice as many, it holds half of them.
         unit_shared: bytes of shared memory that a unit has for all of its blocks; twice what one may have unless given.
         register_file: registers of 32 bits that a unit has for all of its threads.
         ahead: whether blocks may fetch ahead of what they read, in buffers that are filled in turns.
@@ -48,6 +50,8 @@ class Gpu:
     shuffles: bool = False
     asynchronous: bool = False
     ahead: bool = True
+    vectors: bool = False
+    full_registers: int = 0
     unit_shared: int = 0
     register_file: int = 65536
     tensor: tuple[str, ...] = ()

@@ -15,17 +15,17 @@ from mlc.ir.threefry import threefry
 from mlc.ir.types import DType, f32
 from mlc.targets.gpu.dialect import Dialect
 
-_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _BITS = {"and": "&", "or": "|", "xor": "^"}
-_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-_PLAIN = {
+ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+PLAIN = {
     fn: fn
     for fn in (
         "exp", "log", "sqrt", "tanh", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
         "acosh", "atanh", "floor", "ceil", "trunc",
     )
 } | {"round": "rint", "abs": "fabs"}  # fmt: skip
-_EXACT = {"min", "max", "fmod", "neg", "abs", "sign", "floor", "ceil", "trunc", "round", "isnan", "isinf"}
+EXACT = {"min", "max", "fmod", "neg", "abs", "sign", "floor", "ceil", "trunc", "round", "isnan", "isinf"}
 
 
 class Scalars:
@@ -98,14 +98,14 @@ class Scalars:
         """``op(a, b)`` of operands of type ``t``."""
         if is_narrow(t):
             text = self.binary(op, a, b, f32)
-            return text if op in _COMPARE or op in _EXACT else self._rounded(text, t)
-        if op in _COMPARE:
-            return f"({a} {_COMPARE[op]} {b})"
+            return text if op in COMPARE or op in EXACT else self._rounded(text, t)
+        if op in COMPARE:
+            return f"({a} {COMPARE[op]} {b})"
         if t.kind == "b":
             return f"({a} {_BITS[{'min': 'and', 'max': 'or'}.get(op, op)]} {b})"
         if t.is_float:
-            if op in _ARITHMETIC:
-                return f"({a} {_ARITHMETIC[op]} {b})"
+            if op in ARITHMETIC:
+                return f"({a} {ARITHMETIC[op]} {b})"
             if op in ("fmod", "pow"):
                 return f"{self._float(op, t)}({a}, {b})"
             return f"{self._helper(op, t)}({a}, {b})"
@@ -113,14 +113,14 @@ class Scalars:
             return f"({a} {_BITS[op]} {b})"
         if op in ("add", "sub", "mul"):
             wide = self.dialect.unsigned[max(32, t.bits)]  # unsigned arithmetic wraps
-            return f"({self.type(t)})(({wide}){a} {_ARITHMETIC[op]} ({wide}){b})"
+            return f"({self.type(t)})(({wide}){a} {ARITHMETIC[op]} ({wide}){b})"
         return f"{self._helper(op, t)}({a}, {b})"
 
     def call(self, fn: str, args: list[str], t: DType) -> str:
         """An intrinsic of operands of type ``t``."""
         if is_narrow(t):
             text = self.call(fn, args, f32)
-            return text if fn in _EXACT else self._rounded(text, t)
+            return text if fn in EXACT else self._rounded(text, t)
         if fn == "threefry":
             return f"{self._helper(fn, t)}({', '.join(args)})"
         (a,) = args
@@ -131,8 +131,8 @@ class Scalars:
                 return f"(-{a})"
             if fn in ("isnan", "isinf"):
                 return f"({fn}({a}) ? 1 : 0)"
-            if fn in _PLAIN:
-                return f"{self._float(_PLAIN[fn], t)}({a})"
+            if fn in PLAIN:
+                return f"{self._float(PLAIN[fn], t)}({a})"
             return f"{self._helper(fn, t)}({a})"
         if fn == "neg":
             return self.binary("sub", "0", a, t)

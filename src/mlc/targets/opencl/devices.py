@@ -13,6 +13,6 @@ DEVICES = {
     for gpu in (
         Gpu("generic", 8, 32, 256, 32 << 10, 64, 1024, 16, 1000.0, 50.0, 10.0, double=False),
         Gpu("pocl", 2, 8, 256, 64 << 10, 64, 256, 32, 50.0, 10.0, 20.0, double=True, ahead=False),
-        Gpu("mali", 4, 4, 256, 0, 64, 256, 16, 41.6, 10.0, 50.0, double=False),
+        Gpu("mali", 4, 4, 256, 0, 64, 256, 16, 41.6, 10.0, 50.0, double=False, vectors=True, full_registers=16),
     )
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mlc.targets.gpu.dialect import Dialect
+from mlc.targets.gpu.dialect import Dialect, VectorMath
 
 # Half precision is optional, loads and stores of it are not: https://registry.khronos.org/OpenCL (vload_half).
 _CONVERSIONS = {
@@ -16,6 +16,30 @@ _CONVERSIONS = {
         "return a != a ? u >> 16 | 64 : (u + 0x7fff + (u >> 16 & 1)) >> 16; }"
     ),
 }
+
+# Whether products are rounded before they are added to is open; what is fast, the language tells. A comparison of
+# vectors has the highest bit set where it is true, by which `select` goes.
+_MATH = VectorMath(
+    widths=(2, 4, 8, 16),
+    splat="({vector})({value})",
+    mad=(
+        "#ifdef FP_FAST_FMAF\n#define mlc_mad(a, b, c) fma(a, b, c)\n"
+        "#else\n#define mlc_mad(a, b, c) ((a) * (b) + (c))\n#endif"
+    ),
+    choose="select({b}, {a}, {cond})",
+    largest="static {vector} {name}({vector} a, {vector} b) {{ return select(b, a, (a != a) | (a > b)); }}",
+    smallest="static {vector} {name}({vector} a, {vector} b) {{ return select(b, a, (a != a) | (a < b)); }}",
+    sigmoid=(
+        "static {vector} {name}({vector} a) "
+        "{{ {vector} e = exp(-fabs(a)); return select(({vector})(1.0f), e, a < 0.0f) / (1.0f + e); }}"
+    ),
+    load_half="vload_half{n}(0, (__global const half*)({at}))",
+    store_half="vstore_half{n}_rte({value}, 0, (__global half*)({at}));",
+    round_half=(
+        "static float{n} {name}(float{n} a) {{ ushort r[{n}]; vstore_half{n}_rte(a, 0, (__private half*)r); "
+        "return vload_half{n}(0, (__private const half*)r); }}"
+    ),
+)
 
 OPENCL_C = Dialect(
     types={
@@ -49,6 +73,7 @@ OPENCL_C = Dialect(
     infinity="INFINITY",
     nan="NAN",
     preamble="",
+    math=_MATH,
 )  # fmt: skip
 
 # PoCL looks at all ways from the begin or a barrier to the end before LLVM makes vectors of threads: ten conditions

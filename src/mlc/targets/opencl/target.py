@@ -1,7 +1,7 @@
 """The target ``opencl``: a device with an OpenCL driver, beside a host.
 
-``opencl -device=mali -host=x86``: options that are neither ``-device`` nor ``-host`` go to the host's target. Compiling
-takes no driver.
+``opencl -device=mali -driver=pocl -host=x86``: options that are not its own go to the host's target. Compiling takes no
+driver.
 """
 
 from __future__ import annotations
@@ -29,12 +29,18 @@ class OpenClTarget(HostedTarget):
     Args:
         host: compiles what stays on the processor.
         record: the device.
+        driver: the device that runs what is compiled for the other one; that one itself, unless they are different.
     """
 
-    def __init__(self, host: Target, record: Gpu) -> None:
-        dialect = POCL_C if record.name == "pocl" else OPENCL_C
-        accelerator = GpuAccelerator(NAME, record, dialect, {"device": record.name})
-        super().__init__(NAME, host, accelerator, [f"-device={record.name}"])
+    def __init__(self, host: Target, record: Gpu, driver: str = "") -> None:
+        driver = driver or record.name
+        dialect = POCL_C if driver == "pocl" else OPENCL_C
+        accelerator = GpuAccelerator(NAME, record, dialect, {"device": driver})
+        options = [f"-device={record.name}"]
+        if driver != record.name:
+            options.append(f"-driver={driver}")
+            accelerator.processor += f"-on-{driver}"  # times there are none of the device's
+        super().__init__(NAME, host, accelerator, options)
         self.record = record
 
     @classmethod
@@ -42,13 +48,15 @@ class OpenClTarget(HostedTarget):
         """The target for options of its string form.
 
         Raises:
-            UsageError: an unknown device or host, or an option that the host does not know.
+            UsageError: an unknown device, driver or host, or an option that the host does not know.
         """
         left = dict(options)
         device = left.pop("device", "generic")
-        if device not in DEVICES:
-            raise UsageError(f"target opencl: unknown device {device!r}", hint=f"known: {', '.join(sorted(DEVICES))}")
-        return cls(host_of(NAME, left, "-device and -host"), DEVICES[device])
+        driver = left.pop("driver", device)
+        for what, name in (("device", device), ("driver", driver)):
+            if name not in DEVICES:
+                raise UsageError(f"target opencl: unknown {what} {name!r}", hint=f"known: {', '.join(sorted(DEVICES))}")
+        return cls(host_of(NAME, left, "-device, -driver and -host"), DEVICES[device], driver)
 
     def algorithms(self, node: Node) -> Sequence[Algorithm]:
         return algorithms_of(node, self.record)

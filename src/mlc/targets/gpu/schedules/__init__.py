@@ -1,5 +1,5 @@
 """Schedules of fused groups for machines that run grids of threads."""
 
-from mlc.targets.gpu.schedules.templates import TEMPLATES, schedule_group
+from mlc.targets.gpu.schedules.templates import choose_layouts, schedule_group
 
-__all__ = ["TEMPLATES", "schedule_group"]
+__all__ = ["choose_layouts", "schedule_group"]

@@ -1,4 +1,4 @@
-"""The table of templates, and what a group gets from it."""
+"""The table of templates, and what a group gets from it: layouts, and a schedule."""
 
 from __future__ import annotations
 
@@ -6,31 +6,41 @@ from mlc.ir import te
 from mlc.ir.graph import Node
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
+from mlc.targets.base import LayoutChoice
 from mlc.targets.gpu.record import Gpu
-from mlc.targets.gpu.schedules.product import PRODUCT
-from mlc.targets.gpu.schedules.reduction import REDUCTION
-from mlc.targets.gpu.schedules.rows import ROWS
-from mlc.targets.gpu.schedules.spread import ELEMENT_WISE
-from mlc.targets.gpu.schedules.turn import TURN
-from mlc.targets.gpu.schedules.window import WINDOW
-from mlc.targets.gpu.schedules.winograd import WINOGRAD
+from mlc.targets.gpu.schedules.blocks import BLOCKED
+from mlc.targets.gpu.schedules.plain import schedule_plain
 from mlc.targets.groups.group import group_of, params_of
-from mlc.targets.groups.template import Template, template_for
+from mlc.targets.groups.template import Site, template_for
 
-# the first that fits is taken, so what is special comes first
-TEMPLATES: tuple[Template[Gpu], ...] = (WINOGRAD, PRODUCT, WINDOW, ROWS, REDUCTION, TURN, ELEMENT_WISE)
+
+def choose_layouts(node: Node, site: Site, target: Gpu, knobs: Knobs) -> LayoutChoice:
+    """Layouts that a group prefers: row-major ones, but for devices whose threads compute with vectors.
+
+    Args:
+        node: the group.
+        site: where it stands.
+        target: the device.
+        knobs: what the group's template asks.
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
+    if not target.vectors or node.op.express is None:
+        return LayoutChoice(tuple(None for _ in node.outputs))
+    g = group_of(node, knobs)
+    return template_for(g, BLOCKED, target).layouts(g, site, target)
 
 
 def schedule_group(node: Node, target: Gpu, knobs: Knobs) -> tuple[Schedule, list[te.Tensor]]:
     """The schedule of a group, and the tensors of its parameters.
 
     Args:
-        node: the group, row-major.
+        node: the group, with layouts.
         target: the device.
         knobs: what the group's template asks.
     Raises:
         ScheduleError: the configuration is refused.
     """
     g = group_of(node, knobs)
-    s = template_for(g, TEMPLATES, target).schedule(g, target)
+    s = template_for(g, BLOCKED, target).schedule(g, target) if target.vectors else schedule_plain(g, target)
     return s, params_of(g, s)

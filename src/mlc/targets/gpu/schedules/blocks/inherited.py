@@ -1,0 +1,41 @@
+"""Element-wise groups behind blocks of channels: their results lie in such blocks, too; and all that has no schedule
+over blocks, which sees what lies in them as arrays of one more dimension."""
+
+from __future__ import annotations
+
+from mlc.ir.layout import Layout
+from mlc.lower.schedule import Schedule
+from mlc.targets.base import LayoutChoice
+from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.schedules.blocks.common import block_of
+from mlc.targets.gpu.schedules.plain import schedule_plain
+from mlc.targets.gpu.schedules.spread import schedule_injective
+from mlc.targets.groups.group import Group, inner_layouts
+from mlc.targets.groups.layouts import in_layout, inherited_layout
+from mlc.targets.groups.template import Site, Template, row_major
+
+
+def _schedule(g: Group, target: Gpu) -> Schedule:
+    if g.reductions:
+        return schedule_plain(g, target)
+    return schedule_injective(g.apply(inner_layouts(g)), target) if _blocked(g) else schedule_plain(g, target)
+
+
+def _blocked(g: Group) -> Layout | None:
+    return g.layouts.get(g.outputs[0])
+
+
+def _layouts(g: Group, site: Site, target: Gpu) -> LayoutChoice:
+    """What an operand has (ALT §4.2)."""
+    blocks = [b for t in site.inputs if (b := block_of(t.layout)) is not None]
+    if g.reductions or not blocks or len(g.outputs) != 1 or len(g.outputs[0].shape) < 3:
+        return row_major(g, site, target)
+    choice = in_layout(g, site, inherited_layout(g, site.inputs, blocks[0]), blocks[0])
+    return LayoutChoice(choice.outputs, choice.constants)  # a border is a condition here
+
+
+def _fits(g: Group, target: Gpu) -> bool:
+    return True
+
+
+BLOCKED_ELEMENTS: Template[Gpu] = Template("elements in blocks", _fits, _layouts, _schedule)
