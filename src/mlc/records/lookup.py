@@ -113,7 +113,8 @@ def _has_choice(
     if device_of(node):
         return True  # every operation of a device has been found to have one
     knobs = Knobs()
-    target.schedule(laid_out(node, types, constant, row_major, target, knobs), knobs)
+    choice = target.layouts(node, types, constant, row_major, knobs)
+    target.schedule(laid_out(node, types, choice), knobs)
     return bool(knobs.asked)
 
 

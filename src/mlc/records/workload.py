@@ -7,25 +7,18 @@ from collections.abc import Sequence
 
 from mlc.ir.graph import Node, Value
 from mlc.ir.types import TensorType
-from mlc.lower.knobs import Knobs
 from mlc.rewrite.group import body_of
-from mlc.targets.base import Target
+from mlc.targets.base import LayoutChoice
 
 
-def laid_out(
-    node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool, target: Target, knobs: Knobs
-) -> Node:
-    """A group with the layouts that it would get: what its schedule is made for.
+def laid_out(node: Node, types: Sequence[TensorType], choice: LayoutChoice) -> Node:
+    """A group with layouts: what its schedule is made for.
 
     Args:
         node: a fused group.
         types: of its inputs, with layouts; constants are row-major.
-        constant: which inputs are constants.
-        row_major: whether all that reads its results takes row-major tensors only.
-        target: chooses the layouts.
-        knobs: is asked for what layouts leave open.
+        choice: what the machine wants.
     """
-    choice = target.layouts(node, types, constant, row_major, knobs)
     inputs = tuple(
         Value(v.name, t.with_layout(choice.constants[k]) if k in choice.constants else t)
         for k, (v, t) in enumerate(zip(node.inputs, types, strict=True))

@@ -188,10 +188,14 @@ def task_of(document: Any, margins: tuple[Margins, ...], target: Target) -> Task
     constants: Mapping[Value, np.ndarray] | None = {} if device_of(workload.node) else None
     try:
         if constants is not None:
-            node = surrounded(workload.node, margins)
-            _accelerator_of(workload, target).schedule(node, constants, knobs)
+            accelerator = _accelerator_of(workload, target)
+            assert target.accelerator is not None
+            choice = target.accelerator.layouts(workload.node, types, constant, knobs)
+            node = surrounded(laid_out(workload.node, types, choice), margins)
+            accelerator.schedule(node, constants, knobs)
         else:
-            node = surrounded(laid_out(workload.node, types, constant, row_major, target, knobs), margins)
+            choice = target.layouts(workload.node, types, constant, row_major, knobs)
+            node = surrounded(laid_out(workload.node, types, choice), margins)
             target.schedule(node, knobs)
         if knobs.asked:
             return _task(workload_key(document), node, types, constant, row_major, knobs, constants)

@@ -73,7 +73,7 @@ def test_registers_are_vectors() -> None:
     [
         ({"pixels": 8, "filters": 1, "row": True}, r"about 19 vectors of registers of a thread, there are 16"),
         ({"filters": 2}, "3 blocks of channels are no multiple of 2"),
-        ({"tx": 4, "ty": 64}, None),
+        ({"tx": 4, "ty": 64, "unroll": False}, None),
     ],
 )
 def test_what_a_thread_cannot_hold_is_refused(config: dict[str, int], message: str | None) -> None:

@@ -23,14 +23,20 @@ GROUP = 64  # threads of a work-group, where there are enough
 FLOATS = (f32, f16)
 
 
-def ask_block(g: Group, target: Gpu, blocks: Sequence[int] = BLOCKS) -> int:
-    """Channels of a block: a register of elements as they lie in memory, where the knobs say nothing.
+def block_for(t: te.Tensor, target: Gpu, of: int = 0) -> int | None:
+    """Channels of a block of a result: a register of elements as they lie in memory.
 
-    Layouts ask it, and schedules once more.
+    What others read is nothing that one of them could tune.
+
+    Args:
+        t: the result.
+        target: the device.
+        of: channels that are to be whole blocks; any number where that is nothing.
+    Returns:
+        nothing where these cannot be.
     """
-    size = g.outputs[0].dtype.itemsize
-    likely = [b for b in blocks if b * size <= target.vector_bytes]
-    return g.knobs.discrete("block", tuple(blocks), default=max(likely, default=blocks[0]))
+    fitting = (b for b in BLOCKS if b * t.dtype.itemsize <= target.vector_bytes and of % b == 0)
+    return max(fitting, default=None)
 
 
 def block_of(layout: Layout | None) -> int | None:

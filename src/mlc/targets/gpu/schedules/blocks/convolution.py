@@ -14,10 +14,9 @@ from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.blocks.common import (
-    BLOCKS,
     FLOATS,
-    ask_block,
     bind_threads,
+    block_for,
     block_of,
     hold,
     in_blocks_of,
@@ -53,7 +52,6 @@ def schedule_convolution(g: Group, target: Gpu) -> Schedule:
     block = block_of(g.layouts.get(g.outputs[0]))
     if block is None:
         return schedule_product(g, target)
-    ask_block(g, target, _blocks(_role(g)))
     packed = g.layouts[_role(g).weights]
     terms = packed.physical_shape[-2]
     g = copy_of_pixels(g) if skips_pixels(g) else g
@@ -81,12 +79,6 @@ def schedule_convolution(g: Group, target: Gpu) -> Schedule:
 def _role(g: Group) -> Convolution:
     assert isinstance(g.role, Convolution)
     return g.role
-
-
-def _blocks(role: Convolution) -> list[int]:
-    """How many channels a block may have: those of each group are whole blocks."""
-    filters = role.weights.shape[0] // role.groups
-    return [b for b in BLOCKS if filters >= LEAST and (role.groups == 1 or filters % b == 0)]
 
 
 def _conv(g: Group, role: Convolution, block: int, terms: int, target: Gpu, *, flat: bool) -> Conv:
@@ -145,7 +137,8 @@ def _loops(p: Group, tile: Tile, terms: int, target: Gpu, *, in_vectors: bool) -
     n, ao, *outer, ax, lane = acc.op.axes
     *rows, tap = taps
     acc.reorder(co, *rows, tap, ci, n, *outer, ao, ax, lane)
-    for a in (tap, ci, ao, ax):
+    written = p.knobs.category("unroll", (True, False), default=True)
+    for a in (*((tap,) if written else ()), ci, ao, ax):
         acc.unroll(a)
     acc.vectorize(lane)
     at = (rows[-1] if rows else co) if tile.row else tap
@@ -165,10 +158,10 @@ def _layouts(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     """Blocks of channels, where these are enough and the weights can be packed."""
     role = _role(g)
     k = site.constant_at(g, role.weights)
-    channels, blocks = role.weights.shape[1], _blocks(role)
-    if k is None or not blocks or channels < 1:
+    channels, filters = role.weights.shape[1], role.weights.shape[0] // role.groups
+    block = block_for(g.outputs[0], target, of=filters if role.groups > 1 else 0)
+    if k is None or block is None or filters < LEAST or channels < 1:
         return row_major(g, site, target)
-    block = ask_block(g, target, blocks)
     source = source_of(role.data)
     lies = site.inputs[g.inputs.index(source)].layout if source in g.inputs else None
     return in_blocks_of(g, site, block, {k: weight_layout(role.weights.shape, block, terms_of(channels, lies))})

@@ -12,7 +12,7 @@ from mlc.ir.layout import Layout
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
 from mlc.targets.gpu.record import Gpu
-from mlc.targets.gpu.schedules.blocks.common import BLOCKS, FLOATS, ask_block, bind_threads, hold, terms_of
+from mlc.targets.gpu.schedules.blocks.common import BLOCKS, FLOATS, bind_threads, block_for, hold, terms_of
 from mlc.targets.gpu.schedules.plain import schedule_plain
 from mlc.targets.gpu.vector_cost import FILTERS, PIXELS, Conv, best_tile, refusal
 from mlc.targets.groups.group import Group, ends_in_anchor, inline_rest, is_single
@@ -38,8 +38,7 @@ def schedule_product(g: Group, target: Gpu) -> Schedule:
     if packed is None and not _in_vectors(g):
         return schedule_plain(g, target)
     assert g.anchor is not None
-    block = ask_block(g, target)
-    block = block if packed is None else packed.physical_shape[-1]
+    block = g.knobs.discrete("block", BLOCKS, default=BLOCKS[0]) if packed is None else packed.physical_shape[-1]
     *batch, m, n = g.anchor.shape
     (k,) = g.anchor.reduce_axes
     terms = terms_of(k.hi + 1, None)
@@ -134,9 +133,9 @@ def _layouts(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     """Panels of columns of a constant right operand."""
     role = _role(g)
     k = site.constant_at(g, role.right)
-    if k is None or len(role.right.shape) != 2 or g.outputs[0].shape[-1] < BLOCKS[0]:
+    block = block_for(role.right, target)
+    if k is None or block is None or len(role.right.shape) != 2 or g.outputs[0].shape[-1] < BLOCKS[0]:
         return row_major(g, site, target)
-    block = ask_block(g, target)
     return LayoutChoice((None,), {k: _panels(role.right.shape, block, transposed=role.transposed)})
 
 

@@ -14,8 +14,8 @@ from mlc.targets.base import LayoutChoice
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.blocks.common import (
     FLOATS,
-    ask_block,
     bind_threads,
+    block_for,
     block_of,
     hold,
     in_blocks_of,
@@ -50,10 +50,7 @@ def schedule_window(g: Group, target: Gpu) -> Schedule:
         return schedule_plain(g, target)
     op, role = found
     source = source_of(role.data)
-    lies = block_of(g.layouts.get(source))
-    in_vectors = lies == block
-    if lies is None:
-        ask_block(g, target)
+    in_vectors = block_of(g.layouts.get(source)) == block
     extra = inner_layouts(g)
     extra[op.outputs[0]] = blocked(op.shape, 1, block)
     if role.data.op is not None and in_vectors:
@@ -137,9 +134,9 @@ def _layouts(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     if role.weights is None:
         return row_major(g, site, target) if lies is None else in_blocks_of(g, site, lies, {})
     k = site.constant_at(g, role.weights)
-    if k is None or g.outputs[0].shape[1] < LEAST:
+    block = lies or block_for(g.outputs[0], target)
+    if k is None or block is None or g.outputs[0].shape[1] < LEAST:
         return row_major(g, site, target)
-    block = lies or ask_block(g, target)
     return in_blocks_of(g, site, block, {k: blocked(role.weights.shape, 0, block)})
 
 
