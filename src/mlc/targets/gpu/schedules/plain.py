@@ -16,7 +16,7 @@ from mlc.targets.groups.roles import Convolution, PhasedConvolution
 from mlc.targets.groups.template import Template, template_for
 
 # the first that fits is taken, so what is special comes first
-PLAIN: tuple[Template[Gpu], ...] = (WINOGRAD, PRODUCT, WINDOW, ROWS, REDUCTION, TURN, ELEMENT_WISE)
+TEMPLATES: tuple[Template[Gpu], ...] = (WINOGRAD, PRODUCT, WINDOW, ROWS, REDUCTION, TURN, ELEMENT_WISE)
 
 
 def schedule_plain(g: Group, target: Gpu) -> Schedule:
@@ -28,4 +28,4 @@ def schedule_plain(g: Group, target: Gpu) -> Schedule:
     # as products, convolutions are laid out anew anyway
     as_it_is = isinstance(g.role, (Convolution, PhasedConvolution)) and PRODUCT.fits(g, target)
     physical = g if as_it_is or not g.layouts else g.apply({})
-    return template_for(physical, PLAIN, target).schedule(physical, target)
+    return template_for(physical, TEMPLATES, target).schedule(physical, target)
