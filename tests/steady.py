@@ -18,8 +18,11 @@ from mlc.targets.cpu.bench import CpuBench
 from mlc.targets.cpu.bench.kernel import CpuStand, Kernel
 from mlc.targets.x86.target import X86Target
 
-LOG, DELAY = "MLC_TEST_LOG", "MLC_TEST_DELAY"
-"""Environment variables: a file that every run of a candidate is noted in, and seconds that each takes besides."""
+LOG, DELAY, LIES = "MLC_TEST_LOG", "MLC_TEST_DELAY", "MLC_TEST_LIES"
+"""Environment variables: a file that every run of a candidate is noted in; seconds that each takes besides; a folder,
+while it is there, in which a board notes of which candidates it has said once that they take no time."""
+
+LIE = 1e-8  # seconds
 
 
 class SteadyTarget(X86Target):
@@ -60,13 +63,21 @@ class SteadyStand:
 
 class SteadyKernel:
     def __init__(self, real: Kernel, digest: str, trial: str) -> None:
-        self._real, self._digest, self._trial = real, digest, trial
+        self._real, self._trial = real, trial
         self.results, self.check, self.close = real.results, real.check, real.close
         self.sample = self.cold_sample = lambda calls: round(1e9 * calls * self._seconds)
+        self._seconds = LIE if self._lies() else 1e-6 * (1 + int(digest[:8], 16) % 1000)
 
-    @property
-    def _seconds(self) -> float:
-        return 1e-6 * (1 + int(self._digest[:8], 16) % 1000)
+    def _lies(self) -> bool:
+        """Whether this is a candidate to lie about, whenever it is met first."""
+        folder = Path(os.environ.get(LIES, "/nowhere"))
+        if not folder.is_dir() or int(self._trial[:8], 16) % 3:
+            return False
+        try:
+            (folder / self._trial).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
     def run(self, inputs: Sequence[np.ndarray], fill: int) -> float:
         begin = time.monotonic()

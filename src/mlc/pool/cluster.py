@@ -56,8 +56,6 @@ def prepared() -> Any:
             "distributed.scheduler.preload": [],
             "distributed.worker.preload": [],
             "distributed.client.preload": [],
-            "distributed.scheduler.blocked-handlers": _NOT_OF_SCHEDULERS,
-            "distributed.worker.blocked-handlers": _NOT_OF_WORKERS,
             "distributed.scheduler.worker-ttl": f"{_TTL:g}s",
             "distributed.scheduler.active-memory-manager.start": False,
             "distributed.worker.profile.enabled": False,
@@ -162,6 +160,7 @@ async def scheduling(address: Address, certificates: Path | None) -> AsyncIterat
             security=security,
             dashboard=False,
             dashboard_address="127.0.0.1:0",
+            blocked_handlers=_NOT_OF_SCHEDULERS,
         )
         await scheduler
     except OSError as error:
@@ -251,6 +250,7 @@ async def serve(
                 local_directory=str(board.folder),
                 metrics={**DEFAULT_METRICS, FACTS: lambda _worker: board.facts()},
                 plugins=(BoardPlugin(),),
+                blocked_handlers=_NOT_OF_WORKERS,
                 dashboard=False,
                 dashboard_address="127.0.0.1:0",
                 death_timeout=_TTL,

@@ -17,8 +17,11 @@ from onnx import TensorProto, helper, numpy_helper
 pytest.importorskip("distributed")
 pytest.importorskip("cryptography")
 
+from distributed import WorkerPlugin
+
 import mlc
 from mlc.errors import DeviceError
+from mlc.pool import client, cluster
 from mlc.pool.certificates import Authority, Role
 from mlc.pool.client import Pool
 from mlc.pool.jobs import MeasureJob, Results
@@ -34,7 +37,7 @@ from mlc.tuning import whole
 from tests.e2e.measure.faulty import KERNELS
 from tests.emulated import needs_emulator
 from tests.pool import LocalPool, Party, local_pool
-from tests.steady import DELAY, LOG
+from tests.steady import DELAY, LIE, LIES, LOG
 
 TARGETS = {"x86": "tests.steady:SteadyTarget"}
 TRIALS = 12
@@ -48,6 +51,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPool]:
     """A scheduler, three boards with this processor, and one with another one, emulated, where there is an emulator."""
     with pytest.MonkeyPatch.context() as patched, local_pool(tmp_path_factory.mktemp("pool"), TARGETS) as made:
         patched.setattr(whole, "SECONDS", 0.2)
+        patched.setattr(cluster, "_AGAIN", 0.2)
         made.hub = made.scheduler()
         for name in BOARDS:
             begin(made, name)
@@ -60,7 +64,11 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPool]:
 
 
 def begin(pool: LocalPool, name: str) -> None:
-    pool.boards[name] = pool.board(name, environment={LOG: str(pool.folder / "log.jsonl"), DELAY: "0.03"})
+    pool.boards[name] = pool.board(name, environment=environment(pool))
+
+
+def environment(pool: LocalPool) -> dict[str, str]:
+    return {LOG: str(pool.folder / "log.jsonl"), LIES: str(pool.folder / "lies"), DELAY: "0.03"}
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +237,57 @@ def test_strangers_and_forbidden_work_get_nothing(pool: LocalPool, model: Path, 
         assert party.wait() == code, party.said.read_text()
         assert complaint in party.said.read_text()
         assert not trials(tmp_path / "r.jsonl")
+
+
+def test_who_lies_about_a_time_wins_nothing_by_it(pool: LocalPool, model: Path, tmp_path: Path) -> None:
+    """The best few are measured once more before one of them is adopted."""
+    (pool.folder / "lies").mkdir()
+    party = pool.tune("ann", model, tmp_path / "r.jsonl", "--trials", str(TRIALS), "--seed", "4")
+    assert party.wait() == 0, party.said.read_text()
+    (pool.folder / "lies").rename(pool.folder / "told")
+    found = read_records([tmp_path / "r.jsonl"]).records
+    (decided,) = [r for r in found if r.explorer == DECIDED]
+    lies = [r for r in found if r.result.seconds == pytest.approx(LIE)]
+    assert lies
+    assert decided not in lies
+    assert decided.result.seconds == min(r.result.seconds or 1.0 for r in found if r not in lies)
+
+
+def disorderly(pool: Pool) -> list[str]:
+    """What comes of dask's own orders to do something else than work."""
+    dask = pool._client
+    orders: dict[str, Callable[[], object]] = {
+        "run on boards": lambda: dask.run(time.time),
+        "run on the scheduler": lambda: dask.run_on_scheduler(time.time),
+        "take a plug-in": lambda: dask.register_plugin(WorkerPlugin()),
+        "end boards": lambda: dask.retire_workers(),
+        "start again": lambda: dask.restart(timeout=2),
+    }
+    found = []
+    for what, order in orders.items():
+        try:
+            found.append(f"{what}: {order()}")
+        except ValueError as error:
+            if "explicitly disallowed" not in str(error):
+                found.append(f"{what}: {error}")
+    return found
+
+
+def test_orders_to_do_something_else_than_work_are_refused(pool: LocalPool) -> None:
+    assert pool.asked(disorderly) == []
+
+
+def misversioned(pool: Pool) -> str:
+    """What a client of another version is told, before it has sent anything."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(client, "__version__", "9.9")
+        with pytest.raises(DeviceError) as refused:
+            pool.wait_for()
+    return refused.value.message.partition(": ")[2]
+
+
+def test_a_client_of_another_version_is_told_before_it_sends_anything(pool: LocalPool) -> None:
+    assert pool.asked(misversioned) == f"the board four has mlc {mlc.__version__}, and this is 9.9"
 
 
 def job() -> MeasureJob:
