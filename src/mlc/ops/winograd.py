@@ -23,7 +23,7 @@ import numpy as np
 
 from mlc.ir import te
 from mlc.ir.expr import Expr, ExprLike, as_expr, binary, cast, const, select, within
-from mlc.ir.graph import Attrs, FusionKind
+from mlc.ir.graph import Attrs, FusionKind, Node
 from mlc.ir.index import IndexLike, Linear, as_index
 from mlc.ir.types import DType, TensorType, f32, i16, u8
 from mlc.ops._broadcast import check_count
@@ -92,6 +92,18 @@ def scale_along_axis(m: int) -> int:
 def tile_counts(space: Sequence[int], m: int) -> tuple[int, int]:
     """Tiles along both axes of an output of some height and width."""
     return -(-space[-2] // m), -(-space[-1] // m)
+
+
+def fits(node: Node) -> bool:
+    """Whether a convolution has a window that the algorithm is for."""
+    x, w, attrs = node.inputs[0].type, node.inputs[1].type, node.attrs
+    return (
+        x.rank in (4, 5)
+        and w.shape[-2:] == (KERNEL, KERNEL)
+        and attrs["groups"] == 1
+        and set(attrs["strides"]) == {1}
+        and set(attrs["dilations"]) == {1}
+    )
 
 
 def output_space(space: Sequence[int], taps: Sequence[int], pads: Sequence[int]) -> tuple[int, ...]:

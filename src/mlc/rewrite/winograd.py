@@ -12,7 +12,7 @@ from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.types import f32
 from mlc.ops import get
 from mlc.ops.algorithms import Algorithm
-from mlc.ops.winograd import KERNEL, transform_weights
+from mlc.ops.winograd import fits, transform_weights
 from mlc.rewrite.rewriter import Rewriter, replay
 
 Choose = Callable[[Node], Algorithm]
@@ -40,15 +40,3 @@ def use_winograd(graph: Graph, choose: Choose) -> Graph:
         return [rw.emit(get("conv_winograd"), [node.inputs[0], weights], {"pads": node.attrs["pads"], "tile": tile})]
 
     return replay(graph, visit)
-
-
-def fits(node: Node) -> bool:
-    """Whether a convolution has a window that the algorithm is for."""
-    x, w, attrs = node.inputs[0].type, node.inputs[1].type, node.attrs
-    return (
-        x.rank in (4, 5)
-        and w.shape[-2:] == (KERNEL, KERNEL)
-        and attrs["groups"] == 1
-        and set(attrs["strides"]) == {1}
-        and set(attrs["dilations"]) == {1}
-    )

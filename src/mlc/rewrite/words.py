@@ -24,10 +24,10 @@ import numpy as np
 from mlc.ir.graph import Graph, Node, Operator, Value
 from mlc.ir.types import DType, i7, i8, i16, u8
 from mlc.ops import get
-from mlc.ops.winograd import EXACT, scale_along_axis, transform_weights
+from mlc.ops.winograd import EXACT, fits, scale_along_axis, transform_weights
 from mlc.rewrite.bytes import I32_MAX, cast
 from mlc.rewrite.rewriter import Rewriter, replay
-from mlc.rewrite.winograd import Choose, fits
+from mlc.rewrite.winograd import Choose
 
 LEAST_ROWS = 8  # rows of a matrix, or pixels, from which on weights are used more often than they are read
 _MOVES = ("pad", "concat", "reshape", "transpose", "max_pool", "channel_shuffle")  # exact, whatever is moved

@@ -40,7 +40,7 @@ from tests.pool import LocalPool, Party, local_pool
 from tests.steady import DELAY, LIE, LIES, LOG
 
 TARGETS = {"x86": "tests.steady:SteadyTarget"}
-TRIALS = 12
+TRIALS = 9
 BOARDS = ("one", "two", "three")
 ARM = "arm -mcpu=cortex-a53"
 emulated = not needs_emulator.args[0]
@@ -117,34 +117,25 @@ def test_a_run_in_the_pool_leaves_the_records_of_one_at_home(pool: LocalPool, mo
 
 def test_a_worker_that_dies_while_it_builds_costs_nothing(pool: LocalPool, model: Path, tmp_path: Path) -> None:
     records = tmp_path / "r.jsonl"
-    party = pool.tune("ann", model, records, "--trials", "24", "--seed", "7", "--pool-build")
+    party = pool.tune("ann", model, records, "--trials", "14", "--seed", "7", "--pool-build")
     until(lambda: len(trials(records)) > 3)
     pool.boards["mill"].kill()
     pool.boards["mill"] = pool.board("mill", "--only", "build")
     assert party.wait() == 0, party.said.read_text()
     found = trials(records)
-    assert len({(r.workload, json.dumps(dict(r.config), sort_keys=True)) for r in found}) == len(found) == 24
+    assert len({(r.workload, json.dumps(dict(r.config), sort_keys=True)) for r in found}) == len(found) == 14
     assert all(r.result.failure is None for r in found)
 
 
 def test_the_whole_model_is_compared_on_a_board(pool: LocalPool, model: Path, tmp_path: Path) -> None:
-    words = ("--trials", "4", "--json", str(tmp_path / "t.json"))
+    words = ("--trials", "2", "--json", str(tmp_path / "t.json"))
     party = pool.tune("ann", model, tmp_path / "r.jsonl", *words, check=True)
-    other = (
-        pool.tune("bob", model, tmp_path / "a.jsonl", "--trials", "2", "--target", ARM, check=True)
-        if emulated
-        else None
-    )
     assert party.wait() == 0, party.said.read_text()
     compared = json.loads((tmp_path / "t.json").read_text())["whole"]
     assert compared["untuned_ms"] > 0
     assert compared["tuned_ms"] > 0
     assert compared["error"] < 1e-5
     assert "the model, in turns" in party.said.read_text()
-    if other is not None:
-        assert other.wait() == 0, other.said.read_text()
-        assert "its boards are emulated, and their times say nothing" in other.said.read_text()
-        assert "the model, in turns" not in other.said.read_text()
 
 
 def overlaps(log: Path) -> list[str]:
@@ -171,7 +162,7 @@ def test_two_clients_share_boards_of_which_one_dies(pool: LocalPool, model: Path
     }
     other = None
     if emulated:
-        other = pool.tune("ann", model, tmp_path / "arm.jsonl", "--target", ARM, "--trials", "4")
+        other = pool.tune("ann", model, tmp_path / "arm.jsonl", "--target", ARM, "--trials", "3", check=True)
     until(lambda: all(len(trials(tmp_path / f"{who}.jsonl")) > 3 for who in both))
     pool.boards["three"].kill()
     for who, party in both.items():
@@ -184,7 +175,9 @@ def test_two_clients_share_boards_of_which_one_dies(pool: LocalPool, model: Path
     if other is not None:
         assert other.wait() == 0, other.said.read_text()
         assert {r.fingerprint.cpu for r in trials(tmp_path / "arm.jsonl")} == {"cortex-a53"}
-        assert len([r for r in trials(tmp_path / "arm.jsonl") if r.result.seconds]) == 4
+        assert len([r for r in trials(tmp_path / "arm.jsonl") if r.result.seconds]) == 3
+        assert "its boards are emulated, and their times say nothing" in other.said.read_text()
+        assert "the model, in turns" not in other.said.read_text()
     begin(pool, "three")
     pool.boards["three"].has_said("serves")
 
@@ -193,7 +186,7 @@ def test_a_scheduler_that_dies_ends_clients_and_both_go_on_when_it_is_back(
     pool: LocalPool, model: Path, tmp_path: Path
 ) -> None:
     def tune(who: str, seed: str) -> Party:
-        return pool.tune(who, model, tmp_path / f"{who}.jsonl", "--trials", "24", "--seed", seed)
+        return pool.tune(who, model, tmp_path / f"{who}.jsonl", "--trials", "18", "--seed", seed)
 
     both = {who: tune(who, seed) for who, seed in (("ann", "5"), ("bob", "6"))}
     until(lambda: all(len(trials(tmp_path / f"{who}.jsonl")) > 3 for who in both))
@@ -205,14 +198,14 @@ def test_a_scheduler_that_dies_ends_clients_and_both_go_on_when_it_is_back(
         assert complaints == [f"error: {pool.url}: the pool is gone"], party.said.read_text()
         assert "Traceback" not in party.said.read_text()
         before[who] = trials(tmp_path / f"{who}.jsonl")
-        assert 3 < len(before[who]) < 24
+        assert 3 < len(before[who]) < 18
     pool.hub = pool.scheduler()
     both = {who: tune(who, seed) for who, seed in (("ann", "5"), ("bob", "6"))}
     for who, party in both.items():
         assert party.wait() == 0, party.said.read_text()
         found = trials(tmp_path / f"{who}.jsonl")
         assert found[: len(before[who])] == before[who]
-        assert len({(r.workload, json.dumps(dict(r.config), sort_keys=True)) for r in found}) == len(found) == 24
+        assert len({(r.workload, json.dumps(dict(r.config), sort_keys=True)) for r in found}) == len(found) == 18
 
 
 def test_strangers_and_forbidden_work_get_nothing(pool: LocalPool, model: Path, tmp_path: Path) -> None:

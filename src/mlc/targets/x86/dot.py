@@ -95,8 +95,9 @@ def bit_counter_of(lanes: int, features: Collection[str]) -> BitCounter | None:
         return BitCounter("vpopcntd", lanes, per_operation=_LOGIC, scratch=6)
     if lanes not in _VPMADDUBSW or "ssse3" not in have or (lanes == 16 and "avx512bw" not in have):
         return None
+    # six instructions, of which the two look-ups find one unit: like eight of logic (measured on Zen 4 as a Haswell)
     return BitCounter(
-        "vpshufb", lanes, per_operation=_LOGIC, counting=6, widen=_widener(lanes), widening=3, scratch=8
+        "vpshufb", lanes, per_operation=_LOGIC, counting=8, widen=_widener(lanes), widening=3, scratch=8
     )  # fmt: skip
 
 

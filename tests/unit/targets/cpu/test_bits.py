@@ -72,24 +72,27 @@ def test_one_instruction_a_kind_of_product() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "channels", "filters", "of_w", "pays"),
+    ("cpu", "channels", "filters", "of_w", "stride", "pays"),
     [
-        ("x86 -mcpu=znver4", 256, 128, 1, True),
-        ("x86 -mcpu=znver4", 16, 128, 1, False),  # a pair of words is mostly empty
-        ("x86 -mcpu=znver4", 256, 4, 1, False),  # as are vectors of results
-        ("x86 -mcpu=haswell", 256, 128, 2, True),
-        ("x86 -mcpu=x86-64", 256, 128, 1, False),  # no table of nibbles
-        ("x86 -mcpu=cascadelake", 256, 128, 2, False),  # tables are no faster than VNNI
-        ("arm -mcpu=cortex-a53", 256, 128, 1, True),
+        ("x86 -mcpu=znver4", 256, 128, 1, 1, True),
+        ("x86 -mcpu=znver4", 16, 128, 1, 1, False),  # a pair of words is mostly empty
+        ("x86 -mcpu=znver4", 256, 4, 1, 1, False),  # as are vectors of results
+        ("x86 -mcpu=haswell", 256, 128, 1, 2, True),
+        ("x86 -mcpu=haswell", 256, 128, 1, 1, False),  # Winograd's algorithm, exact in words, is faster
+        ("x86 -mcpu=x86-64", 256, 128, 1, 1, False),  # no table of nibbles
+        ("x86 -mcpu=cascadelake", 256, 128, 2, 1, False),  # tables are no faster than VNNI
+        ("arm -mcpu=cortex-a53", 256, 128, 1, 1, True),
     ],
 )
-def test_bits_are_taken_where_they_pay(cpu: str, channels: int, filters: int, of_w: int, pays: bool) -> None:
+def test_bits_are_taken_where_they_pay(
+    cpu: str, channels: int, filters: int, of_w: int, stride: int, pays: bool
+) -> None:
     b = Builder("net")
     x = b.input("x", TensorType((1, channels, 14, 14), u8))
     (few,) = b.add(get("clip"), [x], {"lo": 0, "hi": 3})
     levels = (-1, 1) if of_w == 1 else (-3, -1, 1, 3)
     w = b.constant(np.random.default_rng(0).choice(levels, (filters, channels, 3, 3)).astype(np.int8), "w")
-    attrs = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
+    attrs = {"strides": (stride,) * 2, "pads": (1,) * 4, "dilations": (1, 1)}
     graph = b.finish(b.add(get("conv"), [few, w], attrs))
     found = optimise(graph, get_target(cpu), CompileOptions("net", "", ""), Observer())
     assert ("conv_bits" in repr(found)) is pays

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from mlc.ir.graph import Node
 from mlc.ops import get
+from mlc.ops.algorithms import Algorithm
 from mlc.ops.bits import PAIR, Weights, words_of, words_type
+from mlc.ops.winograd import fits
 from mlc.targets.cpu.cost import Product, best_tile
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv import may_have_blocks
 from mlc.targets.cpu.schedules.conv_tile import conv_product, conv_tile
+from mlc.targets.cpu.schedules.winograd import WORTH_TRANSFORMS, winograd_cycles
 from mlc.targets.groups.group import size_of
 
 REQUANTISED = 4  # cycles that a vector of sums takes to become bytes (measured on Zen 4: 3.7)
@@ -71,8 +74,12 @@ def bits_gain_of(node: Node, of_x: int, of_w: int, target: Cpu) -> float:
     if dot is None or (convolves and not may_have_blocks(1, channels, w.shape[0], target, dot)):
         return 0.0
     octets = target.word_dot or target.narrow_dot or target.dot
+    faster = 1.0  # bytes by Winograd's algorithm, which is exact in words
+    if convolves and target.word_dot is not None and fits(node):
+        cycles = winograd_cycles(x.shape, w.shape, node.attrs["pads"], target, target.word_dot, target.word_dot)
+        faster = max(1.0, cycles[Algorithm.DIRECT] / WORTH_TRANSFORMS / min(cycles.values()))
     tiles = size_of(y.shape) // (y.shape[1] if convolves else y.shape[-1])
     tiles *= size_of(w.shape[2:]) * -(-(w.shape[0] if convolves else y.shape[-1]) // target.lanes)
     by_bytes = channels if octets is None else octets.padded(channels) // octets.terms * octets.operations
     by_bits = words_of(channels) // PAIR * dot.operations
-    return tiles * by_bytes / (tiles * by_bits + PACKED * size_of(x.shape) / target.lanes)
+    return tiles * by_bytes / faster / (tiles * by_bits + PACKED * size_of(x.shape) / target.lanes)

@@ -141,7 +141,20 @@ def winograd_algorithms(
     direct_dot: Dot | None = None,
     dot: Dot | None = None,
 ) -> tuple[Algorithm, ...]:
-    """Algorithms of a convolution with 3×3 taps and stride 1, the estimated fastest first.
+    """Algorithms of a convolution with 3×3 taps and stride 1, the estimated fastest first; arguments as below."""
+    cycles = winograd_cycles(x, weights, pads, target, direct_dot, dot)
+    return tuple(sorted(cycles, key=lambda a: cycles[a]))
+
+
+def winograd_cycles(
+    x: Sequence[int],
+    weights: Sequence[int],
+    pads: Sequence[int],
+    target: Cpu,
+    direct_dot: Dot | None = None,
+    dot: Dot | None = None,
+) -> dict[Algorithm, float]:
+    """What the algorithms of a convolution with 3×3 taps and stride 1 take, beside one another.
 
     Tiles of six are not among them: they save little more, and their error is twice that of tiles of four.
 
@@ -155,7 +168,7 @@ def winograd_algorithms(
     """
     filters, channels, *taps = weights
     if channels % target.lanes or filters % target.lanes or not all(x):
-        return (Algorithm.DIRECT,)
+        return {Algorithm.DIRECT: 1.0}
     space = output_space(x[2:], taps, pads)
     cycles = {Algorithm.DIRECT: WORTH_TRANSFORMS * _direct_cycles(x, (x[0], filters, *space), taps, target, direct_dot)}
     if dot is not None and direct_dot is not None:  # of which a step may take longer than one of words
@@ -170,7 +183,7 @@ def winograd_algorithms(
         cycles[algorithm] = blocking(
             Work(tiles, slices, window, channels // terms, filters, m + KERNEL - 1), target
         ).cycles
-    return tuple(sorted(cycles, key=lambda a: cycles[a]))
+    return cycles
 
 
 def _direct_cycles(x: Sequence[int], y: Sequence[int], taps: Sequence[int], target: Cpu, dot: Dot | None) -> float:
