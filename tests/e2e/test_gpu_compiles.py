@@ -21,7 +21,7 @@ from tests.e2e.opencl.test_operators import FILES, evaluations, family, first_of
 from tests.e2e.test_zoo import LIGHT
 
 CUDA, MALI = "cuda -arch=sm_75,sm_80,sm_90", "opencl -device=mali"
-QUICK = ("C1", "D2")
+QUICK = ("C1", "D2", "BMM1")
 QUICK_OPERATORS = ("test_softmax", "test_index")
 SHARED = [
     f"mlperf_tiny_{name}.tflite"

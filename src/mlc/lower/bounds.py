@@ -9,7 +9,7 @@ from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import Expr, Within, loads, within
 from mlc.ir.index import ZERO, Atom, Linear, Var, as_index, dynamics, substitute
-from mlc.ir.loop import THREAD_AXES
+from mlc.ir.loop import THREAD_AXES, ForKind
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Fuse, Split, Stage
 
@@ -71,14 +71,15 @@ def enclosing(stage: Stage, axis: Var, nests: dict[Stage, Nest], *, threads: boo
     Args:
         stage, axis: the loop.
         nests: of the stages.
-        threads: whether those of threads of a block are among them.
+        threads: whether those of threads of a block, virtual ones too, are among them.
     """
     outer: set[Var] = set()
     at: tuple[Stage, Var] | None = (stage, axis)
     while at is not None:
         s, a = at
         for leaf in s.leaves[: s.leaves.index(a) + 1]:
-            if threads or s.threads.get(leaf) not in THREAD_AXES:
+            own = s.threads.get(leaf) in THREAD_AXES or s.kinds.get(leaf) is ForKind.VTHREAD
+            if threads or not own:
                 outer.add(nests[s].loops[leaf])
         at = (s.attach.stage, s.attach.axis) if s.attach is not None else None
     return outer

@@ -47,6 +47,7 @@ NEST_PASSES = nest_passes()
 
 GRID_PASSES: Passes = (
     ("tensorize", tensorize),
+    ("vthread", vthread),
     ("threads", threads),
     ("vectorize", vectorize),
     ("copies", copies),

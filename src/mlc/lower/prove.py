@@ -323,7 +323,7 @@ def _tells_threads(t: Touch, other: Touch, grid: Threads) -> bool:
     ]
     pinned = {v for v, _ in pins[0] & pins[1]}
     known: set[Atom] = set()
-    forms = [ix for ix, own in zip(t.indices, other.indices, strict=True) if ix == own]
+    forms = [f for pair in zip(t.indices, other.indices, strict=True) if (f := _common(*pair)) is not None]
     if t.indices == other.indices:
         forms.append(_place(t))
     before = -1
@@ -333,6 +333,16 @@ def _tells_threads(t: Touch, other: Touch, grid: Threads) -> bool:
             known |= _digits(form, known)
         forms += [a.form for a in known if isinstance(a, Remainder) and a.quotient in known and a.form not in forms]
     return all(v.hi == 0 or v in known or v in pinned for v in grid.vars)
+
+
+def _common(a: Linear, b: Linear) -> Linear | None:
+    """A form that both indices are values of; those of strips some constant apart have one more digit, its number."""
+    apart = b - a
+    if apart.terms:
+        return None
+    if not apart.const:
+        return a
+    return (a if apart.const > 0 else b) + as_index(Var("strip", 0, 1)) * abs(apart.const)
 
 
 def _place(t: Touch) -> Linear:

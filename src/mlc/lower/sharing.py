@@ -176,18 +176,18 @@ class Threads:
         """
         if a.buffer is not b.buffer or not (a.write or b.write):
             return False
-        joint = {
-            v: _telling(v, (a, b)) for v in common if v not in self.vars and (v in self._dims(a) or v in self._dims(b))
-        }
+        # where one alone goes by a variable, it is all the same in which iteration they meet
+        dims, both = {*self._dims(a), *self._dims(b)}, a.vars() & b.vars()
+        joint = {v: _telling(v, (a, b)) for v in common if v not in self.vars and v in dims and v in both}
         whole = prod(len(values) for values in joint.values()) * a.buffer.size
         first, second = (self._spans(t, joint) for t in (a, b))
         if first is None or second is None or whole > POINTS:
             return None
         (least_a, most_a), (least_b, most_b) = first, second
-        both = (most_a >= 0) & (most_b >= 0)
+        met = (most_a >= 0) & (most_b >= 0)
         if one:
-            return bool(both.any())
-        return bool((both & ~((least_a == most_a) & (least_b == most_b) & (least_a == least_b))).any())
+            return bool(met.any())
+        return bool((met & ~((least_a == most_a) & (least_b == most_b) & (least_a == least_b))).any())
 
     def _dims(self, t: Touch) -> dict[Var, None]:
         """Variables to enumerate: those of indices, and axes of threads in conditions upon these."""

@@ -177,3 +177,15 @@ def test_threads_of_fused_loops_are_told_by_places(shape: list[int], threads: in
     assert not fault(kernel(number))
     if size > 1:
         assert "where another thread of the launch may write it" in fault(kernel(number // 2))
+
+
+@pytest.mark.parametrize("apart, sound", [(32, True), (16, False)])
+def test_strips_of_large_results_are_told_apart(apart: int, sound: bool) -> None:
+    """By how far apart they are: there are too many elements to count them."""
+    out = Buffer("out", (1 << 12, 1 << 12), f32)
+    by, bx, tx = Var("by", 0, (1 << 12) - 1), Var("bx", 0, 63), Var("tx", 0, 31)
+    at = as_index(bx) * 64 + tx
+    s = seq([Store(out, (as_index(by), at + n), Const(1.0, f32)) for n in (0, apart)])
+    for var, axis in ((tx, "threadIdx.x"), (bx, "blockIdx.x"), (by, "blockIdx.y")):
+        s = For(var, var.hi + 1, ForKind.THREAD, s, axis)
+    assert (not fault(Function("k", (out,), 1, s))) == sound

@@ -27,6 +27,7 @@ LATENCY = 4e-7  # seconds from a load of global memory to its value; 400 to 700 
 SHOWS = 0.1  # of the times that do not bound a product
 FETCHING, MEETING = 4, 30  # instructions to fetch an element into shared memory; of a barrier, what is waited included
 VERSIONS = (1, 2, 3, 4)  # of what is fetched ahead
+STRIPS = (1, 2)  # that a thread's tile is taken apart into
 
 ROWS, THREADS, DEPTHS = (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), (4, 8, 16, 32)
 
@@ -39,6 +40,13 @@ def _least(a: Count, b: Count) -> Count:
 
 def _most(a: Count, b: Count) -> Count:
     return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
+
+
+def _strips(count: Count, of: Count) -> Count:
+    """As many strips of equal size, where there are such; else one."""
+    if isinstance(of, np.ndarray):
+        return np.where(of % count == 0, count, 1)
+    return count if of % count == 0 else 1
 
 
 def _parts(n: Count, size: Count) -> Count:
@@ -66,6 +74,8 @@ class Tile:
         ty, tx: threads along rows and columns.
         depth: terms that are in shared memory at a time,
         versions: in so many parts, all but one of which are fetched ahead.
+        vy, vx: virtual threads: rows and columns are taken apart into so many strips, between which lie those of the
+            other threads. What threads read of a term at a time then lies side by side, and in different banks.
     """
 
     rows: Count
@@ -74,6 +84,8 @@ class Tile:
     tx: Count
     depth: Count
     versions: Count = 1
+    vy: Count = 1
+    vx: Count = 1
 
     @property
     def high(self) -> Count:
@@ -89,7 +101,8 @@ def fitted(tile: Tile, p: Product) -> Tile:
     rows, columns = _least(tile.rows, p.m), _least(tile.columns, p.n)
     ty, tx = _least(tile.ty, _parts(p.m, rows)), _least(tile.tx, _parts(p.n, columns))
     depth = _least(tile.depth, p.k)
-    return Tile(rows, columns, ty, tx, depth, _least(tile.versions, _parts(p.k, depth)))
+    versions = _least(tile.versions, _parts(p.k, depth))
+    return Tile(rows, columns, ty, tx, depth, versions, _strips(tile.vy, rows), _strips(tile.vx, columns))
 
 
 def offset(depth: int) -> int:
@@ -158,17 +171,19 @@ def _together(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> Count:
     return _most(1, _least(together, 16))
 
 
-def _reads(words: Count, threads: Count) -> Count:
-    """Words' worth of time in which the threads of a warp read from shared memory, each so many that lie side by side.
+def _reads(words: Count, strips: Count, threads: Count) -> Count:
+    """Words' worth of time in which the threads of a warp read from shared memory.
 
-    Threads read up to four words at once; those that read the same ones take no time of their own, and those whose
-    words lie in the same banks take turns.
+    Threads read up to four words that lie side by side at once; those that read the same ones take no time of their
+    own, and those whose words lie in the same banks take turns.
 
     Args:
-        words: a power of two, of a thread.
-        threads: of a warp that read different ones, next to each other.
+        words: a power of two, of a thread,
+        strips: in so many parts, in each of which neighbouring threads' words are neighbours.
+        threads: of a warp that read different ones.
     """
-    return words / _least(words, 4) * _most(1, threads * words / BANKS)
+    run = words // strips
+    return strips * run / _least(run, 4) * _most(1, threads * run / BANKS)
 
 
 def busy_seconds(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> Count:
@@ -185,7 +200,7 @@ def busy_seconds(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> Count:
     steps = _least(waves * together, _parts(blocks, target.units)) * target.units * threads * area * deep
     arithmetic = 2 * steps / (target.gflops * 1e9)
     across = _least(tile.tx, target.warp)
-    reads = _reads(tile.columns, across) + _reads(tile.rows, target.warp // across)
+    reads = _reads(tile.columns, tile.vx, across) + _reads(tile.rows, tile.vy, target.warp // across)
     local = arithmetic * reads / (area * SHARED_RATE)
     if shared:  # rows of terms that lie next to each other, and terms of columns that do
         left = tile.high * _parts(tile.depth * p.itemsize, SECTOR)
@@ -213,11 +228,15 @@ def stalls(steps: Count, versions: Count, busy: Count) -> Count:
     return (versions == 1) * (steps * LATENCY / 2) + (versions > 1) * ahead
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def _grid(*, shared: bool, ahead: bool) -> tuple[np.ndarray, ...]:
-    """Every tile that knobs can name, an array a field."""
-    axes = (ROWS, ROWS, THREADS, THREADS, DEPTHS if shared else DEPTHS[:1], VERSIONS if shared and ahead else (1,))
-    return tuple(a.reshape(-1) for a in np.meshgrid(*map(np.array, axes), indexing="ij"))
+    """Every tile that is worth comparing of those that knobs can name, an array a field."""
+    versions = VERSIONS if shared and ahead else (1,)
+    strips = STRIPS if shared else (1,)
+    axes = (ROWS, ROWS, THREADS, THREADS, DEPTHS if shared else DEPTHS[:1], versions, strips, strips)
+    every = Tile(*(a.reshape(-1) for a in np.meshgrid(*map(np.array, axes), indexing="ij")))
+    long = [(n == 1) | (words > 4) for n, words in ((every.vy, every.rows), (every.vx, every.columns))]
+    return tuple(a[long[0] & long[1]] for a in _fields(every))
 
 
 def tiles(p: Product, target: Gpu, *, shared: bool) -> Iterator[Tile]:

@@ -152,7 +152,8 @@ class Nests:
         if stage.attach is None:
             return {}
         host = stage.attach.stage
-        first = next((k for k, leaf in enumerate(host.leaves) if host.threads.get(leaf) in THREAD_AXES), None)
+        own = [host.threads.get(a) in THREAD_AXES or host.kinds.get(a) is ForKind.VTHREAD for a in host.leaves]
+        first = next((k for k, is_own in enumerate(own) if is_own), None)
         return {} if first is None else self._region(stage, host, first - 1)
 
     @staticmethod

@@ -34,6 +34,14 @@ def test_text_of_a_kernel(name: str, golden: Callable[[str], None]) -> None:
     golden(text(name))
 
 
+def test_text_of_strips(golden: Callable[[str], None]) -> None:
+    """Two virtual threads along rows and columns, whose sums one thread adds up in turns."""
+    case = Case.made("m", lambda b: [put(b, "matmul", [x(b, 64, 32), x(b, 32, 64, name="w")])])
+    config = {"rows": 4, "columns": 8, "ty": 4, "tx": 4, "depth": 8, "vy": 2, "vx": 2, "versions": 1}
+    scalars = Scalars(CUDA_C)
+    golden(source_of(scalars, [emit(kernel(configured(case.node, config), "strips", H200), scalars).text]))
+
+
 def test_every_template_compiles_without_spilling() -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     scalars = Scalars(CUDA_C)

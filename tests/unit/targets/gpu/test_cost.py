@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mlc.targets.cuda.arch import DEVICES as GPUS
 from mlc.targets.gpu.cost import Product, Tile, best_tile, fitted, refusal, seconds, shared_bytes, tiles
 from mlc.targets.gpu.schedules.window import Work, pixels
 from mlc.targets.opencl.devices import DEVICES
@@ -35,6 +36,27 @@ def test_a_small_product_is_shared_out() -> None:
     small = Product(1, 64, 64, 64, 4)
     best = best_tile(small, GENERIC, shared=True)
     assert (64 // best.high) * (64 // best.wide) >= GENERIC.units
+
+
+def test_neighbours_of_long_runs_meet_in_banks() -> None:
+    whole, strips = (Tile(8, 8, 8, 16, 8, 2, 1, n) for n in (1, 2))
+    assert seconds(strips, LARGE, GENERIC, shared=True) < seconds(whole, LARGE, GENERIC, shared=True)
+
+
+def test_blocks_have_registers_for_all_of_their_threads() -> None:
+    tile = Tile(4, 8, 32, 32, 4)
+    assert refusal(tile, LARGE, DEVICES["generic"], shared=True).startswith("1024 threads")
+    assert refusal(tile, LARGE, GPUS["a100"], shared=True) == ""
+    assert refusal(Tile(8, 8, 32, 32, 4), LARGE, GPUS["a100"], shared=True) == (
+        "about 96 registers of a thread, there are 64"
+    )
+
+
+def test_all_tiles_are_compared_as_each_is() -> None:
+    for p in (LARGE, Product(3, 20, 196, 40, 4)):
+        best = best_tile(p, GENERIC, shared=True)
+        each = min(tiles(p, GENERIC, shared=True), key=lambda t: seconds(t, p, GENERIC, shared=True))
+        assert seconds(best, p, GENERIC, shared=True) <= seconds(each, p, GENERIC, shared=True)
 
 
 def test_more_work_takes_longer() -> None:

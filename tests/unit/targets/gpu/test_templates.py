@@ -120,6 +120,14 @@ def test_all_that_is_drawn_from_a_space_is_asked_for(device: Gpu) -> None:
             asked.require_all_asked()
 
 
+@pytest.mark.parametrize("name", ["matmul", "conv_bias_relu", "batch_matmul"])
+def test_threads_make_strips(name: str) -> None:
+    """Ragged ones, which lie between those of other threads; all fetch for all of them."""
+    case = Case.of(name)
+    config = {"rows": 2, "columns": 4, "ty": 2, "tx": 2, "depth": 4, "vy": 2, "vx": 2, "versions": 2}
+    check(case, configured(case.node, config), GENERIC)
+
+
 @pytest.mark.parametrize("device", ["generic", "mali"])
 @pytest.mark.parametrize("shape", [(512, 512, 3, 3), (16, 512, 33, 33), (4, 64, 161, 97), (3, 5, 7, 11, 13, 17, 19)])
 def test_millions_of_elements_of_odd_shapes_are_told_apart(shape: tuple[int, ...], device: str) -> None:

@@ -23,6 +23,7 @@ from mlc.targets.gpu.cost import (
     BANKS,
     DEPTHS,
     ROWS,
+    STRIPS,
     THREADS,
     Product,
     Tile,
@@ -172,6 +173,7 @@ def ask_tile(knobs: Knobs, p: Product, target: Gpu, best: Tile, *, shared: bool)
         ask("tx", THREADS, best.tx),
         ask("depth", DEPTHS, best.depth),
         ask_versions(knobs, best.versions) if target.shared_bytes and target.ahead else 1,
+        *((ask("vy", STRIPS, best.vy), ask("vx", STRIPS, best.vx)) if shared else ()),
     )
     tile = fitted(tile, p)
     why = refusal(tile, p, target, shared=shared)
@@ -184,15 +186,20 @@ def _bind(s: Schedule, out: te.Tensor, acc: Stage, tile: Tile) -> None:
     *batch, i, j = stage.op.axes
     by, i = stage.split(i, tile.high)
     bx, j = stage.split(j, tile.wide)
-    ty, i = stage.split(i, tile.rows)
-    tx, j = stage.split(j, tile.columns)
-    stage.reorder(*batch, by, bx, ty, tx, i, j)
+    vy, i = stage.split(i, tile.high // tile.vy)
+    vx, j = stage.split(j, tile.wide // tile.vx)
+    ty, i = stage.split(i, tile.rows // tile.vy)
+    tx, j = stage.split(j, tile.columns // tile.vx)
+    stage.reorder(*batch, by, bx, vy, vx, ty, tx, i, j)
     if batch:
         stage.bind(stage.fuse(*batch), "blockIdx.z")
     for axis, name in ((by, "blockIdx.y"), (bx, "blockIdx.x"), (ty, "threadIdx.y"), (tx, "threadIdx.x")):
         stage.bind(axis, name)
+    for axis, strips in ((vy, tile.vy), (vx, tile.vx)):
+        if strips > 1:
+            stage.vthread(axis)
     stage.unroll(i)
-    if tile.columns in (2, 4, 8):
+    if tile.columns // tile.vx in (2, 4, 8):
         stage.vectorize(j)
     else:
         stage.unroll(j)
