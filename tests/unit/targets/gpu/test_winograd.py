@@ -77,3 +77,10 @@ def test_products_of_points_are_made_by_tensor_cores_where_these_are_asked_for()
     text = source_of(scalars, [emitted.text])
     first, second, third = (text.index(f" {one.name}(") for one in emitted.launches)
     assert first < second < text.index("mlc_mma", second) < third
+
+
+@pytest.mark.parametrize("shape, tile", [((1, 2, 224, 224), 4), ((1, 2, 12, 62, 90), 2)])
+def test_tiles_of_large_images_are_told_apart(shape: tuple[int, ...], tile: int) -> None:
+    """The checker does so by the structure of fused loops: there are too many elements to count them."""
+    slices = (3,) * (len(shape) - 4)
+    kernel(Case.made("k", lambda b: [winograd(b, shape, 64, tile, slices=slices)]).node, "k", A100)
