@@ -326,9 +326,9 @@ def _tells_threads(t: Touch, other: Touch, grid: Threads) -> bool:
     forms = [f for pair in zip(t.indices, other.indices, strict=True) if (f := _common(*pair)) is not None]
     if t.indices == other.indices:
         forms.append(_place(t))
-    before = -1
-    while len(known) > before:
-        before = len(known)
+    before = (-1, -1)
+    while (len(known), len(forms)) > before:
+        before = (len(known), len(forms))
         for form in forms:
             known |= _digits(form, known)
         for a in [a for a in known if isinstance(a, Remainder)]:
