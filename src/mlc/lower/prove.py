@@ -333,10 +333,12 @@ def _tells_threads(t: Touch, other: Touch, grid: Threads) -> bool:
             known |= _digits(form, known)
         for a in [a for a in known if isinstance(a, Remainder)]:
             # f % d and g + f // d, with g + f // d known by itself or as a form, tell d*g + f
-            over = [Linear({a.quotient: 1}, 0)] if a.quotient in known else []
-            over += [f for f in forms if f.terms.get(a.quotient) == 1]
-            wholes = [(f - Linear({a.quotient: 1}, 0)) * a.divisor + a.form for f in over]
-            forms += [f for f in wholes if f not in forms]
+            quotient = a.quotient
+            if quotient is not None:
+                over = [f for f in forms if f.terms.get(quotient) == 1]
+                over += [Linear({quotient: 1}, 0)] if quotient in known else []
+                wholes = [(f - Linear({quotient: 1}, 0)) * a.divisor + a.form for f in over]
+                forms += [f for f in wholes if f not in forms]
     return all(v.hi == 0 or v in known or v in pinned for v in grid.vars)
 
 
