@@ -34,7 +34,7 @@ FILES = sorted(MODELS.glob("*_int8.tflite"))
     [
         pytest.param(name, cpu, marks=() if (name, cpu) in QUICK else pytest.mark.slow)
         for name in CASES
-        for cpu in PROCESSORS[:2]
+        for cpu in PROCESSORS
     ],
 )
 def test_convolutions(name: str, cpu: str) -> None:

@@ -20,7 +20,8 @@ _OF: dict[str, tuple[str, ...]] = {
     "neoverse-v1": _V84,
     "apple-m1": _M1,
 }
-_ALL = frozenset(feature for features in _OF.values() for feature in features)
+KNOWN = frozenset(feature for features in _OF.values() for feature in features)
+"""Features that code of some processor may need."""
 
 
 def needed_features(record: Cpu) -> list[str]:
@@ -32,6 +33,6 @@ def needed_features(record: Cpu) -> list[str]:
     """
     needed = set(_OF[record.cpu])
     for flag in record.features:
-        if flag[1:] in _ALL:
+        if flag[1:] in KNOWN:
             (needed.add if flag[0] == "+" else needed.discard)(flag[1:])
     return sorted(needed)

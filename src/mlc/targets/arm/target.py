@@ -7,7 +7,7 @@ from typing import Self
 
 from mlc.errors import UsageError
 from mlc.runtime.toolchain import is_here
-from mlc.targets.arm.features import needed_features
+from mlc.targets.arm.features import KNOWN, needed_features
 from mlc.targets.arm.record import NAMES, record_for
 from mlc.targets.cpu.options import processor_options
 from mlc.targets.cpu.record import with_this_machine
@@ -44,7 +44,7 @@ class ArmTarget(CpuTarget):
 
     @classmethod
     def _for_processor(cls, options: Mapping[str, str]) -> Self:
-        cpu, given = processor_options(cls.name, options, f"-libc={'|'.join(_LIBRARIES)}")
+        cpu, given = processor_options(cls.name, options, KNOWN, f"-libc={'|'.join(_LIBRARIES)}")
         here = is_here(cls.triple)
         if cpu == "native" and not here:
             raise UsageError("target arm: this machine is no ARM processor", hint="name one: -mcpu=cortex-a72")

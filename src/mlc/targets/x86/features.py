@@ -49,7 +49,8 @@ _OF: dict[str, tuple[str, ...]] = {
     "znver5": _ZEN_5,
 }  # fmt: skip
 _SMALLEST = {16: _AVX512, 8: _AVX2, 4: ("sse2",)}
-_ALL = frozenset(feature for features in (*_OF.values(), *_SMALLEST.values()) for feature in features)
+KNOWN = frozenset(feature for features in (*_OF.values(), *_SMALLEST.values()) for feature in features)
+"""Features that code of some processor may need."""
 
 
 def needed_features(record: Cpu) -> list[str]:
@@ -61,6 +62,6 @@ def needed_features(record: Cpu) -> list[str]:
     """
     needed = set(_OF.get(record.cpu, _SMALLEST[record.lanes]))
     for flag in record.features:
-        if flag[1:] in _ALL:
+        if flag[1:] in KNOWN:
             (needed.add if flag[0] == "+" else needed.discard)(flag[1:])
     return sorted(needed)

@@ -8,7 +8,7 @@ from typing import Self
 from mlc.targets.cpu.options import processor_options
 from mlc.targets.cpu.record import with_this_machine
 from mlc.targets.cpu.target import CpuTarget
-from mlc.targets.x86.features import needed_features
+from mlc.targets.x86.features import KNOWN, needed_features
 from mlc.targets.x86.record import record_for
 
 
@@ -39,7 +39,7 @@ define internal void @evicted() alwaysinline {
         Raises:
             UsageError: an unknown option or processor.
         """
-        cpu, given = processor_options(cls.name, options)
+        cpu, given = processor_options(cls.name, options, KNOWN)
         if cpu not in (None, "native"):
             record = record_for(cpu, given)
             return cls(record, native=False, loadable=needed_features(record))

@@ -44,6 +44,7 @@ def test_it_is_linked_for_either_c_library() -> None:
         ("arm -cores=2", "target arm has no option -cores"),
         ("arm -libc=bionic", "target arm: unknown C library 'bionic'"),
         ("arm -mattr=dotprod", "target arm: -mattr has 'dotprod'"),
+        ("arm -mattr=+dotprot", "target arm: unknown feature 'dotprot'"),
     ],
 )
 def test_what_it_refuses(text: str, message: str) -> None:
