@@ -78,6 +78,13 @@ def itself(b: Builder) -> Sequence[Value]:
     return [put(b, "matmul", [a, a], transpose_b=True)]
 
 
+def attention(b: Builder, heads: int, rows: int, keys: int, depth: int, width: int, *, mask: bool) -> Sequence[Value]:
+    operands = [x(b, heads, rows, depth), x(b, heads, keys, depth, name="k"), x(b, heads, keys, width, name="v")]
+    if mask:
+        operands.append(x(b, rows, keys, name="mask"))
+    return [put(b, "attention", operands, scale=0.25)]
+
+
 def pixels(b: Builder) -> Sequence[Value]:
     """Largest elements of windows of one, and where they are."""
     attrs = {"kernel": (1, 1), "output_shape": (1, 1), **window(2, 1, 0)}
@@ -113,6 +120,7 @@ CASES: dict[str, Make] = {
     "max_pool": lambda b: [put(b, "max_pool", [x(b, 1, 3, 9, 9)], kernel=(3, 3), **window(2, 2))],
     "avg_pool": lambda b: [put(b, "avg_pool", [x(b, 1, 3, 9, 9)], kernel=(2, 2), **window(2, 2, 0))],
     "max_pool_of_pixels": pixels,
+    "attention": lambda b: attention(b, 2, 5, 9, 4, 6, mask=True),
     "softmax": lambda b: [put(b, "softmax", [x(b, 5, 70)], axis=-1)],
     "softmax_many": lambda b: [put(b, "softmax", [x(b, 2, 9, 5)], axis=-1)],
     "softmax_columns": lambda b: [put(b, "softmax", [x(b, 6, 5)], axis=0)],
