@@ -175,6 +175,24 @@ def test_inputs_in_another_layout(
         assert said in capsys.readouterr().err
 
 
+def test_layers_of_bytes_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is stored with another sign than the file's is compared, too."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(4)
+    tensors, operators = [T((3, 20), "int8", scale=0.05, zero=3, name="rows")], []
+    for k in range(4):
+        weights = const(rng.integers(-127, 128, (20, 20)), np.int8, scale=0.02)
+        bias = const(rng.integers(-500, 500, 20), np.int32, scale=1e-3)
+        tensors += [weights, bias, T((3, 20), "int8", scale=0.3, zero=-9, name=f"layer{k}")]
+        at = len(tensors)
+        operators.append(Op("FULLY_CONNECTED", [at - 4, at - 3, at - 2], [at - 1], {}, "FullyConnectedOptions", 4))
+    (tmp_path / "m.tflite").write_bytes(write(tensors, operators, [0], [len(tensors) - 1]))
+    assert run(["run", "m.tflite", "--verify", "tflite", "--verify-layers"]) == 0
+    assert "5 tensors compared, 0 differ; 0 are not in" in capsys.readouterr().out
+
+
 def test_a_module_is_compared_with_its_own_format_s_interpreter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

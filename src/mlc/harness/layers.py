@@ -14,7 +14,8 @@ from mlc.harness.reference import Reference, Tap
 from mlc.runtime.manifest import ResultSpec
 from mlc.runtime.module import Module
 
-_MOVED = re.compile(r"(.+)\.axes(\d+)")  # as passes and importers call what a transpose makes a tensor of
+# As passes and importers call what becomes of a tensor: by a transpose, by adding to bytes what changes their sign.
+_MADE = re.compile(r"(.+?)(?:\.axes(\d+))?(?:\.(plus|minus)(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,9 @@ def compare_layers(
     wanted: dict[str, tuple[int, ResultSpec]] = {}  # by the original's name
     for i, step in enumerate(steps):
         for result in step.results:
-            name, _ = _original(result.name, there)
-            if name in there:
-                wanted.setdefault(name, (i, result))
+            origin = _origin(result.name, there)
+            if origin.name in there:
+                wanted.setdefault(origin.name, (i, result))
     skipped = sum(len(step.results) for step in steps) - len(wanted)
     supply = reference.intermediates(
         as_original(inputs, module.manifest.model), [Tap(name, result.nbytes) for name, (_, result) in wanted.items()]
@@ -88,19 +89,43 @@ def compare_layers(
     layers: list[Layer] = []
     for i, (step, results) in enumerate(module.trace(inputs)):
         for own, got in results.items():
-            name, axes = _original(own, there)
+            origin = _origin(own, there)
+            name = origin.name
             if name not in wanted or (wanted[name][0], wanted[name][1].name) != (i, own):
                 continue
             if name not in expected:
                 # Taps come in the order of the trace: all of the batch before have been used.
                 expected = next(supply)
             tolerance = tolerance_for(got.dtype, absolute, relative, module.manifest.precision.get(own))
-            there_too = expected[name] if axes is None else expected[name].transpose(axes)
-            layers.append(Layer(i, step.kernel, step.sources, compare(name, got, there_too, tolerance)))
+            result = compare(name, got, origin.applied(expected[name], got.dtype), tolerance)
+            layers.append(Layer(i, step.kernel, step.sources, result))
     return LayerReport(tuple(layers), skipped)
 
 
-def _original(name: str, there: Collection[str]) -> tuple[str, tuple[int, ...] | None]:
-    """The original's name of a tensor; of one whose axes lie otherwise, their order as well: ``NAME.axes0312``."""
-    match = None if name in there else _MOVED.fullmatch(name)
-    return (name, None) if match is None else (match[1], tuple(map(int, match[2])))
+@dataclass(frozen=True)
+class _Origin:
+    """The original's tensor that a result is made of.
+
+    Args:
+        name: of the tensor.
+        axes: the order of its axes; ``None`` for its own.
+        plus: what is added to every number.
+    """
+
+    name: str
+    axes: tuple[int, ...] | None = None
+    plus: int = 0
+
+    def applied(self, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """The original's numbers as the result has them; ``dtype`` is the result's."""
+        turned = array if self.axes is None else array.transpose(self.axes)
+        return (turned.astype(np.int64) + self.plus).astype(dtype) if self.plus else turned
+
+
+def _origin(name: str, there: Collection[str]) -> _Origin:
+    """The original's tensor of a result by its name: ``NAME``, ``NAME.axes0312``, ``NAME.plus128`` or both."""
+    match = None if name in there else _MADE.fullmatch(name)
+    if match is None:
+        return _Origin(name)
+    plus = int(match[4] or 0) * (-1 if match[3] == "minus" else 1)
+    return _Origin(match[1], None if match[2] is None else tuple(map(int, match[2])), plus)

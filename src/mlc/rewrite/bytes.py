@@ -102,12 +102,17 @@ def moved_by(dtype: DType, to: DType) -> int:
 
 
 def with_sign_of(rw: Rewriter, x: Value, to: DType) -> Value:
-    """Numbers of at most a byte as bytes of a type, each greater by :func:`moved_by`."""
+    """Numbers of at most a byte as bytes of a type, each greater by :func:`moved_by`.
+
+    They are called ``NAME.plus128`` or ``NAME.minus128``, so that layers can be compared with the model's tensors.
+    """
     by = moved_by(x.type.dtype, to)
     if by == 0:
         return x if x.type.dtype is to else cast(rw, x, to.name)
     moved = rw.emit(get("add"), [cast(rw, x, "i16"), rw.new_constant(np.asarray(by, np.int16))])
-    return cast(rw, moved, to.name)
+    y = cast(rw, moved, to.name)
+    rw.call(y, f"{x.name}.{'plus' if by > 0 else 'minus'}{abs(by)}")
+    return y
 
 
 def cast(rw: Rewriter, x: Value, to: str) -> Value:
