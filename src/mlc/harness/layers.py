@@ -97,8 +97,8 @@ def compare_layers(
                 # Taps come in the order of the trace: all of the batch before have been used.
                 expected = next(supply)
             tolerance = tolerance_for(got.dtype, absolute, relative, module.manifest.precision.get(own))
-            result = compare(name, got, origin.applied(expected[name], got.dtype), tolerance)
-            layers.append(Layer(i, step.kernel, step.sources, result))
+            comparison = compare(name, got, origin.applied(expected[name], got.dtype), tolerance)
+            layers.append(Layer(i, step.kernel, step.sources, comparison))
     return LayerReport(tuple(layers), skipped)
 
 
