@@ -15,7 +15,7 @@ from mlc.cli.group import Command, LazyGroup, did_you_mean
 from mlc.cli.options import json_flag
 from mlc.cli.pooling import certificates_options, folder_of, patience_option, wish_of
 from mlc.cli.tune import numbers
-from mlc.errors import CheckFailedError, ExitCode, UsageError
+from mlc.errors import CheckFailedError, UsageError
 
 if TYPE_CHECKING:
     from mlc.pool.offers import BoardInfo
@@ -43,14 +43,9 @@ _KINDS = ("measure", "run", "build")
     mlc devices list tls://hub:8786 --certificates pool/ann
     mlc tune model.onnx --target "arm -mcpu=cortex-a72" --pool tls://hub:8786 --certificates pool/ann
     """,
-    invoke_without_command=True,
 )
-@click.pass_context
-def group(ctx: click.Context) -> None:
+def group() -> None:
     """Share boards among people and jobs. Whoever has a certificate can run code on all machines of its pool."""
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help(), err=True)
-        ctx.exit(ExitCode.USAGE)
 
 
 @click.command(

@@ -11,7 +11,7 @@ import click
 
 from mlc.cli.complete import complete_parameters
 from mlc.cli.console import Console
-from mlc.errors import UsageError
+from mlc.errors import ExitCode, UsageError
 
 # name -> where it is, and its line in `mlc --help`, so that help needs no imports
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -49,10 +49,18 @@ class LazyGroup(click.Group):
     """
 
     def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], examples: str, **kwargs: Any) -> None:
-        super().__init__(*args, **{"context_settings": CONTEXT, **kwargs})
+        super().__init__(*args, **{"context_settings": CONTEXT, "invoke_without_command": True, **kwargs})
         self.table = table
         self.examples = examples
         self.params.extend(_common_options())
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Shows the help where no subcommand is named and the group itself has not ended."""
+        result = super().invoke(ctx)
+        if ctx.invoked_subcommand is None:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(ExitCode.USAGE)
+        return result
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.table)

@@ -44,7 +44,7 @@ class _TerminatedError(BaseException):
         self.number = number
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, examples=TOUR, invoke_without_command=True)
+@click.group(cls=LazyGroup, table=COMMANDS, examples=TOUR)
 @click.option("--version", is_flag=True, help="Print the version; with --json, the versions of all parts.")
 @click.option("--json", "as_json", is_flag=True, help="Only with --version.")
 @click.option("--log-file", metavar="FILE", help="Write the whole log to a file.")
@@ -58,9 +58,6 @@ def cli(ctx: click.Context, version: bool, as_json: bool, log_file: str | None) 
         ctx.exit()
     if as_json:
         raise UsageError("--json stands after the command", hint="for example: mlc inspect module.tar --json")
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help(), err=True)
-        ctx.exit(ExitCode.USAGE)
 
 
 def main() -> NoReturn:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from mlc.cli import values
 from mlc.cli.console import Console, require_distinct, require_writable, write_json
 from mlc.cli.group import Command
 from mlc.cli.options import json_option
-from mlc.cli.tune import LEAST_REPEAT, MAX_TRIALS, timing_rule
+from mlc.cli.timing import run_timeout_option, timing_options, timing_rule
 from mlc.cli.tune_result import document, failures, summary
 from mlc.cli.tune_view import TuneProgress
 from mlc.errors import ExitCode
@@ -27,16 +26,8 @@ from mlc.errors import ExitCode
     "-o", "--output", "--records", "output", required=True, metavar="FILE",
     help="Every trial is appended here at once; a run goes on from what is there.",
 )  # fmt: skip
-@click.option("--number", type=values.Whole(1, MAX_TRIALS), metavar="N", help="Calls in a sample, at least.")
-@click.option(
-    "--repeat", type=values.Whole(LEAST_REPEAT, 1000), metavar="N",
-    help="Samples of a kernel; fewer of one that is clearly slow.  [default: 7]",
-)  # fmt: skip
-@click.option("--min-repeat-ms", type=values.Real(), metavar="MS", help="Least duration of a sample.  [default: 10]")
-@click.option(
-    "--run-timeout", type=values.Real(), default=10.0, show_default=True, metavar="S",
-    help="For checking or timing a candidate.",
-)  # fmt: skip
+@timing_options
+@run_timeout_option
 @json_option
 @click.pass_obj
 def command(

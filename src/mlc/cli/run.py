@@ -22,9 +22,8 @@ from mlc.settings import MAX_SEED
 if TYPE_CHECKING:
     import numpy as np
 
-    from mlc.pool.module import PooledModule
     from mlc.pool.wish import Wish
-    from mlc.runtime import EmulatedModule, Module
+    from mlc.runtime import Module, OutsideModule
 
 Arrays = Mapping[str, "np.ndarray"]
 
@@ -123,7 +122,7 @@ class Session:
 
     console: Console
     path: str
-    module: Module | EmulatedModule | PooledModule
+    module: Module | OutsideModule
     threads: int | None
     original: Path | None = None
     feeds: dict[str, np.ndarray] = field(default_factory=dict)
@@ -292,7 +291,7 @@ def _open(
     """Loads a module, or compiles a model in memory."""
     from mlc.runtime import emulate_module, load_module
 
-    loaded: Module | EmulatedModule | PooledModule
+    loaded: Module | OutsideModule
     if is_package(path):
         if replace(load_options, constants={}).given:
             raise UsageError(
@@ -447,7 +446,7 @@ def _profile(session: Session, trace: str | None) -> list[dict[str, Any]]:
     return [row.to_json() for row in table]
 
 
-def _next_step(checks: Checks, module: Module | EmulatedModule | PooledModule) -> str:
+def _next_step(checks: Checks, module: Module | OutsideModule) -> str:
     if checks.layers:
         return "look at that step with: mlc inspect MODULE.tar --src KERNEL"
     if checks.original and any(module.manifest.precision.get(spec.name) == "quantised" for spec in module.outputs):

@@ -17,6 +17,7 @@ from mlc.cli.options import LoadOptions, json_option, load_options
 from mlc.cli.pooling import pool_options
 from mlc.cli.precision import bf16_option, emulation_option, fp16_option, keep_option, tf32_option, weights_option
 from mlc.cli.progress import CompileProgress
+from mlc.cli.timing import MAX_TRIALS, run_timeout_option, timing_options, timing_rule
 from mlc.cli.tune_result import (
     built_document,
     built_summary,
@@ -32,11 +33,8 @@ from mlc.settings import MAX_SEED
 
 if TYPE_CHECKING:
     from mlc.pool.wish import Wish
-    from mlc.tuning.measure import Rule
 
-MAX_TRIALS = 1 << 30
 TRIALS = 1000  # unless something else limits the run
-LEAST_REPEAT = 3  # samples that tell noise from a time
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -96,12 +94,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.option("--seed", type=values.Whole(0, MAX_SEED), metavar="N", help="Of everything random.  [default: 0]")
 @click.option("--threads", type=values.Whole(1, 1024), metavar="N", help="Threads of a kernel.  [default: all cores]")
 @click.option("--cores", metavar="0,2-3", help="Cores to take times on.  [default: the last ones]")
-@click.option("--number", type=values.Whole(1, MAX_TRIALS), metavar="N", help="Calls in a sample, at least.")
-@click.option(
-    "--repeat", type=values.Whole(LEAST_REPEAT, 1000), metavar="N",
-    help="Samples of a kernel; fewer of one that is clearly slow.  [default: 7]",
-)  # fmt: skip
-@click.option("--min-repeat-ms", type=values.Real(), metavar="MS", help="Least duration of a sample.  [default: 10]")
+@timing_options
 @click.option(
     "--flush-cache", is_flag=True,
     help="Empty the caches before every timed call; such trials are kept apart from others.",
@@ -115,10 +108,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     metavar="S",
     help="For building a candidate.",
 )
-@click.option(
-    "--run-timeout", type=values.Real(), default=10.0, show_default=True, metavar="S",
-    help="For checking or timing a candidate.",
-)  # fmt: skip
+@run_timeout_option
 @weights_option
 @bf16_option
 @fp16_option
@@ -309,26 +299,6 @@ def command(
     write_json(console, json_file, "tune", document(tuning))
     if tuning.outcome.interrupted:
         raise click.exceptions.Exit(ExitCode.INTERRUPTED)
-
-
-def timing_rule(number: int | None, repeat: int | None, min_repeat_ms: float | None, flush_cache: bool = False) -> Rule:
-    """The rule of timing with some of its numbers given; whoever wants more samples gets the time that they take.
-
-    Raises:
-        UsageError: samples of some duration are asked for, and caches emptied before every call.
-    """
-    from mlc.tuning.measure import Rule
-
-    if flush_cache and min_repeat_ms is not None:
-        raise UsageError(
-            "--min-repeat-ms calls a kernel again and again, and --flush-cache empties the caches before every call",
-            hint="ask for calls with --number, or for samples with --repeat",
-        )
-    usual = Rule()
-    samples = usual.samples if repeat is None else repeat
-    seconds = usual.sample_seconds if min_repeat_ms is None else min_repeat_ms / 1e3
-    budget = max(usual.budget, 1.5 * samples * seconds)
-    return Rule(seconds, samples, budget, max(usual.limit, 2 * budget), number or 1, flush_cache)
 
 
 def numbers(text: str, option: str) -> list[int]:

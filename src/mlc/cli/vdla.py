@@ -12,7 +12,7 @@ import click
 from mlc.cli.console import Console, file_bytes, require_writable, status, write_json
 from mlc.cli.group import Command, LazyGroup, did_you_mean
 from mlc.cli.options import is_package, json_flag, json_option
-from mlc.errors import CheckFailedError, ExitCode, ProgramError, UsageError
+from mlc.errors import CheckFailedError, ProgramError, UsageError
 
 if TYPE_CHECKING:
     from mlc.vdla.config import VdlaConfig
@@ -44,14 +44,9 @@ def region_option(function: F) -> F:
     mlc vdla check conv.vdla
     mlc vdla sim conv.vdla
     """,
-    invoke_without_command=True,
 )
-@click.pass_context
-def group(ctx: click.Context) -> None:
+def group() -> None:
     """Read, write, check and simulate programs of the VDLA accelerator (.vdla)."""
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help(), err=True)
-        ctx.exit(ExitCode.USAGE)
 
 
 @click.command(

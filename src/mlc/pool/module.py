@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -15,14 +13,12 @@ from mlc.fields import Fields
 from mlc.pool.client import Pool
 from mlc.pool.remote import RunJob, arrays_from_json
 from mlc.pool.wish import Wish
-from mlc.runtime import Manifest, open_package
-from mlc.runtime.buffers import Ports
-from mlc.runtime.manifest import TensorSpec
-from mlc.runtime.module import DeviceRun, drawn_seed
+from mlc.runtime import open_package
+from mlc.runtime.outside import OutsideModule
 
 
-class PooledModule:
-    """A module on the boards of a pool. A context manager.
+class PooledModule(OutsideModule):
+    """A module on the boards of a pool.
 
     Args:
         wish: how to reach the pool.
@@ -30,26 +26,17 @@ class PooledModule:
         threads: threads to run on; as many as the board has unless given.
 
     Attributes:
-        manifest: all that the package says about itself.
-        inputs, outputs: types, in the model's order; the seed of a model that draws random numbers is not among them.
         threads: that were asked for; 0 for as many as the board has.
-        device_runs: what a device said of its runs: nothing, as there is none.
     Raises:
         UsageError: the file cannot be opened, or there is no certificate for the pool.
         PackageError: the package is unsound.
         DeviceError: the pool cannot be reached, or has no board for the target.
     """
 
-    device_runs: tuple[DeviceRun, ...] = ()
-
     def __init__(self, wish: Wish, path: str | os.PathLike[str], threads: int | None = None) -> None:
         with open_package(path) as package:
-            self.manifest: Manifest = package.manifest
-        manifest = self.manifest
-        self.threads = threads or 0
-        self.inputs: tuple[TensorSpec, ...] = tuple(spec for spec in manifest.inputs if spec.name != manifest.seed)
-        self.outputs: tuple[TensorSpec, ...] = manifest.outputs
-        self._input_ports, self._output_ports = Ports("input", self.inputs), Ports("output", self.outputs)
+            manifest = package.manifest
+        super().__init__(manifest, threads or 0)
         self._data = Path(path).read_bytes()
         self._family = manifest.target.string.split()[0]
         self._memory = manifest.memory.params_bytes + manifest.memory.workspace_bytes
@@ -59,11 +46,6 @@ class PooledModule:
         except BaseException:
             self._pool.close()
             raise
-
-    @property
-    def draws(self) -> bool:
-        """Whether the model draws random numbers by the seed of each run."""
-        return self.manifest.seed is not None
 
     def run(self, inputs: Mapping[str, np.ndarray], *, seed: int | None = None) -> dict[str, np.ndarray]:
         """Runs the model once, on whichever board has time.
@@ -77,9 +59,8 @@ class PooledModule:
             UsageError: an array is missing, unknown or unfit, or the seed is no such number.
             DeviceError: the pool or the board failed, or its answer makes no sense.
         """
-        given = self._input_ports.to_read(inputs)
-        feeds = dict(zip((spec.name for spec in self.inputs), given, strict=True))
-        job = RunJob(self._family, self._data, feeds, drawn_seed(seed), self.threads, self._pool.me)
+        feeds, drawn = self._given(inputs, seed)
+        job = RunJob(self._family, self._data, feeds, drawn, self.threads, self._pool.me)
         answer = self._pool.ask(job.parcel(), self._family, memory=self._memory)
         try:
             get = Fields(answer.header, "")
@@ -98,11 +79,3 @@ class PooledModule:
     def close(self) -> None:
         """Leaves the pool. Twice is fine."""
         self._pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

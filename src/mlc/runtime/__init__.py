@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlc.runtime.atomic import atomic_write
 from mlc.runtime.cheader import c_example, c_header, header_name
 from mlc.runtime.device_spec import DeviceCall, DeviceSpec, PlaceSpec
-from mlc.runtime.emulated import EmulatedModule, emulate_module
+from mlc.runtime.emulated import emulate_module
 from mlc.runtime.layout import Physical
 from mlc.runtime.manifest import (
     ALIGNMENT,
@@ -21,6 +21,7 @@ from mlc.runtime.manifest import (
     TensorSpec,
 )
 from mlc.runtime.module import Module, StepTime, load_module
+from mlc.runtime.outside import OutsideModule
 from mlc.runtime.package import Package, open_package, write_package
 from mlc.runtime.params import ParamPlan, plan_params
 
@@ -29,12 +30,12 @@ __all__ = [
     "FORMAT_VERSION",
     "DeviceCall",
     "DeviceSpec",
-    "EmulatedModule",
     "Manifest",
     "MemberSpec",
     "MemorySpec",
     "ModelSpec",
     "Module",
+    "OutsideModule",
     "Package",
     "ParamPlan",
     "ParamSpec",

@@ -10,41 +10,25 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
 from mlc.errors import DeviceError, MissingDependencyError, PackageError, UsageError
-from mlc.runtime.buffers import Ports
 from mlc.runtime.cheader import header_name
-from mlc.runtime.manifest import Manifest, TensorSpec
-from mlc.runtime.module import DeviceRun, drawn_seed
+from mlc.runtime.manifest import Manifest
+from mlc.runtime.outside import OutsideModule
 from mlc.runtime.package import OBJECT, Package, open_package
 from mlc.runtime.toolchain import compiler_for, emulator_for, is_here, machine_of, run_tool
 
 RUN_SECONDS = 3600.0
 
 
-class EmulatedModule:
-    """A model of another machine, ready to run. Made by ``emulate_module``; a context manager.
-
-    Attributes:
-        manifest: all that the package says about itself.
-        inputs, outputs: types, in the model's order; the seed of a model that draws random numbers is not among them.
-        threads: threads that run the model, the first one included.
-        device_runs: what a device said of its runs: nothing, as there is none.
-    """
-
-    device_runs: tuple[DeviceRun, ...] = ()
+class EmulatedModule(OutsideModule):
+    """A model of another machine, ready to run. Made by ``emulate_module``."""
 
     def __init__(self, package: Package, threads: int) -> None:
         manifest = package.manifest
-        self.manifest: Manifest = manifest
-        self.threads = threads
-        self.inputs: tuple[TensorSpec, ...] = tuple(spec for spec in manifest.inputs if spec.name != manifest.seed)
-        self.outputs: tuple[TensorSpec, ...] = manifest.outputs
-        self._input_ports, self._output_ports = Ports("input", self.inputs), Ports("output", self.outputs)
+        super().__init__(manifest, threads)
         self._folder = tempfile.TemporaryDirectory(prefix="mlc-emulated-")
         self._emulator, self._program = _tools(manifest), Path(self._folder.name) / "model"
         try:
@@ -52,11 +36,6 @@ class EmulatedModule:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def draws(self) -> bool:
-        """Whether the model draws random numbers by the seed of each run."""
-        return self.manifest.seed is not None
 
     def _build(self, package: Package) -> None:
         folder = Path(self._folder.name)
@@ -89,8 +68,7 @@ class EmulatedModule:
             UsageError: an array is missing, unknown or unfit, or the seed is no such number.
             DeviceError: the program failed.
         """
-        drawn = drawn_seed(seed)
-        given = dict(zip((spec.name for spec in self.inputs), self._input_ports.to_read(inputs), strict=True))
+        given, drawn = self._given(inputs, seed)
         with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
             files = []
             for i, spec in enumerate(self.manifest.inputs):
@@ -114,14 +92,6 @@ class EmulatedModule:
     def close(self) -> None:
         """Removes the program. Twice is fine."""
         self._folder.cleanup()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _tools(manifest: Manifest) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlc.cli.tune import duration, numbers, timing_rule
+from mlc.cli.timing import timing_rule
+from mlc.cli.tune import duration, numbers
 from mlc.errors import UsageError
 from mlc.tuning.measure import Rule
 
