@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from mlc.targets.cuda.api import Cuda
+from mlc.targets.cuda.dialect import CUDA_C
 from mlc.targets.cuda.driver import CudaDevice
 from mlc.targets.gpu.program import Image, Resources
 
@@ -73,7 +74,8 @@ def built(source: str) -> ctypes.CDLL:
     calls = [f"KERNEL({name}, {str(meets).lower()})" for name, meets in names.items()]
     with tempfile.TemporaryDirectory() as folder:
         text, library = Path(folder) / "k.cc", Path(folder) / f"{hashlib.sha256(source.encode()).hexdigest()}.so"
-        text.write_text(f'#include "{HEADER}"\n{PTX.sub("", source)}\n' + "\n".join(calls) + "\n")
+        body = PTX.sub("", source).replace(CUDA_C.dynamic, "")  # the header has that array, too
+        text.write_text(f'#include "{HEADER}"\n{body}\n' + "\n".join(calls) + "\n")
         command = [CXX, "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-o", str(library), str(text)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:4000]
@@ -94,6 +96,7 @@ class FakeCuda:
     CUdevice_attribute = SimpleNamespace(
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76
     )
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
 
@@ -102,6 +105,7 @@ class FakeCuda:
         self.fail = fail or {}
         self.count = count
         self.memory: dict[int, Any] = {}
+        self.shared: dict[str, int] = {}  # bytes that launches of a function may ask for, where it was told
         self.calls: list[str] = []
         self.captured: list[Callable[[], None]] | None = None
         self.dead: CUresult | None = None
@@ -194,10 +198,18 @@ class FakeCuda:
         except AttributeError:
             return CUresult.CUDA_ERROR_NOT_FOUND, None
 
+    def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> tuple[Any, ...]:
+        if attribute != 8 or value > 227 << 10:
+            return CUresult.CUDA_ERROR_INVALID_VALUE, None
+        self.shared[function[0].__name__] = value
+        return (OK,)
+
     def cuLaunchKernel(self, function: Any, *args: Any) -> tuple[Any, ...]:
         *sizes, shared, _stream, params, extra = args
-        assert (shared, extra) == (0, 0)
+        assert extra == 0
         launcher, count = function
+        if shared > self.shared.get(launcher.__name__, 48 << 10):
+            return CUresult.CUDA_ERROR_INVALID_VALUE, None
         places = ctypes.cast(params, ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)))
         values = (ctypes.c_void_p * count)(*(places[k][0] for k in range(count)))  # they are copied at once
         dims = (ctypes.c_uint * 6)(*sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,8 @@ def device_kernels(package: Package) -> list[KernelReport]:
         for name, commands in launched(program).items():
             step, first = program.steps[commands[0].step], commands[0]
             x, y, z = first.block
-            resources = {i.arch: i.resources[name] for i in program.images if name in i.resources}
+            own = {i.arch: i.resources[name] for i in program.images if name in i.resources}
+            resources = {arch: replace(r, shared=r.shared + first.shared) for arch, r in own.items()}
             occupancy = {
                 arch: ARCHS[arch].occupancy(x * y * z, r.registers, r.shared)
                 for arch, r in resources.items()

@@ -178,15 +178,26 @@ class Cuda:
     def function(self, module: Any, name: str) -> Any:
         return self._do(f"find kernel {name}", self._cu.cuModuleGetFunction, module, name.encode())
 
+    def allow_shared(self, function: Any, nbytes: int) -> None:
+        """Lets launches of a kernel ask for so much shared memory, which may be more than functions can declare."""
+        kind = self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        what = f"get {nbytes} bytes of shared memory for a block"
+        self._do(what, self._cu.cuFuncSetAttribute, function, kind, nbytes)
+
     def launch(
-        self, function: Any, grid: Sequence[int], block: Sequence[int], operands: Sequence[int], stream: Any
+        self,
+        function: Any,
+        grid: Sequence[int],
+        block: Sequence[int],
+        shared: int,
+        operands: Sequence[int],
+        stream: Any,
     ) -> None:
-        """Launches a kernel whose parameters are all addresses."""
+        """Launches a kernel whose parameters are all addresses, with some bytes of shared memory for each block."""
         values = np.array(operands, np.uint64)
         places = values.ctypes.data + 8 * np.arange(len(operands), dtype=np.uint64)
-        self._do(
-            "launch a kernel", self._cu.cuLaunchKernel, function, *grid, *block, 0, stream, int(places.ctypes.data), 0
-        )
+        how = (*grid, *block, shared, stream, int(places.ctypes.data), 0)
+        self._do("launch a kernel", self._cu.cuLaunchKernel, function, *how)
 
     # -- streams, events and graphs --------------------------------------------------------------------------------
     def stream(self) -> Any:

@@ -51,6 +51,11 @@ class Arch:
         """Ten times the compute capability."""
         return int(self.name.removeprefix("sm_"))
 
+    @property
+    def most_shared(self) -> int:
+        """Bytes of shared memory that a block may ask for: all, but for what is the system's."""
+        return self.shared - (_SHARED_SYSTEM if self.number >= 80 else 0)
+
     def occupancy(self, threads: int, registers: int, shared: int) -> float:
         """The share of a multiprocessor's warps that blocks of a kernel fill, 0 to 1.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlc.targets.cuda.arch import STATIC_SHARED
 from mlc.targets.cuda.copies import COPIES
 from mlc.targets.cuda.mma import COLLECTIVES
 from mlc.targets.gpu.dialect import Dialect
@@ -59,6 +60,9 @@ CUDA_C = Dialect(
     make="mlc_pack<{type}>({values})",
     lane="{value}.at[0x{k}]",
     single="f",
+    most_shared=STATIC_SHARED,
+    dynamic="extern __shared__ __align__(16) unsigned char mlc_shared[];",
+    part="{type}* const {name} = ({type}*)(mlc_shared + {at});",
     infinity="INFINITY",
     nan="NAN",
     preamble=_PREAMBLE,

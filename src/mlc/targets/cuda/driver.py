@@ -140,6 +140,9 @@ class CudaDevice:
             error.message += f"; {self.name} is sm_{self.capability}, its driver knows CUDA {cuda.driver_version()}"
             raise
         functions = {c.kernel: cuda.function(module, c.kernel) for c in read.commands if c.kernel}
+        for c in read.commands:
+            if c.shared:
+                cuda.allow_shared(functions[c.kernel], c.shared)
         params = [self.allocate(a.nbytes) for a in read.params]
         for address, array in zip(params, read.params, strict=True):
             if array.nbytes:
@@ -228,7 +231,7 @@ class CudaDevice:
             taken = image.resources.get(c.kernel) if image is not None else None
             if taken is None or arch is None:
                 return None
-            return arch.occupancy(prod(c.block), taken.registers, taken.shared)
+            return arch.occupancy(prod(c.block), taken.registers, taken.shared + c.shared)
 
         return profiled(program, seconds, device_named(self.name, arch), occupancy)
 
@@ -264,7 +267,7 @@ class CudaDevice:
             return
         function = program.functions[command.kernel]
         try:
-            self._cuda.launch(function, command.grid, command.block, places, self._stream)
+            self._cuda.launch(function, command.grid, command.block, command.shared, places, self._stream)
         except CudaError as error:
             error.message = f"{command.kernel}: {error.message}"
             raise

@@ -72,7 +72,13 @@ class CudaTarget(HostedTarget):
         )
         # before sm_80, the same text copies as it goes
         ahead = newest.number >= 80
-        record = replace(DEVICES[device], tensor=tensor, asynchronous=ahead, unit_shared=newest.shared)
+        record = replace(
+            DEVICES[device],
+            tensor=tensor,
+            asynchronous=ahead,
+            shared_bytes=min(ARCHS[a].most_shared for a in archs),
+            unit_shared=newest.shared,
+        )
         return cls(host_of(NAME, left, "-arch, -device, -tf32 and -host"), archs, record)
 
     def describe(self) -> dict[str, object]:

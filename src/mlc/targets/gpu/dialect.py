@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from mlc.ir.loop import Buffer
 
@@ -71,6 +72,8 @@ class Dialect:
         parameter: a pointer to global memory; ``{type}`` and ``{name}``.
         constant: the same, which is only read.
         shared: a shared array; ``{type}``, ``{name}``, ``{size}``.
+        most_shared: bytes of a block's shared arrays that can be declared so; if there are more, they are parts of an
+            array ``dynamic``, as large as a launch says: ``part`` has ``{type}``, ``{name}``, ``{at}`` (bytes).
         index: where a thread stands, by axes of a grid.
         blocks: how many a grid has at most along x, y and z.
         barrier: all threads of a block meet.
@@ -117,6 +120,9 @@ class Dialect:
     unroll: str = "#pragma unroll"
     loop: str = ""
     math: VectorMath | None = None
+    most_shared: float = inf
+    dynamic: str = ""
+    part: str = ""
 
     def has(self, b: Buffer) -> bool:
         return b.dtype.name in self.types

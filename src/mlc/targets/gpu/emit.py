@@ -47,6 +47,7 @@ from mlc.targets.gpu.scalars import Scalars, is_narrow
 from mlc.targets.gpu.texts import LONGEST, bare, is_lazy
 from mlc.targets.gpu.vectors import Whole, registers_of
 
+SHARED_UNIT = 16  # bytes
 _FLOOR = {
     "mlc_floor_div": "int mlc_floor_div(int a, int b) { return a / b - (a % b < 0); }",
     "mlc_floor_mod": "int mlc_floor_mod(int a, int b) { int r = a % b; return r < 0 ? r + b : r; }",
@@ -62,12 +63,14 @@ class Launch:
         operands: what its parameters are: numbers of the kernel's parameters, or, from there on, of its buffers.
         grid: blocks along x, y and z.
         block: threads of each.
+        shared: bytes of shared memory that it asks for, besides what its function declares.
     """
 
     name: str
     operands: tuple[int, ...]
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ def emit(fn: loop.Function, scalars: Scalars) -> Emitted:
         flat = any(n > most for n, most in zip(grid, scalars.dialect.blocks, strict=True))
         texts.append(emitter.function(name, s, grid if flat else None, block))
         launched = (prod(grid), 1, 1) if flat else grid
-        found.append(Launch(name, tuple(known[id(b)] for b in used), launched, block))
+        found.append(Launch(name, tuple(known[id(b)] for b in used), launched, block, emitter.dynamic))
     return Emitted("\n".join(texts), tuple(found), tuple(b.nbytes for b in kept))
 
 
@@ -146,6 +149,7 @@ class _Emitter:
         self.bits: dict[int, loop.Buffer] = {}  # arrays of narrow floats as such of integers
         self.known: dict[int, str] = {}  # nodes of the present statement that have a text
         self.registers: Mapping[int, int] = {}  # arrays of vectors, and how many elements each of these has
+        self.dynamic = 0  # bytes of shared memory that a launch asks for
         self.picks: frozenset[Var] = frozenset()  # variables of loops that pick elements of these
 
     # -- names and lines -------------------------------------------------------------------------------------------
@@ -170,12 +174,7 @@ class _Emitter:
             self.arrays[id(b)] = self.fresh(b.name)
             params.append(form.format(type=self.scalars.stored(b.dtype), name=self.arrays[id(b)]))
         loops, shared, body = grid_of(s)
-        for b in shared:
-            self.arrays[id(b)] = self.fresh(b.name)
-            text = self.dialect.shared.format(
-                type=self.scalars.stored(b.dtype), name=self.arrays[id(b)], size=max(1, b.size)
-            )
-            self.line(text)
+        self.declare(shared)
         for axis, lp in loops.items():
             self.names[lp.var] = self.fresh(lp.var.name)
             index = self.dialect.index[axis] if grid is None else self.flat(axis, grid)
@@ -185,6 +184,19 @@ class _Emitter:
         x, y, z = block
         head = self.dialect.kernel.format(x=x, y=y, z=z, threads=x * y * z)
         return "\n".join([f"{head} {name}({', '.join(params)}) {{", *self.lines, "}", ""])
+
+    def declare(self, shared: Sequence[loop.Buffer]) -> None:
+        """Shared arrays, by themselves or, where they are too large for that, as parts of one."""
+        if sum(map(shared_bytes, shared)) > self.dialect.most_shared:
+            self.line(self.dialect.dynamic)
+        for b in shared:
+            kind, name = self.scalars.stored(b.dtype), self.fresh(b.name)
+            self.arrays[id(b)] = name
+            if sum(map(shared_bytes, shared)) > self.dialect.most_shared:
+                self.line(self.dialect.part.format(type=kind, name=name, at=self.dynamic))
+                self.dynamic += shared_bytes(b)
+            else:
+                self.line(self.dialect.shared.format(type=kind, name=name, size=max(1, b.size)))
 
     def flat(self, axis: str, grid: tuple[int, int, int]) -> str:
         """Where a thread stands along an axis, where blocks are counted along x alone."""
@@ -539,6 +551,11 @@ class _Emitter:
         found = self.fresh(name)
         self.line(f"const {type} {found} = {bare(text)};")
         return found
+
+
+def shared_bytes(b: loop.Buffer) -> int:
+    """Bytes of an array in shared memory, each of which begins at a whole vector."""
+    return max(1, -(-b.nbytes // SHARED_UNIT)) * SHARED_UNIT
 
 
 class _Named:

@@ -15,6 +15,7 @@ from mlc.lower.pipeline import GRID_PASSES
 from mlc.lower.prove import prove
 from mlc.lower.threads import grid_of, launches
 from mlc.ops.shape import JOIN
+from mlc.targets.gpu.emit import shared_bytes
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.routine import over_grid
 from mlc.targets.groups.group import knobs_of
@@ -70,7 +71,7 @@ def _check_shared(fn: Function, target: Gpu) -> None:
         ScheduleError: it is not.
     """
     for s in launches(fn.body):
-        wanted = sum(b.nbytes for b in grid_of(s)[1])
+        wanted = sum(map(shared_bytes, grid_of(s)[1]))
         if wanted > target.shared_bytes:
             raise ScheduleError(
                 f"{fn.name}: blocks want {wanted} bytes of shared memory, {target.name} has {target.shared_bytes}"

@@ -17,7 +17,7 @@ from mlc.errors import PackageError
 from mlc.fields import Fields, as_integer, as_list, as_object, as_text, wrong
 
 SPACES = ("input", "output", "param", "workspace", "scratch")
-VERSION = 4
+VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class Command:
         kernel: name of a function in the source.
         operands: its parameters.
         grid, block: how many blocks, and threads of each, along x, y and z.
+        shared: bytes of shared memory that a block gets, besides what the function declares.
     """
 
     step: int
@@ -104,11 +105,12 @@ class Command:
     operands: tuple[Operand, ...]
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
+    shared: int = 0
 
     def to_json(self) -> dict[str, Any]:
         operands = [o.to_json() for o in self.operands]
         extents = {"grid": list(self.grid), "block": list(self.block)}
-        return {"step": self.step, "kernel": self.kernel, "operands": operands, **extents}
+        return {"step": self.step, "kernel": self.kernel, "operands": operands, **extents, "shared": self.shared}
 
     @classmethod
     def from_json(cls, value: object, where: str) -> Command:
@@ -119,6 +121,7 @@ class Command:
             fields.take("operands", lambda items, place: as_list(items, place, Operand.from_json)),
             fields.take("grid", lambda items, place: as_list(items, place, as_integer)),
             fields.take("block", lambda items, place: as_list(items, place, as_integer)),
+            fields.take("shared", as_integer),
         )
         fields.end()
         wanted = 3 if command.kernel else 0

@@ -56,7 +56,7 @@ def made(flops: int, nbytes: int, source: str = "", grid: tuple[int, int, int] =
     [
         (made(1 << 40, 1 << 20), "compute", (1 << 40) / 66.9e12),
         (made(1 << 40, 1 << 20, "mlc_mma_f16_f16(a);"), "compute", (1 << 40) / 989.4e12),
-        (made(1 << 40, 1 << 20, "mlc_mma_i8_u8(a);"), "compute", (1 << 40) / 1978.8e12),
+        (made(1 << 40, 1 << 20, "mlc_mma_i8_u8(a);"), "compute", (1 << 40) / 1978.9e12),
         (made(1 << 20, 1 << 30), "memory", (1 << 30) / 4.8e12),
         (made(8, 8), "launch", 8 / 4.8e12),
     ],
@@ -101,7 +101,7 @@ def damaged(change: Callable[[dict[str, Any]], None]) -> bytes:
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda d: d.update(version=9), "version: expected 4, got 9"),
+        (lambda d: d.update(version=9), "version: expected 5, got 9"),
         (lambda d: d.update(more=1), "more: is not a field"),
         (lambda d: d.pop("commands"), "commands: is missing"),
         (lambda d: d["commands"][0].update(grid=[1]), "3 extents of a grid"),
