@@ -10,17 +10,21 @@ from mlc.ir.graph import Builder, Node, Value, express
 from mlc.ops import get
 from mlc.rewrite.keys import is_core
 from mlc.train.autodiff.expression import gradients
+from mlc.train.convolutions import add_convolution_gradients, seen_in
 from mlc.train.operators import add_expressions
 from mlc.train.rules import RULES, require_expression
 
 
-def add_gradients(g: Builder, seeds: Sequence[tuple[Value, Value]], wanted: Sequence[Value]) -> list[Value | None]:
+def add_gradients(
+    g: Builder, seeds: Sequence[tuple[Value, Value]], wanted: Sequence[Value], *, as_derived: bool = False
+) -> list[Value | None]:
     """Appends the derivatives by some values to a graph that is being built.
 
     Args:
         g: the graph; all of its nodes so far count.
         seeds: values, with the derivatives by them.
         wanted: inputs, constants or results on the way; of float types.
+        as_derived: sums stay as they are derived, also where schedules know a better spelling.
     Returns:
         one a wanted value, of its type; ``None`` where no seeded value depends on it.
     Raises:
@@ -47,7 +51,7 @@ def add_gradients(g: Builder, seeds: Sequence[tuple[Value, Value]], wanted: Sequ
         if all(d is None for d in of_results):
             continue
         try:
-            parts = _of_node(g, node, of_results, needed)
+            parts = _of_node(g, node, of_results, needed, as_derived)
         except MlcError as error:
             error.add_note(f"in the gradient of {node.op.name} {', '.join(node.sources)}")
             raise
@@ -56,12 +60,18 @@ def add_gradients(g: Builder, seeds: Sequence[tuple[Value, Value]], wanted: Sequ
     return [received.get(v) for v in wanted]
 
 
-def _of_node(g: Builder, node: Node, received: Sequence[Value | None], needed: set[Value]) -> Sequence[Value | None]:
+def _of_node(
+    g: Builder, node: Node, received: Sequence[Value | None], needed: set[Value], as_derived: bool
+) -> Sequence[Value | None]:
     """What the operands of a node receive from its results."""
     rule = RULES.get(node.op.name) if is_core(node.op) else None
     if rule is not None:
         return rule(g, node, received)
     require_expression(node)
+    asked = [k for k, v in enumerate(node.inputs) if v in needed and v.type.dtype.is_float]
+    seen = None if as_derived else seen_in(node)
+    if seen is not None and seen.role.groups == 1 and received[0] is not None:
+        return add_convolution_gradients(g, node, seen, received[0], [k in asked for k in range(len(node.inputs))])
     operands = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
     results = list(express(node, operands))
     seeds = [
@@ -71,7 +81,6 @@ def _of_node(g: Builder, node: Node, received: Sequence[Value | None], needed: s
     known = {id(t): v for t, v in zip(operands, node.inputs, strict=True)}
     known |= {id(t): v for t, v in zip(results, node.outputs, strict=True)}
     known |= {id(t): v for t, v in zip(seeds, received, strict=True) if t is not None and v is not None}
-    asked = [k for k, v in enumerate(node.inputs) if v in needed and v.type.dtype.is_float]
     found = gradients(results, seeds, [operands[k] for k in asked])
     made = iter(add_expressions(g, [t for t in found if t is not None], known, node.sources))
     values = {k: None if t is None else next(made) for k, t in zip(asked, found, strict=True)}

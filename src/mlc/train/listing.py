@@ -37,7 +37,7 @@ def _block(node: Node) -> Iterator[str]:
     seeds = [(v, g.input(f"d{v.name}", v.type)) for v in outs if v.type.dtype.is_float]
     variables = [v for v in dict.fromkeys(ins) if v.type.dtype.is_float]
     try:
-        found = add_gradients(g, seeds, variables)
+        found = add_gradients(g, seeds, variables, as_derived=True)
     except UnsupportedError as error:
         yield f"# {error.message}"
         return

@@ -63,11 +63,10 @@ def _is_elementwise(op: te.Compute) -> bool:
     at = [as_index(a) for a in op.axes]
     for body in op.bodies:
         for load in loads(body):
-            own = at[len(at) - len(load.indices) :]
-            fits = all(
-                ix == a or (n == 1 and ix.is_const)
-                for ix, a, n in zip(load.indices, own, load.source.shape, strict=True)
-            )
-            if len(load.indices) > len(at) or not fits:
+            begin = len(at) - len(load.indices)
+            if begin < 0:
+                return False
+            own = zip(load.indices, at[begin:], load.source.shape, op.shape[begin:], strict=True)
+            if not all((ix == a and n == extent) or (n == 1 and ix.is_const) for ix, a, n, extent in own):
                 return False
     return True

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from mlc.errors import UnsupportedError
-from mlc.ir.graph import Builder, Graph, Value, verify
+from mlc.ir import te
+from mlc.ir.graph import Builder, FusionKind, Graph, Value, express, verify
 from mlc.ir.interp.graph import run_graph
+from mlc.ir.interp.te import run_tensors
 from mlc.ir.types import TensorType, f64, i64
 from mlc.ops import get
 from mlc.ops.registry import operators
+from mlc.train.autodiff.expression import gradients
 from mlc.train.backward import add_gradients
 
 STEP = 1e-6
@@ -249,3 +252,39 @@ def test_a_network_as_in_pytorch() -> None:
     f.log_softmax(z.reshape(4, 72) @ t["u"], -1).backward(t["dy"].detach())
     for name, a in zip("xwbvu", got, strict=True):
         np.testing.assert_allclose(a, t[name].grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("data", "weights", "attrs"),
+    [
+        ((2, 3, 7, 6), (4, 3, 3, 2), {"strides": (1, 1), "pads": (1, 0, 1, 1), "dilations": (1, 1)}),
+        (
+            (2, 3, 8, 9),
+            (4, 3, 3, 3),
+            {"strides": (2, 3), "pads": (1, 1, 0, 2), "dilations": (1, 2)},
+        ),  # taps are left over
+        ((3, 5, 4, 4), (2, 5, 1, 1), {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}),
+        ((3, 5, 4, 4), (2, 5, 1, 1), {"strides": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1)}),
+        ((2, 3, 9), (4, 3, 5), {"strides": (2,), "pads": (2, 1), "dilations": (1,)}),
+        ((1, 2, 4, 5, 3), (3, 2, 2, 3, 1), {"strides": (1, 2, 1), "pads": (0, 1, 0, 1, 1, 0), "dilations": (1, 1, 1)}),
+    ],
+)
+def test_gradients_of_convolutions_are_convolutions(
+    data: tuple[int, ...], weights: tuple[int, ...], attrs: Mapping[str, Any]
+) -> None:
+    g = Builder()
+    x, w = g.input("x", TensorType(data, f64)), g.input("w", TensorType(weights, f64))
+    (y,) = g.add(get("conv"), [x, w], attrs)
+    dy = g.input("dy", y.type)
+    found = [d for d in add_gradients(g, [(y, dy)], [x, w]) if d is not None]
+    graph = g.finish(found)
+    assert [n.op.name for n in graph.nodes if n.op.kind is FusionKind.COMPLEX] == ["conv", "conv_transpose", "dw"]
+    operands = [te.placeholder(v.type.shape, f64, v.name) for v in (x, w, dy)]
+    (result,) = express(graph.nodes[0], operands[:2])
+    derived = gradients([result], operands[2:], operands[:2])
+    rng = np.random.default_rng(0)
+    feeds = {t: rng.standard_normal(t.shape) for t in operands}
+    want = run_tensors([t for t in derived if t is not None], feeds)
+    got = run_graph(graph, {t.name: a for t, a in feeds.items()}).values()
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)

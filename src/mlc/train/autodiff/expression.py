@@ -14,7 +14,7 @@ from mlc.errors import UnsupportedError
 from mlc.ir import te
 from mlc.ir.expr import Expr, IndexValue, Load, all_of, as_expr, binary, select, substitute_vars
 from mlc.ir.index import IndexLike, Linear, Var, as_index
-from mlc.ir.types import i64
+from mlc.ir.types import i32
 from mlc.train.autodiff.inverse import invert
 from mlc.train.autodiff.scalar import by_loads, chosen, times
 
@@ -130,10 +130,10 @@ def _at_extreme(op: te.Compute, seed: Expr) -> Expr:
     if op.combiner in _PLACED:
         place = op.outputs[1]
         return chosen(binary("eq", place[at], op.bodies[1]), seed)
-    placed = te.ARGMAX if op.combiner is te.MAX else te.ARGMIN
-    terms = (op.bodies[0], as_expr(number, i64))
-    _, place = te.finish(te.Compute(f"{op.name}_at", op.axes, op.reduce_axes, terms, placed))
-    return chosen(binary("eq", place[at], IndexValue(number, i64)), seed)
+    # the least number of those that are the result: one fold, which vectors can do
+    term = select(binary("eq", op.bodies[0], op.outputs[0][at]), IndexValue(number, i32), i32.max_value)
+    (place,) = te.finish(te.Compute(f"{op.name}_at", op.axes, op.reduce_axes, (term,), te.MIN))
+    return chosen(binary("eq", place[at], IndexValue(number, i32)), seed)
 
 
 def _others(op: te.Compute) -> te.Tensor:

@@ -10,12 +10,14 @@ import pytest
 from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.graph import Attrs, Builder, FusionKind, Operator
+from mlc.ir.index import Linear, as_index
 from mlc.ir.interp.loop import run_function
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
+from mlc.targets.cpu.schedules.master import product_tile
 from mlc.tuning.features import LoopFeatures
 from mlc.tuning.task import Task, candidate, tasks_of
 
@@ -53,6 +55,26 @@ def test_every_configuration_computes_the_same(equation: str) -> None:
 
 def test_untuned_is_the_plain_schedule() -> None:
     assert _task("abc->ac").space.default["plan"] == "plain"
+
+
+def test_products_over_pixels_are_tiled_untuned() -> None:
+    """The gradient of a convolution by its weights: channels of results in vectors, some of the other's beside them."""
+    d, x = te.placeholder((2, 5, 6, 12), f32, "d"), te.placeholder((2, 7, 8, 16), f32, "x")
+    n, h, w = (te.reduce_axis(e, name) for e, name in ((2, "n"), (5, "h"), (6, "w")))
+
+    def term(o: Linear, r: Linear, s: Linear, c: Linear) -> te.Reduction:
+        return te.sum_of(d[n, h, w, o] * x[n, as_index(h) + r, as_index(w) + s, c], (n, h, w))
+
+    t = te.compute((12, 3, 3, 16), term, "t")
+    assert t.op is not None
+    machine = TARGET.record  # type: ignore[attr-defined]
+    assert product_tile(t.op, machine) == {3: 16, 0: 6}
+    turned = te.compute((12, 3, 3, 16), lambda o, r, s, c: term(o, r, c % 3, c), "turned")  # vectors would not be rows
+    assert turned.op is not None
+    assert product_tile(turned.op, machine) is None
+    row = te.compute((12,), lambda o: te.sum_of(d[n, h, w, o] * x[n, h, w, 0], (n, h, w)), "row")
+    assert row.op is not None
+    assert product_tile(row.op, machine) is None
 
 
 def test_tiles_that_do_not_fit_the_registers_are_refused() -> None:

@@ -10,7 +10,10 @@ the reduction's result lies in memory, and the rest of the group has loops of it
 
 from __future__ import annotations
 
+from itertools import product
+
 from mlc.ir import te
+from mlc.ir.expr import index_vars
 from mlc.ir.index import Var
 from mlc.lower.knobs import MAX_ITEMS
 from mlc.lower.schedule import Schedule
@@ -25,6 +28,7 @@ from mlc.targets.cpu.schedules.reduction import (
 )
 from mlc.targets.groups.channels import sums_by_channel
 from mlc.targets.groups.group import Group, inline_rest, size_of
+from mlc.targets.groups.roles import factors_of, role_of
 from mlc.targets.groups.rows import rows_in_memory
 from mlc.targets.groups.template import Template
 
@@ -53,8 +57,9 @@ def schedule_master(g: Group, target: Cpu) -> Schedule:
     op = _heaviest(p)
     assert op is not None
     knobs = g.knobs
-    plan = knobs.category("plan", ("plain", "tiled"), default="plain")
-    tiled = _Tiled(p, op, target, plain=plan == "plain")
+    fast = product_tile(op, target)
+    plan = knobs.category("plan", ("plain", "tiled"), default="plain" if fast is None else "tiled")
+    tiled = _Tiled(p, op, target, fast, plain=plan == "plain")
     if plan == "plain":
         return schedule_reduction(p, target)
     return tiled.schedule()
@@ -73,6 +78,40 @@ def _shares_loops(g: Group, op: te.Compute) -> bool:
     return len(g.outputs) == len(g.reductions) == 1 and op.shape == g.outputs[0].shape
 
 
+def product_tile(op: te.Compute, target: Cpu) -> dict[int, int] | None:
+    """The register tile of a sum of products that no template knows: the axis of the vectors first, then another one.
+
+    Along the result's own rows, which are the vectors', one operand has to lie and the other to stay the same; along
+    the other axis it is the other way round. Of all tiles that fit the registers, the one with the most products for
+    what it loads is taken. The gradient of a convolution by its weights is such a sum.
+
+    Returns:
+        elements along two data axes, by their positions; ``None`` where there is no such tile.
+    """
+    factors = factors_of(op)
+    if factors is None or role_of(op) is not None:
+        return None
+    d = max((k for k, a in enumerate(op.axes) if a.hi > 0), default=0)  # the result's own rows
+    lanes = target.lanes_of(op.outputs[0].dtype)
+    wide = op.axes[d].hi + 1
+    best: tuple[float, dict[int, int]] | None = None
+    for vectors, other in (factors, factors[::-1]):
+        along = [ix.coefficient(op.axes[d]) for ix in vectors.indices]
+        if along[-1] != 1 or any(k != 0 for k in along[:-1]) or op.axes[d] in index_vars(other) or wide % lanes:
+            continue
+        for e, b in enumerate(op.axes):
+            if b in index_vars(vectors) or b not in index_vars(other):
+                continue
+            for v, m in product(_divisors(wide // lanes), _divisors(b.hi + 1)):
+                if m * v + v + 1 <= target.registers and (best is None or m * v / (m + v) > best[0]):
+                    best = m * v / (m + v), {d: v * lanes, e: m}
+    return None if best is None else best[1]
+
+
+def _divisors(n: int) -> list[int]:
+    return [k for k in range(1, min(n, 64) + 1) if n % k == 0]
+
+
 class _Tiled:
     """Asks the knobs of a tiled nest, then builds it.
 
@@ -80,10 +119,11 @@ class _Tiled:
         p: the group, over physical shapes.
         op: its reduction that is tiled.
         target: the processor.
+        fast: the tile of a product; see :func:`product_tile`.
         plain: whether the answers do not count.
     """
 
-    def __init__(self, p: Group, op: te.Compute, target: Cpu, *, plain: bool) -> None:
+    def __init__(self, p: Group, op: te.Compute, target: Cpu, fast: dict[int, int] | None, *, plain: bool) -> None:
         self.group, self.op, self.target = p, op, target
         knobs = p.knobs
         self.out = p.outputs[0] if _shares_loops(p, op) else op.outputs[0]
@@ -91,10 +131,13 @@ class _Tiled:
         extents = [a.hi + 1 for a in self.out.op.axes]
         self.lanes = target.lanes_of(self.out.dtype)
         wide = [d for d, n in enumerate(extents) if n > 1] or [len(extents) - 1]
-        self.vector: int = knobs.category("vector", tuple(wide), default=wide[-1])
-        large = sorted(sorted(wide, key=lambda d: extents[d], reverse=True)[:TILED])
+        fast = fast or {}
+        self.vector: int = knobs.category("vector", tuple(wide), default=next(iter(fast), wide[-1]))
+        large = sorted(sorted(wide, key=lambda d: (d in fast, extents[d]), reverse=True)[:TILED])
+        held_along = {d: fast.get(d, 1) for d in large}
         self.tiles = {
-            d: knobs.factors(f"tile{d}", extents[d], 3, default=(extents[d], 1, 1), most={-1: 64}) for d in large
+            d: knobs.factors(f"tile{d}", extents[d], 3, default=(extents[d] // n, 1, n), most={-1: 64})
+            for d, n in held_along.items()
         }
         reduced = [a.hi + 1 for a in op.reduce_axes]
         self.reduced = [
