@@ -38,6 +38,8 @@ def configuration(setting: Setting, rows: np.ndarray) -> np.ndarray:
     """
     found = np.zeros((len(rows), len(_KNOBS), _COLUMNS), np.float32)
     for at, knob in enumerate(setting.part.whole.knobs):
+        if knob.name in setting.workload.untuned:
+            continue
         place = _KNOBS.index(knob.name)
         found[:, place, : knob.width] = knob.table[rows[:, at]]
     return found.reshape(len(rows), -1)

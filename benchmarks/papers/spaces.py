@@ -6,10 +6,10 @@ is left has a few thousand configurations, so that a table can hold all of them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,11 @@ class AtMost:
     limits: tuple[tuple[int, int], ...]
 
 
-Kept = Sequence[Choice] | AtMost
+class Untuned:
+    """The value that a knob has untuned stays, and no other."""
+
+
+Kept = Sequence[Choice] | AtMost | Untuned
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Workload:
         text: one line that says what it is, and how it differs from the paper's.
         graph: a graph whose last task it is.
         kept: values that stay, by knob; a knob that is not named keeps all of them.
+        untuned: knobs that keep their untuned value, where the template has them.
         disabled: passes left out.
         general: whether it gets the template derived from its axes, though one is made for its kind.
     """
@@ -58,6 +63,7 @@ class Workload:
     text: str
     graph: Callable[[], Graph]
     kept: Mapping[str, Kept] = field(default_factory=dict)
+    untuned: Collection[str] = ()
     disabled: tuple[str, ...] = DISABLED
     general: bool = False
 
@@ -86,7 +92,7 @@ class Subspace:
         if unknown:
             raise UsageError(f"no knob {', '.join(sorted(unknown))}; there are {[k.name for k in whole.knobs]}")
         self.whole = whole
-        self._values = [_indices(k, kept.get(k.name)) for k in whole.knobs]
+        self._values = [_indices(k, kept.get(k.name), whole.default[k.name]) for k in whole.knobs]
         free = [(k, at) for k, at in zip(whole.knobs, self._values, strict=True) if len(at) > 1]
         knobs = tuple(_restricted(k, at, kept.get(k.name)) for k, at in free)
         default = {k.name: _nearest(k, at, whole.default[k.name]) for k, at in free}
@@ -109,9 +115,11 @@ class Subspace:
         return np.stack(np.unravel_index(np.arange(self.space.size), tuple(self.space.counts)), axis=1)
 
 
-def _indices(knob: Knob, kept: Kept | None) -> list[int]:
+def _indices(knob: Knob, kept: Kept | None, untuned: Choice) -> list[int]:
     if kept is None:
         return list(range(len(knob.values)))
+    if isinstance(kept, Untuned):
+        kept = (untuned,)
     if isinstance(kept, AtMost):
         kept = _limited(knob, kept).values
     values = list(knob.values)
@@ -164,7 +172,9 @@ class Setting:
 
     @cached_property
     def part(self) -> Subspace:
-        return Subspace(self.task.space, self.workload.kept)
+        space, work = self.task.space, self.workload
+        fixed: dict[str, Kept] = {k.name: Untuned() for k in space.knobs if k.name in work.untuned}
+        return Subspace(space, {**fixed, **work.kept})
 
     @cached_property
     def features(self) -> LoopFeatures:
@@ -223,20 +233,25 @@ def einsum(equation: str, *shapes: tuple[int, ...]) -> Graph:
 
 
 # -- workloads --------------------------------------------------------------------------------------------------------
+# What decides on the order of loops and of weights is left alone where tiles are searched.
+_ORDERS = ("depth", "terms", "panels", "walk", "shared", "columns")
+
+
 def _convolution(name: str, **kept: Kept) -> Workload:
     _, edge, inner, outer, kernel, stride = next(row for row in CONVOLUTIONS if row[0] == name)
     text = f"convolution {edge}x{edge}, {inner} -> {outer}, {kernel}x{kernel}, stride {stride}"
-    return Workload(name, text, lambda: convolution(edge, inner, outer, kernel, stride), kept)
+    return Workload(name, text, lambda: convolution(edge, inner, outer, kernel, stride), kept, _ORDERS)
 
 
 def _winograd(name: str) -> Workload:
     _, edge, inner, outer, kernel, stride = next(row for row in CONVOLUTIONS if row[0] == name)
     text = f"convolution {name} by Winograd's algorithm"
-    return Workload(f"W{name[1:]}", text, lambda: convolution(edge, inner, outer, kernel, stride), disabled=())
+    graph = partial(convolution, edge, inner, outer, kernel, stride)
+    return Workload(f"W{name[1:]}", text, graph, untuned=_ORDERS, disabled=())
 
 
 def _matmul(name: str, rows: int, inner: int, columns: int) -> Workload:
-    return Workload(name, f"product {rows}x{inner}x{columns}", lambda: matmul(rows, inner, columns))
+    return Workload(name, f"product {rows}x{inner}x{columns}", partial(matmul, rows, inner, columns), untuned=_ORDERS)
 
 
 def _factored(name: str, equation: str, shapes: Sequence[tuple[int, ...]], **kept: Kept) -> Workload:
@@ -252,7 +267,7 @@ def _factored(name: str, equation: str, shapes: Sequence[tuple[int, ...]], **kep
         "unroll": (16,),
     }
     text = f"einsum {equation} of {sizes}, under the template derived from its expression"
-    return Workload(name, text, lambda: einsum(equation, *shapes), {**fixed, **kept}, general=True)
+    return Workload(name, text, lambda: einsum(equation, *shapes), {**fixed, **kept}, (), general=True)
 
 
 _FEW = (1, 2, 4, 7, 14, 28)

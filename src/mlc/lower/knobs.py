@@ -319,11 +319,23 @@ class Space:
         """The configuration that a row of indices stands for."""
         return {knob.name: knob.values[int(k)] for knob, k in zip(self.knobs, row, strict=True)}
 
-    def column(self, rows: np.ndarray, name: str, part: int | None = None) -> np.ndarray:
-        """Values of a numeric knob, or of one of its parts, for many configurations: ``[N]``."""
+    def column(self, rows: np.ndarray, name: str, part: Any = None) -> np.ndarray:
+        """Values of a numeric knob for many configurations, ``[N]``.
+
+        Args:
+            rows: int64 ``[N, knobs]``.
+            name: of the knob.
+            part: which of several factors, or the item of an order whose place is asked for.
+        """
         at = next(k for k, knob in enumerate(self.knobs) if knob.name == name)
-        values = self.knobs[at].values
-        picked = np.array([v[part] if part is not None and isinstance(v, tuple) else v for v in values])
+        knob = self.knobs[at]
+        if part is None:
+            picked = np.array(knob.values)
+            picked = picked.astype(np.int64) if picked.dtype == bool else picked
+        elif isinstance(knob, Permutation):
+            picked = np.array([order.index(part) for order in knob.values])
+        else:
+            picked = np.array([v[part] if isinstance(v, tuple) else v for v in knob.values])
         column: np.ndarray = picked[rows[:, at]]
         return column
 

@@ -8,7 +8,7 @@ its expression. So thousands of candidates are described from one schedule (Auto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ScheduleError
-from mlc.lower.knobs import Config, Factors, Knobs, Space
+from mlc.lower.knobs import Config, Factors, Knobs, Permutation, Space
 from mlc.lower.terms import Term, Terms
 
 
@@ -99,6 +99,64 @@ class Sym(int):
         return int(self)
 
 
+class _Name(str):
+    """A value of a category under trace: which one it is becomes a guard once that matters."""
+
+    guard: Guard
+    trace: Tracer
+
+    def __new__(cls, value: str, guard: Guard, trace: Tracer) -> _Name:
+        self = super().__new__(cls, value)
+        self.guard, self.trace = guard, trace
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        self.trace.guards.append(self.guard)
+        return str.__eq__(self, other) is True
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        self.trace.guards.append(self.guard)
+        return str.__hash__(self)
+
+
+class _Order(tuple[Any, ...]):
+    """An order of items under trace. Places are symbolic, so that items are compared without a look at the others."""
+
+    knob: str
+    trace: Tracer
+    guard: Guard
+
+    def __new__(cls, value: tuple[Any, ...], knob: str, guard: Guard, trace: Tracer) -> _Order:
+        self = super().__new__(cls, value)
+        self.knob, self.guard, self.trace = knob, guard, trace
+        return self
+
+    def index(self, item: Any, *more: Any) -> int:
+        return self.trace.number(super().index(item, *more), None, (), self.knob, item)
+
+    def _whole(self) -> tuple[Any, ...]:
+        self.trace.guards.append(self.guard)
+        return tuple(super().__iter__())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._whole())
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._whole()[at]
+
+    def __eq__(self, other: object) -> bool:
+        return self._whole() == other
+
+    def __ne__(self, other: object) -> bool:
+        return self._whole() != other
+
+    def __hash__(self) -> int:
+        return hash(self._whole())
+
+
 def _operand(x: int) -> Any:
     return x.term if isinstance(x, Sym) else int(x)
 
@@ -177,7 +235,7 @@ class Tracer(Knobs):
         fn: Callable[..., Any] | None,
         args: tuple[Any, ...] = (),
         knob: str = "",
-        part: int | None = None,
+        part: int | str | None = None,
     ) -> Sym:
         """A number with its term."""
         return Sym(value, self._terms.whole(fn, args, knob, part), self)
@@ -188,10 +246,14 @@ class Tracer(Knobs):
             return default
         if isinstance(value, tuple) and isinstance(knob, Factors):
             return tuple(self.number(v, None, (), knob.name, k) for k, v in enumerate(value))
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int):
             return self.number(value, None, (), knob.name)
-        # the template may do anything with a value that is no number
-        self.guards.append(Guard(self.number(0, None, (), knob.name).term, "is", None, value))
+        guard = Guard(self.number(0, None, (), knob.name).term, "is", None, value)
+        if isinstance(knob, Permutation):
+            return _Order(value, knob.name, guard, self)
+        if isinstance(value, str):
+            return _Name(value, guard, self)
+        self.guards.append(guard)  # the template may do anything with what is no number
         return value
 
 
@@ -202,8 +264,10 @@ def real(x: int) -> Any:
 
 def plain(value: Any) -> Any:
     """A value with ordinary numbers for symbolic ones, without a guard."""
+    if isinstance(value, _Name):
+        return str.__str__(value)
     if isinstance(value, tuple):
-        return tuple(plain(v) for v in value)
+        return tuple(plain(v) for v in tuple.__iter__(value))
     return int(value) if isinstance(value, Sym) else value
 
 

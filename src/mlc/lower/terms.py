@@ -54,7 +54,8 @@ class Term:
         fn: takes the values of ``args``, arrays or numbers; ``None`` for a knob's value.
         args: operands, terms or numbers.
         knob: name of the knob.
-        part: index into a value of the knob that is a tuple; ``None`` for the value itself.
+        part: index into a value of the knob that is a tuple, or the item whose place in an order is meant; ``None`` for
+            the value itself.
         whole: whether it is a whole number of the template.
     """
 
@@ -66,7 +67,7 @@ class Term:
         fn: Callable[..., Any] | None,
         args: tuple[Any, ...],
         knob: str = "",
-        part: int | None = None,
+        part: int | str | None = None,
         whole: bool = False,
     ) -> None:
         self.of, self.fn, self.args, self.knob, self.part, self.whole = of, fn, args, knob, part, whole
@@ -113,7 +114,7 @@ class Terms:
         fn: Callable[..., Any] | None,
         args: tuple[Any, ...] = (),
         knob: str = "",
-        part: int | None = None,
+        part: int | str | None = None,
     ) -> Term:
         """A whole number: a function of others, or a knob's value or a part of it."""
         key = (fn, tuple(id(a) if isinstance(a, Term) else (a,) for a in args), knob, part)

@@ -159,3 +159,21 @@ def test_a_knob_that_only_some_ways_ask_for_keeps_its_default_there() -> None:
         for k in at:
             found[int(k)] = int(np.broadcast_to(Values(space, rows).of(way.result), len(rows))[k])
     assert found == {0: 1, 1: 12, 2: 17}
+
+
+def test_values_that_do_not_matter_are_not_asked_for() -> None:
+    def template(knobs: Knobs) -> list[str]:
+        order = knobs.permutation("order", ("a", "b", "c", "d"))
+        small = knobs.category("small", (False, True), default=False)
+        form = knobs.category("form", ("plain", "packed", "tiled"), default="plain")
+        rows = knobs.discrete("rows", (1, 2, 3, 4), default=1)
+        if rows > 1:
+            return sorted("ab", key=order.index)
+        return [str(form == "plain"), str(bool(small))] if rows * 2 > 1 else list(order)
+
+    space = space_of(template)
+    rows = np.array([space.at(k) for k in range(space.size)])
+    parts = Ways(template, space).split(rows)
+    assert len(parts) == 2 + 3 * 2
+    for way, at in parts:
+        assert all(template(Knobs(space.config(row))) == way.result for row in rows[at])

@@ -48,7 +48,7 @@ def fits_registers(rows: int, vectors: int, target: Cpu) -> bool:
 
     Instructions that take two rows at once read two vectors of columns, each of twice the terms.
     """
-    broadcast = 0 if vectors == 1 and target.broadcast_operand else 1
+    broadcast = 1 - 1 // vectors if target.broadcast_operand else 1  # arithmetic, so that all tiles go one way
     operands = vectors * target.rows + broadcast
     return rows * vectors + operands * (2 if target.in_order else 1) <= target.registers
 

@@ -52,11 +52,20 @@ WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at mo
 WORTH_BLOCKS = 0.95  # part of the cycles that blocks may take at most, conversions included
 MOST_PADDING = 0.25  # channel vectors that may be computed for nothing, as a part of those that count
 MOST_BLOCKS = 64  # that the pixels of a convolution are cut into
+MOST_PANELS = 16  # register tiles of output channels that share a block of pixels
 PREFETCHED_FROM = 4  # register tiles that share a panel of weights while the next one is fetched
 
 
 def weight_layout(
-    shape: Sequence[int], out_dim: int, in_dim: int, vectors: int, target: Cpu, dot: Dot | None = None
+    shape: Sequence[int],
+    out_dim: int,
+    in_dim: int,
+    vectors: int,
+    target: Cpu,
+    dot: Dot | None = None,
+    *,
+    block: int | None = None,
+    taps_first: bool = False,
 ) -> Layout:
     """Weights in the order of use: ``[O / tile][C / block][taps…][block of C][tile of O]``, terms of C as packed.
 
@@ -67,16 +76,19 @@ def weight_layout(
         vectors: channel vectors of a register tile.
         target: gives the vector width.
         dot: sums up several input channels at once.
+        block: input channels of a block; as many as :func:`channels_of_block` says unless given.
+        taps_first: whether all blocks of a tap follow one another, and not all taps of a block.
     """
     tile = vectors * target.lanes
-    block = channels_of_block(shape[in_dim], target, 1 if dot is None else dot.terms)
+    if block is None:
+        block = channels_of_block(shape[in_dim], target, 1 if dot is None else dot.terms)
     layout = Layout(tuple(shape)).pad(out_dim, 0, -shape[out_dim] % tile).pad(in_dim, 0, -shape[in_dim] % block)
     layout = layout.split(out_dim, tile)
     c = in_dim + (1 if in_dim > out_dim else 0)
     layout = layout.split(c, block)
     o = out_dim + (1 if out_dim > in_dim else 0)
     taps = [k for k in range(len(layout.physical_shape)) if k not in (o, o + 1, c, c + 1)]
-    layout = layout.reorder(o, c, *taps, c + 1, o + 1)
+    layout = layout.reorder(o, *((*taps, c) if taps_first else (c, *taps)), c + 1, o + 1)
     return layout if dot is None else dot.packed(layout, target.lanes)
 
 
@@ -214,7 +226,11 @@ class ConvPlan:
         tile: pixels and channel vectors of the register tile.
         cut: for the caches.
         block: input channels that weights are packed by.
+        taps_first: whether a sum goes through all blocks of input channels tap by tap, and not block by block.
         steps: instructions for each sum that one iteration of the innermost loop takes.
+        panels: register tiles of output channels that share a block of pixels.
+        walk: the loops over tiles within a block of pixels, from outside: ``panels``, ``rows`` and ``tiles`` of a row.
+        shared: how many of these threads share beside the blocks, and one more; as many as pay if 0.
         prefetch: whether the weights of the next tile are fetched while these are used.
         ahead: how many bytes ahead those of this tile are fetched.
         rows: whether the rows of windows that lie in the border are passed over.
@@ -225,7 +241,11 @@ class ConvPlan:
     tile: Tile
     cut: Blocking
     block: int
+    taps_first: bool
     steps: int
+    panels: int
+    walk: tuple[str, ...]
+    shared: int
     prefetch: bool
     ahead: int
     rows: bool
@@ -270,22 +290,39 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     blocks = knobs.discrete("blocks", sorted(cuts), default=extent // cut.block)
     knobs.require(extent % blocks == 0, "pixels cannot be cut evenly into so many blocks")
     first = knobs.category("order", ("pixels", "channels"), default="pixels" if cut.pixels_first else "channels")
-    whole = channels % target.lanes == 0 and role.weights.shape[1] % target.lanes == 0
-    parts = [k * target.lanes for k in divisors(channels // target.lanes)[:-1]] if whole else []
+    even = channels % target.lanes == 0 and role.weights.shape[1] % target.lanes == 0
+    parts = [k * target.lanes for k in divisors(channels // target.lanes)[:-1]] if even else []
     # 0 sums all channels up at once
-    chunk = pinned(knobs.discrete("chunk", (0, *parts), default=cut.chunk or 0))
-    block = channels_of_block(role.weights.shape[1], target, terms)
-    inner = block // terms
+    chunk = knobs.discrete("chunk", (0, *parts), default=cut.chunk or 0)
+    whole = whole_channels(role.weights.shape[1], target, terms) // terms
+    most_inner = channels_of_block(role.weights.shape[1], target, terms) // terms
+    _, inner = knobs.factors("depth", whole, 2, default=(whole // most_inner, most_inner), most={1: most_inner})
+    terms_order = knobs.permutation("terms", ("channels", "taps")) if size_of(role.taps) > 1 else ("channels", "taps")
     dot = dot_of_conv(g, target)
     most = unrolled_steps(Tile(int(tile.rows), int(tile.vectors)), target, dot)
-    unrolled = best_divisor(inner, most)
-    steps = knobs.discrete("steps", divisors(inner), default=unrolled)
+    steps = knobs.discrete("steps", divisors(most_inner), default=best_divisor(most_inner, most))
+    knobs.require(inner % steps == 0, "a ragged end of the unrolled channels")
+    groups = -(-product.columns * role.groups // tile.vectors)
+    counts = {k for v in few for k in divisors(-(-product.columns * role.groups // v)) if k <= MOST_PANELS}
+    panels = knobs.discrete("panels", sorted(counts), default=1)
+    knobs.require(groups % panels == 0, "register tiles of channels cannot be cut evenly into such blocks")
+    walk = knobs.permutation("walk", ("panels", "rows", "tiles"))
+    shared = knobs.discrete("shared", (0, 1, 2, 3, 4), default=0)
+    columns = border.passes_columns(tile)
+    knobs.require(
+        not columns or all(walk.index(name) < walk.index("tiles") for name in ("panels", "rows")),
+        "tiles that pass over columns of the border are unrolled",
+    )
     depth = size_of(role.weights.shape[1:]) * int(chunk or channels) // max(1, channels)
     ahead = fetches_ahead(depth * int(tile.vectors) * target.lanes * role.weights.dtype.itemsize, target)
     fetch = knobs.category("prefetch", (False, True), default=ahead > 0 or come_from_far(role.weights, target))
-    cut = Blocking(extent // blocks, first == "pixels", chunk or None, axis)
-    passes = border.passes_rows, border.passes_columns(tile)
-    return ConvPlan(flat, tile, cut, block, steps, fetch and not ahead, ahead if fetch else 0, *passes)
+    cut = Blocking(extent // blocks, blocks > 1 and first == "pixels", chunk or None, axis)
+    taps_first = terms_order.index("taps") < terms_order.index("channels")
+    next_tile, this = (False, ahead if fetch else 0) if ahead else (fetch, 0)
+    return ConvPlan(
+        flat, tile, cut, inner * terms, taps_first, steps, panels, walk, shared, next_tile, this,
+        border.passes_rows, columns,
+    )  # fmt: skip
 
 
 def _product(g: Group, flat: bool, target: Cpu) -> Product:
@@ -428,7 +465,7 @@ def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, co
     stage, sums, local = s[out], s[conv], s[partial]
     local.set_scope("register")
     n, o, *space, oi = stage.op.axes
-    oo, om = stage.split(o, tile.vectors)
+    oo, om = stage.split(o, tile.vectors * plan.panels)
     outside = [n, *_order(stage, oo, space, cut)]
     stage.reorder(*outside, om, *space, oi)
     at = stage.fuse(*outside)
@@ -437,15 +474,21 @@ def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, co
     sums.compute_at(stage, at)
     n, o, *space, oi = sums.op.axes
     (k,) = sums.op.reduce_axes
+    panels: list[Var] = []
+    if plan.panels > 1:
+        panel, o = sums.split(o, tile.vectors)
+        panels = [panel]
     wo, wi = sums.split(space[-1], tile.rows)
-    sums.reorder(k, n, *space[:-1], wo, wi, o, oi)
+    walk = _walked(plan, panels, space[:-1], wo)
+    sums.reorder(k, n, *walk, wi, o, oi)
     for a in (wi, o, *([wo] if plan.columns else [])):
         sums.unroll(a)
     sums.vectorize(oi)
-    local.compute_at(sums, wo)
+    local.compute_at(sums, walk[-1])
     steps = _tile_body(local, len(space), plan, target, dot)
     weights = p.anchor.inputs[1]
     if plan.prefetch:
+        p.knobs.require(not panels and not plan.taps_first, "the weights of the next chunk lie in several places")
         # chunks follow one another in memory, the last of some channels too
         local.prefetch(weights, k, steps, level=2)
     for t in copies:
@@ -465,30 +508,68 @@ def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, co
     stage = s[out]
     n, o, *space, oi = stage.op.axes
     oo, ov = stage.split(o, tile.vectors)
-    shared = [n, *_order(stage, oo, space, cut)]
+    panels: list[Var] = []
+    if plan.panels > 1:
+        oo, panel = stage.split(oo, plan.panels)
+        panels = [panel]
+    outside = [n, *_order(stage, oo, space, cut)]
     exact = (min(cut.block, space[-1].hi + 1) if flat else space[-1].hi + 1) % tile.rows == 0
     wo, wi = stage.split(space[-1], tile.rows)
-    shared += space[:-1]
-    stage.reorder(*shared, wo, ov, wi, oi)
+    walk = _walked(plan, panels, space[:-1], wo)
+    stage.reorder(*outside, *walk, ov, wi, oi)
     weights = p.anchor.inputs[1]
-    far = flat and plan.prefetch and wo.hi + 1 >= PREFETCHED_FROM
+    far = flat and wo.hi + 1 >= PREFETCHED_FROM and plan.prefetch
     if plan.columns:
         stage.unroll(wo)
-    elif (flat or size_of([a.hi + 1 for a in shared]) < 8) and exact and not far:
-        shared.append(wo)
+    shared = _shared(p, plan, outside, walk, wo, exact=exact, far=far)
     at = stage.fuse(*shared)
     stage.parallel(at)
     stage.vectorize(oi)
     local = s[conv]
-    inside = at if wo in shared else wo
+    inside = at if walk[-1] in shared else walk[-1]
     local.compute_at(stage, inside)
     finish_tile(s, out, conv, inside, (wi, ov))
     steps = _tile_body(local, len(space), plan, target, dot)
-    if far:
+    if far and wo not in shared:
         local.prefetch(weights, at, steps, level=2)
     for t in copies:
         spread(s[t], target)
     return s
+
+
+def _walked(plan: ConvPlan, panels: list[Var], rows: list[Var], tiles: Var) -> list[Var]:
+    """The loops over register tiles in the order that the plan says."""
+    loops = {"panels": panels, "rows": rows, "tiles": [tiles]}
+    names = sorted((name for name, some in loops.items() if some), key=plan.walk.index)
+    return [a for name in names for a in loops[name]]
+
+
+def _shared(
+    p: Group, plan: ConvPlan, outside: list[Var], walk: list[Var], tiles: Var, *, exact: bool, far: bool
+) -> list[Var]:
+    """The loops that threads share: those over blocks, and of those within a block as many as the plan says.
+
+    Untuned, these are all but the tiles of a row, and these as well where there are few others, or where pixels are one
+    axis.
+
+    Args:
+        p: has the knobs.
+        plan: how far to go.
+        outside: loops over blocks.
+        walk: loops within a block.
+        tiles: the one of these over tiles of a row.
+        exact: whether the last tile is a whole one; others cannot be shared, since their ends are cut off first.
+        far: whether weights are fetched ahead from one iteration of the shared loop to the next.
+    """
+    at = walk.index(tiles)
+    if plan.shared:
+        found = outside + [a for k, a in enumerate(walk) if k + 1 < plan.shared]
+        whole = exact and not plan.columns
+        p.knobs.require(whole or tiles not in found, "tiles that threads share have to be whole, and a loop")
+        return found
+    found = outside + walk[:at]
+    few = plan.flat or size_of([a.hi + 1 for a in found]) < 8
+    return found + walk[at:] if few and exact and not far and not plan.columns else found
 
 
 def come_from_far(weights: te.Tensor, target: Cpu) -> bool:
@@ -520,18 +601,19 @@ def _tile_body(local: Stage, rank: int, plan: ConvPlan, target: Cpu, dot: Dot | 
     c, *taps = local.op.reduce_axes
     co, ci = local.split(c, plan.block)
     ci, pixels, lanes = instruction_loops(local, ci, space[-1], oi, dot)
-    local.reorder(co, *taps, ci, *outer, *space[:-1], pixels, o, *lanes)
+    above = [*taps, co] if plan.taps_first else [co, *taps]
+    local.reorder(*above, ci, *outer, *space[:-1], pixels, o, *lanes)
     if plan.columns:
         local.unroll(taps[-1])
     if plan.steps > 1:
         ci, step = local.split(ci, plan.steps)
         local.unroll(step)
     if plan.ahead:
-        _fetch_ahead(local, [co, *(taps[:-1] if plan.columns else taps), ci], plan.ahead)
+        _fetch_ahead(local, [*(a for a in above if not (plan.columns and a is taps[-1])), ci], plan.ahead)
     multiply_lanes(local, lanes[0], dot)
     local.unroll(o)
     local.unroll(pixels)
-    return co
+    return above[0]
 
 
 def _fetch_ahead(local: Stage, loops: Sequence[Var], distance: int) -> None:
@@ -565,7 +647,12 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
         return in_layout(g, site, None, target.lanes, {k: plain_weight_layout(g, target)})
     if may_be_blocked(g, target):
         plan = plan_conv(g, target)
-        packed = {k: weight_layout(role.weights.shape, 0, 1, plan.tile.vectors, target, dot_of_conv(g, target))}
+        packed = {
+            k: weight_layout(
+                role.weights.shape, 0, 1, plan.tile.vectors, target, dot_of_conv(g, target),
+                block=plan.block, taps_first=plan.taps_first,
+            )
+        }  # fmt: skip
         chosen = in_blocks(g, site, target.lanes, packed)
         # what passes over the border needs no margins
         return replace(chosen, margins={}) if plan.columns else chosen

@@ -8,8 +8,9 @@ of those pixels that count.
 from __future__ import annotations
 
 from mlc.ir import te
+from mlc.ir.index import Var
 from mlc.ir.layout import Layout
-from mlc.lower.knobs import divisors
+from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.lower.symbolic import opaque
@@ -29,7 +30,8 @@ from mlc.targets.groups.pixels import copy_of_pixels
 from mlc.targets.groups.roles import Convolution
 
 FEW_LOADS = 0.85  # part of the best ratio of multiply-adds to loads
-PARTS = (1, 2, 4, 8, 16)  # that threads may share the weights in
+PARTS = (1, 2, 4, 8, 16)  # that threads may share the weights in; tiles of pixels in a block
+MOST_STEPS = 8  # terms of a sum that are unrolled
 ENOUGH_TASKS = 8  # parts of the work that a few threads can share evenly
 
 
@@ -126,6 +128,8 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
     tiles = (ot.hi + 1) // groups
     tasks = groups * size_of([a.hi + 1 for a in (n, *outer)])
     wanted = g.knobs.discrete("parts", (0, *PARTS), default=0)  # 0: as many as it takes
+    together = g.knobs.discrete("together", PARTS, default=1)
+    order = g.knobs.permutation("walk", ("blocks", "tiles", "panels"))
     if tasks == 1 and wo.hi + 1 >= ENOUGH_TASKS:
         at = ot
         stage.reorder(n, wo, *outer, ot, oc, wu, lane)
@@ -134,8 +138,14 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
         # all pixels by some of the weights, one tile of pixels after the other; as many parts as it takes to share them
         parts = wanted or _enough_parts(tiles, tasks)
         g.knobs.require(tiles % parts == 0, "weights cannot be cut evenly into so many parts")
-        ob, at = stage.split(ot, tiles // parts)
-        stage.reorder(n, ob, *outer, wo, at, oc, wu, lane)
+        ob, ot = stage.split(ot, tiles // parts)
+        loops = {"tiles": wo, "panels": ot}
+        if together > 1:
+            g.knobs.require((wo.hi + 1) % together == 0, "tiles of pixels cannot be cut evenly into such blocks")
+            loops["blocks"], loops["tiles"] = stage.split(wo, together)
+        walk = [loops[name] for name in sorted(loops, key=order.index)]
+        at = walk[-1]
+        stage.reorder(n, ob, *outer, *walk, oc, wu, lane)
         stage.parallel(stage.fuse(n, ob, *outer))
     local = s[conv]
     local.compute_at(stage, at)
@@ -144,7 +154,7 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
     if not pointwise:
         local.align(lspace[-1], target.lanes)
     lu, llane = local.split(lspace[-1], target.lanes)
-    local.reorder(*local.op.reduce_axes, ln, *lspace[:-1], lo, lu, llane)
+    local.reorder(*_terms(local, g.knobs), ln, *lspace[:-1], lo, lu, llane)
     local.vectorize(llane)
     local.unroll(lu)
     local.unroll(lo)
@@ -154,6 +164,25 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
         else:
             spread(s[t], target)
     return s
+
+
+def _terms(local: Stage, knobs: Knobs) -> list[Var]:
+    """The loops over terms of a sum, from outside: input channels in blocks, all taps of a block, and some unrolled."""
+    channels, *taps = local.op.reduce_axes
+    n = channels.hi + 1
+    _, block, steps = knobs.factors("depth", n, 3, default=(n, 1, 1), most={-1: MOST_STEPS})
+    order = knobs.permutation("terms", ("blocks", "taps", "channels"))
+    loops = {"blocks": [channels], "taps": taps}
+    unrolled: list[Var] = []
+    if steps > 1:
+        channels, last = local.split(channels, steps)
+        local.unroll(last)
+        unrolled, loops["blocks"] = [last], [channels]
+    if block > 1:
+        channels, inner = local.split(channels, block)
+        loops["blocks"], loops["channels"] = [channels], [inner]
+    names = sorted((name for name, some in loops.items() if some), key=order.index)
+    return [a for name in names for a in loops[name]] + unrolled
 
 
 @opaque

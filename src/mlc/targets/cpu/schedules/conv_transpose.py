@@ -104,9 +104,18 @@ def transposed_blocked(g: Group, target: Cpu) -> Schedule:
     chunks: Var | None = None
     chunk = _chunk(g, tile, target)
     tiles = size_of([a.hi + 1 for a in (*places[:-1], wo)])
+    order = g.knobs.permutation("walk", ("channels", "phases", "rows"))
+    shared = g.knobs.discrete("shared", (0, 1, 2, 3, 4), default=0)
+    height = places[0].hi + 1
+    _, together = g.knobs.factors("height", height, 2, default=(height, 1)) if len(places) > 1 else (height, 1)
     if chunk > channels.hi or tiles == 1:
-        stage.reorder(n, oo, *of_phase, *places[:-1], wo, ov, wi, oi)
-        _share(stage, [n, oo], [*of_phase, *places[:-1]])
+        inner = []
+        if together > 1:
+            places[0], row = stage.split(places[0], together)
+            inner = [row]
+        walk = _walked(order, oo, of_phase, places[:-1])
+        stage.reorder(n, *walk, *inner, wo, ov, wi, oi)
+        _share(stage, [n, *walk], shared)
         local = s[phases]
         local.compute_at(stage, wo)
         finish_tile(s, out, phases, wo, (wi, ov))
@@ -114,10 +123,11 @@ def transposed_blocked(g: Group, target: Cpu) -> Schedule:
         # as many rows at a time as keep their sums in the first-level cache, beside the weights of a chunk
         *planes, row = places[:-1] or [wo]
         row_bytes = size_of([a.hi + 1 for a in {wo, wi, ov, oi} - {row}]) * 4
-        block, row = stage.split(row, max(1, target.l1 // 4 // row_bytes))
-        inner = (row, wo) if len(places) > 1 else (row,)
-        stage.reorder(n, oo, *of_phase, *planes, block, *inner, ov, wi, oi)
-        at = _share(stage, [n, oo], [*of_phase, *planes, block])
+        block, row = stage.split(row, max(1, target.l1 // 4 // row_bytes) if together == 1 else together)
+        inner = [row, wo] if len(places) > 1 else [row]
+        walk = [*_walked(order, oo, of_phase, planes), block]
+        stage.reorder(n, *walk, *inner, ov, wi, oi)
+        at = _share(stage, [n, *walk], shared)
         if block in stage.leaves:
             at = block
         co, _ = s[phases].split(channels, chunk)
@@ -127,15 +137,17 @@ def transposed_blocked(g: Group, target: Cpu) -> Schedule:
     o = data.pop(-2 * rank - 1)
     c, *taps = local.op.reduce_axes
     co, ci = local.split(c, target.lanes)
+    terms = g.knobs.permutation("terms", ("taps", "channels"))
+    above = [*taps, co] if terms.index("taps") < terms.index("channels") else [co, *taps]
     # a broadcast serves all vectors at once, and then its register is free again
-    local.reorder(*taps, co, ci, *data, o, lane)
+    local.reorder(*above, ci, *data, o, lane)
     steps = g.knobs.discrete("steps", (1, 2, 4, 8), default=best_divisor(ci.hi + 1, unrolled_steps(tile, target)))
     g.knobs.require((ci.hi + 1) % steps == 0, "a ragged end of the unrolled channels")
     if steps > 1:
         local.unroll(local.split(ci, steps)[1])
     weights = p.anchor.inputs[1]
     if chunks is not None and weights.size * weights.dtype.itemsize > target.l2:
-        _prefetch_next_chunk(local, weights, chunks, (*taps, co))
+        _prefetch_next_chunk(local, weights, chunks, above)
     local.vectorize(lane)
     for a in (o, data[-1]):
         local.unroll(a)
@@ -221,7 +233,7 @@ def transposed_plain(g: Group, target: Cpu) -> Schedule:
     wu, wi = stage.split(wv, target.lanes)
     outer, fw = (of_phase[:-1], of_phase[-1:]) if inside > 1 else (of_phase, [])
     stage.reorder(n, oo, *outer, *places[:-1], wo, oc, *fw, wu, wi)
-    _share(stage, [n, oo], [*outer, *places[:-1]])
+    _share(stage, [n, oo, *outer, *places[:-1]])
     stage.vectorize(wi)
     local = s[phases]
     local.compute_at(stage, wo)
@@ -265,11 +277,18 @@ def _phase_loops(stage: Stage, space: Sequence[Var], strides: Sequence[int]) -> 
     return phases, places
 
 
-def _share(stage: Stage, outer: Sequence[Var], more: Sequence[Var]) -> Var:
-    """Share the outer loops among threads, with as many of the loops behind them as it takes to have enough parts."""
-    shared = list(outer)
-    for a in more:
-        if size_of([b.hi + 1 for b in shared]) >= ENOUGH_PARTS:
+def _walked(order: tuple[str, ...], channels: Var, phases: Sequence[Var], rows: Sequence[Var]) -> list[Var]:
+    """Loops around the tiles of a row, in an order."""
+    loops = {"channels": [channels], "phases": [*phases], "rows": [*rows]}
+    return [a for name in sorted((name for name, some in loops.items() if some), key=order.index) for a in loops[name]]
+
+
+def _share(stage: Stage, loops: Sequence[Var], most: int = 0) -> Var:
+    """Share the outermost loops among threads: the first, and as many as are said, or as give enough parts if 0."""
+    first, *more = loops
+    shared = [first]
+    for k, a in enumerate(more):
+        if (k >= most) if most else (k > 0 and size_of([b.hi + 1 for b in shared]) >= ENOUGH_PARTS):
             break
         shared.append(a)
     fused = stage.fuse(*shared)

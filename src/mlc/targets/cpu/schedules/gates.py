@@ -69,7 +69,7 @@ def _chosen_tile(knobs: Knobs, rows: int, gates: int, units: int, depth: int, ta
 
 
 def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: Cpu, knobs: Knobs, terms: int = 1) -> Layout:
-    """``[units / tile][k][gate][tile of units]``, and last ``terms`` of k, of weights ``[k, gates * units]``.
+    """``[units / tile][k][gate][tile of units]`` of weights ``[k, gates * units]``, or ``terms`` or blocks of k.
 
     Raises:
         ScheduleError: the configuration is refused.
@@ -78,7 +78,15 @@ def gates_layout(shape: tuple[int, ...], rows: int, gates: int, target: Cpu, kno
     tile = _chosen_tile(knobs, rows, gates, units, -(-shape[0] // terms), target).vectors * target.lanes
     layout = Layout(shape).pad(0, 0, -shape[0] % terms)
     layout = layout.split(1, units).pad(2, 0, -units % tile).split(2, tile).reorder(2, 0, 1, 3)
-    return layout if terms == 1 else layout.split(1, terms).reorder(0, 1, 3, 4, 2)
+    if terms > 1:
+        return layout.split(1, terms).reorder(0, 1, 3, 4, 2)
+    block = _ask_block(knobs, shape[0])
+    return layout if block == 1 else layout.split(1, block).reorder(0, 1, 3, 2, 4)
+
+
+def _ask_block(knobs: Knobs, depth: int) -> int:
+    """Terms of a sum that a gate has in a row, before the next gate has its own: one where the knobs say nothing."""
+    return knobs.factors("depth", depth, 2, default=(depth, 1))[1]
 
 
 def _dot_of_gates(g: Group, target: Cpu) -> Dot | None:
@@ -146,18 +154,25 @@ def schedule_gates(g: Group, target: Cpu) -> Schedule:
     i, j = stage.op.axes
     jo, ji = stage.split(j, tile.vectors * target.lanes)
     io, ii = stage.split(i, tile.rows)
-    stage.reorder(jo, io, ii, ji)
+    walk = g.knobs.permutation("walk", ("columns", "rows"))
+    outer, inside = (jo, io) if walk.index("columns") < walk.index("rows") else (io, jo)
+    stage.reorder(outer, inside, ii, ji)
     ju, jv = stage.split(ji, target.lanes)
     if size_of((rows, columns, anchor.reduce_axes[0].hi + 1)) >= PARALLEL_FROM:
-        stage.parallel(jo)
+        stage.parallel(outer)
     stage.vectorize(jv)
     local = s[product]
-    local.compute_at(stage, io)
-    finish_tile(s, out, product, io, (ii, ju))
+    local.compute_at(stage, inside)
+    finish_tile(s, out, product, inside, (ii, ju))
     sums = Tile(tile.rows, tile.vectors * gates)
     cut = cut_depth(local, g.knobs, tile.vectors * target.lanes, sums, dot, target)
+    rows_of_data, block = local.op.axes[0], _ask_block(g.knobs, depth) if dot is None else 1
+    if block > 1:
+        g.knobs.require(block % (cut.steps.hi + 1) == 0, "a ragged end of the unrolled terms")
+        blocks, terms = local.split(cut.iterations, block // (cut.steps.hi + 1))
+        local.reorder(blocks, cut.rows, terms, cut.steps, rows_of_data, cut.vectors, cut.instruction)
     multiply_lanes(local, cut.instruction, dot)
-    for a in (cut.steps, cut.vectors, cut.rows, local.op.axes[0]):
+    for a in (cut.steps, cut.vectors, cut.rows, rows_of_data):
         local.unroll(a)
     for t in copies:
         spread(s[t], target)

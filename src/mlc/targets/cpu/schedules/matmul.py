@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mlc.ir import te
 from mlc.ir.expr import Expr, Load, loads, replace_loads
@@ -10,6 +12,7 @@ from mlc.ir.index import Var, as_index
 from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, all_tiles, balance, best_tile, fetches_ahead
 from mlc.targets.cpu.dot import Dot
@@ -33,6 +36,7 @@ from mlc.targets.groups.terms import over_depth
 
 PARALLEL_FROM = 1 << 15  # multiplications below which a second thread costs more than it gives
 PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart share one set
+BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)  # register tiles that a block may have along rows, or along columns
 EVEN = 1.15  # threads may wait this much longer than their share for the slowest
 
 
@@ -119,12 +123,21 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     far = matrices > 1 and matrices * m * k * role.left.dtype.itemsize > target.l3
     rows, vectors = chosen_tile(knobs, m, n, k, target.adding(dot), whole=dot is not None, far=far)
     packed = packed and not batch
-    jo, ji = stage.split(j, vectors * target.lanes)
+    width = vectors * target.lanes
+    even_j, even_i = n % width == 0, m % rows == 0
+    blocks = _ask_blocks(knobs, (m, n, k), Tile(-(-m // rows), -(-n // width)), target)
+    knobs.require(not blocks.chunk or (dot is None and even_j), "chunks of a sum need whole panels")
+    jo, ji = stage.split(j, width)
     io, ii = stage.split(i, rows)
+    walked: dict[str, Var] = {}
+    if blocks.panels > 1:
+        jo, walked["columns"] = stage.split(jo, blocks.panels)
+    if blocks.tiles > 1:
+        io, walked["rows"] = stage.split(io, blocks.tiles)
+    walk = sorted(walked, key=blocks.walk.index)
     # a panel of columns stays in the second-level cache while all rows pass by
-    stage.reorder(*batch, jo, io, ii, ji)
+    stage.reorder(*batch, jo, io, *(walked[name] for name in walk), ii, ji)
     ju, jv = stage.split(ji, target.lanes)
-    even_j, even_i = n % (vectors * target.lanes) == 0, m % rows == 0
     # a ragged axis stays a loop of its own, so that its tail can be cut off
     inner: Var | None = io
     streamed = (
@@ -167,19 +180,27 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     if size_of((m, n, k)) * matrices >= PARALLEL_FROM:
         stage.parallel(at)
     stage.vectorize(jv)
-    local = s[product]
     inside = inner if inner is not None else at
-    local.compute_at(stage, inside)
-    finish_tile(s, out, product, inside, (ii, ju))
-    cut = cut_depth(local, knobs, vectors * target.lanes, Tile(rows, vectors), dot, target)
+    if blocks.chunk:
+        before = [name for name in walk if blocks.walk.index(name) < blocks.walk.index("depth")]
+        local = _chunk_by_chunk(s, product, blocks, walk[len(before) :], Tile(rows, vectors), target)
+        s[product].compute_at(stage, walked[before[-1]] if before else inside)
+        stage.unroll(ju)
+    else:
+        local = s[product]
+        inside = walked[walk[-1]] if walk else inside
+        local.compute_at(stage, inside)
+        finish_tile(s, out, product, inside, (ii, ju))
+    cut = cut_depth(local, knobs, width, Tile(rows, vectors), dot, target)
     local.unroll(cut.steps)
     step = vectors * target.lanes * right.dtype.itemsize * (1 if dot is None else dot.terms)
     ahead = fetches_ahead(k * step, target)
     fetch = packed and knobs.category("prefetch", (False, True), default=streamed or ahead > 0)
-    if fetch and ahead:
-        each = step * (cut.steps.hi + 1)
-        local.prefetch(right, cut.iterations, cut.iterations, distance=-(-ahead // each), level=1)
-    elif fetch and order == "columns" and io.hi > 0:
+    if ahead:
+        if fetch:
+            ahead = -(-ahead // (step * (cut.steps.hi + 1)))
+            local.prefetch(right, cut.iterations, cut.iterations, distance=ahead, level=1)
+    elif order == "columns" and not blocks.chunk and io.hi > 0 and fetch:
         # While rows pass by one panel, the next one comes from further away, a line every few steps: more at once would
         # hold up the loads of the tile itself (measured with weights in memory: nothing gained by bursts, 5 % by this).
         local.prefetch(right, jo, cut.iterations, level=2)
@@ -191,6 +212,84 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
             s[t].compute_at(stage, at)
         spread(s[t], target, parallel=not each)
     return s
+
+
+class _Blocks(NamedTuple):
+    """How register tiles are grouped.
+
+    Args:
+        panels: of columns in a block.
+        tiles: of rows in a block.
+        chunk: terms that are summed up for a block before the next ones are; 0 for all at once.
+        walk: the loops over ``columns`` and ``rows`` of a block and over chunks of ``depth``, from outside.
+    """
+
+    panels: int
+    tiles: int
+    chunk: int
+    walk: tuple[str, ...]
+
+
+def _ask_blocks(knobs: Knobs, extents: tuple[int, int, int], tiles: Tile, target: Cpu) -> _Blocks:
+    """The blocks that the knobs say: every register tile for itself where they say nothing.
+
+    Args:
+        knobs: are asked.
+        extents: rows, columns and depth of the product.
+        tiles: how many register tiles there are along rows and along columns.
+        target: has the vectors.
+    Raises:
+        ScheduleError: tiles cannot be grouped so, or nothing of a block would be left for the next chunk.
+    """
+    m, n, depth = extents
+    wide = knobs.discrete("panels", [b for b in BLOCKS if (b - 1) * target.lanes < n], default=1)
+    high = knobs.discrete("tiles", [b for b in BLOCKS if b <= m], default=1)
+    chunks, chunk = knobs.factors("depth", depth, 2, default=(1, depth))
+    walk = knobs.permutation("walk", ("columns", "rows", "depth"))
+    knobs.require(
+        tiles.vectors % wide == 0 and tiles.rows % high == 0, "register tiles cannot be cut evenly into such blocks"
+    )
+    if chunks == 1:
+        return _Blocks(wide, high, 0, walk)
+    inside = high if walk.index("depth") < walk.index("rows") else 1
+    inside *= wide if walk.index("depth") < walk.index("columns") else 1
+    knobs.require(inside > 1, "sums of a chunk belong to several tiles")
+    return _Blocks(wide, high, chunk, walk)
+
+
+def _chunk_by_chunk(
+    s: Schedule, product: te.Tensor, blocks: _Blocks, walk: Sequence[str], tile: Tile, target: Cpu
+) -> Stage:
+    """Sum up chunk after chunk for all tiles of a block, whose sums stay in the cache meanwhile.
+
+    Args:
+        s: the schedule.
+        product: the sums.
+        blocks: tell the chunk.
+        walk: the loops over tiles of a block inside of that over chunks, from outside.
+        tile: the register tile.
+        target: has the vectors.
+    Returns:
+        the stage that adds up a register tile's terms of a chunk.
+    """
+    chunks, _ = s[product].split(s[product].op.reduce_axes[0], blocks.chunk)
+    partial = s.rfactor(product, chunks)
+    sums, local = s[product], s[partial]
+    local.set_scope("register")
+    sums.set_scope("local")
+    (chunks,) = sums.op.reduce_axes
+    *batch, i, j = sums.op.axes
+    io, ii = sums.split(i, tile.rows)
+    jo, ji = sums.split(j, tile.vectors * target.lanes)
+    ju, jv = sums.split(ji, target.lanes)
+    loops = {"rows": io, "columns": jo}
+    order = [*(a for name, a in loops.items() if name not in walk), chunks, *(loops[name] for name in walk)]
+    sums.reorder(*batch, *order, ii, ju, jv)
+    sums.unroll(ii)
+    sums.unroll(ju)
+    sums.vectorize(jv)
+    local.compute_at(sums, order[-1])
+    return local
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,6 +39,7 @@ UNROLLED_COLUMN = 50  # those of one column of taps
 COPIED = 16  # vectors that the copy of a row may be unrolled to
 MOST_SUMS = 16  # of bytes that a tile has
 MOST_ROWS, MOST_COLUMNS = 7, 4  # of such a tile
+MOST_TILES = 16  # of rows that are a task for a thread
 TASKS = 8  # parts of the work that a few threads can share evenly
 
 
@@ -111,23 +112,31 @@ def _plain(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     most = UNROLLED if target.memory_operand or not copies else UNROLLED_COLUMN
     unrolled = g.knobs.discrete("unrolled", (UNROLLED_COLUMN, 100, 200, UNROLLED, 800), default=most)
     room = g.knobs.discrete("room", [target.l1 // k for k in (1, 2, 4, 8)], default=target.l1 // 2) if copies else 0
+    grain = _ask_grain(g.knobs, whole.shape, tile)
     p = g.apply(extra)
     assert p.anchor is not None
     window = p.anchor.outputs[0]
     copied = p.anchor.inputs[:1] if copies else []
     s = Schedule(p.outputs)
     accumulate_in_registers(s, window, copied)
-    block = _block(p.anchor, role, copied[0].shape, tile, room) if copied else None
-    at, tiles = _plain_loops(s[p.outputs[0]], lanes, tile, block)
+    if copied:
+        block: tuple[int, int] | None = _block(p.anchor, role, copied[0].shape, tile, room, grain)
+    else:
+        block = grain if grain[0] * grain[1] > 1 else None
+    walk = g.knobs.permutation("walk", ("columns", "rows"))
+    at, tiles = _plain_loops(s[p.outputs[0]], lanes, tile, block, walk)
     local = s[window]
     local.compute_at(s[p.outputs[0]], tiles)
     data, reduce = list(local.op.axes), list(local.op.reduce_axes)
     local.align(data[-1], lanes)
     lu, llane = local.split(data[-1], lanes)
     local.vectorize(llane)
-    local.reorder(
-        *_taps_by_sharing(local, role, reduce, unrolled // (tile.rows * tile.vectors), lanes), *data[:-1], lu, llane
+    budget = unrolled // (tile.rows * tile.vectors)
+    order = _ordered_taps(g.knobs, reduce)
+    shared = (
+        _taps_by_sharing(local, role, reduce, budget, lanes) if order == reduce else _unrolled(local, order, budget)
     )
+    local.reorder(*shared, *data[:-1], lu, llane)
     for a in (*data[2:-1], lu):
         local.unroll(a)
     for t in copied:
@@ -141,7 +150,23 @@ def _role(g: Group) -> Window:
     return g.role
 
 
-def _plain_loops(stage: Stage, lanes: int, tile: Tile, block: tuple[int, int] | None) -> tuple[Var, Var]:
+def _ask_grain(knobs: Knobs, shape: tuple[int, ...], tile: Tile) -> tuple[int, int]:
+    """Channels, and tiles of rows, that are a task for a thread: one of each where the knobs say nothing.
+
+    Where a copy is read, its size says more: one of a factor leaves that factor to it.
+    """
+    _, channels = knobs.factors("channels", shape[1], 2, default=(shape[1], 1))
+    if len(shape) < 4:
+        return channels, 1
+    counts = {k for rows in range(1, shape[-2] + 1) for k in divisors(-(-shape[-2] // rows)) if k <= MOST_TILES}
+    tiles = knobs.discrete("tiles", sorted(counts), default=1)
+    knobs.require(-(-shape[-2] // tile.rows) % tiles == 0, "rows of tiles cannot be cut evenly into such blocks")
+    return channels, tiles
+
+
+def _plain_loops(
+    stage: Stage, lanes: int, tile: Tile, block: tuple[int, int] | None, walk: tuple[str, ...]
+) -> tuple[Var, Var]:
     """Loops over the result: blocks, shared by threads, tiles inside, and a tile.
 
     Args:
@@ -149,8 +174,9 @@ def _plain_loops(stage: Stage, lanes: int, tile: Tile, block: tuple[int, int] | 
         lanes: of a vector.
         tile: its rows and vectors.
         block: channels and tiles of rows in a block; ``None`` for one row of tiles.
+        walk: the loops over tiles of a block, from outside: ``columns`` and ``rows``.
     Returns:
-        the loop over blocks and that over tiles.
+        the loop over blocks and the innermost one over tiles.
     """
     *outer, width = stage.op.axes
     wo, wv = stage.split(width, lanes * tile.vectors)
@@ -166,6 +192,8 @@ def _plain_loops(stage: Stage, lanes: int, tile: Tile, block: tuple[int, int] | 
         blocks, tiles = stage.split(ho, 1 if block is None else block[1])
         outer.append(blocks)
         inside = [wo, tiles, hi, wu, lane]
+        if block is not None and block[1] > 1 and walk.index("rows") < walk.index("columns"):
+            inside[:2], tiles = [tiles, wo], wo
     if block is not None:
         outer[1], channel = stage.split(outer[1], block[0])
         inside.insert(0, channel)
@@ -239,7 +267,9 @@ def _chosen_tile(knobs: Knobs, shape: tuple[int, ...], lanes: int, copies: bool,
     return ask_tile(knobs, default, range(1, min(target.registers - 2, height) + 1), wide, target, fits=fits)
 
 
-def _block(op: te.Compute, role: Window, copy: tuple[int, ...], tile: Tile, room: int) -> tuple[int, int]:
+def _block(
+    op: te.Compute, role: Window, copy: tuple[int, ...], tile: Tile, room: int, grain: tuple[int, int]
+) -> tuple[int, int]:
     """Channels and tiles of rows that share a copy of their input.
 
     What was written can only be read at other offsets once it has reached the cache, so a copy has to be longer than a
@@ -251,6 +281,7 @@ def _block(op: te.Compute, role: Window, copy: tuple[int, ...], tile: Tile, room
         copy: shape of the copied input, ``[n, c, (d,) (h,) (phase,) w]``.
         tile: of the result.
         room: bytes that a copy may take.
+        grain: channels and tiles of rows that there are to be; 1 where that is left open.
     """
     images, channels, *space = op.shape
     rank = len(space)
@@ -263,9 +294,11 @@ def _block(op: te.Compute, role: Window, copy: tuple[int, ...], tile: Tile, room
         # a quotient, copy every channel there is
         read = copy[1]
         few = best_divisor(read, max(1, min(room // (row * rows), images * read // TASKS, read)))
-        return few * (channels // read), tiles
+        few = few * (channels // read)
+        return (few if grain[0] == 1 else grain[0]), tiles
     fitting = room // (row * role.strides[-2] * tile.rows)
-    return 1, best_divisor(tiles, max(1, min(fitting, images * channels * tiles // TASKS, tiles)))
+    some = best_divisor(tiles, max(1, min(fitting, images * channels * tiles // TASKS, tiles)))
+    return 1, (some if grain[1] == 1 else grain[1])
 
 
 def _taps_by_sharing(local: Stage, role: Window, reduce: list[Var], budget: int, lanes: int) -> list[Var]:
@@ -282,11 +315,23 @@ def _taps_by_sharing(local: Stage, role: Window, reduce: list[Var], budget: int,
             loops += [i, o]
         else:
             loops.append(a)
+    return _unrolled(local, loops, budget)
+
+
+def _unrolled(local: Stage, loops: list[Var], budget: int) -> list[Var]:
+    """Loops over taps, the innermost of them unrolled up to a budget of taps."""
     for a in reversed(loops):
         if a.hi + 1 <= budget:
             local.unroll(a)
         budget //= a.hi + 1
     return loops
+
+
+def _ordered_taps(knobs: Knobs, reduce: list[Var]) -> list[Var]:
+    """Loops over taps in the order that the knobs say: as the window has them where they say nothing."""
+    taps = dict(zip(("slices", "rows", "columns")[-len(reduce) :], reduce, strict=True))
+    order = knobs.permutation("terms", tuple(taps))
+    return [taps[name] for name in sorted(taps, key=order.index)]
 
 
 def _over_whole_taps(g: Group, dot: Dot) -> Group:
@@ -375,25 +420,61 @@ def _blocked(g: Group, op: te.Compute, target: Cpu) -> Schedule:
     s = Schedule(p.outputs)
     window = accumulate_in_registers(s, p.anchor.outputs[0], pads)
     stage = s[p.outputs[0]]
-    *outer, width, lane = stage.op.axes
-    least = best_divisor(width.hi + 1, 8, 4)
-    few = [k for k in divisors(width.hi + 1) if k < target.registers]
-    wo, wi = stage.split(width, g.knobs.discrete("columns", few, default=least))
-    stage.unroll(wi)
-    stage.parallel(stage.fuse(*outer))
-    stage.vectorize(lane)
+    at, (*rows, _) = _blocked_loops(stage, g.knobs, target)
     local = s[window]
-    local.compute_at(stage, wo)
+    local.compute_at(stage, at)
     data, reduce = list(local.op.axes), list(local.op.reduce_axes)
+    unrolled = g.knobs.discrete("unrolled", range(len(reduce) + 1), default=len(reduce) if small else 0)
+    reduce = _ordered_taps(g.knobs, reduce)
     local.reorder(*reduce, *data)
     local.vectorize(data[-1])
     local.unroll(data[-2])
-    if small:
-        for a in reduce:
+    if rows:
+        local.unroll(data[-3])
+    for k, a in enumerate(reversed(reduce)):
+        if k < unrolled:
             local.unroll(a)
     for t in pads:
         spread(s[t], target)
     return s
+
+
+def _blocked_loops(stage: Stage, knobs: Knobs, target: Cpu) -> tuple[Var, list[Var]]:
+    """Loops over the result: register tiles of neighbours in rows and columns, and the loops around them.
+
+    Returns:
+        the loop inside which a tile is computed, and those of the tile: over rows, if it has several, and columns.
+    """
+    *outer, width, lane = stage.op.axes
+    least = best_divisor(width.hi + 1, 8, 4)
+    few = [k for k in divisors(width.hi + 1) if k < target.registers]
+    columns = knobs.discrete("columns", few, default=least)
+    wo, wi = stage.split(width, columns)
+    stage.unroll(wi)
+    tile, loops = [wi], {"columns": wo}
+    if len(outer) > 2:
+        height = outer.pop()
+        n = height.hi + 1
+        _, inside, rows = knobs.factors("height", n, 3, default=(n, 1, 1), most={-1: MOST_ROWS})
+        knobs.require(rows * columns < target.registers - 1, "the sums of a tile do not fit the registers")
+        if rows > 1:
+            height, high = stage.split(height, rows)
+            stage.unroll(high)
+            tile.insert(0, high)
+        if inside > 1:
+            height, loops["rows"] = stage.split(height, inside)
+        loops["blocks"] = height
+    loops["channels"] = outer.pop()
+    order = knobs.permutation("walk", ("channels", "blocks", "rows", "columns"))
+    walk = [loops[name] for name in sorted(loops, key=order.index)]
+    # how many of these loops threads share; untuned, all but those of a row
+    shared = knobs.discrete("shared", (0, 1, 2), default=0)
+    together = [a for k, a in enumerate(walk) if k < shared] if shared else walk[: walk.index(wo)]
+    stage.reorder(*outer, *walk, *tile, lane)
+    at = stage.fuse(*outer, *together)
+    stage.parallel(at)
+    stage.vectorize(lane)
+    return walk[-1] if walk[-1] not in together else at, tile
 
 
 def _fits(g: Group, target: Cpu) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from mlc.ir import te
+from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
@@ -227,14 +228,24 @@ class WinogradPlan:
         block: tiles that are taken together, all of them in phases.
         slices: that are taken together.
         tile: the register tile of the product.
+        walk: the loops over register tiles, from outside: ``columns``, ``slices`` and ``rows`` of them.
         steps: instructions for each sum that one iteration of its innermost loop takes.
+        inputs: vectors of input channels that are transformed together, and
+        inward: the loops over those, from outside: ``tiles`` and ``channels``.
+        outputs: vectors of output channels that are transformed together, and
+        outward: the loops over those.
         prefetch: whether the next weights are fetched while these are used.
     """
 
     block: int
     slices: int
     tile: Tile
+    walk: tuple[str, ...]
     steps: int
+    inputs: int
+    inward: tuple[str, ...]
+    outputs: int
+    outward: tuple[str, ...]
     prefetch: bool
 
 
@@ -255,9 +266,14 @@ def _plan(g: Group, target: Cpu) -> WinogradPlan:
     tile = ask_tile(knobs, best.tile, range(1, min(tiles, target.registers - 2) + 1), widths, target)
     unrolled = best_divisor(channels, unrolled_steps(best.tile, target, dot))
     steps = knobs.discrete("steps", [n for n in divisors(channels) if n <= MOST_STEPS], default=unrolled)
+    walk = knobs.permutation("walk", ("columns", "slices", "rows") if slices else ("columns", "rows"))
+    vectors = -(-(g.anchor.reduce_axes[-1].hi + 1) // target.lanes)
+    _, inputs = knobs.factors("inputs", vectors, 2, default=(1, vectors))
+    _, outputs = knobs.factors("outputs", columns, 2, default=(1, columns))
+    inward, outward = (knobs.permutation(name, ("tiles", "channels")) for name in ("inward", "outward"))
     far = come_from_far(weights_of(g), target)
     fetch = knobs.category("prefetch", (False, True), default=far)
-    return WinogradPlan(block, together, tile, steps, fetch)
+    return WinogradPlan(block, together, tile, walk, steps, inputs, inward, outputs, outward, fetch)
 
 
 def _in_phases(g: Group, cut: WinogradPlan) -> bool:
@@ -308,21 +324,28 @@ def schedule_winograd(g: Group, target: Cpu) -> Schedule:
     if pad is not None:
         spread(s[pad], target)
     *where, filters, i, j, lane = out.op.axes if out.op is not None else ()
-    _inputs(s[points], s[columns], target, parallel=phases)
+    _inputs(s[points], s[columns], cut, target, parallel=phases)
     _products(s[products], s[sums], weights_of(p), cut, dot_of(p, target), target, parallel=phases)
     stage = s[out]
+    some: list[Var] = []
+    if cut.outputs <= filters.hi:
+        first, filters = stage.split(filters, cut.outputs)
+        some = [first]
     if phases:
-        at = stage.fuse(*where, filters)
+        walk = _transform_loops(cut.outward, where, filters)
+        stage.reorder(*some, *walk, i, j, lane)
+        at = stage.fuse(*some, *walk)
         stage.parallel(at)
     else:
         sizes = [cut.block] if len(where) == 1 else [cut.slices, cut.block]
         outer, inner = zip(*(stage.split(a, size) for a, size in zip(where, sizes, strict=True)), strict=True)
-        stage.reorder(*outer, *inner, filters, i, j, lane)
+        walk = _transform_loops(cut.outward, inner, filters)
+        stage.reorder(*outer, *some, *walk, i, j, lane)
         block = stage.fuse(*outer)
         stage.parallel(block)
         s[points].compute_at(stage, block)
         s[products].compute_at(stage, block)
-        at = filters
+        at = walk[-1]
     stage.unroll(i)
     stage.unroll(j)
     stage.vectorize(lane)
@@ -357,17 +380,27 @@ def _whole(stage: Stage) -> None:
     stage.vectorize(lane)
 
 
-def _inputs(points: Stage, columns: Stage, target: Cpu, *, parallel: bool) -> None:
+def _transform_loops(order: tuple[str, ...], tiles: Sequence[Var], channels: Var) -> list[Var]:
+    """Loops of a transform over tiles and vectors of channels, in an order."""
+    return [*tiles, channels] if order.index("tiles") < order.index("channels") else [channels, *tiles]
+
+
+def _inputs(points: Stage, columns: Stage, plan: WinogradPlan, target: Cpu, *, parallel: bool) -> None:
     """Transform tile by tile, a vector of channels at once."""
     e, f, *where, channel = points.op.axes
     outer, lane = points.split(channel, target.lanes)
-    points.reorder(*where, outer, e, f, lane)
+    first: list[Var] = []
+    if plan.inputs <= outer.hi:
+        some, outer = points.split(outer, plan.inputs)
+        first = [some]
+    walk = [*first, *_transform_loops(plan.inward, where, outer)]
+    points.reorder(*walk, e, f, lane)
     points.unroll(e)
     points.unroll(f)
     points.vectorize(lane)
-    at = outer
+    at = walk[-1]
     if parallel:
-        at = points.fuse(*where, outer)
+        at = points.fuse(*walk)
         points.parallel(at)
     else:
         points.set_scope("local")
@@ -391,17 +424,22 @@ def _products(
     rows, inner_row = products.split(row, tile.rows)
     columns, inner_column = products.split(column, tile.vectors * target.lanes)
     vector, lane = products.split(inner_column, target.lanes)
-    products.reorder(e, f, columns, *slices, rows, inner_row, vector, lane)
-    if parallel:
+    loops = {"columns": [columns], "slices": slices, "rows": [rows]}
+    walk = [a for name in sorted(loops if slices else ("columns", "rows"), key=plan.walk.index) for a in loops[name]]
+    products.reorder(e, f, *walk, inner_row, vector, lane)
+    if parallel and walk[0] is columns:
         columns = products.fuse(e, f, columns)
         products.parallel(columns)
     else:
-        products.fuse(e, f)
-        products.set_scope("local")
+        points = products.fuse(e, f)
+        if parallel:
+            products.parallel(points)
+        else:
+            products.set_scope("local")
     products.unroll(inner_row)
     products.unroll(vector)
     products.vectorize(lane)
-    sums.compute_at(products, rows)
+    sums.compute_at(products, walk[-1])
     *window, c = sums.op.reduce_axes
     *others, row, column = sums.op.axes
     vector, lane = sums.split(column, target.lanes)
