@@ -234,7 +234,7 @@ def einsum(equation: str, *shapes: tuple[int, ...]) -> Graph:
 
 # -- workloads --------------------------------------------------------------------------------------------------------
 # What decides on the order of loops and of weights is left alone where tiles are searched.
-_ORDERS = ("depth", "terms", "panels", "walk", "shared", "columns")
+_ORDERS = ("depth", "terms", "panels", "tiles", "walk", "shared", "inputs", "inward", "outputs", "outward")
 
 
 def _convolution(name: str, **kept: Kept) -> Workload:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mlc.ir import te
-from mlc.ir.cost import operations
+from mlc.ir.cost import operations, products
 from mlc.ir.expr import call, select, within
 from mlc.ir.types import f32
 
@@ -28,3 +30,15 @@ def test_of_several_ways_to_compute_an_element_the_dearest_counts() -> None:
         (10,), lambda i: select(within(i, 0, 3), x[i] + 1.0, select(within(i, 3, 6), x[i] * x[i] + 2.0, x[i]))
     )
     assert operations([y]) == 2 * 10
+
+
+def test_products_are_those_inside_of_a_border() -> None:
+    """Windows of 3 over 4 numbers and a border: 10 of 12 terms, and neither what is added to them nor a maximum."""
+    x, w = te.placeholder((2, 4), f32, "x"), te.placeholder((3,), f32, "w")
+    r = te.reduce_axis(3, "r")
+    inside = te.compute(
+        (2, 4), lambda i, j: te.sum_of(select(within(j + r - 1, 0, 4), x[i, j + r - 1] * w[r], 0.0), r), "y"
+    )
+    k = te.reduce_axis(4, "k")
+    greatest = te.compute((2,), lambda i: te.max_of(inside[i, k] * 2 + 1, k), "z")
+    assert products([greatest]) == pytest.approx(2 * 10)

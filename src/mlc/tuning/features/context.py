@@ -21,6 +21,8 @@ from operator import mul
 import numpy as np
 
 from mlc.ir.loop import ForKind
+from mlc.lower.stage import Stage
+from mlc.lower.symbolic import Sym
 from mlc.tuning.features.grid import numbers_of
 from mlc.tuning.features.nest import Nests, Number, StageNest
 
@@ -116,11 +118,19 @@ def outline_of(nests: Nests, *, grid: bool = False) -> Outline:
 
 
 def _heaviest(nests: Nests) -> list[StageNest]:
-    """Stages in descending order of iterations."""
-    ordered = sorted(
-        nests.stages, key=lambda s: prod(int(a.hi) + 1 for a in (*s.op.axes, *s.op.reduce_axes)), reverse=True
-    )
-    return [nests.of(s) for s in ordered[: 1 + OTHERS]]
+    """The stage of most iterations, then others in descending order of them, as far as no knob decides on these."""
+
+    def extents(stage: Stage) -> list[int]:
+        return [a.hi + 1 for a in (*stage.op.axes, *stage.op.reduce_axes)]
+
+    main = max(nests.stages, key=lambda s: prod(map(int, extents(s))))
+    rest = sorted((s for s in nests.stages if s is not main), key=lambda s: _fixed(extents(s)), reverse=True)
+    return [nests.of(s) for s in (main, *rest[:OTHERS])]
+
+
+def _fixed(extents: Iterable[int]) -> int:
+    """The product of what is the same in all configurations."""
+    return prod(n for n in extents if not isinstance(n, Sym))
 
 
 def _product(numbers: Iterable[Number]) -> Number:
@@ -129,7 +139,9 @@ def _product(numbers: Iterable[Number]) -> Number:
 
 def _buffers(nest: StageNest) -> list[int]:
     """Accesses to the greatest buffers, greatest first."""
-    nbytes = [prod(a.tensor.shape) * a.tensor.dtype.itemsize for a in nest.accesses]
+    made = nest.stage.op.outputs
+    sizes = [_fixed(a.tensor.shape) if a.tensor in made else prod(a.tensor.shape) for a in nest.accesses]
+    nbytes = [size * a.tensor.dtype.itemsize for size, a in zip(sizes, nest.accesses, strict=True)]
     return sorted(range(len(nbytes)), key=lambda k: nbytes[k], reverse=True)[:BUFFERS]
 
 

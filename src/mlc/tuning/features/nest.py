@@ -180,7 +180,7 @@ class Nests:
         for atom, c in index.terms.items():
             if type(atom) is Var and atom not in spans:
                 continue
-            far = far + abs(c) * (self._count(atom, spans) - 1)
+            far = far + abs(real(c)) * (self._count(atom, spans) - 1)
         return far
 
     def _many(self, index: Linear, spans: Extents) -> Number:
@@ -226,11 +226,11 @@ class Nests:
         for atom, c in index.terms.items():
             if type(atom) is Var:
                 if atom in steps:
-                    total = total + c * steps[atom]
+                    total = total + real(c) * steps[atom]
             elif type(atom) is Quotient:
-                total = total + c * self._call("floor", self._moved(atom.form, steps) / atom.divisor)
+                total = total + real(c) * self._call("floor", self._moved(atom.form, steps) / atom.divisor)
             elif type(atom) is Remainder:
-                total = total + c * (self._moved(atom.form, steps) % atom.divisor)
+                total = total + real(c) * (self._moved(atom.form, steps) % atom.divisor)
         return total
 
     def extent(self, stage: Stage, axis: Var) -> Number:

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from mlc.ir import te
-from mlc.ir.expr import Within, walk
+from mlc.ir.cost import products
 from mlc.ir.graph import express
 from mlc.lower.knobs import Config
 from mlc.records.measurement import Failure, Measurement
@@ -41,7 +41,7 @@ from mlc.tuning.task import Task
 SETS = 2  # of inputs that a candidate is checked on
 GATHERED = 4  # candidates that the timed cores build before they run any: their last build is waited for once
 _MARGIN = 1.02  # times as fast as the measured roof, from which a time is too good to be true
-_SKIPPED = 1.5  # ... where operations are counted that a kernel need not do, such as products with zeros of a border
+_DOUBTS = 3  # times that the roof is measured once more before a time is refused
 _CASE_TIMEOUT = 120.0
 _KEPT = 512 << 20  # bytes of inputs and results, of all tasks together
 # who did that may have written over anything in its process, or has lost the device for all that the process holds
@@ -169,7 +169,7 @@ class LocalMeasurer:
         self._handles = 0
         self._patience = Patience(options.retries)
         self._states = [_State() for _ in tasks]
-        self._guarded = [_has_guards(t) for t in tasks]
+        self._products = [_products(t) for t in tasks]
         self._end = weakref.finalize(self, _close, self._lanes, self._zygote, os.getpid())
 
     def measure(self, task: int, configs: Sequence[Config], done: Done | None = None) -> list[Measurement]:
@@ -365,8 +365,7 @@ class LocalMeasurer:
                     failed = failure_in(reply)
                     if failed is None:
                         last = attempt == retries or took > self.options.rule.budget
-                        if as_timing(reply.header.get("samples")).seconds < self.least_seconds(work.number):
-                            yield from self._measure_peak()
+                        yield from self._doubt(work.number, as_timing(reply.header.get("samples")).seconds)
                         result = self._judge(work.number, state, reply, last)
                     if failed is not None or result is not None:
                         break
@@ -418,8 +417,7 @@ class LocalMeasurer:
                 if failed is not None:
                     raise LostError(*failed)
                 timings = [as_timing(s) for s in as_items(reply.header.get("samples"), len(loaded))]
-                if min(t.seconds for t in timings) < self.least_seconds(work.number):
-                    yield from self._measure_peak()
+                yield from self._doubt(work.number, min(t.seconds for t in timings))
                 _, scale = self._moved(state, reply)
                 each = seconds_in(reply) / len(loaded)
                 yield self._ask({"op": "drop", "handles": list(loaded)})
@@ -452,6 +450,13 @@ class LocalMeasurer:
         if state.drift is None:
             state.drift = Drift(base)
             state.record = base / 1e9
+
+    def _doubt(self, number: int, seconds: float) -> Conversation:
+        """Measures the roof again where a time is above it."""
+        for _ in range(_DOUBTS):
+            if seconds >= self.least_seconds(number):
+                break
+            yield from self._measure_peak()
 
     def _measure_peak(self) -> Conversation:
         """The roof, once more: it was too low if somebody else had the core meanwhile."""
@@ -509,7 +514,7 @@ class LocalMeasurer:
         return Measurement(timing.seconds * scale, timing.spread * scale, noisy=noisy)
 
     def least_seconds(self, number: int) -> float:
-        """What a call of a task takes at least: all cores multiply and add all the time, or store half of it.
+        """What a call of a task takes at least: all cores add up its products all the time, or store half of it.
 
         Nothing is known of a machine that does not say how fast that is.
         """
@@ -517,15 +522,13 @@ class LocalMeasurer:
             return 0.0
         task = self.tasks[number]
         written = sum(v.type.nbytes for v in task.node.outputs)
-        margin = _SKIPPED if self._guarded[number] else _MARGIN
-        return max(task.flops / task.terms, written / 2) / (self.peak * self.threads * margin)
+        return max(2 * self._products[number] / task.terms, written / 2) / (self.peak * self.threads * _MARGIN)
 
 
-def _has_guards(task: Task) -> bool:
-    """Whether some terms of a task's sums are under a condition, and so may be left out."""
-    outputs = express(task.node, [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in task.node.inputs])
-    sums = [op for op in te.topological(list(outputs)) if op.combiner is not None]
-    return any(type(n) is Within for op in sums for body in op.bodies for n in walk(body))
+def _products(task: Task) -> float:
+    """Multiply-adds that a task's sums take: what else it does has other ports of a core."""
+    operands = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in task.node.inputs]
+    return products(list(express(task.node, operands)))
 
 
 def _close(lanes: Lanes, zygote: Zygote, owner: int) -> None:

@@ -293,7 +293,7 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     even = channels % target.lanes == 0 and role.weights.shape[1] % target.lanes == 0
     parts = [k * target.lanes for k in divisors(channels // target.lanes)[:-1]] if even else []
     # 0 sums all channels up at once
-    chunk = knobs.discrete("chunk", (0, *parts), default=cut.chunk or 0)
+    chunk = pinned(knobs.discrete("chunk", (0, *parts), default=cut.chunk or 0))
     whole = whole_channels(role.weights.shape[1], target, terms) // terms
     most_inner = channels_of_block(role.weights.shape[1], target, terms) // terms
     _, inner = knobs.factors("depth", whole, 2, default=(whole // most_inner, most_inner), most={1: most_inner})

@@ -13,6 +13,7 @@ from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
+from mlc.lower.symbolic import pinned
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, all_tiles, balance, best_tile, fetches_ahead
 from mlc.targets.cpu.dot import Dot
@@ -254,7 +255,7 @@ def _ask_blocks(knobs: Knobs, extents: tuple[int, int, int], tiles: Tile, target
     inside = high if walk.index("depth") < walk.index("rows") else 1
     inside *= wide if walk.index("depth") < walk.index("columns") else 1
     knobs.require(inside > 1, "sums of a chunk belong to several tiles")
-    return _Blocks(wide, high, chunk, walk)
+    return _Blocks(wide, high, pinned(chunk), walk)
 
 
 def _chunk_by_chunk(

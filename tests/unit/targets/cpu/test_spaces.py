@@ -1,0 +1,125 @@
+"""What there is to choose for each operator: tilings, orders and packing, and whatever is chosen means the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlc.ir.graph import Builder, Graph
+from mlc.ir.interp.loop import run_function
+from mlc.ir.layout import Layout
+from mlc.ir.types import TensorType, f32
+from mlc.lower.knobs import Factors, Permutation
+from mlc.ops import get
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import get_target
+from mlc.tuning.features import LoopFeatures
+from mlc.tuning.task import Task, candidate, tasks_of
+
+TARGET = get_target("x86 -mcpu=haswell")
+OPTIONS = CompileOptions("spaces", "onnx", "")
+
+
+def _windowed(
+    op: str, channels: int, edge: int, weights: tuple[int, ...] | None, stride: int = 1, **more: Any
+) -> Callable[[], Graph]:
+    """An operator with a window, padded by half of it."""
+
+    def graph() -> Graph:
+        g = Builder(op)
+        x = g.input("x", TensorType((1, channels, edge, edge), f32))
+        k = 3 if weights is None else weights[-1]
+        attrs = {"strides": (stride, stride), "pads": (k // 2,) * 4, "dilations": (1, 1), **more}
+        constants = [] if weights is None else [g.constant(np.ones(weights, np.float32), "w")]
+        (y,) = g.add(get(op), [x, *constants], attrs, names=["y"])
+        return g.finish([y])
+
+    return graph
+
+
+def _product(m: int, k: int, n: int) -> Callable[[], Graph]:
+    def graph() -> Graph:
+        g = Builder("product")
+        x = g.input("x", TensorType((m, k), f32))
+        (y,) = g.add(get("matmul"), [x, g.constant(np.ones((k, n), np.float32), "w")], names=["y"])
+        return g.finish([y])
+
+    return graph
+
+
+def _pool(edge: int) -> dict[str, Any]:
+    return {"kernel": (3, 3), "output_shape": (edge, edge)}
+
+
+LARGE = 100_000  # configurations of convolutions and products
+SMALL = 1_000  # of windows
+SPACES: dict[str, tuple[Callable[[], Graph], int]] = {
+    "3x3": (_windowed("conv", 64, 28, (64, 64, 3, 3), 2, groups=1), LARGE),
+    "1x1": (_windowed("conv", 64, 28, (128, 64, 1, 1), groups=1), LARGE),
+    "first": (_windowed("conv", 3, 56, (32, 3, 7, 7), 2, groups=1), LARGE),
+    "odd": (_windowed("conv", 37, 27, (53, 37, 5, 5), groups=1), LARGE),
+    "groups": (_windowed("conv", 60, 28, (60, 20, 1, 1), groups=3), LARGE),
+    "Winograd": (_windowed("conv", 128, 28, (128, 128, 3, 3), groups=1), LARGE),
+    "product": (_product(128, 768, 768), LARGE),
+    "ragged product": (_product(37, 150, 75), LARGE),
+    "transposed": (_windowed("conv_transpose", 128, 16, (128, 64, 5, 5), 2, groups=1), LARGE),
+    "depthwise": (_windowed("conv", 48, 14, (48, 1, 3, 3), groups=48), SMALL),
+    "depthwise 5x5": (_windowed("conv", 48, 7, (48, 1, 5, 5), groups=48), SMALL),
+    "pool": (_windowed("max_pool", 48, 13, None, **_pool(13)), SMALL),
+}
+
+
+def _task(graph: Graph) -> Task:
+    return tasks_of(graph, TARGET, OPTIONS, Observer())[-1]
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_every_operator_has_tilings_and_orders_to_choose(name: str) -> None:
+    graph, least = SPACES[name]
+    space = _task(graph()).space
+    assert space.size >= least
+    assert {Factors, Permutation} <= {type(k) for k in space.knobs}
+
+
+MEANT: dict[str, Callable[[], Graph]] = {
+    "3x3": _windowed("conv", 8, 5, (16, 8, 3, 3), 2, groups=1),
+    "1x1": _windowed("conv", 16, 4, (24, 16, 1, 1), groups=1),
+    "groups": _windowed("conv", 12, 4, (8, 6, 1, 1), groups=2),
+    "Winograd": _windowed("conv", 8, 4, (8, 8, 3, 3), groups=1),
+    "product": _product(12, 24, 32),
+    "ragged product": _product(7, 10, 24),
+    "transposed": _windowed("conv_transpose", 8, 3, (8, 16, 3, 3), 2, groups=1),
+    "depthwise": _windowed("conv", 3, 7, (3, 1, 3, 3), groups=3),
+    "depthwise 5x5": _windowed("conv", 3, 6, (3, 1, 5, 5), groups=3),
+    "pool": _windowed("max_pool", 3, 7, None, **_pool(7)),
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_every_configuration_means_the_same(name: str) -> None:
+    task = _task(MEANT[name]())
+    rng = np.random.default_rng(7)
+    rows = task.space.sample(rng, 100)
+    rows = rows[LoopFeatures(task, TARGET).valid(rows)][:2]
+    logical = [rng.standard_normal(v.type.shape).astype(np.float32) for v in task.node.inputs]
+    wanted: np.ndarray | None = None
+    for config in [dict(task.space.default), *map(task.space.config, rows)]:
+        node = candidate(task, TARGET, config)
+        kernel = TARGET.kernel(node, "k")
+        packed = [_packed(x, v.type.layout) for x, v in zip(logical, node.inputs, strict=True)]
+        out = np.full(kernel.params[-1].shape, np.nan, np.float32)
+        run_function(kernel, [*(x.reshape(b.shape) for x, b in zip(packed, kernel.params, strict=False)), out])
+        (result,) = node.outputs
+        found = out.reshape(result.type.physical_shape)
+        found = found if result.type.layout is None else result.type.layout.unpack(found)
+        wanted = found if wanted is None else wanted
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4, err_msg=str(config))
+    assert wanted is not None
+    assert np.isfinite(wanted).all()
+
+
+def _packed(x: np.ndarray, layout: Layout | None) -> np.ndarray:
+    return x if layout is None else layout.pack(x)
