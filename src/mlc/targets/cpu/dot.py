@@ -5,6 +5,7 @@ neighbours along a row are turned to lie side by side in their lane.
 
 Of bytes, ``x`` holds unsigned or signed and ``w`` signed ones, and ``y`` sums in i32, exact for all operands, or for
 weights of i7; of words of 16 bits likewise, exact for all that bytes are widened to; of bf16, ``y`` holds sums in f32.
+Floats are multiplied by bf16 that are widened in registers, which is no single instruction.
 A family of processors declares what it has; schedules ask the record.
 """
 
@@ -12,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mlc.ir import te
 from mlc.ir.expr import cast
 from mlc.ir.index import Var, as_index
 from mlc.ir.intrinsic import Kind, Operand
 from mlc.ir.layout import Layout
-from mlc.ir.types import DType, i8, i32, u8
+from mlc.ir.types import DType, bf16, f32, i8, i32, u8
 from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic, VectorSink
 
 BLOCK = 2  # rows, and columns, of the blocks that some instructions multiply
@@ -53,6 +55,10 @@ class Dot:
     def adds_apart(self) -> bool:
         """Whether products are added to the sums by an instruction of its own."""
         return self.held > 0
+
+    def fits(self, terms: int) -> bool:
+        """Whether so many terms can be summed up: floats are not padded, since what is no number is none times 0."""
+        return not self.types[0].is_float or terms % self.terms == 0
 
     def padded(self, terms: int) -> int:
         """So many terms in whole instructions."""
@@ -160,3 +166,25 @@ def everywhere(sink: VectorSink, at: Address, type: str, lanes: int) -> str:
 def at_byte(sink: VectorSink, a: Address, offset: int) -> Address:
     """So many bytes further."""
     return Address(a.buffer, sink.pure(f"getelementptr i8, ptr {a.text}, i64 {offset}")) if offset else a
+
+
+@lru_cache
+def stored_pairs(lanes: int) -> Dot:
+    """Floats by bf16 that are widened in registers, two terms of every lane at once.
+
+    A pair is a word: its high half, and its low half moved up, are the two as floats. So a load widens twice as many as
+    if each were a lane of its own, by two instructions of logic.
+    """
+    words, floats = f"<{lanes} x i32>", f"<{lanes} x float>"
+
+    def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
+        pairs = sink.read(w, words)
+        halves = (f"shl {words} {pairs}, splat (i32 16)", f"and {words} {pairs}, splat (i32 -65536)")
+        for k, half in enumerate(halves):
+            wide = sink.pure(f"bitcast {words} {sink.pure(half)} to {floats}")
+            one = everywhere(sink, at_byte(sink, x, 4 * k), "float", lanes)
+            term = sink.pure(f"fmul {sink.flags}{floats} {one}, {wide}")
+            total = sink.pure(f"fadd {sink.flags}{floats} {total}, {term}")
+        return total
+
+    return Dot.declare("widen.bf16", lanes, 2, write, (f32, bf16, f32), operations=2, held=2)

@@ -50,6 +50,7 @@ class Cpu:
         bf16_dot: the instruction that adds up products of bf16, if there is one.
         block_dots: those that multiply blocks of two rows by two columns, of bytes or bf16.
         rows: of data that an instruction takes at once, by as many columns; see :meth:`adding`.
+        stored_dot: how floats are multiplied by bf16 of memory, where that is faster than to widen vector by vector.
         bit_counter: how it multiplies numbers of one or two bits, if it does.
         issue: operations that the core starts a cycle.
         in_order: whether an operation waits for those before it, so that code has to be in a good order.
@@ -79,6 +80,7 @@ class Cpu:
     narrow_dot: Dot | None = None
     taps_dot: Dot | None = None
     bf16_dot: Dot | None = None
+    stored_dot: Dot | None = None
     block_dots: tuple[Dot, ...] = ()
     rows: int = 1
     bit_counter: BitCounter | None = None
@@ -124,7 +126,8 @@ class Cpu:
     @property
     def dots(self) -> tuple[Dot, ...]:
         """The instructions whose data are the same in all lanes."""
-        return tuple(d for d in (self.dot, self.word_dot, self.narrow_dot, self.bf16_dot) if d is not None)
+        known = (self.dot, self.word_dot, self.narrow_dot, self.bf16_dot, self.stored_dot)
+        return tuple(d for d in known if d is not None)
 
     @property
     def bit_dots(self) -> tuple[Dot, ...]:

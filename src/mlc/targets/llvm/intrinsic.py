@@ -26,7 +26,13 @@ class Address:
 
 
 class VectorSink(Protocol):
-    """What the text of an intrinsic is written to."""
+    """What the text of an intrinsic is written to.
+
+    Attributes:
+        flags: of LLVM for additions and multiplications of floats, ``contract`` where both may be one; with a blank.
+    """
+
+    flags: str
 
     def pure(self, text: str) -> str:
         """The name of the result of an instruction without effects."""

@@ -9,7 +9,7 @@ import pytest
 
 from mlc.ir.graph import Builder, Graph
 from mlc.ir.interp import run_function, run_graph
-from mlc.ir.types import TensorType, bf16, i7, i16, u8
+from mlc.ir.types import TensorType, bf16, f32, i7, i16, u8
 from mlc.ops import get
 from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.layouts import lay_out, parts_of
@@ -183,6 +183,31 @@ def test_processors_without_products_of_bf16_widen():
     assert record_for("znver4", ("-avx512bf16",)).bf16_dot is None
     fn, _ = kernel_of(b.finish(b.add(get("matmul_wide"), [x, w])), "haswell")
     assert "vdpbf16ps" not in repr(fn)
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "haswell", "x86-64"])
+@pytest.mark.parametrize("m", [1, 5])
+def test_floats_by_stored_bf16_take_two_terms_of_a_lane(cpu, m):
+    b = Builder("product")
+    x = b.input("x", TensorType((m, 10), f32))
+    w = b.constant(RNG.integers(-128, 128, (10, 21)).astype(bf16.numpy), "w")
+    graph = b.finish(b.add(get("matmul"), [x, w]))
+    fn, laid_out = kernel_of(graph, cpu)
+    assert f"widen.bf16.{record_for(cpu).lanes}(update" in repr(fn)
+    values = RNG.integers(-100, 101, (m, 10)).astype(np.float32)
+    (weights,) = laid_out.constants.values()
+    y = np.full((m, 21), -1, np.float32)
+    run_function(fn, [values, weights, y])
+    np.testing.assert_array_equal(y, *run_graph(graph, {"x": values}).values())
+
+
+def test_an_odd_number_of_terms_is_widened_one_by_one():
+    """A term more would be whatever lies there, which times zero may be no number."""
+    b = Builder("product")
+    x = b.input("x", TensorType((3, 9), f32))
+    w = b.constant(np.ones((9, 21), bf16.numpy), "w")
+    fn, _ = kernel_of(b.finish(b.add(get("matmul"), [x, w])), "znver4")
+    assert "widen.bf16" not in repr(fn)
 
 
 def test_gates_in_bf16():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mlc.ir.types import bf16, f32
 from mlc.targets.x86 import record
 from mlc.targets.x86.record import record_for
 
@@ -36,7 +37,7 @@ def test_unknown_processors_with_known_vectors_have_a_record() -> None:
 
 def test_vectors_without_words_have_no_products_of_them() -> None:
     found = record_for("knl")
-    assert (found.lanes, found.dots) == (16, ())
+    assert (found.lanes, [d.types[:2] for d in found.dots]) == (16, [(f32, bf16)])  # which takes vectors of 32 bits
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def _dot_of_gates(g: Group, target: Cpu) -> Dot | None:
     dot = target.dot_of(role.left.dtype, role.right.dtype)
     packed = role.right in g.layouts or role.right.op is None
     rows = loads(anchor.bodies[0])[0].indices[-1] == as_index(anchor.reduce_axes[0]) and role.left not in g.layouts
-    return dot if packed and rows else None
+    return dot if packed and rows and dot is not None and dot.fits(anchor.reduce_axes[0].hi + 1) else None
 
 
 def _in_whole_instructions(g: Group, dot: Dot) -> tuple[Group, te.Tensor | None]:

@@ -318,6 +318,8 @@ def _dot_of_product(g: Group, target: Cpu) -> Dot | None:
     if not rows or not plain:
         return None
     dot = target.dot_of(role.left.dtype, role.right.dtype, role.bits)
+    if dot is not None and not dot.fits(anchor.reduce_axes[0].hi + 1):
+        return None
     blocks = target.block_dot_of(role.left.dtype, role.right.dtype)
     return blocks if blocks is not None and _in_blocks(anchor, blocks) else dot
 
