@@ -46,6 +46,7 @@ RESULTS, WORK = Path("benchmarks/results"), Path("build/gpu")
 BUDGET = 530.0  # seconds: a lent machine takes commands of ten minutes
 LEAST = 20.0  # seconds that must be left for another job
 LONGEST = {"check": 120.0, "measure": 240.0}  # seconds of one job
+UNFINISHED = {"unfinished": "the time was up"}  # a job that the next call begins again, or goes on with
 NETWORKS = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "dqn", "dcgan", "lstm_lm", "bert_base")
 OPERATORS = tuple(name for name, spec in MODELS.items() if spec.kind == "operator")
 MEASURED = (*NETWORKS, *OPERATORS)
@@ -142,9 +143,7 @@ class _Run:
                 self.left += 1
                 continue
             start = time.monotonic()
-            answer = (
-                self._tune(job, left) if stage == "tune" else self._worker.do(self._whole(job), _longest(job, left))
-            )
+            answer = self._tune(job, left) if stage == "tune" else self._done(job, left)
             row = {**job, **answer, "took": round(time.monotonic() - start, 2)}
             self.state.keep(row)
             self.wrong += bool(row.get("error"))
@@ -154,6 +153,14 @@ class _Run:
             what = row.get("error") or row.get("unfinished")
             what = what or (f"{ratio:.2f} x the better peer" if ratio is not None else "good")
             print(f"{stage:8}{job['model']:16}{job['precision']:6}{what}", flush=True)
+
+    def _done(self, job: Job, left: float) -> Job:
+        """What the worker says, or why it says nothing."""
+        longest = LONGEST[job["stage"]]
+        answer = self._worker.do(self._whole(job), min(longest, left))
+        if answer is not None:
+            return answer
+        return {"error": f"took longer than {longest:.0f} s"} if left > longest else dict(UNFINISHED)
 
     def _jobs(self, stage: str) -> Iterator[Job]:
         some = self._options.models or (MODELS if stage == "check" else MEASURED)
@@ -187,7 +194,7 @@ class _Run:
         told = folder / f"{name}.json"
         spent = float((self.state.row(job) or {}).get("spent", 0))
         seconds = max(5.0, left - max(LEAST, left / 4))  # then it decides, and compares the whole model
-        unfinished = {"unfinished": "the time was up", "spent": spent + seconds}
+        unfinished = {**UNFINISHED, "spent": spent + seconds}
         command = [sys.executable, "-m", "mlc", "-q", "tune", str(file), "--target", self._options.target]
         command += ["--trials", str(self._options.trials), "-o", str(journal), "--json", str(told)]
         command += ["--time-budget", f"{spent + seconds:.0f}s"]  # that of earlier calls included
@@ -206,10 +213,6 @@ class _Run:
         write_records(kept, compacted([*before, *found]))
         over = json.loads(told.read_text())["limit"] == "time"
         return {"decided": len(found), **(unfinished if over else {})}
-
-
-def _longest(job: Job, left: float) -> float:
-    return min(LONGEST[job["stage"]], left)
 
 
 def _write(out: Path, title: str, options: argparse.Namespace, state: State) -> None:

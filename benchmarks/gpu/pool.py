@@ -26,8 +26,8 @@ class Worker:
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
-    def do(self, job: Job, seconds: float) -> Job:
-        """A job's answer; of a process that ended or took too long, what became of it.
+    def do(self, job: Job, seconds: float) -> Job | None:
+        """A job's answer; of a process that ended, what became of it; nothing of one that took too long.
 
         Args:
             job: for :mod:`benchmarks.gpu.worker`.
@@ -44,7 +44,7 @@ class Worker:
         line = _line(process, time.monotonic() + seconds)
         if line is None:
             self.close()
-            return {"error": f"took longer than {seconds:.0f} s"}
+            return None
         if not line:
             return {"error": self._ended()}
         return dict(json.loads(line))

@@ -20,7 +20,7 @@ def gain(row: Row) -> float | None:
 
 def document(title: str, facts: Sequence[str], rows: Iterable[Row]) -> str:
     """Markdown: what was measured and where, checks that failed, and a table of times."""
-    rows = list(rows)
+    rows = [r for r in rows if not r.get("unfinished")]
     lines = [f"# {title}", "", *(f"* {fact}" for fact in facts), ""]
     checks = [r for r in rows if r["stage"] == "check"]
     failed = [r for r in checks if r.get("error")]

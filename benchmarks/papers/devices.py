@@ -92,7 +92,7 @@ def run(figure: Figure, models: Sequence[str], target: str, console: Console, *,
                         "package": str(Path(folder) / f"{model}-{precision}.tar"), "peers": list(figure.peers),
                         "variants": {name: list(passes) for name, passes in (figure.variants or {}).items()},
                     }  # fmt: skip
-                    answer = worker.do(job, LONGEST)
+                    answer = worker.do(job, LONGEST) or {"error": f"took longer than {LONGEST:.0f} s"}
                     times = {n: s["median"] * 1e3 for n, s in answer.get("seconds", {}).items()}
                     notes = [str(answer.get("error", "")), *(f"{n}: {w}" for n, w in answer.get("failed", {}).items())]
                     row = Row(model, precision, times, answer.get("timed", "-"), "; ".join(n for n in notes if n))

@@ -132,13 +132,14 @@ def show_bench(
 
 def show_device(console: Console, runs: Sequence[DeviceRun]) -> list[dict[str, Any]]:
     """What the device says of its runs: one line each, and the layers of those that tell them."""
-    heads = ("cycles", "ms", "operations", "GOPS")
+    counts = any("cycles" in run.report for run in runs)
+    heads = (*(["cycles"] * counts), "ms", "operations", "GOPS")
     rows = []
     for run in runs:
         seconds, operations = run.report.get("seconds"), run.report.get("operations", run.step.flops)
         rate = "" if not seconds else f"{operations / seconds / 1e9:.1f}"
         ms = "" if seconds is None else f"{seconds * 1e3:.3f}"
-        rows.append((run.step.kernel, run.report.get("cycles", ""), ms, operations, rate))
+        rows.append((run.step.kernel, *([run.report.get("cycles", "")] * counts), ms, operations, rate))
     console.say()
     console.say(console.table(("on the device", *heads), rows, heads))
     for run in runs:

@@ -23,7 +23,7 @@ from mlc.targets.opencl.devices import DEVICES
 from tests.unit.targets.gpu.configurations import interpret, is_scheduled, random_configuration
 from tests.unit.targets.gpu.groups import CASES, Case, put, x
 
-GENERIC = DEVICES["generic"]
+GENERIC = replace(DEVICES["generic"], ahead=True)
 H200 = GPUS["h200"]
 HOPPER = get_target("cuda -arch=sm_90").record  # type: ignore[attr-defined]
 """The same with Tensor Cores and asynchronous copies."""
