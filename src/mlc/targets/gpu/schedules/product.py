@@ -166,6 +166,8 @@ def ask_tile(knobs: Knobs, p: Product, target: Gpu, best: Tile, *, shared: bool)
     def ask(name: str, values: tuple[int, ...], default: int) -> int:
         return knobs.discrete(name, sorted({*values, default}), default=default)
 
+    # asked for whatever `shared` says: in a space of configurations, no value makes another knob go away
+    strips = (ask("vy", STRIPS, best.vy), ask("vx", STRIPS, best.vx)) if target.shared_bytes else ()
     tile = Tile(
         ask("rows", ROWS, best.rows),
         ask("columns", ROWS, best.columns),
@@ -173,7 +175,7 @@ def ask_tile(knobs: Knobs, p: Product, target: Gpu, best: Tile, *, shared: bool)
         ask("tx", THREADS, best.tx),
         ask("depth", DEPTHS, best.depth),
         ask_versions(knobs, best.versions) if target.shared_bytes and target.ahead else 1,
-        *((ask("vy", STRIPS, best.vy), ask("vx", STRIPS, best.vx)) if shared else ()),
+        *(strips if shared else ()),
     )
     tile = fitted(tile, p)
     why = refusal(tile, p, target, shared=shared)
