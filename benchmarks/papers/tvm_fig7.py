@@ -23,6 +23,7 @@ from rich.console import Console
 
 import mlc
 from benchmarks import machine, plots
+from benchmarks.papers.devices import REHEARSAL, name_for
 from benchmarks.papers.keep import RESULTS, keep
 from benchmarks.report import spread, table
 from benchmarks.stats import Spread
@@ -174,7 +175,7 @@ def markdown(rows: Sequence[Row], about: dict[str, str], picture: str = "") -> s
     lines += table(("size", *(f"{s} ms" for s in sides), "gain"), cells, left=1)
     lines += ["", "The paper measured on an NVIDIA Titan X."]
     if "pocl" in about["target"]:
-        lines += ["This is a processor under PoCL, where shared memory is memory like any other: a rehearsal."]
+        lines += [REHEARSAL, "Shared memory is memory like any other there."]
     return "\n".join(lines) + "\n"
 
 
@@ -197,7 +198,7 @@ def main(arguments: list[str] | None = None) -> None:
     bars = {s: [r.milliseconds[s].median for r in rows if s in r.milliseconds] for s in rows[0].milliseconds}
     names = [str(r.size) for r in rows]
     files = keep(
-        "tvm_fig7",
+        name_for("tvm_fig7", options.target),
         options.out,
         {"machine": about, "rows": [asdict(r) for r in rows]},
         lambda picture: markdown(rows, about, picture),

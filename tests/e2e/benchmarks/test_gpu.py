@@ -164,9 +164,9 @@ def test_what_is_wrong_has_no_figure() -> None:
 def test_figure_7_has_both_sides(pocl: OpenClDevice, tmp_path: Path) -> None:
     how = ["--target", "opencl -device=pocl", "--sizes", "24", "--tiles", "1", "--rounds", "2"]
     tvm_fig7.main([*how, "--out", str(tmp_path)])
-    (row,) = json.loads((tmp_path / "tvm_fig7.json").read_text())["rows"]
+    (row,) = json.loads((tmp_path / "tvm_fig7_pocl.json").read_text())["rows"]
     assert {side: config["shared"] for side, config in row["config"].items()} == tvm_fig7.SIDES
-    text = (tmp_path / "tvm_fig7.md").read_text()
+    text = (tmp_path / "tvm_fig7_pocl.md").read_text()
     assert "a rehearsal" in text
     assert "| 24 |" in text
 
