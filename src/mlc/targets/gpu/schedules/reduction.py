@@ -2,6 +2,7 @@
 
 Every stage that is not inlined is a launch. A thread folds an element's terms alone where there are elements enough for
 all units; else the threads of a block share them, leave what they found in shared memory, and a few of them fold that.
+Where the larger operand lies along the result, as the weights of a recurrence do, a block makes neighbouring elements.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from mlc.ir import te
+from mlc.ir.expr import loads
 from mlc.ir.index import Var
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
@@ -23,6 +25,7 @@ from mlc.targets.groups.rows import along_memory, rows_in_memory
 from mlc.targets.groups.template import Template, row_major
 
 UNROLLED = 16  # steps of a loop that are written out
+WIDE, DEEP = (8, 16, 32, 64, 128), (1, 2, 4, 8, 16, 32)  # columns of a block, threads of each
 WARP = 32  # threads of a block, where there are few elements
 
 
@@ -71,12 +74,81 @@ def schedule_stage(s: Schedule, op: te.Compute, target: Gpu, knobs: Knobs, name:
     # a thread that has a row in memory to itself reads far from its neighbours
     busy = size_of(op.shape) >= target.units * target.warp
     alone = busy and not (axis is not None and target.shuffles and axis.hi + 1 >= target.warp)
-    by = knobs.category(f"{name}.by", ("thread", "block"), default="thread" if alone else "block")
+    column = _column(op)
+    ways = ("thread", "block") if column is None else ("thread", "block", "columns")
+    likely = "columns" if column is not None else "thread" if alone else "block"
+    by = knobs.category(f"{name}.by", ways, default=likely)
     crew = _crew(op, longest, target, knobs, name)
     if by == "thread":
         _by_threads(s, t, block)
+    elif by == "columns":
+        assert column is not None
+        _by_columns(s, t, column, longest, _ask_columns(op, column, longest, target, knobs, name))
     else:
         _by_blocks(s, t, longest, crew)
+
+
+def _column(op: te.Compute) -> Var | None:
+    """The data axis along which memory has the largest operand, if it has that along one.
+
+    A row of a product (a step of a recurrence) is such a fold: its weights are all that counts.
+    """
+    (body, *_) = op.bodies
+    largest = max((ld for ld in loads(body) if ld.indices), key=lambda ld: ld.source.size, default=None)
+    if largest is None or op.combiner is not te.SUM:
+        return None
+    walking = (a for a in op.axes if a.hi > 0 and largest.indices[-1].terms.get(a) == 1)
+    used = {v for ix in largest.indices[:-1] for v in ix.vars()}
+    return next(walking, None) if used.issuperset(a for a in op.reduce_axes if a.hi > 0) else None
+
+
+def _ask_columns(op: te.Compute, column: Var, axis: Var, target: Gpu, knobs: Knobs, name: str) -> tuple[int, int]:
+    """Columns of a block, and threads that share the terms of each.
+
+    Raises:
+        ScheduleError: a block cannot run.
+    """
+    wide = min(
+        knobs.discrete(f"{name}.wide", WIDE, default=target.warp if target.warp in WIDE else WIDE[0]), column.hi + 1
+    )
+    blocks = size_of(op.shape) // (column.hi + 1) * -(-(column.hi + 1) // wide)
+    deep = 1
+    # few blocks leave units idle: then the terms are shared by more threads, some for each
+    while wide * deep * 2 <= min(512, target.max_threads) and axis.hi >= 8 * deep and blocks * deep < 16 * target.units:
+        deep *= 2
+    deep = min(knobs.discrete(f"{name}.deep", DEEP, default=min(deep, DEEP[-1])), axis.hi + 1)
+    knobs.require(
+        wide * deep <= target.max_threads, f"{wide * deep} threads of a block, {target.max_threads} are the most"
+    )
+    wanted = wide * deep * op.outputs[0].dtype.itemsize
+    knobs.require(wanted <= target.shared_bytes, f"{wanted} bytes of shared memory, there are {target.shared_bytes}")
+    return wide, deep
+
+
+def _by_columns(s: Schedule, t: te.Tensor, column: Var, axis: Var, tile: tuple[int, int]) -> None:
+    """Every block folds some neighbouring elements, whose operands are neighbours, too; threads share their terms."""
+    wide, deep = tile
+    op = s[t].op
+    where, which = op.axes.index(column), op.reduce_axes.index(axis)
+    acc = s.cache_write(t, "local")
+    share = s.rfactor(acc, s[acc].split(s[acc].op.reduce_axes[which], deep)[1])
+    own = s.cache_write(share, "local")
+    out = s[t]
+    rest = [a for k, a in enumerate(out.op.axes) if k != where]
+    bx, tx = out.split(out.op.axes[where], wide)
+    out.reorder(*rest, bx, tx)
+    at = out.fuse(*rest, bx) if rest else bx
+    out.bind(at, "blockIdx.x")
+    out.bind(tx, "threadIdx.x")
+    part = s[share]
+    inside(part, out, at, "shared")
+    y, *axes = part.op.axes
+    jo, jx = part.split(axes.pop(where), wide)
+    part.reorder(*axes, jo, y, jx)
+    part.bind(y, "threadIdx.y")
+    part.bind(jx, "threadIdx.x")
+    inside(s[own], part, jx, "local")
+    inside(s[acc], out, tx, "local")
 
 
 def _can_share(op: te.Compute, longest: Var, target: Gpu) -> bool:
