@@ -94,3 +94,12 @@ def test_cores_in_order_fetch_their_weights_ahead(cpu: str, ahead: bool) -> None
     fetched = [t for t in heaviest(model, cpu) if t.startswith("prfm")]
     assert fetched
     assert all(("pldl1keep" in t) == ahead for t in fetched)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 10), (1, 10), (7, 61)])
+def test_a_part_of_a_panel_is_not_fetched_ahead(rows: int, columns: int) -> None:
+    """Columns that end inside of the only panel: what its rows are read of are no neighbours."""
+    w = np.ones((2048, columns), np.float32)
+    x = np.ones((rows, 2048), np.float32)
+    model = network([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": x}, ["y"], {"w": w})
+    assert heaviest(model, "cortex-a53")

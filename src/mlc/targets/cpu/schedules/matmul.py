@@ -195,7 +195,8 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     cut = cut_depth(local, knobs, width, Tile(rows, vectors), dot, target)
     local.unroll(cut.steps)
     step = vectors * target.lanes * right.dtype.itemsize * (1 if dot is None else dot.terms)
-    ahead = fetches_ahead(k * step, target)
+    # rows of a part of the only panel are no neighbours
+    ahead = fetches_ahead(k * step, target) if even_j or n > width else 0
     fetch = packed and knobs.category("prefetch", (False, True), default=streamed or ahead > 0)
     if ahead:
         if fetch:
