@@ -57,11 +57,11 @@ def product(m: int, k: int, n: int) -> Graph:
     return b.finish(b.add(get("matmul"), [x, b.constant(RNG.integers(-128, 128, (k, n), np.int8), "w")]))
 
 
-def convolution(channels: int, width: int, filters: int, groups: int = 1) -> Graph:
+def convolution(channels: int, width: int, filters: int, groups: int = 1, taps: int = 3, rows: int = 3) -> Graph:
     b = Builder("convolution")
-    x = b.input("x", TensorType((1, channels, 3, width), i8))
-    w = b.constant(RNG.integers(-128, 128, (filters, channels // groups, 3, 3), np.int8), "w")
-    attrs = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": groups}
+    x = b.input("x", TensorType((1, channels, rows, width), i8))
+    w = b.constant(RNG.integers(-128, 128, (filters, channels // groups, taps, taps), np.int8), "w")
+    attrs = {"strides": (1, 1), "pads": (taps // 2,) * 4, "dilations": (1, 1), "groups": groups}
     return b.finish(b.add(get("conv"), [x, w], attrs))
 
 
@@ -75,6 +75,7 @@ def convolution(channels: int, width: int, filters: int, groups: int = 1) -> Gra
         (convolution(8, 6, 11), "smmla"),
         (convolution(16, 14, 8), "smmla"),
         (convolution(32, 4, 64, groups=4), "smmla"),
+        (convolution(32, 10, 16, groups=2, taps=1, rows=9), "smmla"),  # 45 pixels would fit the cache better
         (convolution(8, 5, 8), "sdot.4"),
         (convolution(12, 6, 8), "sdot.4"),
     ],

@@ -288,7 +288,8 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     extent = size_of(space) if flat else space[axis]
     cuts = {k for n in (size_of(space), *space[:2]) for k in divisors(n) if k <= MOST_BLOCKS}
     blocks = knobs.discrete("blocks", sorted(cuts), default=extent // cut.block)
-    knobs.require(extent % blocks == 0, "pixels cannot be cut evenly into so many blocks")
+    even = extent % blocks == 0 and (not flat or extent // blocks % target.rows == 0)
+    knobs.require(even, "pixels cannot be cut evenly into so many blocks")
     first = knobs.category("order", ("pixels", "channels"), default="pixels" if cut.pixels_first else "channels")
     even = channels % target.lanes == 0 and role.weights.shape[1] % target.lanes == 0
     parts = [k * target.lanes for k in divisors(channels // target.lanes)[:-1]] if even else []

@@ -97,7 +97,7 @@ def cut_for_caches(
         for axis, extent in enumerate(extents):
             width = size_of(space) // max(1, extent)
             for block in range(1, extent + 1):
-                if extent % block or block * width < TILES * tile.rows:
+                if extent % block or block * width < TILES * tile.rows or (flat and block % target.rows):
                     continue
                 if chunk is not None:
                     sums = 4 * block * width * tile.vectors * target.lanes
