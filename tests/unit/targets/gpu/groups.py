@@ -96,6 +96,7 @@ CASES: dict[str, Make] = {
     "matmul_aligned": lambda b: [put(b, "matmul", [x(b, 8, 8), x(b, 8, 12, name="w")])],
     "matmul_transposed": lambda b: [put(b, "matmul", [x(b, 8, 12), x(b, 16, 12, name="w")], transpose_b=True)],
     "matmul_row": lambda b: [put(b, "matmul", [x(b, 1, 40), x(b, 40, 33, name="w")])],
+    "matmul_long": lambda b: [put(b, "relu", [put(b, "matmul", [x(b, 3, 64), x(b, 64, 9, name="w")])])],
     "batch_matmul": lambda b: [put(b, "matmul", [x(b, 2, 3, 9, 6), x(b, 2, 3, 6, 5, name="w")])],
     "matmul_bytes": bytes_product,
     "matmul_itself": itself,

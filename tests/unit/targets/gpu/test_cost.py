@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mlc.ir.types import f32
 from mlc.targets.cuda.arch import DEVICES as GPUS
 from mlc.targets.gpu.cost import Product, Tile, best_tile, fitted, refusal, seconds, shared_bytes, tiles
+from mlc.targets.gpu.schedules.parts import best_parts
+from mlc.targets.gpu.schedules.product import product_seconds
 from mlc.targets.gpu.schedules.window import Work, pixels
 from mlc.targets.opencl.devices import DEVICES
 
@@ -57,6 +60,18 @@ def test_all_tiles_are_compared_as_each_is() -> None:
         best = best_tile(p, GENERIC, shared=True)
         each = min(tiles(p, GENERIC, shared=True), key=lambda t: seconds(t, p, GENERIC, shared=True))
         assert seconds(best, p, GENERIC, shared=True) <= seconds(each, p, GENERIC, shared=True)
+
+
+def test_few_results_are_added_up_in_parts() -> None:
+    a100 = GPUS["a100"]
+
+    def parts(p: Product) -> int:
+        return best_parts(p, p.k, a100, lambda p: product_seconds(p, f32, f32, a100))[0]
+
+    assert parts(Product(1, 1, 1000, 2048, 4)) > 4
+    assert parts(Product(1, 512, 49, 4608, 4)) > 4
+    assert parts(LARGE) == 1
+    assert parts(Product(1, 1, 10, 8, 4)) == 1
 
 
 def test_more_work_takes_longer() -> None:

@@ -21,7 +21,7 @@ from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules import schedule_group
 from mlc.targets.opencl.devices import DEVICES
 from tests.unit.targets.gpu.configurations import interpret, is_scheduled, random_configuration
-from tests.unit.targets.gpu.groups import CASES, Case, put, x
+from tests.unit.targets.gpu.groups import CASES, Case, Make, conv, conv_transpose, put, x
 
 GENERIC = replace(DEVICES["generic"], ahead=True)
 H200 = GPUS["h200"]
@@ -126,6 +126,22 @@ def test_threads_make_strips(name: str) -> None:
     case = Case.of(name)
     config = {"rows": 2, "columns": 4, "ty": 2, "tx": 2, "depth": 4, "vy": 2, "vx": 2, "versions": 2}
     check(case, configured(case.node, config), GENERIC)
+
+
+@pytest.mark.parametrize("device", ["generic", "mali"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        CASES["matmul_long"],
+        lambda b: [conv(b, (1, 32, 3, 2), (6, 16, 3, 3), groups=2)],
+        lambda b: [conv_transpose(b, (1, 16, 2, 3), (16, 3, 4, 3), 2)],
+    ],
+    ids=["product", "groups", "phases"],
+)
+def test_terms_are_added_up_in_parts(make: Make, device: str) -> None:
+    case = Case.made("k", make)
+    fn = check(case, configured(case.node, {"parts": 4}), DEVICES[device])
+    assert len(launches(fn.body)) == 2
 
 
 @pytest.mark.parametrize("device", ["generic", "mali"])

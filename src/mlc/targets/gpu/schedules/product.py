@@ -35,6 +35,7 @@ from mlc.targets.gpu.cost import (
 )
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.fetch import ask_asynchronous, ask_versions, fetch_ahead
+from mlc.targets.gpu.schedules.parts import add_up, ask_parts, in_parts
 from mlc.targets.gpu.schedules.spread import spread, vector_of
 from mlc.targets.gpu.schedules.tensor import is_large, mma_of, schedule_tensor
 from mlc.targets.gpu.tensor_cores import MMAS, best_fragments
@@ -82,10 +83,20 @@ def schedule_product(g: Group, target: Gpu) -> Schedule:
     Raises:
         ScheduleError: the configuration is refused.
     """
-    launch = launch_product(g if isinstance(g.role, Contraction) else _flat(g), target)
-    s = launch.schedule
+    flat = g if isinstance(g.role, Contraction) else _flat(g)
+    p = product_of(flat)
+    assert flat.anchor is not None
+    left, right = (ld.source.dtype for ld in factors_of(flat.anchor) or ())
+    parts = ask_parts(flat, p, target, lambda product: product_seconds(product, left, right, target))
+    launch = launch_product(flat if parts == 1 else in_parts(flat, parts), target)
+    s, made = launch.schedule, launch.kept[-1]
+    if parts > 1:
+        (total,) = (op.outputs[0] for op in launch.group.reductions if made in op.inputs)
+        inline_rest(s, (*launch.kept, total))
+        add_up(s, total, g.knobs, target)
+        return s
     inline_rest(s, launch.kept)
-    if launch.kept[-1] not in s.outputs:  # phases, which are put next to each other afterwards
+    if made not in s.outputs:  # phases, which are put next to each other afterwards
         spread(s[s.outputs[0]], target, g.knobs, "out")
     return s
 

@@ -23,6 +23,7 @@ from mlc.ops.algorithms import Algorithm
 from mlc.ops.winograd import KERNEL, output_space, tile_counts
 from mlc.targets.gpu.cost import Product
 from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.schedules.parts import best_parts
 from mlc.targets.gpu.schedules.product import launch_product, product_seconds
 from mlc.targets.gpu.schedules.spread import BLOCKS, vector_of
 from mlc.targets.groups.group import Group, border_of, inline_rest, is_single
@@ -49,7 +50,8 @@ def winograd_algorithms(x: TensorType, w: TensorType, pads: Sequence[int], targe
         return (Algorithm.DIRECT,)
     slices, window = prod(space[:-2]), prod(taps[:-2])
     direct = Product(images, filters, prod(space), channels * prod(taps), x.dtype.itemsize)
-    found = {Algorithm.DIRECT: WORTH_TRANSFORMS * product_seconds(direct, x.dtype, w.dtype, target)}
+    _, whole = best_parts(direct, channels, target, lambda p: product_seconds(p, x.dtype, w.dtype, target))
+    found = {Algorithm.DIRECT: WORTH_TRANSFORMS * whole}
     for algorithm in (Algorithm.WINOGRAD_2, Algorithm.WINOGRAD_4):
         m = algorithm.tile
         points = (m + KERNEL - 1) ** 2
