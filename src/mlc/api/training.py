@@ -99,6 +99,7 @@ def train(
     clip: float | None = None,
     output: str | None = None,
     frozen: Collection[str] = (),
+    measures: bool = True,
     validation: Mapping[str, np.ndarray] | float | None = None,
     target: str = "x86",
     threads: int | None = None,
@@ -120,6 +121,7 @@ def train(
         clip: the largest norm of all derivatives together.
         output: the name of the output that is compared, where there are several.
         frozen: names of parameters that stay as they are.
+        measures: batch norms take the means and variances of each batch while learning.
         validation: examples to measure after each epoch, or which share of ``data`` to keep for that.
         target: that runs the steps; this machine has to be one.
         threads: that run them; all cores unless given.
@@ -143,7 +145,7 @@ def train(
     from mlc.train.step import TARGET, training_step
 
     learns, kind = by_name(optimizer, momentum, decay), LOSSES[loss]
-    step = training_step(model.graph, kind, learns, output=output, frozen=frozen, clip=clip)
+    step = training_step(model.graph, kind, learns, output=output, frozen=frozen, clip=clip, measures=measures)
     inputs = model.graph.inputs
     examples = examples_of(data, inputs, step.target, TARGET, where)
     checked: Examples | None = None
@@ -153,12 +155,13 @@ def train(
             raise UsageError(f"{where}: what is left of {validation:g} for validation is less than a batch")
     elif validation is not None:
         checked = examples_of(validation, inputs, step.target, TARGET, "the data for validation")
-    options = (loss, optimizer, momentum, decay, clip, output, sorted(frozen), plan.lr, plan.schedule, plan.warmup)
+    options = (loss, optimizer, momentum, decay, clip, output, sorted(frozen), measures)
+    rates = (plan.lr, plan.schedule, plan.warmup)
     about = {
         "model": model.info.sha256,
         "examples": len(examples),
         "batch": examples.batch,
-        "options": [str(o) for o in options],
+        "options": [str(o) for o in (*options, *rates)],
         "seed": plan.seed,
         "kept": hashlib.sha256("\n".join([*step.parameters, *step.moments]).encode()).hexdigest(),
     }

@@ -76,6 +76,10 @@ SUFFIXES = (".onnx", ".mlc")
 )  # fmt: skip
 @click.option("--predict", metavar="NAME", help="The output that is compared, where there are several.")
 @click.option("--freeze", multiple=True, metavar="NAME", help="A parameter that stays as it is; may be repeated.")
+@click.option(
+    "--batch-norm", type=click.Choice(["measured", "kept"]), default="measured", show_default=True,
+    help="Whether batch norms take means and variances of each batch, or keep those that they have.",
+)  # fmt: skip
 @click.option("--seed", type=values.Whole(0, MAX_SEED), default=0, show_default=True, metavar="N", help="Of the order.")
 @click.option("--target", default="x86", show_default=True, help="What runs the steps; this machine has to.")
 @click.option("--threads", type=values.Whole(1, 1024), metavar="N", help="Threads of a step.  [default: all cores]")
@@ -105,6 +109,7 @@ def command(
     validation: str | None,
     predict: str | None,
     freeze: tuple[str, ...],
+    batch_norm: str,
     seed: int,
     target: str,
     threads: int | None,
@@ -115,7 +120,8 @@ def command(
     """Learn the parameters of MODEL from examples.
 
     Gradients are derived from what every operator says of its elements; the model, its loss, all derivatives and the
-    optimizer are compiled as one program, which is a step. Batch normalisation keeps its statistics. A run with the
+    optimizer are compiled as one program, which is a step. Batch norms take the means and
+    variances of each batch, and follow them for the trained model. A run with the
     same seed on the same machine gives the same bits, interrupted or not.
     """
     if Path(output).suffix not in SUFFIXES:
@@ -153,6 +159,7 @@ def command(
             clip=clip_norm,
             output=predict,
             frozen=freeze,
+            measures=batch_norm == "measured",
             validation=_validation(validation),
             target=target,
             threads=threads,

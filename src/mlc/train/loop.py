@@ -90,12 +90,12 @@ class Trainer:
     history: list[Mapping[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tensors = {**self.step.parameters, **self.step.moments}
+        self.tensors = {**self.step.parameters, **self.step.statistics, **self.step.moments}
 
     @property
     def parameters(self) -> dict[str, np.ndarray]:
-        """What has been learned."""
-        return {name: self.tensors[name] for name in self.step.parameters}
+        """What has been learned and measured."""
+        return {name: self.tensors[name] for name in (*self.step.parameters, *self.step.statistics)}
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Goes on from there."""

@@ -18,10 +18,10 @@ from mlc.train.backward import add_gradients
 from mlc.train.losses import Loss, mean_of
 from mlc.train.operators import add_expressions
 from mlc.train.optimizers import RATES, Optimizer
+from mlc.train.statistics import MEAN, VARIANCE, add_followed, add_statistics, is_batch_norm, measured
 
 TARGET, RATE, LOSS = "target", "rates", "loss"
 NEXT = ".next"  # behind the name of an operand, what the step leaves of it
-STATISTICS = {"batch_norm": (3, 4)}  # operands that are measured, not learned
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,7 @@ class TrainingStep:
             :data:`LOSS` and, behind the name with :data:`NEXT`, what is kept.
         loss: the model and the losses of examples alone, with parameters as inputs: for what is not learned from.
         parameters: what is learned, as it is before the first step.
+        statistics: what is measured on the way, by name: means and variances of batch norms.
         moments: what the optimizer remembers.
         target: the type of what predictions are compared with.
         prediction: the output that is compared.
@@ -41,6 +42,7 @@ class TrainingStep:
     graph: Graph
     loss: Graph
     parameters: dict[str, np.ndarray]
+    statistics: dict[str, np.ndarray]
     moments: dict[str, np.ndarray]
     target: TensorType
     prediction: str
@@ -56,11 +58,11 @@ def trainable(graph: Graph, frozen: Collection[str] = ()) -> list[Value]:
     for name in frozen:
         if name not in known:
             raise UsageError(f"no parameter is called {name!r}", hint=f"there are {', '.join(sorted(known)[:8])} …")
-    measured = {n.inputs[k] for n in graph.nodes for k in STATISTICS.get(n.op.name, ())}
+    apart = measured(graph)
     found = [
         v
         for v in graph.constants
-        if v.type.dtype is f32 and v.type.size > 1 and v not in measured and v.name not in frozen
+        if v.type.dtype is f32 and v.type.size > 1 and v not in apart and v.name not in frozen
     ]
     if not found:
         raise UsageError("the model has no parameters that could be learned")
@@ -75,6 +77,7 @@ def training_step(
     output: str | None = None,
     frozen: Collection[str] = (),
     clip: float | None = None,
+    measures: bool = True,
 ) -> TrainingStep:
     """The step that trains a model.
 
@@ -83,6 +86,8 @@ def training_step(
         output: the name of the output that is compared; the only one unless given.
         frozen: names of parameters that are not learned.
         clip: the largest norm that all derivatives together may have; they are scaled down to it.
+        measures: batch norms take the means and variances of each batch, which are followed for afterwards; else they
+            keep those that they have.
     Raises:
         UsageError: the output or a parameter cannot be told; nothing that is learned has to do with the loss.
         UnsupportedError: an operator has no gradient.
@@ -94,16 +99,12 @@ def training_step(
         raise UsageError(f"no output is called {output!r}", hint=f"there are {', '.join(names)}")
     place = 0 if output is None else names.index(output)
     learned = trainable(graph, frozen)
-    g, env = _opened(graph, learned)
+    statistics = measured(graph) if measures else {}
+    compared = _compared(graph, loss, [*learned, *statistics], place)
+    g, env, followed = _opened(graph, [*learned, *statistics], statistics)
     prediction = env[graph.outputs[place]]
-    if prediction.type.dtype is not f32:
-        raise UsageError(f"the output {names[place]!r} is {prediction.type}, not floats that could be learned")
     target = g.input(TARGET, loss.target(prediction.type))
-    losses = loss.add(g, prediction, target)
-    given = (LOSS, names[place])
-    compared = Graph("loss", tuple(g.inputs), (losses, prediction), tuple(g.nodes), dict(g.constants), given)
-
-    value = mean_of(g, losses)
+    value = mean_of(g, loss.add(g, prediction, target))
     one = g.constant(np.ones(1, np.float32), "one")
     wanted = [env[v] for v in learned]
     found = add_gradients(g, [(value, one)], wanted)
@@ -121,22 +122,50 @@ def training_step(
         moments |= {m.name: np.zeros(m.type.shape, np.float32) for m in remembered}
         results += optimizer.add(g, v, d, remembered, rates)
         result_names += [f"{t.name}{NEXT}" for t in (v, *remembered)]
+    for name, v in followed.items():
+        results.append(v)
+        result_names.append(f"{name}{NEXT}")
     step = g.finish(results, result_names)
-    parameters = {v.name: graph.constants[v] for v in learned}
-    return TrainingStep(step, compared, parameters, moments, target.type, names[place])
+    parameters, kept = ({v.name: graph.constants[v] for v in values} for values in (learned, statistics))
+    return TrainingStep(step, compared, parameters, kept, moments, target.type, names[place])
 
 
-def _opened(graph: Graph, learned: Collection[Value]) -> tuple[Builder, dict[Value, Value]]:
-    """A builder that goes on where a graph ends, with inputs in place of some of its constants."""
+def _compared(graph: Graph, loss: Loss, opened: Collection[Value], place: int) -> Graph:
+    """The model and the losses of examples, with inputs in place of some constants."""
+    g, env, _ = _opened(graph, opened, ())
+    prediction, name = env[graph.outputs[place]], graph.output_names[place]
+    if prediction.type.dtype is not f32:
+        raise UsageError(f"the output {name!r} is {prediction.type}, not floats that could be learned")
+    losses = loss.add(g, prediction, g.input(TARGET, loss.target(prediction.type)))
+    return g.finish([losses, prediction], [LOSS, name])
+
+
+def _opened(
+    graph: Graph, opened: Collection[Value], statistics: Collection[Value]
+) -> tuple[Builder, dict[Value, Value], dict[str, Value]]:
+    """A builder that goes on where a graph ends, with inputs in place of some of its constants.
+
+    Args:
+        statistics: those that batch norms do not take but measure.
+    Returns:
+        the builder, what stands for each value of the graph, and what becomes of the statistics, by name.
+    """
     g = Builder(graph.name)
     env = {v: g.input(v.name, v.type) for v in graph.inputs}
-    env |= {v: g.input(v.name, v.type) for v in learned}
+    env |= {v: g.input(v.name, v.type) for v in opened}
     env |= {v: g.constant(a, v.name) for v, a in graph.constants.items() if v not in env}
+    followed: dict[str, Value] = {}
     for node in graph.nodes:
         operands = [env[v] for v in node.inputs]
+        if is_batch_norm(node) and all(node.inputs[k] in statistics for k in (MEAN, VARIANCE)):
+            found = dict(zip((MEAN, VARIANCE), add_statistics(g, operands[0], node.sources), strict=True))
+            kept = {k: followed.get(node.inputs[k].name, operands[k]) for k in found}
+            after = add_followed(g, kept, found, operands[0])
+            followed |= {node.inputs[k].name: v for k, v in after.items()}
+            operands = [found.get(k, v) for k, v in enumerate(operands)]
         outs = g.add(node.op, operands, node.attrs, names=[v.name for v in node.outputs], sources=node.sources)
         env.update(zip(node.outputs, outs, strict=True))
-    return g, env
+    return g, env, followed
 
 
 def _clipped(g: Builder, derivatives: list[Value], most: float) -> list[Value]:

@@ -107,16 +107,49 @@ def test_losses_of_examples_have_the_loss_as_their_mean() -> None:
         assert results[LOSS][0] == pytest.approx(each.mean(), rel=1e-6), name
 
 
-def test_statistics_and_what_is_frozen_stay() -> None:
+def normed() -> Graph:
+    rng = np.random.default_rng(1)
     g = Builder("normed")
-    x = g.input("x", TensorType((BATCH, 4, 3, 3), f32))
+    x = g.input("x", TensorType((BATCH, 3, 5, 5), f32))
+    w = g.constant(rng.standard_normal((4, 3, 3, 3)).astype(np.float32), "w")
     constants = [g.constant(np.full(4, 0.5 + k, np.float32), n) for k, n in enumerate(("scale", "bias", "mean", "var"))]
-    (y,) = g.add(get("batch_norm"), [x, *constants])
-    graph = g.finish([*g.add(get("reduce_mean"), [y], {"axes": (2, 3), "keepdims": False})], ["y"])
-    assert list(training_step(graph, LOSSES["cross_entropy"], optimizer("sgd")).parameters) == ["scale", "bias"]
-    step = training_step(graph, LOSSES["cross_entropy"], optimizer("adam"), frozen=["bias"])
-    assert list(step.parameters) == ["scale"]
+    (y,) = g.add(get("conv"), [x, w], {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)})
+    (y,) = g.add(get("tanh"), g.add(get("batch_norm"), [y, *constants]))
+    return g.finish([*g.add(get("reduce_mean"), [y], {"axes": (2, 3), "keepdims": False})], ["y"])
+
+
+def test_batch_norms_measure_each_batch_as_pytorch_does() -> None:
+    torch = pytest.importorskip("torch")
+    learns = optimizer("sgd")
+    step = training_step(normed(), LOSSES["cross_entropy"], learns)
+    assert (list(step.parameters), list(step.statistics)) == (["w", "scale", "bias"], ["mean", "var"])
+    theirs = {n: torch.tensor(a, requires_grad=True) for n, a in step.parameters.items()}
+    measured = {n: torch.tensor(a) for n, a in step.statistics.items()}
+    their = torch.optim.SGD(list(theirs.values()), 0.3)
+    kept = {**step.parameters, **step.statistics}
+    f = torch.nn.functional
+    rng = np.random.default_rng(2)
+    for k in range(1, 8):
+        batch = {"x": rng.standard_normal((BATCH, 3, 5, 5)).astype(np.float32), TARGET: rng.integers(0, 4, BATCH)}
+        results = run_graph(step.graph, {**batch, **kept, RATE: np.array(learns.rates(0.3, k), np.float32)})
+        y = f.conv2d(torch.tensor(batch["x"]), theirs["w"])
+        y = f.batch_norm(y, *measured.values(), theirs["scale"], theirs["bias"], training=True, momentum=0.1)
+        want = f.cross_entropy(torch.tanh(y).mean((2, 3)), torch.tensor(batch[TARGET]))
+        their.zero_grad()
+        want.backward()
+        their.step()
+        assert results[LOSS][0] == pytest.approx(want.item(), rel=1e-5)
+        kept = {n: results[n + NEXT] for n in kept}
+    for name, tensor in {**theirs, **measured}.items():
+        np.testing.assert_allclose(kept[name], tensor.detach().numpy(), rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_statistics_that_are_kept_and_what_is_frozen_stay() -> None:
+    graph = normed()
+    step = training_step(graph, LOSSES["cross_entropy"], optimizer("adam"), frozen=["bias", "w"], measures=False)
+    assert (list(step.parameters), list(step.statistics)) == (["scale"], [])
     assert list(step.moments) == ["scale.moment0", "scale.moment1"]
+    assert {"mean", "var"} <= {v.name for v in step.graph.constants}
 
 
 @pytest.mark.parametrize(
