@@ -212,6 +212,8 @@ class _Run:
         found = [r for r in compacted(read_records([journal]).records) if r.explorer == DECIDED]
         write_records(kept, compacted([*before, *found]))
         over = json.loads(told.read_text())["limit"] == "time"
+        if not found and not over:
+            return {"error": "no configuration could be decided for", "spent": spent}
         return {"decided": len(found), **(unfinished if over else {})}
 
 
