@@ -247,14 +247,14 @@ def assembly(package: OpenPackage) -> str:
     from mlc.targets.base import get_target
 
     spec = package.manifest.target
-    attributes = spec.details.get("mattr", "")
-    target = get_target(f"{spec.string} -mattr={attributes}" if attributes else spec.string)
+    target = get_target(spec.string)
     sources = {
         name.removeprefix("src/"): package.read(name).decode("utf-8", "replace")
         for name in package.names()
         if name.startswith("src/")
     }
-    return target.assembly(sources, opt_level=int(spec.details.get("opt_level", MAX_OPT_LEVEL)))
+    level = int(spec.details.get("opt_level", MAX_OPT_LEVEL))
+    return target.assembly(sources, opt_level=level, details=spec.details)
 
 
 def _source_of(records: Sequence[str | os.PathLike[str]] | None, target: Target, threads: int) -> Source | None:

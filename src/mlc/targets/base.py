@@ -473,8 +473,14 @@ class Target(Protocol):
         """
         ...
 
-    def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:
-        """Readable assembly of the object that ``codegen`` gave together with ``sources``."""
+    def assembly(
+        self, sources: Mapping[str, str], *, opt_level: int = 3, details: Mapping[str, str] | None = None
+    ) -> str:
+        """Readable assembly of the object that ``codegen`` gave together with ``sources``.
+
+        Args:
+            details: what ``describe`` said when that was, where it was perhaps on another machine.
+        """
         ...
 
     def bench(self, flush: bool = False) -> Bench:

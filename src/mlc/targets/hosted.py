@@ -85,8 +85,10 @@ class HostedTarget:
     ) -> Artifact:
         return self.host.codegen(code, calls, opt_level=opt_level, whole=whole, on_stage=on_stage, symbols=symbols)
 
-    def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:
-        return self.host.assembly(sources, opt_level=opt_level)
+    def assembly(
+        self, sources: Mapping[str, str], *, opt_level: int = 3, details: Mapping[str, str] | None = None
+    ) -> str:
+        return self.host.assembly(sources, opt_level=opt_level, details=details)
 
     def bench(self, flush: bool = False) -> Bench:
         return self.host.bench(flush)

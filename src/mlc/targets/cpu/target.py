@@ -223,10 +223,15 @@ class CpuTarget:
             sources[ESTIMATES] = json.dumps({name: e.to_json() for name, e in code.estimates.items()}, indent=1)
         return Artifact(obj, sources, shared_library(obj, self.triple))
 
-    def assembly(self, sources: Mapping[str, str], *, opt_level: int = 3) -> str:
+    def assembly(
+        self, sources: Mapping[str, str], *, opt_level: int = 3, details: Mapping[str, str] | None = None
+    ) -> str:
         from mlc.targets.llvm.module import assembly_of
 
-        return assembly_of(sources["model.ll"], self._machine(), opt_level=opt_level)
+        machine = self._machine()
+        if details is not None:
+            machine = Machine(self.triple, self.record.cpu, details["mattr"], int(details["vector_bits"]))
+        return assembly_of(sources["model.ll"], machine, opt_level=opt_level)
 
     def bench(self, flush: bool = False) -> Bench:
         from mlc.targets.cpu.bench import CpuBench

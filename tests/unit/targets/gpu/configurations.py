@@ -84,14 +84,18 @@ def random_configuration(node: Node, target: Gpu, rng: np.random.Generator) -> N
 def random_kernels(node: Node, target: Gpu, count: int, seed: int) -> Iterator[Function]:
     """Kernels of a group under random configurations, each of which the checker has passed.
 
-    Configurations that make the same kernel, since a tile is no larger than what it is of, count once; where there are
-    no more kernels to be found, there are fewer.
+    Configurations that make the same kernel, since a tile is no larger than what it is of, count once, and those that
+    lowering refuses count nothing; where there are no more kernels to be found, there are fewer.
     """
     rng = np.random.default_rng(seed)
     seen: set[str] = set()
     repeated = 0
     while len(seen) < count and repeated < REPEATED:
-        fn = kernel(random_configuration(node, target, rng), "k", target)
+        try:
+            fn = kernel(random_configuration(node, target, rng), "k", target)
+        except ScheduleError:  # by lowering: a tuner loses such a candidate, too
+            repeated += 1
+            continue
         repeated = repeated + 1 if repr(fn) in seen else 0
         if not repeated:
             seen.add(repr(fn))
