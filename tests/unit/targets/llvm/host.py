@@ -83,7 +83,7 @@ class Kernel:
         call = Call(self._number, self._objects, contents, self.fn.outputs, self.scratch_bytes, threads, at_end)
         found = Child.run(call)
         if isinstance(found, int):
-            pytest.fail(f"{signal.Signals(found).name} in\n{self.fn!r}")
+            pytest.fail(f"{signal.Signals(found).name} in\n{self.text}")  # the text of loops may be exponentially long
         for a, data in zip(arrays[len(arrays) - self.fn.outputs :], found, strict=True):
             a[...] = np.frombuffer(data, a.dtype).reshape(a.shape)
 
