@@ -35,6 +35,7 @@ def gates(rows: int, terms: int = 70, width: int = 11) -> Graph:
     return fuse_gates(b.finish([put(b, "mul", [put(b, "sigmoid", [kept]), put(b, "tanh", [new])])]))
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("target", [DEVICES["generic"], GPUS["h200"]], ids=lambda t: t.name)
 def test_columns_of_a_row(rows: int, target: Gpu) -> None:

@@ -51,6 +51,7 @@ def check(case: Case, node: Node, target: Gpu) -> Function:
     return fn
 
 
+@pytest.mark.sweep(55)  # each runs on PoCL as well
 @pytest.mark.parametrize("device", ["generic", "mali"])
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_compute_what_groups_say(name: str, device: str) -> None:
@@ -93,6 +94,7 @@ def test_sums_at_places_that_data_say_are_one_threads() -> None:
     assert not grid_of(sums)[0]
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", CHOOSING)
 def test_any_configuration(name: str) -> None:
     case = Case.of(name)
