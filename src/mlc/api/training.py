@@ -21,7 +21,8 @@ from mlc.runtime import atomic_write
 from mlc.settings import Observer
 
 if TYPE_CHECKING:
-    from mlc.train.loop import Plan, Watcher
+    from mlc.train.loop import Plan
+    from mlc.train.watch import Watcher
 
 _FIRST = re.compile(r"\w+\[(?P<first>[^,\]]+)")
 EVERY = 600.0  # seconds between checkpoints within an epoch
@@ -139,10 +140,11 @@ def train(
     """
     from mlc.train.checkpoint import Checkpoint, load_checkpoint
     from mlc.train.data import Examples, examples_of
-    from mlc.train.loop import Trainer, Watcher
+    from mlc.train.loop import Trainer
     from mlc.train.losses import LOSSES
     from mlc.train.optimizers import optimizer as by_name
     from mlc.train.step import TARGET, training_step
+    from mlc.train.watch import Watcher
 
     learns, kind = by_name(optimizer, momentum, decay), LOSSES[loss]
     step = training_step(model.graph, kind, learns, output=output, frozen=frozen, clip=clip, measures=measures)

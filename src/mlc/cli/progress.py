@@ -14,7 +14,20 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-class CompileProgress(Observer):
+class Bar:
+    """A bar for a person, which is gone after the block."""
+
+    _bar: Progress | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+class CompileProgress(Bar, Observer):
     """Shows stages and kernels; a context manager.
 
     Args:
@@ -26,7 +39,6 @@ class CompileProgress(Observer):
         self._console = console
         self._print_after = set(print_after)
         self._seen: dict[str, None] = {}
-        self._bar: Progress | None = None
         self._start = time.perf_counter()
 
     def stage(self, name: str) -> None:
@@ -59,13 +71,6 @@ class CompileProgress(Observer):
             self._bar.start()
             self._bar.add_task("start", total=None, count="")
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
 
 
 def _bar() -> Progress:

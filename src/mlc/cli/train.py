@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import click
 
@@ -13,12 +12,10 @@ from mlc.cli import values
 from mlc.cli.console import Console, require_distinct, require_writable, write_json
 from mlc.cli.group import Command
 from mlc.cli.options import LoadOptions, json_option, load_options
-from mlc.cli.progress import CompileProgress
+from mlc.cli.progress import Bar, CompileProgress
 from mlc.errors import UsageError
 from mlc.settings import MAX_SEED
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from mlc.train.watch import Watcher
 
 MOST = 1 << 30
 SUFFIXES = (".onnx", ".mlc")
@@ -167,7 +164,7 @@ def command(
             resume=resume,
             where=data,
             observer=compiling,
-            watcher=progress.watcher(),
+            watcher=progress,
         )
     for note in found.notes:
         console.note(note)
@@ -201,35 +198,19 @@ def _line(told: Mapping[str, Any]) -> str:
     return ", ".join([*parts, f"{told['examples_per_second']:.0f} examples/s"])
 
 
-class _Progress:
+class _Progress(Bar, Watcher):
     """A bar of the epoch's steps for a person, a line an epoch for everybody."""
 
     def __init__(self, console: Console, epochs: int) -> None:
         self._console = console
         self._epochs = epochs
-        self._bar: Progress | None = None
-
-    def watcher(self) -> Any:
-        from mlc.train.loop import Watcher
-
-        outer = self
-
-        class Shown(Watcher):
-            def stepped(self, epoch: int, batch: int, batches: int, loss: float, rate: float) -> None:
-                outer.stepped(epoch, batch, batches, loss, rate)
-
-            def finished(self, epoch: int, told: Mapping[str, Any]) -> None:
-                outer.finished(epoch, told)
-
-        return Shown()
 
     def stepped(self, epoch: int, batch: int, batches: int, loss: float, rate: float) -> None:
         if self._bar is None:
             return
-        (task,) = self._bar.tasks or (None,)
-        if task is None:
+        if not self._bar.tasks:
             self._bar.add_task("", total=batches, text="")
-            (task,) = self._bar.tasks
+        (task,) = self._bar.tasks
         text = f"{batch}/{batches}  loss {loss:.4f}  {rate:.0f} examples/s"
         self._bar.update(task.id, description=f"epoch {epoch + 1}/{self._epochs}", completed=batch, text=text)
 
@@ -245,10 +226,3 @@ class _Progress:
             self._bar = Progress(*columns, TimeElapsedColumn(), console=RichConsole(stderr=True), transient=True)
             self._bar.start()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None

@@ -48,15 +48,10 @@ class PooledModule(OutsideModule):
             raise
 
     def run(self, inputs: Mapping[str, np.ndarray], *, seed: int | None = None) -> dict[str, np.ndarray]:
-        """Runs the model once, on whichever board has time.
+        """Runs the model once, on whichever board has time; see :meth:`OutsideModule.run`.
 
-        Args:
-            inputs: an array for each input, of exactly its element type and shape.
-            seed: 0 .. 2^64 - 1, of the random numbers of a model that draws some.
-        Returns:
-            an array for each output.
         Raises:
-            UsageError: an array is missing, unknown or unfit, or the seed is no such number.
+            UsageError: as there.
             DeviceError: the pool or the board failed, or its answer makes no sense.
         """
         feeds, drawn = self._given(inputs, seed)

@@ -57,15 +57,10 @@ class EmulatedModule(OutsideModule):
             raise PackageError(f"cannot be linked for {machine_of(self.manifest.target.triple)}: {said}")
 
     def run(self, inputs: Mapping[str, np.ndarray], *, seed: int | None = None) -> dict[str, np.ndarray]:
-        """Runs the model once, in a process of its own.
+        """Runs the model once, in a process of its own; see :meth:`OutsideModule.run`.
 
-        Args:
-            inputs: an array for each input, of exactly its element type and shape.
-            seed: 0 .. 2^64 - 1, of the random numbers of a model that draws some.
-        Returns:
-            an array for each output.
         Raises:
-            UsageError: an array is missing, unknown or unfit, or the seed is no such number.
+            UsageError: as there.
             DeviceError: the program failed.
         """
         given, drawn = self._given(inputs, seed)

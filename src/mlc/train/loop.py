@@ -15,6 +15,7 @@ from mlc.train.checkpoint import Checkpoint
 from mlc.train.data import Examples
 from mlc.train.optimizers import Optimizer
 from mlc.train.step import LOSS, NEXT, RATE, TARGET, TrainingStep
+from mlc.train.watch import Watcher
 
 # names to arrays, both ways: what a compiled graph does
 Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
@@ -48,16 +49,6 @@ class Plan:
 
 
 SCHEDULES = ("constant", "cosine")
-
-
-class Watcher:
-    """Is told how a run goes on; does nothing."""
-
-    def stepped(self, epoch: int, batch: int, batches: int, loss: float, rate: float) -> None:
-        """A step is over; ``rate`` is examples a second of this epoch so far."""
-
-    def finished(self, epoch: int, told: Mapping[str, Any]) -> None:
-        """An epoch is over, with losses, accuracies, seconds and examples a second."""
 
 
 @dataclass(eq=False)
