@@ -55,7 +55,7 @@ class Native:
     """An object in memory; its functions are called as ``native.call("name", restype, argtypes...)(arguments)``."""
 
     def __init__(self, code: bytes, symbols: list[str]) -> None:
-        self._jit = llvm.create_lljit_compiler()
+        self._jit = llvm.create_lljit_compiler(use_jit_link=True)
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
         for symbol in symbols:
             builder.export_symbol(symbol)

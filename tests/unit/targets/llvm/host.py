@@ -156,7 +156,7 @@ def _serve(connection: Connection) -> None:
 
 def _linked(objects: list[bytes]) -> tuple[Any, Any]:
     """The code, and what keeps it in memory."""
-    jit = llvm.create_lljit_compiler()
+    jit = llvm.create_lljit_compiler(use_jit_link=True)
     builder = llvm.JITLibraryBuilder().add_current_process()
     for obj in objects:
         builder.add_object_img(obj)

@@ -115,7 +115,7 @@ def evaluate(fn: str, x: np.ndarray, y: np.ndarray | None = None, *, lanes: int,
     machine = target_machine(cpu, llvm.get_default_triple())
     code = machine.emit_object(optimised(kernel_text(fn, dtype, lanes), machine))
     builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol("kernel")
-    jit = llvm.create_lljit_compiler()
+    jit = llvm.create_lljit_compiler(use_jit_link=True)
     tracker = builder.link(jit, "math")
     kernel = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64)(tracker["kernel"])
     padding = np.ones(-len(x) % lanes, x.dtype)
