@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
+import pytest
 from onnx import helper, numpy_helper
 
 import mlc
+from mlc.errors import DeviceError
 from mlc.ir.interp import run_graph
+from tests import ort
 from tests.emulated import PROCESSOR, emulated
 
 Arrays = Mapping[str, np.ndarray]
@@ -62,18 +64,24 @@ def compiled(model: onnx.ModelProto, feeds: Arrays, *, threads: int = 1, **optio
         return module.run(feeds)
 
 
+def run_here(package: mlc.Package, feeds: Arrays, threads: int = 1) -> dict[str, np.ndarray]:
+    """Outputs of a package for a processor that this machine may not be; then the test skips."""
+    try:
+        module = package.load(threads)
+    except DeviceError as error:
+        pytest.skip(error.message)
+    with module:
+        return module.run(feeds)
+
+
 def interpreted(model: onnx.ModelProto, feeds: Arrays) -> dict[str, np.ndarray]:
     """Outputs of the graph as imported."""
     return run_graph(load(model).graph, feeds)
 
 
 def reference(model: onnx.ModelProto, feeds: Arrays) -> dict[str, np.ndarray]:
-    """Outputs of onnxruntime, without its optimisations."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    """Outputs of onnxruntime."""
+    session = ort.session(model)
     names = [o.name for o in session.get_outputs()]
     return {name: np.asarray(a) for name, a in zip(names, session.run(names, dict(feeds)), strict=True)}
 

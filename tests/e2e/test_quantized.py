@@ -15,7 +15,7 @@ from mlc.cli.main import run
 from mlc.errors import DeviceError
 from mlc.ir.interp import run_graph
 from tests.e2e import integers
-from tests.e2e.compiled import compiled, load, network
+from tests.e2e.compiled import compiled, load, network, run_here
 
 # processors by the instruction that they sum up products of bytes with
 CPUS = ("znver4", "skylake-avx512", "alderlake", "haswell", "x86-64")
@@ -130,8 +130,7 @@ def test_small_weights_are_multiplied_by_bytes(name, cpu):
     assert len(np.unique(expected)) > 10
     package = mlc.compile(load(model), f"x86 -mcpu={cpu}", verify_passes=True)
     assert b"vpmaddubsw." in package.members["src/kernels.txt"]
-    with package.load(1) as module:
-        np.testing.assert_array_equal(module.run({"x": x})["y"], expected)
+    np.testing.assert_array_equal(run_here(package, {"x": x})["y"], expected)
 
 
 @pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell", "x86-64"])
@@ -141,8 +140,7 @@ def test_winograd_in_words_is_exact(cpu, tmp_path):
     onnx.save(model, tmp_path / "m.onnx")
     package = mlc.compile(mlc.load(tmp_path / "m.onnx"), f"x86 -mcpu={cpu}")
     assert any("conv_winograd" in step.kernel for step in package.manifest.steps if step.kernel)
-    with package.load() as module:
-        np.testing.assert_array_equal(module.run({"x": x})["y"], expected)
+    np.testing.assert_array_equal(run_here(package, {"x": x})["y"], expected)
 
 
 @pytest.mark.parametrize(("cpu", "batch"), [("znver4", 1), ("haswell", 9)])

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import helper, numpy_helper
 
+from tests import ort
 from tests.e2e.random_models.rounding import PERTURBED_RUNS, ROUNDING, is_exact, largest, limit_of
 
 OPSET = 21
@@ -316,12 +316,8 @@ def _runner(node: onnx.NodeProto, operands: Sequence[Tensor]) -> Callable[[Seque
         [node], "one", [_info(t) for t in operands], [helper.make_empty_tensor_value_info(n) for n in node.output]
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = ort.session(model)
     except Exception as error:  # its exceptions have no common base of their own
         raise UnfitError(f"onnxruntime: {error}") from None
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import helper, numpy_helper
 
 from mlc.frontend.onnx.importer import import_onnx
 from mlc.ir.graph import Graph, verify
 from mlc.ir.interp import run_graph
+from tests import ort
 
 Operand = np.ndarray | None
 
@@ -87,13 +87,8 @@ def output_of(op_type: str, operands: Sequence[Operand], **options: Any) -> np.n
 
 
 def theirs(op_type: str, operands: Sequence[Operand], **options: Any) -> list[np.ndarray]:
-    """Outputs of the node by onnxruntime, without its graph optimisations."""
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4
-    settings.intra_op_num_threads = 1
-    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    model = one_node_model(op_type, operands, **options)
-    session = onnxruntime.InferenceSession(model, settings)
+    """Outputs of the node by onnxruntime."""
+    session = ort.session(onnx.load_model_from_string(one_node_model(op_type, operands, **options)))
     return session.run(None, _feeds(operands, options.get("constants", ())))
 
 

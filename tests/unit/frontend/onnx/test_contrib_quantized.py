@@ -39,7 +39,7 @@ def test_matmul_integer_to_float(data, weights, per_column):
         whole((2, 3, 7), 1, data), whole((7, columns), 2, weights), scalar(0.01), scale, scalar(9, data), zero,
         normal((columns,), 5),
     ]  # fmt: skip
-    compare("MatMulIntegerToFloat", operands, domain=DOMAIN, constants=[1])
+    compare("MatMulIntegerToFloat", operands, domain=DOMAIN, constants=[1, 5])
     compare("MatMulIntegerToFloat", operands[:4], domain=DOMAIN, constants=[1])
 
 
@@ -49,7 +49,7 @@ def test_dynamic_quantize_matmul(per_column, with_zero, with_bias):
     scale = np.abs(normal((5,), 3)) if per_column else scalar(0.02)
     zero = (np.zeros(5, np.int8) if per_column else scalar(3, np.int8)) if with_zero else None
     operands = trimmed([normal((2, 3, 7)), whole((7, 5), 2), scale, zero, normal((5,), 5) if with_bias else None])
-    compare("DynamicQuantizeMatMul", operands, domain=DOMAIN, constants=[1])
+    compare("DynamicQuantizeMatMul", operands, domain=DOMAIN, constants=[1, 3] if with_zero else [1])
 
 
 @pytest.mark.parametrize("mask", [None, np.array([3, 2], np.int32), np.array([[1, 1, 0], [1, 0, 0]], np.int32)])
