@@ -140,7 +140,9 @@ def optimise(
         MAX_LEVEL,
     )
     text = "bytes widened to 16 bits before they are multiplied, but by small weights"
-    words = GraphPass(WORDS, lambda g: use_words(g, choose, target.weight_types()), text, MAX_LEVEL)
+    # what the host is fast with matters where it multiplies
+    types = () if whole else target.weight_types()
+    words = GraphPass(WORDS, lambda g: use_words(g, choose, types), text, MAX_LEVEL)
     division = GraphPass(OFFLOAD, divide, "divide the graph between the host and the accelerator", 0)
 
     def run(g: Graph, passes: Sequence[GraphPass]) -> Graph:
@@ -159,7 +161,7 @@ def optimise(
         narrow = [
             *([bits] if accelerator is None else []),  # others would move data that have few bits
             bytes_,
-            *([words] if target.weight_types() else []),
+            *([words] if types else []),
         ]
     # a driver of a device cannot be called in the middle of a step of the host
     inside = (*passes[:before], *narrow, *passes[before:])

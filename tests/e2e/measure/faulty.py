@@ -55,7 +55,7 @@ KERNELS = {
     "  %u = fadd float %v, 1.0\n  store float %u, ptr %p\n  ret i32 0",
     "nan": _TRUE + "  %p = getelementptr float, ptr %out, i64 5\n  store float 0x7FF8000000000000, ptr %p\n  ret i32 0",
     "later": _TRUE + "  %n = load volatile i32, ptr @zero\n  %m = add i32 %n, 1\n  store volatile i32 %m, ptr @zero\n"
-    "  %late = icmp sgt i32 %m, 20\n  %w = select i1 %late, float 1.0e9, float 0.0\n  %v = load float, ptr %out\n"
+    "  %late = icmp sgt i32 %m, 4\n  %w = select i1 %late, float 1.0e9, float 0.0\n  %v = load float, ptr %out\n"
     "  %u = fadd float %v, %w\n  store float %u, ptr %out\n  ret i32 0",
     "garbage": _WRITE.format(n=20) + "  br label %wait\nwait:\n  %v = load volatile i32, ptr @zero\n  br label %wait",
     "huge": _WRITE.format(n=16) + "  br label %wait\nwait:\n  %v = load volatile i32, ptr @zero\n  br label %wait",
