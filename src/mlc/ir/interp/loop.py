@@ -172,12 +172,8 @@ class _Traced(_Scalar):
         super().__init__(env, values, None)
         self.trace = trace
 
-    def _load(self, e: Load, guarded: bool) -> Array:
-        value = super()._load(e, guarded)
-        indices = [np.asarray(self.index(ix, guarded)) for ix in e.indices]
-        if not guarded or all(inside(i, n) for i, n in zip(indices, e.source.shape, strict=True)):
-            self.trace.read(e.source, tuple(indices))
-        return value
+    def reads(self, e: Load, indices: tuple[Array, ...]) -> None:
+        self.trace.read(e.source, indices)
 
 
 def _checked(i: Any, n: int, s: loop.Stmt, buffer: loop.Buffer, ix: Linear) -> Any:

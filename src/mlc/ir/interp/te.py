@@ -191,19 +191,25 @@ class Evaluator:
         if array is None:
             raise VerifyError(f"{e.source.name} has no value")
         if self.scalars or not e.indices:
+            self.reads(e, ())
             return array
-        indices = []
+        indices, within = [], True
         for d, ix in enumerate(e.indices):
             i = self.index(ix, guarded)
             n = array.shape[d]
             if not inside(i, n):
                 if not guarded:
                     raise VerifyError(f"{e!r} leaves axis {d} of extent {n}" + (f" in\n{self.op!r}" if self.op else ""))
-                i = np.clip(i, 0, max(0, n - 1))
+                i, within = np.clip(i, 0, max(0, n - 1)), False
             indices.append(i)
+        if within:
+            self.reads(e, tuple(indices))
         if array.size == 0:
             return np.zeros(np.broadcast_shapes(*map(np.shape, indices)), array.dtype)
         return array[tuple(indices)]
+
+    def reads(self, e: Load, indices: tuple[Array, ...]) -> None:
+        """Told of every load whose indices, one an axis, are in range."""
 
 
 def inside(i: Array, n: int) -> bool:

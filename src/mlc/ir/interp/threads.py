@@ -140,7 +140,8 @@ class Trace:
         at = _flat(b, index)
         self._refuse_copied(b, at, seen, "read")
         self._refuse(b, at, seen.writer, "written", "read")
-        seen.reader[at] = np.where(np.isin(seen.reader[at], (_NOBODY, self.thread)), self.thread, _MANY)
+        another = self._by_another(seen.reader[at])
+        seen.reader[at] = np.where(another, _MANY, self.thread) if another.any() else self.thread
 
     def write(self, b: loop.Buffer, index: tuple[Any, ...]) -> None:
         if (seen := self._of(b)) is None:
@@ -158,9 +159,15 @@ class Trace:
             self.touched[id(b)] = _Touched.by_nobody(b.size)
         return self.touched[id(b)]
 
-    def _refuse_copied(self, b: loop.Buffer, at: np.ndarray, seen: _Touched, now: str) -> None:
+    def _by_another(self, who: np.ndarray) -> np.ndarray:
+        """Where somebody else than the present thread was."""
+        another: np.ndarray = (who != _NOBODY) & (who != self.thread)
+        return another
+
+    def _refuse_copied(self, b: loop.Buffer, at: np.ndarray | int, seen: _Touched, now: str) -> None:
         wrong = seen.copier[at] != _NOBODY
         if wrong.any():
+            at, wrong = np.atleast_1d(at, wrong)
             where = np.unravel_index(int(at[wrong][0]), b.shape)
             raise VerifyError(
                 f"race on {b.name}[{', '.join(map(str, where))}] in {b.scope} memory: {now} by "
@@ -168,9 +175,10 @@ class Trace:
                 "having waited"
             )
 
-    def _refuse(self, b: loop.Buffer, at: np.ndarray, who: np.ndarray, before: str, now: str) -> None:
-        wrong = ~np.isin(who[at], (_NOBODY, self.thread))
+    def _refuse(self, b: loop.Buffer, at: np.ndarray | int, who: np.ndarray, before: str, now: str) -> None:
+        wrong = self._by_another(who[at])
         if wrong.any():
+            at, wrong = np.atleast_1d(at, wrong)
             other = int(who[at][wrong][0])
             by = self.names[other] if other >= 0 else "several threads"
             where = np.unravel_index(int(at[wrong][0]), b.shape)
@@ -180,9 +188,13 @@ class Trace:
             )
 
 
-def _flat(b: loop.Buffer, index: tuple[Any, ...]) -> np.ndarray:
-    if not index:
-        return np.zeros(1, np.int64)
+def _flat(b: loop.Buffer, index: tuple[Any, ...]) -> np.ndarray | int:
+    """Places in a buffer, in row-major order, of indices within its shape."""
+    if all(type(i) is int for i in index):  # numpy takes its time over single numbers
+        at = 0
+        for i, n in zip(index, b.shape, strict=True):
+            at = at * n + i
+        return at
     return np.ravel(np.ravel_multi_index(np.broadcast_arrays(*index), b.shape))
 
 
