@@ -153,9 +153,9 @@ def link(code: bytes, symbols: Iterable[str], imports: Mapping[str, int] | None 
     _require_own_object(code)
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    # A JIT of its own for each model: a shared one keeps some memory of every model that ever was in it. JITLink puts all
-    # sections of an object in one block; LLVM's older linker maps each where there is room, and ends the process when
-    # one is more than 2 GiB from another.
+    # A JIT of its own for each model: a shared one keeps some memory of every model that ever was in it. JITLink puts
+    # all sections of an object in one block; LLVM's older linker maps each where there is room, and ends the process
+    # when one is more than 2 GiB from another.
     jit = llvm.create_lljit_compiler(suppress_errors=True, use_jit_link=True)
     builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
     for symbol in symbols:
