@@ -288,7 +288,7 @@ def test_products_of_bytes_are_tuned_and_every_candidate_is_exact(tmp_path: Path
     loaded = mlc.load(tmp_path / "bytes.onnx")
     records = tmp_path / "bytes.jsonl"
     options = TuneOptions(explorer="random", batch=4)
-    tuning = mlc.tune(loaded, trials=16, options=options, threads=1, records=records, check_whole=False)
+    tuning = mlc.tune(loaded, trials=8, options=options, threads=1, records=records, check_whole=False)
     assert all(state.trials for state in tuning.outcome.states)
     assert not any(Failure.WRONG_OUTPUT in state.failures for state in tuning.outcome.states)
     assert {f.found for f in mlc.compile(loaded, threads=1, records=(records,)).findings} == {Found.HIT}

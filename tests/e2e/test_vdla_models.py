@@ -215,6 +215,7 @@ def pooled_network(*, both: bool) -> onnx.ModelProto:
     return network(nodes, {"x": np.zeros((1, 16, 13, 11), np.float32)}, ["y"], stored)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("both", [False, True])
 def test_an_addition_without_a_product_is_offloaded(profile: str, both: bool, monkeypatch: pytest.MonkeyPatch) -> None:

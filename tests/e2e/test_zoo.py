@@ -55,6 +55,7 @@ def test_small_network_agrees_with_onnxruntime_on_any_path(name: str, tmp_path: 
                 assert_close(module.run(inputs), want)
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_small_network_takes_a_batch_of_three(name: str, tmp_path: Path) -> None:
     model = build(name, batch=3, small=True)
@@ -63,7 +64,7 @@ def test_small_network_takes_a_batch_of_three(name: str, tmp_path: Path) -> None
         assert_close(module.run(inputs), reference(model, inputs))
 
 
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("cpu", ["haswell", "x86-64"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_small_network_runs_as_compiled_for_older_processors(name: str, cpu: str, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def check_untuned(pocl: OpenClDevice, name: str) -> None:
     assert_close(run(pocl, fn, case.arrays(feeds)), case.expected(feeds))
 
 
+@pytest.mark.sweep(24)
 @pytest.mark.parametrize("name", CASES)
 def test_device_computes_what_groups_say(quick_pocl: OpenClDevice, name: str) -> None:
     check_untuned(quick_pocl, name)
