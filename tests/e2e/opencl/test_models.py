@@ -49,7 +49,9 @@ def check_of_the_zoo(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [n if n == "resnet8" else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS])
-def test_small_network_in_half_precision_agrees_with_onnxruntime(quick_pocl: OpenClDevice, name: str, tmp_path: Path) -> None:
+def test_small_network_in_half_precision_agrees_with_onnxruntime(
+    quick_pocl: OpenClDevice, name: str, tmp_path: Path
+) -> None:
     """Made so from float32, and as it is in the file."""
     model = build(name, small=True)
     inputs = sample_inputs(model, 1)

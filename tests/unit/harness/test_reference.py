@@ -43,6 +43,23 @@ def test_models_with_steps_of_8_bits_are_run_as_they_stand(tmp_path: Path, quant
     assert level.name == ("ORT_DISABLE_ALL" if quantised else "ORT_ENABLE_ALL")
 
 
+@pytest.mark.parametrize("data", [np.uint8, np.int8])
+def test_products_of_bytes_are_exact(tmp_path: Path, data: type) -> None:
+    """Wherever they are asked for, though onnxruntime's own may saturate where the processor has no VNNI."""
+    x, w = np.full((1, 64), np.iinfo(data).max, data), np.full((64, 3), 127, np.int8)
+    nodes = [helper.make_node("MatMulInteger", ["x", "w"], ["p"]), helper.make_node("Neg", ["p"], ["y"])]
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    inputs = [helper.make_tensor_value_info("x", kind, x.shape)]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.INT32, [1, 3])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [numpy_helper.from_array(w, "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    found = OnnxReference(tmp_path / "m.onnx")
+    want = x.astype(np.int32) @ w.astype(np.int32)
+    np.testing.assert_array_equal(found.run({"x": x})["y"], -want)
+    (taps,) = found.intermediates({"x": x}, [Tap("p", 12)])
+    np.testing.assert_array_equal(taps["p"], want)
+
+
 def test_intermediates_come_in_batches(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "BATCH_BYTES", 100)
     found = OnnxReference(path)
