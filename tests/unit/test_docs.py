@@ -1,8 +1,9 @@
-"""What the documents point at exists, and the texts of ``docs/one-convolution.md`` are what the compiler prints."""
+"""What the documents point at exists, and the texts of a convolution's ways are what the compiler prints."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -10,11 +11,13 @@ import pytest
 
 import mlc
 from examples.one_convolution import model
+from mlc.cli.main import run
 from mlc.settings import Observer
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("*.md")])
 WALK = ROOT / "docs" / "one-convolution.md"
+GPU_WALK = ROOT / "docs" / "gpu.md"
 LEFT_OUT = "…"
 
 documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -66,30 +69,64 @@ def unnumbered(line: str) -> str:
     return re.sub(r"(%[a-z]+|^loop|^done)\d+", r"\1", line.rstrip())
 
 
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> Texts:
+@dataclass(frozen=True)
+class Walk:
+    """A page that follows a convolution, and what the compiler prints on the way."""
+
+    page: str
+    texts: Texts
+    package: mlc.Package
+
+    def blocks(self, kinds: str) -> list[str]:
+        """The lines that the page shows in blocks of some kinds."""
+        found = re.findall(rf"^```(?:{kinds})\n(.*?)^```$", self.page, re.DOTALL | re.MULTILINE)
+        return [line for block in found for line in block.splitlines() if LEFT_OUT not in line]
+
+
+@pytest.fixture(scope="module", params=["x86 -mcpu=skylake-avx512", "cuda -arch=sm_80 -mcpu=haswell"])
+def walk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Walk:
+    page = WALK.read_text()
+    if request.param.startswith("cuda"):
+        pytest.importorskip("cuda.bindings.nvrtc")
+        (page,) = re.findall(r"^## One convolution.*?^(?=## )", GPU_WALK.read_text(), re.DOTALL | re.MULTILINE)
     path = tmp_path_factory.mktemp("walk") / "one-convolution.onnx"
     onnx.save(model(), path)
     loaded = mlc.load(path)
     texts = Texts()
-    mlc.compile(loaded, "x86 -mcpu=skylake-avx512", disabled_passes=["winograd"], observer=texts)
+    package = mlc.compile(loaded, request.param, disabled_passes=["winograd"], observer=texts)
     texts.lines.update(repr(loaded.graph).splitlines())
-    return texts
+    return Walk(page, texts, package)
 
 
-def test_the_walk_shows_what_the_compiler_prints(printed: Texts) -> None:
+def test_the_walk_shows_what_the_compiler_prints(walk: Walk) -> None:
     # assembly is LLVM's own text and differs between its versions
-    blocks = re.findall(r"^```(?:text|llvm)\n(.*?)^```$", WALK.read_text(), re.DOTALL | re.MULTILINE)
-    shown = [line for block in blocks for line in block.splitlines() if LEFT_OUT not in line]
+    shown = walk.blocks("text|llvm")
     assert len(shown) > 100
-    gone = [line for line in shown if unnumbered(line) not in printed.lines]
-    assert not gone, "docs/one-convolution.md shows what is not printed any more; update it:\n" + "\n".join(gone)
+    gone = [line for line in shown if unnumbered(line) not in walk.texts.lines]
+    assert not gone, "the page shows what is not printed any more; update it:\n" + "\n".join(gone)
 
 
-def test_the_walk_names_dumps_that_are_written(printed: Texts) -> None:
-    named = re.findall(r"`(\d\d-[\w-]+\.txt)`", WALK.read_text())
+def test_the_walk_names_dumps_that_are_written(walk: Walk) -> None:
+    named = re.findall(r"`(\d\d-[\w-]+\.txt)`", walk.page)
     assert named
-    assert set(named) <= set(printed.dumps)
+    assert set(named) <= set(walk.texts.dumps)
+
+
+def test_the_walk_shows_ptx_and_resources(
+    walk: Walk, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = walk.blocks("ptx")
+    if not shown:
+        pytest.skip("of a GPU's code only")
+    module = tmp_path / "module.tar"
+    walk.package.save(module)
+    monkeypatch.setenv("COLUMNS", "200")
+    printed = []
+    for options in ((), ("--ptx", "k0_conv_add_relu_0")):
+        assert run(["inspect", str(module), *options]) == 0
+        printed += [unnumbered(line) for line in capsys.readouterr().out.splitlines()]
+    shown += [line for line in walk.blocks("console") if not line.startswith("$")]
+    assert [line for line in shown if unnumbered(line) not in printed] == []
 
 
 @pytest.mark.parametrize("name, count", [("architecture.md", 3), ("vdla.md", 4)])
