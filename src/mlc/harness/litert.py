@@ -1,21 +1,29 @@
-"""LiteRT, the interpreter of TensorFlow Lite models, as the reference."""
+"""LiteRT, the interpreter of TensorFlow Lite models, as the reference.
+
+It runs in a process of its own (:mod:`mlc.harness.litert_child`): some of its reference kernels end their process on
+models that its usual kernels take.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mlc.errors import MissingDependencyError, UnsupportedError
-from mlc.harness.reference import Tap, batches, cannot_run, missing_input
-
-# What the interpreter raises, which has no class of its own.
-_FAULTS = (RuntimeError, ValueError)
+from mlc import errors
+from mlc.errors import UnsupportedError
+from mlc.harness.reference import Tap, batches
 
 
 class LitertReference:
@@ -27,7 +35,7 @@ class LitertReference:
         threads: as many as LiteRT takes unless given.
     Raises:
         MissingDependencyError: LiteRT is not installed.
-        UnsupportedError: LiteRT cannot run the model.
+        UnsupportedError: LiteRT cannot run the model, or its process ended.
     """
 
     def __init__(
@@ -38,10 +46,20 @@ class LitertReference:
         threads: int | None = None,
     ) -> None:
         self.path = Path(path)
-        self._library = _litert()
-        self._constants = dict(constants or {})
-        self._threads = threads
-        self._interpreter = self._open(keep=False)
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__ + "_child", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._said,
+            )
+        self._connection = Connection(ours.detach())
+        weakref.finalize(self, _end, self._process, self._connection)
+        fixed = {name: np.asarray(value) for name, value in (constants or {}).items()}
+        self._ask("make", os.fspath(self.path), fixed, threads)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name.
@@ -50,9 +68,8 @@ class LitertReference:
             UsageError: the model has an input for which there is no value.
             UnsupportedError: LiteRT fails, or a value is that of a variable.
         """
-        self._invoke(self._interpreter, inputs)
-        details = self._interpreter.get_output_details()
-        return {d["name"]: np.array(self._interpreter.get_tensor(d["index"])) for d in details}
+        outputs: dict[str, np.ndarray] = self._ask("run", dict(inputs))
+        return outputs
 
     def intermediates(self, inputs: Mapping[str, np.ndarray], taps: Sequence[Tap]) -> Iterator[dict[str, np.ndarray]]:
         """Intermediate tensors, in batches of a bounded size; the model is run once.
@@ -61,69 +78,39 @@ class LitertReference:
             inputs: as for ``run``.
             taps: tensors of the model, see ``tensor_names``.
         """
-        interpreter = self._open(keep=True)
-        self._invoke(interpreter, inputs)
-        places = {d["name"]: d["index"] for d in interpreter.get_tensor_details()}
+        self._ask("keep", dict(inputs))
         for batch in batches(taps):
-            yield {name: np.array(interpreter.get_tensor(places[name])) for name in batch}
+            yield self._ask("tensors", batch)
 
     def tensor_names(self) -> set[str]:
         """Tensors of the model whose names are theirs alone."""
-        names = [d["name"] for d in self._interpreter.get_tensor_details() if d["name"]]
-        return {name for name in names if names.count(name) == 1}
+        names: set[str] = self._ask("tensor_names")
+        return names
 
-    def _open(self, *, keep: bool) -> Any:
-        kinds = self._library.OpResolverType
-        options = {"num_threads": self._threads, "experimental_preserve_all_tensors": keep}
+    def _ask(self, method: str, *arguments: object) -> Any:
         try:
-            return self._library.Interpreter(
-                os.fspath(self.path), experimental_op_resolver_type=kinds.BUILTIN_REF, **options
-            )
-        except _FAULTS as error:
-            # the set of reference kernels lacks some operators altogether
-            if "Didn't find op" not in str(error):
-                raise cannot_run(self.path, "LiteRT", error) from error
-        try:
-            kind = kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-            return self._library.Interpreter(os.fspath(self.path), experimental_op_resolver_type=kind, **options)
-        except _FAULTS as error:
-            raise cannot_run(self.path, "LiteRT", error) from error
+            self._connection.send((method, arguments))
+            value, failed = self._connection.recv()
+        except (EOFError, OSError):
+            raise self._ended() from None
+        if failed:
+            name, message, hint = failed
+            raise getattr(errors, name)(message, hint=hint)
+        return value
 
-    def _invoke(self, interpreter: Any, inputs: Mapping[str, np.ndarray]) -> None:
-        values = {}
-        details = interpreter.get_input_details()
-        apart = sorted(set(inputs) - {d["name"] for d in details})
-        states = [n for n in apart if n not in self._constants or not np.array_equal(inputs[n], self._constants[n])]
-        if states:
-            raise UnsupportedError(
-                f"{self.path}: LiteRT keeps variables to itself and cannot be given {', '.join(map(repr, states))}",
-                hint="compare with your own results: --verify reference.npz",
-            )
-        for detail in details:
-            name = detail["name"]
-            if name not in inputs and name not in self._constants:
-                raise missing_input(self.path, "LiteRT", name)
-            value = inputs[name] if name in inputs else np.asarray(self._constants[name], detail["dtype"])
-            values[detail["index"]] = np.asarray(value)
-        try:
-            for index, value in values.items():
-                interpreter.resize_tensor_input(index, value.shape)
-            interpreter.allocate_tensors()
-            interpreter.reset_all_variables()
-            for index, value in values.items():
-                interpreter.set_tensor(index, value)
-            interpreter.invoke()
-        except _FAULTS as error:
-            raise cannot_run(self.path, "LiteRT", error) from error
+    def _ended(self) -> UnsupportedError:
+        """How the process ended, and the last that it said."""
+        code = self._process.wait()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        return UnsupportedError(
+            f"{self.path}: LiteRT {how} while it ran it" + (f": {lines[-1]}" if lines else ""),
+            hint="compare with your own results: --verify reference.npz",
+        )
 
 
-def _litert() -> ModuleType:
-    try:
-        from ai_edge_litert import interpreter
-    except ImportError as error:
-        raise MissingDependencyError(
-            "LiteRT, the reference to compare with, is not installed",
-            hint="pip install ai-edge-litert, or compare with your own results: --verify reference.npz",
-        ) from error
-    found: ModuleType = interpreter
-    return found
+def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
+    connection.close()
+    process.kill()
+    process.wait()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlc.errors import MissingDependencyError, UnsupportedError, UsageError
-from mlc.harness import litert
+from mlc.harness import litert_child
 from mlc.harness.litert import LitertReference
 from mlc.harness.reference import Tap, open_reference, reference_of
 from tests.unit.frontend.tflite.writer import Op, T, write
@@ -57,4 +57,13 @@ def test_what_litert_cannot_run_is_refused(tmp_path: Path, monkeypatch: pytest.M
         LitertReference(tmp_path / "m.tflite")
     monkeypatch.setitem(__import__("sys").modules, "ai_edge_litert", None)
     with pytest.raises(MissingDependencyError, match="LiteRT, the reference to compare with, is not installed"):
-        litert._litert()
+        litert_child._litert()
+
+
+def test_a_process_that_ends_is_one_error(path: Path) -> None:
+    """Some of its kernels abort."""
+    found = LitertReference(path)
+    found._process.kill()
+    with pytest.raises(UnsupportedError, match=r"m\.tflite: LiteRT was ended by SIGKILL while it ran it") as caught:
+        found.run({"x": X})
+    assert "--verify reference.npz" in caught.value.hint
