@@ -112,6 +112,14 @@ def test_printed_kernels_compute_what_groups_say(name: str, config: dict[str, ob
     assert_close(on_host(fn, arrays), want)
 
 
+def test_all_threads_of_a_warp_come_where_its_block_is_wider_than_the_product() -> None:
+    config = {"tiles_high": 4, "tiles_wide": 1, "warps_high": 1, "warps_wide": 4, "terms": 128, "versions": 4}
+    found, fn = case("conv_bytes", {**config, "asynchronous": False, "parts": 1})  # 20 columns; three warps make 24
+    assert uses(fn)
+    arrays, want = feeds_of(found, fn)
+    assert_close(on_host(fn, arrays), want)
+
+
 def test_no_instruction_is_missing() -> None:
     """That of single precision has a test of its own."""
     assert {s.name for name in MADE for s in uses(case(name)[1])} | {TF32} == {m.name for m in MMAS.values()}

@@ -105,8 +105,10 @@ def schedule_tensor(g: Group, target: Gpu, mma: Mma) -> tuple[Schedule, Group, t
     out = p.outputs[0] if ends_in_anchor(g) else p.anchor.outputs[0]
     s = Schedule(p.outputs)
     s[total].set_scope("local")
-    for t in (left, right):
+    for t, rows in ((left, tile.high), (right, tile.wide)):
         s[t].set_scope("shared")
+        # rows of a block that nobody asks for are there, too: else a warp's threads would have to ask who may read
+        s[t].align(s[t].op.axes[-2], rows)
         s[t].storage_align(s[t].op.axes[-2], 32 // t.dtype.itemsize, 16 // t.dtype.itemsize)
     step = _bind(s[out], s[total], tile, mma)
     parts = [(s[t], _fetch(s[t], s[total], step, tile)) for t in (left, right)]
