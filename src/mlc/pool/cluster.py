@@ -16,7 +16,7 @@ from mlc.errors import DeviceError, MissingDependencyError, UsageError
 from mlc.pool.board import Board
 from mlc.pool.certificates import REVOKED, Role
 from mlc.pool.offers import FACTS
-from mlc.pool.secure import Address, RefusedError, greet, security_of, withdrawn
+from mlc.pool.secure import Address, RefusedError, greet, mend_connections, security_of, withdrawn
 from mlc.pool.task import PLUGIN
 
 _LOGGER = logging.getLogger("mlc")
@@ -66,6 +66,7 @@ def prepared() -> Any:
     )
     import distributed
 
+    mend_connections()
     # what goes wrong there is told in our own words
     for name in ["asyncio", *logging.Logger.manager.loggerDict]:
         if name.partition(".")[0] in ("asyncio", "distributed", "tornado"):

@@ -185,6 +185,23 @@ def _checking(files: Mapping[str, Path]) -> Any:
     )
 
 
+def mend_connections() -> None:
+    """Lets a connection that ends before TLS begins count as one that failed; tornado tells of a wrong value."""
+    from distributed.comm import CommClosedError, registry, tcp
+
+    class Connector(tcp.TLSConnector):
+        async def connect(self, address: str, deserialize: bool = True, **arguments: Any) -> Any:
+            try:
+                return await super().connect(address, deserialize, **arguments)
+            except ValueError as error:
+                raise CommClosedError(f"{address}: {error}") from error
+
+    class Backend(tcp.TLSBackend):
+        _connector_class = Connector
+
+    registry.backends["tls"] = Backend()
+
+
 def greet(address: Address, certificates: Path | None) -> None:
     """Looks whether a pool is there and lets this party in, so that a message can say why not.
 

@@ -192,14 +192,16 @@ def test_a_scheduler_that_dies_ends_clients_and_both_go_on_when_it_is_back(
     until(lambda: all(len(trials(tmp_path / f"{who}.jsonl")) > 3 for who in both))
     pool.hub.kill()
     before = {}
-    for who, party in both.items():
-        assert party.wait() == 6, party.said.read_text()
-        complaints = [line for line in party.said.read_text().splitlines() if line.startswith("error")]
-        assert complaints == [f"error: {pool.url}: the pool is gone"], party.said.read_text()
-        assert "Traceback" not in party.said.read_text()
-        before[who] = trials(tmp_path / f"{who}.jsonl")
-        assert 3 < len(before[who]) < 18
-    pool.hub = pool.scheduler()
+    try:
+        for who, party in both.items():
+            assert party.wait() == 6, party.said.read_text()
+            complaints = [line for line in party.said.read_text().splitlines() if line.startswith("error")]
+            assert complaints == [f"error: {pool.url}: the pool is gone"], party.said.read_text()
+            assert "Traceback" not in party.said.read_text()
+            before[who] = trials(tmp_path / f"{who}.jsonl")
+            assert 3 < len(before[who]) < 18
+    finally:
+        pool.hub = pool.scheduler()
     both = {who: tune(who, seed) for who, seed in (("ann", "5"), ("bob", "6"))}
     for who, party in both.items():
         assert party.wait() == 0, party.said.read_text()

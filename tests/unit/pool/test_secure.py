@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+
 import pytest
 
 from mlc.errors import DeviceError, UsageError
@@ -53,3 +56,20 @@ def test_a_certificate_is_asked_for_before_anything_is_sent() -> None:
 def test_where_nobody_listens_there_is_one_message() -> None:
     with pytest.raises(DeviceError, match="cannot be reached"):
         greet(Address("127.0.0.1", 1, plain=True), None)
+
+
+def test_a_connection_that_ends_before_tls_begins_is_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    tcpclient = pytest.importorskip("tornado.tcpclient")
+    pytest.importorskip("distributed")
+    from distributed.comm import connect
+
+    from mlc.pool.cluster import prepared
+
+    async def reset(*_: object, **__: object) -> None:
+        raise ValueError("IOStream is not idle; cannot convert to SSL")
+
+    prepared()
+    monkeypatch.setattr(tcpclient.TCPClient, "connect", reset)
+    talk = connect("tls://127.0.0.1:1", timeout=0.1, ssl_context=ssl.create_default_context())
+    with pytest.raises(OSError, match="Timed out"):
+        asyncio.run(talk)
