@@ -228,8 +228,8 @@ class Knobs:
         found: int = self._ask(Discrete(name, tuple(sorted({*values, int(default)}))), default)
         return found
 
-    def category(self, name: str, values: Sequence[Value], *, default: Value) -> Any:
-        """One of some things."""
+    def category(self, name: str, values: Sequence[Value], *, default: Value | Callable[[], Value]) -> Any:
+        """One of some things; the default, or what finds it where it depends on other choices."""
         return self._ask(Categorical(name, tuple(values)), default)
 
     def require(self, condition: bool, reason: str) -> None:
@@ -254,6 +254,7 @@ class Knobs:
         known = self.asked.get(knob.name)
         if known is not None and known != knob:
             raise ScheduleError(f"knob {knob.name} is asked for twice, with different values")
+        default = default() if callable(default) else default
         if default not in knob.values:
             raise ScheduleError(f"knob {knob.name}: its default {default} is none of its values")
         self.asked[knob.name] = knob

@@ -32,6 +32,7 @@ from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.intrinsic import TensorIntrinsic
 from mlc.ir.loop import BLOCK_AXES, THREAD_AXES, ForKind
+from mlc.lower.symbolic import least, most
 
 
 class Owner(Protocol):
@@ -182,7 +183,7 @@ class Stage:
                 f"split: factor {factor} of axis {axis.name} of stage {self.name}; it must be at least 1"
             )
         extent = axis.hi + 1
-        inner_extent = min(factor, max(extent, 1))
+        inner_extent = least(factor, most(extent, 1))
         outer = Var(f"{axis.name}o", 0, -(-extent // inner_extent) - 1)
         inner = Var(f"{axis.name}i", 0, inner_extent - 1)
         self.leaves[k : k + 1] = [outer, inner]

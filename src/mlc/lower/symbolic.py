@@ -194,9 +194,14 @@ def _install() -> None:
 _install()
 
 
-def opaque(fn: Callable[..., int]) -> Callable[..., int]:
-    """Let a function of numbers be one step of a trace, without a guard for each comparison inside it."""
-    each = np.vectorize(fn, otypes=[np.int64])
+def opaque(fn: Callable[..., int], of_arrays: Callable[..., Any] | None = None) -> Callable[..., int]:
+    """Let a function of numbers be one step of a trace, without a guard for each comparison inside it.
+
+    Args:
+        fn: the function.
+        of_arrays: the same of arrays, where there is such.
+    """
+    each = np.vectorize(fn, otypes=[np.int64]) if of_arrays is None else of_arrays
 
     @wraps(fn)
     def call(*args: int) -> int:
@@ -206,6 +211,23 @@ def opaque(fn: Callable[..., int]) -> Callable[..., int]:
         return traced.trace.number(fn(*map(int, args)), each, tuple(map(_operand, args)))
 
     return call
+
+
+least = opaque(min, np.minimum)  # the smaller of two sizes
+most = opaque(max, np.maximum)
+
+
+def several(iterations: int) -> bool:
+    """Whether a loop that may be left out is there: it has more than one iteration.
+
+    Under a trace every such loop is there, of one iteration or more, so that both go the same way.
+    """
+    return isinstance(iterations, Sym) or iterations > 1
+
+
+def assumed(choice: bool) -> bool:
+    """A choice that no loop depends on; a trace takes it for made, so that both ways are one."""
+    return isinstance(choice, Sym) or choice
 
 
 def pinned(x: int) -> int:
@@ -241,9 +263,13 @@ class Tracer(Knobs):
         return Sym(value, self._terms.whole(fn, args, knob, part), self)
 
     def _ask(self, knob: Any, default: Any) -> Any:
-        value = super()._ask(knob, plain(default))
         if knob.name not in self.config:  # nobody can choose it
+            default = default() if callable(default) else default
+            super()._ask(knob, plain(default))
             return default
+        if callable(default):  # what it would be untuned is no matter
+            default = knob.values[0]
+        value = super()._ask(knob, plain(default))
         if isinstance(value, tuple) and isinstance(knob, Factors):
             return tuple(self.number(v, None, (), knob.name, k) for k, v in enumerate(value))
         if isinstance(value, int):

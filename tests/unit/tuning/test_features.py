@@ -158,9 +158,9 @@ def test_an_expression_that_features_fail_on_is_not_described(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("float division by zero")
 
-    features = LoopFeatures(task, target)
-    rows = _valid(task, features, 60)
+    rows = _valid(task, LoopFeatures(task, target), 60)
     monkeypatch.setattr(Nests, "of", fail)
+    features = LoopFeatures(task, target)
     assert features.valid(rows).all()
     assert not features(rows).any()
     assert ["ZeroDivisionError" in r.message for r in caplog.records] == [True]

@@ -13,7 +13,7 @@ from mlc.ir.graph import Node
 from mlc.lower.inline import inline
 from mlc.lower.knobs import Config, Knobs
 from mlc.lower.schedule import Schedule
-from mlc.lower.symbolic import Values, Way, Ways
+from mlc.lower.symbolic import Values, Ways
 from mlc.lower.terms import Term
 from mlc.targets.base import Target, Whole
 from mlc.tuning.features.context import (
@@ -83,16 +83,16 @@ class LoopFeatures:
         self._grid = isinstance(target.accelerator, Whole)
         node = candidate(task, target, task.space.default)
 
-        def template(knobs: Knobs) -> Schedule | _Unknown | None:
+        def template(knobs: Knobs) -> _Compiled | _Unknown | None:
             try:
-                return ask(lambda: _scheduled(task, node, target, knobs), let=(ScheduleError,))
+                # as it is described, in an expression that nobody may have thought of, something may fail as well
+                return ask(lambda: self._look(_scheduled(task, node, target, knobs)), let=(ScheduleError,))
             except ForeignError as error:
                 return self._unknown(knobs.config, str(error))
 
         self._troubles: set[str] = set()
         self._ways = Ways(template, task.space)
         self._programs = Programs()
-        self._compiled: dict[Way, _Compiled | None] = {}  # none where there is nothing to describe
         # ways that differ in what features do not tell, such as prefetches, are one
         self._alike: dict[Hashable, _Compiled] = {}  # by their loop nests
         self._known: dict[Hashable, _Compiled] = {}  # by what features are made of
@@ -164,11 +164,8 @@ class LoopFeatures:
         """
         parts: dict[Program, list[tuple[_Compiled, np.ndarray]]] = {}
         for way, at in self._ways.split(rows):
-            if way not in self._compiled:
-                self._compiled[way] = self._compile(way.result, rows[at[0]])
-            compiled = self._compiled[way]
-            if compiled is not None:
-                parts.setdefault(compiled.program, []).append((compiled, at))
+            if isinstance(way.result, _Compiled):
+                parts.setdefault(way.result.program, []).append((way.result, at))
         # configurations with as many loops come together
         stacks = sorted(parts.items(), key=lambda item: item[1][0][0].outline.loops)
         members = [member for _, stack in stacks for member in stack]
@@ -187,17 +184,10 @@ class LoopFeatures:
         order = np.concatenate([np.zeros(0, np.int64), *(at for _, at in members)])
         return order, np.repeat([c.number for c, _ in members], [len(at) for _, at in members]), numbers
 
-    def _compile(self, schedule: Schedule | _Unknown | None, row: np.ndarray) -> _Compiled | None:
-        """What describes all configurations that have such a schedule, ``row`` among them."""
-        if not isinstance(schedule, Schedule):
+    def _look(self, schedule: Schedule | None) -> _Compiled | None:
+        """What describes all configurations that have such a schedule."""
+        if schedule is None:
             return None
-        try:
-            return ask(lambda: self._look(schedule))  # at an expression that nobody may have thought of
-        except ForeignError as error:
-            self._unknown(self._space.config(row), str(error))
-            return None
-
-    def _look(self, schedule: Schedule) -> _Compiled:
         identity = identity_of(schedule)
         if identity not in self._alike:
             self._alike[identity] = self._description(schedule)

@@ -169,9 +169,9 @@ class Nests:
         if type(atom) is Var:
             return spans.get(atom, 1.0)
         if type(atom) is Quotient:
-            return self._call("ceil", self._far(atom.form, spans) / atom.divisor)
+            return self._call("ceil", self._far(atom.form, spans) / real(atom.divisor))
         if type(atom) is Remainder:
-            return self._call("least", self._far(atom.form, spans), float(atom.divisor))
+            return self._call("least", self._far(atom.form, spans), real(atom.divisor))
         return float(atom.hi - atom.lo + 1)
 
     def _far(self, index: Linear, spans: Extents) -> Number:
@@ -194,7 +194,7 @@ class Nests:
         total: Number = 1.0
         for ix, n in zip(access.indices, access.tensor.shape, strict=True):
             if n > 1:
-                total = total * self._call("least", self._many(ix, spans), float(n))
+                total = total * self._call("least", self._many(ix, spans), real(n))
         return total
 
     def _steps(self, stage: Stage, leaf: Var) -> dict[Var, Number]:
@@ -218,7 +218,7 @@ class Nests:
         shape = access.tensor.shape
         total: Number = 0.0
         for d, ix in enumerate(access.indices):
-            total = total + float(prod(shape[d + 1 :])) * self._moved(ix, steps)
+            total = total + real(prod(shape[d + 1 :])) * self._moved(ix, steps)
         return abs(total)
 
     def _moved(self, index: Linear, steps: Extents) -> Number:
@@ -228,9 +228,9 @@ class Nests:
                 if atom in steps:
                     total = total + real(c) * steps[atom]
             elif type(atom) is Quotient:
-                total = total + real(c) * self._call("floor", self._moved(atom.form, steps) / atom.divisor)
+                total = total + real(c) * self._call("floor", self._moved(atom.form, steps) / real(atom.divisor))
             elif type(atom) is Remainder:
-                total = total + real(c) * (self._moved(atom.form, steps) % atom.divisor)
+                total = total + real(c) * (self._moved(atom.form, steps) % real(atom.divisor))
         return total
 
     def extent(self, stage: Stage, axis: Var) -> Number:

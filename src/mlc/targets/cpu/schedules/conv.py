@@ -17,7 +17,7 @@ from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
-from mlc.lower.symbolic import pinned
+from mlc.lower.symbolic import assumed, pinned, several
 from mlc.ops.algorithms import Algorithm
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, bandwidth, fetches_ahead, unrolled_steps
@@ -294,7 +294,7 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     even = channels % target.lanes == 0 and role.weights.shape[1] % target.lanes == 0
     parts = [k * target.lanes for k in divisors(channels // target.lanes)[:-1]] if even else []
     # 0 sums all channels up at once
-    chunk = pinned(knobs.discrete("chunk", (0, *parts), default=cut.chunk or 0))
+    chunk = knobs.discrete("chunk", (0, *parts), default=cut.chunk or 0)
     whole = whole_channels(role.weights.shape[1], target, terms) // terms
     most_inner = channels_of_block(role.weights.shape[1], target, terms) // terms
     _, inner = knobs.factors("depth", whole, 2, default=(whole // most_inner, most_inner), most={1: most_inner})
@@ -319,7 +319,10 @@ def plan_conv(g: Group, target: Cpu) -> ConvPlan:
     fetch = knobs.category("prefetch", (False, True), default=ahead > 0 or come_from_far(role.weights, target))
     cut = Blocking(extent // blocks, blocks > 1 and first == "pixels", chunk or None, axis)
     taps_first = terms_order.index("taps") < terms_order.index("channels")
-    next_tile, this = (False, ahead if fetch else 0) if ahead else (fetch, 0)
+    next_tile, this = (False, ahead if assumed(fetch) else 0) if ahead else (fetch, 0)
+    # arithmetic, so that all that are not refused go one way
+    places = panels - 1 + terms_order.index("channels")
+    knobs.require(next_tile * chunk * places == 0, "the weights of the next chunk lie in several places")
     return ConvPlan(
         flat, tile, cut, inner * terms, taps_first, steps, panels, walk, shared, next_tile, this,
         border.passes_rows, columns,
@@ -408,8 +411,7 @@ def _ask_flat(g: Group, target: Cpu, *, margins: bool = False) -> bool:
     flat = is_flat(g, target, margins=margins)
     if not _may_be_flat(g):
         return flat
-    asked: bool = g.knobs.category("flat", (False, True), default=flat)
-    return asked
+    return bool(g.knobs.category("flat", (False, True), default=flat))
 
 
 def is_flat(g: Group, target: Cpu, *, margins: bool) -> bool:
@@ -488,8 +490,7 @@ def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, co
     local.compute_at(sums, walk[-1])
     steps = _tile_body(local, len(space), plan, target, dot)
     weights = p.anchor.inputs[1]
-    if plan.prefetch:
-        p.knobs.require(not panels and not plan.taps_first, "the weights of the next chunk lie in several places")
+    if plan.panels == 1 and not plan.taps_first and assumed(plan.prefetch):
         # chunks follow one another in memory, the last of some channels too
         local.prefetch(weights, k, steps, level=2)
     for t in copies:
@@ -519,10 +520,10 @@ def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, co
     walk = _walked(plan, panels, space[:-1], wo)
     stage.reorder(*outside, *walk, ov, wi, oi)
     weights = p.anchor.inputs[1]
-    far = flat and wo.hi + 1 >= PREFETCHED_FROM and plan.prefetch
+    many = flat and wo.hi + 1 >= PREFETCHED_FROM
     if plan.columns:
         stage.unroll(wo)
-    shared = _shared(p, plan, outside, walk, wo, exact=exact, far=far)
+    shared = _shared(p, plan, outside, walk, wo, exact=exact, many=many)
     at = stage.fuse(*shared)
     stage.parallel(at)
     stage.vectorize(oi)
@@ -531,7 +532,7 @@ def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, co
     local.compute_at(stage, inside)
     finish_tile(s, out, conv, inside, (wi, ov))
     steps = _tile_body(local, len(space), plan, target, dot)
-    if far and wo not in shared:
+    if many and wo not in shared and assumed(plan.prefetch):
         local.prefetch(weights, at, steps, level=2)
     for t in copies:
         spread(s[t], target)
@@ -546,7 +547,7 @@ def _walked(plan: ConvPlan, panels: list[Var], rows: list[Var], tiles: Var) -> l
 
 
 def _shared(
-    p: Group, plan: ConvPlan, outside: list[Var], walk: list[Var], tiles: Var, *, exact: bool, far: bool
+    p: Group, plan: ConvPlan, outside: list[Var], walk: list[Var], tiles: Var, *, exact: bool, many: bool
 ) -> list[Var]:
     """The loops that threads share: those over blocks, and of those within a block as many as the plan says.
 
@@ -560,7 +561,7 @@ def _shared(
         walk: loops within a block.
         tiles: the one of these over tiles of a row.
         exact: whether the last tile is a whole one; others cannot be shared, since their ends are cut off first.
-        far: whether weights are fetched ahead from one iteration of the shared loop to the next.
+        many: whether weights, if any are fetched ahead, are so from one iteration of the shared loop to the next.
     """
     at = walk.index(tiles)
     if plan.shared:
@@ -570,7 +571,8 @@ def _shared(
         return found
     found = outside + walk[:at]
     few = plan.flat or size_of([a.hi + 1 for a in found]) < 8
-    return found + walk[at:] if few and exact and not far and not plan.columns else found
+    whole = few and exact and not plan.columns
+    return found + walk[at:] if whole and not (many and plan.prefetch) else found
 
 
 def come_from_far(weights: te.Tensor, target: Cpu) -> bool:
@@ -606,7 +608,7 @@ def _tile_body(local: Stage, rank: int, plan: ConvPlan, target: Cpu, dot: Dot | 
     local.reorder(*above, ci, *outer, *space[:-1], pixels, o, *lanes)
     if plan.columns:
         local.unroll(taps[-1])
-    if plan.steps > 1:
+    if several(plan.steps):
         ci, step = local.split(ci, plan.steps)
         local.unroll(step)
     if plan.ahead:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from mlc.targets.cpu.cost import HIDDEN, USABLE, Tile, bandwidth, ragged_steps
@@ -62,8 +63,16 @@ class Blocking:
     axis: int = 0
 
 
+@lru_cache(maxsize=1024)  # every run of the template asks
 def cut_for_caches(
-    x: Sequence[int], y: Sequence[int], taps: Sequence[int], flat: bool, tile: Tile, target: Cpu, *, terms: int = 1
+    x: tuple[int, ...],
+    y: tuple[int, ...],
+    taps: tuple[int, ...],
+    flat: bool,
+    tile: Tile,
+    target: Cpu,
+    *,
+    terms: int = 1,
 ) -> Blocking:
     """Blocks of pixels whose inputs stay in the second-level cache, chunks of channels whose weights stay in the first.
 

@@ -13,7 +13,7 @@ from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
-from mlc.lower.symbolic import pinned
+from mlc.lower.symbolic import assumed
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, all_tiles, balance, best_tile, fetches_ahead
 from mlc.targets.cpu.dot import Dot
@@ -141,27 +141,29 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     ju, jv = stage.split(ji, target.lanes)
     # a ragged axis stays a loop of its own, so that its tail can be cut off
     inner: Var | None = io
-    streamed = (
-        packed
-        and right.size * right.dtype.itemsize > target.l2
-        and io.hi >= 2
-        and balance(jo.hi + 1, target.cores) < EVEN
-    )
+
+    def streamed() -> bool:
+        large = packed and right.size * right.dtype.itemsize > target.l2
+        return large and io.hi >= 2 and balance(jo.hi + 1, target.cores) < EVEN
+
     # the transposed copy of one matrix stays in the second-level cache until it has been used
     each = turned is not None and turned.size == matrices * n * k and n * k * 8 <= target.l2
     each = each and matrices > 1 and balance(matrices, target.cores) < EVEN
-    if each:
-        order = "matrices"
-    elif matrices > 1:
-        order = "tiles" if even_j and even_i else "columns" if even_j else "matrices"
-    elif even_j and even_i and not streamed:
-        order = "tiles"
-    elif not streamed and io.hi > jo.hi and balance(io.hi + 1, target.cores) < balance(jo.hi + 1, target.cores):
-        order = "rows"
-    else:
-        order = "columns"
+
+    def usual_order() -> str:
+        if each:
+            return "matrices"
+        if matrices > 1:
+            return "tiles" if even_j and even_i else "columns" if even_j else "matrices"
+        if streamed():
+            return "columns"
+        if even_j and even_i:
+            return "tiles"
+        rows_pay = io.hi > jo.hi and balance(io.hi + 1, target.cores) < balance(jo.hi + 1, target.cores)
+        return "rows" if rows_pay else "columns"
+
     # what threads share: whole matrices, panels of columns, rows of tiles, or every tile for itself
-    order = knobs.category("order", ("matrices", "columns", "rows", "tiles"), default=order)
+    order = knobs.category("order", ("matrices", "columns", "rows", "tiles"), default=usual_order)
     knobs.require(not each or order == "matrices", "a transposed copy belongs to one matrix")
     knobs.require(order != "tiles" or (even_i and even_j), "tiles that all threads share have to be whole")
     lead = [*batch] if matrices > 1 else []
@@ -197,12 +199,12 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     step = vectors * target.lanes * right.dtype.itemsize * (1 if dot is None else dot.terms)
     # rows of a part of the only panel are no neighbours
     ahead = fetches_ahead(k * step, target) if even_j or n > width else 0
-    fetch = packed and knobs.category("prefetch", (False, True), default=streamed or ahead > 0)
+    fetch = packed and knobs.category("prefetch", (False, True), default=lambda: ahead > 0 or streamed())
     if ahead:
-        if fetch:
+        if assumed(fetch):
             ahead = -(-ahead // (step * (cut.steps.hi + 1)))
             local.prefetch(right, cut.iterations, cut.iterations, distance=ahead, level=1)
-    elif order == "columns" and not blocks.chunk and io.hi > 0 and fetch:
+    elif order == "columns" and not blocks.chunk and io.hi > 0 and assumed(fetch):
         # While rows pass by one panel, the next one comes from further away, a line every few steps: more at once would
         # hold up the loads of the tile itself (measured with weights in memory: nothing gained by bursts, 5 % by this).
         local.prefetch(right, jo, cut.iterations, level=2)
@@ -256,7 +258,7 @@ def _ask_blocks(knobs: Knobs, extents: tuple[int, int, int], tiles: Tile, target
     inside = high if walk.index("depth") < walk.index("rows") else 1
     inside *= wide if walk.index("depth") < walk.index("columns") else 1
     knobs.require(inside > 1, "sums of a chunk belong to several tiles")
-    return _Blocks(wide, high, pinned(chunk), walk)
+    return _Blocks(wide, high, chunk, walk)
 
 
 def _chunk_by_chunk(
