@@ -59,9 +59,8 @@ def test_where_nobody_listens_there_is_one_message() -> None:
 
 
 def test_a_connection_that_ends_before_tls_begins_is_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    tcpclient = pytest.importorskip("tornado.tcpclient")
-    pytest.importorskip("distributed")
     from distributed.comm import connect
+    from tornado.tcpclient import TCPClient
 
     from mlc.pool.cluster import prepared
 
@@ -69,7 +68,7 @@ def test_a_connection_that_ends_before_tls_begins_is_one_that_fails(monkeypatch:
         raise ValueError("IOStream is not idle; cannot convert to SSL")
 
     prepared()
-    monkeypatch.setattr(tcpclient.TCPClient, "connect", reset)
+    monkeypatch.setattr(TCPClient, "connect", reset)
     talk = connect("tls://127.0.0.1:1", timeout=0.1, ssl_context=ssl.create_default_context())
     with pytest.raises(OSError, match="Timed out"):
         asyncio.run(talk)
