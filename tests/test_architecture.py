@@ -124,7 +124,7 @@ def room_of(file: Path) -> str:
 def imported(tree: ast.AST, file: Path) -> Iterator[tuple[int, str]]:
     """Every import in a file as (line, absolute dotted name), those inside functions and type checks included."""
     package = ("mlc", *file.relative_to(SRC).parent.parts)
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -206,7 +206,7 @@ def forbidden(tree: ast.AST, file: Path) -> list[str]:
         for line, name in imported(tree, file)
         if name.split(".")[0] in FORBIDDEN_MODULES or name in FORBIDDEN_CALLS
     ]
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.Call):
             continue
         if dotted(node.func) in FORBIDDEN_CALLS:
@@ -221,7 +221,7 @@ def forbidden(tree: ast.AST, file: Path) -> list[str]:
 def caught(tree: ast.AST, file: Path) -> list[str]:
     """The handlers of one file that swallow whatever comes: only what cleans up and raises again may catch it all."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.ExceptHandler):
             continue
         kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
@@ -305,7 +305,7 @@ def test_nothing_is_decided_by_the_tag_of_a_compute() -> None:
     found = [
         f"{file.relative_to(SRC)}:{node.lineno}"
         for file in FILES
-        for node in ast.walk(parse(file))
+        for node in nodes(parse(file))
         if isinstance(node, ast.Compare)
         and any(isinstance(e, ast.Attribute) and e.attr == "tag" for e in (node.left, *node.comparators))
     ]
@@ -386,3 +386,9 @@ def test_forbidden_calls_are_found(source: str, count: int) -> None:
 def parse(file: Path) -> ast.Module:
     """The syntax tree of a source file."""
     return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+
+
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All of a syntax tree; the same ones again for the next test."""
+    return tuple(ast.walk(tree))

@@ -241,7 +241,7 @@ def assert_agrees(net: Net, **options: object) -> None:
     assert_same(compiled(model, net.feeds, **options), want, tolerance=1e-5)
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_one_tensor_with_every_reader(producer: str) -> None:
     net = Net()
@@ -253,7 +253,7 @@ def test_one_tensor_with_every_reader(producer: str) -> None:
     assert_agrees(net)
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_every_reader_with_a_chain_of_its_own(producer: str) -> None:
     net = Net()

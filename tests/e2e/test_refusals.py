@@ -271,6 +271,7 @@ def folder(tmp_path: Path) -> Path:
     return inside
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("case", BROKEN)
 def test_model_that_cannot_be_compiled(case: str, folder: Path) -> None:
     make, code, message, hint = BROKEN[case]
@@ -302,6 +303,7 @@ OPTIONS: dict[str, tuple[list[str], str, str]] = {
 }
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("case", OPTIONS)
 def test_option_that_cannot_be_used(case: str, folder: Path) -> None:
     arguments, message, hint = OPTIONS[case]
@@ -422,6 +424,7 @@ LARGE: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("case", LARGE)
 def test_large_or_absurd_but_sound_model_compiles(case: str, folder: Path) -> None:
     write(folder / "m.onnx", LARGE[case]())

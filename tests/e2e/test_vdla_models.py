@@ -138,6 +138,7 @@ def test_depthwise_convolutions_run_between_others() -> None:
             assert check_against_integers(module, model.graph, {"x": images[:1]}) >= 1
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("profile", PROFILES)
 def test_pixels_of_narrow_tensors_are_folded(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The input comes from the host, the results are read by it, and pairs of pixels are one block in between."""
@@ -215,7 +216,7 @@ def pooled_network(*, both: bool) -> onnx.ModelProto:
     return network(nodes, {"x": np.zeros((1, 16, 13, 11), np.float32)}, ["y"], stored)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("both", [False, True])
 def test_an_addition_without_a_product_is_offloaded(profile: str, both: bool, monkeypatch: pytest.MonkeyPatch) -> None:

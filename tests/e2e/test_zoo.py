@@ -41,6 +41,7 @@ def load(model: onnx.ModelProto, folder: Path) -> mlc.Model:
     return mlc.load(path)
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_small_network_agrees_with_onnxruntime_on_any_path(name: str, tmp_path: Path) -> None:
     """Optimised and as it stands, one thread and two, with layouts and without."""

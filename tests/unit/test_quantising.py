@@ -33,6 +33,7 @@ def without_numbers(line: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"\b(?:\d[\d.,]*(?:e[+-]?\d+)?|inf)\b", "#", line)).strip()
 
 
+@pytest.mark.slow
 def test_commands_print_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

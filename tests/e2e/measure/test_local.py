@@ -49,6 +49,7 @@ def measurer_of(tasks: list[Task], target: X86Target, threads: int = 1, **option
     )
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("string", [{}, {"mcpu": "haswell"}, {"mcpu": "x86-64"}], ids=str)
 @pytest.mark.parametrize("shape", [(24, 40, 32), (7, 13, 11), (1, 17, 23)])
 def test_every_legal_configuration_is_right(string: dict[str, str], shape: tuple[int, int, int]) -> None:

@@ -25,7 +25,7 @@ def on(device: OpenClDevice) -> Callable[[Function, Sequence[np.ndarray]], list[
     return lambda fn, inputs: run(device, fn, inputs)
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_device_computes_what_networks_say(quick_pocl: OpenClDevice, name: str) -> None:
     graph = network(name)

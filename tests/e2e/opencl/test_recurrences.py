@@ -28,6 +28,7 @@ def check(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> GpuProgram:
     return GpuProgram.from_bytes(data)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "op, steps, batch, layers, direction, lengths, initial, hidden",
     [

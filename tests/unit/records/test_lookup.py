@@ -171,6 +171,7 @@ def convolution() -> Graph:
     return g.finish([y])
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("algorithm", [*Algorithm])
 def test_records_choose_between_the_algorithms_that_there_are(target: Target, algorithm: Algorithm) -> None:
     (choice,) = choices_of(convolution(), target, OPTIONS)

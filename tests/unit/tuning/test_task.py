@@ -63,7 +63,7 @@ def test_a_document_and_its_margins_give_the_same_task(tasks: list[Task], target
         assert (found.flops, found.margins) == (task.flops, task.margins)
         assert [(k.name, k.values) for k in found.space.knobs] == [(k.name, k.values) for k in task.space.knobs]
         assert found.space.default == task.space.default
-        rows = task.space.sample(np.random.default_rng(0), 40)
+        rows = task.space.sample(np.random.default_rng(0), 12)
         ours, theirs = LoopFeatures(found, target), LoopFeatures(task, target)
         np.testing.assert_array_equal(ours.valid(rows), theirs.valid(rows))
         np.testing.assert_array_equal(ours(rows), theirs(rows))
@@ -79,7 +79,7 @@ def test_a_document_of_a_device_gives_the_same_task(name: str) -> None:
         found = task_of(json.loads(json.dumps(task.document)), task.margins, device)
         assert (found.key, found.document, found.flops) == (task.key, task.document, task.flops)
         assert [(k.name, k.values) for k in found.space.knobs] == [(k.name, k.values) for k in task.space.knobs]
-        rows = task.space.sample(np.random.default_rng(0), 20)
+        rows = task.space.sample(np.random.default_rng(0), 5)
         np.testing.assert_array_equal(LoopFeatures(found, device)(rows), LoopFeatures(task, device)(rows))
     for other, message in (
         ("x86", "an operation of '.*', which the target does not have"),

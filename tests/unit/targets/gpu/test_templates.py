@@ -51,7 +51,7 @@ def check(case: Case, node: Node, target: Gpu) -> Function:
     return fn
 
 
-@pytest.mark.sweep(55)  # each runs on PoCL as well
+@pytest.mark.sweep(30)  # each runs on PoCL as well
 @pytest.mark.parametrize("device", ["generic", "mali"])
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_compute_what_groups_say(name: str, device: str) -> None:
@@ -61,6 +61,7 @@ def test_kernels_compute_what_groups_say(name: str, device: str) -> None:
         assert not any(isinstance(s, Barrier) for s in walk(fn.body))
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", FOLDING)
 def test_warps_fold_what_groups_say(name: str) -> None:
     """Where threads exchange what they have: untuned, and under any configuration."""
@@ -94,7 +95,7 @@ def test_sums_at_places_that_data_say_are_one_threads() -> None:
     assert not grid_of(sums)[0]
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", CHOOSING)
 def test_any_configuration(name: str) -> None:
     case = Case.of(name)
@@ -103,6 +104,7 @@ def test_any_configuration(name: str) -> None:
         check(case, random_configuration(case.node, GENERIC, rng), GENERIC)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("device", [*DEVICES.values(), H200, HOPPER], ids=lambda d: d.name)
 def test_all_that_is_drawn_from_a_space_is_asked_for(device: Gpu) -> None:
     """Else candidates of the tuner would be refused for a knob that another one's value has made go away."""
@@ -130,6 +132,7 @@ def test_threads_make_strips(name: str) -> None:
     check(case, configured(case.node, config), GENERIC)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("device", ["generic", "mali"])
 @pytest.mark.parametrize(
     "make",

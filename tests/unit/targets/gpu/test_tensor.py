@@ -100,7 +100,7 @@ def feeds_of(found: Case, fn: Function) -> tuple[list[np.ndarray], list[np.ndarr
 @pytest.mark.parametrize(
     "name, config",
     [
-        pytest.param(name, config, marks=[pytest.mark.slow] * (config is None and name not in QUICK))
+        pytest.param(name, config, marks=[pytest.mark.slow] * (name not in QUICK))
         for name in MADE
         for config in (None, LARGE)
     ],
@@ -155,7 +155,9 @@ def test_single_precision_takes_ten_bits_where_it_is_asked_for() -> None:
         assert not [k for k, r in image.resources.items() if r.spill_stores or r.spill_loads]
 
 
-@pytest.mark.parametrize("archs, target", [(("sm_80", "sm_90"), AMPERE), (("sm_75",), TURING)])
+@pytest.mark.parametrize(
+    "archs, target", [(("sm_80",), AMPERE), pytest.param(("sm_75",), TURING, marks=pytest.mark.slow)]
+)
 def test_instructions_of_every_type_compile_without_spilling(archs: tuple[str, ...], target: Gpu) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     scalars = Scalars(CUDA_C)
