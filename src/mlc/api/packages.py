@@ -20,8 +20,8 @@ from mlc.api.options import compile_options, make_folder, require_products
 from mlc.errors import UnsupportedError, UsageError
 from mlc.runtime import Manifest, Module, atomic_write, load_module, write_package
 from mlc.runtime import Package as OpenPackage
-from mlc.runtime.manifest import ConstantSpec
 from mlc.runtime.native import available_cores
+from mlc.runtime.tensor_spec import ConstantSpec
 from mlc.settings import MAX_KERNELS, MAX_OPT_LEVEL, Observer, Settings
 
 if TYPE_CHECKING:

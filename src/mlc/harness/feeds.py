@@ -10,7 +10,8 @@ import numpy as np
 
 from mlc.errors import UsageError
 from mlc.runtime.dtypes import ELEMENTS, from_plain, numpy_dtype
-from mlc.runtime.manifest import ModelSpec, TensorSpec
+from mlc.runtime.manifest import ModelSpec
+from mlc.runtime.tensor_spec import TensorSpec
 
 
 class Fill(StrEnum):

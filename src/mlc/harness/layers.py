@@ -11,8 +11,8 @@ import numpy as np
 from mlc.harness.compare import Comparison, compare, tolerance_for
 from mlc.harness.feeds import as_original
 from mlc.harness.reference import Reference, Tap
-from mlc.runtime.manifest import ResultSpec
 from mlc.runtime.module import Module
+from mlc.runtime.tensor_spec import ResultSpec
 
 # As passes and importers call what becomes of a tensor: by a transpose, by adding to bytes what changes their sign.
 _MADE = re.compile(r"(.+?)(?:\.axes(\d+))?(?:\.(plus|minus)(\d+))?")

@@ -8,7 +8,7 @@ import numpy as np
 
 from mlc.errors import UsageError
 from mlc.runtime.dtypes import describe, from_plain, numpy_dtype
-from mlc.runtime.manifest import TensorSpec
+from mlc.runtime.tensor_spec import TensorSpec
 
 
 def split_samples(specs: Sequence[TensorSpec], arrays: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:

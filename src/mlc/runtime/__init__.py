@@ -7,23 +7,12 @@ from mlc.runtime.cheader import c_example, c_header, header_name
 from mlc.runtime.device_spec import DeviceCall, DeviceSpec, PlaceSpec
 from mlc.runtime.emulated import emulate_module
 from mlc.runtime.layout import Physical
-from mlc.runtime.manifest import (
-    ALIGNMENT,
-    FORMAT_VERSION,
-    Manifest,
-    MemberSpec,
-    MemorySpec,
-    ModelSpec,
-    ParamSpec,
-    ResultSpec,
-    StepSpec,
-    TargetSpec,
-    TensorSpec,
-)
+from mlc.runtime.manifest import FORMAT_VERSION, Manifest, MemberSpec, MemorySpec, ModelSpec, StepSpec, TargetSpec
 from mlc.runtime.module import Module, StepTime, load_module
 from mlc.runtime.outside import OutsideModule
 from mlc.runtime.package import Package, open_package, write_package
 from mlc.runtime.params import ParamPlan, plan_params
+from mlc.runtime.tensor_spec import ALIGNMENT, ParamSpec, ResultSpec, TensorSpec
 
 __all__ = [
     "ALIGNMENT",

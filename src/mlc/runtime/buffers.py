@@ -12,7 +12,7 @@ import numpy as np
 
 from mlc.errors import UsageError
 from mlc.runtime.dtypes import ELEMENTS, describe, numpy_dtype
-from mlc.runtime.manifest import ALIGNMENT, TensorSpec
+from mlc.runtime.tensor_spec import ALIGNMENT, TensorSpec
 
 KEPT_FROM = 1 << 20  # bytes of an array whose memory is kept: below, the C library keeps what it freed itself
 MOST_KEPT = 2  # blocks of one output: callers often hold the last result while the next one is computed

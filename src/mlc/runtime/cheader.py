@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from mlc.runtime.dtypes import ELEMENTS
-from mlc.runtime.manifest import SYMBOLS, Manifest, TensorSpec
+from mlc.runtime.manifest import SYMBOLS, Manifest
+from mlc.runtime.tensor_spec import TensorSpec
 
 _PLAIN = re.compile(r"[a-z0-9_]{1,64}")
 # Names that look as if they had been altered are altered too, so that no two names can meet.

@@ -17,7 +17,7 @@ class PlaceSpec:
     """Where some bytes lie.
 
     Args:
-        space: one of ``manifest.SPACES``, or ``DEVICE``: the arena in device memory.
+        space: one of ``tensor_spec.SPACES``, or ``DEVICE``: the arena in device memory.
         offset: bytes from the start of the space.
         nbytes: how many.
         index: which input or output; 0 in the other spaces.

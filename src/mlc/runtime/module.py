@@ -19,9 +19,10 @@ from mlc.runtime.buffers import Ports, address, aligned_empty
 from mlc.runtime.device import CPU, DeviceSide, Report, device_named
 from mlc.runtime.device_spec import PlaceSpec
 from mlc.runtime.dtypes import numpy_dtype
-from mlc.runtime.manifest import Manifest, ResultSpec, StepSpec, TensorSpec
+from mlc.runtime.manifest import Manifest, StepSpec
 from mlc.runtime.native import MAX_THREADS, NativeModel, available_cores, check_device
 from mlc.runtime.package import OBJECT, Package, open_package
+from mlc.runtime.tensor_spec import ResultSpec, TensorSpec
 
 MAX_SEED = (1 << 64) - 1
 _PHASES = {"copy_to": "to device", "run": "kernels", "copy_from": "from device", "": "host"}  # by a step's action

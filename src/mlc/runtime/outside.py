@@ -10,8 +10,9 @@ from typing import Self
 import numpy as np
 
 from mlc.runtime.buffers import Ports
-from mlc.runtime.manifest import Manifest, TensorSpec
+from mlc.runtime.manifest import Manifest
 from mlc.runtime.module import DeviceRun, drawn_seed
+from mlc.runtime.tensor_spec import TensorSpec
 
 
 class OutsideModule(ABC):

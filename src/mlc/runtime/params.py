@@ -16,7 +16,7 @@ import numpy as np
 
 from mlc.errors import PackageError
 from mlc.runtime.dtypes import ELEMENTS, describe, numpy_dtype, to_plain
-from mlc.runtime.manifest import ALIGNMENT, ParamSpec, TensorSpec
+from mlc.runtime.tensor_spec import ALIGNMENT, ParamSpec, TensorSpec
 
 # What the safetensors library accepts as a header.
 _MAX_HEADER = 100_000_000

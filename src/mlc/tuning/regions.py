@@ -25,7 +25,7 @@ from mlc.pipeline.layouts import Part, lay_out, parts_of
 from mlc.pipeline.passes import optimise
 from mlc.rewrite.group import configured, is_group
 from mlc.rewrite.workload import workload_document, workload_key
-from mlc.runtime.manifest import TensorSpec
+from mlc.runtime.tensor_spec import TensorSpec
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Accelerator, CompiledRegion, Target, Tunable
 from mlc.targets.bench import Program, Stand

@@ -10,7 +10,7 @@ import pytest
 
 from mlc.errors import UsageError
 from mlc.harness.compare import TOLERANCES, Comparison, compare, compare_outputs, tolerance_for
-from mlc.runtime.manifest import PRECISIONS
+from mlc.runtime.tensor_spec import PRECISIONS
 
 NAN, INF = np.nan, np.inf
 

@@ -9,7 +9,7 @@ import pytest
 from mlc.errors import UsageError
 from mlc.harness.feeds import Fill, Span, as_input, integer_limits, make_feeds
 from mlc.runtime.dtypes import ELEMENTS, numpy_dtype
-from mlc.runtime.manifest import TensorSpec
+from mlc.runtime.tensor_spec import TensorSpec
 
 SPECS = [TensorSpec(name, name, (50, 40)) for name in ELEMENTS]
 

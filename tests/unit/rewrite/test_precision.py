@@ -7,7 +7,7 @@ from mlc.rewrite.fuse import fuse
 from mlc.rewrite.precision import Precision, precisions
 from mlc.rewrite.quantization import QuantizeOptions, quantize
 from mlc.rewrite.weights import store_weights
-from mlc.runtime.manifest import PRECISIONS
+from mlc.runtime.tensor_spec import PRECISIONS
 from tests.unit.rewrite.helpers import Net
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mlc.runtime.buffers import KEPT_FROM, MOST_KEPT, Recycled, address
-from mlc.runtime.manifest import ALIGNMENT
+from mlc.runtime.tensor_spec import ALIGNMENT
 
 LARGE = (KEPT_FROM // 4,)
 

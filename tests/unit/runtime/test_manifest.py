@@ -15,18 +15,8 @@ from hypothesis import strategies as st
 from mlc.errors import PackageError
 from mlc.runtime.dtypes import ELEMENTS, describe, numpy_dtype
 from mlc.runtime.layout import Physical
-from mlc.runtime.manifest import (
-    PRECISIONS,
-    Manifest,
-    MemberSpec,
-    MemorySpec,
-    ModelSpec,
-    ParamSpec,
-    ResultSpec,
-    StepSpec,
-    TargetSpec,
-    TensorSpec,
-)
+from mlc.runtime.manifest import Manifest, MemberSpec, MemorySpec, ModelSpec, StepSpec, TargetSpec
+from mlc.runtime.tensor_spec import PRECISIONS, ParamSpec, ResultSpec, TensorSpec
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 dtypes = st.sampled_from(sorted(ELEMENTS))

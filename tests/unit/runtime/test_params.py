@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mlc.errors import PackageError
 from mlc.runtime import params as params_module
 from mlc.runtime.dtypes import ELEMENTS, numpy_dtype
-from mlc.runtime.manifest import ParamSpec, TensorSpec
 from mlc.runtime.params import data_start, params_chunks, params_header, plan_params
+from mlc.runtime.tensor_spec import ParamSpec, TensorSpec
 
 safetensors = pytest.importorskip("safetensors.numpy")
 

@@ -17,7 +17,7 @@ from mlc.ir.interp import run_tensors
 from mlc.ir.interp.points import run_points
 from mlc.ir.layout import Layout
 from mlc.ir.types import dtype_of
-from mlc.runtime.manifest import TensorSpec
+from mlc.runtime.tensor_spec import TensorSpec
 from mlc.tuning.task import Task
 
 ALIGNMENT = 64
