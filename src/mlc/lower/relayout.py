@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from mlc.errors import ScheduleError, VerifyError
 from mlc.ir import te
 from mlc.ir.expr import (
     Const,
@@ -25,7 +26,7 @@ from mlc.ir.expr import (
     within,
 )  # fmt: skip
 from mlc.ir.index import IndexLike, Var, as_index
-from mlc.ir.layout import Fuse, Layout, Margin, Pad, Reorder, Split
+from mlc.ir.layout import DecoupleAt, Fold, Fuse, Layout, Margin, Pad, Reorder, Split, StoreAt, Unfold, Unpad
 
 
 def relayout(
@@ -42,6 +43,8 @@ def relayout(
             they are without margins, unless told here); the new output has the shape of these loops and a ``home``.
     Returns:
         the new outputs, and the new tensor for every old one (inputs included).
+    Raises:
+        ScheduleError: an access cannot go through its tensor's layout, since it leaves overlapping tiles.
     """
     new: dict[te.Tensor, te.Tensor] = {}
     core = {t: layout.core if t.op is not None else layout for t, layout in layouts.items()}
@@ -66,7 +69,10 @@ def relayout(
             env = dict(zip(op.axes, logical, strict=True))
             # what the loops alone add is not stored, so it need not be kept from reading its neighbours
             padded = stored.has_padding if stored is not None else layout.has_padding and op.outputs[0] not in outputs
-        bodies = tuple(_rewrite(b, env, core, source, padded) for b in op.bodies)
+        try:
+            bodies = tuple(_rewrite(b, env, core, source, padded, op.reduce_axes) for b in op.bodies)
+        except VerifyError as error:
+            raise ScheduleError(f"{op.name}: {error.message}") from error
         fresh = te.Compute(op.name, axes, op.reduce_axes, bodies, op.combiner, op.tag, op.attrs)
         for old, t in zip(op.outputs, te.finish(fresh), strict=True):
             new[old] = t
@@ -140,13 +146,19 @@ def _names(op: te.Compute, layout: Layout) -> list[str]:
     names = [a.name for a in op.axes]
     for p in layout.primitives:
         match p:
-            case Split(d, _):
+            case Split(d, _) | Unfold(d):
                 names[d : d + 1] = [names[d], names[d] + "b"]  # b for block
+            case Fold(d):
+                names[d : d + 2] = [names[d]]
+            case StoreAt(d):
+                names.insert(d, "at")
+            case DecoupleAt(d):
+                del names[d]
             case Reorder(perm):
                 names = [names[k] for k in perm]
             case Fuse(d, n):
                 names[d : d + n] = ["".join(names[d : d + n])]
-            case Pad() | Margin():
+            case Pad() | Unpad() | Margin():
                 pass
     return names
 
@@ -157,6 +169,7 @@ def _rewrite(
     layouts: Mapping[te.Tensor, Layout],
     source: Callable[[te.Tensor], te.Tensor],
     padded: bool,
+    inside: Sequence[Var],
 ) -> Expr:
     """Accesses through their layouts; where padding makes an access leave its tensor, zero is read."""
     body = substitute_vars(body, env)
@@ -165,7 +178,7 @@ def _rewrite(
         t: te.Tensor = ld.source
         layout = layouts.get(t)
         target = source(t)
-        indices = ld.indices if layout is None else layout.forward(ld.indices)
+        indices = ld.indices if layout is None else layout.forward(ld.indices, inside)
         if target is t and indices is ld.indices and not padded:
             return ld
         access = Load(target, tuple(indices))

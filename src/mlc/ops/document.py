@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,20 +17,39 @@ import numpy as np
 from mlc.errors import DocumentError, UnsupportedError, VerifyError
 from mlc.fields import Fields, as_integer, as_list, as_object, as_text, as_whole, wrong
 from mlc.ir.graph import RULE_ERRORS, Attrs, Graph, Node, Operator, Value, check_attrs, fill_attrs
-from mlc.ir.layout import Fuse, Layout, Margin, Pad, Primitive, Reorder, Split
+from mlc.ir.layout import (
+    DecoupleAt,
+    Fold,
+    Fuse,
+    Layout,
+    Margin,
+    Pad,
+    Primitive,
+    Reorder,
+    Split,
+    StoreAt,
+    Unfold,
+    Unpad,
+)
 from mlc.ir.types import DTYPES_BY_NAME, DType, TensorType
 from mlc.ops.registry import get as get_operator
 
 MAX_DEPTH = 8  # of lists in attributes
 
-# primitives of layouts by name, with how many numbers they take; a permutation takes any number
-_PRIMITIVES: Mapping[str, tuple[Callable[..., Primitive], int | None]] = {
-    "split": (Split, 2),
-    "fuse": (Fuse, 2),
-    "pad": (Pad, 3),
-    "margin": (Margin, 3),
-    "reorder": (lambda *perm: Reorder(perm), None),
+# primitives of layouts by name; the numbers of each are its fields, but a permutation has any number
+_PRIMITIVES: Mapping[str, type[Primitive]] = {
+    "split": Split,
+    "fuse": Fuse,
+    "pad": Pad,
+    "margin": Margin,
+    "reorder": Reorder,
+    "unfold": Unfold,
+    "fold": Fold,
+    "unpad": Unpad,
+    "store_at": StoreAt,
+    "decouple_at": DecoupleAt,
 }
+_PRIMITIVE_NAMES = {kind: name for name, kind in _PRIMITIVES.items()}
 
 
 class Budget(Protocol):
@@ -58,17 +78,8 @@ def type_to_json(type: TensorType) -> dict[str, Any]:
 
 
 def _primitive_to_json(primitive: Primitive) -> list[Any]:
-    match primitive:
-        case Split(dim, factor):
-            return ["split", dim, factor]
-        case Fuse(dim, count):
-            return ["fuse", dim, count]
-        case Reorder(perm):
-            return ["reorder", *perm]
-        case Pad(dim, before, after):
-            return ["pad", dim, before, after]
-        case Margin(dim, before, after):
-            return ["margin", dim, before, after]
+    numbers = primitive.perm if isinstance(primitive, Reorder) else astuple(primitive)
+    return [_PRIMITIVE_NAMES[type(primitive)], *numbers]
 
 
 def node_to_json(
@@ -161,12 +172,15 @@ def _check_size(shape: Sequence[int], type: TensorType, where: str, budget: Budg
 
 def _primitive(value: Any, where: str) -> Primitive:
     name, *numbers = as_list(value, where, lambda item, at: item, 65) or (None,)
-    make, count = _PRIMITIVES.get(name, (None, None)) if isinstance(name, str) else (None, None)
-    if make is None:
+    kind = _PRIMITIVES.get(name) if isinstance(name, str) else None
+    if kind is None:
         raise wrong(where, f"one of {', '.join(_PRIMITIVES)}, with its numbers", value)
-    if count is not None and len(numbers) != count:
-        raise wrong(where, f"{count} numbers after {name}", value)
-    return make(*(as_whole(0, 1 << 32)(n, where) for n in numbers))
+    whole = [as_whole(0, 1 << 32)(n, where) for n in numbers]
+    if issubclass(kind, Reorder):
+        return Reorder(tuple(whole))
+    if len(whole) != len(fields(kind)):
+        raise wrong(where, f"{len(fields(kind))} numbers after {name}", value)
+    return kind(*whole)
 
 
 def read_attr(value: Any, where: str, depth: int = 0) -> Any:

@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from mlc.ir.graph import FusionKind, Graph, Node, Operator, Value
-from mlc.ir.layout import Fuse, Layout, Reorder, Split
+from mlc.ir.layout import DecoupleAt, Fold, Fuse, Layout, Margin, Pad, Reorder, Split, StoreAt, Unfold, Unpad
 from mlc.ir.types import TensorType
 
 
@@ -158,6 +158,10 @@ def _surrounded(layout: Layout, margins: Sequence[tuple[int, int]]) -> Layout:
                 place = [place[k] for k in perm]
             case Fuse(d, n):
                 place[d : d + n] = [-1]
+            case Unfold() | Fold() | StoreAt() | DecoupleAt():
+                return layout
+            case Pad() | Unpad() | Margin():
+                pass
     wide = layout
     for d, (before, after) in enumerate(margins):
         if before or after:

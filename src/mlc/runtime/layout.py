@@ -1,8 +1,9 @@
 """From a tensor as it lies in memory back to its logical index space, with numpy alone.
 
 The compiler decides layouts (blocked, padded, permuted); the package says how to undo them, as a short list of steps:
-``("reshape", shape)``, ``("transpose", axes)`` and ``("slice", ((begin, end), ...))``, one pair an axis. So a debugger,
-or the layer-by-layer check, needs no layout algebra.
+``("reshape", shape)``, ``("transpose", axes)``, ``("slice", ((begin, end), ...))``, one pair an axis, and ``("fold",
+(axis, stride))``, which puts the tiles of an axis together that lie ``stride`` apart on the next one. So a debugger, or
+the layer-by-layer check, needs no layout algebra.
 """
 
 from __future__ import annotations
@@ -52,6 +53,12 @@ class Physical:
             elif kind == "transpose":
                 fits = sorted(argument) == list(range(len(shape)))
                 after = tuple(shape[axis] for axis in argument) if fits else ()
+            elif kind == "fold":
+                axis, stride = argument
+                fits = 0 <= axis < len(shape) - 1 and 1 <= stride <= shape[axis + 1] and shape[axis] > 0
+                after = (
+                    (*shape[:axis], (shape[axis] - 1) * stride + shape[axis + 1], *shape[axis + 2 :]) if fits else ()
+                )
             else:
                 fits = len(argument) == len(shape) and all(
                     begin <= end <= extent for (begin, end), extent in zip(argument, shape, strict=True)
@@ -76,6 +83,8 @@ class Physical:
                 array = array.reshape(argument)
             elif kind == "transpose":
                 array = array.transpose(argument)
+            elif kind == "fold":
+                array = _folded(array, *argument)
             else:
                 array = array[tuple(slice(begin, end) for begin, end in argument)]
         return array
@@ -105,9 +114,19 @@ def _step(value: object, where: str) -> UnpackStep:
     kind, argument = value
     if kind == "slice":
         return kind, as_list(argument, where, _range)
-    if kind not in ("reshape", "transpose"):
-        raise wrong(where, "reshape, transpose or slice", kind)
-    return kind, as_integers(argument, where)
+    if kind not in ("reshape", "transpose", "fold"):
+        raise wrong(where, "reshape, transpose, slice or fold", kind)
+    numbers = as_integers(argument, where)
+    if kind == "fold" and len(numbers) != 2:
+        raise wrong(where, "an axis and a stride", argument)
+    return kind, numbers
+
+
+def _folded(array: np.ndarray, axis: int, stride: int) -> np.ndarray:
+    """Tiles put together: what the next one has as well is left out of each but the last."""
+    tiles = np.moveaxis(array, (axis, axis + 1), (0, 1))
+    begins = tiles[:, :stride].reshape(-1, *tiles.shape[2:])
+    return np.moveaxis(np.concatenate([begins, tiles[-1, stride:]]), 0, axis)
 
 
 def _range(value: object, where: str) -> tuple[int, int]:

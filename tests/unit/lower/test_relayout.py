@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
+from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import select, within
+from mlc.ir.index import Linear, as_index
 from mlc.ir.interp import run_function, run_tensors
 from mlc.ir.layout import Layout, blocked
 from mlc.ir.types import f32
@@ -125,6 +128,53 @@ def test_divisions_cancel_when_both_sides_have_the_layout() -> None:
     assert repr(out.op) == "y[n:1, c:2, h:5, cb:16] = x[0, c, h, cb] * 2.0"
     assert new[x].shape == (1, 2, 5, 16)
     assert new[y] is out
+
+
+@given(
+    window=st.integers(1, 3), stride=st.integers(1, 2), dilation=st.integers(1, 2),
+    tiles=st.integers(1, 3), tile=st.integers(1, 3), block=st.sampled_from([1, 2, 4]),
+)  # fmt: skip
+@examples(30)
+def test_windows_read_tiles_that_their_producer_unfolds(
+    window: int, stride: int, dilation: int, tiles: int, tile: int, block: int
+) -> None:
+    """ALT, figures 2 and 5b: the stage that pads writes overlapping tiles, which the convolution's tiles read."""
+    count, reach = tiles * tile, (window - 1) * dilation + 1
+    whole = (count - 1) * stride + max(reach, stride)
+    border = int(whole > 2)
+    inside = whole - 2 * border
+    x = te.placeholder((4, inside), f32, "x")
+    w = te.placeholder((4, 4, window), f32, "w")
+    pad = te.compute((4, whole), lambda c, h: select(within(h - border, 0, inside), x[c, h - border], 0), "pad")
+    c, r = te.reduce_axis(4, "c"), te.reduce_axis(window, "r")
+
+    def term(o: Linear, h: Linear) -> te.Reduction:
+        return te.sum_of(pad[c, h * stride + as_index(r) * dilation] * w[o, c, r], [c, r])
+
+    y = te.compute((4, count), term, "y", axis_names="oh")
+    read = (tile - 1) * stride + max(reach, stride)
+    layouts = {
+        y: Layout(y.shape).split(0, block).split(2, tile).reorder(2, 0, 3, 1),
+        pad: Layout(pad.shape).unfold(1, read, tile * stride).split(0, block).reorder(2, 0, 3, 1),
+    }
+    (out,), new = relayout([y], layouts)
+    assert new[pad].shape == (tiles, 4 // block, read, block)
+    if tiles > 1 and tile > 1:
+        assert "//" not in repr(out.op).replace("c//", "").replace("o//", "")
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-4, 5, t.shape).astype(np.float32) for t in (x, w)]
+    (want,) = run_tensors([y], dict(zip((x, w), arrays, strict=True)))
+    fn = lower(Schedule([out]), [x, w, out], "kernel")
+    got = np.zeros(out.shape, np.float32)
+    run_function(fn, [*arrays, got])
+    np.testing.assert_array_equal(layouts[y].unpack(got), want)
+
+
+def test_accesses_that_leave_overlapping_tiles_are_refused() -> None:
+    x = te.placeholder((9,), f32, "x")
+    y = te.compute((9,), lambda i: x[i], "y")
+    with pytest.raises(ScheduleError, match=r"^y: access i is no window that stays within one of 4 tiles"):
+        relayout([y], {x: Layout((9,)).unfold(0, 3, 2)})
 
 
 def test_tensors_without_a_layout_stay_themselves() -> None:

@@ -148,7 +148,11 @@ def edited(manifest: Manifest, path: str, value: object) -> dict:
         ),
         ("steps.0.results.0.offset", 65, r"steps\[0\]\.results\[0\]: bytes 65 to 145 lie outside a space of 144 bytes"),
         ("steps.1.results.0.index", 1, r"steps\[1\]\.results\[0\]\.index: expected less than 1, got 1"),
-        ("steps.0.results.0.physical.unpack", [["flip", []]], r"unpack\[0\]: expected reshape, transpose or slice"),
+        (
+            "steps.0.results.0.physical.unpack",
+            [["flip", []]],
+            r"unpack\[0\]: expected reshape, transpose, slice or fold",
+        ),
         ("steps.0.results.0.physical.unpack", [[]], r"unpack\[0\]: expected a pair of a step and its argument"),
         ("steps.0.results.0.physical.unpack", [["slice", [1]]], r"unpack\[0\]\[0\]: expected a pair of begin and end"),
         (
