@@ -17,23 +17,41 @@ __all__ = [
     "__version__",
     "compile",
     "errors",
+    "graph",
     "load",
     "load_module",
+    "nn",
+    "operator",
     "quantize",
     "runtime",
+    "te",
+    "train",
     "tune",
 ]
 
-_MODULES = ("errors", "runtime")
+_MODULES = {"errors": "mlc.errors", "runtime": "mlc.runtime", "te": "mlc.define.te", "nn": "mlc.define.nn"}
 
 if TYPE_CHECKING:
     from mlc import errors, runtime
-    from mlc.api import Model, Package, Quantization, compile, load, load_module, quantize, tune
+    from mlc.api import (
+        Model,
+        Package,
+        Quantization,
+        compile,
+        graph,
+        load,
+        load_module,
+        operator,
+        quantize,
+        train,
+        tune,
+    )
+    from mlc.define import nn, te
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f"mlc.{name}")
+        return import_module(_MODULES[name])
     if name in __all__:
         return getattr(import_module("mlc.api"), name)
     raise AttributeError(f"module 'mlc' has no attribute {name!r}")

@@ -17,6 +17,8 @@ from mlc.api.packages import Package, Report, assembly, compile, pass_names
 from mlc.api.quantization import LayerError, Quantization, check_calibration, quantize
 from mlc.api.training import Training, batched, train
 from mlc.api.tuning import build_candidates, measure_candidates, tune, tuning_tasks
+from mlc.define.network import Network as graph
+from mlc.define.operator import operator
 from mlc.runtime import load_module
 
 __all__ = [
@@ -37,9 +39,11 @@ __all__ = [
     "device_listing",
     "devices",
     "estimates",
+    "graph",
     "load",
     "load_module",
     "measure_candidates",
+    "operator",
     "pass_names",
     "quantize",
     "survey",

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 import numpy.typing as npt
 
 from mlc import __version__
-from mlc.frontend.base import ImportedModel, ModelSource, TensorInfo, frontend_accepting, get_frontend, guess_frontend
+from mlc.errors import UsageError
+from mlc.frontend.base import (
+    CustomOperator,
+    Extensible,
+    ImportedModel,
+    ModelSource,
+    TensorInfo,
+    frontend_accepting,
+    get_frontend,
+    guess_frontend,
+)
 from mlc.frontend.layouts import with_layouts
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.survey import Survey
@@ -64,8 +74,9 @@ def load(
     limits: Limits | None = None,
     frontend: str | None = None,
     layouts: Mapping[str, str] | None = None,
+    operators: str | os.PathLike[str] | Sequence[CustomOperator] = (),
 ) -> Model:
-    """Import a model file, or a live ``keras.Model``.
+    """Import a model file, a live ``keras.Model``, or a network of :func:`mlc.graph`.
 
     Args:
         path: the file, whose format is guessed by its content; or the model.
@@ -76,19 +87,35 @@ def load(
         frontend: name of the front end, when its guess shall not count.
         layouts: orders of axes in which inputs are to be taken, by name: ``NCHW``, or ``NHWC->NCHW`` with the model's
             own, which is that of its format unless it is said. ``shapes`` and ``constants`` stay in the model's own.
+        operators: of the user's own (:func:`mlc.operator`) that the model calls, or the Python file that defines them,
+            which is run.
     Raises:
         ImportModelError: the file is broken, hostile, or beyond a limit.
         UnsupportedError: it uses something that cannot be compiled; names all of it.
-        UsageError: a shape, dimension, constant or layout does not fit the model.
+        UsageError: a shape, dimension, constant or layout does not fit the model, or operators cannot be used.
     """
     if not isinstance(path, (str, os.PathLike)):
         reader = frontend_accepting(path)
     else:
         reader = get_frontend(frontend) if frontend else guess_frontend(path)
+    if operators:
+        if not isinstance(reader, Extensible):
+            raise UsageError(
+                f"models of the format {reader.name} call no operators of one's own", hint="ONNX models do"
+            )
+        reader = reader.with_operators(_operators(operators))
     imported = reader.load(path, shapes=shapes, dims=dims, constants=constants, limits=limits or DEFAULT_LIMITS)
     if layouts:
         imported = with_layouts(imported, layouts)
     return Model(imported.graph, imported.source, reader.name)
+
+
+def _operators(given: str | os.PathLike[str] | Sequence[CustomOperator]) -> Sequence[CustomOperator]:
+    if not isinstance(given, (str, os.PathLike)):
+        return given
+    from mlc.define.files import operators_in
+
+    return operators_in(given)
 
 
 def survey(path: str | os.PathLike[str], *, limits: Limits | None = None, frontend: str | None = None) -> Survey:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Collection, Mapping
@@ -14,6 +15,7 @@ import numpy as np
 
 from mlc.api.models import Model, load, survey
 from mlc.api.packages import compile
+from mlc.define.frontend import CONSTANTS
 from mlc.errors import UnsupportedError, UsageError
 from mlc.frontend.base import ModelSource, TensorInfo
 from mlc.ir.graph import Graph
@@ -147,7 +149,8 @@ def train(
     from mlc.train.watch import Watcher
 
     learns, kind = by_name(optimizer, momentum, decay), LOSSES[loss]
-    step = training_step(model.graph, kind, learns, output=output, frozen=frozen, clip=clip, measures=measures)
+    stays = {*frozen, *json.loads(model.info.metadata.get(CONSTANTS, "[]"))}
+    step = training_step(model.graph, kind, learns, output=output, frozen=stays, clip=clip, measures=measures)
     inputs = model.graph.inputs
     examples = examples_of(data, inputs, step.target, TARGET, where)
     checked: Examples | None = None

@@ -79,7 +79,7 @@ def _formats(ctx: click.Context) -> list[str]:
 def _references(ctx: click.Context) -> list[str]:
     from mlc.harness.reference import REFERENCES
 
-    return ["model", *REFERENCES]
+    return ["model", *REFERENCES, "interpreter"]
 
 
 def _kernels(ctx: click.Context) -> list[str]:

@@ -35,25 +35,31 @@ class LoadOptions:
     limits: Limits | None = None
     frontend: str | None = None
     layouts: Mapping[str, str] = field(default_factory=dict)
+    operators: str | None = None
 
     @property
     def given(self) -> bool:
         """Anything was said at all."""
-        return bool(self.shapes or self.dims or self.constants or self.frontend or self.layouts)
+        return bool(self.shapes or self.dims or self.constants or self.frontend or self.layouts or self.operators)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What ``mlc.load`` takes besides the path, by name."""
+        return {
+            "shapes": self.shapes,
+            "dims": self.dims,
+            "constants": self.constants,
+            "limits": self.limits,
+            "frontend": self.frontend,
+            "layouts": self.layouts,
+            "operators": self.operators or (),
+        }
 
     def load(self, path: str) -> Model:
         """Import a model; see ``mlc.load`` for the errors."""
         from mlc.api import load
 
-        return load(
-            path,
-            shapes=self.shapes,
-            dims=self.dims,
-            constants=self.constants,
-            limits=self.limits,
-            frontend=self.frontend,
-            layouts=self.layouts,
-        )
+        return load(path, **self.arguments)
 
 
 def load_options(function: F) -> F:
@@ -69,6 +75,7 @@ def load_options(function: F) -> F:
         limit: tuple[str, ...],
         model_format: str | None,
         input_layout: tuple[str, ...],
+        operators: str | None,
         **kwargs: Any,
     ) -> Any:
         shapes = [values.shape(text) for text in shape]
@@ -81,6 +88,7 @@ def load_options(function: F) -> F:
             values.limits(limit) if limit else None,
             model_format,
             values.merged("--input-layout", [values.layout(text) for text in input_layout]),
+            operators,
         )
         return function(*args, load_options=options, **kwargs)
 
@@ -94,6 +102,12 @@ def load_options(function: F) -> F:
             click.option("--input-shapes", multiple=True, metavar='"NAME:[1,3] …"', help="Shapes as tvmc wrote them."),
             click.option(
                 "--input-layout", multiple=True, metavar="NAME:NCHW", help="Take an input in another order of axes."
+            ),
+            click.option(
+                "--operators",
+                metavar="FILE.py",
+                help="A file with @mlc.operator definitions of the model's custom operators. It is run: name only what "
+                "you trust.",
             ),
             click.option("--limit", multiple=True, metavar="NAME=N", help="Raise a budget of the import."),
             click.option("--model-format", metavar="NAME", help="Format of the model; guessed from its content."),

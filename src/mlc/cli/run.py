@@ -22,6 +22,8 @@ from mlc.settings import MAX_SEED
 if TYPE_CHECKING:
     import numpy as np
 
+    from mlc.api import Model
+    from mlc.harness.reference import Reference
     from mlc.pool.wish import Wish
     from mlc.runtime import Module, OutsideModule
 
@@ -31,18 +33,24 @@ WARMUP, DURATION, ITERATIONS = 3, 3.0, 100
 MAX_COUNT, MAX_THREADS = 1 << 40, 1024
 # More than any machine can make in the longest duration anybody waits for.
 _UNLIMITED_RUNS = MAX_COUNT
+INTERPRETER = "interpreter"  # our own, of the graph as it was imported
+PYTHON = "python"  # the format of networks that only we can build
 _UNLIMITED_SECONDS = 1e9
 
 
 @dataclass(frozen=True)
 class Checks:
-    """What to compare the outputs with; ``model`` is where the user says the original is."""
+    """What to compare the outputs with; ``model`` is where the user says the original is.
+
+    ``operators``: whether the original calls operators of the user's own, which no other program knows.
+    """
 
     verify: str | None
     layers: bool
     model: str | None
     atol: float | None
     rtol: float | None
+    operators: bool = False
 
     def __post_init__(self) -> None:
         if not self.wanted and (self.model is not None or self.atol is not None or self.rtol is not None):
@@ -80,13 +88,15 @@ class Checks:
         """
         from mlc.harness.reference import reference_of
 
-        return str(self.verify) if self.verify in _programs() else reference_of(format)
+        if self.verify in _programs():
+            return str(self.verify)
+        return INTERPRETER if self.operators or format == PYTHON else reference_of(format)
 
 
 def _programs() -> Collection[str]:
     from mlc.harness.reference import REFERENCES
 
-    return REFERENCES
+    return [*REFERENCES, INTERPRETER]
 
 
 @dataclass(frozen=True)
@@ -220,7 +230,7 @@ def command(
     from mlc.harness.arrays import write_npz
     from mlc.harness.top import read_labels
 
-    checks = Checks(verify, verify_layers, model, atol, rtol)
+    checks = Checks(verify, verify_layers, model, atol, rtol, load_options.operators is not None)
     timing = Timing(bench, warmup, duration, iterations, profile or trace is not None, trace)
     if device == "list":
         from mlc.api import devices
@@ -293,7 +303,10 @@ def _open(
 
     loaded: Module | OutsideModule
     if is_package(path):
-        if replace(load_options, constants={}).given:
+        fixed = replace(load_options, constants={})
+        if checks.original:  # what imports the original again
+            fixed = replace(fixed, operators=None, dims={})
+        if fixed.given:
             raise UsageError(
                 "--shape, --dim, --input-layout and --model-format are for a model; a module has fixed shapes",
                 hint="compile it again",
@@ -379,7 +392,7 @@ def _verify(session: Session, results: Arrays, checks: Checks, load_options: Loa
     from mlc.harness.reference import open_reference
 
     failures = []
-    reference = None
+    reference: Reference | None = None
     states = session.module.manifest.model.initial_states()
     against = checks.verify
     if checks.original:
@@ -389,7 +402,12 @@ def _verify(session: Session, results: Arrays, checks: Checks, load_options: Loa
         fixed = {**known, **states, **load_options.constants}
         format = session.module.manifest.model.format
         program = checks.program(format)
-        reference = open_reference(program, format, session.original, constants=fixed, threads=session.threads)
+        if program == INTERPRETER:
+            from mlc.api.interpreted import InterpretedReference
+
+            reference = InterpretedReference(_imported(session, load_options))
+        else:
+            reference = open_reference(program, format, session.original, constants=fixed, threads=session.threads)
         against = program if checks.named else checks.verify
     if against is not None:
         with status(session.console, f"running {against}"):
@@ -418,6 +436,14 @@ def _verify(session: Session, results: Arrays, checks: Checks, load_options: Loa
                 f"from {', '.join(first.sources) or 'no node'}: {first.result.summary()}"
             )
     return failures
+
+
+def _imported(session: Session, load_options: LoadOptions) -> Model:
+    """The original model, imported with the shapes that the module has."""
+    assert session.original is not None
+    model = session.module.manifest.model
+    shapes = {spec.name: spec.shape for spec in session.module.inputs} if model.format != PYTHON else {}
+    return replace(load_options, shapes={**shapes, **load_options.shapes}).load(str(session.original))
 
 
 def _original(session: Session, checks: Checks) -> Path:

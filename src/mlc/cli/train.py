@@ -134,15 +134,7 @@ def command(
     from mlc.harness.arrays import read_npz
     from mlc.train.loop import Plan
 
-    options = {
-        "shapes": load_options.shapes,
-        "dims": load_options.dims,
-        "constants": load_options.constants,
-        "limits": load_options.limits,
-        "frontend": load_options.frontend,
-        "layouts": load_options.layouts,
-    }
-    loaded = batched(model, batch, **options)
+    loaded = batched(model, batch, **load_options.arguments)
     arrays = read_npz(data)
     with CompileProgress(console) as compiling, _Progress(console, epochs) as progress:
         found = train(

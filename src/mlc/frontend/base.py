@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy.typing as npt
 
@@ -21,13 +21,14 @@ from mlc.frontend.files import read_head
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.sniff import describe
 from mlc.frontend.survey import Survey
-from mlc.ir.graph import Graph
+from mlc.ir.graph import Builder, Graph, Value
 
 GROUP = "mlc.frontends"
 BUILT_IN = {
     "keras": "mlc.frontend.keras:KerasFrontend",
     "mlc": "mlc.frontend.saved:SavedFrontend",
     "onnx": "mlc.frontend.onnx:OnnxFrontend",
+    "python": "mlc.define.frontend:PythonFrontend",
     "tflite": "mlc.frontend.tflite:TfliteFrontend",
 }
 
@@ -161,6 +162,33 @@ class Frontend(Protocol):
 
     def supported_operators(self) -> list[OperatorInfo]:
         """Every operator that can be imported, by name."""
+        ...
+
+
+class CustomOperator(Protocol):
+    """An operator of the user's own, which models of a format call by its name.
+
+    Attributes:
+        name: as models call it.
+        domain: its name space; empty where any will do that is not the format's own.
+    """
+
+    name: str
+    domain: str
+
+    def add(
+        self, g: Builder, inputs: Sequence[Value], attrs: Mapping[str, Any], *, sources: Sequence[str] = ()
+    ) -> Sequence[Value]:
+        """Appends it to a graph, and gives its results."""
+        ...
+
+
+@runtime_checkable
+class Extensible(Protocol):
+    """A front end whose models may call operators of the user's own."""
+
+    def with_operators(self, operators: Sequence[CustomOperator]) -> Self:
+        """The front end that knows them."""
         ...
 
 

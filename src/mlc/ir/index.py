@@ -26,6 +26,31 @@ class Var:
     def __repr__(self) -> str:
         return self.name
 
+    def __add__(self, other: IndexLike) -> Linear:
+        return as_index(self) + other
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Linear:
+        return -as_index(self)
+
+    def __sub__(self, other: IndexLike) -> Linear:
+        return as_index(self) - other
+
+    def __rsub__(self, other: IndexLike) -> Linear:
+        return as_index(other) - self
+
+    def __mul__(self, factor: int | Linear) -> Linear:
+        return as_index(self) * factor
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> Linear:
+        return as_index(self) // divisor
+
+    def __mod__(self, divisor: int) -> Linear:
+        return as_index(self) % divisor
+
 
 @final
 class Quotient:

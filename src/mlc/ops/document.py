@@ -32,7 +32,9 @@ from mlc.ir.layout import (
     Unpad,
 )
 from mlc.ir.types import DTYPES_BY_NAME, DType, TensorType
+from mlc.ops.expression import expression_to_json, read_expression
 from mlc.ops.registry import get as get_operator
+from mlc.ops.registry import is_core
 
 MAX_DEPTH = 8  # of lists in attributes
 
@@ -98,8 +100,10 @@ def node_to_json(
     for key, value in sorted(node.attrs.items()):
         graph = nested is not None and isinstance(value, Graph) and not value.constants
         attrs[key] = {"graph": nested(value)} if nested and graph else attr_to_json(value, f"{node.op.name}.{key}")
+    own = {} if is_core(node.op) else {"expression": expression_to_json(node.op, node.inputs, node.attrs)}
     return {
         "op": node.op.name,
+        **own,
         "inputs": [numbers[v] for v in node.inputs],
         "attrs": attrs,
         "outputs": [type_to_json(v.type) for v in node.outputs],
@@ -218,6 +222,8 @@ def read_call(
         return nested(value["graph"], where) if nested and graph else read_attr(value, where)
 
     given = get.take("attrs", lambda value, where: as_object(value, where, attr))
+    if get.has("expression"):
+        return get.take("expression", lambda value, where: read_expression(value, name, inputs, where)), inputs, given
     try:
         op = get_operator(name)
         attrs = fill_attrs(op, given)

@@ -57,6 +57,11 @@ def get(name: str) -> Operator:
     return op
 
 
+def is_core(op: Operator) -> bool:
+    """Whether an operator is one of the table's, not a user's own of whatever name."""
+    return _OPERATORS.get(op.name) is op
+
+
 def operators() -> Iterator[Operator]:
     """Every operator, by name."""
     return iter([_OPERATORS[k] for k in sorted(_OPERATORS)])

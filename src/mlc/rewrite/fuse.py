@@ -27,9 +27,9 @@ from dataclasses import dataclass
 
 from mlc.ir.graph import FusionKind, Graph, Node, Value
 from mlc.ops import get
+from mlc.ops.registry import is_core
 from mlc.rewrite.dominators import post_dominators
 from mlc.rewrite.group import is_group, make_group
-from mlc.rewrite.keys import is_core
 from mlc.rewrite.profile import Profiler
 
 INJECTIVE, REDUCTION, COMPLEX, OPAQUE = (

@@ -21,7 +21,8 @@ from mlc.ir.loop import Buffer
 from mlc.ir.order import post_order
 from mlc.ir.printer import compute_text, stmt_text
 from mlc.ir.types import TensorType
-from mlc.rewrite.keys import attrs_key, content_digest, is_core
+from mlc.ops.registry import is_core
+from mlc.rewrite.keys import attrs_key, content_digest
 
 MAX_NAME = 64
 VIEWS = ("reshape", "identity")

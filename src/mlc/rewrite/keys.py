@@ -8,20 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mlc.errors import UnsupportedError
 from mlc.ir.graph import Attrs, Operator, Value
 from mlc.ir.types import TensorType
-from mlc.ops import get
 
 _PLAIN = frozenset({bool, int, str, type(None)})
-
-
-def is_core(op: Operator) -> bool:
-    """Whether an operator is one of the table's, not a user's own of whatever name."""
-    try:
-        return get(op.name) is op
-    except UnsupportedError:
-        return False
 
 
 def content_digest(array: np.ndarray) -> str:

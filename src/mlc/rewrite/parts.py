@@ -14,9 +14,9 @@ from mlc.ir.expr import Load, substitute_vars
 from mlc.ir.graph import FusionKind, Graph, Node, Value, express
 from mlc.ir.index import ZERO, Linear, Var, as_index
 from mlc.ir.types import TensorType
+from mlc.ops.registry import is_core
 from mlc.rewrite.arena import ALIGNMENT
 from mlc.rewrite.group import body_of, is_alias, is_group
-from mlc.rewrite.keys import is_core
 
 
 def joined(graph: Graph) -> dict[Node, tuple[int, ...]]:

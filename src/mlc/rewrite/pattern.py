@@ -28,7 +28,7 @@ import numpy as np
 
 from mlc.errors import UsageError
 from mlc.ir.graph import Graph, Node, Value
-from mlc.rewrite.keys import is_core
+from mlc.ops.registry import is_core
 from mlc.rewrite.rewriter import Rewriter, replay
 
 COMMUTATIVE = frozenset({"add", "mul", "min", "max", "and", "or", "xor", "eq", "ne"})

@@ -33,9 +33,10 @@ from mlc.ops.document import (
     require_types,
     type_to_json,
 )
+from mlc.ops.registry import is_core
 from mlc.rewrite.fuse import cost_of
 from mlc.rewrite.group import body_of, device_of, is_group, make_group, on_device, operator_key
-from mlc.rewrite.keys import attr_key, is_core
+from mlc.rewrite.keys import attr_key
 from mlc.rewrite.profile import Profiler
 
 MAX_NODES = 512

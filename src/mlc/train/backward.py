@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlc.define.expressions import add_expressions
 from mlc.errors import MlcError
 from mlc.ir import te
 from mlc.ir.graph import Builder, Node, Value, express
 from mlc.ops import get
-from mlc.rewrite.keys import is_core
+from mlc.ops.registry import is_core
 from mlc.train.autodiff.expression import gradients
 from mlc.train.convolutions import add_convolution_gradients, seen_in
-from mlc.train.operators import add_expressions
 from mlc.train.rules import RULES, require_expression
 
 

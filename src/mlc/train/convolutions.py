@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mlc.define.expressions import add_expressions
 from mlc.ir import te
 from mlc.ir.expr import Const, Load, Select
 from mlc.ir.graph import Builder, Node, Value, express
 from mlc.ir.index import Linear, as_index
 from mlc.ops import get
 from mlc.targets.groups.roles import Convolution, is_border, role_of
-from mlc.train.operators import add_expressions
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
+from mlc.define.expressions import add_expressions
 from mlc.errors import UsageError
 from mlc.ir import te
 from mlc.ir.expr import Expr, as_expr, binary, select
@@ -13,7 +14,6 @@ from mlc.ir.graph import Builder, Value
 from mlc.ir.index import Linear, as_index
 from mlc.ir.types import TensorType, f32, i64
 from mlc.ops import get
-from mlc.train.operators import add_expressions
 
 
 @dataclass(frozen=True)

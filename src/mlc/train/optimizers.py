@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mlc.define.expressions import add_expressions
 from mlc.ir import te
 from mlc.ir.expr import Expr, call
 from mlc.ir.graph import Builder, Value
-from mlc.train.operators import add_expressions
 
 RATES = 3
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from mlc.define.expressions import add_expressions
 from mlc.errors import UnsupportedError
 from mlc.ir import te
 from mlc.ir.expr import Expr, call
 from mlc.ir.graph import Builder, Node, Value
 from mlc.ir.index import IndexLike, Linear
 from mlc.ops import get
-from mlc.train.operators import add_expressions
 
 # grows the graph by what the operands receive, given what the results do
 Rule = Callable[[Builder, Node, Sequence[Value | None]], Sequence[Value | None]]

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from mlc.define.expressions import add_expressions
 from mlc.ir import te
 from mlc.ir.expr import Expr
 from mlc.ir.graph import Builder, Graph, Node, Value
 from mlc.ir.index import Linear, as_index
 from mlc.ir.types import f32
-from mlc.rewrite.keys import is_core
-from mlc.train.operators import add_expressions
+from mlc.ops.registry import is_core
 
 MEAN, VARIANCE = 3, 4  # which operands of a batch norm
 SHARE = 0.1  # of a batch in what is followed

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mlc.define.expressions import add_expressions
 from mlc.errors import UsageError
 from mlc.ir import te
 from mlc.ir.expr import binary, call
@@ -16,7 +17,6 @@ from mlc.ir.types import TensorType, f32
 from mlc.ops import get
 from mlc.train.backward import add_gradients
 from mlc.train.losses import Loss, mean_of
-from mlc.train.operators import add_expressions
 from mlc.train.optimizers import RATES, Optimizer
 from mlc.train.statistics import MEAN, VARIANCE, add_followed, add_statistics, is_batch_norm, measured
 

@@ -7,8 +7,9 @@ import pytest
 
 from mlc.ir.graph import verify
 from mlc.ops import get
+from mlc.ops.registry import is_core
 from mlc.rewrite.cse import eliminate_common_subexpressions, merge_constants
-from mlc.rewrite.keys import attr_key, attrs_key, content_digest, is_core
+from mlc.rewrite.keys import attr_key, attrs_key, content_digest
 from tests.unit.rewrite.helpers import Net, assert_same, op_names
 
 

@@ -8,17 +8,28 @@ from pathlib import Path
 
 import numpy.typing as npt
 
-from mlc.frontend.base import ImportedModel, OperatorInfo
+from mlc.frontend.base import CustomOperator, ImportedModel, OperatorInfo
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.frontend.onnx.reader import looks_like_onnx
 from mlc.frontend.survey import Survey
 
 
 class OnnxFrontend:
-    """The front end for ``.onnx`` files."""
+    """The front end for ``.onnx`` files.
+
+    Args:
+        operators: of the user's own, for nodes of custom domains.
+    """
 
     name = "onnx"
     suffixes = (".onnx",)
+
+    def __init__(self, operators: Sequence[CustomOperator] = ()) -> None:
+        self.operators = tuple(operators)
+
+    def with_operators(self, operators: Sequence[CustomOperator]) -> OnnxFrontend:
+        """The front end that knows operators of the user's own."""
+        return OnnxFrontend(operators)
 
     def matches(self, head: bytes, path: Path) -> bool:
         """Whether a file with these first bytes is an ONNX model."""
@@ -40,7 +51,7 @@ class OnnxFrontend:
         """Import a file; see :func:`mlc.frontend.onnx.importer.import_onnx`."""
         from mlc.frontend.onnx.importer import import_onnx
 
-        return import_onnx(path, shapes=shapes, dims=dims, constants=constants, limits=limits)
+        return import_onnx(path, shapes=shapes, dims=dims, constants=constants, limits=limits, operators=self.operators)
 
     def survey(self, path: str | os.PathLike[str], limits: Limits = DEFAULT_LIMITS) -> Survey:
         """What is in a file; see :func:`mlc.frontend.onnx.survey.survey_onnx`."""

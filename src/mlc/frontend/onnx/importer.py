@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx
 
 from mlc.errors import ImportModelError, UnsupportedError
-from mlc.frontend.base import ImportedModel, ModelSource
+from mlc.frontend.base import CustomOperator, ImportedModel, ModelSource
 from mlc.frontend.common.importing import check_constant_names, finish, fixed_input, naming, tensor_info
 from mlc.frontend.common.problems import UNKNOWN, Problems
 from mlc.frontend.common.shapes import Declared, OpenShapesError, check_constant_input, resolve_shapes
@@ -31,6 +31,7 @@ def import_onnx(
     dims: Mapping[str, int] | None = None,
     constants: Mapping[str, npt.ArrayLike] | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    operators: Sequence[CustomOperator] = (),
 ) -> ImportedModel:
     """Import an ONNX model.
 
@@ -41,6 +42,7 @@ def import_onnx(
         constants: values of inputs by name; such an input becomes a constant and is no longer an input of the graph.
             Arrays must be of its element type; plain numbers take it.
         limits: budgets.
+        operators: of the user's own, for nodes of custom domains.
     Raises:
         ImportModelError: the file is no ONNX model, is damaged, contradicts itself, or is beyond a limit.
         UnsupportedModelError: it uses what is not supported; lists everything.
@@ -51,7 +53,7 @@ def import_onnx(
     with naming(label):
         file = read_model(source, limits)
         opsets = check_model(file.proto, limits)
-        walk = ModelWalk(file.proto, opsets, ExternalData(file.folder, limits), limits)
+        walk = ModelWalk(file.proto, opsets, ExternalData(file.folder, limits), limits, operators)
         try:
             inputs = _inputs(walk, shapes or {}, dims or {}, constants or {})
         except OpenShapesError as error:

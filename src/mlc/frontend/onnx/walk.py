@@ -14,6 +14,7 @@ import onnx
 from onnx import AttributeProto
 
 from mlc.errors import ImportModelError, UnsupportedError
+from mlc.frontend.base import CustomOperator
 from mlc.frontend.common.context import Context
 from mlc.frontend.common.names import shortened
 from mlc.frontend.common.problems import UNKNOWN, Problems, Unknown, located
@@ -21,6 +22,7 @@ from mlc.frontend.limits import Limits
 from mlc.frontend.onnx import converters as _converters  # noqa: F401, fills the table
 from mlc.frontend.onnx.attributes import AttributeReader, resolve_references
 from mlc.frontend.onnx.control import CONTROL_FLOW, Control
+from mlc.frontend.onnx.custom import CustomOperators
 from mlc.frontend.onnx.external import ExternalData
 from mlc.frontend.onnx.functions import FunctionTable
 from mlc.frontend.onnx.order import Step, plan, subgraphs
@@ -43,14 +45,23 @@ class ModelWalk:
         opsets: versions of operator sets by domain.
         external: reader of data beside the model.
         limits: budgets.
+        operators: of the user's own.
     """
 
-    def __init__(self, model: onnx.ModelProto, opsets: dict[str, int], external: ExternalData, limits: Limits) -> None:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        opsets: dict[str, int],
+        external: ExternalData,
+        limits: Limits,
+        operators: Sequence[CustomOperator] = (),
+    ) -> None:
         self.model = model
         self.opsets = opsets
         self.external = external
         self.limits = limits
         self.functions = FunctionTable(model, limits)
+        self.custom = CustomOperators(operators)
         self.builder = Builder(model.graph.name or "main")
         self.ctx = Context(self.builder, limits)
         self.attributes = AttributeReader(external, limits, self.ctx.note_stored)
@@ -285,7 +296,7 @@ class ModelWalk:
         if schema is not None:
             schema.check_node(node, attributes)
         control = CONTROL_FLOW.get(node.op_type) if not domain else None
-        converter = CONVERTERS.find(domain, node.op_type)
+        converter = self.custom.find(domain, node.op_type) or CONVERTERS.find(domain, node.op_type)
         usable = converter if converter is not None and converter.since <= opset else None
         if control is None and usable is None and not (schema is not None and schema.is_function):
             raise _missing(domain, node.op_type, opset, converter)
@@ -413,4 +424,7 @@ def _missing(domain: str, op_type: str, opset: int, converter: Converter | None)
         )
     if first is None and not domain:
         return UnsupportedError("ONNX has no operator of this name")
-    return UnsupportedError("there is no converter for it", hint="`mlc ops` lists what is supported, with limits")
+    hint = "`mlc ops` lists what is supported, with limits"
+    if first is None:
+        hint = "an operator of your own is defined in a file: --operators FILE.py"
+    return UnsupportedError("there is no converter for it", hint=hint)

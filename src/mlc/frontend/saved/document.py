@@ -13,7 +13,6 @@ from mlc.fields import Fields, as_flag, as_list, as_object, as_text, as_whole, t
 from mlc.frontend.base import FixedInput, ImportedModel, ModelSource, TensorInfo
 from mlc.frontend.limits import DEFAULT_LIMITS, Limits
 from mlc.ir.graph import Graph, Node, Value, verify
-from mlc.ops import get
 from mlc.ops.document import as_value, node_to_json, numbered, read_call, read_type, require_types, type_to_json
 from mlc.ops.random import seed_of
 
@@ -159,8 +158,6 @@ def _value_to_json(value: Value) -> dict[str, Any]:
 
 
 def _node_to_json(node: Node, numbers: Mapping[Value, int]) -> dict[str, Any]:
-    if get(node.op.name) is not node.op:
-        raise UnsupportedError(f"operator {node.op.name} is not one of the built-in ones, so it cannot be saved")
     outputs = [_value_to_json(v) for v in node.outputs]
     return {**node_to_json(node, numbers, _graph_to_json), "outputs": outputs, "sources": list(node.sources)}
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from mlc.ir.graph import Node, Value
 from mlc.ops import get
-from mlc.rewrite.keys import is_core
+from mlc.ops.registry import is_core
 from mlc.rewrite.pattern import Match, rule
 from mlc.rewrite.rewriter import Rewriter
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from mlc.define.expressions import operator_of
 from mlc.ir import te
 from mlc.ir.expr import ExprLike
 from mlc.ir.graph import FusionKind
 from mlc.ir.types import f32
-from mlc.train.operators import operator_of
 
 x = te.placeholder((4, 1), f32, "x")
 row = te.placeholder((1,), f32, "row")
