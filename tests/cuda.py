@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -53,11 +53,16 @@ OK = CUresult.CUDA_SUCCESS
 
 
 def images_of(source: str, archs: Sequence[str]) -> tuple[Image, ...]:
-    """In place of NVRTC."""
+    """A text for some architectures, in place of NVRTC."""
     text = source.encode()
     kernels = re.findall(r"__launch_bounds__\(\d+\) (\w+)\(", source)
     facts = {k: Resources(32, 0, 0, 0, 0) for k in kernels}
     return tuple(Image(a, CODE + text, ASSEMBLY + text, facts) for a in archs)
+
+
+def compiled(texts: Mapping[str, str]) -> dict[str, Image]:
+    """The same for texts by architecture."""
+    return {arch: images_of(text, [arch])[0] for arch, text in texts.items()}
 
 
 @cache
@@ -90,18 +95,28 @@ class FakeCuda:
         capability: of the device, ten times.
         fail: names of functions with the errors that they give; a sticky one stays for all that follow.
         count: devices that there are.
+        most_shared: bytes of shared memory that a block may ask for.
     """
 
     CUresult = CUresult
     CUdevice_attribute = SimpleNamespace(
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=97,
     )
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
 
-    def __init__(self, capability: int = 90, fail: dict[str, CUresult] | None = None, count: int = 1) -> None:
+    def __init__(
+        self,
+        capability: int = 90,
+        fail: dict[str, CUresult] | None = None,
+        count: int = 1,
+        most_shared: int = 227 << 10,
+    ) -> None:
         self.capability = capability
+        self.most_shared = most_shared
         self.fail = fail or {}
         self.count = count
         self.memory: dict[int, Any] = {}
@@ -149,7 +164,8 @@ class FakeCuda:
         return OK, (b"Imaginary GPU" + b" %d" % device * bool(device)).ljust(length, b"\0")
 
     def cuDeviceGetAttribute(self, attribute: int, device: int) -> tuple[Any, ...]:
-        return OK, self.capability // 10 if attribute == 75 else self.capability % 10
+        found = {75: self.capability // 10, 76: self.capability % 10, 97: self.most_shared}
+        return OK, found[attribute]
 
     def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[Any, ...]:
         return OK, "context"

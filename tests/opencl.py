@@ -10,7 +10,7 @@ import pytest
 from mlc.errors import DeviceError
 from mlc.ir.loop import Function
 from mlc.targets.gpu.emit import emit, source_of
-from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step
+from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step, pack
 from mlc.targets.gpu.scalars import Scalars
 from mlc.targets.opencl.dialect import POCL_C
 from mlc.targets.opencl.driver import OpenClDevice, open_device
@@ -54,7 +54,7 @@ def program(fn: Function) -> GpuProgram:
 
 def run(device: OpenClDevice, fn: Function, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """What a kernel makes of some arrays; results are filled with rubbish before."""
-    loaded = device.load(program(fn).to_bytes())
+    loaded = device.load(pack([program(fn)]))
     addresses = [device.allocate(b.nbytes) for b in fn.params]
     try:
         for array, address in zip(inputs, addresses, strict=False):

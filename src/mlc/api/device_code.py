@@ -13,17 +13,18 @@ from mlc.runtime import Package
 if TYPE_CHECKING:
     from mlc.targets.gpu.listing import KernelReport
     from mlc.targets.gpu.program import GpuProgram
+    from mlc.targets.gpu.record import Gpu
 
 _PROGRAMS = (".cuda", ".opencl")
 
 
-def gpu_programs(package: Package) -> Iterator[GpuProgram]:
-    """Programs of devices that run grids of threads."""
-    from mlc.targets.gpu.program import GpuProgram
+def gpu_programs(package: Package) -> Iterator[tuple[GpuProgram, ...]]:
+    """Regions of devices that run grids of threads: of each, a program for every device that it is for."""
+    from mlc.targets.gpu.program import unpack
 
     for name in package.names():
         if name.startswith("device/") and name.endswith(_PROGRAMS):
-            yield GpuProgram.from_bytes(package.read(name))
+            yield unpack(package.read(name))
 
 
 def device_kernels(package: Package) -> list[KernelReport]:
@@ -35,42 +36,51 @@ def device_kernels(package: Package) -> list[KernelReport]:
         PackageError: it is damaged.
     """
     from mlc.targets.base import get_target
-    from mlc.targets.cuda.arch import ARCHS
     from mlc.targets.gpu.accelerator import GpuAccelerator
-    from mlc.targets.gpu.listing import KernelReport, bound_of, launched
 
-    programs = list(gpu_programs(package))
-    if not programs:
+    regions = list(gpu_programs(package))
+    if not regions:
         return []
     accelerator = get_target(package.manifest.target.string).accelerator
     assert isinstance(accelerator, GpuAccelerator)
     found = []
-    for program in programs:
-        for name, commands in launched(program).items():
-            step, first = program.steps[commands[0].step], commands[0]
-            x, y, z = first.block
-            own = {i.arch: i.resources[name] for i in program.images if name in i.resources}
-            resources = {arch: replace(r, shared=r.shared + first.shared) for arch, r in own.items()}
-            occupancy = {
-                arch: ARCHS[arch].occupancy(x * y * z, r.registers, r.shared)
-                for arch, r in resources.items()
-                if arch in ARCHS
-            }
-            found.append(
-                KernelReport(
-                    name,
-                    len(commands),
-                    step.sources,
-                    first.grid,
-                    first.block,
-                    step.flops,
-                    step.bytes,
-                    bound_of(step, accelerator.record),
-                    resources,
-                    occupancy,
-                )
-            )
+    for programs in regions:
+        # every architecture has launches of its own; those of a step stand together
+        each = [(k, r) for p in programs for k, r in _reports(p, accelerator.record_of(p))]
+        found += [report for _, report in sorted(each, key=lambda item: item[0])]
     return found
+
+
+def _reports(program: GpuProgram, record: Gpu) -> Iterator[tuple[int, KernelReport]]:
+    """Each kernel of a program, after the number of the first step that launches it."""
+    from mlc.targets.cuda.arch import ARCHS
+    from mlc.targets.gpu.listing import KernelReport, bound_of, launched
+
+    for name, commands in launched(program).items():
+        step, first = program.steps[commands[0].step], commands[0]
+        x, y, z = first.block
+        own = {i.arch: i.resources[name] for i in program.images if name in i.resources}
+        resources = {arch: replace(r, shared=r.shared + first.shared) for arch, r in own.items()}
+        occupancy = {
+            arch: ARCHS[arch].occupancy(x * y * z, r.registers, r.shared)
+            for arch, r in resources.items()
+            if arch in ARCHS
+        }
+        yield (
+            commands[0].step,
+            KernelReport(
+                name,
+                len(commands),
+                step.sources,
+                first.grid,
+                first.block,
+                step.flops,
+                step.bytes,
+                bound_of(step, record),
+                resources,
+                occupancy,
+            ),
+        )
 
 
 def device_listing(package: Package, kernel: str, kind: str, arch: str | None = None) -> str:
@@ -80,7 +90,7 @@ def device_listing(package: Package, kernel: str, kind: str, arch: str | None = 
         package: open.
         kernel: its name, or that of one of its functions.
         kind: ``src`` (the device's language), ``ptx`` or ``sass`` (assembly and machine code of NVIDIA GPUs).
-        arch: for which architecture; the newest that it is compiled for unless given.
+        arch: for which architecture, each of which has schedules of its own; the newest unless given.
     Raises:
         UsageError: there is no such kernel, or no such code of it.
         MissingDependencyError: there is no disassembler.
@@ -88,26 +98,27 @@ def device_listing(package: Package, kernel: str, kind: str, arch: str | None = 
     from mlc.targets.cuda.compiler import disassembly
     from mlc.targets.gpu import listing
 
-    programs = list(gpu_programs(package))
-    if not programs:
+    regions = list(gpu_programs(package))
+    if not regions:
         raise UsageError(f"{package.path}: is not compiled for a GPU", hint="mlc compile --target cuda")
-    program = next((p for p in programs if listing.functions_of(p, kernel)), None)
-    if program is None:
-        known = [name for p in programs for name in dict.fromkeys(s.kernel for s in p.steps)]
+    programs = next((ps for ps in regions if any(listing.functions_of(p, kernel) for p in ps)), None)
+    if programs is None:
+        known = [name for ps in regions for name in dict.fromkeys(s.kernel for s in ps[0].steps)]
         near = get_close_matches(kernel, known, n=3)
         raise UsageError(
             f"{package.path}: the device has no kernel {kernel!r}",
             hint=f"did you mean {', '.join(near)}?" if near else "mlc inspect shows which it has",
         )
-    functions = listing.functions_of(program, kernel)
-    if kind == "src":
-        return listing.source_of(program, functions)
-    images = {i.arch: i for i in program.images}
-    if not images:
+    images = {i.arch: (p, i) for p in programs for i in p.images}
+    if not images and kind != "src":
         raise UsageError(f"{package.path}: the device's driver compiles its kernels", hint="--src shows their text")
-    chosen = arch or max(images, key=lambda a: int(a.removeprefix("sm_")))
-    if chosen not in images:
-        raise UsageError(f"{package.path}: is not compiled for {chosen}", hint=f"it is for {', '.join(images)}")
+    newest = max(images, key=lambda a: int(a.removeprefix("sm_")), default="")
+    if arch is not None and arch not in images:
+        raise UsageError(f"{package.path}: is not compiled for {arch}", hint=f"it is for {', '.join(images)}")
+    program, image = images.get(arch or newest, (programs[0], None))
+    functions = listing.functions_of(program, kernel)
+    if kind == "src" or image is None:
+        return listing.source_of(program, functions)
     if kind == "ptx":
-        return listing.assembly_of(images[chosen].assembly.decode("utf-8", "replace"), functions)
-    return listing.code_of(disassembly(images[chosen].code), functions)
+        return listing.assembly_of(image.assembly.decode("utf-8", "replace"), functions)
+    return listing.code_of(disassembly(image.code), functions)

@@ -7,6 +7,7 @@ import pytest
 from mlc.lower.knobs import Knobs
 from mlc.rewrite.group import configured
 from mlc.targets.gpu.kernel import kernel
+from mlc.targets.gpu.program import pack
 from mlc.targets.gpu.schedules import schedule_group
 from mlc.targets.opencl.devices import DEVICES
 from mlc.targets.opencl.driver import IN_A_ROW, OpenClDevice
@@ -39,7 +40,7 @@ def test_device_computes_it_with_kernels_optimised(pocl: OpenClDevice, name: str
 def test_runs_in_a_row_are_waited_for_once(pocl: OpenClDevice) -> None:
     """A wait for each would cost more than a small kernel, and on a busy machine a thousand times as much."""
     case = Case.of("add")
-    loaded = pocl.load(program(kernel(case.node, "k", DEVICES["pocl"])).to_bytes())
+    loaded = pocl.load(pack([program(kernel(case.node, "k", DEVICES["pocl"]))]))
     addresses = [pocl.allocate(v.type.nbytes) for v in (*case.node.inputs, *case.node.outputs)]
     once = pocl.run(loaded, addresses)["seconds"]
     assert once > 0

@@ -8,7 +8,7 @@ import pytest
 
 import mlc
 from mlc.targets.gpu import accelerator
-from mlc.targets.gpu.program import GpuProgram
+from mlc.targets.gpu.program import GpuProgram, unpack
 from mlc.targets.opencl.driver import OpenClDevice
 from tests.e2e.compiled import assert_same, load, network, reference
 from tests.e2e.test_loops import loop, node, normal
@@ -25,7 +25,9 @@ def check(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> GpuProgram:
         for _ in range(2):
             assert_same(module.run(feeds), reference(model, feeds), tolerance=2e-5)
     (data,) = (data for name, data in package.members.items() if name.startswith("device/"))
-    return GpuProgram.from_bytes(data)
+    assert isinstance(data, bytes)
+    (program,) = unpack(data)
+    return program
 
 
 @pytest.mark.sweep(2)

@@ -129,6 +129,11 @@ class Cuda:
         ]
         return int(found[0]) * 10 + int(found[1])
 
+    def most_shared(self, device: Any) -> int:
+        """Bytes of shared memory that a block may ask for."""
+        kind = self._cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        return int(self._do("ask what the GPU can", self._cu.cuDeviceGetAttribute, kind, device))
+
     def driver_version(self) -> str:
         """The newest CUDA that the driver knows."""
         n = self._do("ask the driver's version", self._cu.cuDriverGetVersion)

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,16 +119,17 @@ def _spilled(image: Image) -> int:
     return sum(r.spill_stores + r.spill_loads for r in image.resources.values())
 
 
-def compile_source(source: str, archs: Sequence[str]) -> tuple[Image, ...]:
-    """A text for several architectures.
+def compile_sources(texts: Mapping[str, str]) -> dict[str, Image]:
+    """A text for each architecture.
 
     Raises:
         MissingDependencyError: there is no compiler.
         ToolchainError: it refuses.
     """
     nvrtc = Nvrtc.find()
-    with ThreadPoolExecutor(len(archs)) as pool:
-        return tuple(pool.map(lambda arch: nvrtc.compile_without_spills(source, arch), archs))
+    with ThreadPoolExecutor(len(texts)) as pool:
+        images = pool.map(lambda arch: nvrtc.compile_without_spills(texts[arch], arch), texts)
+        return dict(zip(texts, images, strict=True))
 
 
 def resources_of(log: str) -> dict[str, Resources]:

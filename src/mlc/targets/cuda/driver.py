@@ -19,7 +19,7 @@ from mlc.runtime.device import Report
 from mlc.targets.cuda.api import Cuda, CudaError, bindings
 from mlc.targets.cuda.arch import ARCHS, device_named
 from mlc.targets.gpu.listing import profiled
-from mlc.targets.gpu.program import Command, GpuProgram, Image, Operand
+from mlc.targets.gpu.program import Command, GpuProgram, Image, Operand, unpack
 
 
 @dataclass(eq=False)
@@ -28,7 +28,8 @@ class Loaded:
 
     Attributes:
         program: what it does.
-        module: its code.
+        code: the machine code that runs, nothing where the driver has compiled assembly.
+        module: the same, loaded.
         functions: its kernels, by name.
         params: addresses of its constants.
         workspace, scratch: addresses of memory of its own.
@@ -36,6 +37,7 @@ class Loaded:
     """
 
     program: GpuProgram
+    code: Image | None
     module: Any
     functions: dict[str, Any]
     params: list[int]
@@ -118,24 +120,31 @@ class CudaDevice:
         self._cuda.free(address)
 
     def load(self, program: bytes) -> Loaded:
-        """Puts a program into the device: the machine code that is for it, or else what the driver compiles for it.
+        """Puts a program into the device: the newest that it can run, as machine code or as the driver compiles it.
 
         Raises:
             PackageError: it is damaged.
             DeviceError: it is for other GPUs, or does not fit.
         """
-        read = GpuProgram.from_bytes(program)
+        programs = unpack(program)
         cuda = self._cuda
         cuda.enter(self._context)
-        image = image_for(read.images, self.capability)
-        if image is None:
-            archs = ", ".join(i.arch for i in read.images) or "none"
+        again = f"compile it again: -arch=sm_{self.capability}"
+        known = images_for([(p, i) for p in programs for i in p.images], self.capability)
+        if not known:
+            archs = ", ".join(i.arch for i in sorted((i for p in programs for i in p.images), key=_number)) or "none"
+            raise DeviceError(f"the module is compiled for {archs}, {self.name} is sm_{self.capability}", hint=again)
+        most = cuda.most_shared(self._device)
+        fitting = [(p, i) for p, i in known if shared_bytes(p, i) <= most]
+        if not fitting:
+            least = min(shared_bytes(p, i) for p, i in known)
             raise DeviceError(
-                f"the module is compiled for {archs}, {self.name} is sm_{self.capability}",
-                hint=f"compile it again: -arch=sm_{self.capability}",
+                f"the module's blocks take {least} bytes of shared memory, {self.name} has {most} for one", hint=again
             )
+        read, image = fitting[0]
+        native = is_native(image, self.capability)
         try:
-            module = cuda.load(image)
+            module = cuda.load(image.code if native else image.assembly + b"\0")
         except CudaError as error:
             error.message += f"; {self.name} is sm_{self.capability}, its driver knows CUDA {cuda.driver_version()}"
             raise
@@ -148,9 +157,8 @@ class CudaDevice:
             if array.nbytes:
                 cuda.to_device(address, array.ctypes.data, array.nbytes, self._stream)
         cuda.wait(self._stream)
-        loaded = Loaded(
-            read, module, functions, params, self.allocate(read.workspace_bytes), self.allocate(read.scratch_bytes)
-        )
+        workspace, scratch = self.allocate(read.workspace_bytes), self.allocate(read.scratch_bytes)
+        loaded = Loaded(read, image if native else None, module, functions, params, workspace, scratch)
         self._programs.append(loaded)
         return loaded
 
@@ -220,20 +228,19 @@ class CudaDevice:
         seconds = [0.0] * len(program.program.steps)
         for command, report in zip(program.program.commands, timed, strict=True):
             seconds[command.step] += report["seconds"]
-        return {"seconds": sum(seconds), "kernels": self._rows(program.program, seconds)}
+        return {"seconds": sum(seconds), "kernels": self._rows(program, seconds)}
 
-    def _rows(self, program: GpuProgram, seconds: Sequence[float]) -> list[dict[str, Any]]:
+    def _rows(self, program: Loaded, seconds: Sequence[float]) -> list[dict[str, Any]]:
         """What is known of each step on this GPU."""
-        image = next((i for i in program.images if i.code == image_for(program.images, self.capability)), None)
         arch = ARCHS.get(f"sm_{self.capability}")
 
         def occupancy(c: Command) -> float | None:
-            taken = image.resources.get(c.kernel) if image is not None else None
+            taken = program.code.resources.get(c.kernel) if program.code is not None else None
             if taken is None or arch is None:
                 return None
             return arch.occupancy(prod(c.block), taken.registers, taken.shared + c.shared)
 
-        return profiled(program, seconds, device_named(self.name, arch), occupancy)
+        return profiled(program.program, seconds, device_named(self.name, arch), occupancy)
 
     def close(self) -> None:
         if not self._open:
@@ -307,17 +314,25 @@ class CudaDevice:
         return Elapsed(self._cuda, begin, end)
 
 
-def image_for(images: Sequence[Image], capability: int) -> bytes | None:
-    """What a device of this capability loads: machine code of its generation, or else assembly of an older one.
+def images_for(images: Sequence[tuple[GpuProgram, Image]], capability: int) -> list[tuple[GpuProgram, Image]]:
+    """What a device of this capability can run, the best first: what is made for the newest devices that are no newer.
 
     Code runs on devices of the same major version and no lower minor one; assembly on all that are no older.
     """
+    older = [(p, i) for p, i in images if _number(i) <= capability]
+    return sorted(older, key=lambda found: -_number(found[1]))
 
-    def number(i: Image) -> int:
-        return int(i.arch.removeprefix("sm_"))
 
-    older = sorted((i for i in images if number(i) <= capability), key=number)
-    if not older:
-        return None
-    newest = older[-1]
-    return newest.code if number(newest) // 10 == capability // 10 else newest.assembly + b"\0"
+def is_native(image: Image, capability: int) -> bool:
+    """Whether a device runs the machine code of an image that it can run; else its driver compiles the assembly."""
+    return _number(image) // 10 == capability // 10
+
+
+def shared_bytes(program: GpuProgram, image: Image) -> int:
+    """The most that a block of a program has."""
+    declared = {name: r.shared for name, r in image.resources.items()}
+    return max((c.shared + declared.get(c.kernel, 0) for c in program.commands), default=0)
+
+
+def _number(i: Image) -> int:
+    return int(i.arch.removeprefix("sm_"))

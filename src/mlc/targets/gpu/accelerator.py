@@ -24,10 +24,11 @@ from mlc.targets.gpu.commands import Commands, launches_of, work
 from mlc.targets.gpu.dialect import Dialect
 from mlc.targets.gpu.emit import emit, source_of
 from mlc.targets.gpu.kernel import kernel
-from mlc.targets.gpu.program import GpuProgram, Image
+from mlc.targets.gpu.program import GpuProgram, Image, pack
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.scalars import Scalars
 from mlc.targets.gpu.schedules import choose_layouts, schedule_group
+from mlc.targets.groups.group import unconfigured
 from mlc.targets.groups.template import Site
 
 ALIGNMENT = 512  # bytes: what any device wants of the begin of a buffer within another
@@ -37,21 +38,25 @@ MOST_LAUNCHES = 1 << 14  # that a recurrence may come to, each of which a progra
 class GpuAccelerator:
     """Implements ``Accelerator``, ``Whole`` and ``Tunable``.
 
+    Every device that it is for gets schedules of its own, and a kernel is the loops of all of them.
+
     Args:
         device: name of the driver.
-        record: the device's limits and speeds.
-        dialect: its language.
+        records: limits and speeds of the devices. The graph is made for the first one, whose configurations are the
+            tuned ones.
+        dialect: their language.
         options: what the driver is opened with.
     """
 
     alignment = operand_alignment = ALIGNMENT
     whole = True
 
-    def __init__(self, device: str, record: Gpu, dialect: Dialect, options: Mapping[str, str]) -> None:
+    def __init__(self, device: str, records: Sequence[Gpu], dialect: Dialect, options: Mapping[str, str]) -> None:
         self.device = device
-        self.processor = f"{device}-{record.name}"
-        self.record = record
-        self.bytes = "mma_u8_i8" in record.tensor
+        self.records = tuple(records)
+        self.record = self.records[0]
+        self.processor = f"{device}-{self.record.name}"
+        self.bytes = all("mma_u8_i8" in r.tensor for r in self.records)
         self.dialect = dialect
         self._options = dict(options)
 
@@ -118,35 +123,60 @@ class GpuAccelerator:
         name: str,
         constants: Mapping[Value, np.ndarray],
         watch: Callable[[str, str], None] | None = None,
-    ) -> Function:
-        fn = kernel(group, name, self.record, watch)
-        if watch is not None:
-            scalars = Scalars(self.dialect)
-            watch("source", source_of(scalars, [emit(fn, scalars).text]))
-        return fn
+    ) -> tuple[Function, ...]:
+        """The loops of a group on each device."""
+        found = []
+        for record in self.records:
+            first = record is self.record
 
-    def images(self, source: str) -> tuple[Image, ...]:
-        """Machine code of a text; none where the driver compiles it."""
-        return ()
+            def tell(stage: str, text: str, of: str = "" if first else f" {record.name}") -> None:
+                if watch is not None:
+                    watch(f"{stage}{of}", text)
+
+            fn = kernel(group if first else unconfigured(group), name, record, None if watch is None else tell)
+            if watch is not None:
+                scalars = Scalars(self.dialect)
+                tell("source", source_of(scalars, [emit(fn, scalars).text]))
+            found.append(fn)
+        return tuple(found)
+
+    def images(self, texts: Mapping[Gpu, str]) -> Mapping[Gpu, tuple[Image, ...]]:
+        """Machine code of the text of each device; none where the driver compiles it."""
+        return {}
+
+    def record_of(self, program: GpuProgram) -> Gpu:
+        """The device that a program is for."""
+        return self.record
 
     def codegen(self, region: CompiledRegion, name: str) -> DeviceProgram:
-        scalars = Scalars(self.dialect)
-        emitted = {k: emit(fn, scalars) for k, fn in region.kernels.items()}
-        source = source_of(scalars, [e.text for e in emitted.values()])
-        made = Commands(region, emitted, self.operand_alignment)
-        program = GpuProgram(
-            source,
-            tuple(made.steps),
-            tuple(made.commands),
-            [_bytes(array) for array in region.constants.values()],
-            len(region.graph.inputs),
-            len(region.graph.outputs),
-            region.workspace_bytes,
-            made.scratch,
-            self.images(source),
-        )
-        facts = {"launches": len(made.commands), "kernels": len(emitted), "workspace_bytes": region.workspace_bytes}
-        return DeviceProgram(program.to_bytes(), f".{self.device}", facts)
+        parts: dict[Gpu, tuple[str, Commands]] = {}
+        for k, record in enumerate(self.records):
+            scalars = Scalars(self.dialect)
+            emitted = {name: emit(fns[k], scalars) for name, fns in region.kernels.items()}
+            source = source_of(scalars, [e.text for e in emitted.values()])
+            parts[record] = source, Commands(region, emitted, self.operand_alignment)
+        images = self.images({record: source for record, (source, _) in parts.items()})
+        params = [_bytes(array) for array in region.constants.values()]
+        programs = [
+            GpuProgram(
+                source,
+                tuple(made.steps),
+                tuple(made.commands),
+                params,
+                len(region.graph.inputs),
+                len(region.graph.outputs),
+                region.workspace_bytes,
+                made.scratch,
+                images.get(record, ()),
+            )
+            for record, (source, made) in parts.items()
+        ]
+        facts = {
+            "launches": len(programs[0].commands),
+            "kernels": len(region.kernels),
+            "workspace_bytes": region.workspace_bytes,
+        }
+        return DeviceProgram(pack(programs), f".{self.device}", facts)
 
 
 def _bytes(a: np.ndarray) -> np.ndarray:

@@ -98,8 +98,7 @@ class Commands:
         kernel = self.emitted[call.kernel]
         flops, nbytes = work(node)
         number = self._number(call, Step(call.kernel, tuple(node.sources), flops * frame.rounds, nbytes * frame.rounds))
-        params = self.region.kernels[call.kernel].params
-        places = [frame.at(place, b.nbytes) for place, b in zip(call.args, params, strict=True)]
+        places = [frame.at(place, nbytes) for place, nbytes in zip(call.args, kernel.params, strict=True)]
         places = [replace(o, nbytes=self._params[o.at]) if o.space == "param" else o for o in places]
         places += _buffers(kernel, self.alignment)
         for launch in kernel.launches:

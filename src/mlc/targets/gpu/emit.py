@@ -80,11 +80,13 @@ class Emitted:
     Args:
         text: its functions.
         launches: in order.
+        params: bytes of each parameter.
         buffers: bytes of each that lives from launch to launch.
     """
 
     text: str
     launches: tuple[Launch, ...]
+    params: tuple[int, ...]
     buffers: tuple[int, ...]
 
 
@@ -108,7 +110,8 @@ def emit(fn: loop.Function, scalars: Scalars) -> Emitted:
         texts.append(emitter.function(name, s, grid if flat else None, block))
         launched = (prod(grid), 1, 1) if flat else grid
         found.append(Launch(name, tuple(known[id(b)] for b in used), launched, block, emitter.dynamic))
-    return Emitted("\n".join(texts), tuple(found), tuple(b.nbytes for b in kept))
+    params, buffers = (tuple(b.nbytes for b in held) for held in (fn.params, kept))
+    return Emitted("\n".join(texts), tuple(found), params, buffers)
 
 
 def _extents(loops: Mapping[str, loop.For], kind: str) -> tuple[int, int, int]:

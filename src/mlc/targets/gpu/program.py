@@ -1,7 +1,9 @@
 """A region of a model as a file that a driver loads: texts of kernels, constants, and the launches in order.
 
-The file is a safetensors archive of bytes: ``program`` (JSON), ``source``, a tensor a constant, and for each
-architecture that machine code was made for, two with code and assembly.
+Devices that differ enough to want schedules of their own have a program each, with launches of its own; what these
+compute, with which constants and operands, is the same. The file is a safetensors archive of bytes: ``program`` (JSON),
+a tensor a constant, for program ``k`` its ``source.<k>``, and for each architecture that machine code was made for,
+two with code and assembly.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from mlc.errors import PackageError
 from mlc.fields import Fields, as_integer, as_list, as_object, as_text, wrong
 
 SPACES = ("input", "output", "param", "workspace", "scratch")
-VERSION = 5
+VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ class Image:
 
 @dataclass(frozen=True, eq=False)
 class GpuProgram:
-    """What a driver runs.
+    """What a driver runs on a device.
 
     Args:
         source: functions in the device's language.
@@ -196,59 +198,7 @@ class GpuProgram:
     scratch_bytes: int
     images: Sequence[Image] = ()
 
-    def to_bytes(self) -> bytes:
-        from safetensors.numpy import save
-
-        document = {
-            "version": VERSION,
-            "inputs": self.inputs,
-            "outputs": self.outputs,
-            "workspace": self.workspace_bytes,
-            "scratch": self.scratch_bytes,
-            "steps": [s.to_json() for s in self.steps],
-            "commands": [c.to_json() for c in self.commands],
-            "images": {i.arch: {k: list(astuple(r)) for k, r in i.resources.items()} for i in self.images},
-        }
-        tensors = {f"param.{k}": a for k, a in enumerate(self.params)}
-        tensors["program"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
-        tensors["source"] = np.frombuffer(self.source.encode(), np.uint8)
-        for i in self.images:
-            tensors[f"code.{i.arch}"] = np.frombuffer(i.code, np.uint8)
-            tensors[f"assembly.{i.arch}"] = np.frombuffer(i.assembly, np.uint8)
-        return save(tensors)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> GpuProgram:
-        """Reads a file.
-
-        Raises:
-            PackageError: it is no such file, or damaged; says where.
-        """
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
-
-        try:
-            tensors = load(data)
-            document = json.loads(tensors.pop("program").tobytes())
-            source = tensors.pop("source").tobytes().decode()
-        except (SafetensorError, KeyError, ValueError) as error:
-            raise PackageError(f"the device's program cannot be read: {error}") from error
-        fields = Fields(document, "program")
-        version = fields.take("version", as_integer)
-        if version != VERSION:
-            raise wrong("program.version", str(VERSION), version)
-        params = [tensors[name] for k in range(len(tensors)) if (name := f"param.{k}") in tensors]
-        inputs, outputs = fields.take("inputs", as_integer), fields.take("outputs", as_integer)
-        workspace, scratch = fields.take("workspace", as_integer), fields.take("scratch", as_integer)
-        steps = fields.take("steps", lambda items, place: as_list(items, place, Step.from_json))
-        commands = fields.take("commands", lambda items, place: as_list(items, place, Command.from_json))
-        images = fields.take("images", lambda value, place: _images(value, place, tensors))
-        fields.end()
-        program = cls(source, steps, commands, params, inputs, outputs, workspace, scratch, images)
-        program._check()
-        return program
-
-    def _check(self) -> None:
+    def check(self) -> None:
         """Every operand lies within what there is, and every command is a step's.
 
         Raises:
@@ -265,6 +215,91 @@ class GpuProgram:
                 fits = fits and (o.offset == 0 or o.space not in bytes_of)
                 if not fits or (o.space == "param" and o.offset + o.nbytes > self.params[o.at].nbytes):
                     raise PackageError(f"the device's program is damaged: command {k} has an operand outside {o.space}")
+
+
+def pack(programs: Sequence[GpuProgram]) -> bytes:
+    """A region's file.
+
+    Args:
+        programs: one or more, for devices that differ; alike in all but text, launches, scratch memory and images.
+    """
+    from safetensors.numpy import save
+
+    first = programs[0]
+    document = {
+        "version": VERSION,
+        "inputs": first.inputs,
+        "outputs": first.outputs,
+        "workspace": first.workspace_bytes,
+        "steps": [s.to_json() for s in first.steps],
+        "programs": [
+            {
+                "scratch": p.scratch_bytes,
+                "commands": [c.to_json() for c in p.commands],
+                "images": {i.arch: {k: list(astuple(r)) for k, r in i.resources.items()} for i in p.images},
+            }
+            for p in programs
+        ],
+    }
+    tensors = {f"param.{k}": a for k, a in enumerate(first.params)}
+    tensors["program"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
+    for k, p in enumerate(programs):
+        tensors[f"source.{k}"] = np.frombuffer(p.source.encode(), np.uint8)
+        for i in p.images:
+            tensors[f"code.{i.arch}"] = np.frombuffer(i.code, np.uint8)
+            tensors[f"assembly.{i.arch}"] = np.frombuffer(i.assembly, np.uint8)
+    return save(tensors)
+
+
+def unpack(data: bytes) -> tuple[GpuProgram, ...]:
+    """The programs of a region's file.
+
+    Raises:
+        PackageError: it is no such file, or damaged; says where.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors = load(data)
+        document = json.loads(tensors.pop("program").tobytes())
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise PackageError(f"the device's program cannot be read: {error}") from error
+    fields = Fields(document, "program")
+    version = fields.take("version", as_integer)
+    if version != VERSION:
+        raise wrong("program.version", str(VERSION), version)
+    params = [tensors[name] for k in range(len(tensors)) if (name := f"param.{k}") in tensors]
+    inputs, outputs = fields.take("inputs", as_integer), fields.take("outputs", as_integer)
+    workspace = fields.take("workspace", as_integer)
+    steps = fields.take("steps", lambda items, place: as_list(items, place, Step.from_json))
+    own = fields.take("programs", lambda items, place: as_list(items, place, lambda one, at: _own(one, at, tensors)))
+    fields.end()
+    programs = []
+    for k, (commands, scratch, images) in enumerate(own):
+        try:
+            source = tensors[f"source.{k}"].tobytes().decode()
+        except (KeyError, ValueError) as error:
+            raise PackageError(f"the device's program is damaged: it has no text {k}") from error
+        programs.append(GpuProgram(source, steps, commands, params, inputs, outputs, workspace, scratch, images))
+        programs[-1].check()
+    if not programs:
+        raise PackageError("the device's program is damaged: it is for no device")
+    return tuple(programs)
+
+
+def _own(
+    value: object, where: str, tensors: Mapping[str, np.ndarray]
+) -> tuple[tuple[Command, ...], int, tuple[Image, ...]]:
+    """What a program does not share with the others of its file: commands, bytes of scratch, and images."""
+    fields = Fields(value, where)
+    found = (
+        fields.take("commands", lambda items, place: as_list(items, place, Command.from_json)),
+        fields.take("scratch", as_integer),
+        fields.take("images", lambda images, place: _images(images, place, tensors)),
+    )
+    fields.end()
+    return found
 
 
 def _images(value: object, where: str, tensors: Mapping[str, np.ndarray]) -> tuple[Image, ...]:

@@ -72,6 +72,13 @@ def knobs_of(node: Node) -> Knobs:
     return Knobs(dict(node.attrs.get("config", ())))
 
 
+def unconfigured(node: Node) -> Node:
+    """The same without a configuration."""
+    if not node.attrs.get("config"):
+        return node
+    return Node(node.op, node.inputs, {**node.attrs, "config": ()}, node.outputs, node.sources)
+
+
 def group_of(node: Node, knobs: Knobs) -> Group:
     """Express a node over fresh placeholders of logical shapes."""
     inputs = tuple(te.placeholder(v.type.shape, v.type.dtype, f"p{k}") for k, v in enumerate(node.inputs))

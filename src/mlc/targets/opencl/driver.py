@@ -18,7 +18,7 @@ import numpy as np
 from mlc.errors import DeviceError
 from mlc.runtime.device import Report
 from mlc.targets.gpu.listing import profiled
-from mlc.targets.gpu.program import Command, GpuProgram, Operand
+from mlc.targets.gpu.program import Command, GpuProgram, Operand, unpack
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.opencl.devices import DEVICES
 
@@ -149,7 +149,7 @@ class OpenClDevice:
         found.release()
 
     def load(self, program: bytes) -> Loaded:
-        read = GpuProgram.from_bytes(program)
+        (read,) = unpack(program)  # which the driver compiles, whatever the device
         self._check(read)
         cl = self._cl
         try:

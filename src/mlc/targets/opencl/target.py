@@ -35,7 +35,7 @@ class OpenClTarget(HostedTarget):
     def __init__(self, host: Target, record: Gpu, driver: str = "") -> None:
         driver = driver or record.name
         dialect = POCL_C if driver == "pocl" else OPENCL_C
-        accelerator = GpuAccelerator(NAME, record, dialect, {"device": driver})
+        accelerator = GpuAccelerator(NAME, [record], dialect, {"device": driver})
         options = [f"-device={record.name}"]
         if driver != record.name:
             options.append(f"-driver={driver}")

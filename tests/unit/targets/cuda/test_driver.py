@@ -13,15 +13,25 @@ from mlc.errors import DeviceError
 from mlc.targets.cuda.api import Cuda, CudaError
 from mlc.targets.cuda.arch import DEVICES
 from mlc.targets.cuda.dialect import CUDA_C
-from mlc.targets.cuda.driver import CudaDevice, image_for, open_device
+from mlc.targets.cuda.driver import CudaDevice, open_device
 from mlc.targets.gpu.kernel import kernel
-from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step
+from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step, pack
 from tests import opencl
 from tests.cuda import CXX, CUresult, FakeCuda, fake_device, images_of
 from tests.unit.targets.gpu.groups import CASES, Case, assert_close
 
 QUICK = ("matmul", "conv_bias_relu", "softmax", "sum_of_all", "concat", "scatter")
 SOURCE = 'extern "C" __global__ void __launch_bounds__(4) k(float* a) { a[threadIdx.x] *= 2; }\n'
+COUNT = GpuProgram(
+    SOURCE,
+    (Step("k", (), 0, 0),),
+    (Command(0, "k", (Operand("input", 0, 16),), (1, 1, 1), (4, 1, 1)),),
+    [],
+    1,
+    0,
+    0,
+    0,
+)
 
 
 @pytest.mark.skipif(CXX is None, reason="there is no C++ compiler")
@@ -32,7 +42,7 @@ def test_printed_kernels_compute_what_groups_say(name: str, monkeypatch: pytest.
     feeds = case.feeds()
     fn = kernel(case.node, "k", DEVICES["t4"])
     program = opencl.program(fn)
-    program = replace(program, images=images_of(program.source, ("sm_80", "sm_90")))
+    program = replace(program, images=images_of(program.source, ["sm_80", "sm_90"]))
     monkeypatch.setattr(opencl, "program", lambda fn: program)
     device = fake_device()
     assert_close(opencl.run(device, fn, case.arrays(feeds)), case.expected(feeds))  # type: ignore[arg-type]
@@ -41,11 +51,38 @@ def test_printed_kernels_compute_what_groups_say(name: str, monkeypatch: pytest.
 
 
 def test_a_device_takes_code_of_its_generation_or_older_assembly() -> None:
-    images = images_of(SOURCE, ("sm_75", "sm_80", "sm_90"))
-    for capability, arch, code in ((75, 0, True), (86, 1, True), (90, 2, True), (120, 2, False)):
-        chosen = image_for(images, capability)
-        assert chosen == (images[arch].code if code else images[arch].assembly + b"\0")
-    assert image_for(images, 61) is None
+    programs = [replace(COUNT, images=images_of(SOURCE, [arch])) for arch in ("sm_75", "sm_80", "sm_90")]
+    for capability, arch, code in (
+        (75, "sm_75", True),
+        (86, "sm_80", True),
+        (90, "sm_90", True),
+        (120, "sm_90", False),
+    ):
+        device = fake_device(FakeCuda(capability))
+        loaded = device.load(pack(programs))
+        assert [i.arch for i in loaded.program.images] == [arch]
+        assert (loaded.code is not None) == code
+        device.close()
+
+
+def test_a_device_takes_older_code_where_it_lacks_shared_memory_for_the_newest() -> None:
+    """As an sm_86 does with what is made for sm_80, whose blocks may have more."""
+    (large,) = (replace(c, shared=150 << 10) for c in COUNT.commands)
+    programs = [
+        replace(COUNT, images=images_of(SOURCE, ["sm_80"]), commands=(large,)),
+        replace(COUNT, images=images_of(SOURCE, ["sm_75"])),
+    ]
+    for most, arch in ((163, "sm_80"), (99, "sm_75")):
+        device = fake_device(FakeCuda(86, most_shared=most << 10))
+        assert [i.arch for i in device.load(pack(programs)).program.images] == [arch]
+        device.close()
+    device = fake_device(FakeCuda(86, most_shared=99 << 10))
+    with pytest.raises(
+        DeviceError, match="take 153600 bytes of shared memory, Imaginary GPU has 101376 for one"
+    ) as caught:
+        device.load(pack(programs[:1]))
+    assert caught.value.hint == "compile it again: -arch=sm_86"
+    device.close()
 
 
 @pytest.mark.parametrize(
@@ -99,12 +136,8 @@ def test_a_lost_device_is_told_and_closed_in_peace() -> None:
 def test_runs_in_a_row_are_timed_together() -> None:
     cu = FakeCuda()
     device = fake_device(cu)
-    operand = Operand("input", 0, 16)
-    program = GpuProgram(
-        SOURCE, (Step("k", (), 0, 0),), (Command(0, "k", (operand,), (1, 1, 1), (4, 1, 1)),), [], 1, 0, 0, 0,
-        images_of(SOURCE, ("sm_90",)),
-    )  # fmt: skip
-    loaded, at = device.load(program.to_bytes()), device.allocate(16)
+    program = replace(COUNT, images=images_of(SOURCE, ["sm_90"]))
+    loaded, at = device.load(pack([program])), device.allocate(16)
     device.write(at, np.ones(4, np.float32).view(np.uint8))
     cu.calls.clear()
     assert device.repeat(loaded, [at], 5) > 0

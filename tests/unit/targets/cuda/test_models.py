@@ -23,7 +23,8 @@ from mlc.records.files import read_records
 from mlc.records.measurement import Failure
 from mlc.records.record import DECIDED
 from mlc.targets.cuda.driver import CudaDevice
-from tests.cuda import CXX, CUresult, FakeCuda, fake_device, images_of
+from mlc.targets.gpu.program import unpack
+from tests.cuda import CXX, CUresult, FakeCuda, compiled, fake_device
 from tests.e2e.compiled import assert_same, load, network, reference
 from tests.e2e.test_zoo import reference as zoo_reference
 
@@ -38,7 +39,7 @@ Install = Callable[[FakeCuda], None]
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Puts a driver in place of this machine's, and the host's compiler in place of NVRTC."""
-    monkeypatch.setattr("mlc.targets.cuda.accelerator.compile_source", images_of)
+    monkeypatch.setattr("mlc.targets.cuda.accelerator.compile_sources", compiled)
 
     def put(cu: FakeCuda) -> None:
         def opener(options: Mapping[str, str]) -> CudaDevice:
@@ -84,6 +85,28 @@ def test_small_network_agrees_with_onnxruntime(
     assert cu.calls.count("cuGraphInstantiate") == 1
     assert cu.calls.count("cuGraphLaunch") == 2
     assert not cu.memory  # all of it is given back
+
+
+def test_every_architecture_has_schedules_of_its_own(install: Install) -> None:
+    """Those of an old one copy as they go, and the products of both are made where they belong."""
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.standard_normal((64, 256)).astype(np.float32)}
+    weights = {"w": rng.standard_normal((256, 96)).astype(np.float32)}
+    model = network([helper.make_node("MatMul", ["x", "w"], ["y"], "product")], feeds, ["y"], weights)
+    for capability in (75, 90):
+        install(cu := FakeCuda(capability))
+        package = mlc.compile(load(model), "cuda -arch=sm_75,sm_90", verify_passes=True)
+        (data,) = (data for name, data in package.members.items() if name.startswith("device/"))
+        assert isinstance(data, bytes)
+        new, old = unpack(data)
+        assert ([i.arch for i in new.images], [i.arch for i in old.images]) == (["sm_90"], ["sm_75"])
+        assert "mlc_copy" in new.source
+        assert "mlc_copy" not in old.source
+        assert (new.steps, new.workspace_bytes) == (old.steps, old.workspace_bytes)
+        with package.load(1) as module:
+            assert_same(module.run(feeds), reference(model, feeds), tolerance=1e-4)
+        wanted = new if capability == 90 else old
+        assert cu.calls.count("cuModuleGetFunction") == len({c.kernel for c in wanted.commands})
 
 
 def test_profile_has_a_row_for_each_kernel(install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from mlc.targets.cuda.dialect import CUDA_C
 from mlc.targets.cuda.target import CudaTarget
 from mlc.targets.gpu.emit import emit, source_of
 from mlc.targets.gpu.kernel import kernel
-from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step
+from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step, pack, unpack
 from mlc.targets.gpu.scalars import Scalars
 from tests.cuda import CXX, CUresult, FakeCuda, fake_device, images_of
 from tests.unit.targets.gpu.groups import Case, assert_close, put, x
@@ -33,7 +33,7 @@ def product() -> tuple[Case, GpuProgram]:
     source = source_of(scalars, [emitted.text])
     (made,) = emitted.launches
     command = Command(0, made.name, tuple(places[k] for k in made.operands), made.grid, made.block, made.shared)
-    program = GpuProgram(source, (Step("k", (), 0, 0),), (command,), [], 2, 1, 0, 0, images_of(source, ("sm_90",)))
+    program = GpuProgram(source, (Step("k", (), 0, 0),), (command,), [], 2, 1, 0, 0, images_of(source, ["sm_90"]))
     return case, program
 
 
@@ -43,7 +43,7 @@ def test_large_arrays_are_parts_of_one() -> None:
     assert STATIC_SHARED < command.shared <= LARGE.shared_bytes
     assert program.source.count("extern __shared__") == 1
     assert "(float*)(mlc_shared + 0);" in program.source
-    assert GpuProgram.from_bytes(program.to_bytes()).commands == program.commands
+    assert unpack(pack([program]))[0].commands == program.commands
 
 
 @pytest.mark.skipif(CXX is None, reason="there is no C++ compiler")
@@ -51,7 +51,7 @@ def test_launches_ask_for_it() -> None:
     case, program = product()
     cu = FakeCuda()
     device = fake_device(cu)
-    loaded = device.load(program.to_bytes())
+    loaded = device.load(pack([program]))
     assert cu.shared == {"launch_k_0": program.commands[0].shared}
     feeds = case.feeds()
     want = case.expected(feeds)[0]
@@ -70,17 +70,15 @@ def test_a_device_that_has_less_says_so() -> None:
     _, program = product()
     device = fake_device(FakeCuda(fail={"cuFuncSetAttribute": CUresult.CUDA_ERROR_INVALID_VALUE}))
     with pytest.raises(CudaError, match=r"cannot get \d+ bytes of shared memory for a block"):
-        device.load(program.to_bytes())
+        device.load(pack([program]))
 
 
-@pytest.mark.parametrize(
-    "archs, kilobytes", [("sm_90", 227), ("sm_80,sm_90", 163), ("sm_75,sm_80,sm_90", 64), ("sm_89", 99)]
-)
-def test_a_block_has_what_all_architectures_have(archs: str, kilobytes: int) -> None:
-    target = get_target(f"cuda -arch={archs}")
+def test_a_block_has_what_its_architecture_has() -> None:
+    target = get_target("cuda -arch=sm_75,sm_80,sm_90,sm_89")
     assert isinstance(target, CudaTarget)
-    assert target.record.shared_bytes == kilobytes << 10
-    assert target.record.shared_of_unit == ARCHS[archs.split(",")[-1]].shared
+    found = {arch: record.shared_bytes >> 10 for arch, record in target.records.items()}
+    assert found == {"sm_90": 227, "sm_89": 99, "sm_80": 163, "sm_75": 64}
+    assert [r.shared_of_unit for r in target.records.values()] == [ARCHS[a].shared for a in found]
 
 
 def test_occupancy_counts_it() -> None:

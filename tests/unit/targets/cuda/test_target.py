@@ -13,11 +13,11 @@ from mlc.rewrite.group import configured
 from mlc.targets.base import get_target
 from mlc.targets.cuda import arch, compiler
 from mlc.targets.cuda.arch import ARCHS, DEFAULT, DEVICES
-from mlc.targets.cuda.compiler import Nvrtc, compile_source, disassembly
+from mlc.targets.cuda.compiler import Nvrtc, compile_sources, disassembly
 from mlc.targets.cuda.dialect import CUDA_C
 from mlc.targets.gpu.emit import emit, source_of
 from mlc.targets.gpu.kernel import kernel
-from mlc.targets.gpu.program import GpuProgram, Image, Resources
+from mlc.targets.gpu.program import GpuProgram, Image, Resources, pack, unpack
 from mlc.targets.gpu.scalars import Scalars
 from tests.unit.targets.gpu.groups import CASES, Case, conv, put, x
 
@@ -47,7 +47,7 @@ def test_every_template_compiles_without_spilling() -> None:
     scalars = Scalars(CUDA_C)
     names = [n for n in CASES if n != "join"]
     source = source_of(scalars, [emit(kernel(Case.of(n).node, n, H200), scalars).text for n in names])
-    for image in compile_source(source, ("sm_75", "sm_90")):
+    for image in compile_sources({"sm_75": source, "sm_90": source}).values():
         assert image.code[:4] == b"\x7fELF"
         assert f".target {image.arch}".encode() in image.assembly
         assert set(names) <= {k.rsplit("_", 1)[0] for k in image.resources}
@@ -87,7 +87,7 @@ def test_what_spills_for_one_more_block_is_compiled_again() -> None:
     scalars = Scalars(CUDA_C)
     source = source_of(scalars, [emit(kernel(configured(SQUEEZE.node, config), "k", H200), scalars).text])
     (left_alone,) = Nvrtc.find().compile(source, "sm_80").resources.values()
-    (image,) = compile_source(source, ["sm_80"])
+    image = compile_sources({"sm_80": source})["sm_80"]
     (found,) = image.resources.values()
     assert left_alone.spill_stores
     assert not found.spill_stores
@@ -101,7 +101,7 @@ def test_vectors_are_one_access() -> None:
         "  const mlc_vector<float, 4> v = *(const mlc_vector<float, 4>*)(a + 4 * threadIdx.x);\n"
         "  *(mlc_vector<float, 4>*)(o + 4 * threadIdx.x) = mlc_pack<float>(v.at[3], v.at[2], v.at[1], v.at[0]);\n}\n"
     )
-    (image,) = compile_source(source, ("sm_80",))
+    image = compile_sources({"sm_80": source})["sm_80"]
     assert b"ld.global.nc.v4" in image.assembly
     assert b"st.global.v4" in image.assembly
 
@@ -120,7 +120,8 @@ def test_blocks_beyond_what_an_axis_holds_are_counted_along_x() -> None:
 
 def test_machine_code_can_be_read() -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    (image,) = compile_source('extern "C" __global__ void twice(float* a) { a[threadIdx.x] *= 2; }', ("sm_90",))
+    source = 'extern "C" __global__ void twice(float* a) { a[threadIdx.x] *= 2; }'
+    image = compile_sources({"sm_90": source})["sm_90"]
     try:
         found = disassembly(image.code)
     except MissingDependencyError as error:
@@ -130,7 +131,8 @@ def test_machine_code_can_be_read() -> None:
 
 def test_images_are_kept_in_a_program() -> None:
     image = Image("sm_80", b"code", b"assembly", {"k": Resources(40, 8, 4, 12, 512)})
-    (found,) = GpuProgram.from_bytes(GpuProgram("s", (), (), [], 0, 0, 0, 0, (image,)).to_bytes()).images
+    (program,) = unpack(pack([GpuProgram("s", (), (), [], 0, 0, 0, 0, (image,))]))
+    (found,) = program.images
     assert (found.arch, found.code, found.assembly, found.resources) == (
         image.arch, image.code, image.assembly, image.resources,
     )  # fmt: skip
@@ -138,7 +140,7 @@ def test_images_are_kept_in_a_program() -> None:
 
 def test_options_are_kept() -> None:
     said = str(get_target("cuda -arch=sm_75,sm_90 -mcpu=haswell").describe()["string"])
-    assert said.startswith("cuda -arch=sm_75,sm_90 -device=h200 -host=x86 -mcpu=haswell")
+    assert said.startswith("cuda -arch=sm_75,sm_90 -device=t4,h200 -host=x86 -mcpu=haswell")
 
 
 def test_unless_named_the_architecture_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +180,7 @@ def test_peaks_of_tensor_cores_are_those_of_the_types() -> None:
         ("cuda -arch=sm_42", "unknown architecture 'sm_42'", "known: sm_75, sm_80"),
         ("cuda -arch=sm_80,", "unknown architecture ''", "known: sm_75"),
         ("cuda -device=voodoo2", "unknown device 'voodoo2'", "a100"),
+        ("cuda -arch=sm_80 -device=h200", "h200 is sm_90, which is not in -arch", "-arch=sm_90"),
         ("cuda -host=cuda", "the host is cuda itself", "-host=x86"),
         ("cuda -mcpu=z80", "target cuda: .*z80", "cuda itself has -arch"),
     ],
@@ -191,7 +194,7 @@ def test_bad_options_are_refused(target: str, message: str, hint: str) -> None:
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(MissingDependencyError, match="compiling for cuda needs NVRTC") as caught:
-        compile_source("", ("sm_80",))
+        compile_sources({"sm_80": ""})
     assert caught.value.hint == "pip install 'mlc[cuda]'"
 
 
@@ -206,9 +209,9 @@ def test_a_missing_disassembler_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_the_compiler_refuses_is_told() -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     with pytest.raises(ToolchainError, match=r"NVRTC refuses the kernels for sm_80: .*nonsense"):
-        compile_source("nonsense", ("sm_80",))
+        compile_sources({"sm_80": "nonsense"})
     with pytest.raises(ToolchainError, match=r"NVRTC refuses the kernels for sm_80: [^|]*: error: "):
-        compile_source("__global__ void k() { int unused; }\nint a = nothing;", ("sm_80",))
+        compile_sources({"sm_80": "__global__ void k() { int unused; }\nint a = nothing;"})
     with pytest.raises(ToolchainError, match="does not compile for sm_35"):
         Nvrtc.find().compile("", "sm_35")
     with pytest.raises(ToolchainError, match="nvdisasm failed"):

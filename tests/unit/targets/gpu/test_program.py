@@ -13,7 +13,7 @@ from safetensors.numpy import load, save
 from mlc.errors import MlcError
 from mlc.targets.cuda.arch import ARCHS, DEVICES, device_named
 from mlc.targets.gpu.listing import profiled
-from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step
+from mlc.targets.gpu.program import Command, GpuProgram, Operand, Step, pack, unpack
 
 PROGRAM = GpuProgram(
     "kernel",
@@ -33,7 +33,7 @@ PROGRAM = GpuProgram(
 
 
 def test_what_is_written_is_read() -> None:
-    again = GpuProgram.from_bytes(PROGRAM.to_bytes())
+    (again,) = unpack(pack([PROGRAM]))
     assert (again.source, again.steps, again.commands) == (PROGRAM.source, PROGRAM.steps, PROGRAM.commands)
     assert [a.tolist() for a in again.params] == [[0, 1, 2]]
     assert (again.inputs, again.outputs, again.workspace_bytes, again.scratch_bytes) == (1, 1, 1024, 0)
@@ -90,8 +90,14 @@ def test_devices_are_known_by_their_names(name: str, arch: str, found: str) -> N
     assert device_named("Imaginary GPU", None) is None
 
 
+def first(document: dict[str, Any]) -> dict[str, Any]:
+    """The first command of the only program."""
+    found: dict[str, Any] = document["programs"][0]["commands"][0]
+    return found
+
+
 def damaged(change: Callable[[dict[str, Any]], None]) -> bytes:
-    tensors = load(PROGRAM.to_bytes())
+    tensors = load(pack([PROGRAM]))
     document = json.loads(tensors["program"].tobytes())
     change(document)
     tensors["program"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
@@ -101,24 +107,29 @@ def damaged(change: Callable[[dict[str, Any]], None]) -> bytes:
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda d: d.update(version=9), "version: expected 5, got 9"),
+        (lambda d: d.update(version=9), "version: expected 6, got 9"),
         (lambda d: d.update(more=1), "more: is not a field"),
-        (lambda d: d.pop("commands"), "commands: is missing"),
-        (lambda d: d["commands"][0].update(grid=[1]), "3 extents of a grid"),
-        (lambda d: d["commands"][0]["operands"][0].__setitem__(0, "attic"), "input or output or param"),
-        (lambda d: d["commands"][0]["operands"][0].pop(), "a space and three integers"),
+        (lambda d: d["programs"][0].pop("commands"), "commands: is missing"),
+        (lambda d: first(d).update(grid=[1]), "3 extents of a grid"),
+        (lambda d: first(d)["operands"][0].__setitem__(0, "attic"), "input or output or param"),
+        (lambda d: first(d)["operands"][0].pop(), "a space and three integers"),
+        (lambda d: d["programs"].append(d["programs"][0]), "it has no text 1"),
+        (lambda d: d["programs"].clear(), "it is for no device"),
         (lambda d: d.update(workspace=512), "command 0 has an operand outside workspace"),
-        (lambda d: d["commands"][1].update(step=2), "command 1 is of no step"),
+        (lambda d: d["programs"][0]["commands"][1].update(step=2), "command 1 is of no step"),
         (lambda d: d["steps"][0].pop("flops"), "flops: is missing"),
         (lambda d: d.update(inputs=0), "command 0 has an operand outside input"),
-        (lambda d: d["commands"][0]["operands"][1].__setitem__(2, 99), "command 0 has an operand outside param"),
+        (
+            lambda d: first(d)["operands"][1].__setitem__(2, 99),
+            "command 0 has an operand outside param",
+        ),
     ],
 )
 def test_damage_is_refused(change: Callable[[dict[str, Any]], None], message: str) -> None:
     with pytest.raises(MlcError, match=message):
-        GpuProgram.from_bytes(damaged(change))
+        unpack(damaged(change))
 
 
 def test_another_file_is_refused() -> None:
     with pytest.raises(MlcError, match="the device's program cannot be read"):
-        GpuProgram.from_bytes(b"not a program")
+        unpack(b"not a program")

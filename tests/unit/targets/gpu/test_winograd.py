@@ -16,7 +16,7 @@ from mlc.targets.cuda.arch import DEVICES
 from mlc.targets.cuda.dialect import CUDA_C
 from mlc.targets.gpu.emit import emit, source_of
 from mlc.targets.gpu.kernel import kernel
-from mlc.targets.gpu.program import GpuProgram
+from mlc.targets.gpu.program import GpuProgram, unpack
 from mlc.targets.gpu.scalars import Scalars
 from mlc.targets.gpu.schedules.winograd import winograd_algorithms
 from tests.unit.targets.gpu.groups import Case, winograd
@@ -43,7 +43,7 @@ def program(graph: Graph, target: str, **options: object) -> GpuProgram:
     package = build_package(graph, get_target(target), settings, Observer())
     (data,) = (data for name, data in package.members.items() if name.endswith((".cuda", ".opencl")))
     assert isinstance(data, bytes)
-    return GpuProgram.from_bytes(data)
+    return unpack(data)[0]
 
 
 def model() -> Graph:
