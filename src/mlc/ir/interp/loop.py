@@ -5,17 +5,18 @@ Loops over a grid of threads are run as :mod:`mlc.ir.interp.threads` says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mlc.errors import VerifyError
-from mlc.ir import loop, te
-from mlc.ir.expr import Expr, Load, Select
+from mlc.ir import loop
+from mlc.ir.expr import Expr, Select
 from mlc.ir.index import Linear, Var
-from mlc.ir.interp.te import Array, Evaluator, inside, run_compute
-from mlc.ir.interp.threads import Trace, run_grid
+from mlc.ir.interp.intrinsic import applied
+from mlc.ir.interp.te import Array, Evaluator, inside
+from mlc.ir.interp.threads import fresh, run_grid
 from mlc.ir.intrinsic import Kind, TensorIntrinsic
 from mlc.ir.unwind import Steps
 
@@ -43,12 +44,11 @@ def run_function(fn: loop.Function, arrays: Sequence[np.ndarray]) -> None:
 class _Machine:
     def __init__(self, memory: dict[int, np.ndarray]) -> None:
         self.memory = memory
-        self.trace: Trace | None = None
 
     def run(self, s: loop.Stmt, env: dict[Var, int]) -> None:
         match s:
-            case loop.For() if s.kind is loop.ForKind.THREAD and self.trace is None:
-                run_grid(self, s, env)
+            case loop.For() if s.kind is loop.ForKind.THREAD:
+                run_grid(self.memory, s, env)
             case loop.For():
                 for k in range(s.extent):
                     env[s.var] = k
@@ -67,78 +67,44 @@ class _Machine:
                 elif s.orelse is not None:
                     self.run(s.orelse, env)
             case loop.Allocate():
-                self.allocate(s.buffer)
+                self.memory[id(s.buffer)] = fresh(s.buffer)
                 self.run(s.body, env)
             case loop.Store():
                 self.store(s, env)
             case loop.Evaluate():
                 if s.intrinsic is not None:
                     self.intrinsic(s, s.intrinsic, env)
-            case loop.Commit():
-                if self.trace is not None:
-                    self.trace.commit()
-            case loop.Wait():
-                if self.trace is not None:
-                    self.trace.wait(s.groups)
-            case loop.Prefetch() | loop.Barrier():
+            case loop.Prefetch() | loop.Barrier() | loop.Commit() | loop.Wait():
                 pass  # a thread that is alone meets nobody
             case loop.Shuffle():
                 raise VerifyError(f"a thread that is alone has nobody to exchange with:\n{s!r}")
             case _:
                 raise VerifyError(f"no meaning for {type(s).__name__}")
 
-    def allocate(self, b: loop.Buffer) -> None:
-        """Fresh contents on every entry, so that nothing may rely on an earlier iteration."""
-        fill = np.nan if b.dtype.is_float else 0x55 % (1 << min(8, b.dtype.bits - 1))
-        self.memory[id(b)] = np.full(b.shape, fill, b.dtype.numpy)
-
     def value(self, e: Expr, env: dict[Var, int]) -> np.ndarray:
-        return np.asarray(self.scalar(env).eval(e))
-
-    def scalar(self, env: Mapping[Var, Any]) -> _Scalar:
-        return _Scalar(env, self.memory, None) if self.trace is None else _Traced(env, self.memory, self.trace)
+        return np.asarray(_Scalar(env, self.memory, None).eval(e))
 
     def store(self, s: loop.Store, env: dict[Var, int]) -> None:
         scope: dict[Var, Any] = dict(env)
         if s.lane is not None:
             scope[s.lane] = np.arange(s.lane.hi + 1)
-        self.put(s, self.scalar(scope).eval(s.value), scope)
-
-    def put(self, s: loop.Store | loop.Shuffle, value: Array, scope: Mapping[Var, Any]) -> None:
-        """Stores a value where a statement says."""
-        ev = self.scalar(scope)
+        ev = _Scalar(scope, self.memory, None)
+        value = ev.eval(s.value)
         array = self.memory[id(s.buffer)]
         index: tuple[Any, ...] = tuple(
             _checked(ev.index(ix), n, s, s.buffer, ix) for ix, n in zip(s.indices, array.shape, strict=True)
         )
-        if self.trace is not None and isinstance(s, loop.Store) and s.asynchronous:
-            self.trace.begin(s.buffer, index, array, value)
-            return
-        if self.trace is not None:
-            self.trace.write(s.buffer, index)
         array[index] = value
 
     def intrinsic(self, s: loop.Evaluate, what: TensorIntrinsic, env: dict[Var, int]) -> None:
         """What the intrinsic's behaviour says, on the tensors that its operands are."""
         kind, out, *ins = s.args
-        op, dtypes = what.op, [what.behaviour.dtype]
         into, where = self.memory[id(out.buffer)], self.places(out, what.behaviour.shape, s, env)
-        if kind == Kind.RESET:
-            assert op.combiner is not None
-            into[where] = op.combiner.identity(dtypes)[0].value
-            return
-        read = {id(t): (a.buffer, self.places(a, t.shape, s, env)) for t, a in zip(what.inputs, ins, strict=True)}
-        if self.trace is not None:
-            for buffer, at in read.values():
-                self.trace.read(buffer, at)
-        values = {t: self.memory[id(buffer)][at] for t, (buffer, at) in read.items()}
-        (new,) = run_compute(op, values)
-        if kind == Kind.UPDATE:
-            assert op.combiner is not None
-            held, more = (te.placeholder((), what.behaviour.dtype, name) for name in ("held", "more"))
-            (folded,) = op.combiner.combine((held[()],), (more[()],))
-            new = np.asarray(Evaluator({}, {id(held): into[where], id(more): new}, op, scalars=True).eval(folded))
-        into[where] = new
+        values = {}
+        if kind != Kind.RESET:
+            for t, a in zip(what.inputs, ins, strict=True):
+                values[id(t)] = self.memory[id(a.buffer)][self.places(a, t.shape, s, env)]
+        into[where] = applied(what.op, kind, into[where], values)
 
     def places(
         self, a: loop.Access, shape: tuple[int, ...], s: loop.Evaluate, env: dict[Var, int]
@@ -163,17 +129,6 @@ class _Scalar(Evaluator):
         if cond.ndim == 0:
             return (yield (e.a if bool(cond) else e.b), guarded)
         return (yield from super().select(e, guarded))
-
-
-class _Traced(_Scalar):
-    """The same, for a thread among others: what it reads is noted."""
-
-    def __init__(self, env: Mapping[Var, Any], values: Mapping[int, np.ndarray], trace: Trace) -> None:
-        super().__init__(env, values, None)
-        self.trace = trace
-
-    def reads(self, e: Load, indices: tuple[Array, ...]) -> None:
-        self.trace.read(e.source, indices)
 
 
 def _checked(i: Any, n: int, s: loop.Stmt, buffer: loop.Buffer, ix: Linear) -> Any:

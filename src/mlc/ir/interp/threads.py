@@ -1,315 +1,340 @@
-"""Threads of a block in the reference interpreter: each runs up to a barrier, then the next one; races are found.
+"""Threads of a launch in the reference interpreter: all of them do a statement, then the next one; races are found.
 
-A block's threads are coroutines that run in turn, from one meeting to the next. Between two barriers they may run in
-any order on a machine, so an element that one thread writes and another touches in the meantime is a race, whatever
-comes out here. Global memory is not synchronised within a launch at all. An asynchronous copy arrives when its thread
-waits for it, as late as it may; to touch its place before, even by the same thread, is a race. Where threads exchange
-what they have, all of them come, too, but nothing that they wrote before is seen by others.
+What differs between threads is an array with an element a *point*: a thread that takes part, or each lane of its
+vector. Those for which a condition does not hold are left out until its branch is over, so a barrier that not all of a
+block's threads come to is seen where it stands. Who touches what between barriers :mod:`mlc.ir.interp.trace` keeps.
+Where threads exchange what they have, all of them come, too, but nothing that they wrote before is seen by others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
-from itertools import product
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from mlc.errors import VerifyError
 from mlc.ir import loop
-from mlc.ir.expr import Expr, Load
-from mlc.ir.index import Var
+from mlc.ir.expr import Expr, Load, Select
+from mlc.ir.index import Linear, Var
+from mlc.ir.interp.intrinsic import applied, batched
+from mlc.ir.interp.te import Array, Evaluator, inside
+from mlc.ir.interp.trace import Trace
+from mlc.ir.intrinsic import Kind, TensorIntrinsic
+from mlc.ir.unwind import Steps
 
-_NOBODY, _MANY = -1, -2
-
-Env = dict[Var, int]
-Place = tuple[tuple[Var, int], ...]  # the iterations of the loops around a meeting
 WARP = 32  # threads that can exchange what they have
+_AT_ONCE = 1 << 13  # threads that go along together
 
-
-class Machine(Protocol):
-    """What runs statements one at a time."""
-
-    memory: dict[int, np.ndarray]
-    trace: Trace | None
-
-    def run(self, s: loop.Stmt, env: Env) -> None: ...
-
-    def value(self, e: Expr, env: Env) -> np.ndarray: ...
-
-    def put(self, s: loop.Store | loop.Shuffle, value: np.ndarray, env: Env) -> None: ...
-
-    def allocate(self, b: loop.Buffer) -> None: ...
+Env = dict[Var, Any]  # an integer that is the same for all, or one a point
 
 
 @dataclass(frozen=True, eq=False)
-class _Meeting:
-    """Where a thread waits for the others.
+class _Points:
+    """Where a statement is done.
 
     Args:
-        stmt: a barrier, or an exchange,
-        place: and in which iterations.
-        offer: what the thread gives.
+        who: the thread of each point, by its number over all blocks, of which ``threadIdx.x`` is the last digit.
+        env: the variables.
     """
 
-    stmt: loop.Barrier | loop.Shuffle
-    place: Place
-    offer: np.ndarray | None = None
+    who: np.ndarray
+    env: Env
+
+    def where(self, chosen: np.ndarray) -> _Points:
+        """Some of them."""
+        return _Points(self.who[chosen], {v: x if type(x) is int else x[chosen] for v, x in self.env.items()})
+
+    def lanes(self, lane: Var) -> _Points:
+        """A point for each lane of each thread."""
+        n = lane.hi + 1
+        env = {v: x if type(x) is int else np.repeat(x, n) for v, x in self.env.items()}
+        return _Points(np.repeat(self.who, n), {**env, lane: np.tile(np.arange(n), len(self.who))})
 
 
-Steps = Generator[_Meeting, np.ndarray | None, None]
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """A launch's loop nest.
 
+    Args:
+        blocks, threads: the loops over the blocks and over the threads of each.
+        shared: what a block's threads have in common.
+        body: what each thread does.
+        env: variables around the nest.
+    """
 
-@dataclass(eq=False)
-class _Touched:
-    """Who touched each element of a buffer since the last barrier, and who is copying to it."""
-
-    writer: np.ndarray
-    reader: np.ndarray
-    copier: np.ndarray
+    blocks: Sequence[loop.For]
+    threads: Sequence[loop.For]
+    shared: Sequence[loop.Buffer]
+    body: loop.Stmt
+    env: Mapping[Var, int]
 
     @classmethod
-    def by_nobody(cls, size: int) -> _Touched:
-        return cls(*(np.full(size, _NOBODY) for _ in range(3)))
+    def of(cls, s: loop.Stmt, env: Mapping[Var, int]) -> _Grid:
+        blocks: list[loop.For] = []
+        threads: list[loop.For] = []
+        shared: list[loop.Buffer] = []
+        while True:
+            if isinstance(s, loop.Allocate) and not threads:
+                shared.append(s.buffer)
+            elif isinstance(s, loop.For) and s.thread in loop.BLOCK_AXES and not threads:
+                blocks.append(s)
+            elif isinstance(s, loop.For) and s.thread in loop.THREAD_AXES:
+                threads.append(s)
+            else:
+                return cls(blocks, threads, shared, s, env)
+            s = s.body
+
+    @property
+    def count(self) -> int:
+        """Threads of a block."""
+        return prod(lp.extent for lp in self.threads)
+
+    @property
+    def width(self) -> int:
+        """Of them, those along ``threadIdx.x``."""
+        return next((lp.extent for lp in self.threads if lp.thread == loop.THREAD_AXES[-1]), 1)
+
+    def at(self, who: np.ndarray | int) -> Env:
+        """The variables of threads."""
+        env: Env = dict(self.env)
+        for lp in (*self.threads[::-1], *self.blocks[::-1]):
+            env[lp.var] = who % lp.extent if lp.extent > 1 else 0
+            who = who // lp.extent
+        return env
+
+    def name(self, thread: int) -> str:
+        at = self.at(int(thread))
+        known = (*self.env, *(lp.var for lp in (*self.blocks, *self.threads)))
+        return f"thread ({', '.join(f'{v.name}={at[v]}' for v in known)})"
 
 
-@dataclass(frozen=True, eq=False)
-class _Copy:
-    """An asynchronous copy that has begun."""
-
-    buffer: loop.Buffer
-    index: tuple[Any, ...]
-    array: np.ndarray
-    value: Any
-
-
-@dataclass(eq=False)
-class Trace:
-    """Who touches which element of the memory that threads share, during one launch of a kernel.
+def run_grid(memory: Mapping[int, np.ndarray], s: loop.For, env: Mapping[Var, int]) -> None:
+    """A launch: every block of a loop nest over a grid.
 
     Args:
-        common: ids of the buffers that all blocks see.
+        memory: arrays of the buffers that all blocks see, by the buffers' ``id``.
+        s: the nest.
+        env: variables around it.
+    Raises:
+        VerifyError: an index out of bounds, threads that race or miss one another.
+    """
+    flat = {key: np.ascontiguousarray(a).reshape(-1) for key, a in memory.items()}
+    grid = _Grid.of(s, env)
+    trace = Trace(frozenset(flat), grid.name)
+    blocks = prod(lp.extent for lp in grid.blocks)
+    step = max(1, _AT_ONCE // grid.count)
+    for first in range(0, blocks, step):
+        some = range(first, min(blocks, first + step))
+        who = np.arange(some.start * grid.count, some.stop * grid.count)
+        _Blocks(flat, trace, grid, some).run(grid.body, _Points(who, grid.at(who)))
+    for key, a in memory.items():
+        if not np.shares_memory(a, flat[key]):
+            a[...] = flat[key].reshape(a.shape)
 
-    Attributes:
-        block: ids of the buffers that the threads of the present block see.
-        thread: who runs, counted over all blocks.
-        names: of threads, for messages.
+
+class _Blocks:
+    """Some blocks of a launch, all of whose threads go along together.
+
+    Args:
+        common: arrays of what all blocks see, in one dimension.
+        trace: of the launch.
+        grid: the launch.
+        blocks: their numbers.
     """
 
-    common: frozenset[int]
-    block: frozenset[int] = frozenset()
-    thread: int = 0
-    names: list[str] = field(default_factory=list)
-    touched: dict[int, _Touched] = field(default_factory=dict)
-    begun: dict[int, list[_Copy]] = field(default_factory=dict)
-    groups: dict[int, list[list[_Copy]]] = field(default_factory=dict)
+    def __init__(self, common: Mapping[int, np.ndarray], trace: Trace, grid: _Grid, blocks: range) -> None:
+        self.trace = trace
+        self.grid = grid
+        self.blocks = blocks
+        self.private: dict[int, np.ndarray] = {}  # [threads, elements]
+        own = {id(b): np.tile(fresh(b).reshape(-1), len(blocks)) for b in grid.shared}
+        self.shared = {**common, **own}  # of a block's memory, one block's after the other
+        trace.enter({id(b) for b in grid.shared}, blocks)
 
-    def barrier(self) -> None:
-        """The threads of the block have met: what they did to their own memory is over, except for what they copy."""
-        for key in self.block & self.touched.keys():
-            self.touched[key].writer.fill(_NOBODY)
-            self.touched[key].reader.fill(_NOBODY)
+    def run(self, s: loop.Stmt, points: _Points) -> None:
+        match s:
+            case loop.For():
+                for k in range(s.extent):
+                    points.env[s.var] = k
+                    self.run(s.body, points)
+            case loop.ForRange():
+                self._range(s, points)
+            case loop.Seq():
+                for c in s.stmts:
+                    self.run(c, points)
+            case loop.If():
+                self._branch(s, points)
+            case loop.Allocate():
+                threads = len(self.blocks) * self.grid.count
+                self.private[id(s.buffer)] = np.tile(fresh(s.buffer).reshape(-1), (threads, 1))
+                self.run(s.body, points)
+            case loop.Store():
+                at = points if s.lane is None else points.lanes(s.lane)
+                evaluator = _Together(self, at)
+                self._put(s, evaluator.eval(s.value), evaluator)
+            case loop.Barrier():
+                self.trace.barrier(self._meet(points, "barrier"))
+            case loop.Shuffle():
+                self._exchange(s, points)
+            case loop.Commit():
+                self.trace.commit(points.who)
+            case loop.Wait():
+                self.trace.wait(s.groups, points.who)
+            case loop.Evaluate():
+                if s.intrinsic is not None:
+                    self._intrinsic(s, s.intrinsic, points)
+            case loop.Prefetch():
+                pass
+            case _:
+                raise VerifyError(f"no meaning for {type(s).__name__}")
 
-    def begin(self, b: loop.Buffer, index: tuple[Any, ...], array: np.ndarray, value: Any) -> None:
-        """A copy that the present thread begins."""
-        self.write(b, index)
-        if (seen := self._of(b)) is not None:
-            seen.copier[_flat(b, index)] = self.thread
-        self.begun.setdefault(self.thread, []).append(_Copy(b, index, array, value))
+    def _branch(self, s: loop.If, points: _Points) -> None:
+        cond = np.asarray(_Together(self, points).eval(s.cond))
+        for chosen, side in ((cond, s.then), (~cond, s.orelse)):
+            if side is not None and chosen.any():
+                self.run(side, points if chosen.all() else points.where(chosen))
 
-    def commit(self) -> None:
-        """The copies that the present thread has begun are a group."""
-        self.groups.setdefault(self.thread, []).append(self.begun.pop(self.thread, []))
-
-    def wait(self, latest: int) -> None:
-        """The copies of the present thread arrive, except for some of the latest groups."""
-        groups = self.groups.setdefault(self.thread, [])
-        over = groups[: max(0, len(groups) - latest)]
-        del groups[: len(over)]
-        for c in (c for group in over for c in group):
-            if (seen := self._of(c.buffer)) is not None:
-                at = _flat(c.buffer, c.index)
-                seen.copier[at], seen.writer[at] = _NOBODY, self.thread
-            c.array[c.index] = c.value
-
-    def read(self, b: loop.Buffer, index: tuple[Any, ...]) -> None:
-        if (seen := self._of(b)) is None:
+    def _range(self, s: loop.ForRange, points: _Points) -> None:
+        evaluator = _Together(self, points)
+        shape = len(points.who)
+        begin, end = (np.broadcast_to(np.asarray(evaluator.eval(e)), shape) for e in (s.begin, s.end))
+        if (begin == begin[0]).all() and (end == end[0]).all():
+            for k in range(int(begin[0]), int(end[0])):
+                points.env[s.var] = k
+                self.run(s.body, points)
             return
-        at = _flat(b, index)
-        self._refuse_copied(b, at, seen, "read")
-        self._refuse(b, at, seen.writer, "written", "read")
-        another = self._by_another(seen.reader[at])
-        seen.reader[at] = np.where(another, _MANY, self.thread) if another.any() else self.thread
+        for k in range(int((end - begin).max())):
+            chosen = begin + k < end
+            some = points.where(chosen)
+            some.env[s.var] = begin[chosen].astype(np.int64) + k
+            self.run(s.body, some)
 
-    def write(self, b: loop.Buffer, index: tuple[Any, ...]) -> None:
-        if (seen := self._of(b)) is None:
+    def _meet(self, points: _Points, what: str) -> np.ndarray:
+        """The blocks that are here, each with all of its threads."""
+        count = self.grid.count
+        here, threads = np.unique(points.who // count, return_counts=True)
+        if (threads < count).any():
+            first = here[threads < count][0] * count
+            block = np.arange(first, first + count)
+            comes, away = np.intersect1d(block, points.who)[0], np.setdiff1d(block, points.who)[0]
+            raise VerifyError(
+                f"divergent {what}: {self.grid.name(comes)} waits where {self.grid.name(away)} does not come"
+            )
+        return here
+
+    def _exchange(self, s: loop.Shuffle, points: _Points) -> None:
+        self._meet(points, "exchange")
+        width = self.grid.width
+        if s.flip & (s.flip - 1) or not 0 < s.flip < min(width, WARP) or width & (width - 1):
+            raise VerifyError(f"an exchange with threads that are not there, in blocks {width} threads wide, in\n{s!r}")
+        evaluator = _Together(self, points)
+        offers = np.broadcast_to(evaluator.eval(Load(s.source, s.at)), points.who.shape)
+        own = points.who % self.grid.count
+        others = np.searchsorted(points.who, points.who - own + (own ^ s.flip))
+        self._put(s, offers[others], evaluator)
+
+    def _put(self, s: loop.Store | loop.Shuffle, value: Array, evaluator: _Together) -> None:
+        """Stores a value where a statement says."""
+        b, who = s.buffer, evaluator.points.who
+        at = evaluator.place(b, s.indices, lambda ix, i: f"store outside {b!r}: {ix} is {i} in\n{s!r}")
+        array, at = self._lies(b, at, who)
+        if id(b) in self.private:
+            array[at] = value
             return
-        at = _flat(b, index)
-        self._refuse_copied(b, at, seen, "written")
-        self._refuse(b, at, seen.writer, "written", "written")
-        self._refuse(b, at, seen.reader, "read", "written")
-        seen.writer[at] = self.thread
+        self.trace.write(b, at, who)
+        if isinstance(s, loop.Store) and s.asynchronous:
+            self.trace.begin(b, array, at, np.broadcast_to(value, who.shape).astype(array.dtype), who)
+        else:
+            array[at] = value
 
-    def _of(self, b: loop.Buffer) -> _Touched | None:
-        if id(b) not in self.common and id(b) not in self.block:
-            return None
-        if id(b) not in self.touched:
-            self.touched[id(b)] = _Touched.by_nobody(b.size)
-        return self.touched[id(b)]
+    def get(self, b: loop.Buffer, at: Array, who: np.ndarray) -> Array:
+        """What threads read, ``at`` a place of each or of all."""
+        array, at = self._lies(b, at, who)
+        if id(b) not in self.private:
+            self.trace.read(b, at, who)
+        return array[at]
 
-    def _by_another(self, who: np.ndarray) -> np.ndarray:
-        """Where somebody else than the present thread was."""
-        another: np.ndarray = (who != _NOBODY) & (who != self.thread)
-        return another
+    def _lies(self, b: loop.Buffer, at: Array, who: np.ndarray) -> tuple[np.ndarray, Any]:
+        """The array that has a buffer of some threads, and where in there each has some place of it."""
+        own = self.private.get(id(b))
+        if own is not None:
+            return own, (who - self.blocks.start * self.grid.count, at)
+        if id(b) in self.trace.common:
+            return self.shared[id(b)], np.broadcast_to(at, who.shape)
+        return self.shared[id(b)], (who // self.grid.count - self.blocks.start) * b.size + at
 
-    def _refuse_copied(self, b: loop.Buffer, at: np.ndarray | int, seen: _Touched, now: str) -> None:
-        wrong = seen.copier[at] != _NOBODY
-        if wrong.any():
-            at, wrong = np.atleast_1d(at, wrong)
-            where = np.unravel_index(int(at[wrong][0]), b.shape)
-            raise VerifyError(
-                f"race on {b.name}[{', '.join(map(str, where))}] in {b.scope} memory: {now} by "
-                f"{self.names[self.thread]}, while {self.names[int(seen.copier[at][wrong][0])]} copies to it without "
-                "having waited"
-            )
+    def _intrinsic(self, s: loop.Evaluate, what: TensorIntrinsic, points: _Points) -> None:
+        """What the intrinsic's behaviour says, on the tensors that each thread's operands are."""
+        kind, out, *ins = s.args
+        op, inputs = batched(what, len(points.who))
+        values = {}
+        if kind != Kind.RESET:
+            for t, was, a in zip(inputs, what.inputs, ins, strict=True):
+                values[id(t)] = self.get(a.buffer, *self._places(a, was.shape, s, points))
+        at, who = self._places(out, what.behaviour.shape, s, points)
+        array, at = self._lies(out.buffer, at, who)
+        if id(out.buffer) not in self.private:
+            self.trace.write(out.buffer, at, who)
+        array[at] = applied(op, kind, array[at], values)
 
-    def _refuse(self, b: loop.Buffer, at: np.ndarray | int, who: np.ndarray, before: str, now: str) -> None:
-        wrong = self._by_another(who[at])
-        if wrong.any():
-            at, wrong = np.atleast_1d(at, wrong)
-            other = int(who[at][wrong][0])
-            by = self.names[other] if other >= 0 else "several threads"
-            where = np.unravel_index(int(at[wrong][0]), b.shape)
-            raise VerifyError(
-                f"race on {b.name}[{', '.join(map(str, where))}] in {b.scope} memory: {before} by {by} and {now} by "
-                f"{self.names[self.thread]}, with no barrier between"
-            )
+    def _places(
+        self, a: loop.Access, shape: tuple[int, ...], s: loop.Evaluate, points: _Points
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Places in its buffer of the small tensor that an operand is, and whose, ``[points, *shape]``."""
+        first = _Together(self, points).place(
+            a.buffer, a.indices, lambda ix, i: f"operand outside {a.buffer!r}: {ix} is {i} in\n{s!r}"
+        )
+        flat = np.broadcast_to(first, points.who.shape).reshape(-1, *[1] * len(shape))
+        for d, (n, step) in enumerate(zip(shape, a.strides, strict=True)):
+            flat = flat + (np.arange(n) * step).reshape([-1 if k == d else 1 for k in range(len(shape))])
+        if flat.max() >= a.buffer.size:
+            raise VerifyError(f"an operand of {shape} elements at {a!r} leaves {a.buffer!r} in\n{s!r}")
+        return flat, np.broadcast_to(points.who.reshape(-1, *[1] * len(shape)), flat.shape)
 
 
-def _flat(b: loop.Buffer, index: tuple[Any, ...]) -> np.ndarray | int:
-    """Places in a buffer, in row-major order, of indices within its shape."""
-    if all(type(i) is int for i in index):  # numpy takes its time over single numbers
-        at = 0
-        for i, n in zip(index, b.shape, strict=True):
+class _Together(Evaluator):
+    """Evaluates scalar expressions at some points; what a point does not choose, it does not load."""
+
+    def __init__(self, blocks: _Blocks, points: _Points) -> None:
+        super().__init__(points.env, {}, None)
+        self.blocks = blocks
+        self.points = points
+
+    def select(self, e: Select, guarded: bool) -> Steps[tuple[Expr, bool], Array]:
+        cond = np.asarray((yield e.cond, guarded))
+        if cond.all() or not cond.any():
+            return (yield (e.a if cond.all() else e.b), guarded)
+        value = np.empty(cond.shape, e.dtype.numpy)
+        for chosen, side in ((cond, e.a), (~cond, e.b)):
+            value[chosen] = _Together(self.blocks, self.points.where(chosen)).eval(side, guarded)
+        return value
+
+    def _load(self, e: Load, guarded: bool) -> Array:
+        b = e.source
+        assert isinstance(b, loop.Buffer)
+        at = self.place(b, e.indices, lambda ix, i: f"{e!r} leaves {b!r}: {ix} is {i}")
+        return self.blocks.get(b, at, self.points.who)
+
+    def place(self, b: loop.Buffer, indices: Sequence[Linear], message: Any) -> Array:
+        """Where elements lie in a buffer, row-major.
+
+        Raises:
+            VerifyError: outside; ``message`` tells of an index and its value.
+        """
+        at: Array = 0
+        for ix, n in zip(indices, b.shape, strict=True):
+            i = self.index(ix)
+            if not inside(i, n):
+                wrong = np.ravel(i)
+                raise VerifyError(message(ix, wrong[(wrong < 0) | (wrong >= n)][0]))
             at = at * n + i
         return at
-    return np.ravel(np.ravel_multi_index(np.broadcast_arrays(*index), b.shape))
 
 
-def run_grid(machine: Machine, s: loop.For, env: Env) -> None:
-    """A launch: every block of a loop nest over a grid."""
-    machine.trace = Trace(frozenset(machine.memory))
-    try:
-        _blocks(machine, s, env, machine.trace)
-    finally:
-        machine.trace = None
-
-
-def _blocks(machine: Machine, s: loop.Stmt, env: Env, trace: Trace) -> None:
-    if isinstance(s, loop.For) and s.thread in loop.BLOCK_AXES:
-        for k in range(s.extent):
-            env[s.var] = k
-            _blocks(machine, s.body, env, trace)
-    elif isinstance(s, loop.Allocate):
-        machine.allocate(s.buffer)
-        trace.touched.pop(id(s.buffer), None)
-        before = trace.block
-        trace.block |= {id(s.buffer)}
-        _blocks(machine, s.body, env, trace)
-        trace.block = before
-    else:
-        _block(machine, s, env, trace)
-
-
-def _block(machine: Machine, s: loop.Stmt, env: Env, trace: Trace) -> None:
-    """One block: its threads take turns from barrier to barrier."""
-    loops: list[loop.For] = []
-    while isinstance(s, loop.For) and s.thread in loop.THREAD_AXES:
-        loops.append(s)
-        s = s.body
-    around = machine.memory
-    first = len(trace.names)
-    count = prod(lp.extent for lp in loops)
-    threads: list[tuple[Steps, dict[int, np.ndarray]]] = []
-    for at in product(*(range(lp.extent) for lp in loops)):
-        own = {**env, **{lp.var: k for lp, k in zip(loops, at, strict=True)}}
-        where = ", ".join(f"{v.name}={k}" for v, k in own.items())
-        trace.names.append(f"thread ({where})")
-        threads.append((_run(machine, s, own, ()), dict(around)))
-    width = next((lp.extent for lp in loops if lp.thread == loop.THREAD_AXES[-1]), 1)
-    given: list[np.ndarray | None] = [None] * count
-    try:
-        while threads:
-            met: list[_Meeting | None] = []
-            for k, (steps, memory) in enumerate(threads):
-                trace.thread, machine.memory = first + k, memory
-                try:
-                    met.append(steps.send(given[k]))
-                except StopIteration:
-                    met.append(None)
-            _require_all_met(met, trace.names[first : first + count])
-            if met[0] is None:
-                break
-            if isinstance(met[0].stmt, loop.Shuffle):
-                given = _exchanged(met[0].stmt, [m.offer for m in met if m is not None], width)
-            else:
-                trace.barrier()
-                given = [None] * count
-    finally:
-        machine.memory = around
-
-
-def _require_all_met(met: list[_Meeting | None], names: list[str]) -> None:
-    where = [None if m is None else (m.stmt, m.place) for m in met]
-    for at, name in zip(where, names, strict=True):
-        if at != where[0]:
-            waiting, other = (name, names[0]) if at is not None else (names[0], name)
-            what = "exchange" if any(m is not None and isinstance(m.stmt, loop.Shuffle) for m in met) else "barrier"
-            raise VerifyError(f"divergent {what}: {waiting} waits where {other} does not come")
-
-
-def _exchanged(s: loop.Shuffle, offers: list[np.ndarray | None], width: int) -> list[np.ndarray | None]:
-    """What every thread of a block gets, in the order of their numbers, of which ``threadIdx.x`` is the last digit."""
-    if s.flip & (s.flip - 1) or not 0 < s.flip < min(width, WARP) or width & (width - 1):
-        raise VerifyError(f"an exchange with threads that are not there, in blocks {width} threads wide, in\n{s!r}")
-    return [offers[k ^ s.flip] for k in range(len(offers))]
-
-
-def _run(machine: Machine, s: loop.Stmt, env: Env, at: Place) -> Steps:
-    """A thread: runs a statement, and stops wherever it meets others."""
-    if not _meets(s):
-        machine.run(s, env)
-    elif isinstance(s, loop.Barrier):
-        yield _Meeting(s, at)
-    elif isinstance(s, loop.Shuffle):
-        got = yield _Meeting(s, at, machine.value(Load(s.source, s.at), env))
-        assert got is not None
-        machine.put(s, got, env)
-    elif isinstance(s, loop.Seq):
-        for c in s.stmts:
-            yield from _run(machine, c, env, at)
-    elif isinstance(s, loop.Allocate):
-        machine.allocate(s.buffer)
-        yield from _run(machine, s.body, env, at)
-    elif isinstance(s, loop.If):
-        side = s.then if bool(machine.value(s.cond, env)) else s.orelse
-        if side is not None:
-            yield from _run(machine, side, env, at)
-    else:
-        assert isinstance(s, (loop.For, loop.ForRange))
-        for k in _iterations(machine, s, env):
-            env[s.var] = k
-            yield from _run(machine, s.body, env, (*at, (s.var, k)))
-
-
-def _iterations(machine: Machine, s: loop.For | loop.ForRange, env: Env) -> Iterator[int]:
-    if isinstance(s, loop.For):
-        yield from range(s.extent)
-    else:
-        yield from range(int(machine.value(s.begin, env)), int(machine.value(s.end, env)))
-
-
-def _meets(s: loop.Stmt) -> bool:
-    return any(type(x) is loop.Barrier or type(x) is loop.Shuffle for x in loop.walk(s))
+def fresh(b: loop.Buffer) -> np.ndarray:
+    """What a buffer holds before anything is written to it, so that nothing may rely on that."""
+    fill = np.nan if b.dtype.is_float else 0x55 % (1 << min(8, b.dtype.bits - 1))
+    return np.full(b.shape, fill, b.dtype.numpy)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from mlc.errors import VerifyError
-from mlc.ir.expr import Load, binary, cast, const, within
+from mlc.ir.expr import IndexValue, Load, binary, cast, const, select, within
 from mlc.ir.index import Var, as_index
 from mlc.ir.interp import run_function
 from mlc.ir.loop import Allocate, Barrier, Buffer, For, ForKind, ForRange, Function, If, Stmt, Store, seq
@@ -51,11 +53,11 @@ def test_private_memory_is_every_threads_own() -> None:
     "stmts, message",
     [
         ((FILL, USE), r"race on c\[\d\] in shared memory: (read|written) by thread \(b=0, t=\d\) and"),
-        ((FILL, MEET, USE, FILL), r"race on c\[\d\] in shared memory: written by thread .* and read by thread"),
+        ((FILL, MEET, USE, FILL), r"race on c\[\d\] in shared memory: read by thread .* and written by thread"),
         ((Store(C, (as_index(0),), Load(X, (AT,))),), r"race on c\[0\] in shared memory: written by"),
         (
             (Store(Y, (as_index(T),), Load(X, (AT,))),),
-            r"race on y\[0\] in global memory: written by thread \(b=0, t=0\)",
+            r"race on y\[0\] in global memory: written by thread \(b=1, t=0\) and written by thread \(b=0, t=0\)",
         ),
         (
             (If(within(T, 0, 2), MEET),),
@@ -98,3 +100,32 @@ def test_blocks_of_two_axes() -> None:
     y = np.zeros(8, np.float32)
     run_function(Function("k", (X, Y), 1, threads), [np.arange(8, dtype=np.float32), y])
     assert y.tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
+
+
+def test_some_blocks_may_come_to_a_barrier_and_others_not() -> None:
+    assert run(If(within(B, 1, 2), seq([FILL, MEET, USE]))) == [-1, -1, -1, -1, 7, 6, 5, 4]
+
+
+def test_threads_go_around_loops_as_often_as_each_says() -> None:
+    add = Store(Y, (AT,), binary("add", Load(Y, (AT,)), IndexValue(as_index(K), f32)))
+    begin, end = cast(Load(X, (as_index(T),)), i64), cast(Load(X, (AT,)), i64)
+    assert run(Store(Y, (AT,), const(0, f32)), ForRange(K, begin, end, add)) == [0, 0, 0, 0, 6, 10, 14, 18]
+
+
+def test_lanes_load_what_they_choose() -> None:
+    lane = Var("lane", 0, 1)
+    at = as_index(T) * 2 + lane
+    chosen = select(within(at, 0, 7), Load(X, (at + 1,)), const(9, f32))
+    assert run(If(within(B, 0, 1), Store(Y, (at,), chosen, lane))) == [1, 2, 3, 4, 5, 6, 7, 9]
+    with pytest.raises(VerifyError, match=r"x\[2\*t \+ lane \+ 1\] leaves x: f32\[8\]: 2\*t \+ lane \+ 1 is 8"):
+        run(If(within(B, 0, 1), Store(Y, (at,), Load(X, (at + 1,)), lane)))
+
+
+def test_a_launch_of_many_blocks_races_all_the_same() -> None:
+    many, one = Var("b", 0, 9999), Buffer("one", (10_000,), f32)
+    for index, fault in ((as_index(many), False), (as_index(many) // 9999, True)):
+        body = For(many, 10_000, ForKind.THREAD, Store(one, (index,), const(1, f32)), "blockIdx.x")
+        y = np.zeros((10_000, 2), np.float32)[:, 0]  # whose elements are no neighbours
+        with pytest.raises(VerifyError, match=r"race on one\[0\]") if fault else contextlib.nullcontext():
+            run_function(Function("k", (one,), 1, body), [y])
+        assert y.all() != fault
