@@ -14,6 +14,7 @@ from mlc.ir import te
 from mlc.ir.cost import operations
 from mlc.ir.expr import loads
 from mlc.ir.graph import RULE_ERRORS, Graph, Node, Value, express
+from mlc.ir.layout import Layout
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Config, Knobs, Space
 from mlc.lower.schedule import Schedule
@@ -29,6 +30,7 @@ from mlc.rewrite.recurrence import graphs
 from mlc.rewrite.workload import Document, Workload, read_workload, workload_document, workload_key
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, Tunable, Whole
+from mlc.targets.groups.tiling import LEVELS
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,25 +240,34 @@ def schedule_of(task: Task, node: Node, target: Target, knobs: Knobs) -> Schedul
 def candidate(task: Task, target: Target, config: Config) -> Node:
     """The task's group under a configuration: constants are packed as the configuration wants them.
 
-    An accelerator packs its constants itself, and its layouts are always the same.
+    An accelerator packs its constants itself, and its layouts are always the same. A configuration of the layout space
+    also says how the result lies.
 
     Raises:
-        ScheduleError: the configuration is refused, or changes the layout that other groups see.
+        ScheduleError: the configuration is refused, or changes the layout that other groups see without naming it.
     """
     if task.constants is not None:
         return configured(task.node, config)
     node = configured(_with_types(task.node, task.types), config)
     choice = target.layouts(node, task.types, task.constant, task.row_major, Knobs(config))
-    before = [v.type.layout.core if v.type.layout is not None else None for v in task.node.outputs]
-    if [None if layout is None else layout.core for layout in choice.outputs] != before:
-        raise ScheduleError("configuration refused: it changes the layout of the result")
+    outputs = task.node.outputs
+    if LEVELS in config:
+        outputs = tuple(_laid_out(v, layout) for v, layout in zip(outputs, choice.outputs, strict=True))
+    else:
+        before = [v.type.layout.core if v.type.layout is not None else None for v in outputs]
+        if [None if layout is None else layout.core for layout in choice.outputs] != before:
+            raise ScheduleError("configuration refused: it changes the layout of the result")
     inputs = []
     for k, (v, constant) in enumerate(zip(task.node.inputs, task.constant, strict=True)):
         if constant:
-            layout, logical = choice.constants.get(k), TensorType(v.type.shape, v.type.dtype)
-            v = Value(v.name, logical if layout is None else logical.with_layout(layout))
+            v = _laid_out(v, choice.constants.get(k))
         inputs.append(v)
-    return Node(node.op, tuple(inputs), node.attrs, task.node.outputs, node.sources)
+    return Node(node.op, tuple(inputs), node.attrs, outputs, node.sources)
+
+
+def _laid_out(v: Value, layout: Layout | None) -> Value:
+    logical = TensorType(v.type.shape, v.type.dtype)
+    return Value(v.name, logical if layout is None else logical.with_layout(layout))
 
 
 def _with_types(node: Node, types: Sequence[TensorType]) -> Node:

@@ -19,6 +19,7 @@ from mlc.targets.cpu.schedules.master import MASTER
 from mlc.targets.cpu.schedules.matmul import MATRIX_PRODUCT
 from mlc.targets.cpu.schedules.pack_bits import PACKED_BITS
 from mlc.targets.cpu.schedules.reduction import REDUCTION
+from mlc.targets.cpu.schedules.tiled import TILED
 from mlc.targets.cpu.schedules.window import WINDOW
 from mlc.targets.cpu.schedules.winograd import WINOGRAD
 from mlc.targets.groups.group import group_of, params_of
@@ -26,6 +27,7 @@ from mlc.targets.groups.template import Site, Template, template_for
 
 # the first that fits is taken, so what is special comes first
 TEMPLATES: tuple[Template[Cpu], ...] = (
+    TILED,
     GATES,
     ATTENTION,
     CONVOLUTION,

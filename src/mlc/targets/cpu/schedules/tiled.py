@@ -1,0 +1,163 @@
+"""Complex operators over tiled layouts: loops that follow whatever layout the layout space gives (ALT §4.3, §5.2).
+
+The loops of the result are rebuilt over its layout: tiles outside, shared by threads, then the next level of tiles, and
+a register tile over the innermost one, a block of rows, columns and channels. The input is read where it lies, in tiles
+that hold all of what a tile of results reads; where it has to be put there first, that is a stage of its own, for all
+tiles at once or tile by tile. So the loop space is another one for each layout, and its knobs are asked anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlc.ir.index import Var
+from mlc.lower.knobs import divisors
+from mlc.lower.schedule import Schedule
+from mlc.lower.stage import Stage
+from mlc.targets.base import LayoutChoice
+from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.tile import finish_tile
+from mlc.targets.groups.group import Group, accumulate_in_registers, best_divisor, size_of
+from mlc.targets.groups.template import Site, Template
+from mlc.targets.groups.tiling import Tiling, arranged, is_tiled, layouts_of, may_be_tiled, tiling_of
+
+MOST_STEPS = 16  # terms of a sum that are unrolled
+MOST_PANELS = 8  # blocks of channels in a register tile
+USUAL_ROWS = 8  # sums along space that a register tile has where nothing is said
+
+
+def schedule_tiled(g: Group, target: Cpu) -> Schedule:
+    """A sum of products, and what follows it, over the layouts that its configuration says.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
+    knobs = g.knobs
+    tiling = tiling_of(g)
+    g, inner, copied = arranged(g, tiling)
+    p, new = g.applied(inner)
+    assert p.anchor is not None
+    s = Schedule(p.outputs)
+    copies = [] if copied is None else [new[copied]]
+    total = accumulate_in_registers(s, p.anchor.outputs[0], copies)
+    out = p.outputs[0]
+    stage = s[out]
+    count = len(tiling.names)
+    lead = list(stage.op.axes[: tiling.lead])
+    rest = stage.op.axes[tiling.lead :]
+    levels = [list(rest[k : k + count]) for k in range(0, len(rest), count)]
+    *outside, held = levels
+    # a register tile may span several blocks of channels, and a part of the innermost block in space
+    panels = _ask_inner(g, "panels", outside[-1][-1], MOST_PANELS, 1)
+    lanes = target.lanes_of(out.dtype)
+    wide, across = held[-1].hi + 1, held[-2].hi + 1
+    vector_axes = [name for name, n in (("channels", wide), ("space", across)) if n > 1] or ["channels"]
+    usual_axis = "channels" if "channels" in vector_axes and wide >= min(lanes, across) else vector_axes[-1]
+    along = knobs.category("vector", vector_axes, default=usual_axis)
+    # along the other axis a vector is one element, and there may be as many as it has
+    most = knobs.discrete("vectors", divisors(wide), default=best_divisor(wide, 2 if along == "channels" else 4))
+    vectors_held = best_divisor(-(-wide // lanes), most) if along == "channels" else most
+    rows: list[int] = []
+    room = max(1, USUAL_ROWS // max(1, panels))
+    for name, a in zip(tiling.names[:-1][::-1], held[:-1][::-1], strict=True):
+        extent = a.hi + 1
+        usual = best_divisor(extent, room)
+        most = knobs.discrete(f"rows.{name}", divisors(extent), default=usual)
+        rows.insert(0, best_divisor(-(-extent // lanes), most) if along == "space" and a is held[-2] else most)
+        room = max(1, room // usual)
+    sums = size_of(rows) * vectors_held * panels
+    knobs.require(sums <= 2 * target.registers, "the sums of a tile do not fit the registers")
+
+    names = tiling.names
+    shared = knobs.discrete("shared", range(1, len(lead) + count + 1), default=len(lead) + count)
+    order = knobs.permutation("order", names)
+    walk = knobs.permutation("walk", names)
+    if panels > 1:
+        outside[-1][-1], panel = stage.split(outside[-1][-1], panels)
+    *first, space, channels = [*held]
+    lane: Var
+    if along == "channels":
+        groups, lane = stage.split(channels, min(lanes, wide))
+        over, vector = stage.split(groups, vectors_held)
+        cut = [stage.split(a, n) for a, n in zip((*first, space), rows, strict=True)]
+    else:
+        over, vector = stage.split(channels, vectors_held)
+        groups, lane = stage.split(space, min(lanes, across))
+        cut = [stage.split(a, n) for a, n in zip((*first, groups), rows, strict=True)]
+    tiles = dict(zip(names, (*(o for o, _ in cut), over), strict=True))
+    tile = [i for _, i in cut]
+    registers = [*tile, *([panel] if panels > 1 else []), vector]
+    blocks = [dict(zip(names, level, strict=True)) for level in outside]
+    loops = [*lead, *(blocks[0][n] for n in order), *(level[n] for level in blocks[1:] for n in walk)]
+    loops += [tiles[n] for n in walk]
+    stage.reorder(*loops, *registers, lane)
+    at = stage.fuse(*loops[:shared])
+    stage.parallel(at)
+    stage.vectorize(lane)
+    inside = [at, *loops[shared:]][-1]
+    local = s[total]
+    local.compute_at(stage, inside)
+    finish_tile(s, out, total, inside, registers)
+    _sum_up(g, local, tiling, along, lanes)
+    for t in copies:
+        # tile by tile, what is copied is still in the cache when it is read
+        if knobs.category("copy", ("apart", "by tile"), default="apart") == "by tile":
+            s[t].compute_at(stage, at)
+            spread(s[t], target, parallel=False)
+        else:
+            spread(s[t], target)
+    return s
+
+
+def _ask_inner(g: Group, name: str, axis: Var, most: int, usual: int) -> int:
+    """How much of a loop is inside, a divisor of it."""
+    return g.knobs.discrete(name, [n for n in divisors(axis.hi + 1) if n <= most], default=usual)
+
+
+def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int) -> None:
+    """The sums of a register tile: terms outside, in the order of the knobs, some of them unrolled."""
+    *data, space, channels = local.op.axes
+    if along == "channels":
+        vector, lane = local.split(channels, min(lanes, channels.hi + 1))
+        tile = [*data, space, vector]
+    else:
+        vector, lane = local.split(space, min(lanes, space.hi + 1))
+        tile = [*data, vector, channels]
+    depth, taps = _terms(local, tiling)
+    order = g.knobs.permutation("terms", ("channels", "taps")) if depth and taps else ("channels", "taps")
+    above: dict[str, Sequence[Var]] = {"channels": [], "taps": taps}
+    steps: list[Var] = []
+    if depth:
+        block, term = local.split(depth[0], tiling.depth)
+        usual = best_divisor(tiling.depth, 4)
+        n = g.knobs.discrete("steps", [k for k in divisors(tiling.depth) if k <= MOST_STEPS], default=usual)
+        term, step = local.split(term, n)
+        above["channels"], steps = [block], [term, step]
+        local.unroll(step)
+    around = [a for name in order for a in above[name]]
+    local.reorder(*around, *steps, *tile, lane)
+    unrolled = g.knobs.category("taps", ("loop", "row", "all"), default="loop") if taps else "loop"
+    for a in taps if unrolled == "all" else taps[-1:] if unrolled == "row" else ():
+        local.unroll(a)
+    local.vectorize(lane)
+    for a in tile:
+        local.unroll(a)
+
+
+def _terms(local: Stage, tiling: Tiling) -> tuple[list[Var], list[Var]]:
+    """The reduction axes over channels (or the depth of a product), and those over taps."""
+    axes = list(local.op.reduce_axes)
+    rank = 0 if tiling.names[0] == "m" else len(tiling.names) - 1
+    return axes[: len(axes) - rank], axes[len(axes) - rank :]
+
+
+def _fits(g: Group, target: Cpu) -> bool:
+    return is_tiled(g.knobs) and may_be_tiled(g)
+
+
+def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
+    return layouts_of(g, site)
+
+
+TILED = Template("tiled layouts", _fits, _layouts, schedule_tiled)

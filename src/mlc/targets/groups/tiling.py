@@ -1,0 +1,279 @@
+"""The layout space of complex operators: templates of ALT §5.1, with split factors as knobs.
+
+A convolution's result becomes ``N H/h W/w O/o h w o``, its input ``N H/h W/w I/i (h) (w) i`` with ``(h)`` and ``(w)``
+unfolded tiles, as large as the windows of ``h`` rows reach, and its weights ``O/o I/i taps… i o``; one, two and three
+spatial axes, groups, dilations and depthwise ones by the same scheme. A matrix product's are ``M/m N/n m n``,
+``M/m K/k m k`` and ``K/k N/n k n``. With two levels the tiles of results and inputs are tiled once more.
+
+The space depends on the operator alone and on no target. A configuration that names ``layout``, how many levels there
+are, has its layouts from here; all others have what the target's own templates want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+
+from mlc.ir import te
+from mlc.ir.expr import loads
+from mlc.ir.index import as_index
+from mlc.ir.layout import Layout, Reorder, Split
+from mlc.ir.types import f32
+from mlc.lower.knobs import Knobs, divisors
+from mlc.targets.base import LayoutChoice
+from mlc.targets.groups.group import Group, border_of, ends_in_anchor, inner_layouts, is_single, with_copy
+from mlc.targets.groups.layouts import margins_of
+from mlc.targets.groups.roles import Contraction, Convolution, Window
+from mlc.targets.groups.template import Site
+
+LEVELS = "layout"
+"""The knob that says how many levels of tiles there are, and the beginning of the names of all knobs of layouts."""
+
+MOST_LEVELS = 2
+AXES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
+USUAL_BLOCK = 16  # channels of a block that nothing is said about
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How the tensors of a complex operator lie.
+
+    Args:
+        levels: of tiles; the result's axes are ``lead``, then for each level and once more those of ``names``.
+        lead: axes before (images, or matrices).
+        names: of the axes that are tiled: those of space or rows, then channels or columns.
+        output: of the result, and of all of its shape that follows the anchor.
+        data: of what windows slide over, with its border, or of the left operand; ``None`` if it is read as it lies.
+        weights: of the weights, or the right operand, where they are constant; ``None`` if they stay as they are.
+        depth: input channels, or terms, that lie together in weights.
+    """
+
+    levels: int
+    lead: int
+    names: tuple[str, ...]
+    output: Layout
+    data: Layout | None
+    weights: Layout | None
+    depth: int
+
+
+def is_tiled(knobs: Knobs) -> bool:
+    """Whether a configuration has its layouts from the layout space."""
+    return LEVELS in knobs.config
+
+
+def may_be_tiled(g: Group) -> bool:
+    """Whether a group has a layout space: a sum of products in floats, and what follows it element by element."""
+    role = g.role
+    if not is_single(g) or not ends_in_anchor(g) or g.anchor is None:
+        return False
+    if isinstance(role, Convolution) or (isinstance(role, Window) and role.weights is not None):
+        operands = (role.data, role.weights)
+        fits = not isinstance(role, Window) or role.weights is None or role.weights.shape[0] == role.data.shape[1]
+    elif isinstance(role, Contraction):
+        operands, fits = (role.left, role.right), role.left is not role.right and len(role.right.shape) == 2
+    else:
+        return False
+    bits = getattr(role, "bits", None)
+    return fits and bits is None and all(t is not None and t.dtype is f32 for t in operands)
+
+
+def tiling_of(g: Group) -> Tiling:
+    """The layouts that the knobs say.
+
+    Args:
+        g: one that :func:`may_be_tiled`, logical; its knobs are asked.
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
+    levels = g.knobs.discrete(LEVELS, range(1, MOST_LEVELS + 1), default=1)
+    return _product(g, levels) if isinstance(g.role, Contraction) else _convolution(g, levels)
+
+
+def layouts_of(g: Group, site: Site) -> LayoutChoice:
+    """What a group with a tiling wants: its result tiled, weights packed, its input converted by itself."""
+    tiling = tiling_of(g)
+    k = site.constant_at(g, _operands(g)[1])
+    packed = {k: tiling.weights} if k is not None and tiling.weights is not None else {}
+    margins = margins_of(g, site.constant) if tiling.data is None else {}
+    return LayoutChoice((tiling.output,), packed, margins)
+
+
+def arranged(g: Group, tiling: Tiling) -> tuple[Group, dict[te.Tensor, Layout], te.Tensor | None]:
+    """A group whose layouts are decided, with those of the tensors inside it.
+
+    Returns:
+        the group, which may have got a copy of its input: the conversion while the operator runs (ALT, figure 5a), or
+        the border, which converts on the way (figure 5b); layouts of inner tensors; what is copied, if anything is.
+    """
+    data = _operands(g)[0]
+    own = g.layouts.get(data)
+    if tiling.data is None:
+        if border_of(data) is None:  # what margins hold is read from there, too
+            return g, inner_layouts(g), None
+        return g, {**inner_layouts(g), **_around(g, data)}, data
+    if data.op is None and own is not None and own.core == tiling.data:
+        return g, inner_layouts(g), None
+    if data.op is None:
+        g = with_copy(g)
+        data = _operands(g)[0]
+    return g, {**inner_layouts(g), data: tiling.data}, data
+
+
+def _around(g: Group, border: te.Tensor) -> dict[te.Tensor, Layout]:
+    """The layout of an input with its border, where the input lies in blocks of channels: the same."""
+    assert border.op is not None
+    inside = g.layouts.get(border.op.inputs[0])
+    if inside is None or not all(
+        type(p) is Reorder or (type(p) is Split and p.dim == 1) for p in inside.core.primitives
+    ):
+        return {}
+    return {border: Layout(border.shape, inside.core.primitives)}
+
+
+def _operands(g: Group) -> tuple[te.Tensor, te.Tensor]:
+    role = g.role
+    if isinstance(role, Contraction):
+        return role.left, role.right
+    assert isinstance(role, (Convolution, Window))
+    assert role.weights is not None
+    return role.data, role.weights
+
+
+def _convolution(g: Group, levels: int) -> Tiling:
+    role, anchor, knobs = g.role, g.anchor, g.knobs
+    assert isinstance(role, (Convolution, Window))
+    assert anchor is not None
+    assert role.weights is not None
+    rank = len(anchor.shape) - 2
+    names = AXES[rank]
+    space = [_factors(knobs, f"{LEVELS}.{a}", n, levels) for a, n in zip(names, anchor.shape[2:], strict=True)]
+    groups = role.groups if isinstance(role, Convolution) else 1
+    filters = anchor.shape[1]
+    channels = _factors(knobs, f"{LEVELS}.o", filters, levels, _block(filters // groups), of=filters // groups)
+    own = isinstance(role, Window)  # every channel has its own sums
+    per_group = role.weights.shape[1]
+    _, i = (0, 1) if own else _factors(knobs, f"{LEVELS}.i", per_group, 1, _block(per_group))
+    _, wo = _factors(knobs, f"{LEVELS}.weights.o", filters, 1, prod(channels[1:]))
+    _, wi = (1, 1) if own else _factors(knobs, f"{LEVELS}.weights.i", per_group, 1, _block(per_group))
+    as_it_is = knobs.category(f"{LEVELS}.input", ("tiled", "as it is"), default="tiled") != "tiled"
+    cuts: dict[int, list[_Cut]] = {1: _splits(channels), **{2 + d: _splits(f) for d, f in enumerate(space)}}
+    inner = [[(2 + d, level) for d in range(rank)] + [(1, level)] for level in range(levels + 1)]
+    output = _arranged(Layout(anchor.shape), cuts, [(0, 0), *(part for level in inner for part in level)])
+    return Tiling(
+        levels, 1, (*names, "o"), output,
+        None if as_it_is else _windows(role, space, channels if own else (role.data.shape[1] // i, i), levels),
+        _arranged(
+            Layout(role.weights.shape), {0: [(wo, wo)], 1: [(wi, wi)]},
+            [(0, 0), (1, 0), *((2 + d, 0) for d in range(rank)), (1, 1), (0, 1)],
+        ),
+        wi,
+    )  # fmt: skip
+
+
+def _windows(
+    role: Convolution | Window, space: Sequence[Sequence[int]], channels: Sequence[int], levels: int
+) -> Layout:
+    """The input in tiles that hold all that the tiles of results read."""
+    layout = Layout(role.data.shape)
+    cuts: dict[int, list[_Cut]] = {1: _splits(channels)}
+    for d, (factors, taps, stride, step) in enumerate(
+        zip(space, role.taps, role.strides, role.dilations, strict=True), 2
+    ):
+        reach = max((taps - 1) * step + 1, stride)
+        missing = (prod(factors) - 1) * stride + reach - layout.logical_shape[d]
+        layout = layout.pad(d, 0, missing) if missing > 0 else layout.unpad(d, 0, -missing)
+        inside = [prod(factors[k:]) for k in range(1, levels + 1)]
+        cuts[d] = [((n - 1) * stride + reach, n * stride) for n in inside]
+        whole = (prod(factors) - 1) * stride + reach
+        for k, (tile, _) in enumerate(cuts[d]):  # a single tile is no overlap
+            if tile == (whole if k == 0 else cuts[d][k - 1][0]):
+                cuts[d][k] = tile, tile
+    rank, last = len(space), len(cuts[1])
+    order = [(0, 0), *((2 + d, 0) for d in range(rank)), (1, 0)]
+    for level in range(1, levels + 1):
+        order += [(2 + d, level) for d in range(rank)]
+        order += [(1, level)] if last == levels else []
+    order += [(1, last)] if last < levels else []
+    return _arranged(layout, cuts, order)
+
+
+def _product(g: Group, levels: int) -> Tiling:
+    role, anchor, knobs = g.role, g.anchor, g.knobs
+    assert isinstance(role, Contraction)
+    assert anchor is not None
+    *batch, m, n = anchor.shape
+    lead, k = len(batch), anchor.reduce_axes[0].hi + 1
+    rows = _factors(knobs, f"{LEVELS}.m", m, levels)
+    columns = _factors(knobs, f"{LEVELS}.n", n, levels, _block(n))
+    depth = _factors(knobs, f"{LEVELS}.k", k, 1, _block(k))
+    as_it_is = knobs.category(f"{LEVELS}.input", ("tiled", "as it is"), default="tiled") != "tiled"
+    first = [(d, 0) for d in range(lead)]
+    both = [(lead + d, level) for level in range(levels + 1) for d in (0, 1)]
+    output = _arranged(Layout(anchor.shape), {lead: _splits(rows), lead + 1: _splits(columns)}, [*first, *both])
+    left = role.left.shape
+    ahead = len(left) - 2
+    upright = loads(anchor.bodies[0])[0].indices[-1] == as_index(anchor.reduce_axes[0])
+    at_m, at_k = (ahead, ahead + 1) if upright else (ahead + 1, ahead)
+    order = [*((d, 0) for d in range(ahead)), (at_m, 0), (at_k, 0)]
+    order += [(at_m, level) for level in range(1, levels + 1)] + [(at_k, 1)]
+    data = _arranged(Layout(left), {at_m: _splits(rows), at_k: _splits(depth)}, order)
+    at_n, at_k = (0, 1) if role.transposed else (1, 0)
+    inside = prod(columns[1:])
+    weights = _arranged(
+        Layout(role.right.shape), {at_n: [(inside, inside)], at_k: _splits(depth)},
+        [(at_k, 0), (at_n, 0), (at_k, 1), (at_n, 1)],
+    )  # fmt: skip
+    return Tiling(levels, lead, ("m", "n"), output, None if as_it_is else data, weights, depth[1])
+
+
+_Cut = tuple[int, int]  # a tile, and how far apart they begin
+
+
+def _splits(factors: Sequence[int]) -> list[_Cut]:
+    """The cuts of a dimension into blocks of blocks."""
+    return [(n, n) for n in (prod(factors[k:]) for k in range(1, len(factors)))]
+
+
+def _arranged(layout: Layout, cuts: Mapping[int, Sequence[_Cut]], order: Sequence[tuple[int, int]]) -> Layout:
+    """Dimensions cut, from outside to inside, and their parts put in order.
+
+    Args:
+        layout: of the whole dimensions.
+        cuts: of some of these.
+        order: a dimension and which part of it, one a physical dimension.
+    """
+    rank = len(layout.physical_shape)
+    counts = [1 + len(cuts.get(d, ())) for d in range(rank)]
+    for d in reversed(range(rank)):
+        for k, (tile, stride) in enumerate(cuts.get(d, ())):
+            layout = layout.split(d + k, tile) if tile == stride else layout.unfold(d + k, tile, stride)
+    first = [0, *accumulate(counts)]
+    perm = [first[d] + part for d, part in order]
+    return layout if perm == sorted(perm) else layout.reorder(*perm)
+
+
+def _block(extent: int) -> int:
+    return max(n for n in divisors(max(extent, 1)) if n <= USUAL_BLOCK)
+
+
+def _factors(
+    knobs: Knobs, name: str, extent: int, levels: int, inner: int | None = None, *, of: int | None = None
+) -> tuple[int, ...]:
+    """The split factors of a dimension: how many tiles there are, and for each level how many tiles one of them has.
+
+    Args:
+        knobs: are asked.
+        name: of the knob.
+        extent: of the dimension.
+        levels: of tiles.
+        inner: the innermost factor where nothing is said; as large as the dimension unless given.
+        of: extent whose divisors tiles are; the dimension's own unless given.
+    """
+    whole = extent if of is None else of
+    inner = whole if inner is None else inner
+    default = (whole // inner, *[1] * (levels - 1), inner)
+    found = knobs.factors(name, whole, levels + 1, default=default)
+    return (found[0] * (extent // whole), *found[1:])

@@ -1,0 +1,186 @@
+"""The joint space: every layout of it, with the loops that are rebuilt for it, means what the operator means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlc.errors import LowerError, ScheduleError
+from mlc.ir.graph import Builder, Graph
+from mlc.ir.interp import run_function
+from mlc.ir.interp.graph import run_node
+from mlc.ir.layout import Layout
+from mlc.ir.types import TensorType, f32
+from mlc.lower.knobs import Config, Knobs
+from mlc.ops import get
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import get_target
+from mlc.tuning.joint import is_layout_knob, layout_space, loop_space
+from mlc.tuning.task import Task, candidate, tasks_of
+from tests.fuzz import examples
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+TARGET = get_target("x86 -mcpu=haswell")
+OPTIONS = CompileOptions("joint", "onnx", "", disabled_passes=frozenset({"winograd"}))
+
+
+def convolution(
+    channels: int, filters: int, space: tuple[int, ...], taps: int, *, stride: int = 1, dilation: int = 1,
+    groups: int = 1, pad: int = 0, batch: int = 1,
+) -> Graph:  # fmt: skip
+    """A convolution of small whole numbers, with a bias and an activation behind it."""
+    g, rank = Builder("conv"), len(space)
+    rng = np.random.default_rng(channels + 7 * filters)
+    x = g.input("x", TensorType((batch, channels, *space), f32))
+    w = rng.integers(-3, 4, (filters, channels // groups, *[taps] * rank)).astype(np.float32)
+    bias = rng.integers(-3, 4, (filters, *[1] * rank)).astype(np.float32)
+    attrs = {"strides": (stride,) * rank, "pads": (pad,) * 2 * rank, "dilations": (dilation,) * rank, "groups": groups}
+    (y,) = g.add(get("conv"), [x, g.constant(w, "w")], attrs)
+    (b,) = g.add(get("add"), [y, g.constant(bias, "b")])
+    (r,) = g.add(get("relu"), [b], names=["r"])
+    return g.finish([r])
+
+
+def product(m: int, k: int, n: int, batch: tuple[int, ...] = ()) -> Graph:
+    g = Builder("product")
+    rng = np.random.default_rng(m + 7 * n)
+    x = g.input("x", TensorType((*batch, m, k), f32))
+    (y,) = g.add(get("matmul"), [x, g.constant(rng.integers(-3, 4, (k, n)).astype(np.float32), "w")], names=["y"])
+    return g.finish([y])
+
+
+OPERATORS: dict[str, Callable[[], Graph]] = {
+    "C1D": lambda: convolution(8, 16, (12,), 3, pad=1),
+    "C2D": lambda: convolution(4, 8, (8, 6), 3, stride=2, pad=1),
+    "C3D": lambda: convolution(2, 4, (3, 4, 4), 2),
+    "GRP": lambda: convolution(8, 16, (4, 6), 3, groups=2, pad=1),
+    "DEP": lambda: convolution(12, 12, (6, 8), 3, groups=12, pad=1),
+    "DIL": lambda: convolution(2, 8, (6, 4), 3, dilation=2, pad=2),
+    "GMM": lambda: product(12, 8, 24),
+}
+
+
+def task_of(graph: Graph) -> Task:
+    return tasks_of(graph, TARGET, OPTIONS, Observer())[-1]
+
+
+def results(task: Task, config: Config, operands: Sequence[np.ndarray]) -> np.ndarray:
+    """What a configuration gives by the interpreter of loops, logical."""
+    node = candidate(task, TARGET, config)
+    kernel = TARGET.kernel(node, "k")
+    arrays = [_packed(a, v.type.layout) for a, v in zip(operands, node.inputs, strict=True)]
+    out = np.full(kernel.params[-1].shape, np.nan, np.float32)
+    run_function(kernel, [*(a.reshape(b.shape) for a, b in zip(arrays, kernel.params, strict=False)), out])
+    (result,) = node.outputs
+    found = out.reshape(result.type.physical_shape)
+    return found if result.type.layout is None else result.type.layout.unpack(found)
+
+
+def _packed(x: np.ndarray, layout: Layout | None) -> np.ndarray:
+    return x if layout is None else layout.pack(x)
+
+
+def check(graph: Graph, seed: int, *, levels: int, layouts: int, loops: int) -> int:
+    """Random layouts, and random loops under each: how many there were that none of the rules refuses."""
+    task, rng = task_of(graph), np.random.default_rng(seed)
+    space = layout_space(task, TARGET, levels)
+    assert space is not None
+    operands = [rng.integers(-3, 4, v.type.shape).astype(np.float32) for v in task.node.inputs]
+    (wanted,) = run_node(task.node, operands)
+    done = 0
+    for row in space.sample(rng, layouts):
+        inner = loop_space(task, TARGET, space.config(row))
+        assert inner is not None
+        assert {k.name for k in inner.knobs if is_layout_knob(k.name)} == {k.name for k in space.knobs}
+        for config in [dict(inner.default), *map(inner.config, inner.sample(rng, loops))]:
+            try:
+                found = results(task, config, operands)
+            except (ScheduleError, LowerError):
+                continue
+            np.testing.assert_array_equal(found, wanted, err_msg=str(config))
+            done += 1
+    return done
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_complex_operator_has_layouts_that_mean_the_same(name: str) -> None:
+    assert check(OPERATORS[name](), 3, levels=1 + len(name) % 2, layouts=1, loops=1)
+
+
+@st.composite
+def operators(draw: Draw) -> Graph:
+    if draw(st.integers(0, 3)) == 0:
+        m, k, n = (draw(st.integers(1, 12)) for _ in range(3))
+        return product(m, k, n, draw(st.sampled_from([(), (2,)])))
+    rank = draw(st.integers(1, 3))
+    taps, dilation = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    reach = (taps - 1) * dilation + 1
+    pad = draw(st.integers(0, reach // 2))
+    least = max(1, reach - 2 * pad)
+    space = tuple(draw(st.integers(least, max(least, 9 // rank))) for _ in range(rank))
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    channels, filters = (groups * draw(st.integers(1, 8)) for _ in range(2))
+    if draw(st.integers(0, 4)) == 0:
+        groups = filters = channels
+    return convolution(
+        channels, filters, space, taps, stride=draw(st.integers(1, 3)), dilation=dilation, groups=groups, pad=pad,
+        batch=draw(st.integers(1, 2)),
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@given(graph=operators(), seed=st.integers(0, 1 << 30), levels=st.integers(1, 2))
+@examples(500)
+def test_random_operators_under_random_layouts_mean_the_same(graph: Graph, seed: int, levels: int) -> None:
+    tasks = tasks_of(graph, TARGET, OPTIONS, Observer())
+    if tasks and layout_space(tasks[-1], TARGET, levels) is not None:
+        check(graph, seed, levels=levels, layouts=2, loops=1)
+
+
+def test_layouts_of_the_paper() -> None:
+    """ALT §5.1: the result ``N H/h W/w O/o h w o``, the input unfolded, weights ``O/o I/i r s i o``."""
+    task = task_of(convolution(8, 16, (8, 8), 3, pad=1))
+    space = layout_space(task, TARGET)
+    assert space is not None
+    assert [k.name for k in space.knobs] == [
+        "layout", "layout.h", "layout.w", "layout.o", "layout.i", "layout.weights.o", "layout.weights.i",
+        "layout.input",
+    ]  # fmt: skip
+    config = {**space.default, "layout.h": (2, 4), "layout.w": (4, 2), "layout.o": (2, 8), "layout.i": (2, 4)}
+    node = candidate(task, TARGET, config)
+    assert str(node.outputs[0].type.layout) == "split(3, 2).split(2, 4).split(1, 8).reorder(0,3,5,1,4,6,2)"
+    assert node.inputs[1].type.physical_shape == (1, 1, 3, 3, 8, 16)
+    text = "\n".join(repr(s.op) for s in TARGET.schedule(node, Knobs(config)).stages)
+    assert "pad[n:1, h:2, w:4, c:2, hb:6, wb:4, cb:4]" in text
+    assert "conv[n:1, h:2, w:4, o:2, hb:4, wb:2, ob:8] = sum(pad[0, h, w, c//4, hb + r, wb + s, c%4]" in text
+
+
+def test_two_levels_tile_tiles() -> None:
+    task = task_of(convolution(8, 16, (8, 8), 3, pad=1))
+    space = layout_space(task, TARGET, 2)
+    assert space is not None
+    config = {**space.default, "layout.h": (2, 2, 2), "layout.w": (1, 4, 2), "layout.o": (1, 2, 8)}
+    node = candidate(task, TARGET, config)
+    assert node.outputs[0].type.physical_shape == (1, 2, 1, 1, 2, 4, 2, 2, 2, 8)
+    text = "\n".join(repr(s.op) for s in TARGET.schedule(node, Knobs(config)).stages)
+    assert "pad[n:1, h:2, w:1, c:1, hb:2, wb:4, hbb:4, wbb:4, cb:8]" in text
+
+
+def test_what_is_no_complex_operator_has_no_layouts_to_choose() -> None:
+    g = Builder("sums")
+    (y,) = g.add(get("softmax"), [g.input("x", TensorType((64, 512), f32))], {"axis": 1}, names=["y"])
+    tasks = tasks_of(g.finish([y]), TARGET, OPTIONS, Observer())
+    assert all(layout_space(t, TARGET) is None for t in tasks)
+
+
+def test_a_layout_that_is_not_there_is_refused() -> None:
+    task = task_of(convolution(8, 16, (8, 8), 3))
+    space = layout_space(task, TARGET)
+    assert space is not None
+    with pytest.raises(ScheduleError, match=r"knob layout.h has no value \(2, 5\)"):
+        candidate(task, TARGET, {**space.default, "layout.h": (2, 5)})
