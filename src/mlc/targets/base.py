@@ -23,6 +23,11 @@ from mlc.targets.bench import Bench
 
 Margins = tuple[tuple[int, int], ...]
 
+LEVELS = "layout"
+"""The knob of a group whose layouts are searched: how many levels of tiles they have. The names of the other knobs of
+layouts begin with it. A target whose schedules follow such layouts asks for it where a configuration names it, and one
+that does not refuses the configuration; without it, layouts are those that the target's own templates want."""
+
 
 @dataclass(frozen=True)
 class LayoutChoice:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from mlc.errors import LowerError, ScheduleError
 from mlc.lower.knobs import Categorical, Config, Knobs, Space
 from mlc.rewrite.group import configured
-from mlc.targets.base import Target
-from mlc.targets.groups.tiling import LEVELS
+from mlc.targets.base import LEVELS, Target
 from mlc.tuning.task import Task, candidate
 
 

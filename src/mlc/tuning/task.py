@@ -29,8 +29,7 @@ from mlc.rewrite.group import configured, device_of, identity_of, is_group
 from mlc.rewrite.recurrence import graphs
 from mlc.rewrite.workload import Document, Workload, read_workload, workload_document, workload_key
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import Target, Tunable, Whole
-from mlc.targets.groups.tiling import LEVELS
+from mlc.targets.base import LEVELS, Target, Tunable, Whole
 
 
 @dataclass(frozen=True, eq=False)

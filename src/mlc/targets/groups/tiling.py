@@ -22,14 +22,11 @@ from mlc.ir.index import as_index
 from mlc.ir.layout import Layout, Reorder, Split
 from mlc.ir.types import f32
 from mlc.lower.knobs import Knobs, divisors
-from mlc.targets.base import LayoutChoice
+from mlc.targets.base import LEVELS, LayoutChoice
 from mlc.targets.groups.group import Group, border_of, ends_in_anchor, inner_layouts, is_single, with_copy
 from mlc.targets.groups.layouts import margins_of
 from mlc.targets.groups.roles import Contraction, Convolution, Window
 from mlc.targets.groups.template import Site
-
-LEVELS = "layout"
-"""The knob that says how many levels of tiles there are, and the beginning of the names of all knobs of layouts."""
 
 MOST_LEVELS = 2
 AXES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
