@@ -17,17 +17,20 @@ With --target "opencl -device=pocl" --quick the same runs on a processor, with P
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import onnx
 
+import mlc
 from benchmarks import machine
 from benchmarks.gpu.pool import Job, Worker
 from benchmarks.gpu.state import State
@@ -178,7 +181,7 @@ class _Run:
         """With what the worker must know besides."""
         how = "tuned" if job["tuned"] else "untuned"
         size = "small" if job["quick"] else "full"
-        package = self._work / "packages" / f"{job['model']}-{job['precision']}-{how}-{size}.tar"
+        package = self._work / "packages" / _code() / f"{job['model']}-{job['precision']}-{how}-{size}.tar"
         if job["tuned"]:
             package.unlink(missing_ok=True)  # there may be better records by now
         records = str(self._records) if job["tuned"] else ""
@@ -215,6 +218,15 @@ class _Run:
         if not found and not over:
             return {"error": "no configuration could be decided for", "spent": spent}
         return {"decided": len(found), **(unfinished if over else {})}
+
+
+@cache
+def _code() -> str:
+    """A digest of this compiler: a package that another one has made is not run again."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(mlc.__file__).parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _write(out: Path, title: str, options: argparse.Namespace, state: State) -> None:

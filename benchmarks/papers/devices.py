@@ -1,21 +1,26 @@
 """Models on a device in a few ways, beside PyTorch on the same one: what figures 14, 15 and 19 of the TVM paper share.
 
 Each model is measured by a process of its own (:mod:`benchmarks.gpu.worker`), all sides of it in turns, by the device's
-events where all of the model is there.
+events where all of the model is there. Every row is kept as soon as it is there, since a lent GPU takes commands of ten
+minutes: a call ends in time (--budget), and the next one goes on where it ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from benchmarks import machine, plots
 from benchmarks.gpu.pool import Worker
+from benchmarks.gpu.state import State
 from benchmarks.papers.keep import RESULTS, keep
 from benchmarks.papers.needs import require
 from benchmarks.report import table
@@ -25,7 +30,8 @@ from mlc.targets.base import get_target
 PLAIN = "without graph optimisation"
 LEFT_OUT = ["algebra", "gates", "fuse"]  # passes that such a side is compiled without
 TORCH = ("torch", "torch.compile")
-LONGEST = 240.0  # seconds of a model
+LONGEST, LEAST, BUDGET = 240.0, 20.0, 530.0  # seconds of a model, that must be left for another one, and of a call
+WORK = Path("build/papers")  # where lies what was found so far
 REHEARSAL = "This is a processor under PoCL, with other work beside it: a rehearsal, whose times say nothing of a GPU."
 
 
@@ -79,29 +85,54 @@ class Row:
         return {n: t / mine for n, t in self.milliseconds.items() if n != "mlc"} if mine else {}
 
 
-def run(figure: Figure, models: Sequence[str], target: str, console: Console, *, small: bool) -> list[Row]:
-    """All models; one that fails says why, and the others go on."""
+def run(
+    figure: Figure, models: Sequence[str], target: str, console: Console, *, small: bool, work: Path, budget: float
+) -> list[Row]:
+    """All models, but for those that there is no time for; one that fails says why, and the others go on.
+
+    Args:
+        figure: whose they are.
+        models: of the zoo.
+        target: what for.
+        console: is told of each.
+        small: take small variants.
+        work: folder of what earlier calls have found.
+        budget: seconds that it may take.
+    Returns:
+        what is known of them, failures included.
+    """
+    end = time.monotonic() + budget
+    state, worker = State(work / "state.jsonl"), Worker(work / "worker.log")
+    variants = {name: list(passes) for name, passes in (figure.variants or {}).items()}
     rows = []
     with tempfile.TemporaryDirectory(prefix="mlc-") as folder:
-        worker = Worker(Path(folder) / "worker.log")
         try:
-            for precision in figure.precisions:
-                for model in models:
-                    job = {
-                        "stage": "measure", "model": model, "precision": precision, "quick": small, "target": target,
-                        "package": str(Path(folder) / f"{model}-{precision}.tar"), "peers": list(figure.peers),
-                        "variants": {name: list(passes) for name, passes in (figure.variants or {}).items()},
-                    }  # fmt: skip
-                    answer = worker.do(job, LONGEST) or {"error": f"took longer than {LONGEST:.0f} s"}
-                    times = {n: s["median"] * 1e3 for n, s in answer.get("seconds", {}).items()}
-                    notes = [str(answer.get("error", "")), *(f"{n}: {w}" for n, w in answer.get("failed", {}).items())]
-                    row = Row(model, precision, times, answer.get("timed", "-"), "; ".join(n for n in notes if n))
-                    rows.append(row)
-                    said = ", ".join(f"{g:.2f} x {n}" for n, g in row.gains.items())
-                    console.print(f"{model} {precision}: {row.note or said}", highlight=False)
+            for precision, model in product(figure.precisions, models):
+                job = {"stage": "measure", "model": model, "precision": precision, "tuned": False, "quick": small}
+                if not state.has(job):
+                    left = end - time.monotonic()
+                    if left < min(LEAST, budget / 4):
+                        continue
+                    package = str(Path(folder) / f"{model}-{precision}.tar")
+                    how = {"target": target, "package": package, "peers": list(figure.peers), "variants": variants}
+                    answer = worker.do({**job, **how}, min(LONGEST, left))
+                    if answer is None and left < LONGEST:
+                        continue  # the next call begins it again
+                    state.keep({**job, **(answer or {"error": f"took longer than {LONGEST:.0f} s"})})
+                rows.append(_row(state.row(job) or job))
+                said = ", ".join(f"{g:.2f} x {n}" for n, g in rows[-1].gains.items())
+                console.print(f"{model} {precision}: {rows[-1].note or said}", highlight=False)
         finally:
             worker.close()
     return rows
+
+
+def _row(found: Mapping[str, Any]) -> Row:
+    """What a figure shows of what is known of a model."""
+    times = {n: s["median"] * 1e3 for n, s in found.get("seconds", {}).items()}
+    notes = [str(found.get("error", "")), *(f"{n}: {w}" for n, w in found.get("failed", {}).items())]
+    note = "; ".join(n for n in notes if n)
+    return Row(found["model"], found["precision"], times, found.get("timed", "-"), note)
 
 
 def page(figure: Figure, rows: Sequence[Row], about: Mapping[str, str], picture: str) -> str:
@@ -141,6 +172,8 @@ def main(figure: Figure, arguments: Sequence[str] | None, doc: str | None) -> No
     add("--target", default=figure.target, help=f"what for (default {figure.target})")
     add("--models", type=lambda t: t.split(","), default=figure.models, metavar="A,B", help="some of the figure's")
     add("--small", action="store_true", help="small variants of the models, for a rehearsal")
+    add("--budget", type=float, default=BUDGET, help="seconds of this call; the next one goes on (%(default)s)")
+    add("--fresh", action="store_true", help="forget what earlier calls have found")
     add("--out", type=Path, default=RESULTS, metavar="DIR", help="where results go")
     options = parser.parse_args(arguments)
     for model in options.models:
@@ -155,15 +188,22 @@ def main(figure: Figure, arguments: Sequence[str] | None, doc: str | None) -> No
     if figure.peers:
         require(figure.name, "torch")
     console = Console(width=150)
-    rows = run(figure, options.models, options.target, console, small=options.small)
+    name = name_for(figure.name, options.target)
+    work = WORK / name
+    if options.fresh:
+        (work / "state.jsonl").unlink(missing_ok=True)
+    how = {"small": options.small, "work": work, "budget": options.budget}
+    rows = run(figure, options.models, options.target, console, **how)
     about = machine.describe() | {"target": options.target, "sizes": "small variants" if options.small else "full"}
     names = [f"{r.model} {r.precision}" for r in rows]
     series = {s: [r.gains.get(s, float("nan")) for r in rows] for s in dict.fromkeys(s for r in rows for s in r.gains)}
     files = keep(
-        name_for(figure.name, options.target),
+        name,
         options.out,
         {"machine": about, "rows": [asdict(r) for r in rows]},
         lambda picture: page(figure, rows, about, picture),
         lambda file: plots.bars(file, names, series, figure.title, "times as fast as", cut=10.0),
     )
     console.print(f"{options.out}/: {', '.join(files)}", highlight=False)
+    if left := len(figure.precisions) * len(options.models) - len(rows):
+        console.print(f"{left} left for the next call", highlight=False)

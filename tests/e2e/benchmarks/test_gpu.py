@@ -10,6 +10,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -187,7 +188,10 @@ def test_figure_4_counts_launches_of_a_device(
 
 
 @pytest.mark.slow
-def test_figure_19_has_both_precisions(quick_pocl: OpenClDevice, tmp_path: Path) -> None:
+def test_figure_19_has_both_precisions(
+    quick_pocl: OpenClDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "WORK", tmp_path / "work")
     tvm_fig19.main(
         ["--target", "opencl -device=mali -driver=pocl", "--models", "dqn", "--small", "--out", str(tmp_path)]
     )
@@ -201,12 +205,43 @@ def test_figure_19_has_both_precisions(quick_pocl: OpenClDevice, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_figures_14_and_15_have_pytorch_beside(quick_pocl: OpenClDevice, tmp_path: Path) -> None:
+def test_figures_14_and_15_have_pytorch_beside(
+    quick_pocl: OpenClDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch")
+    monkeypatch.setattr(devices, "WORK", tmp_path / "work")
     for script, model in ((tvm_fig14, "dqn"), (tvm_fig15, "D9")):
         script.main([*POCL, "--models", model, "--small", "--out", str(tmp_path)])
         (row,) = json.loads((tmp_path / f"{script.FIGURE.name}_pocl.json").read_text())["rows"]
         assert {"mlc", "torch"} <= set(row["milliseconds"])
+
+
+def test_a_figure_goes_on_where_its_time_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    class Answering:
+        def __init__(self, log: Path) -> None: ...
+
+        def do(self, job: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+            asked.append(job["model"])
+            return None if len(asked) == 2 else {"seconds": TIMES, "timed": "events"}
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(devices, "WORK", tmp_path / "work")
+    monkeypatch.setattr(devices, "Worker", Answering)
+    monkeypatch.setattr(devices, "require", lambda *names: None)
+    how = [*POCL, "--models", "C1,C2,C3", "--small", "--budget", "60", "--out", str(tmp_path)]
+    for left, rows in (("1 left for the next call", ["C1", "C3"]), ("", ["C1", "C2", "C3"])):
+        tvm_fig15.main(how)
+        assert left in capsys.readouterr().out
+        found = json.loads((tmp_path / "tvm_fig15_pocl.json").read_text())["rows"]
+        assert [r["model"] for r in found] == rows
+    assert asked == ["C1", "C2", "C3", "C2"]
+    tvm_fig15.main([*how, "--fresh"])
+    assert asked[4:] == ["C1", "C2", "C3"]
 
 
 def test_figures_refuse_what_they_cannot_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,9 @@ Sources of the limits: CUDA Programming Guide, appendix "Compute Capabilities", 
 those of 7.5, 8.0, 8.6 and 9.0 are also in CCCL's ``arch_traits.cuh``. Of the peaks, which are at boost clocks and
 without sparsity: NVIDIA's data sheets of T4, A100 (40 GB), L4 (halved: it gives them with sparsity), H100 SXM and H200
 SXM; its architecture white papers Turing (RTX 2080), GA102 (RTX 3090), Ada (RTX 4090) and RTX Blackwell (RTX 5090); the
-technical briefs of Jetson AGX Orin (halved likewise) and of Blackwell (B200, B300).
+technical briefs of Jetson AGX Orin (halved likewise) and of Blackwell (B200, B300). Compared with what others quote of
+them: https://verda.com/blog/gb300-nvl72-architecture (B200, B300), https://glennklockwood.com/garden/processors/h100
+(H100, H200).
 """
 
 from __future__ import annotations
