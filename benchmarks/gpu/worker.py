@@ -86,9 +86,7 @@ def theirs(file: Path, inputs: Arrays, precision: str, *, compiled: bool, graph:
     torch.set_grad_enabled(False)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    module = OnnxModule(file).eval().to(device)
-    if precision == "fp16":
-        module = module.half()
+    module = OnnxModule(file, half=precision == "fp16").eval().to(device)
     tensors = []
     for name in module.inputs:
         t = torch.from_numpy(inputs[name]).to(device)

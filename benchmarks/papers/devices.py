@@ -32,7 +32,7 @@ LEFT_OUT = ["algebra", "gates", "fuse"]  # passes that such a side is compiled w
 TORCH = ("torch", "torch.compile")
 LONGEST, LEAST, BUDGET = 240.0, 20.0, 530.0  # seconds of a model, that must be left for another one, and of a call
 WORK = Path("build/papers")  # where lies what was found so far
-REHEARSAL = "This is a processor under PoCL, with other work beside it: a rehearsal, whose times say nothing of a GPU."
+REHEARSAL = "This is a processor under PoCL: a rehearsal, whose times say nothing of a GPU."
 
 
 @dataclass(frozen=True)

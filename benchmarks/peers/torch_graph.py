@@ -1,7 +1,7 @@
 """An ONNX graph as a PyTorch module: every node one functional call, so that ``torch.compile`` sees the whole graph.
 
 Covers the operators of the zoo at opset 17; any other is refused by name. Constants that decide shapes are Python
-values, weights are parameters.
+values; weights, and whatever else is a tensor, are the module's, so that they go where it goes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from onnx import NodeProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -94,11 +94,23 @@ def _gather(attrs: Attributes, constants: dict[int, np.ndarray]) -> Callable[...
         if index.ndim == 0:
             position = int(index)
             return lambda x: x.select(axis, position)
-        positions, shape = torch.from_numpy(index.reshape(-1).copy()), index.shape
-        return lambda x: x.index_select(axis, positions).reshape([*x.shape[:axis], *shape, *x.shape[axis + 1 :]])
+        return _Positions(axis, index)
     if axis != 0:
         raise NotImplementedError("Gather of computed positions along an axis other than 0")
     return lambda x, at: F.embedding(at, x)
+
+
+class _Positions(nn.Module):
+    """A gather of constant positions along an axis."""
+
+    def __init__(self, axis: int, index: np.ndarray) -> None:
+        super().__init__()
+        self.axis, self.shape = axis, index.shape
+        self.register_buffer("positions", torch.from_numpy(index.reshape(-1).copy()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = x.index_select(self.axis, self.positions)
+        return found.reshape([*x.shape[: self.axis], *self.shape, *x.shape[self.axis + 1 :]])
 
 
 def _cast(attrs: Attributes, constants: dict[int, np.ndarray]) -> Callable[..., Tensor]:
@@ -135,9 +147,21 @@ def _recurrent(kind: str) -> Maker:
                 ("bias_hh_l0", bias[0][len(order) * hidden :]),
             ):
                 getattr(layer, name).copy_(gates(value))
-        return lambda x: layer(x)[0].unsqueeze(1)
+        return _Recurrent(layer)
 
     return make
+
+
+class _Recurrent(nn.Module):
+    """A layer whose results have ONNX's axis of directions."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x)[0]
+        return found.unsqueeze(1)
 
 
 def _transpose(attrs: Attributes, constants: dict[int, np.ndarray]) -> Callable[..., Tensor]:
@@ -200,11 +224,14 @@ MAKERS: dict[str, tuple[Maker, tuple[int, ...]]] = {
 class OnnxModule(nn.Module):
     """A model as a module; called with its inputs in order, it gives a tuple of its outputs.
 
+    Args:
+        file: of the model.
+        half: whether floats are float16, what the model casts to included; those of inputs are the caller's affair.
     Raises:
         NotImplementedError: the graph has an operator, or a use of one, that is not in the table.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *, half: bool = False) -> None:
         super().__init__()
         graph = onnx.load(file).graph
         constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
@@ -219,7 +246,12 @@ class OnnxModule(nn.Module):
                 raise NotImplementedError(f"operator {node.op_type}")
             maker, wanted = MAKERS[node.op_type]
             known = {i: constants[node.input[i]] for i in wanted if i < len(node.input) and node.input[i] in constants}
-            call = maker(_attributes(node), known)
+            attrs = _attributes(node)
+            if half and node.op_type == "Cast" and attrs["to"] == TensorProto.FLOAT:
+                attrs["to"] = TensorProto.FLOAT16
+            call = maker(attrs, known)
+            if isinstance(call, nn.Module):
+                self.add_module(f"call{len(self._calls)}", call)
             operands = tuple(name for i, name in enumerate(node.input) if name and i not in known)
             self._calls.append((call, operands, node.output[0]))
             for name in operands:
@@ -227,6 +259,8 @@ class OnnxModule(nn.Module):
                     self._weights[name] = f"weight{len(self._weights)}"
                     value = torch.from_numpy(constants[name].copy())
                     self.register_buffer(self._weights[name], value)
+        if half:
+            self.half()
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         values: dict[str, Any] = {**dict(zip(self.inputs, inputs, strict=True)), **self._scalars}

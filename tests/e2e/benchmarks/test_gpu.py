@@ -88,6 +88,20 @@ def test_a_job_that_the_end_of_a_call_cuts_off_is_left_for_the_next(
     assert "took longer than 120 s" in (tmp_path / "bench.md").read_text()
 
 
+def test_what_a_compiler_takes_too_long_for_is_measured_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def do(worker: Worker, job: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+        return {"seconds": {n: TIMES[n] for n in ("mlc", *job["peers"])}, "failed": {}} if "peers" in job else None
+
+    monkeypatch.setattr("benchmarks.gpu.pool.Worker.do", do)
+    monkeypatch.setattr("benchmarks.gpu.command.require", lambda *names: None)
+    assert command(tmp_path, "measure", "--models", "MM1", "--precisions", "fp32") == 0
+    (row,) = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    assert (set(row["seconds"]), row["failed"]) == ({"mlc", "torch"}, {"torch.compile": "took longer than 240 s"})
+    assert "took longer than 240 s | 2.00 |" in (tmp_path / "bench.md").read_text()
+
+
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         (["weigh"], "unknown stage 'weigh'; known: check, measure, tune"),
