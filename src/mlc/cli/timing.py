@@ -23,11 +23,11 @@ def timing_options(function: F) -> F:
     """Decorator: ``--number``, ``--repeat`` and ``--min-repeat-ms``, of which :func:`timing_rule` makes a rule."""
     for option in (
         click.option(
-            "--min-repeat-ms", type=values.Real(), metavar="MS", help="Least duration of a sample.  [default: 10]"
+            "--min-repeat-ms", type=values.Real(), metavar="MS", help="Least duration of a sample.  [default: 2]"
         ),
         click.option(
             "--repeat", type=values.Whole(_LEAST_REPEAT, 1000), metavar="N",
-            help="Samples of a kernel; fewer of one that is clearly slow.  [default: 7]",
+            help="Samples of a kernel; fewer of one that is clearly slow.  [default: 12]",
         ),
         click.option("--number", type=values.Whole(1, MAX_TRIALS), metavar="N", help="Calls in a sample, at least."),
     ):  # fmt: skip

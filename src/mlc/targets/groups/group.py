@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 from mlc.ir import te
@@ -80,7 +80,14 @@ def unconfigured(node: Node) -> Node:
 
 
 def group_of(node: Node, knobs: Knobs) -> Group:
-    """Express a node over fresh placeholders of logical shapes."""
+    """Express a node over placeholders of logical shapes, the same ones whenever it is asked."""
+    g = _expressed(node)
+    return Group(g.inputs, g.outputs, g.anchor, dict(g.layouts), knobs)
+
+
+@lru_cache(4)  # a cost model looks at hundreds of schedules of one node
+def _expressed(node: Node) -> Group:
+    """A node's group without knobs."""
     inputs = tuple(te.placeholder(v.type.shape, v.type.dtype, f"p{k}") for k, v in enumerate(node.inputs))
     outputs = tuple(express(node, inputs))
     layouts = {
@@ -88,7 +95,7 @@ def group_of(node: Node, knobs: Knobs) -> Group:
         for t, v in zip((*inputs, *outputs), (*node.inputs, *node.outputs), strict=True)
         if v.type.layout is not None
     }
-    g = with_margins(Group(inputs, outputs, None, layouts, knobs))
+    g = with_margins(Group(inputs, outputs, None, layouts))
     heavy = [op for op in g.computes if is_heavy(op)]
     g.anchor = heavy[-1] if heavy else None
     while (old := next((op for op in g.reductions if canonical(op) is not op), None)) is not None:

@@ -33,13 +33,13 @@ from mlc.tuning.measure.frames import Message
 from mlc.tuning.measure.lanes import Conversation, Lane, Lanes, LostError, Request
 from mlc.tuning.measure.replies import as_items, as_positive, as_timing, failure_in, seconds_in
 from mlc.tuning.measure.roles import Workshop
-from mlc.tuning.measure.timing import CONTENDER, Drift, Patience, Rule, Timing
+from mlc.tuning.measure.timing import BEHIND, Drift, Patience, Rule, Timing
 from mlc.tuning.measure.turns import Turns
 from mlc.tuning.measure.zygote import Zygote
 from mlc.tuning.task import Task
 
 SETS = 2  # of inputs that a candidate is checked on
-GATHERED = 4  # candidates that the timed cores build before they run any: their last build is waited for once
+GATHERED = 16  # candidates that the timed cores build before they run any: their last build is waited for once
 _MARGIN = 1.02  # times as fast as the measured roof, from which a time is too good to be true
 _DOUBTS = 3  # times that the roof is measured once more before a time is refused
 _CASE_TIMEOUT = 120.0
@@ -483,7 +483,7 @@ class LocalMeasurer:
         self._patience.learn(not steady)
         if not self._exact and sum(timing.ns) > 1.01e9 * seconds_in(reply):
             raise LostError(Failure.BAD_REPLY, "its samples take longer than all its work")
-        if not steady and not last and timing.seconds * scale < CONTENDER * state.record:
+        if not steady and not last and timing.seconds * scale < BEHIND * state.record:
             return None
         found = self.plausible(number, timing, scale, timing.noisy or not steady)
         if found.seconds is not None and not found.noisy:

@@ -10,7 +10,7 @@ from mlc.tuning.measure.frames import Message
 from mlc.tuning.measure.lanes import LostError
 from mlc.tuning.measure.timing import Timing
 
-_MOST_SAMPLES, _MOST_CALLS = 1000, 10**12
+_MOST_SAMPLES, _MOST_CALLS = 4000, 10**12
 
 
 def failure_in(reply: Message) -> tuple[Failure, str] | None:

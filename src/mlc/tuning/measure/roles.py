@@ -28,7 +28,7 @@ from mlc.tuning.task import Task, candidate
 
 _ANCHOR_AGE = 0.3  # seconds for which a reading of the anchor holds
 _ANCHOR_SHARE = 8  # ... or times what a reading takes
-_ANCHOR_RUNS = 2  # of which the fastest counts
+_ANCHOR_RUNS = 4  # of which the fastest counts
 _ANCHOR_COLD = 8  # ... where each is a single call with caches empty
 
 
@@ -172,7 +172,7 @@ class Runner:
     def _set_anchor(self, handle: int) -> dict[str, Any]:
         rule = self._shop.rule
         sample = self._sample(self._loaded[handle])
-        timing = take(sample, Rule(rule.sample_seconds / 2, 3, rule.budget / 4, flush=rule.flush))
+        timing = take(sample, Rule(rule.sample_seconds, rule.samples, rule.budget / 4, flush=rule.flush))
         # a call each time where it takes a millisecond, about as long where it takes less
         self._anchor = sample, 1 if rule.flush else max(1, round(1e6 / max(1.0, timing.seconds * 1e9)))
         return {"ns": min(self._reading(fresh=time.monotonic())[0], min(timing.ns) / timing.calls)}

@@ -1,12 +1,17 @@
 """The rule of timing: how often a kernel is called, when its times count, and whether the machine held still.
 
-Times are taken with a monotonic clock. A kernel is called until its time no longer falls, then in samples of at least
-ten milliseconds; the median counts, and the median absolute deviation says how far to trust it. A fixed kernel, the
-*anchor*, is timed before and after, so that a machine that changes its speed is found out.
+Times are taken with a monotonic clock. A kernel is called until its time no longer falls, then in samples of a few
+milliseconds. Disturbances only ever make a kernel slower, and last longer than a sample, so the fastest quarter of the
+samples counts; when it agrees within itself, the kernel has been seen undisturbed. A fixed kernel, the *anchor*, is
+timed before and after, so that a machine that changes its speed is found out.
 
-That is what the best are owed. Disturbances only ever make a kernel slower, so a kernel whose fastest sample is well
-behind the best is not among them, and is only timed as well as a cost model needs: see ``CONTENDER`` and ``BEHIND``.
-What was measured stays what is told: a result's samples are those that were taken, however few.
+Samples of 10 ms and their median told two kernels apart no better while nothing else ran, took four times as long, and
+erred five times as far while other processes had the cores in turns of 8 ms. So did samples in turns with the anchor's:
+each of the two finds the other's data in the caches, and a ratio has the errors of both.
+
+That is what the best are owed. A kernel whose fastest samples agree that it is well behind the best is not among them,
+and is only timed as well as a cost model needs: see ``BEHIND``. What was measured stays what is told: a result's
+samples are those that were taken, however few.
 
 Where caches are emptied before every call, a sample is one call: a second one would find them full again.
 """
@@ -16,22 +21,24 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
+from dataclasses import dataclass
+from statistics import fmean, median
 
 Sample = Callable[[int], int]  # nanoseconds that so many calls take together
 
-STABLE = 0.03  # two medians in succession that differ by less end the warm-up
-SPREAD = 0.05  # median absolute deviation over median, above which samples are taken again
+STABLE = 0.03  # a sample that is faster by less ends the warm-up
+CALM = 0.03  # samples that differ by less agree: no more are taken
+SPREAD = 0.05  # ... and by more are called noisy
 DRIFT = 0.05  # change of the anchor's time that counts
-RERUNS = 3
+RERUNS = 2  # times as many samples again, for what is restless
 RESTLESS = 8  # results from which is judged whether the machine ever holds still
-MOSTLY = 6  # so many of which were restless: a second attempt is the last then, more did not help
+MOSTLY = 6  # so many of which were restless: as many samples again are the last then, more did not help
 WARMUPS = 12
 FEWEST = 3  # samples that say something about noise
-CONTENDER = 1.25  # times the best time so far, from which three samples of half the length do, warmed up or not
-BEHIND = 1.1  # ... from which three samples do, calm or not
+FEW = 5  # ... that do for a kernel whose calls are long
+BEHIND = 1.05  # times the best time so far, from which samples that agree are enough
 HOPELESS = 3.0  # ... from which a first run after another tells as much as a warm-up
+IN_TURNS = 3  # times as many samples of what is measured in turns, for a last decision
 _SHORT = 1_000_000  # nanoseconds; a call that takes less is repeated even for a first impression
 
 
@@ -41,7 +48,8 @@ class Rule:
 
     Args:
         sample_seconds: least duration of a sample; short kernels are called repeatedly.
-        samples: number of samples.
+        samples: number of samples; fewer of a kernel whose calls are longer than ``sample_seconds``, once they have
+            taken as long as so many short ones.
         budget: seconds after which nothing is measured again, and after which three samples of a slow kernel do.
         limit: seconds after which no sample is begun any more; one is always taken.
         calls: of the kernel that a sample has at least.
@@ -49,18 +57,18 @@ class Rule:
             they are, since emptying takes longer.
     """
 
-    sample_seconds: float = 0.010
-    samples: int = 7
+    sample_seconds: float = 0.002
+    samples: int = 12
     budget: float = 0.25
     limit: float = 2.0
     calls: int = 1
     flush: bool = False
 
-    def calls_for(self, seconds: float, share: float = 1.0) -> int:
-        """Calls in a sample of a kernel that takes ``seconds`` each, or in one of a ``share`` of the usual length."""
+    def calls_for(self, seconds: float) -> int:
+        """Calls in a sample of a kernel that takes ``seconds`` each."""
         if self.flush:
             return self.calls
-        return max(self.calls, math.ceil(share * self.sample_seconds / max(seconds, 1e-12)))
+        return max(self.calls, math.ceil(self.sample_seconds / max(seconds, 1e-12)))
 
 
 @dataclass(frozen=True)
@@ -77,94 +85,87 @@ class Timing:
 
     @property
     def seconds(self) -> float:
-        """Median time of a call."""
-        return median(self.ns) / self.calls / 1e9
+        """Time of a call: the mean of the fastest quarter of the samples."""
+        return fmean(sorted(self.ns)[: math.ceil(len(self.ns) / 4)]) / self.calls / 1e9
 
     @property
     def spread(self) -> float:
-        """Median absolute deviation, in seconds."""
+        """Median absolute deviation of all samples, in seconds."""
         middle = median(self.ns)
         return median(abs(t - middle) for t in self.ns) / self.calls / 1e9
 
     @property
+    def disagreement(self) -> float:
+        """By which share the slowest of the fastest quarter, two at least, took longer than the fastest."""
+        fastest = sorted(self.ns)[: max(2, math.ceil(len(self.ns) / 4))]
+        return fastest[-1] / max(1, fastest[0]) - 1
+
+    @property
     def noisy(self) -> bool:
-        return len(self.ns) < FEWEST or self.spread > SPREAD * self.seconds
+        return len(self.ns) < FEWEST or self.disagreement > SPREAD
 
     def surely_beyond(self, seconds: float) -> bool:
         """Whether even the fastest sample took longer."""
         return min(self.ns) / self.calls / 1e9 > seconds
 
 
-def warm_up(sample: Sample, rule: Rule, record: float = math.inf) -> tuple[int, float]:
-    """Calls a kernel until two medians in succession agree, or until it is sure that it is no contender.
+def warm_up(sample: Sample, rule: Rule) -> tuple[int, float]:
+    """Calls a kernel until its time no longer falls.
 
     Returns:
         how many calls a sample needs, and seconds of a call.
     """
-    spent = took = sample(1)
+    took = spent = sample(1)
     calls = 1 if rule.flush else max(1, math.ceil(_SHORT / max(1, took)))
-    size = 3 if took < 2 * _SHORT else 1
-    before, fastest = 0.0, math.inf
-    for turn in range(WARMUPS):
-        group = []
-        for _ in range(size):
-            group.append(sample(calls))
-            spent += group[-1]
-        now = median(group) / calls
-        fastest = min(fastest, min(group) / calls)
-        if abs(now - before) < STABLE * now or spent > max(rule.budget * 1e9 / 5, 2.9 * took):
+    fastest = math.inf
+    for _ in range(WARMUPS):
+        now = sample(calls)
+        spent += now
+        falls = now < (1 - STABLE) * fastest * calls
+        fastest = min(fastest, now / calls)
+        if not falls or spent > max(rule.budget * 1e9 / 5, 1.9 * took):
             break
-        if turn and fastest > CONTENDER * record * 1e9:
-            break
-        before = now
-    return rule.calls_for(now / 1e9), now / 1e9
+    return rule.calls_for(fastest / 1e9), fastest / 1e9
 
 
 def take(sample: Sample, rule: Rule, record: float = math.inf, first: float = 0.0, reruns: int = RERUNS) -> Timing:
-    """Warms up and measures; what is too restless is measured again, and the calmest attempt counts.
+    """Warms up and measures, until the fastest samples agree.
 
-    What turns out to be behind the best gets a few samples only, and what is no contender short ones.
+    What turns out to be behind the best gets a few samples only.
 
     Args:
         sample: calls the kernel.
         rule: how much to measure.
-        record: seconds of the best kernel so far; what is far from it is measured with less care.
+        record: seconds of the best kernel so far; what is behind it is measured with less care.
         first: seconds that one call took before; warmed up enough if even that is far from the best.
-        reruns: how often it is measured again at most.
+        reruns: how often as many samples again are taken at most.
     """
-    calls, estimate = (0, first) if first > HOPELESS * record else warm_up(sample, rule, record)
-    if estimate > CONTENDER * record:
-        short = replace(rule, samples=FEWEST)
-        timing = _attempt(sample, short, rule.calls_for(estimate, 0.5), 0, record)
-        if timing.surely_beyond(CONTENDER * record):
-            return timing
-        calls, _ = warm_up(sample, rule)  # it was disturbed so far
-    best: Timing | None = None
-    spent = 0
-    for _ in range(1 + reruns):
-        timing = _attempt(sample, rule, calls, spent, record)
-        spent += sum(timing.ns)
-        # the minimum breaks ties: only disturbances make a kernel slower
-        if best is None or (timing.noisy, timing.spread / timing.seconds, min(timing.ns)) < (
-            best.noisy,
-            best.spread / best.seconds,
-            min(best.ns),
-        ):
-            best = timing
-        if not best.noisy or spent >= rule.budget * 1e9 or timing.surely_beyond(BEHIND * record):
-            break
-    assert best is not None
-    return best
-
-
-def _attempt(sample: Sample, rule: Rule, calls: int, spent: int, record: float) -> Timing:
-    """The rule's samples, or fewer: of a slow kernel, and of one that is behind the best."""
+    cold = first > HOPELESS * record
+    calls = rule.calls_for(first) if cold else warm_up(sample, rule)[0]
     ns: list[int] = []
-    while len(ns) < rule.samples and not _enough(len(ns), spent + sum(ns), rule):
+    while True:
         ns.append(sample(calls))
-        if len(ns) >= FEWEST and Timing(calls, tuple(ns)).surely_beyond(BEHIND * record):
-            break
-    return Timing(calls, tuple(ns))
+        timing = Timing(calls, tuple(ns))
+        beyond = timing.surely_beyond(BEHIND * record)
+        if cold and not beyond:  # it was disturbed before
+            return take(sample, rule, record, 0.0, reruns)
+        if _enough(timing, rule, reruns, beyond):
+            return timing
+
+
+def _enough(timing: Timing, rule: Rule, reruns: int, beyond: bool) -> bool:
+    """Whether no more samples are needed, or may be taken."""
+    n, spent = len(timing.ns), sum(timing.ns) / 1e9
+    if spent > rule.limit:
+        return True
+    if n < min(FEWEST, rule.samples):
+        return False
+    all_taken = n >= rule.samples or (n >= FEW and spent >= rule.samples * rule.sample_seconds and not rule.flush)
+    if timing.disagreement <= CALM and (beyond or all_taken):
+        return True
+    if spent > rule.budget or (beyond and all_taken):
+        return True
+    return n >= rule.samples * (1 + reruns)
 
 
 class Patience:
@@ -187,19 +188,14 @@ class Patience:
         self._restless.append(restless)
 
 
-def _enough(samples: int, spent: float, rule: Rule) -> bool:
-    """Whether a slow kernel has had its time, ``spent`` in nanoseconds."""
-    return (samples >= FEWEST and spent > rule.budget * 1e9) or (samples > 0 and spent > rule.limit * 1e9)
-
-
 def take_in_turns(samples: Sequence[Sample], rule: Rule) -> list[Timing]:
     """Measures several kernels in turns, a sample each, so that whatever disturbs one disturbs all.
 
-    The number of samples is the rule's, whatever they take.
+    There are several times as many samples as the rule says, whatever they take.
     """
     calls = [warm_up(sample, rule)[0] for sample in samples]
     ns: list[list[int]] = [[] for _ in samples]
-    for turn in range(rule.samples):
+    for turn in range(IN_TURNS * rule.samples):
         order = range(len(samples)) if turn % 2 == 0 else reversed(range(len(samples)))
         for k in order:
             ns[k].append(samples[k](calls[k]))

@@ -5,7 +5,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mlc.tuning.measure.timing import RERUNS, RESTLESS, Drift, Patience, Rule, Timing, take, take_in_turns, warm_up
+from mlc.tuning.measure.timing import (
+    IN_TURNS,
+    RERUNS,
+    RESTLESS,
+    Drift,
+    Patience,
+    Rule,
+    Timing,
+    take,
+    take_in_turns,
+    warm_up,
+)
 
 
 class Kernel:
@@ -26,19 +37,19 @@ def steady(ns: float) -> Kernel:
     return Kernel(lambda _: ns)
 
 
-@pytest.mark.parametrize("ns", [50.0, 2e4, 3e6, 4e7])
-def test_a_steady_kernel_gives_its_time(ns: float) -> None:
+@pytest.mark.parametrize("ns, samples", [(50.0, 12), (2e4, 12), (3e6, 8), (4e7, 5)])
+def test_a_steady_kernel_gives_its_time(ns: float, samples: int) -> None:
     kernel = steady(ns)
     timing = take(kernel, Rule())
     assert timing.seconds == pytest.approx(ns / 1e9, rel=0.02)
-    assert len(timing.ns) == 7
-    assert min(timing.ns) >= 1e7 * 0.99
+    assert len(timing.ns) == samples  # long calls tell as much in as many milliseconds
+    assert min(timing.ns) >= 2e6 * 0.99
     assert not timing.noisy
 
 
 def test_the_warm_up_ends_when_times_no_longer_fall() -> None:
     kernel = Kernel(lambda k: max(2e6, 4e6 - k * 3e5))
-    assert warm_up(kernel, Rule()) == (5, pytest.approx(2e-3))
+    assert warm_up(kernel, Rule()) == (1, pytest.approx(2e-3))
     assert kernel.calls >= 7
 
 
@@ -48,20 +59,22 @@ def test_as_many_calls_and_samples_as_were_asked_for() -> None:
     assert take(steady(1e6), rule, record=1e-9).calls == 40
     assert take(steady(1e6), rule, record=1e-9, first=1.0).calls == 40
     assert len(take(steady(1e4), rule).ns) == 11
+    assert len(take(steady(1e4), Rule(samples=2)).ns) == 2
 
 
 def test_a_sample_is_one_call_where_caches_are_emptied() -> None:
     rule = Rule(flush=True)
     timing = take(steady(2e3), rule)
-    assert (timing.calls, timing.seconds, len(timing.ns)) == (1, pytest.approx(2e-6), 7)
+    assert (timing.calls, timing.seconds, len(timing.ns)) == (1, pytest.approx(2e-6), 12)
     assert take(steady(2e3), rule, record=1e-9).calls == 1
     assert take(steady(2e3), rule, record=1e-9, first=1.0).calls == 1
     assert [t.calls for t in take_in_turns([steady(2e3), steady(50.0)], rule)] == [1, 1]
     assert take(steady(2e3), Rule(flush=True, calls=5)).calls == 5
 
 
-def test_one_slow_sample_does_not_move_the_median() -> None:
-    kernel = Kernel(lambda k: 2e8 if k == 25 else 2e6)
+def test_slow_samples_do_not_move_the_time() -> None:
+    """The other processes of a machine take the cores in turns that are longer than samples."""
+    kernel = Kernel(lambda k: 8e6 if k % 8 < 5 else 2e6)
     timing = take(kernel, Rule(budget=10))
     assert timing.seconds == pytest.approx(2e-3)
     assert not timing.noisy
@@ -71,7 +84,7 @@ def test_a_restless_kernel_is_measured_again_and_then_called_noisy() -> None:
     rng = np.random.default_rng(0)
     kernel = Kernel(lambda _: 1e7 * rng.uniform(1, 2))
     timing = take(kernel, Rule(budget=10))
-    assert kernel.calls > 4 * 7
+    assert len(timing.ns) == 3 * 12
     assert timing.noisy
 
 
@@ -91,14 +104,17 @@ def test_patience_ends_on_a_machine_that_hardly_ever_holds_still() -> None:
         assert never.times == 0
     rng = np.random.default_rng(0)
     kernel = Kernel(lambda _: 1e7 * rng.uniform(1, 2))
-    assert take(kernel, Rule(budget=10), reruns=1).noisy
-    assert kernel.calls < 3 * 7 + 3 * 12
+    timing = take(kernel, Rule(budget=10), reruns=1)
+    assert timing.noisy
+    assert len(timing.ns) == 2 * 12
 
 
 def test_a_kernel_that_calms_down_is_not_noisy() -> None:
     rng = np.random.default_rng(0)
-    kernel = Kernel(lambda k: 1e7 * (rng.uniform(1, 2) if k < 16 else 1))
-    assert not take(kernel, Rule(budget=10)).noisy
+    kernel = Kernel(lambda k: 1e7 * (rng.uniform(1.2, 2) if k < 16 else 1))
+    timing = take(kernel, Rule(budget=10))
+    assert not timing.noisy
+    assert timing.seconds == pytest.approx(1e-2)
 
 
 def test_a_slow_kernel_gets_few_samples_but_one_at_least() -> None:
@@ -109,14 +125,12 @@ def test_a_slow_kernel_gets_few_samples_but_one_at_least() -> None:
     assert single.seconds == pytest.approx(3)
 
 
-def test_what_is_far_from_the_best_is_measured_with_less_care() -> None:
-    assert len(take(steady(1e7), Rule(), record=9.5e-3).ns) == 7
-    few = take(steady(1e6), Rule(), record=8.5e-4)
-    assert (len(few.ns), few.calls) == (3, 10)
-    short = take(steady(1e6), Rule(), record=4e-4)
-    assert (len(short.ns), short.calls) == (3, 5)
-    kernel = Kernel(lambda k: 1e6 if k % 3 else 5e5)  # some samples are those of a contender
-    assert len(take(kernel, Rule(), record=9e-4).ns) == 7
+def test_what_is_behind_the_best_is_measured_with_less_care() -> None:
+    assert len(take(steady(1e6), Rule(), record=9.6e-4).ns) == 12
+    few = take(steady(1e6), Rule(), record=9.4e-4)
+    assert (len(few.ns), few.calls) == (3, 2)
+    kernel = Kernel(lambda k: 1e6 if k % 6 else 5e5)  # one sample is that of a contender
+    assert len(take(kernel, Rule(), record=9e-4).ns) >= 12
     kernel = steady(5e7)
     assert len(take(kernel, Rule(), record=1e-2, first=5e-2).ns) == kernel.calls == 3
 
@@ -124,24 +138,19 @@ def test_what_is_far_from_the_best_is_measured_with_less_care() -> None:
 def test_what_is_behind_is_not_measured_again() -> None:
     kernel = Kernel(lambda k: (9.4e6, 10e6, 10.55e6)[k % 3])
     timing = take(kernel, Rule(sample_seconds=0.005), record=8.5e-3)
-    assert timing.noisy
-    assert len(timing.ns) == 3
+    assert len(timing.ns) == 4  # two of them agree
     assert kernel.calls < 12
-
-
-def test_what_is_no_contender_need_not_be_warmed_up() -> None:
-    falling = Kernel(lambda k: 9e6 - k * 5e5)
-    warm_up(falling, Rule())
-    far = Kernel(lambda k: 9e6 - k * 5e5)
-    warm_up(far, Rule(), record=2e-3)
-    assert far.calls == 3 < falling.calls
+    rng = np.random.default_rng(0)
+    restless = take(Kernel(lambda _: 1e7 * rng.uniform(1, 2)), Rule(), record=8.5e-3)
+    assert len(restless.ns) <= 12
 
 
 @pytest.mark.parametrize("first, disturbed", [(0.0, 4), (8e-3, 1)])
 def test_what_only_seemed_far_from_the_best_is_measured_with_all_care(first: float, disturbed: int) -> None:
     """A disturbance at first must not cost the best its place."""
     timing = take(Kernel(lambda k: 6e6 if k < disturbed else 2e6), Rule(), record=2.1e-3, first=first)
-    assert (len(timing.ns), timing.calls, timing.seconds) == (7, 5, pytest.approx(2e-3))
+    assert (timing.calls, timing.seconds) == (1, pytest.approx(2e-3))
+    assert len(timing.ns) >= 10
     assert not timing.noisy
 
 
@@ -159,13 +168,14 @@ def test_turns_meet_the_same_disturbances() -> None:
         return sample
 
     a, b = take_in_turns([kernel(1e6), kernel(1.1e6)], Rule(samples=40))
-    assert len(a.ns) == len(b.ns) == 40
+    assert len(a.ns) == len(b.ns) == IN_TURNS * 40
     assert a.seconds < b.seconds
 
 
-def test_the_spread_is_the_median_deviation() -> None:
-    timing = Timing(2, (2000, 2020, 2040, 2100, 9000))
-    assert timing.seconds == pytest.approx(1.02e-6)
+def test_the_fastest_quarter_counts_and_the_spread_is_the_median_deviation() -> None:
+    timing = Timing(2, (2040, 2020, 2000, 2100, 9000))
+    assert timing.seconds == pytest.approx(1.005e-6)
+    assert timing.disagreement == pytest.approx(0.01)
     assert timing.spread == pytest.approx(20e-9)
 
 
