@@ -157,7 +157,7 @@ def document(tuning: Tuning) -> dict[str, Any]:
 
 def _row(s: TaskState) -> tuple[object, ...]:
     known = s.best < float("inf")
-    gain = "" if s.gain is None else f"{s.gain:.2f}"
+    gain = "" if s.gain is None or s.open else f"{s.gain:.2f}"
     share = "" if s.share_of_peak is None else f"{100 * s.share_of_peak:.0f}"
     speed = f"{s.speed(s.best):.1f}" if known else ""
     ended = s.ended or ""

@@ -64,6 +64,9 @@ class TuneProgress(Watcher):
             )
         self._draw(force=True)
 
+    def stopped(self) -> None:
+        self._console.note("stopped; what was found is timed once more (Ctrl-C again leaves that out)")
+
     def deciding(self, task: TaskState, done: int, total: int) -> None:
         if not done:
             self._after(f"the search is over; the fastest of {_tasks(total)} are timed once more, in turns")

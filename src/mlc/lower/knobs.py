@@ -316,6 +316,20 @@ class Space:
             row.append(table[value])
         return np.array(row, np.int64)
 
+    def nearest(self, config: Config) -> np.ndarray:
+        """What comes nearest to a configuration of another space of the same template, int64 ``[knobs]``.
+
+        Of an extent that is another one, the factors but for the outermost are kept as far as they can be; numbers are
+        compared by their logarithms; where nothing is near, and for knobs that it does not name, the defaults hold.
+        """
+        return np.array(
+            [
+                _nearest(knob, table, frozen(config.get(knob.name, self.default[knob.name])), self.default[knob.name])
+                for knob, table in zip(self.knobs, self._tables, strict=True)
+            ],
+            np.int64,
+        )
+
     def config(self, row: Sequence[int] | np.ndarray) -> dict[str, Value]:
         """The configuration that a row of indices stands for."""
         return {knob.name: knob.values[int(k)] for knob, k in zip(self.knobs, row, strict=True)}
@@ -365,6 +379,19 @@ class Space:
     def describe(self, rows: np.ndarray) -> np.ndarray:
         """Configuration features: the tables of all knobs side by side, float32 ``[N, sum of widths]``."""
         return np.concatenate([k.table[rows[:, i]] for i, k in enumerate(self.knobs)], axis=1, dtype=np.float32)
+
+
+def _nearest(knob: Knob, table: Mapping[Value, int], value: Value, default: Value) -> int:
+    """The index of the value of a knob that comes nearest to a value of a like one."""
+    if value in table:
+        return table[value]
+    if isinstance(knob, Factors) and isinstance(value, tuple) and len(value) == knob.parts:
+        inner = np.log2(np.array(value[1:], np.float64))
+        return int(np.abs(knob.table[:, 1:] - inner).sum(axis=1).argmin())
+    if isinstance(knob, Discrete) and isinstance(value, (int, float)):
+        here = Discrete(knob.name, (value,)).table
+        return int(np.abs(knob.table - here).sum(axis=1).argmin())
+    return table[default]
 
 
 def space_of(template: Callable[[Knobs], object]) -> Space:

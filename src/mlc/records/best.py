@@ -39,11 +39,14 @@ class Best:
         """What there is for a workload: its own record, or else that of the most similar shape."""
         if workload in self.hits:
             return Found.HIT, self.hits[workload]
-        alike = self.near.get(operators(document), ())
-        if not alike:
-            return Found.MISS, None
+        alike = self.nearest(document, 1)
+        return (Found.NEAR, alike[0]) if alike else (Found.MISS, None)
+
+    def nearest(self, document: Document, most: int) -> list[Record]:
+        """Records of workloads with the operators of a document, those of the most similar shapes first."""
         sizes = _sizes(document)
-        return Found.NEAR, min(alike, key=lambda r: (_distance(sizes, _sizes(r.document)), r.workload))
+        alike = self.near.get(operators(document), ())
+        return sorted(alike, key=lambda r: (_distance(sizes, _sizes(r.document)), r.workload))[:most]
 
 
 def best_of(records: Iterable[Record], fingerprint: Fingerprint, threads: int | None = None) -> Best:

@@ -126,6 +126,7 @@ def tune_graph(
     tasks, numbers = chosen_tasks(everything, only)
     rng = np.random.default_rng(options.seed)
     known = learnt_from(transfer, everything, target, options)
+    near = best_of([*before, *(read_records(transfer).records if transfer else ())], Fingerprint.of(target), threads)
     hosts, own = ([t for t in tasks if (t.constants is not None) is there] for there in (False, True))
     if own and measure is not None and measure.rule.flush:
         raise UsageError(
@@ -160,7 +161,9 @@ def tune_graph(
         for number, record in enumerate(measured, journal.log.next_trial):
             journal.append(replace(record, trial=number))
         model = cost_models(options, known)
-        session = Session(tasks, target, measurer, options, journal, numbers=numbers, model=model, watcher=watcher)
+        session = Session(
+            tasks, target, measurer, options, journal, numbers=numbers, model=model, near=near, watcher=watcher
+        )
         outcome = session.run()
         if outcome.interrupted or not check_whole or (elsewhere is not None and there is None):
             return Tuning(path, outcome, None, ())

@@ -78,7 +78,7 @@ def _table(states: Sequence[TaskState]) -> str:
         failed = ", ".join(f"{n} {escape(kind)}" for kind, n in sorted(s.failures.items())) or "0"
         share = "" if s.share_of_peak is None else f"{100 * s.share_of_peak:.0f}"
         known = s.best < float("inf")
-        gain = "" if s.gain is None else f"{s.gain:.2f}"
+        gain = "" if s.gain is None or s.open else f"{s.gain:.2f}"
         cells = (
             escape(s.task.name), s.task.weight, len(s.trials), failed,
             f"{s.untuned * 1e3:.4f}" if s.untuned < float("inf") else "", f"{s.best * 1e3:.4f}" if known else "",

@@ -15,6 +15,7 @@ import numpy as np
 
 from mlc.errors import ScheduleError
 from mlc.lower.knobs import Config
+from mlc.records.best import Best, best_of
 from mlc.records.files import Log
 from mlc.records.measurement import Failure, Measurement
 from mlc.records.record import DECIDED, Checkpoint, Fingerprint, Record
@@ -30,6 +31,7 @@ from mlc.tuning.task import Task
 _LOGGER = logging.getLogger("mlc")
 FINALISTS = 8  # configurations of a task that are measured once more, in turns
 FIRST = 4  # trials of a task at least, before another has its turn
+STARTS = 3  # best configurations of like workloads that a search begins with
 WORTH = 0.99  # of the untuned time, from which a configuration is faster beyond doubt
 
 
@@ -110,6 +112,9 @@ class Watcher:
 
     def batch(self, task: TaskState, tasks: Sequence[TaskState]) -> None:
         """A batch of a task is over."""
+
+    def stopped(self) -> None:
+        """The user has stopped the search; what it found is decided between, unless that is stopped as well."""
 
     def deciding(self, task: TaskState, done: int, total: int) -> None:
         """The search is over, and the best configurations of a task are measured once more.
@@ -228,9 +233,9 @@ class Outcome:
     def bound(self) -> tuple[float, float]:
         """Seconds of all calls of all tasks as measured one by one: untuned, and with what was decided for.
 
-        Tasks that were decided in an earlier run are left out.
+        Tasks that were decided in an earlier run, or not at all, are left out.
         """
-        known = [s for s in self.states if s.gain is not None]
+        known = [s for s in self.states if s.gain is not None and not s.open]
         return sum(s.progress.weight * s.untuned for s in known), sum(s.progress.weight * s.best for s in known)
 
 
@@ -246,6 +251,7 @@ class Session:
         numbers: positions of the tasks among all of the model; they are the first ones unless given.
         model: gives a cost model for a task, or none for the explorer's own.
         explorer: makes the explorer of a task, in place of the one that the options name.
+        near: the best of other workloads, from which a task with the operators of one begins.
         watcher: is told how it goes on.
     """
 
@@ -260,11 +266,13 @@ class Session:
         numbers: Sequence[int] | None = None,
         model: Any = None,
         explorer: Callable[[TaskState], Explorer] | None = None,
+        near: Best | None = None,
         watcher: Watcher | None = None,
     ) -> None:
         self._target, self._measurer, self._options, self._journal = target, measurer, options, journal
         self._watch = watcher or Watcher()
         self._model, self._given = model, explorer
+        self._near = near
         self._fingerprint = Fingerprint.of(target)
         self.states = tuple(
             TaskState(t, number, k, Progress(t.weight, least=max(t.flops, 1) / 1e12))
@@ -336,13 +344,39 @@ class Session:
                 explorer = self._given(state)
                 show(explorer, state.task, state.trials)
             else:
-                explorer = explorer_for(state.task, self._target, self._options, self._model, state.trials)
+                seeds = self._starting_points(state)
+                explorer = explorer_for(state.task, self._target, self._options, self._model, state.trials, seeds)
             self._explorers[state.number] = explorer
         return self._explorers[state.number]
 
+    def _starting_points(self, state: TaskState) -> np.ndarray:
+        """Configurations that were the best of like workloads: of records, and of other tasks of this run.
+
+        Returns:
+            int64 ``[n, knobs]``, those of the most similar shapes first.
+        """
+        here = [
+            Record.of(
+                s.task, s.fastest(1)[0], Measurement(s.best), fingerprint=self._fingerprint,
+                threads=self._measurer.threads, explorer=DECIDED, seed=self._options.seed, trial=0,
+            )
+            for s in self.states
+            if s is not state and s.best < float("inf") and s.fastest(1)
+        ]  # fmt: skip
+        task = state.task
+        found = best_of(here, self._fingerprint).nearest(task.document, STARTS)
+        if self._near is not None:
+            known = self._near.hits.get(task.key)
+            found += [known] if known is not None else self._near.nearest(task.document, STARTS)
+        rows = [task.space.nearest(r.config) for r in found]
+        return np.array(rows, np.int64).reshape(-1, len(task.space.knobs))
+
     # -- the run ------------------------------------------------------------------------------------------------------
     def run(self) -> Outcome:
-        """Searches until the budget is used up or the user stops it, then decides between the best of each task."""
+        """Searches until the budget is used up or the user stops it, then decides between the best of each task.
+
+        A user who stops that, too, gets what single trials say.
+        """
         started = time.monotonic()
         first = self._done
         interrupted = False
@@ -351,6 +385,10 @@ class Session:
         try:
             while self._step(started):
                 pass
+        except KeyboardInterrupt:
+            interrupted = True
+            self._watch.stopped()
+        try:
             open_ = [s for s in self.states if s.open and any(m.seconds is not None for _, m in s.trials)]
             for done, state in enumerate(open_):
                 self._watch.deciding(state, done, len(open_))
@@ -494,7 +532,7 @@ class Session:
             self._keep(state, config, result, DECIDED)
 
     def _decide_from_records(self) -> None:
-        """After an interruption: the fastest trial, without measuring."""
+        """After a second interruption: the fastest trial, without measuring; the task stays open."""
         for state in self.states:
             timed = [(m.seconds, k) for k, (_, m) in enumerate(state.trials) if m.seconds is not None]
             if state.decided is None and timed:
@@ -507,6 +545,7 @@ def explorer_for(
     options: TuneOptions,
     model: Any,
     trials: Sequence[tuple[Config, Measurement]],
+    seeds: np.ndarray | None = None,
 ) -> Explorer:
     """The explorer of a task that the options name, which knows what was measured.
 
@@ -516,6 +555,7 @@ def explorer_for(
         options: name the explorer, its options and the cost model.
         model: gives a cost model for a task, or none for the explorer's own.
         trials: what was measured.
+        seeds: configurations to try right after the default one, int64 ``[n, knobs]``.
     """
     features = LoopFeatures.of(task, target)
     learns: CostModel | None = None if model is None else model(task)
@@ -525,6 +565,7 @@ def explorer_for(
         rng,
         featurizer=None if features is None else features_for(options.cost_model, features),
         model=learns,
+        seeds=seeds,
         valid=None if features is None else features.valid,
         **options.explorer_options,
     )

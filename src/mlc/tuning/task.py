@@ -63,7 +63,7 @@ class Task:
     sources: tuple[str, ...] = ()
     constants: Mapping[Value, np.ndarray] | None = None
 
-    @property
+    @cached_property
     def document(self) -> Document:
         """The workload; :func:`task_of` makes a task of it and the margins."""
         return workload_document(self.node, self.types, self.constant, self.row_major)

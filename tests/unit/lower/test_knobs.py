@@ -237,3 +237,21 @@ def test_divisors_of_large_extents_come_at_once() -> None:
         assert len(divisors(n)) == 33 * 5 * 2 * 2
     assert len(divisors((1 << 31) - 1)) == 2
     assert time.process_time() - start < 1
+
+
+def test_what_comes_nearest_to_a_configuration_of_a_like_space() -> None:
+    def asks(rows: int, depth: int, most: int) -> Space:
+        def template(knobs: Knobs) -> None:
+            knobs.factors("rows", rows, 3, default=(rows, 1, 1))
+            knobs.discrete("steps", range(1, most + 1), default=1)
+            knobs.permutation("order", ("a", "b"))
+            knobs.category("wide", (False, True) if depth > 8 else (False,), default=False)
+
+        return space_of(template)
+
+    large, small = asks(64, 64, 8), asks(48, 8, 4)
+    chosen = {"rows": (4, 2, 8), "steps": 7, "order": ("b", "a"), "wide": True}
+    near = small.config(small.nearest(chosen))
+    assert near == {"rows": (3, 2, 8), "steps": 4, "order": ("b", "a"), "wide": False}
+    assert large.config(large.nearest(chosen)) == chosen
+    assert large.config(large.nearest({"other": 3})) == large.default

@@ -153,8 +153,9 @@ def test_an_interruption_keeps_everything(tasks: list[Task], target: Target, tmp
     path = tmp_path / "r.jsonl"
     outcome = run(path, tasks, target, Fake(tasks, stop=6))
     assert (outcome.trials, outcome.interrupted) == (6, True)
-    assert len(read_records([path]).records) == 6
-    assert all(s.decided is not None for s in outcome.states if s.trials)
+    kinds = [r.explorer == DECIDED for r in read_records([path]).records]
+    assert kinds == [False] * 6 + [True] * sum(bool(s.trials) for s in outcome.states)
+    assert all(s.decided is not None and not s.open for s in outcome.states if s.trials)
     assert run(path, tasks, target, Fake(tasks)).trials == 6
 
 
@@ -166,6 +167,19 @@ def test_an_interruption_of_the_decision_keeps_what_is_decided(
     assert outcome.interrupted
     assert all(s.decided is not None for s in outcome.states)
     assert sum(r.explorer == DECIDED for r in read_records([path]).records) == 1
+    # what single trials say is no promise: nothing is told of a task that was not timed once more
+    assert sum(s.open for s in outcome.states) == 1
+    (timed,) = [s for s in outcome.states if not s.open]
+    assert outcome.bound == (timed.progress.weight * timed.untuned, timed.progress.weight * timed.best)
+
+
+def test_a_search_begins_with_the_best_of_like_workloads(tasks: list[Task], target: Target, tmp_path: Path) -> None:
+    fake = Fake(tasks)
+    run(tmp_path / "r.jsonl", tasks, target, fake)
+    other = Fake(tasks[:1])
+    found = best_of(read_records([tmp_path / "r.jsonl"]).records, Fingerprint.of(target), 1)
+    run(tmp_path / "s.jsonl", tasks[:1], target, other, near=found)
+    assert [dict(found.hits[tasks[0].key].config)] == [c for _, c in other.calls[1:2]]
 
 
 def test_a_small_budget_reaches_every_task(tasks: list[Task], target: Target, tmp_path: Path) -> None:
