@@ -27,6 +27,7 @@ from mlc.pipeline.configurations import Configurations
 from mlc.pipeline.graph import Compiled, Refused, compile_graph, compiled_region, require_few_kernels
 from mlc.pipeline.layouts import Part, lay_out, parts_of
 from mlc.pipeline.passes import optimise
+from mlc.pipeline.placements import Placements, placements_of
 from mlc.rewrite.group import body_of, is_group
 from mlc.rewrite.memory import MemoryPlan, Space
 from mlc.rewrite.offload import Decision
@@ -68,6 +69,7 @@ class Built:
         offloads: for a target with an accelerator, where every operation runs, and why.
         programs: what the accelerator's compiler says of each region, by name.
         notices: what whoever compiles should know.
+        placements: how the host's tensors lie in memory, if asked for.
     """
 
     manifest: Manifest
@@ -76,6 +78,7 @@ class Built:
     offloads: tuple[Decision, ...] = ()
     programs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    placements: Placements | None = None
 
 
 def build_package(
@@ -176,7 +179,9 @@ def build_package(
         members["examples/main.c"] = c_example(manifest).encode()
     members.update({p.member: p.program.data for p in programs.values()})
     facts_of = {p.name: p.program.facts for p in programs.values()}
-    return Built(manifest, params.arrays, members, tuple(offloads), facts_of, _notices(host.graph, target))
+    notices = _notices(host.graph, target)
+    placements = placements_of(host.graph, target) if options.list_layouts else None
+    return Built(manifest, params.arrays, members, tuple(offloads), facts_of, notices, placements)
 
 
 def _notices(graph: Graph, target: Target) -> tuple[str, ...]:

@@ -92,6 +92,7 @@ class CompileOptions:
         max_kernels: distinct kernels that the host or a region may take, each of which costs milliseconds to compile;
             any number unless given.
         quantised: whether the model's integers were made of floats by this program, which says how precise they are.
+        list_layouts: tell how every tensor lies in memory, who asked for that, and where data are converted.
     """
 
     name: str
@@ -110,6 +111,7 @@ class CompileOptions:
     keep_f32: tuple[str, ...] = ()
     max_kernels: int | None = None
     quantised: bool = False
+    list_layouts: bool = False
 
 
 class Observer:

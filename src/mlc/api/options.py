@@ -24,6 +24,7 @@ def compile_options(
     *,
     verify: bool = False,
     check_regions: bool = False,
+    list_layouts: bool = False,
     keep_assembly: bool = False,
     weights: str | None = None,
     bf16: bool = False,
@@ -35,8 +36,8 @@ def compile_options(
 
     Args:
         name: that the user gave; the model's own, and symbols that begin with ``mlc``, unless given.
-        model, opt_level, disabled_passes, fast_math, verify, check_regions, keep_assembly, weights, bf16, fp16,
-            keep_f32, max_kernels: as for ``compile``.
+        model, opt_level, disabled_passes, fast_math, verify, check_regions, list_layouts, keep_assembly, weights, bf16,
+            fp16, keep_f32, max_kernels: as for ``compile``.
     Raises:
         UsageError: no C identifier can begin with the name; weights cannot be stored in such a type.
     """
@@ -57,6 +58,7 @@ def compile_options(
         verify=verify,
         symbols=name or SYMBOLS,
         check_regions=check_regions,
+        list_layouts=list_layouts,
         keep_assembly=keep_assembly,
         weights=weights or "",
         bf16=bf16,

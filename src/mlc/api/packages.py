@@ -25,6 +25,7 @@ from mlc.runtime.tensor_spec import ConstantSpec
 from mlc.settings import MAX_KERNELS, MAX_OPT_LEVEL, Observer, Settings
 
 if TYPE_CHECKING:
+    from mlc.pipeline.placements import Placements
     from mlc.records.lookup import Finding, Source
     from mlc.rewrite.offload import Decision
     from mlc.targets.base import Target
@@ -67,6 +68,7 @@ class Package:
         offloads: for a target with an accelerator, where every operation runs, and why.
         programs: what the accelerator's compiler says of each region of the model, by the region's name.
         notices: what whoever compiles should know, such as that 8 bits do not pay on the target.
+        placements: how the host's tensors lie in memory, if that was asked for.
     """
 
     manifest: Manifest
@@ -77,6 +79,7 @@ class Package:
     offloads: tuple[Decision, ...] = ()
     programs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    placements: Placements | None = None
 
     def save(self, path: str | os.PathLike[str]) -> Manifest:
         """Write a ``module.tar``, whole or not at all.
@@ -112,6 +115,7 @@ def compile(
     fast_math: bool = True,
     verify_passes: bool = False,
     check_regions: bool = False,
+    list_layouts: bool = False,
     dump_dir: str | os.PathLike[str] | None = None,
     max_memory: int | None = None,
     max_kernels: int | None = MAX_KERNELS,
@@ -137,6 +141,8 @@ def compile(
             Winograd convolution, and ``a*b + c`` rounded once.
         verify_passes: check the program after every pass.
         check_regions: run what the regions of an accelerator became on random data, and compare with the interpreter.
+        list_layouts: tell in ``placements`` how every tensor lies in memory, who asked for that, and where data are
+            converted while the model runs.
         dump_dir: folder for the program after every pass, numbered; made if it is not there.
         max_memory: bytes that parameters and working memory may take together when the model runs.
         max_kernels: distinct kernels that the model may take, each of which costs milliseconds to compile; any number
@@ -184,6 +190,7 @@ def compile(
         fast_math,
         verify=verify_passes,
         check_regions=check_regions,
+        list_layouts=list_layouts,
         keep_assembly=dump_dir is not None,
         weights=weights,
         bf16=bf16,
@@ -227,8 +234,9 @@ def compile(
     )
     manifest = replace(built.manifest, model=spec)
     return Package(
-        manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs, built.notices
-    )
+        manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs, built.notices,
+        built.placements,
+    )  # fmt: skip
 
 
 def pass_names() -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlc.cli import values
-from mlc.cli.compile_views import show_offloads
+from mlc.cli.compile_views import show_layouts, show_offloads
 from mlc.cli.console import Console, file_bytes, require_distinct, require_folder, require_writable, status, write_json
 from mlc.cli.group import Command, did_you_mean
 from mlc.cli.options import LoadOptions, json_option, load_options
@@ -90,6 +90,11 @@ if TYPE_CHECKING:
 @layers_option
 @click.option("--dump-offloads", is_flag=True, help="Show what runs on the accelerator, and why the rest does not.")
 @click.option(
+    "--dump-layouts",
+    is_flag=True,
+    help="Show how every tensor lies in memory, who asked for it, and where data are converted.",
+)
+@click.option(
     "--threads", type=values.Whole(1, 1024), metavar="N",
     help="Threads that will run the model: records of as many are preferred.  [default: all cores]",
 )  # fmt: skip
@@ -130,6 +135,7 @@ def command(
     accuracy_on: str | None,
     accuracy_report: bool,
     dump_offloads: bool,
+    dump_layouts: bool,
     threads: int | None,
     max_memory: str | None,
     max_kernels: int,
@@ -178,6 +184,7 @@ def command(
             fast_math=fast_math == "on",
             verify_passes=verify_passes or console.settings.verify,
             check_regions=check_regions,
+            list_layouts=dump_layouts,
             dump_dir=dump_ir,
             max_memory=memory,
             max_kernels=max_kernels,
@@ -219,6 +226,8 @@ def command(
         console.say(show_accuracy(console, accuracy, accuracy_on))
     if dump_offloads:
         console.say(show_offloads(console, package))
+    if package.placements is not None:
+        console.say(show_layouts(console, package.placements))
     console.say(_summary(package, None if dry_run else output, quantized, checked=check_regions))
     document = _document(package, None if dry_run else output)
     if accuracy is not None:
@@ -227,6 +236,8 @@ def command(
             document["layers"] = [layer.to_json() for layer in accuracy.layers]
     if quantized is not None:
         document["quantization"] = quantized.to_json()
+    if package.placements is not None:
+        document["layouts"] = package.placements.to_json()
     write_json(console, json_file, "compile", document)
 
 

@@ -1,0 +1,154 @@
+"""How every tensor of a compiled graph lies in memory, who asked for that, and where data are converted at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mlc.ir.expr import Load
+from mlc.ir.graph import Graph, Node, Value
+from mlc.ir.layout import Layout
+from mlc.lower.knobs import Knobs
+from mlc.lower.relayout import padded_load
+from mlc.lower.schedule import Schedule
+from mlc.ops import get
+from mlc.rewrite.group import config_of, is_group
+from mlc.rewrite.recurrence import graphs
+from mlc.targets.base import LEVELS, Target
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How one tensor lies.
+
+    Args:
+        tensor: its name.
+        type: element type and logical shape.
+        layout: its primitives; ``plain`` is row-major.
+        shape: extents in memory, margins included.
+        asked_by: the operator that wanted it so; empty for what the model decides.
+        reason: why, in a few words.
+    """
+
+    tensor: str
+    type: str
+    layout: str
+    shape: tuple[int, ...]
+    asked_by: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Data that are moved from one layout to another while the model runs.
+
+    Args:
+        tensor: what is read.
+        where: the operator that does it, or the step of its own.
+        how: ``step`` for one of its own, ``border`` while zeros are put around it, ``copy`` inside an operator.
+        layout: of what is read.
+        shape: of what is written, in memory.
+        nbytes: read and written.
+    """
+
+    tensor: str
+    where: str
+    how: str
+    layout: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Placements:
+    """Of a whole graph, its recurrences included."""
+
+    tensors: tuple[Placement, ...]
+    conversions: tuple[Conversion, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"tensors": [asdict(t) for t in self.tensors], "conversions": [asdict(c) for c in self.conversions]}
+
+
+def placements_of(graph: Graph, target: Target) -> Placements:
+    """What the layout pass has decided.
+
+    Args:
+        graph: of the host, with layouts and configurations.
+        target: whose schedules tell where groups copy what they read.
+    """
+    tensors: list[Placement] = []
+    conversions: list[Conversion] = []
+    for g, _ in graphs(graph):
+        tensors += [_placed(v, "", "an input of the model") for v in g.inputs]
+        for node in g.nodes:
+            name = _name(node)
+            packed = [v for v in dict.fromkeys(node.inputs) if v in g.constants and v.type.layout is not None]
+            tensors += [_placed(v, name, "a constant, packed when compiled") for v in packed]
+            readers = [n for n in g.nodes if not set(n.inputs).isdisjoint(node.outputs)]
+            tensors += [_placed(v, *_reason(node, v, readers, name)) for v in node.outputs]
+            if node.op is get("identity"):
+                (read,), (made,) = node.inputs, node.outputs
+                conversions.append(
+                    Conversion(read.name, name, "step", _text(read), made.type.physical_shape, _moved(read, made))
+                )
+            elif is_group(node) and node.op.routine is None:
+                schedule = target.schedule(node, Knobs(config_of(node)))
+                conversions += [] if schedule is None else _inside(node, schedule, name)
+    return Placements(tuple(tensors), tuple(conversions))
+
+
+def _placed(v: Value, by: str, reason: str) -> Placement:
+    logical = f"{v.type.dtype}[{','.join(map(str, v.type.shape))}]"
+    return Placement(v.name, logical, _text(v), v.type.physical_shape, by, reason)
+
+
+def _reason(node: Node, v: Value, readers: Sequence[Node], name: str) -> tuple[str, str]:
+    """Who wanted a result to lie as it does, and why."""
+    layout = v.type.layout
+    if layout is None:
+        return ("", "row-major") if node.op is not get("identity") else (name, "row-major for its readers")
+    around = f", with margins for {', '.join(map(_name, readers))}" if layout.has_margins else ""
+    if LEVELS in config_of(node):
+        return name, f"searched{around}"
+    same = next((i for i in node.inputs if _core(i) is not None and i.type.shape == v.type.shape), None)
+    if same is not None and _core(same) == layout.core:
+        return same.name, f"propagated from an operand of its shape{around}"
+    return name, f"its own choice{around}"
+
+
+def _core(v: Value) -> Layout | None:
+    return None if v.type.layout is None else v.type.layout.core
+
+
+def _inside(node: Node, schedule: Schedule, name: str) -> list[Conversion]:
+    """Stages of a group that only move what it reads."""
+    inputs = {f"p{k}": v for k, v in enumerate(node.inputs)}
+    found = []
+    for stage in schedule.stages:
+        op = stage.op
+        if stage.inlined or op.combiner is not None or len(op.bodies) != 1 or op.outputs[0] in schedule.outputs:
+            continue
+        body = op.bodies[0]
+        padded = padded_load(body)
+        ld = body if type(body) is Load else padded
+        if ld is None or ld.source.op is not None or ld.source.name not in inputs:
+            continue
+        read, made = inputs[ld.source.name], op.outputs[0]
+        how = "copy" if padded is None else "border"
+        nbytes = read.type.nbytes + made.size * made.dtype.itemsize
+        found.append(Conversion(read.name, name, how, _text(read), made.shape, nbytes))
+    return found
+
+
+def _moved(read: Value, made: Value) -> int:
+    return read.type.nbytes + made.type.nbytes
+
+
+def _text(v: Value) -> str:
+    return "plain" if v.type.layout is None else str(v.type.layout)
+
+
+def _name(node: Node) -> str:
+    return ", ".join(node.sources[:3]) or node.outputs[0].name

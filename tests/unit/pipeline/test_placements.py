@@ -1,0 +1,80 @@
+"""How tensors lie, who asked for it, and what is converted while a model runs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlc.ir.graph import Builder, Graph
+from mlc.ir.types import TensorType, f32
+from mlc.lower.knobs import Config
+from mlc.ops import get
+from mlc.pipeline.layouts import lay_out, parts_of
+from mlc.pipeline.passes import optimise
+from mlc.pipeline.placements import Placements, placements_of
+from mlc.records.best import best_of
+from mlc.records.lookup import Tuned
+from mlc.records.measurement import Measurement
+from mlc.records.record import Fingerprint, Record
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import get_target
+from mlc.tuning.joint import layout_space, loop_space
+from mlc.tuning.task import tasks_of
+
+TARGET = get_target("x86 -mcpu=haswell")
+OPTIONS = CompileOptions("placements", "onnx", "", disabled_passes=("winograd",))
+
+
+def net() -> Graph:
+    """Two convolutions, the second padded."""
+    g = Builder("net")
+    rng = np.random.default_rng(0)
+    x = g.input("x", TensorType((1, 3, 12, 12), f32))
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "groups": 1, "pads": (1,) * 4}
+    w1 = g.constant(rng.standard_normal((16, 3, 3, 3)).astype(np.float32), "w1")
+    w2 = g.constant(rng.standard_normal((16, 16, 3, 3)).astype(np.float32), "w2")
+    (a,) = g.add(get("conv"), [x, w1], attrs, names=["a"], sources=["first"])
+    (r,) = g.add(get("relu"), [a], names=["r"], sources=["act"])
+    (b,) = g.add(get("conv"), [r, w2], attrs, names=["b"], sources=["second"])
+    return g.finish([b])
+
+
+def placed(tuned: Tuned | None = None) -> Placements:
+    fused = optimise(net(), TARGET, OPTIONS, Observer(), configurations=tuned)
+    return placements_of(lay_out(parts_of(fused, TARGET)[0], OPTIONS, Observer(), tuned), TARGET)
+
+
+def test_every_tensor_is_listed_with_who_asked_for_its_layout() -> None:
+    found = {t.tensor: t for t in placed().tensors}
+    assert (found["x"].layout, found["x"].reason) == ("plain", "an input of the model")
+    assert (found["r"].asked_by, found["r"].reason) == ("first, act", "its own choice")
+    assert found["r"].layout == "split(1, 8).reorder(0,1,3,4,2)"
+    assert found["r"].shape == (1, 2, 12, 12, 8)
+    packed = [t for t in found.values() if t.reason == "a constant, packed when compiled"]
+    assert {t.asked_by for t in packed} == {"first, act", "second"}
+
+
+def test_conversions_are_listed_with_the_bytes_that_they_move() -> None:
+    steps = [c for c in placed().conversions if c.how == "step"]
+    assert [(c.tensor, c.shape, c.nbytes) for c in steps] == [("b", (1, 16, 12, 12), 2 * 16 * 144 * 4)]
+
+
+def test_searched_layouts_come_from_records_and_convert_on_the_way() -> None:
+    """What a record names is applied, and the border puts the input into overlapping tiles (ALT, figure 5b)."""
+    task = tasks_of(net(), TARGET, OPTIONS, Observer())[0]
+    space = layout_space(task, TARGET)
+    assert space is not None
+    layouts: Config = {**space.default, "layout.h": (3, 4), "layout.w": (1, 12), "layout.o": (2, 8)}
+    loops = loop_space(task, TARGET, layouts)
+    assert loops is not None
+    fingerprint = Fingerprint.of(TARGET)
+    record = Record.of(
+        task, dict(loops.default), Measurement(1e-6), fingerprint=fingerprint, threads=1, explorer="decided", seed=0,
+        trial=0,
+    )  # fmt: skip
+    found = placed(Tuned(best_of([record], fingerprint, 1), TARGET))
+    (result,) = [t for t in found.tensors if t.tensor == "r"]
+    assert (result.asked_by, result.reason) == ("first, act", "searched")
+    assert result.shape == (1, 3, 1, 2, 4, 12, 8)
+    (border,) = [c for c in found.conversions if c.tensor == "x"]
+    assert (border.where, border.how, border.shape) == ("first, act", "border", (1, 3, 1, 1, 6, 14, 3))
+    assert border.nbytes == 4 * (3 * 144 + 3 * 6 * 14 * 3)
