@@ -226,8 +226,8 @@ def command(
         console.say(show_accuracy(console, accuracy, accuracy_on))
     if dump_offloads:
         console.say(show_offloads(console, package))
-    if package.placements is not None:
-        console.say(show_layouts(console, package.placements))
+    if dump_layouts:
+        console.say(show_layouts(console, package))
     console.say(_summary(package, None if dry_run else output, quantized, checked=check_regions))
     document = _document(package, None if dry_run else output)
     if accuracy is not None:

@@ -9,7 +9,6 @@ from mlc.cli.console import Console, file_bytes
 
 if TYPE_CHECKING:
     from mlc.api import Package
-    from mlc.pipeline.placements import Placements
 
 NAME = 40  # letters of a name in a table
 
@@ -31,8 +30,11 @@ def show_offloads(console: Console, package: Package) -> str:
     return console.table(heads, rows, ("device ms", "host ms"))
 
 
-def show_layouts(console: Console, placements: Placements) -> str:
+def show_layouts(console: Console, package: Package) -> str:
     """How every tensor lies, and what is converted while the model runs."""
+    placements = package.placements
+    if placements is None:
+        return ""
     rows = [
         (_short(t.tensor), t.type, t.layout, _extents(t.shape), t.reason, _short(t.asked_by))
         for t in placements.tensors
