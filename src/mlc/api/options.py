@@ -95,10 +95,11 @@ def require_products(
         raise UsageError("there is nothing to emulate", hint="--allow-emulation is for --bf16")
     if keep_f32 and not fp16:
         raise UsageError("there is nothing to be kept in float32", hint="--keep-f32 is for --fp16")
-    if fp16 and not isinstance(machine.accelerator, Whole):
+    if fp16 and not isinstance(machine.accelerator, Whole) and not machine.sums_in_half():
         raise UnsupportedError(
             f"the target {target!r} computes no faster in half precision",
-            hint="--fp16 is for the targets cuda and opencl; --bf16 and --weights are for processors",
+            hint="--fp16 is for the targets cuda and opencl, and for arm with sums in it, too: arm -mcpu=cortex-a76 "
+            "-sums=f16; --bf16 and --weights are for all processors",
         )
     if fp16 and (weights is not None or bf16):
         raise UsageError("--fp16 contradicts --weights and --bf16", hint="leave one of them out")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlc.cli.console import Console
-from mlc.errors import DeviceError, UsageError
+from mlc.errors import DeviceError, MissingDependencyError, UsageError
 from mlc.settings import WEIGHT_TYPES
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ def measured(
 ) -> Measured | None:
     """What smaller numbers cost; ``None`` with a note where this machine cannot tell.
 
+    Packages for other processor families are run under an emulator where inputs or a report by layer were asked for.
+
     Args:
         console: takes the note.
         model: in full precision.
@@ -88,11 +90,12 @@ def measured(
     from mlc.harness.arrays import read_npz
 
     samples, seed = None if accuracy_on is None else read_npz(accuracy_on), console.settings.seed
+    emulate = accuracy_on is not None or small is not None  # only who asks waits for it
     try:
-        outputs = losses(model, package, samples, seed=seed)
+        outputs = losses(model, package, samples, seed=seed, emulate=emulate)
         target = package.manifest.target.string
-        layers = () if small is None else losses_by_layer(model, small, target, samples, seed=seed)
-    except DeviceError as error:
+        layers = () if small is None else losses_by_layer(model, small, target, samples, seed=seed, emulate=emulate)
+    except (DeviceError, MissingDependencyError) as error:
         console.note(f"warning: what this costs in accuracy is not known: {error.message}")
         return None
     return Measured(outputs, layers)

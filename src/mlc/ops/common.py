@@ -65,9 +65,9 @@ def wide(e: Expr) -> Expr:
     return cast(e, accumulator(e.dtype))
 
 
-def product(a: Expr, b: Expr, dtype: DType) -> Expr:
-    """A term of a sum of products whose result is ``dtype``: operands widened first."""
-    wider = accumulator(dtype)
+def product(a: Expr, b: Expr, dtype: DType, sums: DType | None = None) -> Expr:
+    """A term of a sum of products whose result is ``dtype``: operands widened first, to ``sums`` if that is given."""
+    wider = accumulator(dtype) if sums is None else sums
     return cast(a, wider) * cast(b, wider)
 
 

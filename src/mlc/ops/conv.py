@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mlc.ir import te
 from mlc.ir.graph import Attrs, FusionKind
 from mlc.ir.index import Linear, as_index
-from mlc.ir.types import TensorType
+from mlc.ir.types import DType, TensorType, f16
 from mlc.ops._broadcast import check_count
 from mlc.ops.common import check, narrowed, product, product_type
 from mlc.ops.registry import operator
@@ -49,9 +49,27 @@ def conv(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
     Operands: ``x[n, c, …]``, ``w[o, c / groups, …]``. Narrow integers give i32; 16-bit floats are summed in f32.
     """
     x, w = inputs
+    dtype = product_type("conv", x.dtype, w.dtype)
+    return [narrowed(_sums(x, w, attrs, dtype), dtype)]
+
+
+def _half_type(types: Sequence[TensorType], attrs: Attrs) -> list[TensorType]:
+    found = _conv_type(types, attrs)
+    check(found[0].dtype is f16, "conv_half", f"operands are {types[0].dtype} and {types[1].dtype}, both must be f16")
+    return found
+
+
+@operator("conv_half", FusionKind.COMPLEX, _half_type, strides=..., pads=..., dilations=..., groups=1)
+def conv_half(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
+    """``conv`` of f16 whose sums are f16 as well."""
+    x, w = inputs
+    return [_sums(x, w, attrs, f16, f16)]
+
+
+def _sums(x: te.Tensor, w: te.Tensor, attrs: Attrs, dtype: DType, sums: DType | None = None) -> te.Tensor:
+    """The sums of a convolution, in the type in which those of ``dtype`` are kept unless ``sums`` names one."""
     groups, strides, dilations, pads = attrs["groups"], attrs["strides"], attrs["dilations"], attrs["pads"]
     rank, kernel = x.rank - 2, w.shape[2:]
-    dtype = product_type("conv", x.dtype, w.dtype)
     space = output_extents("conv", x.shape[2:], kernel, strides, pads, dilations)
     data = padded(x, pads[:rank], reach(space, kernel, strides, dilations), 0)
     depthwise = groups > 1 and groups == x.shape[1]
@@ -61,10 +79,10 @@ def conv(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
 
     def element(n: Linear, o: Linear, *at: Linear) -> te.Reduction:
         channel = as_index(c) if groups == 1 else (o // per_group) * w.shape[1] + as_index(c)
-        term = product(data[(n, channel, *window_index(at, over, strides, dilations))], w[(o, c, *over)], dtype)
+        term = product(data[(n, channel, *window_index(at, over, strides, dilations))], w[(o, c, *over)], dtype, sums)
         return te.sum_of(term, over if depthwise else (c, *over))
 
     facts = {"strides": tuple(strides), "dilations": tuple(dilations), "groups": groups}
     tag = "depthwise" if depthwise else "group_conv" if groups > 1 else "conv"
     shape, names = (x.shape[0], w.shape[0], *space), ("n", "o", *SPACE[rank])
-    return [narrowed(te.compute(shape, element, "conv", axis_names=names, tag=tag, attrs=facts), dtype)]
+    return te.compute(shape, element, "conv", axis_names=names, tag=tag, attrs=facts)

@@ -71,6 +71,20 @@ def matmul_wide(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
     return [_sums(a, b, attrs, f32)]
 
 
+def _half_type(types: Sequence[TensorType], attrs: Attrs) -> list[TensorType]:
+    check_count("matmul_half", types, 2)
+    a, b = types
+    check(a.dtype is b.dtype is f16, "matmul_half", f"operands are {a.dtype} and {b.dtype}, both must be f16")
+    return [TensorType(_matmul_shape(a.shape, b.shape, attrs)[0], f16)]
+
+
+@operator("matmul_half", FusionKind.COMPLEX, _half_type, transpose_a=False, transpose_b=False)
+def matmul_half(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]:
+    """``matmul`` of f16 whose sums are f16 as well."""
+    a, b = inputs
+    return [_sums(a, b, attrs, f16, f16)]
+
+
 def _nibbles_type(types: Sequence[TensorType], attrs: Attrs) -> list[TensorType]:
     check_count("matmul_nibbles", types, 2)
     x, w = types
@@ -101,8 +115,8 @@ def matmul_nibbles(inputs: Sequence[te.Tensor], attrs: Attrs) -> list[te.Tensor]
     return [te.compute((*x.shape[:-1], w.shape[1]), element, "matmul", axis_names=names, tag="matmul")]
 
 
-def _sums(a: te.Tensor, b: te.Tensor, attrs: Attrs, dtype: DType) -> te.Tensor:
-    """The sums of a product, in the type in which those of ``dtype`` are kept."""
+def _sums(a: te.Tensor, b: te.Tensor, attrs: Attrs, dtype: DType, sums: DType | None = None) -> te.Tensor:
+    """The sums of a product, in the type in which those of ``dtype`` are kept unless ``sums`` names one."""
     shape, extent = _matmul_shape(a.shape, b.shape, attrs)
     k = te.reduce_axis(extent, "k")
 
@@ -110,7 +124,7 @@ def _sums(a: te.Tensor, b: te.Tensor, attrs: Attrs, dtype: DType) -> te.Tensor:
         *batch, i, j = at
         left = (k, i) if attrs["transpose_a"] else (i, k)
         right = (j, k) if attrs["transpose_b"] else (k, j)
-        return te.sum_of(product(_batched(a, batch, left), _batched(b, batch, right), dtype), k)
+        return te.sum_of(product(_batched(a, batch, left), _batched(b, batch, right), dtype, sums), k)
 
     names = (*(f"b{d}" for d in range(len(shape) - 2)), "i", "j")
     facts = {"transpose_a": bool(attrs["transpose_a"]), "transpose_b": bool(attrs["transpose_b"])}

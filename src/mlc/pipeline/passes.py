@@ -14,7 +14,7 @@ from mlc.rewrite.attention import use_attention
 from mlc.rewrite.bits import use_bits
 from mlc.rewrite.bytes import use_bytes
 from mlc.rewrite.dense import use_dense
-from mlc.rewrite.half import use_half
+from mlc.rewrite.half import sum_in_half, use_half
 from mlc.rewrite.integers import use_integers
 from mlc.rewrite.offload import Decision, offload, offload_groups
 from mlc.rewrite.pipeline import MAX_LEVEL, PASSES, GraphPass, passes_for, run_passes
@@ -30,7 +30,7 @@ from mlc.targets.base import Target, Whole
 LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them, pack constants", MAX_LEVEL)
 
 WINOGRAD, ATTENTION, SHUFFLES, DENSE, OFFLOAD = "winograd", "attention", "shuffles", "dense", "offload"
-BYTES, BITS, WORDS, WEIGHTS, BF16, FP16 = "bytes", "bits", "words", "weights", "bf16", "fp16"
+BYTES, BITS, WORDS, WEIGHTS, BF16, FP16, SUMS = "bytes", "bits", "words", "weights", "bf16", "fp16", "sums"
 WORTH_BITS = 1.1  # times as fast as bytes that products of bits have to be
 
 
@@ -104,6 +104,9 @@ def optimise(
     )
     if options.opt_level >= MAX_LEVEL:
         passes[before:before] = [winograd, attention]
+    if target.sums_in_half():
+        text = "sums of products of f16 in f16"
+        passes.insert(before, GraphPass(SUMS, sum_in_half, text, 0, required=True))
     if options.fp16:  # first, since what it leaves in f32 may have other algorithms
         text = "in f16 what loses little by it"
         passes.insert(before, GraphPass(FP16, lambda g: use_half(g, options.keep_f32), text, 0, required=True))

@@ -6,6 +6,9 @@ means), what only the host knows, and what was asked to stay. Inputs and results
 
     softmax(matmul(x, w)) → softmax(f32(matmul(f16(x), f16(w))))
 
+Where that is asked for as well, sums are f16, too (:func:`sum_in_half`): ``matmul_half`` and ``conv_half`` take the
+places of the two in which nearly all products are.
+
 Constants are rounded here. An operator with one that f16 cannot hold (beyond its range, or so small that nothing is
 left of it) stays in f32.
 """
@@ -53,6 +56,20 @@ def use_half(graph: Graph, keep: Collection[str] = ()) -> Graph:
                 hint=f"did you mean {', '.join(near)}?" if near else "mlc inspect --graph shows the names",
             )
     return replay(graph, _Half(frozenset(keep)).visit)
+
+
+_IN_HALF = {"matmul": "matmul_half", "conv": "conv_half"}
+
+
+def sum_in_half(graph: Graph) -> Graph:
+    """Keep the sums of products of f16 in f16."""
+
+    def visit(rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        if node.op.name not in _IN_HALF or any(v.type.dtype is not f16 for v in node.inputs):
+            return None
+        return [rw.emit(get(_IN_HALF[node.op.name]), node.inputs, node.attrs)]
+
+    return replay(graph, visit)
 
 
 class _Half:

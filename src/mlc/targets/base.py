@@ -394,6 +394,10 @@ class Target(Protocol):
         """Whether it has an instruction for products of bf16."""
         ...
 
+    def sums_in_half(self) -> bool:
+        """Whether sums of products of f16 are kept in f16, since it was asked to."""
+        ...
+
     def bits_gain(self, node: Node, of_x: int, of_w: int) -> float:
         """How many times as fast a product of bytes (``conv`` or ``matmul``) may be by logic and counts of bits.
 

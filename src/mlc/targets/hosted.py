@@ -45,6 +45,9 @@ class HostedTarget:
     def multiplies_bf16(self) -> bool:
         return self.host.multiplies_bf16()
 
+    def sums_in_half(self) -> bool:
+        return self.host.sums_in_half()
+
     def multiplied_bytes(self) -> DType:
         return self.host.multiplied_bytes()
 

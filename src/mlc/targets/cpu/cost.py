@@ -46,10 +46,11 @@ def fits_registers(rows: int, vectors: int, target: Cpu) -> bool:
     takes operations in order needs as many registers again for the operands of the next step, which have to be on
     their way while this one computes.
 
-    Instructions that take two rows at once read two vectors of columns, each of twice the terms.
+    Instructions that take two rows at once read two vectors of columns, each of twice the terms. Where products find
+    the terms of a row in the lanes of a vector, each row has one, and columns of the next step are read by then.
     """
     broadcast = 1 - 1 // vectors if target.broadcast_operand else 1  # arithmetic, so that all tiles go one way
-    operands = vectors * target.rows + broadcast
+    operands = vectors * target.rows + broadcast if target.terms == 1 else 2 * vectors + rows
     return rows * vectors + operands * (2 if target.in_order else 1) <= target.registers
 
 
@@ -65,6 +66,8 @@ def unrolled_steps(tile: Tile, target: Cpu, dot: Dot | None = None) -> int:
     """
     if dot is not None and dot.adds_apart:
         return 2 if dot.terms == 4 else 1
+    if target.terms > 1:
+        return target.terms
     sums, read = tile.rows * tile.vectors, tile.vectors * (1 if dot is None else dot.rows)
     if target.registers >= 32 and sums + read + 3 > target.registers:
         return 1
@@ -73,7 +76,7 @@ def unrolled_steps(tile: Tile, target: Cpu, dot: Dot | None = None) -> int:
 
 def step_cycles(rows: int, vectors: int, target: Cpu) -> float:
     """Cycles of one step of a tile whose operands are in the first-level cache."""
-    sums, loads = rows * vectors, rows + vectors * target.rows
+    sums, loads = rows * vectors, rows / target.terms + vectors * target.rows
     work = max(
         sums / target.fmas,
         loads / target.loads * 1.05,  # a load that misses its turn, for stores or prefetches, is late for good
@@ -150,7 +153,7 @@ class Product:
             for vectors, m in column_tiles:
                 compute += n * m * (self.depth * step_cycles(rows, vectors, target) + TILE_OVERHEAD)
         tasks = self.repeats * sum(n for _, n in row_tiles)
-        element = 4 * target.rows  # bytes that a step reads of every row and column
+        element = target.lane_bytes * target.rows  # bytes that a step reads of every row and column
         vector_bytes = self.depth * target.lanes * element
         panel = tile.vectors * vector_bytes
         left = self.extent * (element * self.depth if self.row_bytes is None else self.row_bytes)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from mlc.ir.types import DType
+from mlc.ir.types import DType, f16
 from mlc.ops.bits import PLANES, Weights
 from mlc.targets.cpu.bits import BitCounter
 from mlc.targets.cpu.dot import Dot
@@ -27,7 +27,7 @@ class Cpu:
     Args:
         cpu: LLVM processor name.
         features: LLVM feature flags, each with its sign.
-        lanes: f32 lanes of a vector register.
+        lanes: of a vector register, f32 unless ``lane_bytes`` says otherwise.
         registers: number of vector registers.
         l1: bytes of first-level data cache.
         l2: bytes of second-level cache of a core.
@@ -52,6 +52,10 @@ class Cpu:
         rows: of data that an instruction takes at once, by as many columns; see :meth:`adding`.
         stored_dot: how floats are multiplied by bf16 of memory, where that is faster than to widen vector by vector.
         bit_counter: how it multiplies numbers of one or two bits, if it does.
+        half_sums: whether sums of products of f16 are kept in f16; then all of f16 goes by vectors filled with it.
+        lane_bytes: bytes of a lane.
+        terms: of a row that are read as one vector, in whose lanes products find them; 1 where each is spread over a
+            register of its own as it is read.
         issue: operations that the core starts a cycle.
         in_order: whether an operation waits for those before it, so that code has to be in a good order.
         cores: cores that share the third-level cache.
@@ -84,6 +88,9 @@ class Cpu:
     block_dots: tuple[Dot, ...] = ()
     rows: int = 1
     bit_counter: BitCounter | None = None
+    half_sums: bool = False
+    lane_bytes: int = 4
+    terms: int = 1
     issue: int = 4
     in_order: bool = False
     cores: int = 4
@@ -91,11 +98,27 @@ class Cpu:
 
     @property
     def vector_bytes(self) -> int:
-        return self.lanes * 4
+        return self.lanes * self.lane_bytes
 
     @property
     def vector_bits(self) -> int:
         return self.vector_bytes * 8
+
+    def in_halves(self, sums: DType) -> Cpu:
+        """The record as what computes in f16 knows it: twice the lanes.
+
+        Args:
+            sums: their type; those that are wider take two registers.
+
+        >>> from mlc.ir.types import f16, f32
+        >>> record = Cpu("generic", (), lanes=4, registers=32)
+        >>> [(r.lanes, r.registers, r.vector_bits) for r in (record.in_halves(f16), record.in_halves(f32))]
+        [(8, 32, 128), (8, 16, 128)]
+        """
+        registers = self.registers * f16.itemsize // sums.itemsize
+        lanes = self.vector_bytes // f16.itemsize
+        terms = lanes // 2 if sums is f16 else 1
+        return replace(self, lanes=lanes, registers=registers, lane_bytes=f16.itemsize, terms=terms)
 
     def lanes_of(self, dtype: DType) -> int:
         """Lanes that a vector has for elements of a type.

@@ -122,6 +122,9 @@ class CpuTarget:
     def multiplies_bf16(self) -> bool:
         return self.record.bf16_dot is not None
 
+    def sums_in_half(self) -> bool:
+        return self.record.half_sums
+
     def bits_gain(self, node: Node, of_x: int, of_w: int) -> float:
         from mlc.targets.cpu.schedules.gain import bits_gain_of
 

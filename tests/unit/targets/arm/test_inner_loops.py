@@ -43,9 +43,9 @@ def straight(assembly: str) -> Iterator[list[str]]:
     yield found
 
 
-def heaviest(model: ModelProto, cpu: str, product: re.Pattern[str] = _PRODUCT) -> list[str]:
-    target = f"arm -mcpu={cpu}"
-    package = mlc.compile(load(model), target, records=[])
+def heaviest(model: ModelProto, cpu: str, product: re.Pattern[str] = _PRODUCT, *, half: bool = False) -> list[str]:
+    target = f"arm -mcpu={cpu}{' -sums=f16' if half else ''}"
+    package = mlc.compile(load(model), target, records=[], fp16=half)
     assembly = get_target(target).assembly({"model.ll": package.members["src/model.ll"].decode()})
     return max(straight(assembly), key=lambda code: sum(bool(product.match(t)) for t in code))
 
@@ -69,6 +69,27 @@ def test_products_are_all_that_counts(name: str, cpu: str) -> None:
     if cpu != "cortex-a53":  # whose loads llvm-mca 14 lets wait for every product before them
         assert found.cycles is not None
         assert len(products) / found.cycles >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu"),
+    [
+        pytest.param(name, cpu, marks=() if (name, cpu) == ("C9", "cortex-a76") else pytest.mark.slow)
+        for name in ("C2", "C6", "C9", "MM1")
+        for cpu in ("cortex-a76", "neoverse-v1")
+    ],
+)
+def test_products_of_halves_are_all_that_counts(name: str, cpu: str) -> None:
+    """No spill, and each product is of eight halves by a lane, nearly two a cycle."""
+    code = heaviest(build(name), cpu, half=True)
+    products = [t for t in code if _PRODUCT.match(t)]
+    assert len(products) >= 48
+    assert all(".8h" in t and ".h[" in t for t in products)
+    assert not [t for t in code if "[sp" in t or re.match(r"(?:mov|dup)\s+v", t)]
+    if shutil.which("llvm-mca") is not None:
+        found = analysed(InnerLoop(tuple(code), len(products)), "aarch64", cpu)
+        assert found.cycles is not None
+        assert len(products) / found.cycles >= 1.8
 
 
 @pytest.mark.parametrize("convolves", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -37,12 +37,20 @@ def test_it_is_linked_for_either_c_library() -> None:
     assert get_target("arm -libc=gnu").describe()["triple"] == ArmTarget.triple == "aarch64-unknown-linux-gnu"
 
 
+def test_sums_in_half_have_to_be_asked_for() -> None:
+    assert get_target("arm -mcpu=cortex-a76 -sums=f16").describe()["string"] == "arm -mcpu=cortex-a76 -sums=f16"
+    assert get_target("arm -mcpu=cortex-a72 -mattr=+fullfp16 -sums=f16").sums_in_half()
+    assert not get_target("arm -mcpu=cortex-a76").sums_in_half()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("arm -mcpu=cortex-m4", "target arm: unknown processor 'cortex-m4'"),
         ("arm -cores=2", "target arm has no option -cores"),
         ("arm -libc=bionic", "target arm: unknown C library 'bionic'"),
+        ("arm -sums=f64", "target arm: sums are not 'f64'"),
+        ("arm -mcpu=cortex-a72 -sums=f16", "target arm: cortex-a72 does not compute in f16"),
         ("arm -mattr=dotprod", "target arm: -mattr has 'dotprod'"),
         ("arm -mattr=+dotprot", "target arm: unknown feature 'dotprot'"),
     ],

@@ -27,7 +27,7 @@ from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.cpu.schedules.conv_tile import Border, conv_cycles, conv_product, conv_tile
 from mlc.targets.cpu.schedules.injective import spread
-from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, instruction_loops, multiply_lanes
+from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, hold_terms, instruction_loops, multiply_lanes
 from mlc.targets.groups.borders import share_inside, without_border
 from mlc.targets.groups.group import (
     Group,
@@ -176,7 +176,8 @@ def conv_blocked(g: Group, target: Cpu) -> Schedule:
         assert g.anchor is not None
         y, data = g.anchor.outputs[0], g.anchor.inputs[0]
     extra = inner_layouts(g)
-    if copied and (dot is not None or data.shape[1] % block == 0):
+    in_lanes = target.terms > 1 and data.op is not None and dot is None  # which are those of a block
+    if (copied or in_lanes) and (dot is not None or data.shape[1] % block == 0):
         blocks = blocked(data.shape, 1, block)
         # without a border, neighbours in the copy are neighbours in the image, across the ends of rows
         extra[data] = blocks.fuse(2, len(data.shape) - 2) if plan.columns else blocks
@@ -354,7 +355,9 @@ def _border(g: Group, flat: bool, target: Cpu) -> Border:
     # steps (measured on Zen 5: 512 channels of 7 × 7 pixels take 1.4 times as long as with tiles over all rows).
     # Of words, what is zero may count (``Weights.BIPOLAR``).
     passes = not flat and terms_of(g, target) == 1 and role.bits is None
-    rows, both = (share_inside(g, columns=columns) if passes else 1.0 for columns in (False, True))
+    rows = share_inside(g, columns=False) if passes else 1.0
+    # terms in lanes of a vector are read for all pixels of a tile
+    both = share_inside(g, columns=True) if passes and target.terms == 1 else rows
     return Border(rows, both, anchor.shape[-1], role.taps)
 
 
@@ -409,7 +412,7 @@ def dense_algorithm(x: Sequence[int], w: Sequence[int], groups: int, target: Cpu
 def _ask_flat(g: Group, target: Cpu, *, margins: bool = False) -> bool:
     """Whether pixels are one axis: what the knobs say, and :func:`is_flat` where they say nothing."""
     flat = is_flat(g, target, margins=margins)
-    if not _may_be_flat(g):
+    if not _may_be_flat(g, target):
         return flat
     return bool(g.knobs.category("flat", (False, True), default=flat))
 
@@ -429,16 +432,19 @@ def is_flat(g: Group, target: Cpu, *, margins: bool) -> bool:
     as_it_is = role.single_pixels and role.data.shape[2:] == anchor.shape[2:] and border_of(role.data) is None
     if as_it_is and not margins:
         return True
-    if not _may_be_flat(g):
+    if not _may_be_flat(g, target):
         return False
     target = target.adding(dot_of_conv(g, target))
     rows, pixels = (conv_cycles(_product(g, flat, target), target, _border(g, flat, target)) for flat in (False, True))
     return pixels < WORTH_FLAT * rows
 
 
-def _may_be_flat(g: Group) -> bool:
-    """Whether pixels in rows can be one axis at all."""
-    return g.anchor is not None and len(g.anchor.shape) == 4 and size_of(g.anchor.shape) > 0
+def _may_be_flat(g: Group, target: Cpu) -> bool:
+    """Whether pixels in rows can be one axis at all.
+
+    Terms in lanes of a vector are read for all pixels of a tile, which then have to be neighbours.
+    """
+    return g.anchor is not None and len(g.anchor.shape) == 4 and size_of(g.anchor.shape) > 0 and target.terms == 1
 
 
 def _order(stage: Stage, groups: Var, space: list[Var], cut: Blocking) -> list[Var]:
@@ -488,7 +494,7 @@ def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, co
         sums.unroll(a)
     sums.vectorize(oi)
     local.compute_at(sums, walk[-1])
-    steps = _tile_body(local, len(space), plan, target, dot)
+    steps = _tile_body(s, local, len(space), plan, target, dot)
     weights = p.anchor.inputs[1]
     if plan.panels == 1 and not plan.taps_first and assumed(plan.prefetch):
         # chunks follow one another in memory, the last of some channels too
@@ -531,7 +537,7 @@ def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, co
     inside = at if walk[-1] in shared else walk[-1]
     local.compute_at(stage, inside)
     finish_tile(s, out, conv, inside, (wi, ov))
-    steps = _tile_body(local, len(space), plan, target, dot)
+    steps = _tile_body(s, local, len(space), plan, target, dot)
     if many and wo not in shared and assumed(plan.prefetch):
         local.prefetch(weights, at, steps, level=2)
     for t in copies:
@@ -584,13 +590,14 @@ def come_from_far(weights: te.Tensor, target: Cpu) -> bool:
     return weights.size * weights.dtype.itemsize > target.l2
 
 
-def _tile_body(local: Stage, rank: int, plan: ConvPlan, target: Cpu, dot: Dot | None) -> Var:
+def _tile_body(s: Schedule, local: Stage, rank: int, plan: ConvPlan, target: Cpu, dot: Dot | None) -> Var:
     """Reduction outside, register tile inside: pixels × channel vectors unrolled, and some input channels with them.
 
     Where columns in the border are passed over, the taps of a row are unrolled as well: which pixels of the tile they
     add to is known then.
 
     Args:
+        s: the schedule.
         local: the stage that sums up, its last axes being channel vectors, ``rank`` spatial ones, and lanes.
         rank: of space.
         plan: how many instructions for each sum are unrolled, and whether taps are.
@@ -616,6 +623,8 @@ def _tile_body(local: Stage, rank: int, plan: ConvPlan, target: Cpu, dot: Dot | 
     multiply_lanes(local, lanes[0], dot)
     local.unroll(o)
     local.unroll(pixels)
+    if dot is None and several(plan.steps):
+        hold_terms(s, local, ci, 0, c, step.hi + 1, target)
     return above[0]
 
 

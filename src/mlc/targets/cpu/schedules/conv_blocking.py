@@ -90,9 +90,9 @@ def cut_for_caches(
     extents = (size_of(space),) if flat else space[: 2 if volume else 1]
     row = space[-1] if len(space) > 1 else 1
     lines = [
-        4 * target.rows * channels * (size_of(x[2:]) // max(1, extent)) for extent in extents
+        target.lane_bytes * target.rows * channels * (size_of(x[2:]) // max(1, extent)) for extent in extents
     ]  # bytes of input for one more
-    panel = 4 * target.rows * channels * window * tile.vectors * target.lanes
+    panel = target.lane_bytes * target.rows * channels * window * tile.vectors * target.lanes
     groups = -(-y[1] // (tile.vectors * target.lanes))
     inputs, weights = extents[0] * lines[0], groups * panel
     parts = WINDOWS if window > 1 else PIXELS_OF_BYTES if terms >= BYTES else PIXELS
@@ -109,7 +109,7 @@ def cut_for_caches(
                 if extent % block or block * width < TILES * tile.rows or (flat and block % target.rows):
                     continue
                 if chunk is not None:
-                    sums = 4 * block * width * tile.vectors * target.lanes
+                    sums = target.lane_bytes * block * width * tile.vectors * target.lanes
                     if sums > parts.sums * target.l1 or x[0] * groups * (extent // block) < TASKS:
                         continue
                 if (chunk is not None or block == extent) and axis == 0:
@@ -146,7 +146,7 @@ def _streamed(working_set: float, volume: bool, target: Cpu) -> float:
 
 def chunk_of(channels: int, taps: int, tile: Tile, parts: Parts, target: Cpu) -> int | None:
     """Input channels whose weights for a register tile stay in the first-level cache; ``None`` for all of them."""
-    each = 4 * target.rows * taps * tile.vectors * target.lanes
+    each = target.lane_bytes * target.rows * taps * tile.vectors * target.lanes
     if channels * each <= parts.whole * target.l1 or channels % target.lanes:
         return None
     least = -(-LEAST_STEPS // (taps * target.lanes))

@@ -17,7 +17,7 @@ from mlc.lower.symbolic import opaque
 from mlc.targets.cpu.cost import Product, Tile, all_tiles, best_tile
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
-from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, rows_of_vectors
+from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, hold_terms, rows_of_vectors
 from mlc.targets.groups.group import (
     Group,
     accumulate_in_registers,
@@ -154,10 +154,12 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
     if not pointwise:
         local.align(lspace[-1], target.lanes)
     lu, llane = local.split(lspace[-1], target.lanes)
-    local.reorder(*_terms(local, g.knobs), ln, *lspace[:-1], lo, lu, llane)
+    terms = _terms(local, g.knobs)
+    local.reorder(*terms, ln, *lspace[:-1], lo, lu, llane)
     local.vectorize(llane)
     local.unroll(lu)
     local.unroll(lo)
+    hold_terms(s, local, terms[-1], 1, lo, tile.rows, target)
     for t in copied:
         if pointwise and strided:
             _pick(s[t], y.shape[-1], target)

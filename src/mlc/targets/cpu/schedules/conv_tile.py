@@ -49,7 +49,7 @@ def conv_product(
     extent = size_of(space) if flat else space[-1]
     repeats = max(1, y[0]) * (1 if flat else size_of(space[:-1]))
     # neighbouring pixels read the same rows, so one more brings in a column of the window
-    fresh = 4 * target.rows * x[1] * window // (taps[-1] if taps else 1)
+    fresh = target.lane_bytes * target.rows * x[1] * window // (taps[-1] if taps else 1)
     return Product(extent, columns, x[1] * window, repeats, row_bytes=fresh, whole=whole, terms=terms)
 
 

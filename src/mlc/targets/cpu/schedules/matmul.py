@@ -19,7 +19,7 @@ from mlc.targets.cpu.cost import Product, Tile, all_tiles, balance, best_tile, f
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
-from mlc.targets.cpu.schedules.tile import ask_tile, cut_depth, finish_tile, multiply_lanes
+from mlc.targets.cpu.schedules.tile import ask_tile, cut_depth, finish_tile, hold_terms, multiply_lanes
 from mlc.targets.groups.group import (
     Group,
     accumulate_in_registers,
@@ -52,7 +52,7 @@ def tile_of(m: int, n: int, k: int, target: Cpu, *, shared: int = 0, far: bool =
     set has ways.
     """
     product = Product(max(m, 1), max(-(-n // target.lanes), 1), max(k, 1))
-    most = target.l1 // PAGE if k * 4 % PAGE == 0 else target.registers
+    most = target.l1 // PAGE if k * target.lane_bytes % PAGE == 0 else target.registers
     tiles = [t for t in all_tiles(product, target) if t.rows <= most]
     tiles = [t for t in tiles if shared % t.vectors == 0]
     whole = [t for t in tiles if t.vectors >= product.columns and t.rows > 1] if far else []
@@ -211,6 +211,8 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     multiply_lanes(local, cut.instruction, dot)
     local.unroll(cut.vectors)
     local.unroll(cut.rows)
+    if dot is None and k % (cut.steps.hi + 1) == 0:
+        hold_terms(s, local, cut.iterations, 0, local.op.reduce_axes[0], cut.steps.hi + 1, target)
     for t in copies:
         if each:
             s[t].compute_at(stage, at)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mlc.ir import te
 from mlc.ir.graph import FusionKind, Node
+from mlc.ir.types import f16
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
@@ -22,7 +23,7 @@ from mlc.targets.cpu.schedules.reduction import REDUCTION
 from mlc.targets.cpu.schedules.tiled import TILED
 from mlc.targets.cpu.schedules.window import WINDOW
 from mlc.targets.cpu.schedules.winograd import WINOGRAD
-from mlc.targets.groups.group import group_of, params_of
+from mlc.targets.groups.group import Group, group_of, params_of
 from mlc.targets.groups.template import Site, Template, template_for
 
 # the first that fits is taken, so what is special comes first
@@ -64,7 +65,8 @@ def choose_layouts(
     if node.op.routine is not None or nothing_to_inherit:
         return LayoutChoice(tuple(None for _ in node.outputs))
     g = group_of(node, knobs)
-    return template_for(g, templates, target).layouts(g, site, target)
+    machine = _machine(g, target)
+    return template_for(g, templates, machine).layouts(g, site, machine)
 
 
 def schedule_group(
@@ -82,5 +84,14 @@ def schedule_group(
         ScheduleError: the configuration is refused.
     """
     g = group_of(node, knobs)
-    s = template_for(g, templates, target).schedule(g, target)
+    machine = _machine(g, target)
+    s = template_for(g, templates, machine).schedule(g, machine)
     return s, params_of(g, s)
+
+
+def _machine(g: Group, target: Cpu) -> Cpu:
+    """The processor as a group knows it: what computes in f16 fills its vectors with them, where sums may be f16."""
+    made = [t.dtype for op in ([g.anchor] if g.anchor is not None else g.reductions) for t in op.outputs]
+    if not target.half_sums or f16 not in (*made, g.outputs[0].dtype):
+        return target
+    return target.in_halves(max((*made, f16), key=lambda dtype: dtype.itemsize))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mlc.ir import te
-from mlc.ir.expr import Binary, Call, walk
+from mlc.ir.expr import Binary, Call, loads, walk
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout
 from mlc.ir.loop import ForKind
@@ -122,6 +122,30 @@ def multiply_lanes(local: Stage, instruction: Var, dot: Dot | None) -> None:
         local.vectorize(instruction)
     else:
         local.tensorize(instruction, dot.intrinsic)
+
+
+def hold_terms(s: Schedule, local: Stage, at: Var, which: int, over: Var, count: int, target: Cpu) -> None:
+    """Read the numbers that a register tile multiplies vectors by as vectors, whose lanes products name.
+
+    Args:
+        s: the schedule.
+        local: the stage that sums up.
+        at: its loop, an iteration of which reads them.
+        which: of the two operands they are part of.
+        over: the axis along which they are neighbours, if that is the operand's last.
+        count: how many of them an iteration reads.
+        target: tells how many a vector has.
+    """
+    read = loads(local.op.bodies[0])[which]
+    if target.terms == 1 or count % target.terms or over not in read.indices[-1].vars():
+        return
+    held = s[s.cache_read(read.source, "register", [local.op.outputs[0]])]
+    held.compute_at(local, at)
+    *rows, terms = held.op.axes
+    outer, lane = held.split(terms, target.terms)
+    held.vectorize(lane)
+    for a in (*rows, outer):
+        held.unroll(a)
 
 
 def rows_of_vectors(shape: Sequence[int], excess: int, stride: int, lanes: int) -> Layout:
