@@ -6,31 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from mlc.ir.loop import Function
 from mlc.targets.base import get_target
 from tests.cuda import CXX
 from tests.unit.targets.cuda.test_kernels import check
-from tests.unit.targets.gpu.configurations import interpret, needs_all_barriers, random_kernels, scheduled, share
+from tests.unit.targets.gpu.configurations import proved_kernels, scheduled, share
 from tests.unit.targets.gpu.groups import CASES
 from tests.unit.targets.gpu.test_tensor import MADE
 
 pytestmark = pytest.mark.skipif(CXX is None, reason="there is no C++ compiler")
 HOPPER = replace(get_target("cuda -arch=sm_90").record, max_threads=256)  # type: ignore[attr-defined]
 KINDS = {"threads": scheduled(CASES), "tensor": scheduled(MADE)}
-AT_ONCE = 16  # kernels of a text
 
 
 def sweep(kind: str, name: str, count: int) -> int:
     """Kernels of a group under so many configurations; how many there are."""
     case = KINDS[kind][name]
-    found: list[Function] = []
-    for fn in random_kernels(case.node, HOPPER, count, len(name)):
-        needs_all_barriers(fn)
-        interpret(case, fn)
-        found.append(Function(f"k{len(found)}", fn.params, fn.outputs, fn.body, fn.attrs))
-    for k in range(0, len(found), AT_ONCE):
-        check([(case, fn) for fn in found[k : k + AT_ONCE]])
-    return len(found)
+    found = 0
+    for kernels in proved_kernels(case, HOPPER, count):
+        check([(case, fn) for fn in kernels])
+        found += len(kernels)
+    return found
 
 
 @pytest.mark.parametrize("kind, name", [("threads", "conv"), ("tensor", "half")])

@@ -22,9 +22,11 @@ from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules import choose_layouts, schedule_group
 from mlc.targets.groups.template import Site
 from mlc.targets.opencl.devices import DEVICES
+from tests.unit.targets.gpu.configurations import template_of
 from tests.unit.targets.gpu.groups import assert_close, put, window, x
 
 MALI = DEVICES["mali"]
+Done = tuple[Function, Sequence[np.ndarray], list[np.ndarray]]  # a kernel, what it was given, what it made of that
 Run = Callable[[Function, Sequence[np.ndarray]], list[np.ndarray]]
 
 
@@ -100,13 +102,32 @@ NETWORKS: dict[str, Callable[[Builder, DType], Value]] = {
 }  # fmt: skip
 
 
+def scaled(*shape: int) -> Callable[[Builder, DType], Value]:
+    """Channels that are multiplied by functions of their means."""
+
+    def make(b: Builder, dtype: DType) -> Value:
+        y = first(b, *shape, dtype=dtype)
+        s = put(b, "sigmoid", [put(b, "reduce_mean", [y], axes=(2, 3), keepdims=True)])
+        return put(b, "mul", [y, s])
+
+    return make
+
+
+SCALED = {f"scaled_{n}_{h}_{w}": scaled(n, 3, h, w) for n in (1, 2) for h in (4, 5, 9) for w in (4, 7)}
+
+
 def network(name: str, dtype: DType = f32) -> Graph:
     b = Builder(name)
-    return fuse(b.finish([NETWORKS[name](b, dtype)]))
+    return fuse(b.finish([(NETWORKS | SCALED)[name](b, dtype)]))
 
 
-def laid_out(graph: Graph, rng: np.random.Generator | None = None) -> Graph:
-    """The graph as a Mali wants its tensors; with ``rng``, under configurations that it draws."""
+def laid_out(
+    graph: Graph, rng: np.random.Generator | None = None, told: Callable[[Node, int], None] = lambda node, size: None
+) -> Graph:
+    """The graph as a Mali wants its tensors; with ``rng``, under configurations that it draws.
+
+    ``told`` is told of each group how many configurations it has.
+    """
 
     def choose(
         node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
@@ -121,6 +142,7 @@ def laid_out(graph: Graph, rng: np.random.Generator | None = None) -> Graph:
         knobs = Knobs()
         choice = made(node, knobs)
         space = knobs.space()
+        told(node, space.size)
         while rng is not None and node.op.express is not None:
             config = space.config(space.sample(rng, 1)[0])
             try:
@@ -143,6 +165,34 @@ def _typed(node: Node, types: Sequence[TensorType], choice: LayoutChoice) -> Nod
         for v, layout in zip(node.outputs, choice.outputs, strict=True)
     )
     return Node(node.op, inputs, node.attrs, outputs, node.sources)
+
+
+def sizes(name: str) -> dict[str, int]:
+    """How many configurations the groups of a network have, by their templates."""
+    found: dict[str, int] = {}
+
+    def told(node: Node, size: int) -> None:
+        if node.op.express is not None:
+            template = template_of(node, MALI)
+            found[template] = found.get(template, 0) + size
+
+    laid_out(network(name), told=told)
+    return found
+
+
+def random_kernels(name: str, count: int) -> list[Done]:
+    """Kernels of a network under so many configurations of all of it, each once, with what they were run on."""
+    graph, rng = network(name), np.random.default_rng(len(name))
+    found: dict[str, Done] = {}
+
+    def run(fn: Function, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        results = interpreted(fn, inputs)
+        found.setdefault(repr(fn.body), (fn, inputs, results))
+        return results
+
+    for _ in range(count):
+        check(graph, laid_out(graph, rng), run)
+    return list(found.values())
 
 
 def interpreted(fn: Function, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

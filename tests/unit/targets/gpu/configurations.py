@@ -16,12 +16,14 @@ from mlc.rewrite.group import configured
 from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules import TEMPLATES, schedule_group
+from mlc.targets.gpu.schedules.blocks import BLOCKED
 from mlc.targets.groups.group import group_of
 from mlc.targets.groups.template import template_for
 from tests.unit.lower.grids import edited
 from tests.unit.targets.gpu.groups import Case, Make, assert_close
 
 EACH = 200  # configurations of a template in a sweep
+AT_ONCE = 16  # kernels of a program: compilers take longer to begin than for one
 REPEATED = 60  # configurations in a row that make kernels seen before, and there are no others
 
 
@@ -45,7 +47,7 @@ def is_scheduled(node: Node) -> bool:
 
 def template_of(node: Node, target: Gpu) -> str:
     """The name of the template that a group gets."""
-    return template_for(group_of(node, Knobs()), TEMPLATES, target).name
+    return template_for(group_of(node, Knobs()), BLOCKED if target.vectors else TEMPLATES, target).name
 
 
 def scheduled(groups: Mapping[str, Make]) -> dict[str, Case]:
@@ -109,6 +111,25 @@ def interpret(case: Case, fn: Function) -> None:
     results = [np.full(b.shape, 77).astype(b.dtype.numpy) for b in fn.params[len(arrays) :]]
     run_function(fn, [a.reshape(b.shape) for a, b in zip(arrays, fn.params, strict=False)] + results)
     assert_close(results, case.expected(feeds))
+
+
+def proved_kernels(case: Case, target: Gpu, count: int) -> Iterator[list[Function]]:
+    """Kernels of a group under so many configurations, in portions that one program has room for.
+
+    Checker and interpreter have passed each, and none of its barriers can be left out.
+    """
+    found = []
+    for fn in random_kernels(case.node, target, count, len(case.graph.name)):
+        needs_all_barriers(fn)
+        interpret(case, fn)
+        found.append(named(fn, f"k{len(found)}"))
+    for k in range(0, len(found), AT_ONCE):
+        yield found[k : k + AT_ONCE]
+
+
+def named(fn: Function, name: str) -> Function:
+    """A kernel by another name."""
+    return Function(name, fn.params, fn.outputs, fn.body, fn.attrs)
 
 
 def is_refused(fn: Function) -> bool:
