@@ -193,6 +193,22 @@ void mma(S& c0, S& c1, S& c2, S& c3, Registers mine) {
   barrier();
 }
 }  // namespace host
+// Rows of 16 bytes: thread 8 * m + r says where row r of matrix m begins; a thread gets word l % 4 of row l / 4 of each.
+namespace host {
+static const void* rows[1024];
+template <class... R> void ldmatrix(const void* row, R&... words) {
+  rows[current] = row;
+  barrier();
+  const void** warp = rows + current / 32 * 32 + current % 32 / 4;
+  int m = 0;
+  for (unsigned* to : {&words...}) std::memcpy(to, (const char*)warp[8 * m++] + current % 4 * 4, 4);
+  barrier();
+}
+}  // namespace host
+static void mlc_ldmatrix_2(unsigned& a, unsigned& b, const void* row) { host::ldmatrix(row, a, b); }
+static void mlc_ldmatrix_4(unsigned& a, unsigned& b, unsigned& c, unsigned& d, const void* row) {
+  host::ldmatrix(row, a, b, c, d);
+}
 #define MMA(A, B, S)                                                                                             \
   static void mlc_mma_sync_##A##_##B(S& c0, S& c1, S& c2, S& c3, unsigned a0, unsigned a1, unsigned a2, unsigned a3, \
                                      unsigned b0, unsigned b1) {                                                   \

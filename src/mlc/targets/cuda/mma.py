@@ -1,9 +1,9 @@
 """Products of a warp in PTX: what :mod:`mlc.targets.gpu.tensor_cores` declares, as functions of a thread.
 
-Sources: PTX ISA, "Matrix Fragments for mma.m16n8k16", ``.m16n8k32``, ``.m16n8k8`` and ``.m8n8k16``. A word of 4 bytes
-holds neighbouring terms. Of ``A`` a thread has words ``l % 4`` and ``l % 4 + 4`` of rows ``l // 4`` and ``l // 4 + 8``,
-of ``B`` the same words of column ``l // 4``; so it is for all types. Before 8.0 there are smaller instructions, which
-take half of the terms, and of bytes half of the rows.
+Sources: PTX ISA, "ldmatrix"; "Matrix Fragments for mma.m16n8k16", ``.m16n8k32``, ``.m16n8k8`` and ``.m8n8k16``. A word
+of 4 bytes holds neighbouring terms. Of ``A`` a thread has words ``l % 4`` and ``l % 4 + 4`` of rows ``l // 4`` and
+``l // 4 + 8``, of ``B`` the same words of column ``l // 4``; so it is for all types. Before 8.0 there are smaller
+instructions, which take half of the terms, and of bytes half of the rows.
 """
 
 from __future__ import annotations
@@ -17,36 +17,71 @@ _SUMS = {"f32": ("float", "f", "f32"), "i32": ("int", "r", "s32")}
 # by bytes of an element; since 8.0, and before
 _SHAPES = {1: ("m16n8k32", "m8n8k16"), 2: ("m16n8k16", "m16n8k8"), 4: ("m16n8k8", "")}
 _SINCE_80 = ("bf16", "f32")  # types that there was nothing for before
+_DEVICE = "__device__ inline"
 _ROUND = "mlc_to_tf32"
 _ROUNDED = (
-    f"unsigned {_ROUND}(unsigned a) "
+    f"{_DEVICE} unsigned {_ROUND}(unsigned a) "
     '{ unsigned r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(__uint_as_float(a))); return r; }'
 )
 _A, _B = ("a0", "a1", "a2", "a3"), ("b0", "b1")
 
 
+def _ldmatrix(n: int) -> str:
+    """Matrices of 8 rows of 16 bytes; a thread says where a row begins, and gets a word of each matrix."""
+    results = [f"r{k}" for k in range(n)]
+    params = ", ".join([*(f"unsigned& {r}" for r in results), "const void* row"])
+    registers = ", ".join(f"%{k}" for k in range(n))
+    outs = ", ".join(f'"=r"({r})' for r in results)
+    asm = f"ldmatrix.sync.aligned.m8n8.x{n}.shared.b16 {{{registers}}}, [%{n}];"
+    place = '"r"((unsigned)__cvta_generic_to_shared(row))'
+    return f'{_DEVICE} void mlc_ldmatrix_{n}({params}) {{ asm volatile("{asm}" : {outs} : {place} : "memory"); }}'
+
+
+# Threads 8 * m to 8 * m + 7 say where the rows of matrix m begin. Of a tile of A, these are its upper rows, its lower
+# rows, and both again for the second half of the terms; of B, the halves of a tile's columns, and of the next tile's.
+_TILES = """\
+template <int R, int C> {device} void {name}(
+    {sum}* c, int high, int down, int wide, int right,
+    const {left}* a, int tile, int eight, const {right}* b, int next, int one) {{
+  const int l = threadIdx.x, half = 16 / (int)sizeof(*a);
+  const {left}* x = a + (l % 8 - l / 4) * (eight / 8) + l / 8 % 2 * eight + l / 16 * half;
+  const {right}* y = b + (l % 8 - l % 4 * 2) * one + l / 8 % 2 * half + l / 16 * next;
+  unsigned p[R][4], q[C][2];
+  #pragma unroll
+  for (int i = 0; i < R; ++i) mlc_ldmatrix_4(p[i][0], p[i][1], p[i][2], p[i][3], x + i * tile);
+  #pragma unroll
+  for (int j = 0; j < C / 2 * 2; j += 2) mlc_ldmatrix_4(q[j][0], q[j][1], q[j + 1][0], q[j + 1][1], y + j * next);
+  if (C % 2) mlc_ldmatrix_2(q[C - 1][0], q[C - 1][1], y + (C - 1) * next);
+{rounded}  #pragma unroll
+  for (int i = 0; i < R; ++i) {{
+    #pragma unroll
+    for (int j = 0; j < C; ++j) {{
+      {sum}* t = c + i * high + j * wide;
+      {sync}(t[0], t[right], t[down], t[down + right], p[i][0], p[i][1], p[i][2], p[i][3], q[j][0], q[j][1]);
+    }}
+  }}
+}}"""
+_ALL_ROUNDED = "".join(
+    f"  #pragma unroll\n  for (int i = 0; i < {n}; ++i) for (int k = 0; k < {words}; ++k) "
+    f"{array}[i][k] = {_ROUND}({array}[i][k]);\n"
+    for array, n, words in (("p", "R", 4), ("q", "C", 2))
+)
+
+
 def collective(m: Mma) -> Collective:
     """The call, and the functions behind it."""
     c, _, _ = _SUMS[m.sums.name]
-    sync, load = f"mlc_mma_sync_{m.left.name}_{m.right.name}", f"mlc_{m.name}"
-    words = 4 // m.left.itemsize
-    a = ("x[0]", f"x[rows / {words}]", "x[4]", f"x[rows / {words} + 4]", "y[0]", "y[4]")
-    registers = ", ".join(f"{_ROUND}({r})" if m.left.name == "f32" else r for r in a)
-    body = (
-        "int q = threadIdx.x % 4; "
-        "const unsigned* x = (const unsigned*)a + q; "
-        "const unsigned* y = (const unsigned*)(b + ((int)(threadIdx.x / 4) - 2 * q) * columns) + q; "
-        f"{sync}(c[0], c[right], c[down], c[down + right], {registers});"
-    )
-    params = (
-        f"{c}* c, int down, int right, const {_C[m.left.name]}* a, int rows, const {_C[m.right.name]}* b, int columns"
-    )
+    sync, name, rounds = f"mlc_mma_sync_{m.left.name}_{m.right.name}", f"mlc_{m.name}", m.left.name == "f32"
+    types = {"sum": c, "left": _C[m.left.name], "right": _C[m.right.name]}
+    tiles = _TILES.format(device=_DEVICE, name=name, sync=sync, rounded=_ALL_ROUNDED if rounds else "", **types)
+    strides = ["{0}", *(f"{{0.{d}}}" for d in range(4)), "{1}", "{1.0}", "{1.1}", "{2}", "{2.0}", "{2.1}"]
     return Collective(
-        f"{load}({{0}}, {{0.0}}, {{0.1}}, {{1}}, {{1.0}}, {{2}}, {{2.0}});",
+        f"{name}<{{#0}}, {{#2}}>({', '.join(strides)});",
         {
             sync: _sync(m, sync),
-            **({_ROUND: _ROUNDED} if m.left.name == "f32" else {}),
-            load: f"void {load}({params}) {{ {body} }}",
+            **({_ROUND: _ROUNDED} if rounds else {}),
+            **{f"mlc_ldmatrix_{n}": _ldmatrix(n) for n in (2, 4)},
+            name: tiles,
         },
     )
 
@@ -65,7 +100,7 @@ def _sync(m: Mma, name: str) -> str:
             ]
         lines = ["#if __CUDA_ARCH__ >= 800", *lines, "#else", *halves, "#endif"]
     params = ", ".join([*(f"{c}& {x}" for x in sums), *(f"unsigned {x}" for x in (*_A, *_B))])
-    return "\n".join([f"void {name}({params}) {{", *lines, "}"])
+    return "\n".join([f"{_DEVICE} void {name}({params}) {{", *lines, "}"])
 
 
 def _asm(m: Mma, shape: str, c: tuple[str, ...], a: tuple[str, ...], b: tuple[str, ...]) -> str:

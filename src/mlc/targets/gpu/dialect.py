@@ -15,8 +15,8 @@ class Collective:
 
     Args:
         call: a statement; of operand ``k``, the output first, ``{k}`` is a pointer to its first element, and ``{k.d}``
-            how far its neighbours along axis ``d`` are.
-        functions: that the statement calls, by name, in order of definition.
+            how far its neighbours along axis ``d`` are; ``{#d}`` is how many there are of the output's.
+        functions: that the statement calls, whole definitions by name, in order.
     """
 
     call: str

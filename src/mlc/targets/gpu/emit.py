@@ -352,8 +352,10 @@ class _Emitter:
         if found is None:
             raise CodegenError(f"this language has nothing for {s.name}")
         for name, text in found.functions.items():
-            self.scalars.functions.setdefault(name, f"{self.dialect.device} {text}")
+            self.scalars.functions.setdefault(name, text)
         text = found.call
+        for d, n in enumerate(s.intrinsic.behaviour.shape):
+            text = text.replace(f"{{#{d}}}", str(n))
         for k, a in enumerate((out, *ins)):
             for d, step in enumerate(a.strides):
                 text = text.replace(f"{{{k}.{d}}}", str(step))

@@ -90,7 +90,7 @@ def profiled(
 
 def _faster(source: str, functions: Collection[str], record: Gpu) -> float:
     """How much faster than in single precision the units are that functions use."""
-    used = re.search(r"\bmlc_mma_([a-z0-9]+)_\w+\(", source_of_functions(source, sorted(functions)))
+    used = re.search(r"\bmlc_mma_([a-z0-9]+)_\w+<", source_of_functions(source, sorted(functions)))
     if used is None or not record.tensor_gflops:
         return 1.0
     return record.tensor_peak(used[1]) / record.gflops

@@ -3,11 +3,13 @@
 ``mma.sync`` multiplies ``A[16, k]`` by ``B[k, 8]`` and adds to ``C[16, 8]``, each of which lies in registers of all
 threads of the warp. Of ``C``, thread ``l`` holds rows ``l // 4`` and ``l // 4 + 8`` and columns ``2 * (l % 4)`` and the
 next one (PTX ISA, "Matrix Fragments for mma.m16n8k16"). So each thread computes a product of its own, of two rows by
-two columns, which is what these intrinsics declare. The warp does so only together: all 32 threads come, each with
-operands at its own place among them (:attr:`Operand.lanes`), and read each other's.
+two columns of a tile. These intrinsics declare it for all tiles of a warp, whose operands are loaded once for all of
+them. The warp does so only together: all 32 threads come, each with operands at its own place among them
+(:attr:`Operand.lanes`), and read each other's.
 
-Both matrices are in shared memory, rows of ``A`` and columns of ``B``, with neighbouring terms next to each other: what
-a thread reads is words of 4 bytes, of which a row has 8, whatever the type.
+Both matrices are in shared memory, rows of ``A`` and columns of ``B``, with neighbouring terms next to each other. A
+row of a tile has 8 words of 4 bytes, whatever the type; ``ldmatrix`` loads 8 rows of 16 bytes at a time, of which each
+thread gets a word.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from math import ceil
 
 from mlc.ir import te
 from mlc.ir.expr import cast
+from mlc.ir.index import Linear
 from mlc.ir.intrinsic import Kind, Operand, TensorIntrinsic
 from mlc.ir.types import DType, bf16, f16, f32, i8, i32, u8
 from mlc.targets.gpu.cost import CACHED, HIDING, OVERHEAD, VERSIONS, stalls
@@ -26,6 +29,7 @@ from mlc.targets.gpu.record import Gpu
 
 ROWS, COLUMNS, WARP = 16, 8, 32
 WORDS = 8  # of 4 bytes, of a row of terms
+ALIGNED = 16  # bytes, of what is loaded at a time
 FILE = 65536  # registers of a multiprocessor
 SHARED_STEP = 128  # operations of a multiprocessor in single precision while 32 words are read from shared memory
 TILES_HIGH, TILES_WIDE, WARPS, STEPS = (1, 2, 4), (1, 2, 4, 8), (1, 2, 4), (1, 2, 4)
@@ -55,29 +59,31 @@ class Mma:
         """How many an instruction adds up."""
         return WORDS * 4 // self.left.itemsize
 
-    def intrinsic(self) -> TensorIntrinsic:
-        """What a thread has of it."""
-        a = te.placeholder((2, self.terms), self.left, "a")
-        b = te.placeholder((2, self.terms), self.right, "b")
+    def intrinsic(self, rows: int, columns: int) -> TensorIntrinsic:
+        """What a thread has of ``rows`` by ``columns`` tiles."""
+        a = te.placeholder((rows, 2, self.terms), self.left, "a")
+        b = te.placeholder((columns, 2, self.terms), self.right, "b")
         k = te.reduce_axis(self.terms, "k")
-        c = te.compute(
-            (2, 2), lambda i, j: te.sum_of(cast(a[i, k], self.sums) * cast(b[j, k], self.sums), k), self.name
-        )
+
+        def sums(row: Linear, r: Linear, column: Linear, c: Linear) -> te.Reduction:
+            return te.sum_of(cast(a[row, r, k], self.sums) * cast(b[column, c, k], self.sums), k)
+
+        c = te.compute((rows, 2, columns, 2), sums, self.name)
         operands = {
             c: Operand("local", dense=False),
             # a thread's rows are 8 apart, those of the next four threads the ones after
-            a: Operand("shared", align=4 // self.left.itemsize, dense=False, lanes=_rows),
-            b: Operand("shared", align=4 // self.right.itemsize, dense=False, lanes=_columns),
+            a: Operand("shared", align=ALIGNED // self.left.itemsize, dense=False, lanes=_rows),
+            b: Operand("shared", align=ALIGNED // self.right.itemsize, dense=False, lanes=_columns),
         }
         return TensorIntrinsic(self.name, c, operands, (Kind.RESET, Kind.UPDATE))
 
 
 def _rows(lane: int, strides: tuple[int, ...]) -> int:
-    return lane // 4 * strides[0] // 8
+    return lane // 4 * strides[1] // 8
 
 
 def _columns(lane: int, strides: tuple[int, ...]) -> int:
-    return lane % 4 * 2 * strides[0]
+    return lane % 4 * 2 * strides[1]
 
 
 MMAS: Mapping[tuple[str, str], Mma] = {

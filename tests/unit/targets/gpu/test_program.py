@@ -55,8 +55,8 @@ def made(flops: int, nbytes: int, source: str = "", grid: tuple[int, int, int] =
     "program, bound, least",
     [
         (made(1 << 40, 1 << 20), "compute", (1 << 40) / 66.9e12),
-        (made(1 << 40, 1 << 20, "mlc_mma_f16_f16(a);"), "compute", (1 << 40) / 989.4e12),
-        (made(1 << 40, 1 << 20, "mlc_mma_i8_u8(a);"), "compute", (1 << 40) / 1978.9e12),
+        (made(1 << 40, 1 << 20, "mlc_mma_f16_f16<1, 2>(a);"), "compute", (1 << 40) / 989.4e12),
+        (made(1 << 40, 1 << 20, "mlc_mma_i8_u8<2, 4>(a);"), "compute", (1 << 40) / 1978.9e12),
         (made(1 << 20, 1 << 30), "memory", (1 << 30) / 4.8e12),
         (made(8, 8), "launch", 8 / 4.8e12),
     ],

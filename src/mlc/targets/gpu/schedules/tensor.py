@@ -204,10 +204,9 @@ def _bind(stage: Stage, sums: Stage, tile: Fragments, mma: Mma) -> Var:
     (k,) = sums.op.reduce_axes
     ko, k = sums.split(k, tile.depth)
     ks, k = sums.split(k, mma.terms)
-    sums.reorder(*batch, group, t, ko, ks, row, column, r, c, k)
-    for a in (ks, row, column):
-        sums.unroll(a)
-    sums.tensorize(r, mma.intrinsic())
+    sums.reorder(*batch, group, t, ko, ks, row, r, column, c, k)
+    sums.unroll(ks)
+    sums.tensorize(row, mma.intrinsic(tile.rows, tile.columns))
     return ko
 
 
