@@ -16,7 +16,7 @@ from mlc.api.models import Model, load, survey
 from mlc.api.packages import Package, Report, assembly, compile, pass_names
 from mlc.api.quantization import LayerError, Quantization, check_calibration, quantize
 from mlc.api.training import Training, batched, train
-from mlc.api.tuning import build_candidates, measure_candidates, tune, tuning_tasks
+from mlc.api.tuning import build_candidates, measure_candidates, template_names, tune, tuning_tasks
 from mlc.define.network import Network as graph
 from mlc.define.operator import operator
 from mlc.runtime import load_module
@@ -48,6 +48,7 @@ __all__ = [
     "quantize",
     "survey",
     "targets",
+    "template_names",
     "train",
     "tune",
     "tuning_tasks",

@@ -33,8 +33,12 @@ def tuning_tasks(
     bf16: bool = False,
     fp16: bool = False,
     keep_f32: Sequence[str] = (),
+    template: str | None = None,
 ) -> list[Task]:
-    """The kernels of a model that have something to choose; arguments as for :func:`compile`."""
+    """The kernels of a model that have something to choose; arguments as for :func:`compile`.
+
+    With a ``template``, see :func:`template_names`, those that it fits.
+    """
     from mlc.targets.base import get_target
     from mlc.tuning.task import tasks_of
 
@@ -49,7 +53,14 @@ def tuning_tasks(
         fp16=fp16,
         keep_f32=keep_f32,
     )
-    return tasks_of(model.graph, get_target(target), options, Observer())
+    return tasks_of(model.graph, get_target(target), options, Observer(), template=template)
+
+
+def template_names() -> list[str]:
+    """Names of the templates that can be asked for; of all others, the one that fits a kernel is taken by itself."""
+    from mlc.targets.cpu.schedules.templates import named_templates
+
+    return sorted(named_templates())
 
 
 def build_candidates(

@@ -85,6 +85,10 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 )
 @click.option("--cost-model", default="rank", show_default=True, help="What it learns with; 'help' lists them.")
 @click.option(
+    "--template", metavar="NAME",
+    help="Search the configurations of this template, and tune what it fits only; 'help' lists them.",
+)  # fmt: skip
+@click.option(
     "--transfer", multiple=True, metavar="FILE",
     help="Records (files or folders) of any model to learn from first; may be repeated.",
 )  # fmt: skip
@@ -147,6 +151,7 @@ def command(
     explorer: str,
     explorer_option: tuple[str, ...],
     cost_model: str,
+    template: str | None,
     transfer: tuple[str, ...],
     batch: int,
     seed: int | None,
@@ -186,6 +191,11 @@ def command(
 
     if explorer == "help":
         console.data("\n".join(explorer_names()))
+        return
+    if template == "help":
+        from mlc.api import template_names
+
+        console.data("\n".join(template_names()))
         return
     if cost_model == "help":
         console.data("\n".join(COST_MODELS))
@@ -232,8 +242,9 @@ def command(
     disabled = ("winograd",) if no_winograd else ()
     if list_only:
         found = tuning_tasks(
-            loaded, target, disabled_passes=disabled, weights=weights, bf16=bf16, fp16=fp16, keep_f32=kept
-        )
+            loaded, target, disabled_passes=disabled, weights=weights, bf16=bf16, fp16=fp16, keep_f32=kept,
+            template=template,
+        )  # fmt: skip
         console.data(tasks_table(console, found))
         write_json(console, json_file, "tune", {"tasks": [task_json(k, t) for k, t in enumerate(found)]})
         return
@@ -248,6 +259,7 @@ def command(
         early_stopping=early_stopping,
         seed=console.settings.seed if seed is None else seed,
         algorithms=algorithms,
+        template=template,
     )
     measure = MeasureOptions(
         build_timeout=build_timeout,

@@ -28,6 +28,8 @@ from mlc.errors import ScheduleError
 Value = int | float | str | bool | tuple[Any, ...]
 Config = Mapping[str, Value]
 
+TEMPLATE = "template"  # the knob that names the template of a group; see :mod:`mlc.targets.groups.template`
+USUAL = "usual"  # its value where that is the one that fits
 MAX_ITEMS = 6  # of a permutation: 720 orders
 
 

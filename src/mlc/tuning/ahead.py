@@ -76,6 +76,8 @@ def build_ahead(
         UnsupportedError: a task cannot be told in text, by which the other machine would have it again.
     """
     check_explorer(options)
+    if options.template is not None:
+        raise UsageError("templates can be asked for where candidates are measured, too", hint="leave --template out")
     threads = available_cores() if threads is None else threads
     measure = measure or MeasureOptions()
     log = read_records([records]) if records is not None and Path(records).exists() else Log()

@@ -108,6 +108,8 @@ def tune_graph(
     wanted = threads
     threads = available_cores() if threads is None else threads
     check_explorer(options)
+    if elsewhere is not None and options.template is not None:
+        raise UsageError("templates can be asked for on this machine only", hint="leave --template or --pool out")
     if elsewhere is not None and options.algorithms:
         raise UsageError("algorithms can be measured on this machine only", hint="leave --algorithms or --pool out")
     path = Path(records)
@@ -122,7 +124,13 @@ def tune_graph(
         )  # fmt: skip
         measured = compared() if target.accelerator is None else apart(compared, "comparing algorithms")
     algorithms = [r for r in [*before, *measured] if ALGORITHM in r.config]
-    everything = tasks_of(graph, target, compile_options, Observer(), Chosen(algorithms, target, threads))
+    chosen = Chosen(algorithms, target, threads)
+    everything = tasks_of(graph, target, compile_options, Observer(), chosen, options.template)
+    if options.template is not None and not everything:
+        raise UsageError(
+            f"no kernel of the model takes the template {options.template!r}",
+            hint="mlc tune --template help lists those that there are",
+        )
     tasks, numbers = chosen_tasks(everything, only)
     rng = np.random.default_rng(options.seed)
     known = learnt_from(transfer, everything, target, options)
@@ -336,10 +344,10 @@ def _check_regions(
 
 
 def _revert(session: Session, workloads: Collection[str]) -> list[str]:
-    """Decides for the untuned configurations of some tasks; the names of those that had others."""
+    """Decides for what some tasks have untuned; the names of those that had something else."""
     reverted = []
     for state in session.states:
-        default = state.task.space.default
+        default = state.task.untuned
         if state.task.key in workloads and state.decided is not None and dict(state.decided) != dict(default):
             known = state.untuned if state.untuned < float("inf") else state.best
             session.settle(state, default, Measurement(known))

@@ -51,6 +51,7 @@ class TuneOptions:
         early_stopping: trials of a task without a gain after which it gets no more; no limit unless given.
         seed: of everything random.
         algorithms: whether to measure first by which of its algorithms each operator is fastest.
+        template: whose configurations are searched, where it is not the one that fits.
     """
 
     trials: int | None = 1000
@@ -63,6 +64,7 @@ class TuneOptions:
     early_stopping: int | None = None
     seed: int = 0
     algorithms: bool = False
+    template: str | None = None
 
 
 class Ended(StrEnum):

@@ -16,7 +16,7 @@ from mlc.ir.expr import loads
 from mlc.ir.graph import RULE_ERRORS, Graph, Node, Value, express
 from mlc.ir.layout import Layout
 from mlc.ir.types import TensorType
-from mlc.lower.knobs import Config, Knobs, Space
+from mlc.lower.knobs import TEMPLATE, USUAL, Config, Knobs, Space
 from mlc.lower.schedule import Schedule
 from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.configurations import Configurations
@@ -25,7 +25,7 @@ from mlc.pipeline.machine import constants_of
 from mlc.pipeline.passes import optimise
 from mlc.records.margins import Margins, margins_of, surrounded
 from mlc.records.workload import laid_out, name_of
-from mlc.rewrite.group import configured, device_of, identity_of, is_group
+from mlc.rewrite.group import config_of, configured, device_of, identity_of, is_group
 from mlc.rewrite.recurrence import graphs
 from mlc.rewrite.workload import Document, Workload, read_workload, workload_document, workload_key
 from mlc.settings import CompileOptions, Observer
@@ -80,6 +80,11 @@ class Task:
         return max((32 // max(8, bits) for bits in widest), default=1) or 1
 
     @property
+    def untuned(self) -> Config:
+        """What a compilation without records takes: no template that was asked for, or else the default."""
+        return {TEMPLATE: USUAL} if TEMPLATE in self.space.default else self.space.default
+
+    @property
     def held(self) -> tuple[bool, ...]:
         """Which inputs candidates do not take as such: constants, on an accelerator those whose values are known."""
         if self.constants is None:
@@ -98,6 +103,7 @@ def tasks_of(
     options: CompileOptions,
     watch: Observer,
     algorithms: Configurations | None = None,
+    template: str | None = None,
 ) -> list[Task]:
     """Every distinct group of a model that has knobs, in order of first use.
 
@@ -107,15 +113,16 @@ def tasks_of(
         options: as for a compilation.
         watch: is told of the passes.
         algorithms: know by which algorithm an operator is to be computed; the target's own unless given.
+        template: of the groups; those that it does not fit are left out. The one that fits unless given.
     """
     fused = optimise(graph, target, options, watch, configurations=algorithms)
     found: dict[str, Task] = {}
     for part in parts_of(fused, target):
-        seen = _Seen()
+        seen = _Seen(target, template)
         laid = lay_out(part, options, watch, seen)
         for node, times in ((n, times) for g, times in graphs(laid) for n in g.nodes):
             group = seen.groups.get(identity_of(node))
-            if group is None or not is_group(node):
+            if group is None or not is_group(node) or (template is not None and identity_of(node) not in seen.asked):
                 continue
             types, constant, row_major = group
             key = workload_key(workload_document(node, types, constant, row_major))
@@ -123,7 +130,7 @@ def tasks_of(
                 task = found[key]
                 found[key] = replace(task, weight=task.weight + times, sources=(*task.sources, *node.sources[:1]))
                 continue
-            knobs = Knobs()
+            knobs = Knobs(config_of(node))
             part.machine.layouts(node, types, constant, row_major, knobs)
             constants = None
             if part.region is None:
@@ -131,16 +138,27 @@ def tasks_of(
             elif isinstance(target.accelerator, Tunable):
                 constants = constants_of(node, laid.constants)
                 target.accelerator.schedule(node, constants, knobs)
-            if knobs.asked:
+            if knobs.asked.keys() - {TEMPLATE}:
                 task = _task(key, node, types, constant, row_major, knobs, constants)
                 found[key] = replace(task, weight=times)
     return list(found.values())
 
 
 class _Seen:
-    """Notes what every group is asked about, and leaves it as it is."""
+    """Notes what every group is asked about, and leaves it as it is, or gives it a template.
 
-    def __init__(self) -> None:
+    Args:
+        target: what for.
+        template: of the groups that it fits.
+
+    Attributes:
+        groups: what is known of each, by its identity.
+        asked: those that were given the template.
+    """
+
+    def __init__(self, target: Target, template: str | None = None) -> None:
+        self._target, self._template = target, template
+        self.asked: set[tuple[str, ...]] = set()
         self.groups: dict[tuple[str, ...], tuple[tuple[TensorType, ...], tuple[bool, ...], bool]] = {}
 
     def algorithm(self, node: Node, known: Sequence[Algorithm]) -> Algorithm | None:
@@ -148,7 +166,17 @@ class _Seen:
 
     def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
         self.groups[identity_of(node)] = tuple(types), tuple(constant), row_major
-        return node
+        if self._template is None or not is_group(node) or device_of(node):
+            return node
+        knobs = Knobs({TEMPLATE: self._template})
+        named = configured(node, knobs.config)
+        try:
+            self._target.layouts(named, types, constant, row_major, knobs)
+        except ScheduleError:  # it does not fit
+            return node
+        if TEMPLATE in knobs.asked:
+            self.asked.add(identity_of(node))
+        return named if TEMPLATE in knobs.asked else node
 
     def refuse(self, group: tuple[str, ...], reason: str) -> None:
         raise AssertionError("a group without a configuration")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.types import TensorType
+from mlc.lower.knobs import TEMPLATE, USUAL
 from mlc.lower.schedule import Schedule
 from mlc.targets.base import LayoutChoice
 from mlc.targets.groups.group import Group
@@ -38,7 +39,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Template(Generic[Machine]):
-    """One way to compute groups; which one a group gets is decided by ``fits`` alone.
+    """One way to compute groups; which one a group gets is decided by ``fits`` alone, unless its configuration says.
 
     Args:
         name: for messages.
@@ -55,12 +56,31 @@ class Template(Generic[Machine]):
     schedule: Callable[[Group, Machine], Schedule]
 
 
-def template_for(g: Group, templates: Sequence[Template[Machine]], machine: Machine) -> Template[Machine]:
-    """The first template that fits a group.
+def template_for(
+    g: Group,
+    templates: Sequence[Template[Machine]],
+    machine: Machine,
+    named: Callable[[], Mapping[str, Template[Machine]]] = dict,
+) -> Template[Machine]:
+    """The template that a group's configuration names, or else the first that fits it.
 
+    Args:
+        g: the group.
+        templates: those that fit by themselves.
+        machine: what for.
+        named: those that a configuration may name.
     Raises:
-        ScheduleError: none does (a bug: the last ones fit everything).
+        ScheduleError: there is none of the name, or it does not fit; or no template fits at all (a bug: the last ones
+            fit everything).
     """
+    name = g.knobs.config.get(TEMPLATE)
+    if name is not None:
+        chosen = named().get(str(name))
+        g.knobs.require(name == USUAL or chosen is not None, f"there is no template {name}")
+        g.knobs.category(TEMPLATE, (name,), default=name)
+        if chosen is not None:
+            g.knobs.require(chosen.fits(g, machine), f"the template {name} does not fit it")
+            return chosen
     for template in templates:
         if template.fits(g, machine):
             return template

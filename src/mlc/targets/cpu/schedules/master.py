@@ -6,10 +6,13 @@ and where the sums of a tile are kept are knobs too. So an operator that no temp
 
 What follows the reduction is computed tile by tile where it has the same shape and there is no other reduction. Else
 the reduction's result lies in memory, and the rest of the group has loops of its own.
+
+Where it is asked for by name, it packs constants, too: see :mod:`mlc.targets.cpu.schedules.packed`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 from mlc.ir import te
@@ -19,6 +22,7 @@ from mlc.lower.knobs import MAX_ITEMS
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.targets.cpu.record import Cpu
+from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.reduction import (
     fold_or_spread,
     inline_between,
@@ -41,10 +45,10 @@ def has_master(g: Group) -> bool:
 
     Rows that are folded and read again while they are in cache, as in softmax and norms, are not: memory sets the pace.
     """
-    op = _heaviest(g)
+    op = heaviest(g)
     if op is None or len(op.outputs) != 1 or not op.shape or _work(op) < MIN_WORK:
         return False
-    return _shares_loops(g, op) or rows_of(g) is None
+    return shares_loops(g, op) or rows_of(g) is None
 
 
 def schedule_master(g: Group, target: Cpu) -> Schedule:
@@ -54,18 +58,19 @@ def schedule_master(g: Group, target: Cpu) -> Schedule:
         ScheduleError: the configuration is refused.
     """
     p = rows_in_memory(sums_by_channel(g, g.layouts))
-    op = _heaviest(p)
+    op = heaviest(p)
     assert op is not None
     knobs = g.knobs
     fast = product_tile(op, target)
     plan = knobs.category("plan", ("plain", "tiled"), default="plain" if fast is None else "tiled")
-    tiled = _Tiled(p, op, target, fast, plain=plan == "plain")
+    tiled = Tiled(p, op, target, fast, plain=plan == "plain")
     if plan == "plain":
         return schedule_reduction(p, target)
     return tiled.schedule()
 
 
-def _heaviest(g: Group) -> te.Compute | None:
+def heaviest(g: Group) -> te.Compute | None:
+    """The reduction with the most to do."""
     return max(g.reductions, key=_work, default=None)
 
 
@@ -73,7 +78,7 @@ def _work(op: te.Compute) -> int:
     return size_of(op.shape) * size_of([a.hi + 1 for a in op.reduce_axes])
 
 
-def _shares_loops(g: Group, op: te.Compute) -> bool:
+def shares_loops(g: Group, op: te.Compute) -> bool:
     """Whether what follows a reduction can be computed tile by tile."""
     return len(g.outputs) == len(g.reductions) == 1 and op.shape == g.outputs[0].shape
 
@@ -112,7 +117,7 @@ def _divisors(n: int) -> list[int]:
     return [k for k in range(1, min(n, 64) + 1) if n % k == 0]
 
 
-class _Tiled:
+class Tiled:
     """Asks the knobs of a tiled nest, then builds it.
 
     Args:
@@ -121,12 +126,25 @@ class _Tiled:
         target: the processor.
         fast: the tile of a product; see :func:`product_tile`.
         plain: whether the answers do not count.
+        short: terms of a sum that are unrolled untuned, at most.
+        copies: stages before the reduction that are computed once and kept; others are where they are read.
     """
 
-    def __init__(self, p: Group, op: te.Compute, target: Cpu, fast: dict[int, int] | None, *, plain: bool) -> None:
+    def __init__(
+        self,
+        p: Group,
+        op: te.Compute,
+        target: Cpu,
+        fast: dict[int, int] | None,
+        *,
+        plain: bool = False,
+        short: int = 1,
+        copies: Sequence[te.Tensor] = (),
+    ) -> None:
         self.group, self.op, self.target = p, op, target
+        self.copies = copies
         knobs = p.knobs
-        self.out = p.outputs[0] if _shares_loops(p, op) else op.outputs[0]
+        self.out = p.outputs[0] if shares_loops(p, op) else op.outputs[0]
         assert self.out.op is not None
         extents = [a.hi + 1 for a in self.out.op.axes]
         self.lanes = target.lanes_of(self.out.dtype)
@@ -140,9 +158,15 @@ class _Tiled:
             for d, n in held_along.items()
         }
         reduced = [a.hi + 1 for a in op.reduce_axes]
+        inner = [1] * len(reduced)
+        for k in range(len(reduced) - 1, -1, -1):  # the innermost ones as a whole, as far as that goes
+            inner[k] = max(n for n in _divisors(reduced[k]) if n <= short)
+            short //= inner[k]
+            if inner[k] < reduced[k]:
+                break
         self.reduced = [
-            knobs.factors(f"reduce{k}", n, 2, default=(n, 1), most={-1: 64}) if n > 1 else (n, 1)
-            for k, n in enumerate(reduced)
+            knobs.factors(f"reduce{k}", n, 2, default=(n // i, i), most={-1: 64}) if n > 1 else (n, 1)
+            for k, (n, i) in enumerate(zip(reduced, inner, strict=True))
         ]
         walked = [f"data{d}" for d in large] + [f"reduce{k}" for k, n in enumerate(reduced) if n > 1]
         self.order: tuple[str, ...] = knobs.permutation("order", tuple(walked[:MAX_ITEMS]))
@@ -159,8 +183,10 @@ class _Tiled:
 
     def schedule(self) -> Schedule:
         s = Schedule(self.group.outputs)
-        if _shares_loops(self.group, self.op):
-            inline_rest(s, ())
+        if shares_loops(self.group, self.op):
+            inline_rest(s, self.copies)
+            for t in self.copies:
+                spread(s[t], self.target)
         else:
             inline_between(s, self.group, self.target)
             for op in self.group.computes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
 
 from mlc.ir import te
 from mlc.ir.graph import FusionKind, Node
@@ -19,6 +21,7 @@ from mlc.targets.cpu.schedules.injective import ELEMENT_WISE
 from mlc.targets.cpu.schedules.master import MASTER
 from mlc.targets.cpu.schedules.matmul import MATRIX_PRODUCT
 from mlc.targets.cpu.schedules.pack_bits import PACKED_BITS
+from mlc.targets.cpu.schedules.packed import PACKED
 from mlc.targets.cpu.schedules.reduction import REDUCTION
 from mlc.targets.cpu.schedules.tiled import TILED
 from mlc.targets.cpu.schedules.window import WINDOW
@@ -47,6 +50,15 @@ TEMPLATES: tuple[Template[Cpu], ...] = (
 GENERAL: tuple[Template[Cpu], ...] = (MASTER, REDUCTION, ELEMENT_WISE)
 
 
+_GROUP = "mlc.templates"
+
+
+@cache
+def named_templates() -> Mapping[str, Template[Cpu]]:
+    """The templates that may be asked for: the master template, and those that are installed (``mlc.templates``)."""
+    return {"master": PACKED, **{e.name: e.load() for e in entry_points(group=_GROUP)}}
+
+
 def choose_layouts(
     node: Node, site: Site, target: Cpu, knobs: Knobs, templates: Sequence[Template[Cpu]] = TEMPLATES
 ) -> LayoutChoice:
@@ -66,7 +78,7 @@ def choose_layouts(
         return LayoutChoice(tuple(None for _ in node.outputs))
     g = group_of(node, knobs)
     machine = _machine(g, target)
-    return template_for(g, templates, machine).layouts(g, site, machine)
+    return template_for(g, templates, machine, named_templates).layouts(g, site, machine)
 
 
 def schedule_group(
@@ -85,7 +97,7 @@ def schedule_group(
     """
     g = group_of(node, knobs)
     machine = _machine(g, target)
-    s = template_for(g, templates, machine).schedule(g, machine)
+    s = template_for(g, templates, machine, named_templates).schedule(g, machine)
     return s, params_of(g, s)
 
 
