@@ -107,6 +107,7 @@ def function(ctx: Context, op: Operator) -> list[Value]:
     if dtype.bits == 8:
         return [by_table(ctx, x, function_table(_defined(op, table), q, out, dtype))]
     if op.name in ("LOGISTIC", "TANH"):
+        op.need_result_scale(1 / 32768, 0)
         return [by_table(ctx, x, sigmoid_table(q) if op.name == "LOGISTIC" else tanh_table(q))]
     return [by_table(ctx, x, function_table_16(_defined(op, table), q, out))]
 

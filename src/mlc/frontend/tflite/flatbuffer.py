@@ -52,6 +52,7 @@ class FlatbufferReader:
             ImportModelError: see :meth:`root`.
         """
         self._tables += 1
+        self._check_aligned(at, 4, where)
         self.limits.check("nodes", self._tables // _TABLES_A_NODE, "tables of the file, eight for each node")
         start = at - self._number("<i", at, where)
         length, size = self._number("<H", start, where), self._number("<H", start + 2, where)
@@ -67,6 +68,7 @@ class FlatbufferReader:
             width = np.dtype(field.numpy).itemsize if field.kind == "scalar" else 4
             if offset < 4 or offset + width > size:
                 raise self._damaged(f"{where}: {name}", "it lies outside of its table")
+            self._check_aligned(at + offset, width, f"{where}: {name}")
             if field.kind == "union":
                 continue  # once the types are known
             found[name] = self._value(field, at + offset, f"{where}: {name}")
@@ -93,6 +95,8 @@ class FlatbufferReader:
         vector = np.frombuffer(self.data, numpy, count, target + 4)
         if field.kind == "string":
             self.limits.check("name_length", count, where)
+            if self.data[target + 4 + count : target + 5 + count] != b"\0":
+                raise self._damaged(where, "the text is not ended by a zero")
             return vector.tobytes().decode("utf-8", "backslashreplace")
         return vector
 
@@ -104,7 +108,12 @@ class FlatbufferReader:
             return None
         return self.table(names[kind], self._follow(at, where), where)
 
+    def _check_aligned(self, at: int, width: int, where: str) -> None:
+        if at % width:
+            raise self._damaged(where, f"it lies at {at}, no multiple of {width}")
+
     def _length(self, at: int, width: int, where: str) -> int:
+        self._check_aligned(at, 4, where)
         count = self._number("<I", at, where)
         if at + 4 + count * width > len(self.data):
             raise self._damaged(where, f"{count} elements reach beyond the end of the file")

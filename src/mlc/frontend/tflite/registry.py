@@ -93,6 +93,17 @@ class Operator:
             raise ImportModelError(f"output {k} is quantised, but has no scale for all of it")
         return found
 
+    def need_result_scale(self, scale: float, zero: int) -> None:
+        """Check that the file agrees with a kernel whose results have one scale, whatever it says.
+
+        Raises:
+            ImportModelError: it says something else.
+        """
+        found = self.result_scale()
+        if abs(found.scale[0] - scale) > 1e-3 * scale or found.zero[0] != zero:
+            said = f"scale {found.scale[0]:g} and zero point {found.zero[0]}"
+            raise ImportModelError(f"output 0 has {said}, {self.name} gives {scale:g} and {zero}")
+
     def intermediate_scale(self, k: int) -> Quantization:
         """How numbers within the operator are scaled.
 

@@ -27,6 +27,8 @@ def softmax(ctx: Context, op: Operator) -> list[Value]:
         if x.type.dtype.is_int:
             x = dequantised(ctx, x, op.scale_of(0))
         return [ctx.add("softmax", [x if beta == 1 else arith(ctx, "mul", x, beta)], axis=last)]
+    dtype = op.dtype()
+    op.need_result_scale(1 / 32768 if dtype is i16 else 1 / 256, 0 if dtype is i16 else int(dtype.min_value))
     if x.type.dtype is i16:
         return [_of_16_bits(ctx, op, x, beta, last)]
     return [_in_integers(ctx, op, x, beta, last)]
@@ -160,10 +162,11 @@ def l2_normalization(ctx: Context, op: Operator) -> list[Value]:
 
 
 def _l2_in_integers(ctx: Context, op: Operator, x: Value, last: int) -> Value:
-    """Divided by the root of the sum of squares in fixed point; results have 7 binary places, whatever their scale."""
+    """Divided by the root of the sum of squares in fixed point; results have 7 binary places."""
     dtype = op.dtype()
     if dtype.bits != 8:
         raise UnsupportedError(f"L2_NORMALIZATION of {dtype.bits}-bit integers")
+    op.need_result_scale(1 / 128, 128 if dtype is u8 else 0)
     numbers = centred(ctx, x, op.scale_of(0), i32)
     squares = ctx.add("reduce_sum", [ctx.add("mul", [numbers, numbers])], axes=(last,), keepdims=True)
     multiplier, shift = inverse_root(ctx, squares)

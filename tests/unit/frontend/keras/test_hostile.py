@@ -382,15 +382,6 @@ def test_flipped_bytes_neither_crash_nor_hang(
     attempt_flipped(form, flips)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form, flips", [(archive, 5000), (legacy, 2000)], ids=["keras", "h5"])
-def test_many_flipped_bytes_neither_crash_nor_hang(
-    form: Callable[..., bytes], flips: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mlc.frontend.keras.probe.SECONDS", 1)
-    attempt_flipped(form, flips)
-
-
 def test_checksums_find_every_flip_in_a_member() -> None:
     """A bit of the weights or of the text that differs is told, never computed with."""
     data, rng = archive(sequential(dense())), random.Random(1)

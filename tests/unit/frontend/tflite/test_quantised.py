@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlc.errors import UnsupportedError
-from tests.unit.frontend.tflite.writer import T, const, imported, one, same
+from mlc.errors import ImportModelError, UnsupportedError
+from mlc.frontend.tflite.importer import import_tflite
+from tests.unit.frontend.tflite.writer import Op, T, const, imported, one, same, write
 
 KINDS = ("int8", "uint8", "int16")
 NARROW = ("int8", "uint8")
@@ -391,3 +392,28 @@ def test_what_the_kernels_lack_is_refused(rng):
             imported(one(name, [x], [result("int16", (2, 3))], table)[0])
     with pytest.raises(UnsupportedError, match="slopes of 16 bits"):
         imported(one("PRELU", [x, x], [result("int16", (2, 3))])[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "scale", "zero", "said"),
+    [
+        ("SOFTMAX", "int8", 1 / 256, 0, "zero point 0, SOFTMAX gives 0.00390625 and -128"),
+        ("SOFTMAX", "uint8", 0.5, 0, "has scale 0.5 and zero point 0, SOFTMAX gives 0.00390625 and 0"),
+        ("SOFTMAX", "int16", 1 / 256, 0, "SOFTMAX gives 3.05176e-05 and 0"),
+        ("LOGISTIC", "int16", 1 / 256, 0, "LOGISTIC gives 3.05176e-05 and 0"),
+        ("TANH", "int16", 1 / 32768, 5, "TANH gives 3.05176e-05 and 0"),
+        ("L2_NORMALIZATION", "uint8", 1 / 128, 0, "L2_NORMALIZATION gives 0.0078125 and 128"),
+    ],
+)
+def test_results_whose_scale_the_kernel_defines(name, dtype, scale, zero, said):
+    tensors = [T((2, 5), dtype, scale=0.1), T((2, 5), dtype, scale=scale, zero=zero)]
+    with pytest.raises(ImportModelError, match=said):
+        import_tflite(write(tensors, [Op(name, [0], [1])], [0], [1]))
+
+
+def test_a_bias_has_no_zero_point():
+    bias = const([1, 2], np.int32, scale=0.01, zero=3)
+    tensors = [T((2, 3), "int8", scale=0.1), const(np.ones((2, 3)), np.int8, scale=0.1), bias]
+    operator = Op("FULLY_CONNECTED", [0, 1, 2], [3], {}, "FullyConnectedOptions", 4)
+    with pytest.raises(ImportModelError, match="the bias has the zero point 3, 0 is needed"):
+        import_tflite(write([*tensors, T((2, 2), "int8", scale=0.1)], [operator], [0], [3]))
