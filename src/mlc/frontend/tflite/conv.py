@@ -105,9 +105,9 @@ def integers(ctx: Context, op: Operator, x: Value, w: Value, bias: Value | None)
         UnsupportedError: element types that kernels do not mix.
         ImportModelError: the bias has a zero point.
     """
-    stored = op.sources[2].quantization if bias is not None else None
-    if stored is not None and stored.zero.any():
-        raise ImportModelError(f"the bias has the zero point {stored.zero[stored.zero != 0][0]}, 0 is needed")
+    stored = op.sources[2] if bias is not None else None
+    if stored is not None and stored.quantization is not None and stored.quantization.zero.any():
+        raise ImportModelError(f"the bias has the zero point {stored.quantization.zero.max()}, 0 is needed")
     if w.type.dtype not in (i8, u8):
         raise UnsupportedError(f"weights are {w.type.dtype}, int8 or uint8 is supported with {x.type.dtype}")
     zero = zero_of(op.scale_of(1))
