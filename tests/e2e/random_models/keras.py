@@ -145,7 +145,12 @@ def _pool(m: _Drawn) -> None:
         return
     size = m.window(m.space(shape))
     strides = m.rng.choice((None, tuple(m.rng.randint(1, 2) for _ in size)))
-    m.apply(getattr(L, f"{kind}Pooling{rank}D")(size, strides, padding=m.rng.choice(("same", "valid")), **m.order), x)
+    steps = strides or size
+    borders = [max(0, (-(-n // s) - 1) * s + k - n) for n, k, s in zip(m.space(shape), size, steps, strict=True)]
+    # Keras with torch averages copies of the border where it has to pad one side more than the other
+    uneven = kind == "Average" and any(n % 2 for n in borders)
+    padding = m.rng.choice(("valid", "valid" if uneven else "same"))
+    m.apply(getattr(L, f"{kind}Pooling{rank}D")(size, strides, padding=padding, **m.order), x)
 
 
 def _borders(m: _Drawn) -> None:
@@ -158,8 +163,9 @@ def _borders(m: _Drawn) -> None:
             pads = tuple((m.rng.randint(0, 2), m.rng.randint(0, 2)) for _ in space)
             m.apply(getattr(L, f"ZeroPadding{rank}D")(pads[0] if rank == 1 else pads, **m.order), x)
         case 1:
-            cuts = tuple((0, 1) if n > 2 else (0, 0) for n in space)
-            m.apply(getattr(L, f"Cropping{rank}D")(cuts[0] if rank == 1 else cuts, **m.order), x)
+            # in one dimension, Keras cuts the first axis, whichever that is
+            cuts = tuple((0, 1) if n > 2 else (0, 0) for n in (shape[:1] if rank == 1 else space))
+            m.apply(L.Cropping1D(cuts[0]) if rank == 1 else getattr(L, f"Cropping{rank}D")(cuts, **m.order), x)
         case _:
             sizes = tuple(m.rng.randint(1, 2) for _ in space)
             if rank == 1:

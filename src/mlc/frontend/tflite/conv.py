@@ -185,7 +185,8 @@ def transpose_conv(ctx: Context, op: Operator) -> list[Value]:
         else:
             y = convolve_transposed(ctx, data, cast(ctx, taps, x.type.dtype), bias, window, outputs)
         return [channels_last(ctx, fused(ctx, op, y))]
-    moved = Operator(op.name, op.options, (x, w, bias), (op.sources[2], op.sources[1]), op.results)
+    sources = op.sources[2], op.sources[1], *op.sources[3:]
+    moved = Operator(op.name, op.options, (x, w, bias), sources, op.results)
     data, taps, bias = integers(ctx, moved, data, taps, bias)
     sums = convolve_transposed(ctx, data, taps, bias, window, outputs)
     return [channels_last(ctx, requantised(ctx, moved, sums, axis=1))]

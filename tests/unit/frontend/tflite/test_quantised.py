@@ -107,7 +107,9 @@ def test_grouped_convolution(rng):
 def test_transposed_convolution(rng, kind):
     operands = [const([1, 9, 8, 6], np.int32), weights(rng, kind, (6, 3, 3, 4), 0), data(rng, kind, (1, 5, 4, 4))]
     facts = {"Padding": 0, "StrideW": 2, "StrideH": 2}
-    same(one("TRANSPOSE_CONV", operands, [result(kind, (1, 9, 8, 6))], "TransposeConvOptions", version=3, **facts))
+    for offset in ([], [bias(rng, kind, 6)]):
+        to = [result(kind, (1, 9, 8, 6))]
+        same(one("TRANSPOSE_CONV", [*operands, *offset], to, "TransposeConvOptions", version=3, **facts))
 
 
 @pytest.mark.parametrize("kind", KINDS)
