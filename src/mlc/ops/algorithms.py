@@ -19,6 +19,7 @@ class Algorithm(StrEnum):
     WINOGRAD_6 = "winograd6"
     FUSED = "fused"  # attention as one operator (mlc.ops.attention)
     APART = "apart"  # two products and a softmax
+    BITS = "bits"  # a product of numbers of few bits by logic and counts (mlc.rewrite.bits)
     DENSE = "dense"  # a grouped convolution with zeros between its groups (mlc.rewrite.dense)
 
     @property

@@ -11,7 +11,7 @@ from mlc.ops.algorithms import Algorithm
 from mlc.pipeline.configurations import Configurations
 from mlc.rewrite.algebra import simplify_algebra
 from mlc.rewrite.attention import use_attention
-from mlc.rewrite.bits import use_bits
+from mlc.rewrite.bits import of_few_bits, use_bits
 from mlc.rewrite.bytes import use_bytes
 from mlc.rewrite.dense import use_dense
 from mlc.rewrite.half import sum_in_half, use_half
@@ -31,7 +31,7 @@ LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them,
 
 WINOGRAD, ATTENTION, SHUFFLES, DENSE, OFFLOAD = "winograd", "attention", "shuffles", "dense", "offload"
 BYTES, BITS, WORDS, WEIGHTS, BF16, FP16, SUMS = "bytes", "bits", "words", "weights", "bf16", "fp16", "sums"
-WORTH_BITS = 1.1  # times as fast as bytes that products of bits have to be
+WORTH_BITS = 1.1  # times as fast as bytes that products of bits have to be expected to be
 
 
 def pass_names() -> list[str]:
@@ -63,10 +63,17 @@ def optimise(
         UsageError: a pass to leave out does not exist, or is needed.
     """
 
-    def choose(node: Node) -> Algorithm:
-        known = target.algorithms(node)
+    def settle(node: Node, known: Sequence[Algorithm]) -> Algorithm:
         chosen = configurations.algorithm(node, known) if configurations is not None and len(known) > 1 else None
         return chosen if chosen is not None and chosen in known else known[0]
+
+    def choose(node: Node) -> Algorithm:
+        return settle(node, target.algorithms(node))
+
+    def takes_bits(node: Node, of_x: int, of_w: int) -> bool:
+        gain = target.bits_gain(node, of_x, of_w)
+        known = (Algorithm.BITS, Algorithm.DIRECT) if gain >= WORTH_BITS else (Algorithm.DIRECT, Algorithm.BITS)
+        return gain > 0 and settle(of_few_bits(node, of_x, of_w), known) is Algorithm.BITS
 
     winograd = GraphPass(
         WINOGRAD,
@@ -138,7 +145,7 @@ def optimise(
     )
     bits = GraphPass(
         BITS,
-        lambda g: use_bits(g, lambda node, of_x, of_w: target.bits_gain(node, of_x, of_w) >= WORTH_BITS),
+        lambda g: use_bits(g, takes_bits),
         "products of one or two bits by logic and counts, where the target is faster that way",
         MAX_LEVEL,
     )

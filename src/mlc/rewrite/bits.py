@@ -18,14 +18,14 @@ from math import prod
 
 import numpy as np
 
-from mlc.ir.graph import Graph, Node, Value
-from mlc.ir.types import boolean, i8, u8
+from mlc.ir.graph import Builder, Graph, Node, Value
+from mlc.ir.types import TensorType, boolean, i2, i4, i8, u2, u4, u8
 from mlc.ops import get
 from mlc.ops.bits import Weights, pack_constant
 from mlc.rewrite.rewriter import Rewriter, replay
 
 Prefers = Callable[[Node, int, int], bool]
-"""Whether the target is faster by bits: a product, and how many planes its data and its weights have."""
+"""Whether to take bits, as the target is faster by them: a product, and planes of its data and its weights."""
 
 _ALL = 0xFF
 _MOVES = ("reshape", "transpose", "slice", "max_pool", "channel_shuffle", "identity")  # exact, whatever is moved
@@ -125,6 +125,42 @@ def use_bits(graph: Graph, prefers: Prefers) -> Graph:
         return [product(rw, node, bits, planes)]
 
     return replay(graph, visit)
+
+
+_FEW = {1: (u2, i2), 2: (u4, i4)}  # by planes, types that tell how many data and weights have
+
+
+def of_few_bits(node: Node, of_x: int, of_w: int) -> Node:
+    """A product as its choice of algorithms knows it: its types tell how many planes data and weights have.
+
+    Args:
+        node: a ``conv`` or ``matmul`` of bytes.
+        of_x, of_w: planes of data and of weights.
+    """
+    x, w = node.inputs
+    types = (TensorType(x.type.shape, _FEW[of_x][0]), TensorType(w.type.shape, _FEW[of_w][1]))
+    inputs = tuple(Value(v.name, t) for v, t in zip(node.inputs, types, strict=True))
+    return Node(node.op, inputs, node.attrs, tuple(Value(v.name, v.type) for v in node.outputs))
+
+
+def is_of_few_bits(node: Node) -> bool:
+    """Whether a node is what :func:`of_few_bits` gives."""
+    return [v.type.dtype for v in node.inputs] in [[a, b] for a, _ in _FEW.values() for _, b in _FEW.values()]
+
+
+def with_few_bits(node: Node, rng: np.random.Generator) -> Graph:
+    """A model of what :func:`of_few_bits` gave, with drawn bipolar weights, in which :func:`use_bits` finds it again.
+
+    Args:
+        node: the product.
+        rng: draws the weights.
+    """
+    (x, w), planes = (v.type for v in node.inputs), {t: n for n, few in _FEW.items() for t in few}
+    levels = np.arange(1 - (1 << planes[w.dtype]), 1 << planes[w.dtype], 2)
+    b = Builder("bits")
+    data = b.input("x", TensorType(x.shape, u8))
+    (limited,) = b.add(get("clip"), [data], {"lo": 0, "hi": (1 << planes[x.dtype]) - 1})
+    return b.finish(b.add(node.op, [limited, b.constant(rng.choice(levels, w.shape).astype(np.int8), "w")], node.attrs))
 
 
 def _neighbours(mask: int) -> tuple[int, ...] | None:

@@ -29,6 +29,7 @@ from mlc.records.margins import Margins
 from mlc.records.measurement import Measurement
 from mlc.records.record import ALGORITHM, DECIDED, Fingerprint, Record
 from mlc.rewrite.attention import spelled_out
+from mlc.rewrite.bits import is_of_few_bits, with_few_bits
 from mlc.rewrite.workload import Document, algorithm_document, workload_key
 from mlc.runtime import Module
 from mlc.settings import CompileOptions, Observer
@@ -207,14 +208,16 @@ def alone(node: Node, seed: int = 0) -> Graph:
     """A model of one operator, in the form in which its algorithms are chosen between.
 
     Args:
-        node: a ``conv``, whose weights are drawn, or an ``attention``.
+        node: a ``conv``, whose weights are drawn, an ``attention``, or a product of numbers of few bits.
         seed: of the weights.
     """
     if node.op is get("attention"):
         return spelled_out(node)
+    rng = np.random.default_rng(seed)
+    if is_of_few_bits(node):
+        return with_few_bits(node, rng)
     b = Builder("algorithm")
     x, w = (v.type for v in node.inputs)
-    rng = np.random.default_rng(seed)
     if w.dtype.is_int:
         # as great as the type allows, so that what is told from them is told from these, too
         most = min(127, int(w.dtype.max_value))

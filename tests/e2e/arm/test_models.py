@@ -13,7 +13,7 @@ import mlc
 from benchmarks.zoo import build, sample_inputs
 from mlc.cli.main import run
 from tests.e2e.compiled import assert_same
-from tests.e2e.test_zoo import NETWORKS, OPERATORS
+from tests.e2e.test_zoo import LIGHT, NETWORKS, OPERATORS
 from tests.e2e.test_zoo import reference as zoo_reference
 from tests.emulated import emulated, needs_emulator
 
@@ -41,6 +41,17 @@ def test_small_model_agrees_with_onnxruntime(name: str, cpu: str, tmp_path: Path
     inputs = sample_inputs(model, 1)
     onnx.save(model, tmp_path / "model.onnx")
     package = mlc.compile(mlc.load(tmp_path / "model.onnx"), f"arm -mcpu={cpu}", verify_passes=True)
+    assert_same(emulated(package, inputs, threads=2), zoo_reference(model, inputs), tolerance=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cpu", PROCESSORS)
+@pytest.mark.parametrize("path", LIGHT, ids=lambda path: path.stem)
+def test_light_model_agrees_with_onnxruntime(path: Path, cpu: str) -> None:
+    model = onnx.load(path)
+    known = {t.name for t in model.graph.initializer}
+    inputs = {name: array for name, array in sample_inputs(model, 5).items() if name not in known}
+    package = mlc.compile(mlc.load(path), f"arm -mcpu={cpu}")
     assert_same(emulated(package, inputs, threads=2), zoo_reference(model, inputs), tolerance=1e-4)
 
 

@@ -75,11 +75,45 @@ def test_algorithms_of_integers_agree_where_there_is_no_vnni(most: int, dtype: D
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize("graph, count", [(convolutions, 3), (attention, 2)])
+def few_bits(rank: int) -> Graph:
+    """A product of data of two bits by bipolar weights: a convolution, or one of matrices."""
+    shapes = {4: ((1, 64, 14, 14), (64, 64, 3, 3)), 2: ((48, 128), (128, 96))}[rank]
+    w = np.random.default_rng(1).choice([-3, -1, 1, 3], shapes[1]).astype(np.int8)
+    b = Builder("model")
+    (x,) = b.add(get("clip"), [b.input("x", TensorType(shapes[0], u8))], {"lo": 0, "hi": 3})
+    attrs = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "groups": 1} if rank == 4 else {}
+    return b.finish(b.add(get("conv" if rank == 4 else "matmul"), [x, b.constant(w, "w")], attrs))
+
+
+@pytest.mark.parametrize("rank", [2, 4])
+def test_bits_or_bytes_are_a_choice(rank: int) -> None:
+    """The target's own comes first; either gives the same, and a record decides what a compilation takes."""
+    target = get_target("x86 -mcpu=haswell")
+    (choice,) = (c for c in choices_of(few_bits(rank), target, OPTIONS) if Algorithm.BITS in c.known)
+    assert set(choice.known) == {Algorithm.BITS, Algorithm.DIRECT}
+    found = {}
+    for algorithm in choice.known:
+        chosen = Chosen([], target, 1, {choice.key: algorithm})
+        package = build_package(few_bits(rank), target, OPTIONS, Observer(), chosen)
+        assert any("pack_bits" in step.kernel for step in package.manifest.steps) == (algorithm is Algorithm.BITS)
+        x = np.random.default_rng(2).integers(0, 5, package.manifest.inputs[0].shape).astype(np.uint8)
+        with build_module(few_bits(rank), target, OPTIONS, 1, chosen) as module:
+            (found[algorithm],) = module.run({"x": x}).values()
+    np.testing.assert_array_equal(found[Algorithm.BITS], found[Algorithm.DIRECT])
+    (record,) = measure_algorithms([choice], [], target, OPTIONS, 1)
+    assert record.config[ALGORITHM] in choice.known
+    others = choices_of(few_bits(rank), get_target("x86 -mcpu=x86-64"), OPTIONS)  # which counts no bits
+    assert not any(Algorithm.BITS in c.known for c in others)
+
+
+@pytest.mark.parametrize(
+    "graph, count",
+    [(convolutions, 3), (attention, 2), (lambda: few_bits(2), 2)],
+    ids=["convolutions", "attention", "few bits"],
+)
 def test_equal_operators_have_one_choice(graph, count: int) -> None:  # type: ignore[no-untyped-def]
     (choice,) = choices_of(graph(), TARGET, OPTIONS)
     assert len(choice.known) == count
-    assert choice.known[0] == TARGET.algorithms(choice.node)[0]
     (again,) = choices_of(alone(choice.node), TARGET, OPTIONS)
     assert again.key == choice.key
 
