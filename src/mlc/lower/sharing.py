@@ -176,6 +176,8 @@ class Threads:
         """
         if a.buffer is not b.buffer or not (a.write or b.write):
             return False
+        if not one and self._told_apart(a, b, common):
+            return False
         # where one alone goes by a variable, it is all the same in which iteration they meet
         dims, both = {*self._dims(a), *self._dims(b)}, a.vars() & b.vars()
         joint = {v: _telling(v, (a, b)) for v in common if v not in self.vars and v in dims and v in both}
@@ -188,6 +190,16 @@ class Threads:
         if one:
             return bool(met.any())
         return bool((met & ~((least_a == most_a) & (least_b == most_b) & (least_a == least_b))).any())
+
+    def _told_apart(self, a: Touch, b: Touch, common: Collection[Var]) -> bool:
+        """Whether an element's place tells the thread at sight: each axis stands alone in an index, but for loops
+        that are in the same iteration for both."""
+        if a.indices != b.indices:
+            return False
+        same = set(common) - set(self.vars)
+        own = [[x for x in ix.terms if not Linear({x: 1}, 0).vars() <= same] for ix in a.indices]
+        alone = {xs[0] for xs in own if len(xs) == 1}
+        return all(v.hi == 0 or v in alone for v in self.vars) and not any(dynamics(ix) for ix in a.indices)
 
     def _dims(self, t: Touch) -> dict[Var, None]:
         """Variables to enumerate: those of indices, and axes of threads in conditions upon these."""

@@ -292,3 +292,10 @@ def test_languages_without_them_say_so() -> None:
 
 def test_fragments_of_a_small_product_are_small() -> None:
     assert Fragments(4, 8, 4, 4, 64).fitted((1, 17, 9, 16), 16) == Fragments(2, 2, 1, 1, 16)
+
+
+def test_large_blocks_are_told_apart_by_their_indices() -> None:
+    """The first convolution of ResNet-18: counting all elements of its buffers in turns would take too long."""
+    found = Case.made("first", lambda b: [conv(b, (1, 3, 224, 224), (64, 3, 7, 7), stride=2, pad=3, dtype=f16)])
+    config = {"tiles_high": 2, "tiles_wide": 8, "warps_high": 2, "warps_wide": 4, "terms": 32, "versions": 3}
+    assert uses(kernel(configured(found.node, config), "k", AMPERE))
