@@ -68,5 +68,6 @@ def ranged(ctx: Context, x: Value, axes: tuple[int, ...], *, signed_only: bool) 
     error_most = arith(ctx, "add", ctx.add("abs", [ctx.add("div", [most, scale])]), 127.0)
     zero = ctx.add("where", [ctx.add("lt", [error_least, error_most]), from_least, from_most])
     zero = rounded(ctx, ctx.add("clip", [zero], lo=-128.0, hi=127.0))
-    q = rounded(ctx, ctx.add("add", [alone(ctx, ctx.add("mul", [x, arith(ctx, "div", 1.0, scale)])), zero]))
+    # rounded before the zero point is added: halves go away from 0, not from the middle of the bytes
+    q = ctx.add("add", [rounded(ctx, alone(ctx, ctx.add("mul", [x, arith(ctx, "div", 1.0, scale)]))), zero])
     return cast(ctx, ctx.add("clip", [q], lo=-128.0, hi=127.0), i8), scale, zero

@@ -119,6 +119,18 @@ def test_dynamic_range_of_one_scale_is_exact(rng):
     same(one("CONV_2D", operands, [T((2, 5, 7, 7))], "Conv2DOptions", version=5, **facts), rtol=0)
 
 
+def test_dynamic_range_of_halves(rng):
+    """Numbers between two steps go away from 0, whatever the zero point: here -28, and the scale 1."""
+    x = np.float32([[-100, 155, -0.5, -1.5, 0.5, 1.5, 27.5, 28.5, -27.5, -28.5, -72.5, 50.5]])
+    w = const(np.eye(12) * 64, np.int8, scale=1 / 64)
+    facts = {"AsymmetricQuantizeInputs": True}
+    same(one("FULLY_CONNECTED", [x, w, None], [T((1, 12))], "FullyConnectedOptions", version=9, **facts), rtol=0)
+    filters = const(rng.integers(-127, 128, (4, 1, 1, 1)), np.int8, scale=rng.uniform(0.01, 0.02, 4))
+    facts = {"StrideW": 1, "StrideH": 1, "DilationWFactor": 1, "DilationHFactor": 1}
+    operands = [x.reshape(1, 3, 4, 1), filters, const(normal(rng, 4))]
+    same(one("CONV_2D", operands, [T((1, 3, 4, 4))], "Conv2DOptions", version=5, **facts), rtol=1e-6)
+
+
 @pytest.mark.parametrize(("padding", "stride", "activation"), [(0, 1, 0), (1, 2, 1), (0, 2, 3)])
 def test_pools(rng, padding, stride, activation):
     h, w = (extent(n, padding == 0, stride) for n in (9, 8))
