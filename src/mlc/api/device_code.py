@@ -112,10 +112,10 @@ def device_listing(package: Package, kernel: str, kind: str, arch: str | None = 
     images = {i.arch: (p, i) for p in programs for i in p.images}
     if not images and kind != "src":
         raise UsageError(f"{package.path}: the device's driver compiles its kernels", hint="--src shows their text")
-    newest = max(images, key=lambda a: int(a.removeprefix("sm_")), default="")
+    archs = sorted(images, key=lambda a: int(a.removeprefix("sm_")))
     if arch is not None and arch not in images:
-        raise UsageError(f"{package.path}: is not compiled for {arch}", hint=f"it is for {', '.join(images)}")
-    program, image = images.get(arch or newest, (programs[0], None))
+        raise UsageError(f"{package.path}: is not compiled for {arch}", hint=f"it is for {', '.join(archs)}")
+    program, image = images[arch or archs[-1]] if archs else (programs[0], None)
     functions = listing.functions_of(program, kernel)
     if kind == "src" or image is None:
         return listing.source_of(program, functions)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from mlc.build import Built
 from mlc.cli.main import run
 from mlc.ir.graph import Graph
 from mlc.runtime import ModelSpec, ResultSpec, StepSpec, TensorSpec
@@ -120,9 +121,7 @@ def fake_build(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         observer.kernel(2, 2)
         model = ModelSpec(options.name, options.sha256, options.source)
         manifest = replace(parts.manifest, model=model)
-        return SimpleNamespace(
-            manifest=manifest, params=parts.params, members=parts.members, offloads=(), programs={}, notices=()
-        )
+        return Built(manifest, parts.params, parts.members)
 
     fake = ModuleType("mlc.build")
     fake.build_package = build_package  # type: ignore[attr-defined]

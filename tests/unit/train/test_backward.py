@@ -140,7 +140,16 @@ CONSTANT = {
     "xor",
 }
 # made by passes, of what has a case above, or of weights that no training keeps
-INTERNAL = set(["attention", "conv_winograd", "dequantize", "matmul_wide", "max_pool_with_indices", "resample"])
+INTERNAL = {
+    "attention",
+    "conv_half",
+    "conv_winograd",
+    "dequantize",
+    "matmul_half",
+    "matmul_wide",
+    "max_pool_with_indices",
+    "resample",
+}
 
 
 def built(name: str) -> tuple[Graph, list[Value], dict[str, np.ndarray]]:

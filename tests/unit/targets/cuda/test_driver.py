@@ -41,9 +41,9 @@ def test_printed_kernels_compute_what_groups_say(name: str, monkeypatch: pytest.
     case = Case.of(name)
     feeds = case.feeds()
     fn = kernel(case.node, "k", DEVICES["t4"])
-    program = opencl.program(fn)
+    program = opencl.program([fn])
     program = replace(program, images=images_of(program.source, ["sm_80", "sm_90"]))
-    monkeypatch.setattr(opencl, "program", lambda fn: program)
+    monkeypatch.setattr(opencl, "program", lambda kernels: program)
     device = fake_device()
     assert_close(opencl.run(device, fn, case.arrays(feeds)), case.expected(feeds))  # type: ignore[arg-type]
     device.close()
