@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
 
 from mlc.ir import te
-from mlc.ir.expr import Binary, Call, Expr, Select, Within, walk
-from mlc.ir.index import Var
+from mlc.ir.expr import Binary, Call, Const, Expr, Load, Select, Within, loads, walk
+from mlc.ir.index import Linear, Var
 
 _MOST_CHECKED = 1 << 20  # values of an index that are looked at
 
@@ -31,30 +31,50 @@ def operations(outputs: Sequence[te.Tensor]) -> int:
 def products(outputs: Sequence[te.Tensor]) -> float:
     """Products that sums of ``outputs`` add up, whatever the schedule; a multiply-add each, and nothing else.
 
-    Those that a border leaves out do not count, and nothing does where that cannot be told axis by axis.
+    Those that a border leaves out do not count, whether the sum or a stage that it reads has the border, and nothing
+    does where that cannot be told axis by axis.
     """
     total = 0.0
     for op in te.topological(outputs):
         factors = [n for body in op.bodies for n in walk(body) if type(n) is Binary and n.op == "mul"]
         if op.combiner is not te.SUM or not factors:
             continue
-        checks = {(n.index, n.lo, n.hi): n for body in op.bodies for n in walk(body) if type(n) is Within}.values()
-        variables = [a for n in checks for a in n.index.vars()]
+        checks = {(n.index, n.lo, n.hi) for body in op.bodies for n in walk(body) if type(n) is Within}
+        checks |= {check for body in op.bodies for n in loads(body) for check in _borders(n)}
+        variables = [a for index, _, _ in checks for a in index.vars()]
         apart = len(variables) == len(set(variables))
         points = prod(op.shape) * prod(a.hi + 1 for a in op.reduce_axes)
-        total += points * prod(map(_share, checks)) if apart else 0
+        total += points * prod(_share(*check) for check in checks) if apart else 0
     return total
 
 
-def _share(check: Within) -> float:
-    """For how much of what its variables range over a check holds; 0 where that is not known."""
-    variables = check.index.terms
-    if not all(type(a) is Var for a in variables) or prod(a.hi + 1 for a in check.index.vars()) > _MOST_CHECKED:
+def _borders(load: Load) -> Iterator[tuple[Linear, int, int]]:
+    """Where an index is inside of the border of zeros that another stage has put there: ``lo <= index < hi``."""
+    made = load.source.op if isinstance(load.source, te.Tensor) else None
+    if not isinstance(made, te.Compute) or made.combiner is not None or len(made.bodies) != 1:
+        return
+    (body,) = made.bodies
+    if type(body) is not Select or type(body.b) is not Const or body.b.value != 0:
+        return
+    conditions = walk(body.cond)
+    if not all(type(n) is Within or (type(n) is Binary and n.op == "and") for n in conditions):
+        return
+    for check in conditions:
+        if type(check) is Within:
+            ((axis, times),) = check.index.terms.items() if len(check.index.terms) == 1 else ((None, 0),)
+            if times == 1 and axis in made.axes:
+                yield load.indices[made.axes.index(axis)] + check.index.const, check.lo, check.hi
+
+
+def _share(index: Linear, lo: int, hi: int) -> float:
+    """For how much of what its variables range over an index is within bounds; 0 where that is not known."""
+    variables = index.terms
+    if not all(type(a) is Var for a in variables) or prod(a.hi + 1 for a in index.vars()) > _MOST_CHECKED:
         return 0.0
-    values = np.array([check.index.const])
+    values = np.array([index.const])
     for a, times in variables.items():
         values = np.add.outer(values, times * np.arange(a.lo, a.hi + 1)).ravel()
-    return float(((values >= check.lo) & (values < check.hi)).mean()) if len(values) else 0.0
+    return float(((values >= lo) & (values < hi)).mean()) if len(values) else 0.0
 
 
 def _of_element(e: Expr) -> int:

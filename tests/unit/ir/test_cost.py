@@ -42,3 +42,15 @@ def test_products_are_those_inside_of_a_border() -> None:
     k = te.reduce_axis(4, "k")
     greatest = te.compute((2,), lambda i: te.max_of(inside[i, k] * 2 + 1, k), "z")
     assert products([greatest]) == pytest.approx(2 * 10)
+
+
+def test_a_border_that_another_stage_has_put_around_does_not_count_either() -> None:
+    """Windows of 3 over 5 numbers and a border, every second one: 7 of 9 terms are inside."""
+    x, w = te.placeholder((2, 5), f32, "x"), te.placeholder((3,), f32, "w")
+    padded = te.compute((2, 7), lambda i, j: select(within(j - 1, 0, 5), x[i, j - 1], 0.0), "pad")
+    r = te.reduce_axis(3, "r")
+    conv = te.compute((2, 3), lambda i, j: te.sum_of(padded[i, 2 * j + r] * w[r], r), "y")
+    assert products([conv]) == pytest.approx(2 * 7)
+    ones = te.compute((2, 7), lambda i, j: select(within(j - 1, 0, 5), x[i, j - 1], 1.0), "ones")
+    conv = te.compute((2, 3), lambda i, j: te.sum_of(ones[i, 2 * j + r] * w[r], r), "y")
+    assert products([conv]) == pytest.approx(2 * 9)
