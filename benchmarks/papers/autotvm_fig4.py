@@ -9,7 +9,7 @@ Chen et al., "Learning to Optimize Tensor Programs", NeurIPS 2018, section 6.1. 
 from __future__ import annotations
 
 from benchmarks.papers.curves import Figure, everywhere, main
-from benchmarks.papers.models import boosting, loops_in_order, tree_gru
+from benchmarks.papers.models import boosting, loop_tree, tree_gru
 from benchmarks.papers.replay import Method
 
 FIGURE = Figure(
@@ -19,7 +19,7 @@ FIGURE = Figure(
         ("C2", "C6", "C9", "C12"),
         {
             "GBT": Method("annealing", model=boosting()),
-            "TreeGRU": Method("annealing", model=tree_gru(), features=loops_in_order),
+            "TreeGRU": Method("annealing", model=tree_gru(), features=loop_tree),
             "GA": Method("genetic"),
             "GA x 2": Method("genetic", evaluations=2),
             "Random": Method("random"),

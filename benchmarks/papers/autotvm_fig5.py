@@ -9,7 +9,7 @@ Chen et al., "Learning to Optimize Tensor Programs", NeurIPS 2018, section 6.1. 
 from __future__ import annotations
 
 from benchmarks.papers.curves import Figure, everywhere, main
-from benchmarks.papers.models import boosting, loops_in_order, tree_gru
+from benchmarks.papers.models import boosting, loop_tree, tree_gru
 from benchmarks.papers.replay import Method
 from mlc.tuning.models.objective import Objective
 
@@ -20,9 +20,9 @@ FIGURE = Figure(
         ("C2", "C6", "C9", "C12"),
         {
             "GBT rank": Method("annealing", model=boosting(Objective.RANK)),
-            "TreeGRU rank": Method("annealing", model=tree_gru(Objective.RANK), features=loops_in_order),
+            "TreeGRU rank": Method("annealing", model=tree_gru(Objective.RANK), features=loop_tree),
             "GBT regression": Method("annealing", model=boosting(Objective.REGRESSION)),
-            "TreeGRU regression": Method("annealing", model=tree_gru(Objective.REGRESSION), features=loops_in_order),
+            "TreeGRU regression": Method("annealing", model=tree_gru(Objective.REGRESSION), features=loop_tree),
         },
     ),
     remarks="""

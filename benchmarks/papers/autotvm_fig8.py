@@ -9,7 +9,7 @@ local one (eq. 4). Searches are replayed on measured tables (:mod:`benchmarks.pa
 from __future__ import annotations
 
 from benchmarks.papers.curves import Figure, everywhere, main
-from benchmarks.papers.models import boosting, loops_in_order, transfer, tree_gru
+from benchmarks.papers.models import boosting, loop_tree, transfer, tree_gru
 from benchmarks.papers.replay import Method, loop_features
 
 SOURCES = ("C1", "C2", "C3", "C4", "C5", "C6")
@@ -25,10 +25,10 @@ FIGURE = Figure(
                 "annealing", model=transfer(boosting, loop_features, SOURCES, SAMPLES), features=loop_features
             ),
             "TreeGRU-Transfer": Method(
-                "annealing", model=transfer(tree_gru, loops_in_order, SOURCES, SAMPLES), features=loops_in_order
+                "annealing", model=transfer(tree_gru, loop_tree, SOURCES, SAMPLES), features=loop_tree
             ),
             "GBT": Method("annealing", model=boosting(), features=loop_features),
-            "TreeGRU": Method("annealing", model=tree_gru(), features=loops_in_order),
+            "TreeGRU": Method("annealing", model=tree_gru(), features=loop_tree),
         },
     ),
     remarks="""

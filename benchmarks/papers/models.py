@@ -49,10 +49,9 @@ _KNOBS = ("flat", "vectors", "rows", "blocks", "order", "chunk", "steps", "prefe
 _COLUMNS = 4  # of a knob; the most that any of these has
 
 
-def loops_in_order(setting: Setting, rows: np.ndarray) -> np.ndarray:
-    """Loops as a sequence with a mask in front: float32 ``[n, loops, 1 + features]``."""
-    matrix, mask = setting.features.sequence(rows)
-    return np.concatenate([mask[:, :, None].astype(np.float32), matrix], axis=2)
+def loop_tree(setting: Setting, rows: np.ndarray) -> np.ndarray:
+    """All loops as a tree: float32 ``[n, nodes, NODE + features]``."""
+    return LoopFeatures(setting.task, setting.target, tree=True)(rows)
 
 
 # -- models ------------------------------------------------------------------------------------------------------------
@@ -62,7 +61,7 @@ def boosting(objective: Objective = Objective.RANK) -> Maker:
 
 
 def tree_gru(objective: Objective = Objective.RANK) -> Maker:
-    """A recurrent network over loops; see :func:`loops_in_order`."""
+    """A recurrent network over loops; see :func:`loop_tree`."""
     return partial(_tree_gru, objective)
 
 
@@ -105,4 +104,4 @@ def _tree_gru(objective: Objective, seed: int) -> Additive:
 
 
 def _bootstrap(acquisition: Acquisition, seed: int) -> CostModel:
-    return Ensemble(boosting(Objective.REGRESSION), acquisition, seed=seed)
+    return Ensemble(lambda member: GradientBoosting(Objective.REGRESSION, seed=member), acquisition, seed=seed)

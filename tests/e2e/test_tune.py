@@ -155,7 +155,6 @@ def test_list(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--report", "r.jsonl"], "two outputs cannot go to one file"),
         (["--json", "m.onnx"], "is read, so it cannot be written"),
         (["--cost-model", "luck"], "unknown cost model"),
-        (["--cost-model", "ei", "--transfer", "t.jsonl"], "cannot learn from other records"),
         (["--transfer", "t.jsonl"], "nothing to transfer"),
         (["--explorer", "opevo", "--explorer-option", "luck=1"], "unexpected keyword argument 'luck'"),
         (["--explorer-option", "q"], "is no NAME=NUMBER"),

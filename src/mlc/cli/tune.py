@@ -83,7 +83,11 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.option(
     "--explorer-option", multiple=True, metavar="NAME=VALUE", help="An option of the explorer; may be repeated."
 )
-@click.option("--cost-model", default="rank", show_default=True, help="What it learns with; 'help' lists them.")
+@click.option(
+    "--cost-model", default="rank", show_default=True, metavar="NAME",
+    help="What it learns with: rank, regression, ei, ucb, mean, treegru[-regression], treegru-vanilla[-regression]; "
+    "'help' tells what they are.",
+)  # fmt: skip
 @click.option(
     "--template", metavar="NAME",
     help="Search the configurations of this template, and tune what it fits only; 'help' lists them.",
@@ -198,7 +202,8 @@ def command(
         console.data("\n".join(template_names()))
         return
     if cost_model == "help":
-        console.data("\n".join(COST_MODELS))
+        width = max(map(len, COST_MODELS))
+        console.data("\n".join(f"{name:{width}}  {choice.text}" for name, choice in COST_MODELS.items()))
         return
     if model is None:
         raise UsageError("Missing argument 'MODEL'", hint="mlc tune --help shows what can be given")

@@ -33,8 +33,8 @@ from mlc.tuning.explorers import get_explorer
 from mlc.tuning.journal import Journal
 from mlc.tuning.measure import LocalMeasurer, MeasureOptions
 from mlc.tuning.measure.split import SplitMeasurer
-from mlc.tuning.models.choice import cost_model, make_model, transferable
-from mlc.tuning.models.gbt import GradientBoosting
+from mlc.tuning.models.choice import cost_model
+from mlc.tuning.models.transfer import Additive
 from mlc.tuning.regions import FASTEST, LIKELY, best_together
 from mlc.tuning.session import Outcome, Session, TuneOptions, Watcher
 from mlc.tuning.task import Task, tasks_of
@@ -206,22 +206,22 @@ def check_explorer(options: TuneOptions) -> None:
 
 def learnt_from(
     transfer: Sequence[str | PathLike[str]], tasks: Sequence[Task], target: Target, options: TuneOptions
-) -> GradientBoosting | None:
+) -> Additive | None:
     """A model of what some files of records tell; nothing where there are none."""
     if not transfer:
         return None
-    objective = transferable(options.cost_model)
     log = read_records(transfer)
     for complaint in log.complaints(Fingerprint.of(target)):
         _LOGGER.warning("%s", complaint)
-    return learn_from(log.records, tasks, target, objective, options.seed)
+    return learn_from(log.records, tasks, target, cost_model(options.cost_model), options.seed)
 
 
-def cost_models(options: TuneOptions, known: GradientBoosting | None) -> Callable[[Task], CostModel] | None:
+def cost_models(options: TuneOptions, known: Additive | None) -> Callable[[Task], CostModel] | None:
     """Makes the cost model of each task; nothing where the explorer's own will do."""
     if known is None and options.cost_model == TuneOptions.cost_model:
         return None
-    return lambda task: make_model(options.cost_model, options.seed + int(task.key[:6], 16), known)
+    choice = cost_model(options.cost_model)
+    return lambda task: choice.make(options.seed + int(task.key[:6], 16), known)
 
 
 def set_aside(path: Path) -> None:

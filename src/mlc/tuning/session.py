@@ -25,7 +25,7 @@ from mlc.tuning.base import CostModel, Explorer, Measurer
 from mlc.tuning.explorers import get_explorer
 from mlc.tuning.features import LoopFeatures
 from mlc.tuning.journal import Journal
-from mlc.tuning.models.choice import features_for
+from mlc.tuning.models.choice import cost_model
 from mlc.tuning.task import Task
 
 _LOGGER = logging.getLogger("mlc")
@@ -559,13 +559,13 @@ def explorer_for(
         trials: what was measured.
         seeds: configurations to try right after the default one, int64 ``[n, knobs]``.
     """
-    features = LoopFeatures.of(task, target)
+    features = LoopFeatures.of(task, target, tree=cost_model(options.cost_model).tree)
     learns: CostModel | None = None if model is None else model(task)
     rng = np.random.default_rng([options.seed, int(task.key, 16) & 0xFFFFFFFF, len(trials)])
     explorer = get_explorer(options.explorer)(
         task.space,
         rng,
-        featurizer=None if features is None else features_for(options.cost_model, features),
+        featurizer=features,
         model=learns,
         seeds=seeds,
         valid=None if features is None else features.valid,

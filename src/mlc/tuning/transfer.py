@@ -14,18 +14,15 @@ from mlc.records.record import DECIDED, Fingerprint, Record
 from mlc.rewrite.workload import workload_key
 from mlc.targets.base import Target, Whole
 from mlc.tuning.features import LoopFeatures
-from mlc.tuning.models.gbt import GradientBoosting
-from mlc.tuning.models.objective import Objective
-from mlc.tuning.models.transfer import learn_globally
+from mlc.tuning.models.choice import Choice
+from mlc.tuning.models.transfer import Additive, learn_globally
 from mlc.tuning.task import Task, task_of
 
 _LOGGER = logging.getLogger("mlc")
 MAX_TASKS = 1000  # a limit for files that may hold anything: each task takes some milliseconds to understand
 
 
-def learn_from(
-    records: Sequence[Record], tasks: Sequence[Task], target: Target, objective: Objective, seed: int
-) -> GradientBoosting:
+def learn_from(records: Sequence[Record], tasks: Sequence[Task], target: Target, choice: Choice, seed: int) -> Additive:
     """A model of all that was measured of any tasks.
 
     Args:
@@ -34,7 +31,7 @@ def learn_from(
             cannot be are left out, and a warning says why.
         tasks: workloads that need no document, such as those of a user's own operators.
         target: whose schedules.
-        objective: of training.
+        choice: which kind of model.
         seed: of training.
     Raises:
         UsageError: nothing that is understood was measured.
@@ -44,7 +41,7 @@ def learn_from(
     for r in records:
         if r.explorer != DECIDED and r.fingerprint.is_family_of(here):
             groups.setdefault((r.workload, r.fingerprint, r.threads, r.flushed), []).append(r)
-    known = _understood([group[0] for group in groups.values()], tasks, target)
+    known = _understood([group[0] for group in groups.values()], tasks, target, choice.tree)
     learnt: list[tuple[np.ndarray, np.ndarray]] = []
     for group in groups.values():
         if group[0].workload not in known:
@@ -59,13 +56,13 @@ def learn_from(
             speeds.append(0.0 if r.result.seconds is None else 1 / r.result.seconds)
         if rows:
             learnt.append((describe(np.array(rows)), np.array(speeds)))
-    model = GradientBoosting(objective, seed=seed)
+    model = choice.one(seed)
     learn_globally(learnt, model)
     return model
 
 
 def _understood(
-    records: Sequence[Record], tasks: Sequence[Task], target: Target
+    records: Sequence[Record], tasks: Sequence[Task], target: Target, tree: bool
 ) -> dict[str, tuple[Space, LoopFeatures]]:
     """The spaces of what was measured, and what describes their configurations, by the keys of the workloads."""
     at_hand = {t.key: t for t in tasks if t.constants is None or isinstance(target.accelerator, Whole)}
@@ -80,7 +77,7 @@ def _understood(
                 if workload_key(r.document) != r.workload:
                     raise WorkloadError("a document that is not that of its workload")
                 task = task_of(r.document, r.margins, target)
-            found[r.workload] = task.space, LoopFeatures(task, target)
+            found[r.workload] = task.space, LoopFeatures(task, target, tree=tree)
         except (WorkloadError, ScheduleError) as error:
             refused[r.workload] = error.message
     if refused:

@@ -29,13 +29,14 @@ from mlc.tuning.features.context import (
     OTHERS,
     PER_LOOP,
     SIZES,
-    Outline,
-    Outlines,
+    Chain,
+    Chains,
     described,
     outline_of,
 )
 from mlc.tuning.features.identity import identity_of
 from mlc.tuning.features.nest import Nests
+from mlc.tuning.features.nodes import NODE, PRESENT
 from mlc.tuning.features.program import Programs
 from mlc.tuning.task import Task, candidate, tasks_of
 
@@ -61,6 +62,12 @@ def _valid(task: Task, features: LoopFeatures, n: int) -> np.ndarray:
     return rows[features.valid(rows)][:n]
 
 
+def in_order(task: Task, target: Target, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The loops around the heaviest stage, ``[n, LOOPS, PER_LOOP]``, and which of them exist."""
+    found = LoopFeatures(task, target, tree=True)(rows)[:, :LOOPS]
+    return found[..., NODE:], found[..., PRESENT] > 0
+
+
 def test_a_batch_is_described_like_each_of_its_members(task: Task, target: Target) -> None:
     features = LoopFeatures(task, target)
     rows = _valid(task, features, 60)
@@ -74,7 +81,7 @@ def test_a_batch_is_described_like_each_of_its_members(task: Task, target: Targe
 def test_extents_are_those_of_the_lowered_nest(task: Task, target: Target) -> None:
     features = LoopFeatures(task, target)
     rows = _valid(task, features, 40)
-    sequence, mask = features.sequence(rows)
+    sequence, mask = in_order(task, target, rows)
     assert sequence.shape == (40, LOOPS, PER_LOOP)
     node = candidate(task, target, task.space.default)
     for row, loops, there in zip(rows, sequence, mask, strict=True):
@@ -99,7 +106,7 @@ def test_touched_bytes_of_the_whole_nest_are_the_operands(task: Task, target: Ta
     features = LoopFeatures(task, target)
     rows = _valid(task, features, 60)
     rows = rows[task.space.column(rows, "depth", 0) == 1]  # no partial sums
-    sequence, mask = features.sequence(rows)
+    sequence, mask = in_order(task, target, rows)
     for loops, there in zip(sequence, mask, strict=True):
         outermost = loops[there][0]
         nbytes = sorted(2.0 ** outermost[4 + len(KINDS) :: 3][:2])
@@ -175,7 +182,7 @@ def test_an_interruption_of_a_template_passes(task: Task, target: Target) -> Non
 def test_what_follows_from_extents_and_touched_memory(task: Task, target: Target) -> None:
     features = LoopFeatures(task, target)
     rows = _valid(task, features, 40)
-    sequence, mask = features.sequence(rows)
+    sequence, mask = in_order(task, target, rows)
     assert not sequence[~mask].any()
     for loops, there in zip(sequence, mask, strict=True):
         extent, outside, inside = loops[there, :3].T
@@ -190,7 +197,7 @@ def test_what_follows_from_extents_and_touched_memory(task: Task, target: Target
 def test_the_relation_of_loops_is_that_of_each_configuration(task: Task, target: Target) -> None:
     features = LoopFeatures(task, target, loops=False)
     rows = _valid(task, features, 40)
-    sequence, mask = features.sequence(rows)
+    sequence, mask = in_order(task, target, rows)
     found = features(rows)[:, : 3 * BUFFERS * len(SIZES)].reshape(40, BUFFERS, len(SIZES), 3)
     for loops, there, figures in zip(sequence, mask, found, strict=True):
         loops = loops[there]
@@ -210,8 +217,8 @@ def test_loops_beyond_those_described_count_as_outside() -> None:
     numbers = np.ones((NUMBERS, 2))
     numbers[-1 - 3 * OTHERS] = (1, 6)
     numbers[0] = 4  # the extent of the first loop
-    outlines = Outlines.of([Outline((), LOOPS, np.zeros((LOOPS, 5), np.float32), (2.0,))] * 2)
-    loops, _ = described(numbers, outlines)
+    chains = Chains.of([Chain((), LOOPS, np.zeros((LOOPS, 5), np.float32), (2.0,))] * 2)
+    loops, _ = described(numbers, chains)
     np.testing.assert_allclose(loops[:, 1].T, np.log2([[1] + [4] * 11, [6] + [24] * 11]))
 
 
@@ -245,8 +252,7 @@ def test_schedules_of_one_identity_have_one_outline(task: Task, target: Target) 
     outlines: dict[Any, Any] = {}
     for schedule in found:
         outline = outline_of(Nests(schedule, ways.terms))
-        told = (outline.numbers, outline.loops, outline.runs.tobytes(), outline.itemsize)
-        assert outlines.setdefault(identity_of(schedule), told) == told
+        assert outlines.setdefault(identity_of(schedule), outline.key) == outline.key
     assert 1 < len(outlines) < len(found)
 
 

@@ -18,13 +18,17 @@ from mlc.targets.base import Target, get_target
 from mlc.tuning import transfer
 from mlc.tuning.base import CostModel
 from mlc.tuning.features import LoopFeatures
-from mlc.tuning.features.context import LOOPS, PER_LOOP
-from mlc.tuning.models.choice import COST_MODELS, features_for, make_model, transferable
-from mlc.tuning.models.objective import Objective
+from mlc.tuning.features.context import LOOPS, NODES, PER_LOOP
+from mlc.tuning.features.nodes import NODE, PARENT, PRESENT
+from mlc.tuning.models.choice import COST_MODELS, Choice, cost_model
 from mlc.tuning.models.transfer import Transfer
+from mlc.tuning.models.tree_gru import TreeGru
 from mlc.tuning.task import Task, tasks_of
 from mlc.tuning.transfer import learn_from
 from tests.unit.records.test_lookup import OPTIONS, product
+from tests.unit.tuning.models.order import pairwise_accuracy
+
+RANK = cost_model("rank")
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +73,9 @@ def test_records_of_unknown_models_teach(tasks: list[Task], target: Target, tmp_
     *others, task = tasks
     file = tmp_path / "others.jsonl"
     write_records(file, [r for t in others for r in trials(t, target)])
-    known = learn_from(read_records([file]).records, [], target, Objective.RANK, 0)
+    known = learn_from(read_records([file]).records, [], target, RANK, 0)
     assert order_of_rows(known, task, target) > 0.7
-    assert isinstance(make_model("rank", 0, known), Transfer)
+    assert isinstance(RANK.make(0, known), Transfer)
 
 
 def test_records_of_a_device_teach_without_their_models(tmp_path: Path) -> None:
@@ -79,7 +83,7 @@ def test_records_of_a_device_teach_without_their_models(tmp_path: Path) -> None:
     *others, task = [t for rows in (30, 40, 90, 60) for t in tasks_of(product(rows), device, OPTIONS, Observer())]
     file = tmp_path / "others.jsonl"
     write_records(file, [r for t in others for r in trials(t, device, 50)])
-    known = learn_from(read_records([file]).records, [], device, Objective.RANK, 0)
+    known = learn_from(read_records([file]).records, [], device, RANK, 0)
     assert order_of_rows(known, task, device, 100) > 0.7
 
 
@@ -94,14 +98,14 @@ def test_what_is_of_no_use_is_left_out(tasks: list[Task], target: Target, caplog
     broken = replace(first, document=kernel, workload=workload_key(kernel))
     elsewhere = replace(first, document=spaced, workload=workload_key(spaced))
     useless = [stale, decided, foreign, forged, broken, elsewhere]
-    known = learn_from([*(r for t in others for r in trials(t, target)), *useless], [], target, Objective.RANK, 0)
+    known = learn_from([*(r for t in others for r in trials(t, target)), *useless], [], target, RANK, 0)
     assert order_of_rows(known, task, target) > 0.7
     assert "3 of 7 workloads of the records are not learnt from, most often: " in caplog.text
     with pytest.raises(UsageError, match="nothing to transfer"):
-        learn_from(useless, [], target, Objective.RANK, 0)
+        learn_from(useless, [], target, RANK, 0)
     caplog.clear()
     with pytest.raises(UsageError, match="nothing to transfer"):
-        learn_from([forged], [], target, Objective.RANK, 0)
+        learn_from([forged], [], target, RANK, 0)
     assert "1 of 1 workloads" in caplog.text
     assert "a document that is not that of its workload" in caplog.text
 
@@ -110,14 +114,14 @@ def test_a_file_of_many_workloads_is_cut(
     tasks: list[Task], target: Target, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "MAX_TASKS", 2)
-    learn_from([r for t in tasks for r in trials(t, target, 20)], [], target, Objective.RANK, 0)
+    learn_from([r for t in tasks for r in trials(t, target, 20)], [], target, RANK, 0)
     assert "3 of 5 workloads of the records are not learnt from, most often: more than 2 workloads" in caplog.text
 
 
 def test_tasks_at_hand_need_no_document(tasks: list[Task], target: Target) -> None:
     *others, task = tasks
     records = [replace(r, document={"op": "a user's own"}) for t in others for r in trials(t, target)]
-    assert order_of_rows(learn_from(records, others, target, Objective.RANK, 0), task, target) > 0.7
+    assert order_of_rows(learn_from(records, others, target, RANK, 0), task, target) > 0.7
 
 
 def test_times_of_one_kind_are_learnt_from_together(
@@ -127,32 +131,65 @@ def test_times_of_one_kind_are_learnt_from_together(
     monkeypatch.setattr(transfer, "learn_globally", lambda learnt, _model: seen.extend(len(s) for _, s in learnt))
     warm = trials(tasks[0], target)
     cold = [replace(r, flushed=True) for r in warm[:4]]
-    learn_from([*warm, *cold], tasks, target, Objective.RANK, 0)
+    learn_from([*warm, *cold], tasks, target, RANK, 0)
     assert seen == [len(warm), 4]
 
 
-def test_only_boosted_trees_go_on_from_others() -> None:
-    assert {n for n, c in COST_MODELS.items() if c.objective is not None} == {"rank", "regression"}
-    assert transferable("regression") is Objective.REGRESSION
-    with pytest.raises(UsageError, match="'ucb' cannot learn from other records"):
-        transferable("ucb")
-    with pytest.raises(UsageError, match="unknown cost model 'luck'"):
-        transferable("luck")
+def test_an_unknown_cost_model_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown cost model 'luck'") as refusal:
+        cost_model("luck")
+    assert "treegru-vanilla" in refusal.value.hint
 
 
-@pytest.mark.parametrize("name", ["rank", "regression", "ei", "ucb"])
-def test_every_model_reads_what_it_is_given(name: str, tasks: list[Task], target: Target) -> None:
-    task = tasks[0]
-    model, describe = make_model(name, 0, None), features_for(name, LoopFeatures(task, target))
+def fewer_epochs(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+    if choice.tree:
+        pytest.importorskip("torch")
+        monkeypatch.setattr(
+            TreeGru.__init__, "__kwdefaults__", {**(TreeGru.__init__.__kwdefaults__ or {}), "epochs": 8}
+        )
+
+
+@pytest.mark.parametrize("name", COST_MODELS)
+def test_every_model_goes_on_from_others(
+    name: str, tasks: list[Task], target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows which configurations are fast before anything was measured, and learns from what is."""
+    choice = COST_MODELS[name]
+    fewer_epochs(choice, monkeypatch)
+    *others, task = tasks
+    known = learn_from([r for t in others for r in trials(t, target, 300)], tasks, target, choice, 0)
+    model, features = choice.make(0, known), LoopFeatures(task, target, tree=choice.tree)
+    rows = drawn(task, target, 1, 600)
+    described, fast = features(rows), task.space.column(rows, "rows").astype(float)
+    assert model.least == 0
+    assert pairwise_accuracy(model.predict(described), fast) > 0.6
+    model.fit(described[:40], fast[:40] / fast.max())
+    assert pairwise_accuracy(model.predict(described[40:]), fast[40:]) > 0.6
+
+
+@pytest.mark.parametrize("name", COST_MODELS)
+def test_every_model_reads_what_it_is_given(
+    name: str, tasks: list[Task], target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, choice = tasks[0], COST_MODELS[name]
+    fewer_epochs(choice, monkeypatch)
+    model, describe = choice.make(0), LoopFeatures(task, target, tree=choice.tree)
     rows = np.array([task.space.row(r.config) for r in trials(task, target)])
     model.fit(describe(rows), np.linspace(0.1, 1, len(rows)))
     assert np.isfinite(model.predict(describe(rows))).all()
 
 
-def test_the_recurrent_network_reads_loops(tasks: list[Task], target: Target) -> None:
+def test_a_tree_has_the_loops_of_all_stages(tasks: list[Task], target: Target) -> None:
     task = tasks[0]
     rows = np.array([task.space.row(r.config) for r in trials(task, target)])
-    found = features_for("treegru", LoopFeatures(task, target))(rows)
-    assert found.shape == (len(rows), LOOPS, 1 + PER_LOOP)
-    assert set(np.unique(found[..., 0])) == {0.0, 1.0}
-    assert (found[..., 0].sum(axis=1) > 3).all()
+    found = LoopFeatures(task, target, tree=True)(rows)
+    assert found.shape == (len(rows), NODES, NODE + PER_LOOP)
+    there, parents = found[..., PRESENT] > 0, found[..., PARENT].astype(int) - 1
+    assert (there[:, :LOOPS].sum(axis=1) > 3).all()
+    assert (there[:, LOOPS:].sum(axis=1) > 0).all()  # what is written has loops of its own
+    assert (parents < np.arange(NODES)).all()
+    for k in range(len(rows)):
+        inner = np.flatnonzero(there[k] & (parents[k] >= 0))
+        assert there[k, parents[k, inner]].all()
+    chain = np.arange(LOOPS - 1)
+    assert ((parents[:, 1:LOOPS] == chain) | ~there[:, : LOOPS - 1] | ~there[:, 1:LOOPS]).all()

@@ -17,15 +17,19 @@ from mlc.lower.symbolic import Values, Ways
 from mlc.lower.terms import Term
 from mlc.targets.base import Target, Whole
 from mlc.tuning.features.context import (
+    BRANCH,
     BUFFERS,
     LOOPS,
+    NODES,
     NUMBERS,
     OTHERS,
     PER_LOOP,
     SIZES,
+    Chains,
     Outline,
-    Outlines,
+    contexts,
     described,
+    numbers_of_chain,
     outline_of,
     relation,
 )
@@ -33,6 +37,7 @@ from mlc.tuning.features.grid import FEATURES, features
 from mlc.tuning.features.grid import NUMBERS as GRID_NUMBERS
 from mlc.tuning.features.identity import identity_of
 from mlc.tuning.features.nest import Nests
+from mlc.tuning.features.nodes import NODE, nodes
 from mlc.tuning.features.program import Program, Programs
 from mlc.tuning.foreign import ForeignError, ask
 from mlc.tuning.task import Task, candidate, schedule_of
@@ -75,12 +80,16 @@ class LoopFeatures:
         target: whose schedules.
         loops: whether to give the features of single loops.
         relation: whether to give those of their relation.
+        tree: whether to give those of all loops as a tree, in place of the others.
     """
 
-    def __init__(self, task: Task, target: Target, *, loops: bool = True, relation: bool = True) -> None:
+    def __init__(
+        self, task: Task, target: Target, *, loops: bool = True, relation: bool = True, tree: bool = False
+    ) -> None:
         self._name, self._space = task.name, task.space
         self._wanted = (loops, relation)
-        self._grid = isinstance(target.accelerator, Whole)
+        self._tree = tree
+        self._grid = isinstance(target.accelerator, Whole) and not tree
         node = candidate(task, target, task.space.default)
 
         def template(knobs: Knobs) -> _Compiled | _Unknown | None:
@@ -96,13 +105,13 @@ class LoopFeatures:
         # ways that differ in what features do not tell, such as prefetches, are one
         self._alike: dict[Hashable, _Compiled] = {}  # by their loop nests
         self._known: dict[Hashable, _Compiled] = {}  # by what features are made of
-        self._outlines = Outlines.of([])
+        self._chains = Chains.of([])
 
     @classmethod
-    def of(cls, task: Task, target: Target) -> LoopFeatures | None:
+    def of(cls, task: Task, target: Target, *, tree: bool = False) -> LoopFeatures | None:
         """What describes a task; nothing where no one schedule does, as on an accelerator that plans its own."""
         own = task.constants is None or isinstance(target.accelerator, Whole)
-        return cls(task, target) if own else None
+        return cls(task, target, tree=tree) if own else None
 
     @property
     def width(self) -> int:
@@ -119,41 +128,46 @@ class LoopFeatures:
         return good
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
-        """float32 ``[n, width]``; zeros for configurations that the template refuses or fails on."""
-        found = np.zeros((len(rows), self.width), np.float32)
-        for at, outlines, loops, parts in self._described(rows):
+        """float32 ``[n, width]``, or ``[n, NODES, NODE + PER_LOOP]`` of a tree (see :mod:`~mlc.tuning.features.nodes`).
+
+        Zeros for configurations that the template refuses or fails on.
+        """
+        found = np.zeros((len(rows), NODES, NODE + PER_LOOP) if self._tree else (len(rows), self.width), np.float32)
+        for at, which, numbers in self._described(rows):
+            chains = self._chains[which]
+            loops, others = described(numbers, chains)
+            if self._tree:
+                found[at] = self._nodes(which, numbers, loops)
+                continue
+            parts = [others, features(numbers[NUMBERS:])] if self._grid else [others]
             if self._wanted[1]:
-                parts.insert(0, relation(loops, outlines.loops))
+                parts.insert(0, relation(loops, chains.loops))
             if self._wanted[0]:
                 parts.insert(0, loops.reshape(LOOPS * PER_LOOP, -1))
             found[at] = np.concatenate(parts).T
         return found
 
-    def sequence(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The loops one after another, for models that read sequences.
+    def _nodes(self, which: np.ndarray, numbers: np.ndarray, loops: np.ndarray) -> np.ndarray:
+        """All loops of some configurations as trees: those of the heaviest stage are described already."""
+        parts = [loops]
+        for k, branches in enumerate(self._branches):
+            first = NUMBERS + k * numbers_of_chain(BRANCH)
+            parts.append(contexts(numbers[first : first + numbers_of_chain(BRANCH)], branches[which], BRANCH))
+        return nodes(np.concatenate(parts).transpose(2, 0, 1), self._parents[which], self._names[which])
 
-        Returns:
-            float32 ``[n, LOOPS, PER_LOOP]``, outermost first and the innermost last, and bool ``[n, LOOPS]``, which of
-            them exist.
-        """
-        found = np.zeros((len(rows), LOOPS, PER_LOOP), np.float32)
-        count = np.zeros(len(rows), np.int64)
-        for at, outlines, loops, _ in self._described(rows):
-            found[at] = loops.transpose(2, 0, 1)
-            count[at] = outlines.loops
-        return found, np.arange(LOOPS) >= LOOPS - count[:, None]
-
-    def _described(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Outlines, np.ndarray, list[np.ndarray]]]:
-        """Indices of some configurations, their outlines, what :func:`described` gives of loops, and the rest."""
+    def _described(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Indices of some configurations, which outline each of them has, and its numbers."""
         order, which, numbers = self._numbers(rows)
-        if len(self._outlines.loops) < len(self._known):
-            self._outlines = Outlines.of([c.outline for c in self._known.values()])
+        if len(self._chains.loops) < len(self._known):
+            outlines = [c.outline for c in self._known.values()]
+            self._chains = Chains.of([o.chain for o in outlines])
+            trees = [o.tree for o in outlines if o.tree is not None]
+            if trees:
+                self._branches = [Chains.of([t.branches[k] for t in trees]) for k in range(OTHERS)]
+                self._parents, self._names = np.array([t.parents for t in trees]), np.array([t.names for t in trees])
         for first in range(0, len(order), _TOGETHER):
             some = slice(first, first + _TOGETHER)
-            outlines = self._outlines[which[some]]
-            loops, others = described(numbers[:, some], outlines)
-            rest = [others, features(numbers[NUMBERS:, some])] if self._grid else [others]
-            yield order[some], outlines, loops, rest
+            yield order[some], which[some], numbers[:, some]
 
     def _numbers(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The numbers of outlines.
@@ -167,10 +181,11 @@ class LoopFeatures:
             if isinstance(way.result, _Compiled):
                 parts.setdefault(way.result.program, []).append((way.result, at))
         # configurations with as many loops come together
-        stacks = sorted(parts.items(), key=lambda item: item[1][0][0].outline.loops)
+        stacks = sorted(parts.items(), key=lambda item: item[1][0][0].outline.chain.loops)
         members = [member for _, stack in stacks for member in stack]
         total = sum(len(at) for _, at in members)
-        numbers = np.empty((NUMBERS + (GRID_NUMBERS if self._grid else 0), total))
+        more = GRID_NUMBERS if self._grid else OTHERS * numbers_of_chain(BRANCH) if self._tree else 0
+        numbers = np.empty((NUMBERS + more, total))
         columns = _Columns(Values(self._space, rows))
         first = 0
         for program, stack in stacks:
@@ -194,8 +209,8 @@ class LoopFeatures:
         return self._alike[identity]
 
     def _description(self, schedule: Schedule) -> _Compiled:
-        outline = outline_of(Nests(schedule, self._ways.terms), grid=self._grid)
-        key = (outline.numbers, outline.loops, outline.runs.tobytes(), outline.itemsize)
+        outline = outline_of(Nests(schedule, self._ways.terms), grid=self._grid, tree=self._tree)
+        key = outline.key
         if key not in self._known:
             self._known[key] = _Compiled(len(self._known), outline, *self._programs.of(outline.numbers))
         return self._known[key]

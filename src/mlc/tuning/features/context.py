@@ -6,17 +6,20 @@
   among loops that touch less than some sizes, and how often such a block is entered and how much is done in it. It is
   the curve of reuse over cache size, and carries over from one operator to another.
 
+* Where wanted the loops of further stages as well, and which of all loops each is directly inside of: the loop AST.
+
 A schedule gives formulas for extents, touched elements and strides (:func:`outline_of`); everything else is computed
 from their values, for configurations of many schedules at once (:func:`described`, :func:`relation`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import log2, prod
 from operator import mul
+from zlib import crc32
 
 import numpy as np
 
@@ -24,7 +27,7 @@ from mlc.ir.loop import ForKind
 from mlc.lower.stage import Stage
 from mlc.lower.symbolic import Sym
 from mlc.tuning.features.grid import numbers_of
-from mlc.tuning.features.nest import Nests, Number, StageNest
+from mlc.tuning.features.nest import Loop, Nests, Number, StageNest
 
 LOOPS = 12  # innermost loops that are described one by one
 BUFFERS = 4  # accesses of a stage that are described, those of the greatest buffers
@@ -35,24 +38,25 @@ BUFFER = KIND + len(KINDS)  # bytes, reuse and stride of the first buffer, then 
 PER_LOOP = BUFFER + 3 * BUFFERS
 SIZES = tuple(range(8, 26, 2))  # log2 of bytes: from some vectors to what no cache holds
 OTHERS = 2  # further stages that are described as a whole
+BRANCH = 6  # innermost loops of each of these that a tree has
+NODES = LOOPS + OTHERS * BRANCH  # of a tree
+NAMES = 64  # what loops are called is told by numbers below, the same in all programs
 
 _TOUCHED, _STRIDE = 1, 1 + BUFFERS  # after the extent of a loop
 _PER_LOOP = _STRIDE + BUFFERS
-_START = LOOPS * _PER_LOOP  # iterations of the loops outside of those that are described
-NUMBERS = _START + 1 + 3 * OTHERS
+NUMBERS = LOOPS * _PER_LOOP + 1 + 3 * OTHERS
 
 
 @dataclass(frozen=True, eq=False)
-class Outline:
-    """What the features of all configurations with one structure of loops are made of.
+class Chain:
+    """What the features of loops around a stage are made of, the innermost of them, in all configurations of a kind.
 
     Args:
-        numbers: ``NUMBERS`` formulas or numbers, and where wanted those of :mod:`~mlc.tuning.features.grid`: of each
-            loop, outermost first and the innermost last, its extent, the
-            elements that it touches of each buffer and its stride in each; iterations of the loops outside of those;
-            of each further stage its iterations, how often it starts, and the elements that it touches each time.
-        loops: how many there are, at most ``LOOPS``.
-        runs: float32 ``[LOOPS, BUFFER - REDUCES]``, whether each sums up and how it runs.
+        numbers: ``numbers_of_chain(most)`` formulas or numbers: of each loop, outermost first and the innermost last,
+            its extent, the elements that it touches of each buffer and its stride in each; then iterations of the loops
+            outside of those.
+        loops: how many there are, at most ``most``; those that are missing come first.
+        runs: float32 ``[most, BUFFER - REDUCES]``, whether each sums up and how it runs.
         itemsize: log2 of the bytes of an element of each buffer, one a buffer that there is.
     """
 
@@ -61,10 +65,15 @@ class Outline:
     runs: np.ndarray
     itemsize: tuple[float, ...]
 
+    @property
+    def key(self) -> Hashable:
+        """The same for chains that describe alike."""
+        return self.numbers, self.loops, self.runs.tobytes(), self.itemsize
+
 
 @dataclass(frozen=True, eq=False)
-class Outlines:
-    """Some outlines, as arrays over them: ``loops`` and ``buffers`` count what there is, ``[outlines]``."""
+class Chains:
+    """Some chains of as many loops at most, as arrays: ``loops`` and ``buffers`` count what there is, ``[chains]``."""
 
     loops: np.ndarray
     buffers: np.ndarray
@@ -72,34 +81,97 @@ class Outlines:
     itemsize: np.ndarray
 
     @staticmethod
-    def of(outlines: Sequence[Outline]) -> Outlines:
-        itemsize = np.zeros((len(outlines), BUFFERS))
-        for k, o in enumerate(outlines):
-            itemsize[k, : len(o.itemsize)] = o.itemsize
-        return Outlines(
-            np.array([o.loops for o in outlines]),
-            np.array([len(o.itemsize) for o in outlines]),
-            np.array([o.runs for o in outlines]),
+    def of(chains: Sequence[Chain]) -> Chains:
+        itemsize = np.zeros((len(chains), BUFFERS))
+        for k, c in enumerate(chains):
+            itemsize[k, : len(c.itemsize)] = c.itemsize
+        return Chains(
+            np.array([c.loops for c in chains]),
+            np.array([len(c.itemsize) for c in chains]),
+            np.array([c.runs for c in chains]),
             itemsize,
         )
 
-    def __getitem__(self, which: np.ndarray) -> Outlines:
-        return Outlines(self.loops[which], self.buffers[which], self.runs[which], self.itemsize[which])
+    def __getitem__(self, which: np.ndarray) -> Chains:
+        return Chains(self.loops[which], self.buffers[which], self.runs[which], self.itemsize[which])
 
 
-def outline_of(nests: Nests, *, grid: bool = False) -> Outline:
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """What the features of all configurations with one structure of loops are made of.
+
+    Args:
+        numbers: ``NUMBERS`` formulas or numbers: those of the heaviest stage's loops, then of each further stage its
+            iterations, how often it starts, and the elements that it touches each time; and where wanted those of
+            :mod:`~mlc.tuning.features.grid`, or of :mod:`~mlc.tuning.features.tree`.
+        chain: the loops around the heaviest stage, at most ``LOOPS``.
+        tree: how these and further loops are inside of one another; nothing where that is not wanted.
+    """
+
+    numbers: tuple[Number, ...]
+    chain: Chain
+    tree: Tree | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """The same for outlines that describe alike."""
+        return self.numbers, self.chain.key, None if self.tree is None else self.tree.key
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """How loops are inside of one another: those of a chain first, then those of further stages.
+
+    Args:
+        branches: chains of further stages, without the loops around them that others have.
+        parents: int64 ``[nodes]``, the loop that each is directly inside of, always an earlier one; -1 for none.
+        names: int64 ``[nodes]``, numbers of what the loops are called; 0 for those that are missing.
+    """
+
+    branches: tuple[Chain, ...]
+    parents: np.ndarray
+    names: np.ndarray
+
+    @property
+    def key(self) -> Hashable:
+        """The same for trees that describe alike."""
+        return tuple(b.key for b in self.branches), self.parents.tobytes(), self.names.tobytes()
+
+
+def outline_of(nests: Nests, *, grid: bool = False, tree: bool = False) -> Outline:
     """The outline of a schedule.
 
     Args:
         nests: of its stages.
         grid: whether it is for grids of threads.
+        tree: whether to tell how loops are inside of one another.
     """
     main, *rest = _heaviest(nests)
-    numbers: list[Number] = [1.0, *[1.0] * BUFFERS, *[0.0] * BUFFERS] * LOOPS
-    runs = np.zeros((LOOPS, BUFFER - REDUCES), np.float32)
-    skipped = max(0, len(main.loops) - LOOPS)
-    buffers = _buffers(main)
-    for k, loop in enumerate(main.loops[skipped:], LOOPS - len(main.loops) + skipped):
+    chain = chain_of(main, main.loops, LOOPS)
+    numbers = [*chain.numbers]
+    for nest in rest:
+        numbers += _summary(nest)
+    numbers += [1.0] * (3 * (OTHERS - len(rest)))
+    found = _tree_of(nests, main, rest) if tree else None
+    if grid:
+        numbers += numbers_of(nests, main, _buffers(main))
+    elif found is not None:
+        numbers += [n for b in found.branches for n in b.numbers]
+    return Outline(tuple(numbers), chain, found)
+
+
+def numbers_of_chain(most: int) -> int:
+    """How many numbers describe at most so many loops."""
+    return most * _PER_LOOP + 1
+
+
+def chain_of(nest: StageNest, own: Sequence[Loop], most: int) -> Chain:
+    """The innermost loops around a stage, at most ``most`` of its ``own`` ones, which are the last of all of them."""
+    numbers: list[Number] = [1.0, *[1.0] * BUFFERS, *[0.0] * BUFFERS] * most
+    runs = np.zeros((most, BUFFER - REDUCES), np.float32)
+    loops = min(len(own), most)
+    buffers = _buffers(nest)
+    for k, loop in enumerate(nest.loops[len(nest.loops) - loops :], most - loops):
         first = k * _PER_LOOP
         numbers[first] = loop.extent
         for b, access in enumerate(buffers):
@@ -107,14 +179,38 @@ def outline_of(nests: Nests, *, grid: bool = False) -> Outline:
             numbers[first + _STRIDE + b] = loop.stride[access]
         runs[k, 0] = loop.reduces
         runs[k, KIND - REDUCES + KINDS.index(_ALIKE.get(loop.kind, loop.kind))] = 1.0
-    numbers.append(_product(loop.extent for loop in main.loops[:skipped]))
-    for nest in rest:
-        numbers += _summary(nest)
-    numbers += [1.0] * (3 * (OTHERS - len(rest)))
-    if grid:
-        numbers += numbers_of(nests, main, buffers)
-    itemsize = tuple(log2(main.accesses[b].tensor.dtype.itemsize) for b in buffers)
-    return Outline(tuple(numbers), len(main.loops) - skipped, runs, itemsize)
+    numbers.append(_product(loop.extent for loop in nest.loops[: len(nest.loops) - loops]))
+    itemsize = tuple(log2(nest.accesses[b].tensor.dtype.itemsize) for b in buffers)
+    return Chain(tuple(numbers), loops, runs, itemsize)
+
+
+def _tree_of(nests: Nests, main: StageNest, rest: Sequence[StageNest]) -> Tree:
+    """The loops around the heaviest stage as a chain, and those of further stages beside or inside of it."""
+    parents, names = np.full(NODES, -1, np.int64), np.zeros(NODES, np.int64)
+    place: dict[tuple[Stage, int], int] = {}  # of the loops that have one
+
+    def put(stage: Stage, loops: int, end: int) -> None:
+        """Gives the innermost loops around a stage the places before ``end``."""
+        around = nests.around(stage)
+        for k in range(len(around) - loops, len(around)):
+            at = end - len(around) + k
+            # loops may be left out in between
+            outer = next((place[a] for a in reversed(around[:k]) if a in place), -1)
+            host, leaf = around[k]
+            place[around[k]], parents[at] = at, outer
+            names[at] = 1 + crc32(f"{host.name}.{host.leaves[leaf].name}".encode()) % (NAMES - 1)
+
+    chain = chain_of(main, main.loops, LOOPS)
+    put(main.stage, chain.loops, LOOPS)
+    branches = []
+    # whatever others are inside of has its place before them
+    for k, nest in enumerate(sorted(rest, key=lambda n: len({host for host, _ in nests.around(n.stage)}))):
+        around = nests.around(nest.stage)
+        own = [loop for loop, a in zip(nest.loops, around, strict=True) if a not in place and a[0] is nest.stage]
+        branches.append(chain_of(nest, own, BRANCH))
+        put(nest.stage, branches[-1].loops, LOOPS + (k + 1) * BRANCH)
+    nothing = Chain((1.0,) * numbers_of_chain(BRANCH), 0, np.zeros((BRANCH, BUFFER - REDUCES), np.float32), ())
+    return Tree((*branches, *[nothing] * (OTHERS - len(branches))), parents, names)
 
 
 def _heaviest(nests: Nests) -> list[StageNest]:
@@ -153,38 +249,52 @@ def _summary(nest: StageNest) -> list[Number]:
     return [_product(loop.extent for loop in nest.loops), starts, touched]
 
 
-def described(numbers: np.ndarray, outlines: Outlines) -> tuple[np.ndarray, np.ndarray]:
-    """Features of single loops, and of the further stages.
+def described(numbers: np.ndarray, chains: Chains) -> tuple[np.ndarray, np.ndarray]:
+    """Features of the loops around the heaviest stage, and of the further stages.
 
     Args:
         numbers: float64 ``[NUMBERS, n]``.
-        outlines: of each configuration, ``n`` of them.
+        chains: of each configuration, ``n`` of them.
     Returns:
         float32 ``[LOOPS, PER_LOOP, n]`` and ``[3 * OTHERS, n]``.
     """
+    start = numbers_of_chain(LOOPS)
+    return contexts(numbers[:start], chains, LOOPS), _log(numbers[start:NUMBERS]).astype(np.float32)
+
+
+def contexts(numbers: np.ndarray, chains: Chains, loops: int) -> np.ndarray:
+    """Features of single loops, float32 ``[loops, PER_LOOP, n]``.
+
+    Args:
+        numbers: float64 ``[numbers_of_chain(loops), n]``.
+        chains: of each configuration, ``n`` of them.
+        loops: how many a chain has at most.
+    """
     n = numbers.shape[1]
-    found = np.zeros((LOOPS, PER_LOOP, n), np.float32)
-    first = LOOPS - int(outlines.loops.max())
-    most = int(outlines.buffers.max())
-    loops = numbers[:_START].reshape(LOOPS, _PER_LOOP, n)[first:]
-    extent = loops[:, 0]
-    touched = loops[:, _TOUCHED : _TOUCHED + most]
-    stride = loops[:, _STRIDE : _STRIDE + most]
+    found = np.zeros((loops, PER_LOOP, n), np.float32)
+    first = loops - int(chains.loops.max())
+    most = int(chains.buffers.max())
+    if first == loops:
+        return found
+    told = numbers[:-1].reshape(loops, _PER_LOOP, n)[first:]
+    extent = told[:, 0]
+    touched = told[:, _TOUCHED : _TOUCHED + most]
+    stride = told[:, _STRIDE : _STRIDE + most]
     inside = np.multiply.accumulate(extent[::-1])[::-1]
     last = BUFFER + 3 * most
     part = found[first:]
     part[:, EXTENT] = _log(extent)
-    part[:, OUTSIDE] = _log(np.multiply.accumulate(np.concatenate([numbers[_START : _START + 1], extent[:-1]])))
+    part[:, OUTSIDE] = _log(np.multiply.accumulate(np.concatenate([numbers[-1:], extent[:-1]])))
     part[:, INSIDE] = _log(inside)
-    part[:, REDUCES:BUFFER] = outlines.runs[:, first:].transpose(1, 2, 0)
-    part[:, BUFFER:last:3] = _log(touched) + outlines.itemsize[:, :most].T
+    part[:, REDUCES:BUFFER] = chains.runs[:, first:].transpose(1, 2, 0)
+    part[:, BUFFER:last:3] = _log(touched) + chains.itemsize[:, :most].T
     part[:, BUFFER + 1 : last : 3] = _log(inside[:, None] / touched)
     part[:, BUFFER + 2 : last : 3] = _log(1 + stride)
-    if outlines.buffers.min() < most:
-        part[:, BUFFER + 1 : last : 3] *= np.arange(most)[:, None] < outlines.buffers
-    if outlines.loops.min() < outlines.loops.max():
-        found *= (np.arange(LOOPS)[:, None] >= LOOPS - outlines.loops)[:, None]
-    return found, _log(numbers[_START + 1 : NUMBERS]).astype(np.float32)
+    if chains.buffers.min() < most:
+        part[:, BUFFER + 1 : last : 3] *= np.arange(most)[:, None] < chains.buffers
+    if chains.loops.min() < chains.loops.max():
+        found *= (np.arange(loops)[:, None] >= loops - chains.loops)[:, None]
+    return found
 
 
 def _log(x: np.ndarray) -> np.ndarray:

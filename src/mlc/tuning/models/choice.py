@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
+from functools import partial
 
 from mlc.errors import UsageError
-from mlc.tuning.base import CostModel, Featurizer
-from mlc.tuning.features import LoopFeatures
+from mlc.tuning.base import CostModel
 from mlc.tuning.models.ensemble import Acquisition, Ensemble
 from mlc.tuning.models.gbt import GradientBoosting
 from mlc.tuning.models.objective import Objective
-from mlc.tuning.models.transfer import Transfer
-from mlc.tuning.models.tree_gru import TreeGru
+from mlc.tuning.models.transfer import Additive, Transfer
+from mlc.tuning.models.tree_gru import Encoding, TreeGru
 
 
 @dataclass(frozen=True)
@@ -22,28 +20,56 @@ class Choice:
     """A cost model to choose.
 
     Args:
-        make: one for a seed.
-        reads_loops: whether it reads loops one after another, and not all features side by side.
-        objective: of the boosted trees that it is, which alone can go on from what others have learnt.
+        text: what it is, in a line.
+        one: a model for a seed, which also learns from other tasks.
+        acquisition: what is made of the predictions of several of them; nothing where there is one only.
+        tree: whether it reads all loops as a tree (:mod:`mlc.tuning.features.nodes`), and not features side by side.
     """
 
-    make: Callable[[int], CostModel]
-    reads_loops: bool = False
-    objective: Objective | None = None
+    text: str
+    one: Callable[[int], Additive]
+    acquisition: Acquisition | None = None
+    tree: bool = False
+
+    def make(self, seed: int, known: Additive | None = None) -> CostModel:
+        """The cost model of one task.
+
+        Args:
+            seed: of everything random in it.
+            known: what a model of the same choice has learnt from other tasks; nothing where there are none.
+        """
+        one = self.one if known is None else partial(_above, known, self.one)
+        return one(seed) if self.acquisition is None else Ensemble(one, self.acquisition, seed=seed)
 
 
-def _ensemble(acquisition: Acquisition) -> Choice:
-    return Choice(lambda seed: Ensemble(lambda s: GradientBoosting(seed=s), acquisition, seed=seed))
+def _above(known: Additive, one: Callable[[int], Additive], seed: int) -> Transfer:
+    return Transfer(known, one(seed))
+
+
+def _trees(objective: Objective) -> Callable[[int], Additive]:
+    return lambda seed: GradientBoosting(objective, seed=seed)
+
+
+def _network(objective: Objective, encoding: Encoding) -> Choice:
+    inputs = "the context of each loop" if encoding is Encoding.CONTEXT else "an embedding of each loop's name"
+    text = f"TreeGRU over the loop AST, from {inputs}; objective {objective} (needs PyTorch)"
+    return Choice(text, lambda seed: TreeGru(objective, encoding, seed=seed), tree=True)
+
+
+def _bootstrap(acquisition: Acquisition, text: str) -> Choice:
+    return Choice(f"{text} of five boosted trees by regression", _trees(Objective.REGRESSION), acquisition)
 
 
 COST_MODELS: dict[str, Choice] = {
-    "rank": Choice(lambda seed: GradientBoosting(Objective.RANK, seed=seed), objective=Objective.RANK),
-    "regression": Choice(
-        lambda seed: GradientBoosting(Objective.REGRESSION, seed=seed), objective=Objective.REGRESSION
-    ),
-    "ei": _ensemble(Acquisition.EXPECTED_IMPROVEMENT),
-    "ucb": _ensemble(Acquisition.UPPER_CONFIDENCE_BOUND),
-    "treegru": Choice(lambda seed: TreeGru(seed=seed), reads_loops=True),
+    "rank": Choice("boosted trees, which learn the order of configurations", _trees(Objective.RANK)),
+    "regression": Choice("boosted trees, which learn their speeds", _trees(Objective.REGRESSION)),
+    "ei": _bootstrap(Acquisition.EXPECTED_IMPROVEMENT, "expected improvement"),
+    "ucb": _bootstrap(Acquisition.UPPER_CONFIDENCE_BOUND, "upper confidence bound"),
+    "mean": _bootstrap(Acquisition.MEAN, "mean"),
+    "treegru": _network(Objective.RANK, Encoding.CONTEXT),
+    "treegru-regression": _network(Objective.REGRESSION, Encoding.CONTEXT),
+    "treegru-vanilla": _network(Objective.RANK, Encoding.NAMES),
+    "treegru-vanilla-regression": _network(Objective.REGRESSION, Encoding.NAMES),
 }
 
 
@@ -54,46 +80,5 @@ def cost_model(name: str) -> Choice:
         UsageError: there is none.
     """
     if name not in COST_MODELS:
-        raise UsageError(f"unknown cost model {name!r}", hint=f"known cost models: {', '.join(sorted(COST_MODELS))}")
+        raise UsageError(f"unknown cost model {name!r}", hint=f"known cost models: {', '.join(COST_MODELS)}")
     return COST_MODELS[name]
-
-
-def make_model(name: str, seed: int, known: GradientBoosting | None) -> CostModel:
-    """A cost model for one task.
-
-    Args:
-        name: one of :data:`COST_MODELS`.
-        seed: of everything random in it.
-        known: what was learnt from other tasks; for boosted trees only.
-    Raises:
-        UsageError: there is no such model.
-    """
-    local = cost_model(name).make(seed)
-    return Transfer(known, local) if known is not None and isinstance(local, GradientBoosting) else local
-
-
-def transferable(name: str) -> Objective:
-    """The objective of a cost model that can go on from what was learnt from other tasks.
-
-    Raises:
-        UsageError: there is no such model, or it cannot.
-    """
-    objective = cost_model(name).objective
-    if objective is None:
-        raise UsageError(
-            f"the cost model {name!r} cannot learn from other records",
-            hint="those that can: " + ", ".join(n for n, c in COST_MODELS.items() if c.objective is not None),
-        )
-    return objective
-
-
-def features_for(name: str, features: LoopFeatures) -> Featurizer:
-    """What a cost model reads."""
-    if not cost_model(name).reads_loops:
-        return features
-
-    def loops(rows: np.ndarray) -> np.ndarray:
-        found, present = features.sequence(rows)
-        return np.concatenate([present[..., None].astype(np.float32), found], axis=2)
-
-    return loops

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 from math import erfc, pi, sqrt
+from typing import Protocol
 
 import numpy as np
 
 from mlc.errors import UsageError
 from mlc.tuning.base import CostModel
+from mlc.tuning.models.objective import Objective
 
-_SUREST = 0.02  # standard deviations of the scores; no five models are surer than that
+_SUREST = 0.005  # of the best speed; no five models are surer than that
 _FAR = -10.0  # below, sums of nearly equal terms lose their digits
 
 
@@ -23,26 +25,30 @@ class Acquisition(StrEnum):
     UPPER_CONFIDENCE_BOUND = "ucb"
 
 
+class Regression(CostModel, Protocol):
+    """A cost model whose scores are the speeds that it expects."""
+
+    objective: Objective
+
+
 class Ensemble:
     """Models of one kind, each trained on another draw with replacement; a :class:`~mlc.tuning.base.CostModel`.
 
-    Each model's scores count in standard deviations from the mean of its scores of the training set, so that models
-    whose scores have a scale of their own go together.
-
     Args:
-        make: a model, for a seed.
+        make: a model with the regression objective, for a seed: speeds can be compared with the best that was measured,
+            and those of several models with one another.
         acquisition: what ``predict`` returns.
         members: models; 5 in AutoTVM §6.1.
         kappa: deviations that the upper confidence bound adds to the mean.
         seed: of the draws and the models.
 
     Raises:
-        UsageError: there is no such acquisition.
+        UsageError: there is no such acquisition, or the models are of another objective.
     """
 
     def __init__(
         self,
-        make: Callable[[int], CostModel],
+        make: Callable[[int], Regression],
         acquisition: Acquisition | str = Acquisition.MEAN,
         *,
         members: int = 5,
@@ -55,25 +61,24 @@ class Ensemble:
             known = ", ".join(Acquisition)
             raise UsageError(f"unknown acquisition {acquisition!r}", hint=f"known acquisitions: {known}") from error
         self._models = [make(seed + k) for k in range(members)]
+        if any(m.objective is not Objective.REGRESSION for m in self._models):
+            raise UsageError("acquisitions are of predicted speeds", hint="models with the objective regression")
         self._kappa = kappa
         self._seed = seed
-        self._scales = [(0.0, 1.0)] * members
         self._best = 0.0
         self.least = max(m.least for m in self._models)
 
     def fit(self, features: np.ndarray, speeds: np.ndarray) -> None:
         """Learn afresh; as :class:`~mlc.tuning.base.CostModel` says."""
         rng = np.random.default_rng(self._seed)
-        for k, model in enumerate(self._models):
+        for model in self._models:
             drawn = rng.integers(0, len(speeds), len(speeds))
             model.fit(features[drawn], speeds[drawn])
-            scores = model.predict(features)
-            self._scales[k] = float(scores.mean()), float(scores.std()) or 1.0
-        self._best = float(self.spread(features)[0].max())
+        self._best = float(np.max(speeds))
 
     def spread(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of the models' scores, ``[n]`` each."""
-        scores = [(m.predict(features) - mean) / std for m, (mean, std) in zip(self._models, self._scales, strict=True)]
+        """Mean and standard deviation of the models' predictions, ``[n]`` each."""
+        scores = [m.predict(features) for m in self._models]
         return np.mean(scores, axis=0), np.std(scores, axis=0)
 
     def predict(self, features: np.ndarray) -> np.ndarray:

@@ -68,6 +68,7 @@ class Transfer:
     def __init__(self, known: Additive, local: Additive) -> None:
         if known.objective is not local.objective:
             raise UsageError(f"the global model's objective is {known.objective}, the local one's {local.objective}")
+        self.objective = local.objective
         self._known = known
         self._local = local
 

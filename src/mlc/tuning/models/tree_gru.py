@@ -1,30 +1,44 @@
-"""A recurrent network over the loops of a program, each described by its context (AutoTVM §4, Figure 3d)."""
+"""A recurrent network over the loop AST (AutoTVM §3.1 and §4, Figure 3)."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from enum import StrEnum
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from mlc.errors import MissingDependencyError, UsageError
+from mlc.tuning.features.context import EXTENT, KIND, KINDS, NAMES, REDUCES
+from mlc.tuning.features.nodes import NAME, NODE, PARENT, PRESENT
 from mlc.tuning.models.objective import Objective
 
 _LEAST = 16
+# What a program's text says of a loop beside its name: how far it goes, whether it sums up, and how it runs.
+_TEXT = (EXTENT, REDUCES, *range(KIND, KIND + len(KINDS)))
+
+
+class Encoding(StrEnum):
+    """What the network sees of a loop."""
+
+    CONTEXT = "context"  # its context vector (Figure 3d); carries over to other operators
+    NAMES = "names"  # an embedding of what it is called, and what the program's text says of it (Figure 3c)
 
 
 class TreeGru:
-    """A :class:`~mlc.tuning.base.CostModel` on loops: a context-encoded TreeGRU.
+    """A :class:`~mlc.tuning.base.CostModel` on the loop AST.
 
-    Its features are float32 ``[n, loops, 1 + features]``, outermost loops first. The first feature is a mask: 1 for a
-    loop, 0 for padding, whose other features are ignored. A gated recurrent unit runs from the innermost loop outwards;
-    the state at each loop is scattered softly into slots (``softmax(W^T h)_i h``), which add up over the loops, and one
-    linear layer turns them into a score.
+    Its features are those of :mod:`~mlc.tuning.features.nodes`, float32 ``[n, nodes, NODE + features]``; those of nodes
+    that are not there are ignored. A gated recurrent unit runs from the innermost loops outwards: each loop starts from
+    the sum of the states of the loops that are directly inside of it. With context vectors, the state at each loop is
+    scattered softly into slots (``softmax(W^T h)_i h``), which add up over the loops; with names, the states of the
+    outermost loops add up. One linear layer turns the sum into a score.
 
     Args:
         objective: what to learn.
+        encoding: what is seen of a loop.
         hidden: width of the states.
         slots: m, which the states are scattered into.
         epochs: passes over the examples.
@@ -41,6 +55,7 @@ class TreeGru:
     def __init__(
         self,
         objective: Objective | str = Objective.RANK,
+        encoding: Encoding = Encoding.CONTEXT,
         *,
         hidden: int = 64,
         slots: int = 8,
@@ -52,6 +67,7 @@ class TreeGru:
         threads: int = 1,
     ) -> None:
         self.objective = Objective.of(objective)
+        self._encoding = encoding
         self._hidden = hidden
         self._slots = slots
         self._epochs = epochs
@@ -76,7 +92,7 @@ class TreeGru:
         """Learn afresh.
 
         Args:
-            features: float32 ``[n, loops, 1 + features]``.
+            features: float32 ``[n, nodes, NODE + features]``.
             speeds: ``[n]``, 0 for failures.
             groups: which task each example belongs to, ``[n]``; only examples of one task are compared.
             base: what another model predicts, ``[n]``; the network learns what it leaves (AutoTVM eq. 4).
@@ -85,10 +101,10 @@ class TreeGru:
         """
         torch = self._torch
         present = self._mask(features)
-        loops = features[present][:, 1:]
+        loops = self._seen(features)[present]
         self._mean = loops.mean(axis=0)
         self._std = np.maximum(loops.std(axis=0), 1e-6)
-        x, mask = self._tensors(features)
+        inputs = self._tensors(features)
         y, known, task = (
             torch.as_tensor(np.zeros(len(speeds), kind) if v is None else np.asarray(v, kind), device=self._device)
             for v, kind in ((speeds, np.float32), (base, np.float32), (groups, np.int64))
@@ -97,14 +113,15 @@ class TreeGru:
         # Initial weights come from PyTorch's global generator, which is given back as it was.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
-            self._network = _network(torch, x.shape[2], self._hidden, self._slots).to(self._device)
+            network = _named if self._encoding is Encoding.NAMES else _scattered
+            self._network = network(torch, inputs[0].shape[2], self._hidden, self._slots).to(self._device)
         optimizer = torch.optim.Adam(self._network.parameters(), lr=self._rate)
         with self._own_threads():
             for _ in range(self._epochs):
                 order = rng.permutation(len(speeds))
                 for begin in range(0, len(order), self._batch):
                     drawn = torch.as_tensor(order[begin : begin + self._batch], device=self._device)
-                    scores = self._network(x[drawn], mask[drawn]) + known[drawn]
+                    scores = self._network(*(t[drawn] for t in inputs)) + known[drawn]
                     loss = self._loss(scores, y[drawn], task[drawn])
                     optimizer.zero_grad()
                     loss.backward()
@@ -137,22 +154,44 @@ class TreeGru:
 
     def _mask(self, features: np.ndarray) -> np.ndarray:
         if features.ndim != 3:
-            raise UsageError(f"a TreeGRU learns from loops, [n, loops, features], not from rank {features.ndim}")
-        present: np.ndarray = features[:, :, 0] > 0
+            raise UsageError(f"a TreeGRU learns from trees, [n, nodes, features], not from rank {features.ndim}")
+        present: np.ndarray = features[:, :, PRESENT] > 0
         return present
 
-    def _tensors(self, features: np.ndarray) -> tuple[Any, Any]:
-        """Standardised features, 0 for padding, and the mask, float ``[n, loops, 1]``."""
+    def _seen(self, features: np.ndarray) -> np.ndarray:
+        context = features[:, :, NODE:]
+        return context[:, :, _TEXT] if self._encoding is Encoding.NAMES else context
+
+    def _tensors(self, features: np.ndarray) -> tuple[Any, ...]:
+        """Standardised features, 0 for what is not there; masks, float ``[n, nodes, 1]``; parents and names."""
         present = self._mask(features)[:, :, None]
-        scaled = np.where(present, (features[:, :, 1:] - self._mean) / self._std, 0)
-        as_tensor = self._torch.as_tensor
-        return (
-            as_tensor(scaled.astype(np.float32), device=self._device),
-            as_tensor(present.astype(np.float32), device=self._device),
-        )
+        scaled = np.where(present, (self._seen(features) - self._mean) / self._std, 0)
+        whole = np.where(present, features[:, :, [PARENT, NAME]], 0).astype(np.int64)
+        arrays = (scaled.astype(np.float32), present.astype(np.float32), whole[:, :, 0], whole[:, :, 1])
+        return tuple(self._torch.as_tensor(a, device=self._device) for a in arrays)
 
 
-def _network(torch: ModuleType, inputs: int, hidden: int, slots: int) -> Any:
+def _states(cell: Any, x: Any, mask: Any, parents: Any) -> Iterator[tuple[int, Any]]:
+    """The state at each loop, innermost ones first, and after them the sum of the outermost ones' as number -1.
+
+    Args:
+        cell: a gated recurrent unit.
+        x: what is seen of each loop, ``[n, nodes, inputs]``.
+        mask: 1 for those that are there, ``[n, nodes, 1]``.
+        parents: 1 more than the place of the loop that each is inside of, 0 for none, ``[n, nodes]``.
+    """
+    inside = x.new_zeros(len(x), 1 + x.shape[1], cell.hidden_size)  # sums of what is inside of each loop
+    for node in range(x.shape[1] - 1, -1, -1):
+        state = mask[:, node] * cell(x[:, node], inside[:, node + 1])
+        yield node, state
+        at = parents[:, node, None, None].expand(-1, 1, state.shape[1])
+        inside = inside.scatter_add(1, at, state[:, None])
+    yield -1, inside[:, 0]
+
+
+def _scattered(torch: ModuleType, inputs: int, hidden: int, slots: int) -> Any:
+    """The network of Figure 3d."""
+
     class Network(torch.nn.Module):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
@@ -161,16 +200,34 @@ def _network(torch: ModuleType, inputs: int, hidden: int, slots: int) -> Any:
             self.scatter = torch.nn.Linear(hidden, slots, bias=False)
             self.score = torch.nn.Linear(slots * hidden, 1)
 
-        def forward(self, x: Any, mask: Any) -> Any:
-            encoded = torch.relu(self.encode(x))
-            state = x.new_zeros(len(x), hidden)
+        def forward(self, x: Any, mask: Any, parents: Any, _names: Any) -> Any:
             memory = x.new_zeros(len(x), slots, hidden)
-            for loop in range(x.shape[1] - 1, -1, -1):
-                here = mask[:, loop]
-                state = here * self.cell(encoded[:, loop], state) + (1 - here) * state
-                slot = torch.softmax(self.scatter(state), dim=1) * here
-                memory = memory + slot[:, :, None] * state[:, None, :]
+            for node, state in _states(self.cell, torch.relu(self.encode(x)), mask, parents):
+                if node >= 0:
+                    slot = torch.softmax(self.scatter(state), dim=1) * mask[:, node]
+                    memory = memory + slot[:, :, None] * state[:, None, :]
             return self.score(memory.flatten(1))[:, 0]
+
+    return Network()
+
+
+def _named(torch: ModuleType, inputs: int, hidden: int, _slots: int) -> Any:
+    """The network of Figure 3c."""
+
+    class Network(torch.nn.Module):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = torch.nn.Embedding(NAMES, hidden, padding_idx=0)
+            self.encode = torch.nn.Linear(inputs, hidden)
+            self.cell = torch.nn.GRUCell(hidden, hidden)
+            self.score = torch.nn.Linear(hidden, 1)
+
+        def forward(self, x: Any, mask: Any, parents: Any, names: Any) -> Any:
+            seen = torch.relu(self.embed(names) + self.encode(x))
+            state = None
+            for _, state in _states(self.cell, seen, mask, parents):  # noqa: B007  # the last one is the whole program's
+                pass
+            return self.score(state)[:, 0]
 
     return Network()
 
