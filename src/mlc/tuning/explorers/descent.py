@@ -10,8 +10,9 @@ from mlc.tuning.explorers.ledger import Ledger
 class Descent:
     """The neighbours of the fastest configuration, then those of the second fastest, and so on.
 
-    A faster neighbour takes over as soon as it has been measured. The knob whose move was the last to help is tried
-    first, since it often helps again; the others come in random order.
+    Before anything was measured they are those of the default, one of each knob before a second one of any. A faster
+    neighbour takes over as soon as it has been measured. The knob whose move was the last to help is tried first, since
+    it often helps again; the others come in random order.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -21,6 +22,8 @@ class Descent:
 
     def suggest(self, n: int) -> np.ndarray:
         ledger = self._ledger
+        if not len(ledger.rows):
+            return self._around_default(n)
         found = ledger.rows[:0]
         waiting: list[np.ndarray] = []  # neighbours not looked at yet: asking for many at once costs little more
         for row in ledger.ranked()[0]:
@@ -38,6 +41,15 @@ class Descent:
                     break
         found = np.concatenate([found, *waiting])
         return found[ledger.new(found)][:n]
+
+    def _around_default(self, n: int) -> np.ndarray:
+        ledger = self._ledger
+        around, knobs = ledger.topology.neighbours(ledger.space.row({}))
+        order = ledger.rng.permutation(len(around))
+        around, knobs = around[order], knobs[order]
+        before = (knobs[:, None] == knobs) & (np.arange(len(knobs)) < np.arange(len(knobs))[:, None])
+        around = around[np.argsort(before.sum(axis=1), kind="stable")]
+        return around[ledger.new(around)][:n]
 
     def learn(self, rows: np.ndarray, speeds: np.ndarray) -> None:
         best = self._ledger.ranked(1)[0]

@@ -8,7 +8,7 @@ from mlc.tuning.explorers.ledger import Ledger
 
 
 class GreedyBestFirst:
-    """Some random neighbours of the fastest configuration that has not been expanded yet.
+    """Some random neighbours of the fastest configuration that has not been expanded yet, the default to begin with.
 
     Args:
         ledger: the books.
@@ -23,8 +23,8 @@ class GreedyBestFirst:
     def suggest(self, n: int) -> np.ndarray:
         ledger = self._ledger
         found = [ledger.rows[:0]]
-        order = np.argsort(-ledger.speeds, kind="stable")
-        rows, codes = ledger.rows[order], ledger.codes(ledger.rows[order])
+        rows = ledger.rows[np.argsort(-ledger.speeds, kind="stable")] if len(ledger.rows) else ledger.known_best()
+        codes = ledger.codes(rows)
         waiting = np.flatnonzero(~np.isin(codes, self._expanded)).tolist()
         renewed = False
         while n > 0:

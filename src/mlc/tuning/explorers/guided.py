@@ -22,7 +22,7 @@ class Guided:
     topology-aware mutation, all neighbours of the fastest, and random draws. A cost model that sees loops, as
     AutoTVM's, says which may be good; a Gaussian process over the knobs says how much is known of them; a batch is
     chosen by upper confidence bounds. A share of it comes from coordinate descent, whatever the models say. Until the
-    cost model has enough to learn from, it is plain OpEvo.
+    cost model has enough to learn from, half of what is tried lies around the default, and the rest is plain OpEvo's.
 
     Args:
         ledger: the books.
@@ -35,6 +35,7 @@ class Guided:
         trust: share of the cost model in the expected speed; the process has the rest.
         kappa: standard deviations that count as hope.
         descent: share of a batch that comes from coordinate descent.
+        around: share of what is tried before the cost model can tell anything that is the default's neighbours.
     """
 
     def __init__(
@@ -49,7 +50,8 @@ class Guided:
         anywhere: int = 1024,
         trust: float = 0.7,
         kappa: float = 2.0,
-        descent: float = 0.12,
+        descent: float = 0.3,
+        around: float = 0.5,
     ) -> None:
         self._ledger = ledger
         self._surrogate = surrogate
@@ -62,11 +64,12 @@ class Guided:
         self._trust = trust
         self._kappa = kappa
         self._share = descent
+        self._around = around
 
     def suggest(self, n: int) -> np.ndarray:
         ledger = self._ledger
         if not self._surrogate.ready():
-            return self._evolution.suggest(n)
+            return self._begin(n)
         around = self._descent.suggest(max(self._near, 2 * n))
         candidates = self._candidates(n, around)
         if not len(candidates):
@@ -75,6 +78,11 @@ class Guided:
         chosen = self._choose(candidates, max(0, n - local))
         around = around[~np.isin(ledger.codes(around), ledger.codes(chosen))][:local]
         return np.concatenate([chosen, around])
+
+    def _begin(self, n: int) -> np.ndarray:
+        """Neighbours of the default configuration, which is seldom far from the best, and what plain OpEvo would do."""
+        around = self._descent.suggest(round(self._around * n))
+        return np.concatenate([around, self._evolution.suggest(n - len(around))])
 
     def learn(self, rows: np.ndarray, speeds: np.ndarray) -> None:
         self._surrogate.forget()

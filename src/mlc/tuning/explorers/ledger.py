@@ -138,6 +138,10 @@ class Ledger:
         order = order[self.speeds[order] > 0]
         return self.rows[order], self.speeds[order]
 
+    def known_best(self) -> np.ndarray:
+        """What searches go out from: :meth:`ranked`, or the default until anything was measured, ``[n, knobs]``."""
+        return self.ranked()[0] if len(self.rows) else self.space.row({})[None]
+
     @cached_property
     def _listed(self) -> np.ndarray:
         """Every valid configuration of a small space."""

@@ -24,7 +24,7 @@ class Move:
 
 
 class ActorCritic:
-    """Short walks from the fastest configuration, step by step to a neighbour that the actor draws.
+    """Walks from the fastest configuration, at first the default, step by step to neighbours that the actor draws.
 
     The original has one output an action and knows factorisations only. Here the actor scores each neighbour from the
     configuration's description and its difference to the neighbour's, so that all kinds of knobs will do.
@@ -66,7 +66,7 @@ class ActorCritic:
 
     def suggest(self, n: int) -> np.ndarray:
         ledger = self._ledger
-        best = ledger.ranked(1)[0]
+        best = ledger.known_best()[:1]
         found: list[np.ndarray] = []
         codes: set[int] = set()
         for _ in range(_WALKS * n if len(best) else 0):

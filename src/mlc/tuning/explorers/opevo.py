@@ -30,11 +30,11 @@ class OpEvo:
     Args:
         ledger: the books.
         parents: λ, how many of the fastest are recombined; the defaults are those of OpEvo, appendix B.
-        children: ρ, of one generation.
+        children: ρ, of one generation; as many as are measured together unless given, so that each batch breeds one.
         q: mutation rate, in (0, 1).
     """
 
-    def __init__(self, ledger: Ledger, *, parents: int = 8, children: int = 8, q: float = 0.5) -> None:
+    def __init__(self, ledger: Ledger, *, parents: int = 8, children: int | None = None, q: float = 0.5) -> None:
         if not 0 < q < 1:
             raise UsageError(f"OpEvo's mutation rate q is {q}; it must lie between 0 and 1")
         self._ledger = ledger
@@ -45,9 +45,9 @@ class OpEvo:
 
     def suggest(self, n: int) -> np.ndarray:
         queue = self._queue[self._ledger.new(self._queue)]
-        generations = -(-max(0, n - len(queue)) // self._children)
-        if generations:
-            queue = np.concatenate([queue, self.breed(generations * self._children)])
+        children = n if self._children is None else self._children
+        if len(queue) < n:  # one generation a batch: what is bred after it knows more
+            queue = np.concatenate([queue, self.breed(max(children, n - len(queue)))])
         self._queue = queue
         return queue[:n]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlc.lower.knobs import Discrete, Space
+from mlc.tuning.explorers import EXPLORERS
 from mlc.tuning.explorers.ledger import Ledger
 from mlc.tuning.explorers.opevo import OpEvo, recombine
 from tests.fuzz import examples
@@ -70,3 +72,31 @@ def test_generations_have_as_many_children_as_asked() -> None:
     assert len(first) == 3
     assert len(again) == 5
     assert ledger.new(again).all()
+
+
+@pytest.mark.parametrize(
+    ("batch", "children", "bred"), [(16, None, [16]), (16, 8, [16]), (5, None, [5]), (4, 12, [12])]
+)
+def test_a_batch_breeds_one_generation(batch: int, children: int | None, bred: list[int]) -> None:
+    """From the parents that are the fastest by then, so what a batch has told counts in the next one."""
+    ledger = Ledger(SPACE, np.random.default_rng(0))
+    ledger.record(SPACE.sample(ledger.rng, 20), np.arange(20.0))
+    opevo = OpEvo(ledger, children=children)
+    sizes: list[int] = []
+    breed = opevo.breed
+    opevo.breed = lambda n, *rest: (sizes.append(n), breed(n, *rest))[1]  # type: ignore[method-assign]
+    rows = ledger.take(opevo.suggest(batch), batch)
+    assert len(rows) == batch
+    assert sizes == bred
+    fastest = rows[-1:] + 0
+    ledger.record(rows, np.zeros(batch))
+    ledger.record(fastest, np.array([1e6]))
+    if children is None:  # nothing is left of the old generation
+        assert abs(opevo.suggest(40) - fastest).mean() < 2
+
+
+def test_a_tuning_run_breeds_one_generation_a_batch() -> None:
+    explorer = EXPLORERS["opevo"](SPACE, np.random.default_rng(0))
+    first = explorer.propose(16)
+    explorer.observe(first, np.where((first == first[3]).all(axis=1), 9.0, 1e-9))
+    assert abs(explorer.propose(16) - first[3]).mean() < 2

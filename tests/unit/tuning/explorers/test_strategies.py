@@ -295,3 +295,22 @@ def test_gradients_of_a_network_are_those_of_its_loss() -> None:
     for _ in range(200):
         network.step(x, 2 * (network(x) - target))
     assert loss() < first / 4
+
+
+@pytest.mark.parametrize(("name", "least"), [("descent", 15), ("gbfs", 5), ("guided", 7)])
+def test_the_first_batch_lies_around_the_default(name: str, least: int) -> None:
+    """A default is seldom far from the best; best-first search asks for five of its neighbours at a time."""
+    knobs = tuple(Discrete(f"d{k}", tuple(range(40))) for k in range(9))
+    space = Space(knobs, {k.name: 20 for k in knobs})
+    first, *others = EXPLORERS[name](space, np.random.default_rng(0)).propose(16)
+    assert (first == 20).all()
+    near = [row for row in others if abs(row - 20).sum() == 1]
+    assert len(near) >= least
+    if name != "gbfs":  # one of each knob before a second one of any
+        assert len({int(np.flatnonzero(row != 20)[0]) for row in near[:7]}) == min(7, len(near))
+
+
+def test_the_first_walks_of_the_actor_critic_start_at_the_default() -> None:
+    space = Space(SPACE.knobs, {k.name: 20 for k in SPACE.knobs})
+    _, *others = EXPLORERS["na2c"](space, np.random.default_rng(0)).propose(16)
+    assert max(abs(row - 20).sum() for row in others) <= 3
