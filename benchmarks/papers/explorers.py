@@ -1,4 +1,4 @@
-"""Which explorer is the default: trials until 95 % of the best known speed, on every measured table.
+"""How explorers compare: trials until 95 % of the best known speed, on every measured table.
 
     python -m benchmarks.papers.explorers
 
@@ -8,6 +8,8 @@ as the tuner does, until they get there. A table that is a sample of its space r
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,15 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks import plots
-from benchmarks.papers.curves import about_tables, command
-from benchmarks.papers.keep import keep
+from benchmarks.papers import held_out
+from benchmarks.papers.curves import about_tables
+from benchmarks.papers.keep import RESULTS, keep
+from benchmarks.papers.needs import require
 from benchmarks.papers.replay import GOOD, Job, Method, replay_of, run_all, trials_until
+from benchmarks.papers.unseen import HELD_OUT
 from benchmarks.report import table
 from benchmarks.stats import geometric_mean
+from mlc.errors import UsageError
 from mlc.tuning.session import TuneOptions
 
 NAME = "explorers"
@@ -103,7 +109,41 @@ def write(medians: Medians, out: Path) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line; ``arguments`` default to those of the process."""
-    command(NAME, __doc__, lambda jobs, out: write(measure(SPACES, EXPLORERS, jobs), out), arguments)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.papers.{NAME}",
+        description=f"{__doc__}\n{held_out.__doc__}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--held-out", action="store_true", help="whole spaces of held-out workloads instead of the papers' tables")
+    add("--measure", action="store_true", help="go on with the searches of held-out workloads first")
+    add("--replay", action="store_true", help="run these searches once more on the kept times, and compare")
+    add("--workloads", metavar="A,B", help=f"measure some of: {', '.join(HELD_OUT)}")
+    add("--minutes", type=float, default=4.5, metavar="M", help="measure for so long (default 4.5)")
+    add("--core", type=int, default=0, metavar="N", help="core to take times on (default 0)")
+    add("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes that replay tables")
+    add("--out", type=Path, default=RESULTS, metavar="DIR", help=f"where results go (default {RESULTS})")
+    options = parser.parse_args(arguments)
+    names = options.workloads.split(",") if options.workloads else list(HELD_OUT)
+    if unknown := [name for name in names if name not in HELD_OUT]:
+        parser.error(f"no workload {unknown[0]}; there are {', '.join(HELD_OUT)}")
+    if (options.measure or options.replay or options.workloads) and not options.held_out:
+        parser.error("--measure, --replay and --workloads are for --held-out")
+    require(NAME, "matplotlib", "xgboost")
+    os.environ["OMP_NUM_THREADS"] = "1"  # many threads a search would share the cores
+    console = Console()
+    try:
+        if options.held_out:
+            names = held_out.run(
+                options.out, measuring=options.measure, again=options.replay, minutes=options.minutes,
+                core=options.core, names=names, console=console,
+            )  # fmt: skip
+        else:
+            names = write(measure(SPACES, EXPLORERS, options.jobs), options.out)
+    except UsageError as error:  # such as a table of other knobs
+        raise SystemExit(f"python -m benchmarks.papers.{NAME}: {error}") from None
+    if names:
+        console.print(f"{options.out}/: {', '.join(names)}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -208,11 +208,11 @@ def convolution(edge: int, inner: int, outer: int, kernel: int, stride: int) -> 
     return g.finish([_conv(g, x, inner, outer, kernel, stride, "conv")])
 
 
-def depthwise(edge: int, channels: int, stride: int) -> Graph:
-    """A 3x3 depthwise convolution behind another one, which gives it tensors in blocks of channels."""
-    g = Builder("depthwise")
-    x = _conv(g, g.input("x", TensorType((1, 16, edge, edge), f32)), 16, channels, 1, 1, "before")
-    return g.finish([_conv(g, x, channels, channels, 3, stride, "conv", channels)])
+def windowed(edge: int, inner: int, outer: int, kernel: int, stride: int, groups: int = 1) -> Graph:
+    """A convolution of any kind behind a pointwise one, which gives it tensors in blocks of channels."""
+    g = Builder("windowed")
+    x = _conv(g, g.input("x", TensorType((1, 16, edge, edge), f32)), 16, inner, 1, 1, "before")
+    return g.finish([_conv(g, x, inner, outer, kernel, stride, "conv", groups)])
 
 
 def matmul(rows: int, inner: int, columns: int) -> Graph:
@@ -240,6 +240,7 @@ _ORDERS = ("depth", "terms", "panels", "tiles", "walk", "shared", "inputs", "inw
 def _convolution(name: str, **kept: Kept) -> Workload:
     _, edge, inner, outer, kernel, stride = next(row for row in CONVOLUTIONS if row[0] == name)
     text = f"convolution {edge}x{edge}, {inner} -> {outer}, {kernel}x{kernel}, stride {stride}"
+    kept = {"vectors": (1, 2, 4, 8), **kept}
     return Workload(name, text, lambda: convolution(edge, inner, outer, kernel, stride), kept, _ORDERS)
 
 

@@ -121,7 +121,7 @@ class Table:
             np.savez_compressed(
                 file,
                 head=np.frombuffer(json.dumps(head).encode(), np.uint8),
-                number=self.number.astype(np.int32),
+                number=self.number,
                 seconds=self.seconds,
                 failure=self.failure,
                 again=self.again,

@@ -9,7 +9,8 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from benchmarks.papers import autotvm_fig4, curves, tables, tvm_fig4, tvm_fig10
+from benchmarks.papers import autotvm_fig4, curves, explorers, held_out, tables, tvm_fig4, tvm_fig10, unseen
+from benchmarks.papers.keep import RESULTS
 from benchmarks.stats import Spread
 from benchmarks.zoo import sample_inputs
 
@@ -84,3 +85,32 @@ def test_what_a_script_lacks_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
         tvm_fig4.main([])
     with pytest.raises(SystemExit, match="needs matplotlib and xgboost and torch: pip install"):
         curves.main(autotvm_fig4.FIGURE, None, [])
+
+
+def test_held_out_workloads_are_not_those_of_the_design() -> None:
+    assert not set(unseen.DESIGN) & set(unseen.HELD_OUT)
+    assert len(unseen.HELD_OUT) >= 8
+
+
+def test_kept_searches_give_the_kept_results(tmp_path: Path) -> None:
+    """The comparison of explorers is written again from its tables, without measuring or searching."""
+    pytest.importorskip("matplotlib", reason="matplotlib comes with the extra dev")
+    explorers.main(["--held-out", "--out", str(tmp_path)])
+    for suffix in (".json", ".md"):
+        name = held_out.NAME + suffix
+        assert (tmp_path / name).read_text() == (RESULTS / name).read_text()
+
+
+def test_a_mean_counts_limits_where_searches_were_not_there() -> None:
+    middle = {"a": {"random": 256.0, "guided": float("inf")}, "b": {"random": float("inf"), "guided": 6.0}}
+    assert held_out.means(middle) == pytest.approx({"guided": 24.0, "random": 256.0})
+
+
+def test_only_held_out_workloads_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        (["--held-out", "--workloads", "design-1x1"], "no workload design-1x1; there are odd-3x3"),
+        (["--measure"], "are for --held-out"),
+    ):
+        with pytest.raises(SystemExit):
+            explorers.main(words)
+        assert message in capsys.readouterr().err

@@ -1,0 +1,291 @@
+"""Which explorer is the default: searches of whole spaces on workloads that none was designed with.
+
+    python -m benchmarks.papers.explorers --held-out                # writes the results again, from what is kept
+    python -m benchmarks.papers.explorers --held-out --measure --minutes 4.5 --core 1      # as often as it takes
+    python -m benchmarks.papers.explorers --held-out --replay       # all searches once more, on the kept times
+
+A search begins with the template's own choice and proposes batches, as a tuning run does, and ends when it has found
+most of the best speed that is known. What is near the best is measured again in turns, and judged by that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from benchmarks import plots
+from benchmarks.papers.keep import keep
+from benchmarks.papers.live import FOLDER, FOUND, POOL, Arena, Known, Search, compare, settings
+from benchmarks.papers.unseen import HELD_OUT
+from benchmarks.report import table
+from benchmarks.stats import geometric_mean
+from mlc.errors import UsageError
+from mlc.runtime import atomic_write
+from mlc.targets.base import get_target
+from mlc.tuning.session import TuneOptions
+
+NAME = "explorers_held_out"
+EXPLORERS = ("random", "opevo", "annealing", "gbfs", "na2c", "genetic", "guided", "descent")
+SEEDS, TRIALS = 5, 96
+GOOD = 0.95  # the easier aim
+_NEAR = (0.95, 0.98)  # of landscapes
+
+Reached = dict[str, dict[str, list[float]]]  # trials, one a seed, by workload and explorer
+
+
+def knowns_of(target: str, names: Sequence[str], folder: Path = FOLDER) -> list[Known]:
+    """What was measured of workloads."""
+    return [Known(s, folder) for s in settings(names, get_target(target))]
+
+
+def searches_of(knowns: Sequence[Known], explorers: Sequence[str] = EXPLORERS) -> list[Search]:
+    """All searches; those of random draws have as many trials as there are draws."""
+    limit = {"random": POOL}
+    return [
+        Search(k, e, {}, seed, limit.get(e, TRIALS)) for k in knowns for e in explorers for seed in range(SEEDS)
+    ]  # fmt: skip
+
+
+def save(searches: Sequence[Search], folder: Path = FOLDER) -> None:
+    """Keeps what searches have proposed, with those of other workloads."""
+    file = folder / "searches.npz"
+    known = dict(np.load(file)) if file.is_file() else {}
+    with atomic_write(file) as out:
+        np.savez_compressed(out, **known | {s.name: np.array(s.numbers, np.int64) for s in searches})
+
+
+def restore(searches: Sequence[Search], folder: Path = FOLDER) -> None:
+    """Gives searches what they have proposed.
+
+    Raises:
+        UsageError: it was not kept.
+    """
+    file = folder / "searches.npz"
+    kept = dict(np.load(file)) if file.is_file() else {}
+    for search in searches:
+        if search.name not in kept:
+            raise UsageError(f"{file}: has no search {search.name}", hint="measure it: --measure")
+        search.numbers = kept[search.name][: search.trials].tolist()
+
+
+def measure(searches: Sequence[Search], minutes: float, core: int, console: Console) -> None:
+    """Goes on with searches for some time."""
+    began = time.monotonic()
+    knowns = list({id(s.known): s.known for s in searches}.values())
+
+    def told(text: str) -> None:
+        console.print(f"{time.monotonic() - began:5.0f} s: {text}", highlight=False)
+
+    arena = Arena(knowns, core, began + 60 * minutes, told)
+    try:
+        arena.measure({k.name: [k.default, *k.numbers(k.pool)] for k in knowns})
+        stuck = compare(searches, arena, told)
+    finally:
+        arena.close()
+    save(searches)  # those that are not over as far as they are
+    if stuck or any(k.near() for k in knowns):
+        raise SystemExit(f"{len(stuck)} searches are not over: give the same command again")
+
+
+def replay(searches: Sequence[Search], console: Console) -> None:
+    """Runs all searches once more, on the times that are kept."""
+    kept = [s.numbers for s in searches]
+    for s in searches:
+        s.numbers = []
+    stuck = compare(searches, None, lambda _text: None)
+    same = sum(s.numbers == numbers for s, numbers in zip(searches, kept, strict=True))
+    console.print(f"{same} of {len(searches)} searches propose the same; {len(stuck)} ask for what was never measured")
+
+
+def reached(searches: Sequence[Search], part: float) -> Reached:
+    """After how many trials searches found a part of the best speed."""
+    found: Reached = {}
+    for s in searches:
+        found.setdefault(s.known.name, {}).setdefault(s.explorer, []).append(s.trials_until(part))
+    return found
+
+
+def medians(found: Reached) -> dict[str, dict[str, float]]:
+    """Over the seeds, by workload and explorer."""
+    return {w: {e: float(median(trials)) for e, trials in by.items()} for w, by in found.items()}
+
+
+def means(middle: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Geometric means over the workloads, fewest trials first.
+
+    A median beyond the limit counts as the limit, so that a mean with such is a lower bound.
+    """
+
+    def counted(explorer: str, trials: float) -> float:
+        return min(trials, POOL if explorer == "random" else TRIALS)
+
+    names = next(iter(middle.values()))
+    found = {e: geometric_mean([counted(e, by[e]) for by in middle.values()]) for e in names}
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def landscape(searches: Sequence[Search], name: str) -> dict[str, Any]:
+    """How hard the space of a workload is, by what searches drew at random there."""
+    random = [s for s in searches if s.explorer == "random" and s.known.name == name]
+    known = random[0].known
+    drawn = known.final(sorted({n for s in random for n in s.numbers[1:]}))
+    near = {f"{p:.0%}": float((drawn >= p * known.best).mean()) for p in _NEAR}
+    return {
+        "space": known.setting.part.space.size,
+        "measured": len(known.table.number),
+        "best": known.best,
+        "default": float(known.final([known.default])[0]) / known.best,
+        "random": float(np.median(drawn)) / known.best,
+        "share": near,
+    }
+
+
+def markdown(searches: Sequence[Search], about: Mapping[str, str], pictures: Sequence[str]) -> str:
+    """The report."""
+    knowns = {s.known.name: s.known for s in searches}
+    lines = ["# Explorers on held-out workloads", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
+    lines += [f"![{p}]({p})" for p in pictures] + [""]
+    rows = []
+    for name, known in knowns.items():
+        land = landscape(searches, name)
+        shares = [f"{100 * s:.1f}" for s in land["share"].values()]
+        size, speed = f"{land['space']:.2g}", f"{land['best']:.1f}"
+        parts = [f"{100 * land[part]:.1f}" for part in ("default", "random")]
+        rows.append((name, known.setting.workload.text, size, str(land["measured"]), speed, *parts, *shares))
+    headings = ("name", "workload", "configurations", "measured", "best GFLOP/s", "default, % of the best")
+    headings += ("median random one, %", "% within 5 % of the best", "% within 2 %")
+    lines += ["## Landscapes", "", *table(headings, rows, left=2), ""]
+    for part in (FOUND, GOOD):
+        lines += _trials(searches, part)
+    default, middle = TuneOptions().explorer, medians(reached(searches, FOUND))
+    mean = means(middle)
+    others = {e: m for e, m in mean.items() if e != default}
+    best = min(others, key=lambda e: others[e])
+    cut = sum(s.reached == inf and len(s.numbers) < s.trials for s in searches)
+    flat = [w for w, by in middle.items() if by["random"] <= by[default]]
+    lines += [
+        f"The default, `{default}`, needs {mean[default] / mean['random']:.2f} times the trials of random draws to",
+        f"{FOUND:.0%} of the best, and {mean[default] / others[best]:.2f} times those of the best other explorer,",
+        f"`{best}`.",
+        f"Random draws do as well on: {', '.join(flat) or 'none'}.",
+        f"Of {len(searches)} searches {cut} were cut off before their last trial, for want of time to measure; they",
+        "count as those that are not there.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _trials(searches: Sequence[Search], part: float) -> list[str]:
+    middle = medians(reached(searches, part))
+    mean = means(middle)
+    rows = [(w, *(_shown(by[e], e) for e in mean)) for w, by in middle.items()]
+    rows.append(("geometric mean", *(f"{m:.1f}" for m in mean.values())))
+    rows.append(("over random", *(f"{m / mean['random']:.2f}" for m in mean.values())))
+    text = [
+        f"Medians over {SEEDS} seeds, batches of {TuneOptions().batch}, from the default on. A median beyond {TRIALS}",
+        f"trials ({POOL} of random draws) counts as that in the mean, which is a lower bound then.",
+    ]
+    return [f"## Trials to {part:.0%} of the best", "", *table(("workload", *mean), rows, left=1), "", *text, ""]
+
+
+def _shown(trials: float, explorer: str) -> str:
+    return f"{trials:.0f}" if trials < inf else f"> {POOL if explorer == 'random' else TRIALS}"
+
+
+def as_json(searches: Sequence[Search], about: Mapping[str, str]) -> dict[str, Any]:
+    """The same for programs."""
+    knowns = {s.known.name: s.known for s in searches}
+    return {
+        "machine": dict(about),
+        "plan": {"seeds": SEEDS, "batch": TuneOptions().batch, "trials": TRIALS, "random": POOL},
+        "landscapes": {name: landscape(searches, name) for name in knowns},
+        "trials": {
+            f"{part:.0%}": {"each": reached(searches, part), "means": means(medians(reached(searches, part)))}
+            for part in (FOUND, GOOD)
+        },
+    }
+
+
+def draw(searches: Sequence[Search], file: Path) -> None:
+    """Bars of trials, and curves of the best so far beside them."""
+    middle = medians(reached(searches, FOUND))
+    order = [e for e in means(middle) if e != "random"]
+    limit = {"random": POOL}
+
+    def ratio(by: Mapping[str, float], e: str) -> float:
+        return min(by[e], limit.get(e, TRIALS)) / min(by["random"], POOL)
+
+    series = {e: [ratio(by, e) for by in middle.values()] for e in order}
+    plots.bars(
+        file, list(middle), series, f"Trials to {FOUND:.0%} of the best, random draws being 1", "trials", cut=2.0
+    )
+    panels: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
+    for name in middle:
+        for e in ("random", *order):
+            mine = [s for s in searches if s.known.name == name and s.explorer == e]
+            runs = np.array([_curve(s) for s in mine])
+            panels.setdefault(name, {})[e] = runs.mean(axis=0), runs.std(axis=0)
+    best = {s.known.name: s.known.best for s in searches}
+    plots.curves(
+        file.with_name(f"{NAME}_curves.png"),
+        panels,
+        "Best so far of searches from the default",
+        "trials",
+        "GFLOP/s",
+        best,
+    )
+
+
+def _curve(search: Search) -> np.ndarray:
+    """The best speed after each trial; one that has ended stays where it is."""
+    best = np.maximum.accumulate(search.known.final(search.numbers[:TRIALS]))
+    return np.concatenate([best, np.full(TRIALS - len(best), best[-1])])
+
+
+def write(searches: Sequence[Search], out: Path) -> list[str]:
+    """Writes report, numbers and pictures; their names."""
+    tables = [k.table for k in {s.known.name: s.known for s in searches}.values()]
+    about = {k: v for k, v in tables[0].about.items() if k not in ("date", "load")}
+    about["measured"] = f"{min(t.about['date'] for t in tables)} to {max(t.about['date'] for t in tables)}, one thread"
+
+    def page(picture: str) -> str:
+        return markdown(searches, about, [picture, f"{NAME}_curves.png"] if picture else [])
+
+    names = keep(NAME, out, as_json(searches, about), page, lambda file: draw(searches, file))
+    return [*names, *([f"{NAME}_curves.png"] if len(names) > 2 else [])]
+
+
+def run(
+    out: Path, *, measuring: bool, again: bool, minutes: float, core: int, names: Sequence[str], console: Console
+) -> list[str]:
+    """The comparison; see the module.
+
+    Args:
+        out: where results go.
+        measuring: whether to go on with searches first.
+        again: whether to run them once more first.
+        minutes: that measuring may take.
+        core: on which times are taken.
+        names: workloads to measure.
+        console: is told how it goes on.
+    Returns:
+        names of the files.
+    Raises:
+        UsageError: a search was not measured, or its table is of other knobs.
+    """
+    if measuring:
+        measure(searches_of(knowns_of("x86", names)), minutes, core, console)
+        if set(names) != set(HELD_OUT):
+            return []  # the others may be missing
+    searches = searches_of(knowns_of("x86", list(HELD_OUT)))
+    restore(searches)
+    if again:
+        replay(searches, console)
+        return []
+    return write(searches, out)
