@@ -40,9 +40,7 @@ from mlc.tuning.task import Task
 
 SETS = 2  # of inputs that a candidate is checked on
 GATHERED = 16  # candidates that the timed cores build before they run any: their last build is waited for once
-# Times as fast as the measured roof, from which a time is too good to be true. Zeros around an image count as terms,
-# and kernels may pass over them: a sixth of those of 3 x 3 taps at 7 x 7 pixels, a quarter in volumes.
-_MARGIN = 1.5
+_MARGIN = 1.02  # times as fast as the measured roof, from which a time is too good to be true
 _DOUBTS = 3  # times that the roof is measured once more before a time is refused
 _CASE_TIMEOUT = 120.0
 _KEPT = 512 << 20  # bytes of inputs and results, of all tasks together
