@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from mlc.cli.main import run
 from mlc.records.best import Found
 from mlc.records.files import read_records
 from mlc.records.measurement import Failure
+from mlc.records.record import DECIDED, encode
 from mlc.tuning import drive
 from mlc.tuning.measure.candidate import CandidateError, difference
 from mlc.tuning.session import TuneOptions
@@ -99,6 +101,42 @@ def test_tune_resume_and_compile(model: str, tmp_path: Path, capsys: pytest.Capt
     assert {f["found"] for f in compiled["tuned"]} == {"hit"}
     assert len(compiled["tuned"]) == len(tuned["tasks"])
     assert run(["-q", "run", "m.tar", "--verify", "onnxruntime", "--model", model]) == 0
+
+
+def test_layouts_are_tuned_recorded_and_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    for k, v in enumerate(("x", "r0")):
+        w = (rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32)
+        weights.append(numpy_helper.from_array(w, f"w{k}"))
+        nodes.append(helper.make_node("Conv", [v, f"w{k}"], [f"c{k}"], f"conv{k}", pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Relu", [f"c{k}"], [f"r{k}"], f"relu{k}"))
+    ends = [helper.make_tensor_value_info(v, TensorProto.FLOAT, [1, 16, 8, 8]) for v in ("x", "r1")]
+    graph = helper.make_graph(nodes, "two", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), "m.onnx")
+    tune = ["-q", "tune", "m.onnx", "--layouts", "--no-winograd", "--threads", "1", "--explorer", "random"]
+    assert run([*tune, "--trials", "24", "--batch", "8", "--seed", "1", "-o", "r.jsonl", "--json", "t.json"]) == 0
+    assert json.loads((tmp_path / "t.json").read_text())["whole"]["error"] < 1e-4
+    records = read_records(["r.jsonl"]).records
+    searched = {(r.workload, tuple(sorted(r.layouts.items()))) for r in records if r.layouts}
+    assert len(searched) >= 3
+    capsys.readouterr()
+    assert run(["inspect", "r.jsonl", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert all(bool(t["layouts"]) == ("layout" in t["config"]) for t in shown["tasks"])
+
+    # whatever lost in the model, what was measured compiles: the fastest searched layout of each operator is settled
+    best = {r.workload: r for r in sorted(records, key=lambda r: -(r.result.seconds or 1.0)) if r.layouts}
+    (tmp_path / "s.jsonl").write_bytes(b"".join(encode(replace(r, explorer=DECIDED)) for r in best.values()))
+    capsys.readouterr()
+    assert run(["inspect", "s.jsonl"]) == 0
+    assert "searched layout" in capsys.readouterr().out
+    assert run(["compile", "m.onnx", "--no-winograd", "--records", "s.jsonl", "-o", "m.tar", "--dump-layouts"]) == 0
+    assert "searched" in capsys.readouterr().out
+    assert run(["-q", "run", "m.tar", "--verify", "onnxruntime", "--model", "m.onnx"]) == 0
 
 
 @pytest.mark.slow

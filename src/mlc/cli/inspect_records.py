@@ -60,6 +60,8 @@ def show_records(console: Console, path: str, json_file: str | None) -> None:
             console.data(f"  {count} {what} left out")
     for setting in dict.fromkeys(_setting(t) for t in tasks):
         console.data(f"\non {one_line(setting)}\n" + _table(console, [t for t in tasks if _setting(t) == setting]))
+    if any(t["layouts"] for t in tasks):
+        console.data("\n" + _layouts_table(console, [t for t in tasks if t["layouts"]]))
     found = causes(r.result for r in log.records)
     if found:
         failed = [(c.failure, c.count, c.message[:_LONGEST]) for c in found]
@@ -83,6 +85,17 @@ def _table(console: Console, tasks: list[dict[str, Any]]) -> str:
     ]  # fmt: skip
     numbers = ("trials", "failed", "first ms", "best ms", "GFLOP/s")
     return console.table(("task", "operands", *numbers, "decided", "best so far"), rows, numbers)
+
+
+def _layouts_table(console: Console, tasks: list[dict[str, Any]]) -> str:
+    """The searched layouts of the best configurations, beside their times."""
+    rows = []
+    for t in tasks:
+        first = (t["name"], _shapes(t["operands"]), _ms(t["best_ms"]))
+        for name, primitives in t["layouts"].items():
+            rows.append((*first, name, one_line(primitives)))
+            first = ("", "", "")
+    return console.table(("task", "operands", "best ms", "tensor", "searched layout"), rows, ("best ms",))
 
 
 def _groups(log: Log) -> list[list[Record]]:
@@ -120,6 +133,7 @@ def _task(records: list[Record]) -> dict[str, Any]:
         "gflops": None if seconds is None else max(first.flops, 1) / seconds / 1e9,
         "decided": bool(decisions),
         "config": None if best is None else dict(best.config),
+        "layouts": {} if best is None else dict(best.layouts),
         "explorers": sorted({r.explorer for r in trials}),
         "curve": _best_so_far(trials),
     }

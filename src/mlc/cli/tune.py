@@ -125,6 +125,19 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @emulation_option
 @click.option("--no-winograd", is_flag=True, help="Tune direct convolutions (compile with --no-winograd as well).")
 @click.option(
+    "--layouts",
+    is_flag=True,
+    help="Search how tensors of convolutions and products lie in memory together with their loops.",
+)
+@click.option(
+    "--layout-levels",
+    type=values.Whole(1, 2),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Levels of tiles of such layouts.",
+)
+@click.option(
     "--algorithms", is_flag=True, help="Measure first which algorithm (direct, Winograd, fused attention) is fastest."
 )
 @click.option("--fresh", is_flag=True, help="Begin anew; what the file held is kept as FILE.old.")
@@ -175,6 +188,8 @@ def command(
     tf32: bool,
     allow_emulation: bool,
     no_winograd: bool,
+    layouts: bool,
+    layout_levels: int,
     algorithms: bool,
     fresh: bool,
     build_only: str | None,
@@ -217,9 +232,11 @@ def command(
     budget = None if time_budget is None else duration(time_budget)
     timed = () if cores is None else tuple(numbers(cores, "--cores"))
     files = [f for f in (json_file, report, *(() if list_only else (output,))) if f is not None and f != "-"]
-    if build_only is not None and (report is not None or algorithms or fresh or budget is not None or wish is not None):
+    if build_only is not None and (
+        report is not None or algorithms or layouts or fresh or budget is not None or wish is not None
+    ):
         raise UsageError(
-            "--report, --algorithms, --fresh, --time-budget and --pool are for a run that measures",
+            "--report, --algorithms, --layouts, --fresh, --time-budget and --pool are for a run that measures",
             hint="give --trials",
         )
     require_distinct([model], [*files, *([] if build_only is None else [build_only])])
@@ -265,6 +282,7 @@ def command(
         seed=console.settings.seed if seed is None else seed,
         algorithms=algorithms,
         template=template,
+        layouts=layout_levels if layouts else 0,
     )
     measure = MeasureOptions(
         build_timeout=build_timeout,

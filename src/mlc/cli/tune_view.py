@@ -33,9 +33,15 @@ class TuneProgress(Watcher):
         self._seconds: float | None = None
         self._note = ""
         self._doing = ""  # after the search
+        self._went_on = False
 
     def algorithms(self, name: str, done: int, total: int) -> None:
         self._after(f"{done + 1} of {total}: {name}")
+
+    def layouts(self, name: str, done: int, total: int) -> None:
+        self._doing = ""
+        self._went_on = True  # from here, trials that are there are mostly those of this run
+        self._after(f"layouts of operator {done + 1} of {total}: {name}")
 
     def began(
         self, tasks: Sequence[TaskState], done: int, trials: int | None, seconds: float | None, damaged: int
@@ -45,7 +51,7 @@ class TuneProgress(Watcher):
         self._doing = self._note = ""
         if damaged:
             self._console.note(f"warning: {damaged} damaged {'line' if damaged == 1 else 'lines'} of records left out")
-        if done:
+        if done and not self._went_on:
             self._console.note(f"going on after {done} trials of earlier runs")
         self._draw(force=True)
 

@@ -99,6 +99,9 @@ class Term:
     def __mod__(self, other: Any) -> Any:
         return self.of.call("mod", self, other)
 
+    def __rmod__(self, other: Any) -> Any:
+        return self.of.call("mod", other, self)
+
     def __abs__(self) -> Any:
         return self.of.call("abs", self)
 

@@ -121,6 +121,8 @@ class Record:
         trial: number within the run, from 0.
         margins: of the group's values, see :func:`~mlc.records.margins.margins_of`.
         flushed: whether caches were emptied before every timed call; nothing is compared with times of the other kind.
+        layouts: primitives of a searched layout by what has them (``result``, ``operand 0`` …), for people: the
+            configuration says the same.
     """
 
     fingerprint: Fingerprint
@@ -138,6 +140,7 @@ class Record:
     trial: int
     margins: tuple[Margins, ...] = ()
     flushed: bool = False
+    layouts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -152,6 +155,7 @@ class Record:
         seed: int,
         trial: int,
         flushed: bool = False,
+        layouts: Mapping[str, str] | None = None,
     ) -> Self:
         """The record of a trial that has just ended."""
         return cls(
@@ -170,6 +174,7 @@ class Record:
             trial,
             task.margins,
             flushed,
+            dict(layouts or {}),
         )
 
     @property
@@ -195,6 +200,7 @@ class Record:
             "task": self.task,
             "flops": self.flops,
             "config": dict(self.config),
+            **({"layouts": dict(self.layouts)} if self.layouts else {}),
             "seconds": r.seconds,
             "spread": r.spread,
             "failure": r.failure,
@@ -250,6 +256,7 @@ class Record:
             get.take("trial", as_integer),
             get.maybe("margins", margins_from_json) or (),
             get.take("flushed", as_flag),
+            get.maybe("layouts", lambda value, where: as_object(value, where, as_text)) or {},
         )
         get.end()
         return made

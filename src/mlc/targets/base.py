@@ -38,11 +38,14 @@ class LayoutChoice:
         constants: layouts for those inputs that are constants, by position; they are packed at compile time.
         margins: zeros wanted around other inputs, by position: (before, after) for each logical dimension. They are
             granted where the input is blocked and a kernel makes it.
+        inside: layouts of other inputs, by position, as the group has them while it runs: where they lie otherwise, it
+            converts them itself.
     """
 
     outputs: tuple[Layout | None, ...]
     constants: Mapping[int, Layout] = field(default_factory=dict)
     margins: Mapping[int, Margins] = field(default_factory=dict)
+    inside: Mapping[int, Layout] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from mlc.records.measurement import Measurement
 from mlc.records.record import ALGORITHM, DECIDED, Fingerprint
 from mlc.runtime.native import available_cores
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import Target, Tunable, get_target
+from mlc.targets.base import LEVELS, Target, Tunable, get_target
 from mlc.tuning.algorithms import Chosen
 from mlc.tuning.base import Done
 from mlc.tuning.candidates import Candidates, Purpose, key_of
@@ -131,7 +131,9 @@ def _proposed(
     trials = [
         (config, r.result)
         for r in log.measured(task.key, Fingerprint.of(target), threads)
-        if r.explorer != DECIDED and (config := known_config(task, r.config)) is not None
+        if r.explorer != DECIDED
+        and LEVELS not in r.config
+        and (config := known_config(task, r.config, target)) is not None
     ]
     each = task.space.size if options.trials is None else max(FIRST, options.trials // tasks)
     each = min(each, options.trials_per_task or each)

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import logging
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -30,16 +30,19 @@ from mlc.tuning.algorithms import Chosen, choices_of, measure_algorithms
 from mlc.tuning.apart import apart
 from mlc.tuning.base import CostModel, Elsewhere, Measurer
 from mlc.tuning.explorers import get_explorer
+from mlc.tuning.in_order import Joint, Network, is_network, search_in_order
 from mlc.tuning.journal import Journal
 from mlc.tuning.measure import LocalMeasurer, MeasureOptions
 from mlc.tuning.measure.split import SplitMeasurer
+from mlc.tuning.measure.turns import Turns as DeviceTurns
 from mlc.tuning.models.choice import cost_model
 from mlc.tuning.models.transfer import Additive
 from mlc.tuning.regions import FASTEST, LIKELY, best_together
 from mlc.tuning.session import Outcome, Session, TuneOptions, Watcher
 from mlc.tuning.task import Task, tasks_of
 from mlc.tuning.transfer import learn_from
-from mlc.tuning.whole import Comparison, Turns, TurnsHere, build_file
+from mlc.tuning.whole import Comparison, TurnsHere, build_file
+from mlc.tuning.whole import Turns as WholeTurns
 
 _LOGGER = logging.getLogger("mlc")
 TOLERANCE = 1e-3  # of the largest output, between the untuned and the tuned model
@@ -135,34 +138,41 @@ def tune_graph(
     rng = np.random.default_rng(options.seed)
     known = learnt_from(transfer, everything, target, options)
     near = best_of([*before, *(read_records(transfer).records if transfer else ())], Fingerprint.of(target), threads)
-    hosts, own = ([t for t in tasks if (t.constants is not None) is there] for there in (False, True))
+    own = [t for t in tasks if t.constants is not None]
     if own and measure is not None and measure.rule.flush:
         raise UsageError(
             f"there are no caches to empty for {own[0].name}, which the accelerator runs",
             hint="leave --flush-cache out, or name the host's tasks with --tasks",
         )
+    arrange = partial(
+        _measuring, target=target, compile_options=compile_options, options=measure, elsewhere=elsewhere,
+        threads=threads, wanted=wanted, rng=rng,
+    )  # fmt: skip
+    joint = Joint()
+    if is_network(tasks, target, options):
+        if fresh and path.exists():
+            set_aside(path)
+        fresh = False
+        flushed = measure is not None and measure.rule.flush
+        network = Network(graph, target, compile_options, chosen, threads, path, {s for t in tasks for s in t.sources})
+
+        def search(task: Task, limited: TuneOptions) -> Outcome:
+            with arrange([task]) as place, Journal(path) as journal:
+                similar = best_of([*journal.log.records, *near.hits.values()], Fingerprint.of(target), place.threads)
+                model = cost_models(limited, known)
+                return Session(
+                    [task], target, place.measurer, limited, journal, model=model, near=similar, watcher=watcher
+                ).run()
+
+        joint = search_in_order(network, search, flushed, options, watch.layouts)
+        tasks, numbers = network.tasks()
+        left = None if options.time_budget is None else max(0.0, options.time_budget - joint.seconds)
+        options = replace(options, joint=0.0, time_budget=left)
+        if joint.interrupted:
+            return Tuning(path, joint.alone(), None, ())
     with contextlib.ExitStack() as stack:
-        measurers: dict[bool, LocalMeasurer] = {}
-        measurer: Measurer
-        there: Turns | None = None
-        if elsewhere is not None:
-            remote = stack.enter_context(
-                elsewhere(tasks, target, threads=wanted, compile_options=compile_options, options=measure, rng=rng)
-            )
-            measurer, there, threads = remote, remote.whole, remote.threads
-        else:
-            for device, some in ((False, hosts), (True, own)):
-                if some:
-                    bench = target.accelerator.bench() if device and isinstance(target.accelerator, Tunable) else None
-                    measurers[device] = stack.enter_context(
-                        LocalMeasurer(
-                            some, target, bench, threads=threads, compile_options=compile_options, options=measure,
-                            rng=rng,
-                        )
-                    )  # fmt: skip
-            places = {id(t): (device, k) for device, some in ((False, hosts), (True, own)) for k, t in enumerate(some)}
-            parts = [(measurers[device], k) for device, k in (places[id(t)] for t in tasks)]
-            measurer = SplitMeasurer(parts, threads)
+        place = stack.enter_context(arrange(tasks))
+        measurer, there, threads = place.measurer, place.whole, place.threads
         if fresh and path.exists():
             set_aside(path)
         journal = stack.enter_context(Journal(path))
@@ -173,6 +183,7 @@ def tune_graph(
             tasks, target, measurer, options, journal, numbers=numbers, model=model, near=near, watcher=watcher
         )
         outcome = session.run()
+        outcome = joint.before(outcome)
         if outcome.interrupted or not check_whole or (elsewhere is not None and there is None):
             return Tuning(path, outcome, None, ())
         try:
@@ -182,7 +193,7 @@ def tune_graph(
                 return Tuning(path, outcome, whole, reverted, regions=True)
             turns = there
             if turns is None:
-                stack.enter_context(measurers[bool(own)].turns.mine())
+                stack.enter_context(place.turns.mine())
                 turns = stack.enter_context(TurnsHere(threads))
             whole, reverted = _check(
                 graph, target, compile_options, threads, turns, session, algorithms, journal, watch
@@ -190,6 +201,57 @@ def tune_graph(
         except KeyboardInterrupt:
             return Tuning(path, replace(outcome, interrupted=True), None, ())
     return Tuning(path, outcome, whole, reverted)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where trials are measured.
+
+    Args:
+        measurer: of the tasks.
+        threads: that run a kernel there.
+        whole: what compares whole models there, where that is another machine that can.
+        turns: on this machine, or its accelerator, otherwise.
+    """
+
+    measurer: Measurer
+    threads: int
+    whole: WholeTurns | None
+    turns: DeviceTurns
+
+
+@contextlib.contextmanager
+def _measuring(
+    tasks: Sequence[Task],
+    target: Target,
+    compile_options: CompileOptions,
+    options: MeasureOptions | None,
+    elsewhere: Elsewhere | None,
+    threads: int,
+    wanted: int | None,
+    rng: np.random.Generator,
+) -> Iterator[_Place]:
+    """What measures some tasks: on this machine, on its accelerator, or on others."""
+    with contextlib.ExitStack() as stack:
+        if elsewhere is not None:
+            remote = stack.enter_context(
+                elsewhere(tasks, target, threads=wanted, compile_options=compile_options, options=options, rng=rng)
+            )
+            yield _Place(remote, remote.threads, remote.whole, DeviceTurns(""))
+            return
+        hosts, own = ([t for t in tasks if (t.constants is not None) is there] for there in (False, True))
+        measurers: dict[bool, LocalMeasurer] = {}
+        for device, some in ((False, hosts), (True, own)):
+            if some:
+                bench = target.accelerator.bench() if device and isinstance(target.accelerator, Tunable) else None
+                measurers[device] = stack.enter_context(
+                    LocalMeasurer(
+                        some, target, bench, threads=threads, compile_options=compile_options, options=options, rng=rng
+                    )
+                )
+        places = {id(t): (device, k) for device, some in ((False, hosts), (True, own)) for k, t in enumerate(some)}
+        parts = [(measurers[device], k) for device, k in (places[id(t)] for t in tasks)]
+        yield _Place(SplitMeasurer(parts, threads), threads, None, measurers[bool(own)].turns)
 
 
 def check_explorer(options: TuneOptions) -> None:
@@ -261,7 +323,7 @@ def _check(
     target: Target,
     options: CompileOptions,
     threads: int,
-    turns: Turns,
+    turns: WholeTurns,
     session: Session,
     algorithms: Sequence[Record],
     journal: Journal,

@@ -6,11 +6,24 @@ that the target's own templates want, and its loops are those of the task's own 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
 from mlc.errors import LowerError, ScheduleError
 from mlc.lower.knobs import Categorical, Config, Knobs, Space
 from mlc.rewrite.group import configured
 from mlc.targets.base import LEVELS, Target
-from mlc.tuning.task import Task, candidate
+from mlc.tuning.base import Explorer
+from mlc.tuning.task import Task, candidate, with_types
+
+JOINT = 0.3  # share of trials in which layouts are searched, of an operator
+JOINT_OF_NETWORKS = 0.4  # of a network's
+ROUND = 4  # trials of a round of loop search under a layout
+MOST_ROUNDS = 3  # in the joint stage
+PROMISING = 0.8  # of the best speed, from which a layout gets another round
+OWN = 0.25  # share of the joint stage that goes to the target's own layouts
 
 
 def is_layout_knob(name: str) -> bool:
@@ -26,7 +39,8 @@ def layout_space(task: Task, target: Target, levels: int = 1) -> Space | None:
         target: that has to follow them.
         levels: of tiles.
     """
-    if task.constants is not None:
+    # whoever takes row-major results only would have to convert them, and no trial tells how long that takes
+    if task.constants is not None or (task.row_major and all(v.type.layout is None for v in task.node.outputs)):
         return None
     config: Config = {LEVELS: levels}
     knobs = Knobs(config)
@@ -53,3 +67,196 @@ def loop_space(task: Task, target: Target, layouts: Config) -> Space | None:
     fixed = [Categorical(name, (value,)) for name, value in layouts.items()]
     loops = [k for name, k in knobs.asked.items() if not is_layout_knob(name)]
     return Space((*fixed, *loops), {**knobs.defaults, **layouts})
+
+
+def known_in_joint(task: Task, target: Target, config: Config) -> Config | None:
+    """A recorded configuration of a searched layout with a value for every knob; nothing where it is none any more."""
+    layouts = layouts_in(config)
+    space = layout_space(task, target, int(str(layouts[LEVELS]))) if isinstance(layouts.get(LEVELS), int) else None
+    try:
+        if space is None or not set(layouts) <= {k.name for k in space.knobs}:
+            return None
+        loops = loop_space(task, target, space.config(space.row(layouts)))
+        if loops is None or not set(config) <= {k.name for k in loops.knobs}:
+            return None
+        return loops.config(loops.row(config))
+    except ScheduleError:
+        return None
+
+
+def layouts_in(config: Config) -> Config:
+    """The part of a configuration that says how tensors lie; empty for the target's own layouts."""
+    return {name: value for name, value in config.items() if is_layout_knob(name)}
+
+
+def primitives_of(task: Task, target: Target, config: Config) -> dict[str, str]:
+    """The primitives of a searched layout, by what has them; empty for the target's own layouts.
+
+    Returns:
+        those of ``result``, of constants (``operand 1 packed``), and of what the operator converts (``operand 0``).
+    """
+    if LEVELS not in config:
+        return {}
+    config = layouts_in(config)
+    node = configured(with_types(task.node, task.types), config)
+    try:
+        choice = target.layouts(node, task.types, task.constant, task.row_major, Knobs(config))
+    except ScheduleError:  # it cannot be compiled either, and the trial says why
+        return {}
+    found = [("result", layout) for layout in choice.outputs]
+    found += [(f"operand {k}", layout) for k, layout in choice.inside.items()]
+    found += [(f"operand {k} packed", layout) for k, layout in choice.constants.items()]
+    return {name: "row-major" if layout is None else str(layout) for name, layout in found}
+
+
+def _key(config: Config) -> Hashable:
+    return tuple(sorted(layouts_in(config).items()))
+
+
+class Search:
+    """Proposes configurations of one space, by an explorer of it.
+
+    Args:
+        explorer: of the rows of the space.
+        space: whose they are.
+    """
+
+    def __init__(self, explorer: Explorer, space: Space) -> None:
+        self._explorer, self._space = explorer, space
+
+    def propose(self, n: int) -> list[Config]:
+        """At most ``n`` new configurations."""
+        return [self._space.config(row) for row in self._explorer.propose(n)]
+
+    def observe(self, configs: Sequence[Config], speeds: np.ndarray) -> None:
+        """What was measured; speeds as explorers take them."""
+        if configs:
+            self._explorer.observe(np.array([self._space.row(c) for c in configs]), speeds)
+
+
+@dataclass(eq=False)
+class _Under:
+    """A layout that is being judged.
+
+    Args:
+        row: its place in the layout space; nothing for the target's own layouts.
+        search: of its loops.
+        best: speed.
+        asked: trials proposed.
+        told: whether the layouts' explorer knows how fast it is.
+    """
+
+    row: np.ndarray | None
+    search: Search
+    best: float = 0.0
+    asked: int = 0
+    told: bool = False
+
+
+class CrossExploration:
+    """Layouts and loops searched together (ALT §5.2): a layout, some rounds of loop search, the best as its reward.
+
+    In the joint stage an explorer of the layout space proposes layouts, and for each an explorer of the loop space that
+    is rebuilt for it proposes loops; those that look promising after a round get more. The target's own layouts take
+    part. In the loop-only stage the fastest layout keeps all trials, and its loop space does not change any more.
+
+    Args:
+        task: whose configurations.
+        target: whose schedules.
+        layouts: the layout space.
+        explorer: of that.
+        make: gives an explorer of the loops of a task, whose space is that of one layout, and what it begins with,
+            int64 ``[n, knobs]``.
+        joint: trials of the joint stage.
+        near: the best configurations of like workloads.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        target: Target,
+        layouts: Space,
+        explorer: Explorer,
+        make: Callable[[Task, np.ndarray], Explorer],
+        joint: int,
+        near: Sequence[Config] = (),
+    ) -> None:
+        self._task, self._target, self._layouts, self._explorer, self._make = task, target, layouts, explorer, make
+        self._joint, self._near = joint, near
+        self._measured = 0
+        self._own = _Under(None, self._search({}, task.space))
+        self._under: dict[Hashable, _Under] = {(): self._own}
+
+    def propose(self, n: int) -> list[Config]:
+        """At most ``n`` new configurations, the untuned one first."""
+        if self._measured >= self._joint:
+            ranked = sorted(self._under.values(), key=lambda u: -u.best)
+            found: list[Config] = []
+            for under in ranked:  # one that has nothing left is followed by the next
+                found += self._ask(under, n - len(found))
+                if len(found) >= n:
+                    break
+            return found
+        own = n if not self._measured else round(OWN * n)
+        found = self._ask(self._own, min(n, max(own // 2, 1)) if not self._measured else own)
+        best = max(u.best for u in self._under.values())
+        again = [
+            u for u in self._under.values()
+            if u is not self._own and not u.told and u.best >= PROMISING * best and u.asked < MOST_ROUNDS * ROUND
+        ]  # fmt: skip
+        for under in sorted(again, key=lambda u: -u.best):
+            found += self._ask(under, min(ROUND, n - len(found)))
+        for under in self._under.values():
+            if under not in again or under.asked >= MOST_ROUNDS * ROUND:
+                self._tell(under)
+        while len(found) < n:
+            rows = self._explorer.propose(1)
+            if not len(rows):
+                return found + self._ask(self._own, n - len(found))
+            opened = self._open(rows[0])
+            if opened is None:
+                self._explorer.observe(rows, np.zeros(1))
+            else:
+                found += self._ask(opened, min(ROUND, n - len(found)))
+        return found
+
+    def observe(self, configs: Sequence[Config], speeds: np.ndarray) -> None:
+        """What was measured, in this run or an earlier one."""
+        self._measured += len(configs)
+        by_layout: dict[Hashable, list[int]] = {}
+        for k, config in enumerate(configs):
+            by_layout.setdefault(_key(config), []).append(k)
+        for key, places in by_layout.items():
+            under = self._under.get(key) or self._open(self._layouts.row(layouts_in(configs[places[0]])))
+            if under is None:
+                continue
+            under.search.observe([configs[k] for k in places], speeds[places])
+            under.best = max(under.best, float(speeds[places].max()))
+            under.asked = max(under.asked, len(places))
+
+    def _ask(self, under: _Under, n: int) -> list[Config]:
+        found = under.search.propose(n) if n > 0 else []
+        under.asked += len(found)
+        return found
+
+    def _open(self, row: np.ndarray) -> _Under | None:
+        """Begins with a layout: rebuilds the loop space for it."""
+        config = self._layouts.config(row)
+        space = loop_space(self._task, self._target, config)
+        if space is None:
+            return None
+        under = _Under(row, self._search(config, space))
+        self._under[_key(config)] = under
+        return under
+
+    def _search(self, layouts: Config, space: Space) -> Search:
+        """A search of the loops under some layouts, from the best of those that like workloads have under the same."""
+        rows = [space.nearest(c) for c in self._near if layouts_in(c) == dict(layouts)]
+        seeds = np.array(rows, np.int64).reshape(-1, len(space.knobs))
+        return Search(self._make(replace(self._task, space=space), seeds), space)
+
+    def _tell(self, under: _Under) -> None:
+        """Gives the layouts' explorer the reward of one that is judged."""
+        if under.row is not None and not under.told:
+            under.told = True
+            self._explorer.observe(under.row[None], np.array([under.best]))

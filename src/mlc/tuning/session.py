@@ -7,7 +7,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -19,17 +19,28 @@ from mlc.records.best import Best, best_of
 from mlc.records.files import Log
 from mlc.records.measurement import Failure, Measurement
 from mlc.records.record import DECIDED, Checkpoint, Fingerprint, Record
-from mlc.targets.base import Target
+from mlc.targets.base import LEVELS, Target
 from mlc.tuning.allocate import Progress, next_task
 from mlc.tuning.base import CostModel, Explorer, Measurer
 from mlc.tuning.explorers import get_explorer
 from mlc.tuning.features import LoopFeatures
+from mlc.tuning.joint import (
+    JOINT,
+    CrossExploration,
+    Search,
+    known_in_joint,
+    layout_space,
+    layouts_in,
+    loop_space,
+    primitives_of,
+)
 from mlc.tuning.journal import Journal
 from mlc.tuning.models.choice import cost_model
 from mlc.tuning.task import Task
 
 _LOGGER = logging.getLogger("mlc")
 FINALISTS = 8  # configurations of a task that are measured once more, in turns
+TRIALS_OF_A_TASK = 100  # that are expected where nothing but time ends a run
 FIRST = 4  # trials of a task at least, before another has its turn
 STARTS = 3  # best configurations of like workloads that a search begins with
 WORTH = 0.99  # of the untuned time, from which a configuration is faster beyond doubt
@@ -52,6 +63,9 @@ class TuneOptions:
         seed: of everything random.
         algorithms: whether to measure first by which of its algorithms each operator is fastest.
         template: whose configurations are searched, where it is not the one that fits.
+        layouts: levels of tiles of the layouts that are searched together with loops; 0 leaves layouts as they are.
+        joint: share of a task's trials in which they are; in the rest the fastest layout stays. None of them: what
+            was decided earlier stays.
     """
 
     trials: int | None = 1000
@@ -65,6 +79,8 @@ class TuneOptions:
     seed: int = 0
     algorithms: bool = False
     template: str | None = None
+    layouts: int = 0
+    joint: float = JOINT
 
 
 class Ended(StrEnum):
@@ -94,6 +110,15 @@ class Watcher:
             name: of the operator.
             done: operators that this is over for.
             total: operators that there is a choice for.
+        """
+
+    def layouts(self, name: str, done: int, total: int) -> None:
+        """The layouts of an operator of a network are searched; what follows is about this operator alone.
+
+        Args:
+            name: of its task.
+            done: operators that have theirs.
+            total: that there are, as far as is known.
         """
 
     def began(
@@ -284,7 +309,7 @@ class Session:
         keys = [*sorted(t.key for t in tasks), measurer.threads, self._fingerprint]
         keys += ["flushed"] if measurer.flushed else []
         self._run = hashlib.sha256(repr(keys).encode()).hexdigest()[:16]
-        self._explorers: dict[int, Explorer] = {}
+        self._explorers: dict[int, Search | CrossExploration] = {}
         self._trial = journal.log.next_trial
         self._done = 0
         self._exploring = 0.0
@@ -292,7 +317,8 @@ class Session:
         point = journal.log.checkpoint
         self._before = journal.log.seconds if point is not None and point.run == self._run else 0.0
         self._resume(journal.log)
-        if journal.log.records and not self._done:
+        one_by_one = options.joint == 1.0  # operators of a network, each of which is new in turn
+        if journal.log.records and not self._done and not one_by_one:
             _LOGGER.warning(
                 "%s: none of its %d records is of these kernels on this processor with %d %s%s; they stay",
                 journal.path, len(journal.log.records), measurer.threads,
@@ -303,7 +329,7 @@ class Session:
     def _resume(self, log: Log) -> None:
         for state in self.states:
             for record in self._measured(log, state.task):
-                config = known_config(state.task, record.config)
+                config = known_config(state.task, record.config, self._target)
                 if config is None:
                     continue
                 if record.explorer != DECIDED:
@@ -340,22 +366,59 @@ class Session:
             if dict(config) == dict(state.task.space.default):
                 state.untuned = min(state.untuned, result.seconds)
 
-    def _explorer(self, state: TaskState) -> Explorer:
+    def _explorer(self, state: TaskState) -> Search | CrossExploration:
         if state.number not in self._explorers:
-            if self._given is not None:
-                explorer = self._given(state)
-                show(explorer, state.task, state.trials)
-            else:
-                seeds = self._starting_points(state)
-                explorer = explorer_for(state.task, self._target, self._options, self._model, state.trials, seeds)
-            self._explorers[state.number] = explorer
+            self._explorers[state.number] = self._joint_search(state) or self._loop_search(state)
         return self._explorers[state.number]
 
-    def _starting_points(self, state: TaskState) -> np.ndarray:
+    def _loop_search(self, state: TaskState) -> Search:
+        """The search of the loops under the layouts that a task has."""
+        task, held = state.task, self._held(state) or {}
+        if held:
+            space = loop_space(task, self._target, held)
+            assert space is not None, "layouts that were measured"
+            task = replace(task, space=space)
+        own = [(c, m) for c, m in state.trials if layouts_in(c) == held]
+        if self._given is not None:
+            explorer = self._given(state)
+            show(explorer, task, own)
+        else:
+            seeds = np.array([task.space.nearest(c) for c in self._starting_points(state) if layouts_in(c) == held])
+            seeds = seeds.reshape(-1, len(task.space.knobs)).astype(np.int64)
+            explorer = explorer_for(task, self._target, self._options, self._model, own, seeds)
+        return Search(explorer, task.space)
+
+    def _held(self, state: TaskState) -> Config | None:
+        """The layouts that a decision has given a task for good; nothing where they are still searched."""
+        options = self._options
+        return layouts_in(state.decided or {}) if options.layouts and not options.joint else None
+
+    def _joint_search(self, state: TaskState) -> CrossExploration | None:
+        """The search of layouts and loops together, where it is wanted and the task has any layouts to choose."""
+        options, task = self._options, state.task
+        if not options.layouts or not options.joint or self._given is not None:
+            return None
+        space = layout_space(task, self._target, options.layouts)
+        if space is None:
+            return None
+        rng = np.random.default_rng([options.seed, int(task.key, 16) & 0xFFFFFFFF, len(state.trials), options.layouts])
+        budget = options.trials_per_task or (options.trials or 0) // len(self.states) or TRIALS_OF_A_TASK
+        near = self._starting_points(state)
+        tiled = [space.nearest(layouts_in(c)) for c in near if layouts_in(c)]
+        seeds = np.array(tiled, np.int64).reshape(-1, len(space.knobs))
+        explorer = get_explorer(options.explorer)(space, rng, seeds=seeds, **options.explorer_options)
+        found = CrossExploration(
+            task, self._target, space, explorer,
+            lambda t, seeds: explorer_for(t, self._target, options, self._model, (), seeds),
+            round(options.joint * budget), near,
+        )  # fmt: skip
+        found.observe([c for c, _ in state.trials], np.array([speed(task, m.seconds) for _, m in state.trials]))
+        return found
+
+    def _starting_points(self, state: TaskState) -> list[Config]:
         """Configurations that were the best of like workloads: of records, and of other tasks of this run.
 
-        Returns:
-            int64 ``[n, knobs]``, those of the most similar shapes first.
+        Those of the most similar shapes come first.
         """
         here = [
             Record.of(
@@ -370,8 +433,7 @@ class Session:
         if self._near is not None:
             known = self._near.hits.get(task.key)
             found += [known] if known is not None else self._near.nearest(task.document, STARTS)
-        rows = [task.space.nearest(r.config) for r in found]
-        return np.array(rows, np.int64).reshape(-1, len(task.space.knobs))
+        return [r.config for r in found]
 
     # -- the run ------------------------------------------------------------------------------------------------------
     def run(self) -> Outcome:
@@ -411,9 +473,15 @@ class Session:
         if options.trials is None and options.trials_per_task is None:
             return None
         limit = options.trials_per_task
-        most = [s.task.space.size if limit is None else min(s.task.space.size, limit) for s in self.states]
+        sizes = [self._size(s) for s in self.states]
+        most = [n if limit is None else min(n, limit) for n in sizes]
         total = sum(max(n, len(s.trials)) for n, s in zip(most, self.states, strict=True))
         return total if options.trials is None else min(total, max(options.trials, self._done))
+
+    def _size(self, state: TaskState) -> int:
+        """Configurations of a task, a lower bound where its layouts are searched, too."""
+        layouts = layout_space(state.task, self._target, self._options.layouts) if self._options.layouts else None
+        return state.task.space.size * (1 if layouts is None else layouts.size)
 
     def _checkpoint(self, started: float) -> None:
         seconds = self._before + time.monotonic() - started
@@ -441,21 +509,20 @@ class Session:
         if options.trials_per_task is not None:
             n = min(n, options.trials_per_task - len(state.trials))
         with self._choosing():
-            rows = self._explorer(state).propose(n) if n > 0 else np.empty((0, 0), np.int64)
-        if not len(rows):
+            configs = self._explorer(state).propose(n) if n > 0 else []
+        if not configs:
             state.end(Ended.EXHAUSTED if n > 0 else Ended.LIMIT)
             return True
-        configs = [state.task.space.config(row) for row in rows]
         results = self._measurer.measure(k, configs, lambda i, m: self._keep(state, configs[i], m, options.explorer))
         speeds = np.array([state.speed(m.seconds) for m in results])
         with self._choosing():
-            self._explorer(state).observe(rows, speeds)
+            self._explorer(state).observe(configs, speeds)
         peak = self._measurer.peak * self._measurer.threads
         if peak:
             state.progress.least = state.task.flops / (peak * state.task.terms)
         for s in self.states:
             s.peak = peak
-        state.progress.measured(len(rows), state.best)
+        state.progress.measured(len(configs), state.best)
         if state.progress.done:
             state.end(Ended.HOPELESS)
         elif options.early_stopping is not None and state.progress.stale >= options.early_stopping:
@@ -488,6 +555,7 @@ class Session:
                 seed=self._options.seed,
                 trial=self._trial,
                 flushed=self._measurer.flushed,
+                layouts=primitives_of(state.task, self._target, config),
             )
         )
         self._trial += 1
@@ -499,22 +567,23 @@ class Session:
 
     # -- the choice ---------------------------------------------------------------------------------------------------
     def finalists(self, state: TaskState) -> list[Config]:
-        """The untuned configuration and the fastest others."""
-        default = dict(state.task.space.default)
+        """The untuned configuration and the fastest others, of the layouts that a task has for good if it has any."""
+        default, held = dict(state.task.space.default), self._held(state)
         timed = sorted(
             (
                 (m.seconds, k)
                 for k, (c, m) in enumerate(state.trials)
                 if m.seconds is not None and c != default and c not in state.rejected
+                and (held is None or layouts_in(c) == held)
             )
-        )
+        )  # fmt: skip
         return [default, *(state.trials[k][0] for _, k in timed[: FINALISTS - 1])]
 
     def decide(self, state: TaskState) -> None:
         """Times the finalists in turns, and settles on the fastest, or on the untuned one where it is as fast."""
-        configs = self.finalists(state)
+        configs, held = self.finalists(state), self._held(state)
         results = self._measurer.compare(state.index, configs)
-        timed = [(m.seconds, k) for k, m in enumerate(results) if m.seconds is not None]
+        timed = [(m.seconds, k) for k, m in enumerate(results) if m.seconds is not None and (k or not held)]
         if not timed:
             self.settle(state, configs[0], Measurement(None, failure=Failure.RUN_CRASH))
             return
@@ -522,7 +591,7 @@ class Session:
         state.resumed = False
         if results[0].seconds is not None:
             state.untuned = results[0].seconds
-            if least > WORTH * state.untuned:  # as fast as untuned, as far as anybody can tell
+            if least > WORTH * state.untuned and not held:  # as fast as untuned, as far as anybody can tell
                 k = 0
         self.settle(state, configs[k], results[k])
 
@@ -587,8 +656,10 @@ def speed(task: Task, seconds: float | None) -> float:
     return 0.0 if seconds is None else max(task.flops, 1) / seconds / 1e9
 
 
-def known_config(task: Task, config: Config) -> Config | None:
+def known_config(task: Task, config: Config, target: Target) -> Config | None:
     """A recorded configuration with a value for every knob; none of a version whose template asked otherwise."""
+    if LEVELS in config:
+        return known_in_joint(task, target, config)
     if not set(config) <= {k.name for k in task.space.knobs}:
         return None
     try:

@@ -104,6 +104,7 @@ def tasks_of(
     watch: Observer,
     algorithms: Configurations | None = None,
     template: str | None = None,
+    layouts: Configurations | None = None,
 ) -> list[Task]:
     """Every distinct group of a model that has knobs, in order of first use.
 
@@ -114,21 +115,28 @@ def tasks_of(
         watch: is told of the passes.
         algorithms: know by which algorithm an operator is to be computed; the target's own unless given.
         template: of the groups; those that it does not fit are left out. The one that fits unless given.
+        layouts: know how groups lay their tensors out, which decides how the operands of others lie; the target's own
+            layouts unless given.
     """
     fused = optimise(graph, target, options, watch, configurations=algorithms)
     found: dict[str, Task] = {}
     for part in parts_of(fused, target):
-        seen = _Seen(target, template)
+        seen = _Seen(target, template, layouts)
         laid = lay_out(part, options, watch, seen)
         for node, times in ((n, times) for g, times in graphs(laid) for n in g.nodes):
             group = seen.groups.get(identity_of(node))
             if group is None or not is_group(node) or (template is not None and identity_of(node) not in seen.asked):
                 continue
             types, constant, row_major = group
-            key = workload_key(workload_document(node, types, constant, row_major))
+            document = workload_document(node, types, constant, row_major)
+            key = workload_key(document)
             if key in found:
                 task = found[key]
                 found[key] = replace(task, weight=task.weight + times, sources=(*task.sources, *node.sources[:1]))
+                continue
+            if LEVELS in config_of(node):  # a task knows its group untuned
+                task = task_of(document, _margins_of_inputs(node), target)
+                found[key] = replace(task, weight=times, sources=tuple(node.sources[:1]))
                 continue
             knobs = Knobs(config_of(node))
             part.machine.layouts(node, types, constant, row_major, knobs)
@@ -144,20 +152,27 @@ def tasks_of(
     return list(found.values())
 
 
+def _margins_of_inputs(node: Node) -> tuple[Margins, ...]:
+    """The margins of a group's operands alone: those of its results belong to the layouts that these have now."""
+    found = margins_of(node)[: len(node.inputs)]
+    return (*found, *[()] * len(node.outputs)) if any(found) else ()
+
+
 class _Seen:
-    """Notes what every group is asked about, and leaves it as it is, or gives it a template.
+    """Notes what every group is asked about, and leaves it as it is, or gives it a template or searched layouts.
 
     Args:
         target: what for.
         template: of the groups that it fits.
+        layouts: know which groups have searched ones.
 
     Attributes:
         groups: what is known of each, by its identity.
         asked: those that were given the template.
     """
 
-    def __init__(self, target: Target, template: str | None = None) -> None:
-        self._target, self._template = target, template
+    def __init__(self, target: Target, template: str | None = None, layouts: Configurations | None = None) -> None:
+        self._target, self._template, self._layouts = target, template, layouts
         self.asked: set[tuple[str, ...]] = set()
         self.groups: dict[tuple[str, ...], tuple[tuple[TensorType, ...], tuple[bool, ...], bool]] = {}
 
@@ -166,6 +181,10 @@ class _Seen:
 
     def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
         self.groups[identity_of(node)] = tuple(types), tuple(constant), row_major
+        if self._layouts is not None:
+            known = self._layouts.configure(node, types, constant, row_major)
+            if LEVELS in config_of(known):
+                return known
         if self._template is None or not is_group(node) or device_of(node):
             return node
         knobs = Knobs({TEMPLATE: self._template})
@@ -179,7 +198,8 @@ class _Seen:
         return named if TEMPLATE in knobs.asked else node
 
     def refuse(self, group: tuple[str, ...], reason: str) -> None:
-        raise AssertionError("a group without a configuration")
+        assert self._layouts is not None, "a group without a configuration"
+        self._layouts.refuse(group, reason)
 
 
 def _task(
@@ -275,7 +295,7 @@ def candidate(task: Task, target: Target, config: Config) -> Node:
     """
     if task.constants is not None:
         return configured(task.node, config)
-    node = configured(_with_types(task.node, task.types), config)
+    node = configured(with_types(task.node, task.types), config)
     choice = target.layouts(node, task.types, task.constant, task.row_major, Knobs(config))
     outputs = task.node.outputs
     if LEVELS in config:
@@ -297,7 +317,7 @@ def _laid_out(v: Value, layout: Layout | None) -> Value:
     return Value(v.name, logical if layout is None else logical.with_layout(layout))
 
 
-def _with_types(node: Node, types: Sequence[TensorType]) -> Node:
+def with_types(node: Node, types: Sequence[TensorType]) -> Node:
     """The node over fresh inputs of some types."""
     inputs = tuple(Value(v.name, t) for v, t in zip(node.inputs, types, strict=True))
     return Node(node.op, inputs, node.attrs, node.outputs, node.sources)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from mlc.lower.knobs import Config, Knobs
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
+from mlc.tuning.features import LoopFeatures
 from mlc.tuning.joint import is_layout_knob, layout_space, loop_space
 from mlc.tuning.task import Task, candidate, tasks_of
 from tests.fuzz import examples
@@ -66,7 +68,8 @@ OPERATORS: dict[str, Callable[[], Graph]] = {
 
 
 def task_of(graph: Graph) -> Task:
-    return tasks_of(graph, TARGET, OPTIONS, Observer())[-1]
+    """The operator as one in a network, whose readers take any layout."""
+    return replace(tasks_of(graph, TARGET, OPTIONS, Observer())[-1], row_major=False)
 
 
 def results(task: Task, config: Config, operands: Sequence[np.ndarray]) -> np.ndarray:
@@ -137,8 +140,7 @@ def operators(draw: Draw) -> Graph:
 @given(graph=operators(), seed=st.integers(0, 1 << 30), levels=st.integers(1, 2))
 @examples(500)
 def test_random_operators_under_random_layouts_mean_the_same(graph: Graph, seed: int, levels: int) -> None:
-    tasks = tasks_of(graph, TARGET, OPTIONS, Observer())
-    if tasks and layout_space(tasks[-1], TARGET, levels) is not None:
+    if tasks_of(graph, TARGET, OPTIONS, Observer()) and layout_space(task_of(graph), TARGET, levels) is not None:
         check(graph, seed, levels=levels, layouts=2, loops=1)
 
 
@@ -176,6 +178,25 @@ def test_what_is_no_complex_operator_has_no_layouts_to_choose() -> None:
     (y,) = g.add(get("softmax"), [g.input("x", TensorType((64, 512), f32))], {"axis": 1}, names=["y"])
     tasks = tasks_of(g.finish([y]), TARGET, OPTIONS, Observer())
     assert all(layout_space(t, TARGET) is None for t in tasks)
+
+
+def test_what_would_have_to_be_converted_in_the_end_has_none_either() -> None:
+    task = task_of(product(12, 8, 24))
+    assert layout_space(task, TARGET) is not None
+    assert layout_space(replace(task, row_major=True), TARGET) is None
+
+
+def test_every_configuration_of_tiled_layouts_can_be_described(caplog: pytest.LogCaptureFixture) -> None:
+    task, rng = task_of(convolution(16, 32, (12, 12), 3, pad=1)), np.random.default_rng(0)
+    space = layout_space(task, TARGET)
+    assert space is not None
+    for row in [space.row({}), *space.sample(rng, 3)]:
+        loops = loop_space(task, TARGET, space.config(row))
+        assert loops is not None
+        features = LoopFeatures.of(replace(task, space=loops), TARGET)
+        assert features is not None
+        assert features(loops.sample(rng, 12)).any(axis=1).any()
+    assert not caplog.records
 
 
 def test_a_layout_that_is_not_there_is_refused() -> None:

@@ -95,7 +95,10 @@ def layouts_of(g: Group, site: Site) -> LayoutChoice:
     k = site.constant_at(g, _operands(g)[1])
     packed = {k: tiling.weights} if k is not None and tiling.weights is not None else {}
     margins = margins_of(g, site.constant) if tiling.data is None else {}
-    return LayoutChoice((tiling.output,), packed, margins)
+    data = _operands(g)[0]
+    read = data if data.op is None else data.op.inputs[0]  # a border is put around it on the way
+    inside = {g.inputs.index(read): tiling.data} if tiling.data is not None and read in g.inputs else {}
+    return LayoutChoice((tiling.output,), packed, margins, inside)
 
 
 def arranged(g: Group, tiling: Tiling) -> tuple[Group, dict[te.Tensor, Layout], te.Tensor | None]:

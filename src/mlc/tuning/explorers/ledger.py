@@ -13,7 +13,8 @@ from mlc.tuning.explorers.topology import Topology
 Valid = Callable[[np.ndarray], np.ndarray]
 
 ENUMERABLE = 1 << 20  # a space of at most this many configurations is listed when random draws find nothing new
-_DRAWS = 1024  # at least, at a time
+_DRAWS = 1024  # at a time, at least, once a few have not been enough
+_FEW = 32  # at first: whether a configuration is valid can cost a schedule
 _ROUNDS = 16  # of draws before a small space is listed
 _PATIENCE = 1024  # rounds of draws before a large space counts as having nothing valid
 
@@ -105,7 +106,7 @@ class Ledger:
         small = self.space.size <= ENUMERABLE
         rounds = 0
         while n and rounds < (_ROUNDS if small else _PATIENCE) and len(self._known) < self.space.size:
-            taken = self.take(self.space.sample(self.rng, max(_DRAWS, 2 * n)), n)
+            taken = self.take(self.space.sample(self.rng, max(_DRAWS if rounds else _FEW, 2 * n)), n)
             found.append(taken)
             n -= len(taken)
             rounds += 1

@@ -24,6 +24,7 @@ from mlc.targets.groups.tiling import Tiling, arranged, is_tiled, layouts_of, ma
 
 MOST_STEPS = 16  # terms of a sum that are unrolled
 MOST_PANELS = 8  # blocks of channels in a register tile
+MOST_UNROLLED = 2048  # vector products in a row: more take a compiler seconds, and instructions do not stay in a cache
 USUAL_ROWS = 8  # sums along space that a register tile has where nothing is said
 
 
@@ -99,7 +100,7 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
     local = s[total]
     local.compute_at(stage, inside)
     finish_tile(s, out, total, inside, registers)
-    _sum_up(g, local, tiling, along, lanes)
+    _sum_up(g, local, tiling, along, lanes, sums)
     for t in copies:
         # tile by tile, what is copied is still in the cache when it is read
         if knobs.category("copy", ("apart", "by tile"), default="apart") == "by tile":
@@ -115,8 +116,9 @@ def _ask_inner(g: Group, name: str, axis: Var, most: int, usual: int) -> int:
     return g.knobs.discrete(name, [n for n in divisors(axis.hi + 1) if n <= most], default=usual)
 
 
-def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int) -> None:
+def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int, sums: int) -> None:
     """The sums of a register tile: terms outside, in the order of the knobs, some of them unrolled."""
+    n = 1
     *data, space, channels = local.op.axes
     if along == "channels":
         vector, lane = local.split(channels, min(lanes, channels.hi + 1))
@@ -138,7 +140,9 @@ def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int) -> N
     around = [a for name in order for a in above[name]]
     local.reorder(*around, *steps, *tile, lane)
     unrolled = g.knobs.category("taps", ("loop", "row", "all"), default="loop") if taps else "loop"
-    for a in taps if unrolled == "all" else taps[-1:] if unrolled == "row" else ():
+    flat = taps if unrolled == "all" else taps[-1:] if unrolled == "row" else []
+    g.knobs.require(sums * n * size_of([a.hi + 1 for a in flat]) <= MOST_UNROLLED, "too much is unrolled")
+    for a in flat:
         local.unroll(a)
     local.vectorize(lane)
     for a in tile:

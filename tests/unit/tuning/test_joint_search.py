@@ -1,0 +1,169 @@
+"""Layouts and loops searched together: the two stages, networks in order, what records say and what compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from mlc.ir.graph import Builder, Graph
+from mlc.ir.interp.graph import run_graph
+from mlc.ir.types import TensorType, f32
+from mlc.lower.knobs import Config
+from mlc.ops import get
+from mlc.records.best import best_of
+from mlc.records.files import read_records
+from mlc.records.measurement import Measurement
+from mlc.records.record import DECIDED, Fingerprint
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import LEVELS, get_target
+from mlc.tuning.algorithms import Chosen
+from mlc.tuning.in_order import Network, is_network, search_in_order
+from mlc.tuning.joint import layouts_in
+from mlc.tuning.journal import Journal
+from mlc.tuning.session import Outcome, Session, TuneOptions
+from mlc.tuning.task import Task, tasks_of
+from mlc.tuning.whole import build_module
+
+TARGET = get_target("x86 -mcpu=haswell")
+OPTIONS = CompileOptions("joint", "onnx", "0" * 64, disabled_passes=frozenset({"winograd"}))
+SEARCH = TuneOptions(trials=40, batch=8, explorer="random", layouts=1, seed=2)
+TRIALS_OF_JOINT = 12  # three tenths of 40
+
+
+def network(layers: int) -> Graph:
+    """Convolutions in a row, the last of them with a residual."""
+    g, rng = Builder("net"), np.random.default_rng(0)
+    v = g.input("x", TensorType((1, 8, 8, 8), f32))
+    for k in range(layers):
+        w = rng.integers(-2, 3, (8, 8, 3, 3)).astype(np.float32)
+        attrs = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+        (y,) = g.add(get("conv"), [v, g.constant(w, f"w{k}")], attrs, sources=[f"conv{k}"])
+        if k == 2:
+            (y,) = g.add(get("add"), [y, v])
+        (v,) = g.add(get("relu"), [y], names=[f"r{k}"])
+    return g.finish([v])
+
+
+class Fake:
+    """A measurer whose times are made up: small tiles of rows are fast, and what is as it was is slow."""
+
+    def __init__(self) -> None:
+        self.peak, self.threads, self.flushed = 1e12, 1, False
+        self.configs: list[Config] = []
+
+    @staticmethod
+    def seconds(config: Config) -> float:
+        if LEVELS not in config:
+            return 1e-3
+        rows = config["layout.h"]
+        assert isinstance(rows, tuple)
+        return 1e-4 * (1 + abs(int(rows[1]) - 4)) + 1e-6 * (crc32(str(sorted(config.items())).encode()) % 7)
+
+    def measure(
+        self, task: int, configs: Sequence[Config], done: Callable[[int, Measurement], None]
+    ) -> list[Measurement]:
+        found = [Measurement(self.seconds(c)) for c in configs]
+        for k, m in enumerate(found):
+            self.configs.append(configs[k])
+            done(k, m)
+        return found
+
+    def compare(self, task: int, configs: Sequence[Config]) -> list[Measurement]:
+        return [Measurement(self.seconds(c)) for c in configs]
+
+
+def run(path: Path, tasks: Sequence[Task], options: TuneOptions, fake: Fake) -> Outcome:
+    with Journal(path) as journal:
+        return Session(tasks, TARGET, fake, options, journal).run()  # type: ignore[arg-type]
+
+
+def test_layouts_are_searched_first_and_the_fastest_gets_the_rest(tmp_path: Path) -> None:
+    (task,) = tasks_of(network(1), TARGET, OPTIONS, Observer())
+    fake, path = Fake(), tmp_path / "r.jsonl"
+    outcome = run(path, [task], SEARCH, fake)
+    assert outcome.trials == 40
+    assert dict(fake.configs[0]) == dict(task.space.default)
+    layouts = [tuple(sorted(layouts_in(c).items())) for c in fake.configs]
+    begun = -(-TRIALS_OF_JOINT // SEARCH.batch) * SEARCH.batch  # batches are not cut in two
+    assert len(set(layouts[:begun])) > 2
+    assert len(set(layouts[begun:])) == 1
+    decided = outcome.states[0].decided
+    assert decided is not None
+    assert tuple(sorted(layouts_in(decided).items())) == layouts[-1]
+    assert fake.seconds(decided) == min(map(fake.seconds, fake.configs))
+    for record in read_records([path]).records:
+        assert bool(record.layouts) == (LEVELS in record.config)
+        if record.explorer == DECIDED:
+            assert record.layouts["result"].startswith("split(3, ")
+            assert set(record.layouts) == {"result", "operand 0", "operand 1 packed"}
+
+
+def test_a_joint_search_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
+    (task,) = tasks_of(network(1), TARGET, OPTIONS, Observer())
+    first, second, path = Fake(), Fake(), tmp_path / "r.jsonl"
+    run(path, [task], replace(SEARCH, trials=16), first)
+    assert run(path, [task], SEARCH, second).trials == len(second.configs) == 24
+    every = [tuple(sorted(c.items())) for c in (*first.configs, *second.configs)]
+    assert len(set(every)) == len(every)
+
+
+def searched(path: Path, graph: Graph, options: TuneOptions, fake: Fake) -> tuple[Network, int]:
+    chosen = Chosen([], TARGET, 1)
+    tasks = tasks_of(graph, TARGET, OPTIONS, Observer())
+    assert is_network(tasks, TARGET, options)
+    net = Network(graph, TARGET, OPTIONS, chosen, 1, path, {s for t in tasks for s in t.sources})
+    joint = search_in_order(
+        net, lambda task, limited: run(path, [task], limited, fake), False, options, lambda name, done, total: None
+    )
+    return net, sum(o.trials for o in joint.outcomes)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, Path, int]:
+    path = tmp_path_factory.mktemp("net") / "r.jsonl"
+    graph = network(3)
+    net, used = searched(path, graph, replace(SEARCH, trials=120), Fake())
+    tasks, numbers = net.tasks()
+    run(path, tasks, replace(SEARCH, trials=120, joint=0.0), Fake())
+    assert numbers == list(range(len(tasks)))
+    return graph, path, used
+
+
+def test_operators_of_a_network_get_layouts_in_order(tuned: tuple[Graph, Path, int]) -> None:
+    graph, path, used = tuned
+    assert used == pytest.approx(0.4 * 120, abs=8)
+    chosen = Chosen(read_records([path]).records, TARGET, 1)
+    tasks = tasks_of(graph, TARGET, OPTIONS, Observer(), layouts=chosen)
+    assert len(tasks) == 3
+    first, second, third = tasks
+    assert second.types[0].layout is not None
+    assert len(second.types[0].layout.physical_shape) == 7  # the result of the first, N H/h W/w O/o h w o
+    assert third.types[0].layout is not None
+    assert first.key != second.key
+    best = best_of(read_records([path]).records, Fingerprint.of(TARGET), 1)
+    for t in tasks:
+        assert best.hits[t.key].explorer == DECIDED
+        assert LEVELS in best.hits[t.key].config
+        assert set(t.space.default) & {LEVELS} == set()
+
+
+def test_a_network_with_searched_layouts_means_the_same(tuned: tuple[Graph, Path, int]) -> None:
+    graph, path, _ = tuned
+    x = np.random.default_rng(1).integers(-3, 4, (1, 8, 8, 8)).astype(np.float32)
+    (wanted,) = run_graph(graph, {"x": x}).values()
+    with build_module(graph, TARGET, OPTIONS, 1, Chosen(read_records([path]).records, TARGET, 1)) as module:
+        (got,) = module.run({"x": x}).values()
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_a_network_that_has_its_layouts_keeps_them(tuned: tuple[Graph, Path, int], tmp_path: Path) -> None:
+    graph, path, _ = tuned
+    again = tmp_path / "r.jsonl"
+    again.write_bytes(path.read_bytes())
+    _, used = searched(again, graph, replace(SEARCH, trials=120), Fake())
+    assert used == 0
