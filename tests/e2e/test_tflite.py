@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -191,6 +192,19 @@ def test_layers_of_bytes_are_compared(
     (tmp_path / "m.tflite").write_bytes(write(tensors, operators, [0], [len(tensors) - 1]))
     assert run(["run", "m.tflite", "--verify", "tflite", "--verify-layers"]) == 0
     assert "5 tensors compared, 0 differ; 0 are not in" in capsys.readouterr().out
+
+
+def test_a_comparison_says_which_kernels_it_is_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("ELU", "NEG"):
+        tensors = [T((1, 3), name="x"), T((1, 3), name="y")]
+        Path("m.tflite").write_bytes(write(tensors, [Op(name, [0], [1])], [0], [1]))
+        assert run(["run", "m.tflite", "--verify", "tflite", "--json", "m.json"]) == 0
+        said = "LiteRT has no reference kernel for ELU; its usual kernels run the whole model"
+        assert (said in capsys.readouterr().err) == (name == "ELU")
+        assert ("reference_note" in json.loads(Path("m.json").read_text())) == (name == "ELU")
 
 
 def test_a_module_is_compared_with_its_own_format_s_interpreter(

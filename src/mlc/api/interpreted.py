@@ -19,6 +19,8 @@ class InterpretedReference:
         model: as it was imported, with the same values for inputs that were fixed.
     """
 
+    note = ""
+
     def __init__(self, model: Model) -> None:
         self._graph = model.graph
 

@@ -408,6 +408,9 @@ def _verify(session: Session, results: Arrays, checks: Checks, load_options: Loa
             reference = InterpretedReference(_imported(session, load_options))
         else:
             reference = open_reference(program, format, session.original, constants=fixed, threads=session.threads)
+        if reference.note:
+            session.console.note(reference.note)
+            session.document["reference_note"] = reference.note
         against = program if checks.named else checks.verify
     if against is not None:
         with status(session.console, f"running {against}"):

@@ -36,6 +36,8 @@ class KerasReference:
         UnsupportedError: Keras cannot load the model.
     """
 
+    note = ""
+
     def __init__(
         self,
         path: str | os.PathLike[str],

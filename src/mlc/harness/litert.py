@@ -59,7 +59,7 @@ class LitertReference:
         self._connection = Connection(ours.detach())
         weakref.finalize(self, _end, self._process, self._connection)
         fixed = {name: np.asarray(value) for name, value in (constants or {}).items()}
-        self._ask("make", os.fspath(self.path), fixed, threads)
+        self.note: str = self._ask("make", os.fspath(self.path), fixed, threads)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name.

@@ -1,13 +1,14 @@
 """LiteRT in a process of its own, which :mod:`mlc.harness.litert` starts and asks.
 
 ``python -m mlc.harness.litert_child FD`` answers on a socket that it inherited. A request is a pair (name of a method
-of :class:`Litert`, its arguments); the first one makes it. An answer is a pair (what it returned, None) or (None, (name
+of :class:`Litert`, its arguments); the first one makes it, and is answered by its ``note``. An answer is a pair (what it returned, None) or (None, (name
 of an error's class, message, hint)).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -23,6 +24,7 @@ from mlc.harness.reference import cannot_run, missing_input
 
 # What the interpreter raises, which has no class of its own.
 _FAULTS = (RuntimeError, ValueError)
+_MISSING = re.compile(r"Didn't find op(?: for builtin opcode '(\w+)')?")
 
 
 class Litert:
@@ -33,6 +35,7 @@ class Litert:
         self._library = _litert()
         self._constants = constants
         self._threads = threads
+        self.note = ""
         self._interpreter = self._open(keep=False)
         self._kept: Any = None
 
@@ -63,8 +66,13 @@ class Litert:
             )
         except _FAULTS as error:
             # the set of reference kernels lacks some operators altogether
-            if "Didn't find op" not in str(error):
+            missing = _MISSING.search(str(error))
+            if missing is None:
                 raise cannot_run(self.path, "LiteRT", error) from error
+            self.note = (
+                f"LiteRT has no reference kernel for {missing[1] or 'an operator'}; its usual kernels run the whole model,"
+                " and may round otherwise"
+            )
         try:
             kind = kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
             return self._library.Interpreter(os.fspath(self.path), experimental_op_resolver_type=kind, **options)
@@ -120,7 +128,8 @@ def _serve(connection: Connection) -> None:
             return
         try:
             if made is None:
-                made, value = Litert(*arguments), None
+                made = Litert(*arguments)
+                value = made.note
             else:
                 value = getattr(made, method)(*arguments)
             connection.send((value, None))

@@ -47,7 +47,14 @@ class Tap:
 
 
 class Reference(Protocol):
-    """A program that runs original models."""
+    """A program that runs original models.
+
+    Attributes:
+        note: what is special about how it runs this one, for users to read; most often nothing.
+    """
+
+    @property
+    def note(self) -> str: ...
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name."""
@@ -123,6 +130,8 @@ class OnnxReference:
         MissingDependencyError: onnxruntime is not installed.
         UnsupportedError: onnxruntime cannot run the model.
     """
+
+    note = ""
 
     def __init__(
         self,

@@ -20,6 +20,8 @@ pytestmark = needs_emulator
 
 PROCESSORS = ("cortex-a55", "cortex-a76", "neoverse-v1")
 QUICK = {("bert_tiny", "cortex-a55")}
+# largest error over the largest output: every block of ResNet-50 adds to it, 3 dB each (`--accuracy-report`)
+ALLOWED = {"resnet50": 0.05}
 RNG = np.random.default_rng(5)
 
 
@@ -38,7 +40,7 @@ def test_small_model_loses_little(name: str, cpu: str) -> None:
     got, want = emulated(package, inputs, threads=2), reference(model, inputs)
     for output, expected in want.items():
         error = np.abs(got[output] - expected).max() / np.abs(expected).max()
-        assert 0 < error < 0.02, output
+        assert 0 < error < ALLOWED.get(name, 0.02), output
 
 
 def halves(*shape: int) -> np.ndarray:

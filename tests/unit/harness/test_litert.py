@@ -60,6 +60,17 @@ def test_what_litert_cannot_run_is_refused(tmp_path: Path, monkeypatch: pytest.M
         litert_child._litert()
 
 
+@pytest.mark.parametrize("name", ["NEG", "ELU"])
+def test_usual_kernels_are_told(name: str, tmp_path: Path) -> None:
+    """Of some operators there is no reference kernel, and then of the whole model none is used."""
+    path = tmp_path / "m.tflite"
+    path.write_bytes(write([T((1, 3), name="x"), T((1, 3), name="y")], [Op(name, [0], [1])], [0], [1]))
+    found = LitertReference(path)
+    said = "LiteRT has no reference kernel for ELU; its usual kernels run the whole model, and may round otherwise"
+    assert found.note == (said if name == "ELU" else "")
+    found.run({"x": X[:1]})
+
+
 def test_a_process_that_ends_is_one_error(path: Path) -> None:
     """Some of its kernels abort."""
     found = LitertReference(path)
