@@ -1,8 +1,8 @@
 """LiteRT in a process of its own, which :mod:`mlc.harness.litert` starts and asks.
 
 ``python -m mlc.harness.litert_child FD`` answers on a socket that it inherited. A request is a pair (name of a method
-of :class:`Litert`, its arguments); the first one makes it, and is answered by its ``note``. An answer is a pair (what it returned, None) or (None, (name
-of an error's class, message, hint)).
+of :class:`Litert`, its arguments); the first one makes it, and is answered by its ``note``. An answer is a pair (what
+it returned, None) or (None, (name of an error's class, message, hint)).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Litert:
             if missing is None:
                 raise cannot_run(self.path, "LiteRT", error) from error
             self.note = (
-                f"LiteRT has no reference kernel for {missing[1] or 'an operator'}; its usual kernels run the whole model,"
-                " and may round otherwise"
+                f"LiteRT has no reference kernel for {missing[1] or 'an operator'}; its usual kernels run the whole"
+                " model, and may round otherwise"
             )
         try:
             kind = kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES
