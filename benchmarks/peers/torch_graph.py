@@ -221,24 +221,30 @@ MAKERS: dict[str, tuple[Maker, tuple[int, ...]]] = {
 }
 
 
+def _measured_norm(attrs: Attributes) -> Callable[..., Tensor]:
+    epsilon = attrs.get("epsilon", 1e-5)
+    return lambda x, w, b, mean, var: F.batch_norm(x, mean, var, w, b, True, 0.1, epsilon)
+
+
 class OnnxModule(nn.Module):
     """A model as a module; called with its inputs in order, it gives a tuple of its outputs.
 
     Args:
         file: of the model.
         half: whether floats are float16, what the model casts to included; those of inputs are the caller's affair.
+        training: batch norms take the means and variances of each batch.
     Raises:
         NotImplementedError: the graph has an operator, or a use of one, that is not in the table.
     """
 
-    def __init__(self, file: Path, *, half: bool = False) -> None:
+    def __init__(self, file: Path, *, half: bool = False, training: bool = False) -> None:
         super().__init__()
         graph = onnx.load(file).graph
         constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
         self.inputs = [value.name for value in graph.input if value.name not in constants]
         self.results = [value.name for value in graph.output]
         self._calls: list[tuple[Callable[..., Tensor], tuple[str, ...], str]] = []
-        self._weights: dict[str, str] = {}
+        self._weights: dict[str, str] = {}  # the model's name -> the buffer's
         # Python numbers, as people write them: the compiler recognises attention by its constant scale.
         self._scalars = {name: value.item() for name, value in constants.items() if value.ndim == 0}
         for node in graph.node:
@@ -249,7 +255,8 @@ class OnnxModule(nn.Module):
             attrs = _attributes(node)
             if half and node.op_type == "Cast" and attrs["to"] == TensorProto.FLOAT:
                 attrs["to"] = TensorProto.FLOAT16
-            call = maker(attrs, known)
+            measures = training and node.op_type == "BatchNormalization"
+            call = _measured_norm(attrs) if measures else maker(attrs, known)
             if isinstance(call, nn.Module):
                 self.add_module(f"call{len(self._calls)}", call)
             operands = tuple(name for i, name in enumerate(node.input) if name and i not in known)
@@ -261,6 +268,11 @@ class OnnxModule(nn.Module):
                     self.register_buffer(self._weights[name], value)
         if half:
             self.half()
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """Names of buffers by the model's names of weights."""
+        return dict(self._weights)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         values: dict[str, Any] = {**dict(zip(self.inputs, inputs, strict=True)), **self._scalars}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Collection, Mapping
@@ -15,7 +14,7 @@ import numpy as np
 
 from mlc.api.models import Model, load, survey
 from mlc.api.packages import compile
-from mlc.define.frontend import CONSTANTS
+from mlc.define.frontend import kept_constants
 from mlc.errors import UnsupportedError, UsageError
 from mlc.frontend.base import ModelSource, TensorInfo
 from mlc.ir.graph import Graph
@@ -149,7 +148,7 @@ def train(
     from mlc.train.watch import Watcher
 
     learns, kind = by_name(optimizer, momentum, decay), LOSSES[loss]
-    stays = {*frozen, *json.loads(model.info.metadata.get(CONSTANTS, "[]"))}
+    stays = {*frozen, *kept_constants(model.info)}
     step = training_step(model.graph, kind, learns, output=output, frozen=stays, clip=clip, measures=measures)
     inputs = model.graph.inputs
     examples = examples_of(data, inputs, step.target, TARGET, where)
@@ -178,8 +177,8 @@ def train(
             differs = ", ".join(k for k in about if found.run.get(k) != about[k])
             raise UsageError(f"{os.fspath(checkpoint)}: is of another run: {differs} differ", hint="leave --resume out")
     how: dict[str, Any] = {"threads": threads, "observer": observer, "max_kernels": None}
-    compiled = compile(_wrapped(step.graph), target, **how)
-    compared = compile(_wrapped(step.loss), target, **how) if checked is not None else None
+    compiled = compile(wrapped(step.graph), target, **how)
+    compared = compile(wrapped(step.loss), target, **how) if checked is not None else None
 
     def keep(state: Checkpoint) -> None:
         if checkpoint is not None:
@@ -205,7 +204,7 @@ def train(
     return Training(Model(graph, model.info, model.format), model.graph, learned, tuple(trainer.history), tuple(notes))
 
 
-def _wrapped(graph: Graph) -> Model:
+def wrapped(graph: Graph) -> Model:
     """A graph that comes from no file, as what is compiled."""
     inputs = tuple(TensorInfo(v.name, v.type.shape, str(v.type.dtype)) for v in graph.inputs)
     outputs = tuple(

@@ -38,8 +38,8 @@ SUFFIXES = (".onnx", ".mlc")
 @click.option("-o", "--output", required=True, metavar="FILE", help="The trained model: .onnx or .mlc.")
 @load_options
 @click.option(
-    "--loss", type=click.Choice(["cross_entropy", "mse"]), default="cross_entropy", show_default=True,
-    help="Of scores of classes (a softmax at the model's end counts as part of it), or of numbers.",
+    "--loss", type=click.Choice(["cross_entropy", "margin", "mse"]), default="cross_entropy", show_default=True,
+    help="Of scores of classes (a softmax at the end counts as part of it), of lengths of capsules, or of numbers.",
 )  # fmt: skip
 @click.option(
     "--optimizer", type=click.Choice(["sgd", "adam", "adamw"]), default="adam", show_default=True,

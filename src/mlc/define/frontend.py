@@ -154,6 +154,12 @@ def _imported(network: Network, path: str, dims: Mapping[str, int], limits: Limi
     return ImportedModel(graph, info)
 
 
+def kept_constants(source: ModelSource) -> list[str]:
+    """Names of a network's constants that are not learned."""
+    found: list[str] = json.loads(source.metadata.get(CONSTANTS, "[]"))
+    return found
+
+
 def _digest(path: str) -> str:
     import hashlib
 

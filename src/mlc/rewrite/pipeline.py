@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from mlc.errors import MlcError, UsageError
 from mlc.ir.graph import Graph, Pass, verify
 from mlc.rewrite.algebra import simplify_algebra
+from mlc.rewrite.contractions import state_contractions
 from mlc.rewrite.cse import eliminate_common_subexpressions
 from mlc.rewrite.dce import eliminate_dead_code
 from mlc.rewrite.fold import fold_constants
@@ -52,6 +53,7 @@ class GraphPass:
 PASSES = (
     GraphPass("fold", fold_constants, "compute what depends on constants alone"),
     GraphPass("integers", use_integers, "products of quantised numbers in integers"),
+    GraphPass("contractions", state_contractions, "sums of products of one's own as products and convolutions", 3),
     GraphPass("cse", eliminate_common_subexpressions, "compute equal values once", 2),
     GraphPass("recognise", recognise_operators, "find operators that exporters spell out in primitives", 2),
     GraphPass("transposes", sink_transposes, "move transposes down until they cancel, where fewer elements move", 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from mlc.define.expressions import add_expressions
 from mlc.errors import MlcError
@@ -10,8 +11,10 @@ from mlc.ir import te
 from mlc.ir.graph import Builder, Node, Value, express
 from mlc.ops import get
 from mlc.ops.registry import is_core
+from mlc.ops.scan import SCAN
 from mlc.train.autodiff.expression import gradients
 from mlc.train.convolutions import add_convolution_gradients, seen_in
+from mlc.train.recurrence import add_scan_gradients
 from mlc.train.rules import RULES, require_expression
 
 
@@ -67,6 +70,10 @@ def _of_node(
     rule = RULES.get(node.op.name) if is_core(node.op) else None
     if rule is not None:
         return rule(g, node, received)
+    if node.op is SCAN:
+        wanted = [v in needed and v.type.dtype.is_float for v in node.inputs]
+        derive = partial(add_gradients, as_derived=as_derived)
+        return add_scan_gradients(g, node, received, wanted, derive)
     require_expression(node)
     asked = [k for k, v in enumerate(node.inputs) if v in needed and v.type.dtype.is_float]
     seen = None if as_derived else seen_in(node)

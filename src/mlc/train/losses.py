@@ -70,6 +70,21 @@ def _squares(g: Builder, prediction: Value, target: Value) -> Value:
     return _each(g, y.shape, term, {id(y): prediction, id(t): target}, prod(y.shape[1:]))
 
 
+def _margin(g: Builder, prediction: Value, target: Value) -> Value:
+    """Of lengths of capsules: the right one is to be 0.9 at least, all others 0.1 at most.
+
+    Sabour et al., "Dynamic Routing Between Capsules", 2017, equation 4.
+    """
+    y, label = (te.placeholder(v.type.shape, v.type.dtype, v.name) for v in (prediction, target))
+
+    def term(n: Linear, c: Linear, *at: Linear) -> Expr:
+        score = y[(n, c, *at)]
+        short, long = binary("max", 0.9 - score, 0.0), binary("max", score - 0.1, 0.0)
+        return select(binary("eq", label[(n, *at)], as_expr(c)), short * short, 0.5 * long * long)
+
+    return _each(g, y.shape, term, {id(y): prediction, id(label): target}, prod(label.shape[1:]))
+
+
 def _labels(type: TensorType) -> TensorType:
     if type.rank < 2:
         raise UsageError(f"the cross entropy takes scores [batch, classes, …], and the model gives {type}")
@@ -78,5 +93,6 @@ def _labels(type: TensorType) -> TensorType:
 
 LOSSES = {
     "cross_entropy": Loss(_labels, _cross_entropy, classes=True),
+    "margin": Loss(_labels, _margin, classes=True),
     "mse": Loss(lambda type: TensorType(type.shape, f32), _squares, classes=False),
 }

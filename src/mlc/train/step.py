@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from mlc.ir.graph import Builder, Graph, Value
 from mlc.ir.index import as_index
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
+from mlc.rewrite.contractions import state_contractions
 from mlc.train.backward import add_gradients
 from mlc.train.losses import Loss, mean_of
 from mlc.train.optimizers import RATES, Optimizer
@@ -92,6 +93,68 @@ def training_step(
         UsageError: the output or a parameter cannot be told; nothing that is learned has to do with the loss.
         UnsupportedError: an operator has no gradient.
     """
+    d = _differentiated(graph, loss, output, frozen, measures)
+    g, value, used = d.builder, d.loss, d.used
+    derivatives = [d for _, d in used]
+    if clip is not None:
+        derivatives = _clipped(g, derivatives, clip)
+    rates = g.input(RATE, TensorType((RATES,), f32))
+    results, result_names = [value], [LOSS]
+    moments: dict[str, np.ndarray] = {}
+    for (v, _), by in zip(used, derivatives, strict=True):
+        remembered = [g.input(f"{v.name}.moment{k}", v.type) for k in range(optimizer.moments)]
+        moments |= {m.name: np.zeros(m.type.shape, np.float32) for m in remembered}
+        results += optimizer.add(g, v, by, remembered, rates)
+        result_names += [f"{t.name}{NEXT}" for t in (v, *remembered)]
+    for name, v in d.followed.items():
+        results.append(v)
+        result_names.append(f"{name}{NEXT}")
+    step = g.finish(results, result_names)
+    parameters, kept = ({v.name: graph.constants[v] for v in values} for values in (d.learned, d.statistics))
+    return TrainingStep(step, d.compared, parameters, kept, moments, d.target.type, d.prediction)
+
+
+def gradient_graph(
+    graph: Graph, loss: Loss, *, output: str | None = None, frozen: Collection[str] = (), measures: bool = True
+) -> Graph:
+    """The loss of a batch, and behind ``d`` and their names the derivatives by all parameters.
+
+    Args:
+        graph, loss, output, frozen, measures: as for :func:`training_step`.
+    """
+    d = _differentiated(graph, loss, output, frozen, measures)
+    return d.builder.finish([d.loss, *(by for _, by in d.used)], [LOSS, *(f"d{v.name}" for v, _ in d.used)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Differentiated:
+    """A model's loss and its derivatives.
+
+    Args:
+        builder: holds both.
+        loss: of a batch.
+        used: parameters with the derivatives by them.
+        learned, statistics: constants of the model that are learned, and that are measured.
+        followed: what becomes of the statistics, by name.
+        compared: the losses of examples alone.
+        target: what predictions are compared with.
+        prediction: the output that is compared.
+    """
+
+    builder: Builder
+    loss: Value
+    used: Sequence[tuple[Value, Value]]
+    learned: Sequence[Value]
+    statistics: Collection[Value]
+    followed: dict[str, Value]
+    compared: Graph
+    target: Value
+    prediction: str
+
+
+def _differentiated(
+    graph: Graph, loss: Loss, output: str | None, frozen: Collection[str], measures: bool
+) -> _Differentiated:
     names = graph.output_names
     if output is None and len(names) > 1:
         raise UsageError(f"the model has several outputs: {', '.join(names)}", hint="say which with --output NAME")
@@ -111,23 +174,7 @@ def training_step(
     used = [(v, d) for v, d in zip(wanted, found, strict=True) if d is not None]
     if not used:
         raise UsageError(f"the loss of {names[place]!r} depends on no parameter that is learned")
-    derivatives = [d for _, d in used]
-    if clip is not None:
-        derivatives = _clipped(g, derivatives, clip)
-    rates = g.input(RATE, TensorType((RATES,), f32))
-    results, result_names = [value], [LOSS]
-    moments: dict[str, np.ndarray] = {}
-    for (v, _), d in zip(used, derivatives, strict=True):
-        remembered = [g.input(f"{v.name}.moment{k}", v.type) for k in range(optimizer.moments)]
-        moments |= {m.name: np.zeros(m.type.shape, np.float32) for m in remembered}
-        results += optimizer.add(g, v, d, remembered, rates)
-        result_names += [f"{t.name}{NEXT}" for t in (v, *remembered)]
-    for name, v in followed.items():
-        results.append(v)
-        result_names.append(f"{name}{NEXT}")
-    step = g.finish(results, result_names)
-    parameters, kept = ({v.name: graph.constants[v] for v in values} for values in (learned, statistics))
-    return TrainingStep(step, compared, parameters, kept, moments, target.type, names[place])
+    return _Differentiated(g, value, used, learned, statistics, followed, compared, target, names[place])
 
 
 def _compared(graph: Graph, loss: Loss, opened: Collection[Value], place: int) -> Graph:
@@ -165,7 +212,14 @@ def _opened(
             operands = [found.get(k, v) for k, v in enumerate(operands)]
         outs = g.add(node.op, operands, node.attrs, names=[v.name for v in node.outputs], sources=node.sources)
         env.update(zip(node.outputs, outs, strict=True))
-    return g, env, followed
+    results = [*(env[v] for v in graph.outputs), *followed.values()]
+    stated = state_contractions(g.finish(results))  # whose gradients then meet the schedules of products
+    g.nodes, g.constants = list(stated.nodes), dict(stated.constants)
+    for node in g.nodes:
+        for v in node.outputs:
+            g.unique(v.name)
+    env.update(zip(graph.outputs, stated.outputs, strict=False))
+    return g, env, dict(zip(followed, stated.outputs[len(graph.outputs) :], strict=True))
 
 
 def _clipped(g: Builder, derivatives: list[Value], most: float) -> list[Value]:

@@ -37,6 +37,7 @@ from mlc.targets.groups.rows import rows_in_memory
 from mlc.targets.groups.template import Template
 
 TILED = 3  # data axes that are tiled, those of the greatest extents
+MOST_TILE = 64  # elements along an axis of the innermost tile
 MIN_WORK = 1 << 14  # operations from which a choice can matter
 
 
@@ -108,13 +109,15 @@ def product_tile(op: te.Compute, target: Cpu) -> dict[int, int] | None:
             if b in index_vars(vectors) or b not in index_vars(other):
                 continue
             for v, m in product(_divisors(wide // lanes), _divisors(b.hi + 1)):
-                if m * v + v + 1 <= target.registers and (best is None or m * v / (m + v) > best[0]):
+                if max(m, v * lanes) > MOST_TILE or m * v + v + 1 > target.registers:
+                    continue
+                if best is None or m * v / (m + v) > best[0]:
                     best = m * v / (m + v), {d: v * lanes, e: m}
     return None if best is None else best[1]
 
 
 def _divisors(n: int) -> list[int]:
-    return [k for k in range(1, min(n, 64) + 1) if n % k == 0]
+    return [k for k in range(1, min(n, MOST_TILE) + 1) if n % k == 0]
 
 
 class Tiled:
@@ -154,7 +157,7 @@ class Tiled:
         large = sorted(sorted(wide, key=lambda d: (d in fast, extents[d]), reverse=True)[:TILED])
         held_along = {d: fast.get(d, 1) for d in large}
         self.tiles = {
-            d: knobs.factors(f"tile{d}", extents[d], 3, default=(extents[d] // n, 1, n), most={-1: 64})
+            d: knobs.factors(f"tile{d}", extents[d], 3, default=(extents[d] // n, 1, n), most={-1: MOST_TILE})
             for d, n in held_along.items()
         }
         reduced = [a.hi + 1 for a in op.reduce_axes]
@@ -165,7 +168,7 @@ class Tiled:
             if inner[k] < reduced[k]:
                 break
         self.reduced = [
-            knobs.factors(f"reduce{k}", n, 2, default=(n // i, i), most={-1: 64}) if n > 1 else (n, 1)
+            knobs.factors(f"reduce{k}", n, 2, default=(n // i, i), most={-1: MOST_TILE}) if n > 1 else (n, 1)
             for k, (n, i) in enumerate(zip(reduced, inner, strict=True))
         ]
         walked = [f"data{d}" for d in large] + [f"reduce{k}" for k, n in enumerate(reduced) if n > 1]

@@ -1,0 +1,103 @@
+"""Whole networks against PyTorch: gradients in one step, losses over many steps, and what they learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlc
+from mlc.api.training import wrapped
+from mlc.train.losses import LOSSES
+from mlc.train.optimizers import optimizer
+from mlc.train.step import LOSS, NEXT, RATE, gradient_graph
+
+torch = pytest.importorskip("torch")
+
+from benchmarks.training.networks import NOVEL, network  # noqa: E402  # it imports torch
+
+OPTIMIZERS: dict[str, tuple[dict[str, Any], Any]] = {
+    "sgd": ({}, lambda p: torch.optim.SGD(p, 0.02)),
+    "momentum": ({"momentum": 0.9}, lambda p: torch.optim.SGD(p, 0.02, momentum=0.9)),
+    "adam": ({}, lambda p: torch.optim.Adam(p, 0.002)),
+    "adamw": ({"decay": 0.01}, lambda p: torch.optim.AdamW(p, 0.002, weight_decay=0.01)),
+}
+
+
+def whole_gradient(name: str, batch: int, *, small: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All derivatives in one row: ours, PyTorch's of float32, and those of float64."""
+    net = network(name, batch, small=small)
+    step = net.step(optimizer("sgd"))
+    examples = net.batch(step)
+    graph = gradient_graph(net.model.graph, LOSSES[net.loss], output=net.predictions, frozen=net.frozen)
+    with mlc.compile(wrapped(graph), max_kernels=None).load(1) as module:
+        found = module.run({**examples, **step.parameters, **step.statistics})
+    rows = []
+    names = [n for n in step.parameters if f"d{n}" in found]
+    for dtype in (torch.float32, torch.float64):
+        theirs = net.parameters(step, dtype)
+        loss = net.torch_loss(theirs, net.torch_batch(examples, dtype))
+        loss.backward()
+        grads = [t.grad if t.grad is not None else torch.zeros_like(t) for t in map(theirs.__getitem__, names)]
+        rows.append(np.concatenate([t.double().numpy().ravel() for t in grads]))
+        assert all(t.grad is None or not t.grad.any() for n, t in theirs.items() if n not in names)
+    assert found[LOSS][0] == pytest.approx(loss.item(), rel=1e-5)
+    return np.concatenate([found[f"d{n}"].ravel() for n in names]), rows[0], rows[1]
+
+
+def distance(row: np.ndarray, want: np.ndarray) -> float:
+    return float(np.linalg.norm(row - want) / np.linalg.norm(want))
+
+
+@pytest.mark.parametrize("name", NOVEL)
+def test_gradients_of_small_networks_are_those_of_pytorch(name: str) -> None:
+    ours, _, want = whole_gradient(name, 3, small=True)
+    assert distance(ours, want) <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOVEL)
+def test_gradients_of_networks_are_those_of_pytorch(name: str) -> None:
+    ours, _, want = whole_gradient(name, 2, small=False)
+    assert distance(ours, want) <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shufflenet_v1", "mobilenet_v1", "resnet18"])
+def test_gradients_through_batch_norms_lose_what_float32_loses(name: str) -> None:
+    """Rectifiers behind norms over two examples multiply rounding: PyTorch's own float32 is up to 1e-2 away."""
+    ours, theirs, want = whole_gradient(name, 2, small=False)
+    assert distance(ours, want) <= 3 * distance(theirs, want)
+
+
+def trajectory(name: str, how: str, steps: int) -> None:
+    net = network(name, 8, small=True)
+    given, made = OPTIMIZERS[how]
+    learns = optimizer(how if how.startswith("adam") else "sgd", **given)
+    step = net.step(learns)
+    rate = made([torch.zeros(1, requires_grad=True)]).param_groups[0]["lr"]
+    theirs = net.parameters(step)
+    their = made(list(theirs.values()))
+    kept = {**step.parameters, **step.statistics, **step.moments}
+    with mlc.compile(wrapped(step.graph), max_kernels=None).load(1) as module:
+        for k in range(1, steps + 1):
+            examples = net.batch(step, seed=k % 16)
+            results = module.run({**examples, **kept, RATE: np.array(learns.rates(rate, k), np.float32)})
+            their.zero_grad()
+            loss = net.torch_loss(theirs, net.torch_batch(examples))
+            loss.backward()
+            their.step()
+            assert results[LOSS][0] == pytest.approx(loss.item(), rel=1e-3, abs=1e-5), f"step {k}"
+            kept = {n: results[n + NEXT] for n in kept}
+
+
+def test_a_trajectory_is_that_of_pytorch() -> None:
+    trajectory("mi_lstm", "adam", 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", OPTIMIZERS)
+@pytest.mark.parametrize("name", NOVEL)
+def test_trajectories_are_those_of_pytorch(name: str, how: str) -> None:
+    trajectory(name, how, 200)
