@@ -89,7 +89,7 @@ def test_refusals(model: None, capsys: pytest.CaptureFixture[str]) -> None:
         (
             ["tune", "m.onnx", "--build-only", "c", "--fresh"],
             2,
-            "error: --report, --algorithms, --fresh, --time-budget and --pool are",
+            "error: --report, --algorithms, --layouts, --fresh, --time-budget and --pool are",
         ),
     ):
         capsys.readouterr()
