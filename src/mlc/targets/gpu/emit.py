@@ -219,8 +219,9 @@ class _Emitter:
                 for k in range(s.extent):
                     self.statement(substitute_stmt(s.body, {s.var: k}))
             case loop.For():
-                if s.kind is loop.ForKind.UNROLLED and self.dialect.unroll:
-                    self.line(self.dialect.unroll)
+                times = _times(s.body)
+                if (s.kind is loop.ForKind.UNROLLED or times) and self.dialect.unroll:
+                    self.line(f"{self.dialect.unroll} {times or ''}".rstrip())
                 elif self.dialect.loop:
                     self.line(self.dialect.loop)
                 self.repeat(s, "0", str(s.extent))
@@ -609,3 +610,13 @@ def source_of(scalars: Scalars, texts: Sequence[str]) -> str:
     """A whole text: what comes first, functions in use, and kernels."""
     parts = [scalars.dialect.preamble, *scalars.functions.values(), "", *texts]
     return "\n".join(p for p in parts if p) + "\n"
+
+
+def _times(body: loop.Stmt) -> int:
+    """How often a loop's body is to be written out in a row (``pragma.unroll``); 0 where nothing is said."""
+    first = body.stmts[0] if isinstance(body, loop.Seq) and body.stmts else body
+    if isinstance(first, loop.Evaluate) and first.name == "pragma.unroll":
+        (times,) = first.args
+        assert isinstance(times, int)
+        return times
+    return 0

@@ -19,7 +19,7 @@ from mlc.targets.gpu.emit import emit, source_of
 from mlc.targets.gpu.kernel import kernel
 from mlc.targets.gpu.program import GpuProgram, Image, Resources, pack, unpack
 from mlc.targets.gpu.scalars import Scalars
-from tests.unit.targets.gpu.groups import CASES, Case, conv, put, x
+from tests.unit.targets.gpu.groups import CASES, Case, attention, conv, put, x
 
 H200 = DEVICES["h200"]
 
@@ -79,6 +79,17 @@ def test_ragged_terms_and_pixels_do_not_spill() -> None:
     source = source_of(scalars, [emit(fn, scalars).text for fn in fns])
     for arch_ in DEFAULT:
         assert not [r for r in Nvrtc.find().compile(source, arch_).resources.values() if r.spill_stores]
+
+
+def test_heads_of_a_transformer_do_not_spill() -> None:
+    """The compiler left to itself writes out so many keys that their operands fill all registers."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    case = Case.made("attention", lambda b: attention(b, 12, 128, 128, 64, 64, mask=True))
+    scalars = Scalars(CUDA_C)
+    for device, arch_ in (("t4", "sm_75"), ("a100", "sm_80"), ("h200", "sm_90")):
+        text = source_of(scalars, [emit(kernel(case.node, "k", DEVICES[device]), scalars).text])
+        assert "#pragma unroll 4" in text
+        assert not [r for r in Nvrtc.find().compile(text, arch_).resources.values() if r.spill_stores]
 
 
 def test_what_spills_for_one_more_block_is_compiled_again() -> None:

@@ -27,6 +27,10 @@ from mlc.targets.groups.template import Template, row_major
 
 ROWS, UP, ACROSS, KEYS, DEPTHS = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8), (8, 16, 32, 64), (1, 2, 4), (4, 8, 16, 32)
 
+# Terms that a thread adds in a row. Left to itself, the compiler writes so many out that their operands fill all
+# registers and spill: 255 and 160 bytes for 128 keys of BERT on sm_75 and sm_80, 65 registers with 4 terms.
+AT_ONCE = 4
+
 
 @dataclass(frozen=True)
 class Heads:
@@ -158,14 +162,14 @@ def schedule_attention(g: Group, target: Gpu) -> Schedule:
     at, i = stage.split(i, block.rows)
     do, dx = stage.split(d, block.across)
     iy, ii = stage.split(i, block.rows // block.up)
-    stage.reorder(*batch, at, iy, dx, ii, do)
+    stage.reorder(*batch, at, do, iy, dx, ii)
     stage.bind(at, "blockIdx.x")
     if batch:
         stage.bind(stage.fuse(*batch), "blockIdx.y")
     stage.bind(iy, "threadIdx.y")
     stage.bind(dx, "threadIdx.x")
-    for a in (ii, do):
-        stage.unroll(a)
+    _strided(stage, do)
+    stage.unroll(ii)
 
     _scores(s, stages, keys, block, stage, at)
     _fold(s, greatest, block, stage, at)
@@ -177,6 +181,7 @@ def schedule_attention(g: Group, target: Gpu) -> Schedule:
     acc = s[sums]
     _inside(acc, stage, dx, "local")
     acc.reorder(*acc.op.reduce_axes, *acc.op.axes)
+    acc.pragma(acc.op.reduce_axes[0], "unroll", AT_ONCE)
     for a in acc.op.axes:
         acc.unroll(a)
     return s
@@ -223,17 +228,24 @@ def _scores(s: Schedule, stages: Stages, keys: te.Tensor, block: Block, host: St
     iy, ii = masked.split(row, block.rows // block.up)
     jo, j = masked.split(column, block.wide)
     jj, jx = masked.split(j, block.across)
-    masked.reorder(jo, iy, jx, ii, jj)
+    masked.reorder(jo, jj, iy, jx, ii)
     masked.bind(iy, "threadIdx.y")
     masked.bind(jx, "threadIdx.x")
-    for a in (ii, jj):
-        masked.unroll(a)
+    _strided(masked, jj)
+    masked.unroll(ii)
     _inside(scores, masked, jx, "local")
     ko, ki = scores.split(scores.op.reduce_axes[0], block.depth)
     scores.reorder(ko, ki, *scores.op.axes)
+    scores.pragma(ki, "unroll", AT_ONCE)
     for a in scores.op.axes:
         scores.unroll(a)
     _fetch(s[keys], scores, ko, block)
+
+
+def _strided(stage: Stage, axis: Var) -> None:
+    """Elements of a thread that others' lie between: what is computed for them has only these, not all between them."""
+    if axis.hi:
+        stage.vthread(axis)
 
 
 def _fetch(part: Stage, acc: Stage, step: Var, block: Block) -> None:
