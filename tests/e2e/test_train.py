@@ -91,3 +91,20 @@ def test_what_is_wrong_is_told(capsys: pytest.CaptureFixture[str], options: list
     assert train(*options) == code
     assert message in capsys.readouterr().err
     assert not Path("t.mlc").exists()
+
+
+def test_kernels_are_searched_for_before_training_and_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLC_CACHE", str(tmp_path / "cache"))
+    options = ("--epochs", "2", "--trials", "4", "--records", "r.jsonl", "--report", "t.html", "--json", "t.json")
+    assert train(*options, "-o", "before.mlc", "--tune", "static") == 0
+    assert len(Path("r.jsonl").read_text().splitlines()) >= 4
+    assert "Training of m.onnx" in Path("t.html").read_text()
+    assert train(*options, "-o", "beside.mlc", "--tune", "dynamic") == 0
+    found = json.loads(Path("t.json").read_text())
+    assert found["epochs"][-1]["losses"]
+    assert all(e["difference"] is None for e in found["exchanges"])
+    capsys.readouterr()
+    assert train("-o", "t.mlc", "--trials", "4") == 2
+    assert "--trials is an option of --tune" in capsys.readouterr().err

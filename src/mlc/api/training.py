@@ -6,7 +6,9 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +16,18 @@ import numpy as np
 
 from mlc.api.models import Model, load, survey
 from mlc.api.packages import compile
+from mlc.api.step_tuning import StepTuning, beside, tune_before
 from mlc.define.frontend import kept_constants
 from mlc.errors import UnsupportedError, UsageError
 from mlc.frontend.base import ModelSource, TensorInfo
 from mlc.ir.graph import Graph
-from mlc.runtime import atomic_write
+from mlc.runtime import atomic_write, load_module
+from mlc.runtime.native import available_cores
 from mlc.settings import Observer
 
 if TYPE_CHECKING:
     from mlc.train.loop import Plan
-    from mlc.train.watch import Watcher
+    from mlc.train.watch import Exchange, Watcher
 
 _FIRST = re.compile(r"\w+\[(?P<first>[^,\]]+)")
 EVERY = 600.0  # seconds between checkpoints within an epoch
@@ -39,6 +43,7 @@ class Training:
         parameters: those, by name.
         history: what was told of each epoch: losses, accuracies, seconds.
         notes: what whoever trains should know.
+        exchanges: other kernels that were tried on the way, in dynamic mode.
     """
 
     model: Model
@@ -46,6 +51,7 @@ class Training:
     parameters: Mapping[str, np.ndarray]
     history: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...]
+    exchanges: tuple[Exchange, ...] = ()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the trained model: ``.onnx`` (the file it was, with other initializers) or ``.mlc``.
@@ -105,6 +111,7 @@ def train(
     validation: Mapping[str, np.ndarray] | float | None = None,
     target: str = "x86",
     threads: int | None = None,
+    tuning: StepTuning | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
     where: str = "the data",
@@ -126,7 +133,8 @@ def train(
         measures: batch norms take the means and variances of each batch while learning.
         validation: examples to measure after each epoch, or which share of ``data`` to keep for that.
         target: that runs the steps; this machine has to be one.
-        threads: that run them; all cores unless given.
+        threads: that run them; all cores unless given, all but one where kernels are searched for beside the run.
+        tuning: how kernels are searched for; not at all unless given.
         checkpoint: a file to keep the state of the run in.
         resume: go on from there, if it is there.
         where: what messages call the data.
@@ -141,6 +149,7 @@ def train(
     """
     from mlc.train.checkpoint import Checkpoint, load_checkpoint
     from mlc.train.data import Examples, examples_of
+    from mlc.train.dynamic import Execution
     from mlc.train.loop import Trainer
     from mlc.train.losses import LOSSES
     from mlc.train.optimizers import optimizer as by_name
@@ -176,41 +185,61 @@ def train(
         if found is not None and dict(found.run) != about:
             differs = ", ".join(k for k in about if found.run.get(k) != about[k])
             raise UsageError(f"{os.fspath(checkpoint)}: is of another run: {differs} differ", hint="leave --resume out")
+    if threads is None:
+        threads = max(1, available_cores() - (tuning is not None and tuning.mode == "dynamic"))
+    stepped = wrapped(step.graph)
     how: dict[str, Any] = {"threads": threads, "observer": observer, "max_kernels": None}
-    compiled = compile(wrapped(step.graph), target, **how)
+    if tuning is not None and tuning.mode == "static":
+        tune_before(stepped, target, threads, tuning, plan.seed)
+    compiled = compile(stepped, target, records=tuning.files() if tuning is not None else None, **how)
     compared = compile(wrapped(step.loss), target, **how) if checked is not None else None
 
     def keep(state: Checkpoint) -> None:
         if checkpoint is not None:
             state.save(checkpoint)
 
-    with compiled.load(threads) as module:
-        other = compared.load(threads) if compared is not None else None
-        trainer = Trainer(step, learns, plan, module.run, (other or module).run, kind.classes, keep, about)
+    told = watcher or Watcher()
+    with ExitStack() as stack:
+        module = compiled.load(threads)
+        other = stack.enter_context(compared.load(threads)) if compared is not None else None
+        execution = Execution(module, partial(load_module, threads=threads), told)
+        stack.callback(execution.close)
+        workers = None
+        if tuning is not None and tuning.mode == "dynamic":
+            workers = stack.enter_context(beside(stepped, target, threads, tuning, plan.seed))
+            execution.take = workers.take
+        trainer = Trainer(step, learns, plan, execution, (other or module).run, kind.classes, keep, about)
         if found is not None:
             trainer.resume(found)
         try:
-            trainer.train(examples, checked, EVERY, watcher or Watcher())
+            trainer.train(examples, checked, EVERY, told)
         except BaseException:
             if trainer.steps:
                 keep(trainer.checkpoint())
             raise
-        finally:
-            if other is not None:
-                other.close()
+    if workers is not None and workers.complaint:
+        notes.append(f"kernels were not searched for to the end: {workers.complaint}")
     learned = trainer.parameters
     constants = {v: learned.get(v.name, a) for v, a in model.graph.constants.items()}
     graph = replace(model.graph, constants=constants)
-    return Training(Model(graph, model.info, model.format), model.graph, learned, tuple(trainer.history), tuple(notes))
+    return Training(
+        Model(graph, model.info, model.format),
+        model.graph,
+        learned,
+        tuple(trainer.history),
+        tuple(notes),
+        tuple(execution.exchanges),
+    )
 
 
 def wrapped(graph: Graph) -> Model:
     """A graph that comes from no file, as what is compiled."""
+    text = hashlib.sha256(str(graph).encode()).hexdigest()
     inputs = tuple(TensorInfo(v.name, v.type.shape, str(v.type.dtype)) for v in graph.inputs)
     outputs = tuple(
         TensorInfo(n, v.type.shape, str(v.type.dtype)) for n, v in zip(graph.output_names, graph.outputs, strict=True)
     )
-    return Model(graph, ModelSource("mlc", "", graph.name, "", "0" * 64, inputs, outputs), "mlc")
+    return Model(graph, ModelSource("mlc", "", graph.name, "", text, inputs, outputs), "mlc")
 
 
 def _onnx(info: ModelSource, before: Graph, parameters: Mapping[str, np.ndarray]) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +17,7 @@ from mlc.cli.options import LoadOptions, json_option, load_options
 from mlc.cli.progress import Bar, CompileProgress
 from mlc.errors import UsageError
 from mlc.settings import MAX_SEED
-from mlc.train.watch import Watcher
+from mlc.train.watch import Exchange, Watcher
 
 MOST = 1 << 30
 SUFFIXES = (".onnx", ".mlc")
@@ -28,6 +30,7 @@ SUFFIXES = (".onnx", ".mlc")
     mlc train model.onnx --data train.npz --validation test.npz --optimizer adamw --lr 3e-4 --schedule cosine -o t.onnx
     mlc train model.onnx --data train.npz --loss mse --optimizer sgd --lr 0.01 --momentum 0.9 -o trained.mlc
     mlc train model.onnx --data train.npz --epochs 20 -o trained.onnx --resume     # go on after an interrupt
+    mlc train model.onnx --data train.npz --epochs 20 -o trained.onnx --tune dynamic --report curve.html
     """,
 )
 @click.argument("model")
@@ -78,8 +81,25 @@ SUFFIXES = (".onnx", ".mlc")
     help="Whether batch norms take means and variances of each batch, or keep those that they have.",
 )  # fmt: skip
 @click.option("--seed", type=values.Whole(0, MAX_SEED), default=0, show_default=True, metavar="N", help="Of the order.")
+@click.option(
+    "--tune", type=click.Choice(["static", "dynamic"]),
+    help="Search for faster kernels of a step: before training, or beside it, which takes better ones between steps; "
+    "then the last digits of results differ from run to run.",
+)  # fmt: skip
+@click.option(
+    "--trials", type=values.Whole(1, MOST), metavar="N",
+    help="With --tune: configurations to measure, earlier runs included.  [default: 1000]",
+)  # fmt: skip
+@click.option(
+    "--records", metavar="FILE",
+    help="With --tune: every trial is appended here, and gone on from.  [default: in the user's cache]",
+)  # fmt: skip
+@click.option("--report", metavar="FILE", help="Write the run's curves as one HTML file.")
 @click.option("--target", default="x86", show_default=True, help="What runs the steps; this machine has to.")
-@click.option("--threads", type=values.Whole(1, 1024), metavar="N", help="Threads of a step.  [default: all cores]")
+@click.option(
+    "--threads", type=values.Whole(1, 1024), metavar="N",
+    help="Threads of a step.  [default: all cores; one is left to --tune dynamic]",
+)  # fmt: skip
 @click.option(
     "--checkpoint", metavar="FILE",
     help="Where the state of the run is kept after each epoch, and every ten minutes.  [default: OUTPUT.checkpoint]",
@@ -108,6 +128,10 @@ def command(
     freeze: tuple[str, ...],
     batch_norm: str,
     seed: int,
+    tune: str | None,
+    trials: int | None,
+    records: str | None,
+    report: str | None,
     target: str,
     threads: int | None,
     checkpoint: str | None,
@@ -124,19 +148,26 @@ def command(
     if Path(output).suffix not in SUFFIXES:
         raise UsageError(f"{output}: a trained model is written as {' or '.join(SUFFIXES)}")
     kept = checkpoint or f"{output}.checkpoint"
-    files = [f for f in (output, kept, json_file) if f is not None and f != "-"]
+    files = [f for f in (output, kept, report, records, json_file) if f is not None and f != "-"]
     require_distinct([model, data], files)
     require_writable(*files)
     if momentum and optimizer != "sgd":
         raise UsageError(f"--momentum is an option of sgd, not of {optimizer}")
+    if tune is None and (trials is not None or records is not None):
+        raise UsageError(f"{'--trials' if trials is not None else '--records'} is an option of --tune")
 
     from mlc.api import batched, train
+    from mlc.api.step_tuning import StepTuning
+    from mlc.cli.tune_view import TuneProgress
     from mlc.harness.arrays import read_npz
     from mlc.train.loop import Plan
+    from mlc.train.report import write_report
 
     loaded = batched(model, batch, **load_options.arguments)
     arrays = read_npz(data)
-    with CompileProgress(console) as compiling, _Progress(console, epochs) as progress:
+    searching = TuneProgress(console) if tune == "static" else None
+    tuning = StepTuning(tune, trials or 1000, records, searching) if tune is not None else None
+    with searching or nullcontext(), CompileProgress(console) as compiling, _Progress(console, epochs) as progress:
         found = train(
             loaded,
             arrays,
@@ -152,6 +183,7 @@ def command(
             validation=_validation(validation),
             target=target,
             threads=threads,
+            tuning=tuning,
             checkpoint=kept,
             resume=resume,
             where=data,
@@ -161,9 +193,12 @@ def command(
     for note in found.notes:
         console.note(note)
     found.save(output)
+    if report is not None:
+        write_report(report, found.history, found.exchanges, Path(model).name)
     last = found.history[-1]
     console.say(f"{output}: {len(found.history)} epochs; {_line(last)}")
-    write_json(console, json_file, "train", {"output": output, "epochs": list(found.history)})
+    document = {"output": output, "epochs": list(found.history), "exchanges": [asdict(e) for e in found.exchanges]}
+    write_json(console, json_file, "train", document)
 
 
 def _validation(text: str | None) -> Mapping[str, Any] | float | None:
@@ -190,6 +225,14 @@ def _line(told: Mapping[str, Any]) -> str:
     return ", ".join([*parts, f"{told['examples_per_second']:.0f} examples/s"])
 
 
+def _tried(exchange: Exchange) -> str:
+    """What came of other kernels, in a line."""
+    if exchange.before is None or exchange.after is None:
+        return f"kernels that were found give other results (by {exchange.difference:.1e}); they are not used"
+    times = f"{exchange.before * 1e3:.4g} ms a step, {exchange.after * 1e3:.4g} ms with those that were found"
+    return f"{times}{', which are used now' if exchange.taken else ''}"
+
+
 class _Progress(Bar, Watcher):
     """A bar of the epoch's steps for a person, a line an epoch for everybody."""
 
@@ -208,6 +251,9 @@ class _Progress(Bar, Watcher):
 
     def finished(self, epoch: int, told: Mapping[str, Any]) -> None:
         self._console.note(f"epoch {epoch}/{self._epochs}: {_line(told)}")
+
+    def exchanged(self, exchange: Exchange) -> None:
+        self._console.note(f"step {exchange.step}: {_tried(exchange)}")
 
     def __enter__(self) -> Self:
         if self._console.interactive:

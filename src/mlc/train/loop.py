@@ -17,6 +17,7 @@ from mlc.train.optimizers import Optimizer
 from mlc.train.step import LOSS, NEXT, RATE, TARGET, TrainingStep
 from mlc.train.watch import Watcher
 
+SPANS = 50  # parts of an epoch whose mean losses are kept for its curve
 # names to arrays, both ways: what a compiled graph does
 Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
@@ -125,6 +126,7 @@ class Trainer:
             told: dict[str, Any] = {
                 "epoch": self.epoch + 1,
                 "loss": float(np.mean(losses)) if losses else None,
+                "losses": _curve(losses),
                 "seconds": seconds,
                 "examples_per_second": len(losses) * examples.batch / max(seconds, 1e-9),
             }
@@ -172,6 +174,11 @@ class Trainer:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 return f"the first results that are none are those of {what}"
         return "though one operator after the other gives numbers only"
+
+
+def _curve(losses: list[float]) -> list[float]:
+    """The mean losses of equal parts of an epoch."""
+    return [float(np.mean(part)) for part in np.array_split(losses, min(len(losses), SPANS))] if losses else []
 
 
 def _one_by_one(step: TrainingStep, feeds: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:

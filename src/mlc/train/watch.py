@@ -3,7 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A version of a step that was tried beside the one in use.
+
+    Args:
+        step: in which it was decided on.
+        before, after: seconds of a step by either, if they were timed.
+        difference: of their results, as a share of the largest element, if that was too much.
+        taken: whether it is the one in use now.
+    """
+
+    step: int
+    before: float | None
+    after: float | None
+    difference: float | None
+    taken: bool
 
 
 class Watcher:
@@ -14,3 +33,6 @@ class Watcher:
 
     def finished(self, epoch: int, told: Mapping[str, Any]) -> None:
         """An epoch is over, with losses, accuracies, seconds and examples a second."""
+
+    def exchanged(self, exchange: Exchange) -> None:
+        """Other kernels were tried between two steps."""

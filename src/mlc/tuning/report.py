@@ -34,17 +34,17 @@ def write_report(path: str | PathLike[str], tuning: Tuning, title: str) -> None:
 def report_html(tuning: Tuning, title: str) -> str:
     """The report as text."""
     states = [s for s in tuning.outcome.states if s.trials]
-    parts = [
+    parts = [_whole(tuning), _table(states), _failures(states), *(_curve(s) for s in states)]
+    return page(f"Tuning of {title}", parts)
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """A page with a heading, and parts that are HTML already."""
+    head = [
         "<!doctype html><html><head><meta charset='utf-8'>",
-        f"<title>Tuning of {escape(title)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>Tuning of {escape(title)}</h1>",
-        _whole(tuning),
-        _table(states),
-        _failures(states),
-        *(_curve(s) for s in states),
-        "</body></html>",
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>",
     ]
-    return "\n".join(parts)
+    return "\n".join([*head, "</head><body>", f"<h1>{escape(title)}</h1>", *parts, "</body></html>"])
 
 
 def _whole(tuning: Tuning) -> str:
