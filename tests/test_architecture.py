@@ -45,7 +45,7 @@ ROOMS: dict[str, set[str]] = {
     "tuning": {"ir", "ops", "rewrite", "lower", "targets", "runtime", "harness", "records", "pipeline", "build"},
     # What is shared among machines; nobody who works on one alone imports it.
     "pool": {"ir", "ops", "lower", "rewrite", "targets", "runtime", "records", "tuning"},
-    "train": {"ir", "ops", "define", "rewrite", "lower", "targets", "runtime", "harness", "tuning"},
+    "training": {"ir", "ops", "define", "rewrite", "lower", "targets", "runtime", "harness", "tuning"},
     "api": {
         "pipeline",
         "ir",
@@ -61,7 +61,7 @@ ROOMS: dict[str, set[str]] = {
         "build",
         "tuning",
         "pool",
-        "train",
+        "training",
         "define",
     },
     "cli": {
@@ -77,7 +77,7 @@ ROOMS: dict[str, set[str]] = {
         "records",
         "tuning",
         "pool",
-        "train",
+        "training",
         "api",
     },
     "__main__": {"cli"},

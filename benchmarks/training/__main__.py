@@ -121,9 +121,9 @@ def _steps(net: Any, threads: int) -> dict[str, Callable[[], Call]]:
 
     from mlc.api.packages import compile
     from mlc.api.training import wrapped
-    from mlc.train.optimizers import optimizer
-    from mlc.train.step import LOSS, NEXT
-    from mlc.train.step import RATE as RATES
+    from mlc.training.optimizers import optimizer
+    from mlc.training.step import LOSS, NEXT
+    from mlc.training.step import RATE as RATES
 
     learns = optimizer("sgd", momentum=MOMENTUM)
     step = net.step(learns)
@@ -166,8 +166,8 @@ def _forwards(net: Any, threads: int) -> dict[str, Callable[[], Call]]:
 
     from mlc.api.packages import compile
     from mlc.api.training import wrapped
-    from mlc.train.optimizers import optimizer
-    from mlc.train.step import LOSS
+    from mlc.training.optimizers import optimizer
+    from mlc.training.step import LOSS
 
     step = net.step(optimizer("sgd"))
     batch = net.batch(step)

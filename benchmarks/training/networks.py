@@ -17,9 +17,9 @@ from benchmarks.peers.torch_graph import OnnxModule
 from benchmarks.training.twins import LOSSES, TWINS
 from benchmarks.zoo import build
 from mlc.define.frontend import kept_constants
-from mlc.train.losses import LOSSES as OUR_LOSSES
-from mlc.train.optimizers import Optimizer
-from mlc.train.step import TARGET, TrainingStep, training_step
+from mlc.training.losses import LOSSES as OUR_LOSSES
+from mlc.training.optimizers import Optimizer
+from mlc.training.step import TARGET, TrainingStep, training_step
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "networks"
 NOVEL = tuple(TWINS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mlc
+from mlc.api import batched
 from mlc.cli.main import run
+from mlc.errors import UsageError
+from mlc.training.data import Stream
+from mlc.training.loop import Plan
 
 COUNT, CLASSES = 256, 5
 
@@ -46,8 +51,9 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez("d.npz", x=x, label=labels)
 
 
-def train(*options: str) -> int:
-    return run(["train", "m.onnx", "--data", "d.npz", "--batch", "32", "--lr", "0.01", "--threads", "1", *options])
+def train(*options: str, data: tuple[str, ...] = ("d.npz",)) -> int:
+    given = [part for name in data for part in ("--data", name)]
+    return run(["train", "m.onnx", *given, "--batch", "32", "--lr", "0.01", "--threads", "1", *options])
 
 
 def test_a_trained_model_is_a_model_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,6 +69,45 @@ def test_a_trained_model_is_a_model_again(capsys: pytest.CaptureFixture[str]) ->
     assert np.any(numpy_helper.to_array(onnx.load("t.onnx").graph.initializer[1]))  # the bias of the convolution
 
 
+def test_mapped_files_are_trained_from_and_a_module_comes_out() -> None:
+    with np.load("d.npz") as whole:
+        np.save("x.npy", whole["x"].astype(np.float64))
+        np.save("label.npy", whole["label"].astype(np.int32))
+    assert train("--epochs", "2", "--validation", "0.25", "-o", "whole.mlc") == 0
+    files = ("x=x.npy", "label=label.npy")
+    assert train("--epochs", "2", "--validation", "0.25", "-o", "mapped.tar", data=files) == 0
+    x = np.load("x.npy")[:32].astype(np.float32)
+    with mlc.load_module("mapped.tar") as module, mlc.compile(mlc.load("whole.mlc"), threads=1).load(1) as want:
+        np.testing.assert_array_equal(module.run({"x": x})["y"], want.run({"x": x})["y"])
+
+
+def test_batches_may_be_made_on_the_way() -> None:
+    model = batched("m.onnx", 32)
+    with np.load("d.npz") as whole:
+        x, labels = whole["x"], whole["label"]
+
+    def batches(epoch: int) -> Iterator[Mapping[str, np.ndarray]]:
+        for rows in np.split(np.random.default_rng(epoch).permutation(COUNT), COUNT // 32):
+            yield {"x": x[rows], "label": labels[rows]}
+
+    stream = Stream(COUNT // 32, batches)
+    whole_run = mlc.train(
+        model, stream, Plan(2, 0.01), threads=1, checkpoint="s.checkpoint", validation=dict(x=x, y=labels)
+    )
+    assert whole_run.history[-1]["validation_loss"] < whole_run.history[0]["loss"]
+    part = mlc.train(model, stream, Plan(1, 0.01), threads=1, checkpoint="p.checkpoint")
+    part = mlc.train(model, stream, Plan(2, 0.01), threads=1, checkpoint="p.checkpoint", resume=True)
+    for name, array in whole_run.parameters.items():
+        np.testing.assert_array_equal(part.parameters[name], array, err_msg=name)
+    with pytest.raises(UsageError, match="are made on the way, so no share of them can be kept"):
+        mlc.train(model, stream, Plan(1, 0.01), validation=0.1)
+    with pytest.raises(UsageError, match="the data: epoch 1 had 8 batches, 9 were promised"):
+        mlc.train(model, Stream(9, batches), Plan(1, 0.01), threads=1)
+    short = Stream(1, lambda epoch: [{"x": x[:40], "label": labels[:40]}])
+    with pytest.raises(UsageError, match="the data, batch 1 of epoch 1: holds 40 examples, not 32"):
+        mlc.train(model, short, Plan(1, 0.01), threads=1)
+
+
 def test_a_run_goes_on_where_it_stopped(capsys: pytest.CaptureFixture[str]) -> None:
     assert train("--epochs", "3", "-o", "whole.mlc") == 0
     assert train("--epochs", "1", "-o", "part.mlc") == 0
@@ -73,12 +118,16 @@ def test_a_run_goes_on_where_it_stopped(capsys: pytest.CaptureFixture[str]) -> N
     capsys.readouterr()
     assert train("--epochs", "3", "-o", "part.mlc", "--resume", "--seed", "1") == 2
     assert "part.mlc.checkpoint: is of another run: seed differ" in capsys.readouterr().err
+    with np.load("d.npz") as whole:
+        np.savez("other.npz", x=-whole["x"], label=whole["label"])
+    assert train("--epochs", "3", "-o", "part.mlc", "--resume", data=("other.npz",)) == 2
+    assert "part.mlc.checkpoint: is of another run: data differ" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["-o", "t.pb"], 2, "t.pb: a trained model is written as .onnx or .mlc"),
+        (["-o", "t.pb"], 2, "t.pb: a trained model is written as .onnx, .mlc or .tar"),
         (["-o", "t.mlc", "--momentum", "0.9"], 2, "--momentum is an option of sgd, not of adam"),
         (["-o", "t.mlc", "--validation", "1.5"], 2, "a share lies between 0 and 1"),
         (["-o", "t.mlc", "--validation", "0.99"], 2, "what is left of 0.99 for validation is less than a batch"),

@@ -9,9 +9,9 @@ import pytest
 
 import mlc
 from mlc.api.training import wrapped
-from mlc.train.losses import LOSSES
-from mlc.train.optimizers import optimizer
-from mlc.train.step import LOSS, NEXT, RATE, gradient_graph
+from mlc.training.losses import LOSSES
+from mlc.training.optimizers import optimizer
+from mlc.training.step import LOSS, NEXT, RATE, gradient_graph
 
 torch = pytest.importorskip("torch")
 

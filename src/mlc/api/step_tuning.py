@@ -16,7 +16,7 @@ from mlc.api.tuning import tune
 from mlc.settings import Settings
 
 if TYPE_CHECKING:
-    from mlc.train.dynamic import Workers
+    from mlc.training.dynamic import Workers
     from mlc.tuning.session import Watcher
 
 MODES = ("static", "dynamic")
@@ -78,7 +78,7 @@ def beside(step: Model, target: str, threads: int, how: StepTuning, seed: int) -
     from mlc.records.places import default_files
     from mlc.records.shelf import keep
     from mlc.targets.base import get_target
-    from mlc.train.dynamic import Search, Workers
+    from mlc.training.dynamic import Search, Workers
 
     journal, cache = how.journal(step), Settings.from_environment().cache
     known: list[Path] = []

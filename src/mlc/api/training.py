@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,8 +26,9 @@ from mlc.runtime.native import available_cores
 from mlc.settings import Observer
 
 if TYPE_CHECKING:
-    from mlc.train.loop import Plan
-    from mlc.train.watch import Exchange, Watcher
+    from mlc.training.data import Stream
+    from mlc.training.loop import Plan
+    from mlc.training.watch import Exchange, Watcher
 
 _FIRST = re.compile(r"\w+\[(?P<first>[^,\]]+)")
 EVERY = 600.0  # seconds between checkpoints within an epoch
@@ -43,6 +44,7 @@ class Training:
         parameters: those, by name.
         history: what was told of each epoch: losses, accuracies, seconds.
         notes: what whoever trains should know.
+        target, threads, records: what ran the steps, and where its kernels' configurations were looked for.
         exchanges: other kernels that were tried on the way, in dynamic mode.
     """
 
@@ -51,21 +53,30 @@ class Training:
     parameters: Mapping[str, np.ndarray]
     history: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...]
+    target: str
+    threads: int
+    records: Sequence[Path] | None = None
     exchanges: tuple[Exchange, ...] = ()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the trained model: ``.onnx`` (the file it was, with other initializers) or ``.mlc``.
+        """Writes the trained model.
+
+        As ``.onnx`` it is the file it was with other initializers; there are ``.mlc`` and, compiled, ``.tar`` besides.
+        A module takes as many examples at once as a step did, and runs on what ran those.
 
         Raises:
             OutputError: the file cannot be written.
             UnsupportedError: it was no ONNX file, or keeps its parameters elsewhere.
         """
-        if Path(path).suffix != ".onnx":
-            self.model.save(path)
-            return
-        data = _onnx(self.model.info, self.before, self.parameters)
-        with atomic_write(path) as file:
-            file.write(data)
+        match Path(path).suffix:
+            case ".onnx":
+                data = _onnx(self.model.info, self.before, self.parameters)
+                with atomic_write(path) as file:
+                    file.write(data)
+            case ".tar":
+                compile(self.model, self.target, threads=self.threads, records=self.records).save(path)
+            case _:
+                self.model.save(path)
 
 
 def batched(path: str | os.PathLike[str], batch: int | None, **options: Any) -> Model:
@@ -97,7 +108,7 @@ def batched(path: str | os.PathLike[str], batch: int | None, **options: Any) -> 
 
 def train(
     model: Model,
-    data: Mapping[str, np.ndarray],
+    data: Mapping[str, np.ndarray] | Stream,
     plan: Plan,
     *,
     loss: str = "cross_entropy",
@@ -122,11 +133,12 @@ def train(
 
     Args:
         model: from ``load``, with a batch of examples.
-        data: arrays of examples by name of the model's inputs, and one more: what is to be predicted.
+        data: arrays of examples by name of the model's inputs, and one more: what is to be predicted. Mapped files are
+            read as batches need them. Or batches that are made on the way: :class:`mlc.training.data.Stream`.
         plan: how long to learn, and how fast.
-        loss: ``cross_entropy`` of classes, or ``mse``.
+        loss: ``cross_entropy`` of classes, ``margin`` of lengths of capsules, or ``mse``.
         optimizer: ``sgd``, ``adam`` or ``adamw``.
-        momentum, decay: see :func:`mlc.train.optimizers.optimizer`.
+        momentum, decay: see :func:`mlc.training.optimizers.optimizer`.
         clip: the largest norm of all derivatives together.
         output: the name of the output that is compared, where there are several.
         frozen: names of parameters that stay as they are.
@@ -147,32 +159,38 @@ def train(
         CheckFailedError: the loss is no number any more.
         OutputError: the checkpoint cannot be written.
     """
-    from mlc.train.checkpoint import Checkpoint, load_checkpoint
-    from mlc.train.data import Examples, examples_of
-    from mlc.train.dynamic import Execution
-    from mlc.train.loop import Trainer
-    from mlc.train.losses import LOSSES
-    from mlc.train.optimizers import optimizer as by_name
-    from mlc.train.step import TARGET, training_step
-    from mlc.train.watch import Watcher
+    from mlc.training.checkpoint import Checkpoint, load_checkpoint
+    from mlc.training.data import Batches, Examples, Stream, Streamed, examples_of
+    from mlc.training.dynamic import Execution
+    from mlc.training.loop import Trainer
+    from mlc.training.losses import LOSSES
+    from mlc.training.optimizers import optimizer as by_name
+    from mlc.training.step import TARGET, training_step
+    from mlc.training.watch import Watcher
 
     learns, kind = by_name(optimizer, momentum, decay), LOSSES[loss]
     stays = {*frozen, *kept_constants(model.info)}
     step = training_step(model.graph, kind, learns, output=output, frozen=stays, clip=clip, measures=measures)
     inputs = model.graph.inputs
-    examples = examples_of(data, inputs, step.target, TARGET, where)
+    examples: Batches
     checked: Examples | None = None
-    if isinstance(validation, float):
-        examples, checked = examples.split(validation)
+    if isinstance(data, Stream):
+        if isinstance(validation, float):
+            raise UsageError(f"{where}: are made on the way, so no share of them can be kept", hint="give arrays")
+        examples = Streamed(data, inputs, step.target, TARGET, where)
+    elif isinstance(validation, float):
+        examples, checked = examples_of(data, inputs, step.target, TARGET, where).split(validation)
         if not examples.steps:
             raise UsageError(f"{where}: what is left of {validation:g} for validation is less than a batch")
-    elif validation is not None:
+    else:
+        examples = examples_of(data, inputs, step.target, TARGET, where)
+    if validation is not None and not isinstance(validation, float):
         checked = examples_of(validation, inputs, step.target, TARGET, "the data for validation")
     options = (loss, optimizer, momentum, decay, clip, output, sorted(frozen), measures)
     rates = (plan.lr, plan.schedule, plan.warmup)
     about = {
         "model": model.info.sha256,
-        "examples": len(examples),
+        "data": examples.identity(),
         "batch": examples.batch,
         "options": [str(o) for o in (*options, *rates)],
         "seed": plan.seed,
@@ -228,6 +246,9 @@ def train(
         learned,
         tuple(trainer.history),
         tuple(notes),
+        target,
+        threads,
+        tuning.files() if tuning is not None else None,
         tuple(execution.exchanges),
     )
 

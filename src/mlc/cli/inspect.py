@@ -104,7 +104,7 @@ def command(
         console.text(repr(load_options.load(file).graph))
         return
     if gradient:
-        from mlc.train.listing import gradient_text
+        from mlc.training.listing import gradient_text
 
         console.text(gradient_text(load_options.load(file).graph))
         return

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
@@ -17,10 +17,13 @@ from mlc.cli.options import LoadOptions, json_option, load_options
 from mlc.cli.progress import Bar, CompileProgress
 from mlc.errors import UsageError
 from mlc.settings import MAX_SEED
-from mlc.train.watch import Exchange, Watcher
+from mlc.training.watch import Exchange, Watcher
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MOST = 1 << 30
-SUFFIXES = (".onnx", ".mlc")
+SUFFIXES = (".onnx", ".mlc", ".tar")
 
 
 @click.command(
@@ -31,14 +34,19 @@ SUFFIXES = (".onnx", ".mlc")
     mlc train model.onnx --data train.npz --loss mse --optimizer sgd --lr 0.01 --momentum 0.9 -o trained.mlc
     mlc train model.onnx --data train.npz --epochs 20 -o trained.onnx --resume     # go on after an interrupt
     mlc train model.onnx --data train.npz --epochs 20 -o trained.onnx --tune dynamic --report curve.html
+    mlc train net.py --data x=images.npy --data label=labels.npy --epochs 5 -o trained.tar
     """,
 )
 @click.argument("model")
 @click.option(
-    "--data", required=True, metavar="FILE",
-    help="An .npz with an array of examples for each input, by its name, and one more: what is to be predicted.",
+    "--data", required=True, multiple=True, metavar="FILE.npz|NAME=FILE.npy",
+    help="An array of examples for each input, by its name, and one more: what is to be predicted. May be repeated; "
+    ".npy files are read as they are needed.",
 )  # fmt: skip
-@click.option("-o", "--output", required=True, metavar="FILE", help="The trained model: .onnx or .mlc.")
+@click.option(
+    "-o", "--output", required=True, metavar="FILE",
+    help="The trained model: .onnx or .mlc; or .tar, compiled for what ran the steps.",
+)  # fmt: skip
 @load_options
 @click.option(
     "--loss", type=click.Choice(["cross_entropy", "margin", "mse"]), default="cross_entropy", show_default=True,
@@ -71,8 +79,8 @@ SUFFIXES = (".onnx", ".mlc")
     help="Examples in a step, where the model leaves that open.  [default: the model's, or 64]",
 )  # fmt: skip
 @click.option(
-    "--validation", metavar="FILE|SHARE",
-    help="Examples to measure after each epoch: an .npz, or a share of the data (0.1) that is not learned from.",
+    "--validation", multiple=True, metavar="FILE.npz|NAME=FILE.npy|SHARE",
+    help="Examples to measure after each epoch: files as for --data, or a share of it (0.1) that is not learned from.",
 )  # fmt: skip
 @click.option("--predict", metavar="NAME", help="The output that is compared, where there are several.")
 @click.option("--freeze", multiple=True, metavar="NAME", help="A parameter that stays as it is; may be repeated.")
@@ -110,7 +118,7 @@ SUFFIXES = (".onnx", ".mlc")
 def command(
     console: Console,
     model: str,
-    data: str,
+    data: tuple[str, ...],
     output: str,
     load_options: LoadOptions,
     loss: str,
@@ -123,7 +131,7 @@ def command(
     warmup: int,
     epochs: int,
     batch: int | None,
-    validation: str | None,
+    validation: tuple[str, ...],
     predict: str | None,
     freeze: tuple[str, ...],
     batch_norm: str,
@@ -146,10 +154,11 @@ def command(
     same seed on the same machine gives the same bits, interrupted or not.
     """
     if Path(output).suffix not in SUFFIXES:
-        raise UsageError(f"{output}: a trained model is written as {' or '.join(SUFFIXES)}")
+        raise UsageError(f"{output}: a trained model is written as {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    sources = [values.named_file(text, "--data") for text in data]
     kept = checkpoint or f"{output}.checkpoint"
     files = [f for f in (output, kept, report, records, json_file) if f is not None and f != "-"]
-    require_distinct([model, data], files)
+    require_distinct([model, *(file for _, file in sources)], files)
     require_writable(*files)
     if momentum and optimizer != "sgd":
         raise UsageError(f"--momentum is an option of sgd, not of {optimizer}")
@@ -159,12 +168,11 @@ def command(
     from mlc.api import batched, train
     from mlc.api.step_tuning import StepTuning
     from mlc.cli.tune_view import TuneProgress
-    from mlc.harness.arrays import read_npz
-    from mlc.train.loop import Plan
-    from mlc.train.report import write_report
+    from mlc.training.loop import Plan
+    from mlc.training.report import write_report
 
     loaded = batched(model, batch, **load_options.arguments)
-    arrays = read_npz(data)
+    arrays = _arrays("--data", sources)
     searching = TuneProgress(console) if tune == "static" else None
     tuning = StepTuning(tune, trials or 1000, records, searching) if tune is not None else None
     with searching or nullcontext(), CompileProgress(console) as compiling, _Progress(console, epochs) as progress:
@@ -186,7 +194,7 @@ def command(
             tuning=tuning,
             checkpoint=kept,
             resume=resume,
-            where=data,
+            where=", ".join(dict.fromkeys(file for _, file in sources)),
             observer=compiling,
             watcher=progress,
         )
@@ -201,17 +209,24 @@ def command(
     write_json(console, json_file, "train", document)
 
 
-def _validation(text: str | None) -> Mapping[str, Any] | float | None:
-    if text is None:
+def _arrays(option: str, sources: Sequence[tuple[str | None, str]]) -> dict[str, np.ndarray]:
+    from mlc.harness.arrays import read_npy, read_npz
+
+    found = []
+    for name, file in sources:
+        found += list(read_npz(file).items()) if name is None else [(name, read_npy(file, mapped=True))]
+    return values.merged(option, found)
+
+
+def _validation(texts: tuple[str, ...]) -> Mapping[str, Any] | float | None:
+    if not texts:
         return None
     try:
-        share = float(text)
+        (share,) = map(float, texts)
     except ValueError:
-        from mlc.harness.arrays import read_npz
-
-        return read_npz(text)
+        return _arrays("--validation", [values.named_file(text, "--validation") for text in texts])
     if not 0 < share < 1:
-        raise UsageError(f"--validation {text}: a share lies between 0 and 1", hint="0.1, or a file")
+        raise UsageError(f"--validation {texts[0]}: a share lies between 0 and 1", hint="0.1, or a file")
     return share
 
 

@@ -137,7 +137,7 @@ def span(text: str) -> tuple[str | None, Span]:
     return name or None, Span(*ends_)
 
 
-def named_file(text: str) -> tuple[str | None, str]:
+def named_file(text: str, option: str = "--inputs") -> tuple[str | None, str]:
     """``in.npz``, or ``name=file.npy``; names and paths may hold ``=``.
 
     Raises:
@@ -148,7 +148,7 @@ def named_file(text: str) -> tuple[str | None, str]:
     # The path is the shorter part: names of tensors hold '=' even more rarely than paths do.
     name, separator, path = text.rpartition("=")
     if not separator or not name or not path.endswith(".npy"):
-        raise UsageError(f"--inputs {text}: cannot be understood", hint="expected FILE.npz or NAME=FILE.npy")
+        raise UsageError(f"{option} {text}: cannot be understood", hint="expected FILE.npz or NAME=FILE.npy")
     return name, path
 
 

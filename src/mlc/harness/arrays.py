@@ -36,15 +36,17 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         raise _unreadable(path, "an .npz file of arrays", error) from error
 
 
-def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
+def read_npy(path: str | os.PathLike[str], *, mapped: bool = False) -> np.ndarray:
     """The array of an ``.npy`` file.
 
+    Args:
+        mapped: it stays where it is, and what is read of it is; for files that do not fit into memory.
     Raises:
         UsageError: the file cannot be read or is not an ``.npy``.
     """
     _require_file(path)
     try:
-        array = np.load(path, allow_pickle=False)
+        array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise _unreadable(path, "an .npy file", error) from error
     if not isinstance(array, np.ndarray):

@@ -16,7 +16,7 @@ from mlc.errors import UsageError
 from mlc.ir.graph import FusionKind
 from mlc.ir.interp.graph import run_graph
 from mlc.ir.types import f32
-from mlc.train.backward import add_gradients
+from mlc.training.backward import add_gradients
 
 
 @mlc.operator

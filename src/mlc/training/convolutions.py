@@ -1,6 +1,6 @@
 """Gradients of convolutions, as what schedules know: a transposed convolution, and products over all pixels.
 
-What is derived for a convolution (:mod:`mlc.train.autodiff.expression`) sums the same terms. It is told by what a
+What is derived for a convolution (:mod:`mlc.training.autodiff.expression`) sums the same terms. It is told by what a
 node's expression does, not by its name, and said in operators so that it meets their schedules: the derivative by the
 data is the transposed convolution; that by the weights a sum of products over all pixels, whose operands are turned so
 that channels are next to each other and make vectors.

@@ -23,7 +23,7 @@ from typing import Self
 import numpy as np
 
 from mlc.runtime.module import Module
-from mlc.train.watch import Exchange, Watcher
+from mlc.training.watch import Exchange, Watcher
 
 TURNS, MOST_TURNS, SECONDS = 8, 200, 0.1  # steps by each of two versions before one is taken, and how long those last
 GAIN = 1.01  # by which the new one has to be faster

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mlc.ir.expr import Const, Expr, Within, const
 from mlc.ir.index import Linear, Var, as_index, dynamic, evaluate
 from mlc.ir.types import i64
-from mlc.train.autodiff.inverse import Inverse, invert
+from mlc.training.autodiff.inverse import Inverse, invert
 from tests.fuzz import examples
 
 h, r = Var("h", 0, 15), Var("r", 0, 2)

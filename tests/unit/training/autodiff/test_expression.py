@@ -16,9 +16,9 @@ from mlc.ir.expr import binary, call, cast, select
 from mlc.ir.interp.te import run_tensors
 from mlc.ir.types import f32, f64, i64
 from mlc.ops import get
-from mlc.train.autodiff.expression import gradients
+from mlc.training.autodiff.expression import gradients
 from tests.fuzz import examples
-from tests.unit.train.autodiff.networks import network
+from tests.unit.training.autodiff.networks import network
 
 STEP = 1e-6
 

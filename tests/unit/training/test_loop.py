@@ -13,14 +13,14 @@ from mlc.errors import CheckFailedError, UsageError
 from mlc.ir.graph import Value
 from mlc.ir.interp.graph import run_graph
 from mlc.ir.types import TensorType, f32, i64
-from mlc.train.checkpoint import Checkpoint, load_checkpoint
-from mlc.train.data import Examples, examples_of
-from mlc.train.loop import Plan, Trainer
-from mlc.train.losses import LOSSES
-from mlc.train.optimizers import optimizer
-from mlc.train.step import TARGET, training_step
-from mlc.train.watch import Watcher
-from tests.unit.train.test_step import BATCH, network
+from mlc.training.checkpoint import Checkpoint, load_checkpoint
+from mlc.training.data import Examples, examples_of
+from mlc.training.loop import Plan, Trainer
+from mlc.training.losses import LOSSES
+from mlc.training.optimizers import optimizer
+from mlc.training.step import TARGET, training_step
+from mlc.training.watch import Watcher
+from tests.unit.training.test_step import BATCH, network
 
 INPUTS = [Value("x", TensorType((BATCH, 7), f32))]
 LABELS = TensorType((BATCH,), i64)

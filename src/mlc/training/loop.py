@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import CheckFailedError
-from mlc.train.checkpoint import Checkpoint
-from mlc.train.data import Examples
-from mlc.train.optimizers import Optimizer
-from mlc.train.step import LOSS, NEXT, RATE, TARGET, TrainingStep
-from mlc.train.watch import Watcher
+from mlc.training.checkpoint import Checkpoint
+from mlc.training.data import Batches, Examples
+from mlc.training.optimizers import Optimizer
+from mlc.training.step import LOSS, NEXT, RATE, TARGET, TrainingStep
+from mlc.training.watch import Watcher
 
 SPANS = 50  # parts of an epoch whose mean losses are kept for its curve
 # names to arrays, both ways: what a compiled graph does
@@ -99,7 +99,7 @@ class Trainer:
         """Where the run stands."""
         return Checkpoint(self.about, dict(self.tensors), self.epoch, self.batch, self.steps, tuple(self.history))
 
-    def train(self, examples: Examples, validation: Examples | None, every: float, watcher: Watcher) -> None:
+    def train(self, examples: Batches, validation: Examples | None, every: float, watcher: Watcher) -> None:
         """Runs all epochs that are left.
 
         Args:

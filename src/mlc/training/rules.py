@@ -1,6 +1,6 @@
 """Gradients that are better said than derived: views, and rows whose terms the derivation would compute again.
 
-Everything else is derived from what an operator says of its elements (:mod:`mlc.train.autodiff.expression`).
+Everything else is derived from what an operator says of its elements (:mod:`mlc.training.autodiff.expression`).
 """
 
 from __future__ import annotations

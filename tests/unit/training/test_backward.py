@@ -16,8 +16,8 @@ from mlc.ir.interp.te import run_tensors
 from mlc.ir.types import TensorType, f64, i64
 from mlc.ops import get
 from mlc.ops.registry import operators
-from mlc.train.autodiff.expression import gradients
-from mlc.train.backward import add_gradients
+from mlc.training.autodiff.expression import gradients
+from mlc.training.backward import add_gradients
 
 STEP = 1e-6
 WINDOW = {"strides": (2, 1), "pads": (1, 0, 1, 1), "dilations": (1, 2)}

@@ -9,7 +9,7 @@ from mlc.ir import te
 from mlc.ir.graph import Builder, Graph, Node, express
 from mlc.ir.printer import compute_text
 from mlc.rewrite.group import group_key
-from mlc.train.backward import add_gradients
+from mlc.training.backward import add_gradients
 
 
 def gradient_text(graph: Graph) -> str:

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any
 
 from mlc.runtime.atomic import atomic_write
-from mlc.train.watch import Exchange
+from mlc.training.watch import Exchange
 from mlc.tuning.report import page
 
 WIDTH, HEIGHT, MARGIN = 640, 220, 10

@@ -13,9 +13,9 @@ from mlc.ir.graph import Builder, Graph
 from mlc.ir.interp.graph import run_graph
 from mlc.ir.types import TensorType, f32, i64
 from mlc.ops import get
-from mlc.train.losses import LOSSES
-from mlc.train.optimizers import optimizer
-from mlc.train.step import LOSS, NEXT, RATE, TARGET, training_step
+from mlc.training.losses import LOSSES
+from mlc.training.optimizers import optimizer
+from mlc.training.step import LOSS, NEXT, RATE, TARGET, training_step
 
 BATCH, STEPS = 6, 20
 

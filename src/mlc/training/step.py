@@ -16,10 +16,10 @@ from mlc.ir.index import as_index
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
 from mlc.rewrite.contractions import state_contractions
-from mlc.train.backward import add_gradients
-from mlc.train.losses import Loss, mean_of
-from mlc.train.optimizers import RATES, Optimizer
-from mlc.train.statistics import MEAN, VARIANCE, add_followed, add_statistics, is_batch_norm, measured
+from mlc.training.backward import add_gradients
+from mlc.training.losses import Loss, mean_of
+from mlc.training.optimizers import RATES, Optimizer
+from mlc.training.statistics import MEAN, VARIANCE, add_followed, add_statistics, is_batch_norm, measured
 
 TARGET, RATE, LOSS = "target", "rates", "loss"
 NEXT = ".next"  # behind the name of an operand, what the step leaves of it

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlc.train import dynamic
-from mlc.train.dynamic import TURNS, Execution, Search, Workers
-from mlc.train.report import report_html
-from mlc.train.watch import Exchange, Watcher
+from mlc.training import dynamic
+from mlc.training.dynamic import TURNS, Execution, Search, Workers
+from mlc.training.report import report_html
+from mlc.training.watch import Exchange, Watcher
 
 
 class Version:

@@ -13,7 +13,7 @@ from mlc.define.network import Network, Tensor
 from mlc.ir.graph import verify
 from mlc.ir.interp.graph import run_graph
 from mlc.ops.scan import SCAN
-from mlc.train.backward import add_gradients
+from mlc.training.backward import add_gradients
 
 ROUNDS, N, INNER, H = 4, 3, 5, 6
 SHAPES = {"x": (ROUNDS, N, INNER), "w": (INNER, H), "u": (H, H), "b": (H,), "h": (N, H)}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from mlc.ir.graph import Builder
 from mlc.ir.types import TensorType, f32, i64
 from mlc.ops import get
-from mlc.train.listing import gradient_text
+from mlc.training.listing import gradient_text
 
 
 def test_each_distinct_operator_once(golden: Callable[[str], None]) -> None:

@@ -1,8 +1,8 @@
 """Gradients of tensor expressions: for every operand, what its elements receive from those of the results.
 
 Symbolic, one compute at a time (NeoFlow §4.2): each place where a compute reads an operand gives one expression that
-gathers, over the iterations which read an element there (:mod:`mlc.train.autodiff.inverse`), the derivative of the
-result times that of the computed term (:mod:`mlc.train.autodiff.scalar`). Sums pass derivatives on as they are;
+gathers, over the iterations which read an element there (:mod:`mlc.training.autodiff.inverse`), the derivative of the
+result times that of the computed term (:mod:`mlc.training.autodiff.scalar`). Sums pass derivatives on as they are;
 greatest and least elements to the first of them; products to each factor times all others.
 """
 
@@ -15,8 +15,8 @@ from mlc.ir import te
 from mlc.ir.expr import Expr, IndexValue, Load, all_of, as_expr, binary, select, substitute_vars
 from mlc.ir.index import IndexLike, Linear, Var, as_index
 from mlc.ir.types import i32
-from mlc.train.autodiff.inverse import invert
-from mlc.train.autodiff.scalar import by_loads, chosen, times
+from mlc.training.autodiff.inverse import invert
+from mlc.training.autodiff.scalar import by_loads, chosen, times
 
 _EXTREMES = (te.MAX, te.MIN)
 # those that tell the position as well

@@ -12,10 +12,10 @@ from mlc.ir.graph import Builder, Node, Value, express
 from mlc.ops import get
 from mlc.ops.registry import is_core
 from mlc.ops.scan import SCAN
-from mlc.train.autodiff.expression import gradients
-from mlc.train.convolutions import add_convolution_gradients, seen_in
-from mlc.train.recurrence import add_scan_gradients
-from mlc.train.rules import RULES, require_expression
+from mlc.training.autodiff.expression import gradients
+from mlc.training.convolutions import add_convolution_gradients, seen_in
+from mlc.training.recurrence import add_scan_gradients
+from mlc.training.rules import RULES, require_expression
 
 
 def add_gradients(
