@@ -4,7 +4,8 @@
     python -m benchmarks.gpu tune                 # tune what was measured
     python -m benchmarks.gpu measure --tuned      # measure again, with what was found
 
-Every call ends in time (--budget), keeps each row as soon as it is there, and goes on where the last one ended. The
+Every call ends in time (--budget), keeps each row as soon as it is there, and goes on where the last one ended.
+Packages are built and models checked and tuned several at a time (--jobs), measured one after the other. The
 rows are in state.jsonl of the folder --work, the table is made anew at the end of every call. Operators and
 networks are those of benchmarks.zoo, at batch 1. PyTorch is measured eager and compiled with max-autotune, both as a
 CUDA graph, with inputs on the device and TF32 off; both sides by events around one launch of the graph, in turns. What
@@ -19,11 +20,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shlex
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,7 +38,7 @@ import mlc
 from benchmarks import machine
 from benchmarks.gpu.pool import Job, Worker
 from benchmarks.gpu.state import State
-from benchmarks.gpu.table import document, gain
+from benchmarks.gpu.table import SIDES, document, gain
 from benchmarks.papers.needs import require
 from benchmarks.processes import end_with_parent
 from benchmarks.zoo import MODELS, build
@@ -48,7 +52,8 @@ from mlc.targets.base import get_target
 RESULTS, WORK = Path("benchmarks/results"), Path("build/gpu")
 BUDGET = 530.0  # seconds: a lent machine takes commands of ten minutes
 LEAST = 20.0  # seconds that must be left for another job
-LONGEST = {"check": 120.0, "measure": 240.0}  # seconds of one job
+LONGEST = {"build": 240.0, "check": 120.0, "measure": 240.0}  # seconds of one job
+SHARING = 4  # jobs at a time that use the device for moments only: checks, and tuning, whose runs take turns on it
 UNFINISHED = {"unfinished": "the time was up"}  # a job that the next call begins again, or goes on with
 NETWORKS = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "dqn", "dcgan", "lstm_lm", "bert_base")
 OPERATORS = tuple(name for name, spec in MODELS.items() if spec.kind == "operator")
@@ -67,6 +72,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--precisions", type=_names, default=PRECISIONS, help="fp32,fp16 unless given")
     found.add_argument("--tuned", action="store_true", help="measure with the records of the stage tune")
     found.add_argument("--trials", type=int, default=300, help="of the stage tune, each model (%(default)s)")
+    found.add_argument("--peers", type=_names, default=SIDES[1:], help="torch,torch.compile unless given")
+    found.add_argument("--jobs", type=int, default=os.cpu_count(), help="at a time (%(default)s)")
     found.add_argument("--budget", type=float, default=BUDGET, help="seconds of this call (%(default)s)")
     found.add_argument("--quick", action="store_true", help="small variants of the models, for a rehearsal")
     found.add_argument("--fresh", action="store_true", help="forget what earlier calls have found")
@@ -87,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("stage", stages, ("check", "measure", "tune")),
         ("model", options.models or (), MODELS),
         ("precision", options.precisions, PRECISIONS),
+        ("peer", options.peers, SIDES[1:]),
     ):
         for name in given:
             if name not in known:
@@ -130,24 +138,64 @@ class _Run:
         self._records = work / "records.jsonl" if options.quick else shipped_file(get_target(options.target))
         self.state = state
         self._end = time.monotonic() + options.budget
-        self._worker = Worker(work / "worker.log")
+        self._jobs_at_once = max(1, options.jobs)
+        self._workers = [Worker(work / "worker.log") for _ in range(self._jobs_at_once)]
+        # processes end with the thread that started them, so threads are there as long as the run is
+        self._threads = ThreadPoolExecutor(self._jobs_at_once)
+        self._lock = threading.Lock()
         self.done = self.wrong = self.left = 0
 
     def close(self) -> None:
-        self._worker.close()
+        for worker in self._workers:
+            worker.close()
+        self._threads.shutdown()
 
     def stage(self, stage: str) -> None:
         """All jobs of a stage that were not done before, as long as there is time."""
-        for job in self._jobs(stage):
-            if self.state.has(job):
-                continue
-            left = self._end - time.monotonic()
-            if left < min(LEAST, self._options.budget / 4):
+        jobs = [job for job in self._jobs(stage) if not self.state.has(job)]
+        if stage != "tune":
+            self._side_by_side(self._packages(jobs), self._jobs_at_once, self._build)
+        together = 1 if stage == "measure" else min(SHARING, self._jobs_at_once)
+        self._side_by_side(jobs, together, self._job)
+
+    def _side_by_side(self, jobs: Iterable[Job], lanes: int, action: Callable[[Job, Worker], None]) -> None:
+        """Does jobs in their order, some at a time, each of these with a worker of its own."""
+        waiting = iter(jobs)
+
+        def lane(worker: Worker) -> None:
+            while True:
+                with self._lock:
+                    job = next(waiting, None)
+                if job is None:
+                    return
+                action(job, worker)
+
+        list(self._threads.map(lane, self._workers[:lanes]))
+        for worker in self._workers[1:]:  # whoever comes next must not find the device busy, or its memory taken
+            worker.close()
+
+    def _packages(self, jobs: Sequence[Job]) -> list[Job]:
+        """What to build for jobs, the largest models first, since they take longest."""
+        wanted = [whole for job in jobs if not Path((whole := self._whole(job))["package"]).exists()]
+        return sorted(wanted, key=lambda job: MODELS[job["model"]].kind != "network")
+
+    def _build(self, whole: Job, worker: Worker) -> None:
+        """Makes a package. Where that fails, the job that wants it says so."""
+        left = self._end - time.monotonic()
+        if left > LEAST:
+            worker.do({**whole, "stage": "build"}, min(LONGEST["build"], left))
+
+    def _job(self, job: Job, worker: Worker) -> None:
+        """Does a job, unless the time is up, and keeps what comes of it."""
+        stage, left = job["stage"], self._end - time.monotonic()
+        if left < min(LEAST, self._options.budget / 4):
+            with self._lock:
                 self.left += 1
-                continue
-            start = time.monotonic()
-            answer = self._tune(job, left) if stage == "tune" else self._done(job, left)
-            row = {**job, **answer, "took": round(time.monotonic() - start, 2)}
+            return
+        start = time.monotonic()
+        answer = self._tune(job, left) if stage == "tune" else self._done(job, worker, left)
+        row = {**job, **answer, "took": round(time.monotonic() - start, 2)}
+        with self._lock:
             self.state.keep(row)
             self.wrong += bool(row.get("error"))
             self.left += bool(row.get("unfinished"))
@@ -157,15 +205,15 @@ class _Run:
             what = what or (f"{ratio:.2f} x the better peer" if ratio is not None else "good")
             print(f"{stage:8}{job['model']:16}{job['precision']:6}{what}", flush=True)
 
-    def _done(self, job: Job, left: float) -> Job:
+    def _done(self, job: Job, worker: Worker, left: float) -> Job:
         """What the worker says, or why it says nothing."""
         longest = LONGEST[job["stage"]]
-        answer = self._worker.do(self._whole(job), min(longest, left))
+        answer = worker.do(self._whole(job), min(longest, left))
         late = f"took longer than {longest:.0f} s"
-        if answer is None and left > longest and job["stage"] == "measure":
+        if answer is None and left > longest and job["stage"] == "measure" and "torch.compile" in self._options.peers:
             # most likely PyTorch's compiler: what is measured without it is better than nothing
             left -= longest
-            answer = self._worker.do({**self._whole(job), "peers": ["torch"]}, min(longest, left))
+            answer = worker.do({**self._whole(job), "peers": ["torch"]}, min(longest, left))
             if answer is not None:
                 answer["failed"] = {"torch.compile": late, **answer.get("failed", {})}
         if answer is not None:
@@ -188,11 +236,11 @@ class _Run:
         """With what the worker must know besides."""
         how = "tuned" if job["tuned"] else "untuned"
         size = "small" if job["quick"] else "full"
-        package = self._work / "packages" / _code() / f"{job['model']}-{job['precision']}-{how}-{size}.tar"
-        if job["tuned"]:
-            package.unlink(missing_ok=True)  # there may be better records by now
+        made_by = f"{_code()}-{_digest([self._records])}" if job["tuned"] else _code()
+        package = self._work / "packages" / made_by / f"{job['model']}-{job['precision']}-{how}-{size}.tar"
         records = str(self._records) if job["tuned"] else ""
-        return {**job, "target": self._options.target, "package": str(package), "records": records}
+        whole = {**job, "target": self._options.target, "package": str(package), "records": records}
+        return {**whole, "peers": list(self._options.peers)} if job["stage"] == "measure" else whole
 
     def _tune(self, job: Job, left: float) -> Job:
         """Tunes a model in a process of its own, and keeps what was decided among the records."""
@@ -218,9 +266,10 @@ class _Run:
         if code:
             return {"error": f"exit code {code} of {shlex.join(command)}"}
         kept = self._records
-        before = read_records([kept]).records if kept.exists() else []
         found = [r for r in compacted(read_records([journal]).records) if r.explorer == DECIDED]
-        write_records(kept, compacted([*before, *found]))
+        with self._lock:
+            before = read_records([kept]).records if kept.exists() else []
+            write_records(kept, compacted([*before, *found]))
         over = json.loads(told.read_text())["limit"] == "time"
         if not found and not over:
             return {"error": "no configuration could be decided for", "spent": spent}
@@ -230,9 +279,13 @@ class _Run:
 @cache
 def _code() -> str:
     """A digest of this compiler: a package that another one has made is not run again."""
+    return _digest(sorted(Path(mlc.__file__).parent.rglob("*.py")))
+
+
+def _digest(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for file in sorted(Path(mlc.__file__).parent.rglob("*.py")):
-        digest.update(file.read_bytes())
+    for file in files:
+        digest.update(file.read_bytes() if file.exists() else b"")
     return digest.hexdigest()[:12]
 
 

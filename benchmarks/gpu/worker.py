@@ -127,6 +127,11 @@ def theirs(file: Path, inputs: Arrays, precision: str, *, compiled: bool, graph:
     return Side(events, outputs)
 
 
+def made(job: Job) -> Job:
+    """The package, made."""
+    return {"bytes": package_of(job).stat().st_size}
+
+
 def check(job: Job) -> Job:
     """The model's results beside those of ONNX Runtime, or else PyTorch on the processor."""
     model, inputs = model_of(job)
@@ -199,7 +204,7 @@ def main() -> None:
     for line in sys.stdin:
         job = json.loads(line)
         try:
-            answer = {"check": check, "measure": measure}[job["stage"]](job)
+            answer = {"build": made, "check": check, "measure": measure}[job["stage"]](job)
         except Exception as error:  # the boundary of a process: whatever went wrong is the job's answer
             answer = {"error": f"{type(error).__name__}: {error}"[:500]}
         answers.write(json.dumps(answer) + "\n")

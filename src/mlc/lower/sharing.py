@@ -192,14 +192,24 @@ class Threads:
         return bool((met & ~((least_a == most_a) & (least_b == most_b) & (least_a == least_b))).any())
 
     def _told_apart(self, a: Touch, b: Touch, common: Collection[Var]) -> bool:
-        """Whether an element's place tells the thread at sight: each axis stands alone in an index, but for loops
-        that are in the same iteration for both."""
-        if a.indices != b.indices:
+        """Whether an element's place tells the thread, whatever loops do that are in the same iteration for both:
+        what their variables add to an index, they add for all threads."""
+        if a.indices != b.indices or any(dynamics(ix) for ix in a.indices):
             return False
-        same = set(common) - set(self.vars)
-        own = [[x for x in ix.terms if not Linear({x: 1}, 0).vars() <= same] for ix in a.indices]
-        alone = {xs[0] for xs in own if len(xs) == 1}
-        return all(v.hi == 0 or v in alone for v in self.vars) and not any(dynamics(ix) for ix in a.indices)
+        same, axes = set(common) - set(self.vars), [v for v in self.vars if v.hi]
+        if not axes:
+            return True
+        threads = prod(v.hi + 1 for v in axes)
+        if threads > POINTS:
+            return False
+        env = grids(axes)
+        place: Grid = np.zeros([1] * len(axes), np.int64)
+        for ix in a.indices:
+            own = Linear({x: c for x, c in ix.terms.items() if not Linear({x: 1}, 0).vars() <= same}, 0)
+            if own.vars() <= set(axes):
+                value = evaluate(own, env)
+                place = place * int(np.ptp(value) + 1) + (value - np.min(value))
+        return len(np.unique(place)) == threads
 
     def _dims(self, t: Touch) -> dict[Var, None]:
         """Variables to enumerate: those of indices, and axes of threads in conditions upon these."""

@@ -299,3 +299,10 @@ def test_large_blocks_are_told_apart_by_their_indices() -> None:
     found = Case.made("first", lambda b: [conv(b, (1, 3, 224, 224), (64, 3, 7, 7), stride=2, pad=3, dtype=f16)])
     config = {"tiles_high": 2, "tiles_wide": 8, "warps_high": 2, "warps_wide": 4, "terms": 32, "versions": 3}
     assert uses(kernel(configured(found.node, config), "k", AMPERE))
+
+
+def test_threads_that_share_rows_are_told_apart() -> None:
+    """A strided convolution of ResNet-50: a thread fetches a half of a row, and three steps are under way."""
+    found = Case.made("strided", lambda b: [conv(b, (1, 256, 56, 56), (512, 256, 1, 1), stride=2, dtype=f16)])
+    config = {"tiles_high": 2, "tiles_wide": 4, "warps_high": 2, "warps_wide": 4, "terms": 64, "versions": 3}
+    assert uses(kernel(configured(found.node, config), "k", AMPERE))
