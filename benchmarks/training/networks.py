@@ -67,13 +67,15 @@ class Network:
         for info in self.model.inputs:
             if info.dtype == "f32":
                 found[info.name] = rng.standard_normal(info.shape).astype(np.float32)
+            elif info.dtype == "f64":
+                found[info.name] = rng.standard_normal(info.shape)
             else:
                 found[info.name] = rng.integers(0, self.bounds.get(info.name, 2), info.shape)
         (output,) = [o for o in self.model.outputs if o.name == step.prediction]
         if OUR_LOSSES[self.loss].classes:
             found[TARGET] = rng.integers(0, output.shape[1], step.target.shape)
         else:
-            found[TARGET] = rng.standard_normal(step.target.shape).astype(np.float32)
+            found[TARGET] = rng.standard_normal(step.target.shape).astype(step.dtype.numpy)
         return found
 
     def parameters(self, step: TrainingStep, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
@@ -91,9 +93,14 @@ class Network:
         return self.twin(parameters, {n: t for n, t in batch.items() if n != TARGET}, batch[TARGET])
 
 
-def network(name: str, batch: int, *, small: bool = False) -> Network:
-    """A network by its name."""
-    return _novel(name, batch, small) if name in NOVEL else _known(name, batch, small)
+def network(name: str, batch: int, *, small: bool = False, double: bool = False) -> Network:
+    """A network by its name.
+
+    Args:
+        small: a smaller variant, for what goes through an interpreter.
+        double: ours in float64, for a check that rounding does not blur; known networks only.
+    """
+    return _novel(name, batch, small) if name in NOVEL else _known(name, batch, small, double)
 
 
 def _novel(name: str, batch: int, small: bool) -> Network:
@@ -106,8 +113,10 @@ def _novel(name: str, batch: int, small: bool) -> Network:
     return Network(name, model, loss, tuple(kept_constants(model.info)), twin)
 
 
-def _known(name: str, batch: int, small: bool) -> Network:
+def _known(name: str, batch: int, small: bool, double: bool) -> Network:
     proto = build(name, batch, small)
+    if double:
+        _widen(proto.graph)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"
         onnx.save(proto, file)
@@ -134,6 +143,27 @@ def _known(name: str, batch: int, small: bool) -> Network:
     return Network(name, model, loss, frozen, twin, None if classes else prediction, bounds)
 
 
+def _widen(graph: onnx.GraphProto) -> None:
+    """Makes float64 of all float32 in a graph."""
+    for tensor in graph.initializer:
+        _widen_tensor(tensor)
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        if info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            info.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    for node in graph.node:
+        for a in node.attribute:
+            if a.HasField("t"):
+                _widen_tensor(a.t)
+            if node.op_type == "Cast" and a.name == "to" and a.i == onnx.TensorProto.FLOAT:
+                a.i = onnx.TensorProto.DOUBLE
+
+
+def _widen_tensor(tensor: onnx.TensorProto) -> None:
+    if tensor.data_type == onnx.TensorProto.FLOAT:
+        wide = onnx.numpy_helper.to_array(tensor).astype(np.float64)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(wide, tensor.name))
+
+
 def _places(model: mlc.Model, stored: Mapping[str, np.ndarray]) -> dict[str, str]:
     """The initializer that each float constant of a graph is, whatever its shape has become."""
     by_bytes: dict[bytes, list[str]] = {}
@@ -141,7 +171,7 @@ def _places(model: mlc.Model, stored: Mapping[str, np.ndarray]) -> dict[str, str
         by_bytes.setdefault(array.tobytes(), []).append(name)
     found: dict[str, str] = {}
     for v, array in model.graph.constants.items():
-        if array.dtype != np.float32 or array.size < 2:
+        if array.dtype.kind != "f" or array.size < 2:
             continue
         same = by_bytes.get(np.ascontiguousarray(array).tobytes(), [])
         if v.name in same:

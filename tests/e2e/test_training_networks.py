@@ -15,7 +15,7 @@ from mlc.training.step import LOSS, NEXT, RATE, gradient_graph
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.training.networks import NOVEL, network  # noqa: E402  # it imports torch
+from benchmarks.training.networks import KNOWN, NOVEL, network  # noqa: E402  # it imports torch
 
 OPTIMIZERS: dict[str, tuple[dict[str, Any], Any]] = {
     "sgd": ({}, lambda p: torch.optim.SGD(p, 0.02)),
@@ -25,9 +25,11 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
-def whole_gradient(name: str, batch: int, *, small: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All derivatives in one row: ours, PyTorch's of float32, and those of float64."""
-    net = network(name, batch, small=small)
+def whole_gradient(
+    name: str, batch: int, *, small: bool, double: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All derivatives in one row: ours (of float32 or float64), PyTorch's of float32, and those of float64."""
+    net = network(name, batch, small=small, double=double)
     step = net.step(optimizer("sgd"))
     examples = net.batch(step)
     graph = gradient_graph(net.model.graph, LOSSES[net.loss], output=net.predictions, frozen=net.frozen)
@@ -60,6 +62,18 @@ def test_gradients_of_small_networks_are_those_of_pytorch(name: str) -> None:
 @pytest.mark.parametrize("name", NOVEL)
 def test_gradients_of_networks_are_those_of_pytorch(name: str) -> None:
     ours, _, want = whole_gradient(name, 2, small=False)
+    assert distance(ours, want) <= 1e-5
+
+
+def test_gradients_of_a_network_in_float64_are_those_of_pytorch() -> None:
+    ours, _, want = whole_gradient("resnet18", 2, small=True, double=True)
+    assert distance(ours, want) <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KNOWN)
+def test_gradients_of_networks_in_float64_are_those_of_pytorch(name: str) -> None:
+    ours, _, want = whole_gradient(name, 2, small=False, double=True)
     assert distance(ours, want) <= 1e-5
 
 

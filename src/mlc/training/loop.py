@@ -139,7 +139,7 @@ class Trainer:
 
     def _one(self, feeds: Mapping[str, np.ndarray], total: int) -> float:
         rates = self.optimizer.rates(self.plan.rate(self.steps + 1, total), self.steps + 1)
-        whole = {**feeds, **self.tensors, RATE: np.array(rates, np.float32)}
+        whole = {**feeds, **self.tensors, RATE: np.array(rates, self.step.dtype.numpy)}
         results = self.run(whole)
         loss = float(results[LOSS].reshape(-1)[0])
         if not math.isfinite(loss):

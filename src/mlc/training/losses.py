@@ -12,7 +12,7 @@ from mlc.ir import te
 from mlc.ir.expr import Expr, as_expr, binary, select
 from mlc.ir.graph import Builder, Value
 from mlc.ir.index import Linear, as_index
-from mlc.ir.types import TensorType, f32, i64
+from mlc.ir.types import TensorType, i64
 from mlc.ops import get
 
 
@@ -22,7 +22,7 @@ class Loss:
 
     Args:
         target: the type of what a prediction is compared with, from its own.
-        add: appends the losses of the examples of a batch, ``f32[batch]``, to a graph, given predictions and targets.
+        add: appends the losses of the examples of a batch, ``[batch]``, to a graph, given predictions and targets.
         classes: whether predictions are scores of classes, along axis 1.
     """
 
@@ -39,8 +39,8 @@ def _each(g: Builder, shape: tuple[int, ...], term: Callable[..., Expr], known: 
 
 
 def mean_of(g: Builder, losses: Value) -> Value:
-    """Appends the mean of the losses of a batch, ``f32[1]``, to a graph."""
-    t = te.placeholder(losses.type.shape, f32, "losses")
+    """Appends the mean of the losses of a batch, ``[1]``, to a graph."""
+    t = te.placeholder(losses.type.shape, losses.type.dtype, "losses")
     n = te.reduce_axis(t.size, "n")
     total = te.compute((1,), lambda _: te.sum_of(t[n], n), "total", tag="sum")
     return add_expressions(g, [te.compute((1,), lambda i: total[i] * (1.0 / t.size), "loss")], {id(t): losses})[0]
@@ -94,5 +94,5 @@ def _labels(type: TensorType) -> TensorType:
 LOSSES = {
     "cross_entropy": Loss(_labels, _cross_entropy, classes=True),
     "margin": Loss(_labels, _margin, classes=True),
-    "mse": Loss(lambda type: TensorType(type.shape, f32), _squares, classes=False),
+    "mse": Loss(lambda type: TensorType(type.shape, type.dtype), _squares, classes=False),
 }

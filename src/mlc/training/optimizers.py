@@ -1,6 +1,6 @@
 """Optimizers, as expressions: what a step makes of parameters, their derivatives, and what it remembers of those.
 
-Rates that change from step to step are operands: ``rates`` is ``f32[3]`` with the learning rate, and the factors that
+Rates that change from step to step are operands: ``rates`` are three, the learning rate, and the factors that
 make up for first and second moments having begun at zero (Kingma and Ba, "Adam", 2015, algorithm 1; 1 for others).
 """
 

@@ -14,17 +14,17 @@ from mlc.ir import te
 from mlc.ir.expr import Expr
 from mlc.ir.graph import Builder, Graph, Node, Value
 from mlc.ir.index import Linear, as_index
-from mlc.ir.types import f32
+from mlc.ir.types import DType
 from mlc.ops.registry import is_core
 
 MEAN, VARIANCE = 3, 4  # which operands of a batch norm
 SHARE = 0.1  # of a batch in what is followed
 
 
-def measured(graph: Graph) -> dict[Value, np.ndarray]:
-    """Constants that are means or variances of batch norms, which are measured and not learned."""
+def measured(graph: Graph, dtype: DType) -> dict[Value, np.ndarray]:
+    """Constants of a type that are means or variances of batch norms, which are measured and not learned."""
     places = [v for node in graph.nodes if is_batch_norm(node) for v in node.inputs[MEAN:]]
-    return {v: graph.constants[v] for v in dict.fromkeys(places) if v in graph.constants and v.type.dtype is f32}
+    return {v: graph.constants[v] for v in dict.fromkeys(places) if v in graph.constants and v.type.dtype is dtype}
 
 
 def is_batch_norm(node: Node) -> bool:
@@ -34,7 +34,7 @@ def is_batch_norm(node: Node) -> bool:
 
 def add_statistics(g: Builder, data: Value, sources: tuple[str, ...]) -> tuple[Value, Value]:
     """Appends the mean and the variance of each channel of ``[n, c, …]``, over a batch."""
-    x = te.placeholder(data.type.shape, f32, "x")
+    x = te.placeholder(data.type.shape, data.type.dtype, "x")
     over = tuple(te.reduce_axis(n, f"r{k}") for k, n in enumerate((x.shape[0], *x.shape[2:])))
     share = 1.0 / _count(data)
 
@@ -60,7 +60,7 @@ def add_followed(g: Builder, kept: Mapping[int, Value], found: Mapping[int, Valu
     count = _count(data)
     result = {}
     for place, old in kept.items():
-        was, now = (te.placeholder(old.type.shape, f32, name) for name in ("was", "now"))
+        was, now = (te.placeholder(old.type.shape, old.type.dtype, name) for name in ("was", "now"))
         factor = SHARE * (count / max(1, count - 1) if place == VARIANCE else 1.0)
         followed = te.compute(
             was.shape, lambda c, was=was, now=now, k=factor: was[c] * (1.0 - SHARE) + now[c] * k, "kept"

@@ -13,7 +13,7 @@ from mlc.ir import te
 from mlc.ir.expr import binary, call
 from mlc.ir.graph import Builder, Graph, Value
 from mlc.ir.index import as_index
-from mlc.ir.types import TensorType, f32
+from mlc.ir.types import DType, TensorType, f32, f64
 from mlc.ops import get
 from mlc.rewrite.contractions import state_contractions
 from mlc.training.backward import add_gradients
@@ -21,6 +21,7 @@ from mlc.training.losses import Loss, mean_of
 from mlc.training.optimizers import RATES, Optimizer
 from mlc.training.statistics import MEAN, VARIANCE, add_followed, add_statistics, is_batch_norm, measured
 
+FLOATS = (f32, f64)  # in which models are trained
 TARGET, RATE, LOSS = "target", "rates", "loss"
 NEXT = ".next"  # behind the name of an operand, what the step leaves of it
 
@@ -38,6 +39,7 @@ class TrainingStep:
         moments: what the optimizer remembers.
         target: the type of what predictions are compared with.
         prediction: the output that is compared.
+        dtype: of predictions, losses, parameters and rates.
     """
 
     graph: Graph
@@ -47,11 +49,14 @@ class TrainingStep:
     moments: dict[str, np.ndarray]
     target: TensorType
     prediction: str
+    dtype: DType
 
 
-def trainable(graph: Graph, frozen: Collection[str] = ()) -> list[Value]:
+def trainable(graph: Graph, dtype: DType, frozen: Collection[str] = ()) -> list[Value]:
     """Constants that are learned: floats of which there are several, but for statistics and what is named.
 
+    Args:
+        dtype: of what is predicted; constants of other types stay as they are.
     Raises:
         UsageError: nothing is left, or nothing is called like something that is named.
     """
@@ -59,11 +64,11 @@ def trainable(graph: Graph, frozen: Collection[str] = ()) -> list[Value]:
     for name in frozen:
         if name not in known:
             raise UsageError(f"no parameter is called {name!r}", hint=f"there are {', '.join(sorted(known)[:8])} …")
-    apart = measured(graph)
+    apart = measured(graph, dtype)
     found = [
         v
         for v in graph.constants
-        if v.type.dtype is f32 and v.type.size > 1 and v not in apart and v.name not in frozen
+        if v.type.dtype is dtype and v.type.size > 1 and v not in apart and v.name not in frozen
     ]
     if not found:
         raise UsageError("the model has no parameters that could be learned")
@@ -95,15 +100,15 @@ def training_step(
     """
     d = _differentiated(graph, loss, output, frozen, measures)
     g, value, used = d.builder, d.loss, d.used
-    derivatives = [d for _, d in used]
+    derivatives = [by for _, by in used]
     if clip is not None:
         derivatives = _clipped(g, derivatives, clip)
-    rates = g.input(RATE, TensorType((RATES,), f32))
+    rates = g.input(RATE, TensorType((RATES,), d.loss.type.dtype))
     results, result_names = [value], [LOSS]
     moments: dict[str, np.ndarray] = {}
     for (v, _), by in zip(used, derivatives, strict=True):
         remembered = [g.input(f"{v.name}.moment{k}", v.type) for k in range(optimizer.moments)]
-        moments |= {m.name: np.zeros(m.type.shape, np.float32) for m in remembered}
+        moments |= {m.name: np.zeros(m.type.shape, m.type.dtype.numpy) for m in remembered}
         results += optimizer.add(g, v, by, remembered, rates)
         result_names += [f"{t.name}{NEXT}" for t in (v, *remembered)]
     for name, v in d.followed.items():
@@ -111,7 +116,7 @@ def training_step(
         result_names.append(f"{name}{NEXT}")
     step = g.finish(results, result_names)
     parameters, kept = ({v.name: graph.constants[v] for v in values} for values in (d.learned, d.statistics))
-    return TrainingStep(step, d.compared, parameters, kept, moments, d.target.type, d.prediction)
+    return TrainingStep(step, d.compared, parameters, kept, moments, d.target.type, d.prediction, d.loss.type.dtype)
 
 
 def gradient_graph(
@@ -161,14 +166,19 @@ def _differentiated(
     if output is not None and output not in names:
         raise UsageError(f"no output is called {output!r}", hint=f"there are {', '.join(names)}")
     place = 0 if output is None else names.index(output)
-    learned = trainable(graph, frozen)
-    statistics = measured(graph) if measures else {}
+    dtype = graph.outputs[place].type.dtype
+    if dtype not in FLOATS:
+        raise UsageError(
+            f"the output {names[place]!r} is {graph.outputs[place].type}, not floats that could be learned"
+        )
+    learned = trainable(graph, dtype, frozen)
+    statistics = measured(graph, dtype) if measures else {}
     compared = _compared(graph, loss, [*learned, *statistics], place)
     g, env, followed = _opened(graph, [*learned, *statistics], statistics)
     prediction = env[graph.outputs[place]]
     target = g.input(TARGET, loss.target(prediction.type))
     value = mean_of(g, loss.add(g, prediction, target))
-    one = g.constant(np.ones(1, np.float32), "one")
+    one = g.constant(np.ones(1, dtype.numpy), "one")
     wanted = [env[v] for v in learned]
     found = add_gradients(g, [(value, one)], wanted)
     used = [(v, d) for v, d in zip(wanted, found, strict=True) if d is not None]
@@ -180,11 +190,9 @@ def _differentiated(
 def _compared(graph: Graph, loss: Loss, opened: Collection[Value], place: int) -> Graph:
     """The model and the losses of examples, with inputs in place of some constants."""
     g, env, _ = _opened(graph, opened, ())
-    prediction, name = env[graph.outputs[place]], graph.output_names[place]
-    if prediction.type.dtype is not f32:
-        raise UsageError(f"the output {name!r} is {prediction.type}, not floats that could be learned")
+    prediction = env[graph.outputs[place]]
     losses = loss.add(g, prediction, g.input(TARGET, loss.target(prediction.type)))
-    return g.finish([losses, prediction], [LOSS, name])
+    return g.finish([losses, prediction], [LOSS, graph.output_names[place]])
 
 
 def _opened(
@@ -226,14 +234,14 @@ def _clipped(g: Builder, derivatives: list[Value], most: float) -> list[Value]:
     """Derivatives, scaled so that the norm of all of them together is ``most`` at most."""
     total: Value | None = None
     for d in derivatives:
-        t = te.placeholder(d.type.shape, f32, "d")
+        t = te.placeholder(d.type.shape, d.type.dtype, "d")
         axes = tuple(te.reduce_axis(n, f"r{k}") for k, n in enumerate(t.shape))
         at = tuple(map(as_index, axes))
         square = te.compute((1,), lambda _, t=t, at=at, axes=axes: te.sum_of(t[at] * t[at], axes), "squares", tag="sum")
         (part,) = add_expressions(g, [square], {id(t): d})
         total = part if total is None else g.add(get("add"), [total, part])[0]
     assert total is not None
-    s = te.placeholder((1,), f32, "squares")
+    s = te.placeholder((1,), total.type.dtype, "squares")
     bound = most * most
     scale = te.compute((1,), lambda i: call("sqrt", bound / binary("max", s[i], bound)), "scale")
     (by,) = add_expressions(g, [scale], {id(s): total})

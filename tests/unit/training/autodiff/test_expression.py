@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlc.errors import UnsupportedError
@@ -44,11 +44,43 @@ def agrees(placeholders: list[te.Tensor], results: list[te.Tensor], rng: np.rand
     assert got == pytest.approx(want, rel=1e-5, abs=1e-6 * (1 + size))
 
 
+def agrees_with_pytorch(placeholders: list[te.Tensor], results: list[te.Tensor], rng: np.random.Generator) -> None:
+    """Compares every element of every derivative with PyTorch's, of a random sum of all results."""
+    torch = pytest.importorskip("torch")
+    from tests.unit.training.autodiff.torch_tensors import torch_tensors
+
+    x = {t: rng.standard_normal(t.shape) for t in placeholders}
+    weights = [rng.standard_normal(t.shape) for t in results]
+    theirs = {t: torch.tensor(a, requires_grad=True) for t, a in x.items()}
+    values = torch_tensors(results, theirs)
+    total = sum((torch.from_numpy(w) * v).sum() for w, v in zip(weights, values, strict=True))
+    want = torch.autograd.grad(total, list(theirs.values()), allow_unused=True) if total.requires_grad else []
+    seeds = [te.placeholder(t.shape, f64, f"d{t.name}") for t in results]
+    found = gradients(results, seeds, placeholders)
+    wanted = [k for k, t in enumerate(found) if t is not None]
+    given = x | dict(zip(seeds, weights, strict=True))
+    got = dict(zip(wanted, run_tensors([found[k] for k in wanted], given), strict=True))  # type: ignore[misc]
+    for k, (t, theirs_) in enumerate(zip(placeholders, want, strict=bool(want))):
+        ours = got.get(k, np.zeros(t.shape))
+        expected = np.zeros(t.shape) if theirs_ is None else theirs_.numpy()
+        np.testing.assert_allclose(ours, expected, rtol=1e-8, atol=1e-10, err_msg=t.name)
+
+
 @given(seed=st.integers(0, 1 << 30))
 @examples(60)
 def test_random_expressions(seed: int) -> None:
     placeholders, results = network(Random(seed))
     agrees(placeholders, results, np.random.default_rng(seed))
+    agrees_with_pytorch(placeholders, results, np.random.default_rng(seed))
+
+
+@pytest.mark.slow
+@given(seed=st.integers(0, 1 << 30))
+@settings(max_examples=2000)
+def test_two_thousand_random_expressions(seed: int) -> None:
+    placeholders, results = network(Random(seed))
+    agrees(placeholders, results, np.random.default_rng(seed))
+    agrees_with_pytorch(placeholders, results, np.random.default_rng(seed))
 
 
 def printed(found: list[te.Tensor | None]) -> str:
