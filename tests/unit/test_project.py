@@ -33,5 +33,5 @@ def test_libraries_that_tests_may_skip_for_are_installed_for_them():
         for path in (ROOT / "tests").rglob("*.py")
         for name in re.findall(r'importorskip\("([\w.]+)"', path.read_text(encoding="utf-8"))
     }
-    called = {"xgboost": "xgboost_cpu", "cuda": "cuda_bindings"}
+    called = {"xgboost": "xgboost_cpu", "cuda": "cuda_bindings", "sklearn": "scikit_learn"}
     assert {called.get(name, name) for name in imported} <= installed
