@@ -106,6 +106,7 @@ class FakeCuda:
     )
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+    CUevent_record_flags = SimpleNamespace(CU_EVENT_RECORD_EXTERNAL=1)
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
 
     def __init__(
@@ -271,6 +272,10 @@ class FakeCuda:
     def cuEventRecord(self, event: SimpleNamespace, stream: str) -> tuple[Any, ...]:
         event.at = time.perf_counter_ns()
         return (OK,)
+
+    def cuEventRecordWithFlags(self, event: SimpleNamespace, stream: str, flags: int) -> tuple[Any, ...]:
+        assert flags == 1, "an event within a graph is recorded by the graph"
+        return self._do(lambda: setattr(event, "at", time.perf_counter_ns()))
 
     def cuEventSynchronize(self, event: SimpleNamespace) -> tuple[Any, ...]:
         return (OK,)

@@ -78,12 +78,19 @@ def _try_to_open(accelerator: Accelerator, pipe: Connection) -> None:
 
 
 class DriverStand:
-    """Gives every candidate a device of its own, so that none finds what another has left."""
+    """Gives every candidate a device of its own, so that none finds what another has left.
+
+    One more stays open besides: what a process has of a driver goes with the last one, and to have it again (a context
+    of CUDA) takes longer than a candidate does.
+    """
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
+        self._held: Device | None = None
 
     def load(self, program: Program, node: Node, constant: Sequence[bool]) -> DriverProgram:
+        if self._held is None:
+            self._held = open_device(self._accelerator.device, self._accelerator.options())
         device = open_device(self._accelerator.device, self._accelerator.options())
         try:
             return DriverProgram(device, program.data, node, constant)

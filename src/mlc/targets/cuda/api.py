@@ -224,6 +224,11 @@ class Cuda:
     def record(self, event: Any, stream: Any) -> None:
         self._do("record an event", self._cu.cuEventRecord, event, stream)
 
+    def record_in_graph(self, event: Any, stream: Any) -> None:
+        """Has a graph that is being captured record an event when it comes here."""
+        flags = self._cu.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
+        self._do("record an event", self._cu.cuEventRecordWithFlags, event, stream, int(flags))
+
     def seconds(self, begin: Any, end: Any) -> float:
         """Between two events, once the second one has come."""
         self._do("run the module", self._cu.cuEventSynchronize, end)

@@ -6,6 +6,7 @@ with. Inputs and results go through pinned memory, and all goes by one stream: o
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ class Loaded:
         functions: its kernels, by name.
         params: addresses of its constants.
         workspace, scratch: addresses of memory of its own.
-        graphs: its launches, by the addresses of inputs and outputs.
+        graphs: its launches, by the addresses of inputs and outputs,
+        profiles: and with events before, between and after them.
     """
 
     program: GpuProgram
@@ -44,6 +46,7 @@ class Loaded:
     workspace: int
     scratch: int
     graphs: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    profiles: dict[tuple[int, ...], tuple[Any, list[Any]]] = field(default_factory=dict)
 
 
 class Elapsed(Mapping[str, Any]):
@@ -207,27 +210,44 @@ class CudaDevice:
         cuda, key = self._cuda, tuple(addresses)
         cuda.enter(self._context)
         if key not in program.graphs:
-            cuda.begin_capture(self._stream)
-            try:
+            with self._captured() as found:
                 for c in program.program.commands:
                     self._launch(program, c, key)
-            finally:
-                graph = cuda.end_capture(self._stream)
-            program.graphs[key] = graph
+            program.graphs[key] = found[0]
         return program.graphs[key]
 
+    @contextlib.contextmanager
+    def _captured(self) -> Iterator[list[Any]]:
+        """What is launched meanwhile is not run, but the one graph that is in the list in the end."""
+        found: list[Any] = []
+        self._cuda.begin_capture(self._stream)
+        try:
+            yield found
+        finally:
+            found.append(self._cuda.end_capture(self._stream))
+
     def profile(self, program: Loaded, addresses: Sequence[int]) -> Report:
-        """Runs a program launch by launch, with the time of each; ``seconds`` is their sum."""
-        key = tuple(addresses)
-        self._cuda.enter(self._context)
-        timed = [
-            self._timed(("launch", k), lambda c=c: self._launch(program, c, key))
-            for k, c in enumerate(program.program.commands)
-        ]
+        """Runs a program with the time of each launch; ``seconds`` is their sum.
+
+        The launches are a graph as ever, with events between them: one by one, the host would be slower than they are.
+        """
+        key, cuda = tuple(addresses), self._cuda
+        cuda.enter(self._context)
+        commands = program.program.commands
+        if key not in program.profiles:
+            events = [cuda.event() for _ in range(len(commands) + 1)]
+            with self._captured() as found:
+                cuda.record_in_graph(events[0], self._stream)
+                for c, event in zip(commands, events[1:], strict=True):
+                    self._launch(program, c, key)
+                    cuda.record_in_graph(event, self._stream)
+            program.profiles[key] = found[0], events
+        graph, events = program.profiles[key]
+        cuda.launch_graph(graph, self._stream)
         self._wait()
         seconds = [0.0] * len(program.program.steps)
-        for command, report in zip(program.program.commands, timed, strict=True):
-            seconds[command.step] += report["seconds"]
+        for command, begin, end in zip(commands, events, events[1:], strict=False):
+            seconds[command.step] += cuda.seconds(begin, end)
         return {"seconds": sum(seconds), "kernels": self._rows(program, seconds)}
 
     def _rows(self, program: Loaded, seconds: Sequence[float]) -> list[dict[str, Any]]:
@@ -251,8 +271,10 @@ class CudaDevice:
             cuda.enter(self._context)
             cuda.wait(self._stream)
             for program in self._programs:
-                for graph in program.graphs.values():
+                for graph in (*program.graphs.values(), *(graph for graph, _ in program.profiles.values())):
                     cuda.end_graph(graph)
+                for event in (e for _, events in program.profiles.values() for e in events):
+                    cuda.end_event(event)
                 cuda.unload(program.module)
             for address in self._memory:
                 cuda.free(address)

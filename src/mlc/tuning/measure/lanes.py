@@ -66,12 +66,15 @@ class Lane:
         cores: that they use.
         crash: what it means if one dies.
         timed: whether these are the cores on which times are taken.
+        limited: whether what they take of memory is. Not that of workers which open a device: its driver claims
+            addresses for all memory that there is, its own and the host's.
     """
 
     role: str
     cores: tuple[int, ...]
     crash: Failure
     timed: bool
+    limited: bool = True
     worker: Worker | None = None
     talk: Conversation | None = None
     request: Request | None = None
@@ -104,7 +107,8 @@ class Lanes:
         assert not lane.busy
         self._progress = True
         if lane.worker is None:
-            lane.worker = self._zygote.spawn(lane.role, args, cores=lane.cores, memory=self._memory)
+            memory = self._memory if lane.limited else None
+            lane.worker = self._zygote.spawn(lane.role, args, cores=lane.cores, memory=memory)
             self._selector.register(lane.worker.channel, selectors.EVENT_READ, lane)
             self._workers.add(lane)
         lane.talk = talk

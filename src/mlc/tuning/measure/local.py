@@ -55,7 +55,7 @@ class MeasureOptions:
     Args:
         build_timeout: seconds that building one candidate may take.
         run_timeout: seconds that checking or timing one may take.
-        memory: bytes that a worker may take beyond what it starts with.
+        memory: bytes that a worker may take beyond what it starts with, unless it opens a device.
         cores: on which times are taken; the last ones of those available unless given.
         builders: most workers that build at a time; one for each core unless given.
         rule: of timing.
@@ -162,7 +162,7 @@ class LocalMeasurer:
         build += [Lane("build", (c,), Failure.BUILD_ERROR, timed=True) for c in others]
         self._builders = build[: options.builders or len(build)]
         self._caser = Lane("case", spare or timed, Failure.RUN_CRASH, timed=not spare)
-        self._runner = Lane("run", timed or spare, Failure.RUN_CRASH, timed=True)
+        self._runner = Lane("run", timed or spare, Failure.RUN_CRASH, timed=True, limited=not bench.device)
         self._runs_task = -1
         self._fresh = True  # whether the runner knows nothing yet
         self._cases: dict[int, int] = {}  # bytes of what is in shared memory, by task

@@ -73,14 +73,14 @@ class Zygote:
             _as_child(lambda: _serve(theirs, roles), keep=[theirs.fileno()])
         theirs.close()
 
-    def spawn(self, role: str, args: Mapping[str, Any], *, cores: Sequence[int], memory: int) -> Worker:
+    def spawn(self, role: str, args: Mapping[str, Any], *, cores: Sequence[int], memory: int | None) -> Worker:
         """Starts a worker.
 
         Args:
             role: what it does.
             args: for the role; must be JSON.
             cores: that it may use.
-            memory: bytes of address space that it may take beyond what it starts with.
+            memory: bytes of address space that it may take beyond what it starts with; no limit if ``None``.
         """
         request = {"op": "spawn", "role": role, "args": dict(args), "cores": list(cores), "memory": memory}
         reply, descriptors = self._ask(request)
@@ -254,15 +254,16 @@ def _fork(
     return pid, [ours.detach(), stderr]
 
 
-def _limit(libc: ctypes.CDLL, parent: int, cores: Sequence[int], memory: int) -> None:
+def _limit(libc: ctypes.CDLL, parent: int, cores: Sequence[int], memory: int | None) -> None:
     libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         raise SystemExit(1)
     os.sched_setaffinity(0, cores)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with open("/proc/self/statm", encoding="ascii") as file:
-        size = int(file.read().split()[0]) * mmap.PAGESIZE
-    resource.setrlimit(resource.RLIMIT_AS, (size + memory, size + memory))
+    if memory is not None:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            size = int(file.read().split()[0]) * mmap.PAGESIZE
+        resource.setrlimit(resource.RLIMIT_AS, (size + memory, size + memory))
     # if the machine runs out of memory all the same, the kernel shall take a worker and nobody else
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")

@@ -205,3 +205,18 @@ def test_a_worker_has_no_file_of_ours(lanes: Lanes, tmp_path: Any) -> None:
     names = heard.answers[0].body.decode().split(",")
     assert "secret" not in heard.answers[0].body.decode()
     assert all(name == "/dev/null" or "stderr" in name or name.startswith("socket:") for name in names)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("memory", "said"), [(1 << 30, False), (None, True)])
+def test_who_opens_a_device_may_claim_any_addresses(memory: int | None, said: bool) -> None:
+    made = Zygote({"echo": echo})
+    worker = made.spawn("echo", {}, cores=HERE[:1], memory=memory)
+    worker.channel.send({"id": 1})
+    worker.channel.receive()
+    limits = Path(f"/proc/{worker.pid}/limits").read_text()
+    (address,) = [line.split()[3] for line in limits.splitlines() if line.startswith("Max address space")]
+    assert (address == "unlimited") is said
+    made.end(worker)
+    worker.close()
+    made.close()
