@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+
+from tests.emulated import PROCESSOR
 
 from . import expected
 from .cases import KINDS, CaseFile, archive
@@ -24,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite; gives the exit code."""
     options = _parser().parse_args(arguments)
     engine = "interpreter" if options.interpreter else "compiled"
+    if options.processor:
+        os.environ[PROCESSOR] = options.processor
     path = archive()
     cases = CaseFile(path)
     names = [n for n in cases.names() if _chosen(n, cases.index[n]["kind"], options)]
@@ -47,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description="Run the ONNX backend test suite.")
     parser.add_argument("--interpreter", action="store_true", help="run the imported graph as numpy, uncompiled")
+    parser.add_argument("--processor", help="compile for this ARM processor, and run under qemu")
     parser.add_argument("--filter", metavar="REGEX", default="", help="only cases whose name contains this")
     parser.add_argument("--kind", choices=KINDS, action="append", help="only this part of the suite; repeatable")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes (default: 2)")

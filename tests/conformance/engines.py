@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from mlc.frontend.onnx.importer import import_onnx
 from mlc.ir.graph import verify
 from mlc.ir.interp import run_graph
 from mlc.ops.random import seed_of
+from tests.emulated import PROCESSOR, emulated
 
 MOST_RETRIES = 4
 SEED = np.array(0, np.uint64)  # of models that draw random numbers
@@ -57,7 +59,7 @@ def interpret(model: bytes, inputs: Mapping[str, Any]) -> Outcome:
 
 
 def compiled(model: bytes, inputs: Mapping[str, Any]) -> Outcome:
-    """Compile for this machine with the public interface, load, run."""
+    """Compile with the public interface, load, run: for this machine, or for the processor in :data:`PROCESSOR`."""
     arrays = _arrays(inputs)
     with tempfile.TemporaryDirectory(prefix="mlc-conformance-") as folder:
         path = Path(folder) / "model.onnx"
@@ -68,9 +70,10 @@ def compiled(model: bytes, inputs: Mapping[str, Any]) -> Outcome:
             return mlc.load(path, shapes=shapes, constants=constants)
 
         loaded, constants = _specialised(load, arrays)
-        package = mlc.compile(loaded)
-    module = package.load(threads=1)
-    outputs = module.run({info.name: arrays[info.name] for info in loaded.inputs})
+        elsewhere = os.environ.get(PROCESSOR)
+        package = mlc.compile(loaded, f"arm -mcpu={elsewhere}" if elsewhere else "x86")
+    feeds = {info.name: arrays[info.name] for info in loaded.inputs}
+    outputs = emulated(package, feeds) if elsewhere else package.load(threads=1).run(feeds)
     return Outcome([outputs[info.name] for info in loaded.outputs], tuple(constants))
 
 

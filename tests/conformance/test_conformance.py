@@ -9,6 +9,7 @@ from tests.conformance.__main__ import main
 from tests.conformance.cases import Case, stored_cases
 from tests.conformance.check import run_case
 from tests.conformance.engines import interpret
+from tests.emulated import PROCESSOR, needs_emulator
 
 KINDS = ("simple", "pytorch-operator", "pytorch-converted")
 CASES = [case for kind in KINDS for case in stored_cases(kind)]
@@ -34,3 +35,12 @@ def test_all_cases_end_as_listed_when_interpreted() -> None:
 @pytest.mark.timeout(7200)
 def test_all_cases_end_as_listed_when_compiled() -> None:
     assert main([]) == 0
+
+
+@pytest.mark.slow
+@needs_emulator
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("processor", ["cortex-a53", "cortex-a76", "neoverse-v1"])
+def test_all_cases_end_as_listed_on_arm_processors(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROCESSOR, processor)
+    assert main(["--timeout", "240"]) == 0

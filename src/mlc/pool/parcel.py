@@ -1,4 +1,4 @@
-"""Parcels: what goes to a board and what it answers. A header in JSON, and parts of bytes with their checksums.
+"""Parcels: what goes to a board and what it answers. A header in JSON and parts of bytes, each with its checksum.
 
 Nothing of ours is ever pickled, and a receiver believes nothing: lengths are bounded, sums are checked, and the fields
 of a header are read one by one.
@@ -18,7 +18,7 @@ from mlc import __version__
 from mlc.errors import DocumentError
 from mlc.fields import Fields, as_list, as_text, as_whole
 
-_PREFIX = struct.Struct("<4sI")  # magic, bytes of the header
+_PREFIX = struct.Struct("<4sI32s")  # magic, bytes of the header, their SHA-256
 _MAGIC = b"mlcp"
 MAX_HEADER = 1 << 20
 MAX_BYTES = 1 << 30
@@ -53,7 +53,7 @@ class Parcel:
         size = _PREFIX.size + len(text) + sum(map(len, self.parts))
         if len(text) > MAX_HEADER or size > MAX_BYTES or len(parts) > MAX_PARTS:
             raise DocumentError(f"a parcel of {size} bytes in {len(parts)} parts is too large for a pool")
-        return b"".join((_PREFIX.pack(_MAGIC, len(text)), text, *self.parts))
+        return b"".join((_PREFIX.pack(_MAGIC, len(text), hashlib.sha256(text).digest()), text, *self.parts))
 
     @classmethod
     def from_bytes(cls, data: object) -> Parcel:
@@ -64,12 +64,15 @@ class Parcel:
         """
         if not isinstance(data, bytes) or not _PREFIX.size <= len(data) <= MAX_BYTES:
             raise DocumentError("no parcel")
-        magic, length = _PREFIX.unpack_from(data)
+        magic, length, digest = _PREFIX.unpack_from(data)
         start = _PREFIX.size + length
         if magic != _MAGIC or length > MAX_HEADER or start > len(data):
             raise DocumentError("no parcel")
+        text = data[_PREFIX.size : start]
+        if hashlib.sha256(text).digest() != digest:
+            raise DocumentError("header: the checksum does not fit")
         try:
-            get = Fields(json.loads(data[_PREFIX.size : start]), "")
+            get = Fields(json.loads(text), "")
         except (ValueError, RecursionError) as error:
             raise DocumentError("a parcel whose header is no JSON") from error
         version, kind = get.take("mlc", as_text), get.take("kind", as_text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from mlc.tuning.measure.frames import Channel
 from mlc.tuning.measure.zygote import Shared
 
 _MOST = 4096  # arrays of a model
+_IN_MEMORY = "/proc/self/fd/"
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,12 @@ def in_memory(module: bytes) -> str:
     file = os.memfd_create("module.tar", os.MFD_CLOEXEC)
     with os.fdopen(file, "wb", closefd=False) as written:
         written.write(module)
-    return f"/proc/self/fd/{file}"
+    return f"{_IN_MEMORY}{file}"
+
+
+def reason_of(error: MlcError) -> str:
+    """What a client is told, to whom the path of a module in memory means nothing."""
+    return re.sub(rf"{_IN_MEMORY}\d+", "the module", error.message)
 
 
 def run(channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
@@ -125,4 +132,4 @@ def run(channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
         specs, parts = arrays_to_json(outputs)
         channel.send({"outputs": specs, "sizes": [len(p) for p in parts]}, b"".join(parts))
     except MlcError as error:
-        channel.send({"refused": error.message})
+        channel.send({"refused": reason_of(error)})

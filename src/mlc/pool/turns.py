@@ -10,7 +10,7 @@ from mlc.errors import DocumentError, MlcError
 from mlc.fields import Fields, as_list, as_object, as_text, as_whole
 from mlc.pool.parcel import Parcel
 from mlc.pool.processes import received
-from mlc.pool.remote import in_memory
+from mlc.pool.remote import in_memory, reason_of
 from mlc.runtime import load_module
 from mlc.tuning.measure.frames import Channel
 from mlc.tuning.measure.zygote import Shared
@@ -87,4 +87,4 @@ def take_turns(channel: Channel, shared: Shared, args: dict[str, Any]) -> None:
                 found = compare(untuned, tuned)
                 channel.send(asdict(replace(found, error=min(found.error, _FAR))))
     except MlcError as error:
-        channel.send({"refused": error.message})
+        channel.send({"refused": reason_of(error)})

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import io
+import json
 import multiprocessing
 import os
 import signal
+import tarfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
+import mlc
 from mlc.errors import DeviceError, UnsupportedError, UsageError
 from mlc.pool.board import DRAIN, Board
 from mlc.pool.building import BuildJob
-from mlc.pool.jobs import MeasureJob, Results
+from mlc.pool.jobs import MeasureJob, Results, Sent, types_of
 from mlc.pool.offers import BoardInfo, Kind, Offer, building_for, resource_of
 from mlc.pool.parcel import Parcel
 from mlc.pool.processes import Process
 from mlc.pool.remote import RunJob
 from mlc.pool.trial import product_job
 from mlc.targets.base import get_target
+from tests.e2e.compiled import load, network
 
 CORES = (max(os.sched_getaffinity(0)),)
 
@@ -59,6 +66,57 @@ def test_what_makes_no_sense_is_refused(board: Board, job: MeasureJob) -> None:
     assert "was not started to run" in reason(board, RunJob("x86", b"", {}).parcel().to_bytes())
 
 
+def archive(name: str, link: str = "") -> bytes:
+    """A tar with one member."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = (tarfile.SYMTYPE, link) if link else (tarfile.REGTYPE, "")
+        tar.addfile(member)
+    return made.getvalue()
+
+
+def test_modules_are_looked_at_as_those_of_files_are(tmp_path: Path) -> None:
+    """Whatever a client sends is refused in words that do not tell of the board's files, and costs it nothing."""
+    x = np.array([[-1, 2]], np.float32)
+    model = load(network([helper.make_node("Relu", ["x"], ["y"])], {"x": x}, ["y"]))
+    ours, foreign = (mlc.compile(model, target) for target in ("x86", "arm"))
+    ours.save(tmp_path / "ours.tar")
+    foreign.save(tmp_path / "foreign.tar")
+    good = (tmp_path / "ours.tar").read_bytes()
+    flipped = good.replace(ours.members["lib/model.o"], b"\0" * len(ours.members["lib/model.o"]))
+    with Board("box", ["x86"], kinds=[Kind.RUN], cores=CORES, memory=2 << 30) as board:
+        for module, feeds, words in (
+            (b"nonsense", {"x": x}, "box: the module: is only 8 bytes long"),
+            (archive("../escape"), {"x": x}, "is not a name that a package may have"),
+            (archive("manifest.json", "/etc/passwd"), {"x": x}, "is not a regular file"),
+            (good[:-2048], {"x": x}, "box: the module: "),
+            (flipped, {"x": x}, "does not match its SHA-256"),
+            ((tmp_path / "foreign.tar").read_bytes(), {"x": x}, "compiled for aarch64"),
+            (good, {}, "input 'x' is missing"),
+            (good, {"x": x[:, :1]}, "expected f32[1,2], got f32[1,1]"),
+            (good, {"x": x, "z": x}, "unknown input 'z'"),
+        ):
+            said = reason(board, RunJob("x86", module, feeds).parcel().to_bytes())
+            assert words in said
+            assert "/proc" not in said
+        assert "was not started for arm" in reason(board, RunJob("arm", good, {}).parcel().to_bytes())
+        assert answer(board, RunJob("x86", good, {"x": x}).parcel().to_bytes()).parts == (np.maximum(x, 0).tobytes(),)
+
+
+def test_boards_whose_times_cannot_be_compared_are_other_resources() -> None:
+    texts = (
+        "x86 -mcpu=haswell",
+        "x86 -mcpu=skylake-avx512",
+        "arm -mcpu=cortex-a76",
+        "arm -mcpu=cortex-a76 -mattr=-dotprod",
+    )
+    found = [resource_of(get_target(text)) for text in texts]
+    found.append(resource_of(get_target(texts[2]), emulated=True))
+    assert len(set(found)) == len(found)
+    assert resource_of(get_target("arm -mcpu=cortex-a76 -libc=musl")) == found[2]
+
+
 def test_times_are_taken_and_a_process_is_kept_for_a_while(board: Board, job: MeasureJob) -> None:
     for _ in range(2):
         (found,) = Results.of(answer(board, job.parcel().to_bytes()).header, 1).found
@@ -83,6 +141,27 @@ def test_a_program_that_is_none_costs_its_trial_only(board: Board, job: MeasureJ
     assert found.failure == "build_error"
     (found,) = Results.of(answer(board, job.parcel().to_bytes()).header, 1).found
     assert found.failure is None
+
+
+def test_a_task_that_is_too_large_costs_its_own_process_only(board: Board, job: MeasureJob) -> None:
+    """Beyond what a workload may have, beyond what a piece of work may take, beyond what its process may."""
+    target = get_target("x86")
+
+    def of_columns(count: int, types: list[Any] | None = None) -> bytes:
+        document = json.loads(json.dumps(job.bench.told.document).replace("256", str(count)))
+        told = replace(job.bench.told, document=document)
+        task = told.task(target) if types is None else None
+        config = task.space.default if task else job.candidates[0].config
+        sent = Sent(config, 0, types_of(task, target, config) if task else [])
+        return replace(job, bench=replace(job.bench, told=told), candidates=(sent, sent)).parcel().to_bytes()
+
+    assert "the limit is" in reason(board, of_columns(1 << 31, []))
+    (lost,) = Results.of(answer(board, of_columns(1 << 22)).header, 1).found
+    assert (lost.seconds, lost.failure) == (None, "build_oom")
+    assert "Unable to allocate" in lost.message
+    assert "Cannot allocate memory" in reason(board, of_columns(1 << 24))
+    (found,) = Results.of(answer(board, job.parcel().to_bytes()).header, 1).found
+    assert found.seconds
 
 
 @pytest.fixture(scope="module")

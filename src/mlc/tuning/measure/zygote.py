@@ -263,7 +263,9 @@ def _limit(libc: ctypes.CDLL, parent: int, cores: Sequence[int], memory: int | N
     if memory is not None:
         with open("/proc/self/statm", encoding="ascii") as file:
             size = int(file.read().split()[0]) * mmap.PAGESIZE
-        resource.setrlimit(resource.RLIMIT_AS, (size + memory, size + memory))
+        _, most = resource.getrlimit(resource.RLIMIT_AS)  # of whoever started us, as boards of a pool do
+        least = size + memory if most == resource.RLIM_INFINITY else min(size + memory, most)
+        resource.setrlimit(resource.RLIMIT_AS, (least, least))
     # if the machine runs out of memory all the same, the kernel shall take a worker and nobody else
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
