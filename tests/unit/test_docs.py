@@ -52,6 +52,14 @@ def test_paths_that_are_named_exist(document: Path) -> None:
             assert (ROOT / path).exists(), path
 
 
+def test_tests_that_are_named_exist() -> None:
+    named = {name for path in DOCUMENTS for name in re.findall(r"`(test_\w+)`", path.read_text())}
+    known = {
+        name for path in ROOT.glob("tests/**/*.py") for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+    }
+    assert named <= known | {path.stem for path in ROOT.glob("tests/**/test_*.py")}
+
+
 class Texts(Observer):
     """Every line that a compilation prints, and the names of its dumps."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -180,6 +181,23 @@ def test_two_clients_share_boards_of_which_one_dies(pool: LocalPool, model: Path
         assert "the model, in turns" not in other.said.read_text()
     begin(pool, "three")
     pool.boards["three"].has_said("serves")
+
+
+@pytest.mark.slow  # it takes the scheduler up to a minute to be sure
+def test_a_board_that_stands_still_loses_its_work_and_comes_back(pool: LocalPool, model: Path, tmp_path: Path) -> None:
+    records = tmp_path / "r.jsonl"
+    party = pool.tune("ann", model, records, "--trials", "30", "--seed", "8")
+    until(lambda: len(trials(records)) > 3)
+    pool.boards["two"].kill(signal.SIGSTOP)
+    try:
+        assert party.wait(120.0) == 0, party.said.read_text()
+        assert "two" not in pool.asked(lambda p: [b.name for b in p.boards()])
+    finally:
+        pool.boards["two"].kill(signal.SIGCONT)
+    found = trials(records)
+    assert len({(r.workload, json.dumps(dict(r.config), sort_keys=True)) for r in found}) == len(found) == 30
+    assert all(r.result.failure is None for r in found)
+    until(lambda: "two" in pool.asked(lambda p: [b.name for b in p.boards()]))
 
 
 def test_a_scheduler_that_dies_ends_clients_and_both_go_on_when_it_is_back(
