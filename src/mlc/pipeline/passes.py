@@ -14,7 +14,7 @@ from mlc.rewrite.attention import use_attention
 from mlc.rewrite.bits import of_few_bits, use_bits
 from mlc.rewrite.bytes import use_bytes
 from mlc.rewrite.dense import use_dense
-from mlc.rewrite.half import sum_in_half, use_half
+from mlc.rewrite.half import sum_in_half, use_half, use_half_in_rounds
 from mlc.rewrite.integers import use_integers
 from mlc.rewrite.offload import Decision, offload, offload_groups
 from mlc.rewrite.pipeline import MAX_LEVEL, PASSES, GraphPass, passes_for, run_passes
@@ -175,6 +175,9 @@ def optimise(
         ]
     # a driver of a device cannot be called in the middle of a step of the host
     inside = (*passes[:before], *narrow, *passes[before:])
+    inside = tuple(
+        replace(p, fn=lambda g: use_half_in_rounds(g, options.keep_f32)) if p.name == FP16 else p for p in inside
+    )
     passes[before:before] = narrow  # after the division: other accelerators may want bytes as they are
     if accelerator is not None:
         passes.insert(len(passes) if whole else before, division)

@@ -9,6 +9,9 @@ means), what only the host knows, and what was asked to stay. Inputs and results
 Where that is asked for as well, sums are f16, too (:func:`sum_in_half`): ``matmul_half`` and ``conv_half`` take the
 places of the two in which nearly all products are.
 
+In the rounds of a recurrence only products are taken in it (:func:`use_half_in_rounds`). Steps are short, so what
+counts there is that a product and its gates are one kernel, without casts between; what is carried stays precise.
+
 Constants are rounded here. An operator with one that f16 cannot hold (beyond its range, or so small that nothing is
 left of it) stays in f32.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
+from math import prod
 
 import numpy as np
 
@@ -24,6 +28,7 @@ from mlc.errors import UsageError
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.types import f16, f32
 from mlc.ops import get
+from mlc.rewrite.recurrence import graphs
 from mlc.rewrite.rewriter import Rewriter, replay
 
 _PRODUCTS = ("matmul", "conv", "conv_transpose", "einsum")
@@ -36,6 +41,8 @@ avg_pool broadcast_to channel_shuffle concat gather identity max_pool pad reshap
 """
 HALVES = frozenset((*_PRODUCTS, *_ELEMENTWISE.split(), *_MOVES.split()))
 """Operators that compute in f16."""
+FEW = 16
+"""Rows from which on a product is worth two operands in f16: those of a tile of Tensor Cores."""
 
 
 def use_half(graph: Graph, keep: Collection[str] = ()) -> Graph:
@@ -47,7 +54,7 @@ def use_half(graph: Graph, keep: Collection[str] = ()) -> Graph:
     Raises:
         UsageError: the graph has nothing of such a name.
     """
-    known = {name for n in graph.nodes for name in (n.op.name, *n.sources)}
+    known = {name for g, _ in graphs(graph) for n in g.nodes for name in (n.op.name, *n.sources)}
     for name in keep:
         if name not in known:
             near = get_close_matches(name, sorted(known), n=3)
@@ -55,7 +62,25 @@ def use_half(graph: Graph, keep: Collection[str] = ()) -> Graph:
                 f"there is neither an operator nor a node {name!r} to keep in float32",
                 hint=f"did you mean {', '.join(near)}?" if near else "mlc inspect --graph shows the names",
             )
-    return replay(graph, _Half(frozenset(keep)).visit)
+    return replay(graph, _Half(frozenset(keep), HALVES).visit)
+
+
+def use_half_in_rounds(body: Graph, keep: Collection[str] = ()) -> Graph:
+    """Take products of a recurrence's rounds in f16, and leave all else, and what is carried, in f32.
+
+    Products of few rows by constants, which reading the weights takes the time of, get these in f16 and widen them as
+    they read them; others get both operands in f16.
+
+    Args:
+        body: what a round does; operators, not groups.
+        keep: as of :func:`use_half`, which has checked it.
+    """
+    half = _Half(frozenset(keep), frozenset(_PRODUCTS))
+
+    def visit(rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        return half.by_small_weights(rw, node) or half.visit(rw, node)
+
+    return replay(body, visit)
 
 
 _IN_HALF = {"matmul": "matmul_half", "conv": "conv_half"}
@@ -73,12 +98,13 @@ def sum_in_half(graph: Graph) -> Graph:
 
 
 class _Half:
-    def __init__(self, keep: frozenset[str]) -> None:
+    def __init__(self, keep: frozenset[str], operators: frozenset[str]) -> None:
         self.keep = keep
+        self.operators = operators
         self.constants: dict[Value, Value | None] = {}
 
     def visit(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
-        if node.op.name not in HALVES or self.keep & {node.op.name, *node.sources} or len(node.outputs) != 1:
+        if node.op.name not in self.operators or self.keep & {node.op.name, *node.sources} or len(node.outputs) != 1:
             return None
         (out,) = node.outputs
         if out.type.dtype is not f32 or not any(v.type.dtype is f32 for v in node.inputs):
@@ -90,6 +116,17 @@ class _Half:
                 return None
             inputs.append(small)
         return [rw.emit(get("cast"), [rw.emit(node.op, inputs, node.attrs)], {"to": "f32"})]
+
+    def by_small_weights(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
+        """A product of few rows in f32 by weights in f16; ``None`` for all else."""
+        if node.op is not get("matmul") or self.keep & {node.op.name, *node.sources}:
+            return None
+        x, w = node.inputs
+        few = w.type.rank == 2 and prod(node.outputs[0].type.shape[:-1]) < FEW
+        if not few or x.type.dtype is not f32 or w.type.dtype is not f32 or rw.constant(w) is None:
+            return None
+        small = self._small(rw, w)
+        return None if small is None else [rw.emit(node.op, [x, small], node.attrs)]
 
     def _small(self, rw: Rewriter, v: Value) -> Value | None:
         """A value in f16; ``None`` for a constant that is none there."""

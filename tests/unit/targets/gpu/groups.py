@@ -12,6 +12,7 @@ from mlc.ir.interp import run_graph
 from mlc.ir.types import DType, TensorType, bf16, f16, f32, i8, i64
 from mlc.ops import get
 from mlc.rewrite.fuse import fuse
+from mlc.rewrite.gates import fuse_gates
 
 Make = Callable[[Builder], Sequence[Value]]
 
@@ -73,6 +74,19 @@ def brain_product(b: Builder) -> Sequence[Value]:
     return [put(b, "matmul_wide", [x(b, 9, 24, dtype=bf16), x(b, 24, 12, name="w", dtype=bf16)])]
 
 
+def lstm(b: Builder, rows: int, terms: int, width: int, dtype: DType = f32) -> Sequence[Value]:
+    """A step of an LSTM: its cell and its state, and weights of some type."""
+    w = b.constant(np.random.default_rng(2).standard_normal((terms, 4 * width)).astype(dtype.numpy), "w")
+    y = put(b, "matmul", [x(b, rows, terms), w])
+    y = put(b, "add", [x(b, rows, 4 * width, name="scanned"), y])
+    i, o, f, g = (
+        put(b, "slice", [y], begin=(0, k * width), end=(rows, k * width + width), step=(1, 1)) for k in range(4)
+    )
+    kept = put(b, "mul", [put(b, "sigmoid", [f]), x(b, rows, width, name="cell")])
+    cell = put(b, "add", [kept, put(b, "mul", [put(b, "sigmoid", [i]), put(b, "tanh", [g])])])
+    return [cell, put(b, "mul", [put(b, "sigmoid", [o]), put(b, "tanh", [cell])])]
+
+
 def itself(b: Builder) -> Sequence[Value]:
     a = x(b, 12, 9)
     return [put(b, "matmul", [a, a], transpose_b=True)]
@@ -122,6 +136,7 @@ CASES: dict[str, Make] = {
     "avg_pool": lambda b: [put(b, "avg_pool", [x(b, 1, 3, 9, 9)], kernel=(2, 2), **window(2, 2, 0))],
     "max_pool_of_pixels": pixels,
     "attention": lambda b: attention(b, 2, 5, 9, 4, 6, mask=True),
+    "gates": lambda b: lstm(b, 2, 70, 11),
     "softmax": lambda b: [put(b, "softmax", [x(b, 5, 70)], axis=-1)],
     "softmax_many": lambda b: [put(b, "softmax", [x(b, 2, 9, 5)], axis=-1)],
     "softmax_columns": lambda b: [put(b, "softmax", [x(b, 6, 5)], axis=0)],
@@ -175,7 +190,7 @@ class Case:
     @classmethod
     def made(cls, name: str, make: Make) -> Case:
         b = Builder(name)
-        graph = fuse(b.finish(list(make(b))))
+        graph = fuse(fuse_gates(b.finish(list(make(b)))))
         (node,) = graph.nodes
         return cls(graph, node)
 
@@ -184,7 +199,9 @@ class Case:
         rng = np.random.default_rng(1)
         found: dict[str, np.ndarray] = {}
         for v in self.node.inputs:
-            if v.type.dtype.is_float:
+            if v in self.graph.constants:
+                found[v.name] = self.graph.constants[v]
+            elif v.type.dtype.is_float:
                 found[v.name] = rng.standard_normal(v.type.shape).astype(v.type.dtype.numpy)
             else:
                 low, high = (0, 6) if v.type.dtype is i64 else (0 if v.type.dtype.kind == "u" else -100, 100)
@@ -195,7 +212,7 @@ class Case:
         return [feeds[v.name] for v in self.node.inputs]
 
     def expected(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        return list(run_graph(self.graph, dict(feeds)).values())
+        return list(run_graph(self.graph, {v.name: feeds[v.name] for v in self.graph.inputs}).values())
 
 
 def assert_close(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:

@@ -19,22 +19,11 @@ from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.matmul import PARALLEL_FROM
 from mlc.targets.cpu.schedules.tile import ask_tile, cut_depth, finish_tile, multiply_lanes
+from mlc.targets.groups.gates import gates_of
 from mlc.targets.groups.group import Group, accumulate_in_registers, replace_anchor, size_of, with_copy
 from mlc.targets.groups.roles import Contraction
 from mlc.targets.groups.template import Site, Template, row_major
 from mlc.targets.groups.terms import over_depth
-
-
-def gates_of(g: Group) -> int:
-    """How many gates the columns of a group's product are; 0 when it is no such group."""
-    role = g.role
-    if g.anchor is None or not isinstance(role, Contraction) or role.transposed or len(g.anchor.shape) != 2:
-        return 0
-    shape = g.outputs[0].shape
-    rows, columns = g.anchor.shape
-    if any(t.shape != shape for t in g.outputs) or len(shape) != 2 or shape[0] != rows or not shape[1]:
-        return 0
-    return columns // shape[1] if columns > shape[1] and columns % shape[1] == 0 else 0
 
 
 def gates_tile(rows: int, gates: int, units: int, depth: int, target: Cpu) -> Tile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mlc.lower.schedule import Schedule
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.attention import ATTENTION
+from mlc.targets.gpu.schedules.gates import GATES
 from mlc.targets.gpu.schedules.product import PRODUCT
 from mlc.targets.gpu.schedules.reduction import REDUCTION
 from mlc.targets.gpu.schedules.rows import ROWS
@@ -17,7 +18,17 @@ from mlc.targets.groups.roles import Convolution, PhasedConvolution
 from mlc.targets.groups.template import Template, template_for
 
 # the first that fits is taken, so what is special comes first
-TEMPLATES: tuple[Template[Gpu], ...] = (ATTENTION, WINOGRAD, PRODUCT, WINDOW, ROWS, REDUCTION, TURN, ELEMENT_WISE)
+TEMPLATES: tuple[Template[Gpu], ...] = (
+    ATTENTION,
+    WINOGRAD,
+    PRODUCT,
+    GATES,
+    WINDOW,
+    ROWS,
+    REDUCTION,
+    TURN,
+    ELEMENT_WISE,
+)
 
 
 def schedule_plain(g: Group, target: Gpu) -> Schedule:

@@ -2,7 +2,7 @@
 
 Every stage that is not inlined is a launch. A thread folds an element's terms alone where there are elements enough for
 all units; else the threads of a block share them, leave what they found in shared memory, and a few of them fold that.
-Where the larger operand lies along the result, as the weights of a recurrence do, a block makes neighbouring elements.
+Where the larger operand lies along the result, as what is summed over rows does, a block makes neighbouring elements.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def schedule_stage(s: Schedule, op: te.Compute, target: Gpu, knobs: Knobs, name:
 def _column(op: te.Compute) -> Var | None:
     """The data axis along which memory has the largest operand, if it has that along one.
 
-    A row of a product (a step of a recurrence) is such a fold: its weights are all that counts.
+    Sums over the rows of a matrix are such folds.
     """
     (body, *_) = op.bodies
     largest = max((ld for ld in loads(body) if ld.indices), key=lambda ld: ld.source.size, default=None)
