@@ -116,6 +116,29 @@ def test_faults_are_one_message_and_an_exit_code(
     assert Path("out.npz").read_bytes() == b"earlier"
 
 
+@pytest.mark.parametrize("option", [None, "--bench", "--profile"])
+def test_a_kernel_that_fails_has_no_times(
+    option: str | None,
+    quick_pocl: OpenClDevice,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Some drivers tell it by nothing else."""
+    import pyopencl as cl
+
+    def failed(event: object) -> None:
+        raise cl.RuntimeError("clGetEventProfilingInfo failed: PROFILING_INFO_NOT_AVAILABLE")
+
+    monkeypatch.chdir(tmp_path)
+    onnx.save(product(), "m.onnx")
+    assert run(["-q", "compile", "m.onnx", "--target", TARGET, "-o", "m.tar"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(cl.Event, "profile", property(failed))
+    assert run(["-q", "run", "m.tar", *([] if option is None else [option])]) == 6
+    assert "PROFILING_INFO_NOT_AVAILABLE" in capsys.readouterr().err.splitlines()[0]
+
+
 @pytest.mark.parametrize("option", ["--bench", "--profile"])
 def test_a_device_that_is_lost_in_the_midst_of_runs_ends_them(
     option: str, fail: Fail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from mlc.errors import DeviceError
 
 INSTALL = "pip install 'mlc[cuda]'"
 _DRIVER = "install NVIDIA's driver"
+_UPDATE = "update NVIDIA's driver"
+_FUNCTION = re.compile(r"\bcu[A-Z]\w+")  # in what the bindings say of a library that lacks it
 # what the user can do about an error, and what has happened in his words
 _MEANING = {
     "CUDA_ERROR_NO_DEVICE": ("there is no NVIDIA GPU", "a GPU may be hidden by CUDA_VISIBLE_DEVICES"),
@@ -18,6 +21,9 @@ _MEANING = {
         "CUDA was in use when this process was forked off, and does not survive that",
         "tune before anything runs on the GPU, or in a process of its own: mlc tune",
     ),
+    "CUDA_ERROR_STUB_LIBRARY": ("the driver's library here is a stub, for linking only", _DRIVER),
+    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": ("the driver is older than its library, which this GPU does not take",
+                                                  _UPDATE),
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": ("the driver and its library differ in version", "restart the machine"),
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": (
         "the driver is older than the compiler that made the module", "compile for this very GPU (-arch), or update it",
@@ -88,13 +94,17 @@ class Cuda:
 
     def __init__(self, cu: Any) -> None:
         self._cu = cu
-        try:
-            self._do("start the driver", cu.cuInit, 0)
-        except RuntimeError as error:  # the bindings look for the library at the first call
-            raise DeviceError("the module needs an NVIDIA GPU, and there is no driver here", hint=_DRIVER) from error
+        self._do("start the driver", cu.cuInit, 0)
 
     def _do(self, what: str, call: Any, *args: Any) -> Any:
-        error, *results = call(*args)
+        try:
+            error, *results = call(*args)
+        except RuntimeError as failed:  # of the bindings, which look for the library at the first call
+            if _FUNCTION.search(str(failed)):
+                message, hint = f"cannot {what}: the driver is older than cuda-bindings wants ({failed})", _UPDATE
+            else:
+                message, hint = "the module needs an NVIDIA GPU, and there is no driver here", _DRIVER
+            raise DeviceError(message, hint=hint) from failed
         if error != self._cu.CUresult.CUDA_SUCCESS:
             raise CudaError(error.name, f"cannot {what}")
         return results[0] if len(results) == 1 else tuple(results)

@@ -41,10 +41,10 @@ class Loaded:
     program: GpuProgram
     code: Image | None
     module: Any
-    functions: dict[str, Any]
-    params: list[int]
-    workspace: int
-    scratch: int
+    functions: dict[str, Any] = field(default_factory=dict)
+    params: list[int] = field(default_factory=list)
+    workspace: int = 0
+    scratch: int = 0
     graphs: dict[tuple[int, ...], Any] = field(default_factory=dict)
     profiles: dict[tuple[int, ...], tuple[Any, list[Any]]] = field(default_factory=dict)
 
@@ -151,19 +151,24 @@ class CudaDevice:
         except CudaError as error:
             error.message += f"; {self.name} is sm_{self.capability}, its driver knows CUDA {cuda.driver_version()}"
             raise
-        functions = {c.kernel: cuda.function(module, c.kernel) for c in read.commands if c.kernel}
-        for c in read.commands:
-            if c.shared:
-                cuda.allow_shared(functions[c.kernel], c.shared)
-        params = [self.allocate(a.nbytes) for a in read.params]
-        for address, array in zip(params, read.params, strict=True):
-            if array.nbytes:
-                cuda.to_device(address, array.ctypes.data, array.nbytes, self._stream)
-        cuda.wait(self._stream)
-        workspace, scratch = self.allocate(read.workspace_bytes), self.allocate(read.scratch_bytes)
-        loaded = Loaded(read, image if native else None, module, functions, params, workspace, scratch)
-        self._programs.append(loaded)
+        loaded = Loaded(read, image if native else None, module)
+        self._programs.append(loaded)  # closing gives it back, even if it does not get all that it needs
+        self._fill(loaded)
         return loaded
+
+    def _fill(self, loaded: Loaded) -> None:
+        """Finds a program's kernels, uploads its constants, and reserves its memory."""
+        cuda, program = self._cuda, loaded.program
+        loaded.functions = {c.kernel: cuda.function(loaded.module, c.kernel) for c in program.commands if c.kernel}
+        for c in program.commands:
+            if c.shared:
+                cuda.allow_shared(loaded.functions[c.kernel], c.shared)
+        for array in program.params:
+            loaded.params.append(self.allocate(array.nbytes))
+            if array.nbytes:
+                cuda.to_device(loaded.params[-1], array.ctypes.data, array.nbytes, self._stream)
+        cuda.wait(self._stream)
+        loaded.workspace, loaded.scratch = self.allocate(program.workspace_bytes), self.allocate(program.scratch_bytes)
 
     def write(self, address: int, data: np.ndarray) -> Report | None:
         if not data.nbytes:
@@ -223,8 +228,11 @@ class CudaDevice:
         self._cuda.begin_capture(self._stream)
         try:
             yield found
-        finally:
-            found.append(self._cuda.end_capture(self._stream))
+        except CudaError:
+            with contextlib.suppress(CudaError):  # what was captured is of no use, and says nothing new
+                self._cuda.end_graph(self._cuda.end_capture(self._stream))
+            raise
+        found.append(self._cuda.end_capture(self._stream))
 
     def profile(self, program: Loaded, addresses: Sequence[int]) -> Report:
         """Runs a program with the time of each launch; ``seconds`` is their sum.

@@ -67,11 +67,6 @@ class _Step:
     offsets: tuple[int, ...] = ()
 
 
-def _whole(events: Sequence[Any]) -> dict[str, Any]:
-    """What a report says of a run by its commands' events."""
-    return {"seconds": (events[-1].profile.end - events[0].profile.start) * 1e-9 if events else 0.0}
-
-
 def open_device(options: Mapping[str, str]) -> OpenClDevice:
     """Opens the device that a package is for, the first one unless ``number`` says otherwise.
 
@@ -95,7 +90,7 @@ def open_device(options: Mapping[str, str]) -> OpenClDevice:
     try:
         found = [d for p in cl.get_platforms() for d in p.get_devices()]
     except cl.Error as error:
-        raise DeviceError(f"no OpenCL driver answers: {error}", hint=_install()) from error
+        raise DeviceError(f"no OpenCL driver answers: {error}", hint=_install(wanted)) from error
     processors = [d for d in found if d.type & cl.device_type.CPU]
     others = [d for d in found if d not in processors]
     if wanted == "mali":
@@ -103,7 +98,7 @@ def open_device(options: Mapping[str, str]) -> OpenClDevice:
     choice = processors if wanted == CPU else [*others, *(processors if wanted == "generic" else [])]
     if not choice:
         here = ", ".join(d.name for d in found) or "none"
-        raise DeviceError(f"the module needs the OpenCL device {wanted!r}; devices here: {here}", hint=_install())
+        raise DeviceError(f"the module needs the OpenCL device {wanted!r}; devices here: {here}", hint=_install(wanted))
     number = int(options.get("number", "0"))
     if number >= len(choice):
         names = ", ".join(f"{k} is {d.name}" for k, d in enumerate(choice))
@@ -112,7 +107,9 @@ def open_device(options: Mapping[str, str]) -> OpenClDevice:
     return OpenClDevice(cl, choice[number])
 
 
-def _install() -> str:
+def _install(wanted: str) -> str:
+    if wanted == "mali":
+        return "install its driver, or compile it to be tried on a processor: -device=mali -driver=pocl"
     return "install the driver of the device (for processors: the packages pocl-opencl-icd and ocl-icd-libopencl1)"
 
 
@@ -181,7 +178,7 @@ class OpenClDevice:
         Raises:
             DeviceError: the device fails.
         """
-        return _whole(self._events(program, addresses))
+        return {"seconds": self._seconds(self._events(program, addresses))}
 
     def repeat(self, program: Loaded, addresses: Sequence[int], times: int) -> float:
         """Seconds of runs in a row, by their events: handing a run to the driver's threads, and back, is not in them.
@@ -194,7 +191,7 @@ class OpenClDevice:
             runs = min(IN_A_ROW, times - first)
             events = self._events(program, addresses, runs)
             size = len(events) // runs
-            seconds += sum(_whole(events[k * size : (k + 1) * size])["seconds"] for k in range(runs))
+            seconds += sum(self._seconds(events[k * size : (k + 1) * size]) for k in range(runs))
         return seconds
 
     def profile(self, program: Loaded, addresses: Sequence[int]) -> Report:
@@ -206,8 +203,9 @@ class OpenClDevice:
         events = self._events(program, addresses)
         seconds = [0.0] * len(program.program.steps)
         for command, event in zip(program.program.commands, events, strict=True):
-            seconds[command.step] += (event.profile.end - event.profile.start) * 1e-9
-        return {**_whole(events), "kernels": profiled(program.program, seconds, self._record(), lambda _: None)}
+            seconds[command.step] += self._seconds([event])
+        kernels = profiled(program.program, seconds, self._record(), lambda _: None)
+        return {"seconds": self._seconds(events), "kernels": kernels}
 
     def _record(self) -> Gpu | None:
         """What is known of the device."""
@@ -233,13 +231,18 @@ class OpenClDevice:
             self._queue.finish()
         return events
 
+    def _seconds(self, events: Sequence[Any]) -> float:
+        """From the first one's begin to the last one's end; a kernel that has failed has none, and then this does."""
+        with self._told("failed"):
+            return float((events[-1].profile.end - events[0].profile.start) * 1e-9) if events else 0.0
+
     def close(self) -> None:
         if self._open:
             self._open = False
             with contextlib.suppress(self._cl.Error):  # of a device that is lost, nothing is left to wait for
                 self._queue.finish()
-            for buffer in self._memory.values():
-                buffer.release()
+                for buffer in self._memory.values():
+                    buffer.release()
             self._memory.clear()
 
     def _check(self, program: GpuProgram) -> None:

@@ -24,7 +24,7 @@ def guarded(message: Message, work: Callable[[Message], Answer]) -> Answer:
     except CandidateError as error:
         header, body = _failed(error.failure, error), b""
     except DeviceError as error:
-        header, body = _failed(Failure.RUN_CRASH, error), b""
+        header, body = {**_failed(Failure.RUN_CRASH, error), "hint": error.hint}, b""
     except PackageError as error:
         header, body = _failed(Failure.BUILD_ERROR, error), b""
     except MemoryError as error:

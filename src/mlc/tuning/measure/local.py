@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from mlc.errors import DeviceError
 from mlc.ir import te
 from mlc.ir.cost import products
 from mlc.ir.graph import express
@@ -31,7 +32,7 @@ from mlc.tuning.measure.cases import case_bytes
 from mlc.tuning.measure.cores import cores_for, siblings, timed_cores
 from mlc.tuning.measure.frames import Message
 from mlc.tuning.measure.lanes import Conversation, Lane, Lanes, LostError, Request
-from mlc.tuning.measure.replies import as_items, as_positive, as_timing, failure_in, seconds_in
+from mlc.tuning.measure.replies import as_items, as_positive, as_timing, failure_in, refusal_in, seconds_in
 from mlc.tuning.measure.roles import Workshop
 from mlc.tuning.measure.timing import BEHIND, Drift, Patience, Rule, Timing
 from mlc.tuning.measure.turns import Turns
@@ -336,6 +337,7 @@ class LocalMeasurer:
         header = {"scratch": untuned.scratch}
         try:
             reply = yield Request(header, untuned.obj, _CASE_TIMEOUT, Failure.RUN_TIMEOUT)
+            self._require_taken(reply)
             failed = failure_in(reply)
         except LostError as error:
             failed = error.failure, error.message
@@ -441,15 +443,26 @@ class LocalMeasurer:
         assert state.untuned is not None
         yield from self._measure_peak()
         handle = self._next_handle()
-        for request in (self._load(handle, state.untuned), self._ask({"op": "anchor", "handle": handle})):
-            reply = yield request
+        reply = yield self._load(handle, state.untuned)
+        self._require_taken(reply)
+        failed = failure_in(reply)
+        if failed is None:
+            reply = yield self._ask({"op": "anchor", "handle": handle})
             failed = failure_in(reply)
-            if failed is not None:
-                raise LostError(*failed)
+        if failed is not None:
+            raise LostError(*failed)
         base = as_positive(reply.header.get("ns"))
         if state.drift is None:
             state.drift = Drift(base)
             state.record = base / 1e9
+
+    def _require_taken(self, reply: Message) -> None:
+        """The device has taken the untuned candidate: where it has no memory for it, or cannot read its code, no other
+        one is to blame for that, and nothing is left to do.
+        """
+        refused = refusal_in(reply)
+        if refused is not None and self._bench.device:
+            raise DeviceError(f"nothing can be measured on {self._bench.device}: {refused[0]}", hint=refused[1])
 
     def _doubt(self, number: int, seconds: float) -> Conversation:
         """Measures the roof again where a time is above it."""

@@ -23,6 +23,12 @@ def failure_in(reply: Message) -> tuple[Failure, str] | None:
     return Failure(kind), str(reply.header.get("message", ""))[:300]
 
 
+def refusal_in(reply: Message) -> tuple[str, str] | None:
+    """What the device itself has refused, as message and hint; nothing where it has not, or a candidate has failed."""
+    hint = reply.header.get("hint")
+    return None if hint is None else (str(reply.header.get("message", ""))[:300], str(hint)[:300])
+
+
 def seconds_in(reply: Message) -> float:
     """The seconds that a reply took."""
     return as_positive(reply.header.get("took"))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +25,21 @@ from tests.unit.targets.gpu.groups import CASES, Case, assert_close
 
 QUICK = ("matmul", "conv_bias_relu", "softmax", "sum_of_all", "concat", "scatter")
 SOURCE = 'extern "C" __global__ void __launch_bounds__(4) k(float* a) { a[threadIdx.x] *= 2; }\n'
+OLD_DRIVER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+int cuInit(unsigned flags) { return 0; }
+int cuDeviceGetCount(int *n) { *n = 1; return 0; }
+int cuDeviceGet(int *device, int n) { *device = n; return 0; }
+int cuDeviceGetName(char *name, int size, int device) { strcpy(name, "Old GPU"); return 0; }
+int cuDeviceGetAttribute(int *value, int which, int device) { *value = which == 75 ? 8 : 0; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { *context = context; return 0; }
+int cuGetProcAddress_v2(const char *name, void **at, int version, unsigned long long flags, int *status) {
+  *at = dlsym(RTLD_DEFAULT, name);
+  return *at ? 0 : 500;
+}
+"""
 COUNT = GpuProgram(
     SOURCE,
     (Step("k", (), 0, 0),),
@@ -97,16 +115,44 @@ def test_what_is_missing_is_named(cu: FakeCuda, message: str) -> None:
         CudaDevice(Cuda(cu))
 
 
-def test_a_missing_driver_is_named() -> None:
-    """The bindings look for it when they are first called, and find nothing."""
+@pytest.mark.parametrize(
+    "function, error, message, hint",
+    [
+        (
+            "cuInit",
+            '"cuda" is an NVIDIA driver library and can only be found via system search.',
+            "needs an NVIDIA GPU, and there is no driver here",
+            "install NVIDIA's driver",
+        ),
+        ("cuInit", "Failed to get cuGetProcAddress_v2", "cannot start the driver: .* older", "update NVIDIA's driver"),
+        ("cuStreamCreate", "function cuStreamCreate is not found", "cannot make a stream: .* older", "update NVIDIA's"),
+    ],
+)
+def test_a_driver_that_is_missing_or_too_old_is_named(function: str, error: str, message: str, hint: str) -> None:
+    """The bindings look for it when they are first called, and for each function of it."""
+    cu = FakeCuda()
 
-    class Nothing(FakeCuda):
-        def cuInit(self, flags: int) -> tuple[Any, ...]:
-            raise RuntimeError("Failed to dlopen libcuda.so.1")
+    def fails(*args: object) -> None:
+        raise RuntimeError(error)
 
-    with pytest.raises(DeviceError, match="needs an NVIDIA GPU, and there is no driver here") as caught:
-        CudaDevice(Cuda(Nothing()))
-    assert caught.value.hint == "install NVIDIA's driver"
+    setattr(cu, function, fails)
+    with pytest.raises(DeviceError, match=message) as caught:
+        CudaDevice(Cuda(cu))
+    assert caught.value.hint.startswith(hint)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_bindings_over_a_library_of_an_old_driver(tmp_path: Path) -> None:
+    """It knows its GPU, and has none of the functions that came later."""
+    pytest.importorskip("cuda.bindings.driver")
+    (tmp_path / "cuda.c").write_text(OLD_DRIVER)
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "cuda.c", "-ldl"], check=True)
+    script = "from mlc.targets.cuda.driver import open_device\nopen_device({})"
+    paths = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=paths, capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("mlc.errors.DeviceError: cannot enter the context: the driver is older"), last
 
 
 def test_missing_bindings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +177,37 @@ def test_a_lost_device_is_told_and_closed_in_peace() -> None:
     with pytest.raises(CudaError, match="a kernel read or wrote beyond its memory"):
         device.read(at, np.empty(8, np.uint8))
     device.close()
+
+
+def test_what_fails_while_launches_are_captured_is_told() -> None:
+    """Not that the graph is of no use thereafter; and the next run captures them again."""
+    cu = FakeCuda()
+    device = fake_device(cu)
+    loaded = device.load(pack([replace(COUNT, images=images_of(SOURCE, ["sm_90"]))]))
+    at = device.allocate(16)
+    cu.fail = {n: CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED for n in ("cuStreamEndCapture", "cuGraphDestroy")}
+    cu.fail["cuLaunchKernel"] = CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+    with pytest.raises(CudaError, match="k: cannot launch a kernel: a kernel wants more than a multiprocessor has"):
+        device.run(loaded, [at])
+    cu.fail = {}
+    cu.captured = None
+    device.write(at, np.ones(4, np.float32).view(np.uint8))
+    assert device.run(loaded, [at])["seconds"] >= 0
+    device.close()
+    assert not cu.memory
+
+
+@pytest.mark.parametrize("missing", ["cuMemAlloc", "cuModuleGetFunction"])
+def test_a_program_that_does_not_fit_is_given_back(missing: str) -> None:
+    cu = FakeCuda()
+    device = fake_device(cu)
+    program = replace(COUNT, images=images_of(SOURCE, ["sm_90"]), params=[np.ones(4, np.float32)])
+    cu.fail = {missing: CUresult.CUDA_ERROR_OUT_OF_MEMORY}
+    with pytest.raises(CudaError, match="no memory left"):
+        device.load(pack([program]))
+    device.close()
+    assert not cu.memory
+    assert cu.calls.count("cuModuleLoadData") == cu.calls.count("cuModuleUnload") == 1
 
 
 def test_runs_in_a_row_are_timed_together() -> None:

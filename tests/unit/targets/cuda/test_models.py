@@ -20,7 +20,7 @@ from mlc.api.losses import losses
 from mlc.cli.main import run
 from mlc.errors import DeviceError
 from mlc.records.files import read_records
-from mlc.records.measurement import Failure
+from mlc.records.measurement import Failure, Measurement
 from mlc.records.record import DECIDED
 from mlc.targets.cuda.driver import CudaDevice
 from mlc.targets.gpu.program import unpack
@@ -268,6 +268,81 @@ def test_a_kernel_that_faults_takes_nobody_with_it(
     assert sum(r.seconds is not None for r in results) >= 2
 
 
+def trials(path: str = "r.jsonl") -> list[Measurement]:
+    records = read_records([Path(path)]).records if Path(path).exists() else []
+    return [r.result for r in records if r.explorer != DECIDED]
+
+
+@pytest.mark.parametrize(
+    "function, error, message",
+    [
+        ("cuMemAlloc", CUresult.CUDA_ERROR_OUT_OF_MEMORY, "the GPU has no memory left"),
+        pytest.param(
+            "cuModuleLoadData",
+            CUresult.CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+            "the driver is older than the compiler",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_device_that_takes_nothing_ends_tuning_and_measuring(
+    function: str,
+    error: CUresult,
+    message: str,
+    install: Install,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No candidate is to blame: none is recorded, and all are tried once it takes them."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(product(), "m.onnx")
+    tune = ["-q", "tune", "m.onnx", "--target", TARGET, "--trials", "4"]
+    install(FakeCuda(fail={function: error}))
+    assert run([*tune, "--build-only", "c"]) == 0
+    for command in ([*tune, *TUNE, "--no-check"], ["-q", "measure", "c", "--repeat", "3", "--min-repeat-ms", "0.01"]):
+        capsys.readouterr()
+        assert run([*command, "-o", "r.jsonl"]) == 6
+        first, hint = capsys.readouterr().err.strip().splitlines()
+        assert first.startswith("error: nothing can be measured on cuda: ")
+        assert message in first
+        assert hint.startswith("hint: ")
+        assert not trials()
+    install(FakeCuda())
+    assert run(["-q", "measure", "c", "-o", "r.jsonl", "--repeat", "3", "--min-repeat-ms", "0.01"]) == 0
+    assert [r.failure for r in trials()] == [None] * 4
+
+
+@pytest.mark.slow
+def test_a_device_whose_memory_is_taken_in_the_midst_of_tuning_ends_it(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It costs the candidate that was being loaded."""
+    monkeypatch.chdir(tmp_path)
+    taken = tmp_path / "taken"
+
+    class Filling(FakeCuda):
+        def cuMemAlloc(self, nbytes: int) -> tuple[Any, ...]:
+            if self.calls.count("cuModuleLoadData") > 2:  # the anchor, and a candidate
+                taken.touch()
+            return (CUresult.CUDA_ERROR_OUT_OF_MEMORY, None) if taken.exists() else super().cuMemAlloc(nbytes)
+
+    install(Filling())
+    onnx.save(product(), "m.onnx")
+    how = [*TUNE, "--trials", "6", "--no-check", "-o", "r.jsonl"]
+    assert run(["-q", "tune", "m.onnx", "--target", TARGET, *how]) == 6
+    error, _ = capsys.readouterr().err.strip().splitlines()
+    assert error.startswith("error: nothing can be measured on cuda: ")
+    assert "no memory left" in error
+    before = trials()
+    assert before[0].seconds is not None
+    assert sum(r.failure is not None for r in before) <= 1
+    install(FakeCuda())
+    assert run(["-q", "tune", "m.onnx", "--target", TARGET, *how]) == 0
+    assert trials()[: len(before)] == before
+    assert len(trials()) == 6
+
+
 @pytest.mark.slow
 def test_a_device_lost_in_the_midst_of_tuning_ends_it_and_loses_nothing(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -282,13 +357,10 @@ def test_a_device_lost_in_the_midst_of_tuning_ends_it_and_loses_nothing(
     assert error.startswith("error: nothing can be measured on cuda: ")
     assert "the GPU is gone" in error
     assert hint.startswith("hint: ")
-    before = read_records([Path("r.jsonl")]).records if Path("r.jsonl").exists() else []
-    assert {r.result.failure for r in before} <= {None}
+    assert {r.failure for r in trials()} <= {None}
     install(FakeCuda())
     assert run(["-q", "tune", "m.onnx", "--target", TARGET, *how]) == 0
-    after = [r for r in read_records([Path("r.jsonl")]).records if r.explorer != DECIDED]
-    assert len(after) == 3
-    assert {r.result.failure for r in after} == {None}
+    assert [r.failure for r in trials()] == [None] * 3
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
@@ -440,3 +512,31 @@ def test_faults_are_one_message_and_an_exit_code(
     assert all(line.startswith("hint: ") for line in hint)
     assert len(hint) <= 1
     assert Path("out.npz").read_bytes() == b"earlier"
+
+
+@pytest.mark.parametrize("option", ["--bench", "--profile"])
+def test_a_device_that_is_lost_in_the_midst_of_runs_ends_them(
+    option: str,
+    install: Install,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    class Leaving(FakeCuda):
+        def cuStreamSynchronize(self, stream: str) -> tuple[Any, ...]:
+            if self.calls.count("cuGraphLaunch") > 1:
+                self.dead = CUresult.CUDA_ERROR_DEVICE_UNAVAILABLE
+                return (self.dead,)
+            return (CUresult.CUDA_SUCCESS,)
+
+    install(Leaving())
+    onnx.save(layers(), "m.onnx")
+    assert run(["-q", "compile", "m.onnx", "--target", TARGET, "-o", "m.tar"]) == 0
+    capsys.readouterr()
+    assert run(["-q", "run", "m.tar", option, "--json", "r.json"]) == 6
+    error, hint = capsys.readouterr().err.strip().splitlines()
+    assert "the GPU is gone" in error
+    assert hint.startswith("hint: the process has lost the GPU")
+    assert not Path("r.json").exists()
