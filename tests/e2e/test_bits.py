@@ -25,6 +25,16 @@ RNG = np.random.default_rng(11)
 node = helper.make_node
 
 
+TARGETS = (
+    "x86 -mcpu=native",
+    "x86 -mcpu=haswell",
+    *(
+        pytest.param(f"arm -mcpu={cpu}", marks=(needs_emulator, pytest.mark.slow))
+        for cpu in ("cortex-a53", "cortex-a76", "neoverse-v1")
+    ),
+)
+
+
 def model_of(graph: Graph) -> mlc.Model:
     return mlc.Model(graph, ModelSource("test", "", "bits", "", "0" * 64, (), ()), "test")
 
@@ -43,7 +53,8 @@ def words_of_both(
 
 
 def exact(graph: Graph, feeds: dict[str, np.ndarray], target: str, threads: int = 1) -> None:
-    got = run_here(mlc.compile(model_of(graph), target), feeds, threads)
+    package = mlc.compile(model_of(graph), target)
+    got = emulated(package, feeds, threads) if target.startswith("arm") else run_here(package, feeds, threads)
     for name, wanted in run_graph(graph, feeds).items():
         np.testing.assert_array_equal(got[name], wanted)
 
@@ -58,7 +69,7 @@ def test_every_kind_of_product(cpu: str, kind: Weights, of_x: int, of_w: int) ->
     exact(graph, feeds, f"x86 -mcpu={cpu}")
 
 
-@pytest.mark.parametrize("cpu", ["native", "haswell"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("x", "w", "strides", "pads", "dilations"),
     [
@@ -70,18 +81,18 @@ def test_every_kind_of_product(cpu: str, kind: Weights, of_x: int, of_w: int) ->
         ((1, 32, 3, 4, 5), (16, 32, 3, 1, 3), (1, 1, 1), (1, 0, 1, 1, 0, 1), (1, 1, 1)),
     ],
 )
-def test_odd_convolutions(cpu: str, x: tuple, w: tuple, strides: tuple, pads: tuple, dilations: tuple) -> None:
+def test_odd_convolutions(target: str, x: tuple, w: tuple, strides: tuple, pads: tuple, dilations: tuple) -> None:
     window = {"strides": strides, "pads": pads, "dilations": dilations}
     graph, feeds = words_of_both(x, w, 2, 1, Weights.BIPOLAR, **window)
-    exact(graph, feeds, f"x86 -mcpu={cpu}", threads=2)
+    exact(graph, feeds, target, threads=2)
 
 
-@pytest.mark.parametrize("cpu", ["native", "haswell"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("of_x", "channels", "high", "wide", "floats"),
     [(2, 64, 7, 8, False), (1, 128, 5, 7, True), (2, 64, 4, 4, True), (2, 96, 4, 4, False), (1, 64, 13, 13, False)],
 )
-def test_packing_what_lies_in_blocks(cpu: str, of_x: int, channels: int, high: int, wide: int, floats: bool) -> None:
+def test_packing_what_lies_in_blocks(target: str, of_x: int, channels: int, high: int, wide: int, floats: bool) -> None:
     """Bytes that a convolution made, in blocks of channels; or floats of it, which others read as well."""
     b = Builder("pack")
     shape = (1, channels, high, wide)
@@ -95,13 +106,13 @@ def test_packing_what_lies_in_blocks(cpu: str, of_x: int, channels: int, high: i
     (few,) = b.add(get("cast"), [few], {"to": "u8"})
     (words,) = b.add(get("pack_bits"), [few], {"axis": 1, "bits": tuple(range(of_x))})
     graph = b.finish([words, y] if floats else [words])
-    exact(graph, {"x": RNG.integers(0, 9, shape).astype(np.uint8)}, f"x86 -mcpu={cpu}", threads=2)
+    exact(graph, {"x": RNG.integers(0, 9, shape).astype(np.uint8)}, target, threads=2)
 
 
-@pytest.mark.parametrize("cpu", ["native", "haswell"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 1, 1), (1, 200, 17), (7, 64, 64), (13, 131, 40)])
-def test_matrix_products(cpu: str, rows: int, depth: int, columns: int) -> None:
-    exact(*words_of_both((rows, depth), (columns, depth), 2, 2, Weights.SIGNED), f"x86 -mcpu={cpu}")
+def test_matrix_products(target: str, rows: int, depth: int, columns: int) -> None:
+    exact(*words_of_both((rows, depth), (columns, depth), 2, 2, Weights.SIGNED), target)
 
 
 def quantised(weights: np.ndarray, zero: int) -> tuple[Any, dict[str, np.ndarray]]:
