@@ -77,7 +77,7 @@ def _of_node(
     require_expression(node)
     asked = [k for k, v in enumerate(node.inputs) if v in needed and v.type.dtype.is_float]
     seen = None if as_derived else seen_in(node)
-    if seen is not None and seen.role.groups == 1 and received[0] is not None:
+    if seen is not None and received[0] is not None:
         return add_convolution_gradients(g, node, seen, received[0], [k in asked for k in range(len(node.inputs))])
     operands = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
     results = list(express(node, operands))

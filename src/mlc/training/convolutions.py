@@ -2,8 +2,9 @@
 
 What is derived for a convolution (:mod:`mlc.training.autodiff.expression`) sums the same terms. It is told by what a
 node's expression does, not by its name, and said in operators so that it meets their schedules: the derivative by the
-data is the transposed convolution; that by the weights a sum of products over all pixels, whose operands are turned so
-that channels are next to each other and make vectors.
+data is the transposed convolution, in groups or of single channels (depthwise) a convolution by turned weights where
+windows move by one; that by the weights a sum of products over all pixels, whose operands are turned so that channels
+are next to each other and make vectors.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from dataclasses import dataclass
 
 from mlc.define.expressions import add_expressions
 from mlc.ir import te
-from mlc.ir.expr import Const, Load, Select
+from mlc.ir.expr import Const, Expr, Load, Select
 from mlc.ir.graph import Builder, Node, Value, express
 from mlc.ir.index import Linear, as_index
 from mlc.ops import get
-from mlc.targets.groups.roles import Convolution, is_border, role_of
+from mlc.targets.groups.roles import Convolution, Window, is_border, role_of
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,18 @@ class Seen:
     """A node that convolves.
 
     Args:
-        role: what it does.
         data, weights: which operands these are.
+        strides, dilations: of the window.
         pads: zeros around the data, before and behind each spatial axis.
+        groups: of channels; as many as there are where each channel has a window of its own.
     """
 
-    role: Convolution
     data: int
     weights: int
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
     pads: tuple[int, ...]
+    groups: int
 
 
 def seen_in(node: Node) -> Seen | None:
@@ -43,7 +47,11 @@ def seen_in(node: Node) -> Seen | None:
     operands = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
     (result,) = express(node, operands)
     role = role_of(result.op) if result.op is not None else None
-    if not isinstance(role, Convolution) or role.bits is not None:
+    if isinstance(role, Convolution):
+        groups = 0 if role.bits is not None else role.groups
+    else:
+        groups = role.data.shape[1] if isinstance(role, Window) else 0
+    if not groups or not isinstance(role, (Convolution, Window)):
         return None
     data, pads = role.data, (0,) * (2 * (role.data.rank - 2))
     if data.op is not None:
@@ -53,7 +61,8 @@ def seen_in(node: Node) -> Seen | None:
         data, pads = bordered
     if data not in operands or role.weights not in operands:
         return None
-    return Seen(role, operands.index(data), operands.index(role.weights), pads)
+    places = operands.index(data), operands.index(role.weights)
+    return Seen(*places, role.strides, role.dilations, pads, groups)
 
 
 def _bordered(t: te.Tensor) -> tuple[te.Tensor, tuple[int, ...]] | None:
@@ -97,21 +106,35 @@ def add_convolution_gradients(
 
 
 def _by_data(g: Builder, node: Node, seen: Seen, received: Value) -> Value:
-    role, data = seen.role, node.inputs[seen.data]
-    attrs = {
-        "strides": role.strides,
-        "pads": seen.pads,
-        "dilations": role.dilations,
-        "groups": role.groups,
-        "output_shape": data.type.shape[2:],
-    }
-    operands = [received, node.inputs[seen.weights]]
-    return g.add(get("conv_transpose"), operands, attrs, names=[f"d{data.name}"], sources=node.sources)[0]
+    data, weights = node.inputs[seen.data], node.inputs[seen.weights]
+    attrs = {"strides": seen.strides, "dilations": seen.dilations, "groups": seen.groups, "pads": seen.pads}
+    reach = [(k - 1) * d for k, d in zip(weights.type.shape[2:], seen.dilations, strict=True)]
+    around = tuple(r - pad for r, pad in zip(2 * reach, seen.pads, strict=True))
+    if seen.groups == 1 or set(seen.strides) != {1} or min(around) < 0:
+        op, attrs = "conv_transpose", {**attrs, "output_shape": data.type.shape[2:]}
+    else:
+        op, weights, attrs = "conv", _turned(g, node, seen, weights), {**attrs, "pads": around}
+    return g.add(get(op), [received, weights], attrs, names=[f"d{data.name}"], sources=node.sources)[0]
+
+
+def _turned(g: Builder, node: Node, seen: Seen, weights: Value) -> Value:
+    """Weights from results to data: taps from the last to the first, channels of each group exchanged."""
+    w = te.placeholder(weights.type.shape, weights.type.dtype, weights.name)
+    out, channels, *taps = w.shape
+    out //= seen.groups
+
+    def element(c: Linear, o: Linear, *at: Linear) -> Expr:
+        back = (n - 1 - t for n, t in zip(taps, at, strict=True))
+        group, inner = (c, as_index(0)) if channels == 1 else (c // channels, c % channels)
+        return w[(group * out + o, inner, *back)]
+
+    turned = te.compute((channels * seen.groups, out, *taps), element, f"{weights.name}_turned")
+    return add_expressions(g, [turned], {id(w): weights}, node.sources)[0]
 
 
 def _by_weights(g: Builder, node: Node, seen: Seen, received: Value) -> Value:
     """Products of the channels of every pixel with those of what it meets, summed over all pixels of all examples."""
-    role, data, weights = seen.role, node.inputs[seen.data], node.inputs[seen.weights]
+    data, weights = node.inputs[seen.data], node.inputs[seen.weights]
     rank, name = data.type.rank, f"d{weights.name}"
 
     def add(op: str, operand: Value, **attrs: object) -> Value:
@@ -124,20 +147,40 @@ def _by_weights(g: Builder, node: Node, seen: Seen, received: Value) -> Value:
         x = add("pad", x, pads=(0, *seen.pads[:half], 0, 0, *seen.pads[half:], 0))
     xt, dt = (te.placeholder(v.type.shape, v.type.dtype, v.name) for v in (x, d))
     over = tuple(te.reduce_axis(n, f"p{k}") for k, n in enumerate(dt.shape[:-1]))
+    out, channels, *taps = weights.type.shape
+    out //= seen.groups
 
-    out, channels = weights.type.shape[:2]
-    wide_out = out > channels  # vectors run along what there is more of
+    def met(c: Linear, at: Sequence[Linear]) -> Expr:
+        steps = zip(over[1:], at, seen.strides, seen.dilations, strict=True)
+        return xt[(over[0], *(as_index(p) * s + tap * dilation for p, tap, s, dilation in steps), c)]
 
-    def term(first: Linear, *at: Linear) -> te.Reduction:
-        *taps, inner = at
-        o, c = (inner, first) if wide_out else (first, inner)
-        steps = zip(over[1:], taps, role.strides, role.dilations, strict=True)
-        met = [as_index(p) * stride + tap * dilation for p, tap, stride, dilation in steps]
-        return te.sum_of(dt[(*over, o)] * xt[(over[0], *met, c)], over)
+    # vectors run along what there is more of
+    if out == channels == 1:
 
-    names = ["c", "o"] if wide_out else ["o", "c"]
-    shape = (channels if wide_out else out, *weights.type.shape[2:], out if wide_out else channels)
-    sums = te.compute(shape, term, name, axis_names=[names[0], *(f"k{k}" for k in range(rank - 2)), names[1]])
+        def single(*at: Linear) -> te.Reduction:
+            return te.sum_of(dt[(*over, at[-1])] * met(at[-1], at[:-1]), over)
+
+        shape, perm = (*taps, seen.groups), (rank - 2, *range(rank - 2))
+        sums = te.compute(shape, single, name, axis_names=[*(f"k{k}" for k in range(rank - 2)), "c"])
+        (found,) = add_expressions(g, [sums], {id(xt): x, id(dt): d}, node.sources)
+        return add("reshape", add("transpose", found, perm=perm), shape=weights.type.shape)
+    wide_out = out > channels
+
+    def term(group: Linear, first: Linear, *at: Linear) -> te.Reduction:
+        o, c = (at[-1], first) if wide_out else (first, at[-1])
+        return te.sum_of(dt[(*over, group * out + o)] * met(group * channels + c, at[:-1]), over)
+
+    names = (
+        ["c", *(f"k{k}" for k in range(rank - 2)), "o"] if wide_out else ["o", *(f"k{k}" for k in range(rank - 2)), "c"]
+    )
+    shape = (channels, *taps, out) if wide_out else (out, *taps, channels)
+    if seen.groups == 1:
+        sums = te.compute(shape, lambda *at: term(as_index(0), *at), name, axis_names=names)
+    else:
+        sums = te.compute((seen.groups, *shape), term, name, axis_names=["g", *names])
     (found,) = add_expressions(g, [sums], {id(xt): x, id(dt): d}, node.sources)
     ends = (rank - 1, 0) if wide_out else (0, rank - 1)
-    return add("transpose", found, perm=(*ends, *range(1, rank - 1)))
+    perm = (*ends, *range(1, rank - 1))
+    if seen.groups == 1:
+        return add("transpose", found, perm=perm)
+    return add("reshape", add("transpose", found, perm=(0, *(k + 1 for k in perm))), shape=weights.type.shape)

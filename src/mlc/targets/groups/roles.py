@@ -168,7 +168,11 @@ def is_heavy(op: te.Compute) -> bool:
         return False
     a, b = ({v for ix in ld.indices for v in ix.vars()} for ld in pair)
     data = {v for v in op.axes if v.hi > 0}
-    return bool((a - b) & data) and bool((b - a) & data)
+    if (a - b) & data and (b - a) & data:
+        return True
+    # as many results meet an element as windows that slide over it: the weights of a depthwise convolution
+    sliding = {v for ld in pair for ix in ld.indices if set(ix.vars()) & set(op.reduce_axes) for v in ix.vars()}
+    return bool(sliding & data & (a ^ b))
 
 
 def is_border(op: te.Compute) -> bool:
