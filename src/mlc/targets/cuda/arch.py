@@ -102,7 +102,8 @@ DEFAULT = ("sm_75", "sm_80", "sm_90")
 def _gpu(name: str, units: int, threads: int, gflops: float, gbytes: float, half: float, bytes_: float) -> Gpu:
     limits = (WARP, MAX_THREADS, STATIC_SHARED, REGISTERS_OF_THREAD)
     rates = (gflops, gbytes, 3.0)
-    gpu = Gpu(name, units, *limits, threads, 16, *rates, double=True, shuffles=True)
+    full = REGISTERS // threads
+    gpu = Gpu(name, units, *limits, threads, 16, *rates, double=True, shuffles=True, full_registers=full)
     return replace(gpu, tensor_gflops=half, tensor_gops=bytes_)
 
 

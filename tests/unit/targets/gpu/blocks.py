@@ -122,9 +122,12 @@ def network(name: str, dtype: DType = f32) -> Graph:
 
 
 def laid_out(
-    graph: Graph, rng: np.random.Generator | None = None, told: Callable[[Node, int], None] = lambda node, size: None
+    graph: Graph,
+    rng: np.random.Generator | None = None,
+    told: Callable[[Node, int], None] = lambda node, size: None,
+    target: Gpu = MALI,
 ) -> Graph:
-    """The graph as a Mali wants its tensors; with ``rng``, under configurations that it draws.
+    """The graph as a device wants its tensors; with ``rng``, under configurations that it draws.
 
     ``told`` is told of each group how many configurations it has.
     """
@@ -135,8 +138,8 @@ def laid_out(
         site = Site(types, constant, row_major=False)
 
         def made(node: Node, knobs: Knobs) -> LayoutChoice:
-            choice = choose_layouts(node, site, MALI, knobs)
-            schedule_group(_typed(node, types, choice), MALI, knobs)
+            choice = choose_layouts(node, site, target, knobs)
+            schedule_group(_typed(node, types, choice), target, knobs)
             return choice
 
         knobs = Knobs()

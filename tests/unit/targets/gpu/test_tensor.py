@@ -83,7 +83,8 @@ def on_host(fn: Function, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     emitted = emit(fn, scalars)
     library = built(source_of(scalars, [emitted.text]))
     results = [np.full(b.shape, 77).astype(b.dtype.numpy) for b in fn.params[len(arrays) :]]
-    places = [*map(np.ascontiguousarray, arrays), *results]
+    kept = [np.full(n, 77, np.uint8) for n in emitted.buffers]
+    places = [*map(np.ascontiguousarray, arrays), *results, *kept]
     for launch in emitted.launches:
         operands = (ctypes.c_void_p * len(launch.operands))(*(places[k].ctypes.data for k in launch.operands))
         sizes = (ctypes.c_uint * 6)(*launch.grid, *launch.block)

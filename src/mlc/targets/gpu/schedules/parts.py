@@ -48,19 +48,18 @@ def _fitting(p: Product, channels: int) -> tuple[int, ...]:
     return tuple(n for n in PARTS if channels % n == 0 and (n == 1 or p.k >= n * LEAST))
 
 
-def ask_parts(g: Group, p: Product, target: Gpu, seconds: Callable[[Product], float]) -> int:
+def ask_parts(knobs: Knobs, channels: int, p: Product, target: Gpu, seconds: Callable[[Product], float]) -> int:
     """How many parts the knob says, or else the cost model.
 
     Args:
-        g: a product, or a convolution over channels and taps.
-        p: the same as the cost model knows it.
+        knobs: are asked.
+        channels: what parts divide: the extent of the outermost loop over terms.
+        p: the product as the cost model knows it.
         target: the device.
         seconds: what a product is expected to take as a whole.
     """
-    assert g.anchor is not None
-    channels = g.anchor.reduce_axes[0].hi + 1
     best, _ = best_parts(p, channels, target, seconds)
-    parts: int = g.knobs.category("parts", _fitting(p, channels), default=best)
+    parts: int = knobs.category("parts", _fitting(p, channels), default=best)
     return parts
 
 

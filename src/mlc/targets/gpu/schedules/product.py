@@ -87,7 +87,8 @@ def schedule_product(g: Group, target: Gpu) -> Schedule:
     p = product_of(flat)
     assert flat.anchor is not None
     left, right = (ld.source.dtype for ld in factors_of(flat.anchor) or ())
-    parts = ask_parts(flat, p, target, lambda product: product_seconds(product, left, right, target))
+    channels = flat.anchor.reduce_axes[0].hi + 1
+    parts = ask_parts(flat.knobs, channels, p, target, lambda product: product_seconds(product, left, right, target))
     launch = launch_product(flat if parts == 1 else in_parts(flat, parts), target)
     s, made = launch.schedule, launch.kept[-1]
     if parts > 1:

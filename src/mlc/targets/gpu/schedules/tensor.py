@@ -9,11 +9,12 @@ thread ``l``'s. So every thread's part is a box, and its loops are those that th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, gcd, prod
 
 from mlc.ir import te
 from mlc.ir.expr import Binary, Expr, Load, cast, const, select, substitute_vars, within
-from mlc.ir.index import Linear, Var
+from mlc.ir.index import Linear, Var, as_index
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
@@ -46,8 +47,8 @@ def mma_of(g: Group, target: Gpu) -> Mma | None:
     assert g.anchor is not None
     if factors_of(g.anchor) is None or type(g.anchor.bodies[0]) is not Binary:
         return None
-    left, right = (ld.source.dtype.name for ld in _sides(g.anchor))
-    found = MMAS.get((left, right))
+    form = _Form.of(g.anchor)
+    found = MMAS.get((form.left.source.dtype.name, form.right.source.dtype.name))
     if found is None or found.name not in target.tensor or g.anchor.bodies[0].dtype is not found.sums:
         return None
     return found
@@ -58,13 +59,16 @@ def is_large(p: Product, mma: Mma) -> bool:
     return p.m >= ROWS and p.n >= COLUMNS and p.k >= mma.terms
 
 
-def schedule_tensor(g: Group, target: Gpu, mma: Mma) -> tuple[Schedule, Group, tuple[te.Tensor, ...]]:
+def schedule_tensor(
+    g: Group, target: Gpu, mma: Mma, *, blocks: bool = False
+) -> tuple[Schedule, Group, tuple[te.Tensor, ...]]:
     """A product by Tensor Cores.
 
     Args:
         g: ``out[batch…, i, j] = sum(left[…] * right[…] for k)``, and what follows it.
         target: the device.
         mma: its instruction.
+        blocks: whether columns lie in blocks of a tile, ``out[batch…, block, i, lane]``.
     Returns:
         a schedule with loops for the product and what follows it with its shape, the group that it is of, and the
         stages that must not be inlined, the last of which is the product's tensor.
@@ -73,14 +77,13 @@ def schedule_tensor(g: Group, target: Gpu, mma: Mma) -> tuple[Schedule, Group, t
     """
     anchor = g.anchor
     assert anchor is not None
-    *batch, i, j = anchor.axes
-    (k,) = anchor.reduce_axes
-    shape = (prod(a.hi + 1 for a in batch), i.hi + 1, j.hi + 1, k.hi + 1)
+    form = _Form.of(anchor, blocks=blocks)
+    batch, (k,) = form.batch, anchor.reduce_axes
+    shape = (prod(a.hi + 1 for a in batch), form.row.hi + 1, form.column.hi + 1, k.hi + 1)
     tile = _ask(g.knobs, shape, target, mma)
-    pair = _sides(anchor)
     high, wide, deep = (ceil(n / m) * m for n, m in zip(shape[1:], (tile.high, tile.wide, tile.depth), strict=True))
-    left, first = _padded(pair[0], (*batch, i, k), (high, deep), "left")
-    right, second = _padded(pair[1], (*batch, j, k), (wide, deep), "right")
+    left, first = _padded(form.left, (*batch, form.row, k), (high, deep), "left")
+    right, second = _padded(form.right, (*batch, form.column, k), (wide, deep), "right")
     term = te.reduce_axis(deep, "k")
 
     def sums(*at: Linear) -> te.Reduction:
@@ -95,8 +98,12 @@ def schedule_tensor(g: Group, target: Gpu, mma: Mma) -> tuple[Schedule, Group, t
     total = te.compute(extents, sums, "sums", axis_names=names)
 
     def element(*at: Linear) -> Expr:
-        *b, row, column = at
-        return total[(*b, row // ROWS, row // 8 % 2, row % 8, column // COLUMNS, column // 2 % 4, column % 2)]
+        if form.blocks:
+            *b, block, row, lane = at
+        else:
+            *b, row, column = at
+            block, lane = column // COLUMNS, column % COLUMNS
+        return total[(*b, row // ROWS, row // 8 % 2, row % 8, block, lane // 2, lane % 2)]
 
     seen = te.compute(anchor.shape, element, anchor.name, axis_names=[a.name for a in anchor.axes])
     assert seen.op is not None
@@ -110,19 +117,43 @@ def schedule_tensor(g: Group, target: Gpu, mma: Mma) -> tuple[Schedule, Group, t
         # rows of a block that nobody asks for are there, too: else a warp's threads would have to ask who may read
         s[t].align(s[t].op.axes[-2], rows)
         s[t].storage_align(s[t].op.axes[-2], 32 // t.dtype.itemsize, 16 // t.dtype.itemsize)
-    step = _bind(s[out], s[total], tile, mma)
+    step = _bind(s[out], s[total], tile, mma, blocks=form.blocks)
     parts = [(s[t], _fetch(s[t], s[total], step, tile)) for t in (left, right)]
     fetch_ahead(parts, tile.versions, asynchronous=ask_asynchronous(g.knobs, target))
     return s, p, (total, left, right, out)
 
 
-def _sides(anchor: te.Compute) -> tuple[Load, Load]:
-    """What has the rows of a product, and what its columns."""
-    pair = factors_of(anchor)
-    assert pair is not None
-    a, b = pair
-    row = anchor.axes[-2]
-    return (a, b) if any(row in ix.vars() for ix in a.indices) else (b, a)
+@dataclass(frozen=True)
+class _Form:
+    """A product's axes and operands.
+
+    Args:
+        batch: axes that products go side by side along.
+        row, column: of one.
+        left, right: what has the rows, and the columns.
+        blocks: whether the results' columns lie in blocks of a tile, before the rows.
+    """
+
+    batch: tuple[Var, ...]
+    row: Var
+    column: Var
+    left: Load
+    right: Load
+    blocks: bool
+
+    @classmethod
+    def of(cls, anchor: te.Compute, *, blocks: bool = False) -> _Form:
+        pair = factors_of(anchor)
+        assert pair is not None
+        row = anchor.axes[-2]
+        left, right = pair if any(row in ix.vars() for ix in pair[0].indices) else pair[::-1]
+        if not blocks:
+            *batch, row, column = anchor.axes
+            return cls(tuple(batch), row, column, left, right, blocks)
+        *batch, block, row, lane = anchor.axes
+        column, whole = Var("j", 0, (block.hi + 1) * COLUMNS - 1), as_index(block) * COLUMNS + lane
+        at = tuple(as_index(column) if ix == whole else ix for ix in right.indices)
+        return cls(tuple(batch), row, column, left, Load(right.source, at), blocks)
 
 
 def _ask(knobs: Knobs, shape: Shape, target: Gpu, mma: Mma) -> Fragments:
@@ -177,17 +208,22 @@ def _padded(factor: Load, axes: Sequence[Var], extents: tuple[int, int], name: s
     return te.compute(shape, element, name, axis_names=[a.name for a in (*own, row, term)]), own
 
 
-def _bind(stage: Stage, sums: Stage, tile: Fragments, mma: Mma) -> Var:
+def _bind(stage: Stage, sums: Stage, tile: Fragments, mma: Mma, *, blocks: bool) -> Var:
     """Blocks, warps and threads; every thread holds its part of all tiles of its warp. Gives the loop over steps."""
-    *batch, i, j = stage.op.axes
+    if blocks:
+        *batch, column, i, j = stage.op.axes
+        bx, column = stage.split(column, tile.wide // COLUMNS)
+        wx, column = stage.split(column, tile.columns)
+    else:
+        *batch, i, j = stage.op.axes
+        bx, j = stage.split(j, tile.wide)
+        wx, j = stage.split(j, COLUMNS * tile.columns)
+        column, j = stage.split(j, COLUMNS)
+    t, c = stage.split(j, 2)
     by, i = stage.split(i, tile.high)
     wy, i = stage.split(i, ROWS * tile.rows)
     row, i = stage.split(i, ROWS)
     r, group = stage.split(i, 8)
-    bx, j = stage.split(j, tile.wide)
-    wx, j = stage.split(j, COLUMNS * tile.columns)
-    column, j = stage.split(j, COLUMNS)
-    t, c = stage.split(j, 2)
     stage.reorder(*batch, by, bx, wy, wx, group, t, row, r, column, c)
     if batch:
         stage.bind(stage.fuse(*batch), "blockIdx.z")

@@ -1,10 +1,13 @@
-"""Schedules for devices whose threads compute with vectors: channels lie in blocks, a block is a vector."""
+"""Schedules over blocks of channels: for devices whose threads compute with vectors, of which a block is one, and for
+those whose Tensor Cores take a block of terms at a time."""
 
 from mlc.targets.gpu.schedules.blocks.convolution import BLOCKED_CONVOLUTION
 from mlc.targets.gpu.schedules.blocks.inherited import BLOCKED_ELEMENTS
 from mlc.targets.gpu.schedules.blocks.product import BLOCKED_PRODUCT
+from mlc.targets.gpu.schedules.blocks.tensor import TENSOR_CONVOLUTION, TENSOR_PRODUCT
 from mlc.targets.gpu.schedules.blocks.window import BLOCKED_WINDOW
 
 BLOCKED = (BLOCKED_CONVOLUTION, BLOCKED_PRODUCT, BLOCKED_WINDOW, BLOCKED_ELEMENTS)
+TENSOR = (TENSOR_CONVOLUTION, TENSOR_PRODUCT, BLOCKED_WINDOW, BLOCKED_ELEMENTS)
 
-__all__ = ["BLOCKED"]
+__all__ = ["BLOCKED", "TENSOR"]

@@ -134,7 +134,7 @@ def _layouts(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     if role.weights is None:
         return row_major(g, site, target) if lies is None else in_blocks_of(g, site, lies, {})
     k = site.constant_at(g, role.weights)
-    block = lies or block_for(g.outputs[0], target)
+    block = lies or (block_for(g.outputs[0], target) if target.vectors else None)
     if k is None or block is None or g.outputs[0].shape[1] < LEAST:
         return row_major(g, site, target)
     return in_blocks_of(g, site, block, {k: blocked(role.weights.shape, 0, block)})

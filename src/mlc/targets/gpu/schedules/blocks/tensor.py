@@ -1,0 +1,195 @@
+"""Convolutions and products by Tensor Cores over operands whose neighbouring terms lie side by side in memory.
+
+Channels lie in blocks of 16 bytes, and so do those of weights; so threads copy whole blocks, asynchronously where the
+device can, whatever a window's taps and borders are. The terms of a sum go through the channels of a block first, then
+through taps, then through blocks. Rows of the product are pixels and its columns filters, eight of which are a tile's
+and lie in a block of the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from mlc.ir import te
+from mlc.ir.expr import Expr, Load, cast, substitute_vars
+from mlc.ir.index import IndexLike, Linear, Var, as_index
+from mlc.ir.layout import Layout, blocked
+from mlc.lower.schedule import Schedule
+from mlc.targets.base import LayoutChoice
+from mlc.targets.gpu.cost import Product
+from mlc.targets.gpu.record import Gpu
+from mlc.targets.gpu.schedules.blocks.common import block_of, in_blocks_of, source_of
+from mlc.targets.gpu.schedules.parts import add_up, ask_parts
+from mlc.targets.gpu.schedules.plain import schedule_plain
+from mlc.targets.gpu.schedules.product import product_seconds
+from mlc.targets.gpu.schedules.tensor import is_large, schedule_tensor
+from mlc.targets.gpu.tensor_cores import COLUMNS, MMAS, Mma
+from mlc.targets.groups.group import Group, ends_in_anchor, inline_rest, is_single, replace_anchor
+from mlc.targets.groups.roles import Contraction, Convolution, factors_of
+from mlc.targets.groups.template import Site, Template, row_major
+
+SIZE = 2  # bytes of an element: a block of eight is what a thread copies at once
+
+
+def weight_layout(shape: tuple[int, ...], *, blocks: bool) -> Layout:
+    """Weights ``[O][C / 8][taps…][8]``, as the terms of data in blocks go; else as they are.
+
+    >>> weight_layout((16, 32, 3, 3), blocks=True).physical_shape
+    (16, 4, 3, 3, 8)
+    """
+    layout = Layout(shape)
+    if not blocks:
+        return layout
+    return layout.split(1, COLUMNS).reorder(0, 1, *range(3, len(shape) + 1), 2)
+
+
+def schedule_convolution(g: Group, target: Gpu) -> Schedule:
+    """A convolution whose result lies in blocks of channels.
+
+    Raises:
+        ScheduleError: the configuration is refused.
+    """
+    if block_of(g.layouts.get(g.outputs[0])) is None:
+        return schedule_plain(g, target)
+    role = _role(g)
+    mma = _mma(role.data, role.weights, target)
+    assert mma is not None
+    in_blocks = block_of(g.layouts.get(source_of(role.data))) == COLUMNS
+    p = _over_pixels(g, role)
+    anchor = p.anchor
+    assert anchor is not None
+    n, block, pixel, lane = anchor.axes
+    channel, *taps = anchor.reduce_axes
+    pair = factors_of(anchor)
+    assert pair is not None
+    data, weights = pair if pixel in {v for ix in pair[0].indices for v in ix.vars()} else pair[::-1]
+    width = COLUMNS if in_blocks else 1
+    filters, terms = (block.hi + 1) * (lane.hi + 1), prod(a.hi + 1 for a in anchor.reduce_axes)
+    work = Product(n.hi + 1, pixel.hi + 1, filters, terms, SIZE)
+    parts = ask_parts(
+        p.knobs, (channel.hi + 1) // width, work, target,
+        lambda w: product_seconds(w, data.source.dtype, weights.source.dtype, target),
+    )  # fmt: skip
+
+    def of_terms(k: Linear) -> dict[Var, IndexLike]:
+        env: dict[Var, IndexLike] = {}
+        k, inner = (k // width, k % width) if width > 1 else (k, as_index(0))
+        for a in reversed(taps):
+            env[a], k = k % (a.hi + 1), k // (a.hi + 1)
+        return {**env, channel: k * width + inner}
+
+    def left(*at: Linear) -> Expr:
+        image, row, k = at
+        return substitute_vars(data, {**of_terms(k), n: image, pixel: row})
+
+    def right(*at: Linear) -> Expr:
+        column, k = at
+        env = {block: column // COLUMNS, lane: column % COLUMNS}
+        return substitute_vars(weights, {**of_terms(k), **env})
+
+    a = te.compute((n.hi + 1, pixel.hi + 1, terms), left, f"{data.source.name}_left")
+    b = te.compute((filters, terms), right, f"{weights.source.name}_right")
+    size = terms // parts
+    part, k = Var("part", 0, parts - 1), te.reduce_axis(size, "k")
+    image, row = Var(n.name, 0, n.hi), Var(pixel.name, 0, pixel.hi)
+    if parts == 1:
+        ob, ol = Var(block.name, 0, block.hi), Var(lane.name, 0, lane.hi)
+        product = _product(
+            anchor.name, (image, ob, row, ol), k, a[image, row, k], b[as_index(ob) * COLUMNS + ol, k], mma
+        )
+        s, _, kept = schedule_tensor(replace_anchor(p, product), target, mma, blocks=True)
+        inline_rest(s, kept)
+        return s
+    column = Var("j", 0, filters - 1)
+    term = as_index(part) * size + k
+    product = _product(f"{anchor.name}_parts", (image, part, row, column), k, a[image, row, term], b[column, term], mma)
+    (found,) = te.finish(product)
+    each = te.reduce_axis(parts, "part")
+    *lead, ob, rows, ol = (Var(x.name, 0, x.hi) for x in anchor.axes)
+    read = Load(found, (*map(as_index, lead), as_index(each), as_index(rows), as_index(ob) * COLUMNS + ol))
+    total = te.Compute(anchor.name, (*lead, ob, rows, ol), (each,), (read,), anchor.combiner)
+    whole = replace(replace_anchor(p, total), anchor=product)
+    s, made, kept = schedule_tensor(whole, target, mma)
+    (sums,) = (op.outputs[0] for op in made.reductions if kept[-1] in op.inputs)
+    inline_rest(s, (*kept, sums))
+    add_up(s, sums, g.knobs, target)
+    return s
+
+
+def _product(name: str, axes: tuple[Var, ...], k: Var, left: Expr, right: Expr, mma: Mma) -> te.Compute:
+    return te.Compute(name, axes, (k,), (cast(left, mma.sums) * cast(right, mma.sums),), te.SUM)
+
+
+def _over_pixels(g: Group, role: Convolution) -> Group:
+    """The group with results in blocks ``[n, block, pixel, lane]``, pixels in one axis."""
+    rank, shape = len(role.taps), g.outputs[0].shape
+    assert g.anchor is not None
+    operands = te.topological(g.anchor.inputs)
+    before = {*g.anchor.inputs, *(t for op in operands for t in (*op.inputs, *op.outputs))}
+    found = {}
+    for t in (*g.inputs, *(t for op in g.computes for t in op.outputs)):
+        if t.shape == shape and t not in before:
+            lies = g.layouts.get(t) if t in g.inputs else blocked(shape, 1, COLUMNS)
+            lies = (lies or Layout(shape)).core
+            found[t] = lies.fuse(len(lies.physical_shape) - rank - 1, rank) if block_of(lies) else lies.fuse(2, rank)
+    return g.apply(found)
+
+
+def _role(g: Group) -> Convolution:
+    assert isinstance(g.role, Convolution)
+    return g.role
+
+
+def _mma(left: te.Tensor, right: te.Tensor, target: Gpu) -> Mma | None:
+    """The instruction for operands of two bytes; none where the device has none."""
+    found = MMAS.get((left.dtype.name, right.dtype.name))
+    return found if found is not None and found.name in target.tensor and left.dtype.itemsize == SIZE else None
+
+
+def _fits_convolution(g: Group, target: Gpu) -> bool:
+    role = g.role
+    if not is_single(g) or not isinstance(role, Convolution) or not ends_in_anchor(g) or role.bits is not None:
+        return False
+    out = g.outputs[0]
+    mma = _mma(role.data, role.weights, target)
+    if mma is None or role.groups > 1 or out.shape[1] % COLUMNS or g.anchor is None:
+        return False
+    terms = prod(a.hi + 1 for a in g.anchor.reduce_axes)
+    return is_large(Product(1, prod(out.shape[2:]), out.shape[1], terms, SIZE), mma)
+
+
+def _layouts_of_convolution(g: Group, site: Site, target: Gpu) -> LayoutChoice:
+    role = _role(g)
+    k = site.constant_at(g, role.weights)
+    if k is None:
+        return row_major(g, site, target)
+    source = source_of(role.data)
+    lies = block_of(site.inputs[g.inputs.index(source)].layout) if source in g.inputs else None
+    packed = weight_layout(role.weights.shape, blocks=lies == COLUMNS)
+    return in_blocks_of(g, site, COLUMNS, {k: packed})
+
+
+TENSOR_CONVOLUTION: Template[Gpu] = Template(
+    "convolution by Tensor Cores", _fits_convolution, _layouts_of_convolution, schedule_convolution
+)
+
+
+def _fits_product(g: Group, target: Gpu) -> bool:
+    role = g.role
+    if not is_single(g) or not isinstance(role, Contraction) or not ends_in_anchor(g) or role.bits is not None:
+        return False
+    return _mma(role.left, role.right, target) is not None
+
+
+def _layouts_of_product(g: Group, site: Site, target: Gpu) -> LayoutChoice:
+    """A constant right operand ``[k, n]`` turned, so that terms are side by side."""
+    role = g.role
+    assert isinstance(role, Contraction)
+    k = site.constant_at(g, role.right)
+    if k is None or role.transposed or len(role.right.shape) != 2:
+        return row_major(g, site, target)
+    return LayoutChoice((None,), {k: Layout(role.right.shape).reorder(1, 0)})
+
+
+TENSOR_PRODUCT: Template[Gpu] = Template("product by Tensor Cores", _fits_product, _layouts_of_product, schedule_plain)
