@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +116,10 @@ def _novel(name: str, batch: int, small: bool) -> Network:
 
 
 def _known(name: str, batch: int, small: bool, double: bool) -> Network:
-    proto = build(name, batch, small)
-    if double:
-        _widen(proto.graph)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "model.onnx"
-        onnx.save(proto, file)
+    narrow = build(name, batch, small)
+    proto = _widened(narrow) if double else narrow
+    with _saved(proto) as file:
         model = mlc.load(file)
-        module = OnnxModule(file, training=True)
     stored = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
     names = _places(model, stored)
     prediction = proto.graph.output[0].name
@@ -129,10 +127,16 @@ def _known(name: str, batch: int, small: bool, double: bool) -> Network:
     frozen = tuple(v.name for v in model.graph.constants if "embedding" in v.name or v.name not in names)
     bounds = {e.key.partition(":")[2]: int(e.value) for e in proto.metadata_props if ":" in e.key}
 
+    @cache
+    def module_of(dtype: torch.dtype) -> OnnxModule:
+        with _saved(_widened(narrow) if dtype is torch.float64 else narrow) as file:
+            return OnnxModule(file, training=True)
+
     def twin(p: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor], target: torch.Tensor) -> torch.Tensor:
+        dtype = next(iter(p.values())).dtype
+        module = module_of(dtype)
         weights = module.weights
         given = {weights[names[n]]: t.reshape(stored[names[n]].shape) for n, t in p.items()}
-        dtype = next(iter(p.values())).dtype
         others = {n: b.to(dtype) for n, b in module.named_buffers() if n not in given and b.dtype.is_floating_point}
         (y, *_) = torch.func.functional_call(module, {**others, **given}, tuple(inputs[n] for n in module.inputs))
         if classes:
@@ -143,8 +147,20 @@ def _known(name: str, batch: int, small: bool, double: bool) -> Network:
     return Network(name, model, loss, frozen, twin, None if classes else prediction, bounds)
 
 
-def _widen(graph: onnx.GraphProto) -> None:
-    """Makes float64 of all float32 in a graph."""
+@contextmanager
+def _saved(proto: onnx.ModelProto) -> Iterator[Path]:
+    """A model as a file, for as long as it is needed."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
+        onnx.save(proto, file)
+        yield file
+
+
+def _widened(narrow: onnx.ModelProto) -> onnx.ModelProto:
+    """A model with float64 in place of all float32."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(narrow)
+    graph = proto.graph
     for tensor in graph.initializer:
         _widen_tensor(tensor)
     for info in (*graph.input, *graph.output, *graph.value_info):
@@ -156,6 +172,7 @@ def _widen(graph: onnx.GraphProto) -> None:
                 _widen_tensor(a.t)
             if node.op_type == "Cast" and a.name == "to" and a.i == onnx.TensorProto.FLOAT:
                 a.i = onnx.TensorProto.DOUBLE
+    return proto
 
 
 def _widen_tensor(tensor: onnx.TensorProto) -> None:
