@@ -18,7 +18,7 @@ from mlc.targets.opencl.driver import OpenClDevice
 from tests.opencl import run_all
 from tests.unit.targets.gpu import blocks
 from tests.unit.targets.gpu.configurations import AT_ONCE, EACH, named, proved_kernels, scheduled, share, sizes
-from tests.unit.targets.gpu.groups import CASES, assert_close, put, x
+from tests.unit.targets.gpu.groups import CASES, assert_close, lstm, put, x
 
 
 def turned(rows: int, columns: int) -> Callable[[Builder], Sequence[Value]]:
@@ -31,8 +31,14 @@ def spread(*shape: int) -> Callable[[Builder], Sequence[Value]]:
     return lambda b: [put(b, "add", [x(b, *shape), x(b, shape[-1], name="w")])]
 
 
+def step(rows: int, terms: int) -> Callable[[Builder], Sequence[Value]]:
+    """A step of an LSTM whose terms many numbers of threads share alike."""
+    return lambda b: lstm(b, rows, terms, 33)
+
+
 MORE = {f"transpose_{m}_{n}": turned(m, n) for m in (9, 33) for n in (16, 40, 41, 67, 72, 96)}
 MORE |= {f"add_{m}_{n}": spread(m, n) for m in (1, 3, 50) for n in (8, 24, 40, 72)}
+MORE |= {f"gates_{m}_{k}": step(m, k) for m in (1, 2, 3) for k in (60, 72)}
 GROUPS = scheduled(CASES | MORE)
 NETWORKS = (*blocks.NETWORKS, *blocks.SCALED)
 

@@ -23,6 +23,7 @@ class CudaAccelerator(GpuAccelerator):
     """
 
     operand_alignment = 16  # of the widest access of a thread
+    anywhere = True
 
     def __init__(self, records: Mapping[str, Gpu]) -> None:
         super().__init__("cuda", tuple(records.values()), CUDA_C, {"arch": ",".join(records)})

@@ -49,6 +49,7 @@ class GpuAccelerator:
     """
 
     alignment = operand_alignment = ALIGNMENT
+    anywhere = False  # whether operands that are accessed by single elements may begin at any of these
     whole = True
 
     def __init__(self, device: str, records: Sequence[Gpu], dialect: Dialect, options: Mapping[str, str]) -> None:
@@ -154,7 +155,7 @@ class GpuAccelerator:
             scalars = Scalars(self.dialect)
             emitted = {name: emit(fns[k], scalars) for name, fns in region.kernels.items()}
             source = source_of(scalars, [e.text for e in emitted.values()])
-            parts[record] = source, Commands(region, emitted, self.operand_alignment)
+            parts[record] = source, Commands(region, emitted, self.operand_alignment, self.anywhere)
         images = self.images({record: source for record, (source, _) in parts.items()})
         params = [_bytes(array) for array in region.constants.values()]
         programs = [

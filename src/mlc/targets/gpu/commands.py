@@ -1,8 +1,9 @@
 """The commands of a program: what a region's calls come to on a device, recurrences round by round.
 
 A device has no loop around launches. So the rounds of a recurrence are written out, each with its own places: what is
-carried lies in two places by turns, and rows of what is scanned or gathered lie where the round's row is. Where a row
-does not begin at an address that operands may have, it is copied to a place of its own and from there.
+carried lies in two places by turns, and rows of what is scanned or gathered lie where the round's row is. What is both
+carried and gathered lies in its row, from where the next round reads it. Where a row does not begin at an address that
+operands may have, it is copied to a place of its own and from there.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Commands:
         region: what is compiled.
         emitted: its kernels.
         alignment: bytes that the begin of a kernel's operand is a multiple of.
+        anywhere: whether operands that are accessed by single elements may begin at any of these.
 
     Attributes:
         steps: nodes, in order of their first call.
@@ -64,6 +66,7 @@ class Commands:
     region: CompiledRegion
     emitted: Mapping[str, Emitted]
     alignment: int
+    anywhere: bool = False
     steps: list[Step] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     scratch: int = 0
@@ -130,17 +133,24 @@ class Commands:
         # what a round copies to a row when it is over can lie anywhere
         copied = {c.args[1] for c in loop.steps if isinstance(c, CallSpec) and not c.kernel}
         given = [("output", k) not in copied for k in range(len(carried), len(body.outputs))]
-        slots = {row: self._slot(row) for row in loop.scanned}
-        slots |= {row: self._slot(row) if g else None for row, g in zip(loop.gathered, given, strict=True)}
+        slots = {row: self._slot(loop, row, ("input", k)) for k, row in enumerate(loop.scanned, len(carried))}
+        slots |= {
+            row: self._slot(loop, row, ("output", k)) if g else None
+            for k, (row, g) in enumerate(zip(loop.gathered, given, strict=True), len(carried))
+        }
+        kept = self._kept_in_rows(loop)
+        steps = [c for c in loop.steps if not any(c is copy for copy, _ in kept.values())]
         begin = frame.workspace + loop.workspace
         nodes = self.region.nodes[body]
+        after = [first for first, *_ in carried]
         for t in range(loop.rounds):
-            before, after = [], []
-            for first, last, even, odd in carried:
-                slot = [Operand("workspace", frame.workspace + at, first.nbytes) for at in (even, odd)]
-                before.append(first if t == 0 else slot[(t - 1) % 2])
-                after.append(last if t == loop.rounds - 1 else slot[t % 2])
             rows = {row: _row(row, frame, loop.rounds - 1 - t if row.backward else t) for row in slots}
+            before = after
+            after = []
+            for k, (_, last, even, odd) in enumerate(carried):
+                slot = [Operand("workspace", frame.workspace + at, last.nbytes) for at in (even, odd)]
+                turn = last if t == loop.rounds - 1 else slot[t % 2]
+                after.append(rows[kept[k][1]] if k in kept else turn)
             inner = _Frame(
                 [*before, *(slots[r] or rows[r] for r in loop.scanned), *captured],
                 [*after, *(slots[r] or rows[r] for r in loop.gathered)],
@@ -150,14 +160,44 @@ class Commands:
             for k, row in enumerate(loop.scanned):
                 if slot_of := slots[row]:
                     self._copy(loop, rows[row], slot_of, inner.rounds, k)
-            self._make(loop.steps, nodes, inner)
+            self._make(steps, nodes, inner)
             for k, row in enumerate(loop.gathered, len(loop.scanned)):
                 if slot_of := slots[row]:
                     self._copy(loop, slot_of, rows[row], inner.rounds, k)
 
-    def _slot(self, row: RowSpec) -> Operand | None:
-        """A place for a row; none where each row can be an operand where it is."""
+        for k, (copy, _) in kept.items():
+            self._copy(copy, after[k], carried[k][1], frame.rounds)
+
+    def _kept_in_rows(self, loop: LoopSpec) -> dict[int, tuple[CallSpec, RowSpec]]:
+        """What is carried and gathered alike, by its number, with the copy to its row that it takes otherwise."""
+        found: dict[int, tuple[CallSpec, RowSpec]] = {}
+        count = len(loop.carried)
+        for c in loop.steps:
+            if not isinstance(c, CallSpec) or c.kernel or any(space != "output" for space, _ in c.args):
+                continue
+            (_, k), (_, to) = c.args
+            if k < count <= to and k not in found:
+                row = loop.gathered[to - count]
+                if row.nbytes == c.nbytes and all(self._may_begin(loop, row, (s, k)) for s in _SPACES):
+                    found[k] = c, row
+        return found
+
+    def _may_begin(self, loop: LoopSpec, row: RowSpec, place: Place) -> bool:
+        """Whether what the steps of a round have at a place can lie where the row does."""
         if row.nbytes % self.alignment == 0:
+            return True
+        return self.anywhere and not any(self._is_wide(c, place) for c in loop.steps)
+
+    def _is_wide(self, call: Call, place: Place) -> bool:
+        """Whether a step accesses what is at a place by vectors, or may."""
+        if not isinstance(call, CallSpec):
+            return True
+        wide = self.emitted[call.kernel].wide if call.kernel else frozenset[int]()
+        return any(call.args[k] == place for k in wide)
+
+    def _slot(self, loop: LoopSpec, row: RowSpec, place: Place) -> Operand | None:
+        """A place for a row; none where each row can be an operand where it is."""
+        if self._may_begin(loop, row, place):
             return None
         at = self.scratch
         self.scratch += _rounded(row.nbytes, self.alignment)

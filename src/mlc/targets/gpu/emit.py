@@ -82,12 +82,14 @@ class Emitted:
         launches: in order.
         params: bytes of each parameter.
         buffers: bytes of each that lives from launch to launch.
+        wide: parameters that are accessed otherwise than one element at a time, so that where they begin matters.
     """
 
     text: str
     launches: tuple[Launch, ...]
     params: tuple[int, ...]
     buffers: tuple[int, ...]
+    wide: frozenset[int]
 
 
 def emit(fn: loop.Function, scalars: Scalars) -> Emitted:
@@ -111,7 +113,15 @@ def emit(fn: loop.Function, scalars: Scalars) -> Emitted:
         launched = (prod(grid), 1, 1) if flat else grid
         found.append(Launch(name, tuple(known[id(b)] for b in used), launched, block, emitter.dynamic))
     params, buffers = (tuple(b.nbytes for b in held) for held in (fn.params, kept))
-    return Emitted("\n".join(texts), tuple(found), params, buffers)
+    wide = {id(b) for x in loop.walk(fn.body) if not _by_elements(x) for b, _ in places_of(x)}
+    return Emitted(
+        "\n".join(texts), tuple(found), params, buffers, frozenset(k for k, b in enumerate(fn.params) if id(b) in wide)
+    )
+
+
+def _by_elements(s: loop.Stmt) -> bool:
+    """Whether a statement, apart from those in it, accesses single elements only."""
+    return isinstance(s, loop.For | loop.If) or (isinstance(s, loop.Store) and s.lane is None)
 
 
 def _extents(loops: Mapping[str, loop.For], kind: str) -> tuple[int, int, int]:

@@ -26,6 +26,7 @@ from mlc.targets.cuda.driver import CudaDevice
 from mlc.targets.gpu.program import unpack
 from tests.cuda import CXX, CUresult, FakeCuda, compiled, fake_device
 from tests.e2e.compiled import assert_same, load, network, reference
+from tests.e2e.opencl.test_recurrences import recurrent
 from tests.e2e.test_zoo import reference as zoo_reference
 
 pytestmark = pytest.mark.skipif(CXX is None, reason="there is no C++ compiler")
@@ -85,6 +86,37 @@ def test_small_network_agrees_with_onnxruntime(
     assert cu.calls.count("cuGraphInstantiate") == 1
     assert cu.calls.count("cuGraphLaunch") == 2
     assert not cu.memory  # all of it is given back
+
+
+@pytest.mark.parametrize(
+    "op, steps, batch, layers, direction, lengths, hidden, copies",
+    [
+        ("LSTM", 5, 1, 1, "forward", False, 9, 1),  # rows of 36 bytes; the state of the last round
+        ("LSTM", 4, 3, 1, "bidirectional", False, 9, 2),
+        ("GRU", 3, 2, 2, "reverse", True, 5, 0),  # where a sequence ends, state and row differ
+    ],
+)
+def test_rounds_copy_nothing(
+    op: str,
+    steps: int,
+    batch: int,
+    layers: int,
+    direction: str,
+    lengths: bool,
+    hidden: int,
+    copies: int,
+    install: Install,
+) -> None:
+    """What is carried lies in its row of the sequence, wherever that begins."""
+    install(FakeCuda(90))
+    model, inputs = recurrent(op, steps, batch, layers, direction, lengths, True, hidden)
+    package = mlc.compile(load(model), "cuda -arch=sm_90", verify_passes=True)
+    (data,) = (data for name, data in package.members.items() if name.startswith("device/"))
+    assert isinstance(data, bytes)
+    (program,) = unpack(data)
+    assert sum(not c.kernel for c in program.commands) == copies
+    with package.load(1) as module:
+        assert_same(module.run(inputs), reference(model, inputs), tolerance=2e-5)
 
 
 def test_every_architecture_has_schedules_of_its_own(install: Install) -> None:
