@@ -50,7 +50,7 @@ def seconds_a_batch(name: str, target: str) -> float:
     from benchmarks.papers.spaces import WORKLOADS, Setting
     from mlc.targets.base import get_target
     from mlc.tuning.explorers import get_explorer
-    from mlc.tuning.session import TuneOptions
+    from mlc.tuning.options import TuneOptions
 
     setting = Setting(WORKLOADS[name], get_target(target))
     features, rng = setting.features, np.random.default_rng(0)

@@ -30,7 +30,7 @@ def measured(name: str, trials: int, threads: int | None, folder: Path) -> tuple
     from mlc.settings import CompileOptions
     from mlc.targets.base import get_target
     from mlc.tuning.drive import tune_graph
-    from mlc.tuning.session import TuneOptions
+    from mlc.tuning.options import TuneOptions
 
     file, records = folder / f"{name}.onnx", folder / f"{name}.jsonl"
     onnx.save(build(name), file)

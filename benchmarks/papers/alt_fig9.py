@@ -32,7 +32,8 @@ from mlc.targets.base import Target, get_target
 from mlc.tuning.joint import JOINT, layout_space, primitives_of
 from mlc.tuning.journal import Journal
 from mlc.tuning.measure import LocalMeasurer
-from mlc.tuning.session import Session, TuneOptions
+from mlc.tuning.options import TuneOptions
+from mlc.tuning.session import Session
 from mlc.tuning.task import Task, task_of, tasks_of
 
 VARIANTS: Mapping[str, int] = {"ALT-OL": 0, "ALT": 1}  # levels of searched layouts

@@ -28,7 +28,7 @@ from benchmarks.papers.unseen import HELD_OUT
 from benchmarks.report import table
 from benchmarks.stats import geometric_mean
 from mlc.errors import UsageError
-from mlc.tuning.session import TuneOptions
+from mlc.tuning.options import TuneOptions
 
 NAME = "explorers"
 # Every measured table but C3 and C4, small samples that only serve as sources of transfer.

@@ -29,7 +29,7 @@ from benchmarks.stats import geometric_mean
 from mlc.errors import UsageError
 from mlc.runtime import atomic_write
 from mlc.targets.base import get_target
-from mlc.tuning.session import TuneOptions
+from mlc.tuning.options import TuneOptions
 
 NAME = "explorers_held_out"
 EXPLORERS = ("random", "opevo", "annealing", "gbfs", "na2c", "genetic", "guided", "descent")

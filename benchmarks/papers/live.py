@@ -28,7 +28,7 @@ from mlc.tuning.base import Explorer
 from mlc.tuning.explorers import get_explorer
 from mlc.tuning.measure import LocalMeasurer, MeasureOptions
 from mlc.tuning.measure.timing import Rule
-from mlc.tuning.session import TuneOptions
+from mlc.tuning.options import TuneOptions
 
 FOLDER = Path("benchmarks/papers/tables/unseen")
 FOUND = 0.98  # part of the best speed that ends a search

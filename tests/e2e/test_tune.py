@@ -18,9 +18,9 @@ from mlc.records.best import Found
 from mlc.records.files import read_records
 from mlc.records.measurement import Failure
 from mlc.records.record import DECIDED, encode
-from mlc.tuning import drive
+from mlc.tuning.check import Check
 from mlc.tuning.measure.candidate import CandidateError, difference
-from mlc.tuning.session import TuneOptions
+from mlc.tuning.options import TuneOptions
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ def test_an_interruption_of_the_last_check_keeps_the_report(
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(drive, "_check", stopped)
+    monkeypatch.setattr(Check, "model", stopped)
     tune = ["-q", "tune", model, "--threads", "1", "-o", "r.jsonl", "--explorer", "random", "--tasks", "1"]
     assert run([*tune, "--trials", "2", "--json", "t.json", "--report", "t.html"]) == 130
     document = json.loads((tmp_path / "t.json").read_text())

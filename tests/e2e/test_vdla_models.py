@@ -253,7 +253,7 @@ def test_scales_of_channels_need_the_alu() -> None:
 def test_what_a_region_chooses_for_groups_without_trials_is_recorded(
     small: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlc.tuning.drive.best_together", partial(best_together, longest=2.0))
+    monkeypatch.setattr("mlc.tuning.check.best_together", partial(best_together, longest=2.0))
     records = tmp_path / "r.jsonl"
     tuning = mlc.tune(small, "vdla", trials=1, threads=1, records=records)
     assert tuning.whole is not None

@@ -17,7 +17,7 @@ from mlc.settings import Settings
 
 if TYPE_CHECKING:
     from mlc.training.dynamic import Workers
-    from mlc.tuning.session import Watcher
+    from mlc.tuning.watcher import Watcher
 
 MODES = ("static", "dynamic")
 
@@ -61,7 +61,7 @@ def tune_before(step: Model, target: str, threads: int, how: StepTuning, seed: i
     Raises:
         UsageError, DeviceError, CheckFailedError: as for :func:`mlc.api.tuning.tune`.
     """
-    from mlc.tuning.session import TuneOptions
+    from mlc.tuning.options import TuneOptions
 
     options = TuneOptions(trials=how.trials, seed=seed)
     tune(step, target, options=options, records=how.records, threads=threads, watcher=how.watcher)

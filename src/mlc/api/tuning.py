@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from mlc.tuning.ahead import BuiltAhead
     from mlc.tuning.drive import Tuning
     from mlc.tuning.measure import MeasureOptions
-    from mlc.tuning.session import TuneOptions, Watcher
+    from mlc.tuning.options import TuneOptions
     from mlc.tuning.task import Task
+    from mlc.tuning.watcher import Watcher
 
 
 def tuning_tasks(
@@ -93,7 +94,7 @@ def build_candidates(
     """
     from mlc.targets.base import get_target
     from mlc.tuning.ahead import build_ahead
-    from mlc.tuning.session import TuneOptions
+    from mlc.tuning.options import TuneOptions
 
     compiling = compile_options(
         model,
@@ -186,7 +187,7 @@ def tune(
     from mlc.records.shelf import keep
     from mlc.targets.base import get_target
     from mlc.tuning.drive import tune_graph
-    from mlc.tuning.session import TuneOptions
+    from mlc.tuning.options import TuneOptions
 
     elsewhere = None
     if pool is not None:

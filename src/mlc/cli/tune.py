@@ -255,7 +255,7 @@ def command(
     from mlc.api import tuning_tasks
     from mlc.api.options import require_products
     from mlc.tuning.measure import MeasureOptions
-    from mlc.tuning.session import TuneOptions
+    from mlc.tuning.options import TuneOptions
 
     kept = values.comma_separated(keep_f32)
     require_products(machine, target, weights, bf16=bf16, fp16=fp16, keep_f32=kept, allow_emulation=allow_emulation)

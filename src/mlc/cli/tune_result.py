@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mlc.records.measurement import Cause
     from mlc.tuning.ahead import BuiltAhead
     from mlc.tuning.drive import Tuning
-    from mlc.tuning.session import TaskState
+    from mlc.tuning.state import TaskState
     from mlc.tuning.task import Task
 
 _LONGEST = 100  # characters of a failure's message

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mlc.cli.console import Console
-from mlc.tuning.session import TaskState, Watcher
+from mlc.tuning.state import TaskState
+from mlc.tuning.watcher import Watcher
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -22,14 +22,19 @@ from mlc.runtime.native import available_cores
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import LEVELS, Target, Tunable, get_target
 from mlc.tuning.algorithms import Chosen
-from mlc.tuning.base import Done
+from mlc.tuning.base import CostModel, Done
 from mlc.tuning.candidates import Candidates, Purpose, key_of
-from mlc.tuning.drive import Tuning, check_explorer, chosen_tasks, cost_models, learnt_from
+from mlc.tuning.drive import Tuning
 from mlc.tuning.journal import Journal
 from mlc.tuning.measure import LocalMeasurer, MeasureOptions
 from mlc.tuning.measure.building import Builders, BuildShop, Built, building
-from mlc.tuning.session import FIRST, Session, TaskState, TuneOptions, Watcher, explorer_for, known_config
-from mlc.tuning.task import Task, task_of, tasks_of
+from mlc.tuning.options import TuneOptions
+from mlc.tuning.searches import check_explorer, explorer_for
+from mlc.tuning.session import FIRST, Session, known_config
+from mlc.tuning.state import TaskState
+from mlc.tuning.task import Task, chosen_tasks, task_of, tasks_of
+from mlc.tuning.transfer import cost_models, learnt_from
+from mlc.tuning.watcher import Watcher
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,7 @@ def _proposed(
     task: Task,
     target: Target,
     options: TuneOptions,
-    model: Callable[[Task], object] | None,
+    model: Callable[[Task], CostModel] | None,
     log: Log,
     threads: int,
     tasks: int,

@@ -18,7 +18,8 @@ from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import LEVELS, Target
 from mlc.tuning.algorithms import Chosen
 from mlc.tuning.joint import JOINT_OF_NETWORKS, ROUND, layout_space
-from mlc.tuning.session import Outcome, TuneOptions
+from mlc.tuning.options import TuneOptions
+from mlc.tuning.session import Outcome
 from mlc.tuning.task import Task, tasks_of
 
 LEAST = 2 * ROUND  # trials of an operator

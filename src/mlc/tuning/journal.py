@@ -158,6 +158,25 @@ class Journal:
         return OutputError(f"{self.path}: cannot be written: {reason}", hint="check the folder and the free space")
 
 
+def set_aside(path: Path) -> None:
+    """Renames a record file to ``NAME.old``, or ``NAME.old2`` and so on where there is one already.
+
+    Raises:
+        UsageError: another process writes to it, or it holds no records.
+        OutputError: it cannot be renamed.
+    """
+    with Journal(path):
+        aside = path.with_name(path.name + ".old")
+        number = 1
+        while aside.exists():
+            number += 1
+            aside = path.with_name(f"{path.name}.old{number}")
+        try:
+            path.rename(aside)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be renamed to {aside.name}: {error.strerror}") from None
+
+
 def _keep_aside(path: Path, torn: bytes) -> None:
     with open(path.with_name(path.name + ".corrupt"), "ab") as file:
         file.write(torn + b"\n")

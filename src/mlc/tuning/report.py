@@ -9,7 +9,7 @@ from os import PathLike
 from mlc.records.measurement import causes
 from mlc.runtime.atomic import atomic_write
 from mlc.tuning.drive import Tuning
-from mlc.tuning.session import TaskState
+from mlc.tuning.state import TaskState
 
 WIDTH, HEIGHT = 360, 120
 _STYLE = """

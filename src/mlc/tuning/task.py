@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mlc.errors import ScheduleError, WorkloadError
+from mlc.errors import ScheduleError, UsageError, WorkloadError
 from mlc.ir import te
 from mlc.ir.cost import operations
 from mlc.ir.expr import loads
@@ -150,6 +150,24 @@ def tasks_of(
                 task = _task(key, node, types, constant, row_major, knobs, constants)
                 found[key] = replace(task, weight=times)
     return list(found.values())
+
+
+def chosen_tasks(tasks: list[Task], only: Sequence[int] | None) -> tuple[list[Task], list[int]]:
+    """Those that a user has named by their positions, or all, and their positions.
+
+    Raises:
+        UsageError: there are none, or not these.
+    """
+    numbers = list(range(len(tasks))) if only is None else list(only)
+    if not tasks or not numbers:
+        raise UsageError("the model has nothing to tune", hint="its kernels have no choices on this target")
+    if only is not None:
+        missing = [k for k in only if not 0 <= k < len(tasks)]
+        if missing:
+            raise UsageError(
+                f"there is no task {missing[0]}", hint=f"there are tasks 0 to {len(tasks) - 1}; see --list"
+            )
+    return [tasks[k] for k in numbers], numbers
 
 
 def _margins_of_inputs(node: Node) -> tuple[Margins, ...]:

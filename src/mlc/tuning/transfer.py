@@ -4,22 +4,46 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from os import PathLike
 
 import numpy as np
 
 from mlc.errors import ScheduleError, WorkloadError
 from mlc.lower.knobs import Space
+from mlc.records.files import read_records
 from mlc.records.record import DECIDED, Fingerprint, Record
 from mlc.rewrite.workload import workload_key
 from mlc.targets.base import Target, Whole
+from mlc.tuning.base import CostModel
 from mlc.tuning.features import LoopFeatures
-from mlc.tuning.models.choice import Choice
+from mlc.tuning.models.choice import Choice, cost_model
 from mlc.tuning.models.transfer import Additive, learn_globally
+from mlc.tuning.options import TuneOptions
 from mlc.tuning.task import Task, task_of
 
 _LOGGER = logging.getLogger("mlc")
 MAX_TASKS = 1000  # a limit for files that may hold anything: each task takes some milliseconds to understand
+
+
+def learnt_from(
+    transfer: Sequence[str | PathLike[str]], tasks: Sequence[Task], target: Target, options: TuneOptions
+) -> Additive | None:
+    """A model of what some files of records tell; nothing where there are none."""
+    if not transfer:
+        return None
+    log = read_records(transfer)
+    for complaint in log.complaints(Fingerprint.of(target)):
+        _LOGGER.warning("%s", complaint)
+    return learn_from(log.records, tasks, target, cost_model(options.cost_model), options.seed)
+
+
+def cost_models(options: TuneOptions, known: Additive | None) -> Callable[[Task], CostModel] | None:
+    """Makes the cost model of each task; nothing where the explorer's own will do."""
+    if known is None and options.cost_model == TuneOptions.cost_model:
+        return None
+    choice = cost_model(options.cost_model)
+    return lambda task: choice.make(options.seed + int(task.key[:6], 16), known)
 
 
 def learn_from(records: Sequence[Record], tasks: Sequence[Task], target: Target, choice: Choice, seed: int) -> Additive:

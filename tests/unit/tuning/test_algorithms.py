@@ -23,7 +23,7 @@ from mlc.targets.base import get_target
 from mlc.tuning import algorithms
 from mlc.tuning.algorithms import Chosen, alone, choices_of, measure_algorithms
 from mlc.tuning.drive import tune_graph
-from mlc.tuning.session import TuneOptions
+from mlc.tuning.options import TuneOptions
 from mlc.tuning.task import tasks_of
 from mlc.tuning.whole import build_module
 

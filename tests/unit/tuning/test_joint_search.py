@@ -25,7 +25,8 @@ from mlc.tuning.algorithms import Chosen
 from mlc.tuning.in_order import Network, is_network, search_in_order
 from mlc.tuning.joint import layouts_in
 from mlc.tuning.journal import Journal
-from mlc.tuning.session import Outcome, Session, TuneOptions
+from mlc.tuning.options import TuneOptions
+from mlc.tuning.session import Outcome, Session
 from mlc.tuning.task import Task, tasks_of
 from mlc.tuning.whole import build_module
 

@@ -25,11 +25,14 @@ from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
 from mlc.tuning import session as session_module
 from mlc.tuning.allocate import HOPELESS
-from mlc.tuning.drive import Tuning, set_aside
-from mlc.tuning.journal import Journal
+from mlc.tuning.drive import Tuning
+from mlc.tuning.journal import Journal, set_aside
+from mlc.tuning.options import TuneOptions
 from mlc.tuning.report import report_html
-from mlc.tuning.session import Ended, Limit, Outcome, Session, TaskState, TuneOptions, Watcher
+from mlc.tuning.session import Limit, Outcome, Session
+from mlc.tuning.state import Ended, TaskState
 from mlc.tuning.task import Task, tasks_of
+from mlc.tuning.watcher import Watcher
 from mlc.tuning.whole import Comparison
 
 SMALL = TuneOptions(trials=12, batch=4, explorer="random", seed=1)

@@ -30,7 +30,7 @@ from mlc.tuning.measure.builder import Builder
 from mlc.tuning.measure.candidate import Candidate, Packed
 from mlc.tuning.measure.cases import Reference, case_bytes, cases_in, draw_inputs
 from mlc.tuning.measure.split import SplitMeasurer
-from mlc.tuning.session import TuneOptions
+from mlc.tuning.options import TuneOptions
 from mlc.tuning.task import Task, tasks_of
 from tests import devices
 from tests.devices import ToyAccelerator, ToyPoint, ToyTarget
