@@ -1,7 +1,7 @@
 """Operator fusion by the four kinds of TVM §3.
 
 * injective operators fuse into injective ones;
-* a reduction takes in the injective operators on its inputs;
+* a reduction takes in the injective operators on its inputs, and what narrows its result alone: a cast to fewer bits;
 * a complex operator (convolution, matrix product) takes in the elementwise operators on its output, together with
   elementwise operators on their other operands, as long as shapes stay those of its output; a depthwise convolution
   takes in a channel shuffle on its input too, and attention what moves its operands;
@@ -208,9 +208,13 @@ class _Fuser:
     def visit(self, node: Node, phase: int) -> None:
         """Fuse a node into its post-dominator where the rules allow it."""
         group, sink = self._group[node], self._sinks[node]
-        if sink is None or group.root is not node or group.kind in (OPAQUE, REDUCTION):
+        if sink is None or group.root is not node or group.kind is OPAQUE:
             return
         if is_group(node) or is_group(sink):
+            return
+        if group.kind is REDUCTION:
+            if phase == 0 and _narrows(node, sink):
+                self._merge(node, _Region([], []), sink)
             return
         # a complex operator has first choice of what follows; what moves elements waits for it
         if phase != (0 if group.kind is COMPLEX else 1) and not (group.kind is INJECTIVE and node.op.elementwise):
@@ -351,6 +355,14 @@ def _reads_through(anchor: Node, node: Node) -> bool:
     if node.op is get("channel_shuffle"):
         return anchor.attrs["groups"] == anchor.inputs[0].type.shape[1] > 1 or node.attrs["block"] > 1
     return node.op is get("pad") and anchor.inputs[0].type.dtype.is_int
+
+
+def _narrows(node: Node, sink: Node) -> bool:
+    """Whether all that is done to the result of a reduction is to keep fewer bits of it."""
+    if sink.op is not get("cast") or len(node.outputs) != 1 or sink.inputs[0] is not node.outputs[0]:
+        return False
+    wide, narrow = node.outputs[0].type.dtype, sink.outputs[0].type.dtype
+    return wide.is_float and narrow.is_float and narrow.bits < wide.bits
 
 
 def _is_concat(node: Node) -> bool:

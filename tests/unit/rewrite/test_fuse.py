@@ -76,6 +76,21 @@ def test_nothing_follows_a_reduction() -> None:
     assert groups(n(n.relu(y))) == ["softmax", "reduce_max", "mul+relu"]
 
 
+def test_a_reduction_takes_in_a_cast_to_fewer_bits() -> None:
+    n = Net()
+    y = n.cast(n.softmax(n.neg(n.x(2, 3))), to="f16")
+    assert groups(n(y)) == ["neg+softmax+cast"]
+    assert groups(n(n.relu(y))) == ["neg+softmax+cast", "relu"]
+
+
+def test_a_reduction_that_is_read_in_both_precisions_is_cast_apart() -> None:
+    n = Net()
+    y = n.softmax(n.x(2, 3))
+    assert groups(n(y, n.cast(y, to="f16"))) == ["softmax", "cast"]
+    n = Net()
+    assert groups(n(n.cast(n.softmax(n.x(2, 3)), to="f64"))) == ["softmax", "cast"]
+
+
 def test_two_reductions_never_share_a_group() -> None:
     n = Net()
     assert groups(n(n.reduce_sum(n.neg(n.softmax(n.x(2, 3))), axes=(1,)))) == ["softmax", "neg+reduce_sum"]

@@ -138,6 +138,10 @@ CASES: dict[str, Make] = {
     "attention": lambda b: attention(b, 2, 5, 9, 4, 6, mask=True),
     "gates": lambda b: lstm(b, 2, 70, 11),
     "softmax": lambda b: [put(b, "softmax", [x(b, 5, 70)], axis=-1)],
+    "softmax_narrowed": lambda b: [put(b, "cast", [put(b, "softmax", [x(b, 5, 70)], axis=-1)], to="f16")],
+    "sums_narrowed": lambda b: [
+        put(b, "cast", [put(b, "reduce_sum", [x(b, 9, 35)], axes=(0,), keepdims=False)], to="f16")
+    ],
     "softmax_many": lambda b: [put(b, "softmax", [x(b, 2, 9, 5)], axis=-1)],
     "softmax_columns": lambda b: [put(b, "softmax", [x(b, 6, 5)], axis=0)],
     "layer_norm": lambda b: [put(b, "layer_norm", [x(b, 3, 50), x(b, 50, name="g"), x(b, 50, name="c")])],
