@@ -50,6 +50,18 @@ def _product(m: int, k: int, n: int) -> Callable[[], Graph]:
     return graph
 
 
+def _attention(heads: int, rows: int, keys: int, depth: int) -> Callable[[], Graph]:
+    def graph() -> Graph:
+        g = Builder("attention")
+        shapes = {"q": (1, heads, rows, depth), "k": (1, heads, keys, depth), "v": (1, heads, keys, depth)}
+        (y,) = g.add(
+            get("attention"), [g.input(n, TensorType(s, f32)) for n, s in shapes.items()], {"scale": 0.5}, names=["y"]
+        )
+        return g.finish([y])
+
+    return graph
+
+
 def _pool(edge: int) -> dict[str, Any]:
     return {"kernel": (3, 3), "output_shape": (edge, edge)}
 
@@ -66,6 +78,7 @@ SPACES: dict[str, tuple[Callable[[], Graph], int]] = {
     "product": (_product(128, 768, 768), LARGE),
     "ragged product": (_product(37, 150, 75), LARGE),
     "transposed": (_windowed("conv_transpose", 128, 16, (128, 64, 5, 5), 2, groups=1), LARGE),
+    "attention": (_attention(12, 128, 128, 64), LARGE),
     "depthwise": (_windowed("conv", 48, 14, (48, 1, 3, 3), groups=48), SMALL),
     "depthwise 5x5": (_windowed("conv", 48, 7, (48, 1, 5, 5), groups=48), SMALL),
     "pool": (_windowed("max_pool", 48, 13, None, **_pool(13)), SMALL),
@@ -92,6 +105,8 @@ MEANT: dict[str, Callable[[], Graph]] = {
     "product": _product(12, 24, 32),
     "ragged product": _product(7, 10, 24),
     "transposed": _windowed("conv_transpose", 8, 3, (8, 16, 3, 3), 2, groups=1),
+    "attention": _attention(4, 6, 8, 16),
+    "ragged attention": _attention(3, 5, 7, 9),
     "depthwise": _windowed("conv", 3, 7, (3, 1, 3, 3), groups=3),
     "depthwise 5x5": _windowed("conv", 3, 6, (3, 1, 5, 5), groups=3),
     "pool": _windowed("max_pool", 3, 7, None, **_pool(7)),

@@ -86,6 +86,7 @@ def schedule_attention(g: Group, target: Cpu) -> Schedule:
     tiles = g.knobs.discrete("tiles", (1, 2, 4, 8, 16, 32), default=block_rows(m, n, tile, target) // tile.rows)
     block = min(tiles * tile.rows, m)
     inner = _inner_tile(g.knobs, block, m, n, depth, target)
+    walk, score_walk = (g.knobs.permutation(name, ("columns", "rows")) for name in ("walk", "score_walk"))
     panels = dict(zip(copied, (t.vectors * target.lanes for t in (inner, tile)), strict=False))
     p, new = g.applied({t: _panels(t.shape, columns) for t, columns in panels.items()})
     s = Schedule(p.outputs)
@@ -106,12 +107,17 @@ def schedule_attention(g: Group, target: Cpu) -> Schedule:
     at = io
     if not each and batch and m % block == 0:
         at = heads = stage.fuse(heads, io)
+    shared = heads
+    _, grain = g.knobs.factors("grain", matrices, 2, default=(matrices, 1))
+    if grain > 1:
+        shared, each_of = stage.split(heads, grain)
+        at, heads = (each_of if at is heads else at), each_of
     if size_of((matrices, m, n, depth)) >= PARALLEL_FROM:
-        stage.parallel(heads)
-    _tiles(s, out, sums, at, (ir, d), tile, target)
+        stage.parallel(shared)
+    _tiles(s, out, sums, at, (ir, d), tile, target, walk)
 
     s[masked].compute_at(stage, at)
-    _tiles(s, masked, scores, None, s[masked].op.axes[-2:], inner, target)
+    _tiles(s, masked, scores, None, s[masked].op.axes[-2:], inner, target, score_walk)
 
     s[powers].compute_at(stage, at)
     *_, row, column = s[powers].op.axes
@@ -142,7 +148,14 @@ def _inner_tile(knobs: Knobs, block: int, m: int, n: int, depth: int, target: Cp
 
 
 def _tiles(
-    s: Schedule, t: te.Tensor, product: te.Tensor, at: Var | None, loops: Sequence[Var], tile: Tile, target: Cpu
+    s: Schedule,
+    t: te.Tensor,
+    product: te.Tensor,
+    at: Var | None,
+    loops: Sequence[Var],
+    tile: Tile,
+    target: Cpu,
+    walk: tuple[str, ...],
 ) -> None:
     """Register tiles of a product, and what follows it in ``t``.
 
@@ -154,17 +167,19 @@ def _tiles(
         loops: over rows and over columns of ``t``.
         tile: their sizes.
         target: the processor.
+        walk: the loops over tiles, from outside; a panel of the right operand stays in the first-level cache while rows
+            pass by inside of columns.
     """
     stage, (i, j) = s[t], loops
     io, ii = stage.split(i, tile.rows)
     jo, ji = stage.split(j, tile.vectors * target.lanes)
     ju, lane = stage.split(ji, target.lanes)
-    # a panel of the right operand stays in the first-level cache while the rows of the block pass by
-    stage.reorder(*([at] if at is not None else []), jo, io, ii, ju, lane)
+    outer, inside = (jo, io) if walk.index("columns") < walk.index("rows") else (io, jo)
+    stage.reorder(*([at] if at is not None else []), outer, inside, ii, ju, lane)
     stage.vectorize(lane)
     local = s[product]
-    local.compute_at(stage, io)
-    finish_tile(s, t, product, io, (ii, ju))
+    local.compute_at(stage, inside)
+    finish_tile(s, t, product, inside, (ii, ju))
     *lead, li, lj = local.op.axes
     lo, lane = local.split(lj, target.lanes)
     ko, ki = local.split(local.op.reduce_axes[0], steps_of(tile, target))
