@@ -30,7 +30,8 @@ HEADER = Path(__file__).parent / "cuda_host.h"
 CXX = shutil.which("c++") or shutil.which("g++")
 CODE, ASSEMBLY = b"code:", b"assembly:"
 PTX = re.compile(  # functions that the header has instead
-    r"^__device__ inline (?:[^\n]*\basm\b[^\n]*\n|void mlc_(?:mma_sync|copy|commit|wait)\w*\([^\n]*\{\n.*?^\}\n)",
+    r"^(?:template <bool Turned> )?__device__ inline "
+    r"(?:[^\n]*\basm\b[^\n]*\n|void mlc_(?:mma_sync|ldmatrix|copy|commit|wait)\w*\([^\n]*\{\n.*?^\}\n)",
     re.MULTILINE | re.DOTALL,
 )
 

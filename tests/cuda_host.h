@@ -1,5 +1,6 @@
 // CUDA kernels on the host: what printed kernels need, and a launch that runs the threads of a block as coroutines.
 #include <cmath>
+#include <cstdlib>
 #include <cstdint>
 #include <cstring>
 #include <ucontext.h>
@@ -193,21 +194,30 @@ void mma(S& c0, S& c1, S& c2, S& c3, Registers mine) {
   barrier();
 }
 }  // namespace host
-// Rows of 16 bytes: thread 8 * m + r says where row r of matrix m begins; a thread gets word l % 4 of row l / 4 of each.
+// Rows of 16 bytes: thread 8 * m + r says where row r of matrix m begins; a thread gets word l % 4 of row l / 4 of each,
+// or of what it is transposed, elements of 2 bytes. What does not begin at 16 bytes would be a fault.
 namespace host {
 static const void* rows[1024];
-template <class... R> void ldmatrix(const void* row, R&... words) {
+template <bool Turned, class... R> void ldmatrix(const void* row, R&... words) {
+  if ((unsigned long)row % 16) std::abort();
   rows[current] = row;
   barrier();
-  const void** warp = rows + current / 32 * 32 + current % 32 / 4;
-  int m = 0;
-  for (unsigned* to : {&words...}) std::memcpy(to, (const char*)warp[8 * m++] + current % 4 * 4, 4);
+  const char** warp = (const char**)rows + current / 32 * 32;
+  int m = 0, line = current % 32 / 4, word = current % 4;
+  for (unsigned* to : {&words...}) {
+    const char** matrix = warp + 8 * m++;
+    if (!Turned) std::memcpy(to, matrix[line] + word * 4, 4);
+    else for (int e = 0; e < 2; ++e) std::memcpy((char*)to + 2 * e, matrix[word * 2 + e] + line * 2, 2);
+  }
   barrier();
 }
 }  // namespace host
-static void mlc_ldmatrix_2(unsigned& a, unsigned& b, const void* row) { host::ldmatrix(row, a, b); }
+template <bool Turned> static void mlc_ldmatrix_2(unsigned& a, unsigned& b, const void* row) {
+  host::ldmatrix<Turned>(row, a, b);
+}
+template <bool Turned>
 static void mlc_ldmatrix_4(unsigned& a, unsigned& b, unsigned& c, unsigned& d, const void* row) {
-  host::ldmatrix(row, a, b, c, d);
+  host::ldmatrix<Turned>(row, a, b, c, d);
 }
 #define MMA(A, B, S)                                                                                             \
   static void mlc_mma_sync_##A##_##B(S& c0, S& c1, S& c2, S& c3, unsigned a0, unsigned a1, unsigned a2, unsigned a3, \

@@ -29,7 +29,8 @@ class Operand:
 
     Args:
         scope: memory of its buffer; any where empty.
-        align: what the offset of its first element within the buffer is a multiple of, in elements.
+        align: what the offset of its first element within the buffer is a multiple of, in elements; of what threads
+            do together, the first thread's, and so is how far apart elements are that are no neighbours.
         dense: whether its elements are neighbours, row-major; otherwise any constant strides will do.
         neighbours: whether those along its last axis are, even so.
         lanes: of what the threads of a warp do together: how far from the first thread's operand that of another one

@@ -141,10 +141,12 @@ class _Walk:
         if lane is None or lane.hi + 1 != WARP:
             self._fail(f"what a warp does together, in blocks that are not {WARP} threads wide", s)
         for t, a in zip((what.behaviour, *what.inputs), s.args[1:], strict=False):
-            place = what.operand(t).lanes
-            if place is None:
+            want = what.operand(t)
+            if (place := want.lanes) is None:
                 continue
             first = substitute(a.offset, {lane: 0})
+            if not first.multiple_of(want.align) or any(n != 1 and n % want.align for n in a.strides):
+                self._fail(f"{a!r}, taken as {t.name}, does not begin at multiples of {want.align}", s)
             if any(substitute(a.offset, {lane: k}) != first + place(k, a.strides) for k in range(WARP)):
                 self._fail(f"{a!r}, taken as {t.name}, does not lie where the threads of a warp have theirs", s)
 

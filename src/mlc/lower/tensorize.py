@@ -170,7 +170,8 @@ class _Match:
         wrong = [n > 1 and have != s for n, have, s in zip(t.shape, a.strides, dense, strict=True)]
         if any(wrong if want.dense else wrong[-1:] if want.neighbours else ()):
             return f"{name}, taken as {t.name}, has neighbours at distances {_list(a.strides)}, not {_list(dense)}"
-        if not a.offset.multiple_of(want.align):
+        # where a warp's first thread has its operand is known when it is proved where all of them have theirs
+        if want.lanes is None and not a.offset.multiple_of(want.align):
             return f"{a!r}, taken as {t.name}, is at offset {a.offset}, not always a multiple of {want.align}"
         return None
 

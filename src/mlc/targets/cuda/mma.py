@@ -2,8 +2,9 @@
 
 Sources: PTX ISA, "ldmatrix"; "Matrix Fragments for mma.m16n8k16", ``.m16n8k32``, ``.m16n8k8`` and ``.m8n8k16``. A word
 of 4 bytes holds neighbouring terms. Of ``A`` a thread has words ``l % 4`` and ``l % 4 + 4`` of rows ``l // 4`` and
-``l // 4 + 8``, of ``B`` the same words of column ``l // 4``; so it is for all types. Before 8.0 there are smaller
-instructions, which take half of the terms, and of bytes half of the rows.
+``l // 4 + 8``, of ``B`` the same words of column ``l // 4``; so it is for all types. Where elements are of 2 bytes,
+rows of ``A`` or columns of ``B`` may be neighbours instead, and are turned as they are loaded. Before 8.0 there are
+smaller instructions, which take half of the terms, and of bytes half of the rows.
 """
 
 from __future__ import annotations
@@ -27,31 +28,41 @@ _A, _B = ("a0", "a1", "a2", "a3"), ("b0", "b1")
 
 
 def _ldmatrix(n: int) -> str:
-    """Matrices of 8 rows of 16 bytes; a thread says where a row begins, and gets a word of each matrix."""
+    """Matrices of 8 rows of 16 bytes; a thread says where a row begins, and gets a word of each matrix, or of what it
+    is transposed, elements of 2 bytes."""
     results = [f"r{k}" for k in range(n)]
     params = ", ".join([*(f"unsigned& {r}" for r in results), "const void* row"])
     registers = ", ".join(f"%{k}" for k in range(n))
     outs = ", ".join(f'"=r"({r})' for r in results)
-    asm = f"ldmatrix.sync.aligned.m8n8.x{n}.shared.b16 {{{registers}}}, [%{n}];"
     place = '"r"((unsigned)__cvta_generic_to_shared(row))'
-    return f'{_DEVICE} void mlc_ldmatrix_{n}({params}) {{ asm volatile("{asm}" : {outs} : {place} : "memory"); }}'
+    turned, straight = (
+        f'asm volatile("ldmatrix.sync.aligned.m8n8.x{n}{how}.shared.b16 {{{registers}}}, [%{n}];" '
+        f': {outs} : {place} : "memory");'
+        for how in (".trans", "")
+    )
+    return (
+        f"template <bool Turned> {_DEVICE} void mlc_ldmatrix_{n}({params}) {{\n"
+        f"  if (Turned) {turned}\n  else {straight}\n}}"
+    )
 
 
 # Threads 8 * m to 8 * m + 7 say where the rows of matrix m begin. Of a tile of A, these are its upper rows, its lower
 # rows, and both again for the second half of the terms; of B, the halves of a tile's columns, and of the next tile's.
+# Where it is the terms that are S, or T, apart, and rows or columns that are neighbours, matrices lie transposed.
 _TILES = """\
-template <int R, int C> {device} void {name}(
+template <int R, int C, int S, int T> {device} void {name}(
     {sum}* c, int high, int down, int wide, int right,
     const {left}* a, int tile, int eight, const {right}* b, int next, int one) {{
   const int l = threadIdx.x, half = 16 / (int)sizeof(*a);
-  const {left}* x = a + (l % 8 - l / 4) * (eight / 8) + l / 8 % 2 * eight + l / 16 * half;
-  const {right}* y = b + (l % 8 - l % 4 * 2) * one + l / 8 % 2 * half + l / 16 * next;
+  const {left}* x = a - l / 4 * (eight / 8) + l / 8 % 2 * eight + l / 16 * half * S + l % 8 * (S == 1 ? eight / 8 : S);
+  const {right}* y = b - l % 4 * 2 * one + l / 8 % 2 * half * T + l / 16 * next + l % 8 * (T == 1 ? one : T);
   unsigned p[R][4], q[C][2];
   #pragma unroll
-  for (int i = 0; i < R; ++i) mlc_ldmatrix_4(p[i][0], p[i][1], p[i][2], p[i][3], x + i * tile);
+  for (int i = 0; i < R; ++i) mlc_ldmatrix_4<S != 1>(p[i][0], p[i][1], p[i][2], p[i][3], x + i * tile);
   #pragma unroll
-  for (int j = 0; j < C / 2 * 2; j += 2) mlc_ldmatrix_4(q[j][0], q[j][1], q[j + 1][0], q[j + 1][1], y + j * next);
-  if (C % 2) mlc_ldmatrix_2(q[C - 1][0], q[C - 1][1], y + (C - 1) * next);
+  for (int j = 0; j < C / 2 * 2; j += 2)
+    mlc_ldmatrix_4<T != 1>(q[j][0], q[j][1], q[j + 1][0], q[j + 1][1], y + j * next);
+  if (C % 2) mlc_ldmatrix_2<T != 1>(q[C - 1][0], q[C - 1][1], y + (C - 1) * next);
 {rounded}  #pragma unroll
   for (int i = 0; i < R; ++i) {{
     #pragma unroll
@@ -76,7 +87,7 @@ def collective(m: Mma) -> Collective:
     tiles = _TILES.format(device=_DEVICE, name=name, sync=sync, rounded=_ALL_ROUNDED if rounds else "", **types)
     strides = ["{0}", *(f"{{0.{d}}}" for d in range(4)), "{1}", "{1.0}", "{1.1}", "{2}", "{2.0}", "{2.1}"]
     return Collective(
-        f"{name}<{{#0}}, {{#2}}>({', '.join(strides)});",
+        f"{name}<{{#0}}, {{#2}}, {{1.2}}, {{2.2}}>({', '.join(strides)});",
         {
             sync: _sync(m, sync),
             **({_ROUND: _ROUNDED} if rounds else {}),

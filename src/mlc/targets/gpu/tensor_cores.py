@@ -9,7 +9,7 @@ them. The warp does so only together: all 32 threads come, each with operands at
 
 Both matrices are in shared memory, rows of ``A`` and columns of ``B``, with neighbouring terms next to each other. A
 row of a tile has 8 words of 4 bytes, whatever the type; ``ldmatrix`` loads 8 rows of 16 bytes at a time, of which each
-thread gets a word.
+thread gets a word. Elements of two bytes may also lie turned, rows of ``A`` or columns of ``B`` next to each other.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ SHARED_STEP = 128  # operations of a multiprocessor in single precision while 32
 TILES_HIGH, TILES_WIDE, WARPS, STEPS = (1, 2, 4), (1, 2, 4, 8), (1, 2, 4), (1, 2, 4)
 
 Shape = tuple[int, int, int, int]  # batches, rows, columns and terms of a product
+Turned = tuple[bool, bool]  # whether rows of the left operand, and columns of the right one, are neighbours
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,17 @@ class Mma:
         """How many an instruction adds up."""
         return WORDS * 4 // self.left.itemsize
 
+    @property
+    def turns(self) -> bool:
+        """Whether operands may lie with rows, or columns, next to each other."""
+        return self.left.itemsize == 2
+
     def intrinsic(self, rows: int, columns: int) -> TensorIntrinsic:
         """What a thread has of ``rows`` by ``columns`` tiles."""
         a = te.placeholder((rows, 2, self.terms), self.left, "a")
         b = te.placeholder((columns, 2, self.terms), self.right, "b")
         k = te.reduce_axis(self.terms, "k")
+        aligned = ALIGNED // self.left.itemsize
 
         def sums(row: Linear, r: Linear, column: Linear, c: Linear) -> te.Reduction:
             return te.sum_of(cast(a[row, r, k], self.sums) * cast(b[column, c, k], self.sums), k)
@@ -72,8 +79,8 @@ class Mma:
         operands = {
             c: Operand("local", dense=False),
             # a thread's rows are 8 apart, those of the next four threads the ones after
-            a: Operand("shared", align=ALIGNED // self.left.itemsize, dense=False, lanes=_rows),
-            b: Operand("shared", align=ALIGNED // self.right.itemsize, dense=False, lanes=_columns),
+            a: Operand("shared", aligned, dense=False, neighbours=not self.turns, lanes=_rows),
+            b: Operand("shared", aligned, dense=False, neighbours=not self.turns, lanes=_columns),
         }
         return TensorIntrinsic(self.name, c, operands, (Kind.RESET, Kind.UPDATE))
 
@@ -146,37 +153,40 @@ class Fragments:
             min(self.versions, ceil(k / depth)),
         )
 
-    def shared_bytes(self, mma: Mma) -> int:
+    def shared_bytes(self, mma: Mma, turned: Turned = (False, False)) -> int:
         """Of a block's parts of both operands."""
-        # pitches of rows are odd numbers of 16 bytes, so that 8 rows lie in different banks
-        pitches = [(self.depth * t.itemsize // 32 * 2 + 1) * 16 for t in (mma.left, mma.right)]
-        return self.versions * (self.high * pitches[0] + self.wide * pitches[1])
+        sizes = []
+        for size, t, turn in zip((self.high, self.wide), (mma.left, mma.right), turned, strict=True):
+            outer, inner = (self.depth, size) if turn else (size, self.depth)
+            # pitches are odd numbers of 16 bytes, so that 8 rows lie in different banks
+            sizes.append(outer * (inner * t.itemsize // 32 * 2 + 1) * 16)
+        return self.versions * sum(sizes)
 
     def registers(self) -> int:
         """That a thread holds: sums, and what it multiplies at a time."""
         return 4 * self.rows * self.columns + 4 * self.rows + 2 * self.columns + OVERHEAD
 
 
-def refusal(tile: Fragments, target: Gpu, mma: Mma) -> str:
+def refusal(tile: Fragments, target: Gpu, mma: Mma, turned: Turned = (False, False)) -> str:
     """Why a block cannot run, in a few words; empty where it can."""
     if tile.warps * WARP > target.max_threads:
         return f"{tile.warps * WARP} threads of a block, {target.max_threads} are the most"
-    if tile.shared_bytes(mma) > target.shared_bytes:
-        return f"{tile.shared_bytes(mma)} bytes of shared memory, there are {target.shared_bytes}"
+    if (held := tile.shared_bytes(mma, turned)) > target.shared_bytes:
+        return f"{held} bytes of shared memory, there are {target.shared_bytes}"
     most = min(target.registers, FILE // (tile.warps * WARP))
     if tile.registers() > most:
         return f"about {tile.registers()} registers of a thread, there are {most}"
     return ""
 
 
-def seconds(tile: Fragments, shape: Shape, target: Gpu, mma: Mma) -> float:
+def seconds(tile: Fragments, shape: Shape, target: Gpu, mma: Mma, turned: Turned = (False, False)) -> float:
     """What a product is expected to take: what bounds a multiprocessor, times the rounds that blocks take in turns."""
     batch, m, n, k = shape
     blocks = batch * ceil(m / tile.high) * ceil(n / tile.wide)
     together = min(
         target.threads // (tile.warps * WARP),
         FILE // (tile.registers() * tile.warps * WARP),
-        target.shared_of_unit // tile.shared_bytes(mma),
+        target.shared_of_unit // tile.shared_bytes(mma, turned),
         16,
     )
     together = max(1, min(together, ceil(blocks / target.units)))
@@ -196,7 +206,7 @@ def seconds(tile: Fragments, shape: Shape, target: Gpu, mma: Mma) -> float:
 
 
 @lru_cache(maxsize=4096)
-def best_fragments(shape: Shape, target: Gpu, mma: Mma) -> Fragments:
+def best_fragments(shape: Shape, target: Gpu, mma: Mma, turned: Turned = (False, False)) -> Fragments:
     """The tile that is expected to be fastest; of those that are alike, the first one."""
     every = dict.fromkeys(
         Fragments(r, c, y, x, mma.terms * d, v).fitted(shape, mma.terms)
@@ -207,5 +217,7 @@ def best_fragments(shape: Shape, target: Gpu, mma: Mma) -> Fragments:
         for d in STEPS
         for v in VERSIONS
     )
-    found = [t for t in every if not refusal(t, target, mma)] or list(every)  # the schedule then says why none does
-    return min(found, key=lambda t: (seconds(t, shape, target, mma), -t.depth))
+    found = [t for t in every if not refusal(t, target, mma, turned)] or list(
+        every
+    )  # the schedule then says why none does
+    return min(found, key=lambda t: (seconds(t, shape, target, mma, turned), -t.depth))

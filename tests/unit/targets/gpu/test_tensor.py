@@ -278,6 +278,33 @@ def test_operands_at_the_place_of_another_thread_are_found() -> None:
         prove(Function(fn.name, fn.params, fn.outputs, change(fn.body, all_alike)))
 
 
+def test_operands_that_begin_anywhere_are_found() -> None:
+    _, fn = case("half")
+
+    def one_on(a: Access) -> Access:
+        return Access(a.buffer, (*a.indices[:-1], a.indices[-1] + 1), a.strides) if a.buffer.scope == "shared" else a
+
+    with pytest.raises(VerifyError, match="does not begin at multiples of 8"):
+        prove(Function(fn.name, fn.params, fn.outputs, change(fn.body, lambda s: map_accesses(s, one_on))))
+
+
+def test_rows_or_columns_may_be_neighbours() -> None:
+    """Threads copy 16 bytes at a time, whichever way operands lie, and turn what they load for a product."""
+    for made, turned in ((product(32, 24, 64, f16), (False, True)), (of_transposed, (True, True))):
+        found = Case.made("turned", made)
+        fn = kernel(configured(found.node, AHEAD), "k", AMPERE)
+        (use, *_) = (s for s in uses(fn) if len(s.args) > 3)
+        assert tuple(a.strides[-1] != 1 for a in use.args[2:4]) == turned
+        assert len({s.buffer for s in walk(fn.body) if isinstance(s, Store) and s.asynchronous}) == 2
+        arrays, want = feeds_of(found, fn)
+        assert_close(on_host(fn, arrays), want)
+
+
+def of_transposed(b: Builder) -> Sequence[Value]:
+    """The product of a transposed matrix by another one."""
+    return [put(b, "matmul", [x(b, 64, 48, dtype=f16), x(b, 64, 24, name="w", dtype=f16)], transpose_a=True)]
+
+
 def test_threads_that_stay_away_are_found() -> None:
     _, fn = case("half")
     lane = lane_of(fn)

@@ -8,13 +8,13 @@ thread ``l``'s. So every thread's part is a box, and its loops are those that th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, gcd, prod
 
 from mlc.ir import te
 from mlc.ir.expr import Binary, Expr, Load, cast, const, select, substitute_vars, within
-from mlc.ir.index import Linear, Var, as_index
+from mlc.ir.index import IndexLike, Linear, Var, as_index
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
@@ -33,6 +33,7 @@ from mlc.targets.gpu.tensor_cores import (
     Fragments,
     Mma,
     Shape,
+    Turned,
     best_fragments,
     refusal,
 )
@@ -80,17 +81,21 @@ def schedule_tensor(
     form = _Form.of(anchor, blocks=blocks)
     batch, (k,) = form.batch, anchor.reduce_axes
     shape = (prod(a.hi + 1 for a in batch), form.row.hi + 1, form.column.hi + 1, k.hi + 1)
-    tile = _ask(g.knobs, shape, target, mma)
+    sides = ((form.left, (*batch, form.row, k), "left"), (form.right, (*batch, form.column, k), "right"))
+    first, second = (mma.turns and _lies_turned(factor, axes) for factor, axes, _ in sides)
+    tile = _ask(g.knobs, shape, target, mma, (first, second))
     high, wide, deep = (ceil(n / m) * m for n, m in zip(shape[1:], (tile.high, tile.wide, tile.depth), strict=True))
-    left, first = _padded(form.left, (*batch, form.row, k), (high, deep), "left")
-    right, second = _padded(form.right, (*batch, form.column, k), (wide, deep), "right")
+    left, right = (
+        _Operand.padded(*side, (size, deep), turned=turned)
+        for side, size, turned in zip(sides, (high, wide), (first, second), strict=True)
+    )
     term = te.reduce_axis(deep, "k")
 
     def sums(*at: Linear) -> te.Reduction:
         *b, row, r, group, column, t, c = at
         lead = dict(zip(batch, b, strict=True))
-        a = left[(*(lead[x] for x in first), row * ROWS + r * 8 + group, term)]
-        w = right[(*(lead[x] for x in second), column * COLUMNS + t * 2 + c, term)]
+        a = left.at(lead, row * ROWS + r * 8 + group, term)
+        w = right.at(lead, column * COLUMNS + t * 2 + c, term)
         return te.sum_of(cast(a, mma.sums) * cast(w, mma.sums), term)
 
     extents = (*(a.hi + 1 for a in batch), high // ROWS, 2, 8, wide // COLUMNS, 4, 2)
@@ -112,15 +117,16 @@ def schedule_tensor(
     out = p.outputs[0] if ends_in_anchor(g) else p.anchor.outputs[0]
     s = Schedule(p.outputs)
     s[total].set_scope("local")
-    for t, rows in ((left, tile.high), (right, tile.wide)):
-        s[t].set_scope("shared")
+    for o, rows in ((left, tile.high), (right, tile.wide)):
+        part, size = s[o.tensor], o.tensor.dtype.itemsize
+        part.set_scope("shared")
         # rows of a block that nobody asks for are there, too: else a warp's threads would have to ask who may read
-        s[t].align(s[t].op.axes[-2], rows)
-        s[t].storage_align(s[t].op.axes[-2], 32 // t.dtype.itemsize, 16 // t.dtype.itemsize)
+        part.align(part.op.axes[-1 if o.turned else -2], rows)
+        part.storage_align(part.op.axes[-2], 32 // size, 16 // size)
     step = _bind(s[out], s[total], tile, mma, blocks=form.blocks)
-    parts = [(s[t], _fetch(s[t], s[total], step, tile)) for t in (left, right)]
+    parts = [(s[o.tensor], _fetch(s[o.tensor], s[total], step, tile)) for o in (left, right)]
     fetch_ahead(parts, tile.versions, asynchronous=ask_asynchronous(g.knobs, target))
-    return s, p, (total, left, right, out)
+    return s, p, (total, left.tensor, right.tensor, out)
 
 
 @dataclass(frozen=True)
@@ -156,13 +162,13 @@ class _Form:
         return cls(tuple(batch), row, column, left, Load(right.source, at), blocks)
 
 
-def _ask(knobs: Knobs, shape: Shape, target: Gpu, mma: Mma) -> Fragments:
+def _ask(knobs: Knobs, shape: Shape, target: Gpu, mma: Mma, turned: Turned) -> Fragments:
     """The tile that the knobs say; what the cost model thinks best where they say nothing.
 
     Raises:
         ScheduleError: a block cannot run.
     """
-    best = best_fragments(shape, target, mma)
+    best = best_fragments(shape, target, mma, turned)
 
     def ask(name: str, values: Sequence[int], default: int) -> int:
         return knobs.discrete(name, sorted({*values, default}), default=default)
@@ -175,37 +181,70 @@ def _ask(knobs: Knobs, shape: Shape, target: Gpu, mma: Mma) -> Fragments:
         ask("terms", [mma.terms * n for n in STEPS], best.depth),
         ask_versions(knobs, best.versions),
     ).fitted(shape, mma.terms)
-    why = refusal(tile, target, mma)
+    why = refusal(tile, target, mma, turned)
     knobs.require(not why, why)
     return tile
 
 
-def _padded(factor: Load, axes: Sequence[Var], extents: tuple[int, int], name: str) -> tuple[te.Tensor, list[Var]]:
-    """An operand over those of its batch axes that it has, its rows, and terms, with zeros beyond their ends.
+@dataclass(frozen=True)
+class _Operand:
+    """A part of what is multiplied.
 
     Args:
-        factor: of the product.
-        axes: batch axes, then of rows and terms.
-        extents: of the last two, padded.
-        name: of the tensor.
-    Returns:
-        it, and its batch axes.
+        tensor: over batch axes, rows and terms.
+        batch: those axes of the product's that it has.
+        turned: whether rows come after terms, so that it is rows that are neighbours.
     """
-    used = {v for ix in factor.indices for v in ix.vars()}
-    *batch, row, term = axes
-    unit = gcd(term.hi + 1, VECTOR // factor.dtype.itemsize)  # terms of a vector are there together, or none is
-    own = [a for a in batch if a in used]
 
-    def element(*at: Linear) -> Expr:
-        *b, i, k = at
-        i = i if extents[0] == row.hi + 1 else i % (row.hi + 1)  # of what is there no row of, nobody reads the sums
-        value = substitute_vars(factor, dict(zip((*own, row, term), (*b, i, k), strict=True)))
-        if extents[1] == term.hi + 1:
-            return value
-        return select(within(k // unit, 0, (term.hi + 1) // unit), value, const(0, factor.dtype))
+    tensor: te.Tensor
+    batch: list[Var]
+    turned: bool
 
-    shape = (*(a.hi + 1 for a in own), *extents)
-    return te.compute(shape, element, name, axis_names=[a.name for a in (*own, row, term)]), own
+    @classmethod
+    def padded(
+        cls, factor: Load, axes: Sequence[Var], name: str, extents: tuple[int, int], *, turned: bool
+    ) -> _Operand:
+        """With zeros beyond the ends of rows and terms.
+
+        Args:
+            factor: of the product.
+            axes: batch axes, then of rows and terms.
+            name: of the tensor.
+            extents: of the last two, padded.
+            turned: whether rows come after terms.
+        """
+        used = {v for ix in factor.indices for v in ix.vars()}
+        *batch, row, term = axes
+        # terms of a vector are there together, or none is
+        unit = 1 if turned else gcd(term.hi + 1, VECTOR // factor.dtype.itemsize)
+        own = [a for a in batch if a in used]
+
+        def element(*at: Linear) -> Expr:
+            *b, i, k = at
+            i, k = (k, i) if turned else (i, k)
+            i = i if extents[0] == row.hi + 1 else i % (row.hi + 1)  # of what is there no row of, nobody reads the sums
+            value = substitute_vars(factor, dict(zip((*own, row, term), (*b, i, k), strict=True)))
+            if extents[1] == term.hi + 1:
+                return value
+            return select(within(k // unit, 0, (term.hi + 1) // unit), value, const(0, factor.dtype))
+
+        last, names = (extents[::-1], (term, row)) if turned else (extents, (row, term))
+        shape = (*(a.hi + 1 for a in own), *last)
+        return cls(te.compute(shape, element, name, axis_names=[a.name for a in (*own, *names)]), own, turned)
+
+    def at(self, lead: Mapping[Var, Linear], row: Linear, term: IndexLike) -> Load:
+        """An element."""
+        return self.tensor[(*(lead[a] for a in self.batch), *((term, row) if self.turned else (row, term)))]
+
+
+def _lies_turned(factor: Load, axes: Sequence[Var]) -> bool:
+    """Whether a thread can fetch 16 bytes of neighbouring rows at once, and none of neighbouring terms."""
+    row, term = axes[-2:]
+    own = _Operand.padded(factor, axes, "part", (row.hi + 1, term.hi + 1), turned=False).tensor.op
+    assert own is not None
+    most = VECTOR // factor.dtype.itemsize
+    along_terms, along_rows = (vector_along(own, a, VECTOR) for a in own.axes[-2:][::-1])
+    return along_terms < most == along_rows
 
 
 def _bind(stage: Stage, sums: Stage, tile: Fragments, mma: Mma, *, blocks: bool) -> Var:
@@ -253,12 +292,12 @@ def _fetch(part: Stage, sums: Stage, step: Var, tile: Fragments) -> int:
         how many of them are neighbours in shared memory, too.
     """
     part.compute_at(sums, step)
-    *batch, row, term = part.op.axes
-    vector = vector_along(part.op, term, VECTOR)
-    along_rows = vector == 1 and (wide := vector_along(part.op, row, VECTOR)) > 1
-    if along_rows:
+    *batch, outer, inner = part.op.axes
+    vector = vector_along(part.op, inner, VECTOR)
+    across = vector == 1 and (wide := vector_along(part.op, outer, VECTOR)) > 1
+    if across:
         vector = wide
-    axes = (*batch, term, row) if along_rows else (*batch, row, term)
+    axes = (*batch, inner, outer) if across else (*batch, outer, inner)
     part.reorder(*axes)
     flat = part.fuse(*axes)
     if vector > 1:
@@ -267,4 +306,4 @@ def _fetch(part: Stage, sums: Stage, step: Var, tile: Fragments) -> int:
     _, thread = part.split(flat, tile.warps * WARP)
     for a, name in zip(part.split(thread, WARP), ("threadIdx.y", "threadIdx.x"), strict=True):
         part.bind(a, name)
-    return 1 if along_rows else vector
+    return 1 if across else vector
