@@ -263,7 +263,7 @@ def test(
     boards: tuple[str, ...],
     certificates: str | None,
     plain: bool,
-    pool_patience: float,
+    pool_patience: float | None,
     json_file: str | None,
 ) -> None:
     """Try BOARDs of a pool, or all: a product is built here, checked and timed there; exit code 1 where one fails.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MAX_PRIORITY = 1000
-_PATIENCE = 60.0
 
 
 def certificates_options(function: F) -> F:
@@ -37,8 +36,8 @@ def certificates_options(function: F) -> F:
 def patience_option(function: F) -> F:
     """Decorator: ``--pool-patience``."""
     return click.option(
-        "--pool-patience", type=values.Real(), default=_PATIENCE, show_default=True, metavar="S",
-        help="Give up after so long without a board.",
+        "--pool-patience", type=values.Real(), metavar="S",
+        help="Give up after so long without a fitting board.  [default: 60; 5 where only others are there]",
     )(function)  # fmt: skip
 
 
@@ -52,7 +51,7 @@ def pool_options(function: F) -> F:
         certificates: str | None,
         plain: bool,
         pool_priority: int | None,
-        pool_patience: float,
+        pool_patience: float | None,
         **kwargs: Any,
     ) -> Any:
         if pool is None and (certificates is not None or plain or pool_priority is not None):
@@ -83,7 +82,7 @@ _POOL: tuple[Callable[[Any], Any], ...] = (
 )  # fmt: skip
 
 
-def wish_of(pool: str, certificates: str | None, plain: bool, priority: int = 0, patience: float = _PATIENCE) -> Wish:
+def wish_of(pool: str, certificates: str | None, plain: bool, priority: int = 0, patience: float | None = None) -> Wish:
     """What the options say.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import itertools
+import logging
 import os
 import queue
 import socket
@@ -24,6 +25,7 @@ from mlc.pool.secure import RefusedError, greet, security_of
 from mlc.pool.task import work
 from mlc.pool.wish import Wish
 
+_LOGGER = logging.getLogger("mlc")
 _CONNECT = 10.0
 _CLOSE = 3.0
 _LOOK = 1.0  # seconds between two looks at what nobody tells
@@ -70,7 +72,7 @@ class Pool:
         self.priority = wish.priority
         distributed = prepared()
         security = security_of(wish.address, wish.certificates, Role.CLIENT)
-        until = time.monotonic() + (wish.patience if wait else 0.0)
+        until = time.monotonic() + (wish.lasting if wait else 0.0)
         while True:
             try:
                 greet(wish.address, wish.certificates)
@@ -120,17 +122,25 @@ class Pool:
             otherwise: another resource that will do where none has the first.
 
         Raises:
-            DeviceError: there is none for as long as the user has patience; or one has another version.
+            DeviceError: there is none for as long as the user has patience, which is short while there are others; or
+                one has another version.
         """
-        until = time.monotonic() + self._wish.patience
+        begun = alone = time.monotonic()
+        told = False
         while True:
             boards = self.boards()
             for wanted in filter(None, (resource, otherwise)) if resource else ("",):
                 fitting = [b for b in boards if (not wanted or b.has(wanted, memory)) and not b.draining]
                 if fitting:
                     return self._of_this_version(fitting)
-            if time.monotonic() > until:
+            now = time.monotonic()
+            others = self._others(resource, boards)
+            alone = alone if others else now
+            if now - begun > self._wish.lasting or now - alone > self._wish.settling:
                 raise self._nobody(resource, boards, memory)
+            if not told and now - begun > _LOOK:
+                told = True
+                _LOGGER.warning("%s: no board%s yet", self.url, f" for {resource}" if resource else "")
             time.sleep(0.2)
 
     def send(self, parcel: Parcel, resource: str, label: Any = None, board: str = "", memory: int = 0) -> Ticket:
@@ -189,7 +199,7 @@ class Pool:
             for resource in resources:
                 if any(b.has(resource) or not resource for b in boards):
                     self._seen[resource] = time.monotonic()
-                elif time.monotonic() - max(begun, self._seen.get(resource, begun)) > self._wish.patience:
+                elif time.monotonic() - max(begun, self._seen.get(resource, begun)) > self._wish.lasting:
                     raise self._nobody(resource, boards)
 
     def answer(self, ticket: Ticket) -> Parcel:
@@ -268,10 +278,13 @@ class Pool:
             pass
         return DeviceError(f"{self.url}: the pool is gone", hint="start its scheduler again, and repeat the command")
 
-    def _nobody(self, resource: str, boards: list[BoardInfo], memory: int = 0) -> DeviceError:
+    def _others(self, resource: str, boards: list[BoardInfo]) -> list[BoardInfo]:
+        """Those of the boards that might have fitted, since they measure and run, or build, as is asked for."""
         builds = resource.startswith(building_for(""))
-        there = [b for b in boards if not b.draining and (Kind.BUILD in b.kinds) is builds]
-        offers = sorted({f"{o.target!r} ({o.resource})" for b in there for o in b.offers})
+        return [b for b in boards if not b.draining and (Kind.BUILD in b.kinds) is builds]
+
+    def _nobody(self, resource: str, boards: list[BoardInfo], memory: int = 0) -> DeviceError:
+        offers = sorted({f"{o.target!r} ({o.resource})" for b in self._others(resource, boards) for o in b.offers})
         most = max((b.memory for b in boards if b.has(resource)), default=0)
         if 0 < most < memory:
             return DeviceError(
@@ -279,7 +292,7 @@ class Pool:
                 hint=f"the most is {most >> 20} MiB; mlc devices serve --memory gives more",
             )
         hint = f"there are some for {', '.join(offers)}" if offers else ""
-        if builds:
+        if resource.startswith(building_for("")):
             wanted = resource.removeprefix(building_for(""))
             return DeviceError(
                 f"{self.url}: nobody builds for {wanted}",
