@@ -232,7 +232,7 @@ class OnnxModule(nn.Module):
     Args:
         file: of the model.
         half: whether floats are float16, what the model casts to included; those of inputs are the caller's affair.
-        training: batch norms take the means and variances of each batch.
+        training: batch norms take the means and variances of each batch; weights may be given in another float type.
     Raises:
         NotImplementedError: the graph has an operator, or a use of one, that is not in the table.
     """
@@ -255,8 +255,12 @@ class OnnxModule(nn.Module):
             attrs = _attributes(node)
             if half and node.op_type == "Cast" and attrs["to"] == TensorProto.FLOAT:
                 attrs["to"] = TensorProto.FLOAT16
-            measures = training and node.op_type == "BatchNormalization"
-            call = _measured_norm(attrs) if measures else maker(attrs, known)
+            if training and node.op_type == "BatchNormalization":
+                call = _measured_norm(attrs)
+            elif training and node.op_type == "Cast" and attrs["to"] == TensorProto.FLOAT:
+                call = self._to_own_type
+            else:
+                call = maker(attrs, known)
             if isinstance(call, nn.Module):
                 self.add_module(f"call{len(self._calls)}", call)
             operands = tuple(name for i, name in enumerate(node.input) if name and i not in known)
@@ -280,6 +284,10 @@ class OnnxModule(nn.Module):
         for call, operands, result in self._calls:
             values[result] = call(*[values[name] for name in operands])
         return tuple(values[name] for name in self.results)
+
+    def _to_own_type(self, x: Tensor) -> Tensor:
+        """Floats as the weights are, which may be given in another type than the model's."""
+        return x.to(next(w.dtype for w in self.buffers() if w.dtype.is_floating_point))
 
 
 def _attributes(node: NodeProto) -> Attributes:

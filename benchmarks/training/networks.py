@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +116,11 @@ def _novel(name: str, batch: int, small: bool) -> Network:
 def _known(name: str, batch: int, small: bool, double: bool) -> Network:
     narrow = build(name, batch, small)
     proto = _widened(narrow) if double else narrow
-    with _saved(proto) as file:
-        model = mlc.load(file)
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs = Path(folder) / "ours.onnx", Path(folder) / "theirs.onnx"
+        onnx.save(proto, ours)
+        onnx.save(narrow, theirs)
+        model, module = mlc.load(ours), OnnxModule(theirs, training=True)
     stored = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
     names = _places(model, stored)
     prediction = proto.graph.output[0].name
@@ -127,17 +128,13 @@ def _known(name: str, batch: int, small: bool, double: bool) -> Network:
     frozen = tuple(v.name for v in model.graph.constants if "embedding" in v.name or v.name not in names)
     bounds = {e.key.partition(":")[2]: int(e.value) for e in proto.metadata_props if ":" in e.key}
 
-    @cache
-    def module_of(dtype: torch.dtype) -> OnnxModule:
-        with _saved(_widened(narrow) if dtype is torch.float64 else narrow) as file:
-            return OnnxModule(file, training=True)
+    places = {n: (module.weights[place], stored[place].shape) for n, place in names.items()}
+    buffers = [n for n, b in module.named_buffers() if b.dtype.is_floating_point]
 
     def twin(p: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor], target: torch.Tensor) -> torch.Tensor:
         dtype = next(iter(p.values())).dtype
-        module = module_of(dtype)
-        weights = module.weights
-        given = {weights[names[n]]: t.reshape(stored[names[n]].shape) for n, t in p.items()}
-        others = {n: b.to(dtype) for n, b in module.named_buffers() if n not in given and b.dtype.is_floating_point}
+        given = {places[n][0]: t.reshape(places[n][1]) for n, t in p.items()}
+        others = {n: module.get_buffer(n).to(dtype) for n in buffers if n not in given}
         (y, *_) = torch.func.functional_call(module, {**others, **given}, tuple(inputs[n] for n in module.inputs))
         if classes:
             return LOSSES["cross_entropy"](y, target)
@@ -145,15 +142,6 @@ def _known(name: str, batch: int, small: bool, double: bool) -> Network:
 
     loss = "cross_entropy" if classes else "mse"
     return Network(name, model, loss, frozen, twin, None if classes else prediction, bounds)
-
-
-@contextmanager
-def _saved(proto: onnx.ModelProto) -> Iterator[Path]:
-    """A model as a file, for as long as it is needed."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "model.onnx"
-        onnx.save(proto, file)
-        yield file
 
 
 def _widened(narrow: onnx.ModelProto) -> onnx.ModelProto:
