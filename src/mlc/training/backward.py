@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from mlc.define.expressions import add_expressions
@@ -19,7 +19,12 @@ from mlc.training.rules import RULES, require_expression
 
 
 def add_gradients(
-    g: Builder, seeds: Sequence[tuple[Value, Value]], wanted: Sequence[Value], *, as_derived: bool = False
+    g: Builder,
+    seeds: Sequence[tuple[Value, Value]],
+    wanted: Sequence[Value],
+    *,
+    constant: Collection[Value] = (),
+    as_derived: bool = False,
 ) -> list[Value | None]:
     """Appends the derivatives by some values to a graph that is being built.
 
@@ -27,6 +32,7 @@ def add_gradients(
         g: the graph; all of its nodes so far count.
         seeds: values, with the derivatives by them.
         wanted: inputs, constants or results on the way; of float types.
+        constant: results on the way that count as constants.
         as_derived: sums stay as they are derived, also where schedules know a better spelling.
     Returns:
         one a wanted value, of its type; ``None`` where no seeded value depends on it.
@@ -36,7 +42,7 @@ def add_gradients(
     needed = set(wanted)
     for node in g.nodes:
         if any(v in needed for v in node.inputs):
-            needed.update(v for v in node.outputs if v.type.dtype.is_float)
+            needed.update(v for v in node.outputs if v.type.dtype.is_float and v not in constant)
     received: dict[Value, Value] = {}
 
     def receive(v: Value, part: Value | None) -> None:

@@ -58,7 +58,36 @@ def _of_rows(element: Callable[[Expr, Expr, Expr], Expr], term: Callable[[Expr, 
     return rule
 
 
+def _batch_norm(g: Builder, node: Node, received: Sequence[Value | None]) -> Sequence[Value | None]:
+    """Two sums over what was received; whatever else there is belongs to channels."""
+    data, scale, _, mean, variance = node.inputs
+    (of_result,) = received
+    assert of_result is not None
+    x, d = (te.placeholder(data.type.shape, data.type.dtype, name) for name in ("x", "dy"))
+    w, m, v = (te.placeholder(t.type.shape, t.type.dtype, t.name) for t in (scale, mean, variance))
+    channels, epsilon = w.shape, node.attrs["epsilon"]
+
+    def over(term: Callable[[tuple[IndexLike, ...], Linear], Expr], name: str) -> te.Tensor:
+        axes = tuple(te.reduce_axis(n, f"r{k}") for k, n in enumerate((x.shape[0], *x.shape[2:])))
+        return te.compute(channels, lambda c: te.sum_of(term((axes[0], c, *axes[1:]), c), axes), name, tag="sum")
+
+    bias = over(lambda at, c: d[at], f"d{node.inputs[2].name}")
+    moment = over(lambda at, c: d[at] * (x[at] - m[c]), "moment")
+    inverse = te.compute(channels, lambda c: 1.0 / call("sqrt", v[c] + epsilon), "inverse")
+    factor = te.compute(channels, lambda c: w[c] * inverse[c], "factor")
+    results = (
+        te.compute(x.shape, lambda n, c, *at: d[(n, c, *at)] * factor[c], f"d{data.name}"),
+        te.compute(channels, lambda c: moment[c] * inverse[c], f"d{scale.name}"),
+        bias,
+        te.compute(channels, lambda c: -(factor[c] * bias[c]), f"d{mean.name}"),
+        te.compute(channels, lambda c: moment[c] * factor[c] * inverse[c] * inverse[c] * -0.5, f"d{variance.name}"),
+    )
+    known = {id(x): data, id(d): of_result, id(w): scale, id(m): mean, id(v): variance}
+    return add_expressions(g, results, known, node.sources)
+
+
 RULES: Mapping[str, Rule] = {
+    "batch_norm": _batch_norm,
     "identity": _identity,
     "reshape": _reshape,
     "transpose": _transpose,

@@ -6,6 +6,7 @@ Ioffe and Szegedy, "Batch Normalization", 2015, algorithms 1 and 2.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from mlc.ir.expr import Expr
 from mlc.ir.graph import Builder, Graph, Node, Value
 from mlc.ir.index import Linear, as_index
 from mlc.ir.types import DType
+from mlc.ops import get
 from mlc.ops.registry import is_core
 
 MEAN, VARIANCE = 3, 4  # which operands of a batch norm
@@ -32,7 +34,22 @@ def is_batch_norm(node: Node) -> bool:
     return node.op.name == "batch_norm" and is_core(node.op)
 
 
-def add_statistics(g: Builder, data: Value, sources: tuple[str, ...]) -> tuple[Value, Value]:
+@dataclass(frozen=True)
+class Statistics:
+    """Of each channel of ``[n, c, …]``, over a batch.
+
+    Args:
+        mean, variance: what they are.
+        centre: the mean once more, from which the variance is taken. What it receives back from there is a multiple of
+            the sum of all distances from the mean, which is nothing, so gradients need not go through it.
+    """
+
+    mean: Value
+    variance: Value
+    centre: Value
+
+
+def add_statistics(g: Builder, data: Value, sources: tuple[str, ...]) -> Statistics:
     """Appends the mean and the variance of each channel of ``[n, c, …]``, over a batch."""
     x = te.placeholder(data.type.shape, data.type.dtype, "x")
     over = tuple(te.reduce_axis(n, f"r{k}") for k, n in enumerate((x.shape[0], *x.shape[2:])))
@@ -43,13 +60,15 @@ def add_statistics(g: Builder, data: Value, sources: tuple[str, ...]) -> tuple[V
 
     channels = x.shape[1:2]
     total = te.compute(channels, lambda c: te.sum_of(element(c), over), "total", tag="sum")
-    mean = te.compute(channels, lambda c: total[c] * share, "mean")
+    (mean,) = add_expressions(g, [te.compute(channels, lambda c: total[c] * share, "mean")], {id(x): data}, sources)
+    (centre,) = g.add(get("identity"), [mean], names=["centre"], sources=sources)
+    m = te.placeholder(channels, x.dtype, "centre")
     squares = te.compute(
-        channels, lambda c: te.sum_of((element(c) - mean[c]) * (element(c) - mean[c]), over), "squares", tag="sum"
+        channels, lambda c: te.sum_of((element(c) - m[c]) * (element(c) - m[c]), over), "squares", tag="sum"
     )
     variance = te.compute(channels, lambda c: squares[c] * share, "variance")
-    found, spread = add_expressions(g, [mean, variance], {id(x): data}, sources)
-    return found, spread
+    (spread,) = add_expressions(g, [variance], {id(x): data, id(m): centre}, sources)
+    return Statistics(mean, spread, centre)
 
 
 def add_followed(g: Builder, kept: Mapping[int, Value], found: Mapping[int, Value], data: Value) -> dict[int, Value]:

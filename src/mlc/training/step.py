@@ -174,13 +174,13 @@ def _differentiated(
     learned = trainable(graph, dtype, frozen)
     statistics = measured(graph, dtype) if measures else {}
     compared = _compared(graph, loss, [*learned, *statistics], place)
-    g, env, followed = _opened(graph, [*learned, *statistics], statistics)
+    g, env, followed, centres = _opened(graph, [*learned, *statistics], statistics)
     prediction = env[graph.outputs[place]]
     target = g.input(TARGET, loss.target(prediction.type))
     value = mean_of(g, loss.add(g, prediction, target))
     one = g.constant(np.ones(1, dtype.numpy), "one")
     wanted = [env[v] for v in learned]
-    found = add_gradients(g, [(value, one)], wanted)
+    found = add_gradients(g, [(value, one)], wanted, constant=centres)
     used = [(v, d) for v, d in zip(wanted, found, strict=True) if d is not None]
     if not used:
         raise UsageError(f"the loss of {names[place]!r} depends on no parameter that is learned")
@@ -189,7 +189,7 @@ def _differentiated(
 
 def _compared(graph: Graph, loss: Loss, opened: Collection[Value], place: int) -> Graph:
     """The model and the losses of examples, with inputs in place of some constants."""
-    g, env, _ = _opened(graph, opened, ())
+    g, env, *_ = _opened(graph, opened, ())
     prediction = env[graph.outputs[place]]
     losses = loss.add(g, prediction, g.input(TARGET, loss.target(prediction.type)))
     return g.finish([losses, prediction], [LOSS, graph.output_names[place]])
@@ -197,23 +197,27 @@ def _compared(graph: Graph, loss: Loss, opened: Collection[Value], place: int) -
 
 def _opened(
     graph: Graph, opened: Collection[Value], statistics: Collection[Value]
-) -> tuple[Builder, dict[Value, Value], dict[str, Value]]:
+) -> tuple[Builder, dict[Value, Value], dict[str, Value], list[Value]]:
     """A builder that goes on where a graph ends, with inputs in place of some of its constants.
 
     Args:
         statistics: those that batch norms do not take but measure.
     Returns:
-        the builder, what stands for each value of the graph, and what becomes of the statistics, by name.
+        the builder, what stands for each value of the graph, what becomes of the statistics, by name, and what
+        gradients need not go through.
     """
     g = Builder(graph.name)
     env = {v: g.input(v.name, v.type) for v in graph.inputs}
     env |= {v: g.input(v.name, v.type) for v in opened}
     env |= {v: g.constant(a, v.name) for v, a in graph.constants.items() if v not in env}
     followed: dict[str, Value] = {}
+    centres: list[Value] = []
     for node in graph.nodes:
         operands = [env[v] for v in node.inputs]
         if is_batch_norm(node) and all(node.inputs[k] in statistics for k in (MEAN, VARIANCE)):
-            found = dict(zip((MEAN, VARIANCE), add_statistics(g, operands[0], node.sources), strict=True))
+            taken = add_statistics(g, operands[0], node.sources)
+            centres.append(taken.centre)
+            found = {MEAN: taken.mean, VARIANCE: taken.variance}
             kept = {k: followed.get(node.inputs[k].name, operands[k]) for k in found}
             after = add_followed(g, kept, found, operands[0])
             followed |= {node.inputs[k].name: v for k, v in after.items()}
@@ -227,7 +231,7 @@ def _opened(
         for v in node.outputs:
             g.unique(v.name)
     env.update(zip(graph.outputs, stated.outputs, strict=False))
-    return g, env, dict(zip(followed, stated.outputs[len(graph.outputs) :], strict=True))
+    return g, env, dict(zip(followed, stated.outputs[len(graph.outputs) :], strict=True)), centres
 
 
 def _clipped(g: Builder, derivatives: list[Value], most: float) -> list[Value]:

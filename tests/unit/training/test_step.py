@@ -144,6 +144,14 @@ def test_batch_norms_measure_each_batch_as_pytorch_does() -> None:
         np.testing.assert_allclose(kept[name], tensor.detach().numpy(), rtol=1e-3, atol=1e-5, err_msg=name)
 
 
+def test_a_batch_norm_is_summed_over_four_times() -> None:
+    """Twice for what is measured, twice for its gradient; all else belongs to channels."""
+    graph = training_step(normed(), LOSSES["cross_entropy"], optimizer("sgd")).graph
+    (data,) = {n.outputs[0].type.shape for n in graph.nodes if n.op is get("conv")}
+    reads = [n for n in graph.nodes if n.outputs[0].type.shape == (4,) and any(v.type.shape == data for v in n.inputs)]
+    assert len(reads) == 4
+
+
 def test_statistics_that_are_kept_and_what_is_frozen_stay() -> None:
     graph = normed()
     step = training_step(graph, LOSSES["cross_entropy"], optimizer("adam"), frozen=["bias", "w"], measures=False)

@@ -50,3 +50,21 @@ def test_windows_of_all_there_is_lie_alike_in_both_results() -> None:
         assert len({t.shape for t in op.outputs}) == 1
         for body in op.bodies:
             assert all(len(ld.indices) == len(ld.source.shape) for ld in loads(body))
+
+
+def test_sums_over_examples_and_space_fold_rows_of_space() -> None:
+    """As in a batch norm's statistics: what belongs to channels is read beside."""
+    x, m = te.placeholder((4, 3, 6, 5), f32, "x"), te.placeholder((3,), f32, "m")
+    n, h, w = (te.reduce_axis(size, name) for size, name in ((4, "n"), (6, "h"), (5, "w")))
+    squares = te.compute((3,), lambda c: te.sum_of((x[n, c, h, w] - m[c]) * (x[n, c, h, w] - m[c]), (n, h, w)), "s")
+    (op,) = rows_in_memory(Group((x, m), (squares,), None, {}, Knobs())).reductions
+    assert [a.hi + 1 for a in op.reduce_axes] == [4, 30]
+    assert along_memory(op) is op.reduce_axes[-1]
+
+
+def test_what_is_read_over_one_axis_of_a_row_keeps_them_apart() -> None:
+    x, scale = te.placeholder((4, 6, 5), f32, "x"), te.placeholder((5,), f32, "scale")
+    n, h, w = (te.reduce_axis(size, name) for size, name in ((4, "n"), (6, "h"), (5, "w")))
+    total = te.compute((1,), lambda _: te.sum_of(x[n, h, w] * scale[w], (n, h, w)), "s")
+    (op,) = rows_in_memory(Group((x, scale), (total,), None, {}, Knobs())).reductions
+    assert len(op.reduce_axes) == 3
