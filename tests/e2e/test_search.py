@@ -20,7 +20,7 @@ def best_on_average(name: str, trials: int, batch: int, seeds: int) -> float:
     return float(np.mean([explore(explorer, speed, trials, batch).max() for explorer in runs]))
 
 
-@pytest.mark.parametrize("name", ["annealing", "guided", "opevo"])
+@pytest.mark.parametrize("name", ["alt", "annealing", "guided", "opevo"])
 @pytest.mark.slow
 def test_learning_explorers_beat_random_search(name: str) -> None:
     found, chance = (best_on_average(n, 120, 24, 10) for n in (name, "random"))

@@ -20,7 +20,7 @@ from mlc.tuning.task import Task, candidate, with_types
 
 JOINT = 0.3  # share of trials in which layouts are searched, of an operator
 JOINT_OF_NETWORKS = 0.4  # of a network's
-ROUND = 4  # trials of a round of loop search under a layout
+ROUND = 4  # trials of a round of loop search under a layout, where an explorer has no episodes of its own
 MOST_ROUNDS = 3  # in the joint stage
 PROMISING = 0.8  # of the best speed, from which a layout gets another round
 OWN = 0.25  # share of the joint stage that goes to the target's own layouts
@@ -169,6 +169,7 @@ class CrossExploration:
             int64 ``[n, knobs]``.
         joint: trials of the joint stage.
         near: the best configurations of like workloads.
+        trials: of a round of loop search under a layout.
     """
 
     def __init__(
@@ -180,9 +181,10 @@ class CrossExploration:
         make: Callable[[Task, np.ndarray], Explorer],
         joint: int,
         near: Sequence[Config] = (),
+        trials: int = ROUND,
     ) -> None:
         self._task, self._target, self._layouts, self._explorer, self._make = task, target, layouts, explorer, make
-        self._joint, self._near = joint, near
+        self._joint, self._near, self._round = joint, near, trials
         self._measured = 0
         self._own = _Under(None, self._search({}, task.space))
         self._under: dict[Hashable, _Under] = {(): self._own}
@@ -202,12 +204,12 @@ class CrossExploration:
         best = max(u.best for u in self._under.values())
         again = [
             u for u in self._under.values()
-            if u is not self._own and not u.told and u.best >= PROMISING * best and u.asked < MOST_ROUNDS * ROUND
+            if u is not self._own and not u.told and u.best >= PROMISING * best and u.asked < MOST_ROUNDS * self._round
         ]  # fmt: skip
         for under in sorted(again, key=lambda u: -u.best):
-            found += self._ask(under, min(ROUND, n - len(found)))
+            found += self._ask(under, min(self._round, n - len(found)))
         for under in self._under.values():
-            if under not in again or under.asked >= MOST_ROUNDS * ROUND:
+            if under not in again or under.asked >= MOST_ROUNDS * self._round:
                 self._tell(under)
         while len(found) < n:
             rows = self._explorer.propose(1)
@@ -217,7 +219,7 @@ class CrossExploration:
             if opened is None:
                 self._explorer.observe(rows, np.zeros(1))
             else:
-                found += self._ask(opened, min(ROUND, n - len(found)))
+                found += self._ask(opened, min(self._round, n - len(found)))
         return found
 
     def observe(self, configs: Sequence[Config], speeds: np.ndarray) -> None:

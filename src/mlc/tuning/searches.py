@@ -15,8 +15,10 @@ from mlc.records.record import DECIDED, Fingerprint, Record
 from mlc.targets.base import Target
 from mlc.tuning.base import CostModel, Explorer
 from mlc.tuning.explorers import get_explorer
+from mlc.tuning.explorers.alt import AltOptions
+from mlc.tuning.explorers.memory import Memory
 from mlc.tuning.features import LoopFeatures
-from mlc.tuning.joint import CrossExploration, Search, layout_space, layouts_in, loop_space
+from mlc.tuning.joint import ROUND, CrossExploration, Search, layout_space, layouts_in, loop_space
 from mlc.tuning.models.choice import cost_model
 from mlc.tuning.options import TuneOptions
 from mlc.tuning.state import TaskState, speed
@@ -96,11 +98,13 @@ class Searches:
         near = self._starting_points(state)
         tiled = [space.nearest(layouts_in(c)) for c in near if layouts_in(c)]
         seeds = np.array(tiled, np.int64).reshape(-1, len(space.knobs))
-        explorer = get_explorer(options.explorer)(space, rng, seeds=seeds, **options.explorer_options)
+        memory = Memory()
+        make = get_explorer(options.explorer, layouts=True)
+        explorer = make(space, rng, seeds=seeds, memory=memory, **options.explorer_options)
         found = CrossExploration(
             task, self._target, space, explorer,
-            lambda t, seeds: explorer_for(t, self._target, options, self._model, (), seeds),
-            round(options.joint * budget), near,
+            lambda t, seeds: explorer_for(t, self._target, options, self._model, (), seeds, memory),
+            round(options.joint * budget), near, trials_of_a_round(options),
         )  # fmt: skip
         found.observe([c for c, _ in state.trials], np.array([speed(task, m.seconds) for _, m in state.trials]))
         return found
@@ -133,6 +137,7 @@ def explorer_for(
     model: Callable[[Task], CostModel] | None,
     trials: Sequence[tuple[Config, Measurement]],
     seeds: np.ndarray | None = None,
+    memory: Memory | None = None,
 ) -> Explorer:
     """The explorer of a task that the options name, which knows what was measured.
 
@@ -143,6 +148,7 @@ def explorer_for(
         model: gives a cost model for a task, or none for the explorer's own.
         trials: what was measured.
         seeds: configurations to try right after the default one, int64 ``[n, knobs]``.
+        memory: what it shares with the explorers of other spaces of the task; nothing unless given.
     """
     features = LoopFeatures.of(task, target, tree=cost_model(options.cost_model).tree)
     learns: CostModel | None = None if model is None else model(task)
@@ -154,6 +160,7 @@ def explorer_for(
         model=learns,
         seeds=seeds,
         valid=None if features is None else features.valid,
+        memory=memory,
         **options.explorer_options,
     )
     show(explorer, task, trials)
@@ -165,6 +172,11 @@ def show(explorer: Explorer, task: Task, trials: Sequence[tuple[Config, Measurem
     if trials:
         rows = [task.space.row(config) for config, _ in trials]
         explorer.observe(np.array(rows), np.array([speed(task, result.seconds) for _, result in trials]))
+
+
+def trials_of_a_round(options: TuneOptions) -> int:
+    """How many trials judge a layout at a time: what ALT's explorer measures of an episode, fewer by others."""
+    return int(options.explorer_options.get("top", AltOptions.top)) if options.explorer == "alt" else ROUND
 
 
 def check_explorer(options: TuneOptions) -> None:

@@ -113,6 +113,21 @@ def test_a_joint_search_goes_on_and_measures_nothing_twice(tmp_path: Path) -> No
     assert len(set(every)) == len(every)
 
 
+@pytest.mark.parametrize("levels", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_explorer_of_the_paper_searches_both_and_repeats_itself(tmp_path: Path, levels: int) -> None:
+    (task,) = tasks_of(network(1), TARGET, OPTIONS, Observer())
+    few = {"sample": 16, "length": 8, "top": 2}
+    options = replace(SEARCH, trials=24, joint=0.6, explorer="alt", layouts=levels, explorer_options=few)
+    runs = [Fake(), Fake()]
+    for k, fake in enumerate(runs):
+        run(tmp_path / f"{k}.jsonl", [task], options, fake)
+    assert runs[0].configs == runs[1].configs
+    assert len(runs[0].configs) == 24
+    layouts = [tuple(sorted(layouts_in(c).items())) for c in runs[0].configs]
+    assert len(set(layouts[:16])) > 2
+    assert len(set(layouts[16:])) == 1
+
+
 def searched(path: Path, graph: Graph, options: TuneOptions, fake: Fake) -> tuple[Network, int]:
     chosen = Chosen([], TARGET, 1)
     tasks = tasks_of(graph, TARGET, OPTIONS, Observer())

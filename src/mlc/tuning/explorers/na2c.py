@@ -106,19 +106,19 @@ class ActorCritic:
         taken = np.zeros(len(options))
         taken[starts + np.array([m.chosen for m in moves])] = 1
         for _ in range(self._epochs):
-            advantage = rewards + self._discount * self._critic(there) - self._critic(here)
-            scores = self._actor(options)
+            advantage = rewards + self._discount * self._critic(there)[:, 0] - self._critic(here)[:, 0]
+            scores = self._actor(options)[:, 0]
             exponents = np.exp(scores - np.repeat(np.maximum.reduceat(scores, starts), counts))
             policy = exponents / np.repeat(np.add.reduceat(exponents, starts), counts)
-            self._actor.step(options, np.repeat(advantage, counts) * (policy - taken) / len(moves))
-            self._critic.step(here, -2 * advantage / len(moves))
+            self._actor.step(options, (np.repeat(advantage, counts) * (policy - taken) / len(moves))[:, None])
+            self._critic.step(here, -2 * advantage[:, None] / len(moves))
 
     def _draw(self, here: np.ndarray, around: np.ndarray) -> int:
         rng = self._ledger.rng
         if rng.random() < self._epsilon:
             return int(rng.integers(len(around)))
         # The greatest sum of score and Gumbel noise is a draw from the softmax.
-        return int((self._actor(self._options(here, around)) + rng.gumbel(size=len(around))).argmax())
+        return int((self._actor(self._options(here, around))[:, 0] + rng.gumbel(size=len(around))).argmax())
 
     def _options(self, here: np.ndarray, around: np.ndarray) -> np.ndarray:
         """What the actor sees of each neighbour, ``[neighbours, 2 * width]``."""

@@ -1,4 +1,4 @@
-"""A small neural network in numpy, for the actor and the critic of N-A2C."""
+"""A small neural network in numpy, for actors and critics."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import numpy as np
 
 
 class Network:
-    """One hidden layer of tanh and one output, trained by Adam.
+    """One hidden layer of tanh and linear outputs, trained by Adam.
 
     Args:
         inputs: of each example.
         hidden: units.
         rate: of learning.
         rng: draws the initial weights.
+        outputs: of each example.
     """
 
-    def __init__(self, inputs: int, hidden: int, rate: float, rng: np.random.Generator) -> None:
+    def __init__(self, inputs: int, hidden: int, rate: float, rng: np.random.Generator, outputs: int = 1) -> None:
         self._weights = [
             rng.normal(0, 1 / np.sqrt(max(inputs, 1)), (inputs, hidden)),
             np.zeros(hidden),
-            rng.normal(0, 0.1 / np.sqrt(hidden), hidden),
-            np.zeros(1),
+            rng.normal(0, 0.1 / np.sqrt(hidden), (hidden, outputs)),
+            np.zeros(outputs),
         ]
         self._rate = rate
         self._steps = 0
@@ -28,17 +29,17 @@ class Network:
         self._squares = [np.zeros_like(w) for w in self._weights]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Outputs, ``[n]``, for inputs ``[n, inputs]``."""
+        """Outputs, ``[n, outputs]``, for inputs ``[n, inputs]``."""
         w, b, v, c = self._weights
         found: np.ndarray = np.tanh(x @ w + b) @ v + c
         return found
 
     def gradients(self, x: np.ndarray, outer: np.ndarray) -> list[np.ndarray]:
-        """Of a loss whose derivatives by the outputs are ``outer``, ``[n]``; one array a weight."""
+        """Of a loss whose derivatives by the outputs are ``outer``, ``[n, outputs]``; one array a weight."""
         w, b, v, _ = self._weights
         hidden = np.tanh(x @ w + b)
-        inner = outer[:, None] * v * (1 - hidden**2)
-        return [x.T @ inner, inner.sum(axis=0), hidden.T @ outer, outer.sum(keepdims=True)]
+        inner = outer @ v.T * (1 - hidden**2)
+        return [x.T @ inner, inner.sum(axis=0), hidden.T @ outer, outer.sum(axis=0)]
 
     def step(self, x: np.ndarray, outer: np.ndarray) -> None:
         """One step of Adam (Kingma and Ba 2015, its default decay rates) down these gradients."""

@@ -24,7 +24,7 @@ SMALL = Space(
 ONE = Space((Factors("f", 1, 3), Discrete("d", (4,))), {"f": (1, 1, 1), "d": 4})
 BIG = Space(tuple(Discrete(f"d{k}", tuple(range(1, 10))) for k in range(10)), {f"d{k}": 1 for k in range(10)})
 HUGE = Space(tuple(Discrete(f"d{k}", tuple(range(1, 33))) for k in range(16)), {f"d{k}": 1 for k in range(16)})
-MODELLED = {"annealing", "guided"}
+MODELLED = {"alt", "annealing", "guided"}
 
 
 class Line:
@@ -46,6 +46,8 @@ def make(name: str, space: Space, seed: int, **options: object) -> Explorer:
         options["model"] = Line()
     if name == "annealing":
         options |= {"chains": 16, "steps": 10}
+    if name == "alt":
+        options |= {"sample": 32, "length": 16, "epochs": 2}
     return EXPLORERS[name](space, np.random.default_rng(seed), **options)  # type: ignore[arg-type]
 
 

@@ -17,7 +17,7 @@ from mlc.tuning.explorers.guided import Guided
 from mlc.tuning.explorers.ledger import Ledger
 from mlc.tuning.explorers.na2c import ActorCritic, Move
 from mlc.tuning.explorers.network import Network
-from mlc.tuning.explorers.surrogate import Surrogate
+from mlc.tuning.explorers.surrogate import Lessons, Surrogate
 
 SPACE = Space(tuple(Discrete(f"d{k}", tuple(range(40))) for k in range(4)), {f"d{k}": 0 for k in range(4)})
 MIXED = Space(
@@ -105,7 +105,7 @@ def test_a_genetic_generation_mixes_its_parents() -> None:
 
 def test_annealing_finds_the_top_of_the_model_and_leaves_a_share_to_chance() -> None:
     ledger = ledger_with(SPACE, SPACE.sample(np.random.default_rng(1), 8).tolist(), [1.0] * 8)
-    annealing = Annealing(ledger, Surrogate(ledger, first_column, Sum()), alpha=0.0, epsilon=0.25)
+    annealing = Annealing(ledger, Surrogate(ledger, first_column, Lessons(Sum())), alpha=0.0, epsilon=0.25)
     rows = annealing.suggest(16)
     assert len(rows) == 12
     assert (rows[:, 0] >= 38).all()
@@ -115,8 +115,14 @@ def test_annealing_finds_the_top_of_the_model_and_leaves_a_share_to_chance() -> 
 def test_chains_persist_between_batches() -> None:
     ledger = ledger_with(SPACE, SPACE.sample(np.random.default_rng(1), 8).tolist(), [1.0] * 8)
     annealing = Annealing(
-        ledger, Surrogate(ledger, first_column, Sum()), steps=60, patience=60, elite=0.0, chains=32, temperature=0.05
-    )
+        ledger,
+        Surrogate(ledger, first_column, Lessons(Sum())),
+        steps=60,
+        patience=60,
+        elite=0.0,
+        chains=32,
+        temperature=0.05,
+    )  # fmt: skip
     before = [annealing.suggest(4), annealing._at][1]
     annealing._steps = 0
     annealing.suggest(4)
@@ -130,7 +136,9 @@ def test_diversity_spreads_a_batch() -> None:
     values = []
     for alpha in (0.0, 5.0):
         ledger.rng = np.random.default_rng(2)
-        rows = Annealing(ledger, Surrogate(ledger, first_column, Sum()), alpha=alpha, epsilon=0, spread=8).suggest(16)
+        rows = Annealing(
+            ledger, Surrogate(ledger, first_column, Lessons(Sum())), alpha=alpha, epsilon=0, spread=8
+        ).suggest(16)
         values.append(sum(len(np.unique(column)) for column in rows.T))
     assert values[1] > 1.2 * values[0]
 
@@ -144,14 +152,14 @@ def test_chains_keep_to_what_is_valid() -> None:
 
     ledger = Ledger(SPACE, np.random.default_rng(0), valid=lambda r: r[:, 0] < 20)
     ledger.record(np.array([[1, 1, 1, 1], [2, 2, 2, 2]]), np.array([1.0, 2.0]))
-    rows = Annealing(ledger, Surrogate(ledger, describe, Sum())).suggest(8)
+    rows = Annealing(ledger, Surrogate(ledger, describe, Lessons(Sum()))).suggest(8)
     assert len(rows)
     assert (np.concatenate(seen)[:, 0] < 20).all()
 
 
 def test_guided_evolution_measures_the_best_children_and_neighbours_of_the_fastest() -> None:
     ledger = ledger_with(SPACE, [[20, k, k, k] for k in range(1, 17)], [1.0] * 15 + [2.0])
-    guided = Guided(ledger, Surrogate(ledger, first_column, Sum()), trust=1.0, kappa=0.0, descent=0.25)
+    guided = Guided(ledger, Surrogate(ledger, first_column, Lessons(Sum())), trust=1.0, kappa=0.0, descent=0.25)
     rows = guided.suggest(16)
     assert rows[:11, 0].min() > 22
     assert (np.diff(rows[:12, 0]) <= 0).all()
@@ -165,7 +173,7 @@ def test_guided_evolution_hopes_for_the_best_of_what_it_does_not_know() -> None:
     far = []
     for kappa in (0.0, 20.0):
         ledger.rng = np.random.default_rng(3)
-        guided = Guided(ledger, Surrogate(ledger, first_column, Sum()), trust=0.0, kappa=kappa, descent=0.0)
+        guided = Guided(ledger, Surrogate(ledger, first_column, Lessons(Sum())), trust=0.0, kappa=kappa, descent=0.0)
         far.append(guided.suggest(16)[:, 3].mean())
     assert far[1] > 1.5 * far[0]
 
@@ -238,7 +246,7 @@ def test_a_model_learns_only_when_something_is_new() -> None:
         described.append(len(rows))
         return first_column(rows)
 
-    surrogate = Surrogate(ledger, describe, model)
+    surrogate = Surrogate(ledger, describe, Lessons(model))
     assert not surrogate.ready()
     ledger.record(np.array([[2, 1, 1, 1]]), np.array([4.0]))
     assert surrogate.ready()
@@ -259,7 +267,7 @@ def test_an_actor_learns_which_way_is_up() -> None:
 
     def chance() -> float:
         """Probability of the one step that raises the discrete knob."""
-        scores = search._actor(search._options(start, around))
+        scores = search._actor(search._options(start, around))[:, 0]
         return float(np.exp(scores[better]).sum() / np.exp(scores).sum())
 
     before = chance()
@@ -276,7 +284,7 @@ def test_an_actor_learns_which_way_is_up() -> None:
 
 def test_gradients_of_a_network_are_those_of_its_loss() -> None:
     rng = np.random.default_rng(0)
-    network, x, target = Network(3, 5, 1e-2, rng), rng.normal(size=(7, 3)), rng.normal(size=7)
+    network, x, target = Network(3, 5, 1e-2, rng, 2), rng.normal(size=(7, 3)), rng.normal(size=(7, 2))
 
     def loss() -> float:
         return float(((network(x) - target) ** 2).sum())
