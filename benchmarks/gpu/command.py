@@ -5,8 +5,8 @@
     python -m benchmarks.gpu measure --tuned      # measure again, with what was found
 
 Every call ends in time (--budget), keeps each row as soon as it is there, and goes on where the last one ended.
-Packages are built and models checked and tuned several at a time (--jobs), measured one after the other. The
-rows are in state.jsonl of the folder --work, the table is made anew at the end of every call. Operators and
+Packages are built, models checked, tuned and compiled by PyTorch several at a time (--jobs), measured one after the
+other. The rows are in state.jsonl of the folder --work, the table is made anew at the end of every call. Operators and
 networks are those of benchmarks.zoo, at batch 1. PyTorch is measured eager and compiled with max-autotune, both as a
 CUDA graph, with inputs on the device and TF32 off; both sides by events around one launch of the graph, in turns. What
 is wrong or fails is in the table with the reason, and is tried again by the next call. Records of the stage tune are
@@ -38,7 +38,7 @@ import mlc
 from benchmarks import machine
 from benchmarks.gpu.pool import Job, Worker
 from benchmarks.gpu.state import State
-from benchmarks.gpu.table import SIDES, document, gain
+from benchmarks.gpu.table import COMPILED, SIDES, document, gain
 from benchmarks.papers.needs import require
 from benchmarks.processes import end_with_parent
 from benchmarks.zoo import MODELS, build
@@ -52,7 +52,8 @@ from mlc.targets.base import get_target
 RESULTS, WORK = Path("benchmarks/results"), Path("build/gpu")
 BUDGET = 530.0  # seconds: a lent machine takes commands of ten minutes
 LEAST = 20.0  # seconds that must be left for another job
-LONGEST = {"build": 240.0, "check": 120.0, "measure": 240.0}  # seconds of one job
+LONGEST = {"build": 240.0, "check": 120.0, "peer": 240.0, "measure": 240.0}  # seconds of one job
+COMPILING = 0.6  # of the time that is left when measuring begins, for PyTorch's compiler
 SHARING = 4  # jobs at a time that use the device for moments only: checks, and tuning, whose runs take turns on it
 UNFINISHED = {"unfinished": "the time was up"}  # a job that the next call begins again, or goes on with
 NETWORKS = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "dqn", "dcgan", "lstm_lm", "bert_base")
@@ -143,6 +144,7 @@ class _Run:
         # processes end with the thread that started them, so threads are there as long as the run is
         self._threads = ThreadPoolExecutor(self._jobs_at_once)
         self._lock = threading.Lock()
+        self._failed: dict[str, str] = {}  # why PyTorch's compiler has not compiled a model
         self.done = self.wrong = self.left = 0
 
     def close(self) -> None:
@@ -155,8 +157,35 @@ class _Run:
         jobs = [job for job in self._jobs(stage) if not self.state.has(job)]
         if stage != "tune":
             self._side_by_side(self._packages(jobs), self._jobs_at_once, self._build)
+        if stage == "measure" and COMPILED in self._options.peers:
+            jobs = self._compiled(jobs)
         together = 1 if stage == "measure" else min(SHARING, self._jobs_at_once)
         self._side_by_side(jobs, together, self._job)
+
+    def _compiled(self, jobs: Sequence[Job]) -> list[Job]:
+        """Has PyTorch compile what is to be measured: it chooses kernels for minutes, on one core a model.
+
+        Returns:
+            what can be measured: not what its compiler had no time for, which is left for the next call.
+        """
+        end = time.monotonic() + COMPILING * max(0.0, self._end - time.monotonic())
+        late: list[Job] = []
+
+        def compile_one(job: Job, worker: Worker) -> None:
+            longest, left = LONGEST["peer"], end - time.monotonic()
+            answer = worker.do({**self._whole(job), "stage": "peer"}, min(longest, left)) if left > 0 else None
+            with self._lock:
+                if answer is None and left <= longest:
+                    late.append(job)
+                elif answer is None:
+                    self._failed[_name(job)] = f"took longer than {longest:.0f} s"
+                elif answer.get("error"):
+                    self._failed[_name(job)] = answer["error"]
+
+        largest = sorted(jobs, key=lambda job: MODELS[job["model"]].kind != "network")
+        self._side_by_side(largest, self._jobs_at_once, compile_one)
+        self.left += len(late)
+        return [job for job in jobs if job not in late]
 
     def _side_by_side(self, jobs: Iterable[Job], lanes: int, action: Callable[[Job, Worker], None]) -> None:
         """Does jobs in their order, some at a time, each of these with a worker of its own."""
@@ -207,18 +236,14 @@ class _Run:
 
     def _done(self, job: Job, worker: Worker, left: float) -> Job:
         """What the worker says, or why it says nothing."""
-        longest = LONGEST[job["stage"]]
-        answer = worker.do(self._whole(job), min(longest, left))
-        late = f"took longer than {longest:.0f} s"
-        if answer is None and left > longest and job["stage"] == "measure" and "torch.compile" in self._options.peers:
-            # most likely PyTorch's compiler: what is measured without it is better than nothing
-            left -= longest
-            answer = worker.do({**self._whole(job), "peers": ["torch"]}, min(longest, left))
-            if answer is not None:
-                answer["failed"] = {"torch.compile": late, **answer.get("failed", {})}
-        if answer is not None:
-            return answer
-        return {"error": late} if left > longest else dict(UNFINISHED)
+        longest, whole = LONGEST[job["stage"]], self._whole(job)
+        failed = self._failed.get(_name(job)) if job["stage"] == "measure" else None
+        if failed:  # what is measured without it is better than nothing
+            whole["peers"] = [name for name in whole["peers"] if name != COMPILED]
+        answer = worker.do(whole, min(longest, left))
+        if answer is None:
+            return {"error": f"took longer than {longest:.0f} s"} if left > longest else dict(UNFINISHED)
+        return {**answer, "failed": {COMPILED: failed, **answer.get("failed", {})}} if failed else answer
 
     def _jobs(self, stage: str) -> Iterator[Job]:
         some = self._options.models or (MODELS if stage == "check" else MEASURED)
@@ -246,7 +271,7 @@ class _Run:
         """Tunes a model in a process of its own, and keeps what was decided among the records."""
         folder = self._work / "tuning"
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"{job['model']}-{job['precision']}"
+        name = _name(job)
         file, journal = folder / f"{name}.onnx", folder / f"{name}.jsonl"
         onnx.save(build(job["model"], small=job["quick"]), file)
         told = folder / f"{name}.json"
@@ -274,6 +299,10 @@ class _Run:
         if not found and not over:
             return {"error": "no configuration could be decided for", "spent": spent}
         return {"decided": len(found), **(unfinished if over else {})}
+
+
+def _name(job: Job) -> str:
+    return f"{job['model']}-{job['precision']}"
 
 
 @cache

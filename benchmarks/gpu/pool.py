@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import selectors
 import subprocess
 import sys
@@ -61,9 +62,18 @@ class Worker:
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with self._log.open("ab") as log:
                 command = [sys.executable, "-m", "benchmarks.gpu.worker"]
+                # What PyTorch compiles is kept beside the log, where the next process finds it; each process compiles
+                # alone, since there are as many as cores.
+                cache = {"TORCHINDUCTOR_CACHE_DIR": str(self._log.parent.resolve() / "inductor")}
+                environment = {**os.environ, **cache, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
                 # a benchmark that goes on must not find the device busy with what an earlier call left
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, preexec_fn=end_with_parent
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    preexec_fn=end_with_parent,
+                    env=environment,
                 )
         return self._process
 

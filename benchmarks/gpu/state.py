@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.zoo import MODELS
+
 Row = dict[str, Any]
 _KEY = ("stage", "model", "precision", "tuned", "quick")
 
@@ -29,7 +31,8 @@ class State:
             path.write_bytes(b"".join(line + b"\n" for line in lines[:-1]))
 
     def __iter__(self) -> Iterator[Row]:
-        return iter(self._rows.values())
+        """By stage, precision and model: jobs that run side by side end in any order."""
+        return iter(sorted(self._rows.values(), key=_order))
 
     def has(self, row: Row) -> bool:
         """Whether the same thing was done before, to its end, and went well."""
@@ -46,6 +49,10 @@ class State:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    return row["stage"], row["tuned"], row["precision"] != "fp32", list(MODELS).index(row["model"])
 
 
 def _key(row: Row) -> tuple[Any, ...]:

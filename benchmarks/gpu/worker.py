@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import onnx
 
 import mlc
 from benchmarks.stats import Arrays, Spread, largest_error
-from benchmarks.zoo import build, sample_inputs
+from benchmarks.zoo import MODELS, build, sample_inputs
 
 ROUNDS, SECONDS, WARMUP = 30, 1.5, 3  # of turns, at most; time that they take, about; runs before
 TOLERANCES = {"fp32": 1e-3, "fp16": 5e-2}  # of the largest magnitude of a result
@@ -35,10 +36,12 @@ class Side:
     Args:
         seconds: of one run, by the device's events or by the clock.
         outputs: of the last run.
+        kept: what must live as long as the side: a captured graph reads its inputs where they lay.
     """
 
     seconds: Timer
     outputs: Callable[[], Arrays]
+    kept: object = None
 
 
 def model_of(job: Job) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
@@ -75,8 +78,29 @@ def ours(job: Job, inputs: Arrays) -> tuple[Side, bool]:
     return Side(seconds, lambda: found), whole
 
 
-def theirs(file: Path, inputs: Arrays, precision: str, *, compiled: bool, graph: bool) -> Side:
-    """PyTorch's side: eager, or compiled with all that it knows; inputs are on the device, launches in a CUDA graph."""
+def _compiler(model: str, *, graph: bool) -> Job:
+    """How PyTorch compiles: on a GPU kernels are chosen by measuring; the graph is captured here, as eager's is.
+
+    Convolutions of networks are cuDNN's: choosing among Triton's as well takes minutes for each network.
+    """
+    if not graph:
+        return {}
+    networks = {"max_autotune_conv_backends": "ATEN"} if MODELS[model].kind == "network" else {}
+    return {"max_autotune": True, "coordinate_descent_tuning": True, "triton.cudagraphs": False, **networks}
+
+
+def theirs(
+    file: Path, inputs: Arrays, precision: str, *, graph: bool, compiler: Job | None = None, captured: bool = True
+) -> Side:
+    """PyTorch's side; inputs are on the device.
+
+    Args:
+        file: the ONNX model.
+        precision: ``fp32`` or ``fp16``.
+        graph: whether it runs on a GPU, all launches as one CUDA graph.
+        compiler: options of PyTorch's compiler; eager where there are none.
+        captured: whether the graph is made; otherwise it has only run.
+    """
     import torch
 
     from benchmarks.peers.torch_graph import OnnxModule
@@ -100,11 +124,10 @@ def theirs(file: Path, inputs: Arrays, precision: str, *, compiled: bool, graph:
     def outputs() -> Arrays:
         return {name: t.cpu().numpy() for name, t in zip(module.results, results[0], strict=True)}
 
-    # kernels are chosen by measuring, as with max-autotune; the graph is captured below, as eager's is
-    run = torch.compile(whole, mode="max-autotune-no-cudagraphs" if graph else "default") if compiled else whole
+    run = whole if compiler is None else torch.compile(whole, options=compiler)
     for _ in range(WARMUP):
         results[:] = [run(*tensors)]
-    if not graph:
+    if not graph or not captured:
 
         def clock() -> float:
             start = time.perf_counter()
@@ -116,19 +139,19 @@ def theirs(file: Path, inputs: Arrays, precision: str, *, compiled: bool, graph:
     with torch.cuda.stream(stream):
         run(*tensors)
     torch.cuda.synchronize()
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
+    launches = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(launches):
         results[:] = [run(*tensors)]
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def events() -> float:
         begin.record()
-        captured.replay()
+        launches.replay()
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) * 1e-3
 
-    return Side(events, outputs)
+    return Side(events, outputs, kept=tensors)
 
 
 def made(job: Job) -> Job:
@@ -145,7 +168,7 @@ def check(job: Job) -> Job:
         import onnxruntime as ort
     except ImportError:
         file = Path(job["package"]).with_suffix(".onnx")
-        reference = theirs(file, inputs, "fp32", compiled=False, graph=False)
+        reference = theirs(file, inputs, "fp32", graph=False)
         want, by = reference.outputs(), "torch"
     else:
         session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -155,6 +178,16 @@ def check(job: Job) -> Job:
     if error > TOLERANCES[job["precision"]]:
         return {"error": f"results differ by {error:.1e} of the largest magnitude", "difference": error}
     return {"difference": error, "reference": by}
+
+
+def peer(job: Job) -> Job:
+    """The model compiled by PyTorch, whose cache then has it for whoever measures."""
+    _, inputs = model_of(job)
+    graph = job["target"].split()[0] == "cuda"
+    file = Path(job["package"]).with_suffix(".onnx")
+    compiler = _compiler(job["model"], graph=graph)
+    theirs(file, inputs, job["precision"], graph=graph, compiler=compiler, captured=False)
+    return {}
 
 
 def measure(job: Job) -> Job:
@@ -171,12 +204,13 @@ def measure(job: Job) -> Job:
     for number, (name, disabled) in enumerate(job.get("variants", {}).items()):
         package = file.with_name(f"{file.stem}-variant{number}.tar")
         sides[name], _ = ours({**job, "package": str(package), "disabled": disabled}, inputs)
-    for name, compiled in (("torch", False), ("torch.compile", True)):
+    for name, compiler in (("torch", None), ("torch.compile", _compiler(job["model"], graph=graph))):
         if name not in job.get("peers", (name,)):
             continue
         try:
-            sides[name] = theirs(file, inputs, job["precision"], compiled=compiled, graph=graph)
+            sides[name] = theirs(file, inputs, job["precision"], graph=graph, compiler=compiler)
         except Exception as error:  # what a peer cannot do is no fault of ours: the row says so
+            traceback.print_exc()
             said[name] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
     for side in sides.values():
         for _ in range(WARMUP):
@@ -208,8 +242,9 @@ def main() -> None:
     for line in sys.stdin:
         job = json.loads(line)
         try:
-            answer = {"build": made, "check": check, "measure": measure}[job["stage"]](job)
+            answer = {"build": made, "check": check, "peer": peer, "measure": measure}[job["stage"]](job)
         except Exception as error:  # the boundary of a process: whatever went wrong is the job's answer
+            traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"[:500]}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
