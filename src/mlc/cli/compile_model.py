@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     cls=Command,
     examples="""
     mlc compile resnet18.onnx -o resnet18.tar
-    mlc compile resnet18.onnx --target "x86 -mcpu=haswell" -o resnet18.tar
+    mlc compile resnet18.onnx --target x86 -mcpu=haswell -o resnet18.tar
     mlc compile model.onnx --target help
     mlc compile bert.onnx --dim batch=1 --dim sequence=128 -o bert.tar
     mlc compile resnet18.onnx -O1 --time-passes --dump-ir ir --dry-run
@@ -53,7 +53,10 @@ if TYPE_CHECKING:
     """,
 )
 @click.argument("model")
-@click.option("--target", default="x86", show_default=True, help="What to compile for; 'help' lists the targets.")
+@click.option(
+    "--target", default="x86", show_default=True, metavar="TARGET",
+    help="What to compile for, as arm or arm -mcpu=cortex-a72; 'help' lists the targets.",
+)  # fmt: skip
 @click.option("-o", "--output", default="module.tar", show_default=True, metavar="FILE", help="The package to write.")
 @click.option(
     "-O", "opt_level", type=values.Whole(0, MAX_OPT_LEVEL), default=MAX_OPT_LEVEL, show_default=True, metavar="0..3",

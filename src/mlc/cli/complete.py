@@ -35,6 +35,10 @@ class Completed(click.types.StringParamType):
         return [*found, CompletionItem(incomplete, type="file")] if self._files and not found else found
 
 
+class TargetText(Completed):
+    """A target: its name, and its options, which may also stand behind it as words of their own (``target_words``)."""
+
+
 def complete_parameters(params: Iterable[click.Parameter]) -> None:
     """Makes parameters complete what they take: by name where values are known, else files where they take files."""
     for param in params:
@@ -46,10 +50,14 @@ def complete_parameters(params: Iterable[click.Parameter]) -> None:
             param.type = Completed(files=True)
 
 
-def _targets(ctx: click.Context) -> list[str]:
+def _names(ctx: click.Context) -> list[str]:
     from mlc.targets.base import target_names
 
-    return [*target_names(), "help"]
+    return target_names()
+
+
+def _targets(ctx: click.Context) -> list[str]:
+    return [*_names(ctx), "help"]
 
 
 def _explorers(ctx: click.Context) -> list[str]:
@@ -97,7 +105,9 @@ def _kernels(ctx: click.Context) -> list[str]:
 
 
 _VALUES: dict[str | None, Completed] = {
-    "target": Completed(_targets),
+    "target": TargetText(_targets),
+    "targets": TargetText(_names),
+    "quantize_for": TargetText(_names),
     "explorer": Completed(_explorers),
     "cost_model": Completed(_cost_models),
     "disable_pass": Completed(_passes, separated=True),

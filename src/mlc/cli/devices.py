@@ -39,9 +39,9 @@ _KINDS = ("measure", "run", "build")
     examples="""
     mlc devices ca pool --scheduler hub --board pi --client ann
     mlc devices scheduler tls://:8786 --certificates pool/hub
-    mlc devices serve tls://hub:8786 --certificates pool/pi --target "arm -mcpu=cortex-a72"
+    mlc devices serve tls://hub:8786 --certificates pool/pi --target arm -mcpu=cortex-a72
     mlc devices list tls://hub:8786 --certificates pool/ann
-    mlc tune model.onnx --target "arm -mcpu=cortex-a72" --pool tls://hub:8786 --certificates pool/ann
+    mlc tune model.onnx --target arm -mcpu=cortex-a72 --pool tls://hub:8786 --certificates pool/ann
     """,
 )
 def group() -> None:
@@ -133,10 +133,10 @@ def scheduler(console: Console, address: str, certificates: str | None, plain: b
 @click.command(
     cls=Command,
     examples="""
-    mlc devices serve tls://hub:8786 --certificates pool/pi --target "arm -mcpu=cortex-a72"
+    mlc devices serve tls://hub:8786 --certificates pool/pi --target arm -mcpu=cortex-a72
     mlc devices serve tls://hub:8786 --certificates pool/box --target x86 --cores 2-5 --memory 8G
-    mlc devices serve tls://hub:8786 --certificates pool/box --target "arm -mcpu=cortex-a53" --emulate
-    mlc devices serve tls://hub:8786 --certificates pool/big --target "arm -mcpu=cortex-a72" --only build
+    mlc devices serve tls://hub:8786 --certificates pool/box --target arm -mcpu=cortex-a53 --emulate
+    mlc devices serve tls://hub:8786 --certificates pool/big --target arm -mcpu=cortex-a72 --only build
     """,
 )
 @click.argument("address", metavar="tls://HOST:PORT")

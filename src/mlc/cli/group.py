@@ -11,6 +11,7 @@ import click
 
 from mlc.cli.complete import complete_parameters
 from mlc.cli.console import Console
+from mlc.cli.target_words import join_targets, stray_word, target_options
 from mlc.errors import ExitCode, UsageError
 
 # name -> where it is, and its line in `mlc --help`, so that help needs no imports
@@ -101,6 +102,19 @@ class Command(click.Command):
         self.examples = examples
         complete_parameters(self.params)
         self.params.extend(_common_options())
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Lets options of a target stand behind it as words of their own."""
+        options = target_options(self.params)
+        try:
+            return super().parse_args(ctx, join_targets(args, options))
+        except click.NoSuchOption as error:
+            word = stray_word(args, error.option_name) if options else None
+            if word is None:
+                raise
+            name, _, value = word.partition("=")
+            hint = f"an option of a target stands right behind it: {options[0]} NAME {name}={value or 'VALUE'}"
+            raise UsageError(f"there is no option {name}", hint=hint) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         # Not before: -v may stand after the subcommand.

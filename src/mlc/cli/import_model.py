@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 @load_options
 @quantize_options
 @click.option(
-    "--quantize-for", metavar="TARGET", default="x86", show_default=True, help="What --quantize chooses scales for."
-)
+    "--quantize-for", metavar="TARGET", default="x86", show_default=True,
+    help="What --quantize chooses scales for.",
+)  # fmt: skip
 @json_option
 @click.pass_obj
 def command(

@@ -16,9 +16,9 @@ from mlc.errors import ExitCode
 @click.command(
     cls=Command,
     examples="""
-    mlc tune resnet18.onnx --target "cuda -arch=sm_90" --trials 500 --build-only resnet18.candidates
+    mlc tune resnet18.onnx --target cuda -arch=sm_90 --trials 500 --build-only resnet18.candidates
     mlc measure resnet18.candidates -o resnet18.jsonl      # on the machine with the GPU
-    mlc compile resnet18.onnx --target "cuda -arch=sm_90" --records resnet18.jsonl -o resnet18.tar
+    mlc compile resnet18.onnx --target cuda -arch=sm_90 --records resnet18.jsonl -o resnet18.tar
     """,
 )
 @click.argument("candidates", metavar="CANDIDATES")

@@ -103,7 +103,10 @@ SUFFIXES = (".onnx", ".mlc", ".tar")
     help="With --tune: every trial is appended here, and gone on from.  [default: in the user's cache]",
 )  # fmt: skip
 @click.option("--report", metavar="FILE", help="Write the run's curves as one HTML file.")
-@click.option("--target", default="x86", show_default=True, help="What runs the steps; this machine has to.")
+@click.option(
+    "--target", default="x86", show_default=True, metavar="TARGET",
+    help="What runs the steps; this machine has to.",
+)  # fmt: skip
 @click.option(
     "--threads", type=values.Whole(1, 1024), metavar="N",
     help="Threads of a step.  [default: all cores; one is left to --tune dynamic]",

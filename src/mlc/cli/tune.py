@@ -46,15 +46,16 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     mlc tune resnet18.onnx --tasks 0,2-5 --time-budget 30m -o resnet18.jsonl
     mlc tune bert.onnx --dim batch=1 --threads 1 --explorer opevo -o bert.jsonl --report bert.html
     mlc tune resnet50.onnx --transfer resnet18.jsonl -o resnet50.jsonl
-    mlc tune resnet18.onnx --target "arm -mcpu=cortex-a72" --pool tls://hub:8786 --certificates pool/ann
+    mlc tune resnet18.onnx --target arm -mcpu=cortex-a72 --pool tls://hub:8786 --certificates pool/ann
     mlc compile resnet50.onnx --records resnet50.jsonl -o resnet50.tar
-    mlc tune resnet50.onnx --target "cuda -arch=sm_90" --trials 500 --build-only resnet50.candidates
+    mlc tune resnet50.onnx --target cuda -arch=sm_90 --trials 500 --build-only resnet50.candidates
     """,
 )
 @click.argument("model", required=False)
 @click.option(
-    "--target", default="x86", show_default=True, help="What to tune for; this machine has to run it, or a board."
-)
+    "--target", default="x86", show_default=True, metavar="TARGET",
+    help="What to tune for; this machine has to run it, or a board.",
+)  # fmt: skip
 @click.option(
     "-o", "--output", "--records", "output", metavar="FILE",
     help="Every trial is appended here at once; a run goes on from what is there.  "

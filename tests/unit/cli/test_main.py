@@ -114,6 +114,19 @@ def test_nothing_to_do_is_a_usage_error_that_helps(mlc: Mlc) -> None:
         (("import",), "error: Missing argument 'MODEL'\nhint: mlc import --help shows what can be given\n"),
         (("compile", "m", "-O4"), "error: Invalid value for '-O': '4' is not a whole number from 0 to 3"),
         (("run", "m", "--rtol", "nan"), "error: Invalid value for '--rtol': 'nan' is not a number of at least 0"),
+        (
+            ("compile", "m", "--target", "arm", "-o", "t", "-mcpu=cortex-a72"),
+            "error: there is no option -mcpu\nhint: an option of a target stands right behind it: "
+            "--target NAME -mcpu=cortex-a72\n",
+        ),
+        (
+            ("import", "m", "-mcpu", "cortex-a72"),
+            "error: there is no option -mcpu\nhint: an option of a target stands right behind it: "
+            "--quantize-for NAME -mcpu=VALUE\n",
+        ),
+        (("compile", "m", "-m=4"), "error: there is no option -m\nhint: mlc compile --help"),
+        (("run", "m", "-mcpu=cortex-a72"), "error: there is no option -m\nhint: mlc run --help"),
+        (("compile", "m", "--target", "arm", "-cores=2"), "error: target arm has no option -cores\nhint: it has -mcpu"),
         (("--json", "ops"), "error: --json stands after the command\nhint: for example"),
         (("completion", "tcsh"), "error: Invalid value for"),
     ],
