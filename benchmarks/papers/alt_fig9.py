@@ -2,9 +2,8 @@
 
 Operators stand as in a network: whatever reads their result takes any layout, and an input that a layout wants
 otherwise is converted by the operator itself, in its time. The paper's numbers of channels and batches are drawn again
-(its text does not tell all ranges), and transposed convolutions are left out: they have no layout space yet. Both
-searches are by the explorer ``guided``; the best of each and the untuned one take turns in the end. Trials are kept
-beside the result, and a run that was stopped goes on.
+(its text does not tell all ranges). Both searches are by the explorer ``guided``; the best of each and the untuned one
+take turns in the end. Trials are kept beside the result, and a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -86,6 +85,24 @@ def _convolution(rng: np.random.Generator, rank: int, kind: str) -> tuple[str, G
     return text, g.finish([r]), 2.0 * w[0].size * filters * batch * (size // stride) ** rank
 
 
+def _transposed(rng: np.random.Generator, rank: int) -> tuple[str, Graph, float]:
+    channels, filters = (int(rng.integers(1, 33)) * 8 for _ in range(2))
+    size = int(rng.choice({2: [4, 7, 14, 28], 3: [4, 8]}[rank]))
+    taps, stride, batch = int(rng.choice([2, 3, 4])), int(rng.choice([1, 2])), int(rng.choice([1, 1, 4]))
+    pad = max(0, (taps - stride) // 2)
+    g = Builder("transposed")
+    x = g.input("x", TensorType((batch, channels, *[size] * rank), f32))
+    w = rng.standard_normal((channels, filters, *[taps] * rank)).astype(np.float32)
+    attrs = {
+        "strides": (stride,) * rank, "pads": (pad,) * 2 * rank, "dilations": (1,) * rank, "groups": 1,
+        "output_shape": ((size - 1) * stride + taps - 2 * pad,) * rank,
+    }  # fmt: skip
+    (y,) = g.add(get("conv_transpose"), [x, g.constant(w, "w")], attrs)
+    (r,) = g.add(get("relu"), [y], names=["r"])
+    text = f"{batch}x{channels}x{'x'.join([str(size)] * rank)} {filters} filters {taps}/{stride} transposed"
+    return text, g.finish([r]), 2.0 * w.size * batch * size**rank
+
+
 def _product(rng: np.random.Generator) -> tuple[str, Graph, float]:
     m, k, n = (int(rng.choice([32, 64, 128, 256, 384, 512, 768])) for _ in range(3))
     g = Builder("GMM")
@@ -102,6 +119,8 @@ OPERATORS: Mapping[str, Callable[[np.random.Generator], tuple[str, Graph, float]
     "C3D": lambda rng: _convolution(rng, 3, "C3D"),
     "C1D": lambda rng: _convolution(rng, 1, "C1D"),
     "GMM": _product,
+    "T2D": lambda rng: _transposed(rng, 2),
+    "T3D": lambda rng: _transposed(rng, 3),
 }
 
 

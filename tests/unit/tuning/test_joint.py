@@ -48,6 +48,27 @@ def convolution(
     return g.finish([r])
 
 
+def transposed(
+    channels: int, filters: int, space: tuple[int, ...], taps: int, *, stride: int = 2, dilation: int = 1,
+    groups: int = 1, pad: int = 0, more: int = 0, batch: int = 1,
+) -> Graph:  # fmt: skip
+    """A transposed convolution, with a bias and an activation behind it; ``more`` is its output padding."""
+    g, rank = Builder("transposed"), len(space)
+    rng = np.random.default_rng(channels + 7 * filters)
+    x = g.input("x", TensorType((batch, channels, *space), f32))
+    w = rng.integers(-3, 4, (channels, filters // groups, *[taps] * rank)).astype(np.float32)
+    bias = rng.integers(-3, 4, (filters, *[1] * rank)).astype(np.float32)
+    reach = (taps - 1) * dilation + 1
+    attrs = {
+        "strides": (stride,) * rank, "pads": (pad,) * 2 * rank, "dilations": (dilation,) * rank, "groups": groups,
+        "output_shape": tuple((n - 1) * stride + reach - 2 * pad + more for n in space),
+    }  # fmt: skip
+    (y,) = g.add(get("conv_transpose"), [x, g.constant(w, "w")], attrs)
+    (b,) = g.add(get("add"), [y, g.constant(bias, "b")])
+    (r,) = g.add(get("relu"), [b], names=["r"])
+    return g.finish([r])
+
+
 def product(m: int, k: int, n: int, batch: tuple[int, ...] = ()) -> Graph:
     g = Builder("product")
     rng = np.random.default_rng(m + 7 * n)
@@ -63,6 +84,11 @@ OPERATORS: dict[str, Callable[[], Graph]] = {
     "GRP": lambda: convolution(8, 16, (4, 6), 3, groups=2, pad=1),
     "DEP": lambda: convolution(12, 12, (6, 8), 3, groups=12, pad=1),
     "DIL": lambda: convolution(2, 8, (6, 4), 3, dilation=2, pad=2),
+    "T1D": lambda: transposed(4, 8, (6,), 3, stride=3),
+    "T2D": lambda: transposed(8, 16, (4, 3), 3, pad=1, more=1),
+    "T3D": lambda: transposed(2, 4, (2, 1, 2), 3, pad=1),
+    "T2D with groups": lambda: transposed(4, 8, (3, 4), 3, groups=2, pad=1),
+    "T2D of channels": lambda: transposed(8, 8, (3, 4), 2, groups=8),
     "GMM": lambda: product(12, 8, 24),
 }
 
@@ -130,6 +156,12 @@ def operators(draw: Draw) -> Graph:
     channels, filters = (groups * draw(st.integers(1, 8)) for _ in range(2))
     if draw(st.integers(0, 4)) == 0:
         groups = filters = channels
+    if draw(st.integers(0, 3)) == 0:
+        stride = draw(st.integers(1, 3))
+        return transposed(
+            channels, filters, space, taps, stride=stride, dilation=dilation, groups=groups, pad=min(pad, reach - 1),
+            more=draw(st.integers(0, stride - 1)), batch=draw(st.integers(1, 2)),
+        )  # fmt: skip
     return convolution(
         channels, filters, space, taps, stride=draw(st.integers(1, 3)), dilation=dilation, groups=groups, pad=pad,
         batch=draw(st.integers(1, 2)),
@@ -160,6 +192,24 @@ def test_layouts_of_the_paper() -> None:
     text = "\n".join(repr(s.op) for s in TARGET.schedule(node, Knobs(config)).stages)
     assert "pad[n:1, h:2, w:4, c:2, hb:6, wb:4, cb:4]" in text
     assert "conv[n:1, h:2, w:4, o:2, hb:4, wb:2, ob:8] = sum(pad[0, h, w, c//4, hb + r, wb + s, c%4]" in text
+
+
+def test_tiles_of_a_transposed_convolution_hold_whole_strides() -> None:
+    """Its input is read in tiles of a stride's share of the rows and what taps reach, its sums lie as phases."""
+    task = task_of(transposed(8, 16, (4, 3), 3, pad=1))  # 7 by 5 results
+    space = layout_space(task, TARGET)
+    assert space is not None
+    config = {**space.default, "layout.h": (2, 2), "layout.o": (2, 8), "layout.weights.o": (2, 8)}
+    node = candidate(task, TARGET, config)
+    (result,) = node.outputs
+    assert (
+        str(result.type.layout)
+        == "pad(2, 0, 1).pad(3, 0, 1).split(3, 6).split(2, 4).split(1, 8).reorder(0,3,5,1,4,6,2)"
+    )
+    assert node.inputs[1].type.physical_shape == (2, 2, 2, 1, 2, 2, 8, 8)  # O/o phases I/i taps i o
+    text = "\n".join(repr(s.op) for s in TARGET.schedule(node, Knobs(config)).stages)
+    assert "pad[n:1, h:2, w:1, c:1, hb:3, wb:4, cb:8]" in text
+    assert "phases[n:1, h:2, w:1, o:2, fh:2, fw:2, hb:2, wb:3, ob:8]" in text
 
 
 def test_two_levels_tile_tiles() -> None:

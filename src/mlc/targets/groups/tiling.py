@@ -2,7 +2,9 @@
 
 A convolution's result becomes ``N H/h W/w O/o h w o``, its input ``N H/h W/w I/i (h) (w) i`` with ``(h)`` and ``(w)``
 unfolded tiles, as large as the windows of ``h`` rows reach, and its weights ``O/o I/i taps… i o``; one, two and three
-spatial axes, groups, dilations and depthwise ones by the same scheme. A matrix product's are ``M/m N/n m n``,
+spatial axes, groups, dilations and depthwise ones by the same scheme. So are transposed ones, whose tiles hold whole
+strides of rows: ``h`` rows of results read ``h / stride`` rows of the input and as many more as taps reach, and the
+taps of a phase lie together in weights, ``O/o phases… I/i taps… i o``. A matrix product's are ``M/m N/n m n``,
 ``M/m K/k m k`` and ``K/k N/n k n``. With two levels the tiles of results and inputs are tiled once more.
 
 The space depends on the operator alone and on no target. A configuration that names ``layout``, how many levels there
@@ -25,7 +27,7 @@ from mlc.lower.knobs import Knobs, divisors
 from mlc.targets.base import LEVELS, LayoutChoice
 from mlc.targets.groups.group import Group, border_of, ends_in_anchor, inner_layouts, is_single, with_copy
 from mlc.targets.groups.layouts import margins_of
-from mlc.targets.groups.roles import Contraction, Convolution, Window
+from mlc.targets.groups.roles import Contraction, Convolution, PhasedConvolution, Window
 from mlc.targets.groups.template import Site
 
 MOST_LEVELS = 2
@@ -45,6 +47,9 @@ class Tiling:
         data: of what windows slide over, with its border, or of the left operand; ``None`` if it is read as it lies.
         weights: of the weights, or the right operand, where they are constant; ``None`` if they stay as they are.
         depth: input channels, or terms, that lie together in weights.
+        strides: phases along each spatial axis of a transposed convolution; empty for everything else.
+        sums: of the anchor, where its shape is not the result's: that of a transposed convolution, whose axes are
+            those of the result, but before those of the innermost tiles, the phases.
     """
 
     levels: int
@@ -54,6 +59,8 @@ class Tiling:
     data: Layout | None
     weights: Layout | None
     depth: int
+    strides: tuple[int, ...] = ()
+    sums: Layout | None = None
 
 
 def is_tiled(knobs: Knobs) -> bool:
@@ -64,9 +71,12 @@ def is_tiled(knobs: Knobs) -> bool:
 def may_be_tiled(g: Group) -> bool:
     """Whether a group has a layout space: a sum of products in floats, and what follows it element by element."""
     role = g.role
-    if not is_single(g) or not ends_in_anchor(g) or g.anchor is None:
+    if not is_single(g) or g.anchor is None or not (ends_in_anchor(g) or _ends_in_phases(g)):
         return False
-    if isinstance(role, Convolution) or (isinstance(role, Window) and role.weights is not None):
+    operands: tuple[te.Tensor | None, ...]
+    if isinstance(role, PhasedConvolution):
+        operands, fits = (role.data, role.weights), role.data is not role.weights
+    elif isinstance(role, Convolution) or (isinstance(role, Window) and role.weights is not None):
         operands = (role.data, role.weights)
         fits = not isinstance(role, Window) or role.weights is None or role.weights.shape[0] == role.data.shape[1]
     elif isinstance(role, Contraction):
@@ -75,6 +85,19 @@ def may_be_tiled(g: Group) -> bool:
         return False
     bits = getattr(role, "bits", None)
     return fits and bits is None and all(t is not None and t.dtype is f32 for t in operands)
+
+
+def _ends_in_phases(g: Group) -> bool:
+    """Whether the one reduction gives the phases of a transposed convolution, and the result has all their places."""
+    if not isinstance(g.role, PhasedConvolution) or g.anchor is None or g.reductions != [g.anchor]:
+        return False
+    rank, shape = len(g.role.strides), g.outputs[0].shape
+    whole = [q * s for q, s in zip(g.anchor.shape[2 + rank :], g.role.strides, strict=True)]
+    return (
+        len(shape) == 2 + rank
+        and shape[:2] == g.anchor.shape[:2]
+        and all(0 <= n - m < s for n, m, s in zip(whole, shape[2:], g.role.strides, strict=True))
+    )
 
 
 def tiling_of(g: Group) -> Tiling:
@@ -86,7 +109,9 @@ def tiling_of(g: Group) -> Tiling:
         ScheduleError: the configuration is refused.
     """
     levels = g.knobs.discrete(LEVELS, range(1, MOST_LEVELS + 1), default=1)
-    return _product(g, levels) if isinstance(g.role, Contraction) else _convolution(g, levels)
+    if isinstance(g.role, Contraction):
+        return _product(g, levels)
+    return _transposed(g, levels) if isinstance(g.role, PhasedConvolution) else _convolution(g, levels)
 
 
 def layouts_of(g: Group, site: Site) -> LayoutChoice:
@@ -112,14 +137,21 @@ def arranged(g: Group, tiling: Tiling) -> tuple[Group, dict[te.Tensor, Layout], 
     own = g.layouts.get(data)
     if tiling.data is None:
         if border_of(data) is None:  # what margins hold is read from there, too
-            return g, inner_layouts(g), None
-        return g, {**inner_layouts(g), **_around(g, data)}, data
+            return g, _inner(g, tiling), None
+        return g, {**_inner(g, tiling), **_around(g, data)}, data
     if data.op is None and own is not None and own.core == tiling.data:
-        return g, inner_layouts(g), None
+        return g, _inner(g, tiling), None
     if data.op is None:
         g = with_copy(g)
         data = _operands(g)[0]
-    return g, {**inner_layouts(g), data: tiling.data}, data
+    return g, {**_inner(g, tiling), data: tiling.data}, data
+
+
+def _inner(g: Group, tiling: Tiling) -> dict[te.Tensor, Layout]:
+    """The layouts of what a group computes on the way to its result."""
+    assert g.anchor is not None
+    sums = {} if tiling.sums is None else {g.anchor.outputs[0]: tiling.sums}
+    return {**inner_layouts(g), **sums}
 
 
 def _around(g: Group, border: te.Tensor) -> dict[te.Tensor, Layout]:
@@ -137,7 +169,7 @@ def _operands(g: Group) -> tuple[te.Tensor, te.Tensor]:
     role = g.role
     if isinstance(role, Contraction):
         return role.left, role.right
-    assert isinstance(role, (Convolution, Window))
+    assert isinstance(role, (Convolution, PhasedConvolution, Window))
     assert role.weights is not None
     return role.data, role.weights
 
@@ -158,13 +190,16 @@ def _convolution(g: Group, levels: int) -> Tiling:
     _, i = (0, 1) if own else _factors(knobs, f"{LEVELS}.i", per_group, 1, _block(per_group))
     _, wo = _factors(knobs, f"{LEVELS}.weights.o", filters, 1, prod(channels[1:]))
     _, wi = (1, 1) if own else _factors(knobs, f"{LEVELS}.weights.i", per_group, 1, _block(per_group))
-    as_it_is = knobs.category(f"{LEVELS}.input", ("tiled", "as it is"), default="tiled") != "tiled"
     cuts: dict[int, list[_Cut]] = {1: _splits(channels), **{2 + d: _splits(f) for d, f in enumerate(space)}}
     inner = [[(2 + d, level) for d in range(rank)] + [(1, level)] for level in range(levels + 1)]
     output = _arranged(Layout(anchor.shape), cuts, [(0, 0), *(part for level in inner for part in level)])
+    reaches = [
+        (factors, (taps - 1) * step + 1, stride)
+        for factors, taps, stride, step in zip(space, role.taps, role.strides, role.dilations, strict=True)
+    ]
     return Tiling(
         levels, 1, (*names, "o"), output,
-        None if as_it_is else _windows(role, space, channels if own else (role.data.shape[1] // i, i), levels),
+        _windows(g, role.data.shape, reaches, channels if own else (role.data.shape[1] // i, i), levels),
         _arranged(
             Layout(role.weights.shape), {0: [(wo, wo)], 1: [(wi, wi)]},
             [(0, 0), (1, 0), *((2 + d, 0) for d in range(rank)), (1, 1), (0, 1)],
@@ -173,16 +208,78 @@ def _convolution(g: Group, levels: int) -> Tiling:
     )  # fmt: skip
 
 
+def _transposed(g: Group, levels: int) -> Tiling:
+    role, anchor, knobs = g.role, g.anchor, g.knobs
+    assert isinstance(role, PhasedConvolution)
+    assert anchor is not None
+    rank = len(role.strides)
+    names, strides = AXES[rank], role.strides
+    _, filters, *places = anchor.shape[:2] + anchor.shape[2 + rank :]
+    space = [_factors(knobs, f"{LEVELS}.{a}", n, levels) for a, n in zip(names, places, strict=True)]
+    per_group, terms = role.weights.shape[1], anchor.reduce_axes[0].hi + 1
+    own = role.groups > 1 and per_group == terms == 1  # every channel has its own sums
+    blocks = filters if own else per_group
+    channels = _factors(knobs, f"{LEVELS}.o", filters, levels, _block(blocks), of=blocks)
+    _, i = (0, 1) if own else _factors(knobs, f"{LEVELS}.i", terms, 1, _block(terms))
+    _, wo = _factors(knobs, f"{LEVELS}.weights.o", blocks, 1, prod(channels[1:]))
+    _, wi = (1, 1) if own else _factors(knobs, f"{LEVELS}.weights.i", terms, 1, _block(terms))
+    spatial = range(rank)
+    inner = [[(2 + d, level) for d in spatial] + [(1, level)] for level in range(levels + 1)]
+    order = [part for level in inner for part in level]
+    stored = Layout(g.outputs[0].shape)
+    for d in spatial:  # whole strides, so that a tile begins with the first phase
+        stored = stored.pad(2 + d, 0, places[d] * strides[d] - stored.logical_shape[2 + d])
+    rows = [(*f[:-1], f[-1] * s) for f, s in zip(space, strides, strict=True)]
+    output = _arranged(
+        stored, {1: _splits(channels), **{2 + d: _splits(f) for d, f in enumerate(rows)}}, [(0, 0), *order]
+    )
+    cuts: dict[int, list[_Cut]] = {1: _splits(channels), **{2 + rank + d: _splits(f) for d, f in enumerate(space)}}
+    order = [(d + rank if d > 1 else d, part) for d, part in order]
+    phases = [(2 + d, 0) for d in spatial]
+    sums = _arranged(Layout(anchor.shape), cuts, [(0, 0), *order[: -rank - 1], *phases, *order[-rank - 1 :]])
+    data, _ = loads(anchor.bodies[0])
+    # where a phase begins, and its taps, beyond the place in the phase itself
+    beyond = [at.without(q).bounds()[1] for at, q in zip(data.indices[2:], anchor.axes[2 + rank :], strict=True)]
+    reaches = [(factors, hi + 1, 1) for factors, hi in zip(space, beyond, strict=True)]
+    weights = Layout(role.weights.shape)
+    for d, step in enumerate(role.steps):
+        weights = weights.pad(2 + d, 0, -role.weights.shape[2 + d] % step)
+    taps = {2 + d: [(step, step)] for d, step in enumerate(role.steps)}
+    last = [(0, 1)] if own else [(0, 1), (1, 1)]
+    return Tiling(
+        levels, 1, (*names, "o"), output,
+        _windows(g, role.data.shape, reaches, channels if own else (role.data.shape[1] // i, i), levels),
+        _arranged(
+            weights, {**({0: [(wo, wo)]} if own else {0: [(wi, wi)], 1: [(wo, wo)]}), **taps},
+            [(1, 0), *((2 + d, 1) for d in spatial), (0, 0), *((2 + d, 0) for d in spatial), *last],
+        ),
+        wi, strides, sums,
+    )  # fmt: skip
+
+
 def _windows(
-    role: Convolution | Window, space: Sequence[Sequence[int]], channels: Sequence[int], levels: int
-) -> Layout:
-    """The input in tiles that hold all that the tiles of results read."""
-    layout = Layout(role.data.shape)
+    g: Group,
+    shape: Sequence[int],
+    reaches: Sequence[tuple[Sequence[int], int, int]],
+    channels: Sequence[int],
+    levels: int,
+) -> Layout | None:
+    """The input in tiles that hold all that the tiles of results read, if the knobs want it tiled.
+
+    Args:
+        g: its knobs are asked.
+        shape: of the input, with its border.
+        reaches: for each spatial axis the factors of the places of windows, how far one reaches, and how far apart
+            they are.
+        channels: the factors of these.
+        levels: of tiles.
+    """
+    if g.knobs.category(f"{LEVELS}.input", ("tiled", "as it is"), default="tiled") != "tiled":
+        return None
+    layout = Layout(tuple(shape))
     cuts: dict[int, list[_Cut]] = {1: _splits(channels)}
-    for d, (factors, taps, stride, step) in enumerate(
-        zip(space, role.taps, role.strides, role.dilations, strict=True), 2
-    ):
-        reach = max((taps - 1) * step + 1, stride)
+    for d, (factors, extent, stride) in enumerate(reaches, 2):
+        reach = max(extent, stride)
         missing = (prod(factors) - 1) * stride + reach - layout.logical_shape[d]
         layout = layout.pad(d, 0, missing) if missing > 0 else layout.unpad(d, 0, -missing)
         inside = [prod(factors[k:]) for k in range(1, levels + 1)]
@@ -191,7 +288,7 @@ def _windows(
         for k, (tile, _) in enumerate(cuts[d]):  # a single tile is no overlap
             if tile == (whole if k == 0 else cuts[d][k - 1][0]):
                 cuts[d][k] = tile, tile
-    rank, last = len(space), len(cuts[1])
+    rank, last = len(reaches), len(cuts[1])
     order = [(0, 0), *((2 + d, 0) for d in range(rank)), (1, 0)]
     for level in range(1, levels + 1):
         order += [(2 + d, level) for d in range(rank)]

@@ -3,7 +3,9 @@
 The loops of the result are rebuilt over its layout: tiles outside, shared by threads, then the next level of tiles, and
 a register tile over the innermost one, a block of rows, columns and channels. The input is read where it lies, in tiles
 that hold all of what a tile of results reads; where it has to be put there first, that is a stage of its own, for all
-tiles at once or tile by tile. So the loop space is another one for each layout, and its knobs are asked anew.
+tiles at once or tile by tile. The results of a transposed convolution are computed phase by phase, each like those of a
+convolution, or with the phases of a row in one register tile, and stored to their places among the others. So the
+loop space is another one for each layout, and its knobs are asked anew.
 """
 
 from __future__ import annotations
@@ -49,6 +51,11 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
     rest = stage.op.axes[tiling.lead :]
     levels = [list(rest[k : k + count]) for k in range(0, len(rest), count)]
     *outside, held = levels
+    phases: list[Var] = []
+    for k, stride in enumerate(tiling.strides):
+        if stride > 1:
+            held[k], phase = stage.split(held[k], stride)
+            phases.append(phase)
     # a register tile may span several blocks of channels, and a part of the innermost block in space
     panels = _ask_inner(g, "panels", outside[-1][-1], MOST_PANELS, 1)
     lanes = target.lanes_of(out.dtype)
@@ -67,7 +74,10 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
         most = knobs.discrete(f"rows.{name}", divisors(extent), default=usual)
         rows.insert(0, best_divisor(-(-extent // lanes), most) if along == "space" and a is held[-2] else most)
         room = max(1, room // usual)
-    sums = size_of(rows) * vectors_held * panels
+    # of a row's phases, neighbours in memory
+    held_phases = knobs.category("phases.held", ("none", "row"), default="none") if phases else "none"
+    together = phases[-1:] if held_phases == "row" and tiling.strides[-1] > 1 else []
+    sums = size_of(rows) * vectors_held * panels * size_of([a.hi + 1 for a in together])
     knobs.require(sums <= 2 * target.registers, "the sums of a tile do not fit the registers")
 
     names = tiling.names
@@ -88,10 +98,13 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
         cut = [stage.split(a, n) for a, n in zip((*first, groups), rows, strict=True)]
     tiles = dict(zip(names, (*(o for o, _ in cut), over), strict=True))
     tile = [i for _, i in cut]
-    registers = [*tile, *([panel] if panels > 1 else []), vector]
+    registers = [*together, *tile, *([panel] if panels > 1 else []), vector]
     blocks = [dict(zip(names, level, strict=True)) for level in outside]
     loops = [*lead, *(blocks[0][n] for n in order), *(level[n] for level in blocks[1:] for n in walk)]
-    loops += [tiles[n] for n in walk]
+    over_tiles = [tiles[n] for n in walk]
+    apart = phases[: len(phases) - len(together)]
+    around = not apart or knobs.category("phases", ("around", "within"), default="around") == "around"
+    loops += [*apart, *over_tiles] if around else [*over_tiles, *apart]
     stage.reorder(*loops, *registers, lane)
     at = stage.fuse(*loops[:shared])
     stage.parallel(at)
