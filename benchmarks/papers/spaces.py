@@ -7,7 +7,6 @@ is left has a few thousand configurations, so that a table can hold all of them 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -23,7 +22,6 @@ from mlc.lower.knobs import Value as Choice
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target
-from mlc.targets.cpu.target import CpuTarget
 from mlc.tuning.features import LoopFeatures
 from mlc.tuning.task import Task, tasks_of
 
@@ -56,7 +54,7 @@ class Workload:
         kept: values that stay, by knob; a knob that is not named keeps all of them.
         untuned: knobs that keep their untuned value, where the template has them.
         disabled: passes left out.
-        general: whether it gets the template derived from its axes, though one is made for its kind.
+        template: that is asked for, where it is not the one that fits.
     """
 
     name: str
@@ -65,12 +63,12 @@ class Workload:
     kept: Mapping[str, Kept] = field(default_factory=dict)
     untuned: Collection[str] = ()
     disabled: tuple[str, ...] = DISABLED
-    general: bool = False
+    template: str | None = None
 
     def task(self, target: Target) -> Task:
         """The operator's task."""
         options = CompileOptions(self.name, "onnx", "", disabled_passes=self.disabled)
-        return tasks_of(self.graph(), target, options, Observer())[-1]
+        return tasks_of(self.graph(), target, options, Observer(), template=self.template)[-1]
 
 
 class Subspace:
@@ -160,11 +158,6 @@ class Setting:
 
     workload: Workload
     target: Target
-
-    def __post_init__(self) -> None:
-        if self.workload.general and isinstance(self.target, CpuTarget):
-            self.target = copy(self.target)
-            self.target.general = True
 
     @cached_property
     def task(self) -> Task:
@@ -260,7 +253,6 @@ def _factored(name: str, equation: str, shapes: Sequence[tuple[int, ...]], **kep
     sizes = " and ".join("x".join(map(str, shape)) for shape in shapes)
     axes = len(equation.split("->")[1])
     fixed: dict[str, Kept] = {
-        "plan": ("tiled",),
         "vector": (axes - 1,),
         "order": ((*(f"data{k}" for k in range(axes)), "reduce0"),),
         "shared": (1,),
@@ -268,7 +260,7 @@ def _factored(name: str, equation: str, shapes: Sequence[tuple[int, ...]], **kep
         "unroll": (16,),
     }
     text = f"einsum {equation} of {sizes}, under the template derived from its expression"
-    return Workload(name, text, lambda: einsum(equation, *shapes), {**fixed, **kept}, (), general=True)
+    return Workload(name, text, lambda: einsum(equation, *shapes), {**fixed, **kept}, (), template="master")
 
 
 _FEW = (1, 2, 4, 7, 14, 28)

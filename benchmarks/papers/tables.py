@@ -314,16 +314,12 @@ def _measure(settings: Sequence[Setting], options: argparse.Namespace, console: 
     for setting in settings:
         table_for(setting, options.out)  # before the first of them takes an hour
     deadline = time.monotonic() + 60 * options.minutes
-    # a recorder builds for one target, and some workloads have one of their own
-    for alike in ([s for s in settings if s.workload.general is general] for general in (False, True)):
-        if not alike:
-            continue
-        recorder = Recorder(alike, options.out, options.core, options.builders, options.lock, options.slice)
-        try:
-            for k in range(len(alike)):
-                recorder.record(k, options.most, deadline, console)
-        finally:
-            recorder.close()
+    recorder = Recorder(settings, options.out, options.core, options.builders, options.lock, options.slice)
+    try:
+        for k in range(len(settings)):
+            recorder.record(k, options.most, deadline, console)
+    finally:
+        recorder.close()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from mlc.targets.llvm.module import Machine, ModuleText
 
 if TYPE_CHECKING:
     from mlc.targets.cpu.estimate import Estimate
-    from mlc.targets.groups.template import Template
 
 ESTIMATES = "estimate.json"
 """The file of a package, among its sources, that holds what kernels are expected to take."""
@@ -54,8 +53,6 @@ class CpuTarget:
         record: vectors, registers and caches.
         native: whether the processor is this machine's.
         loadable: features that a machine must have to run the code, by LLVM's names.
-        general: whether every operator gets a template derived from its axes, as a user's own does, and none made for
-            its kind.
 
     Attributes:
         name: as in the target's string form.
@@ -73,16 +70,10 @@ class CpuTarget:
     evict: ClassVar[str] = ""
     accelerator = None
 
-    def __init__(self, record: Cpu, *, native: bool, loadable: Sequence[str] = (), general: bool = False) -> None:
+    def __init__(self, record: Cpu, *, native: bool, loadable: Sequence[str] = ()) -> None:
         self.record = record
         self.native = native
         self._loadable = tuple(loadable)
-        self.general = general
-
-    def _templates(self) -> Sequence[Template[Cpu]]:
-        from mlc.targets.cpu.schedules import GENERAL, TEMPLATES
-
-        return GENERAL if self.general else TEMPLATES
 
     def describe(self) -> dict[str, object]:
         return {
@@ -143,12 +134,12 @@ class CpuTarget:
         from mlc.targets.cpu.schedules import choose_layouts
         from mlc.targets.groups.template import Site
 
-        return choose_layouts(node, Site(inputs, constant, row_major), self.record, knobs, self._templates())
+        return choose_layouts(node, Site(inputs, constant, row_major), self.record, knobs)
 
     def schedule(self, node: Node, knobs: Knobs) -> Schedule | None:
         from mlc.targets.cpu.schedules import schedule_group
 
-        return None if node.op.routine is not None else schedule_group(node, self.record, knobs, self._templates())[0]
+        return None if node.op.routine is not None else schedule_group(node, self.record, knobs)[0]
 
     def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:
         from mlc.targets.cpu.schedules import schedule_group
@@ -159,7 +150,7 @@ class CpuTarget:
             outs = tuple(Buffer(f"out{k}", v.type.physical_shape, v.type.dtype) for k, v in enumerate(node.outputs))
             return Function(name, ins + outs, len(outs), node.op.routine(ins, outs, node.attrs))
         knobs = knobs_of(node)
-        schedule, params = schedule_group(node, self.record, knobs, self._templates())
+        schedule, params = schedule_group(node, self.record, knobs)
         knobs.require_all_asked()
         if watch is not None:
             watch("te", "\n".join(repr(s.op) for s in schedule.stages) + "\n")

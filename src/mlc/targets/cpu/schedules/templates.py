@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
 
@@ -45,11 +45,6 @@ TEMPLATES: tuple[Template[Cpu], ...] = (
     ELEMENT_WISE,
 )
 
-
-# those that ask an expression for nothing but its axes
-GENERAL: tuple[Template[Cpu], ...] = (MASTER, REDUCTION, ELEMENT_WISE)
-
-
 _GROUP = "mlc.templates"
 
 
@@ -59,9 +54,7 @@ def named_templates() -> Mapping[str, Template[Cpu]]:
     return {"master": PACKED, **{e.name: e.load() for e in entry_points(group=_GROUP)}}
 
 
-def choose_layouts(
-    node: Node, site: Site, target: Cpu, knobs: Knobs, templates: Sequence[Template[Cpu]] = TEMPLATES
-) -> LayoutChoice:
+def choose_layouts(node: Node, site: Site, target: Cpu, knobs: Knobs) -> LayoutChoice:
     """Layouts that a group prefers.
 
     Args:
@@ -69,7 +62,6 @@ def choose_layouts(
         site: where it stands.
         target: the processor.
         knobs: what the group's template asks.
-        templates: of which the first that fits is taken.
     Raises:
         ScheduleError: the configuration is refused.
     """
@@ -78,26 +70,23 @@ def choose_layouts(
         return LayoutChoice(tuple(None for _ in node.outputs))
     g = group_of(node, knobs)
     machine = _machine(g, target)
-    return template_for(g, templates, machine, named_templates).layouts(g, site, machine)
+    return template_for(g, TEMPLATES, machine, named_templates).layouts(g, site, machine)
 
 
-def schedule_group(
-    node: Node, target: Cpu, knobs: Knobs, templates: Sequence[Template[Cpu]] = TEMPLATES
-) -> tuple[Schedule, list[te.Tensor]]:
+def schedule_group(node: Node, target: Cpu, knobs: Knobs) -> tuple[Schedule, list[te.Tensor]]:
     """The schedule of a group, and the tensors of its parameters in physical shapes.
 
     Args:
         node: the group, with layouts.
         target: the processor.
         knobs: what the group's template asks.
-        templates: of which the first that fits is taken.
 
     Raises:
         ScheduleError: the configuration is refused.
     """
     g = group_of(node, knobs)
     machine = _machine(g, target)
-    s = template_for(g, templates, machine, named_templates).schedule(g, machine)
+    s = template_for(g, TEMPLATES, machine, named_templates).schedule(g, machine)
     return s, params_of(g, s)
 
 
