@@ -221,23 +221,17 @@ MAKERS: dict[str, tuple[Maker, tuple[int, ...]]] = {
 }
 
 
-def _measured_norm(attrs: Attributes) -> Callable[..., Tensor]:
-    epsilon = attrs.get("epsilon", 1e-5)
-    return lambda x, w, b, mean, var: F.batch_norm(x, mean, var, w, b, True, 0.1, epsilon)
-
-
 class OnnxModule(nn.Module):
     """A model as a module; called with its inputs in order, it gives a tuple of its outputs.
 
     Args:
         file: of the model.
         half: whether floats are float16, what the model casts to included; those of inputs are the caller's affair.
-        training: batch norms take the means and variances of each batch; weights may be given in another float type.
     Raises:
         NotImplementedError: the graph has an operator, or a use of one, that is not in the table.
     """
 
-    def __init__(self, file: Path, *, half: bool = False, training: bool = False) -> None:
+    def __init__(self, file: Path, *, half: bool = False) -> None:
         super().__init__()
         graph = onnx.load(file).graph
         constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
@@ -255,12 +249,7 @@ class OnnxModule(nn.Module):
             attrs = _attributes(node)
             if half and node.op_type == "Cast" and attrs["to"] == TensorProto.FLOAT:
                 attrs["to"] = TensorProto.FLOAT16
-            if training and node.op_type == "BatchNormalization":
-                call = _measured_norm(attrs)
-            elif training and node.op_type == "Cast" and attrs["to"] == TensorProto.FLOAT:
-                call = self._to_own_type
-            else:
-                call = maker(attrs, known)
+            call = maker(attrs, known)
             if isinstance(call, nn.Module):
                 self.add_module(f"call{len(self._calls)}", call)
             operands = tuple(name for i, name in enumerate(node.input) if name and i not in known)
@@ -273,21 +262,12 @@ class OnnxModule(nn.Module):
         if half:
             self.half()
 
-    @property
-    def weights(self) -> dict[str, str]:
-        """Names of buffers by the model's names of weights."""
-        return dict(self._weights)
-
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         values: dict[str, Any] = {**dict(zip(self.inputs, inputs, strict=True)), **self._scalars}
         values |= {name: getattr(self, attribute) for name, attribute in self._weights.items()}
         for call, operands, result in self._calls:
             values[result] = call(*[values[name] for name in operands])
         return tuple(values[name] for name in self.results)
-
-    def _to_own_type(self, x: Tensor) -> Tensor:
-        """Floats as the weights are, which may be given in another type than the model's."""
-        return x.to(next(w.dtype for w in self.buffers() if w.dtype.is_floating_point))
 
 
 def _attributes(node: NodeProto) -> Attributes:

@@ -3,7 +3,7 @@
 A step is what trains once: forward, loss, all derivatives, and SGD with momentum; inference is the forward part alone.
 Ours, PyTorch as it stands and ``torch.compile`` of it do some calls each in turns, on the same batch from the same
 parameters; before that their first losses are compared. Results go to a JSON file case by case, so that a run that was
-stopped goes on, and to a table beside it. Forward passes of known networks are measured by ``python -m benchmarks``.
+stopped goes on, and to a table beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from benchmarks.stats import geometric_mean
 from mlc.runtime.atomic import atomic_write
 
 NOVEL = ("capsule_net", "mi_lstm", "sc_rnn", "sub_lstm", "lltm")
-KNOWN = ("shufflenet_v1", "mobilenet_v1", "resnet18", "resnet50", "bert_base")
+KNOWN = ("shufflenet", "mobilenet", "resnet18", "resnet50", "bert_encoder")
 OURS, EAGER, COMPILED = "mlc", "eager", "torch.compile"
 RATE, MOMENTUM = 1e-3, 0.9
 ROUNDS = 7
@@ -79,8 +78,7 @@ def measured(name: str, batch: int, threads: int) -> dict[str, Any]:
     result: dict[str, Any] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        kinds = {"step": _steps, **({"inference": _forwards} if name in NOVEL else {})}
-        for what, make_all in kinds.items():
+        for what, make_all in {"step": _steps, "inference": _forwards}.items():
             made = make_all(net, threads)
             calls, result[f"{what} losses"] = {}, {}
             for engine, make in made.items():
@@ -165,7 +163,6 @@ def _forwards(net: Any, threads: int) -> dict[str, Callable[[], Call]]:
     import torch
 
     from mlc.api.packages import compile
-    from mlc.api.training import wrapped
     from mlc.training.optimizers import optimizer
     from mlc.training.step import LOSS
 
@@ -173,14 +170,11 @@ def _forwards(net: Any, threads: int) -> dict[str, Callable[[], Call]]:
     batch = net.batch(step)
 
     def ours() -> Call:
-        given = {v: step.parameters[v.name] for v in step.loss.inputs if v.name in step.parameters}
-        inputs = tuple(v for v in step.loss.inputs if v not in given)
-        graph = replace(step.loss, inputs=inputs, constants={**step.loss.constants, **given})
-        module = compile(wrapped(graph), threads=threads, max_kernels=None).load(threads)
+        module = compile(net.forward(step), threads=threads, max_kernels=None).load(threads)
         return lambda: float(module.run(batch)[LOSS].mean())
 
     def theirs(*, compiled: bool) -> Call:
-        parameters = {n: t.detach() for n, t in net.parameters(step).items()}
+        parameters = net.fixed(step)
         given = net.torch_batch(batch)
         loss_of = torch.compile(net.torch_loss) if compiled else net.torch_loss
 

@@ -2,36 +2,69 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
 
 import mlc
-from benchmarks.peers.torch_graph import OnnxModule
-from benchmarks.training.twins import LOSSES, TWINS
-from benchmarks.zoo import build
+from benchmarks.training import known, novel
+from benchmarks.training.losses import LOSSES
+from mlc.api.training import wrapped
 from mlc.define.frontend import kept_constants
+from mlc.ir.graph import Builder, Graph
+from mlc.ir.types import TensorType, f32, f64
 from mlc.training.losses import LOSSES as OUR_LOSSES
 from mlc.training.optimizers import Optimizer
 from mlc.training.step import TARGET, TrainingStep, training_step
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "networks"
-NOVEL = tuple(TWINS)
-KNOWN = ("shufflenet_v1", "mobilenet_v1", "resnet18", "resnet50", "bert_base")
-NETWORKS = (*NOVEL, *KNOWN)
-# sizes of the small variants, for what goes through an interpreter
-_SMALL: Mapping[str, Mapping[str, int]] = {
-    "capsule_net": {"size": 12, "kinds": 2, "classes": 3},
-    "sc_rnn": {"steps": 5, "features": 4, "hidden": 6, "slow": 3, "classes": 3},
-    **{name: {"steps": 5, "features": 4, "hidden": 6, "classes": 3} for name in ("mi_lstm", "sub_lstm", "lltm")},
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How a network of the examples is built.
+
+    Args:
+        file: in ``examples/networks``, without suffix.
+        twin: PyTorch's scores, from parameters by our names and inputs.
+        small: sizes of a small variant, for what goes through an interpreter or takes many steps.
+        dims: sizes that tell it from others of its file.
+        loss: what is made small.
+    """
+
+    file: str
+    twin: Callable[[Tensors, torch.Tensor], torch.Tensor]
+    small: Mapping[str, int]
+    dims: Mapping[str, int] = field(default_factory=dict)
+    loss: str = "cross_entropy"
+
+
+_ROWS = {"steps": 5, "features": 4, "hidden": 6, "classes": 3}
+_IMAGES = {"size": 33, "width": 8, "classes": 5}
+NOVEL = {
+    "capsule_net": Entry("capsule_net", novel.capsule_net, {"size": 12, "kinds": 2, "classes": 3}, loss="margin"),
+    "mi_lstm": Entry("mi_lstm", novel.mi_lstm, _ROWS),
+    "sc_rnn": Entry("sc_rnn", novel.sc_rnn, {**_ROWS, "slow": 3}),
+    "sub_lstm": Entry("sub_lstm", novel.sub_lstm, _ROWS),
+    "lltm": Entry("lltm", novel.lltm, _ROWS),
 }
-_RATE = 0.01
+LIGHT = {
+    "shufflenet": Entry("shufflenet", known.shufflenet, {**_IMAGES, "stem": 6, "width": 24, "units": 1}),
+    "mobilenet": Entry("mobilenet", known.mobilenet, {**_IMAGES, "pairs": 4}),
+}
+HEAVY = {
+    "resnet18": Entry("resnet", known.resnet, {**_IMAGES, "depth": 10}, {"depth": 18}),
+    "resnet50": Entry("resnet", known.resnet, {**_IMAGES, "width": 4}, {"depth": 50}),
+    "bert_encoder": Entry(
+        "bert_encoder", known.bert_encoder, {"steps": 5, "features": 24, "heads": 12, "layers": 2, "classes": 3}
+    ),
+}
+NETWORKS = {**NOVEL, **LIGHT, **HEAVY}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,47 +73,44 @@ class Network:
 
     Args:
         name: see :data:`NETWORKS`.
-        model: ours.
-        loss: name of what is made small.
+        graph: ours.
         frozen: parameters that are not learned.
-        twin: PyTorch's loss, from parameters by our names, inputs and targets.
-        shapes: of PyTorch's parameters, where they differ from ours.
     """
 
     name: str
-    model: mlc.Model
-    loss: str
+    graph: Graph
     frozen: tuple[str, ...]
-    twin: Callable[[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor], torch.Tensor], torch.Tensor]
-    predictions: str | None = None
-    bounds: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> str:
+        """The name of what is made small."""
+        return NETWORKS[self.name].loss
 
     def step(self, optimizer: Optimizer, **options: Any) -> TrainingStep:
         """Our training step."""
-        how = {"output": self.predictions, "frozen": self.frozen, **options}
-        return training_step(self.model.graph, OUR_LOSSES[self.loss], optimizer, **how)
+        return training_step(self.graph, OUR_LOSSES[self.loss], optimizer, frozen=self.frozen, **options)
 
     def batch(self, step: TrainingStep, seed: int = 0) -> dict[str, np.ndarray]:
         """A batch of random examples, the target included."""
         rng = np.random.default_rng(seed)
-        found: dict[str, np.ndarray] = {}
-        for info in self.model.inputs:
-            if info.dtype == "f32":
-                found[info.name] = rng.standard_normal(info.shape).astype(np.float32)
-            elif info.dtype == "f64":
-                found[info.name] = rng.standard_normal(info.shape)
-            else:
-                found[info.name] = rng.integers(0, self.bounds.get(info.name, 2), info.shape)
-        (output,) = [o for o in self.model.outputs if o.name == step.prediction]
-        if OUR_LOSSES[self.loss].classes:
-            found[TARGET] = rng.integers(0, output.shape[1], step.target.shape)
-        else:
-            found[TARGET] = rng.standard_normal(step.target.shape).astype(step.dtype.numpy)
-        return found
+        found = {v.name: rng.standard_normal(v.type.shape).astype(v.type.dtype.numpy) for v in self.graph.inputs}
+        (scores,) = self.graph.outputs
+        return {**found, TARGET: rng.integers(0, scores.type.shape[1], step.target.shape)}
+
+    def forward(self, step: TrainingStep) -> mlc.Model:
+        """Scores and losses of a batch with the parameters as they begin, as what is compiled."""
+        stored = {**step.parameters, **step.statistics}
+        given = {v: stored[v.name] for v in step.loss.inputs if v.name in stored}
+        inputs = tuple(v for v in step.loss.inputs if v not in given)
+        return wrapped(replace(step.loss, inputs=inputs, constants={**step.loss.constants, **given}))
 
     def parameters(self, step: TrainingStep, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
         """PyTorch's parameters, beginning as ours."""
         return {n: torch.tensor(a, dtype=dtype, requires_grad=True) for n, a in step.parameters.items()}
+
+    def fixed(self, step: TrainingStep) -> dict[str, torch.Tensor]:
+        """PyTorch's parameters and statistics of batch norms for a forward pass."""
+        return {n: torch.tensor(a) for n, a in {**step.parameters, **step.statistics}.items()}
 
     def torch_batch(
         self, batch: Mapping[str, np.ndarray], dtype: torch.dtype = torch.float32
@@ -88,99 +118,34 @@ class Network:
         """A batch for PyTorch."""
         return {n: torch.tensor(a, dtype=dtype if a.dtype.kind == "f" else None) for n, a in batch.items()}
 
-    def torch_loss(self, parameters: Mapping[str, torch.Tensor], batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """PyTorch's loss."""
-        return self.twin(parameters, {n: t for n, t in batch.items() if n != TARGET}, batch[TARGET])
+    def torch_loss(self, parameters: Tensors, batch: Tensors) -> torch.Tensor:
+        """PyTorch's loss; batch norms measure where no statistics are among the parameters."""
+        return LOSSES[self.loss](NETWORKS[self.name].twin(parameters, batch["x"]), batch[TARGET])
 
 
 def network(name: str, batch: int, *, small: bool = False, double: bool = False) -> Network:
     """A network by its name.
 
     Args:
-        small: a smaller variant, for what goes through an interpreter.
-        double: ours in float64, for a check that rounding does not blur; known networks only.
+        small: a small variant.
+        double: ours in float64, for a check that rounding does not blur; not for recurrences.
     """
-    return _novel(name, batch, small) if name in NOVEL else _known(name, batch, small, double)
+    entry = NETWORKS[name]
+    dims = {"batch": batch, **entry.dims, **(entry.small if small else {})}
+    model = mlc.load(EXAMPLES / f"{entry.file}.py", dims=dims)
+    graph = _widened(model.graph) if double else model.graph
+    return Network(name, graph, tuple(kept_constants(model.info)))
 
 
-def _novel(name: str, batch: int, small: bool) -> Network:
-    model = mlc.load(EXAMPLES / f"{name}.py", dims={"batch": batch, **(_SMALL[name] if small else {})})
-    loss = "margin" if name == "capsule_net" else "cross_entropy"
-
-    def twin(p: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor], target: torch.Tensor) -> torch.Tensor:
-        return LOSSES[loss](TWINS[name](p, inputs["x"]), target)
-
-    return Network(name, model, loss, tuple(kept_constants(model.info)), twin)
-
-
-def _known(name: str, batch: int, small: bool, double: bool) -> Network:
-    narrow = build(name, batch, small)
-    proto = _widened(narrow) if double else narrow
-    with tempfile.TemporaryDirectory() as folder:
-        ours, theirs = Path(folder) / "ours.onnx", Path(folder) / "theirs.onnx"
-        onnx.save(proto, ours)
-        onnx.save(narrow, theirs)
-        model, module = mlc.load(ours), OnnxModule(theirs, training=True)
-    stored = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
-    names = _places(model, stored)
-    prediction = proto.graph.output[0].name
-    classes = "bert" not in name
-    frozen = tuple(v.name for v in model.graph.constants if "embedding" in v.name or v.name not in names)
-    bounds = {e.key.partition(":")[2]: int(e.value) for e in proto.metadata_props if ":" in e.key}
-
-    places = {n: (module.weights[place], stored[place].shape) for n, place in names.items()}
-    buffers = [n for n, b in module.named_buffers() if b.dtype.is_floating_point]
-
-    def twin(p: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor], target: torch.Tensor) -> torch.Tensor:
-        dtype = next(iter(p.values())).dtype
-        given = {places[n][0]: t.reshape(places[n][1]) for n, t in p.items()}
-        others = {n: module.get_buffer(n).to(dtype) for n in buffers if n not in given}
-        (y, *_) = torch.func.functional_call(module, {**others, **given}, tuple(inputs[n] for n in module.inputs))
-        if classes:
-            return LOSSES["cross_entropy"](y, target)
-        return torch.nn.functional.mse_loss(y, target)
-
-    loss = "cross_entropy" if classes else "mse"
-    return Network(name, model, loss, frozen, twin, None if classes else prediction, bounds)
-
-
-def _widened(narrow: onnx.ModelProto) -> onnx.ModelProto:
-    """A model with float64 in place of all float32."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(narrow)
-    graph = proto.graph
-    for tensor in graph.initializer:
-        _widen_tensor(tensor)
-    for info in (*graph.input, *graph.output, *graph.value_info):
-        if info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
-            info.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    for node in graph.node:
-        for a in node.attribute:
-            if a.HasField("t"):
-                _widen_tensor(a.t)
-            if node.op_type == "Cast" and a.name == "to" and a.i == onnx.TensorProto.FLOAT:
-                a.i = onnx.TensorProto.DOUBLE
-    return proto
-
-
-def _widen_tensor(tensor: onnx.TensorProto) -> None:
-    if tensor.data_type == onnx.TensorProto.FLOAT:
-        wide = onnx.numpy_helper.to_array(tensor).astype(np.float64)
-        tensor.CopyFrom(onnx.numpy_helper.from_array(wide, tensor.name))
-
-
-def _places(model: mlc.Model, stored: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """The initializer that each float constant of a graph is, whatever its shape has become."""
-    by_bytes: dict[bytes, list[str]] = {}
-    for name, array in stored.items():
-        by_bytes.setdefault(array.tobytes(), []).append(name)
-    found: dict[str, str] = {}
-    for v, array in model.graph.constants.items():
-        if array.dtype.kind != "f" or array.size < 2:
-            continue
-        same = by_bytes.get(np.ascontiguousarray(array).tobytes(), [])
-        if v.name in same:
-            found[v.name] = v.name
-        elif len(same) == 1:
-            found[v.name] = same[0]
-    return found
+def _widened(narrow: Graph) -> Graph:
+    """A graph with float64 in place of all float32."""
+    g = Builder(narrow.name)
+    env = {}
+    for v in narrow.inputs:
+        env[v] = g.input(v.name, TensorType(v.type.shape, f64) if v.type.dtype is f32 else v.type)
+    for v, array in narrow.constants.items():
+        env[v] = g.constant(array.astype(np.float64) if v.type.dtype is f32 else array, v.name)
+    for node in narrow.nodes:
+        outs = g.add(node.op, [env[v] for v in node.inputs], node.attrs, names=[v.name for v in node.outputs])
+        env.update(zip(node.outputs, outs, strict=True))
+    return g.finish([env[v] for v in narrow.outputs], list(narrow.output_names))

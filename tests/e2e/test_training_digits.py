@@ -18,7 +18,7 @@ from mlc.training.step import TARGET, training_step
 torch = pytest.importorskip("torch")
 datasets = pytest.importorskip("sklearn.datasets")
 
-from benchmarks.training import twins  # noqa: E402  # it imports torch
+from benchmarks.training import losses, novel  # noqa: E402  # it imports torch
 
 NETWORKS = Path(__file__).resolve().parents[2] / "examples" / "networks"
 HELD_OUT = 360
@@ -44,8 +44,8 @@ def larger_images(x: np.ndarray) -> np.ndarray:
 
 CASES: dict[str, tuple[Forward, Callable[[np.ndarray], np.ndarray], Mapping[str, int], str, int, float]] = {
     "convnet": (convnet, images, {"size": 8}, "cross_entropy", 8, 0.96),
-    "capsule_net": (twins.capsule_net, larger_images, {"size": 16, "kinds": 2}, "margin", 8, 0.94),
-    "mi_lstm": (twins.mi_lstm, lambda x: x, {"steps": 8, "features": 8, "hidden": 64}, "cross_entropy", 25, 0.93),
+    "capsule_net": (novel.capsule_net, larger_images, {"size": 16, "kinds": 2}, "margin", 8, 0.94),
+    "mi_lstm": (novel.mi_lstm, lambda x: x, {"steps": 8, "features": 8, "hidden": 64}, "cross_entropy", 25, 0.93),
 }
 
 
@@ -70,7 +70,7 @@ def test_digits_are_read_as_well_as_by_pytorch(name: str) -> None:
     for epoch in range(epochs):
         for feeds in examples.shuffled(plan.seed, epoch):
             adam.zero_grad()
-            twins.LOSSES[loss](twin(theirs, torch.from_numpy(feeds["x"])), torch.from_numpy(feeds[TARGET])).backward()
+            losses.LOSSES[loss](twin(theirs, torch.from_numpy(feeds["x"])), torch.from_numpy(feeds[TARGET])).backward()
             adam.step()
     with torch.inference_mode():
         scores = twin(theirs, torch.from_numpy(x[:HELD_OUT]))

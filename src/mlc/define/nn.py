@@ -53,10 +53,23 @@ def batch_norm(x: Tensor, name: str) -> Tensor:
     return x.apply("batch_norm", gamma, beta, mean, variance)
 
 
+def layer_norm(x: Tensor, name: str) -> Tensor:
+    """Normalisation along the last axis."""
+    net, n = x.network, x.shape[-1]
+    gamma, beta = net.parameter(f"{name}.weight", np.ones(n)), net.parameter(f"{name}.bias", np.zeros(n))
+    return x.apply("layer_norm", gamma, beta)
+
+
 def max_pool(x: Tensor, kernel: int, stride: int = 0, pad: int = 0) -> Tensor:
     """The greatest of each window of ``[n, c, h, w]``."""
     window = (kernel,) * 2
     return x.apply("max_pool", kernel=window, strides=(stride or kernel,) * 2, pads=(pad,) * 4, dilations=(1, 1))
+
+
+def avg_pool(x: Tensor, kernel: int, stride: int = 0, pad: int = 0) -> Tensor:
+    """The mean of each window of ``[n, c, h, w]``; padding is not counted."""
+    window = (kernel,) * 2
+    return x.apply("avg_pool", kernel=window, strides=(stride or kernel,) * 2, pads=(pad,) * 4, dilations=(1, 1))
 
 
 def flatten(x: Tensor) -> Tensor:
@@ -72,6 +85,11 @@ def zeros(net: Network, name: str, shape: Sequence[int]) -> Tensor:
 def relu(x: Tensor) -> Tensor:
     """``max(x, 0)``."""
     return x.apply("relu")
+
+
+def gelu(x: Tensor) -> Tensor:
+    """``x`` times the share of a normal distribution below it."""
+    return x.apply("gelu")
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -90,5 +108,6 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 
 __all__ = [
-    "batch_norm", "conv2d", "flatten", "linear", "max_pool", "relu", "sigmoid", "softmax", "tanh", "uniform", "zeros",
+    "avg_pool", "batch_norm", "conv2d", "flatten", "gelu", "layer_norm", "linear", "max_pool", "relu", "sigmoid",
+    "softmax", "tanh", "uniform", "zeros",
 ]  # fmt: skip

@@ -82,6 +82,21 @@ def test_layers_are_those_of_numpy() -> None:
     np.testing.assert_allclose(found["y"].sum(1), 1, rtol=1e-5)
 
 
+def test_other_layers_are_those_of_numpy() -> None:
+    net = Network()
+    x = net.input("x", (1, 2, 3, 4))
+    net.output("norm", nn.layer_norm(x, "norm"))
+    net.output("pool", nn.avg_pool(x, 3, 2, 1))
+    net.output("gelu", nn.gelu(x))
+    given = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
+    found = run_graph(mlc.load(net).graph, {"x": given})
+    np.testing.assert_allclose(
+        found["norm"], np.broadcast_to((given[:, :, :1] - 1.5)[:1, :1], given.shape) / 1.25**0.5, 1e-4
+    )
+    np.testing.assert_allclose(found["pool"][0, 0], [[2.5, 4.0], [6.5, 8.0]])
+    np.testing.assert_allclose(found["gelu"].ravel()[:2], [0, 0.841345], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [

@@ -1,18 +1,17 @@
-"""The networks of ``examples/networks`` in PyTorch, over the same parameters by the same names.
+"""Networks with operators of their own in PyTorch, over the parameters of ``examples/networks`` by their names.
 
 Written as users of PyTorch write them: a capsule convolution is one product of unfolded windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 Parameters = Mapping[str, Tensor]
-Forward = Callable[[Parameters, Tensor], Tensor]
 
 SLOW = 0.95
 
@@ -81,20 +80,3 @@ def lltm(p: Parameters, x: Tensor) -> Tensor:
         c = c + F.elu(z) * torch.sigmoid(i)
         h = torch.tanh(c) * torch.sigmoid(o)
     return h @ p["head.weight"] + p["head.bias"]
-
-
-def margin_loss(scores: Tensor, target: Tensor) -> Tensor:
-    """Equation 4 of Sabour et al., the mean over a batch."""
-    present = F.one_hot(target, scores.shape[1]).to(scores.dtype)
-    terms = present * F.relu(0.9 - scores) ** 2 + 0.5 * (1 - present) * F.relu(scores - 0.1) ** 2
-    return terms.sum(1).mean()
-
-
-TWINS: Mapping[str, Forward] = {
-    "capsule_net": capsule_net,
-    "mi_lstm": mi_lstm,
-    "sc_rnn": sc_rnn,
-    "sub_lstm": sub_lstm,
-    "lltm": lltm,
-}
-LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {"margin": margin_loss, "cross_entropy": F.cross_entropy}
