@@ -27,10 +27,11 @@ GROUPS = {
     "networks": [name for name, spec in MODELS.items() if spec.kind == "network"],
     "operators": [row[0] for row in (*CONVOLUTIONS, *DEPTHWISE, *MATMULS)],
     "batched": [row[0] for row in BATCH_MATMULS],
+    "single": [name for name, spec in MODELS.items() if spec.kind == "single"],
     "int8": [f"{name}.int8" for name in _QUANTISED],
     "int7": [f"{name}.int7" for name in _QUANTISED],
 }
-KINDS = {"networks": "network", "operators": "operator", "batched": "batched"}
+KINDS = {"networks": "network", "operators": "operator", "batched": "batched", "single": "single"}
 FLOAT = "mlc f32"  # label of what runs beside networks in 8 bits
 QUICK_MODELS = ["resnet18", "mobilenet_v2", "dqn", "bert_tiny", "mobilenet_v2.int8", "C2", "C3", "D3", "MM1"]
 QUICK_ENGINES = ("mlc", "onnxruntime", "openvino")

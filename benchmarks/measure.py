@@ -49,7 +49,8 @@ class Result:
     """What was found for one model and one number of threads; by an engine's label where there is one for each.
 
     Args:
-        kind: ``network``, ``int8`` (a network in 8 bits), ``operator``, ``batched`` or ``file``.
+        kind: ``network``, ``int8`` (a network in 8 bits), ``operator``, ``batched``, ``single`` (a network on
+            one word or token) or ``file``.
         flops: operations of one run, a multiply-add counted as two.
         bytes: least that one run must move: inputs, weights and outputs, each once.
         written: those of outputs.

@@ -19,6 +19,7 @@ TITLES = {
     "int8": "Networks in 8 bits",
     "operator": "Single operators",
     "batched": "Batched matrix products",
+    "single": "Networks on one word or token",
     "file": "Files",
 }
 

@@ -29,7 +29,7 @@ class ModelSpec:
 
     Args:
         name: as given on the command line.
-        kind: ``"network"`` or ``"operator"``.
+        kind: ``"network"``, ``"single"`` (a network on one word or token) or ``"operator"``.
         description: one line, with the source.
         builder: called with the batch size and whether the reduced variant is wanted.
     """

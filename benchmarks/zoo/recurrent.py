@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from onnx import ModelProto, helper
 
@@ -21,9 +23,9 @@ def _lstm(net: Net, x: str, features: int, hidden: int, name: str) -> str:
     return net.op("Squeeze", steps, "direction_axis", name=f"{name}.squeeze")
 
 
-def _lstm_lm(batch: int, small: bool) -> ModelProto:
-    steps, hidden, layers, vocabulary = (4, 17, 2, 37) if small else (35, 650, 2, 10_000)
-    net = Net("lstm_lm")
+def _lstm_lm(name: str, steps: int, batch: int, small: bool) -> ModelProto:
+    steps, hidden, layers, vocabulary = (min(steps, 4), 17, 2, 37) if small else (steps, 650, 2, 10_000)
+    net = Net(name)
     tokens = net.index_input("tokens", (steps, batch), vocabulary)
     net.constant("direction_axis", np.array([1], np.int64))
     table = net.constant("encoder.weight", net.normal((vocabulary, hidden), 1.0))
@@ -43,6 +45,7 @@ SPECS = [
         "lstm_lm",
         "network",
         "Language model: 2 LSTM layers of 650, 35 steps, 10,000 words (Zaremba et al. 2014, medium)",
-        _lstm_lm,
-    )
+        partial(_lstm_lm, "lstm_lm", 35),
+    ),
+    ModelSpec("lstm_lm_word", "single", "The same language model on one word", partial(_lstm_lm, "lstm_lm_word", 1)),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from onnx import ModelProto
@@ -106,7 +106,7 @@ def _mask(net: Net, sizes: Sizes, batch: int) -> str:
 
 def _bert(name: str, full: Sizes) -> Callable[[int, bool], ModelProto]:
     def build(batch: int, small: bool) -> ModelProto:
-        sizes = SMALL if small else full
+        sizes = replace(SMALL, sequence=min(SMALL.sequence, full.sequence)) if small else full
         hidden = sizes.hidden
         net = Net(name)
         net.constant("split_heads", np.array([batch, sizes.sequence, sizes.heads, sizes.head], np.int64))
@@ -145,5 +145,11 @@ SPECS = [
         "network",
         "BERT base, 12 layers of 768, 12 heads, 128 tokens (Devlin et al. 2018)",
         _bert("bert_base", Sizes(layers=12, hidden=768, heads=12)),
+    ),
+    ModelSpec(
+        "bert_base_token",
+        "single",
+        "BERT base on one token",
+        _bert("bert_base_token", Sizes(layers=12, hidden=768, heads=12, sequence=1)),
     ),
 ]

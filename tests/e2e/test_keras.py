@@ -9,16 +9,12 @@ import numpy as np
 import pytest
 
 import mlc
+from benchmarks.applications import APPLICATIONS, build
 from mlc.harness.keras import KerasReference
-from tests.unit.frontend.keras.oracle import expected, forms, keras
+from tests.unit.frontend.keras.oracle import expected, forms
 
 MODELS = Path(os.environ.get("MLC_SHARED_MODELS", Path(__file__).parents[3] / "shared" / "models"))
 FILES = sorted(MODELS.glob("*.h5"))
-
-APPLICATIONS = [
-    "MobileNet", "MobileNetV2", "MobileNetV3Small", "ResNet50", "ResNet50V2", "DenseNet121", "EfficientNetB0",
-    "EfficientNetV2B0", "InceptionV3", "Xception", "NASNetMobile", "ConvNeXtTiny",
-]  # fmt: skip
 
 
 def close(got: np.ndarray, want: np.ndarray) -> None:
@@ -47,25 +43,11 @@ def test_applications(name: str, tmp_path: Path) -> None:
 
     What a batch normalisation divides by is drawn, too, or its folding would not be seen.
     """
-    if name == "NASNetMobile" and keras.backend.backend() == "torch":
-        pytest.skip("Keras has no NASNet with torch: set KERAS_BACKEND=jax")
-    keras.utils.set_random_seed(0)
-    shape = {"input_shape": (224, 224, 3)} if name == "MobileNetV3Small" else {}  # which leaves it open otherwise
-    model = getattr(keras.applications, name)(weights=None, **shape)
-    rng = np.random.default_rng(1)
-    for layer in model.layers:
-        if isinstance(layer, keras.layers.BatchNormalization):
-            drawn = {
-                "gamma": (0.6, 1.4),
-                "beta": (-0.1, 0.1),
-                "moving_mean": (-0.1, 0.1),
-                "moving_variance": (0.6, 1.4),
-            }
-            layer.set_weights([rng.uniform(*drawn[v.name], v.shape).astype(np.float32) for v in layer.weights])
+    model = build(name)
     made = forms(model, tmp_path)
     assert len({str(m.graph) for m in made.values()}) == 1
     (x,) = made["keras"].graph.inputs
-    feeds = {x.name: rng.uniform(0, 255, x.type.shape).astype(np.float32)}
+    feeds = {x.name: np.random.default_rng(1).uniform(0, 255, x.type.shape).astype(np.float32)}
     (want,) = expected(model, feeds)
     for suffix in (".keras", ".h5"):
         with mlc.compile(mlc.load(tmp_path / f"model{suffix}")).load(1) as module:

@@ -28,6 +28,14 @@ from mlc.ir.types import i8
 
 Known = Value | Unknown
 
+# What runs other graphs of the file, and what to do about it.
+_CONTROL = ("WHILE", "IF", "CALL", "STABLEHLO_WHILE", "STABLEHLO_COMPOSITE", "STABLEHLO_REDUCE")
+_WITHOUT_CONTROL = (
+    "convert without control flow (recurrent layers of Keras with unroll=True), or import the model's Keras or ONNX"
+    " file, whose recurrences, loops and branches are followed"
+)
+_OF_BUILTINS = "convert with supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS], or import the model's Keras or ONNX file"
+
 
 def import_tflite(
     source: str | os.PathLike[str] | bytes,
@@ -235,9 +243,13 @@ class _Walk:
             return found
         hint = "`mlc ops --frontend tflite` lists what is supported, with limits"
         if operator.custom:
-            kind = "an operator of TensorFlow itself" if operator.name.startswith("Flex") else "a custom operator"
-            raise UnsupportedError(f"is {kind}, whose code is not in the file", hint=hint)
-        raise UnsupportedError("there is no converter for it", hint=hint)
+            flex = operator.name.startswith("Flex")
+            kind = "an operator of TensorFlow itself" if flex else "a custom operator"
+            raise UnsupportedError(f"is {kind}, whose code is not in the file", hint=_OF_BUILTINS if flex else hint)
+        hlo = operator.name.startswith("STABLEHLO_")  # which converters write if asked to
+        if operator.name in _CONTROL:
+            raise UnsupportedError("is control flow, which is not followed", hint=_WITHOUT_CONTROL)
+        raise UnsupportedError("there is no converter for it", hint=_OF_BUILTINS if hlo else hint)
 
     def _bind(self, index: int, value: Value) -> None:
         tensor = self.subgraph.tensors[index]

@@ -96,6 +96,24 @@ def test_everything_that_is_not_supported_is_named_at_once():
     assert "mlc ops --frontend tflite" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "reason", "hint"),
+    [
+        ("WHILE", "is control flow, which is not followed", "recurrent layers of Keras with unroll=True"),
+        ("IF", "is control flow, which is not followed", "the model's Keras or ONNX file, whose recurrences, loops"),
+        ("CALL", "is control flow, which is not followed", "convert without control flow"),
+        ("STABLEHLO_WHILE", "is control flow, which is not followed", "convert without control flow"),
+        ("STABLEHLO_ADD", "there is no converter for it", "supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]"),
+        ("FlexErf", "is an operator of TensorFlow itself", "supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]"),
+    ],
+)
+def test_what_to_do_about_it_is_said(name, reason, hint):
+    with pytest.raises(UnsupportedModelError) as caught:
+        import_tflite(chain(name, custom=[name] if name.startswith("Flex") else []))
+    assert f"{name}, operator 'y0': {reason}" in str(caught.value)
+    assert hint in caught.value.hint
+
+
 def test_types_that_are_not_computed_with_are_named():
     tensors = [T((2,), kind="STRING", name="words"), T((2,), name="y")]
     with pytest.raises(UnsupportedModelError, match="input 'words': element type STRING is not supported"):
