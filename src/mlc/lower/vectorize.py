@@ -7,26 +7,22 @@ whole vectors differs between none: ``4*i + lane < 12`` is ``4*i < 12``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mlc.ir.expr import Expr, Within, index_vars, rewrite, within
 from mlc.ir.index import Var
 from mlc.ir.loop import Allocate, For, ForKind, If, Seq, Stmt, Store, rebuild, walk
 from mlc.lower.rewrite import decided
 
 
-def vectorize(s: Stmt) -> Stmt:
-    """Remove every vectorised loop."""
-    if type(s) is For and s.kind is ForKind.VECTORIZED:
-        body = vectorize(s.body)
-        if not _sharable(body, s.var):
-            body = _whole(body, s.var)
-        if s.extent == 1 or not _sharable(body, s.var):
-            return For(s.var, s.extent, ForKind.SERIAL, body)
-        return _spread(body, s.var)
-    return rebuild(s, vectorize)
+def on_first_lane(e: Expr, lane: Var) -> Expr:
+    """An expression with bounds tested on the first lane, where that is to test them on all of a vector.
 
-
-def _whole(s: Stmt, lane: Var) -> Stmt:
-    """The statement with guards on the first lane, where that is to ask for all of them."""
+    >>> from mlc.ir.index import as_index
+    >>> i, lane = Var("i", 0, 9), Var("lane", 0, 3)
+    >>> on_first_lane(within(as_index(i) * 4 + lane, 0, 12), lane)
+    4*i < 12
+    """
 
     def first(e: Expr) -> Expr:
         if type(e) is Within and e.index.coefficient(lane) == 1:
@@ -35,8 +31,26 @@ def _whole(s: Stmt, lane: Var) -> Stmt:
                 return within(rest, e.lo, e.hi, tested=e.tested)
         return e
 
+    return rewrite(e, first)
+
+
+def vectorize(s: Stmt) -> Stmt:
+    """Remove every vectorised loop."""
+    if type(s) is For and s.kind is ForKind.VECTORIZED:
+        body = vectorize(s.body)
+        body = _whole(body, s.var)
+        if s.extent == 1 or not _sharable(body, s.var):
+            return For(s.var, s.extent, ForKind.SERIAL, body)
+        return _spread(body, s.var)
+    return rebuild(s, vectorize)
+
+
+def _whole(s: Stmt, lane: Var) -> Stmt:
+    """The statement with guards, and conditions of what it stores, on the first lane where that is to ask for all."""
     s = rebuild(s, lambda c: _whole(c, lane))
-    return decided(rewrite(s.cond, first), s.then, s.orelse) if type(s) is If else s
+    if type(s) is If:
+        return decided(on_first_lane(s.cond, lane), s.then, s.orelse)
+    return replace(s, value=on_first_lane(s.value, lane)) if type(s) is Store else s
 
 
 def _varies(e: Expr, lane: Var) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlc.ir.expr import Expr, Load, const, within
+from mlc.ir.expr import Expr, Load, const, select, within
 from mlc.ir.index import Var, as_index
 from mlc.ir.interp import run_function
 from mlc.ir.loop import Allocate, Buffer, For, ForKind, Function, If, Stmt, Store, seq
@@ -99,3 +99,9 @@ def test_guard_that_ends_at_a_whole_vector_is_one_for_all_lanes() -> None:
     assert text == "for i in range(4):\n  if 4*i < 12:\n    wide[4*i:4*i + 4] = 1.0  # j in 4 lanes"
     ragged = If(within(at, 0, 11), Store(wide, (at,), const(1.0, f32)))
     assert "for j in range(4)" in repr(vectorize(loop(I, loop(J, ragged, ForKind.VECTORIZED))))
+
+
+def test_condition_that_ends_at_a_whole_vector_is_one_for_all_lanes() -> None:
+    """Of what is stored, too: zeros behind the end of the terms of a product."""
+    body = store(select(within(as_index(I) * 4 + J, 0, 8), load(I, J), const(0, f32)))
+    assert "select(4*i < 8, x[i, 0:4], 0.0)" in check(loop(I, loop(J, body, ForKind.VECTORIZED)))

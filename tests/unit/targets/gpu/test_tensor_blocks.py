@@ -64,8 +64,10 @@ MADE: dict[str, Callable[[Builder, DType], Value]] = {
     "large": lambda b, t: conv(b, conv(b, x(b, 1, 3, 9, 11, dtype=t), (32, 3, 3, 3)), (24, 32, 3, 3)),
     "large_strided": lambda b, t: conv(b, conv(b, x(b, 1, 3, 9, 11, dtype=t), (32, 3, 3, 3)), (16, 32, 3, 3), stride=2),
     "turned": product,
+    "rows": lambda b, t: conv(b, x(b, 2, 12, 9, 7, dtype=t), (16, 12, 3, 3), stride=2),
+    "ragged": lambda b, t: conv(b, conv(b, x(b, 1, 3, 9, 7, dtype=t), (40, 3, 3, 3)), (16, 40, 1, 1)),
 }
-QUICK = ("conv", "conv_strided", "conv_3d", "residual", "wide", "turned")
+QUICK = ("conv", "conv_strided", "conv_3d", "residual", "wide", "turned", "rows")
 AHEAD = {"terms": 32, "versions": 3}
 FEW = ("conv_1d", "conv_odd_channels", "depthwise_1d")  # pixels, filters or terms: plain threads
 
@@ -119,10 +121,13 @@ def test_terms_in_parts_and_steps_ahead(config: dict[str, object]) -> None:
     assert uses(fns[1])
 
 
-@pytest.mark.parametrize("name", ["large", "large_strided"])
-def test_whole_blocks_are_copied_ahead(name: str) -> None:
-    """Data and weights, 16 bytes at a time, whatever the window."""
-    node = laid_out(network(name), target=AMPERE).nodes[1]
+@pytest.mark.parametrize(
+    ("name", "at"), [("large", 1), ("large_strided", 1), ("large", 0), ("rows", 0), ("ragged", 1)],
+    ids=["window", "strided", "three channels", "rows", "ragged terms"],
+)  # fmt: skip
+def test_whole_blocks_are_copied_ahead(name: str, at: int) -> None:
+    """Data and weights, 16 bytes at a time, whatever the window, and whether the data lie in blocks already."""
+    node = laid_out(network(name), target=AMPERE).nodes[at]
     fn = kernel(configured(node, AHEAD), "k", AMPERE)
     assert len({s.buffer for s in copied(fn)}) == 2
     assert "mlc_copy_16" in emit(fn, Scalars(CUDA_C)).text

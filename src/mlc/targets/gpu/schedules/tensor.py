@@ -8,7 +8,7 @@ thread ``l``'s. So every thread's part is a box, and its loops are those that th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, gcd, prod
 
@@ -61,7 +61,7 @@ def is_large(p: Product, mma: Mma) -> bool:
 
 
 def schedule_tensor(
-    g: Group, target: Gpu, mma: Mma, *, blocks: bool = False
+    g: Group, target: Gpu, mma: Mma, *, blocks: bool = False, memory: Collection[te.Tensor] = ()
 ) -> tuple[Schedule, Group, tuple[te.Tensor, ...]]:
     """A product by Tensor Cores.
 
@@ -70,6 +70,7 @@ def schedule_tensor(
         target: the device.
         mma: its instruction.
         blocks: whether columns lie in blocks of a tile, ``out[batch…, block, i, lane]``.
+        memory: tensors that launches before it leave there.
     Returns:
         a schedule with loops for the product and what follows it with its shape, the group that it is of, and the
         stages that must not be inlined, the last of which is the product's tensor.
@@ -82,7 +83,7 @@ def schedule_tensor(
     batch, (k,) = form.batch, anchor.reduce_axes
     shape = (prod(a.hi + 1 for a in batch), form.row.hi + 1, form.column.hi + 1, k.hi + 1)
     sides = ((form.left, (*batch, form.row, k), "left"), (form.right, (*batch, form.column, k), "right"))
-    first, second = (mma.turns and _lies_turned(factor, axes) for factor, axes, _ in sides)
+    first, second = (mma.turns and _lies_turned(factor, axes, memory) for factor, axes, _ in sides)
     tile = _ask(g.knobs, shape, target, mma, (first, second))
     high, wide, deep = (ceil(n / m) * m for n, m in zip(shape[1:], (tile.high, tile.wide, tile.depth), strict=True))
     left, right = (
@@ -124,9 +125,9 @@ def schedule_tensor(
         part.align(part.op.axes[-1 if o.turned else -2], rows)
         part.storage_align(part.op.axes[-2], 32 // size, 16 // size)
     step = _bind(s[out], s[total], tile, mma, blocks=form.blocks)
-    parts = [(s[o.tensor], _fetch(s[o.tensor], s[total], step, tile)) for o in (left, right)]
-    fetch_ahead(parts, tile.versions, asynchronous=ask_asynchronous(g.knobs, target))
-    return s, p, (total, left.tensor, right.tensor, out)
+    parts = [(s[o.tensor], _fetch(s[o.tensor], s[total], step, tile, memory)) for o in (left, right)]
+    fetch_ahead(parts, tile.versions, asynchronous=ask_asynchronous(g.knobs, target), memory=memory)
+    return s, p, (*memory, total, left.tensor, right.tensor, out)
 
 
 @dataclass(frozen=True)
@@ -237,13 +238,13 @@ class _Operand:
         return self.tensor[(*(lead[a] for a in self.batch), *((term, row) if self.turned else (row, term)))]
 
 
-def _lies_turned(factor: Load, axes: Sequence[Var]) -> bool:
+def _lies_turned(factor: Load, axes: Sequence[Var], memory: Collection[te.Tensor]) -> bool:
     """Whether a thread can fetch 16 bytes of neighbouring rows at once, and none of neighbouring terms."""
     row, term = axes[-2:]
     own = _Operand.padded(factor, axes, "part", (row.hi + 1, term.hi + 1), turned=False).tensor.op
     assert own is not None
     most = VECTOR // factor.dtype.itemsize
-    along_terms, along_rows = (vector_along(own, a, VECTOR) for a in own.axes[-2:][::-1])
+    along_terms, along_rows = (vector_along(own, a, VECTOR, memory) for a in own.axes[-2:][::-1])
     return along_terms < most == along_rows
 
 
@@ -285,7 +286,7 @@ def _bind(stage: Stage, sums: Stage, tile: Fragments, mma: Mma, *, blocks: bool)
     return ko
 
 
-def _fetch(part: Stage, sums: Stage, step: Var, tile: Fragments) -> int:
+def _fetch(part: Stage, sums: Stage, step: Var, tile: Fragments, memory: Collection[te.Tensor]) -> int:
     """All threads of a block fetch an operand's part of a step together, some neighbours in global memory each.
 
     Returns:
@@ -293,8 +294,8 @@ def _fetch(part: Stage, sums: Stage, step: Var, tile: Fragments) -> int:
     """
     part.compute_at(sums, step)
     *batch, outer, inner = part.op.axes
-    vector = vector_along(part.op, inner, VECTOR)
-    across = vector == 1 and (wide := vector_along(part.op, outer, VECTOR)) > 1
+    vector = vector_along(part.op, inner, VECTOR, memory)
+    across = vector == 1 and (wide := vector_along(part.op, outer, VECTOR, memory)) > 1
     if across:
         vector = wide
     axes = (*batch, inner, outer) if across else (*batch, outer, inner)

@@ -1,18 +1,19 @@
 """Convolutions and products by Tensor Cores over operands whose neighbouring terms lie side by side in memory.
 
 Channels lie in blocks of 16 bytes, and so do those of weights; so threads copy whole blocks, asynchronously where the
-device can, whatever a window's taps and borders are. The terms of a sum go through the channels of a block first, then
-through taps, then through blocks. Rows of the product are pixels and its columns filters, eight of which are a tile's
-and lie in a block of the result.
+device can, whatever a window's taps and borders are. A launch of its own packs data that lie in rows. The terms of a
+sum go through the channels of a block first, then through taps, then through blocks. Rows of the product are pixels and
+its columns filters, eight of which are a tile's and lie in a block of the result.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, cast, substitute_vars
+from mlc.ir.expr import Expr, Load, cast, const, replace_loads, select, substitute_vars, within
 from mlc.ir.index import IndexLike, Linear, Var, as_index
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.schedule import Schedule
@@ -20,6 +21,7 @@ from mlc.targets.base import LayoutChoice
 from mlc.targets.gpu.cost import Product
 from mlc.targets.gpu.record import Gpu
 from mlc.targets.gpu.schedules.blocks.common import block_of, in_blocks_of, source_of
+from mlc.targets.gpu.schedules.fetch import seen_through
 from mlc.targets.gpu.schedules.parts import add_up, ask_parts
 from mlc.targets.gpu.schedules.plain import schedule_plain
 from mlc.targets.gpu.schedules.product import product_seconds
@@ -29,19 +31,21 @@ from mlc.targets.groups.group import Group, ends_in_anchor, inline_rest, is_sing
 from mlc.targets.groups.roles import Contraction, Convolution, factors_of
 from mlc.targets.groups.template import Site, Template, row_major
 
+LEAST = 3  # channels from which a block of eight is worth its zeros
+PACKING = 128  # threads of a block that packs
 SIZE = 2  # bytes of an element: a block of eight is what a thread copies at once
 
 
 def weight_layout(shape: tuple[int, ...], *, blocks: bool) -> Layout:
     """Weights ``[O][C / 8][taps…][8]``, as the terms of data in blocks go; else as they are.
 
-    >>> weight_layout((16, 32, 3, 3), blocks=True).physical_shape
+    >>> weight_layout((16, 30, 3, 3), blocks=True).physical_shape
     (16, 4, 3, 3, 8)
     """
     layout = Layout(shape)
     if not blocks:
         return layout
-    return layout.split(1, COLUMNS).reorder(0, 1, *range(3, len(shape) + 1), 2)
+    return layout.pad(1, 0, -shape[1] % COLUMNS).split(1, COLUMNS).reorder(0, 1, *range(3, len(shape) + 1), 2)
 
 
 def schedule_convolution(g: Group, target: Gpu) -> Schedule:
@@ -55,7 +59,11 @@ def schedule_convolution(g: Group, target: Gpu) -> Schedule:
     role = _role(g)
     mma = _mma(role.data, role.weights, target)
     assert mma is not None
-    in_blocks = block_of(g.layouts.get(source_of(role.data))) == COLUMNS
+    source = source_of(role.data)
+    lies = g.layouts.get(role.weights)
+    in_blocks = lies is not None and len(lies.physical_shape) > len(role.weights.shape)
+    packed = None if not in_blocks or block_of(g.layouts.get(source)) == COLUMNS else _packed(source)
+    memory = () if packed is None else (packed,)
     p = _over_pixels(g, role)
     anchor = p.anchor
     assert anchor is not None
@@ -64,11 +72,13 @@ def schedule_convolution(g: Group, target: Gpu) -> Schedule:
     pair = factors_of(anchor)
     assert pair is not None
     data, weights = pair if pixel in {v for ix in pair[0].indices for v in ix.vars()} else pair[::-1]
+    read = data if packed is None else _out_of(packed, source, data)
     width = COLUMNS if in_blocks else 1
-    filters, terms = (block.hi + 1) * (lane.hi + 1), prod(a.hi + 1 for a in anchor.reduce_axes)
+    channels = ceil((channel.hi + 1) / width) * width
+    filters, terms = (block.hi + 1) * (lane.hi + 1), channels * prod(a.hi + 1 for a in taps)
     work = Product(n.hi + 1, pixel.hi + 1, filters, terms, SIZE)
     parts = ask_parts(
-        p.knobs, (channel.hi + 1) // width, work, target,
+        p.knobs, channels // width, work, target,
         lambda w: product_seconds(w, data.source.dtype, weights.source.dtype, target),
     )  # fmt: skip
 
@@ -81,7 +91,7 @@ def schedule_convolution(g: Group, target: Gpu) -> Schedule:
 
     def left(*at: Linear) -> Expr:
         image, row, k = at
-        return substitute_vars(data, {**of_terms(k), n: image, pixel: row})
+        return substitute_vars(read, {**of_terms(k), n: image, pixel: row})
 
     def right(*at: Linear) -> Expr:
         column, k = at
@@ -98,7 +108,8 @@ def schedule_convolution(g: Group, target: Gpu) -> Schedule:
         product = _product(
             anchor.name, (image, ob, row, ol), k, a[image, row, k], b[as_index(ob) * COLUMNS + ol, k], mma
         )
-        s, _, kept = schedule_tensor(replace_anchor(p, product), target, mma, blocks=True)
+        s, _, kept = schedule_tensor(replace_anchor(p, product), target, mma, blocks=True, memory=memory)
+        _pack(s, memory, target)
         inline_rest(s, kept)
         return s
     column = Var("j", 0, filters - 1)
@@ -107,14 +118,51 @@ def schedule_convolution(g: Group, target: Gpu) -> Schedule:
     (found,) = te.finish(product)
     each = te.reduce_axis(parts, "part")
     *lead, ob, rows, ol = (Var(x.name, 0, x.hi) for x in anchor.axes)
-    read = Load(found, (*map(as_index, lead), as_index(each), as_index(rows), as_index(ob) * COLUMNS + ol))
-    total = te.Compute(anchor.name, (*lead, ob, rows, ol), (each,), (read,), anchor.combiner)
+    element = Load(found, (*map(as_index, lead), as_index(each), as_index(rows), as_index(ob) * COLUMNS + ol))
+    total = te.Compute(anchor.name, (*lead, ob, rows, ol), (each,), (element,), anchor.combiner)
     whole = replace(replace_anchor(p, total), anchor=product)
-    s, made, kept = schedule_tensor(whole, target, mma)
+    s, made, kept = schedule_tensor(whole, target, mma, memory=memory)
+    _pack(s, memory, target)
     (sums,) = (op.outputs[0] for op in made.reductions if kept[-1] in op.inputs)
     inline_rest(s, (*kept, sums))
     add_up(s, sums, g.knobs, target)
     return s
+
+
+def _packed(source: te.Tensor) -> te.Tensor:
+    """Data ``[n, c, …]`` in blocks of channels ``[n, c / 8, …, 8]``, the last one filled up by zeros."""
+    n, channels, *space = source.shape
+
+    def element(*at: Linear) -> Expr:
+        image, block, *pixel, lane = at
+        c = block * COLUMNS + lane
+        value = source[(image, c, *pixel)]
+        return value if channels % COLUMNS == 0 else select(within(c, 0, channels), value, const(0, source.dtype))
+
+    return te.compute((n, ceil(channels / COLUMNS), *space, COLUMNS), element, f"{source.name}_blocks")
+
+
+def _out_of(packed: te.Tensor, source: te.Tensor, e: Expr) -> Expr:
+    """An expression over data that reads their blocks instead."""
+
+    def block(ld: Load) -> Expr:
+        if ld.source is not source:
+            return ld
+        image, c, *pixel = ld.indices
+        return packed[(image, c // COLUMNS, *pixel, c % COLUMNS)]
+
+    return replace_loads(seen_through(e), block)
+
+
+def _pack(s: Schedule, memory: Sequence[te.Tensor], target: Gpu) -> None:
+    """Loops of what packs: a thread a block of a pixel, so that neighbours read neighbours of a channel."""
+    for t in memory:
+        stage = s[t]
+        *loops, lane = stage.op.axes
+        bx, tx = stage.split(stage.fuse(*loops), min(PACKING, target.max_threads))
+        stage.bind(bx, "blockIdx.x")
+        stage.bind(tx, "threadIdx.x")
+        stage.vectorize(lane)
 
 
 def _product(name: str, axes: tuple[Var, ...], k: Var, left: Expr, right: Expr, mma: Mma) -> te.Compute:
@@ -165,8 +213,10 @@ def _layouts_of_convolution(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     if k is None:
         return row_major(g, site, target)
     source = source_of(role.data)
-    lies = block_of(site.inputs[g.inputs.index(source)].layout) if source in g.inputs else None
-    packed = weight_layout(role.weights.shape, blocks=lies == COLUMNS)
+    lies = site.inputs[g.inputs.index(source)].layout if source in g.inputs else None
+    # single elements are not copied asynchronously, nor eight at once
+    packs = source in g.inputs and lies is None and role.weights.shape[1] >= LEAST
+    packed = weight_layout(role.weights.shape, blocks=packs or block_of(lies) == COLUMNS)
     return in_blocks_of(g, site, COLUMNS, {k: packed})
 
 
