@@ -15,7 +15,7 @@ from mlc.training.step import LOSS, NEXT, RATE, gradient_graph
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.training.networks import HEAVY, LIGHT, NETWORKS, NOVEL, network  # noqa: E402  # it imports torch
+from benchmarks.training.networks import HEAVY, LIGHT, NOVEL, network  # noqa: E402  # it imports torch
 
 OPTIMIZERS: dict[str, tuple[dict[str, Any], Any]] = {
     "sgd": ({}, lambda p: torch.optim.SGD(p, 0.02)),
@@ -86,21 +86,23 @@ def test_gradients_through_batch_norms_lose_what_float32_loses(name: str) -> Non
     assert distance(ours, want) <= 3 * distance(theirs, want)
 
 
-def trajectory(name: str, how: str, steps: int) -> None:
-    net = network(name, 8, small=True)
+def trajectory(name: str, how: str, steps: int, *, double: bool = False) -> None:
+    net = network(name, 8, small=True, double=double)
+    dtype = torch.float64 if double else torch.float32
     given, made = OPTIMIZERS[how]
     learns = optimizer(how if how.startswith("adam") else "sgd", **given)
     step = net.step(learns)
     rate = made([torch.zeros(1, requires_grad=True)]).param_groups[0]["lr"]
-    theirs = net.parameters(step)
+    theirs = net.parameters(step, dtype)
     their = made(list(theirs.values()))
     kept = {**step.parameters, **step.statistics, **step.moments}
     with mlc.compile(wrapped(step.graph), max_kernels=None).load(1) as module:
         for k in range(1, steps + 1):
             examples = net.batch(step, seed=k % 16)
-            results = module.run({**examples, **kept, RATE: np.array(learns.rates(rate, k), np.float32)})
+            rates = np.array(learns.rates(rate, k), step.dtype.numpy)
+            results = module.run({**examples, **kept, RATE: rates})
             their.zero_grad()
-            loss = net.torch_loss(theirs, net.torch_batch(examples))
+            loss = net.torch_loss(theirs, net.torch_batch(examples, dtype))
             loss.backward()
             their.step()
             assert results[LOSS][0] == pytest.approx(loss.item(), rel=1e-3, abs=1e-5), f"step {k}"
@@ -113,6 +115,14 @@ def test_a_trajectory_is_that_of_pytorch() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", OPTIMIZERS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*NOVEL, "bert_encoder"])
 def test_trajectories_are_those_of_pytorch(name: str, how: str) -> None:
     trajectory(name, how, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["shufflenet", "mobilenet", "resnet18", "resnet50"])
+def test_trajectories_through_batch_norms_are_those_of_pytorch(name: str, how: str) -> None:
+    """In float64: of a small MobileNet, PyTorch's float32 leaves its own float64 by 7e-3 within 200 steps."""
+    trajectory(name, how, 200, double=True)

@@ -4,43 +4,60 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.training import __main__ as training
+from benchmarks.training import case
+
+
+def given(**times: float) -> dict[str, Any]:
+    return {"times": {k.replace("_", "."): v for k, v in times.items()}, "agrees": True, "failures": {}}
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def measured(name: str, batch: int, threads: int) -> dict[str, object]:
-        asked.append((name, batch, threads))
-        if name == "lltm":
+    def run(folder: Path, key: str, *, prepare: bool) -> dict[str, object]:
+        asked.append(key)
+        if "lltm" in key:
             raise KeyboardInterrupt
-        times = {"mlc": 1.0, "eager": 4.0, "torch.compile": 2.0 * batch}
-        return {"step": times, "step agrees": True, "inference": {"mlc": 1.0}, "inference agrees": False}
+        if key.startswith("inference"):
+            return {**given(mlc=1.0), "agrees": False}
+        return given(mlc=1.0, eager=4.0, torch_compile=2.0 * int(key.split()[2]))
 
-    monkeypatch.setattr(training, "measured", measured)
+    monkeypatch.setattr(training, "run", run)
     out = tmp_path / "r.json"
+    common = ["--batch", "1", "4", "--threads", "1", "--out", str(out)]
     with pytest.raises(KeyboardInterrupt):
-        training.main(["mi_lstm", "lltm", "--batch", "1", "4", "--out", str(out)])
-    assert list(json.loads(out.read_text())["cases"]) == ["mi_lstm 1 1"]
-    monkeypatch.setattr(training, "NOVEL", ("mi_lstm",))
-    training.main(["mi_lstm", "--batch", "1", "4", "--out", str(out)])
-    assert asked == [("mi_lstm", 1, 1), ("lltm", 1, 1), ("mi_lstm", 4, 1)]
+        training.main(["mi_lstm", "lltm", *common, "--kind", "step"])
+    assert list(json.loads(out.read_text())["cases"]) == ["step mi_lstm 1 1"]
+    training.main(["mi_lstm", *common])
+    assert asked[2:] == ["inference mi_lstm 1 1", "step mi_lstm 4 1", "inference mi_lstm 4 1"]
     text = out.with_suffix(".md").read_text()
     assert "| mi_lstm | 4 | 1 | 1.000 | 4.000 | 8.000 | 4.00 | 8.00 | yes |" in text
-    assert "novel networks, torch.compile / mlc: geometric mean 4.00" in text
+    assert "| step, novel networks, batch 1 to 16 | torch.compile | 2 | 4.00 | 2.00 |" in text
     assert "| mi_lstm | 1 | 1 | 1.000 | - | - | - | - | **no** |" in text
 
 
+def test_preparing_keeps_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "run", lambda folder, key, *, prepare: {"prepared": prepare})
+    training.main(["lltm", "--prepare", "--out", str(tmp_path / "r.json")])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_case_that_dies_is_told(tmp_path: Path) -> None:
+    found = training.run(tmp_path, "step nothing 1 1", prepare=False)
+    assert found["failures"] == {"all": "KeyError: 'nothing'"}
+
+
 @pytest.mark.slow
-def test_a_network_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", training.KINDS)
+def test_a_network_is_measured(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr(training, "ROUNDS", 1)
-    monkeypatch.setattr(training, "SECONDS", 0.0)
-    found = training.measured("lltm", 2, 1)
-    assert found["step agrees"]
-    assert found["inference agrees"]
-    assert set(found["step"]) == set(found["inference"]) == {"mlc", "eager", "torch.compile"}
-    assert "failures" not in found
+    monkeypatch.setattr(case, "SECONDS", 0.0)
+    found = case.measured(tmp_path, kind, "lltm", 2, 1)
+    assert found["agrees"]
+    assert set(found["times"]) == {"mlc", "eager", "torch.compile"}
+    assert not found["failures"]
