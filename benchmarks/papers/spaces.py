@@ -228,6 +228,7 @@ def einsum(equation: str, *shapes: tuple[int, ...]) -> Graph:
 # -- workloads --------------------------------------------------------------------------------------------------------
 # What decides on the order of loops and of weights is left alone where tiles are searched.
 _ORDERS = ("depth", "terms", "panels", "tiles", "walk", "shared", "inputs", "inward", "outputs", "outward")
+_ORDERS += ("outside", "group")
 
 
 def _convolution(name: str, **kept: Kept) -> Workload:

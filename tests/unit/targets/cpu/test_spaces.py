@@ -18,6 +18,7 @@ from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
 from mlc.tuning.features import LoopFeatures
 from mlc.tuning.task import Task, candidate, tasks_of
+from tests.unit.rewrite.helpers import Net
 
 TARGET = get_target("x86 -mcpu=haswell")
 OPTIONS = CompileOptions("spaces", "onnx", "")
@@ -50,6 +51,18 @@ def _product(m: int, k: int, n: int) -> Callable[[], Graph]:
     return graph
 
 
+def _gated(rows: int, depth: int, units: int) -> Callable[[], Graph]:
+    """A product, the second half of whose columns says how much of the first is let through."""
+
+    def graph() -> Graph:
+        n = Net()
+        y = n.matmul(n.x(rows, depth), n.w(depth, 2 * units))
+        halves = [n.slice(y, begin=(0, k * units), end=(rows, (k + 1) * units), step=(1, 1)) for k in range(2)]
+        return n(n.mul(halves[0], n.sigmoid(halves[1])))
+
+    return graph
+
+
 def _attention(heads: int, rows: int, keys: int, depth: int) -> Callable[[], Graph]:
     def graph() -> Graph:
         g = Builder("attention")
@@ -77,7 +90,10 @@ SPACES: dict[str, tuple[Callable[[], Graph], int]] = {
     "Winograd": (_windowed("conv", 128, 28, (128, 128, 3, 3), groups=1), LARGE),
     "product": (_product(128, 768, 768), LARGE),
     "ragged product": (_product(37, 150, 75), LARGE),
+    "Winograd of few channels": (_windowed("conv", 16, 32, (16, 16, 3, 3), groups=1), LARGE),
     "transposed": (_windowed("conv_transpose", 128, 16, (128, 64, 5, 5), 2, groups=1), LARGE),
+    "transposed rows": (_windowed("conv_transpose", 128, 32, (128, 3, 5, 5), 2, groups=1), LARGE),
+    "gates": (_gated(1, 600, 672), LARGE),
     "attention": (_attention(12, 128, 128, 64), LARGE),
     "depthwise": (_windowed("conv", 48, 14, (48, 1, 3, 3), groups=48), SMALL),
     "depthwise 5x5": (_windowed("conv", 48, 7, (48, 1, 5, 5), groups=48), SMALL),
@@ -104,7 +120,11 @@ MEANT: dict[str, Callable[[], Graph]] = {
     "Winograd": _windowed("conv", 8, 4, (8, 8, 3, 3), groups=1),
     "product": _product(12, 24, 32),
     "ragged product": _product(7, 10, 24),
+    "Winograd tile by tile": _windowed("conv", 16, 12, (16, 16, 3, 3), groups=1),
     "transposed": _windowed("conv_transpose", 8, 3, (8, 16, 3, 3), 2, groups=1),
+    "transposed rows": _windowed("conv_transpose", 8, 6, (8, 3, 3, 3), 2, groups=1),
+    "gates": _gated(1, 12, 64),
+    "gates of rows": _gated(3, 10, 20),
     "attention": _attention(4, 6, 8, 16),
     "ragged attention": _attention(3, 5, 7, 9),
     "depthwise": _windowed("conv", 3, 7, (3, 1, 3, 3), groups=3),

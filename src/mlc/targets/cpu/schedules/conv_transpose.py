@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.layout import Layout, blocked
-from mlc.lower.knobs import divisors
+from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.prefetch import LINE
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
+from mlc.lower.symbolic import assumed, several
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, unrolled_steps
 from mlc.targets.cpu.record import Cpu
@@ -35,6 +36,8 @@ from mlc.targets.groups.roles import PhasedConvolution
 from mlc.targets.groups.template import Site, Template, row_major
 
 ENOUGH_PARTS = 8  # parallel iterations that several threads can share evenly
+MOST_ROWS = 4  # of a phase that a tile of vectors along rows holds
+MOST_STEPS = 16  # input channels that are unrolled there
 
 
 def _role(g: Group) -> PhasedConvolution:
@@ -210,8 +213,8 @@ def _prefetch_next_chunk(local: Stage, weights: te.Tensor, chunks: Var, loops: S
 
 
 def transposed_plain(g: Group, target: Cpu) -> Schedule:
-    """Transposed convolution in row-major layout: vectors along a row of one phase, a tile of channels × phases × such
-    vectors.
+    """Transposed convolution in row-major layout: vectors along a row of one phase, a tile of channels × rows × phases
+    × such vectors.
 
     Raises:
         ScheduleError: the configuration is refused.
@@ -228,25 +231,59 @@ def transposed_plain(g: Group, target: Cpu) -> Schedule:
     of_phase, places = _phase_loops(stage, space, role.strides)
     inside = role.strides[-1] if 1 < role.strides[-1] <= 4 else 1  # phases along the row that share a tile
     channels, vectors = _plain_tile(g, (o.hi + 1) // role.groups, places[-1].hi + 1, inside, target)
+    height = places[0].hi + 1 if len(places) > 1 else 1
+    _, together, held = g.knobs.factors("height", height, 3, default=(height, 1, 1), most={-1: MOST_ROWS})
+    g.knobs.require(held * channels * vectors * inside + 2 <= target.registers, "the sums of a tile do not fit")
+    order = g.knobs.permutation("walk", ("channels", "phases", "rows", "columns"))
+    shared = g.knobs.discrete("shared", (0, 1, 2, 3, 4), default=0)
     oo, oc = stage.split(o, channels)
     wo, wv = stage.split(places[-1], vectors * target.lanes)
     wu, wi = stage.split(wv, target.lanes)
     outer, fw = (of_phase[:-1], of_phase[-1:]) if inside > 1 else (of_phase, [])
-    stage.reorder(n, oo, *outer, *places[:-1], wo, oc, *fw, wu, wi)
-    _share(stage, [n, oo, *outer, *places[:-1]])
+    high, block = [], []
+    if several(held):
+        places[0], some = stage.split(places[0], held)
+        high = [some]
+    if several(together):
+        places[0], some = stage.split(places[0], together)
+        block = [some]
+    loops = {"channels": [oo], "phases": outer, "rows": places[:-1], "columns": [wo]}
+    walk = [a for name in order for a in loops[name]]
+    stage.reorder(n, *walk, *block, oc, *high, *fw, wu, wi)
+    # columns end in a ragged vector, which is cut off where they are a loop of their own
+    before = walk[: walk.index(wo)] or [wo]
+    _share(stage, [n, *before], shared)
     stage.vectorize(wi)
-    local = s[phases]
-    local.compute_at(stage, wo)
-    finish_tile(s, out, phases, wo, (oc, *fw, wu))
+    local, at = s[phases], [*walk, *block][-1]
+    local.compute_at(stage, at)
+    finish_tile(s, out, phases, at, (oc, *high, *fw, wu))
     *data, row = local.op.axes
     ro, ri = local.split(row, target.lanes)
-    local.reorder(*local.op.reduce_axes, *data, ro, ri)
+    _plain_terms(local, g.knobs, [*data, ro, ri])
     local.vectorize(ri)
-    for a in (ro, data[1], data[1 + len(space)]):
+    for a in (ro, data[1], data[1 + len(space)], *(data[2 + len(space) : 3 + len(space)] if high else ())):
         local.unroll(a)
     for t in pads:
         spread(s[t], target)
     return s
+
+
+def _plain_terms(local: Stage, knobs: Knobs, tile: Sequence[Var]) -> None:
+    """Loops of the sums over channels and taps around a tile: one term after the other where the knobs say nothing."""
+    c, *taps = local.op.reduce_axes
+    order = knobs.permutation("terms", ("channels", "taps"))
+    _, steps = knobs.factors("depth", c.hi + 1, 2, default=(c.hi + 1, 1), most={-1: MOST_STEPS})
+    whole = knobs.category("unrolled", (False, True), default=False)
+    some: list[Var] = []
+    if several(steps):
+        c, step = local.split(c, steps)
+        local.unroll(step)
+        some = [step]
+    above = [c, *taps] if order.index("channels") < order.index("taps") else [*taps, c]
+    local.reorder(*above, *some, *tile)
+    if assumed(whole):
+        for a in taps:
+            local.unroll(a)
 
 
 def _plain_tile(g: Group, per_group: int, width: int, inside: int, target: Cpu) -> Tile:

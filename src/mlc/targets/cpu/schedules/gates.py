@@ -12,6 +12,7 @@ from mlc.ir.index import as_index
 from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs
 from mlc.lower.schedule import Schedule
+from mlc.lower.symbolic import plain, several
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, best_tile, fits_registers
 from mlc.targets.cpu.dot import Dot
@@ -24,6 +25,9 @@ from mlc.targets.groups.group import Group, accumulate_in_registers, replace_anc
 from mlc.targets.groups.roles import Contraction
 from mlc.targets.groups.template import Site, Template, row_major
 from mlc.targets.groups.terms import over_depth
+
+GRAINS = (1, 2, 3, 4, 6, 7, 8, 12, 14, 16, 21)  # tiles of units that a thread takes in a row
+AHEAD = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # iterations over terms, after which what is fetched now is used
 
 
 def gates_tile(rows: int, gates: int, units: int, depth: int, target: Cpu) -> Tile:
@@ -143,9 +147,19 @@ def schedule_gates(g: Group, target: Cpu) -> Schedule:
     i, j = stage.op.axes
     jo, ji = stage.split(j, tile.vectors * target.lanes)
     io, ii = stage.split(i, tile.rows)
+    tiles = -(-units // (tile.vectors * target.lanes))
+    most = -(-units // target.lanes)
+    grain = g.knobs.discrete("grain", [n for n in GRAINS if n <= most], default=1)
+    g.knobs.require(tiles % grain == 0, "tiles of units cannot be cut evenly into such groups")
+    some = []
+    if several(grain):
+        jo, group = stage.split(jo, grain)
+        some = [group]
     walk = g.knobs.permutation("walk", ("columns", "rows"))
-    outer, inside = (jo, io) if walk.index("columns") < walk.index("rows") else (io, jo)
-    stage.reorder(outer, inside, ii, ji)
+    first = walk.index("columns") < walk.index("rows")
+    outer, *between = (jo, *some, io) if first else (io, jo, *some)
+    inside = between[-1]
+    stage.reorder(outer, *between, ii, ji)
     ju, jv = stage.split(ji, target.lanes)
     if size_of((rows, columns, anchor.reduce_axes[0].hi + 1)) >= PARALLEL_FROM:
         stage.parallel(outer)
@@ -156,10 +170,18 @@ def schedule_gates(g: Group, target: Cpu) -> Schedule:
     sums = Tile(tile.rows, tile.vectors * gates)
     cut = cut_depth(local, g.knobs, tile.vectors * target.lanes, sums, dot, target)
     rows_of_data, block = local.op.axes[0], _ask_block(g.knobs, depth) if dot is None else 1
+    iterations = cut.iterations
     if block > 1:
         g.knobs.require(block % (cut.steps.hi + 1) == 0, "a ragged end of the unrolled terms")
         blocks, terms = local.split(cut.iterations, block // (cut.steps.hi + 1))
         local.reorder(blocks, cut.rows, terms, cut.steps, rows_of_data, cut.vectors, cut.instruction)
+        iterations = blocks
+    if role.right in g.layouts:
+        ahead, level = (
+            plain(g.knobs.discrete(n, v, default=v[0])) for n, v in (("ahead", AHEAD), ("level", (1, 2, 3)))
+        )
+        if ahead:  # no loop depends on it
+            local.prefetch(new[role.right], iterations, iterations, distance=ahead, level=level)
     multiply_lanes(local, cut.instruction, dot)
     for a in (cut.steps, cut.vectors, cut.rows, rows_of_data):
         local.unroll(a)

@@ -17,7 +17,7 @@ from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
-from mlc.lower.symbolic import plain
+from mlc.lower.symbolic import assumed, plain, several
 from mlc.ops.algorithms import Algorithm
 from mlc.ops.winograd import KERNEL, output_space, tile_counts
 from mlc.targets.base import LayoutChoice
@@ -42,6 +42,7 @@ WORTH_PAD = 1.1  # times the steps of the product that these may take at most
 MOST_STEPS = 8  # input channels that are unrolled
 WORTH_TRANSFORMS = 0.95  # part of the cycles of a direct convolution that Winograd's may take at most
 MAX_BLOCK = 64  # tiles or slices of a block
+GROUPS = (1, 2, 3, 4, 6, 8, 12, 16)  # register tiles of a group
 TRANSFORM = 2.5  # cycles that a transform takes for each point of a tile and vector of channels, loads included
 
 
@@ -229,10 +230,12 @@ class WinogradPlan:
         slices: that are taken together.
         tile: the register tile of the product.
         walk: the loops over register tiles, from outside: ``columns``, ``slices`` and ``rows`` of them.
+        outside: how many of these are around the points, and not inside of each.
+        group: register tiles of neighbouring rows that are one iteration of ``rows``.
         steps: instructions for each sum that one iteration of its innermost loop takes.
-        inputs: vectors of input channels that are transformed together, and
+        inputs: groups of input channels, and vectors of each, that are transformed together, and
         inward: the loops over those, from outside: ``tiles`` and ``channels``.
-        outputs: vectors of output channels that are transformed together, and
+        outputs: groups of output channels, and vectors of each, that are transformed together, and
         outward: the loops over those.
         prefetch: whether the next weights are fetched while these are used.
     """
@@ -241,10 +244,12 @@ class WinogradPlan:
     slices: int
     tile: Tile
     walk: tuple[str, ...]
+    outside: int
+    group: int
     steps: int
-    inputs: int
+    inputs: tuple[int, ...]
     inward: tuple[str, ...]
-    outputs: int
+    outputs: tuple[int, ...]
     outward: tuple[str, ...]
     prefetch: bool
 
@@ -267,13 +272,17 @@ def _plan(g: Group, target: Cpu) -> WinogradPlan:
     unrolled = best_divisor(channels, unrolled_steps(best.tile, target, dot))
     steps = knobs.discrete("steps", [n for n in divisors(channels) if n <= MOST_STEPS], default=unrolled)
     walk = knobs.permutation("walk", ("columns", "slices", "rows") if slices else ("columns", "rows"))
+    outside = knobs.discrete("outside", range(len(walk) + 1), default=0)
+    group = knobs.discrete("group", [n for n in GROUPS if n <= tiles], default=1)
+    among = tiles if (together, block) == (prod(slices), tiles) else block
+    knobs.require(-(-among // tile.rows) % group == 0, "register tiles cannot be cut evenly into such groups")
     vectors = -(-(g.anchor.reduce_axes[-1].hi + 1) // target.lanes)
-    _, inputs = knobs.factors("inputs", vectors, 2, default=(1, vectors))
-    _, outputs = knobs.factors("outputs", columns, 2, default=(1, columns))
+    inputs = knobs.factors("inputs", vectors, 2, default=(1, vectors))
+    outputs = knobs.factors("outputs", columns, 2, default=(1, columns))
     inward, outward = (knobs.permutation(name, ("tiles", "channels")) for name in ("inward", "outward"))
     far = come_from_far(weights_of(g), target)
     fetch = knobs.category("prefetch", (False, True), default=far)
-    return WinogradPlan(block, together, tile, walk, steps, inputs, inward, outputs, outward, fetch)
+    return WinogradPlan(block, together, tile, walk, outside, group, steps, inputs, inward, outputs, outward, fetch)
 
 
 def _in_phases(g: Group, cut: WinogradPlan) -> bool:
@@ -328,8 +337,8 @@ def schedule_winograd(g: Group, target: Cpu) -> Schedule:
     _products(s[products], s[sums], weights_of(p), cut, dot_of(p, target), target, parallel=phases)
     stage = s[out]
     some: list[Var] = []
-    if cut.outputs <= filters.hi:
-        first, filters = stage.split(filters, cut.outputs)
+    if several(cut.outputs[0]):
+        first, filters = stage.split(filters, cut.outputs[1])
         some = [first]
     if phases:
         walk = _transform_loops(cut.outward, where, filters)
@@ -390,8 +399,8 @@ def _inputs(points: Stage, columns: Stage, plan: WinogradPlan, target: Cpu, *, p
     e, f, *where, channel = points.op.axes
     outer, lane = points.split(channel, target.lanes)
     first: list[Var] = []
-    if plan.inputs <= outer.hi:
-        some, outer = points.split(outer, plan.inputs)
+    if several(plan.inputs[0]):
+        some, outer = points.split(outer, plan.inputs[1])
         first = [some]
     walk = [*first, *_transform_loops(plan.inward, where, outer)]
     points.reorder(*walk, e, f, lane)
@@ -406,6 +415,12 @@ def _inputs(points: Stage, columns: Stage, plan: WinogradPlan, target: Cpu, *, p
         points.set_scope("local")
     _whole(columns)
     columns.compute_at(points, at)
+
+
+def _around_points(walk: Sequence[Var], plan: WinogradPlan) -> tuple[list[Var], list[Var]]:
+    """The loops over register tiles that are around the points, and those inside of each."""
+    count = next(k for k in range(len(walk) + 1) if plan.outside == k)
+    return list(walk[:count]), list(walk[count:])
 
 
 def _products(
@@ -424,22 +439,31 @@ def _products(
     rows, inner_row = products.split(row, tile.rows)
     columns, inner_column = products.split(column, tile.vectors * target.lanes)
     vector, lane = products.split(inner_column, target.lanes)
+    group: list[Var] = []
+    if several(plan.group):
+        rows, some = products.split(rows, plan.group)
+        group = [some]
     loops = {"columns": [columns], "slices": slices, "rows": [rows]}
     walk = [a for name in sorted(loops if slices else ("columns", "rows"), key=plan.walk.index) for a in loops[name]]
-    products.reorder(e, f, *walk, inner_row, vector, lane)
-    if parallel and walk[0] is columns:
+    around, within = _around_points(walk, plan)
+    products.reorder(*around, e, f, *within, *group, inner_row, vector, lane)
+    if parallel and not around and walk[0] is columns:
         columns = products.fuse(e, f, columns)
         products.parallel(columns)
+        within[0] = columns
     else:
         points = products.fuse(e, f)
         if parallel:
-            products.parallel(points)
+            products.parallel(around[0] if around else points)
         else:
             products.set_scope("local")
+        within = [points, *within]
+        if columns in around:  # whose panels of all points are no neighbours
+            columns = points
     products.unroll(inner_row)
     products.unroll(vector)
     products.vectorize(lane)
-    sums.compute_at(products, walk[-1])
+    sums.compute_at(products, [*within, *group][-1])
     *window, c = sums.op.reduce_axes
     *others, row, column = sums.op.axes
     vector, lane = sums.split(column, target.lanes)
@@ -448,10 +472,10 @@ def _products(
         c, terms = sums.split(c, dot.terms)
         inner.append(terms)
     sums.reorder(*window, c, *others, row, vector, *inner)
-    if plan.steps > 1:
+    if several(plan.steps):
         c, some = sums.split(c, plan.steps)
         sums.unroll(some)
-    if plan.prefetch:
+    if assumed(plan.prefetch):
         # panels follow one another in memory, those of the next point those of one point too
         sums.prefetch(weights, columns, c, level=2)
     sums.unroll(row)
