@@ -290,3 +290,21 @@ class FakeCuda:
 def fake_device(cu: FakeCuda | None = None, number: int = 0) -> CudaDevice:
     """A GPU that is none."""
     return CudaDevice(Cuda(cu or FakeCuda()), number)
+
+
+Install = Callable[[FakeCuda], None]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a driver in place of this machine's, and the host's compiler in place of NVRTC."""
+    monkeypatch.setattr("mlc.targets.cuda.accelerator.compile_sources", compiled)
+
+    def put(cu: FakeCuda) -> None:
+        def opener(options: Mapping[str, str]) -> CudaDevice:
+            return fake_device(cu, int(options.get("number", "0")))
+
+        point = SimpleNamespace(name="cuda", value="tests.cuda", load=lambda: opener)
+        monkeypatch.setattr("mlc.runtime.device.entry_points", lambda group: [point] if group == "mlc.devices" else [])
+
+    return put

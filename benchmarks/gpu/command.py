@@ -200,8 +200,8 @@ class _Run:
                 action(job, worker)
 
         list(self._threads.map(lane, self._workers[:lanes]))
-        for worker in self._workers[1:]:  # whoever comes next must not find the device busy, or its memory taken
-            worker.close()
+        for worker in self._workers:  # whoever comes next must not find the device busy, or its memory taken; nor be in
+            worker.close()  # a process that others have used: what they broke in it, it would answer for
 
     def _packages(self, jobs: Sequence[Job]) -> list[Job]:
         """What to build for jobs, the largest models first, since they take longest."""

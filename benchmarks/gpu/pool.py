@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.processes import end_with_parent
 
 Job = dict[str, Any]
+LOST = "lost"  # key of an answer: the process is of no more use, by the fault of this side, or of an unknown one
 
 
 class Worker:
@@ -30,10 +31,37 @@ class Worker:
     def do(self, job: Job, seconds: float) -> Job | None:
         """A job's answer; of a process that ended, what became of it; nothing of one that took too long.
 
+        A process that has lost the device, by whichever job's fault, answers all others with the same error. So it is
+        ended, and so is one that has failed in any other way; where the process ended or lost the device, the job is
+        done once more by a fresh one before that is its answer. A peer that loses it twice is left out: of what is
+        measured without it, ``failed`` says so.
+
         Args:
             job: for :mod:`benchmarks.gpu.worker`.
-            seconds: that it may take.
+            seconds: that it may take, all times together.
         """
+        end = time.monotonic() + seconds
+        failed: dict[str, str] = {}
+        while True:
+            answer = self._once(job, end)
+            if answer is not None and LOST in answer:
+                answer = self._once(job, end)
+            if answer is None:
+                return None
+            peer = answer.get(LOST)
+            if peer not in job.get("peers", ()):
+                return {**answer, "failed": {**failed, **answer.get("failed", {})}} if failed else answer
+            failed[peer] = answer["error"]
+            job = {**job, "peers": [name for name in job["peers"] if name != peer]}
+
+    def _once(self, job: Job, end: float) -> Job | None:
+        """A job's answer until then; nobody else gets one of a process in which something went wrong."""
+        answer = self._ask(job, end)
+        if answer is None or "error" in answer or LOST in answer:
+            self.close()
+        return answer
+
+    def _ask(self, job: Job, end: float) -> Job | None:
         process = self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -41,13 +69,12 @@ class Worker:
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
-            return {"error": self._ended()}
-        line = _line(process, time.monotonic() + seconds)
+            return self._ended()
+        line = _line(process, end)
         if line is None:
-            self.close()
             return None
         if not line:
-            return {"error": self._ended()}
+            return self._ended()
         return dict(json.loads(line))
 
     def close(self) -> None:
@@ -77,12 +104,12 @@ class Worker:
                 )
         return self._process
 
-    def _ended(self) -> str:
+    def _ended(self) -> Job:
+        """What is said of a process that has ended; who ended it, the log says at best."""
         assert self._process is not None
         code = self._process.wait()
-        self._process = None
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return f"the process ended with {how}; see {self._log}"
+        return {"error": f"the process ended with {how}; see {self._log}", LOST: ""}
 
 
 def _line(process: subprocess.Popen[bytes], end: float) -> bytes | None:

@@ -1,6 +1,8 @@
 """The process that runs models on the device, ours and PyTorch's: a job a line in, a line of JSON out.
 
-It is a process of its own since a kernel that faults takes all that is in the process with it.
+It is a process of its own since a kernel that faults takes all that is in the process with it. Ours and PyTorch's
+kernels share the device's context there; so whoever runs is waited for, and what goes wrong is said to be that side's,
+in the answer and in the log.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +22,72 @@ import numpy as np
 import onnx
 
 import mlc
+from benchmarks.gpu.pool import LOST
+from benchmarks.gpu.table import COMPILED, OURS
 from benchmarks.stats import Arrays, Spread, largest_error
 from benchmarks.zoo import MODELS, build, sample_inputs
+from mlc.targets.cuda.api import CudaError
 
 ROUNDS, SECONDS, WARMUP = 30, 1.5, 3  # of turns, at most; time that they take, about; runs before
 TOLERANCES = {"fp32": 1e-3, "fp16": 5e-2}  # of the largest magnitude of a result
 
 Job = dict[str, Any]
 Timer = Callable[[], float]
+
+
+class SideError(Exception):
+    """What went wrong with one side of a job; the error itself is the cause.
+
+    Args:
+        side: whose turn it was.
+        error: what was raised.
+    """
+
+    def __init__(self, side: str, error: Exception) -> None:
+        said = (str(error).strip().splitlines() or [""])[0]
+        super().__init__(f"{side}: {type(error).__name__}: {said}"[:500])
+        self.side = side
+        self.lost = _lost(error)
+
+
+def _lost(error: BaseException) -> bool:
+    """Whether the process has lost the device: it then answers everything with an error, even that nothing is left."""
+    met: BaseException | None = error
+    while met is not None:
+        if isinstance(met, CudaError) and met.fatal:
+            return True
+        met = met.__cause__ or met.__context__
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+@contextmanager
+def turn_of(side: str, *, begins: bool = False) -> Iterator[None]:
+    """What goes wrong meanwhile goes wrong with this side.
+
+    Args:
+        side: whose turn it is.
+        begins: whether the log is told, which is all that is known of a process that ends.
+    Raises:
+        SideError: of what was raised.
+    """
+    if begins:
+        tell(f"{side} begins")
+    try:
+        yield
+    except Exception as error:
+        raise SideError(side, error) from error
+
+
+def tell(what: str) -> None:
+    """A line of the log."""
+    print(f"[{os.getpid()}] {what}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -36,7 +97,8 @@ class Side:
     Args:
         seconds: of one run, by the device's events or by the clock.
         outputs: of the last run.
-        kept: what must live as long as the side: a captured graph reads its inputs where they lay.
+        kept: what must live as long as the side: a captured graph reads where they lay its inputs and what the compiled
+            code holds.
     """
 
     seconds: Timer
@@ -127,6 +189,8 @@ def theirs(
     run = whole if compiler is None else torch.compile(whole, options=compiler)
     for _ in range(WARMUP):
         results[:] = [run(*tensors)]
+    if graph:
+        torch.cuda.synchronize()  # what has faulted says so here, not where somebody else waits
     if not graph or not captured:
 
         def clock() -> float:
@@ -151,7 +215,7 @@ def theirs(
         end.synchronize()
         return float(begin.elapsed_time(end)) * 1e-3
 
-    return Side(events, outputs, kept=tensors)
+    return Side(events, outputs, kept=(tensors, run))
 
 
 def made(job: Job) -> Job:
@@ -162,8 +226,9 @@ def made(job: Job) -> Job:
 def check(job: Job) -> Job:
     """The model's results beside those of ONNX Runtime, or else PyTorch on the processor."""
     model, inputs = model_of(job)
-    side, _ = ours(job, inputs)
-    side.seconds()
+    with turn_of(OURS, begins=True):
+        side, _ = ours(job, inputs)
+        side.seconds()
     try:
         import onnxruntime as ort
     except ImportError:
@@ -186,7 +251,8 @@ def peer(job: Job) -> Job:
     graph = job["target"].split()[0] == "cuda"
     file = Path(job["package"]).with_suffix(".onnx")
     compiler = _compiler(job["model"], graph=graph)
-    theirs(file, inputs, job["precision"], graph=graph, compiler=compiler, captured=False)
+    with turn_of(COMPILED, begins=True):
+        theirs(file, inputs, job["precision"], graph=graph, compiler=compiler, captured=False)
     return {}
 
 
@@ -197,31 +263,41 @@ def measure(job: Job) -> Job:
     called; and ``peers``, who of PyTorch's is measured.
     """
     _, inputs = model_of(job)
-    mine, whole = ours(job, inputs)
+    with turn_of(OURS, begins=True):
+        mine, whole = ours(job, inputs)
+        mine.seconds()
     file = Path(job["package"]).with_suffix(".onnx")
     graph = job["target"].split()[0] == "cuda"
-    sides, said = {"mlc": mine}, {}
+    sides, said = {OURS: mine}, {}
     for number, (name, disabled) in enumerate(job.get("variants", {}).items()):
         package = file.with_name(f"{file.stem}-variant{number}.tar")
-        sides[name], _ = ours({**job, "package": str(package), "disabled": disabled}, inputs)
-    for name, compiler in (("torch", None), ("torch.compile", _compiler(job["model"], graph=graph))):
+        with turn_of(name, begins=True):
+            sides[name], _ = ours({**job, "package": str(package), "disabled": disabled}, inputs)
+            sides[name].seconds()
+    for name, compiler in (("torch", None), (COMPILED, _compiler(job["model"], graph=graph))):
         if name not in job.get("peers", (name,)):
             continue
         try:
-            sides[name] = theirs(file, inputs, job["precision"], graph=graph, compiler=compiler)
-        except Exception as error:  # what a peer cannot do is no fault of ours: the row says so
+            with turn_of(name, begins=True):
+                sides[name] = theirs(file, inputs, job["precision"], graph=graph, compiler=compiler)
+        except SideError as error:  # what a peer cannot do is no fault of ours: the row says so
+            if error.lost:
+                raise
             traceback.print_exc()
-            said[name] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-    for side in sides.values():
-        for _ in range(WARMUP):
-            side.seconds()
+            said[name] = str(error).removeprefix(f"{name}: ")[:200]
+    for name, side in sides.items():
+        with turn_of(name):
+            for _ in range(WARMUP):
+                side.seconds()
     times: dict[str, list[float]] = {name: [] for name in sides}
+    tell("all in turns")
     start = time.perf_counter()
-    while len(times["mlc"]) < 3 or (len(times["mlc"]) < ROUNDS and time.perf_counter() - start < SECONDS):
-        names = list(sides) if len(times["mlc"]) % 2 == 0 else list(reversed(sides))
+    while len(times[OURS]) < 3 or (len(times[OURS]) < ROUNDS and time.perf_counter() - start < SECONDS):
+        names = list(sides) if len(times[OURS]) % 2 == 0 else list(reversed(sides))
         for name in names:
-            times[name].append(sides[name].seconds())
-    wanted = next((sides[n].outputs() for n in sides if n != "mlc"), None)
+            with turn_of(name):
+                times[name].append(sides[name].seconds())
+    wanted = next((sides[n].outputs() for n in sides if n != OURS), None)
     how = "events" if whole else "the clock", "events" if graph else "the clock"
     found: Job = {
         "timed": how[0] if how[0] == how[1] else f"{how[0]}, torch by {how[1]}",
@@ -235,18 +311,28 @@ def measure(job: Job) -> Job:
     return found
 
 
+def answer_of(job: Job) -> Job:
+    """What comes of a job; of one that fails ``error``, and, where the device is lost with it, by whom."""
+    what = f"{job['stage']} {job['model']} {job['precision']}"
+    tell(what)
+    try:
+        return {"build": made, "check": check, "peer": peer, "measure": measure}[job["stage"]](job)
+    except SideError as error:
+        traceback.print_exc()
+        tell(f"{what}: {'the device is lost by' if error.lost else 'failed on the side of'} {error}")
+        return {"error": str(error), **({LOST: error.side} if error.lost else {})}
+    except Exception as error:  # the boundary of a process: whatever went wrong is the job's answer
+        traceback.print_exc()
+        tell(f"{what}: failed")
+        return {"error": f"{type(error).__name__}: {error}"[:500]}
+
+
 def main() -> None:
     """Does jobs until there are no more."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries talk
     for line in sys.stdin:
-        job = json.loads(line)
-        try:
-            answer = {"build": made, "check": check, "peer": peer, "measure": measure}[job["stage"]](job)
-        except Exception as error:  # the boundary of a process: whatever went wrong is the job's answer
-            traceback.print_exc()
-            answer = {"error": f"{type(error).__name__}: {error}"[:500]}
-        answers.write(json.dumps(answer) + "\n")
+        answers.write(json.dumps(answer_of(json.loads(line))) + "\n")
         answers.flush()
 
 

@@ -14,15 +14,18 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu import worker
 from benchmarks.gpu.command import main
-from benchmarks.gpu.pool import Worker
+from benchmarks.gpu.pool import LOST, Worker
 from benchmarks.gpu.state import State
-from benchmarks.gpu.table import document, gain
+from benchmarks.gpu.table import COMPILED, OURS, document, gain
 from benchmarks.papers import devices, tvm_fig4, tvm_fig7, tvm_fig14, tvm_fig15, tvm_fig19
+from mlc.targets.cuda.api import CudaError
 from mlc.targets.opencl.driver import OpenClDevice
+from tests.cuda import CXX, CUresult, FakeCuda, Install, install
 from tests.opencl import pocl, quick_pocl
 
-__all__ = ["pocl", "quick_pocl"]
+__all__ = ["install", "pocl", "quick_pocl"]
 
 ROW = {"stage": "measure", "model": "C1", "precision": "fp32", "tuned": False, "quick": False}
 TIMES = {"mlc": {"median": 2e-3}, "torch": {"median": 4e-3}, "torch.compile": {"median": 3e-3}}
@@ -147,6 +150,125 @@ def test_a_worker_that_ends_or_hangs_is_replaced(tmp_path: Path, monkeypatch: py
     assert one.do({"model": "C1"}, 10) == {"difference": 0}
     one.close()
     one.close()
+
+
+@pytest.fixture
+def numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """A worker whose processes answer with their number, or that a side has lost the device, as the job wants it."""
+    script, count = tmp_path / "python", tmp_path / "count"
+    script.write_text(
+        f"""#!{sys.executable}
+import json, sys
+with open({str(count)!r}, "a+") as file:
+    me = file.write(".") and (file.seek(0), len(file.read()))[1]
+for line in sys.stdin:
+    job = json.loads(line)
+    side = job.get("lost_by", {{}}).get(str(me))
+    answer = {{"by": me}} if side is None or side not in ("mlc", *job["peers"]) else {{"error": side, "lost": side}}
+    print(json.dumps({{"error": "no model"}} if job["model"] == "none" else answer), flush=True)
+"""
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr("benchmarks.gpu.pool.sys.executable", str(script))
+    return Worker(tmp_path / "log")
+
+
+def test_a_process_that_has_lost_the_device_answers_no_more(numbered: Worker) -> None:
+    def do(model: str = "C1", **lost_by: str) -> dict[str, Any] | None:
+        sides = {number.removeprefix("in_"): side for number, side in lost_by.items()}
+        return numbered.do({"model": model, "peers": ["torch"], "lost_by": sides}, 20)
+
+    assert do() == do() == {"by": 1}
+    assert do(in_1="mlc") == {"by": 2}  # done again
+    assert do() == {"by": 2}
+    assert do(in_2="mlc", in_3="mlc") == {"error": "mlc", LOST: "mlc"}
+    assert do(in_4="torch") == {"by": 5}
+    assert do(in_5="torch", in_6="torch") == {"by": 7, "failed": {"torch": "torch"}}  # without the peer
+    assert do("none") == {"error": "no model"}  # not done again: a fresh process would say the same
+    assert do() == {"by": 8}
+    numbered.close()
+
+
+def test_measuring_begins_in_fresh_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: set[Worker] = set()
+    stages = []
+
+    def do(one: Worker, job: dict[str, Any], seconds: float) -> dict[str, Any]:
+        stages.append(job["stage"])
+        assert job["stage"] == "peer" or one not in used
+        if job["stage"] == "peer":
+            used.add(one)
+        return {"seconds": TIMES, "failed": {}} if job["stage"] == "measure" else {}
+
+    monkeypatch.setattr("benchmarks.gpu.pool.Worker.do", do)
+    monkeypatch.setattr("benchmarks.gpu.pool.Worker.close", lambda one: used.discard(one))
+    monkeypatch.setattr("benchmarks.gpu.command.require", lambda *names: None)
+    assert command(tmp_path, "measure", "--models", "MM1,MM2,MM3", "--precisions", "fp32", "--jobs", "2") == 0
+    assert stages == ["build"] * 3 + ["peer"] * 3 + ["measure"] * 3
+
+
+@pytest.mark.parametrize("by", [OURS, "torch", COMPILED])
+@pytest.mark.parametrize("when", ["begins", "turns"])
+def test_who_has_lost_the_device_is_said(
+    by: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def side(name: str) -> worker.Side:
+        runs = 0
+
+        def seconds() -> float:
+            nonlocal runs
+            runs += 1
+            if name == by and runs > worker.WARMUP + 1:
+                raise CudaError("CUDA_ERROR_ILLEGAL_ADDRESS", "cannot run the module")
+            return 1.0
+
+        if name == by and when == "begins":
+            raise CudaError("CUDA_ERROR_LAUNCH_FAILED", "cannot run the module")
+        return worker.Side(seconds, dict)
+
+    monkeypatch.setattr(worker, "ours", lambda job, inputs: (side(OURS), True))
+    monkeypatch.setattr(
+        worker, "theirs", lambda *args, compiler, **how: side("torch" if compiler is None else COMPILED)
+    )
+    job = {"target": "cuda -arch=sm_90", "package": str(tmp_path / "m.tar"), **ROW, "quick": True}
+    answer = worker.answer_of(job)
+    assert answer[LOST] == by
+    assert answer["error"].startswith(f"{by}: CudaError: cannot run the module: a kernel ")
+    log = capsys.readouterr().err
+    assert f"measure C1 fp32: the device is lost by {by}: CudaError" in log
+    assert f"] {by} begins" in log
+
+
+def test_what_a_peer_cannot_compile_is_no_lost_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def theirs(*args: Any, compiler: object, **how: Any) -> worker.Side:
+        if compiler is not None:
+            raise RuntimeError("no Triton\nhere")
+        return worker.Side(lambda: 1.0, dict)
+
+    monkeypatch.setattr(worker, "ours", lambda job, inputs: (worker.Side(lambda: 1.0, dict), True))
+    monkeypatch.setattr(worker, "theirs", theirs)
+    answer = worker.answer_of({"target": "cuda", "package": str(tmp_path / "m.tar"), **ROW, "quick": True})
+    assert (set(answer["seconds"]), answer["failed"]) == ({OURS, "torch"}, {COMPILED: "RuntimeError: no Triton"})
+
+
+@pytest.mark.skipif(CXX is None, reason="there is no C++ compiler")
+def test_a_kernel_that_faults_is_told_from_a_model_that_fails(
+    install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a simulated GPU, by whose driver only the former loses the device."""
+    job = {**ROW, "stage": "check", "quick": True, "target": "cuda -arch=sm_90", "package": str(tmp_path / "m.tar")}
+    for error, said in (
+        ("CUDA_ERROR_ILLEGAL_ADDRESS", "the device is lost by mlc: DeviceError"),
+        ("CUDA_ERROR_OUT_OF_MEMORY", "failed on the side of mlc: DeviceError"),
+    ):
+        call = "cuStreamSynchronize" if "ADDRESS" in error else "cuMemAlloc"
+        install(FakeCuda(fail={call: CUresult[error]}))
+        answer = worker.answer_of(job)
+        assert error in answer["error"]
+        assert answer.get(LOST) == (OURS if "ADDRESS" in error else None)
+        assert f"check C1 fp32: {said}" in capsys.readouterr().err
+    install(FakeCuda())
+    assert worker.answer_of(job)["difference"] < 1e-4
 
 
 def test_a_worker_ends_with_the_benchmark(tmp_path: Path) -> None:

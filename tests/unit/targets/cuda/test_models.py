@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,34 +21,19 @@ from mlc.errors import DeviceError
 from mlc.records.files import read_records
 from mlc.records.measurement import Failure, Measurement
 from mlc.records.record import DECIDED
-from mlc.targets.cuda.driver import CudaDevice
 from mlc.targets.gpu.program import unpack
-from tests.cuda import CXX, CUresult, FakeCuda, compiled, fake_device
+from tests.cuda import CXX, CUresult, FakeCuda, Install, install
 from tests.e2e.compiled import assert_same, load, network, reference
 from tests.e2e.opencl.test_recurrences import recurrent
 from tests.e2e.test_zoo import reference as zoo_reference
+
+__all__ = ["install"]
 
 pytestmark = pytest.mark.skipif(CXX is None, reason="there is no C++ compiler")
 TARGET = "cuda -arch=sm_80,sm_90"
 RNG = np.random.default_rng(0)
 FEEDS = {"x": RNG.standard_normal((7, 24)).astype(np.float32)}
 WEIGHTS = {"w": RNG.standard_normal((24, 13)).astype(np.float32)}
-Install = Callable[[FakeCuda], None]
-
-
-@pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts a driver in place of this machine's, and the host's compiler in place of NVRTC."""
-    monkeypatch.setattr("mlc.targets.cuda.accelerator.compile_sources", compiled)
-
-    def put(cu: FakeCuda) -> None:
-        def opener(options: Mapping[str, str]) -> CudaDevice:
-            return fake_device(cu, int(options.get("number", "0")))
-
-        point = SimpleNamespace(name="cuda", value="tests.cuda", load=lambda: opener)
-        monkeypatch.setattr("mlc.runtime.device.entry_points", lambda group: [point] if group == "mlc.devices" else [])
-
-    return put
 
 
 def layers() -> onnx.ModelProto:
