@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mlc import __version__
-from mlc.errors import MlcError
+from mlc.errors import MlcError, UnsupportedError
 from mlc.fields import MAX_INT
-from mlc.ir import te
-from mlc.ir.cost import operations
-from mlc.ir.graph import Graph, Node, Value, express
+from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.types import dtype_of, i32
 from mlc.ops import get
 from mlc.ops.random import seed_of
@@ -26,13 +24,14 @@ from mlc.pipeline.check import check_region
 from mlc.pipeline.configurations import Configurations
 from mlc.pipeline.graph import Compiled, Refused, compile_graph, compiled_region, require_few_kernels
 from mlc.pipeline.layouts import Part, lay_out, parts_of
+from mlc.pipeline.machine import operations_of, traffic_of
 from mlc.pipeline.passes import optimise
 from mlc.pipeline.placements import Placements, placements_of
 from mlc.rewrite.group import body_of, is_group
 from mlc.rewrite.memory import MemoryPlan, Space
 from mlc.rewrite.offload import Decision
 from mlc.rewrite.precision import precisions
-from mlc.rewrite.recurrence import body_of_scan, graphs, is_scan
+from mlc.rewrite.recurrence import graphs
 from mlc.rewrite.region import COPY_TO, activations, is_region, on_device
 from mlc.runtime import (
     DeviceCall,
@@ -102,6 +101,7 @@ def build_package(
             kernel is made.
     Raises:
         UnsupportedError: the model needs more distinct kernels than allowed.
+        UnsupportedError: a run takes more memory than ``options`` allow.
         CheckFailedError: a region's program gives other results than the interpreter, if asked for.
         MlcError: with a note that names the kernel that was being compiled.
     """
@@ -119,7 +119,12 @@ def build_package(
 
     watch.stage("schedule and lower")
 
-    def compiled(part: Part, graph: Graph, params: Callable[[Graph], Mapping[Value, int]] | None = None) -> Compiled:
+    def compiled(
+        part: Part,
+        graph: Graph,
+        params: Callable[[Graph], Mapping[Value, int]] | None = None,
+        within: Callable[[Graph], int] | None = None,
+    ) -> Compiled:
         def again(refused: Refused) -> Graph:
             assert configurations is not None  # without any, nothing is refused
             for group, error in refused.items():
@@ -128,7 +133,9 @@ def build_package(
             on_configured()
             return graph
 
-        return compile_graph(graph, part.machine, watch, params=params, again=again, verify=options.verify)
+        return compile_graph(
+            graph, part.machine, watch, params=params, again=again, verify=options.verify, within=within
+        )
 
     programs: dict[str, _Program] = {}
     for part, region in zip(parts[1:], laid_out[1:], strict=True):
@@ -139,8 +146,12 @@ def build_package(
             start = time.perf_counter()
             check_region(part.graph, program.program, target.accelerator)
             watch.passed("check-regions", "", time.perf_counter() - start)
-    host = compiled(parts[0], laid_out[0], lambda g: _Params(g).offsets)
+    limit = options.memory
+    within = None if limit is None else lambda g: limit - _around(g)
+    host = compiled(parts[0], laid_out[0], lambda g: _Params(g).offsets, within)
     params = _Params(host.graph)
+    if limit is not None:
+        _require_within(limit, host)
 
     watch.stage("generate code")
     artifact = target.codegen(
@@ -182,6 +193,23 @@ def build_package(
     notices = _notices(host.graph, target)
     placements = placements_of(host.graph, target) if options.list_layouts else None
     return Built(manifest, params.arrays, members, tuple(offloads), facts_of, notices, placements)
+
+
+def _around(graph: Graph) -> int:
+    """Bytes of all that a run has beside its arena: what is given to it, what it gives back, constants."""
+    given = sum(v.type.nbytes for v in (*graph.inputs, *graph.outputs))
+    return given + _Params(graph).plan.nbytes
+
+
+def _require_within(limit: int, host: Compiled) -> None:
+    """Raises UnsupportedError where a run takes more memory than allowed, however much is computed again."""
+    around, arena = _around(host.graph), host.plan.workspace_bytes
+    if around + arena > limit:
+        raise UnsupportedError(
+            f"a run takes at least {around + arena} bytes ({around} of them inputs, results and parameters), the limit "
+            f"is {limit}",
+            hint=f"raise it to {around + arena}, or give the model a smaller batch",
+        )
 
 
 def _notices(graph: Graph, target: Target) -> tuple[str, ...]:
@@ -293,7 +321,7 @@ def _device_step(n: Node, host: Compiled, programs: Mapping[str, _Program]) -> S
     if is_region(n):
         call = DeviceCall("run", tuple(places), programs[n.attrs["name"]].member)
         nbytes = sum(v.type.nbytes for v in {*n.inputs, *n.outputs})
-        return StepSpec(n.attrs["name"], n.sources, min(_flops(n), MAX_INT), nbytes, (), call)
+        return StepSpec(n.attrs["name"], n.sources, min(operations_of(n), MAX_INT), nbytes, (), call)
     (v,) = n.outputs
     results = () if n.op is COPY_TO else (_result_spec(v, plan),)
     return StepSpec(n.op.name, n.sources, 0, 2 * v.type.nbytes, results, DeviceCall(n.op.name, tuple(places)))
@@ -309,8 +337,8 @@ def _step_specs(host: Compiled, programs: Mapping[str, _Program]) -> tuple[StepS
         results = tuple(_result_spec(v, plan) for v in n.outputs)
         kernel = host.of_node.get(n, n.op.name)
         if kernel not in flops:
-            flops[kernel] = min(_flops(n), MAX_INT)  # recurrences within recurrences may take any number
-        specs.append(StepSpec(kernel, n.sources, flops[kernel], min(_touched(n), MAX_INT), results))
+            flops[kernel] = min(operations_of(n), MAX_INT)  # recurrences within recurrences may take any number
+        specs.append(StepSpec(kernel, n.sources, flops[kernel], min(traffic_of(n), MAX_INT), results))
     specs += [StepSpec("copy", (), 0, 2 * c.nbytes, ()) for c in plan.copies]
     return tuple(specs)
 
@@ -327,21 +355,3 @@ def _result_spec(v: Value, plan: MemoryPlan) -> ResultSpec:
 
 def _frozen(arg: Sequence[object]) -> tuple[object, ...]:
     return tuple(tuple(a) if isinstance(a, list) else a for a in arg)
-
-
-def _touched(node: Node) -> int:
-    """Bytes that a step must read and write at least once, or in every round."""
-    if is_scan(node):
-        return sum(node.attrs["rounds"] * _touched(n) for n in body_of_scan(node).nodes)
-    return sum(v.type.nbytes for v in {*node.inputs, *node.outputs})
-
-
-def _flops(node: Node) -> int:
-    if is_scan(node):
-        return sum(node.attrs["rounds"] * _flops(n) for n in body_of_scan(node).nodes)
-    if is_region(node):
-        return sum(map(_flops, node.attrs["body"].nodes))
-    if node.op.express is None:
-        return 0
-    inputs = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
-    return operations(list(express(node, inputs)))

@@ -93,6 +93,8 @@ class CompileOptions:
             any number unless given.
         quantised: whether the model's integers were made of floats by this program, which says how precise they are.
         list_layouts: tell how every tensor lies in memory, who asked for that, and where data are converted.
+        memory: bytes that a run may take, with all that is given to it and that it gives back; results are made again
+            where keeping them would take more. As many as it likes unless given.
     """
 
     name: str
@@ -112,6 +114,7 @@ class CompileOptions:
     max_kernels: int | None = None
     quantised: bool = False
     list_layouts: bool = False
+    memory: int | None = None
 
 
 class Observer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mlc
 from mlc.api import batched
 from mlc.cli.main import run
-from mlc.errors import UsageError
+from mlc.errors import UnsupportedError, UsageError
 from mlc.training.data import Stream
 from mlc.training.loop import Plan
 
@@ -157,3 +158,24 @@ def test_kernels_are_searched_for_before_training_and_beside_it(
     capsys.readouterr()
     assert train("-o", "t.mlc", "--trials", "4") == 2
     assert "--trials is an option of --tune" in capsys.readouterr().err
+
+
+def test_less_memory_gives_the_same_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("--epochs", "1", "-o", "whole.mlc") == 0
+    assert train("--epochs", "1", "-o", "none.mlc", "--memory", "1K") != 0
+    text = capsys.readouterr().err
+    found = re.search(r"a run takes at least (\d+) bytes .*, the limit is 1024", text)
+    assert found is not None, text
+    assert f"raise it to {found[1]}" in text
+    assert not Path("none.mlc").exists()
+    assert train("--epochs", "1", "-o", "small.mlc", "--memory", found[1]) == 0
+    whole, small = (mlc.load(name).graph.constants for name in ("whole.mlc", "small.mlc"))
+    for (v, a), b in zip(whole.items(), small.values(), strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=v.name)
+
+
+def test_memory_is_limited_where_one_version_of_a_step_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("-o", "t.mlc", "--memory", "1G", "--tune", "dynamic") != 0
+    assert "two versions of a step are there" in capsys.readouterr().err
+    with pytest.raises(UnsupportedError, match="can be limited on processors"):
+        mlc.compile(batched("m.onnx", 32), "vdla", memory=1 << 20)

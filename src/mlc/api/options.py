@@ -31,13 +31,14 @@ def compile_options(
     fp16: bool = False,
     keep_f32: Sequence[str] = (),
     max_kernels: int | None = None,
+    memory: int | None = None,
 ) -> CompileOptions:
     """How to compile a model, from the arguments of the public functions.
 
     Args:
         name: that the user gave; the model's own, and symbols that begin with ``mlc``, unless given.
         model, opt_level, disabled_passes, fast_math, verify, check_regions, list_layouts, keep_assembly, weights, bf16,
-            fp16, keep_f32, max_kernels: as for ``compile``.
+            fp16, keep_f32, max_kernels, memory: as for ``compile``.
     Raises:
         UsageError: no C identifier can begin with the name; weights cannot be stored in such a type.
     """
@@ -66,6 +67,7 @@ def compile_options(
         keep_f32=tuple(keep_f32),
         max_kernels=max_kernels,
         quantised=model.info.quantised,
+        memory=memory,
     )
 
 

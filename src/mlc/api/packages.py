@@ -119,6 +119,7 @@ def compile(
     dump_dir: str | os.PathLike[str] | None = None,
     max_memory: int | None = None,
     max_kernels: int | None = MAX_KERNELS,
+    memory: int | None = None,
     records: Sequence[str | os.PathLike[str]] | None = None,
     require_tuned: bool = False,
     threads: int | None = None,
@@ -147,6 +148,8 @@ def compile(
         max_memory: bytes that parameters and working memory may take together when the model runs.
         max_kernels: distinct kernels that the model may take, each of which costs milliseconds to compile; any number
             if it is ``None``.
+        memory: bytes that a run may take, with its inputs, results and parameters: where keeping a value until its last
+            reader would take more, it is made again by the same kernel. As many as it likes unless given.
         records: files of tuning records, or folders of such: kernels get the best configurations found there. Unless
             given, those are looked into that come with this program for such processors, and those that ``tune`` has
             left in the user's cache.
@@ -166,7 +169,8 @@ def compile(
     Raises:
         UsageError: an option or the target cannot be understood; the name cannot begin a C identifier; a kernel is not
             tuned though it is required.
-        UnsupportedError: the target cannot express the model, or it needs more than ``max_memory`` or ``max_kernels``.
+        UnsupportedError: the target cannot express the model, or it needs more than ``max_memory``, ``max_kernels`` or
+            ``memory``.
         OutputError: ``dump_dir`` cannot be written.
         CheckFailedError: what a region became gives other results than the interpreter.
         DeviceError: regions are to be checked, and there is no driver here.
@@ -197,11 +201,14 @@ def compile(
         fp16=fp16,
         keep_f32=keep_f32,
         max_kernels=max_kernels,
+        memory=memory,
     )
     watch = _Watch(observer or Observer(), None if dump_dir is None else Path(dump_dir))
     machine = get_target(target)
     if check_regions and machine.accelerator is None:
         raise UsageError(f"the target {target!r} has no accelerator whose regions could be checked")
+    if memory is not None and machine.accelerator is not None:
+        raise UnsupportedError(f"a run's memory can be limited on processors, not on {target!r}")
     require_products(machine, target, weights, bf16=bf16, fp16=fp16, keep_f32=keep_f32, allow_emulation=allow_emulation)
     source = _source_of(records, machine, available_cores() if threads is None else threads) if usable else None
     findings: tuple[Finding, ...] = ()

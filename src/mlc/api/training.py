@@ -122,6 +122,7 @@ def train(
     validation: Mapping[str, np.ndarray] | float | None = None,
     target: str = "x86",
     threads: int | None = None,
+    memory: int | None = None,
     tuning: StepTuning | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -146,6 +147,8 @@ def train(
         validation: examples to measure after each epoch, or which share of ``data`` to keep for that.
         target: that runs the steps; this machine has to be one.
         threads: that run them; all cores unless given, all but one where kernels are searched for beside the run.
+        memory: bytes that a step may take, with examples, parameters and what the optimizer remembers: results of the
+            forward pass are made again where keeping them would take more.
         tuning: how kernels are searched for; not at all unless given.
         checkpoint: a file to keep the state of the run in.
         resume: go on from there, if it is there.
@@ -155,7 +158,7 @@ def train(
         the trained model. Interrupted, the run stands in its checkpoint.
     Raises:
         UsageError: data or an option do not fit the model, or the checkpoint is of another run.
-        UnsupportedError: an operator has no gradient.
+        UnsupportedError: an operator has no gradient; a step takes more memory than allowed.
         CheckFailedError: the loss is no number any more.
         OutputError: the checkpoint cannot be written.
     """
@@ -168,6 +171,12 @@ def train(
     from mlc.training.step import TARGET, training_step
     from mlc.training.watch import Watcher
 
+    if memory is not None and tuning is not None and tuning.mode == "dynamic":
+        raise UsageError(
+            "memory cannot be limited where kernels are searched for beside the run: two versions of a step are there "
+            "while they are compared",
+            hint="search before it: --tune static",
+        )
     learns, kind = by_name(optimizer, momentum, decay), LOSSES[loss]
     stays = {*frozen, *kept_constants(model.info)}
     step = training_step(model.graph, kind, learns, output=output, frozen=stays, clip=clip, measures=measures)
@@ -206,7 +215,7 @@ def train(
     if threads is None:
         threads = max(1, available_cores() - (tuning is not None and tuning.mode == "dynamic"))
     stepped = wrapped(step.graph)
-    how: dict[str, Any] = {"threads": threads, "observer": observer, "max_kernels": None}
+    how: dict[str, Any] = {"threads": threads, "observer": observer, "max_kernels": None, "memory": memory}
     if tuning is not None and tuning.mode == "static":
         tune_before(stepped, target, threads, tuning, plan.seed)
     compiled = compile(stepped, target, records=tuning.files() if tuning is not None else None, **how)

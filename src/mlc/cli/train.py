@@ -34,6 +34,7 @@ SUFFIXES = (".onnx", ".mlc", ".tar")
     mlc train model.onnx --data train.npz --loss mse --optimizer sgd --lr 0.01 --momentum 0.9 -o trained.mlc
     mlc train model.onnx --data train.npz --epochs 20 -o trained.onnx --resume     # go on after an interrupt
     mlc train model.onnx --data train.npz --epochs 20 -o trained.onnx --tune dynamic --report curve.html
+    mlc train model.onnx --data train.npz --batch 256 --memory 2GiB -o trained.onnx
     mlc train net.py --data x=images.npy --data label=labels.npy --epochs 5 -o trained.tar
     """,
 )
@@ -102,6 +103,11 @@ SUFFIXES = (".onnx", ".mlc", ".tar")
     "--records", metavar="FILE",
     help="With --tune: every trial is appended here, and gone on from.  [default: in the user's cache]",
 )  # fmt: skip
+@click.option(
+    "--memory", metavar="SIZE",
+    help="Bytes that a step may take, such as 2GiB, with examples, parameters and what the optimizer remembers: "
+    "results of the forward pass are made again in the backward pass where keeping them would take more.",
+)  # fmt: skip
 @click.option("--report", metavar="FILE", help="Write the run's curves as one HTML file.")
 @click.option(
     "--target", default="x86", show_default=True, metavar="TARGET",
@@ -142,6 +148,7 @@ def command(
     tune: str | None,
     trials: int | None,
     records: str | None,
+    memory: str | None,
     report: str | None,
     target: str,
     threads: int | None,
@@ -194,6 +201,7 @@ def command(
             validation=_validation(validation),
             target=target,
             threads=threads,
+            memory=None if memory is None else values.size(memory, "--memory"),
             tuning=tuning,
             checkpoint=kept,
             resume=resume,

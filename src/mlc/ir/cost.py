@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -12,6 +13,29 @@ from mlc.ir.expr import Binary, Call, Const, Expr, Load, Select, Within, loads, 
 from mlc.ir.index import Linear, Var
 
 _MOST_CHECKED = 1 << 20  # values of an index that are looked at
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The most that a machine does, and what beginning costs: P_d, P_c and L of NeoFlow's equation (4).
+
+    Args:
+        transfer: bytes between memory and caches in a unit of time.
+        compute: operations on f32 in a unit of time.
+        launch: units of time that a step takes beside its work.
+    """
+
+    transfer: float
+    compute: float
+    launch: float
+
+    def time(self, nbytes: float, operations: float, steps: float = 1) -> float:
+        """Units of time; of differences, the reward R: what is saved is positive.
+
+        >>> Peaks(transfer=4, compute=64, launch=100).time(nbytes=4000, operations=6400)
+        1200.0
+        """
+        return nbytes / self.transfer + operations / self.compute + steps * self.launch
 
 
 def operations(outputs: Sequence[te.Tensor]) -> int:

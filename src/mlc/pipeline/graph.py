@@ -14,6 +14,7 @@ from mlc.pipeline.calls import calls_of, loop_bytes
 from mlc.pipeline.machine import Machine
 from mlc.rewrite.group import body_of, config_of, identity_of, is_group
 from mlc.rewrite.memory import MemoryPlan, check_plan
+from mlc.rewrite.recompute import recompute
 from mlc.rewrite.recurrence import body_of_scan, constants_of_all, graphs, is_scan
 from mlc.settings import Observer
 from mlc.targets.base import Code, CompiledRegion, Step
@@ -97,6 +98,10 @@ class Kernels:
             watch.kernel(done + 1, len(work))
         return of_node, {identity_of(n): refused[name] for n, name in of_node.items() if name in refused}
 
+    def of(self, of_node: Mapping[Node, str]) -> dict[str, Any]:
+        """The kernels of some nodes by name, in order of first use."""
+        return {name: self.named[name] for name in dict.fromkeys(of_node.values())}
+
     def _name(self, node: Node) -> str:
         if name := self.freed.pop(identity_of(node), ""):
             return name
@@ -141,6 +146,7 @@ def compile_graph(
     again: Callable[[Refused], Graph] | None = None,
     table: Kernels | None = None,
     verify: bool = False,
+    within: Callable[[Graph], int] | None = None,
 ) -> Compiled:
     """Compile a graph: one kernel for each distinct group, memory, calls.
 
@@ -154,6 +160,8 @@ def compile_graph(
             kernels that are not there yet are made. Without it a refusal is an error.
         table: of kernels that were made for other graphs, or for this one before; gains those of this one.
         verify: follow the memory plan step by step.
+        within: gives the bytes that the arena of a graph may take; nodes are repeated to come below that, as far as it
+            is possible.
     Raises:
         VerifyError: something is read after it was overwritten.
         ScheduleError, LowerError: a configuration is refused, and there is no ``again``.
@@ -168,23 +176,43 @@ def compile_graph(
         if again is None:
             raise next(iter(refused.values()))
         graph = again(refused)
-    names = dict.fromkeys(of_node.values())
-    kernels = {name: table.named[name] for name in names}
-    texts = {name: table.texts[name] for name in names}
-    watch.passed("lower", "\n".join(texts.values()), time.perf_counter() - start)
-    code = machine.emit(kernels)
+    watch.passed("lower", "\n".join(table.texts[name] for name in dict.fromkeys(of_node.values())), _since(start))
+    code = machine.emit(table.of(of_node))
     start = time.perf_counter()
+    plans, needs = _plans(graph, machine, code, of_node)
+    room = None if within is None else within(graph)
+    if room is not None and plans[graph].workspace_bytes > room:
+        scratch = {n: needs[n] for n in graph.nodes if n in needs}
+        graph, _ = recompute(graph, room, machine.plan, scratch, machine.time)
+        made = table.count
+        of_node, _ = table.make(graph, machine, watch)
+        if table.count > made:  # a concat that was none in place any more
+            code = machine.emit(table.of(of_node))
+        plans, needs = _plans(graph, machine, code, of_node)
+    if verify:
+        for g, plan in plans.items():
+            check_plan(g, plan, needs)
+    watch.passed("memory", plans[graph], _since(start))
+    at = params(graph) if params is not None else {v: k for k, v in enumerate(constants_of_all(graph))}
+    calls = tuple(calls_of(graph, plans, of_node, at, machine.alignment))
+    texts = {name: table.texts[name] for name in dict.fromkeys(of_node.values())}
+    return Compiled(graph, table.of(of_node), of_node, texts, code, plans, calls)
+
+
+def _plans(
+    graph: Graph, machine: Machine, code: Code, of_node: Mapping[Node, str]
+) -> tuple[dict[Graph, MemoryPlan], dict[Node, int]]:
+    """Where values lie, in a graph and in the bodies in it; and the scratch memory of its nodes."""
     needs = {n: code.scratch[k] for n, k in of_node.items() if code.scratch[k]}
     plans: dict[Graph, MemoryPlan] = {}
     for g, _ in reversed(list(graphs(graph))):  # bodies first: what one takes is the scratch memory of its recurrence
         needs.update({n: loop_bytes(n, plans[body_of_scan(n)], machine.alignment) for n in g.nodes if is_scan(n)})
         plans[g] = machine.plan(g, needs)
-        if verify:
-            check_plan(g, plans[g], needs)
-    watch.passed("memory", plans[graph], time.perf_counter() - start)
-    at = params(graph) if params is not None else {v: k for k, v in enumerate(constants_of_all(graph))}
-    calls = tuple(calls_of(graph, plans, of_node, at, machine.alignment))
-    return Compiled(graph, kernels, of_node, texts, code, plans, calls)
+    return plans, needs
+
+
+def _since(start: float) -> float:
+    return time.perf_counter() - start
 
 
 def compiled_region(compiled: Compiled) -> CompiledRegion:

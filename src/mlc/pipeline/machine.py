@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlc.ir.graph import Graph, Node, Value
+from mlc.ir import te
+from mlc.ir.cost import operations
+from mlc.ir.graph import Graph, Node, Value, express
 from mlc.ir.loop import Function
 from mlc.ir.types import TensorType
 from mlc.lower.knobs import Knobs
@@ -20,8 +22,8 @@ from mlc.rewrite.group import group_key, is_alias, is_group
 from mlc.rewrite.inplace import InPlaceOperands
 from mlc.rewrite.memory import MemoryPlan, plan_memory
 from mlc.rewrite.parts import joined, sliced
-from mlc.rewrite.recurrence import is_scan
-from mlc.rewrite.region import on_device
+from mlc.rewrite.recurrence import body_of_scan, is_scan
+from mlc.rewrite.region import is_region, on_device
 from mlc.targets.base import Accelerator, Code, LayoutChoice, Target, Whole
 
 Constants = Mapping[Value, np.ndarray]
@@ -60,6 +62,10 @@ class Machine(Protocol):
 
     def plan(self, graph: Graph, scratch: Mapping[Node, int]) -> MemoryPlan:
         """Where values lie; ``scratch`` are the bytes that nodes need while they run."""
+        ...
+
+    def time(self, node: Node) -> float:
+        """What running a node would take at best, for comparisons."""
         ...
 
 
@@ -108,8 +114,12 @@ class Processor:
     def plan(self, graph: Graph, scratch: Mapping[Node, int]) -> MemoryPlan:
         accelerator = self.target.accelerator
         if accelerator is None:
-            return plan_memory(graph, scratch=scratch)
-        return plan_memory(graph, scratch=scratch, device_alignment=accelerator.alignment)
+            return plan_memory(graph, scratch=scratch, in_place=self._in_place)
+        alignment = accelerator.alignment
+        return plan_memory(graph, scratch=scratch, device_alignment=alignment, in_place=self._in_place)
+
+    def time(self, node: Node) -> float:
+        return self.target.peaks().time(traffic_of(node), operations_of(node))
 
 
 class Device:
@@ -148,6 +158,9 @@ class Device:
     def plan(self, graph: Graph, scratch: Mapping[Node, int]) -> MemoryPlan:
         return plan_memory(graph, scratch=scratch, region=True, device_alignment=self.alignment, views=self._views)
 
+    def time(self, node: Node) -> float:
+        return sum(self.accelerator.estimate(node))
+
 
 class _Kernels:
     """Kernels of a device as they are: its code is made when all calls are known."""
@@ -159,3 +172,22 @@ class _Kernels:
 def constants_of(node: Node, constants: Constants) -> dict[Value, np.ndarray]:
     """Those of a graph's constants that a node reads."""
     return {v: constants[v] for v in node.inputs if v in constants}
+
+
+def operations_of(node: Node) -> int:
+    """Arithmetic operations of a node: of all rounds, of all that a region does."""
+    if is_scan(node):
+        return sum(node.attrs["rounds"] * operations_of(n) for n in body_of_scan(node).nodes)
+    if is_region(node):
+        return sum(map(operations_of, node.attrs["body"].nodes))
+    if node.op.express is None:
+        return 0
+    inputs = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in node.inputs]
+    return operations(list(express(node, inputs)))
+
+
+def traffic_of(node: Node) -> int:
+    """Bytes that a node must read and write at least once, or in every round."""
+    if is_scan(node):
+        return sum(node.attrs["rounds"] * traffic_of(n) for n in body_of_scan(node).nodes)
+    return sum(v.type.nbytes for v in {*node.inputs, *node.outputs})

@@ -136,6 +136,7 @@ def plan_memory(
     device_alignment: int = ALIGNMENT,
     region: bool = False,
     views: bool = True,
+    in_place: InPlaceOperands | None = None,
 ) -> MemoryPlan:
     """Lay out the memory of a graph.
 
@@ -147,21 +148,30 @@ def plan_memory(
         region: whether it is a region of a device, whose workspace lies in device memory. Nothing is written in place
             there, no concat nor slice is left out, and outputs lie as the device wants them.
         views: whether an alias is no step, but its operand.
+        in_place: says which operands results may lie over; remembers what it looked at.
     Raises:
         ImportModelError: the workspace is greater; names the limit.
         VerifyError: an output is not row-major.
     """
-    return _Planner(graph, scratch or {}, device_alignment, region, views).plan(max_bytes)
+    operands = InPlaceOperands() if in_place is None else in_place
+    return _Planner(graph, scratch or {}, device_alignment, region, views, operands).plan(max_bytes)
 
 
 class _Planner:
     def __init__(
-        self, graph: Graph, scratch: Mapping[Node, int], device_alignment: int, region: bool, views: bool
+        self,
+        graph: Graph,
+        scratch: Mapping[Node, int],
+        device_alignment: int,
+        region: bool,
+        views: bool,
+        operands: InPlaceOperands,
     ) -> None:
         self.graph = graph
         self.scratch = scratch
         self.device_alignment = device_alignment
         self.region = region
+        self.operands = operands
         self.joined = {} if region else joined(graph)
         self.sliced = {} if region else sliced(graph)
         self.aliases = {n for n in graph.nodes if is_alias(n)} if views else set()
@@ -274,7 +284,7 @@ class _Planner:
 
     def _share_in_place(self) -> None:
         """Put results over operands that die there."""
-        operands = InPlaceOperands()
+        operands = self.operands
         for step, node in enumerate(self.steps):
             if len(node.outputs) != 1 or on_device(node):
                 continue

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from mlc.errors import UsageError
+from mlc.ir.cost import Peaks
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.layout import Layout
 from mlc.ir.loop import Function
@@ -375,6 +376,10 @@ class Target(Protocol):
 
     def describe(self) -> dict[str, object]:
         """Facts for the manifest: ``string``, ``triple``, ``cpu``, ``features`` …"""
+        ...
+
+    def peaks(self) -> Peaks:
+        """The most that one core of the processor does, in cycles."""
         ...
 
     def algorithms(self, node: Node) -> Sequence[Algorithm]:

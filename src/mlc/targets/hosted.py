@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mlc.errors import UsageError
+from mlc.ir.cost import Peaks
 from mlc.ir.graph import Node
 from mlc.ir.loop import Function
 from mlc.ir.types import DType, TensorType
@@ -35,6 +36,9 @@ class HostedTarget:
         facts = dict(self.host.describe())
         host, *rest = str(facts["string"]).split()
         return {**facts, "string": " ".join([self.name, *self._options, f"-host={host}", *rest])}
+
+    def peaks(self) -> Peaks:
+        return self.host.peaks()
 
     def algorithms(self, node: Node) -> Sequence[Algorithm]:
         return self.host.algorithms(node)

@@ -106,6 +106,7 @@ def training_step(
     rates = g.input(RATE, TensorType((RATES,), d.loss.type.dtype))
     results, result_names = [value], [LOSS]
     moments: dict[str, np.ndarray] = {}
+    begun = len(g.nodes)
     for (v, _), by in zip(used, derivatives, strict=True):
         remembered = [g.input(f"{v.name}.moment{k}", v.type) for k in range(optimizer.moments)]
         moments |= {m.name: np.zeros(m.type.shape, m.type.dtype.numpy) for m in remembered}
@@ -114,6 +115,7 @@ def training_step(
     for name, v in d.followed.items():
         results.append(v)
         result_names.append(f"{name}{NEXT}")
+    _update_early(g, begun)
     step = g.finish(results, result_names)
     parameters, kept = ({v.name: graph.constants[v] for v in values} for values in (d.learned, d.statistics))
     return TrainingStep(step, d.compared, parameters, kept, moments, d.target.type, d.prediction, d.loss.type.dtype)
@@ -232,6 +234,16 @@ def _opened(
             g.unique(v.name)
     env.update(zip(graph.outputs, stated.outputs, strict=False))
     return g, env, dict(zip(followed, stated.outputs[len(graph.outputs) :], strict=True)), centres
+
+
+def _update_early(g: Builder, begun: int) -> None:
+    """Moves nodes from a position on to where their operands are there, so that no derivative waits for the others."""
+    ready: dict[Value, int] = {v: k for k, n in enumerate(g.nodes[:begun]) for v in n.outputs}
+    place = {n: k for k, n in enumerate(g.nodes[:begun])}
+    for node in g.nodes[begun:]:
+        place[node] = max((ready[v] for v in node.inputs if v in ready), default=0)
+        ready.update(dict.fromkeys(node.outputs, place[node]))
+    g.nodes.sort(key=place.__getitem__)
 
 
 def _clipped(g: Builder, derivatives: list[Value], most: float) -> list[Value]:

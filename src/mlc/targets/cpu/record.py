@@ -60,6 +60,7 @@ class Cpu:
         in_order: whether an operation waits for those before it, so that code has to be in a good order.
         cores: cores that share the third-level cache.
         cache_line: bytes that caches hold together.
+        launch: cycles that a step of a model takes beside its work: the call, and threads that wait for each other.
     """
 
     cpu: str
@@ -95,6 +96,7 @@ class Cpu:
     in_order: bool = False
     cores: int = 4
     cache_line: int = 64
+    launch: int = 1000
 
     @property
     def vector_bytes(self) -> int:

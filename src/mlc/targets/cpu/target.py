@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from mlc.errors import DeviceError
+from mlc.ir.cost import Peaks
 from mlc.ir.graph import Node
 from mlc.ir.loop import Buffer, Function, Stmt
 from mlc.ir.types import DType, TensorType, i7, i16, i32, u8
@@ -85,6 +86,11 @@ class CpuTarget:
             "multiply_adds": self.record.fmas,
             "mattr": ",".join(self.record.features),
         }
+
+    def peaks(self) -> Peaks:
+        record = self.record
+        products = record.fmas * record.lanes / record.fma_operations
+        return Peaks(record.memory_bandwidth, 2 * products, record.launch)
 
     def algorithms(self, node: Node) -> Sequence[Algorithm]:
         from mlc.targets.cpu.schedules.attention import attention_algorithms
