@@ -26,7 +26,7 @@ from mlc.targets.groups.group import group_of
 from mlc.targets.groups.template import template_for
 from tests.cuda import CXX
 from tests.unit.targets.gpu.blocks import NETWORKS, Graph, check, conv, first, laid_out, weights
-from tests.unit.targets.gpu.groups import put, x
+from tests.unit.targets.gpu.groups import put, window, x
 from tests.unit.targets.gpu.test_tensor import on_host
 
 AMPERE, TURING = (get_target(f"cuda -arch={archs}").record for archs in ("sm_80,sm_90", "sm_75,sm_90"))  # type: ignore[attr-defined]
@@ -56,6 +56,14 @@ def product(b: Builder, t: DType) -> Value:
     return put(b, "relu", [put(b, "matmul", [x(b, 18, 40, dtype=t), weights(b, 40, 24, dtype=t)])])
 
 
+def transposed(b: Builder, v: Value, shape: tuple[int, ...], stride: int) -> Value:
+    """A transposed convolution with weights ``[c, o, taps…]``, a bias and a rectifier."""
+    rank, t = len(shape) - 2, v.type.dtype
+    attrs = window(rank, stride, 1)
+    y = put(b, "conv_transpose", [v, weights(b, *shape, dtype=t)], **attrs)
+    return put(b, "relu", [put(b, "add", [y, weights(b, shape[1], *[1] * rank, dtype=t)])])
+
+
 MADE: dict[str, Callable[[Builder, DType], Value]] = {
     **{name: make for name, make in NETWORKS.items() if name not in MALI_ONLY},
     "residual": residual,
@@ -64,10 +72,13 @@ MADE: dict[str, Callable[[Builder, DType], Value]] = {
     "large": lambda b, t: conv(b, conv(b, x(b, 1, 3, 9, 11, dtype=t), (32, 3, 3, 3)), (24, 32, 3, 3)),
     "large_strided": lambda b, t: conv(b, conv(b, x(b, 1, 3, 9, 11, dtype=t), (32, 3, 3, 3)), (16, 32, 3, 3), stride=2),
     "turned": product,
+    "transposed_conv": lambda b, t: transposed(b, conv(b, x(b, 1, 3, 5, 4, dtype=t), (16, 3, 3, 3)), (16, 16, 4, 4), 2),
+    "transposed_rows": lambda b, t: transposed(b, x(b, 2, 12, 4, 5, dtype=t), (12, 8, 3, 3), 2),
+    "transposed_1d": lambda b, t: transposed(b, x(b, 1, 9, 19, dtype=t), (9, 8, 5), 3),
     "rows": lambda b, t: conv(b, x(b, 2, 12, 9, 7, dtype=t), (16, 12, 3, 3), stride=2),
     "ragged": lambda b, t: conv(b, conv(b, x(b, 1, 3, 9, 7, dtype=t), (40, 3, 3, 3)), (16, 40, 1, 1)),
 }
-QUICK = ("conv", "conv_strided", "conv_3d", "residual", "wide", "turned", "rows")
+QUICK = ("conv", "conv_strided", "conv_3d", "residual", "wide", "turned", "rows", "transposed_conv")
 AHEAD = {"terms": 32, "versions": 3}
 FEW = ("conv_1d", "conv_odd_channels", "depthwise_1d")  # pixels, filters or terms: plain threads
 
@@ -122,8 +133,9 @@ def test_terms_in_parts_and_steps_ahead(config: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "at"), [("large", 1), ("large_strided", 1), ("large", 0), ("rows", 0), ("ragged", 1)],
-    ids=["window", "strided", "three channels", "rows", "ragged terms"],
+    ("name", "at"), [("large", 1), ("large_strided", 1), ("large", 0), ("rows", 0), ("ragged", 1),
+     ("transposed_conv", 1), ("transposed_rows", 0)],
+    ids=["window", "strided", "three channels", "rows", "ragged terms", "phases", "phases of rows"],
 )  # fmt: skip
 def test_whole_blocks_are_copied_ahead(name: str, at: int) -> None:
     """Data and weights, 16 bytes at a time, whatever the window, and whether the data lie in blocks already."""

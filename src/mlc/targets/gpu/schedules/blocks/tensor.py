@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import ceil, prod
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, cast, const, replace_loads, select, substitute_vars, within
+from mlc.ir.expr import TRUE, Expr, Load, Select, cast, const, replace_loads, select, substitute_vars, within
 from mlc.ir.index import IndexLike, Linear, Var, as_index
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.schedule import Schedule
@@ -25,10 +25,11 @@ from mlc.targets.gpu.schedules.fetch import seen_through
 from mlc.targets.gpu.schedules.parts import add_up, ask_parts
 from mlc.targets.gpu.schedules.plain import schedule_plain
 from mlc.targets.gpu.schedules.product import product_seconds
+from mlc.targets.gpu.schedules.spread import spread
 from mlc.targets.gpu.schedules.tensor import is_large, schedule_tensor
 from mlc.targets.gpu.tensor_cores import COLUMNS, MMAS, Mma
 from mlc.targets.groups.group import Group, ends_in_anchor, inline_rest, is_single, replace_anchor
-from mlc.targets.groups.roles import Contraction, Convolution, factors_of
+from mlc.targets.groups.roles import Contraction, Convolution, PhasedConvolution, factors_of
 from mlc.targets.groups.template import Site, Template, row_major
 
 LEAST = 3  # channels from which a block of eight is worth its zeros
@@ -36,20 +37,23 @@ PACKING = 128  # threads of a block that packs
 SIZE = 2  # bytes of an element: a block of eight is what a thread copies at once
 
 
-def weight_layout(shape: tuple[int, ...], *, blocks: bool) -> Layout:
-    """Weights ``[O][C / 8][taps…][8]``, as the terms of data in blocks go; else as they are.
+def weight_layout(shape: tuple[int, ...], channel: int = 1) -> Layout:
+    """Weights ``[O][C / 8][taps…][8]``, as the terms of data in blocks go.
 
-    >>> weight_layout((16, 30, 3, 3), blocks=True).physical_shape
+    Args:
+        shape: of the weights, ``[o, c, taps…]`` or ``[c, o, taps…]``.
+        channel: which axis has the input channels.
+
+    >>> weight_layout((16, 30, 3, 3)).physical_shape
     (16, 4, 3, 3, 8)
     """
-    layout = Layout(shape)
-    if not blocks:
-        return layout
-    return layout.pad(1, 0, -shape[1] % COLUMNS).split(1, COLUMNS).reorder(0, 1, *range(3, len(shape) + 1), 2)
+    layout = Layout(shape).pad(channel, 0, -shape[channel] % COLUMNS).split(channel, COLUMNS)
+    filters = 2 if channel == 0 else 0
+    return layout.reorder(filters, channel, *range(3, len(shape) + 1), channel + 1)
 
 
 def schedule_convolution(g: Group, target: Gpu) -> Schedule:
-    """A convolution whose result lies in blocks of channels.
+    """A convolution whose result lies in blocks of channels; of a transposed one, a product a phase.
 
     Raises:
         ScheduleError: the configuration is refused.
@@ -67,16 +71,19 @@ def schedule_convolution(g: Group, target: Gpu) -> Schedule:
     p = _over_pixels(g, role)
     anchor = p.anchor
     assert anchor is not None
-    n, block, pixel, lane = anchor.axes
+    *lead, block, pixel, lane = anchor.axes
     channel, *taps = anchor.reduce_axes
     pair = factors_of(anchor)
     assert pair is not None
     data, weights = pair if pixel in {v for ix in pair[0].indices for v in ix.vars()} else pair[::-1]
     read = data if packed is None else _out_of(packed, source, data)
+    (body,) = anchor.bodies
+    exists = body.cond if type(body) is Select else TRUE  # whether a phase has a tap
+    phases = lead[1:]
     width = COLUMNS if in_blocks else 1
     channels = ceil((channel.hi + 1) / width) * width
     filters, terms = (block.hi + 1) * (lane.hi + 1), channels * prod(a.hi + 1 for a in taps)
-    work = Product(n.hi + 1, pixel.hi + 1, filters, terms, SIZE)
+    work = Product(prod(a.hi + 1 for a in lead), pixel.hi + 1, filters, terms, SIZE)
     parts = ask_parts(
         p.knobs, channels // width, work, target,
         lambda w: product_seconds(w, data.source.dtype, weights.source.dtype, target),
@@ -90,36 +97,43 @@ def schedule_convolution(g: Group, target: Gpu) -> Schedule:
         return {**env, channel: k * width + inner}
 
     def left(*at: Linear) -> Expr:
-        image, row, k = at
-        return substitute_vars(read, {**of_terms(k), n: image, pixel: row})
+        *first, row, k = at
+        return substitute_vars(read, {**of_terms(k), **dict(zip(lead, first, strict=True)), pixel: row})
 
     def right(*at: Linear) -> Expr:
-        column, k = at
-        env = {block: column // COLUMNS, lane: column % COLUMNS}
-        return substitute_vars(weights, {**of_terms(k), **env})
+        *first, column, k = at
+        env = {**of_terms(k), **dict(zip(phases, first, strict=True))}
+        env |= {block: column // COLUMNS, lane: column % COLUMNS}
+        value = substitute_vars(weights, env)
+        return value if exists is TRUE else select(substitute_vars(exists, env), value, const(0, value.dtype))
 
-    a = te.compute((n.hi + 1, pixel.hi + 1, terms), left, f"{data.source.name}_left")
-    b = te.compute((filters, terms), right, f"{weights.source.name}_right")
+    a = te.compute((*(v.hi + 1 for v in lead), pixel.hi + 1, terms), left, f"{data.source.name}_left")
+    b = te.compute((*(v.hi + 1 for v in phases), filters, terms), right, f"{weights.source.name}_right")
+    *outer, ob, row, ol = (Var(v.name, 0, v.hi) for v in anchor.axes)
     size = terms // parts
-    part, k = Var("part", 0, parts - 1), te.reduce_axis(size, "k")
-    image, row = Var(n.name, 0, n.hi), Var(pixel.name, 0, pixel.hi)
+    k = te.reduce_axis(size, "k")
     if parts == 1:
-        ob, ol = Var(block.name, 0, block.hi), Var(lane.name, 0, lane.hi)
         product = _product(
-            anchor.name, (image, ob, row, ol), k, a[image, row, k], b[as_index(ob) * COLUMNS + ol, k], mma
-        )
-        s, _, kept = schedule_tensor(replace_anchor(p, product), target, mma, blocks=True, memory=memory)
+            anchor.name, (*outer, ob, row, ol), k, a[(*outer, row, k)],
+            b[(*outer[1:], as_index(ob) * COLUMNS + ol, k)], mma,
+        )  # fmt: skip
+        s, made, kept = schedule_tensor(replace_anchor(p, product), target, mma, blocks=True, memory=memory)
         _pack(s, memory, target)
         inline_rest(s, kept)
+        if kept[-1] not in s.outputs:  # phases, which are put next to each other afterwards
+            spread(s[s.outputs[0]], target, g.knobs, "out")
         return s
-    column = Var("j", 0, filters - 1)
+    part, column = Var("part", 0, parts - 1), Var("j", 0, filters - 1)
     term = as_index(part) * size + k
-    product = _product(f"{anchor.name}_parts", (image, part, row, column), k, a[image, row, term], b[column, term], mma)
+    product = _product(
+        f"{anchor.name}_parts", (*outer, part, row, column), k, a[(*outer, row, term)],
+        b[(*outer[1:], column, term)], mma,
+    )  # fmt: skip
     (found,) = te.finish(product)
     each = te.reduce_axis(parts, "part")
-    *lead, ob, rows, ol = (Var(x.name, 0, x.hi) for x in anchor.axes)
-    element = Load(found, (*map(as_index, lead), as_index(each), as_index(rows), as_index(ob) * COLUMNS + ol))
-    total = te.Compute(anchor.name, (*lead, ob, rows, ol), (each,), (element,), anchor.combiner)
+    *outer, ob, row, ol = (Var(v.name, 0, v.hi) for v in anchor.axes)
+    element = Load(found, (*map(as_index, outer), as_index(each), as_index(row), as_index(ob) * COLUMNS + ol))
+    total = te.Compute(anchor.name, (*outer, ob, row, ol), (each,), (element,), anchor.combiner)
     whole = replace(replace_anchor(p, total), anchor=product)
     s, made, kept = schedule_tensor(whole, target, mma, memory=memory)
     _pack(s, memory, target)
@@ -169,23 +183,32 @@ def _product(name: str, axes: tuple[Var, ...], k: Var, left: Expr, right: Expr, 
     return te.Compute(name, axes, (k,), (cast(left, mma.sums) * cast(right, mma.sums),), te.SUM)
 
 
-def _over_pixels(g: Group, role: Convolution) -> Group:
-    """The group with results in blocks ``[n, block, pixel, lane]``, pixels in one axis."""
-    rank, shape = len(role.taps), g.outputs[0].shape
+def _over_pixels(g: Group, role: Convolution | PhasedConvolution) -> Group:
+    """The group with results in blocks ``[n, phases…, block, pixel, lane]``, pixels of its sums in one axis."""
+    rank, shape = g.outputs[0].rank - 2, g.outputs[0].shape
     assert g.anchor is not None
     operands = te.topological(g.anchor.inputs)
     before = {*g.anchor.inputs, *(t for op in operands for t in (*op.inputs, *op.outputs))}
+    phased = isinstance(role, PhasedConvolution)
     found = {}
     for t in (*g.inputs, *(t for op in g.computes for t in op.outputs)):
-        if t.shape == shape and t not in before:
-            lies = g.layouts.get(t) if t in g.inputs else blocked(shape, 1, COLUMNS)
-            lies = (lies or Layout(shape)).core
-            found[t] = lies.fuse(len(lies.physical_shape) - rank - 1, rank) if block_of(lies) else lies.fuse(2, rank)
+        if t.shape != shape or t in before or (phased and t in g.inputs):
+            continue
+        lies = g.layouts.get(t) if t in g.inputs else blocked(shape, 1, COLUMNS)
+        lies = (lies or Layout(shape)).core
+        if not phased:
+            lies = lies.fuse(len(lies.physical_shape) - rank - 1, rank) if block_of(lies) else lies.fuse(2, rank)
+        found[t] = lies
+    if phased:
+        sums = g.anchor.outputs[0]
+        axes = Layout(sums.shape).split(1, COLUMNS)  # [n, block, lane, phases…, pixels…]
+        axes = axes.reorder(0, *range(3, 3 + rank), 1, *range(3 + rank, 3 + 2 * rank), 2)
+        found[sums] = axes.fuse(2 + rank, rank)
     return g.apply(found)
 
 
-def _role(g: Group) -> Convolution:
-    assert isinstance(g.role, Convolution)
+def _role(g: Group) -> Convolution | PhasedConvolution:
+    assert isinstance(g.role, Convolution | PhasedConvolution)
     return g.role
 
 
@@ -197,14 +220,17 @@ def _mma(left: te.Tensor, right: te.Tensor, target: Gpu) -> Mma | None:
 
 def _fits_convolution(g: Group, target: Gpu) -> bool:
     role = g.role
-    if not is_single(g) or not isinstance(role, Convolution) or not ends_in_anchor(g) or role.bits is not None:
+    if not is_single(g) or not isinstance(role, Convolution | PhasedConvolution) or len(g.outputs) != 1:
+        return False
+    if isinstance(role, Convolution) and (not ends_in_anchor(g) or role.bits is not None):
         return False
     out = g.outputs[0]
     mma = _mma(role.data, role.weights, target)
     if mma is None or role.groups > 1 or out.shape[1] % COLUMNS or g.anchor is None:
         return False
     terms = prod(a.hi + 1 for a in g.anchor.reduce_axes)
-    return is_large(Product(1, prod(out.shape[2:]), out.shape[1], terms, SIZE), mma)
+    pixels = prod(g.anchor.shape[2 - g.outputs[0].rank :])
+    return is_large(Product(1, pixels, out.shape[1], terms, SIZE), mma)
 
 
 def _layouts_of_convolution(g: Group, site: Site, target: Gpu) -> LayoutChoice:
@@ -215,9 +241,11 @@ def _layouts_of_convolution(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     source = source_of(role.data)
     lies = site.inputs[g.inputs.index(source)].layout if source in g.inputs else None
     # single elements are not copied asynchronously, nor eight at once
-    packs = source in g.inputs and lies is None and role.weights.shape[1] >= LEAST
-    packed = weight_layout(role.weights.shape, blocks=packs or block_of(lies) == COLUMNS)
-    return in_blocks_of(g, site, COLUMNS, {k: packed})
+    channel = 0 if isinstance(role, PhasedConvolution) else 1
+    shape = role.weights.shape
+    packs = source in g.inputs and lies is None and shape[channel] >= LEAST
+    in_blocks = packs or block_of(lies) == COLUMNS
+    return in_blocks_of(g, site, COLUMNS, {k: weight_layout(shape, channel) if in_blocks else Layout(shape)})
 
 
 TENSOR_CONVOLUTION: Template[Gpu] = Template(
