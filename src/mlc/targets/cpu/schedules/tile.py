@@ -66,7 +66,9 @@ class Cut(NamedTuple):
     instruction: Var
 
 
-def cut_depth(local: Stage, knobs: Knobs, width: int, sums: Tile, dot: Dot | None, target: Cpu) -> Cut:
+def cut_depth(
+    local: Stage, knobs: Knobs, width: int, sums: Tile, dot: Dot | None, target: Cpu, *, least: int = 1
+) -> Cut:
     """Put the loop over the depth of a product around its register tile, some of its steps within one iteration.
 
     With instructions that take several terms of a sum, columns end with a whole tile, and the terms are the innermost
@@ -79,12 +81,13 @@ def cut_depth(local: Stage, knobs: Knobs, width: int, sums: Tile, dot: Dot | Non
         sums: that a tile holds.
         dot: the instruction, if it takes several terms.
         target: has the vectors.
+        least: steps of an iteration where the knobs say nothing.
     """
     *lead, rows, columns = local.op.axes
     if dot is not None:
         local.align(columns, width)
     vectors, lane = local.split(columns, target.lanes)
-    steps = knobs.discrete("steps", (1, 2, 4, 8), default=steps_of(sums, target, dot))
+    steps = knobs.discrete("steps", (1, 2, 4, 8), default=max(least, steps_of(sums, target, dot)))
     (depth,) = local.op.reduce_axes
     depth, rows, lanes = instruction_loops(local, depth, rows, lane, dot)
     outer, inner = local.split(depth, steps)
