@@ -10,7 +10,9 @@ import numpy as np
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.common.activations import activate
 from mlc.frontend.common.context import Context
-from mlc.frontend.common.emit import cast, scalar
+from mlc.frontend.common.emit import arith, cast, scalar
+from mlc.frontend.tflite.fixedpoint import inverse_root
+from mlc.frontend.tflite.model import Quantization
 from mlc.frontend.tflite.quant import (
     by_table,
     centred,
@@ -20,13 +22,14 @@ from mlc.frontend.tflite.quant import (
     round_away,
     scale_of,
     scaled,
+    scaled_by,
     sqrt_table,
     zero_of,
 )
 from mlc.frontend.tflite.registry import Operator, converter
 from mlc.frontend.tflite.tables import function_table_16, sigmoid_table, tanh_table
 from mlc.ir.graph import Value
-from mlc.ir.types import i32
+from mlc.ir.types import DType, i32
 
 _FUSED = {"NONE": "", "RELU": "relu", "RELU6": "relu6", "RELU_N1_TO_1": "relu_n1_to_1", "TANH": "tanh"}
 
@@ -104,6 +107,8 @@ def function(ctx: Context, op: Operator) -> list[Value]:
     q, out, dtype = op.scale_of(0), op.result_scale(), op.dtype()
     if op.name == "SQRT":
         return [by_table(ctx, x, sqrt_table(q, out, dtype))]
+    if op.name == "RSQRT" and dtype.bits == 8:
+        return [by_table(ctx, x, _inverse_root_table(ctx, q, out, dtype))]
     if dtype.bits == 8:
         return [by_table(ctx, x, function_table(_defined(op, table), q, out, dtype))]
     if op.name in ("LOGISTIC", "TANH"):
@@ -120,6 +125,18 @@ def _defined(op: Operator, function: Callable[[np.ndarray], np.ndarray]) -> Call
     extreme = int(dtype.min_value if op.name == "LOG" else dtype.max_value)
     otherwise = np.float32(scale_of(q)) * np.float32(extreme - zero_of(q))
     return lambda x: np.where(x > 0, function(np.where(x > 0, x, np.float32(1))), otherwise)
+
+
+def _inverse_root_table(ctx: Context, q: Quantization, out: Quantization, dtype: DType) -> np.ndarray:
+    """``1 / sqrt(x)`` of every number of 8 bits, the greatest where there is none: in fixed point with 20 places."""
+    values = np.arange(int(dtype.min_value), int(dtype.max_value) + 1) - zero_of(q)
+    multiplier, shift = inverse_root(ctx, ctx.constant(values.clip(1).astype(np.int32)))
+    ones = ctx.constant(np.ones(values.shape, np.int32))
+    roots = ctx.add("fixed_scale", [ones, multiplier, arith(ctx, "add", shift, 20)], roundings=2)
+    factor, places = fixed_point(1 / float(np.sqrt(np.float32(scale_of(q))) * np.float32(scale_of(out))))
+    results = ctx.require_const(scaled_by(ctx, roots, factor, places - 20), "a table") + zero_of(out)
+    greatest = int(dtype.max_value)
+    return np.where(values > 0, results.clip(int(dtype.min_value), greatest), greatest).astype(dtype.numpy)
 
 
 @converter("GELU")

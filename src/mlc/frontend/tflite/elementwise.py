@@ -138,7 +138,11 @@ def mul(ctx: Context, op: Operator) -> list[Value]:
     return [finished(ctx, scaled(ctx, product, factor), op, _activation(op))]
 
 
-@converter("DIV", limits="quantised: by way of floats, within one step of the kernels")
+@converter(
+    "DIV",
+    limits="quantised: by way of floats, within one step of the kernels, but for quotients near zero, where a shift of"
+    " theirs overflows",
+)
 def div(ctx: Context, op: Operator) -> list[Value]:
     a, b = op.input(0), op.input(1)
     if not op.quantised():

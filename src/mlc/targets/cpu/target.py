@@ -76,6 +76,11 @@ class CpuTarget:
         self.native = native
         self._loadable = tuple(loadable)
 
+    @property
+    def packed_lanes(self) -> int:
+        """Lanes of vectors of words that become bytes four at once; 0 where no instructions do that."""
+        return 0
+
     def describe(self) -> dict[str, object]:
         return {
             "string": f"{self.name} -mcpu={self.record.cpu}",
@@ -185,7 +190,7 @@ class CpuTarget:
 
         if on_stage is not None:
             on_stage("codegen")
-        text = ModuleText(keeps_nan=self.keeps_nan, fixed_product=self.fixed_product)
+        text = ModuleText(keeps_nan=self.keeps_nan, fixed_product=self.fixed_product, packed_lanes=self.packed_lanes)
         scratch = {name: emit_function(fn, text, contract=contract) for name, fn in kernels.items()}
         estimates = {} if self.native else {name: estimate(fn, self.record) for name, fn in kernels.items()}
         return EmittedKernels(text, scratch, estimates)

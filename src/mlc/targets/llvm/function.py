@@ -22,7 +22,7 @@ from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import Level
 from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic
 from mlc.targets.llvm.registers import Accesses, Slot, Slots, outlined
-from mlc.targets.llvm.rounding import find_runs, limited_steps, steps_of, together
+from mlc.targets.llvm.rounding import find_runs, limited_steps, packed_steps, steps_of, together
 from mlc.targets.llvm.text import splat
 from mlc.targets.llvm.transpose import find_blocks
 from mlc.targets.llvm.values import ValueEmitter
@@ -35,6 +35,7 @@ class ModuleSink(Protocol):
 
     keeps_nan: bool
     fixed_product: str
+    packed_lanes: int
 
     def declare(self, line: str) -> None: ...
 
@@ -69,6 +70,7 @@ class FunctionEmitter(ValueEmitter):
         self.flags = "contract " if contract else ""
         self.keeps_nan = module.keeps_nan
         self.fixed_product = module.fixed_product
+        self.packed_lanes = module.packed_lanes
         self.places = Accesses(fn.body)
         self.slots = Slots(self.places)
         self.aliased = {id(fn.params[k]) for k in fn.attrs.get("aliased", ())}
@@ -138,7 +140,7 @@ class FunctionEmitter(ValueEmitter):
             case loop.Seq():
                 around = self.columns, self.squares
                 self.columns, self.squares = find_blocks(s.stmts, self.places), {}
-                runs = {} if self.keeps_nan else find_runs(s.stmts, self.places)
+                runs = {} if self.keeps_nan else find_runs(s.stmts, self.places, self.packed_lanes)
                 k = 0
                 while k < len(s.stmts):
                     count = runs.get(k, 1)
@@ -367,15 +369,19 @@ class FunctionEmitter(ValueEmitter):
 
     def store_together(self, stores: Sequence[loop.Store]) -> None:
         """Vectors of bytes that are neighbours in memory, by one store."""
-        first, vectors = stores[0], []
+        first, vectors, limits = stores[0], [], []
         for s in stores:
             assert type(s.value) is Cast
             assert s.lane is not None
             steps = steps_of(s.value)
             assert steps is not None
-            value = self.widen(self.eval(steps.value, s.lane), s.lane.hi + 1)
-            vectors.append(limited_steps(self, value, steps.zero, steps.most))
-        self.write(first.buffer, self.places.offset(first.buffer, first.indices), first.lane, together(self, vectors))
+            vectors.append(self.widen(self.eval(steps.value, s.lane), s.lane.hi + 1))
+            limits.append((steps.zero, steps.most))
+        if vectors[0].lanes == self.packed_lanes and len(set(limits)) == 1:
+            narrow = packed_steps(self, vectors, *limits[0])
+        else:
+            narrow = together(self, [limited_steps(self, v, *at) for v, at in zip(vectors, limits, strict=True)])
+        self.write(first.buffer, self.places.offset(first.buffer, first.indices), first.lane, narrow)
         self.forget(first.buffer)
 
     def forget(self, buffer: loop.Buffer) -> None:

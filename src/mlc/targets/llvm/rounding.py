@@ -5,7 +5,7 @@ Processors convert to the nearest integer at once, and narrow without a sign up 
 from below does the rest, NaN included, which becomes 0 either way.
 
 Vectors that are stored next to each other are narrowed together: two registers of words become one of 16 bits, and two
-of those one of bytes, which is then stored whole.
+of those one of bytes, which is then stored whole. Instructions that do so with saturation limit from below, too.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from mlc.targets.llvm.registers import Accesses
 from mlc.targets.llvm.text import mangle_suffix, register_type, splat
 
 TOGETHER = 4  # vectors of words that make one of bytes
-# Lanes of vectors that are narrowed together; those of AVX-512, which narrows each by an instruction, are not.
-NARROWED = (4, 8)
+NARROWED = (4, 8)  # lanes of vectors that are narrowed together on any processor
+PACKS, PACKUS = "llvm.x86.avx512.packssdw.512", "llvm.x86.avx512.packuswb.512"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +73,39 @@ def _byte(e: Expr) -> int | None:
     return int(e.value)
 
 
-def find_runs(stmts: Sequence[loop.Stmt], places: Accesses) -> dict[int, int]:
+def find_runs(stmts: Sequence[loop.Stmt], places: Accesses, packed: int) -> dict[int, int]:
     """Stores of such vectors that go on where the one before ends: how many, by the number of the first.
 
     Args:
         stmts: in order.
         places: of the statements' function.
+        packed: lanes of vectors that :func:`packed_steps` takes, :data:`TOGETHER` at once.
     """
     found: dict[int, int] = {}
     begin = 0
     while begin < len(stmts):
         run, most = 1, min(TOGETHER, len(stmts) - begin)
-        while run < most and _goes_on(stmts[begin + run - 1], stmts[begin + run], places):
+        while run < most and _goes_on(stmts[begin + run - 1], stmts[begin + run], places, packed):
             run += 1
         count = 1 << (run.bit_length() - 1)
-        if count > 1:
+        if count == TOGETHER or (count > 1 and _lanes(stmts[begin]) in NARROWED):
             found[begin] = count
+        else:
+            count = 1
         begin += count
     return found
 
 
-def _goes_on(a: loop.Stmt, b: loop.Stmt, places: Accesses) -> bool:
+def _lanes(s: loop.Stmt) -> int:
+    """Lanes of a store of a vector; 0 of anything else."""
+    return s.lane.hi + 1 if type(s) is loop.Store and s.lane is not None else 0
+
+
+def _goes_on(a: loop.Stmt, b: loop.Stmt, places: Accesses, packed: int) -> bool:
     """Whether the second of two statements stores a vector of bytes right behind that of the first."""
     if type(a) is not loop.Store or type(b) is not loop.Store or a.buffer is not b.buffer:
         return False
-    if a.lane is None or b.lane is None or a.lane.hi != b.lane.hi or a.lane.hi + 1 not in NARROWED:
+    if a.lane is None or b.lane is None or _lanes(a) != _lanes(b) or _lanes(a) not in (*NARROWED, packed):
         return False
     if any(type(s.value) is not Cast or steps_of(s.value) is None for s in (a, b)):
         return False
@@ -140,14 +148,44 @@ def limited_steps(s: Sink, y: Val, zero: int, most: int) -> Val:
 
     What is beyond all integers converts to 2^31 on x86, which is more than any byte, too.
     """
-    single, wide = register_type(f32, y.lanes), register_type(i32, y.lanes)
+    wide = register_type(i32, y.lanes)
     least = Val(splat(-float(zero) if zero else 0.0, f32, y.lanes), f32, y.lanes)
     above = select(s, compare(s, "gt", y, least), y, least)  # which takes the least for NaN
-    name = f"llvm.lrint.{mangle_suffix(i32, y.lanes)}.{mangle_suffix(f32, y.lanes)}"
-    s.declare(f"declare {wide} @{name}({single})")
-    near = s.pure(f"call {wide} @{name}({single} {above.text})")
+    near = to_nearest(s, above)
     if zero:
         near = s.pure(f"add {wide} {near}, {splat(zero, i32, y.lanes)}")
     narrow = f"llvm.umin.{mangle_suffix(i32, y.lanes)}"
     s.declare(f"declare {wide} @{narrow}({wide}, {wide})")
     return Val(s.pure(f"call {wide} @{narrow}({wide} {near}, {wide} {splat(most, i32, y.lanes)})"), i32, y.lanes)
+
+
+def packed_steps(s: Sink, vectors: Sequence[Val], zero: int, most: int) -> Val:
+    """``clip(round(y) + zero, 0, most)`` of four vectors of 16 numbers as one of 64 bytes, by AVX-512's packing.
+
+    That limits from below, and takes NaN to 0, since both convert to the least integer. It goes by quarters of a
+    register, each with four numbers of every vector, which one permutation puts in order.
+    """
+    bound, parts = Val(splat(float(most - zero), f32, 16), f32, 16), []
+    for y in vectors:
+        below = select(s, compare(s, "lt", bound, y), bound, y)  # which keeps NaN
+        near = to_nearest(s, below)
+        parts.append(s.pure(f"add <16 x i32> {near}, {splat(zero, i32, 16)}") if zero else near)
+    s.declare(f"declare <32 x i16> @{PACKS}(<16 x i32>, <16 x i32>)")
+    s.declare(f"declare <64 x i8> @{PACKUS}(<32 x i16>, <32 x i16>)")
+    low, high = (
+        s.pure(f"call <32 x i16> @{PACKS}(<16 x i32> {a}, <16 x i32> {b})")
+        for a, b in zip(parts[::2], parts[1::2], strict=True)
+    )
+    mixed = s.pure(f"call <64 x i8> @{PACKUS}(<32 x i16> {low}, <32 x i16> {high})")
+    words = s.pure(f"bitcast <64 x i8> {mixed} to <16 x i32>")
+    order = ", ".join(f"i32 {4 * quarter + vector}" for vector in range(TOGETHER) for quarter in range(4))
+    sorted_ = s.pure(f"shufflevector <16 x i32> {words}, <16 x i32> poison, <16 x i32> <{order}>")
+    return Val(s.pure(f"bitcast <16 x i32> {sorted_} to <64 x i8>"), u8, 64)
+
+
+def to_nearest(s: Sink, y: Val) -> str:
+    """Single precision to the nearest i32, of halves the even one."""
+    single, wide = register_type(f32, y.lanes), register_type(i32, y.lanes)
+    name = f"llvm.lrint.{mangle_suffix(i32, y.lanes)}.{mangle_suffix(f32, y.lanes)}"
+    s.declare(f"declare {wide} @{name}({single})")
+    return s.pure(f"call {wide} @{name}({single} {y.text})")

@@ -32,6 +32,10 @@ define internal void @evicted() alwaysinline {
 }
 """
 
+    @property
+    def packed_lanes(self) -> int:
+        return 16 if self.record.lanes == 16 and "avx512bw" in needed_features(self.record) else 0
+
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
         """The target for options of its string form.

@@ -7,7 +7,7 @@ import pytest
 
 from mlc.errors import ImportModelError, UnsupportedError
 from mlc.frontend.tflite.importer import import_tflite
-from tests.unit.frontend.tflite.writer import Op, T, const, imported, one, same, write
+from tests.unit.frontend.tflite.writer import Op, T, const, imported, one, ours, same, write
 
 KINDS = ("int8", "uint8", "int16")
 NARROW = ("int8", "uint8")
@@ -247,6 +247,16 @@ def test_functions_that_lack_results_below_zero(name):
         same(one(name, [x], [T(every.shape, kind, scale=out, zero=moved)]))
 
 
+@pytest.mark.parametrize(("kind", "finest"), [("int8", -4), ("int16", -8)])
+def test_inverse_roots_at_many_scales(rng, kind, finest):
+    """The kernel works with 20 places, which shows where a result lies just below the middle of two steps."""
+    for scale, out in 10.0 ** rng.uniform((finest, finest + 1), 0, (40, 2)):
+        zero, moved = (int(rng.integers(-128, 100)), int(rng.integers(-128, 127))) if kind == "int8" else (0, 0)
+        every = np.arange(zero, np.iinfo(kind).max + 1).astype(kind)
+        x = T(every.shape, kind, scale=scale, zero=zero), every
+        same(one("RSQRT", [x], [T(every.shape, kind, scale=out, zero=moved)]))
+
+
 def test_what_takes_16_bits_as_well():
     every = np.arange(-32768, 32768).astype(np.int16)
     x = T(every.shape, "int16", scale=1 / 4096), every
@@ -381,6 +391,17 @@ def test_rest_of_int8(rng):
     # quotients near zero overflow a shift of the kernel
     large = a[0], np.where(a[1] < 0, -100, 100).astype(np.int8)
     same(one("DIV", [large, positive], [result("int8", (2, 30), 0.9)], "DivOptions", version=2), steps=1)
+
+
+@pytest.mark.parametrize("scale", [0.9, 0.1, 0.02])
+def test_quotients_near_zero_are_right(scale):
+    """The kernels, whose shift overflows there, are up to 127 steps off for one pair of bytes in twelve."""
+    every = np.arange(-128, 128)
+    a, b = (x.reshape(-1) for x in np.meshgrid(every, every[every != 0]))
+    operands = [(T(x.shape, "int8", scale=0.05), x.astype(np.int8)) for x in (a, b)]
+    model, feeds = one("DIV", operands, [T(a.shape, "int8", scale=scale)], "DivOptions", version=2)
+    (got,) = ours(model, feeds)
+    assert np.abs(got - (a / b / scale).clip(-128, 127)).max() <= 0.501
 
 
 def test_what_the_kernels_lack_is_refused(rng):

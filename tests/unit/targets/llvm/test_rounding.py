@@ -14,18 +14,18 @@ from mlc.ir.interp import run_function
 from mlc.ir.loop import Function
 from mlc.ir.types import f32, u8
 from mlc.lower import Schedule, lower
-from tests.unit.targets.llvm.host import Kernel
+from tests.unit.targets.llvm.host import Kernel, llvm
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, -7.5, -6.5, -0.5, 0.5, 1.5, 247.5, 248.5, 300], np.float32)
 
 
-def requantised(pixels: int, *, lanes: int = 8, zero: int = 7) -> Function:
-    """``cast(clip(round(x) + zero, 0, 255), u8)`` of ``[2, pixels, lanes]``, all pixels unrolled."""
+def requantised(pixels: int, *, lanes: int = 8, zero: int = 7, most: int = 255) -> Function:
+    """``cast(clip(round(x) + zero, 0, most), u8)`` of ``[2, pixels, lanes]``, all pixels unrolled."""
     x = te.placeholder((2, pixels, lanes), f32, "x")
 
     def element(*at: Var) -> Expr:
         near = binary("add", Call("round", (x[at],), f32), const(float(zero), f32))
-        return cast(binary("min", binary("max", near, const(0.0, f32)), const(255.0, f32)), u8)
+        return cast(binary("min", binary("max", near, const(0.0, f32)), const(float(most), f32)), u8)
 
     y = te.compute(x.shape, element, "y")
     s = Schedule([y])
@@ -54,3 +54,18 @@ def test_neighbours_are_stored_together(pixels: int, expected: list[int]) -> Non
 
 def test_vectors_that_are_narrowed_by_an_instruction_are_stored_one_by_one() -> None:
     assert stores(Kernel(requantised(4, lanes=16))) == [16] * 4
+
+
+@pytest.mark.skipif(not llvm.get_host_cpu_features().get("avx512bw"), reason="no AVX-512BW")
+@pytest.mark.parametrize(("pixels", "expected"), [(3, [16] * 3), (4, [64]), (6, [64, 16, 16]), (9, [64, 64, 16])])
+@pytest.mark.parametrize(("zero", "most"), [(7, 255), (0, 255), (3, 40)])
+def test_instructions_that_narrow_with_saturation(pixels: int, expected: list[int], zero: int, most: int) -> None:
+    fn = requantised(pixels, lanes=16, zero=zero, most=most)
+    kernel = Kernel(fn, packed_lanes=16)
+    assert stores(kernel) == expected
+    assert ("packuswb" in kernel.text) == (64 in expected)
+    x = np.resize(SPECIAL, (2, pixels, 16)) + np.zeros((2, 1, 1), np.float32)
+    got, want = np.zeros(x.shape, np.uint8), np.ones(x.shape, np.uint8)
+    kernel.run([x, got])
+    run_function(fn, [x, want])
+    np.testing.assert_array_equal(got, want)
