@@ -6,7 +6,7 @@
 
 Each operator gets the same number of trials, one thread, and the options that ``mlc tune`` has unless told otherwise.
 Untuned and tuned are timed in turns at the end. States of the compiler have names: ``before`` and ``after`` its rules
-have learnt from what tuning found.
+have learnt from what tuning found. What a new state computes untuned as the one before did is not measured again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import limits, machine
 from benchmarks.limits import Limit
 from benchmarks.outside.workloads import WORKLOADS, Workload
 from benchmarks.report import json_ready, table
 from benchmarks.stats import geometric_mean
+
+if TYPE_CHECKING:
+    from mlc.ir.graph import Graph
+    from mlc.tuning.task import Task
 
 RESULTS = Path("benchmarks/results/zen5-avx512/outside")
 TRIALS = 200
@@ -35,20 +39,28 @@ ENOUGH = 0.9  # of the roof, above which there is nothing left to find
 Row = dict[str, Any]  # of an operator in one state of the compiler
 
 
+def task_of(workload: Workload) -> tuple[Graph, Sequence[Task]]:
+    """A graph, and its tasks, of which the operator is the last."""
+    from mlc.settings import CompileOptions, Observer
+    from mlc.targets.base import get_target
+    from mlc.tuning.task import tasks_of
+
+    graph = workload.graph()
+    return graph, tasks_of(graph, get_target("x86"), CompileOptions(workload.name, "onnx", ""), Observer())
+
+
 def tuned(workload: Workload, records: Path) -> Row:
     """Tunes an operator, or goes on where its records end."""
-    from mlc.settings import CompileOptions, Observer
+    from mlc.settings import CompileOptions
     from mlc.targets.base import get_target
     from mlc.tuning.drive import tune_graph
     from mlc.tuning.options import TuneOptions
-    from mlc.tuning.task import tasks_of
 
-    graph, target, options = workload.graph(), get_target("x86"), CompileOptions(workload.name, "onnx", "")
-    tasks = tasks_of(graph, target, options, Observer())
+    graph, tasks = task_of(workload)
     started = time.monotonic()
     outcome = tune_graph(
-        graph, target, options, TuneOptions(trials=TRIALS), records=records, threads=1, only=[len(tasks) - 1],
-        check_whole=False,
+        graph, get_target("x86"), CompileOptions(workload.name, "onnx", ""), TuneOptions(trials=TRIALS),
+        records=records, threads=1, only=[len(tasks) - 1], check_whole=False,
     ).outcome  # fmt: skip
     (state,) = outcome.states
     node = state.task.node
@@ -59,6 +71,16 @@ def tuned(workload: Workload, records: Path) -> Row:
         "untuned": state.untuned, "tuned": state.best,
         "default": dict(state.task.space.default), "decided": dict(state.decided or {}),
     }  # fmt: skip
+
+
+def same_as_before(workload: Workload, states: Mapping[str, Mapping[str, Row]]) -> Row | None:
+    """What is known of an operator from the last state that takes the same untuned; knobs may have come since."""
+    default = json.loads(json.dumps(dict(task_of(workload)[1][-1].space.default)))
+    for rows in reversed(states.values()):
+        if workload.name in rows:
+            row = rows[workload.name]
+            return row if row["default"].items() <= default.items() else None
+    return None
 
 
 def _bytes(shape: Sequence[int]) -> int:
@@ -82,9 +104,13 @@ def measure(state: str, names: Sequence[str], minutes: float, core: int | None, 
     for name in list(left):
         if time.monotonic() - began > 60 * minutes:
             break
-        rows[name] = tuned(WORKLOADS[name], scratch / f"{name}.jsonl")
+        others = {k: v for k, v in kept["states"].items() if k != state}
+        known = same_as_before(WORKLOADS[name], others)
+        rows[name] = tuned(WORKLOADS[name], scratch / f"{name}.jsonl") if known is None else known
         left.remove(name)
         save(kept, out)
+        if known is not None:
+            continue
         row = rows[name]
         text = f"{row['untuned'] * 1e6:.1f} -> {row['tuned'] * 1e6:.1f} us, {row['untuned'] / row['tuned']:.2f}"
         part = f"{100 * share(row, kept):.0f} % of the roof untuned"
