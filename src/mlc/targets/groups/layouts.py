@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from mlc.ir import te
 from mlc.ir.expr import loads
 from mlc.ir.index import as_index
-from mlc.ir.layout import Layout, blocked
+from mlc.ir.layout import Layout, Pad, Reorder, Split, blocked
 from mlc.ir.types import TensorType
 from mlc.lower.relayout import padded_load
 from mlc.targets.base import LayoutChoice, Margins
@@ -33,7 +33,8 @@ def in_layout(
     constants = dict(packed or {})
     if layout is None:
         return LayoutChoice((None,), constants)
-    constants |= channel_constants(g, site, constants, block)
+    if _by_channels(layout):
+        constants |= channel_constants(g, site, constants, block)
     return LayoutChoice((layout,), constants, margins_of(g, site.constant))
 
 
@@ -59,11 +60,20 @@ def margins_of(g: Group, constant: Sequence[bool]) -> dict[int, Margins]:
 
 
 def inherited_layout(g: Group, inputs: Sequence[TensorType], block: int) -> Layout | None:
-    """The layout of a blocked operand, where all channels are the output's own or move in whole blocks."""
+    """The layout that propagates to the result of a group without sums (ALT §4.2), if any does.
+
+    The first operand wins that has a layout, the shape of the result, and is read element by element on the way to it;
+    the others are converted as they are read. Blocks of channels are kept where channels are the output's own or move
+    in whole blocks, too. What expands data is never propagated: who reads it converts it.
+    """
     out = g.outputs[0]
-    for t in inputs:
-        if t.layout is not None and t.shape == out.shape and keeps_channels(g, inputs):
-            return t.layout.core
+    for t, ty in zip(g.inputs, inputs, strict=True):
+        if ty.layout is None or ty.shape != out.shape or ty.layout.core.expands:
+            continue
+        if _element_by_element(g, t) or (_by_channels(ty.layout.core) and keeps_channels(g, inputs)):
+            return ty.layout.core
+    if len(out.shape) < 3:  # what has no space has no blocks of its own
+        return None
     same_rank = [t for t in inputs if t.rank == len(out.shape)]
     if any(t.layout is not None for t in same_rank):
         if keeps_channels(g, inputs) and all(t.shape[1] == out.shape[1] for t in same_rank if t.layout is not None):
@@ -75,6 +85,25 @@ def inherited_layout(g: Group, inputs: Sequence[TensorType], block: int) -> Layo
         if whole and moves_blocks(g, block):
             return blocked(out.shape, 1, block)
     return None
+
+
+def _by_channels(layout: Layout) -> bool:
+    """Whether nothing but channels is in blocks."""
+    return all(
+        type(p) is Reorder or (type(p) in (Pad, Split) and getattr(p, "dim", None) == 1) for p in layout.core.primitives
+    )
+
+
+def _element_by_element(g: Group, t: te.Tensor) -> bool:
+    """Whether all that depends on a tensor is computed from its element of the same place."""
+    follows = {t}
+    for op in g.computes:
+        read = [ld for body in op.bodies for ld in loads(body) if ld.source in follows]
+        if any(list(ld.indices) != [as_index(a) for a in op.axes] for ld in read):
+            return False
+        if read:
+            follows.update(op.outputs)
+    return g.outputs[0] in follows
 
 
 def moves_blocks(g: Group, block: int) -> bool:

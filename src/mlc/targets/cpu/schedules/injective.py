@@ -106,7 +106,7 @@ def _fits(g: Group, target: Cpu) -> bool:
 
 def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     """What an operand has (ALT §4.2)."""
-    if len(g.outputs) != 1 or len(g.outputs[0].shape) < 3:
+    if len(g.outputs) != 1:
         return row_major(g, site, target)
     return in_layout(g, site, inherited_layout(g, site.inputs, target.lanes), target.lanes)
 

@@ -1,0 +1,253 @@
+"""Random layouts on random small networks: interpreter = machine = PyTorch.
+
+Every complex operator of a network whose readers take any layout gets a random one of its layout space, and random
+loops of the space that is rebuilt for it; all others follow what lies before them. Numbers are whole and small, so that
+sums are exact in any order.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlc.build import build_package
+from mlc.errors import WorkloadError
+from mlc.ir.graph import Builder, Graph, Node, Value
+from mlc.ir.interp import run_function
+from mlc.ir.types import TensorType, f32
+from mlc.lower.knobs import Config
+from mlc.ops import get
+from mlc.ops.algorithms import Algorithm
+from mlc.pipeline.layouts import lay_out, parts_of
+from mlc.pipeline.passes import optimise
+from mlc.rewrite.group import configured, identity_of, is_group
+from mlc.rewrite.workload import workload_document
+from mlc.runtime import load_module, write_package
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import Target, get_target
+from mlc.tuning.joint import layout_space, loop_space
+from mlc.tuning.task import task_of
+from tests.fuzz import examples
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+OPTIONS = CompileOptions("net", "onnx", "0" * 64, disabled_passes=frozenset({"winograd"}), verify=True)
+EXACT = 1 << 23  # magnitudes below which sums of whole numbers are exact in float32
+
+
+@dataclass(repr=False)
+class Net:
+    """A network under construction, beside what PyTorch makes of it.
+
+    Attributes:
+        builder: of the graph.
+        values: results that operators may read, each with its number of elements in every dimension.
+        expected: what they are, float64.
+        feed: the input.
+        text: one line an operator, for a failing example.
+    """
+
+    builder: Builder
+    values: list[Value]
+    expected: list[torch.Tensor]
+    feed: np.ndarray
+    text: list[str]
+
+    def __repr__(self) -> str:
+        return "; ".join(self.text)
+
+    def add(self, op: str, at: Sequence[int], attrs: dict[str, Any], found: torch.Tensor, *, weights: Any = ()) -> None:
+        """An operator over values and constants; left out where its numbers would grow beyond what is exact."""
+        if found.abs().max() >= EXACT:
+            return
+        constants = [self.builder.constant(w, f"w{len(self.values)}.{k}") for k, w in enumerate(weights)]
+        name = f"v{len(self.values)}"
+        (value,) = self.builder.add(get(op), [*(self.values[k] for k in at), *constants], attrs, names=[name])
+        assert value.type.shape == tuple(found.shape)
+        self.values.append(value)
+        self.expected.append(found)
+        self.text.append(f"{name} = {op}({', '.join(f'v{k}' for k in at)}) {attrs} {value.type.shape}")
+
+    def finish(self) -> Graph:
+        """The graph; its results are what nothing reads."""
+        return self.builder.finish([self.values[k] for k in self.results])
+
+    @property
+    def results(self) -> list[int]:
+        """Positions of the results."""
+        read = {v for n in self.builder.nodes for v in n.inputs}
+        return [k for k, v in enumerate(self.values) if k and v not in read]
+
+
+@st.composite
+def networks(draw: Draw) -> Net:
+    rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
+    most = {1: 9, 2: 6, 3: 3}[rank]
+    shape = (draw(st.integers(1, 2)), draw(st.integers(1, 8)), *(draw(st.integers(2, most)) for _ in range(rank)))
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 20)))
+    feed = rng.integers(-3, 4, shape).astype(np.float32)
+    builder = Builder("net")
+    x = builder.input("v0", TensorType(shape, f32))
+    net = Net(builder, [x], [torch.from_numpy(feed).double()], feed, [f"v0: {shape}"])
+    for _ in range(draw(st.integers(3, 7))):
+        kinds = ["conv", "conv", "conv", "transposed", "relu", "add", "pool", "concat", "pad", "bias"]
+        _draw_operator(draw, net, rng, draw(st.sampled_from(kinds)), draw(st.sampled_from(range(len(net.values)))))
+    for at in net.results:  # what leaves a network is row-major, and its layout is not searched
+        _draw_operator(draw, net, rng, "pool", at)
+    if len(net.values) == 1:
+        net.add("relu", [0], {}, net.expected[0].relu())
+    return net
+
+
+def _draw_operator(draw: Draw, net: Net, rng: np.random.Generator, kind: str, at: int) -> None:
+    x = net.expected[at]
+    channels, space = x.shape[1], x.shape[2:]
+    rank = len(space)
+    if kind in ("conv", "transposed"):
+        taps = draw(st.integers(1, 3))
+        dilation = draw(st.integers(1, 2)) if taps > 1 else 1
+        stride, reach = draw(st.integers(1, 2)), (taps - 1) * dilation + 1
+        pad = draw(st.integers(0, reach // 2))
+        groups = draw(st.sampled_from([g for g in (1, 2, channels) if channels % g == 0]))
+        filters = groups * draw(st.integers(1, 8 if groups == 1 else 2))
+        each = filters // groups if kind == "transposed" else channels // groups
+        w = rng.integers(-1, 2, (channels if kind == "transposed" else filters, each, *[taps] * rank))
+        weights = torch.from_numpy(w).double()
+        attrs: dict[str, Any] = {
+            "strides": (stride,) * rank, "pads": (pad,) * 2 * rank, "dilations": (dilation,) * rank, "groups": groups,
+        }  # fmt: skip
+        how = {"stride": stride, "padding": pad, "dilation": dilation, "groups": groups}
+        if kind == "conv":
+            if any(n + 2 * pad < reach for n in space):
+                return
+            functions = (torch.conv1d, torch.conv2d, torch.conv3d)
+            net.add("conv", [at], attrs, functions[rank - 1](x, weights, None, **how), weights=[w.astype(np.float32)])
+            return
+        if any((n - 1) * stride + reach - 2 * pad < 1 or n * stride > 12 for n in space):
+            return
+        functions = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+        found = functions[rank - 1](x, weights, None, **how)
+        net.add("conv_transpose", [at], attrs, found, weights=[w.astype(np.float32)])
+    elif kind == "relu":
+        net.add("relu", [at], {}, x.relu())
+    elif kind == "bias":
+        bias = rng.integers(-3, 4, (channels, *[1] * rank)).astype(np.float32)
+        net.add("add", [at], {}, x + torch.from_numpy(bias).double(), weights=[bias])
+    elif kind in ("add", "concat"):
+        same = [k for k, e in enumerate(net.expected) if e.shape[2:] == x.shape[2:]]
+        if kind == "add":
+            same = [k for k in same if net.expected[k].shape == x.shape]
+        other = draw(st.sampled_from(same))
+        y = net.expected[other]
+        if kind == "add":
+            net.add("add", [at, other], {}, x + y)
+        elif channels + y.shape[1] <= 24:
+            net.add("concat", [at, other], {"axis": 1}, torch.cat([x, y], 1))
+    elif kind == "pool" and min(space) >= 2:
+        stride = draw(st.integers(1, 2))
+        functions = (torch.max_pool1d, torch.max_pool2d, torch.max_pool3d)
+        attrs = {"kernel": (2,) * rank, "strides": (stride,) * rank, "pads": (0,) * 2 * rank, "dilations": (1,) * rank}
+        net.add("max_pool", [at], attrs, functions[rank - 1](x, 2, stride))
+    elif kind == "pad" and max(space) < 12:
+        before = [0, 0] + [draw(st.integers(0, 1)) for _ in space]
+        both = [(b, b) for b in reversed(before)]
+        found = torch.nn.functional.pad(x, [n for pair in both for n in pair])
+        net.add("pad", [at], {"pads": (*before, *before)}, found)
+
+
+class Drawn:
+    """Gives complex operators random layouts and loops, the same ones whenever it is asked.
+
+    Args:
+        target: whose schedules.
+        seed: of the draw.
+        levels: of tiles.
+    """
+
+    def __init__(self, target: Target, seed: int, levels: int) -> None:
+        self._target, self._rng, self._levels = target, np.random.default_rng(seed), levels
+        self._given: dict[tuple[str, ...], Config] = {}
+
+    @property
+    def tiled(self) -> int:
+        """How many operators have a searched layout."""
+        return sum(bool(c) for c in self._given.values())
+
+    def algorithm(self, node: Node, known: Sequence[Algorithm]) -> Algorithm | None:
+        return None
+
+    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+        if not is_group(node):
+            return node
+        group = identity_of(node)
+        if group not in self._given:
+            self._given[group] = self._draw(node, types, constant, row_major)
+        return configured(node, self._given[group]) if self._given[group] else node
+
+    def refuse(self, group: tuple[str, ...], reason: str) -> None:
+        self._given[group] = {}
+
+    def _draw(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Config:
+        try:
+            task = task_of(workload_document(node, types, constant, row_major), (), self._target)
+        except WorkloadError:
+            return {}
+        space = layout_space(task, self._target, self._levels)
+        loops = None
+        if space is not None:
+            loops = loop_space(task, self._target, space.config(space.sample(self._rng, 1)[0]))
+        return {} if loops is None else loops.config(loops.sample(self._rng, 1)[0])
+
+
+def interpreted(graph: Graph, target: Target, feed: np.ndarray) -> list[np.ndarray]:
+    """Results of a graph with layouts by the interpreter of loops, node by node."""
+    known: dict[Value, np.ndarray] = {graph.inputs[0]: feed, **graph.constants}
+    for node in graph.nodes:
+        kernel = target.kernel(node, "k")
+        made = [np.full(b.shape, np.nan, np.float32) for b in kernel.params[len(node.inputs) :]]
+        reads = zip(node.inputs, kernel.params, strict=False)
+        run_function(kernel, [*(known[v].reshape(b.shape) for v, b in reads), *made])
+        known.update(zip(node.outputs, made, strict=True))
+    return [known[v].reshape(v.type.shape) for v in graph.outputs]
+
+
+def check(net: Net, seed: int, levels: int) -> int:
+    """Interpreter, machine and PyTorch agree; how many operators have layouts that were drawn."""
+    target, graph, expected = get_target("x86"), net.finish(), [net.expected[k].numpy() for k in net.results]
+    drawn = Drawn(target, seed, levels)
+    built = build_package(graph, target, OPTIONS, Observer(), drawn)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "module.tar"
+        write_package(path, built.manifest, built.params, built.members)
+        with load_module(path, 1) as module:
+            found = list(module.run({"v0": net.feed}).values())
+    for got, want in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(got, want, "machine")
+    fused = optimise(graph, target, OPTIONS, Observer(), configurations=drawn)
+    (part,) = parts_of(fused, target)
+    for got, want in zip(
+        interpreted(lay_out(part, OPTIONS, Observer(), drawn), target, net.feed), expected, strict=True
+    ):
+        np.testing.assert_array_equal(got, want, "interpreter")
+    return drawn.tiled
+
+
+@given(net=networks(), seed=st.integers(0, 1 << 30), levels=st.integers(1, 2))
+@examples(20)
+def test_networks_under_random_layouts_mean_the_same(net: Net, seed: int, levels: int) -> None:
+    check(net, seed, levels)
+
+
+@pytest.mark.slow
+@given(net=networks(), seed=st.integers(1 << 31, 1 << 32), levels=st.integers(1, 2))
+@examples(1000)
+def test_a_thousand_networks_under_random_layouts_mean_the_same(net: Net, seed: int, levels: int) -> None:
+    check(net, seed, levels)

@@ -1,0 +1,216 @@
+"""Where layouts go that an operator was given: the rules of ALT §4.2 and §6, one test each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mlc.ir.graph import Builder, Graph, Node, Value
+from mlc.ir.layout import Layout
+from mlc.ir.types import TensorType, f32
+from mlc.lower.knobs import Config, Knobs
+from mlc.ops import get
+from mlc.ops.algorithms import Algorithm
+from mlc.pipeline.layouts import lay_out, parts_of
+from mlc.pipeline.passes import optimise
+from mlc.pipeline.placements import Conversion, Placement, Placements, placements_of
+from mlc.rewrite.group import config_of, configured, is_group
+from mlc.rewrite.layout import assign_layouts
+from mlc.rewrite.workload import workload_document
+from mlc.settings import CompileOptions, Observer
+from mlc.targets.base import LayoutChoice, get_target
+from mlc.tuning.joint import layout_space, loop_space
+from mlc.tuning.task import task_of
+
+TARGET = get_target("x86 -mcpu=haswell")
+OPTIONS = CompileOptions("net", "onnx", "", disabled_passes=frozenset({"winograd"}))
+TILES: Config = {"layout.h": (3, 4), "layout.w": (2, 6), "layout.o": (2, 8)}  # of 12 rows, 12 columns, 16 channels
+TILED = "split(3, 6).split(2, 4).split(1, 8).reorder(0,3,5,1,4,6,2)"
+OTHERS: Config = {"layout.h": (6, 2), "layout.w": (1, 12), "layout.o": (1, 16)}
+OTHERWISE = "split(3, 12).split(2, 2).split(1, 16).reorder(0,3,5,1,4,6,2)"
+
+
+class Given:
+    """Layouts by the name of the operator, with the first loops of the space that is rebuilt for them."""
+
+    def __init__(self, layouts: Mapping[str, Config]) -> None:
+        self._layouts = layouts
+
+    def algorithm(self, node: Node, known: Sequence[Algorithm]) -> Algorithm | None:
+        return None
+
+    def configure(self, node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool) -> Node:
+        wanted = next((self._layouts[s] for s in node.sources if s in self._layouts), None)
+        if wanted is None or not is_group(node):
+            return node
+        task = task_of(workload_document(node, types, constant, row_major), (), TARGET)
+        space = layout_space(replace(task, row_major=False), TARGET)
+        assert space is not None
+        loops = loop_space(task, TARGET, {**space.default, **wanted})
+        assert loops is not None
+        return configured(node, loops.default)
+
+    def refuse(self, group: tuple[str, ...], reason: str) -> None:
+        raise AssertionError(reason)
+
+
+class Net:
+    """A builder of networks over images of 16 channels, 12 by 12."""
+
+    def __init__(self) -> None:
+        self.builder = Builder("net")
+        self.x, self.y = (self.builder.input(name, TensorType((1, 16, 12, 12), f32)) for name in "xy")
+
+    def conv(self, x: Value, name: str, *, pad: int = 1) -> Value:
+        w = np.random.default_rng(len(name)).integers(-1, 2, (16, 16, *[2 * pad + 1] * 2)).astype(np.float32)
+        attrs = {"strides": (1, 1), "pads": (pad,) * 4, "dilations": (1, 1), "groups": 1}
+        (y,) = self.builder.add(
+            get("conv"), [x, self.builder.constant(w, f"w_{name}")], attrs, names=[name], sources=[name]
+        )
+        return y
+
+    def op(self, kind: str, *inputs: Value, name: str, **attrs: object) -> Value:
+        (y,) = self.builder.add(get(kind), inputs, attrs, names=[name], sources=[name])
+        return y
+
+    def pool(self, x: Value, name: str, stride: int = 2) -> Value:
+        """What reads any layout, and is never part of the group that makes what it reads."""
+        return self.op("max_pool", x, name=name, kernel=(2, 2), strides=(stride,) * 2, pads=(0,) * 4, dilations=(1, 1))
+
+    def kept(self, *values: Value) -> list[Value]:
+        """Two results for each, so that it is stored before they read it."""
+        return [self.pool(v, f"p{k}{v.name}", k) for v in values for k in (1, 2)]
+
+    def placed(self, results: Sequence[Value], **layouts: Config) -> tuple[Graph, Placements]:
+        given = Given(layouts)
+        fused = optimise(self.builder.finish(list(results)), TARGET, OPTIONS, Observer(), configurations=given)
+        graph = lay_out(parts_of(fused, TARGET)[0], OPTIONS, Observer(), given)
+        return graph, placements_of(graph, TARGET)
+
+
+def of(found: Placements, tensor: str) -> Placement:
+    (one,) = [t for t in found.tensors if t.tensor == tensor]
+    return one
+
+
+def moves(found: Placements, where: str) -> list[Conversion]:
+    return [c for c in found.conversions if where in c.where.split(", ")]
+
+
+def test_layouts_propagate_along_element_wise_paths_of_one_shape() -> None:
+    net = Net()
+    a = net.conv(net.x, "a")
+    r = net.op("relu", a, name="r")  # a kernel of its own, since what it reads is read again
+    _, found = net.placed(net.kept(a, r), a=TILES)
+    assert (of(found, "a").layout, of(found, "a").asked_by, of(found, "a").reason) == (TILED, "a", "searched")
+    assert of(found, "r").layout == TILED
+    assert (of(found, "r").asked_by, of(found, "r").reason) == ("a", "propagated from an operand of its shape")
+    assert not moves(found, "r")
+
+
+def test_they_do_not_where_elements_change_places() -> None:
+    net = Net()
+    a = net.conv(net.x, "a")
+    t = net.op("transpose", a, name="t", perm=(0, 1, 3, 2))  # of the same shape, but not element by element
+    _, found = net.placed([net.pool(a, "p"), net.pool(net.op("relu", t, name="r"), "q")], a=TILES)
+    assert of(found, "a").layout == TILED
+    assert TILED not in {t.layout for t in found.tensors if t.tensor != "a"}
+
+
+def test_nor_where_shapes_differ() -> None:
+    net = Net()
+    _, found = net.placed([net.pool(net.conv(net.x, "a"), "p")], a=TILES)
+    assert of(found, "a").layout == TILED
+    assert of(found, "p").layout != TILED
+
+
+def test_what_expands_data_is_not_propagated_but_converted_by_who_reads_it() -> None:
+    """ALT's second constraint, with overlapping rows that someone has asked for."""
+    unfolded = Layout((1, 16, 12, 12)).split(1, 8).unfold(3, 7, 5).reorder(0, 1, 3, 4, 5, 2)
+    net = Net()
+    first = net.op("exp", net.x, name="first")
+    graph = net.builder.finish([net.pool(net.op("relu", first, name="second"), "p"), net.pool(first, "q")])
+
+    def choose(
+        node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
+    ) -> tuple[Node, LayoutChoice]:
+        if node.outputs[0].name == "first":
+            return node, LayoutChoice((unfolded,))
+        return node, TARGET.layouts(node, types, constant, row_major, Knobs())
+
+    laid = assign_layouts(graph, choose, get("identity"))
+    types = {v.name: v.type for n in laid.nodes for v in n.outputs}
+    assert types["first"].layout == unfolded
+    assert types["second"].layout is None or not types["second"].layout.expands
+    assert unfolded.expands
+
+
+def test_complex_operators_are_independent() -> None:
+    """ALT's third constraint: the second keeps its own layouts and converts what the first has given it."""
+    net = Net()
+    b = net.conv(net.conv(net.x, "a"), "b", pad=0)
+    _, found = net.placed([net.pool(b, "p")], a=TILES, b=OTHERS)
+    assert (of(found, "a").layout, of(found, "b").layout) == (TILED, OTHERWISE)
+    (move,) = moves(found, "b")
+    assert (move.tensor, move.how, move.layout) == ("a", "copy", TILED)
+    assert move.nbytes == 2 * 4 * 16 * 144
+    _, alone = net.placed([net.pool(b, "p")], b=OTHERS)
+    assert of(alone, "b").layout == OTHERWISE
+    assert of(alone, "a").layout != TILED
+
+
+def test_every_consumer_reads_the_layout_and_converts_for_itself() -> None:
+    net = Net()
+    a = net.conv(net.x, "a")
+    r, s = net.op("relu", a, name="r"), net.op("exp", a, name="s")
+    b = net.conv(a, "b", pad=0)
+    _, found = net.placed(net.kept(r, s, b), a=TILES, b=OTHERS)
+    assert [of(found, name).layout for name in "arsb"] == [TILED, TILED, TILED, OTHERWISE]
+    assert [(c.tensor, c.how) for c in moves(found, "b")] == [("a", "copy")]
+    assert not moves(found, "r") + moves(found, "s")
+
+
+def test_of_several_producers_the_first_operand_wins() -> None:
+    """The sum lies as what it reads first; the other is read from where it lies, element by element."""
+    net = Net()
+    a, b = net.conv(net.x, "a"), net.conv(net.y, "b")
+    first, second = net.op("add", a, b, name="first"), net.op("sub", b, a, name="second")
+    _, found = net.placed(net.kept(a, b, first, second), a=TILES, b=OTHERS)
+    assert [of(found, name).layout for name in ("a", "b")] == [TILED, OTHERWISE]
+    assert (of(found, "first").layout, of(found, "first").asked_by) == (TILED, "a")
+    assert (of(found, "second").layout, of(found, "second").asked_by) == (OTHERWISE, "b")
+
+
+def test_a_complex_operator_wins_over_the_other_producers_of_its_group() -> None:
+    net = Net()
+    a = net.conv(net.x, "a")
+    s = net.op("add", a, net.conv(net.y, "b"), name="s")
+    _, found = net.placed(net.kept(a, s), a=TILES, b=OTHERS)
+    assert (of(found, "s").layout, of(found, "s").reason) == (OTHERWISE, "searched")
+    assert of(found, "a").layout == TILED
+
+
+def test_the_padding_operator_converts_on_the_way() -> None:
+    """ALT, figure 5b: no step of its own converts what the border of the next convolution reads."""
+    net = Net()
+    b = net.conv(net.conv(net.x, "a"), "b")
+    _, found = net.placed([net.pool(b, "p")], a=TILES, b=OTHERS)
+    (border,) = moves(found, "b")
+    assert (border.tensor, border.how, border.layout, border.shape) == ("a", "border", TILED, (1, 6, 1, 1, 4, 14, 16))
+    assert not [c for c in found.conversions if c.how == "step" and c.tensor == "a"]
+
+
+def test_loops_of_fused_consumers_are_reconstructed_alike() -> None:
+    """ALT, figure 7: what follows in the group runs over the axes of the convolution's tiles, within its loops."""
+    net = Net()
+    r = net.op("relu", net.conv(net.x, "a"), name="r")
+    graph, found = net.placed([net.pool(r, "p")], a=TILES)
+    assert of(found, "r").layout == TILED
+    (node,) = [n for n in graph.nodes if "a" in n.sources]
+    schedule = TARGET.schedule(node, Knobs(config_of(node)))
+    assert schedule is not None
+    relu, sums = schedule.stages[-1], next(s for s in schedule.stages if s.op.combiner is not None)
+    assert relu.op.shape == sums.op.shape == (1, 3, 2, 2, 4, 6, 8)
+    assert sums.attach is not None
