@@ -1,11 +1,12 @@
 """What conditions say of indices, and what follows: where an index lies under them.
 
-Ranges come first; where they are too wide, all values of the variables are tried, if they are not too many.
+Ranges come first; where they are too wide, all values of the variables are tried, if they are not too many; of those
+that an index and its facts have a period in, one period.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -16,6 +17,7 @@ from mlc.ir.expr import Call, Expr, Within, conjuncts
 from mlc.ir.index import Atom, Linear, Quotient, Remainder, Var, dynamics, evaluate
 
 POINTS = 1 << 21  # of one enumeration; what takes more is not decided
+LONGEST = 512  # period that is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +106,14 @@ def is_inside(index: Linear, extent: int, facts: Facts) -> bool | None:
         return True
     if dynamics(index):
         return None
-    dims = list(dict.fromkeys(index.vars()))
     known: list[Fact] = []
-    for f in sorted(facts, key=lambda f: len(f.index.vars() - set(dims))):
-        more = [v for v in dict.fromkeys(f.index.vars()) if v not in dims]
-        if not dynamics(f.index) and prod(v.hi + 1 for v in (*dims, *more)) <= POINTS:
-            dims += more
+    dims = _tried(index, known)
+    # those first that say something of a part of the index: there may be too many values for all of them
+    for f in sorted(facts, key=lambda f: (not (f.index.terms.keys() & index.terms), len(f.index.vars() - set(dims)))):
+        if not dynamics(f.index) and prod((more := _tried(index, [*known, f])).values()) <= POINTS:
+            dims = more
             known.append(f)
-    if prod(v.hi + 1 for v in dims) > POINTS:
+    if prod(dims.values()) > POINTS:
         return None
     env = grids(dims)
     holds: Any = True
@@ -119,12 +121,46 @@ def is_inside(index: Linear, extent: int, facts: Facts) -> bool | None:
         value = evaluate(f.index, env)
         holds = holds & (value >= f.lo) & (value < f.hi)
     value = evaluate(index, env)
-    return not bool(np.any(holds & ((value < 0) | (value >= extent))))
+    if not np.any(holds & ((value < 0) | (value >= extent))):
+        return True
+    return False if len(known) == len(facts) else None
 
 
-def grids(dims: Sequence[Var]) -> dict[Var, Any]:
-    """An array of the values of each variable, along an axis of its own."""
+def _tried(index: Linear, facts: Sequence[Fact]) -> dict[Var, int]:
+    """How many values of each variable are to be tried: a period, where an index and facts have one.
+
+    >>> from mlc.ir.index import as_index
+    >>> i, k = Var("i", 0, 99), Var("k", 0, 999)
+    >>> _tried((as_index(k) * 4 + i) // 9 % 3, [])
+    {i: 27, k: 27}
+    """
+    forms = [index, *(f.index for f in facts)]
+    every = {v: v.hi + 1 for form in forms for v in sorted(form.vars(), key=lambda v: v.name)}
+    if prod(every.values()) <= POINTS // 64:
+        return every
     return {
-        v: np.arange(v.hi + 1, dtype=np.int64).reshape([-1 if k == d else 1 for k in range(len(dims))])
-        for d, v in enumerate(dims)
+        v: next((p for p in range(1, min(n, LONGEST)) if all(_moved(f, v, p) == 0 for f in forms)), n)
+        for v, n in every.items()
+    }
+
+
+def _moved(form: Linear, v: Var, by: int) -> int | None:
+    """By how much an index grows where a variable does; ``None`` where that is not always the same."""
+    total = 0
+    for atom, c in form.terms.items():
+        if atom is v:
+            total += c * by
+        elif isinstance(atom, Quotient | Remainder):
+            grown = _moved(atom.form, v, by)
+            if grown is None or grown % atom.divisor:
+                return None
+            total += c * (grown // atom.divisor) if isinstance(atom, Quotient) else 0
+    return total
+
+
+def grids(dims: Mapping[Var, int]) -> dict[Var, Any]:
+    """An array of the first values of each variable, so many, along an axis of its own."""
+    return {
+        v: np.arange(n, dtype=np.int64).reshape([-1 if k == d else 1 for k in range(len(dims))])
+        for d, (v, n) in enumerate(dims.items())
     }

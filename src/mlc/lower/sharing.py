@@ -202,7 +202,7 @@ class Threads:
         threads = prod(v.hi + 1 for v in axes)
         if threads > POINTS:
             return False
-        env = grids(axes)
+        env = grids({v: v.hi + 1 for v in axes})
         place: Grid = np.zeros([1] * len(axes), np.int64)
         for ix in a.indices:
             own = Linear({x: c for x, c in ix.terms.items() if not Linear({x: 1}, 0).vars() <= same}, 0)
@@ -234,7 +234,7 @@ class Threads:
         shape = [len(joint[v]) if v in joint else v.hi + 1 for v in dims]
         if prod(shape) > POINTS:
             return None
-        env = grids(dims)
+        env = grids({v: v.hi + 1 for v in dims})
         for d, (v, values) in enumerate(joint.items()):
             env[v] = values.reshape([-1 if k == d else 1 for k in range(len(dims))])
         holds = np.ones(shape, bool)

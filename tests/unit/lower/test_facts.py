@@ -73,3 +73,24 @@ def test_falsehood_of_a_one_sided_condition_tells_the_other_side() -> None:
 def test_values_of_memory_are_what_they_are_promised_to_be(extent: int, inside: bool | None) -> None:
     loaded = dynamic(cast(Load(Buffer("x", (4,), f32), (as_index(B),)), i64), 0, 8)
     assert is_inside(loaded, extent, ()) is inside
+
+
+@given(index=FORMS, facts=FACTS, extent=st.integers(1, 20))
+@examples(200)
+def test_what_is_not_tried_is_not_said(index: Linear, facts: list[Fact], extent: int) -> None:
+    """With fewer points than there are values: periods stand for all of these, and facts may be left out."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mlc.lower.facts.POINTS", 24)
+        said = is_inside(index, extent, tuple(facts))
+    assert said in (None, all(0 <= v < extent for v in values(index, tuple(facts))))
+
+
+def test_steps_of_a_long_sum_are_tried_by_their_period() -> None:
+    """A 3-D window's depth over 8 planes of 784 pixels: 2,764,800 values, 691,200 of which are unlike."""
+    by, ty, tx, k, d = (Var(n, 0, e - 1) for n, e in (("by", 25), ("ty", 16), ("tx", 32), ("k", 108), ("d", 2)))
+    tap = (as_index(k) * 4 + as_index(tx) % 4) // 9 % 3
+    plane = (as_index(d) * 16 + ty + as_index(by) * 32) // 98 % 8
+    pixel = as_index(tx) + as_index(ty) * 32 + (as_index(d) + as_index(by) * 2) % 49 * 512
+    facts = (Fact(as_index(k), 0, 107), Fact(pixel + tap * 3136 - 3136, 0, 25088))
+    assert is_inside(tap + plane - 1, 8, facts)
+    assert not is_inside(tap + plane - 1, 8, facts[:1])
