@@ -17,7 +17,7 @@ import numpy as np
 
 from mlc.api.models import Model
 from mlc.api.options import compile_options, make_folder, require_products
-from mlc.errors import UnsupportedError, UsageError
+from mlc.errors import DeviceError, UnsupportedError, UsageError
 from mlc.runtime import Manifest, Module, atomic_write, load_module, write_package
 from mlc.runtime import Package as OpenPackage
 from mlc.runtime.native import available_cores
@@ -103,7 +103,10 @@ class Package:
         with tempfile.TemporaryDirectory(prefix="mlc-") as folder:
             path = Path(folder) / "module.tar"
             self.save(path)
-            return load_module(path, threads, device)
+            try:
+                return load_module(path, threads, device)
+            except DeviceError as error:  # the file is gone when the message is read
+                raise DeviceError(error.message.removeprefix(f"{path}: "), hint=error.hint) from None
 
 
 def compile(

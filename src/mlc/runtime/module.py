@@ -16,7 +16,7 @@ import numpy as np
 
 from mlc.errors import DeviceError, PackageError, UsageError
 from mlc.runtime.buffers import Ports, address, aligned_empty
-from mlc.runtime.device import CPU, DeviceSide, Report, device_named
+from mlc.runtime.device import CPU, DeviceSide, Report, device_named, device_names
 from mlc.runtime.device_spec import PlaceSpec
 from mlc.runtime.dtypes import numpy_dtype
 from mlc.runtime.manifest import Manifest, StepSpec
@@ -397,9 +397,11 @@ def _device_side(package: Package, wanted: str | None) -> DeviceSide | None:
     own = CPU if spec is None else spec.name
     name, number = (own, 0) if wanted is None else device_named(wanted)
     if name != own:
+        known = (CPU, *device_names())
+        again = f"compile the model again: --target {'x86' if name == CPU else name}"
         raise DeviceError(
             f"the module is for {own}, not for {name}",
-            hint=f"compile the model again: --target {'x86' if name == CPU else name}",
+            hint=again if name in known else f"drivers here: {', '.join(known)}",
         )
     if spec is None:
         return None

@@ -168,8 +168,19 @@ class Cuda:
         self._do("free memory", self._cu.cuMemFree, address)
 
     def pin(self, nbytes: int) -> int:
-        """Memory of the host's that the device reads by itself."""
-        return int(self._do(f"pin {nbytes} bytes of the host's memory", self._cu.cuMemHostAlloc, nbytes, 0))
+        """Memory of the host's that the device reads by itself.
+
+        Raises:
+            DeviceError: the host has none left, or the driver refuses.
+        """
+        what = f"pin {nbytes} bytes of the host's memory"
+        try:
+            return int(self._do(what, self._cu.cuMemHostAlloc, nbytes, 0))
+        except CudaError as error:
+            if error.name != "CUDA_ERROR_OUT_OF_MEMORY":
+                raise
+            hint = "close what else uses it, or take a smaller batch"
+            raise DeviceError(f"cannot {what}: there is none left ({error.name})", hint=hint) from error
 
     def unpin(self, address: int) -> None:
         self._do("free pinned memory", self._cu.cuMemFreeHost, address)
