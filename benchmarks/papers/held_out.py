@@ -131,6 +131,13 @@ def means(middle: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
+def oracle(middle: Mapping[str, Mapping[str, float]]) -> float:
+    """The least trials that any search needs, over those of random draws: one where untuned will do, two elsewhere."""
+    least = {w: {"random": by["random"], "oracle": min(by["random"], 2.0)} for w, by in middle.items()}
+    found = means(least)
+    return found["oracle"] / found["random"]
+
+
 def landscape(searches: Sequence[Search], name: str) -> dict[str, Any]:
     """How hard the space of a workload is, by what searches drew at random there."""
     random = [s for s in searches if s.explorer == "random" and s.known.name == name]
@@ -170,12 +177,20 @@ def markdown(searches: Sequence[Search], about: Mapping[str, str], pictures: Seq
     others = {e: m for e, m in mean.items() if e != default}
     best = min(others, key=lambda e: others[e])
     cut = sum(s.reached == inf and len(s.numbers) < s.trials for s in searches)
-    flat = [w for w, by in middle.items() if by["random"] <= by[default]]
+    flat = [w for w, by in middle.items() if by["random"] == 1]
+    alike = [w for w, by in middle.items() if 1 < by["random"] < inf and by["random"] <= by[default]]
+    missed = [w for w, by in middle.items() if by["random"] == by[default] == inf]
+    steep = {w: by for w, by in middle.items() if w not in flat}
     lines += [
         f"The default, `{default}`, needs {mean[default] / mean['random']:.2f} times the trials of random draws to",
         f"{FOUND:.0%} of the best, and {mean[default] / others[best]:.2f} times those of the best other explorer,",
         f"`{best}`.",
-        f"Random draws do as well on: {', '.join(flat) or 'none'}.",
+        f"Untuned is there already on: {', '.join(flat) or 'none'}; random draws, and all others, need one trial.",
+        f"Random draws do as well on: {', '.join(alike) or 'none'}.",
+        f"Neither gets there on: {', '.join(missed) or 'none'}.",
+        f"A search that knew the best and tried it second would need {oracle(middle):.2f} times the trials of random",
+        f"draws on all of them. On the {len(steep)} where there is something to find, the default needs",
+        f"{means(steep)[default] / means(steep)['random']:.2f} times.",
         f"Of {len(searches)} searches {cut} were cut off before their last trial, for want of time to measure; they",
         "count as those that are not there.",
     ]
