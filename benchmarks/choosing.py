@@ -10,28 +10,31 @@ import argparse
 import os
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
 from benchmarks.report import table
 
-SPACES = ("C1", "C6", "C7", "C9", "W2", "Matmul-1024", "MM1", "BMM1")
+if TYPE_CHECKING:
+    from mlc.lower.knobs import Space
+    from mlc.targets.base import Target
+    from mlc.tuning.features import LoopFeatures
+
+TILED = "tiled"  # the loops of a convolution like C6 under a layout of the layout space
+SPACES = ("C1", "C6", "C7", "C9", "W2", "Matmul-1024", "MM1", "BMM1", TILED)
 CANDIDATES = 50_000  # at a time
 KNOWN = 512  # configurations that the model has learnt from
 BATCH, BATCHES = 64, 6
 RATE = 6.0  # trials a second
 
 
-def candidates_a_second(name: str, target: str) -> float:
+def candidates_a_second(space: Space, features: LoopFeatures) -> float:
     """Features and predictions together, the best of three."""
-
-    from benchmarks.papers.spaces import WORKLOADS, Setting
-    from mlc.targets.base import get_target
     from mlc.tuning.models.gbt import GradientBoosting
 
-    setting = Setting(WORKLOADS[name], get_target(target))
-    space, features, rng = setting.task.space, setting.features, np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     model = GradientBoosting()
     model.fit(features(space.sample(rng, KNOWN)), rng.random(KNOWN))
     seconds = []
@@ -43,19 +46,39 @@ def candidates_a_second(name: str, target: str) -> float:
     return CANDIDATES / min(seconds[1:])
 
 
-def seconds_a_batch(name: str, target: str) -> float:
+def searched_at(name: str, target: Target) -> tuple[Space, LoopFeatures]:
+    """A space and what describes its configurations; of loops under a searched layout where the name says so."""
+    from dataclasses import replace
+
+    from benchmarks.papers.alt import convolution, in_network
+    from benchmarks.papers.spaces import WORKLOADS, Setting
+    from mlc.tuning.features import LoopFeatures
+    from mlc.tuning.joint import layout_space, loop_space
+
+    if name != TILED:
+        setting = Setting(WORKLOADS[name], target)
+        return setting.task.space, setting.features
+    task = in_network(convolution(128, 128, 28, 3, pad=1), target)
+    layouts = None if task is None else layout_space(task, target)
+    if task is None or layouts is None:
+        raise SystemExit(f"python -m benchmarks.choosing: {name}: the target follows no layouts")
+    space = loop_space(task, target, layouts.config(layouts.sample(np.random.default_rng(0), 1)[0]))
+    features = None if space is None else LoopFeatures.of(replace(task, space=space), target)
+    assert space is not None, "one that the target follows"
+    assert features is not None, "loops of a processor"
+    return space, features
+
+
+def seconds_a_batch(space: Space, features: LoopFeatures) -> float:
     """What the default explorer takes to propose and observe, once it knows something; the median of some batches."""
     from threadpoolctl import threadpool_limits
 
-    from benchmarks.papers.spaces import WORKLOADS, Setting
-    from mlc.targets.base import get_target
     from mlc.tuning.explorers import get_explorer
     from mlc.tuning.options import TuneOptions
 
-    setting = Setting(WORKLOADS[name], get_target(target))
-    features, rng = setting.features, np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     make = get_explorer(TuneOptions().explorer)
-    explorer = make(setting.task.space, rng, featurizer=features, valid=features.valid)
+    explorer = make(space, rng, featurizer=features, valid=features.valid)
     seconds = []
     with threadpool_limits(1, "blas"):
         for _ in range(BATCHES):
@@ -71,13 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.choosing", description=__doc__)
     parser.add_argument("spaces", nargs="*", default=SPACES, help=f"of the papers (default: {' '.join(SPACES)})")
     parser.add_argument("--target", default="x86", help="what to compile for; nothing is run on it")
+    from mlc.targets.base import get_target
+
     options = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"
-    rows = []
+    target, rows = get_target(options.target), []
     for name in options.spaces:
-        seconds = seconds_a_batch(name, options.target)
+        space, features = searched_at(name, target)
+        seconds = seconds_a_batch(space, features)
         share = seconds / (seconds + BATCH / RATE)
-        rate = candidates_a_second(name, options.target)
+        rate = candidates_a_second(space, features)
         rows.append((name, f"{rate:,.0f}", f"{seconds:.2f}", f"{100 * share:.1f}"))
     columns = (
         "space",

@@ -177,7 +177,7 @@ def page(rows: list[dict[str, object]]) -> str:
         "| case | shapes | trials | untuned ms | loops ms | joint ms | joint over loops | its result lies |",
         "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    ratios = []
+    ratios, rates = [], []
     for row in rows:
         s = row["seconds"]
         assert isinstance(s, dict)
@@ -186,12 +186,18 @@ def page(rows: list[dict[str, object]]) -> str:
             lines.append(f"| {row['case']} | {row['shapes']} | {row['trials']} | | | | not measured | |")
             continue
         ratios.append(s["ALT-OL"] / s["ALT"])
+        if took := row.get("search_seconds"):
+            assert isinstance(took, dict)
+            rates.append(took["ALT-OL"] / took["ALT"])
         times = " | ".join(f"{1e3 * s[name]:.4f}" for name in ("untuned", *VARIANTS))
         layout = row["layouts"].get("result", "the target's own")
         lines.append(f"| {row['case']} | {row['shapes']} | {row['trials']} | {times} | {ratios[-1]:.2f} | {layout} |")
     if ratios:
         mean = float(np.exp(np.mean(np.log(ratios))))
         lines += ["", f"Geometric mean of {len(ratios)}: {mean:.3f}; least {min(ratios):.2f}, most {max(ratios):.2f}."]
+    if rates:
+        mean = float(np.exp(np.mean(np.log(rates))))
+        lines += ["", f"Trials a second of the joint search, times those of loops only: {mean:.2f} (geometric mean)."]
     return "\n".join([*lines, ""])
 
 

@@ -1,0 +1,115 @@
+"""Scripts of ALT's figures: what they tune, how they count, and that a case that is kept is not run again."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.papers import alt_fig1, alt_fig11, alt_table3
+from benchmarks.papers.alt import convolution, go_on, in_network, rows_and_columns, under, write
+from benchmarks.papers.alt_table2 import PREDICTED, WIDTHS, block, misses
+from benchmarks.papers.cachegrind import by_function
+from mlc.errors import ScheduleError
+from mlc.targets.base import LEVELS, get_target
+from mlc.tuning.joint import layout_space, primitives_of
+from mlc.tuning.task import Task, candidate
+
+TARGET = get_target("x86 -mcpu=haswell")
+
+
+def task() -> Task:
+    found = in_network(convolution(16, 32, 14, 3, pad=1), TARGET)
+    assert found is not None
+    return found
+
+
+def test_layouts_of_libraries_are_points_of_the_layout_space() -> None:
+    one = task()
+    shapes = {}
+    for name, layouts in rows_and_columns(one, TARGET, 16).items():
+        config = dict(under(one, TARGET, layouts).space.default)
+        assert primitives_of(one, TARGET, config)
+        node = candidate(one, TARGET, config)
+        shapes[name] = [n for n in node.outputs[0].type.physical_shape if n > 1]
+        assert node.inputs[1].type.size == 32 * 16 * 9
+    assert shapes == {"NOHW": [32, 14, 14], "NHWO": [14, 14, 32], "N O/16 H W 16": [2, 14, 14, 16]}
+
+
+def test_loops_under_a_layout_that_is_not_there_are_refused() -> None:
+    one = task()
+    with pytest.raises(ScheduleError, match="no loops for"):
+        under(one, TARGET, {LEVELS: 1, "layout.h": (3, 5)})
+
+
+@pytest.mark.parametrize("shape", alt_fig1.CASES)
+def test_cases_of_figure_1_have_layouts(shape: tuple[int, int, int, int, int]) -> None:
+    channels, filters, size, taps, stride = shape
+    assert in_network(convolution(channels, filters, size, taps, stride=stride, pad=taps // 2), TARGET) is not None
+
+
+def test_layouts_of_table_3_are_points_of_the_layout_space() -> None:
+    one = in_network(alt_table3.GRAPH(), TARGET)
+    assert one is not None
+    named = alt_table3.layouts_named(one, TARGET)
+    assert (*named, "searched") == alt_table3.NAMES
+    node = candidate(one, TARGET, dict(under(one, TARGET, named[alt_table3.NAMES[3]]).space.default))
+    assert [n for n in node.outputs[0].type.physical_shape if n > 1] == [28, 7, 4, 4, 16, 16]
+
+
+def test_a_layout_that_is_forced_forwards_is_read_as_it_lies() -> None:
+    """Figure 11: what the first convolution gives is what the second has, and no copy of it."""
+    a = alt_fig11.task_of(alt_fig11.first(7), TARGET)
+    space = layout_space(a, TARGET)
+    assert space is not None
+    layouts = {**space.default, "layout.h": (7, 1)}
+    made = alt_fig11.result_of(a, TARGET, dict(under(a, TARGET, layouts).space.default))
+    b = alt_fig11.task_of(alt_fig11.second(7, 512), TARGET, made)
+    assert b.types[0].layout == made.layout
+    assert made.layout is not None
+
+
+def test_the_cache_model_gives_the_paper_s_predictions() -> None:
+    assert tuple(misses(block(width, width), 4) for width in WIDTHS) == PREDICTED
+    assert misses(block(4, 1024), 1) == 512
+    assert misses([0, 1, 0, 1], 1) == 2
+
+
+def test_cachegrind_files_are_read_by_kernel() -> None:
+    text = "desc: x\nevents: Ir Dr D1mr Dw D1mw\nfl=a\nfn=main\n0 9 9 9 9 9\nfn=k1_conv_relu\n0 10 4 2 1 0\n"
+    assert by_function(text) == {
+        "k1_conv_relu": {"instructions": 10, "reads": 4, "read misses": 2, "writes": 1, "write misses": 0}
+    }
+
+
+def test_cases_that_are_kept_are_not_run_again(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    def case(name: str) -> Any:
+        return lambda folder: ran.append(name) or {"seconds": {"a": 1.0}}
+
+    given = argparse.Namespace(out=tmp_path, trials=8, seconds=float("inf"))
+    cases = {"one": case("one"), "two": case("two")}
+    rows = go_on("figure", given, cases)
+    assert [r["case"] for r in rows] == ran == ["one", "two"]
+    go_on("figure", given, cases)
+    assert ran == ["one", "two"]
+    go_on("figure", argparse.Namespace(out=tmp_path, trials=9, seconds=-1.0), cases)
+    assert ran == ["one", "two"]
+    go_on("figure", argparse.Namespace(out=tmp_path, trials=9, seconds=float("inf")), cases)
+    assert ran == ["one", "two"] * 2
+
+
+def test_a_figure_is_kept_as_numbers_and_a_page(tmp_path: Path) -> None:
+    rows = [{"case": "one", "seconds": np.float64(1.5)}]
+    write(
+        "f", tmp_path, "Title", "\nRemarks.\n", ("case", "s"), [("one", "1.5")], rows, {"one": {"a": 1.5}}, "s", "End."
+    )
+    text = (tmp_path / "f.md").read_text()
+    assert "# Title" in text
+    assert "| one | 1.5 |" in text
+    assert "End." in text
+    assert (tmp_path / "f.json").exists()
