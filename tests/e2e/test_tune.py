@@ -103,6 +103,19 @@ def test_tune_resume_and_compile(model: str, tmp_path: Path, capsys: pytest.Capt
     assert run(["-q", "run", "m.tar", "--verify", "onnxruntime", "--model", model]) == 0
 
 
+def test_where_no_operator_has_layouts_to_choose_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ends = [helper.make_tensor_value_info(v, TensorProto.FLOAT, [8, 32]) for v in "xy"]
+    w = numpy_helper.from_array(np.ones((32, 32), np.float32), "w")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "one", ends[:1], ends[1:], [w])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), "m.onnx")
+    tune = ["-q", "tune", "m.onnx", "--layouts", "--threads", "1", "--explorer", "random", "--trials", "2"]
+    assert run([*tune, "-o", "r.jsonl"]) == 0
+    assert "no operator here has layouts to choose" in caplog.text
+
+
 def test_layouts_are_tuned_recorded_and_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

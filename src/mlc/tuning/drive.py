@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from mlc.tuning.apart import apart
 from mlc.tuning.base import Elsewhere
 from mlc.tuning.check import Check
 from mlc.tuning.in_order import Joint, Network, is_network, search_in_order
+from mlc.tuning.joint import layout_space
 from mlc.tuning.journal import Journal, set_aside
 from mlc.tuning.measure import MeasureOptions
 from mlc.tuning.models.transfer import Additive
@@ -36,6 +38,8 @@ from mlc.tuning.task import Task, chosen_tasks, tasks_of
 from mlc.tuning.transfer import cost_models, learnt_from
 from mlc.tuning.watcher import Watcher
 from mlc.tuning.whole import Comparison, TurnsHere
+
+_LOGGER = logging.getLogger("mlc")
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,11 @@ def tune_graph(
     _require_template(options, everything)
     tasks, numbers = chosen_tasks(everything, only)
     _require_caches(tasks, flushed)
+    if options.layouts and all(layout_space(t, target, options.layouts) is None for t in tasks):
+        _LOGGER.warning(
+            "no operator here has layouts to choose: loops alone are searched (layouts are of convolutions and "
+            "products in float32 on processors, where what reads the result takes any layout)"
+        )
     known = learnt_from(transfer, everything, target, options)
     near = best_of([*before, *(read_records(transfer).records if transfer else ())], Fingerprint.of(target), threads)
     arrange = partial(
