@@ -23,7 +23,7 @@ import onnx
 
 import mlc
 from benchmarks.gpu.pool import LOST
-from benchmarks.gpu.table import COMPILED, OURS
+from benchmarks.gpu.table import COMPILED, OURS, SIDES
 from benchmarks.stats import Arrays, Spread, largest_error
 from benchmarks.zoo import MODELS, build, sample_inputs
 from mlc.targets.cuda.api import CudaError
@@ -298,9 +298,10 @@ def measure(job: Job) -> Job:
             with turn_of(name):
                 times[name].append(sides[name].seconds())
     wanted = next((sides[n].outputs() for n in sides if n != OURS), None)
-    how = "events" if whole else "the clock", "events" if graph else "the clock"
+    how, peers_how = "events" if whole else "the clock", "events" if graph else "the clock"
+    peers = [name for name in SIDES[1:] if name in sides]
     found: Job = {
-        "timed": how[0] if how[0] == how[1] else f"{how[0]}, torch by {how[1]}",
+        "timed": how if how == peers_how or not peers else f"{how}, torch by {peers_how}",
         "failed": said,
         "seconds": {n: {"median": (s := Spread.of(t)).median, "mad": s.mad, "runs": s.count} for n, t in times.items()},
     }

@@ -353,6 +353,7 @@ def test_figure_19_has_both_precisions(
     rows = json.loads((tmp_path / "tvm_fig19_mali-on-pocl.json").read_text())["rows"]
     assert [(r["model"], r["precision"], r["note"]) for r in rows] == [("dqn", "fp32", ""), ("dqn", "fp16", "")]
     assert all(set(r["milliseconds"]) == {"mlc", devices.PLAIN} for r in rows)
+    assert {r["timed"] for r in rows} == {"events"}  # nobody of PyTorch's is there
     text = (tmp_path / "tvm_fig19_mali-on-pocl.md").read_text()
     assert devices.REHEARSAL in text
     assert "| dqn | fp16 |" in text
