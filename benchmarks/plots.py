@@ -130,6 +130,37 @@ def curves(
     _save(pyplot, figure, file)
 
 
+def lines(
+    file: Path,
+    panels: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]],
+    title: str,
+    across: str,
+    most: Mapping[str, float],
+) -> None:
+    """Panels below one another that share their horizontal axis.
+
+    Args:
+        file: where the picture goes.
+        panels: by label of the vertical axis, lines by name: places and values.
+        title: of the whole.
+        across: label of the horizontal axis.
+        most: where the vertical axis of a panel ends, if not by itself.
+    """
+    pyplot, figure, _ = _figure(7.0, 2.6 * len(panels) + 0.5, axes=False)
+    names = list(dict.fromkeys(name for found in panels.values() for name in found))
+    for place, (label, found) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(len(panels), 1, place)
+        for name, (at, values) in found.items():
+            axes.plot(at, values, color=COLOURS[names.index(name) % len(COLOURS)], linewidth=1.3, label=name)
+        axes.set_ylim(0, most.get(label))
+        axes.set_ylabel(label, fontsize=8)
+        axes.legend(fontsize=7)
+        if place == len(panels):
+            axes.set_xlabel(across, fontsize=8)
+    figure.suptitle(title, fontsize=10)
+    _save(pyplot, figure, file)
+
+
 def _relative(report: Report, results: Sequence[Result], threads: int, file: Path) -> None:
     """Latency over that of the best peer of each model; ours below 1 are ahead."""
     shown = [result for result in results if result.best_peer]
