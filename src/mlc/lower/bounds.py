@@ -10,8 +10,9 @@ from mlc.ir import te
 from mlc.ir.expr import Expr, Within, loads, within
 from mlc.ir.index import ZERO, Atom, Linear, Var, as_index, dynamics, substitute
 from mlc.ir.loop import THREAD_AXES, ForKind
+from mlc.lower.relations import Fuse, Split
 from mlc.lower.schedule import Schedule
-from mlc.lower.stage import Fuse, Split, Stage
+from mlc.lower.stage import Stage
 
 
 @dataclass(slots=True, eq=False)

@@ -11,8 +11,9 @@ from mlc.ir.expr import within
 from mlc.ir.index import ZERO, Linear, Var, as_index, substitute
 from mlc.ir.loop import Buffer, For, ForKind, Prefetch, Stmt
 from mlc.lower.bounds import Nest, box_of
+from mlc.lower.relations import Fetch
 from mlc.lower.rewrite import decided
-from mlc.lower.stage import Fetch, Stage
+from mlc.lower.stage import Stage
 
 LINE = 64  # bytes of a cache line
 

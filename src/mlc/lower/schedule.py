@@ -14,7 +14,8 @@ from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.expr import Load, as_expr, replace_loads, select, substitute_vars, within
 from mlc.ir.index import Linear, Var, as_index
-from mlc.lower.stage import Split, Stage
+from mlc.lower.relations import Split
+from mlc.lower.stage import Stage
 
 
 class Schedule:

@@ -24,7 +24,6 @@ for i in range(6):
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mlc.errors import ScheduleError
@@ -32,6 +31,7 @@ from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.intrinsic import TensorIntrinsic
 from mlc.ir.loop import BLOCK_AXES, THREAD_AXES, ForKind
+from mlc.lower.relations import AttachPoint, Fetch, Fuse, Relation, Split
 from mlc.lower.symbolic import least, most
 
 
@@ -44,47 +44,6 @@ class Owner(Protocol):
     def outputs(self) -> Sequence[te.Tensor]: ...
 
     def find(self, tensor: te.Tensor) -> Stage | None: ...
-
-
-@dataclass(slots=True, eq=False)
-class Split:
-    """``parent == outer * (extent of inner) + inner``; ``inner`` has ``factor`` iterations or the whole parent's."""
-
-    parent: Var
-    outer: Var
-    inner: Var
-    factor: int
-
-
-@dataclass(slots=True, eq=False)
-class Fuse:
-    """``fused == outer * (extent of inner) + inner``."""
-
-    outer: Var
-    inner: Var
-    fused: Var
-
-
-Relation = Split | Fuse
-
-
-@dataclass(slots=True, eq=False)
-class Fetch:
-    """Iterations of ``at`` fetch what ``ahead`` reads of a tensor ``distance`` iterations later."""
-
-    tensor: te.Tensor
-    ahead: Var
-    at: Var
-    distance: int
-    level: int
-
-
-@dataclass(slots=True, eq=False)
-class AttachPoint:
-    """Inside which loop of which stage a stage is computed."""
-
-    stage: Stage
-    axis: Var
 
 
 class Stage:

@@ -10,8 +10,9 @@ from typing import Any
 
 from mlc.ir.expr import loads
 from mlc.ir.index import Atom, Dynamic, Linear, Var
+from mlc.lower.relations import Split
 from mlc.lower.schedule import Schedule
-from mlc.lower.stage import Split, Stage
+from mlc.lower.stage import Stage
 from mlc.lower.symbolic import Sym
 
 

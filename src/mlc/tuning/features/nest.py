@@ -19,8 +19,9 @@ from mlc.ir.expr import loads
 from mlc.ir.index import Atom, Linear, Quotient, Remainder, Var
 from mlc.ir.loop import THREAD_AXES, ForKind
 from mlc.lower.bounds import SHARED
+from mlc.lower.relations import Split
 from mlc.lower.schedule import Schedule
-from mlc.lower.stage import Split, Stage
+from mlc.lower.stage import Stage
 from mlc.lower.symbolic import real
 from mlc.lower.terms import Terms
 

@@ -1,0 +1,53 @@
+"""What a stage notes: how its loops come from each other, what they fetch ahead, and where it is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlc.ir import te
+from mlc.ir.index import Var
+
+if TYPE_CHECKING:
+    from mlc.lower.stage import Stage
+
+
+@dataclass(slots=True, eq=False)
+class Split:
+    """``parent == outer * (extent of inner) + inner``; ``inner`` has ``factor`` iterations or the whole parent's."""
+
+    parent: Var
+    outer: Var
+    inner: Var
+    factor: int
+
+
+@dataclass(slots=True, eq=False)
+class Fuse:
+    """``fused == outer * (extent of inner) + inner``."""
+
+    outer: Var
+    inner: Var
+    fused: Var
+
+
+Relation = Split | Fuse
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """Iterations of ``at`` fetch what ``ahead`` reads of a tensor ``distance`` iterations later."""
+
+    tensor: te.Tensor
+    ahead: Var
+    at: Var
+    distance: int
+    level: int
+
+
+@dataclass(slots=True, eq=False)
+class AttachPoint:
+    """Inside which loop of which stage a stage is computed."""
+
+    stage: Stage
+    axis: Var
