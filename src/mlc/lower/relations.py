@@ -1,15 +1,11 @@
-"""What a stage notes: how its loops come from each other, what they fetch ahead, and where it is computed."""
+"""What a stage notes: how its loops come from each other, and what they fetch ahead."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mlc.ir import te
 from mlc.ir.index import Var
-
-if TYPE_CHECKING:
-    from mlc.lower.stage import Stage
 
 
 @dataclass(slots=True, eq=False)
@@ -43,11 +39,3 @@ class Fetch:
     at: Var
     distance: int
     level: int
-
-
-@dataclass(slots=True, eq=False)
-class AttachPoint:
-    """Inside which loop of which stage a stage is computed."""
-
-    stage: Stage
-    axis: Var

@@ -24,6 +24,7 @@ for i in range(6):
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mlc.errors import ScheduleError
@@ -31,7 +32,7 @@ from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.ir.intrinsic import TensorIntrinsic
 from mlc.ir.loop import BLOCK_AXES, THREAD_AXES, ForKind
-from mlc.lower.relations import AttachPoint, Fetch, Fuse, Relation, Split
+from mlc.lower.relations import Fetch, Fuse, Relation, Split
 from mlc.lower.symbolic import least, most
 
 
@@ -44,6 +45,14 @@ class Owner(Protocol):
     def outputs(self) -> Sequence[te.Tensor]: ...
 
     def find(self, tensor: te.Tensor) -> Stage | None: ...
+
+
+@dataclass(slots=True, eq=False)
+class AttachPoint:
+    """Inside which loop of which stage a stage is computed."""
+
+    stage: Stage
+    axis: Var
 
 
 class Stage:
