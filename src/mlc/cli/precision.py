@@ -56,7 +56,8 @@ def require_reason(accuracy_on: str | None, *, by_layer: bool, lossy: bool) -> N
     for name, given in (("--accuracy-on", accuracy_on is not None), ("--accuracy-report", by_layer)):
         if given and not lossy:
             raise UsageError(
-                f"{name} is only for --weights, --bf16, --fp16 and --tf32", hint="add one of these, or leave it out"
+                f"{name} is only for --weights, --bf16, --fp16 and --tf32",
+                hint="add one of these, or leave it out; what --quantize loses, --quantize-report shows",
             )
 
 

@@ -124,7 +124,12 @@ def test_target_help_lists_the_targets(mlc: Mlc) -> None:
         ),
         (("--quantize-weights", "channel"), 2, "error: --quantize-weights is only for --quantize"),
         (("--accuracy-on", "x.npz"), 2, "error: --accuracy-on is only for --weights, --bf16, --fp16 and --tf32\nhint"),
-        (("--accuracy-report",), 2, "error: --accuracy-report is only for --weights, --bf16, --fp16 and --tf32\nhint"),
+        (
+            ("--accuracy-report",),
+            2,
+            "error: --accuracy-report is only for --weights, --bf16, --fp16 and --tf32\nhint: "
+            "add one of these, or leave it out; what --quantize loses, --quantize-report shows",
+        ),
         (("--keep-f32", "add"), 2, "error: there is nothing to be kept in float32\nhint: --keep-f32 is for --fp16"),
         (("--fp16",), 4, "error: the target 'x86' computes no faster in half precision\nhint: --fp16 is for"),
         (("--fp16", "--bf16", "--target", "opencl"), 2, "error: --fp16 contradicts --weights and --bf16\nhint: leave"),

@@ -50,6 +50,14 @@ def heaviest(model: ModelProto, cpu: str, product: re.Pattern[str] = _PRODUCT, *
     return max(straight(assembly), key=lambda code: sum(bool(product.match(t)) for t in code))
 
 
+def granted(cpu: str) -> float:
+    """Products by lane a cycle that ``llvm-mca`` lets a processor start, if nothing waits: one or two, or four."""
+    code = [f"fmla v{k}.4s, v30.4s, v31.s[{k % 4}]" for k in range(28)]
+    found = analysed(InnerLoop((*code, "b"), len(code)), "aarch64", cpu)
+    assert found.least is not None
+    return len(code) / found.least
+
+
 @pytest.mark.parametrize(("name", "cpu"), CASES)
 def test_products_are_all_that_counts(name: str, cpu: str) -> None:
     """No spill, products by lane, and as many of them as the core starts where nothing waits."""
@@ -65,10 +73,11 @@ def test_products_are_all_that_counts(name: str, cpu: str) -> None:
     jumps = bool(_JUMP.match(code[-1]))
     found = analysed(InnerLoop(tuple(code if jumps else [*code, "b"]), len(products)), "aarch64", cpu)
     assert found.least is not None
-    assert len(products) / found.least >= 0.9
-    if cpu != "cortex-a53":  # whose loads llvm-mca 14 lets wait for every product before them
+    assert len(products) >= 0.9 * granted(cpu) * found.least
+    if cpu != "cortex-a53":  # whose loads llvm-mca lets wait for every product before them
         assert found.cycles is not None
-        assert len(products) / found.cycles >= 0.9
+        # release 19 grants a Neoverse V1 four a cycle, of which 3.5 are left where each of its loads feeds three
+        assert len(products) >= (0.85 if name.startswith("D") else 0.9) * granted(cpu) * found.cycles
 
 
 @pytest.mark.parametrize(
