@@ -67,7 +67,7 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
     most = knobs.discrete("vectors", divisors(wide), default=best_divisor(wide, 2 if along == "channels" else 4))
     vectors_held = best_divisor(-(-wide // lanes), most) if along == "channels" else most
     rows: list[int] = []
-    room = max(1, USUAL_ROWS // max(1, panels))
+    room = USUAL_ROWS
     for name, a in zip(tiling.names[:-1][::-1], held[:-1][::-1], strict=True):
         extent = a.hi + 1
         usual = best_divisor(extent, room)
@@ -82,10 +82,8 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
 
     names = tiling.names
     shared = knobs.discrete("shared", range(1, len(lead) + count + 1), default=len(lead) + count)
-    order = knobs.permutation("order", names)
-    walk = knobs.permutation("walk", names)
-    if panels > 1:
-        outside[-1][-1], panel = stage.split(outside[-1][-1], panels)
+    order, walk = (_ask_order(g, name, names) for name in ("order", "walk"))
+    outside[-1][-1], panel = stage.split(outside[-1][-1], panels)  # of one, too: searches then know one way, not two
     *first, space, channels = [*held]
     lane: Var
     if along == "channels":
@@ -98,7 +96,7 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
         cut = [stage.split(a, n) for a, n in zip((*first, groups), rows, strict=True)]
     tiles = dict(zip(names, (*(o for o, _ in cut), over), strict=True))
     tile = [i for _, i in cut]
-    registers = [*together, *tile, *([panel] if panels > 1 else []), vector]
+    registers = [*together, *tile, panel, vector]
     blocks = [dict(zip(names, level, strict=True)) for level in outside]
     loops = [*lead, *(blocks[0][n] for n in order), *(level[n] for level in blocks[1:] for n in walk)]
     over_tiles = [tiles[n] for n in walk]
@@ -129,6 +127,17 @@ def _ask_inner(g: Group, name: str, axis: Var, most: int, usual: int) -> int:
     return g.knobs.discrete(name, [n for n in divisors(axis.hi + 1) if n <= most], default=usual)
 
 
+def _ask_order(g: Group, name: str, names: Sequence[str]) -> Sequence[str]:
+    """The order of loops over tiles: channels (or columns) inside of all others, or outside.
+
+    Each order is a way of its own through this template, and describing a way costs a search as much as describing all
+    configurations that take it. Orders of rows and columns among each other would be three times as many, and more.
+    """
+    *space, channels = names
+    outside = g.knobs.category(name, ("space", "channels"), default="space")
+    return names if outside == "space" else [channels, *space]
+
+
 def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int, sums: int) -> None:
     """The sums of a register tile: terms outside, in the order of the knobs, some of them unrolled."""
     n = 1
@@ -152,8 +161,7 @@ def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int, sums
         local.unroll(step)
     around = [a for name in order for a in above[name]]
     local.reorder(*around, *steps, *tile, lane)
-    unrolled = g.knobs.category("taps", ("loop", "row", "all"), default="loop") if taps else "loop"
-    flat = taps if unrolled == "all" else taps[-1:] if unrolled == "row" else []
+    flat = taps if taps and g.knobs.category("taps", ("loop", "all"), default="loop") == "all" else []
     g.knobs.require(sums * n * size_of([a.hi + 1 for a in flat]) <= MOST_UNROLLED, "too much is unrolled")
     for a in flat:
         local.unroll(a)
