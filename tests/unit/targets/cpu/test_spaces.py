@@ -12,7 +12,7 @@ from mlc.ir.graph import Builder, Graph
 from mlc.ir.interp.loop import run_function
 from mlc.ir.layout import Layout
 from mlc.ir.types import TensorType, f32
-from mlc.lower.knobs import Factors, Permutation
+from mlc.lower.knobs import Config, Factors, Permutation
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
@@ -111,6 +111,28 @@ def test_every_operator_has_tilings_and_orders_to_choose(name: str) -> None:
     space = _task(graph()).space
     assert space.size >= least
     assert {Factors, Permutation} <= {type(k) for k in space.knobs}
+
+
+def test_what_tuning_has_taught() -> None:
+    """Rows of taps of large windows are unrolled; full tiles of what is not packed take several steps an iteration."""
+    machine = get_target("x86 -mcpu=znver5")
+
+    def default(graph: Graph) -> Config:
+        return tasks_of(graph, machine, OPTIONS, Observer())[-1].space.default
+
+    def behind(taps: int) -> Graph:
+        """A depthwise layer behind another one, which gives it blocks of channels."""
+        n = Net()
+        attrs = {"strides": (1, 1), "dilations": (1, 1)}
+        x = n.conv(n.x(1, 8, 28, 28), n.w(48, 8, 1, 1), pads=(0,) * 4, groups=1, **attrs)
+        return n(n.conv(x, n.w(48, 1, taps, taps), pads=(taps // 2,) * 4, groups=48, **attrs))
+
+    large, small = default(behind(5)), default(behind(3))
+    assert (large["columns"], large["unrolled"]) == (14, 1)
+    assert (small["columns"], small["unrolled"]) == (7, 2)
+    n = Net()
+    assert default(n(n.matmul(n.x(16, 50, 32), n.x(16, 32, 50, name="y"))))["steps"] == 4
+    assert default(_product(37, 768, 2304)())["steps"] == 1
 
 
 MEANT: dict[str, Callable[[], Graph]] = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mlc.targets.cpu.cost import Tile
-from mlc.targets.cpu.schedules.winograd import Work, blocking, padding
+from mlc.targets.cpu.schedules.winograd import Work, blocking, padding, room
 from mlc.targets.x86.record import record_for
 
 HASWELL, ZEN, SKYLAKE = (record_for(cpu) for cpu in ("haswell", "znver3", "skylake-avx512"))
@@ -42,3 +42,11 @@ def test_points_a_power_of_two_apart_are_moved_out_of_one_set() -> None:
 
 def test_a_product_takes_no_further_row_of_tiles_for_it() -> None:
     assert padding((6, 6, 12, 256), Tile(6, 2), ZEN) == 0
+
+
+def test_points_of_a_tile_have_sets_of_the_cache_for_themselves() -> None:
+    """64 tiles of 16 channels are 4096 bytes, so far apart that all 36 points would share the sets of one."""
+    machine = record_for("znver5")
+    work = Work(tiles=256, slices=1, window=1, channels=16, filters=16, points=6)
+    assert room(36, 64, (1, 16), machine) < 36
+    assert room(36, blocking(work, machine).block, (1, 16), machine) == 36
