@@ -11,7 +11,7 @@ import pytest
 from mlc.errors import UsageError
 from mlc.ir.graph import Builder, Graph, Node
 from mlc.ir.loop import Allocate, Prefetch, walk
-from mlc.ir.types import TensorType, f32
+from mlc.ir.types import TensorType, f32, u8
 from mlc.lower.knobs import Knobs
 from mlc.ops import get
 from mlc.pipeline.layouts import lay_out, parts_of
@@ -103,6 +103,37 @@ def test_register_tiles_of_convolutions_fit_the_registers(target, extent: int) -
 def test_tiles_are_wide_though_their_number_is_a_prime(columns: int, wanted: tuple[int, int]) -> None:
     product = conv_product((1, 64, 14, 14), (1, 16 * columns, 14, 14), (3, 3), False, AVX512)
     assert conv_tile(product, AVX512) == wanted
+
+
+@pytest.mark.parametrize(
+    "cpu, channels, most", [("znver5", 8, 8), ("znver5", 32, 12), ("znver4", 8, 18), ("znver4", 32, 18)]
+)
+def test_short_sums_of_bytes_have_few_sums_a_tile(cpu: str, channels: int, most: int) -> None:
+    """So that a core finds the next tile's products while the results of this one become bytes."""
+    target = record_for(cpu)
+    product = conv_product((1, channels, 56, 56), (1, 128, 56, 56), (1, 1), False, target, terms=4)
+    tile = conv_tile(product, target)
+    assert 4 <= tile.rows * tile.vectors <= most
+    deep = conv_product((1, 128, 56, 56), (1, 128, 56, 56), (1, 1), False, target, terms=4)
+    deep_tile = conv_tile(deep, target)
+    assert deep_tile.rows * deep_tile.vectors > most
+
+
+@pytest.mark.parametrize("taps, by_rows", [(3, True), (1, False)])
+def test_products_of_bytes_go_by_rows_where_their_results_have_margins(taps: int, by_rows: bool) -> None:
+    """Pixels as one axis would need a division for each place of a result."""
+    b = Builder()
+    y = b.input("x", TensorType((1, 256, 14, 14), u8))
+    for window in (1, 1, taps):
+        w = b.constant(np.ones((256, 256, window, window), np.int8))
+        attrs = {"strides": (1, 1), "pads": (window // 2,) * 4, "dilations": (1, 1), "groups": 1}
+        (y,) = b.add(get("conv"), [y, w], attrs)
+        (y,) = b.add(get("clip"), [y], {"lo": 0, "hi": 255})
+        (y,) = b.add(get("cast"), [y], {"to": u8})
+    text = "x86 -mcpu=znver5"
+    kernel = repr(get_target(text).kernel(prepared(b.finish([y]), text).nodes[1], "k"))
+    assert f"p0: u8[1,16,{'14,14' if by_rows else '196'},16]" in kernel
+    assert f"-> cast: u8[1,16,{'16,16' if by_rows else '196'},16]" in kernel
 
 
 @pytest.mark.parametrize("target", [AVX512, AVX2], ids=["avx512", "avx2"])

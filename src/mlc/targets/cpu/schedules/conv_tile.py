@@ -20,9 +20,11 @@ WORTH_BORDER_OF_VOLUMES = 0.9
 BYTES = 4  # that an instruction sums up
 SHALLOW = 32  # steps of a tile up to which that matters
 FEW_SUMS = 18  # of such a tile
-# The same on a core that starts so many operations a cycle, and finds more of the next tile (measured on Zen 5:
-# ResNet-50 and MobileNet-v2 take 0.98 to 0.99 times as long with 12).
-WIDE, FEW_SUMS_WIDE = 8, 12
+# The same on a wide core, which finds more of the next tile: by steps, and beyond these
+# (measured on Zen 5: ResNet-50 and MobileNet-v2 take 0.98 to 0.99 times as long; 32 channels of 112 × 112 pixels, 8
+# steps, 0.96 times with 8 sums in place of 12, and 128 channels, 32 steps, 1.05 times).
+WIDE, WIDE_VECTOR = 8, 64  # operations a cycle, bytes of a vector
+SHORT, FEW_SUMS_SHORT, FEW_SUMS_WIDE = 12, 8, 12
 MOST_PIECES = 32  # of code for the tiles of a row and the taps of a row, each for the pixels that are inside
 
 
@@ -95,6 +97,11 @@ class Border:
         return self.inside if self.passes_columns(tile) else self.inside_rows if self.passes_rows else 1.0
 
 
+def is_wide(target: Cpu) -> bool:
+    """Whether a core begins so many operations a cycle, on vectors so long, that short sums overlap by themselves."""
+    return target.issue >= WIDE and target.vector_bytes >= WIDE_VECTOR
+
+
 @lru_cache(maxsize=1024)  # every run of the template asks several times
 def conv_tile(product: Product, target: Cpu, vectors: int | None = None, border: Border | None = None) -> Tile:
     """Pixels and channel vectors of the register tile of least cost.
@@ -108,7 +115,8 @@ def conv_tile(product: Product, target: Cpu, vectors: int | None = None, border:
     """
     tiles = list(all_tiles(product, target))
     if product.terms >= BYTES and product.depth <= SHALLOW:
-        few = FEW_SUMS_WIDE if target.issue >= WIDE else FEW_SUMS
+        on_wide = FEW_SUMS_SHORT if product.depth <= SHORT else FEW_SUMS_WIDE
+        few = on_wide if is_wide(target) else FEW_SUMS
         tiles = [t for t in tiles if t.rows * t.vectors <= few]
 
     def cycles(tile: Tile) -> float:
