@@ -60,11 +60,11 @@ def measured(folder: Path, kind: str, name: str, batch: int, threads: int, *, pr
         losses = list(result["losses"].values())
         result["agrees"] = bool(np.allclose(losses, losses[0], rtol=CLOSE))
         if not prepare:
-            result["times"], result["rounds"] = _times(calls)
+            result["times"], result["rounds"] = times_of(calls)
     return result
 
 
-def _times(calls: Mapping[str, Call]) -> tuple[dict[str, float], int]:
+def times_of(calls: Mapping[str, Call]) -> tuple[dict[str, float], int]:
     """Median milliseconds of a call by engine, taken in turns, and in how many rounds."""
     taken: dict[str, list[float]] = {engine: [] for engine in calls}
     for call in calls.values():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mlc
 from mlc.api import batched
 from mlc.cli.main import run
-from mlc.errors import UnsupportedError, UsageError
+from mlc.errors import OutputError, UnsupportedError, UsageError
 from mlc.training.data import Stream
 from mlc.training.loop import Plan
 
@@ -55,6 +57,13 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def train(*options: str, data: tuple[str, ...] = ("d.npz",)) -> int:
     given = [part for name in data for part in ("--data", name)]
     return run(["train", "m.onnx", *given, "--batch", "32", "--lr", "0.01", "--threads", "1", *options])
+
+
+def same_parameters(one: str, other: str) -> None:
+    """Bit for bit."""
+    whole, part = (mlc.load(name).graph.constants for name in (one, other))
+    for (v, a), b in zip(whole.items(), part.values(), strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=v.name)
 
 
 def test_a_trained_model_is_a_model_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,9 +122,7 @@ def test_a_run_goes_on_where_it_stopped(capsys: pytest.CaptureFixture[str]) -> N
     assert train("--epochs", "3", "-o", "whole.mlc") == 0
     assert train("--epochs", "1", "-o", "part.mlc") == 0
     assert train("--epochs", "3", "-o", "part.mlc", "--resume") == 0
-    whole, part = (mlc.load(name).graph.constants for name in ("whole.mlc", "part.mlc"))
-    for (v, a), b in zip(whole.items(), part.values(), strict=True):
-        np.testing.assert_array_equal(a, b, err_msg=v.name)
+    same_parameters("whole.mlc", "part.mlc")
     capsys.readouterr()
     assert train("--epochs", "3", "-o", "part.mlc", "--resume", "--seed", "1") == 2
     assert "part.mlc.checkpoint: is of another run: seed differ" in capsys.readouterr().err
@@ -160,6 +167,52 @@ def test_kernels_are_searched_for_before_training_and_beside_it(
     assert "--trials is an option of --tune" in capsys.readouterr().err
 
 
+def test_a_full_disk_is_one_message_and_leaves_a_checkpoint(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train("--epochs", "3", "-o", "whole.mlc") == 0
+    assert train("--epochs", "1", "-o", "part.mlc") == 0
+    capsys.readouterr()
+    synced = os.fsync
+
+    def full(descriptor: int) -> None:
+        if ".checkpoint" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert train("--epochs", "3", "-o", "part.mlc", "--resume") == OutputError.exit_code
+    text = capsys.readouterr().err
+    assert text.count("error:") == 1
+    assert "error: part.mlc.checkpoint: cannot be written: No space left on device" in text
+    monkeypatch.setattr(os, "fsync", synced)
+    assert {f.name for f in Path().glob("*part*")} == {
+        "part.mlc",
+        "part.mlc.checkpoint",
+        "part.mlc.checkpoint.previous",
+    }
+    assert train("--epochs", "3", "-o", "part.mlc", "--resume") == 0
+    same_parameters("whole.mlc", "part.mlc")
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "emptied"])
+def test_a_damaged_checkpoint_is_one_message_and_the_one_before_is_used(
+    damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("--epochs", "3", "-o", "whole.mlc") == 0
+    assert train("--epochs", "2", "-o", "part.mlc") == 0
+    capsys.readouterr()
+    file = Path("part.mlc.checkpoint")
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes({"torn": data[: len(data) // 2], "flipped": data, "emptied": b""}[damage])
+    assert train("--epochs", "3", "-o", "part.mlc", "--resume") == 0
+    text = capsys.readouterr().err
+    assert text.count("part.mlc.checkpoint: is no whole checkpoint") == 1
+    assert "the one before is used" in text
+    same_parameters("whole.mlc", "part.mlc")
+
+
 def test_less_memory_gives_the_same_bits(capsys: pytest.CaptureFixture[str]) -> None:
     assert train("--epochs", "1", "-o", "whole.mlc") == 0
     assert train("--epochs", "1", "-o", "none.mlc", "--memory", "1K") != 0
@@ -169,9 +222,7 @@ def test_less_memory_gives_the_same_bits(capsys: pytest.CaptureFixture[str]) -> 
     assert f"raise it to {found[1]}" in text
     assert not Path("none.mlc").exists()
     assert train("--epochs", "1", "-o", "small.mlc", "--memory", found[1]) == 0
-    whole, small = (mlc.load(name).graph.constants for name in ("whole.mlc", "small.mlc"))
-    for (v, a), b in zip(whole.items(), small.values(), strict=True):
-        np.testing.assert_array_equal(a, b, err_msg=v.name)
+    same_parameters("whole.mlc", "small.mlc")
 
 
 def test_memory_is_limited_where_one_version_of_a_step_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from mlc.api.models import Model, load, survey
 from mlc.api.packages import compile
 from mlc.api.step_tuning import StepTuning, beside, tune_before
 from mlc.define.frontend import kept_constants
-from mlc.errors import UnsupportedError, UsageError
+from mlc.errors import OutputError, UnsupportedError, UsageError
 from mlc.frontend.base import ModelSource, TensorInfo
 from mlc.ir.graph import Graph
 from mlc.runtime import atomic_write, load_module
@@ -240,6 +240,8 @@ def train(
             trainer.resume(found)
         try:
             trainer.train(examples, checked, EVERY, told)
+        except OutputError:  # the checkpoint itself
+            raise
         except BaseException:
             if trainer.steps:
                 keep(trainer.checkpoint())

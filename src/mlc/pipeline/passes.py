@@ -14,6 +14,7 @@ from mlc.rewrite.attention import use_attention
 from mlc.rewrite.bits import of_few_bits, use_bits
 from mlc.rewrite.bytes import use_bytes
 from mlc.rewrite.dense import use_dense
+from mlc.rewrite.fuse import fuse
 from mlc.rewrite.half import sum_in_half, use_half, use_half_in_rounds
 from mlc.rewrite.integers import use_integers
 from mlc.rewrite.offload import Decision, offload, offload_groups
@@ -29,6 +30,9 @@ from mlc.targets.base import Target, Whole
 # every machine has its own for its part of the graph, so it runs after the division, in `mlc.pipeline.layouts`
 LAYOUT = GraphPass("layout", lambda g: g, "lay tensors out as kernels want them, pack constants", MAX_LEVEL)
 
+# decided by `fuse`, once it knows its groups
+REPEAT = GraphPass("repeat", lambda g: g, "compute again for each reader what is not worth keeping", MAX_LEVEL)
+
 WINOGRAD, ATTENTION, SHUFFLES, DENSE, OFFLOAD = "winograd", "attention", "shuffles", "dense", "offload"
 BYTES, BITS, WORDS, WEIGHTS, BF16, FP16, SUMS = "bytes", "bits", "words", "weights", "bf16", "fp16", "sums"
 WORTH_BITS = 1.1  # times as fast as bytes that products of bits have to be expected to be
@@ -37,7 +41,7 @@ WORTH_BITS = 1.1  # times as fast as bytes that products of bits have to be expe
 def pass_names() -> list[str]:
     """The passes that may be left out, in their order; the last of them have a meaning for some targets only."""
     names = [p.name for p in PASSES if not p.required]
-    return [*names, LAYOUT.name, WINOGRAD, ATTENTION, SHUFFLES, DENSE, OFFLOAD, BYTES, BITS, WORDS]
+    return [*names, REPEAT.name, LAYOUT.name, WINOGRAD, ATTENTION, SHUFFLES, DENSE, OFFLOAD, BYTES, BITS, WORDS]
 
 
 def optimise(
@@ -137,6 +141,9 @@ def optimise(
     data = target.multiplied_bytes() if target.accelerator is None else u8
     # in the products of quantised numbers, and in others of integers
     passes = [replace(p, fn=lambda g: use_integers(g, data)) if p.fn is use_integers else p for p in passes]
+    if accelerator is None and REPEAT.name not in disabled:  # whose peaks are others
+        peaks = target.peaks()
+        passes = [replace(p, fn=lambda g: fuse(g, peaks=peaks)) if p.fn is fuse else p for p in passes]
     bytes_ = GraphPass(
         BYTES,
         lambda g: use_bytes(g, data),
@@ -157,7 +164,7 @@ def optimise(
 
     def run(g: Graph, passes: Sequence[GraphPass]) -> Graph:
         # whether or not this level and this target have them
-        known = (LAYOUT, winograd, attention, shuffles, dense, bits, bytes_, words, division)
+        known = (REPEAT, LAYOUT, winograd, attention, shuffles, dense, bits, bytes_, words, division)
         return run_passes(g, passes, later=known, disabled=disabled, check=options.verify, on_pass=watch.passed)
 
     def optimise_bodies(g: Graph) -> Graph:

@@ -15,6 +15,10 @@ that convolutions find their activations; operators that move elements go in a s
 :class:`FuseLimits` keeps expressions readable by a compiler, and keeps functions like ``exp`` out of places where they
 would be evaluated again for every reader (windows that overlap, broadcasts).
 
+Last, where the peaks of a machine are known, what maps elements and is read by several groups goes into all of them if
+that saves more transfers and launches than it repeats work (:mod:`mlc.rewrite.reward`). That is so in training, where
+readers of the forward and of the backward pass want the same result.
+
 Stage in: an optimised graph. Stage out: every node is a group (:mod:`mlc.rewrite.group`) or an opaque routine.
 
 Example: ``relu(add(conv(x, w), b))`` becomes ``g0_conv_add_relu(x, w, b)``.
@@ -22,15 +26,17 @@ Example: ``relu(add(conv(x, w), b))`` becomes ``g0_conv_add_relu(x, w, b)``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from mlc.ir.cost import Peaks
 from mlc.ir.graph import FusionKind, Graph, Node, Value
 from mlc.ops import get
 from mlc.ops.registry import is_core
 from mlc.rewrite.dominators import post_dominators
-from mlc.rewrite.group import is_group, make_group
+from mlc.rewrite.group import VIEWS, is_group, make_group
 from mlc.rewrite.profile import Profiler
+from mlc.rewrite.reward import repetition
 
 INJECTIVE, REDUCTION, COMPLEX, OPAQUE = (
     FusionKind.INJECTIVE, FusionKind.REDUCTION, FusionKind.COMPLEX, FusionKind.OPAQUE,
@@ -59,15 +65,23 @@ class FuseLimits:
 DEFAULT_FUSE_LIMITS = FuseLimits()
 
 
-def fuse(graph: Graph, limits: FuseLimits = DEFAULT_FUSE_LIMITS) -> Graph:
-    """Partition the graph into groups and wrap each."""
+def fuse(graph: Graph, limits: FuseLimits = DEFAULT_FUSE_LIMITS, peaks: Peaks | None = None) -> Graph:
+    """Partition the graph into groups and wrap each.
+
+    Args:
+        peaks: of the machine, by which it is decided what is computed again for each of its readers; nothing unless
+            given.
+    """
     if all(is_group(n) or not _can_wrap(n) for n in graph.nodes):
         return graph
     fuser = _Fuser(graph, limits)
     for phase in (0, 1):
         for node in graph.nodes:
             fuser.visit(node, phase)
-    return wrap(graph, [g.ordered(fuser.position) for g in fuser.groups()])
+    groups = list(fuser.groups())
+    if peaks is not None:
+        groups = fuser.repeated(groups, set(graph.outputs), peaks)
+    return wrap(graph, [g.ordered(fuser.position) for g in groups])
 
 
 def group_each(graph: Graph) -> Graph:
@@ -114,6 +128,7 @@ class Cost:
         written: how often the text of the result repeats the expression of any of its nodes.
         text: loads in that text, times ``growth``.
         apart: the same of all nodes by themselves.
+        each: how often an element of each node is computed, where that was asked node by node.
     """
 
     size: int
@@ -124,6 +139,7 @@ class Cost:
     written: int
     text: int
     apart: int
+    each: Mapping[Node, float] = field(default_factory=dict)
 
 
 def cost_of(nodes: Sequence[Node], roots: Iterable[Node], profile: Profiler) -> Cost:
@@ -158,8 +174,9 @@ def cost_of(nodes: Sequence[Node], roots: Iterable[Node], profile: Profiler) -> 
             growth[maker] = max(growth[maker], grows)
             written[maker] += repeats
     return Cost(
-        size, max(copies.values()), max(runs.values()), dear, max(growth.values()), max(written.values()), text, apart
-    )
+        size, max(copies.values()), max(runs.values()), dear, max(growth.values()), max(written.values()), text, apart,
+        runs,
+    )  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -228,6 +245,73 @@ class _Fuser:
             allowed = self._injective_fuses(node, sink, region)
         if allowed:
             self._merge(node, region, sink)
+
+    def repeated(self, groups: list[_Group], kept: set[Value], peaks: Peaks) -> list[_Group]:
+        """Groups of which some have gone into all of their readers, the greatest reward first.
+
+        Args:
+            kept: values that have to be there in the end.
+        """
+        looked_at: dict[tuple[_Group, ...], tuple[list[_Group], float] | None] = {}
+        while True:
+            holders: dict[Node, list[_Group]] = {}
+            for g in groups:
+                for n in g.members:
+                    holders.setdefault(n, []).append(g)
+            best: tuple[_Group, ...] = ()
+            most = 0.0
+            for g in groups:
+                if not kept.isdisjoint(g.root.outputs):
+                    continue
+                reading = self._consumers.get(g.root.outputs[0], ())
+                case = (g, *dict.fromkeys(reader for n in reading for reader in holders[n]))
+                if case not in looked_at:
+                    looked_at[case] = self._into_readers(g, case[1:], reading, peaks)
+                found = looked_at[case]
+                if found is not None and found[1] > most:
+                    best, most = case, found[1]
+            chosen = looked_at.get(best)
+            if chosen is None:
+                return groups
+            into = dict(zip(best[1:], chosen[0], strict=True))
+            groups = [into.get(g, g) for g in groups if g is not best[0]]
+
+    def _into_readers(
+        self, group: _Group, readers: Sequence[_Group], reading: Sequence[Node], peaks: Peaks
+    ) -> tuple[list[_Group], float] | None:
+        """The readers of a group with it in them, and the reward of that; nothing where it cannot be.
+
+        Args:
+            reading: the nodes of them that read its result.
+        """
+        nodes = group.ordered(self.position)
+        if len(readers) < 2 or not all(n.op.elementwise and len(n.outputs) == 1 and not is_group(n) for n in nodes):
+            return None
+        if all(n.op.name in VIEWS for n in nodes):
+            return None  # nothing runs for it
+        merged: list[_Group] = []
+        costs: list[tuple[Sequence[Node], float]] = []
+        for reader in readers:
+            found = self._with_members(reader, group, [n for n in reading if n in reader.members])
+            if found is None or found.cost is None:
+                return None
+            merged.append(found)
+            costs.append((reader.ordered(self.position), found.cost.each[group.root]))
+        return merged, repetition(nodes, group.root.outputs[0], costs, self._profile).reward(peaks)
+
+    def _with_members(self, reader: _Group, group: _Group, reading: Sequence[Node]) -> _Group | None:
+        """A group with another one that it reads in it; nothing where a rule or a limit forbids that."""
+        if reader.kind is OPAQUE or any(is_group(n) or not _can_wrap(n) or _is_concat(n) for n in reading):
+            return None
+        if reader.kind is COMPLEX and not all(n.op.elementwise for n in reading):
+            return None
+        members = reader.members | group.members
+        if len(members) > self.limits.nodes:
+            return None
+        cost = cost_of(sorted(members, key=self.position.__getitem__), [reader.root], self._profile)
+        merged = _Group(reader.root, members, reader.anchor, cost)
+        fits = self._affordable(cost) and (merged.kind is not COMPLEX or self._is_elementwise_tail(merged))
+        return merged if fits else None
 
     def _region(self, node: Node, sink: Node) -> _Region | None:
         """The paths from ``node`` to ``sink``; ``None`` when there is more on them than a group may hold."""

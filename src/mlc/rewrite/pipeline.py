@@ -18,6 +18,7 @@ from mlc.rewrite.fuse import fuse, group_each
 from mlc.rewrite.gates import fuse_gates
 from mlc.rewrite.integers import use_integers
 from mlc.rewrite.merge_matmuls import merge_matmuls
+from mlc.rewrite.parallel import merge_parallel
 from mlc.rewrite.recognise import recognise_operators
 from mlc.rewrite.transposes import sink_transposes
 
@@ -59,6 +60,7 @@ PASSES = (
     GraphPass("transposes", sink_transposes, "move transposes down until they cancel, where fewer elements move", 2),
     GraphPass("algebra", simplify_algebra, "rewriting rules: batch norms into weights, views cancelled, …", 2),
     GraphPass("merge-matmuls", merge_matmuls, "one product for queries, keys and values", 3),
+    GraphPass("parallel", merge_parallel, "one product for those of one tensor whose results are joined", 3),
     GraphPass("dce", eliminate_dead_code, "drop what no output needs"),
     GraphPass("gates", fuse_gates, "group products with what combines slices of their columns", 3, groups=True),
     GraphPass("fuse", fuse, "group operators that share a kernel", 3, groups=True),

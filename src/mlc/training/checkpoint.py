@@ -74,6 +74,7 @@ def _link(file: Path, before: Path) -> None:
     aside.unlink(missing_ok=True)
     os.link(file, aside)
     os.replace(aside, before)
+    aside.unlink(missing_ok=True)  # a rename between two names of one file does nothing
 
 
 def _sum(tensors: Mapping[str, np.ndarray]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlc.errors import CheckFailedError, UsageError
+from mlc.errors import CheckFailedError, OutputError, UsageError
 from mlc.ir.graph import Value
 from mlc.ir.interp.graph import run_graph
 from mlc.ir.types import TensorType, f32, i64
@@ -120,3 +122,21 @@ def test_a_broken_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None
     Path(f"{file}.previous").write_bytes(b"{}")
     with pytest.raises(UsageError, match="neither it nor the one before is a whole checkpoint"):
         load_checkpoint(file)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_those_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.checkpoint"
+    state = Checkpoint({"model": "m"}, {"w": np.ones(3, np.float32)}, 1, 0, 1, ())
+    state.save(file)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    for _ in range(2):
+        with pytest.raises(OutputError, match=r"run\.checkpoint: cannot be written: No space left on device"):
+            state.save(file)
+    assert sorted(os.listdir(tmp_path)) == ["run.checkpoint", "run.checkpoint.previous"]
+    assert load_checkpoint(file)[1] == []
