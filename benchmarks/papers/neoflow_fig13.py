@@ -147,8 +147,7 @@ def markdown(rows: Sequence[Row], about: Mapping[str, str], picture: str) -> str
             "would pack the weights. Capsules: eight convolutions of 64 by 256 channels, 28 by 28.",
             "",
             "The paper has 1.25 times PyTorch's speed by layouts, 20 % by swapping, and 9.66 times by parallel fusion,",
-            "on a V100 that eight small kernels cannot fill; one core of a processor is filled by each of them, so",
-            "that what is gained here is what was copied between the parts.",
+            "on a V100 that eight small kernels cannot fill; one core of a processor is filled by each of them.",
             "",
         ]
     )

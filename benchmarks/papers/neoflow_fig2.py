@@ -116,8 +116,8 @@ def markdown(rows: Sequence[Mapping[str, Any]], about: Mapping[str, str], pictur
             "and the whole native call on ours, the rest is what moves operands and what calling costs.",
             "",
             "The paper has 1.529 ms for PyTorch and 0.451 ms for NeoFlow on a V100, 65.5 % and 98.2 % of it in",
-            "kernels. A call costs a processor microseconds, so what PyTorch spends outside of convolutions is mostly",
-            "copying: rows are cut out of matrices and results are put together.",
+            "kernels. What a launch is there is a call here, and PyTorch copies besides: rows are cut out of matrices,",
+            "and results are put together.",
             "",
         ]
     )

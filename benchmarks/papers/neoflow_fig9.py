@@ -81,9 +81,8 @@ def markdown(results: Mapping[str, Any], figure: str, picture: str) -> str:
             "",
             *told,
             "",
-            f"The paper's means: {PAPER[figure]}. A GPU waits for launches where a recurrence of PyTorch has many",
-            "small operators; a processor calls them in microseconds, and its libraries are as good at large products",
-            "of known networks as generated code is: so what is gained lies where small operators are many.",
+            f"The paper's means: {PAPER[figure]}. A GPU waits for launches where a recurrence of PyTorch",
+            "has many small operators; a processor calls them in microseconds.",
             "",
         ]
     )
