@@ -141,7 +141,14 @@ def backwards(size: int, filters: int, target: Target, runs: Runs) -> list[tuple
     }
     made = under(a, target, forced)
     config, _ = runs.searched(made, "BP-1")
-    return [(a, config), (task_of(second(size, filters), target, result_of(a, target, config)), found)]
+    b = task_of(second(size, filters), target, result_of(a, target, config))
+    return [(a, config), (b, as_it_lies(b, target, found))]
+
+
+def as_it_lies(task: Task, target: Target, config: Config) -> Config:
+    """A configuration without the knobs of a conversion, of a task that has none to make."""
+    known = {k.name for k in under(task, target, layouts_in(config)).space.knobs}
+    return {name: value for name, value in config.items() if name in known}
 
 
 VARIANTS: dict[str, Callable[[int, int, Target, Runs], list[tuple[Task, Config]]]] = {

@@ -156,7 +156,9 @@ def search(case: Case, task: Task, target: Target, trials: int, folder: Path) ->
             seconds[variant] = time.monotonic() - begun
             if state.decided is not None:
                 best[variant] = state.decided
-        timed: list[Measurement] = measurer.compare(0, list(best.values()))
+        distinct = {tuple(sorted(c.items())): c for c in best.values()}  # one configuration has one time
+        found = dict(zip(distinct, measurer.compare(0, list(distinct.values())), strict=True))
+        timed: list[Measurement] = [found[tuple(sorted(c.items()))] for c in best.values()]
     layouts: dict[str, str] = {}
     try:
         layouts = primitives_of(task, target, best.get("ALT", {}))

@@ -72,6 +72,21 @@ def test_a_layout_that_is_forced_forwards_is_read_as_it_lies() -> None:
     assert made.layout is not None
 
 
+def test_a_layout_that_is_forced_backwards_needs_no_copy() -> None:
+    b = alt_fig11.task_of(alt_fig11.second(7, 512), TARGET)
+    space = layout_space(b, TARGET)
+    assert space is not None
+    found = dict(under(b, TARGET, {**space.default, "layout.h": (7, 1)}).space.default)
+    assert "copy" in found
+    a = alt_fig11.task_of(alt_fig11.first(7), TARGET)
+    forced = layout_space(a, TARGET)
+    assert forced is not None
+    layouts = {**forced.default, "layout.h": (7, 1), "layout.o": found["layout.i"]}
+    made = alt_fig11.result_of(a, TARGET, dict(under(a, TARGET, layouts).space.default))
+    config = alt_fig11.as_it_lies(alt_fig11.task_of(alt_fig11.second(7, 512), TARGET, made), TARGET, found)
+    assert set(found) - set(config) == {"copy"}
+
+
 def test_the_cache_model_gives_the_paper_s_predictions() -> None:
     assert tuple(misses(block(width, width), 4) for width in WIDTHS) == PREDICTED
     assert misses(block(4, 1024), 1) == 512

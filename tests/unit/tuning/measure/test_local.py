@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mlc.errors import DeviceError
 from mlc.pipeline.machine import Processor
+from mlc.records.measurement import Failure, Measurement
 from mlc.targets.base import CallSpec
 from mlc.targets.x86.target import X86Target
 from mlc.tuning.measure import LocalMeasurer
+from mlc.tuning.measure.building import Built
 from mlc.tuning.task import candidate
 from tests.unit.tuning.measure.tasks import OPTIONS, product, task_of
 
@@ -46,3 +49,28 @@ def test_a_target_of_another_machine_is_refused() -> None:
             compile_options=OPTIONS,
             rng=np.random.default_rng(0),
         )
+
+
+def test_finalists_are_loaded_in_both_orders_and_the_faster_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever is loaded first has slow memory here, and one fails when it is loaded again."""
+    target = X86Target.from_options({})
+    task = task_of(product(), target)
+    seconds: list[list[float | None]] = [[2.0, 1.0, 1.0, None], [1.0, None, 2.0]]
+    loaded: list[list[int]] = []
+
+    def go(measurer: LocalMeasurer, work: Any) -> list[Measurement]:
+        if not loaded:
+            work.waiting.clear()
+            work.ready.extend(Built(k, {}, 0, b"", 0.0) for k in range(4))
+        order = [b.index for b in work.ready]
+        for b, s in zip(work.ready, seconds[len(loaded)], strict=True):
+            work.loaded[b.index] = b
+            work.results[b.index] = Measurement(s, failure=Failure.RUN_CRASH if s is None else None)
+        loaded.append(order)
+        return [work.results[k] for k in range(4)]
+
+    monkeypatch.setattr(LocalMeasurer, "_go", go)
+    with LocalMeasurer([task], target, threads=1, compile_options=OPTIONS, rng=np.random.default_rng(0)) as measurer:
+        found = measurer.compare(0, [{}] * 4)
+    assert loaded == [[0, 1, 2, 3], [2, 1, 0]]
+    assert [m.seconds for m in found] == [2.0, None, 1.0, None]
