@@ -37,6 +37,7 @@ from mlc.targets.groups.winograd import only, stages_of, weights_of
 
 MAX_BLOCK_BYTES = 960 << 10  # of what a thread keeps on its stack
 PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart share one set
+FEW_CHANNELS = 32  # up to which it was measured what it costs that blocks put points into one set
 MAX_PAD = 3  # tiles that may be added to keep points out of each other's sets
 WORTH_PAD = 1.1  # times the steps of the product that these may take at most
 MOST_STEPS = 8  # input channels that are unrolled
@@ -87,7 +88,7 @@ class Work:
         load = weights / target.memory_bandwidth + (count - 1) * weights / bandwidth(weights + held, target) + moved
         # neighbouring blocks of slices transform some inputs twice
         transforms = TRANSFORM * held / 4 / target.lanes * count
-        if count > 1:  # all at once is padded
+        if count > 1 and max(self.channels, self.filters) <= FEW_CHANNELS:  # all at once is padded
             inner = ((taken, self.channels), (slices, self.filters))
             transforms *= area / min(room(area, block, of, target) for of in inner)
         cycles = _together(transforms, moved) + _together(compute, load)
