@@ -293,8 +293,8 @@ class _Fuser:
         costs: list[tuple[Sequence[Node], float]] = []
         for reader in readers:
             found = self._with_members(reader, group, [n for n in reading if n in reader.members])
-            if found is None or found.cost is None:
-                return None
+            if found is None or found.cost is None or found.cost.each[group.root] > 1:
+                return None  # windows would compute each element again for every place that they have
             merged.append(found)
             costs.append((reader.ordered(self.position), found.cost.each[group.root]))
         return merged, repetition(nodes, group.root.outputs[0], costs, self._profile).reward(peaks)

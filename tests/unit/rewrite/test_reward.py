@@ -81,6 +81,16 @@ def test_a_convolution_reads_what_is_there() -> None:
     assert ["relu"] in groups(fuse(g.finish([c, s]), peaks=MEMORY))
 
 
+def test_windows_read_what_is_there() -> None:
+    """They would compute each element as often as they reach it."""
+    g = Builder("windows")
+    x = g.input("x", TensorType((1, 8, 16, 16), f32))
+    (y,) = g.add(get("relu"), [x], names=["y"])
+    window = {"kernel": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+    pools = [g.add(get("max_pool"), [y], {**window, "strides": (k, k)})[0] for k in (1, 2)]
+    assert groups(fuse(g.finish(pools), peaks=MEMORY)) == [["relu"], ["max_pool"], ["max_pool"]]
+
+
 def measured(graph: Graph) -> tuple[FanIn, float, float]:
     first, *readers = graph.nodes
     result: Value = first.outputs[0]
