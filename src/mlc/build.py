@@ -49,6 +49,7 @@ from mlc.runtime import (
     c_header,
     header_name,
     plan_params,
+    python_example,
 )
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Accelerator, DeviceProgram, Target
@@ -188,6 +189,7 @@ def build_package(
     members[header_name(options.symbols)] = c_header(manifest).encode()
     if not programs:  # without the device, which Python drives, a program in C can do nothing
         members["examples/main.c"] = c_example(manifest).encode()
+        members["examples/main.py"] = python_example().encode()
     members.update({p.member: p.program.data for p in programs.values()})
     facts_of = {p.name: p.program.facts for p in programs.values()}
     notices = _notices(host.graph, target)

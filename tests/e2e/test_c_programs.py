@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,38 @@ def test_a_named_package_s_own_example_compiles_and_python_runs_it(tmp_path: Pat
     assert b"mlc_run" not in (folder / "examples/main.c").read_bytes()
     x = np.random.default_rng(1).standard_normal((300, 40), np.float32)
     np.testing.assert_array_equal(package.load(1).run({"x": x})["y"], np.maximum(x, 0))
+
+
+@needs_cc
+def test_python_and_numpy_alone_run_a_package(tmp_path: Path) -> None:
+    package = mlc.compile(_model("relu", np.eye(40, dtype=np.float32)), name="detector")
+    package.save(tmp_path / "d.tar")
+    program = _unpack(tmp_path / "d.tar", tmp_path / "d") / "examples/main.py"
+    x = np.random.default_rng(1).standard_normal((300, 40), np.float32)
+    np.savez(tmp_path / "in.npz", x=x)
+    # isolated from the folder of mlc, and nothing but numpy can be imported of what is installed
+    blocked = (
+        "import sys; sys.modules.update(dict.fromkeys(('mlc', 'llvmlite', 'safetensors', 'onnx', 'click', 'rich')))"
+    )
+    script = f"{blocked}; import runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", "-c", script, str(program), *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    for threads in ("1", "2"):
+        done = run("in.npz", "out.npz", "--threads", threads)
+        assert done.returncode == 0, done.stderr
+        with np.load(tmp_path / "out.npz") as out:
+            np.testing.assert_array_equal(out["y"], np.maximum(x, 0))
+    np.savez(tmp_path / "in.npz", x=x[:2])
+    done = run("in.npz", "out.npz")
+    assert (done.returncode, done.stderr) == (
+        1, "error: input 'x' is float32[2, 40], the model takes float32[300, 40]\n"
+    )  # fmt: skip
+    np.savez(tmp_path / "in.npz", other=x)
+    assert run("in.npz", "out.npz").stderr == "error: no input 'other'; there are x\n"
+    assert run("none.npz", "out.npz").stderr.startswith("error: [Errno 2]")
 
 
 @needs_cc

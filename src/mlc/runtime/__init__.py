@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlc.runtime.atomic import atomic_write
-from mlc.runtime.cheader import c_example, c_header, header_name
+from mlc.runtime.cheader import c_example, c_header, header_name, python_example
 from mlc.runtime.device_spec import DeviceCall, DeviceSpec, PlaceSpec
 from mlc.runtime.emulated import emulate_module
 from mlc.runtime.layout import Physical
@@ -43,5 +43,6 @@ __all__ = [
     "load_module",
     "open_package",
     "plan_params",
+    "python_example",
     "write_package",
 ]

@@ -1,4 +1,4 @@
-"""The C side of a package: the header that documents a model's calls, and a small program that runs it."""
+"""The C side of a package: the header that documents a model's calls, and small programs that run it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from mlc.runtime.dtypes import ELEMENTS
 from mlc.runtime.manifest import SYMBOLS, Manifest
@@ -297,3 +298,8 @@ def c_example(manifest: Manifest) -> str:
     first line, and the names that it calls.
     """
     return f"/* An example for {_comment(manifest.model.name)}. */\n{_named(_EXAMPLE, manifest.symbols)}"
+
+
+def python_example() -> str:
+    """``examples/main.py``: runs the model of the package that it lies in, with Python and numpy alone."""
+    return Path(__file__).with_name("standalone.py").read_text()

@@ -5,7 +5,7 @@ A package is a plain, uncompressed tar file of regular files, ``module.json`` fi
 =========================  ===========================================================================
 ``module.json``            the manifest (see ``manifest.py``), with the SHA-256 of every other member
 ``graph.txt``              the optimised graph, for people
-``examples/main.c``        a C program that runs the model, unless that takes a device
+``examples/main.c``        a C program that runs the model, unless that takes a device; ``examples/main.py`` with numpy
 ``include/mlc_model.h``    its header
 ``device/*``               programs of the device that takes over parts of the model, where there is one
 ``lib/model.o``            the code, relocatable; ``lib/model.so`` where a linker was at hand
