@@ -8,7 +8,7 @@ well: ``benchmarks`` and the roofline of 2 FMA and 2 loads a cycle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mlc.ir import te
 from mlc.ir.expr import Load
@@ -16,26 +16,23 @@ from mlc.ir.index import Var, as_index, substitute
 from mlc.ir.layout import Layout, blocked
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
-from mlc.lower.stage import Stage
-from mlc.lower.symbolic import assumed, pinned, several
+from mlc.lower.symbolic import assumed, pinned
 from mlc.ops.algorithms import Algorithm
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.cost import Product, Tile, bandwidth, fetches_ahead, unrolled_steps
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
+from mlc.targets.cpu.schedules.conv_loops import ConvPlan, blocked_loops, chunked_loops
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.cpu.schedules.conv_tile import BYTES, Border, conv_cycles, conv_product, conv_tile, is_wide
-from mlc.targets.cpu.schedules.injective import spread
-from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, hold_terms, instruction_loops, multiply_lanes
+from mlc.targets.cpu.schedules.tile import ask_tile
 from mlc.targets.groups.borders import share_inside, without_border
 from mlc.targets.groups.group import (
     Group,
-    accumulate_in_registers,
     best_divisor,
     border_of,
     ends_in_anchor,
-    inline_rest,
     inner_layouts,
     is_single,
     size_of,
@@ -53,7 +50,6 @@ WORTH_BLOCKS = 0.95  # part of the cycles that blocks may take at most, conversi
 MOST_PADDING = 0.25  # channel vectors that may be computed for nothing, as a part of those that count
 MOST_BLOCKS = 64  # that the pixels of a convolution are cut into
 MOST_PANELS = 16  # register tiles of output channels that share a block of pixels
-PREFETCHED_FROM = 4  # register tiles that share a panel of weights while the next one is fetched
 
 
 def weight_layout(
@@ -189,7 +185,7 @@ def conv_blocked(g: Group, target: Cpu) -> Schedule:
             if len(t.shape) == len(y.shape) and t.shape[2:] == y.shape[2:] and (t.op or not layout.has_margins):
                 extra[t] = layout.core.fuse(2, spatial)
     p = g.apply(extra)
-    loops = _chunked_loops if plan.cut.chunk is not None else _blocked_loops
+    loops = chunked_loops if plan.cut.chunk is not None else blocked_loops
     return loops(p, plan, target, dot, copied=copied)
 
 
@@ -216,41 +212,6 @@ def _moves_blocks(op: te.Compute, block: int) -> bool:
 def _is_blocked(g: Group, t: te.Tensor, target: Cpu) -> bool:
     """Whether an input lies in blocks of channels."""
     return t in g.layouts and g.layouts[t].core == blocked(t.shape, 1, target.lanes)
-
-
-@dataclass(frozen=True)
-class ConvPlan:
-    """What a blocked convolution chooses.
-
-    Args:
-        flat: whether pixels are one axis.
-        tile: pixels and channel vectors of the register tile.
-        cut: for the caches.
-        block: input channels that weights are packed by.
-        taps_first: whether a sum goes through all blocks of input channels tap by tap, and not block by block.
-        steps: instructions for each sum that one iteration of the innermost loop takes.
-        panels: register tiles of output channels that share a block of pixels.
-        walk: the loops over tiles within a block of pixels, from outside: ``panels``, ``rows`` and ``tiles`` of a row.
-        shared: how many of these threads share beside the blocks, and one more; as many as pay if 0.
-        prefetch: whether the weights of the next tile are fetched while these are used.
-        ahead: how many bytes ahead those of this tile are fetched.
-        rows: whether the rows of windows that lie in the border are passed over.
-        columns: whether their columns are, too.
-    """
-
-    flat: bool
-    tile: Tile
-    cut: Blocking
-    block: int
-    taps_first: bool
-    steps: int
-    panels: int
-    walk: tuple[str, ...]
-    shared: int
-    prefetch: bool
-    ahead: int
-    rows: bool
-    columns: bool
 
 
 def plan_conv(g: Group, target: Cpu) -> ConvPlan:
@@ -456,140 +417,6 @@ def _may_be_flat(g: Group, target: Cpu) -> bool:
     return g.anchor is not None and len(g.anchor.shape) == 4 and size_of(g.anchor.shape) > 0 and target.terms == 1
 
 
-def _order(stage: Stage, groups: Var, space: list[Var], cut: Blocking) -> list[Var]:
-    """The outer loops over channels and blocks of pixels; ``space`` keeps the loops inside a block."""
-    if cut.block > space[cut.axis].hi:
-        return [groups]
-    block, space[cut.axis] = stage.split(space[cut.axis], cut.block)
-    return [block, groups] if cut.pixels_first else [groups, block]
-
-
-def _chunked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, copied: bool) -> Schedule:
-    """Chunks of input channels outside, pixels inside; the sums of some channels stay in the cache meanwhile."""
-    tile, cut = plan.tile, plan.cut
-    assert p.anchor is not None
-    assert cut.chunk is not None
-    conv = p.anchor.outputs[0]
-    s = Schedule(p.outputs)
-    out = p.outputs[0]
-    copies = p.anchor.inputs[:1] if copied else []
-    if conv in s.outputs:
-        conv = s.cache_write(conv, "local")
-    else:
-        s[conv].set_scope("local")
-    outer, _ = s[conv].split(s[conv].op.reduce_axes[0], cut.chunk * (1 if dot is None else dot.terms))
-    partial = s.rfactor(conv, outer)
-    inline_rest(s, copies)
-    stage, sums, local = s[out], s[conv], s[partial]
-    local.set_scope("register")
-    n, o, *space, oi = stage.op.axes
-    oo, om = stage.split(o, tile.vectors * plan.panels)
-    outside = [n, *_order(stage, oo, space, cut)]
-    stage.reorder(*outside, om, *space, oi)
-    at = stage.fuse(*outside)
-    stage.parallel(at)
-    stage.vectorize(oi)
-    sums.compute_at(stage, at)
-    n, o, *space, oi = sums.op.axes
-    (k,) = sums.op.reduce_axes
-    panels: list[Var] = []
-    if plan.panels > 1:
-        panel, o = sums.split(o, tile.vectors)
-        panels = [panel]
-    wo, wi = sums.split(space[-1], tile.rows)
-    walk = _walked(plan, panels, space[:-1], wo)
-    sums.reorder(k, n, *walk, wi, o, oi)
-    for a in (wi, o, *([wo] if plan.columns else [])):
-        sums.unroll(a)
-    sums.vectorize(oi)
-    local.compute_at(sums, walk[-1])
-    steps = _tile_body(s, local, len(space), plan, target, dot)
-    weights = p.anchor.inputs[1]
-    if plan.panels == 1 and not plan.taps_first and assumed(plan.prefetch):
-        # chunks follow one another in memory, the last of some channels too
-        local.prefetch(weights, k, steps, level=2)
-    for t in copies:
-        spread(s[t], target)
-    return s
-
-
-def _blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, copied: bool) -> Schedule:
-    """All input channels of a register tile at once."""
-    flat, tile, cut = plan.flat, plan.tile, plan.cut
-    assert p.anchor is not None
-    conv = p.anchor.outputs[0]
-    s = Schedule(p.outputs)
-    out = p.outputs[0]
-    copies = p.anchor.inputs[:1] if copied else []
-    conv = accumulate_in_registers(s, conv, copies)
-    stage = s[out]
-    n, o, *space, oi = stage.op.axes
-    oo, ov = stage.split(o, tile.vectors)
-    panels: list[Var] = []
-    if plan.panels > 1:
-        oo, panel = stage.split(oo, plan.panels)
-        panels = [panel]
-    outside = [n, *_order(stage, oo, space, cut)]
-    exact = (min(cut.block, space[-1].hi + 1) if flat else space[-1].hi + 1) % tile.rows == 0
-    wo, wi = stage.split(space[-1], tile.rows)
-    walk = _walked(plan, panels, space[:-1], wo)
-    stage.reorder(*outside, *walk, ov, wi, oi)
-    weights = p.anchor.inputs[1]
-    many = flat and wo.hi + 1 >= PREFETCHED_FROM
-    if plan.columns:
-        stage.unroll(wo)
-    shared = _shared(p, plan, outside, walk, wo, exact=exact, many=many)
-    at = stage.fuse(*shared)
-    stage.parallel(at)
-    stage.vectorize(oi)
-    local = s[conv]
-    inside = at if walk[-1] in shared else walk[-1]
-    local.compute_at(stage, inside)
-    finish_tile(s, out, conv, inside, (wi, ov))
-    steps = _tile_body(s, local, len(space), plan, target, dot)
-    if many and wo not in shared and assumed(plan.prefetch):
-        local.prefetch(weights, at, steps, level=2)
-    for t in copies:
-        spread(s[t], target)
-    return s
-
-
-def _walked(plan: ConvPlan, panels: list[Var], rows: list[Var], tiles: Var) -> list[Var]:
-    """The loops over register tiles in the order that the plan says."""
-    loops = {"panels": panels, "rows": rows, "tiles": [tiles]}
-    names = sorted((name for name, some in loops.items() if some), key=plan.walk.index)
-    return [a for name in names for a in loops[name]]
-
-
-def _shared(
-    p: Group, plan: ConvPlan, outside: list[Var], walk: list[Var], tiles: Var, *, exact: bool, many: bool
-) -> list[Var]:
-    """The loops that threads share: those over blocks, and of those within a block as many as the plan says.
-
-    Untuned, these are all but the tiles of a row, and these as well where there are few others, or where pixels are one
-    axis.
-
-    Args:
-        p: has the knobs.
-        plan: how far to go.
-        outside: loops over blocks.
-        walk: loops within a block.
-        tiles: the one of these over tiles of a row.
-        exact: whether the last tile is a whole one; others cannot be shared, since their ends are cut off first.
-        many: whether weights, if any are fetched ahead, are so from one iteration of the shared loop to the next.
-    """
-    at = walk.index(tiles)
-    if plan.shared:
-        found = outside + [a for k, a in enumerate(walk) if k + 1 < plan.shared]
-        whole = exact and not plan.columns
-        p.knobs.require(whole or tiles not in found, "tiles that threads share have to be whole, and a loop")
-        return found
-    found = outside + walk[:at]
-    few = plan.flat or size_of([a.hi + 1 for a in found]) < 8
-    whole = few and exact and not plan.columns
-    return found + walk[at:] if whole and not (many and plan.prefetch) else found
-
-
 def come_from_far(weights: te.Tensor, target: Cpu) -> bool:
     """Whether weights are so many that they are fetched ahead, a panel while the one before is used.
 
@@ -597,54 +424,6 @@ def come_from_far(weights: te.Tensor, target: Cpu) -> bool:
     1024 × 1024 channels on 7 × 7 pixels: 86 % of peak without, 97 % with).
     """
     return weights.size * weights.dtype.itemsize > target.l2
-
-
-def _tile_body(s: Schedule, local: Stage, rank: int, plan: ConvPlan, target: Cpu, dot: Dot | None) -> Var:
-    """Reduction outside, register tile inside: pixels × channel vectors unrolled, and some input channels with them.
-
-    Where columns in the border are passed over, the taps of a row are unrolled as well: which pixels of the tile they
-    add to is known then.
-
-    Args:
-        s: the schedule.
-        local: the stage that sums up, its last axes being channel vectors, ``rank`` spatial ones, and lanes.
-        rank: of space.
-        plan: how many instructions for each sum are unrolled, and whether taps are.
-        target: gives the vector width.
-        dot: sums up several input channels at once.
-    Returns:
-        the outermost loop.
-    """
-    *outer, oi = local.op.axes
-    outer, o, space = outer[: -rank - 1], outer[-rank - 1], outer[-rank:]
-    c, *taps = local.op.reduce_axes
-    co, ci = local.split(c, plan.block)
-    ci, pixels, lanes = instruction_loops(local, ci, space[-1], oi, dot)
-    above = [*taps, co] if plan.taps_first else [co, *taps]
-    local.reorder(*above, ci, *outer, *space[:-1], pixels, o, *lanes)
-    if plan.columns:
-        local.unroll(taps[-1])
-    if several(plan.steps):
-        ci, step = local.split(ci, plan.steps)
-        local.unroll(step)
-    if plan.ahead:
-        _fetch_ahead(local, [*(a for a in above if not (plan.columns and a is taps[-1])), ci], plan.ahead)
-    multiply_lanes(local, lanes[0], dot)
-    local.unroll(o)
-    local.unroll(pixels)
-    if dot is None and several(plan.steps):
-        hold_terms(s, local, ci, 0, c, step.hi + 1, target)
-    return above[0]
-
-
-def _fetch_ahead(local: Stage, loops: Sequence[Var], distance: int) -> None:
-    """Fetch weights so many bytes before they are used, in the innermost of some loops over the terms of a sum."""
-    inner = [a for a in loops if a.hi > 0][-1:]
-    weights = local.op.inputs[1]
-    for a in inner:
-        times = size_of([b.hi + 1 for b in loops])
-        each = weights.size * weights.dtype.itemsize // weights.shape[0] // times
-        local.prefetch(weights, a, a, distance=-(-distance // each), level=1)
 
 
 def _fits(g: Group, target: Cpu) -> bool:
