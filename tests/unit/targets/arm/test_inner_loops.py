@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx import ModelProto, helper
 
 import mlc
 from benchmarks.zoo import build
+from mlc.targets.arm.record import record_for
 from mlc.targets.base import get_target
 from mlc.targets.cpu.loops import InnerLoop, analysed
 from tests.e2e.compiled import load, network
@@ -58,6 +60,16 @@ def granted(cpu: str) -> float:
     return len(code) / found.least
 
 
+def waits(products: list[str], cpu: str) -> int:
+    """Cycles that an iteration takes if nothing counts but sums, which wait for themselves.
+
+    A tile has as many sums as rows and columns of the result leave it: fourteen of a plane of 7 by 7 in vectors of four,
+    where a core that starts four products a cycle, and adds to each sum every four cycles, could use sixteen.
+    """
+    sums = Counter(t.split()[1].split(".")[0] for t in products)
+    return record_for(cpu).fma_latency * max(sums.values())
+
+
 @pytest.mark.parametrize(("name", "cpu"), CASES)
 def test_products_are_all_that_counts(name: str, cpu: str) -> None:
     """No spill, products by lane, and as many of them as the core starts where nothing waits."""
@@ -76,8 +88,7 @@ def test_products_are_all_that_counts(name: str, cpu: str) -> None:
     assert len(products) >= 0.9 * granted(cpu) * found.least
     if cpu != "cortex-a53":  # whose loads llvm-mca lets wait for every product before them
         assert found.cycles is not None
-        # release 19 grants a Neoverse V1 four a cycle, of which 3.5 are left where each of its loads feeds three
-        assert len(products) >= (0.85 if name.startswith("D") else 0.9) * granted(cpu) * found.cycles
+        assert max(len(products) / granted(cpu), waits(products, cpu)) >= 0.9 * found.cycles
 
 
 @pytest.mark.parametrize(
