@@ -63,7 +63,7 @@ def granted(cpu: str) -> float:
 def waits(products: list[str], cpu: str) -> int:
     """Cycles that an iteration takes if nothing counts but sums, which wait for themselves.
 
-    A tile has as many sums as rows and columns of the result leave it: fourteen of a plane of 7 by 7 in vectors of four,
+    A tile has as many sums as the result's rows and columns leave it: fourteen of a plane of 7 by 7 in vectors of four,
     where a core that starts four products a cycle, and adds to each sum every four cycles, could use sixteen.
     """
     sums = Counter(t.split()[1].split(".")[0] for t in products)
