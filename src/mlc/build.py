@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mlc import __version__
-from mlc.errors import MlcError, UnsupportedError
+from mlc.errors import MlcError, UnsupportedError, UsageError
 from mlc.fields import MAX_INT
 from mlc.ir.graph import Graph, Node, Value
 from mlc.ir.types import dtype_of, i32
@@ -111,7 +111,8 @@ def build_package(
     offloads: list[Decision] = []
     fused = optimise(graph, target, options, watch, offloads.extend, configurations)
     stages = _StageTimes(watch)
-    parts = parts_of(fused, target, contract=options.fast_math, on_stage=stages.begin)
+    updates = bool(options.updates)
+    parts = parts_of(fused, target, contract=options.fast_math, on_stage=stages.begin, updates=updates)
     if options.max_kernels is not None:
         for part in parts:
             require_few_kernels(part.graph, part.machine, options.max_kernels)
@@ -125,6 +126,7 @@ def build_package(
         graph: Graph,
         params: Callable[[Graph], Mapping[Value, int]] | None = None,
         within: Callable[[Graph], int] | None = None,
+        over: Mapping[int, int] | None = None,
     ) -> Compiled:
         def again(refused: Refused) -> Graph:
             assert configurations is not None  # without any, nothing is refused
@@ -135,7 +137,7 @@ def build_package(
             return graph
 
         return compile_graph(
-            graph, part.machine, watch, params=params, again=again, verify=options.verify, within=within
+            graph, part.machine, watch, params=params, again=again, verify=options.verify, within=within, over=over
         )
 
     programs: dict[str, _Program] = {}
@@ -148,11 +150,12 @@ def build_package(
             check_region(part.graph, program.program, target.accelerator)
             watch.passed("check-regions", "", time.perf_counter() - start)
     limit = options.memory
-    within = None if limit is None else lambda g: limit - _around(g)
-    host = compiled(parts[0], laid_out[0], lambda g: _Params(g).offsets, within)
+    over = _over(laid_out[0], options.updates)
+    within = None if limit is None else lambda g: limit - _around(g, over)
+    host = compiled(parts[0], laid_out[0], lambda g: _Params(g).offsets, within, over)
     params = _Params(host.graph)
     if limit is not None:
-        _require_within(limit, host)
+        _require_within(limit, host, over)
 
     watch.stage("generate code")
     artifact = target.codegen(
@@ -178,6 +181,7 @@ def build_package(
         module_so=_SHARED if artifact.shared is not None else None,
         symbols=options.symbols,
         seed=None if seed is None else seed.name,
+        updates=dict(options.updates),
         precision={name: str(p) for name, p in precisions(host.graph, options.quantised, tf32=tf32).items()},
         device=_device_spec(host.plan, target.accelerator) if programs else None,
     )
@@ -197,15 +201,36 @@ def build_package(
     return Built(manifest, params.arrays, members, tuple(offloads), facts_of, notices, placements)
 
 
-def _around(graph: Graph) -> int:
-    """Bytes of all that a run has beside its arena: what is given to it, what it gives back, constants."""
-    given = sum(v.type.nbytes for v in (*graph.inputs, *graph.outputs))
-    return given + _Params(graph).plan.nbytes
+def _over(graph: Graph, updates: Mapping[str, str]) -> dict[int, int]:
+    """Outputs by position, and the input that each may lie over.
+
+    Args:
+        updates: the same by name.
+    Raises:
+        UsageError: there are none of that name, or they have other types.
+    """
+    outputs = {name: k for k, name in enumerate(graph.output_names)}
+    inputs = {v.name: j for j, v in enumerate(graph.inputs)}
+    found: dict[int, int] = {}
+    for new, old in updates.items():
+        if new not in outputs or old not in inputs or inputs[old] in found.values():
+            raise UsageError(f"no output {new!r} can be the next value of an input {old!r}")
+        k, j = outputs[new], inputs[old]
+        if graph.outputs[k].type != graph.inputs[j].type:
+            raise UsageError(f"the output {new!r} has another type than the input {old!r}, whose next value it is")
+        found[k] = j
+    return found
 
 
-def _require_within(limit: int, host: Compiled) -> None:
+def _around(graph: Graph, over: Mapping[int, int]) -> int:
+    """Bytes of all that a run has beside its arena: what is given to it, what it gives back elsewhere, constants."""
+    given = [*graph.inputs, *(v for k, v in enumerate(graph.outputs) if k not in over)]
+    return sum(v.type.nbytes for v in given) + _Params(graph).plan.nbytes
+
+
+def _require_within(limit: int, host: Compiled, over: Mapping[int, int]) -> None:
     """Raises UnsupportedError where a run takes more memory than allowed, however much is computed again."""
-    around, arena = _around(host.graph), host.plan.workspace_bytes
+    around, arena = _around(host.graph, over), host.plan.workspace_bytes
     if around + arena > limit:
         raise UnsupportedError(
             f"a run takes at least {around + arena} bytes ({around} of them inputs, results and parameters), the limit "

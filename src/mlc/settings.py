@@ -95,6 +95,7 @@ class CompileOptions:
         list_layouts: tell how every tensor lies in memory, who asked for that, and where data are converted.
         memory: bytes that a run may take, with all that is given to it and that it gives back; results are made again
             where keeping them would take more. As many as it likes unless given.
+        updates: outputs by name, and the input whose next value each is, and whose memory it may be given.
     """
 
     name: str
@@ -115,6 +116,7 @@ class CompileOptions:
     quantised: bool = False
     list_layouts: bool = False
     memory: int | None = None
+    updates: Mapping[str, str] = field(default_factory=dict)
 
 
 class Observer:

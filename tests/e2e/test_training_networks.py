@@ -11,7 +11,7 @@ import mlc
 from mlc.api.training import wrapped
 from mlc.training.losses import LOSSES
 from mlc.training.optimizers import optimizer
-from mlc.training.step import LOSS, NEXT, RATE, gradient_graph
+from mlc.training.step import LOSS, RATE, gradient_graph
 
 torch = pytest.importorskip("torch")
 
@@ -95,18 +95,18 @@ def trajectory(name: str, how: str, steps: int, *, double: bool = False) -> None
     rate = made([torch.zeros(1, requires_grad=True)]).param_groups[0]["lr"]
     theirs = net.parameters(step, dtype)
     their = made(list(theirs.values()))
-    kept = {**step.parameters, **step.statistics, **step.moments}
-    with mlc.compile(wrapped(step.graph), max_kernels=None).load(1) as module:
+    kept = {n: a.copy() for n, a in (step.parameters | step.statistics | step.moments).items()}
+    places = {new: kept[old] for new, old in step.updates.items()}
+    with mlc.compile(wrapped(step.graph, step.updates), max_kernels=None).load(1) as module:
         for k in range(1, steps + 1):
             examples = net.batch(step, seed=k % 16)
             rates = np.array(learns.rates(rate, k), step.dtype.numpy)
-            results = module.run({**examples, **kept, RATE: rates})
+            results = module.run({**examples, **kept, RATE: rates}, places)
             their.zero_grad()
             loss = net.torch_loss(theirs, net.torch_batch(examples, dtype))
             loss.backward()
             their.step()
             assert results[LOSS][0] == pytest.approx(loss.item(), rel=1e-3, abs=1e-5), f"step {k}"
-            kept = {n: results[n + NEXT] for n in kept}
 
 
 def test_a_trajectory_is_that_of_pytorch() -> None:

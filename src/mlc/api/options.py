@@ -68,6 +68,7 @@ def compile_options(
         max_kernels=max_kernels,
         quantised=model.info.quantised,
         memory=memory,
+        updates=model.info.updates,
     )
 
 

@@ -214,7 +214,7 @@ def train(
             raise UsageError(f"{os.fspath(checkpoint)}: is of another run: {differs} differ", hint="leave --resume out")
     if threads is None:
         threads = max(1, available_cores() - (tuning is not None and tuning.mode == "dynamic"))
-    stepped = wrapped(step.graph)
+    stepped = wrapped(step.graph, step.updates)
     how: dict[str, Any] = {"threads": threads, "observer": observer, "max_kernels": None, "memory": memory}
     if tuning is not None and tuning.mode == "static":
         tune_before(stepped, target, threads, tuning, plan.seed)
@@ -264,14 +264,19 @@ def train(
     )
 
 
-def wrapped(graph: Graph) -> Model:
-    """A graph that comes from no file, as what is compiled."""
+def wrapped(graph: Graph, updates: Mapping[str, str] | None = None) -> Model:
+    """A graph that comes from no file, as what is compiled.
+
+    Args:
+        updates: outputs by name, and the input whose next value each is, and whose memory it may be given.
+    """
     text = hashlib.sha256(str(graph).encode()).hexdigest()
     inputs = tuple(TensorInfo(v.name, v.type.shape, str(v.type.dtype)) for v in graph.inputs)
     outputs = tuple(
         TensorInfo(n, v.type.shape, str(v.type.dtype)) for n, v in zip(graph.output_names, graph.outputs, strict=True)
     )
-    return Model(graph, ModelSource("mlc", "", graph.name, "", text, inputs, outputs), "mlc")
+    source = ModelSource("mlc", "", graph.name, "", text, inputs, outputs, updates=dict(updates or {}))
+    return Model(graph, source, "mlc")
 
 
 def _onnx(info: ModelSource, before: Graph, parameters: Mapping[str, np.ndarray]) -> bytes:

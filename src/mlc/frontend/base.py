@@ -81,6 +81,7 @@ class ModelSource:
         quantised: whether this program has made 8-bit integers of a model in floating point.
         layouts: inputs that are taken in another order of axes than the model's own, by name: ``NHWC->NCHW``.
         states: inputs for what a run leaves to the next one, with what they hold before the first; no data for zeros.
+        updates: outputs by name, and the input whose next value each is, and whose memory it may be given.
     """
 
     format: str
@@ -96,6 +97,7 @@ class ModelSource:
     quantised: bool = False
     layouts: Mapping[str, str] = field(default_factory=dict)
     states: tuple[FixedInput, ...] = ()
+    updates: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from mlc.rewrite.group import body_of, config_of, identity_of, is_group
 from mlc.rewrite.memory import MemoryPlan, check_plan
 from mlc.rewrite.recompute import recompute
 from mlc.rewrite.recurrence import body_of_scan, constants_of_all, graphs, is_scan
+from mlc.rewrite.updates import readers_first
 from mlc.settings import Observer
 from mlc.targets.base import Code, CompiledRegion, Step
 
@@ -147,6 +148,7 @@ def compile_graph(
     table: Kernels | None = None,
     verify: bool = False,
     within: Callable[[Graph], int] | None = None,
+    over: Mapping[int, int] | None = None,
 ) -> Compiled:
     """Compile a graph: one kernel for each distinct group, memory, calls.
 
@@ -162,6 +164,7 @@ def compile_graph(
         verify: follow the memory plan step by step.
         within: gives the bytes that the arena of a graph may take; nodes are repeated to come below that, as far as it
             is possible.
+        over: outputs by position, and the input that each may lie over.
     Raises:
         VerifyError: something is read after it was overwritten.
         ScheduleError, LowerError: a configuration is refused, and there is no ``again``.
@@ -169,7 +172,9 @@ def compile_graph(
     """
     start = time.perf_counter()
     table = Kernels() if table is None else table
+    over = over or {}
     while True:
+        graph = readers_first(graph, over)
         of_node, refused = table.make(graph, machine, watch)
         if not refused:
             break
@@ -179,16 +184,16 @@ def compile_graph(
     watch.passed("lower", "\n".join(table.texts[name] for name in dict.fromkeys(of_node.values())), _since(start))
     code = machine.emit(table.of(of_node))
     start = time.perf_counter()
-    plans, needs = _plans(graph, machine, code, of_node)
+    plans, needs = _plans(graph, machine, code, of_node, over)
     room = None if within is None else within(graph)
     if room is not None and plans[graph].workspace_bytes > room:
         scratch = {n: needs[n] for n in graph.nodes if n in needs}
-        graph, _ = recompute(graph, room, machine.plan, scratch, machine.time)
+        graph, _ = recompute(graph, room, lambda g, s: machine.plan(g, s, over), scratch, machine.time)
         made = table.count
         of_node, _ = table.make(graph, machine, watch)
         if table.count > made:  # a concat that was none in place any more
             code = machine.emit(table.of(of_node))
-        plans, needs = _plans(graph, machine, code, of_node)
+        plans, needs = _plans(graph, machine, code, of_node, over)
     if verify:
         for g, plan in plans.items():
             check_plan(g, plan, needs)
@@ -200,14 +205,14 @@ def compile_graph(
 
 
 def _plans(
-    graph: Graph, machine: Machine, code: Code, of_node: Mapping[Node, str]
+    graph: Graph, machine: Machine, code: Code, of_node: Mapping[Node, str], over: Mapping[int, int]
 ) -> tuple[dict[Graph, MemoryPlan], dict[Node, int]]:
     """Where values lie, in a graph and in the bodies in it; and the scratch memory of its nodes."""
     needs = {n: code.scratch[k] for n, k in of_node.items() if code.scratch[k]}
     plans: dict[Graph, MemoryPlan] = {}
     for g, _ in reversed(list(graphs(graph))):  # bodies first: what one takes is the scratch memory of its recurrence
         needs.update({n: loop_bytes(n, plans[body_of_scan(n)], machine.alignment) for n in g.nodes if is_scan(n)})
-        plans[g] = machine.plan(g, needs)
+        plans[g] = machine.plan(g, needs, over if g is graph else {})
     return plans, needs
 
 

@@ -38,16 +38,21 @@ class Part:
 
 
 def parts_of(
-    graph: Graph, target: Target, *, contract: bool = True, on_stage: Callable[[str], None] | None = None
+    graph: Graph,
+    target: Target,
+    *,
+    contract: bool = True,
+    on_stage: Callable[[str], None] | None = None,
+    updates: bool = False,
 ) -> list[Part]:
     """The host's part of a divided graph, and every region.
 
     Args:
         graph: from :func:`~mlc.pipeline.passes.optimise`.
         target: whose machines they are.
-        contract, on_stage: see :class:`~mlc.pipeline.machine.Processor`.
+        contract, on_stage, updates: see :class:`~mlc.pipeline.machine.Processor`.
     """
-    parts = [Part(graph, Processor(target, contract=contract, on_stage=on_stage))]
+    parts = [Part(graph, Processor(target, contract=contract, on_stage=on_stage, updates=updates))]
     if target.accelerator is not None:
         device = Device(target.accelerator)
         parts += [Part(region_graph(n, graph.constants), device, n) for n in graph.nodes if is_region(n)]

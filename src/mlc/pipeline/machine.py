@@ -60,8 +60,8 @@ class Machine(Protocol):
         """Code of all kernels, and how much working memory each needs of its caller."""
         ...
 
-    def plan(self, graph: Graph, scratch: Mapping[Node, int]) -> MemoryPlan:
-        """Where values lie; ``scratch`` are the bytes that nodes need while they run."""
+    def plan(self, graph: Graph, scratch: Mapping[Node, int], over: Mapping[int, int]) -> MemoryPlan:
+        """Where values lie, see :func:`~mlc.rewrite.memory.plan_memory`."""
         ...
 
     def time(self, node: Node) -> float:
@@ -76,12 +76,21 @@ class Processor:
         target: schedules and generates code.
         contract: whether ``a*b + c`` may be rounded once.
         on_stage: is told as stages of code generation begin.
+        updates: whether outputs may lie over inputs.
     """
 
     alignment = ALIGNMENT
 
-    def __init__(self, target: Target, *, contract: bool = True, on_stage: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        contract: bool = True,
+        on_stage: Callable[[str], None] | None = None,
+        updates: bool = False,
+    ) -> None:
         self.target = target
+        self._updates = updates
         self._contract = contract
         self._on_stage = on_stage
         self._in_place = InPlaceOperands()
@@ -104,19 +113,21 @@ class Processor:
     def kernel(self, node: Node, name: str, constants: Constants, watch: Watch | None = None) -> Function:
         fn = self.target.kernel(node, name, watch)
         # whether a result really takes an operand's place is decided later, node by node; the kernel must bear it
-        shared = sorted(self._in_place(node)) if is_group(node) else []
-        fn.attrs["aliased"] = (*shared, len(node.inputs)) if shared else ()
+        shared = set[int]()
+        if is_group(node) and (self._updates or len(node.outputs) == 1):
+            for k in range(len(node.outputs)):
+                operands = self._in_place(node, k)
+                shared |= {*operands, len(node.inputs) + k} if operands else set()
+        fn.attrs["aliased"] = tuple(sorted(shared))
         return fn
 
     def emit(self, kernels: Mapping[str, Any]) -> Code:
         return self.target.emit(kernels, contract=self._contract, on_stage=self._on_stage)
 
-    def plan(self, graph: Graph, scratch: Mapping[Node, int]) -> MemoryPlan:
+    def plan(self, graph: Graph, scratch: Mapping[Node, int], over: Mapping[int, int]) -> MemoryPlan:
         accelerator = self.target.accelerator
-        if accelerator is None:
-            return plan_memory(graph, scratch=scratch, in_place=self._in_place)
-        alignment = accelerator.alignment
-        return plan_memory(graph, scratch=scratch, device_alignment=alignment, in_place=self._in_place)
+        alignment = ALIGNMENT if accelerator is None else accelerator.alignment
+        return plan_memory(graph, scratch=scratch, device_alignment=alignment, in_place=self._in_place, over=over)
 
     def time(self, node: Node) -> float:
         return self.target.peaks().time(traffic_of(node), operations_of(node))
@@ -155,7 +166,7 @@ class Device:
     def emit(self, kernels: Mapping[str, Any]) -> Code:
         return _Kernels(kernels)
 
-    def plan(self, graph: Graph, scratch: Mapping[Node, int]) -> MemoryPlan:
+    def plan(self, graph: Graph, scratch: Mapping[Node, int], over: Mapping[int, int]) -> MemoryPlan:
         return plan_memory(graph, scratch=scratch, region=True, device_alignment=self.alignment, views=self._views)
 
     def time(self, node: Node) -> float:

@@ -8,7 +8,9 @@ once. Values share storage in three ways:
   no step of the plan;
 * the operands of a concat are made as parts of its result, and a slice is a part of its operand
   (:mod:`mlc.rewrite.parts`); their nodes are no steps either;
-* a kernel writes *in place* of an operand that dies there (:mod:`mlc.rewrite.inplace`).
+* a kernel writes *in place* of an operand that dies there (:mod:`mlc.rewrite.inplace`);
+* an output may lie *over* an input, whose next value it is, in the caller's memory: it is written no sooner than the
+  last reader of the old value has read it, or else made in the workspace and copied after the last step.
 
 Values in the memory of a device beside the host (:mod:`mlc.rewrite.region`) share a second arena by the same rules, but
 nothing there is written in place.
@@ -53,10 +55,11 @@ class Location:
 
 @dataclass(frozen=True)
 class Copy:
-    """An output that needs a copy after the last step: it is an input, a constant, or another output.
+    """An output that needs a copy after the last step: it is an input, a constant, or another output, or the next value
+    of an input that is read for too long.
 
     Args:
-        source: where the value lies; never in the workspace.
+        source: where the value lies.
         output: position of the output.
         nbytes: how much to copy.
     """
@@ -68,10 +71,11 @@ class Copy:
 
 @dataclass(frozen=True, eq=False)
 class InPlace:
-    """A step that writes its only result over the operand at position ``operand``."""
+    """A step that writes the result at position ``result`` over the operand at position ``operand``."""
 
     node: Node
     operand: int
+    result: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +92,7 @@ class MemoryPlan:
         live_bytes: the most bytes alive at once, a bound that no plan with the same sharing can beat.
         unshared_bytes: what the workspace would take without any reuse.
         device_bytes: size of the arena in the memory of a device.
+        over: outputs that may lie in the memory of an input, by position.
     """
 
     workspace_bytes: int
@@ -99,6 +104,7 @@ class MemoryPlan:
     live_bytes: int
     unshared_bytes: int
     device_bytes: int = 0
+    over: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -137,6 +143,7 @@ def plan_memory(
     region: bool = False,
     views: bool = True,
     in_place: InPlaceOperands | None = None,
+    over: Mapping[int, int] | None = None,
 ) -> MemoryPlan:
     """Lay out the memory of a graph.
 
@@ -149,12 +156,13 @@ def plan_memory(
             there, no concat nor slice is left out, and outputs lie as the device wants them.
         views: whether an alias is no step, but its operand.
         in_place: says which operands results may lie over; remembers what it looked at.
+        over: outputs by position, and the input that each may lie over: the caller may give both the same memory.
     Raises:
         ImportModelError: the workspace is greater; names the limit.
-        VerifyError: an output is not row-major.
+        VerifyError: an output is not row-major, or is an input that another one may lie over.
     """
     operands = InPlaceOperands() if in_place is None else in_place
-    return _Planner(graph, scratch or {}, device_alignment, region, views, operands).plan(max_bytes)
+    return _Planner(graph, scratch or {}, device_alignment, region, views, operands, over or {}).plan(max_bytes)
 
 
 class _Planner:
@@ -166,8 +174,10 @@ class _Planner:
         region: bool,
         views: bool,
         operands: InPlaceOperands,
+        over: Mapping[int, int],
     ) -> None:
         self.graph = graph
+        self.over = over
         self.scratch = scratch
         self.device_alignment = device_alignment
         self.region = region
@@ -186,6 +196,7 @@ class _Planner:
         self._settle_outputs()
         unshared = sum(rounded(s.nbytes) for s in self._in_workspace())
         self._join()
+        late = self._settle_over()
         if not self.region:
             self._share_in_place()
         kept = [s for s in self._in_workspace() if s.base is s]
@@ -207,6 +218,9 @@ class _Planner:
             base, offset = s.placed()
             assert base.home is not None
             locations[v] = Location(base.home.space, base.home.at + offset)
+        for k in late:
+            v = self.graph.outputs[k]
+            self.copies.append(Copy(locations[v], k, v.type.nbytes))
         return MemoryPlan(
             total,
             self.steps,
@@ -217,6 +231,7 @@ class _Planner:
             live_bytes(blocks),
             unshared,
             device_bytes,
+            dict(self.over),
         )
 
     def _in_workspace(self) -> list[_Storage]:
@@ -263,11 +278,48 @@ class _Planner:
         for k, v in enumerate(self.graph.outputs):
             if v.type.layout is not None and not self.region:
                 raise VerifyError(f"output {v.name} has layout {v.type.layout}, it must be row-major")
+            if k in self.over:
+                continue
             s = self.storage[v]
             if s.home is None:
                 s.home = Location(Space.OUTPUT, k)
             else:
                 self.copies.append(Copy(s.home, k, v.type.nbytes))
+
+    def _settle_over(self) -> list[int]:
+        """Outputs that may lie over inputs are made there if nobody reads those any more; the rest is copied, last."""
+        late, end = [], len(self.steps) - 1
+        makers = {v: (n, step) for step, n in enumerate(self.steps) for v in n.outputs}
+        for k, j in self.over.items():
+            v = self.graph.outputs[k]
+            s, old = self.storage[v], self.storage[self.graph.inputs[j]]
+            if s.home is None and s.within is None and self._ready(old, s, v, makers.get(v)):
+                s.home = Location(Space.OUTPUT, k)
+                continue
+            updated = [Location(Space.INPUT, i) for i in self.over.values() if i != j]
+            if s.home in updated:
+                raise VerifyError(f"output {v.name} is an input whose memory another output may take")
+            if s.home is None:
+                base = s.base
+                base.last = max(base.last, end)
+            late.append(k)
+        return late
+
+    def _ready(self, old: _Storage, new: _Storage, v: Value, made: tuple[Node, int] | None) -> bool:
+        """Whether a value may be written over an input by the step that makes it; noted where that reads the input."""
+        if old.within is not None or any(c.source == old.home for c in self.copies):
+            return False
+        if old.last < new.first:
+            return True
+        if made is None or old.last > made[1] or new.first != made[1] or on_device(made[0]):
+            return False
+        node = made[0]
+        result = node.outputs.index(v)
+        sharers = [i for i, u in enumerate(node.inputs) if self.storage[u].base is old]
+        if not sharers or not self.operands(node, result).issuperset(sharers):
+            return False
+        self.in_place.append(InPlace(node, sharers[0], result))
+        return True
 
     def _join(self) -> None:
         """Let what has parts live as long as they do, and make the operands of concats parts of the results."""
@@ -336,7 +388,9 @@ class _Checker:
     def check(self) -> None:
         for v in (*self.graph.inputs, *self.graph.constants):
             self.contents[self._range(v)] = v
-        over = {p.node: p.operand for p in self.plan.in_place}
+        over: dict[Node, dict[int, int]] = {}
+        for p in self.plan.in_place:
+            over.setdefault(p.node, {})[p.result] = p.operand
         steps, places, slices = set(self.plan.steps), joined(self.graph), sliced(self.graph)
         for node in self.graph.nodes:
             if is_alias(node):
@@ -353,7 +407,7 @@ class _Checker:
             if node not in steps:
                 self._join(node, places.get(node, ()))
                 continue
-            self._run(node, over.get(node))
+            self._run(node, over.get(node, {}))
         self._finish()
 
     def _take(self, node: Node, offset: int) -> None:
@@ -372,14 +426,15 @@ class _Checker:
             raise VerifyError(f"{node!r} is no step, but its operands are not parts of its result")
         self.contents[whole] = node.outputs[0]
 
-    def _run(self, node: Node, over: int | None) -> None:
+    def _run(self, node: Node, over: Mapping[int, int]) -> None:
+        """One step, which writes results, by position, over operands."""
         reads = {self._range(v) for v in node.inputs}
-        if over is not None:
-            shared = self._range(node.inputs[over])
-            if shared != self._range(node.outputs[0]):
-                raise VerifyError(f"{node!r} is not where its operand {over} was")
-            reads.discard(shared)
         written: list[_Range] = [self._range(v) for v in node.outputs]
+        for result, operand in over.items():
+            shared = self._range(node.inputs[operand])
+            if shared != written[result]:
+                raise VerifyError(f"{node!r} is not where its operand {operand} was")
+            reads.discard(shared)
         if self.scratch.get(node):
             begin = self.plan.scratch[node]
             written.append((None, begin, begin + self.scratch[node]))
@@ -410,6 +465,8 @@ class _Checker:
         place = self.plan.locations.get(v)
         if place is None:
             raise VerifyError(f"{v.name} has no place")
+        if place.space is Space.OUTPUT and place.at in self.plan.over:
+            place = Location(Space.INPUT, self.plan.over[place.at])
         if place.space in (Space.WORKSPACE, Space.DEVICE):
             which = None if place.space is Space.WORKSPACE else Space.DEVICE
             return which, place.at, place.at + v.type.nbytes

@@ -104,6 +104,7 @@ class _Lives:
         root: of values in others' memory: whose it is.
         touched: positions at which each root is made and read.
         live: bytes by position.
+        until: of inputs that something is written over: the position at which that is done.
     """
 
     def __init__(self, graph: Graph, parts: Collection[Node], plan: MemoryPlan, scratch: Mapping[Node, int]) -> None:
@@ -122,6 +123,11 @@ class _Lives:
                 self.values.setdefault(self.root[v], []).append(v)
             if node in parts and not is_view(node, parts):  # a concat in place: parts of one block
                 together.update(self.root[v] for v in (*node.inputs, *node.outputs))
+        self.until = {
+            graph.inputs[j]: self.position[self.makers[v]]
+            for v, j in ((graph.outputs[k], j) for k, j in plan.over.items())
+            if v in self.makers
+        }
         outside = {self.root[v] for v in (*graph.inputs, *graph.constants, *graph.outputs)}
         self.touched: dict[Value, list[int]] = {}
         for k, node in enumerate(graph.nodes):
@@ -140,8 +146,8 @@ class _Lives:
             if node in self.position:
                 alone[self.position[node]] += rounded(nbytes)
         for over in plan.in_place:
-            if over.node in self.position:
-                alone[self.position[over.node]] -= self.size(over.node.outputs[0])
+            if over.node in self.position and (r := self.root[over.node.outputs[over.result]]) in self.inside:
+                alone[self.position[over.node]] -= self.size(r)
         self.live = np.cumsum(change)[:-1] + np.array(alone, np.int64)
 
     @staticmethod
@@ -274,6 +280,8 @@ class _Shrinking:
             stack.append((root, True))
             for v in node.inputs:
                 operand = lives.root[v]
+                if lives.until.get(operand, at) < at:
+                    return None
                 if lives.there(operand, at):
                     continue
                 if keep:

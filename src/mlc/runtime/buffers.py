@@ -133,12 +133,15 @@ class Ports:
             arrays.append(array)
         return arrays
 
-    def to_write(self, values: Mapping[str, np.ndarray], apart: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def to_write(
+        self, values: Mapping[str, np.ndarray], apart: Sequence[np.ndarray], over: Mapping[str, int]
+    ) -> list[np.ndarray]:
         """The arrays to write to, in the model's order: those given, and fresh ones for the rest.
 
         Args:
             values: arrays by name.
-            apart: arrays that must not be written to.
+            apart: arrays that must not be written to,
+            over: but for one of them by each of these, by position, if it is that very memory.
         Raises:
             UsageError: a name is unknown, or an array is of another type, not contiguous, read-only, or overlaps.
         """
@@ -149,7 +152,11 @@ class Ports:
             if array is None:
                 array = fresh.empty()
             else:
-                self._check_target(spec, array, dtype, (*apart, *arrays))
+                if name in over and isinstance(array, np.ndarray) and address(array) == address(apart[over[name]]):
+                    others = [*apart[: over[name]], *apart[over[name] + 1 :]]
+                else:
+                    others = [*apart]
+                self._check_target(spec, array, dtype, (*others, *arrays))
             arrays.append(array)
         return arrays
 

@@ -44,7 +44,7 @@ _HEADER = """\
  * row-major tensor aligned to its element; MLC_ALIGNMENT is faster. Inputs are not written to, and outputs overlap
  * nothing. f16 and bf16 elements are given by their bits, bool as one byte, 0 or 1; i4, i2, u4 and u2 as one value a
  * byte, of which only the low bits are read.
- *{seed}{device}
+ *{seed}{updates}{device}
  * The calls keep no state: with a workspace each, several threads may run the model at once. They may share one pool; a
  * call that finds the pool busy runs alone. Models of one version of mlc may share a pool, too, whoever created it;
  * compiled with --name, each has names of its own.
@@ -99,6 +99,11 @@ _SEED = """
  * same numbers, on any number of threads. Give each run another.
  *"""
 
+_UPDATES = """
+ * {count} of the outputs are next values of inputs, and may be given those inputs' memory, which is then written to:
+ * {pairs}
+ *"""
+
 _DEVICE = """
  * THIS PACKAGE NEEDS THE RUNTIME OF mlc: parts of the model run on the device {device}, whose driver the runtime calls
  * between steps. Here mlc_run does nothing and returns 1, mlc_profile does nothing, and mlc_step runs the host's steps.
@@ -126,8 +131,14 @@ def c_header(manifest: Manifest) -> str:
     if manifest.device is not None:
         device = _named(_DEVICE, symbols).format(device=_comment(manifest.device.name))
     seed = "" if manifest.seed is None else _named(_SEED, symbols).format(name=mangle(manifest.seed))
+    pairs = [
+        _named("MLC_OUTPUT_{new} over MLC_INPUT_{old}", symbols).format(new=mangle(new), old=mangle(old))
+        for new, old in manifest.updates.items()
+    ]
+    updates = _UPDATES.format(count=len(pairs), pairs="\n * ".join(pairs)) if pairs else ""
     return _named(_HEADER, symbols).format(
         seed=seed,
+        updates=updates,
         device=device,
         model=_comment(manifest.model.name),
         version=_comment(manifest.mlc_version, quoted=False),

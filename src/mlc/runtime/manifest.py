@@ -257,7 +257,8 @@ class Manifest:
     holds the shared library, where one was linked. ``device`` is what the package needs beside the host, if anything.
     ``symbols`` is what the names of its calls begin with: ``mlc`` for ``mlc_run``. ``seed`` names the input, a u64, by
     which the model draws random numbers, where it does. ``precision`` has the tensors, by name, that were computed less
-    precisely than their type says, as one of ``PRECISIONS``.
+    precisely than their type says, as one of ``PRECISIONS``. ``updates`` has outputs, by name, with the input whose
+    next value each is: both may be given the same memory.
     """
 
     mlc_version: str
@@ -274,6 +275,7 @@ class Manifest:
     symbols: str = SYMBOLS
     seed: str | None = None
     precision: Mapping[str, str] = field(default_factory=dict)
+    updates: Mapping[str, str] = field(default_factory=dict)
 
     format_version: ClassVar[int] = FORMAT_VERSION
 
@@ -282,10 +284,12 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         device = {} if self.device is None else {"device": self.device.to_json()}
+        updates = {"updates": dict(self.updates)} if self.updates else {}
         return {
             "format_version": self.format_version,
             "mlc_version": self.mlc_version,
             **device,
+            **updates,
             "target": self.target.to_json(),
             "model": self.model.to_json(),
             "symbols": self.symbols,
@@ -330,6 +334,7 @@ class Manifest:
             symbols=fields.maybe("symbols", _symbols) or SYMBOLS,
             seed=fields.maybe("seed", as_text),
             precision=fields.maybe("precision", lambda items, place: as_object(items, place, as_precision)) or {},
+            updates=fields.maybe("updates", lambda items, place: as_object(items, place, as_text)) or {},
         )
         fields.end()
         return manifest
@@ -376,6 +381,7 @@ class Manifest:
                 as_integer(spec.nbytes, f"{kind}[{i}].shape")
         if self.seed is not None and TensorSpec(self.seed, "u64", ()) not in self.inputs:
             raise wrong("seed", "the name of an input of type u64[]", self.seed)
+        self._check_updates()
         if self.memory.alignment != ALIGNMENT:
             raise wrong("memory.alignment", str(ALIGNMENT), self.memory.alignment)
         if self.module_so is not None and self.module_so not in self.members:
@@ -389,6 +395,18 @@ class Manifest:
                 self._check_result(result, f"steps[{i}].results[{j}]")
             if step.device is not None:
                 self._check_device(step.device, f"steps[{i}].device")
+
+    def _check_updates(self) -> None:
+        """Outputs that are inputs' next values are of their types, and each of another one's."""
+        inputs = {spec.name: spec for spec in self.inputs}
+        outputs = {spec.name: spec for spec in self.outputs}
+        for new, old in self.updates.items():
+            if new not in outputs or old not in inputs:
+                raise wrong("updates", "names of outputs and inputs", f"{new}: {old}")
+            if (outputs[new].dtype, outputs[new].shape) != (inputs[old].dtype, inputs[old].shape):
+                raise wrong(f"updates.{new}", f"an input that is {outputs[new]}", old)
+        if len(set(self.updates.values())) < len(self.updates):
+            raise wrong("updates", "an input at most once", list(self.updates.values()))
 
     def _check_device(self, call: DeviceCall, where: str) -> None:
         if self.device is None:

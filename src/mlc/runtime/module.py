@@ -102,6 +102,8 @@ class Module:
         self._input_ports = Ports("input", self.inputs)
         self._seed_at = next((i for i, spec in enumerate(manifest.inputs) if spec.name == manifest.seed), None)
         self._output_ports = Ports("output", self.outputs)
+        places = {spec.name: j for j, spec in enumerate(manifest.inputs)}
+        self._over = {new: places[old] for new, old in manifest.updates.items()}
         self._params = package.params()
         self._workspace = self._new_workspace()
         self._memory = (address(self._params), address(self._workspace), native.pool)
@@ -125,7 +127,8 @@ class Module:
 
         Args:
             inputs: an array for each input, of exactly its element type and shape; strided ones are copied.
-            outputs: arrays to write some or all outputs to; contiguous, and apart from the inputs and each other.
+            outputs: arrays to write some or all outputs to; contiguous, and apart from the inputs and each other. But
+                the input whose next value an output is, as the manifest's ``updates`` say, may be given for that one.
             seed: 0 .. 2^64 - 1, of the random numbers of a model that draws some: the same seed, the same numbers, on
                 any number of threads. Unless given, each run draws others.
         Returns:
@@ -134,7 +137,7 @@ class Module:
             UsageError: an array is missing, unknown or unfit, the seed is no such number, or the module was closed.
         """
         arrays = self._with_seed(self._input_ports.to_read(inputs), seed)
-        results = self._output_ports.to_write(outputs, arrays) if outputs else self._output_ports.empty()
+        results = self._output_ports.to_write(outputs, arrays, self._over) if outputs else self._output_ports.empty()
         native = self._native
         with native.lock:
             native.require_open()

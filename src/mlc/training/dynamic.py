@@ -185,14 +185,14 @@ class Execution:
         self.exchanges: list[Exchange] = []
 
     def __call__(self, feeds: Arrays) -> Arrays:
-        """The results of a step."""
+        """The results of a step; parameters and what is remembered of them may be written over."""
         self._steps += 1
         if self._other is None:
             package = self.take()
-            return self._module.run(feeds) if package is None else self._tried(package, feeds)
+            return _updated(self._module, feeds) if package is None else self._tried(package, feeds)
         turn = self._steps % 2
         begin = time.perf_counter()
-        results = (self._module, self._other)[turn].run(feeds)
+        results = _updated((self._module, self._other)[turn], feeds)
         self._times[turn].append(time.perf_counter() - begin)
         count, seconds = min(map(len, self._times)), sum(map(sum, self._times))
         if count >= MOST_TURNS or (count >= TURNS and seconds >= 2 * SECONDS):
@@ -230,6 +230,11 @@ class Execution:
         self._module.close()
         if self._other is not None:
             self._other.close()
+
+
+def _updated(module: Module, feeds: Arrays) -> Arrays:
+    """A step that writes what it makes of parameters and the like over those."""
+    return module.run(feeds, {new: feeds[old] for new, old in module.manifest.updates.items()})
 
 
 def _difference(one: Arrays, other: Arrays) -> float:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from mlc.errors import CheckFailedError
+from mlc.runtime.buffers import aligned_empty
 from mlc.training.checkpoint import Checkpoint
 from mlc.training.data import Batches, Examples
 from mlc.training.optimizers import Optimizer
@@ -82,7 +87,7 @@ class Trainer:
     history: list[Mapping[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tensors = {**self.step.parameters, **self.step.statistics, **self.step.moments}
+        self.tensors = _own({**self.step.parameters, **self.step.statistics, **self.step.moments})
 
     @property
     def parameters(self) -> dict[str, np.ndarray]:
@@ -91,7 +96,7 @@ class Trainer:
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Goes on from there."""
-        self.tensors = {name: checkpoint.tensors[name] for name in self.tensors}
+        self.tensors = _own({name: checkpoint.tensors[name] for name in self.tensors})
         self.steps, self.epoch, self.batch = checkpoint.step, checkpoint.epoch, checkpoint.batch
         self.history = list(checkpoint.history)
 
@@ -114,8 +119,9 @@ class Trainer:
             losses = []
             first = self.batch
             for feeds in examples.shuffled(self.plan.seed, self.epoch, first):
-                losses.append(self._one(feeds, total))
-                self.batch += 1
+                with unbroken():  # what was updated in place and the count of steps go together
+                    losses.append(self._one(feeds, total))
+                    self.batch += 1
                 now = time.monotonic()
                 rate = (self.batch - first) * examples.batch / max(now - begun, 1e-9)
                 watcher.stepped(self.epoch, self.batch, examples.steps, losses[-1], rate)
@@ -174,6 +180,31 @@ class Trainer:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 return f"the first results that are none are those of {what}"
         return "though one operator after the other gives numbers only"
+
+
+def _own(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Copies that a step may write to."""
+    found = {name: aligned_empty(array.shape, array.dtype) for name, array in tensors.items()}
+    for name, array in tensors.items():
+        found[name][...] = array
+    return found
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """Ctrl-C waits until what is inside has ended."""
+    kept = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    if kept is None or not callable(kept):
+        yield
+        return
+    asked: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _, frame: asked.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, kept)
+    if asked:
+        kept(signal.SIGINT, asked[0])
 
 
 def _curve(losses: list[float]) -> list[float]:

@@ -2,6 +2,9 @@
 
 Rates that change from step to step are operands: ``rates`` are three, the learning rate, and the factors that
 make up for first and second moments having begun at zero (Kingma and Ba, "Adam", 2015, algorithm 1; 1 for others).
+
+Where the loss is no number, everything stays as it was: updates are made in place, and whoever wants to know where that
+loss came from needs the parameters that it was computed with.
 """
 
 from __future__ import annotations
@@ -9,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from mlc.define.expressions import add_expressions
 from mlc.ir import te
-from mlc.ir.expr import Expr, call
+from mlc.ir.expr import Expr, binary, call, select
 from mlc.ir.graph import Builder, Value
+from mlc.ir.index import Var
 
 RATES = 3
 
@@ -41,19 +47,38 @@ class Optimizer:
         return lr, first, second
 
     def add(
-        self, g: Builder, parameter: Value, derivative: Value, moments: Sequence[Value], rates: Value
+        self, g: Builder, parameter: Value, derivative: Value, moments: Sequence[Value], rates: Value, loss: Value
     ) -> list[Value]:
-        """Appends the new parameter and its new moments to a graph."""
+        """Appends the new parameter and its new moments to a graph.
+
+        The parameter is the first result, and all of them read moments: so each may be written over what it follows,
+        but for moments with a decay among derivatives, which read the parameter too.
+        """
         operands = (parameter, derivative, *moments)
         p, d, *m = (te.placeholder(v.type.shape, v.type.dtype, name) for v, name in zip(operands, "pdmv", strict=False))
         r = te.placeholder((RATES,), rates.type.dtype, "rates")
-        results = te.compute_many(
-            p.shape,
-            lambda *at: tuple(self.update(p[at], d[at], [t[at] for t in m], [r[k] for k in range(RATES)])),
-            f"{self.name}_step",
-        )
-        known = {id(t): v for t, v in zip((p, d, *m, r), (*operands, rates), strict=True)}
+        total = te.placeholder(loss.type.shape, loss.type.dtype, "loss")
+
+        def element(*at: Var) -> tuple[Expr, ...]:
+            new = self.update(p[at], d[at], [t[at] for t in m], [r[k] for k in range(RATES)])
+            return tuple(_if_number(total, n, t[at]) for n, t in zip(new, (p, *m), strict=True))
+
+        results = te.compute_many(p.shape, element, f"{self.name}_step")
+        known = {id(t): v for t, v in zip((p, d, *m, r, total), (*operands, rates, loss), strict=True)}
         return add_expressions(g, results, known)
+
+
+def add_kept(g: Builder, new: Value, old: Value, loss: Value) -> Value:
+    """Appends what is measured on the way: the new values, or the old ones where the loss is no number."""
+    n, o = (te.placeholder(v.type.shape, v.type.dtype, name) for v, name in ((new, "new"), (old, "old")))
+    total = te.placeholder(loss.type.shape, loss.type.dtype, "loss")
+    kept = te.compute(n.shape, lambda *at: _if_number(total, n[at], o[at]), "kept")
+    return add_expressions(g, [kept], {id(n): new, id(o): old, id(total): loss})[0]
+
+
+def _if_number(loss: te.Tensor, new: Expr, old: Expr) -> Expr:
+    most = float(np.finfo(loss.dtype.numpy).max)
+    return select(binary("le", call("abs", loss[(0,) * len(loss.shape)]), most), new, old)
 
 
 def optimizer(name: str, momentum: float = 0.0, decay: float = 0.0) -> Optimizer:

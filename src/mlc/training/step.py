@@ -18,7 +18,7 @@ from mlc.ops import get
 from mlc.rewrite.contractions import state_contractions
 from mlc.training.backward import add_gradients
 from mlc.training.losses import Loss, mean_of
-from mlc.training.optimizers import RATES, Optimizer
+from mlc.training.optimizers import RATES, Optimizer, add_kept
 from mlc.training.statistics import MEAN, VARIANCE, add_followed, add_statistics, is_batch_norm, measured
 
 FLOATS = (f32, f64)  # in which models are trained
@@ -50,6 +50,11 @@ class TrainingStep:
     target: TensorType
     prediction: str
     dtype: DType
+
+    @property
+    def updates(self) -> dict[str, str]:
+        """Outputs of the step by name, and the input whose next value each is."""
+        return {name: name.removesuffix(NEXT) for name in self.graph.output_names if name.endswith(NEXT)}
 
 
 def trainable(graph: Graph, dtype: DType, frozen: Collection[str] = ()) -> list[Value]:
@@ -110,10 +115,11 @@ def training_step(
     for (v, _), by in zip(used, derivatives, strict=True):
         remembered = [g.input(f"{v.name}.moment{k}", v.type) for k in range(optimizer.moments)]
         moments |= {m.name: np.zeros(m.type.shape, m.type.dtype.numpy) for m in remembered}
-        results += optimizer.add(g, v, by, remembered, rates)
+        results += optimizer.add(g, v, by, remembered, rates, value)
         result_names += [f"{t.name}{NEXT}" for t in (v, *remembered)]
+    inputs = {v.name: v for v in g.inputs}
     for name, v in d.followed.items():
-        results.append(v)
+        results.append(add_kept(g, v, inputs[name], value))
         result_names.append(f"{name}{NEXT}")
     _update_early(g, begun)
     step = g.finish(results, result_names)

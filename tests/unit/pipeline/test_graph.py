@@ -110,8 +110,8 @@ def test_a_plan_that_overwrites_what_is_still_read_is_found(monkeypatch: pytest.
     compile_graph(graph, part.machine, Observer(), verify=True)
     plan = part.machine.plan
 
-    def everything_at_once(g: Graph, needs: Mapping[Node, int]) -> MemoryPlan:
-        good = plan(g, needs)
+    def everything_at_once(g: Graph, needs: Mapping[Node, int], over: Mapping[int, int]) -> MemoryPlan:
+        good = plan(g, needs, over)
         places = {v: replace(at, at=0) for v, at in good.locations.items()}
         return replace(good, locations=places)
 

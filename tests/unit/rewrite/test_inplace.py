@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mlc.ir.graph import Graph, Node, Value
+from mlc.define.expressions import add_expressions
+from mlc.ir import te
+from mlc.ir.graph import Builder, Graph, Node, Value
 from mlc.ir.layout import blocked
+from mlc.ir.types import TensorType, f32
 from mlc.rewrite.group import make_group
 from mlc.rewrite.inplace import InPlaceOperands
 from tests.unit.rewrite.helpers import Net
@@ -81,3 +84,17 @@ def test_nodes_with_several_results_and_routines_are_left_alone() -> None:
     n = Net()
     y = n.cumsum(n.x(3), axis=0)
     assert operands(n(y), as_group=False) == set()
+
+
+@pytest.mark.parametrize("as_group", [True, False])
+def test_of_several_results_none_may_be_written_over_what_a_later_one_reads(as_group: bool) -> None:
+    p, d, m = (te.placeholder((4, 3), f32, name) for name in "pdm")
+    results = te.compute_many(
+        (4, 3), lambda i, j: (p[i, j] - m[i, j] - d[0, j], m[i, j] + d[i, j], d[i, j] * p[i, j]), "step"
+    )
+    g = Builder()
+    values = [g.input(t.name, TensorType(t.shape, t.dtype)) for t in (p, d, m)]
+    graph = g.finish(add_expressions(g, results, dict(zip(map(id, (p, d, m)), values, strict=True))), list("abc"))
+    node = make_group(list(graph.nodes), {}, 0) if as_group else graph.nodes[-1]
+    found = [{node.inputs[k].name for k in InPlaceOperands()(node, r)} for r in range(3)]
+    assert found == [set(), {"m"}, {"p", "m"}]  # d is read by another row, too

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from mlc.ir.interp.graph import run_graph, run_node
 from mlc.ir.layout import blocked
 from mlc.rewrite.fuse import fuse, group_each
 from mlc.rewrite.memory import Copy, InPlace, Location, MemoryPlan, Space, check_plan, plan_memory
+from mlc.rewrite.updates import readers_first
 from tests.unit.rewrite.helpers import Net, inputs_of
 from tests.unit.rewrite.random_graphs import random_graph
 
@@ -28,7 +30,10 @@ def carry_out(graph: Graph, plan: MemoryPlan, scratch: dict[Node, int]) -> dict[
     memory = {Space.WORKSPACE: [workspace]}
     memory[Space.INPUT] = [given[v.name].reshape(-1).view(np.uint8) for v in graph.inputs]
     memory[Space.PARAM] = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in graph.constants.values()]
-    memory[Space.OUTPUT] = [rng.integers(0, 256, v.type.nbytes, np.uint8) for v in graph.outputs]
+    memory[Space.OUTPUT] = [
+        memory[Space.INPUT][plan.over[k]] if k in plan.over else rng.integers(0, 256, v.type.nbytes, np.uint8)
+        for k, v in enumerate(graph.outputs)
+    ]
 
     def view(v: Value) -> np.ndarray:
         place = plan.locations[v]
@@ -44,16 +49,18 @@ def carry_out(graph: Graph, plan: MemoryPlan, scratch: dict[Node, int]) -> dict[
         for v, array in zip(node.outputs, run_node(node, [view(u) for u in node.inputs]), strict=True):
             view(v)[...] = array
     for c in plan.copies:
-        memory[Space.OUTPUT][c.output][:] = memory[c.source.space][c.source.at]
+        inside = c.source.space is Space.WORKSPACE
+        source = workspace[c.source.at :][: c.nbytes] if inside else memory[c.source.space][c.source.at]
+        memory[Space.OUTPUT][c.output][:] = source
     return {
         name: raw.view(v.type.dtype.numpy).reshape(v.type.shape)
         for name, raw, v in zip(graph.output_names, memory[Space.OUTPUT], graph.outputs, strict=True)
     }
 
 
-def planned(graph: Graph, scratch: dict[Node, int] | None = None) -> MemoryPlan:
+def planned(graph: Graph, scratch: dict[Node, int] | None = None, over: dict[int, int] | None = None) -> MemoryPlan:
     """A plan that was checked and carried out."""
-    plan = plan_memory(graph, scratch=scratch)
+    plan = plan_memory(graph, scratch=scratch, over=over)
     check_plan(graph, plan, scratch)
     expected = run_graph(graph, inputs_of(graph))
     for name, array in carry_out(graph, plan, scratch or {}).items():
@@ -69,6 +76,74 @@ def test_plans_of_random_graphs_hold(data: st.DataObject) -> None:
     scratch = {n: data.draw(st.sampled_from([1, 100, 1000])) for n in graph.nodes if data.draw(st.booleans())}
     plan = planned(graph, scratch)
     assert plan.live_bytes <= plan.workspace_bytes
+
+
+def ways_over(graph: Graph, draw: Callable[[Any], Any]) -> dict[int, int]:
+    """Some outputs over inputs of their types."""
+    over: dict[int, int] = {}
+    for k, v in enumerate(graph.outputs):
+        fitting = [j for j, u in enumerate(graph.inputs) if u.type == v.type and j not in over.values()]
+        if fitting and v not in graph.inputs and draw(st.booleans()):
+            over[k] = draw(st.sampled_from(fitting))
+    return over
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_outputs_over_inputs_in_random_graphs_leave_what_is_still_read(data: st.DataObject) -> None:
+    graph = random_graph(data)
+    produced = [v for n in graph.nodes for v in n.outputs if v.type in [u.type for u in graph.inputs]]
+    more = data.draw(st.lists(st.sampled_from(produced), max_size=3, unique=True)) if produced else []
+    outputs = [*graph.outputs, *(v for v in more if v not in graph.outputs)]
+    graph = replace(graph, outputs=tuple(outputs), output_names=tuple(f"o{k}" for k in range(len(outputs))))
+    graph = data.draw(st.sampled_from([fuse, group_each]))(graph)
+    over = ways_over(graph, data.draw)
+    planned(graph, {}, over)
+    planned(readers_first(graph, over), {}, over)
+
+
+def test_an_output_is_made_over_an_input_whose_readers_have_been() -> None:
+    n = Net()
+    w, x = n.x(8, 8, name="w"), n.x(8, 8)
+    y = wide(n, n.add(w, x))
+    graph = group_each(n(y, n.mul(w, y)))
+    plan = planned(graph, over={1: 0})
+    assert [(p.node, p.operand, p.result) for p in plan.in_place[:1]] == [(graph.nodes[-1], 0, 0)]
+    assert plan.locations[graph.outputs[1]] == Location(Space.OUTPUT, 1)
+    assert not plan.copies
+
+
+@pytest.mark.parametrize("how", ["a later reader", "another index", "an output"])
+def test_an_output_waits_in_the_workspace_where_the_input_is_read_for_too_long(how: str) -> None:
+    n = Net()
+    w, x = n.x(8, 8, name="w"), n.x(8, 8)
+    if how == "a later reader":
+        new = n.mul(w, x)
+        graph = group_each(n(new, n.add(w, new)))
+    elif how == "another index":
+        graph = group_each(n(wide(n, w)))
+    else:
+        graph = group_each(n(n.mul(w, x), w))
+    plan = planned(graph, over={0: 0})
+    assert plan.copies[-1].source.space is Space.WORKSPACE
+    assert plan.workspace_bytes == 256
+
+
+def test_an_input_cannot_be_the_next_value_of_another_one_that_changes() -> None:
+    n = Net()
+    a, _ = n.x(8, name="a"), n.x(8, name="b")
+    with pytest.raises(VerifyError, match="whose memory another output may take"):
+        plan_memory(group_each(n(n.neg(a), a)), over={0: 0, 1: 1})
+
+
+def test_the_checker_sees_an_input_that_was_written_over_too_soon() -> None:
+    n = Net()
+    w, x = n.x(8, 8, name="w"), n.x(8, 8)
+    graph = group_each(n(n.neg(x), n.add(w, x)))
+    plan = plan_memory(graph)
+    check_plan(graph, plan)
+    with pytest.raises(VerifyError, match=r"reads x, which was overwritten|are in use while it runs"):
+        check_plan(graph, replace(plan, over={0: 1}))
 
 
 def wide(n: Net, x: Value) -> Value:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,12 @@ def test_the_header_states_sizes_and_order(handmade: Any) -> None:
         "#define MLC_OUTPUT_BYTES {60u}",
     ):
         assert line in header.splitlines()
+
+
+def test_the_header_says_which_outputs_may_lie_over_inputs(handmade: Any) -> None:
+    assert "next values" not in c_header(handmade.manifest)
+    header = c_header(replace(handmade.manifest, updates={"y": "x"}, symbols="net"))
+    assert " * NET_OUTPUT_y over NET_INPUT_x" in header.splitlines()
 
 
 @needs_cc

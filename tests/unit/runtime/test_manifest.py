@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,17 @@ def test_every_manifest_comes_back(manifest: Manifest) -> None:
     assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest
 
 
+def test_updates_are_of_equal_types_and_each_of_an_input_of_its_own(handmade: Any) -> None:
+    manifest = replace(handmade.manifest, updates={"y": "x"})
+    assert Manifest.from_text(manifest.to_text()) == manifest
+    spec = handmade.manifest.inputs[0]
+    with pytest.raises(PackageError, match=r"updates\.y: expected an input that is f32\[3,5\], got 'x'"):
+        replace(manifest, inputs=(replace(spec, shape=(5, 3)),)).check()
+    twice = replace(manifest, outputs=(*manifest.outputs, replace(spec, name="z")), updates={"y": "x", "z": "x"})
+    with pytest.raises(PackageError, match="updates: expected an input at most once"):
+        twice.check()
+
+
 def test_another_formatting_of_the_text_is_the_same_manifest(handmade: Any) -> None:
     text = json.dumps(json.loads(handmade.manifest.to_text()), indent=3, sort_keys=True).encode()
     assert Manifest.from_text(text) == handmade.manifest
@@ -135,6 +147,8 @@ def edited(manifest: Manifest, path: str, value: object) -> dict:
         ("inputs", [{"name": "a", "dtype": "f32", "shape": []}] * 2, r"inputs\[1\]\.name: 'a' occurs twice"),
         ("inputs.0.shape", [1] * 100, r"inputs\[0\]\.shape: expected 32 integers at most, got 100"),
         ("precision", {"y": "coarse"}, "precision.y: expected one of float64 float32 .*, got 'coarse'"),
+        ("updates", {"y": "z"}, "updates: expected names of outputs and inputs, got 'y: z'"),
+        ("updates", {"y": 1}, "updates.y: expected a string, got 1"),
         ("memory.alignment", 32, "memory.alignment: expected 64, got 32"),
         ("module_so", "lib/model.so", "module_so: expected the name of a member, got 'lib/model.so'"),
         ("members", {"x": {"sha256": "", "size": 1}}, "members.x.sha256: expected a SHA-256"),

@@ -350,3 +350,15 @@ def test_an_object_of_another_machine_is_refused(
     path = replace(handmade, members={**handmade.members, "lib/model.o": bytes(code)}).write(tmp_path / "m.tar")
     with pytest.raises(PackageError, match=message):
         load_module(path)
+
+
+def test_an_output_may_be_written_over_the_input_whose_next_value_it_is(handmade: object, tmp_path: Path) -> None:
+    with load_module(handmade.but(updates={"y": "x"}).write(tmp_path / "m.tar"), 1) as module:
+        assert module.manifest.updates == {"y": "x"}
+        x = example()
+        expected = module.run({"x": x})["y"]
+        moved = np.concatenate([x.reshape(-1), np.zeros(1, x.dtype)])
+        with pytest.raises(UsageError, match="shares memory"):
+            module.run({"x": moved[:-1].reshape(x.shape)}, {"y": moved[1:].reshape(x.shape)})
+        assert module.run({"x": x}, {"y": x})["y"] is x
+        np.testing.assert_array_equal(x, expected)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,10 +22,12 @@ class Version:
 
     now = 0.0
 
+    manifest = SimpleNamespace(updates={})
+
     def __init__(self, seconds: float, value: float = 1.0) -> None:
         self.seconds, self.value, self.closed, self.runs = seconds, value, False, 0
 
-    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, feeds: Mapping[str, np.ndarray], outputs: object = None) -> dict[str, np.ndarray]:
         assert not self.closed
         Version.now += self.seconds
         self.runs += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from mlc.training.data import Examples, examples_of
 from mlc.training.loop import Plan, Trainer
 from mlc.training.losses import LOSSES
 from mlc.training.optimizers import optimizer
-from mlc.training.step import TARGET, training_step
+from mlc.training.step import NEXT, TARGET, training_step
 from mlc.training.watch import Watcher
 from tests.unit.training.test_step import BATCH, network
 
@@ -140,3 +141,32 @@ def test_a_checkpoint_that_cannot_be_written_leaves_those_that_are_there(
             state.save(file)
     assert sorted(os.listdir(tmp_path)) == ["run.checkpoint", "run.checkpoint.previous"]
     assert load_checkpoint(file)[1] == []
+
+
+def test_a_step_and_its_count_are_not_torn_apart_by_ctrl_c() -> None:
+    kept: list[Checkpoint] = []
+    run = trainer(kept)
+    inner = run.run
+
+    def interrupted(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        results = inner(feeds)
+        if run.steps == 1:
+            signal.raise_signal(signal.SIGINT)
+        for name in run.tensors:  # as a module does
+            feeds[name][...] = results[name + NEXT]
+        return results
+
+    run.run = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        run.train(examples(), None, 1e9, Watcher())
+    assert (run.steps, run.batch) == (2, 2)
+    other = trainer([])
+    other.resume(run.checkpoint())
+    run.run = inner
+    for r in (run, other):
+        r.train(examples(), None, 1e9, Watcher())
+    whole = trainer([])
+    whole.train(examples(), None, 1e9, Watcher())
+    for name, array in whole.tensors.items():
+        np.testing.assert_array_equal(array, run.tensors[name])
+        np.testing.assert_array_equal(array, other.tensors[name])

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mlc
+from mlc.api.training import wrapped
 from mlc.errors import UsageError
 from mlc.ir.graph import Builder, Graph
 from mlc.ir.interp.graph import run_graph
@@ -189,3 +191,35 @@ def test_outputs_that_cannot_be_learned_are_refused() -> None:
     with pytest.raises(UsageError, match=r"the cross entropy takes scores \[batch, classes, …\], and the model gives"):
         training_step(flat, LOSSES["cross_entropy"], optimizer("sgd"))
     assert i64 is LOSSES["cross_entropy"].target(TensorType((2, 3), f32)).dtype
+
+
+@pytest.mark.parametrize("how", OPTIMIZERS)
+@pytest.mark.parametrize("make", [network, normed])
+def test_updates_in_place_are_those_of_the_interpreter(make: Callable[[], Graph], how: str) -> None:
+    given, _ = OPTIMIZERS[how]
+    learns = optimizer(how if how.startswith("adam") else "sgd", **given)
+    step = training_step(make(), LOSSES["cross_entropy"], learns)
+    kept = {n: a.copy() for n, a in (step.parameters | step.statistics | step.moments).items()}
+    assert set(step.updates.values()) == set(kept)
+    package = mlc.compile(wrapped(step.graph, step.updates), threads=1, verify_passes=True)
+    copied = sum(s.bytes // 2 for s in package.manifest.steps if s.kernel == "copy")
+    late = sum(a.nbytes for a in step.parameters.values()) if how in ("decayed", "adam") else 0
+    assert copied == late  # of a decay among derivatives moments are made too
+    places = {new: kept[old] for new, old in step.updates.items()}
+    x = next(v for v in step.graph.inputs if v.name == "x")
+    rng = np.random.default_rng(4)
+    with package.load(1) as module:
+        for k in range(1, 4):
+            batch = {"x": rng.standard_normal(x.type.shape).astype(np.float32), TARGET: rng.integers(0, 4, BATCH)}
+            batch[RATE] = np.array(learns.rates(0.05, k), np.float32)
+            expected = run_graph(step.graph, {**batch, **kept})
+            found = module.run({**batch, **kept}, places)
+            assert found[LOSS][0] == pytest.approx(expected[LOSS][0], rel=1e-5)
+            for new, array in places.items():
+                assert found[new] is array
+                np.testing.assert_allclose(array, expected[new], rtol=2e-4, atol=1e-5, err_msg=new)
+        before = {n: a.copy() for n, a in kept.items()}
+        batch["x"][0, 0] = np.nan
+        assert np.isnan(module.run({**batch, **kept}, places)[LOSS][0])
+    for name, array in kept.items():  # whoever looks for the fault finds what it was computed with
+        np.testing.assert_array_equal(array, before[name])

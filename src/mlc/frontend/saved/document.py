@@ -133,6 +133,7 @@ def _source_from_json(value: Any, graph: Graph) -> ModelSource:
         quantised=get.take("quantised", as_flag),
         layouts=get.maybe("layouts", lambda value, where: as_object(value, where, as_text)) or {},
         states=get.maybe("states", lambda items, where: as_list(items, where, _fixed)) or (),
+        updates=get.maybe("updates", lambda value, where: as_object(value, where, as_text)) or {},
     )
     get.end()
     return found
