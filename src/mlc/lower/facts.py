@@ -106,6 +106,22 @@ def is_inside(index: Linear, extent: int, facts: Facts) -> bool | None:
         return True
     if dynamics(index):
         return None
+    found = _values(index, facts)
+    if found is not None:
+        values, exact = found
+        if not np.any((values < 0) | (values >= extent)):
+            return True
+        if exact:
+            return False
+    return _in_parts(index, extent, facts)
+
+
+def _values(index: Linear, facts: Facts) -> tuple[Any, bool] | None:
+    """What an index is where facts hold, every value that is unlike; and whether that is by all of the facts.
+
+    Returns:
+        ``None`` where there are too many to try.
+    """
     known: list[Fact] = []
     dims = _tried(index, known)
     # those first that say something of a part of the index: there may be too many values for all of them
@@ -116,14 +132,35 @@ def is_inside(index: Linear, extent: int, facts: Facts) -> bool | None:
     if prod(dims.values()) > POINTS:
         return None
     env = grids(dims)
-    holds: Any = True
+    holds: Any = np.True_
     for f in known:
         value = evaluate(f.index, env)
         holds = holds & (value >= f.lo) & (value < f.hi)
-    value = evaluate(index, env)
-    if not np.any(holds & ((value < 0) | (value >= extent))):
-        return True
-    return False if len(known) == len(facts) else None
+    values, holds = np.broadcast_arrays(evaluate(index, env), holds)
+    return values[holds], len(known) == len(facts)
+
+
+def _in_parts(index: Linear, extent: int, facts: Facts) -> bool | None:
+    """Whether an index lies in ``range(extent)`` by what two parts of it can be, each for itself: the terms that go by
+    some variable, and the others."""
+    for v in sorted(index.vars(), key=lambda v: (-v.hi, v.name)):
+        terms = {a: c for a, c in index.terms.items() if v in Linear({a: 1}, 0).vars()}
+        if len(terms) == len(index.terms):
+            continue
+        part = Linear(terms, 0)
+        (least, most), (lowest, highest) = _range(part, facts), _range(index - part, facts)
+        if least + lowest >= 0 and most + highest < extent:
+            return True
+    return None
+
+
+def _range(index: Linear, facts: Facts) -> tuple[int, int]:
+    """As :func:`bounds`, by all values where they are not too many."""
+    lo, hi = bounds(index, facts)
+    found = _values(index, facts)
+    if found is None or not found[0].size:
+        return lo, hi
+    return max(lo, int(found[0].min())), min(hi, int(found[0].max()))
 
 
 def _tried(index: Linear, facts: Sequence[Fact]) -> dict[Var, int]:

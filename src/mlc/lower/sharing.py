@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from math import gcd, lcm, prod
 from typing import Any
 
@@ -176,7 +177,7 @@ class Threads:
         """
         if a.buffer is not b.buffer or not (a.write or b.write):
             return False
-        if not one and self._told_apart(a, b, common):
+        if self._told_in_iterations(a, b, common) if one else self._told_apart(a, b, common):
             return False
         # where one alone goes by a variable, it is all the same in which iteration they meet
         dims, both = {*self._dims(a), *self._dims(b)}, a.vars() & b.vars()
@@ -196,20 +197,19 @@ class Threads:
         what their variables add to an index, they add for all threads."""
         if a.indices != b.indices or any(dynamics(ix) for ix in a.indices):
             return False
-        same, axes = set(common) - set(self.vars), [v for v in self.vars if v.hi]
-        if not axes:
-            return True
-        threads = prod(v.hi + 1 for v in axes)
-        if threads > POINTS:
+        return _tells(a.indices, self.vars, set(common) - set(self.vars))
+
+    def _told_in_iterations(self, a: Touch, b: Touch, common: Collection[Var]) -> bool:
+        """Whether an element's place tells thread and iteration, and the accesses are of different iterations of one
+        loop, but alike otherwise."""
+        if any(dynamics(ix) for ix in a.indices):
             return False
-        env = grids({v: v.hi + 1 for v in axes})
-        place: Grid = np.zeros([1] * len(axes), np.int64)
-        for ix in a.indices:
-            own = Linear({x: c for x, c in ix.terms.items() if not Linear({x: 1}, 0).vars() <= same}, 0)
-            if own.vars() <= set(axes):
-                value = evaluate(own, env)
-                place = place * int(np.ptp(value) + 1) + (value - np.min(value))
-        return len(np.unique(place)) == threads
+        for f in a.facts:
+            for v, before in permutations(f.index.vars(), 2):
+                later = f.index == as_index(v) - before and f.lo >= 1 and v in common
+                if later and tuple(substitute(ix, {before: v}) for ix in a.indices) == b.indices:
+                    return _tells(b.indices, (*self.vars, v), set(common) - {v, *self.vars})
+        return False
 
     def _dims(self, t: Touch) -> dict[Var, None]:
         """Variables to enumerate: those of indices, and axes of threads in conditions upon these."""
@@ -265,6 +265,22 @@ class Threads:
         np.minimum.at(least, where, who if alone else 0)
         np.maximum.at(most, where, who if alone else np.iinfo(np.int64).max)
         return least, most
+
+
+def _tells(indices: Sequence[Linear], vars: Sequence[Var], same: Collection[Var]) -> bool:
+    """Whether indices have different values wherever some variables have; others have the same values in both."""
+    axes = [v for v in vars if v.hi]
+    count = prod(v.hi + 1 for v in axes)
+    if count > POINTS:
+        return False
+    env = grids({v: v.hi + 1 for v in axes})
+    place: Grid = np.zeros([1] * len(axes), np.int64)
+    for ix in indices:
+        own = Linear({x: c for x, c in ix.terms.items() if not Linear({x: 1}, 0).vars() <= set(same)}, 0)
+        if own.vars() <= set(axes):
+            value = evaluate(own, env)
+            place = place * int(np.ptp(value) + 1) + (value - np.min(value))
+    return len(np.unique(place)) == count
 
 
 def _telling(v: Var, touches: Sequence[Touch]) -> Grid:

@@ -94,3 +94,15 @@ def test_steps_of_a_long_sum_are_tried_by_their_period() -> None:
     facts = (Fact(as_index(k), 0, 107), Fact(pixel + tap * 3136 - 3136, 0, 25088))
     assert is_inside(tap + plane - 1, 8, facts)
     assert not is_inside(tap + plane - 1, 8, facts[:1])
+
+
+def test_parts_of_an_index_are_tried_apart() -> None:
+    """Rows of a 7x7 window of stride 2, 109 pixels wide, a block of which is 128: 2,356,992 values."""
+    k, i, bx, ty, tx = (Var(n, 0, e - 1) for n, e in (("k", 6), ("i", 11), ("bx", 93), ("ty", 24), ("tx", 16)))
+    own = as_index(tx) + as_index(ty) % 8 * 16
+    tap = (as_index(k) * 4 + (as_index(k) * 4 + as_index(i) * 3 + as_index(ty) // 8) // 7) % 7
+    row = as_index(bx) + (own + as_index(bx) * 19) // 109
+    facts = (Fact(own + as_index(bx) * 128, 0, 109 * 109),)
+    assert is_inside(tap + row * 2, 223, facts)
+    assert not is_inside(tap + row * 2, 222, facts)
+    assert not is_inside(tap + row * 2, 223, ())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mlc.errors import VerifyError
 from mlc.ir.expr import Const, Load, cast, select, within
 from mlc.ir.index import Linear, Var, as_index, dynamic
-from mlc.ir.loop import Allocate, Barrier, Buffer, For, ForKind, Function, If, Shuffle, Stmt, Store, seq
+from mlc.ir.loop import Allocate, Barrier, Buffer, Commit, For, ForKind, Function, If, Shuffle, Stmt, Store, Wait, seq
 from mlc.ir.types import f32, i64
 from mlc.lower.prove import prove
 from tests.fuzz import examples
@@ -189,3 +189,17 @@ def test_strips_of_large_results_are_told_apart(apart: int, sound: bool) -> None
     for var, axis in ((tx, "threadIdx.x"), (bx, "blockIdx.x"), (by, "blockIdx.y")):
         s = For(var, var.hi + 1, ForKind.THREAD, s, axis)
     assert (not fault(Function("k", (out,), 1, s))) == sound
+
+
+@pytest.mark.parametrize("step, sound", [(4, True), (3, False)])
+def test_copies_of_a_long_loop_are_told_apart(step: int, sound: bool) -> None:
+    """By where they go: two buffers in turns of 32 by 257 elements, filled by 64 iterations, are too many to count."""
+    x, c = Buffer("x", (19, 32, 257), f32), Buffer("c", (2, 32, 257), f32, "shared")
+    ko, i, ty, tx = Var("ko", 0, 18), Var("i", 0, 63), Var("ty", 0, 31), Var("tx", 0, 3)
+    at = (as_index(tx) + as_index(ty) % 8 * 4, as_index(i) * step + as_index(ty) // 8)
+    copy = Store(c, (as_index(ko) % 2, *at), Load(x, (as_index(ko), *at)), asynchronous=True)
+    steps = For(ko, 19, ForKind.SERIAL, seq([Wait(0), Barrier("shared"), For(i, 64, ForKind.SERIAL, copy), Commit()]))
+    threads = For(ty, 32, ForKind.THREAD, For(tx, 4, ForKind.THREAD, steps, "threadIdx.x"), "threadIdx.y")
+    s = For(B, 3, ForKind.THREAD, Allocate(c, threads), "blockIdx.x")
+    said = fault(Function("k", (x,), 0, s))
+    assert not said if sound else "a copy that nobody has waited for may be under way" in said
