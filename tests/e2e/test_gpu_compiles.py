@@ -1,6 +1,7 @@
 """The zoo, as large as it is, light models, models of others and operators compile for GPUs without one.
 
-No default kernel of the zoo spills registers. Tests with the marker ``slow`` are the whole sweep, the others a sample.
+No default kernel of the zoo or the light models spills registers. Tests with the marker ``slow`` are the whole sweep,
+the others a sample.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def check_architectures(programs: list[GpuProgram]) -> None:
 @pytest.mark.parametrize("path", LIGHT, ids=lambda p: p.stem)
 def test_light_models_compile(path: Path) -> None:
     model = mlc.load(path)
-    check_architectures(programs_from(model, CUDA))
+    programs = programs_from(model, CUDA)
+    check_architectures(programs)
+    assert not spills(programs)
     assert programs_from(model, MALI)
 
 
