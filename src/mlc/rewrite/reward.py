@@ -3,15 +3,16 @@
     R = ΔT / P_d + ΔC / P_c + ΔK · L
 
 ΔT are bytes that need not be moved any more, ΔC operations that are not done any more (mostly fewer than none), and ΔK
-launches that are saved. The peaks P_d, P_c and L are those of the machine, so R is what is gained at best: a decision
-whose reward is negative even so is surely none.
+launches that are saved. The peaks P_d, P_c and L are those of the target's record, so R is what is gained at best: a
+decision whose reward is negative even so is surely none. ``python -m benchmarks.peaks`` measures them, and says
+whether decisions would be others by that. The paper's figure 6 tells operators that read one tensor from those that
+read several, by which ΔT is positive or may be; here the operands themselves are counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from mlc.ir import te
 from mlc.ir.cost import Peaks, operations
@@ -21,27 +22,16 @@ from mlc.rewrite.profile import Profiler
 DEAR = 16  # operations that a function like exp takes
 
 
-class FanIn(StrEnum):
-    """How many tensors an operator reads (figure 6)."""
-
-    ONE = "One"
-    MANY = "Many"
-
-
 @dataclass(frozen=True)
 class Repetition:
     """What becomes of a group that goes into all of its readers.
 
     Args:
-        group: its fan-in.
-        readers: that of each reader.
         transfer: ΔT, bytes.
         compute: ΔC, operations.
         launches: ΔK.
     """
 
-    group: FanIn
-    readers: tuple[FanIn, ...]
     transfer: float
     compute: float
     launches: int = 1
@@ -71,8 +61,7 @@ def repetition(
     saved = read + result.type.nbytes * (1 + len(readers)) - again
     work = sum(operations_of(n, profile) for n in group)
     times = sum(runs for _, runs in readers)
-    kinds = tuple(_fan_in(_operands(nodes)) for nodes, _ in readers)
-    return Repetition(_fan_in(own), kinds, saved, work * (1.0 - times))
+    return Repetition(saved, work * (1.0 - times))
 
 
 def operations_of(node: Node, profile: Profiler) -> float:
@@ -86,8 +75,3 @@ def _operands(nodes: Sequence[Node]) -> dict[Value, None]:
     """What nodes read of others, each once."""
     made = {v for n in nodes for v in n.outputs}
     return dict.fromkeys(v for n in nodes for v in n.inputs if v not in made)
-
-
-def _fan_in(operands: dict[Value, None]) -> FanIn:
-    """Single elements count for nothing, since they move into the code."""
-    return FanIn.MANY if sum(v.type.size > 1 for v in operands) > 1 else FanIn.ONE
