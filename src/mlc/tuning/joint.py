@@ -24,6 +24,7 @@ ROUND = 4  # trials of a round of loop search under a layout, where an explorer 
 MOST_ROUNDS = 3  # in the joint stage
 PROMISING = 0.8  # of the best speed, from which a layout gets another round
 OWN = 0.25  # share of the joint stage that goes to the target's own layouts
+CLOSE = 0.9  # of the best speed, from which these get half of the loop-only stage, too
 
 
 def is_layout_knob(name: str) -> bool:
@@ -158,7 +159,9 @@ class CrossExploration:
 
     In the joint stage an explorer of the layout space proposes layouts, and for each an explorer of the loop space that
     is rebuilt for it proposes loops; those that look promising after a round get more. The target's own layouts take
-    part. In the loop-only stage the fastest layout keeps all trials, and its loop space does not change any more.
+    part. In the loop-only stage the fastest layout keeps all trials, and its loop space does not change any more. Where
+    the target's own layouts are nearly as fast, these two share them: the difference may be luck, and the loops of the
+    own layouts must not be known less well than by a search of them alone.
 
     Args:
         task: whose configurations.
@@ -193,7 +196,8 @@ class CrossExploration:
         """At most ``n`` new configurations, the untuned one first."""
         if self._measured >= self._joint:
             ranked = sorted(self._under.values(), key=lambda u: -u.best)
-            found: list[Config] = []
+            second = ranked[0] is not self._own and self._own.best >= CLOSE * ranked[0].best
+            found = self._ask(self._own, n // 2) if second else []
             for under in ranked:  # one that has nothing left is followed by the next
                 found += self._ask(under, n - len(found))
                 if len(found) >= n:

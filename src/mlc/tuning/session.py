@@ -307,7 +307,11 @@ class Session:
 
     # -- the choice ---------------------------------------------------------------------------------------------------
     def finalists(self, state: TaskState) -> list[Config]:
-        """The untuned configuration and the fastest others, of the layouts that a task has for good if it has any."""
+        """The untuned configuration and the fastest others, of the layouts that a task has for good if it has any.
+
+        Where layouts are still searched, half of the others have the target's own ones if there are so many: single
+        trials of layouts that were tried more often have had more luck.
+        """
         default, held = dict(state.task.space.default), self._searches.held(state)
         timed = sorted(
             (
@@ -317,7 +321,10 @@ class Session:
                 and (held is None or layouts_in(c) == held)
             )
         )  # fmt: skip
-        return [default, *(state.trials[k][0] for _, k in timed[: FINALISTS - 1])]
+        fastest = [state.trials[k][0] for _, k in timed]
+        own = [] if held is not None else [c for c in fastest if not layouts_in(c)][: FINALISTS // 2]
+        others = [c for c in fastest if c not in own][: FINALISTS - 1 - len(own)]
+        return [default, *own, *others]
 
     def decide(self, state: TaskState) -> None:
         """Times the finalists in turns, and settles on the fastest, or on the untuned one where it is as fast."""

@@ -159,8 +159,8 @@ def operators(draw: Draw) -> Graph:
     if draw(st.integers(0, 3)) == 0:
         stride = draw(st.integers(1, 3))
         return transposed(
-            channels, filters, space, taps, stride=stride, dilation=dilation, groups=groups, pad=min(pad, reach - 1),
-            more=draw(st.integers(0, stride - 1)), batch=draw(st.integers(1, 2)),
+            channels, filters, space, taps, stride=stride, dilation=dilation, groups=groups,
+            pad=min(pad, (reach - 1) // 2), more=draw(st.integers(0, stride - 1)), batch=draw(st.integers(1, 2)),
         )  # fmt: skip
     return convolution(
         channels, filters, space, taps, stride=draw(st.integers(1, 3)), dilation=dilation, groups=groups, pad=pad,

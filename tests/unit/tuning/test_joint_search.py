@@ -104,6 +104,36 @@ def test_layouts_are_searched_first_and_the_fastest_gets_the_rest(tmp_path: Path
             assert set(record.layouts) == {"result", "operand 0", "operand 1 packed"}
 
 
+class Close(Fake):
+    """Searched layouts that single trials make 5 % faster than the target's own, and turns 5 % slower."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.finalists: list[Config] = []
+
+    @staticmethod
+    def seconds(config: Config) -> float:
+        return (0.95e-3 if LEVELS in config else 1e-3) + 1e-6 * (crc32(str(sorted(config.items())).encode()) % 7)
+
+    def compare(self, task: int, configs: Sequence[Config]) -> list[Measurement]:
+        self.finalists = list(configs)
+        return [
+            Measurement(self.seconds(c) * (1.1 if LEVELS in c else 0.9 if k else 1.0)) for k, c in enumerate(configs)
+        ]
+
+
+def test_layouts_that_are_hardly_faster_leave_half_of_the_loops_and_finalists_to_the_own(tmp_path: Path) -> None:
+    (task,) = tasks_of(network(1), TARGET, OPTIONS, Observer())
+    fake = Close()
+    outcome = run(tmp_path / "r.jsonl", [task], SEARCH, fake)
+    begun = -(-TRIALS_OF_JOINT // SEARCH.batch) * SEARCH.batch
+    own = [LEVELS not in c for c in fake.configs[begun:]]
+    assert sum(own) == len(own) // 2
+    kinds = [LEVELS not in c for c in fake.finalists]
+    assert kinds == [True] * 5 + [False] * 3
+    assert outcome.states[0].decided == fake.finalists[min(range(1, 5), key=lambda k: fake.seconds(fake.finalists[k]))]
+
+
 def test_a_joint_search_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
     (task,) = tasks_of(network(1), TARGET, OPTIONS, Observer())
     first, second, path = Fake(), Fake(), tmp_path / "r.jsonl"

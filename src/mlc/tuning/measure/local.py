@@ -202,23 +202,31 @@ class LocalMeasurer:
     def compare(self, task: int, configs: Sequence[Config]) -> list[Measurement]:
         """Measures a few configurations in turns, a sample each, for a last decision between them.
 
-        They are loaded twice, in opposite order, and the faster time of each counts: which memory a candidate gets
-        depends on when it is loaded, and made one of three equal ones a seventh slower than the others (a convolution
-        of 6 MB, in a virtual machine).
+        Three kinds of luck are shared out so. Disturbances of the machine meet all. Which memory a candidate gets and
+        where its code lies make one of several equal ones up to a twelfth faster than another (depthwise convolutions
+        of 1.5 MB, in a virtual machine), so all are loaded three times in other orders, and the fastest time of each
+        counts. And what is in the caches when a sample begins is seen to by :func:`take_in_turns`.
         """
         known = [self._computed.get((task, _key(c))) for c in configs]  # what was computed stays as it is
         found = [m for m in known if m is not None]
         if len(found) == len(configs):
             return found
-        work = _round(task, configs, lambda _i, _m: None, together=True)
         with self.turns.mine():
-            results = self._go(work)
-            if self._exact:
-                return results
-            again = _Round(task, configs, work.done, together=True)
-            again.ready.extend(b for k, b in reversed(work.loaded.items()) if results[k].seconds is not None)
+            return self._compare(_round(task, configs, lambda _i, _m: None, together=True))
+
+    def _compare(self, work: _Round) -> list[Measurement]:
+        """The fastest time of each candidate of a round in which they are measured in turns."""
+        results = self._go(work)
+        if self._exact:
+            return results
+        loaded = [b for k, b in sorted(work.loaded.items()) if results[k].seconds is not None]
+        half = len(loaded) // 2
+        for order in (loaded[::-1], loaded[half:] + loaded[:half]):
+            again = _Round(work.number, work.configs, lambda _i, _m: None, together=True)
+            again.ready.extend(b for b in order if results[b.index].seconds is not None)
             again.results.update({k: m for k, m in enumerate(results) if m.seconds is None})
-            return [_faster(a, b) for a, b in zip(results, self._go(again), strict=True)]
+            results = [_faster(a, b) for a, b in zip(results, self._go(again), strict=True)]
+        return results
 
     def measure_built(
         self,
@@ -235,17 +243,23 @@ class LocalMeasurer:
             task: position of the task.
             untuned: the candidate of its default configuration, which is the anchor.
             built: what to measure; their positions are counted from 0.
-            together: in turns, a sample each.
+            together: in turns, as :meth:`compare` does it.
             done: as for :meth:`measure`.
         Returns, Raises:
             as for :meth:`measure`.
         """
         if self._states[task].untuned is None:
             self._states[task].untuned = untuned
-        work = _Round(task, [b.config for b in built], done or (lambda _i, _m: None), together)
+        said: Done = done or (lambda _i, _m: None)
+        work = _Round(task, [b.config for b in built], (lambda _i, _m: None) if together else said, together)
         work.ready.extend(built)
         with self.turns.mine():
-            return self._go(work)
+            if not together:
+                return self._go(work)
+            results = self._compare(work)
+        for index, result in enumerate(results):
+            said(index, result)
+        return results
 
     def reference(self, task: int) -> str:
         """How the results were made that candidates are compared with: ``interpreter`` or ``untuned``; or nothing."""
@@ -434,7 +448,7 @@ class LocalMeasurer:
                     work.finish(current.index, Measurement(None, failure=failed[0], message=failed[1]))
             current = None
             if loaded:
-                reply = yield self._ask({"op": "turns", "handles": list(loaded)}, times=len(loaded))
+                reply = yield self._ask({"op": "turns", "handles": list(loaded)}, times=2 * len(loaded))
                 failed = failure_in(reply)
                 if failed is not None:
                     raise LostError(*failed)

@@ -172,6 +172,29 @@ def test_turns_meet_the_same_disturbances() -> None:
     assert a.seconds < b.seconds
 
 
+def test_equal_kernels_in_turns_take_as_long_wherever_they_stand() -> None:
+    """Who comes last in one turn comes first in the next, and would find its data in the caches; the others do not."""
+    last = -1
+
+    def kernel(number: int) -> Callable[[int], int]:
+        def sample(n: int) -> int:
+            nonlocal last
+            cold = 2 if number != last else 0
+            last = number
+            return round(1e5 * (n + min(n, cold)))
+
+        return sample
+
+    seconds = [t.seconds for t in take_in_turns([kernel(k) for k in range(4)], Rule())]
+    assert seconds == pytest.approx([1e-4] * 4)
+
+
+def test_a_lead_in_is_left_out_where_caches_are_emptied() -> None:
+    kernels = [steady(2e3), steady(3e3)]
+    timings = take_in_turns(kernels, Rule(flush=True))
+    assert [k.calls - len(t.ns) for k, t in zip(kernels, timings, strict=True)] == [3, 3]  # what warmed up
+
+
 def test_the_fastest_quarter_counts_and_the_spread_is_the_median_deviation() -> None:
     timing = Timing(2, (2040, 2020, 2000, 2100, 9000))
     assert timing.seconds == pytest.approx(1.005e-6)
