@@ -11,7 +11,7 @@ import pytest
 import mlc
 
 ROOT = Path(mlc.__file__).parent
-APART = {"mlc.lower.schedule", "mlc.lower.stage"}
+APART = {"mlc.lower.schedule", "mlc.lower.stage", "mlc.lower.stage_loops"}
 NAMES = {
     ".".join(file.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
     for file in ROOT.rglob("*.py")

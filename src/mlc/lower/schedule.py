@@ -3,7 +3,7 @@
 A :class:`Schedule` has one :class:`Stage` a compute. Applying a primitive changes the stage and is recorded in
 ``Schedule.history``; a wrong one fails at once with :class:`ScheduleError`, naming stage and axis.
 
-Its docstrings show the nests of :mod:`mlc.lower.stage`, before and after.
+Its docstrings show the nests of :mod:`mlc.lower.stage_loops`, before and after.
 """
 
 from __future__ import annotations

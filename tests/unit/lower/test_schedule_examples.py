@@ -10,7 +10,7 @@ import pytest
 from mlc.ir import te
 from mlc.ir.intrinsic import Kind, TensorIntrinsic
 from mlc.ir.types import f32
-from mlc.lower import lower, schedule, stage
+from mlc.lower import lower, schedule, stage, stage_loops
 from mlc.lower.build import build
 from mlc.lower.pipeline import NEST_PASSES
 from mlc.lower.schedule import Schedule
@@ -50,7 +50,7 @@ def sum5() -> TensorIntrinsic:
     return TensorIntrinsic("sum5", te.compute((1,), lambda i: te.sum_of(x[k], k), "y"), {}, tuple(Kind))
 
 
-@pytest.mark.parametrize("module, least", [(stage, 30), (schedule, 10)])
+@pytest.mark.parametrize("module, least", [(stage_loops, 20), (stage, 15), (schedule, 10)])
 def test_docstrings_show_what_becomes_of_a_nest(module: ModuleType, least: int) -> None:
     known = {"show": show, "rows": rows, "chain": chain, "sums": sums, "sum5": sum5()}
     found = doctest.testmod(module, extraglobs=known)
