@@ -13,6 +13,7 @@ from mlc.ir.types import DType, TensorType, bf16, f16, f32, i8, i64
 from mlc.ops import get
 from mlc.rewrite.fuse import fuse
 from mlc.rewrite.gates import fuse_gates
+from mlc.training.optimizers import optimizer
 
 Make = Callable[[Builder], Sequence[Value]]
 
@@ -51,6 +52,13 @@ def conv_transpose(b: Builder, shape: Sequence[int], weights: Sequence[int], str
 def biased(b: Builder) -> Sequence[Value]:
     y = conv(b, (2, 3, 7, 5), (6, 3, 3, 3), stride=2)
     return [put(b, "relu", [put(b, "add", [y, x(b, 6, 1, 1, name="bias")])])]
+
+
+def several(b: Builder) -> Sequence[Value]:
+    """Three results of one stage, as what an optimizer makes of a parameter."""
+    parameter, derivative, loss = x(b, 5, 7), x(b, 5, 7, name="d"), x(b, 1, name="loss")
+    moments, rates = [x(b, 5, 7, name=f"m{k}") for k in range(2)], x(b, 3, name="rates")
+    return optimizer("adam").add(b, parameter, derivative, moments, rates, loss)
 
 
 def winograd(b: Builder, shape: Sequence[int], filters: int, tile: int, *, slices: Sequence[int] = ()) -> Value:
@@ -106,6 +114,7 @@ def pixels(b: Builder) -> Sequence[Value]:
 
 
 CASES: dict[str, Make] = {
+    "several_results": several,
     "matmul": lambda b: [put(b, "matmul", [x(b, 17, 11), x(b, 11, 19, name="w")])],
     "matmul_aligned": lambda b: [put(b, "matmul", [x(b, 8, 8), x(b, 8, 12, name="w")])],
     "matmul_transposed": lambda b: [put(b, "matmul", [x(b, 8, 12), x(b, 16, 12, name="w")], transpose_b=True)],

@@ -80,8 +80,8 @@ def schedule_injective(g: Group, target: Gpu) -> Schedule:
     """
     s = Schedule(g.outputs)
     inline_rest(s, ())
-    for k, t in enumerate(dict.fromkeys(g.outputs)):
-        spread(s[t], target, g.knobs, f"out{k}")
+    for k, stage in enumerate(dict.fromkeys(s[t] for t in g.outputs)):  # one may give several results
+        spread(stage, target, g.knobs, f"out{k}")
     return s
 
 
