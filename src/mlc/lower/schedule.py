@@ -41,8 +41,13 @@ class Schedule:
         """The stage that computes ``tensor``; ``None`` for inputs."""
         return self._by_tensor.get(tensor)
 
-    def cache_write(self, tensor: te.Tensor, scope: str) -> te.Tensor:
+    def cache_write(self, tensor: te.Tensor, scope: str, order: Sequence[int] | None = None) -> te.Tensor:
         """Compute ``tensor`` in a new stage in ``scope``; the old stage becomes a copy of it.
+
+        Args:
+            tensor: of the stage.
+            scope: where the new one lies.
+            order: its axes by their positions in the old one, where it is to lie otherwise; the same unless given.
 
         >>> s, x, y = rows()
         >>> cache = s.cache_write(y, "local")
@@ -58,9 +63,12 @@ class Schedule:
         Returns:
             the new tensor.
         Raises:
-            ScheduleError: the stage is scheduled already, or another is computed inside it.
+            ScheduleError: the stage is scheduled already, another is computed inside it, or the order is none.
         """
         stage = self[tensor]
+        order = range(len(stage.op.axes)) if order is None else order
+        if sorted(order) != [*range(len(stage.op.axes))]:
+            raise ScheduleError(f"cache_write: {list(order)} is no order of the axes of stage {stage.name}")
         plain = [*stage.op.axes, *stage.op.reduce_axes]
         if stage.leaves != plain or stage.relations or stage.kinds or stage.attach or stage.inlined:
             raise ScheduleError(f"cache_write: stage {stage.name} is scheduled already; cache it first")
@@ -70,12 +78,12 @@ class Schedule:
         env = dict(zip((*old.axes, *old.reduce_axes), fresh, strict=True))
         n = len(old.axes)
         inner = te.Compute(
-            f"{old.name}.{scope}", tuple(fresh[:n]), tuple(fresh[n:]),
+            f"{old.name}.{scope}", tuple(fresh[d] for d in order), tuple(fresh[n:]),
             tuple(substitute_vars(b, env) for b in old.bodies), old.combiner, old.tag, old.attrs,
         )  # fmt: skip
         caches = te.finish(inner)
         copy = te.Compute(
-            old.name, old.axes, (), tuple(c[tuple(as_index(a) for a in old.axes)] for c in caches), None, "copy",
+            old.name, old.axes, (), tuple(c[tuple(as_index(old.axes[d]) for d in order)] for c in caches), None, "copy",
             {}, old.outputs,
         )  # fmt: skip
         self._insert(inner, before=stage, scope=scope)
@@ -85,7 +93,8 @@ class Schedule:
         self.stages[k] = replacement
         for t in old.outputs:
             self._by_tensor[t] = replacement
-        self.history.append(f"cache_write({tensor.name}, {scope!r})")
+        otherwise = "" if [*order] == sorted(order) else f", {list(order)}"
+        self.history.append(f"cache_write({tensor.name}, {scope!r}{otherwise})")
         return caches[tensor.which]
 
     def cache_read(self, tensor: te.Tensor, scope: str, readers: Sequence[te.Tensor]) -> te.Tensor:

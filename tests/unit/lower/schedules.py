@@ -38,7 +38,7 @@ def schedules(draw: Draw, computation: Computation) -> Schedule:
 
 def _cache(draw: Draw, schedule: Schedule, computation: Computation) -> None:
     for t in draw(st.lists(st.sampled_from([o for s in schedule.stages for o in s.op.outputs[:1]]), max_size=2)):
-        schedule.cache_write(t, draw(SCOPES))
+        schedule.cache_write(t, draw(SCOPES), draw(st.permutations(range(len(t.shape)))))
     for t in draw(st.lists(st.sampled_from(computation.inputs), max_size=2, unique_by=id)):
         readers = [s.op.outputs[0] for s in schedule.stages if t in s.op.inputs]
         if readers:

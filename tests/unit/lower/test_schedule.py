@@ -158,6 +158,26 @@ def test_cache_write_computes_in_another_memory() -> None:
     ) in text(schedule, computation)
 
 
+def test_what_is_cached_can_lie_in_another_order() -> None:
+    schedule, c, _, computation = product()
+    cached = schedule.cache_write(c.op.outputs[0], "local", [1, 0])
+    assert cached.shape == (3, 5)
+    inner, copy = schedule[cached], schedule[c.op.outputs[0]]
+    inner.compute_at(copy, copy.axes[0])
+    assert (
+        "    c.local: f32[3,1] in local\n"
+        "    for j in range(3):\n"
+        "      c.local[j, 0] = 0.0\n"
+        "      for k in range(7):\n"
+        "        c.local[j, 0] = c.local[j, 0] + (a[i, k] * b[k, j])\n"
+        "    for j in range(3):\n"
+        "      c[i, j] = c.local[j, 0]\n"
+    ) in text(schedule, computation)
+    schedule, c, _, _ = product()
+    with pytest.raises(ScheduleError, match=r"cache_write: \[0, 0\] is no order of the axes of stage c"):
+        schedule.cache_write(c.op.outputs[0], "local", [0, 0])
+
+
 def test_cache_write_of_several_outputs_copies_all() -> None:
     computation = argmax()
     schedule = Schedule(computation.outputs)

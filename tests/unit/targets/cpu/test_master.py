@@ -53,6 +53,31 @@ def test_every_configuration_computes_the_same(equation: str) -> None:
         np.testing.assert_allclose(out, wanted, atol=1e-4, err_msg=str(config))
 
 
+def test_vectors_of_channels_where_rows_are_no_whole_ones() -> None:
+    """By name, of a convolution with constant weights: its sums lie by channels, whatever order the results have."""
+    rng = np.random.default_rng(5)
+    operands = [rng.standard_normal(shape).astype(np.float32) for shape in ((1, 6, 4, 5), (16, 6, 3, 3), (16, 1, 1))]
+    x, w, b = operands
+    g = Builder("convolution")
+    attrs: Attrs = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+    (y,) = g.add(get("conv"), [g.input("x", TensorType(x.shape, f32)), g.constant(w, "w")], attrs)
+    (y,) = g.add(get("add"), [y, g.constant(b, "b")])
+    outputs = g.add(get("relu"), [y])
+    options = CompileOptions("convolution", "onnx", "")
+    (task,) = tasks_of(g.finish(outputs), TARGET, options, Observer(), template="master")
+    assert task.space.default["vector"] == 1
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
+    wanted = np.maximum(np.einsum("ncyxhw,ochw->noyx", windows, w) + b, 0)
+    across = {"vector": 2, "tile1": (8, 1, 2), "tile2": (1, 1, 4), "tile3": (5, 1, 1), "sums": "local"}
+    for config in (task.space.default, {**task.space.default, **across}):
+        node = candidate(task, TARGET, config)
+        layouts = [v.type.layout for v in node.inputs]
+        arrays = [a if layout is None else layout.pack(a) for layout, a in zip(layouts, operands, strict=True)]
+        out = np.full(wanted.shape, np.nan, np.float32)
+        run_function(TARGET.kernel(node, "k"), [*arrays, out])
+        np.testing.assert_allclose(out, wanted, atol=1e-4, err_msg=str(config))
+
+
 def test_untuned_is_the_plain_schedule() -> None:
     assert _task("abc->ac").space.default["plan"] == "plain"
 

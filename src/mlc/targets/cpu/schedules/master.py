@@ -195,9 +195,12 @@ class Tiled:
             for op in self.group.computes:
                 if op is not self.op:
                     fold_or_spread(s, op, self.target)
-        acc = self.op.outputs[0]
-        if acc is self.out:
-            acc = s.cache_write(acc, self.sums)
+        acc, order = self.op.outputs[0], self._lying()
+        if acc is self.out or order is not None:
+            sums = s.cache_write(acc, self.sums, order)
+            if acc is not self.out:
+                s[acc].compute_inline()
+            acc = sums
         else:
             s[acc].set_scope(self.sums)
         stage = s[self.out]
@@ -219,6 +222,13 @@ class Tiled:
                 stage.unroll(a)
         stage.vectorize(vector)
         return s
+
+    def _lying(self) -> list[int] | None:
+        """The order of the sums' axes in which those of a vector are neighbours; nothing where they are anyway."""
+        axes = self.op.axes
+        if not shares_loops(self.group, self.op) or all(a.hi == 0 for a in axes[self.vector + 1 :]):
+            return None
+        return [*(d for d in range(len(axes)) if d != self.vector), self.vector]
 
     def _split(self, stage: Stage) -> tuple[list[Var], dict[str, Var], list[Var], Var]:
         """Loops that threads share, loops over tiles by the name of their axis, loops of a tile, and the vector."""
@@ -250,7 +260,7 @@ class Tiled:
         walked: dict[str, Var] = {}
         tile: list[Var] = []
         vector: Var | None = None
-        for d, a in enumerate(local.op.axes):
+        for d, a in zip(self._lying() or range(len(local.op.axes)), local.op.axes, strict=True):
             i = a
             if d in self.tiles and self.sums == "local":
                 walked[f"data{d}"], i = local.split(a, self.tiles[d][-1])

@@ -108,10 +108,21 @@ def _fast(op: te.Compute, constants: Collection[te.Tensor], target: Cpu) -> dict
     it loads; a row where there is none.
     """
     lanes = target.lanes_of(op.outputs[0].dtype)
+    found = _product(op, constants, target, last=True) or _product(op, constants, target, last=False)
+    return found or _row(op, lanes)
+
+
+def _product(op: te.Compute, constants: Collection[te.Tensor], target: Cpu, *, last: bool) -> dict[int, int] | None:
+    """The tile of a product whose vectors lie along the last axis of the result, in whose order they are written.
+
+    Or along any other, whose vectors are written number by number: less to do than numbers of the last axis that fill
+    no whole vectors.
+    """
+    lanes = target.lanes_of(op.outputs[0].dtype)
     factors = factors_of(op)
     best: tuple[float, dict[int, int]] | None = None
     for vectors, other in (factors, factors[::-1]) if factors is not None else ():
-        for d in _vector_axes(op, vectors, other, constants, lanes):
+        for d in _vector_axes(op, vectors, other, constants, lanes, last=last):
             for e, b in reversed(list(enumerate(op.axes))):  # neighbours in memory first
                 if b.hi == 0 or b not in index_vars(other) or b in index_vars(vectors):
                     continue
@@ -119,16 +130,18 @@ def _fast(op: te.Compute, constants: Collection[te.Tensor], target: Cpu) -> dict
                     fits = m * v + v + 1 <= target.registers and v * lanes <= WIDEST and m <= WIDEST
                     if fits and (best is None or m * v / (m + v) > best[0]):
                         best = m * v / (m + v), {d: v * lanes, e: m}
-    return best[1] if best is not None else _row(op, lanes)
+    return None if best is None else best[1]
 
 
 def _vector_axes(
-    op: te.Compute, vectors: Load, other: Load, constants: Collection[te.Tensor], lanes: int
+    op: te.Compute, vectors: Load, other: Load, constants: Collection[te.Tensor], lanes: int, *, last: bool
 ) -> Iterator[int]:
-    """Axes that may run in vectors: the last one of the result, in whose order the sums lie."""
+    """Axes that may run in vectors: the last one of the result, or else the others."""
     packs = packable(op, constants) is vectors
-    last = max((d for d, a in enumerate(op.axes) if a.hi > 0), default=0)
-    for d, a in enumerate(op.axes[last : last + 1], last):
+    end = max((d for d, a in enumerate(op.axes) if a.hi > 0), default=0)
+    for d, a in enumerate(op.axes):
+        if (d == end) != last:
+            continue
         if a in index_vars(other) or a not in index_vars(vectors) or (a.hi + 1) % lanes:
             continue
         along = [ix.coefficient(a) for ix in vectors.indices]
