@@ -21,10 +21,17 @@ HIDING = 8  # warps that a unit needs to hide the latency of arithmetic and shar
 SHARED_RATE = 0.25  # words a thread loads from shared memory in the time of a multiplication and addition
 CACHED = 0.5  # of the traffic between blocks and global memory goes past the caches
 BANKS = 32  # of shared memory, a word wide
+RUN = 8  # terms of a column that neighbouring threads fetch, 32 bytes in single precision
+# Times its share of global memory's bandwidth that a unit draws where others are idle: on a V100, blocks of 128 threads
+# on 1 to 32 of 80 units read 1.4 times, and write 3.5 times, what each does where all are busy
+# (https://github.com/te42kyfo/gpu-benches, cuda-stream).
+ALONE = 2.0
 SECTOR = 32  # bytes that global memory moves at least
 OVERHEAD = 16  # registers for addresses and counters
 LATENCY = 4e-7  # seconds from a load of global memory to its value; 400 to 700 cycles on what was ever measured
-SHOWS = 0.1  # of the times that do not bound a product
+# Of the times that do not bound a product: what an H200 took for six products in single precision is 1.63 times the
+# estimate, give or take 16 %; with 0.1 here it would be 1.94 times, give or take 19 % (benchmarks/results/h200).
+SHOWS = 0.3
 FETCHING, MEETING = 4, 30  # instructions to fetch an element into shared memory; of a barrier, what is waited included
 VERSIONS = (1, 2, 3, 4)  # of what is fetched ahead
 STRIPS = (1, 2)  # that a thread's tile is taken apart into
@@ -42,11 +49,13 @@ def _most(a: Count, b: Count) -> Count:
     return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
 
 
+def _select(holds: Any, a: Count, b: Count) -> Count:
+    return np.where(holds, a, b) if isinstance(holds, np.ndarray) else a if holds else b
+
+
 def _strips(count: Count, of: Count) -> Count:
     """As many strips of equal size, where there are such; else one."""
-    if isinstance(of, np.ndarray):
-        return np.where(of % count == 0, count, 1)
-    return count if of % count == 0 else 1
+    return _select(of % count == 0, count, 1)
 
 
 def _parts(n: Count, size: Count) -> Count:
@@ -105,14 +114,19 @@ def fitted(tile: Tile, p: Product) -> Tile:
     return Tile(rows, columns, ty, tx, depth, versions, _strips(tile.vy, rows), _strips(tile.vx, columns))
 
 
-def offset(depth: int) -> int:
-    """What the pitch of a part of an operand is modulo ``BANKS``, for rows of a column to lie in different banks."""
-    return max(1, BANKS // depth)
+def offset(depth: Count) -> Count:
+    """What the pitch of a part of an operand is modulo ``BANKS``, where neighbouring threads store terms a row apart.
+
+    A warp stores ``RUN`` terms of some columns, or all terms where they are no multiple of that, so that those lie in
+    different banks. With eight terms, rows begin at multiples of four words: threads read them four words at a time.
+    """
+    run = _select(depth % RUN == 0, RUN, depth)
+    return _most(1, BANKS // run)
 
 
 def shared_bytes(tile: Tile, p: Product) -> Count:
     """Of a block's parts of both operands, with the gaps that either may have."""
-    gap = _most(1, BANKS // tile.depth)
+    gap = offset(tile.depth)
     pitches = sum(n + (gap - n) % BANKS for n in (tile.high, tile.wide))
     return pitches * tile.depth * p.itemsize * tile.versions
 
@@ -210,9 +224,14 @@ def busy_seconds(tile: Tile, p: Product, target: Gpu, *, shared: bool) -> Count:
         arithmetic = arithmetic * (1 + fetches / (area * tile.depth))
     else:
         moved = blocks * (tile.high + tile.wide) * p.k * p.itemsize
-    traffic = (moved + p.batch * p.m * p.n * p.itemsize) / (target.gbytes * 1e9)
+    traffic = moving(moved + p.batch * p.m * p.n * p.itemsize, blocks, target)
     bound = _most(_most(arithmetic, local), traffic)
     return (bound + SHOWS * (arithmetic + local + traffic - bound)) / hidden
+
+
+def moving(nbytes: Count, blocks: Count, target: Gpu) -> Count:
+    """Seconds that global memory takes for so many bytes, which few blocks cannot ask for as fast as it gives them."""
+    return nbytes / (target.gbytes * 1e9 * _least(1.0, ALONE * blocks / target.units))
 
 
 def stalls(steps: Count, versions: Count, busy: Count) -> Count:

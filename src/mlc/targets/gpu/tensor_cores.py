@@ -24,7 +24,7 @@ from mlc.ir.expr import cast
 from mlc.ir.index import Linear
 from mlc.ir.intrinsic import Kind, Operand, TensorIntrinsic
 from mlc.ir.types import DType, bf16, f16, f32, i8, i32, u8
-from mlc.targets.gpu.cost import CACHED, HIDING, OVERHEAD, VERSIONS, stalls
+from mlc.targets.gpu.cost import CACHED, HIDING, OVERHEAD, VERSIONS, moving, stalls
 from mlc.targets.gpu.record import Gpu
 
 ROWS, COLUMNS, WARP = 16, 8, 32
@@ -198,7 +198,7 @@ def seconds(tile: Fragments, shape: Shape, target: Gpu, mma: Mma, turned: Turned
     steps = together * tile.warps * (deep // mma.terms) * (4 * tile.rows + 2 * tile.columns)
     local = steps * 2 * SHARED_STEP * target.units / (target.gflops * 1e9)
     fetched = blocks * deep * (tile.high * mma.left.itemsize + tile.wide * mma.right.itemsize) * CACHED
-    traffic = (fetched + batch * m * n * 4) / (target.gbytes * 1e9)
+    traffic = moving(fetched + batch * m * n * 4, blocks, target)
     hidden = min(1.0, together * tile.warps / HIDING)
     busy = max(rounds * max(work, local) / hidden, traffic)
     waiting = rounds * stalls(deep // tile.depth, tile.versions, busy / rounds)

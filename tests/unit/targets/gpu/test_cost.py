@@ -6,10 +6,11 @@ import pytest
 
 from mlc.ir.types import f32
 from mlc.targets.cuda.arch import DEVICES as GPUS
-from mlc.targets.gpu.cost import Product, Tile, best_tile, fitted, refusal, seconds, shared_bytes, tiles
+from mlc.targets.gpu.cost import Product, Tile, best_tile, fitted, moving, refusal, seconds, shared_bytes, tiles
 from mlc.targets.gpu.schedules.parts import best_parts
 from mlc.targets.gpu.schedules.product import product_seconds
 from mlc.targets.gpu.schedules.window import Work, pixels
+from mlc.targets.gpu.tensor_cores import MMAS, best_fragments
 from mlc.targets.opencl.devices import DEVICES
 
 GENERIC, MALI = DEVICES["generic"], DEVICES["mali"]
@@ -74,6 +75,27 @@ def test_few_results_are_added_up_in_parts() -> None:
     assert parts(Product(1, 1, 10, 8, 4)) == 1
 
 
+def test_long_sums_of_some_results_are_added_up_in_parts() -> None:
+    """MM3: 512 by 1024 results are 32 blocks of 128 by 128, for 132 units; in four parts they are 128."""
+    h200 = GPUS["h200"]
+
+    def parts(p: Product) -> int:
+        return best_parts(p, p.k, h200, lambda p: product_seconds(p, f32, f32, h200))[0]
+
+    assert parts(Product(1, 512, 1024, 4096, 4)) == 4
+    assert parts(Product(1, 512, 4096, 1024, 4)) == 1
+
+
+def test_few_blocks_do_not_have_all_of_the_bandwidth() -> None:
+    h200 = GPUS["h200"]
+    seconds = [moving(1e9, blocks, h200) for blocks in (25, 66, 132, 1000)]
+    assert seconds[0] > 2 * seconds[1]
+    assert seconds[1:] == [1e9 / (h200.gbytes * 1e9)] * 3
+    mma = MMAS["f16", "f16"]
+    tile = best_fragments((1, 3136, 144, 24), h200, mma)
+    assert -(-3136 // tile.high) * -(-144 // tile.wide) >= 66
+
+
 def test_more_work_takes_longer() -> None:
     tile = Tile(4, 4, 8, 8, 8)
     times = [seconds(tile, Product(1, n, n, n, 4), GENERIC, shared=True) for n in (128, 512, 2048)]
@@ -84,7 +106,7 @@ def test_more_work_takes_longer() -> None:
     "tile, reason",
     [
         (Tile(1, 1, 32, 32, 4), "1024 threads of a block, 256 are the most"),
-        (Tile(8, 8, 16, 16, 64), "66048 bytes of shared memory, there are 32768"),
+        (Tile(8, 8, 16, 16, 64), "67584 bytes of shared memory, there are 32768"),
         (Tile(8, 8, 4, 4, 4), "about 96 registers of a thread, there are 64"),
         (Tile(4, 4, 8, 8, 8), ""),
     ],

@@ -10,7 +10,8 @@ import pytest
 
 from mlc.errors import ScheduleError
 from mlc.ir.graph import Node
-from mlc.ir.loop import Barrier, Function, Shuffle, walk
+from mlc.ir.index import evaluate, weighted
+from mlc.ir.loop import Barrier, Function, Shuffle, Store, walk
 from mlc.lower.knobs import Knobs
 from mlc.lower.threads import grid_of, launches
 from mlc.rewrite.group import configured
@@ -169,3 +170,21 @@ def test_millions_of_elements_of_odd_shapes_are_told_apart(shape: tuple[int, ...
 def test_what_the_device_cannot_run_is_refused(config: dict[str, int], message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         kernel(configured(Case.of("matmul").node, config), "k", GENERIC)
+
+
+@pytest.mark.parametrize("depth", [4, 8, 16, 32])
+def test_terms_that_lie_side_by_side_are_stored_in_different_banks(depth: int) -> None:
+    """A warp's stores of an operand whose rows are terms, turned: each goes to a bank of its own, and rows begin where
+    threads can read four words at a time."""
+    case = Case.made("turned", lambda b: [put(b, "matmul", [x(b, 64, 64), x(b, 64, 64, name="w")])])
+    config = {"rows": 4, "columns": 4, "ty": 8, "tx": 8, "depth": depth, "versions": 1, "shared": True, "parts": 1}
+    fn = kernel(configured(case.node, config), "k", H200)
+    ((loops, shared, _),) = [grid_of(s) for s in launches(fn.body)]
+    (left,) = [b for b in shared if b.name == "p0_left"]
+    (store,) = [s for s in walk(fn.body) if isinstance(s, Store) and s.buffer is left]
+    at = weighted(store.indices, left.strides())
+    thread = [loops[axis].var for axis in ("threadIdx.y", "threadIdx.x")]
+    rest = {v: 0 for v in at.vars() - set(thread)}
+    places = [evaluate(at, {**rest, thread[0]: n // 8, thread[1]: n % 8}) for n in range(H200.warp)]
+    assert len({int(place) % 32 for place in places}) == H200.warp
+    assert left.strides()[-2] % 4 == 0

@@ -21,6 +21,7 @@ from mlc.targets.groups.group import Group, replace_anchor
 PARTS = (1, 2, 4, 8, 16, 32, 64)
 LEAST = 16  # terms of a part
 WORTH_PARTS = 0.9  # of the time of the whole sum that parts may take at most
+FULL = 64 * 64  # elements of a block whose threads, two warps, make 8 by 8 each
 BLOCK = 128  # threads of a block that adds up parts
 UNROLLED = 16  # parts that are added up without a loop
 
@@ -35,8 +36,8 @@ def best_parts(p: Product, channels: int, target: Gpu, seconds: Callable[[Produc
         seconds: what a product is expected to take as a whole.
     """
     found = {1: seconds(p)}
-    # where there is an element for every thread that the units hold, parts have nothing to add
-    busy = p.batch * p.m * p.n >= target.units * target.threads
+    # where every unit has a block of threads that make as much each as they can, parts have nothing to add
+    busy = p.batch * p.m * p.n >= target.units * FULL
     for n in _fitting(p, channels)[1:] if not busy else ():
         traffic = (n + 1) * p.batch * p.m * p.n * 4 / (target.gbytes * 1e9)
         found[n] = seconds(replace(p, batch=p.batch * n, k=p.k // n)) + traffic + target.launch_us * 1e-6

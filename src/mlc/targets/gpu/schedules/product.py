@@ -23,6 +23,7 @@ from mlc.targets.gpu.cost import (
     BANKS,
     DEPTHS,
     ROWS,
+    RUN,
     STRIPS,
     THREADS,
     Product,
@@ -252,7 +253,11 @@ def _fetch(part: Stage, acc: Stage, tile: Tile, vector: int) -> int:
     if walks(part.op, k) and not walks(part.op, i):
         # terms are side by side in memory: neighbouring threads' stores then must not meet in a bank
         part.storage_align(k, BANKS, offset(tile.depth))
-        part.reorder(*batch, i, k)
+        if tile.depth > RUN and tile.depth % RUN == 0:
+            runs, k = part.split(k, RUN)
+            part.reorder(*batch, runs, i, k)
+        else:
+            part.reorder(*batch, i, k)
         vector = 1
     flat = part.fuse(*part.leaves)
     if vector > 1:
