@@ -5,12 +5,10 @@ Two hundred of each template at least, over all of its groups. Of a kernel's bar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import cache
 
 import pytest
 
-from mlc.ir.graph import Builder, Value
 from mlc.targets.gpu.schedules import TEMPLATES
 from mlc.targets.gpu.schedules.blocks import BLOCKED
 from mlc.targets.opencl.devices import DEVICES
@@ -18,34 +16,16 @@ from mlc.targets.opencl.driver import OpenClDevice
 from tests.opencl import run_all
 from tests.unit.targets.gpu import blocks
 from tests.unit.targets.gpu.configurations import AT_ONCE, EACH, named, proved_kernels, scheduled, share, sizes
-from tests.unit.targets.gpu.groups import CASES, assert_close, lstm, put, x
+from tests.unit.targets.gpu.groups import assert_close
+from tests.unit.targets.gpu.many import GROUPS
 
-
-def turned(rows: int, columns: int) -> Callable[[Builder], Sequence[Value]]:
-    """A transposition in which tiles have room."""
-    return lambda b: [put(b, "transpose", [x(b, 2, rows, columns)], perm=(0, 2, 1))]
-
-
-def spread(*shape: int) -> Callable[[Builder], Sequence[Value]]:
-    """A sum with a row."""
-    return lambda b: [put(b, "add", [x(b, *shape), x(b, shape[-1], name="w")])]
-
-
-def step(rows: int, terms: int) -> Callable[[Builder], Sequence[Value]]:
-    """A step of an LSTM whose terms many numbers of threads share alike."""
-    return lambda b: lstm(b, rows, terms, 33)
-
-
-MORE = {f"transpose_{m}_{n}": turned(m, n) for m in (9, 33) for n in (16, 40, 41, 67, 72, 96)}
-MORE |= {f"add_{m}_{n}": spread(m, n) for m in (1, 3, 50) for n in (8, 24, 40, 72)}
-MORE |= {f"gates_{m}_{k}": step(m, k) for m in (1, 2, 3) for k in (60, 72)}
-GROUPS = scheduled(CASES | MORE)
+CASES = scheduled(GROUPS)
 NETWORKS = (*blocks.NETWORKS, *blocks.SCALED)
 
 
 def check(pocl: OpenClDevice, name: str, device: str, count: int) -> int:
     """Kernels of a group under so many configurations; how many there are."""
-    case = GROUPS[name]
+    case = CASES[name]
     feeds = case.feeds()
     want = case.expected(feeds)
     arrays = case.arrays(feeds)
@@ -64,16 +44,16 @@ def test_device_computes_the_same_under_any_configuration(pocl: OpenClDevice, na
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("name", CASES)
 def test_device_computes_the_same_under_many_configurations(quick_pocl: OpenClDevice, name: str) -> None:
-    assert check(quick_pocl, name, "pocl", share(GROUPS, DEVICES["pocl"], name))
+    assert check(quick_pocl, name, "pocl", share(CASES, DEVICES["pocl"], name))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_device_without_shared_memory_does_too(quick_pocl: OpenClDevice, name: str) -> None:
-    assert check(quick_pocl, name, "mali", share(GROUPS, DEVICES["mali"], name))
+    assert check(quick_pocl, name, "mali", share(CASES, DEVICES["mali"], name))
 
 
 @cache
@@ -100,7 +80,7 @@ def test_channels_in_blocks_do_too(quick_pocl: OpenClDevice, name: str) -> None:
 
 
 def test_every_template_has_so_many_configurations() -> None:
-    here = sizes(GROUPS, DEVICES["pocl"])
+    here = sizes(CASES, DEVICES["pocl"])
     counts = {template: sum(min(EACH, n) for n in of.values()) for template, of in here.items()}
     for name, of in spaces().items():
         for template, size in of.items():
