@@ -67,7 +67,7 @@ def measured(
         off = (*PLAIN, "fuse") if variant.apart else PLAIN
         limits = TuneOptions(trials=round(variant.more * trials), layouts=variant.levels, joint=JOINT_OF_NETWORKS)
         tuning = mlc.tune(
-            model, target, records=records, options=limits, threads=1, disabled_passes=off, check_whole=False
+            model, target, records=records, options=limits, threads=1, disabled_passes=off
         )  # fmt: skip
         seconds[name] = round(tuning.outcome.seconds, 1)
         packages[name] = mlc.compile(model, target, records=[records], disabled_passes=off, threads=1)

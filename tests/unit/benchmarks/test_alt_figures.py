@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.papers import alt_fig1, alt_fig11, alt_table3
+from benchmarks.papers import alt_fig1, alt_fig9, alt_fig11, alt_peers, alt_table3
 from benchmarks.papers.alt import convolution, go_on, in_network, rows_and_columns, under, write
 from benchmarks.papers.alt_table2 import PREDICTED, WIDTHS, block, misses
 from benchmarks.papers.cachegrind import by_function
 from mlc.errors import ScheduleError
+from mlc.ir.interp.graph import run_graph
 from mlc.targets.base import LEVELS, get_target
 from mlc.tuning.joint import layout_space, primitives_of
 from mlc.tuning.task import Task, candidate
+from tests import ort
 
 TARGET = get_target("x86 -mcpu=haswell")
 
@@ -128,3 +130,27 @@ def test_a_figure_is_kept_as_numbers_and_a_page(tmp_path: Path) -> None:
     assert "| one | 1.5 |" in text
     assert "End." in text
     assert (tmp_path / "f.json").exists()
+
+
+@pytest.mark.parametrize("name", alt_fig9.OPERATORS)
+def test_other_engines_compute_the_operators_of_figure_9(name: str) -> None:
+    rng = np.random.default_rng(3)
+    _, graph, flops = alt_fig9.OPERATORS[name](rng)
+    while not flops < 2e7:
+        _, graph, flops = alt_fig9.OPERATORS[name](rng)
+    (x,), (y,) = graph.inputs, graph.outputs
+    feeds = {x.name: rng.standard_normal(x.type.shape).astype(np.float32)}
+    (found,) = ort.session(alt_peers.model_of(graph)).run(None, feeds)
+    expected = run_graph(graph, feeds)[y.name]
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_figure_9_lists_what_was_measured() -> None:
+    row = {
+        "case": "C2D-0", "shapes": "s", "trials": 8, "seconds": {"untuned": 2e-3, "ALT-OL": 2e-3, "ALT": 1e-3},
+        "search_seconds": {"ALT-OL": 1.0, "ALT": 2.0}, "layouts": {}, "least_seconds": 5e-4,
+    }  # fmt: skip
+    page = alt_fig9.page([{**row, "peers": {"onnxruntime": 3e-3, "openvino": 4e-3}}, {**row, "seconds": {}}])
+    assert "| C2D-0 | s | 8 | 2.0000 | 2.0000 | 1.0000 | 2.00 | 50% | 3.0000 | 4.0000 | the target's own |" in page
+    assert "Geometric mean of 1: 2.000" in page
+    assert "Joint over the better of both engines: 3.00 of 1, and 3.00 of the 1 where" in page
