@@ -113,12 +113,10 @@ class Processor:
     def kernel(self, node: Node, name: str, constants: Constants, watch: Watch | None = None) -> Function:
         fn = self.target.kernel(node, name, watch)
         # whether a result really takes an operand's place is decided later, node by node; the kernel must bear it
-        shared = set[int]()
-        if is_group(node) and (self._updates or len(node.outputs) == 1):
-            for k in range(len(node.outputs)):
-                operands = self._in_place(node, k)
-                shared |= {*operands, len(node.inputs) + k} if operands else set()
-        fn.attrs["aliased"] = tuple(sorted(shared))
+        results = range(len(node.outputs)) if is_group(node) and (self._updates or len(node.outputs) == 1) else ()
+        fn.attrs["aliased"] = tuple(
+            (operand, len(node.inputs) + k) for k in results for operand in sorted(self._in_place(node, k))
+        )
         return fn
 
     def emit(self, kernels: Mapping[str, Any]) -> Code:

@@ -147,20 +147,40 @@ class Ports:
         """
         self._refuse_unknown(values)
         arrays: list[np.ndarray] = []
-        for (spec, name, dtype, _), fresh in zip(self._specs, self._arrays, strict=True):
+        read = {j: (begin, begin + a.nbytes, -1) for j, a in enumerate(apart) if (begin := address(a)) and a.nbytes}
+        written: list[tuple[int, int, int]] = []
+        for k, ((spec, name, dtype, _), fresh) in enumerate(zip(self._specs, self._arrays, strict=True)):
             array = values.get(name)
             if array is None:
                 array = fresh.empty()
             else:
-                if name in over and isinstance(array, np.ndarray) and address(array) == address(apart[over[name]]):
-                    others = [*apart[: over[name]], *apart[over[name] + 1 :]]
-                else:
-                    others = [*apart]
-                self._check_target(spec, array, dtype, (*others, *arrays))
+                self._check_target(spec, array, dtype)
+                if array.nbytes:
+                    begin = address(array)
+                    if (j := over.get(name)) is not None and j in read and read[j][0] == begin:
+                        del read[j]
+                    written.append((begin, begin + array.nbytes, k))
             arrays.append(array)
+        self._require_apart([*read.values(), *written])
         return arrays
 
-    def _check_target(self, spec: TensorSpec, array: np.ndarray, dtype: np.dtype, apart: Sequence[np.ndarray]) -> None:
+    def _require_apart(self, spans: Sequence[tuple[int, int, int]]) -> None:
+        """Raises where what is written overlaps anything else.
+
+        Args:
+            spans: begin and end in memory, and the position of what is written, -1 for what is read.
+        """
+        end = last_end = 0  # of all so far, and of those that are written
+        last = -1
+        for begin, stop, k in sorted(spans):
+            if begin < (end if k >= 0 else last_end):
+                where = f"{self._kind} {self._specs[k if k >= 0 else last][1]!r}"
+                raise UsageError(f"{where}: the array shares memory with an input or another output")
+            end = max(end, stop)
+            if k >= 0 and stop > last_end:
+                last_end, last = stop, k
+
+    def _check_target(self, spec: TensorSpec, array: np.ndarray, dtype: np.dtype) -> None:
         where = f"{self._kind} {spec.name!r}"
         if not isinstance(array, np.ndarray):
             raise UsageError(f"{where}: expected a numpy array, got {type(array).__name__}")
@@ -168,9 +188,6 @@ class Ports:
             self._refuse_type(spec, array)
         if not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):
             raise UsageError(f"{where}: the array must be contiguous, aligned and writeable")
-        # Compares address ranges only; that is exact for contiguous arrays.
-        if any(np.may_share_memory(array, other) for other in apart):
-            raise UsageError(f"{where}: the array shares memory with an input or another output")
 
     def _refuse_unknown(self, values: Mapping[str, object]) -> None:
         for name in values:

@@ -1,9 +1,13 @@
 """Arrays for results: aligned, and in memory that no other array alive uses."""
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mlc.runtime.buffers import KEPT_FROM, MOST_KEPT, Recycled, address
-from mlc.runtime.tensor_spec import ALIGNMENT
+from mlc.errors import UsageError
+from mlc.runtime.buffers import KEPT_FROM, MOST_KEPT, Ports, Recycled, address
+from mlc.runtime.tensor_spec import ALIGNMENT, TensorSpec
 
 LARGE = (KEPT_FROM // 4,)
 
@@ -46,3 +50,26 @@ def test_all_results_of_a_caller_who_keeps_them_are_apart():
         kept.append(arrays.empty())
         kept[-1][:] = k
     assert [a[0] for a in kept] == list(range(MOST_KEPT + 3))
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_size=7), st.booleans())
+def test_written_arrays_are_apart_from_all_others(places, shared):
+    """As numpy tells it of every two, but for an output in the very place of the input whose next value it is."""
+    memory = np.zeros(64, np.float32)
+    arrays = [memory[at : at + 6] for at, _ in places]
+    read = [a for a, (_, w) in zip(arrays, places, strict=True) if not w]
+    written = {f"y{k}": a for k, (a, (_, w)) in enumerate(zip(arrays, places, strict=True)) if w}
+    over = {}
+    if shared:
+        over = {"z": len(read)}
+        read.append(memory[:6])
+        written["z"] = memory[:6]
+    ports = Ports("output", [TensorSpec(name, "f32", (6,)) for name in written])
+    each = [(a, name) for name, a in written.items()]
+    pairs = [(a, b) for k, (a, _) in enumerate(each) for b, _ in each[k + 1 :]]
+    pairs += [(a, b) for a, name in each for j, b in enumerate(read) if over.get(name) != j]
+    if any(np.may_share_memory(a, b) for a, b in pairs):
+        with pytest.raises(UsageError, match="shares memory"):
+            ports.to_write(written, read, over)
+    else:
+        assert all(a is b for a, b in zip(ports.to_write(written, read, over), written.values(), strict=True))

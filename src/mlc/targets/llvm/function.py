@@ -73,7 +73,10 @@ class FunctionEmitter(ValueEmitter):
         self.packed_lanes = module.packed_lanes
         self.places = Accesses(fn.body)
         self.slots = Slots(self.places)
-        self.aliased = {id(fn.params[k]) for k in fn.attrs.get("aliased", ())}
+        self.over: dict[int, set[int]] = {}  # results, and the operands that each may lie over
+        for operand, result in fn.attrs.get("aliased", ()):
+            self.over.setdefault(id(fn.params[result]), set()).add(id(fn.params[operand]))
+        self.aliased = {*self.over, *(operand for operands in self.over.values() for operand in operands)}
         self.scratch_bytes = 0
         self.regions = 0
         self.in_parallel = False
@@ -385,8 +388,8 @@ class FunctionEmitter(ValueEmitter):
         self.forget(first.buffer)
 
     def forget(self, buffer: loop.Buffer) -> None:
-        """Loads of a buffer that was just written are no longer known; aliased parameters share the fate."""
-        for written in self.aliased if id(buffer) in self.aliased else (id(buffer),):
+        """Loads of a buffer that was just written are no longer known; operands that it may lie over share the fate."""
+        for written in (id(buffer), *self.over.get(id(buffer), ())):
             self.loaded.pop(written, None)
 
     # -- functions of their own --------------------------------------------------------------------------------

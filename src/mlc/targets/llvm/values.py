@@ -327,13 +327,16 @@ class ValueEmitter(IndexEmitter):
     def _read(self, buffer: loop.Buffer, at: str, lanes: int) -> Val:
         t = memory_type(buffer.dtype, lanes)
         text = f"load {t}, ptr {at}, align {buffer.dtype.itemsize}"
+        return self._from_memory(self._loaded(buffer, text), buffer, lanes)
+
+    def _loaded(self, buffer: loop.Buffer, text: str) -> str:
+        """The name of what an instruction reads, which is emitted where that is not known yet."""
         names = self.loaded.setdefault(id(buffer), {})
         name = names.get(text)
         if name is None:
-            name = self.fresh("l")
+            name = names[text] = self.fresh("l")
             self.lines.append(f"  {name} = {text}")
-            names[text] = name
-        return self._from_memory(name, buffer, lanes)
+        return name
 
     def _masked_read(self, buffer: loop.Buffer, at: str, mask: Val) -> Val:
         lanes = mask.lanes
@@ -341,10 +344,9 @@ class ValueEmitter(IndexEmitter):
         symbol = f"@llvm.masked.load.{_memory_suffix(buffer, lanes)}.p0"
         m = register_type(boolean, lanes)
         self.declare(f"declare {t} {symbol}(ptr, {m}, {t})")
-        name = self.fresh("l")
         align = f"align {buffer.dtype.itemsize} "
-        self.lines.append(f"  {name} = call {t} {symbol}(ptr {align}{at}, {m} {mask.text}, {t} zeroinitializer)")
-        return self._from_memory(name, buffer, lanes)
+        text = f"call {t} {symbol}(ptr {align}{at}, {m} {mask.text}, {t} zeroinitializer)"
+        return self._from_memory(self._loaded(buffer, text), buffer, lanes)
 
     def _lane_pointers(self, buffer: loop.Buffer, offset: Linear, lane: Var) -> str:
         """A vector of addresses, one a lane."""
@@ -367,10 +369,9 @@ class ValueEmitter(IndexEmitter):
         self.declare(f"declare {t} {symbol}(<{lanes} x ptr>, {m}, {t})")
         on = mask.text if mask is not None else splat(1, boolean, lanes)
         at = self._lane_pointers(buffer, offset, lane)
-        name = self.fresh("l")
         align = f"align {buffer.dtype.itemsize} "
-        self.lines.append(f"  {name} = call {t} {symbol}(<{lanes} x ptr> {align}{at}, {m} {on}, {t} zeroinitializer)")
-        return self._from_memory(name, buffer, lanes)
+        text = f"call {t} {symbol}(<{lanes} x ptr> {align}{at}, {m} {on}, {t} zeroinitializer)"
+        return self._from_memory(self._loaded(buffer, text), buffer, lanes)
 
     def _transposed(self, block: Block, column: int) -> Val:
         """A column of a block, all of which is read and transposed when the first is asked for."""

@@ -238,7 +238,7 @@ def test_parameters_that_share_memory_are_loaded_anew() -> None:
         Store(out, (as_index(0),), Load(x, (as_index(0),)) + 1.0),
         Store(out, (as_index(1),), Load(x, (as_index(0),)) + 1.0),
     ]
-    fn = Function("kernel", (x, out), 1, seq(stmts), {"aliased": (0, 1)})
+    fn = Function("kernel", (x, out), 1, seq(stmts), {"aliased": ((0, 1),)})
     code = Kernel(fn, 0)
     assert "ptr noundef %p0, ptr noundef %p1" in code.text
     assert code.text.count("= load float") == 2
