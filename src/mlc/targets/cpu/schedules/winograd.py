@@ -37,7 +37,7 @@ from mlc.targets.groups.winograd import only, stages_of, weights_of
 
 MAX_BLOCK_BYTES = 960 << 10  # of what a thread keeps on its stack
 PAGE = 4096  # bytes of a way of the first-level cache: addresses this far apart share one set
-FEW_CHANNELS = 32  # up to which it was measured what it costs that blocks put points into one set
+FEW_CHANNELS = 128  # up to which it was measured what it costs that blocks put points into one set
 MAX_PAD = 3  # tiles that may be added to keep points out of each other's sets
 WORTH_PAD = 1.1  # times the steps of the product that these may take at most
 MOST_STEPS = 8  # input channels that are unrolled
