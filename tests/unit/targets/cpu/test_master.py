@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +14,15 @@ from mlc.ir.graph import Attrs, Builder, FusionKind, Operator
 from mlc.ir.index import Linear, as_index
 from mlc.ir.interp.loop import run_function
 from mlc.ir.types import TensorType, f32
+from mlc.lower.build import build
 from mlc.lower.knobs import Knobs
+from mlc.lower.schedule import Schedule
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
 from mlc.targets.cpu.schedules.master import product_tile
+from mlc.targets.cpu.schedules.strips import strips_of, sum_in_strips
+from mlc.targets.groups.roles import factors_of
 from mlc.tuning.features import LoopFeatures
 from mlc.tuning.task import Task, candidate, tasks_of
 
@@ -100,6 +105,51 @@ def test_products_over_pixels_are_tiled_untuned() -> None:
     row = te.compute((12,), lambda o: te.sum_of(d[n, h, w, o] * x[n, h, w, 0], (n, h, w)), "row")
     assert row.op is not None
     assert product_tile(row.op, machine) is None
+
+
+def _over_pixels(n: int, height: int, width: int) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
+    """The gradient of a convolution of 6 by 16 channels by its weights, 3 by 1."""
+    d, x = te.placeholder((n, height, width, 16), f32, "d"), te.placeholder((n, height + 2, width, 6), f32, "x")
+    over = tuple(te.reduce_axis(e, name) for e, name in ((n, "n"), (height, "h"), (width, "w")))
+
+    def term(c: Linear, r: Linear, s: Linear, o: Linear) -> te.Reduction:
+        at = as_index(over[1]) + r, as_index(over[2]) + s
+        return te.sum_of(d[(*over, o)] * x[(over[0], *at, c)], over)
+
+    return d, x, te.compute((6, 3, 1, 16), term, "t")
+
+
+@pytest.mark.parametrize(("n", "strips"), [(2, 1), (2, 2), (1, 2)])
+@pytest.mark.parametrize("follows", [False, True])
+def test_sums_in_strips_are_the_same_sums(n: int, strips: int, follows: bool) -> None:
+    d, x, t = _over_pixels(n, 2, 3)
+    assert t.op is not None
+    out = te.compute(t.shape, lambda *at: t[at] * 2.0, "out") if follows else t
+    s = Schedule([out])
+    machine = replace(TARGET.record, l2=1 << 12)  # type: ignore[attr-defined]
+    sum_in_strips(s, t.op, out, {3: 8, 0: 3}, strips, machine)
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal(a.shape).astype(np.float32) for a in (d, x)]
+    windows = np.lib.stride_tricks.sliding_window_view(arrays[1], (2, 3), axis=(1, 2))  # [n, r, s, c, h, w]
+    wanted = np.einsum("nhwo,nrschw->crso", arrays[0], windows) * (2 if follows else 1)
+    found = np.full(wanted.shape, np.nan, np.float32)
+    run_function(build(s, [d, x, out], "k"), [*arrays, found])
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_strips_are_as_many_as_the_cache_asks_for() -> None:
+    """Rows of 30 pixels: all terms at once, image by image, or row by row; never less than a row."""
+    _, _, t = _over_pixels(4, 6, 30)
+    assert t.op is not None
+    factors = factors_of(t.op)
+    assert factors is not None
+    terms = 4 * (4 * 6 * 30 * 16 + 4 * 8 * 30 * 6)
+    sizes = (2 * terms, terms, terms // 2, terms // 8, 64)
+    machines = [replace(TARGET.record, l2=size) for size in sizes]  # type: ignore[attr-defined]
+    assert [strips_of(t.op, factors, machine) for machine in machines] == [0, 1, 1, 2, 2]
+    _, _, few = _over_pixels(4, 3, 7)
+    assert few.op is not None
+    assert strips_of(few.op, factors_of(few.op) or factors, machines[-1]) == 0
 
 
 def test_tiles_that_do_not_fit_the_registers_are_refused() -> None:

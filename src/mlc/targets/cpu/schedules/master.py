@@ -30,6 +30,7 @@ from mlc.targets.cpu.schedules.reduction import (
     rows_of,
     schedule_reduction,
 )
+from mlc.targets.cpu.schedules.strips import strips_of, sum_in_strips
 from mlc.targets.groups.channels import sums_by_channel
 from mlc.targets.groups.group import Group, inline_rest, size_of
 from mlc.targets.groups.roles import factors_of, role_of
@@ -63,10 +64,17 @@ def schedule_master(g: Group, target: Cpu) -> Schedule:
     assert op is not None
     knobs = g.knobs
     fast = product_tile(op, target)
-    plan = knobs.category("plan", ("plain", "tiled"), default="plain" if fast is None else "tiled")
-    tiled = Tiled(p, op, target, fast, plain=plan == "plain")
+    factors = factors_of(op)
+    strips = strips_of(op, factors, target) if fast is not None and factors is not None else 0
+    plans = ("plain", "tiled", "strips") if strips else ("plain", "tiled")
+    plan = knobs.category("plan", plans, default="plain" if fast is None else plans[-1])
+    tiled = Tiled(p, op, target, fast, plain=plan != "tiled")
     if plan == "plain":
         return schedule_reduction(p, target)
+    if plan == "strips" and fast is not None:
+        s, out = tiled.around()
+        sum_in_strips(s, op, out, fast, strips, target)
+        return s
     return tiled.schedule()
 
 
@@ -184,7 +192,8 @@ class Tiled:
         fits = self.sums == "local" or held <= 2 * target.registers
         knobs.require(plain or fits, "the sums of a tile do not fit the registers")
 
-    def schedule(self) -> Schedule:
+    def around(self) -> tuple[Schedule, te.Tensor]:
+        """A schedule with the loops of all but the reduction, and the tensor that has those of its result."""
         s = Schedule(self.group.outputs)
         if shares_loops(self.group, self.op):
             inline_rest(s, self.copies)
@@ -195,6 +204,10 @@ class Tiled:
             for op in self.group.computes:
                 if op is not self.op:
                     fold_or_spread(s, op, self.target)
+        return s, self.out
+
+    def schedule(self) -> Schedule:
+        s, _ = self.around()
         acc, order = self.op.outputs[0], self._lying()
         if acc is self.out or order is not None:
             sums = s.cache_write(acc, self.sums, order)
