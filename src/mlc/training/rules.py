@@ -1,4 +1,4 @@
-"""Gradients that are better said than derived: views, and rows whose terms the derivation would compute again.
+"""Gradients that are better said than derived: views, rows whose terms the derivation would compute again, rectifiers.
 
 Everything else is derived from what an operator says of its elements (:mod:`mlc.training.autodiff.expression`).
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mlc.define.expressions import add_expressions
 from mlc.errors import UnsupportedError
 from mlc.ir import te
-from mlc.ir.expr import Expr, call
+from mlc.ir.expr import Expr, binary, call, select
 from mlc.ir.graph import Builder, Node, Value
 from mlc.ir.index import IndexLike, Linear
 from mlc.ops import get
@@ -35,6 +35,15 @@ def _transpose(g: Builder, node: Node, received: Sequence[Value | None]) -> Sequ
     perm = node.attrs["perm"]
     back = tuple(perm.index(k) for k in range(len(perm)))
     return g.add(get("transpose"), [d], {"perm": back}, sources=node.sources)
+
+
+def _relu(g: Builder, node: Node, received: Sequence[Value | None]) -> Sequence[Value | None]:
+    """By its result, which is mostly kept for whoever reads it: so its operand need not be."""
+    (operand,), (value,), (of_result,) = node.inputs, node.outputs, received
+    assert of_result is not None
+    y, d = (te.placeholder(v.type.shape, v.type.dtype, name) for v, name in ((value, "y"), (of_result, "dy")))
+    dx = te.compute(y.shape, lambda *at: select(binary("gt", y[at], 0.0), d[at], 0.0), f"d{operand.name}")
+    return add_expressions(g, [dx], {id(y): value, id(d): of_result}, node.sources)
 
 
 def _of_rows(element: Callable[[Expr, Expr, Expr], Expr], term: Callable[[Expr, Expr], Expr]) -> Rule:
@@ -89,6 +98,7 @@ def _batch_norm(g: Builder, node: Node, received: Sequence[Value | None]) -> Seq
 RULES: Mapping[str, Rule] = {
     "batch_norm": _batch_norm,
     "identity": _identity,
+    "relu": _relu,
     "reshape": _reshape,
     "transpose": _transpose,
     "softmax": _of_rows(lambda d, y, total: (d - total) * y, lambda d, y: d * y),

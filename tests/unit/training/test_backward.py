@@ -13,7 +13,7 @@ from mlc.ir import te
 from mlc.ir.graph import Builder, FusionKind, Graph, Value, express, verify
 from mlc.ir.interp.graph import run_graph
 from mlc.ir.interp.te import run_tensors
-from mlc.ir.types import TensorType, f64, i64
+from mlc.ir.types import TensorType, f32, f64, i64
 from mlc.ops import get
 from mlc.ops.registry import operators
 from mlc.training.autodiff.expression import gradients
@@ -304,3 +304,20 @@ def test_gradients_of_convolutions_are_convolutions(
     got = run_graph(graph, {t.name: a for t, a in feeds.items()}).values()
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_rectifiers_keep_their_results_and_not_what_they_are_of() -> None:
+    """Of a norm and a rectifier before a product, the norm's result then needs no memory."""
+    g = Builder("net")
+    x = g.input("x", TensorType((3, 4), f32))
+    (n,) = g.add(get("tanh"), [x])
+    (y,) = g.add(get("relu"), [n])
+    before = len(g.nodes)
+    seed = g.input("dy", TensorType((3, 4), f32))
+    (dx,) = add_gradients(g, [(y, seed)], [n])
+    assert dx is not None
+    assert all(n not in node.inputs for node in g.nodes[before:])
+    graph = g.finish([y, dx], ["y", "dx"])
+    feeds = {"x": np.array([[-1, 0, 2, np.nan]] * 3, np.float32), "dy": np.full((3, 4), 5, np.float32)}
+    found = run_graph(graph, feeds)
+    np.testing.assert_array_equal(found["dx"], [[0, 0, 5, 0]] * 3)
