@@ -5,7 +5,7 @@ whatever an explorer proposes there has been measured; configurations that could
 failures, as in a tuning run. Noise is frozen into the table, and the fastest have been measured several times.
 
 A tuning run begins with the template's own choice, which is often within some percent of the best. To see how explorers
-search, a replay begins with a configuration drawn at random instead, the same for all explorers.
+search, a replay begins with a configuration drawn at random instead, the same for all explorers, unless told otherwise.
 """
 
 from __future__ import annotations
@@ -74,6 +74,12 @@ class Replay:
         at = np.searchsorted(self._numbers, numbers).clip(max=len(self._numbers) - 1)
         return np.where(self._numbers[at] == numbers, at, -1)
 
+    @property
+    def untuned(self) -> float:
+        """The speed of the template's own choice; 0 where the table lacks it."""
+        (place,) = self.places(self.setting.part.space.row({})[None])
+        return float(self.speeds[place]) if place >= 0 else 0.0
+
     def valid(self, rows: np.ndarray) -> np.ndarray:
         found: np.ndarray = self.places(rows) >= 0
         return found
@@ -130,6 +136,7 @@ class Method:
         model: makes its cost model for a seed, if it has any; boosted trees with the rank objective unless given.
         features: what the model sees.
         evaluations: measurements that count as one trial.
+        untuned: whether it begins with the template's own choice, not with a random one.
     """
 
     explorer: str
@@ -137,13 +144,14 @@ class Method:
     model: Callable[[int], CostModel] | None = None
     features: Features = loop_features
     evaluations: int = 1
+    untuned: bool = False
 
     def make(self, replay: Replay, seed: int) -> Explorer:
         """An explorer of a table; the same seed begins at the same configuration whatever the method."""
         rng = np.random.default_rng([seed, 1])
         model = Looked((self.model or _boosting)(seed), replay.described(self.features)) if self.learns else None
         return get_explorer(self.explorer)(
-            replay.space(np.random.default_rng(seed)),
+            replay.setting.part.space if self.untuned else replay.space(np.random.default_rng(seed)),
             rng,
             featurizer=lambda rows: replay.places(rows)[:, None].astype(np.float32),
             model=model,
@@ -210,13 +218,12 @@ class Job:
     seed: int
     trials: int
     batch: int
-    stop: bool = False  # once GOOD of the best has been found
+    until: float = inf  # part of the best speed that ends it
     folder: Path = field(default=FOLDER)
 
     def __call__(self) -> np.ndarray:
         replay = replay_of(self.workload, self.folder)
-        until = GOOD * replay.best if self.stop else inf
-        return run(replay, self.method, self.seed, self.trials, self.batch, until)
+        return run(replay, self.method, self.seed, self.trials, self.batch, self.until * replay.best)
 
 
 def run_all(jobs: Sequence[Job], processes: int, told: Callable[[int], None] = lambda _done: None) -> list[np.ndarray]:

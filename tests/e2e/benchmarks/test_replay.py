@@ -22,7 +22,8 @@ from benchmarks.papers import (
     replay,
 )
 from benchmarks.papers.curves import Curve, Figure, everywhere
-from benchmarks.papers.replay import Job, Looked, Method, Replay, run, run_all, trials_until
+from benchmarks.papers.keep import RESULTS
+from benchmarks.papers.replay import GOOD, Job, Looked, Method, Replay, run, run_all, trials_until
 from benchmarks.papers.spaces import WORKLOADS, AtMost, Setting, Subspace
 from benchmarks.papers.tables import FINALISTS, Table, knob_list, table_for
 from mlc.errors import UsageError
@@ -143,6 +144,14 @@ def test_all_methods_begin_alike(made_up: Replay) -> None:
     assert len(first) == 1
 
 
+def test_a_search_can_begin_untuned(made_up: Replay) -> None:
+    (place,) = made_up.places(made_up.setting.part.space.row({})[None])
+    made_up.speeds[place] = 12.5
+    assert made_up.untuned == 12.5
+    for explorer in ("random", "descent"):
+        assert run(made_up, Method(explorer, untuned=True), 0, 1, 16)[0] == 12.5
+
+
 def test_double_evaluations_count_half(made_up: Replay) -> None:
     once, twice = (
         np.array([run(made_up, Method("random", evaluations=k), seed, 64, 16) for seed in range(8)]) for k in (1, 2)
@@ -175,6 +184,23 @@ def test_figures_are_of_known_tables(figure: Figure) -> None:
     assert len(figure.labels) >= 3
 
 
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda f: f.name)
+def test_kept_results_are_of_the_kept_tables(figure: Figure) -> None:
+    """Searches without a cost model, whose decimals depend on no processor, run once more."""
+    kept = json.loads((RESULTS / f"{figure.name}.json").read_text())
+    assert {p: r["table"] for p, r in kept["results"].items()} == {p: w for p, (w, _) in figure.panels.items()}
+    for panel, (workload, methods) in figure.panels.items():
+        result, table = kept["results"][panel], replay.replay_of(workload)
+        assert (result["configurations"], result["best"]) == (len(table.rows), table.best)
+        assert result["searches"].keys() == methods.keys()
+    panel, (workload, methods) = next(iter(figure.panels.items()))
+    for label, method in methods.items():
+        if not method.learns:
+            curve = run(replay.replay_of(workload), method, 0, figure.trials, figure.batch)
+            reached = trials_until(curve, GOOD * replay.replay_of(workload).best)
+            assert reached == float(kept["results"][panel]["searches"][label]["reached"][0]), label
+
+
 def test_curves_are_means_over_seeds() -> None:
     curve = Curve.of([np.array([1.0, 3.0, 4.0]), np.array([2.0, 4.0])], 3, 4.0)
     assert curve.mean.tolist() == [1.5, 3.5, 4.0]
@@ -198,7 +224,7 @@ def test_a_figure_is_written(made_up: Replay, tmp_path: Path, monkeypatch: pytes
 
 def test_jobs_stop_at_what_is_good_enough(made_up: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "replay_of", lambda name, folder=None: made_up)
-    (curve,) = run_all([Job("C8", Method("random"), 0, 300, 4, stop=True)], 1)
+    (curve,) = run_all([Job("C8", Method("random"), 0, 300, 4, until=0.95)], 1)
     assert curve[-1] >= 0.95 * made_up.best
     assert trials_until(curve, 0.95 * made_up.best) > len(curve) - 4
 
@@ -233,8 +259,10 @@ def test_the_report_tells_whether_the_default_is_the_best(
     medians = explorers.measure(("C8",), ("random", "descent", "guided"), 1)
     assert set(medians) == {"random", "descent", "guided"}
     medians = {"random": {"C8": 40.0}, "descent": {"C8": 16.0}, "guided": {"C8": 12.0}}
-    explorers.write(medians, tmp_path)
+    untuned = {"random": {"C8": 50.0}, "descent": {"C8": 10.0}, "guided": {"C8": 5.0}}
+    explorers.write(medians, untuned, tmp_path)
     text = (tmp_path / "explorers.md").read_text()
+    assert "needs 0.10 times the trials of random draws and\n0.50 times those of the best other" in text
     assert "needs 0.30 times the trials of random draws and\n0.75 times those of the best other" in text
     assert "| space | guided | descent | random |" in text  # fewest trials first
     assert "| C8 | 12 | 16 | 40 |" in text
