@@ -195,7 +195,7 @@ def test_kept_results_are_of_the_kept_tables(figure: Figure) -> None:
         assert result["searches"].keys() == methods.keys()
     panel, (workload, methods) = next(iter(figure.panels.items()))
     for label, method in methods.items():
-        if not method.learns:
+        if not method.learns and method.evaluations == 1:
             curve = run(replay.replay_of(workload), method, 0, figure.trials, figure.batch)
             reached = trials_until(curve, GOOD * replay.replay_of(workload).best)
             assert reached == float(kept["results"][panel]["searches"][label]["reached"][0]), label
