@@ -38,8 +38,8 @@ Sources are 300 configurations each of C1 to C6; the paper had 30000 in all. Its
 a processor, needs a second machine. The tables are of subspaces with the register tile, its blocks and steps to
 choose; orders and levels of the loops outside of it stay as they are untuned.
 
-Within a domain all three do, within a few trials of each other (26 to 37). From convolutions to another one the knobs
-carry best (5 trials instead of 37), then single loops (14); the relation hardly does (30). To a product of matrices it
+Within a domain all three do, within a few trials of each other (27 to 34). From convolutions to another one the knobs
+carry best (5 trials instead of 34), then single loops (14); the relation hardly does (30). To a product of matrices it
 is the other way round from the paper: there only the relation carried, here it misleads (40 trials instead of 24),
 while single loops (3) and the knobs (6) carry. The reason is in the templates: those of convolutions and of products
 ask for register tiles, steps and prefetches by the same names and mean the same, and on one core these decide; whereas
