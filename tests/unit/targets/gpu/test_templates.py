@@ -11,7 +11,7 @@ import pytest
 from mlc.errors import ScheduleError
 from mlc.ir.graph import Node
 from mlc.ir.index import evaluate, weighted
-from mlc.ir.loop import Barrier, Function, Shuffle, Store, walk
+from mlc.ir.loop import Barrier, Function, If, Shuffle, Store, walk
 from mlc.lower.knobs import Knobs
 from mlc.lower.threads import grid_of, launches
 from mlc.rewrite.group import configured
@@ -188,3 +188,12 @@ def test_terms_that_lie_side_by_side_are_stored_in_different_banks(depth: int) -
     places = [evaluate(at, {**rest, thread[0]: n // 8, thread[1]: n % 8}) for n in range(H200.warp)]
     assert len({int(place) % 32 for place in places}) == H200.warp
     assert left.strides()[-2] % 4 == 0
+
+
+def test_threads_do_not_ask_for_the_columns_of_an_only_block() -> None:
+    """49 pixels of a block of 52: sums of three that there are not are computed, and not stored."""
+    case = Case.made("pixels", lambda b: [conv(b, (1, 16, 7, 7), (32, 16, 3, 3))])
+    config = {"rows": 4, "columns": 4, "ty": 8, "tx": 16, "depth": 8, "versions": 1, "shared": True, "parts": 1}
+    fn = check(case, configured(case.node, config), H200)
+    asked = [t for s in walk(fn.body) if isinstance(s, If) for t in walk(s.then) if isinstance(t, Store)]
+    assert {t.buffer.name for t in asked} == {"pad_right", "p1_left", "conv"}

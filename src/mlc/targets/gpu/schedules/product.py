@@ -131,7 +131,7 @@ def launch_product(g: Group, target: Gpu) -> Launch:
     s = Schedule(p.outputs)
     parts = ((operands.left, tile.high), (operands.right, tile.wide)) if possible else ()
     fetches = [
-        (t, ask_vector(g.knobs, f"{name}.vector", s[t], extent, target))
+        (t, extent, ask_vector(g.knobs, f"{name}.vector", s[t], extent, target))
         for name, (t, extent) in zip(("left", "right"), parts, strict=False)
     ]
     sums = p.anchor.outputs[0]
@@ -141,12 +141,12 @@ def launch_product(g: Group, target: Gpu) -> Launch:
     s[sums].set_scope("local")
     asynchronous = possible and ask_asynchronous(g.knobs, target)
     fetches = fetches if shared else []
-    for t, _ in fetches:
+    for t, *_ in fetches:
         s[t].set_scope("shared")
     _bind(s, out, s[sums], tile)
-    ahead = [(s[t], _fetch(s[t], s[sums], tile, vector)) for t, vector in fetches]
+    ahead = [(s[t], _fetch(s[t], s[sums], tile, extent, vector)) for t, extent, vector in fetches]
     fetch_ahead(ahead, tile.versions, asynchronous=asynchronous)
-    return Launch(s, p, (*(t for t, _ in fetches), sums, out))
+    return Launch(s, p, (*(t for t, *_ in fetches), sums, out))
 
 
 def product_of(g: Group) -> Product:
@@ -242,14 +242,18 @@ def ask_vector(knobs: Knobs, name: str, part: Stage, extent: int, target: Gpu) -
     return knobs.discrete(name, (1, 2, 4, 8), default=widths[-1])
 
 
-def _fetch(part: Stage, acc: Stage, tile: Tile, vector: int) -> int:
+def _fetch(part: Stage, acc: Stage, tile: Tile, extent: int, vector: int) -> int:
     """All threads of a block fetch an operand's part ``[…, k, i]``, neighbours what lies side by side in memory.
+
+    It has room for ``extent`` rows or columns, even where there are fewer: threads then need not ask whether what they
+    multiply is there.
 
     Returns:
         how many elements a thread fetches at once.
     """
     part.compute_at(acc, acc.leaves[0])
     *batch, k, i = part.op.axes
+    part.align(i, extent)
     if walks(part.op, k) and not walks(part.op, i):
         # terms are side by side in memory: neighbouring threads' stores then must not meet in a bank
         part.storage_align(k, BANKS, offset(tile.depth))
