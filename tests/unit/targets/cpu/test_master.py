@@ -15,7 +15,7 @@ from mlc.ir.index import Linear, as_index
 from mlc.ir.interp.loop import run_function
 from mlc.ir.types import TensorType, f32
 from mlc.lower.build import build
-from mlc.lower.knobs import Knobs
+from mlc.lower.knobs import Config, Knobs
 from mlc.lower.schedule import Schedule
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
@@ -73,7 +73,7 @@ def test_vectors_of_channels_where_rows_are_no_whole_ones() -> None:
     assert task.space.default["vector"] == 1
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
     wanted = np.maximum(np.einsum("ncyxhw,ochw->noyx", windows, w) + b, 0)
-    across = {"vector": 2, "tile1": (8, 1, 2), "tile2": (1, 1, 4), "tile3": (5, 1, 1), "sums": "local"}
+    across: Config = {"vector": 2, "tile1": (8, 1, 2), "tile2": (1, 1, 4), "tile3": (5, 1, 1), "sums": "local"}
     for config in (task.space.default, {**task.space.default, **across}):
         node = candidate(task, TARGET, config)
         layouts = [v.type.layout for v in node.inputs]
