@@ -13,7 +13,7 @@ from mlc.rewrite.rules import batch_norm
 from tests.unit.rewrite.helpers import Net, apply_rule, assert_same, op_names
 
 RULES = {r.name: r for r in batch_norm.RULES}
-INTO, BIASED, AFFINE = RULES
+*SPELLED, INTO, BIASED, AFFINE = RULES
 
 
 def normed(n: Net, x: Value, *, shared: bool = False) -> Graph:
@@ -112,3 +112,46 @@ def test_the_sources_of_both_operators_are_kept() -> None:
     after = apply_rule(RULES[INTO], n(z))
     assert [node.sources for node in after.nodes] == [("conv1", "bn1")] * 2
     assert after.outputs[0].name == z.name
+
+
+def spelled(n: Net, x: Value, *shapes: tuple[int, ...]) -> Graph:
+    mean, scale, bias = (n.w(*shape, seed=k, dtype=x.type.dtype.numpy) for k, shape in enumerate(shapes))
+    return n(n.add(n.mul(n.sub(x, mean), scale), bias))
+
+
+@pytest.mark.parametrize("shapes", [((6, 1, 1),) * 3, ((1, 6, 1, 1),) * 3, ((1,), (6, 1, 1), (1, 1, 1))])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_batch_norm_in_three_operators_goes_into_weights(
+    shapes: tuple[tuple[int, ...], ...], dtype: str, biased: bool
+) -> None:
+    n = Net()
+    y = conv(n, dtype=dtype)
+    before = spelled(n, n.add(y, n.w(6, 1, 1, seed=9, dtype=y.type.dtype.numpy)) if biased else y, *shapes)
+    after = apply_rules(before, RuleSet(batch_norm.RULES))
+    assert op_names(after) == ["conv", "add"]
+    tolerance = 2e-2 if dtype == "f16" else 1e-5
+    assert_same(before, after, rtol=tolerance, atol=tolerance)
+
+
+def test_a_batch_norm_in_three_operators_alone_is_a_product_and_a_sum() -> None:
+    n = Net()
+    before = spelled(n, n.x(2, 6, 5), (6, 1), (6, 1), (6, 1))
+    after = apply_rules(before, RuleSet(batch_norm.RULES))
+    assert op_names(after) == ["mul", "add"]
+    assert_same(before, after, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((6, 5, 1), (6, 1, 1), (6, 1, 1)), ((1,),) * 3, ((6, 1, 1), (5,), (6, 1, 1)), ((5,),) * 3]
+)
+def test_three_operators_along_other_axes_stay(shapes: tuple[tuple[int, ...], ...]) -> None:
+    n = Net()
+    before = spelled(n, conv(n), *shapes)
+    assert apply_rules(before, RuleSet(batch_norm.RULES)) is before
+
+
+def test_three_operators_on_rows_stay() -> None:
+    n = Net()
+    before = spelled(n, n.x(3, 6), (6,), (6,), (6,))
+    assert apply_rules(before, RuleSet(batch_norm.RULES)) is before
