@@ -30,7 +30,7 @@ def _f64(rw: Rewriter, value: Value) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def _of_channels(rw: Rewriter, value: Value, like: Value) -> np.ndarray | None:
+def of_channels(rw: Rewriter, value: Value, like: Value) -> np.ndarray | None:
     """A constant with one number for each channel (axis 1) of ``like``, or one for all, in f64."""
     array, channels = rw.constant(value), like.type.shape[1]
     if array is None or array.ndim > like.type.rank:
@@ -88,7 +88,7 @@ def batch_norm_into_weights(rw: Rewriter, m: Match) -> Value | None:
 @rule("batch_norm_into_biased_weights", f"batch_norm(add!(y=conv|conv_transpose|matmul!(x, #w), #b), {_PARAMETERS})")
 def batch_norm_into_biased_weights(rw: Rewriter, m: Match) -> Value | None:
     """The same with a constant bias of one number a channel between the two."""
-    product, bias = rw.maker(m["y"]), _of_channels(rw, m["b"], m["y"])
+    product, bias = rw.maker(m["y"]), of_channels(rw, m["b"], m["y"])
     assert product is not None
     return None if bias is None else _scaled(rw, *_factors(rw, m), product, bias)
 
@@ -118,7 +118,7 @@ def spelled_norm_into_weights(rw: Rewriter, m: Match) -> Value | None:
 @rule("spelled_norm_into_biased_weights", _SPELLED.format("add!(y=conv|conv_transpose!(x, #w), #b)"))
 def spelled_norm_into_biased_weights(rw: Rewriter, m: Match) -> Value | None:
     """The same with a constant bias between."""
-    product, affine, bias = rw.maker(m["y"]), _spelled_factors(rw, m, m["y"]), _of_channels(rw, m["b"], m["y"])
+    product, affine, bias = rw.maker(m["y"]), _spelled_factors(rw, m, m["y"]), of_channels(rw, m["b"], m["y"])
     assert product is not None
     return None if affine is None or bias is None else _scaled(rw, *affine, product, bias)
 
@@ -134,7 +134,7 @@ def _spelled_factors(rw: Rewriter, m: Match, x: Value) -> tuple[np.ndarray, np.n
     """Factor and offset of every channel of ``(x - mean) * scale + bias``, in f64."""
     if x.type.rank < 3 or not x.type.dtype.is_float or m.root.outputs[0].type != x.type or m["scale"].type.size == 1:
         return None
-    mean, scale, bias = (_of_channels(rw, m[name], x) for name in ("mean", "scale", "bias"))
+    mean, scale, bias = (of_channels(rw, m[name], x) for name in ("mean", "scale", "bias"))
     return None if mean is None or scale is None or bias is None else (scale, bias - mean * scale)
 
 

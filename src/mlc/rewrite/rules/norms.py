@@ -8,6 +8,7 @@ from mlc.ir.graph import Node, Value
 from mlc.ops import get
 from mlc.rewrite.pattern import Match, all_equal, rule, scalar_of
 from mlc.rewrite.rewriter import Rewriter
+from mlc.rewrite.rules.batch_norm import of_channels
 
 
 def _trailing_axis(*reductions: Node | None) -> int | None:
@@ -135,14 +136,9 @@ def group_norm(rw: Rewriter, m: Match) -> Value | None:
 
 
 def _by_channel(rw: Rewriter, value: Value, like: Value) -> np.ndarray | None:
-    """A constant operand of ``like`` with one number a channel (axis 1), or one for all, as ``[channels]``."""
-    array = rw.constant(value)
-    channels, rank = like.type.shape[1], like.type.rank
-    if array is None or array.ndim > rank or array.size not in (1, channels):
-        return None
-    if array.size > 1 and (array.ndim < rank - 1 or array.shape[array.ndim - rank + 1] != channels):
-        return None
-    return np.broadcast_to(array.reshape(-1), (channels,)).astype(like.type.dtype.numpy)
+    """As :func:`of_channels`, in the type of ``like``."""
+    array = of_channels(rw, value, like)
+    return None if array is None else array.astype(like.type.dtype.numpy)
 
 
 _CHANNEL_NORMS = ("group_norm", "instance_norm")
