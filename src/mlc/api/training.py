@@ -159,7 +159,7 @@ def train(
     Raises:
         UsageError: data or an option do not fit the model, or the checkpoint is of another run.
         UnsupportedError: an operator has no gradient; a step takes more memory than allowed.
-        CheckFailedError: the loss is no number any more.
+        CheckFailedError: the loss or what is learned is no number any more.
         OutputError: the checkpoint cannot be written.
     """
     from mlc.training.checkpoint import Checkpoint, load_checkpoint
@@ -225,6 +225,9 @@ def train(
         if checkpoint is not None:
             state.save(checkpoint)
 
+    def last() -> Checkpoint | None:
+        return load_checkpoint(checkpoint)[0] if checkpoint is not None else None
+
     told = watcher or Watcher()
     with ExitStack() as stack:
         module = compiled.load(threads)
@@ -235,7 +238,7 @@ def train(
         if tuning is not None and tuning.mode == "dynamic":
             workers = stack.enter_context(beside(stepped, target, threads, tuning, plan.seed))
             execution.take = workers.take
-        trainer = Trainer(step, learns, plan, execution, (other or module).run, kind.classes, keep, about)
+        trainer = Trainer(step, learns, plan, execution, (other or module).run, kind.classes, keep, about, last)
         if found is not None:
             trainer.resume(found)
         try:
@@ -243,7 +246,7 @@ def train(
         except OutputError:  # the checkpoint itself
             raise
         except BaseException:
-            if trainer.steps:
+            if trainer.steps and trainer.sound:
                 keep(trainer.checkpoint())
             raise
     if workers is not None and workers.complaint:

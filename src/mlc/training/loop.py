@@ -18,10 +18,12 @@ from mlc.errors import CheckFailedError
 from mlc.runtime.buffers import aligned_empty
 from mlc.training.checkpoint import Checkpoint
 from mlc.training.data import Batches, Examples
+from mlc.training.faults import first_fault, is_sound
 from mlc.training.optimizers import Optimizer
 from mlc.training.step import LOSS, NEXT, RATE, TARGET, TrainingStep
 from mlc.training.watch import Watcher
 
+_HINT = "try a smaller --lr, --clip-norm 1, or look at the data"
 SPANS = 50  # parts of an epoch whose mean losses are kept for its curve
 # names to arrays, both ways: what a compiled graph does
 Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
@@ -70,6 +72,7 @@ class Trainer:
         classes: whether predictions are scores of classes, so that right ones can be counted.
         save: keeps a checkpoint.
         about: what makes this run this one, for checkpoints.
+        last: the checkpoint that was kept last; asked only where one was, and where numbers end.
     """
 
     step: TrainingStep
@@ -80,14 +83,29 @@ class Trainer:
     classes: bool
     save: Callable[[Checkpoint], None]
     about: Mapping[str, Any]
+    last: Callable[[], Checkpoint | None] = lambda: None
     tensors: dict[str, np.ndarray] = field(init=False)
     steps: int = 0
     epoch: int = 0
     batch: int = 0
     history: list[Mapping[str, Any]] = field(default_factory=list)
+    _kept: bool = False
 
     def __post_init__(self) -> None:
-        self.tensors = _own({**self.step.parameters, **self.step.statistics, **self.step.moments})
+        self.tensors = _own(self._begun)
+
+    @property
+    def _begun(self) -> dict[str, np.ndarray]:
+        return {**self.step.parameters, **self.step.statistics, **self.step.moments}
+
+    @property
+    def sound(self) -> bool:
+        """Whether the run can go on: everything that began with numbers still has them."""
+        return self._spoilt(self.tensors) is None
+
+    def _spoilt(self, tensors: Mapping[str, np.ndarray]) -> str | None:
+        """The first of the parameters and the like that holds what is no number, and did not from the beginning."""
+        return next((n for n, a in self._begun.items() if not is_sound(tensors[n]) and is_sound(a)), None)
 
     @property
     def parameters(self) -> dict[str, np.ndarray]:
@@ -99,6 +117,7 @@ class Trainer:
         self.tensors = _own({name: checkpoint.tensors[name] for name in self.tensors})
         self.steps, self.epoch, self.batch = checkpoint.step, checkpoint.epoch, checkpoint.batch
         self.history = list(checkpoint.history)
+        self._kept = True
 
     def checkpoint(self) -> Checkpoint:
         """Where the run stands."""
@@ -110,7 +129,8 @@ class Trainer:
         Args:
             every: seconds after which a checkpoint is kept within an epoch; one is kept after each epoch anyhow.
         Raises:
-            CheckFailedError: the loss is no number any more; names the operator that gave the first one that is none.
+            CheckFailedError: the loss or what is learned is no number any more; names the operator that gave the first
+                one that is none. No checkpoint is kept of that.
             OutputError: a checkpoint cannot be written.
         """
         total = self.plan.epochs * examples.steps
@@ -120,15 +140,16 @@ class Trainer:
             first = self.batch
             for feeds in examples.shuffled(self.plan.seed, self.epoch, first):
                 with unbroken():  # what was updated in place and the count of steps go together
-                    losses.append(self._one(feeds, total))
+                    losses.append(self._one(feeds, examples, total))
                     self.batch += 1
                 now = time.monotonic()
                 rate = (self.batch - first) * examples.batch / max(now - begun, 1e-9)
                 watcher.stepped(self.epoch, self.batch, examples.steps, losses[-1], rate)
                 if now - kept >= every and self.batch < examples.steps:
-                    self.save(self.checkpoint())
+                    self._keep(examples, total)
                     kept = now
             seconds = time.monotonic() - begun
+            self._require_sound(examples, total)
             told: dict[str, Any] = {
                 "epoch": self.epoch + 1,
                 "loss": float(np.mean(losses)) if losses else None,
@@ -140,22 +161,58 @@ class Trainer:
                 told |= {f"validation_{name}": value for name, value in self.evaluate(validation).items()}
             self.history.append(told)
             self.epoch, self.batch = self.epoch + 1, 0
-            self.save(self.checkpoint())
+            self._keep(examples, total)
             watcher.finished(self.epoch, told)
 
-    def _one(self, feeds: Mapping[str, np.ndarray], total: int) -> float:
-        rates = self.optimizer.rates(self.plan.rate(self.steps + 1, total), self.steps + 1)
-        whole = {**feeds, **self.tensors, RATE: np.array(rates, self.step.dtype.numpy)}
+    def _keep(self, examples: Batches, total: int) -> None:
+        self._require_sound(examples, total)
+        self.save(self.checkpoint())
+        self._kept = True
+
+    def _one(self, feeds: Mapping[str, np.ndarray], examples: Batches, total: int) -> float:
+        whole = self._whole(feeds, self.tensors, self.steps, total)
         results = self.run(whole)
         loss = float(results[LOSS].reshape(-1)[0])
         if not math.isfinite(loss):
-            raise CheckFailedError(
-                f"the loss is {loss} in step {self.steps + 1}: {self._first_fault(whole)}",
-                hint="try a smaller --lr, --clip-norm 1, or look at the data",
-            )
-        self.tensors = {name: results.get(name + NEXT, old) for name, old in self.tensors.items()}
+            spoilt = self._spoilt(self.tensors)
+            why = first_fault(self.step, whole) if spoilt is None else self._since(spoilt, examples, total)
+            raise CheckFailedError(f"the loss is {loss} in step {self.steps + 1}: {why}", hint=_HINT)
+        self.tensors = _next(self.tensors, results)
         self.steps += 1
         return loss
+
+    def _whole(
+        self, feeds: Mapping[str, np.ndarray], tensors: Mapping[str, np.ndarray], steps: int, total: int
+    ) -> dict[str, np.ndarray]:
+        """All inputs of the step after so many."""
+        rates = self.optimizer.rates(self.plan.rate(steps + 1, total), steps + 1)
+        return {**feeds, **tensors, RATE: np.array(rates, self.step.dtype.numpy)}
+
+    def _require_sound(self, examples: Batches, total: int) -> None:
+        spoilt = self._spoilt(self.tensors)
+        if spoilt is not None:
+            raise CheckFailedError(self._since(spoilt, examples, total), hint=_HINT)
+
+    def _since(self, spoilt: str, examples: Batches, total: int) -> str:
+        """Since when a parameter is no number, and what is to blame.
+
+        The loss does not tell: derivatives may be none before it, and were then written over what there was. So all
+        steps since the last checkpoint are done once more.
+        """
+        state = self.last() if self._kept else None
+        tensors = _own(self._begun if state is None else {n: state.tensors[n] for n in self.tensors})
+        steps, epoch, batch = (0, 0, 0) if state is None else (state.step, state.epoch, state.batch)
+        while epoch < self.plan.epochs and steps <= self.steps:
+            for feeds in examples.shuffled(self.plan.seed, epoch, batch):
+                before = {name: array.copy() for name, array in tensors.items()}
+                tensors = _next(tensors, self.run(self._whole(feeds, tensors, steps, total)))
+                found = self._spoilt(tensors)
+                if found is not None:
+                    why = first_fault(self.step, self._whole(feeds, before, steps, total))
+                    return f"{found!r} holds what is no number since step {steps + 1}: {why}"
+                steps += 1
+            epoch, batch = epoch + 1, 0
+        return f"{spoilt!r} holds what is no number, though the same steps once more give numbers only"
 
     def evaluate(self, examples: Examples) -> dict[str, float]:
         """The mean loss of examples, and the share of right classes where there are such."""
@@ -171,15 +228,10 @@ class Trainer:
         found = {"loss": loss / seen}
         return {**found, "accuracy": right / asked} if asked else found
 
-    def _first_fault(self, feeds: Mapping[str, np.ndarray]) -> str:
-        """The first operator that gives what is no number, found by going through the step once more, one by one."""
-        for name, array in feeds.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                return f"{name!r} holds what is no number"
-        for what, array in _one_by_one(self.step, feeds):
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                return f"the first results that are none are those of {what}"
-        return "though one operator after the other gives numbers only"
+
+def _next(tensors: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What becomes of parameters and the like by a step's results."""
+    return {name: results.get(name + NEXT, old) for name, old in tensors.items()}
 
 
 def _own(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -210,18 +262,3 @@ def unbroken() -> Iterator[None]:
 def _curve(losses: list[float]) -> list[float]:
     """The mean losses of equal parts of an epoch."""
     return [float(np.mean(part)) for part in np.array_split(losses, min(len(losses), SPANS))] if losses else []
-
-
-def _one_by_one(step: TrainingStep, feeds: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and results of all nodes of a step."""
-    from mlc.ir.interp.graph import run_node
-
-    graph = step.graph
-    values: dict[Any, np.ndarray] = {**graph.constants, **{v: feeds[v.name] for v in graph.inputs}}
-    for node in graph.nodes:
-        with np.errstate(all="ignore"):
-            results = run_node(node, [values[v] for v in node.inputs])
-        values.update(zip(node.outputs, results, strict=True))
-        where = f" ({', '.join(node.sources)})" if node.sources else ""
-        for array in results:
-            yield f"{node.op.name}{where}", array

@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 
 from mlc.errors import CheckFailedError, OutputError, UsageError
-from mlc.ir.graph import Value
+from mlc.ir.graph import Builder, Graph, Value
 from mlc.ir.interp.graph import run_graph
 from mlc.ir.types import TensorType, f32, i64
+from mlc.ops import get
 from mlc.training.checkpoint import Checkpoint, load_checkpoint
 from mlc.training.data import Examples, examples_of
+from mlc.training.faults import first_fault
 from mlc.training.loop import Plan, Trainer
 from mlc.training.losses import LOSSES
-from mlc.training.optimizers import optimizer
-from mlc.training.step import NEXT, TARGET, training_step
+from mlc.training.optimizers import RATES, optimizer
+from mlc.training.step import NEXT, RATE, TARGET, training_step
 from mlc.training.watch import Watcher
 from tests.unit.training.test_step import BATCH, network
 
@@ -103,6 +105,52 @@ def test_where_numbers_end_is_named() -> None:
     run = trainer(kept, lr=1e38)
     with pytest.raises(CheckFailedError, match=r"the loss is nan in step 2: .*(matmul|'w'|'v'|'b')"):
         run.train(examples(), None, 1e9, Watcher())
+
+
+def rooted() -> Graph:
+    """Scores of ``sqrt((x @ w) ** 2) @ v + mask``: no derivative where ``x @ w`` is 0, and an infinite mask."""
+    rng = np.random.default_rng(0)
+    g = Builder("rooted")
+    x = g.input("x", TensorType((BATCH, 7), f32))
+    w, v = (g.constant(rng.standard_normal(s).astype(np.float32) * 0.4, n) for n, s in (("w", (7, 9)), ("v", (9, 4))))
+    mask = g.constant(np.array([0, 0, 0, 0, -np.inf], np.float32), "mask")
+    (h,) = g.add(get("matmul"), [x, w])
+    (root,) = g.add(get("sqrt"), g.add(get("mul"), [h, h]), sources=["root"])
+    (y,) = g.add(get("matmul"), [root, v])
+    (wide,) = g.add(get("pad"), [y], {"pads": (0, 0, 0, 1), "value": 0.0, "mode": "constant"})
+    (y,) = g.add(get("add"), [wide, mask], names=["y"])
+    return g.finish([y], ["y"])
+
+
+def rooted_trainer(kept: list[Checkpoint]) -> Trainer:
+    learns = optimizer("sgd")
+    step = training_step(rooted(), LOSSES["cross_entropy"], learns)
+    run, compare = (lambda feeds, g=g: run_graph(g, feeds) for g in (step.graph, step.loss))
+    return Trainer(step, learns, Plan(1, 0.05, seed=3), run, compare, True, kept.append, {}, lambda: kept[-1])
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_derivatives_that_are_no_numbers_are_told_by_the_operator(step: int) -> None:
+    given = arrays(3 * BATCH)
+    order = np.random.default_rng([3, 0]).permutation(3 * BATCH)
+    given["x"][order[step * BATCH - 1]] = 0.0
+    kept: list[Checkpoint] = []
+    run = rooted_trainer(kept)
+    told = rf"'w' holds what is no number since step {step}: .* are those of \w+ \(root\)"
+    with pytest.raises(CheckFailedError, match=told):
+        run.train(examples_of(given, INPUTS, LABELS, TARGET, "d.npz"), None, 0.0, Watcher())
+    assert not run.sound
+    assert all(np.isfinite(c.tensors["w"]).all() for c in kept)
+
+
+def test_a_mask_that_is_infinite_is_no_fault() -> None:
+    run = rooted_trainer([])
+    run.train(examples_of(arrays(3 * BATCH), INPUTS, LABELS, TARGET, "d.npz"), None, 1e9, Watcher())
+    assert run.sound
+    given = arrays(BATCH)
+    given["x"][0] = np.inf
+    feeds = {"x": given["x"], TARGET: given["label"], RATE: np.zeros(RATES, np.float32), **run.tensors}
+    assert first_fault(run.step, feeds) == "'x' holds what is no number"
 
 
 def test_a_broken_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
