@@ -25,8 +25,8 @@ FIGURE = Figure(
         },
     ),
     remarks="""
-As in the paper, uncertainty improves nothing here: the mean of five models finds good configurations after 69
-trials, with the upper confidence bound it takes 75, with the expected improvement 81. Batches are of 64; the
+As in the paper, uncertainty improves nothing here: the mean of five models finds good configurations after 70
+trials, with the expected improvement it takes 75, with the upper confidence bound 77. Batches are of 64; the
 uncertainty of a bootstrap says little of 64 candidates that are chosen together, since none of them counts on what
 the others will tell. (The tuner's default, which does so and has its uncertainty from a Gaussian process over the
 knobs, is compared in explorers.md.) Five seeds, 256 trials; the other differences are those of figure 4.
