@@ -195,13 +195,14 @@ def test_kept_results_are_of_the_kept_tables(figure: Figure) -> None:
         assert result["searches"].keys() == methods.keys()
 
 
-def test_kept_searches_run_again_as_they_were() -> None:
+@pytest.mark.parametrize("figure", [autotvm_fig4.FIGURE, opevo_fig3.FIGURE], ids=lambda f: f.name)
+def test_kept_searches_run_again_as_they_were(figure: Figure) -> None:
     """Those without a cost model, whose decimals depend on no processor."""
-    kept = json.loads((RESULTS / f"{opevo_fig3.FIGURE.name}.json").read_text())["results"]
-    panel, (workload, methods) = next(iter(opevo_fig3.FIGURE.panels.items()))
+    kept = json.loads((RESULTS / f"{figure.name}.json").read_text())["results"]
+    panel, (workload, methods) = next(iter(figure.panels.items()))
     for label in methods:
         if not methods[label].learns:
-            curve = run(replay.replay_of(workload), methods[label], 0, opevo_fig3.FIGURE.trials, 16)
+            curve = run(replay.replay_of(workload), methods[label], 0, figure.trials, figure.batch)
             reached = trials_until(curve, GOOD * replay.replay_of(workload).best)
             assert reached == float(kept[panel]["searches"][label]["reached"][0]), label
 
