@@ -14,8 +14,12 @@ c[i:4, j:3] = sum(a[i, k] * b[k, j] for k in (8))
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mlc.errors import UsageError
 from mlc.ir import te
-from mlc.ir.expr import Expr, ExprLike, as_expr, binary, call
+from mlc.ir.expr import Expr, ExprLike, as_expr, binary, call, const
 from mlc.ir.expr import cast as _cast
 from mlc.ir.expr import select as _select
 from mlc.ir.expr import within as inside
@@ -33,6 +37,54 @@ compute = te.compute
 def reduce_axis(extent: int, name: str = "r") -> Var:
     """An index that sums and their like run over: ``range(extent)``."""
     return te.reduce_axis(extent, name)
+
+
+def combiner(
+    combine: Callable[[Any, Any], Any], identity: float | tuple[float, ...], name: str = "fold"
+) -> Callable[[Any, Var | Sequence[Var]], te.Reduction]:
+    """A fold of one's own, which is used as ``sum`` is.
+
+    Terms are folded in any order and grouping, so ``combine`` has to be associative and commutative. Its derivative
+    folds all other terms for each one, so it takes as many operations as there are pairs of terms.
+
+    Args:
+        combine: takes what is folded so far and a term, gives what is folded then; tuples, where ``identity`` is one.
+        identity: what changes nothing that it is combined with, itself included; a tuple where several values are
+            folded together.
+        name: for printing.
+    Returns:
+        a function of the term, or of a tuple of them, and of the axes to fold over.
+    Raises:
+        UsageError: the name is that of another fold; as it is used: terms or results are not what was said.
+
+    >>> from mlc.ir.types import f32
+    >>> either = combiner(lambda a, b: a + b - a * b, 0.0, "either")
+    >>> p, k = placeholder((4, 8), f32, "p"), reduce_axis(8, "k")
+    >>> print(compute((4,), lambda i: either(p[i, k], k), "any").op)
+    any[i:4] = either(p[i, k] for k in (8))
+    """
+    if name in te.COMBINERS:
+        raise UsageError(f"a fold is called {name!r} already", hint=f"other names than {', '.join(te.COMBINERS)}")
+    many = isinstance(identity, tuple)
+    begins = identity if isinstance(identity, tuple) else (identity,)
+
+    def values(given: Any, what: str) -> tuple[Expr, ...]:
+        found = tuple(map(as_expr, given if isinstance(given, tuple) else (given,)))
+        if len(found) != len(begins):
+            raise UsageError(f"{name}: {what} {len(found)} values, {len(begins)} are folded together")
+        return found
+
+    def combined(acc: tuple[Expr, ...], new: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return values(combine(acc, new) if many else combine(*acc, *new), "combine gives")
+
+    def fold(terms: Any, axes: Var | Sequence[Var]) -> te.Reduction:
+        given = values(terms, "is given")
+        types = [t.dtype for t in given]
+        neutral = tuple(const(b, t) for b, t in zip(begins, types, strict=True))
+        own = te.combiner_of(te.fold_of(te.Combiner(name, lambda _: neutral, combined), types))
+        return te.Reduction(own, given, (axes,) if isinstance(axes, Var) else tuple(axes))
+
+    return fold
 
 
 def where(condition: Expr, a: ExprLike, b: ExprLike) -> Expr:
@@ -136,7 +188,7 @@ def relu(x: ExprLike) -> Expr:
 
 
 __all__ = [
-    "Tensor", "abs", "cast", "compute", "compute_many", "cos", "equal", "erf", "exp", "floor", "inside", "less", "log",
-    "max", "maximum", "min", "minimum", "number", "placeholder", "power", "prod", "reduce_axis", "relu", "rsqrt",
-    "sigmoid", "sin", "sqrt", "sum", "tanh", "where",
+    "Tensor", "abs", "cast", "combiner", "compute", "compute_many", "cos", "equal", "erf", "exp", "floor", "inside",
+    "less", "log", "max", "maximum", "min", "minimum", "number", "placeholder", "power", "prod", "reduce_axis", "relu",
+    "rsqrt", "sigmoid", "sin", "sqrt", "sum", "tanh", "where",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ from mlc.ir.expr import (
     const,
     index_vars,
     loads,
+    replace_loads,
     select,
     within,
 )  # fmt: skip
@@ -210,6 +211,61 @@ class Reduction:
     axes: tuple[Var, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """A combiner as expressions over scalars, for some element types.
+
+    Args:
+        name: the combiner's.
+        identity: the neutral value of each output.
+        before, terms: scalars that stand for accumulated values and for new terms.
+        results: accumulated values after that.
+    """
+
+    name: str
+    identity: tuple[Const, ...]
+    before: tuple[Tensor, ...]
+    terms: tuple[Tensor, ...]
+    results: tuple[Expr, ...]
+
+    def __repr__(self) -> str:
+        values = [*map(repr, self.results), *(f"from {c!r}" for c in self.identity)]
+        return f"{self.name}: {', '.join(values)}"
+
+
+def fold_of(combiner: Combiner, types: Sequence[DType]) -> Fold:
+    """What a combiner says, of terms of some types."""
+    before, terms = (
+        tuple(placeholder((), t, f"{what}{k}") for k, t in enumerate(types)) for what in ("before", "term")
+    )
+    results = combiner.combine(tuple(t[()] for t in before), tuple(t[()] for t in terms))
+    return Fold(combiner.name, combiner.identity(types), before, terms, results)
+
+
+def combiner_of(fold: Fold) -> Combiner:
+    """The inverse of :func:`fold_of`: it folds terms of those types.
+
+    Raises:
+        VerifyError: values do not stay of their types, or something else is read.
+    """
+    scalars = [*fold.before, *fold.terms]
+    types = [t.dtype for t in fold.before]
+    if [r.dtype for r in fold.results] != types:
+        made = ", ".join(str(r.dtype) for r in fold.results)
+        raise VerifyError(f"{fold.name}: values of {', '.join(map(str, types))} become {made}")
+    known = {id(t) for t in scalars}
+    for r in fold.results:
+        stray = next((ld for ld in loads(r) if id(ld.source) not in known), None)
+        if stray is not None or index_vars(r):
+            raise VerifyError(f"{fold.name}: depends on more than the values that it folds: {r!r}")
+
+    def combine(acc: tuple[Expr, ...], new: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        stands = {id(t): e for t, e in zip(scalars, (*acc, *new), strict=True)}
+        return tuple(replace_loads(r, lambda ld: stands.get(id(ld.source), ld)) for r in fold.results)
+
+    return Combiner(fold.name, lambda _: fold.identity, combine)
+
+
 def axis(extent: int, name: str) -> Var:
     """A loop variable over ``range(extent)``."""
     return Var(name, 0, extent - 1)
@@ -325,6 +381,7 @@ def verify(outputs: Sequence[Tensor]) -> None:
 
 __all__ = [
     "ALL", "ANY", "ARGMAX", "ARGMAX_LAST", "ARGMIN", "ARGMIN_LAST", "COMBINERS", "MAX", "MIN", "PROD", "SUM",
-    "Combiner", "Compute", "Reduction", "Tensor", "axis", "compute", "compute_many", "finish", "max_of",
-    "min_of", "placeholder", "prod_of", "reduce_axis", "sum_of", "topological", "verify", "with_bodies",
+    "Combiner", "Compute", "Fold", "Reduction", "Tensor", "axis", "combiner_of", "compute", "compute_many", "finish",
+    "fold_of", "max_of", "min_of", "placeholder", "prod_of", "reduce_axis", "sum_of", "topological", "verify",
+    "with_bodies",
 ]  # fmt: skip

@@ -5,6 +5,9 @@ A document holds the expression as a flat list of terms, each naming those befor
     {"kind": "reduction", "axes": [["i", 4]], "over": [["k", 8]], "fold": "sum", "tag": "",
      "terms": [["load", 0, [<index>, <index>]], ["number", 2.0, "f32"], ["mul", 0, 1]], "results": [2]}
 
+A fold of the user's own is ``{"name": "either", "identity": [0.0], "terms": […], "results": [5]}``, whose terms load
+scalars, ``["load", 0, []]``: what was folded before, as many as there are results, and then the new terms.
+
 An index is ``[constant, [times, atom], …]``, where an atom is the number of an axis, or ``["//", index, n]`` or
 ``["%", index, n]``. What is read may be anything: types are checked as they are built, and nothing that is read can
 reach beyond a tensor, whatever its conditions say.
@@ -155,35 +158,56 @@ def expression_to_json(op: Operator, inputs: Sequence[Value], attrs: Attrs) -> d
         raise UnsupportedError(f"operator {op.name} is a routine of one's own, which a document cannot hold")
     operands = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in inputs]
     stages = te.topological(op.express(operands, attrs))
-    if len(stages) != 1 or (stages[0].combiner is not None and stages[0].combiner.name not in te.COMBINERS):
+    if len(stages) != 1:
         raise UnsupportedError(f"operator {op.name} is more than one compute, which a document cannot hold")
     (stage,) = stages
-    numbers = {id(t): k for k, t in enumerate(operands)}
     axes = {a: k for k, a in enumerate((*stage.axes, *stage.reduce_axes))}
-    terms: list[list[Any]] = []
-    places: dict[int, int] = {}
-    for body in stage.bodies:
-        for e in walk(body):
-            if id(e) not in places:
-                places[id(e)] = len(terms)
-                terms.append(_term(e, places, numbers, axes))
+    terms, results = _terms(stage.bodies, operands, axes)
     return {
         "kind": str(op.kind),
         "axes": [[a.name, a.hi + 1] for a in stage.axes],
         "over": [[a.name, a.hi + 1] for a in stage.reduce_axes],
-        "fold": stage.combiner.name if stage.combiner is not None else "",
+        "fold": _fold(stage),
         "tag": stage.tag,
         "terms": terms,
-        "results": [places[id(b)] for b in stage.bodies],
+        "results": results,
     }
+
+
+def _fold(stage: te.Compute) -> Any:
+    if stage.combiner is None or stage.combiner in te.COMBINERS.values():
+        return stage.combiner.name if stage.combiner is not None else ""
+    fold = te.fold_of(stage.combiner, [b.dtype for b in stage.bodies])
+    terms, results = _terms(fold.results, [*fold.before, *fold.terms], {})
+    identity = [_number_to_json(c.value) for c in fold.identity]
+    return {"name": fold.name, "identity": identity, "terms": terms, "results": results}
+
+
+def _terms(
+    bodies: Sequence[Expr], tensors: Sequence[te.Tensor], axes: dict[Var, int]
+) -> tuple[list[list[Any]], list[int]]:
+    """Expressions as one list of terms, and where each of them is in it."""
+    numbers = {id(t): k for k, t in enumerate(tensors)}
+    terms: list[list[Any]] = []
+    places: dict[int, int] = {}
+    for body in bodies:
+        for e in walk(body):
+            if id(e) not in places:
+                places[id(e)] = len(terms)
+                terms.append(_term(e, places, numbers, axes))
+    return terms, [places[id(b)] for b in bodies]
+
+
+def _number_to_json(value: float | int) -> Any:
+    finite = not isinstance(value, float) or math.isfinite(value)
+    return value if finite else {"float": repr(value)}
 
 
 def _term(e: Expr, places: dict[int, int], tensors: dict[int, int], axes: dict[Var, int]) -> list[Any]:
     below = [places[id(c)] for c in children(e)]
     match e:
         case Const(value, dtype):
-            finite = not isinstance(value, float) or math.isfinite(value)
-            return ["number", value if finite else {"float": repr(value)}, dtype.name]
+            return ["number", _number_to_json(value), dtype.name]
         case IndexValue(index, dtype):
             return ["index", _index(index, axes), dtype.name]
         case Within(index, lo, hi):
@@ -228,35 +252,68 @@ def read_expression(value: Any, name: str, inputs: Sequence[Value], where: str) 
     kind = get.take("kind", as_text)
     axes = get.take("axes", _axes)
     over = get.take("over", _axes)
-    fold, tag = get.take("fold", as_text), get.take("tag", as_text)
-    terms = get.take("terms", lambda items, at: as_list(items, at, lambda item, _: item, MAX_TERMS))
-    count = as_whole(0, max(0, len(terms) - 1))
-    results = get.take("results", lambda items, at: as_list(items, at, count, MAX_AXES))
+    fold = get.take("fold", lambda value, _: value)
+    tag = get.take("tag", as_text)
+    tensors = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in inputs]
+    found = _read_terms(get, tensors, (*axes, *over), where)
     get.end()
-    if (fold != "") != bool(over) or (fold and fold not in te.COMBINERS):
+    if (fold == "") == bool(over) or (isinstance(fold, str) and fold and fold not in te.COMBINERS):
         raise wrong(f"{where}.fold", "how the axes to fold over are folded", fold)
     if kind not in _KINDS[bool(over)]:
         raise wrong(f"{where}.kind", f"one of {', '.join(_KINDS[bool(over)])}", kind)
-    tensors = [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in inputs]
-    read: list[Expr] = []
-    for k, term in enumerate(terms):
-        at = f"{where}.terms[{k}]"
-        try:
-            read.append(_read_term(term, read, tensors, (*axes, *over), at))
-        except RULE_ERRORS as error:
-            raise error if isinstance(error, DocumentError) else DocumentError(f"{at}: {error}") from error
-    combiner = te.COMBINERS.get(fold)
-    bodies = tuple(kept_inside(read[k]) for k in results)
+    bodies = tuple(map(kept_inside, found))
+    types = [b.dtype for b in bodies]
+    combiner = te.COMBINERS.get(fold) if isinstance(fold, str) else _read_fold(fold, types, f"{where}.fold")
     try:
         op = te.Compute(name, axes, over, bodies, combiner, tag)
         te.verify(te.finish(op))
         if combiner is not None:
-            combiner.combine(combiner.identity([b.dtype for b in bodies]), bodies)
+            combiner.combine(combiner.identity(types), bodies)
     except RULE_ERRORS as error:
         raise DocumentError(f"{where}: {error}") from error
     if [id(t) for t in op.inputs] != [id(t) for t in tensors] or not bodies:
         raise DocumentError(f"{where}: does not read its operands in their order")
     return own_operator(op, FusionKind(kind))
+
+
+def _read_terms(get: Fields, tensors: Sequence[te.Tensor], axes: Sequence[Var], where: str) -> list[Expr]:
+    """The inverse of :func:`_terms`, from the fields ``terms`` and ``results``."""
+    terms = get.take("terms", lambda items, at: as_list(items, at, lambda item, _: item, MAX_TERMS))
+    count = as_whole(0, max(0, len(terms) - 1))
+    results = get.take("results", lambda items, at: as_list(items, at, count, MAX_AXES))
+    read: list[Expr] = []
+    for k, term in enumerate(terms):
+        at = f"{where}.terms[{k}]"
+        try:
+            read.append(_read_term(term, read, tensors, axes, at))
+        except RULE_ERRORS as error:
+            raise error if isinstance(error, DocumentError) else DocumentError(f"{at}: {error}") from error
+    if results and not read:
+        raise wrong(f"{where}.results", "numbers of terms", results)
+    return [read[k] for k in results]
+
+
+def _read_fold(value: Any, types: Sequence[DType], where: str) -> te.Combiner:
+    """The inverse of :func:`_fold`, for a fold that is not one of ours.
+
+    Args:
+        types: of what is folded.
+    """
+    get = Fields(value, where)
+    name = get.take("name", as_text)
+    identity = get.take("identity", lambda items, at: as_list(items, at, _number, MAX_AXES))
+    before, terms = (
+        tuple(te.placeholder((), t, f"{what}{k}") for k, t in enumerate(types)) for what in ("before", "term")
+    )
+    results = _read_terms(get, [*before, *terms], (), where)
+    get.end()
+    if len(identity) != len(types) or name in te.COMBINERS:
+        raise wrong(where, f"a fold of {len(types)} values with a name of its own", name)
+    try:
+        begins = tuple(const(number, t) for number, t in zip(identity, types, strict=True))
+        return te.combiner_of(te.Fold(name, begins, before, terms, tuple(results)))
+    except RULE_ERRORS as error:
+        raise DocumentError(f"{where}: {error}") from error
 
 
 def _axes(items: Any, where: str) -> tuple[Var, ...]:

@@ -252,6 +252,13 @@ def operator_key(node: Node) -> str:
     texts = []
     for stage in te.topological(express(node, operands)):
         # stages may share a name, so what each reads is told by number too
-        texts.append(f"{compute_text(stage)} of {[numbers[id(t)] for t in stage.inputs]}")
+        texts.append(f"{compute_text(stage)} of {[numbers[id(t)] for t in stage.inputs]}{_fold_text(stage)}")
         numbers.update({id(t): len(numbers) + k for k, t in enumerate(stage.outputs)})
     return f"{op.name}<{'; '.join(texts)}>"
+
+
+def _fold_text(stage: te.Compute) -> str:
+    """What a user's own combiner says: its name tells nothing."""
+    if stage.combiner is None or stage.combiner in te.COMBINERS.values():
+        return ""
+    return f" by {te.fold_of(stage.combiner, [b.dtype for b in stage.bodies])!r}"

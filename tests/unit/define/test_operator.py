@@ -108,6 +108,92 @@ def test_several_results_and_operators_of_operators() -> None:
     assert [found[n].tolist() for n in ("even", "odd", "sum")] == [[0, 2, 4], [3, 5, 0], [3, 7, 4]]
 
 
+LOG_SUM = te.combiner(lambda a, b: te.maximum(a, b) + te.log(1.0 + te.exp(-te.abs(a - b))), -1e30, "log_sum")
+TIMES = te.combiner(lambda a, b: (a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]), (1.0, 0.0), "times")
+
+
+@mlc.operator
+def log_sums(x: Any, w: Any) -> Any:
+    k = te.reduce_axis(x.shape[1], "k")
+    return te.compute((x.shape[0], w.shape[1]), lambda i, j: LOG_SUM(x[i, k] * w[k, j], k), "log_sums")
+
+
+@mlc.operator
+def turned(x: Any) -> Any:
+    k = te.reduce_axis(x.shape[1], "k")
+    return te.compute_many(x.shape[::2], lambda i, j: TIMES((x[i, k, j], 0.5 * x[i, k, j] + 0.1), k), "turned")
+
+
+@pytest.mark.parametrize("columns", [1, 5, 19])
+def test_folds_of_ones_own_are_compiled_and_differentiated(columns: int) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(2)
+    x, w, dy = (rng.standard_normal(s) for s in ((3, 11), (11, columns), (3, columns)))
+    net = Network("log_sums")
+    a, b, seed = (net.input(n, t.shape) for n, t in (("x", x), ("w", w), ("dy", dy)))
+    y = log_sums(a, b)
+    found = add_gradients(net.builder, [(y.value, seed.value)], [a.value, b.value])
+    net.output("y", y)
+    for name, v in zip(("dx", "dw"), found, strict=True):
+        assert v is not None
+        net.output(name, Tensor(net, v))
+    feeds = {n: t.astype(np.float32) for n, t in (("x", x), ("w", w), ("dy", dy))}
+    with mlc.compile(mlc.load(net)).load(1) as module:
+        ours = module.run(feeds)
+    tx, tw = (torch.tensor(t, requires_grad=True) for t in (x, w))
+    theirs = torch.logsumexp(tx[:, :, None] * tw[None], 1)
+    theirs.backward(torch.tensor(dy))
+    for name, want in (("y", theirs.detach()), ("dx", tx.grad), ("dw", tw.grad)):
+        np.testing.assert_allclose(ours[name], want.numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 17), (2, 33, 1), (1, 4, 64)])
+def test_folds_of_several_values_are_compiled(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(4).standard_normal(shape).astype(np.float32)
+    net = Network("turned")
+    for name, part in zip(("real", "imaginary"), turned(net.input("x", shape)), strict=True):
+        net.output(name, part)
+    with mlc.compile(mlc.load(net)).load(1) as module:
+        ours = module.run({"x": x})
+    want = np.prod(x.astype(np.float64) * (1 + 0.5j) + 0.1j, axis=1)
+    np.testing.assert_allclose(ours["real"] + 1j * ours["imaginary"], want, rtol=1e-4, atol=1e-5)
+
+
+def test_folds_of_one_name_are_told_apart_by_what_they_say() -> None:
+    def over(fold: Any) -> Any:
+        return mlc.operator(name="folded")(lambda x: te.compute((4,), lambda i: fold(x[i, K], K), "folded"))
+
+    net = Network("two")
+    x = net.input("x", (4, 6))
+    net.output("either", over(te.combiner(lambda a, b: a + b - a * b, 0.0))(x))
+    net.output("neither", over(te.combiner(lambda a, b: a * b, 1.0))(x))
+    values = np.random.default_rng(5).random((4, 6)).astype(np.float32)
+    with mlc.compile(mlc.load(net)).load(1) as module:
+        found = module.run({"x": values})
+    np.testing.assert_allclose(found["either"], 1 - np.prod(1 - values, 1), rtol=1e-5)
+    np.testing.assert_allclose(found["neither"], np.prod(values, 1), rtol=1e-5)
+
+
+K = te.reduce_axis(6, "k")
+X = te.placeholder((6,), f32, "x")
+
+
+@pytest.mark.parametrize(
+    ("fold", "message"),
+    [
+        (lambda: te.combiner(lambda a, b: a + b, 0.0, "sum"), "a fold is called 'sum' already"),
+        (lambda: TIMES(X[K], K), "times: is given 1 values, 2 are folded together"),
+        (lambda: te.combiner(lambda a, b: (a, b), 0.0)(X[K], K), "fold: combine gives 2 values, 1 are folded together"),
+        (lambda: te.combiner(lambda a, b: te.less(a, b), 0.0)(X[K], K), "fold: values of f32 become bool"),
+        (lambda: te.combiner(lambda a, b: a + b * X[0], 0.0)(X[K], K), "fold: depends on more than the values"),
+    ],
+)
+def test_what_is_no_fold_is_told(fold: Callable[[], Any], message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        OwnOperator(lambda x: te.compute((1,), lambda i: fold(), "folded"), "folded", "")(Network("w").input("x", (6,)))
+    assert message in str(raised.value)
+
+
 def raising(x: Any) -> Any:
     raise ValueError("not that")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlc.define.te import combiner
 from mlc.errors import DocumentError, UnsupportedError
 from mlc.ir import te
 from mlc.ir.expr import Expr, binary, call, cast, select, within
@@ -54,6 +55,55 @@ def test_what_is_written_reads_back() -> None:
     (ours,) = run_tensors(read.express(ins, {}), dict(zip(ins, feeds, strict=True)))
     (wanted,) = run_tensors(window().outputs, dict(zip([X, W], feeds, strict=True)))
     np.testing.assert_array_equal(ours, wanted)
+
+
+def folded() -> te.Compute:
+    times = combiner(lambda a, b: (a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]), (1.0, 0.0), "times")
+    k = te.reduce_axis(8, "k")
+    op = te.compute_many((6, 3), lambda i, j: times((X[i, k], W[j, k]), k), "turned")[0].op
+    assert op is not None
+    return op
+
+
+def test_folds_of_ones_own_read_back() -> None:
+    op = own_operator(folded(), FusionKind.REDUCTION)
+    written = json.loads(json.dumps(expression_to_json(op, VALUES, {})))
+    read = read_expression(written, "turned", VALUES, "op")
+    assert expression_to_json(read, VALUES, {}) == written
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(v.type.shape).astype(np.float32) for v in VALUES)
+    assert read.express is not None
+    ins = [te.placeholder(v.type.shape, f32, v.name) for v in VALUES]
+    real, imaginary = run_tensors(read.express(ins, {}), dict(zip(ins, (x, w), strict=True)))
+    want = np.prod(x[:, None].astype(np.float64) + 1j * w[None].astype(np.float64), axis=2)
+    np.testing.assert_allclose(real + 1j * imaginary, want, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ((), 3, "op.fold"),
+        (("name",), "sum", "op.fold: expected a fold of 2 values with a name of its own"),
+        (("identity",), [1.0], "op.fold"),
+        (("identity", 0), "1", "op.fold.identity[0]"),
+        (("results",), [0], "op.fold"),
+        (("terms",), [], "op.fold.results"),
+        (("terms", 0), ["load", 4, []], "op.fold.terms[0]"),
+        (("terms", 0), ["load", 0, [[0]]], "op.fold.terms[0]"),
+        (("terms", 0), ["index", [0, [1, 0]], "i64"], "op.fold.terms[0]"),
+        (("terms", -1), ["number", 1, "i64"], "op.fold"),
+        (("more",), 1, "more"),
+    ],
+)
+def test_what_is_no_fold_is_refused(path: tuple[Any, ...], value: Any, message: str) -> None:
+    wrong = json.loads(json.dumps(expression_to_json(own_operator(folded(), FusionKind.REDUCTION), VALUES, {})))
+    place, last = wrong, "fold"
+    for key in path:
+        place, last = place[last], key
+    place[last] = value
+    with pytest.raises(DocumentError) as raised:
+        read_expression(wrong, "turned", VALUES, "op")
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def run_compute(op: te.Compute, values: Mapping[int, np.ndarray]) -> list[np.nda
 def fold(op: te.Compute, terms: list[np.ndarray], n: int) -> list[np.ndarray]:
     """Reduce the axes of a grid from the ``n``-th on, which are the reduce axes, with the compute's combiner."""
     axes = tuple(range(n, n + len(op.reduce_axes)))
-    name = op.combiner.name if op.combiner is not None else ""
+    name = next((n for n, c in te.COMBINERS.items() if c is op.combiner), "")
     simple: dict[str, Callable[..., Any]] = {
         "sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "all": np.all, "any": np.any,
     }  # fmt: skip
@@ -94,17 +94,14 @@ def fold(op: te.Compute, terms: list[np.ndarray], n: int) -> list[np.ndarray]:
 def _fold_pairwise(op: te.Compute, terms: list[np.ndarray]) -> list[np.ndarray]:
     """Apply a user's combiner over the last axis, one element at a time, vectorised over the rest."""
     assert op.combiner is not None
-    dtypes = [b.dtype for b in op.bodies]
-    acc_t = [te.placeholder((), t, f"acc{k}") for k, t in enumerate(dtypes)]
-    new_t = [te.placeholder((), t, f"new{k}") for k, t in enumerate(dtypes)]
-    combined = op.combiner.combine(tuple(t[()] for t in acc_t), tuple(t[()] for t in new_t))
+    fold = te.fold_of(op.combiner, [b.dtype for b in op.bodies])
     shape = terms[0].shape[:-1]
-    acc = [np.full(shape, c.value, t.numpy) for c, t in zip(op.combiner.identity(dtypes), dtypes, strict=True)]
+    acc = [np.full(shape, c.value, t.dtype.numpy) for c, t in zip(fold.identity, fold.before, strict=True)]
     for k in range(terms[0].shape[-1]):
-        bound = {id(t): a for t, a in zip(acc_t, acc, strict=True)}
-        bound |= {id(t): term[..., k] for t, term in zip(new_t, terms, strict=True)}
+        bound = {id(t): a for t, a in zip(fold.before, acc, strict=True)}
+        bound |= {id(t): term[..., k] for t, term in zip(fold.terms, terms, strict=True)}
         ev = Evaluator({}, bound, op, scalars=True)
-        acc = [np.asarray(ev.eval(e)) for e in combined]
+        acc = [np.asarray(ev.eval(e)) for e in fold.results]
     return acc
 
 

@@ -3,20 +3,20 @@
 Symbolic, one compute at a time (NeoFlow §4.2): each place where a compute reads an operand gives one expression that
 gathers, over the iterations which read an element there (:mod:`mlc.training.autodiff.inverse`), the derivative of the
 result times that of the computed term (:mod:`mlc.training.autodiff.scalar`). Sums pass derivatives on as they are;
-greatest and least elements to the first of them; products to each factor times all others.
+greatest and least elements to the first of them; products and folds of the user's own to each term as if it were folded
+last, into all others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mlc.errors import UnsupportedError
 from mlc.ir import te
-from mlc.ir.expr import Expr, IndexValue, Load, all_of, as_expr, binary, select, substitute_vars
+from mlc.ir.expr import Expr, IndexValue, Load, all_of, as_expr, binary, replace_loads, select, substitute_vars
 from mlc.ir.index import IndexLike, Linear, Var, as_index
 from mlc.ir.types import i32
 from mlc.training.autodiff.inverse import invert
-from mlc.training.autodiff.scalar import by_loads, chosen, times
+from mlc.training.autodiff.scalar import by_loads, chosen
 
 _EXTREMES = (te.MAX, te.MIN)
 # those that tell the position as well
@@ -35,7 +35,7 @@ def gradients(
     Returns:
         one a wanted tensor, of its shape and type; ``None`` where no output depends on it (steps count as constant).
     Raises:
-        UnsupportedError: a function or a fold on the way has no derivative.
+        UnsupportedError: a function on the way has no derivative.
 
     >>> from mlc.ir.types import f32
     >>> x, w = te.placeholder((8,), f32, "x"), te.placeholder((3,), f32, "w")
@@ -104,15 +104,8 @@ def _parts(op: te.Compute, received: Sequence[te.Tensor | None], needed: set[int
     elif op.combiner in _EXTREMES or op.combiner in _PLACED:
         if received[0] is not None:
             slopes = [(op.bodies[0], _at_extreme(op, received[0][tuple(at)]))]
-    elif op.combiner is te.PROD:
-        assert received[0] is not None
-        others = _others(op)
-        slopes = [(op.bodies[0], times(received[0][tuple(at)], others[(*at, *map(as_index, op.reduce_axes))]))]
     elif op.combiner not in (te.ALL, te.ANY):
-        raise UnsupportedError(
-            f"{op.name}: terms are folded by {op.combiner}, which has no derivative here",
-            hint="give the operator a gradient of its own",
-        )
+        slopes = _folded_last(op, received)
     parts = []
     for body, seed in slopes:
         for load, derivative in by_loads(body, seed):
@@ -136,20 +129,42 @@ def _at_extreme(op: te.Compute, seed: Expr) -> Expr:
     return chosen(binary("eq", place[at], IndexValue(number, i32)), seed)
 
 
-def _others(op: te.Compute) -> te.Tensor:
-    """For every term of a product, that of all others: divided by none, so that zeros are no exception."""
-    n = len(op.axes)
+def _folded_last(op: te.Compute, received: Sequence[te.Tensor | None]) -> list[tuple[Expr, Expr]]:
+    """Terms of any fold, with the derivative by each: terms may come in any order, so each may be the last one."""
+    assert op.combiner is not None
+    at = tuple(map(as_index, op.axes))
+    fold = te.fold_of(op.combiner, [b.dtype for b in op.bodies])
+    place = (*at, *map(as_index, op.reduce_axes))
+    stands: dict[int, Expr] = {id(t): other[place] for t, other in zip(fold.before, _others(op), strict=True)}
+    stands |= {id(t): body for t, body in zip(fold.terms, op.bodies, strict=True)}
+    slopes: dict[int, Expr] = {}
+    for result, d in zip(fold.results, received, strict=True):
+        if d is None or not result.dtype.is_float:
+            continue
+        for load, derivative in by_loads(result, d[at]):
+            if load.source in fold.terms:
+                k = fold.terms.index(load.source)
+                known = replace_loads(derivative, lambda ld: stands.get(id(ld.source), ld))
+                slopes[k] = binary("add", slopes[k], known) if k in slopes else known
+    return [(op.bodies[k], slope) for k, slope in sorted(slopes.items())]
+
+
+def _others(op: te.Compute) -> tuple[te.Tensor, ...]:
+    """For every term of a fold, what all others come to; nothing is divided by, so a product may have zeros."""
+    assert op.combiner is not None
+    n, combiner = len(op.axes), op.combiner
+    identity = combiner.identity([b.dtype for b in op.bodies])
 
     def element(*at: Linear) -> te.Reduction:
         fresh = tuple(Var(a.name, 0, a.hi) for a in op.reduce_axes)
         env: dict[Var, IndexLike] = dict(zip((*op.axes, *op.reduce_axes), (*at[:n], *fresh), strict=True))
-        body = substitute_vars(op.bodies[0], env)
         same = all_of([binary("eq", as_expr(as_index(f)), as_expr(own)) for f, own in zip(fresh, at[n:], strict=True)])
-        return te.prod_of(select(same, 1.0, body), fresh)
+        terms = [select(same, c, substitute_vars(b, env)) for c, b in zip(identity, op.bodies, strict=True)]
+        return te.Reduction(combiner, tuple(terms), fresh)
 
     names = [a.name for a in (*op.axes, *op.reduce_axes)]
     shape = (*op.shape, *(a.hi + 1 for a in op.reduce_axes))
-    return te.compute(shape, element, f"{op.name}_others", axis_names=names)
+    return te.compute_many(shape, element, f"{op.name}_others", axis_names=names)
 
 
 def _gathered(op: te.Compute, load: Load, derivative: Expr) -> te.Tensor:

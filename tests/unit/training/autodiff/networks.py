@@ -5,12 +5,14 @@ from __future__ import annotations
 from math import prod
 from random import Random
 
+from mlc.define.te import combiner
 from mlc.ir import te
 from mlc.ir.expr import Expr, all_of, binary, call, select, within
 from mlc.ir.index import Linear, Var, as_index
 from mlc.ir.types import f64
 
-FOLDS = (te.SUM, te.SUM, te.SUM, te.MAX, te.MIN, te.PROD)
+EITHER = combiner(lambda a, b: a + b - a * b, 0.0, "either")
+FOLDS = (te.sum_of, te.sum_of, te.sum_of, te.max_of, te.min_of, te.prod_of, EITHER)
 LARGEST = 400  # elements of a tensor, and iterations of a compute divided by 20
 
 
@@ -76,8 +78,8 @@ def network(rng: Random) -> tuple[list[te.Tensor], list[te.Tensor]]:
         axes = [te.axis(n, "ijk"[d]) for d, n in enumerate(shape)]
         over = [te.reduce_axis(rng.randint(1, 4), "rs"[k]) for k in range(rng.choice([0, 1, 1, 2]))]
         body = term(rng, [*axes, *over], made, placeholders)
-        combiner = rng.choice(FOLDS) if over else None
-        (t,) = te.finish(te.Compute(f"t{number}", tuple(axes), tuple(over), (body,), combiner))
+        fold = rng.choice(FOLDS)(body, over).combiner if over else None
+        (t,) = te.finish(te.Compute(f"t{number}", tuple(axes), tuple(over), (body,), fold))
         made.append(t)
         results.append(t)
     return placeholders, results

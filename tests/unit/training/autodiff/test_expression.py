@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlc.errors import UnsupportedError
+from mlc.define.te import combiner
 from mlc.ir import te
 from mlc.ir.expr import binary, call, cast, select
 from mlc.ir.interp.te import run_tensors
@@ -166,13 +166,25 @@ def test_steps_and_integers_receive_nothing() -> None:
     assert gradients([y], [te.placeholder((3,), f32, "dy")], [x]) == [None]
 
 
-def test_what_has_no_derivative_is_named() -> None:
-    x = te.placeholder((3,), f32, "x")
-    r = te.reduce_axis(3, "r")
-    norm = te.Combiner("hypot", lambda ts: te.SUM.identity(ts), lambda a, b: (call("sqrt", a[0] * a[0] + b[0] * b[0]),))
-    (y,) = te.finish(te.Compute("y", (te.axis(1, "i"),), (r,), (x[r],), norm))
-    with pytest.raises(UnsupportedError, match="y: terms are folded by hypot, which has no derivative here"):
-        gradients([y], [te.placeholder((1,), f32, "dy")], [x])
+def test_a_fold_of_ones_own() -> None:
+    x, r = te.placeholder((3,), f64, "x"), te.reduce_axis(3, "r")
+    norm = combiner(lambda a, b: call("sqrt", a * a + b * b), 0.0, "norm")
+    y = te.compute((1,), lambda i: norm(x[r], r), "y")
+    dy = te.placeholder((1,), f64, "dy")
+    (dx,) = gradients([y], [dy], [x])
+    assert dx is not None
+    (got,) = run_tensors([dx], {x: np.array([3.0, 0.0, -4.0]), dy: np.array([10.0])})
+    np.testing.assert_allclose(got, [6, 0, -8])
+
+
+@pytest.mark.parametrize("wanted", [(0, 1), (1,)])
+def test_folds_of_several_values(wanted: tuple[int, ...]) -> None:
+    """Products of complex numbers: real and imaginary parts, folded together."""
+    x, w = te.placeholder((3, 4, 2), f64, "x"), te.placeholder((2,), f64, "w")
+    times = combiner(lambda a, b: (a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]), (1.0, 0.0), "times")
+    k = te.reduce_axis(4, "k")
+    results = te.compute_many((3,), lambda i: times((x[i, k, 0] * w[0], x[i, k, 1] + w[1]), k), "y")
+    agrees([x, w], [results[n] for n in wanted], np.random.default_rng(3))
 
 
 def test_a_result_that_nothing_depends_on() -> None:

@@ -50,6 +50,8 @@ def torch_tensors(results: Sequence[te.Tensor], given: Mapping[te.Tensor, torch.
             over = tuple(range(len(op.axes), len(dims)))
             if op.combiner is te.PROD:
                 term = term.reshape(*op.shape, -1).prod(-1)
+            elif op.combiner.name == "either":  # one less what all terms lack of one
+                term = 1.0 - (1.0 - term).reshape(*op.shape, -1).prod(-1)
             else:
                 term = FOLDS[op.combiner.name](term, dim=over)
         values[id(op.outputs[0])] = term
