@@ -3,14 +3,16 @@
 Operators stand as in a network: whatever reads their result takes any layout, and an input that a layout wants
 otherwise is converted by the operator itself, in its time. The paper's numbers of channels and batches are drawn again
 (its text does not tell all ranges). Both searches are by the explorer ``guided``; the best of each and the untuned one
-take turns in the end. Trials are kept beside the result, and a run that was stopped goes on. ``--again`` repeats that
-last comparison alone, and measures other engines, so that only these seconds need a machine at rest.
+take turns in the end. Trials are kept beside the result, and a run that was stopped goes on. ``--again`` repeats both
+searches' last decision and that comparison, and measures the row's limit and other engines, so that only these seconds
+need a machine at rest. ``--count`` has cachegrind count what the kernels of findings do.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import machine
-from benchmarks.papers.alt_peers import NAMES
+from benchmarks.papers.alt import Given
+from benchmarks.papers.alt_fig9_page import complete, draw, findings, page
+from benchmarks.papers.alt_limits import bytes_of, multiply_adds, stream
 from benchmarks.papers.alt_peers import seconds as seconds_of_peers
-from benchmarks.papers.keep import RESULTS
-from benchmarks.stats import geometric_mean
+from benchmarks.papers.cachegrind import counts
+from benchmarks.papers.keep import RESULTS, keep
+from mlc.build import build_package
 from mlc.errors import ScheduleError
 from mlc.ir.graph import Builder, Graph
 from mlc.ir.types import TensorType, f32
@@ -32,9 +36,10 @@ from mlc.lower.knobs import Config
 from mlc.ops import get
 from mlc.records.measurement import Measurement
 from mlc.rewrite.workload import workload_document
+from mlc.runtime import write_package
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
-from mlc.tuning.joint import JOINT, layout_space, primitives_of
+from mlc.tuning.joint import JOINT, layout_space, layouts_in, loop_space, primitives_of
 from mlc.tuning.journal import Journal
 from mlc.tuning.measure import LocalMeasurer
 from mlc.tuning.options import TuneOptions
@@ -44,15 +49,8 @@ from mlc.tuning.task import Task, candidate, task_of, tasks_of
 VARIANTS: Mapping[str, int] = {"ALT-OL": 0, "ALT": 1}  # levels of searched layouts
 MOST_FLOPS = 4e8  # of a configuration, so that a search takes seconds
 LEAST_FLOPS = 1e6
-LONG = 1e-4  # seconds of a call, beside which the microseconds of an engine's Python interface count for little
-OWN = "the target's own"
-REMARKS = """
-Times are of one thread. *Of the limit* is the time in which the core could do the operator's multiply-adds, over that
-of the joint search. *Results computed* are those of padded blocks, too, as multiples of the operator's. Searches ran
-beside other work, on a machine that was not at rest, with budgets that the table says, of the paper's 1,000; the last
-comparison of all three, and the other engines, ran alone. Engines are called through Python, which takes them some
-microseconds; mlc's kernels are called by native code. The paper draws ten configurations of each operator.
-"""
+OPERATOR = "operator"  # what the one that is searched comes from
+COUNTED = "x86 -mcpu=haswell"  # what cachegrind knows
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ def _convolution(rng: np.random.Generator, rank: int, kind: str) -> tuple[str, G
     x = g.input("x", TensorType((batch, channels, *[size] * rank), f32))
     w = rng.standard_normal((filters, channels // groups, *[taps] * rank)).astype(np.float32)
     attrs = {"strides": (stride,) * rank, "pads": (pad,) * 2 * rank, "dilations": (dilation,) * rank, "groups": groups}
-    (y,) = g.add(get("conv"), [x, g.constant(w, "w")], attrs)
+    (y,) = g.add(get("conv"), [x, g.constant(w, "w")], attrs, sources=[OPERATOR])
     (r,) = g.add(get("relu"), [y], names=["r"])
     text = f"{batch}x{channels}x{'x'.join([str(size)] * rank)} {filters} filters {taps}/{stride} groups {groups}"
     return text, g.finish([r]), 2.0 * w[0].size * filters * batch * (size // stride) ** rank
@@ -112,7 +110,7 @@ def _transposed(rng: np.random.Generator, rank: int) -> tuple[str, Graph, float]
         "strides": (stride,) * rank, "pads": (pad,) * 2 * rank, "dilations": (1,) * rank, "groups": 1,
         "output_shape": ((size - 1) * stride + taps - 2 * pad,) * rank,
     }  # fmt: skip
-    (y,) = g.add(get("conv_transpose"), [x, g.constant(w, "w")], attrs)
+    (y,) = g.add(get("conv_transpose"), [x, g.constant(w, "w")], attrs, sources=[OPERATOR])
     (r,) = g.add(get("relu"), [y], names=["r"])
     text = f"{batch}x{channels}x{'x'.join([str(size)] * rank)} {filters} filters {taps}/{stride} transposed"
     return text, g.finish([r]), 2.0 * w.size * batch * size**rank
@@ -122,7 +120,9 @@ def _product(rng: np.random.Generator) -> tuple[str, Graph, float]:
     m, k, n = (int(rng.choice([32, 64, 128, 256, 384, 512, 768])) for _ in range(3))
     g = Builder("GMM")
     w = rng.standard_normal((k, n)).astype(np.float32)
-    (y,) = g.add(get("matmul"), [g.input("x", TensorType((m, k), f32)), g.constant(w, "w")], names=["y"])
+    (y,) = g.add(
+        get("matmul"), [g.input("x", TensorType((m, k), f32)), g.constant(w, "w")], names=["y"], sources=[OPERATOR]
+    )
     return f"{m}x{k} by {k}x{n}", g.finish([y]), 2.0 * m * k * n
 
 
@@ -139,9 +139,9 @@ OPERATORS: Mapping[str, Callable[[np.random.Generator], tuple[str, Graph, float]
 }
 
 
-def cases(count: int, operators: list[str], target: Target) -> list[tuple[Case, Task]]:
-    """Random configurations of each operator that have layouts to choose."""
-    found = []
+def cases(count: int, operators: Sequence[str], target: Target) -> list[tuple[Case, Task]]:
+    """Random configurations of each operator that have layouts to choose: the first of all, then the second of all."""
+    found: list[tuple[int, Case, Task]] = []
     for name in operators:
         rng, number = np.random.default_rng([7, *name.encode()]), 0
         while number < count:
@@ -150,53 +150,82 @@ def cases(count: int, operators: list[str], target: Target) -> list[tuple[Case, 
                 continue
             case = Case(f"{name}-{number}", text, graph)
             if (task := case.task(target)) is not None:
-                found.append((case, task))
+                found.append((number, case, task))
                 number += 1
-    return found
+    return [(case, task) for _, case, task in sorted(found, key=lambda f: f[0])]
 
 
-def search(
-    case: Case, task: Task, target: Target, trials: int, folder: Path, before: Mapping[str, Any] | None
-) -> dict[str, object]:
-    """Both searches of a case, and the best of both and the untuned one in turns.
+class Searched:
+    """Both searches of a case, with the records that are beside the result.
 
     Args:
         case, task: the operator.
         target: to compile for.
         trials: of each search.
         folder: of the records; what they hold is gone on from.
-        before: what was kept of a run of as many trials, of which only the last comparison is done once more.
+    """
+
+    def __init__(self, case: Case, task: Task, target: Target, trials: int, folder: Path) -> None:
+        self.case, self.task, self.target, self.trials, self.folder = case, task, target, trials, folder
+        self.best: dict[str, Config] = {"untuned": task.space.default}
+        self.seconds: dict[str, float] = {}
+
+    def run(self, measurer: LocalMeasurer, *, again: bool) -> None:
+        """Searches, or decides once more between what was found."""
+        for variant, levels in VARIANTS.items():
+            limits = TuneOptions(trials=self.trials, layouts=levels, joint=JOINT)
+            with Journal(self.folder / f"{self.case.name}-{variant}.jsonl") as journal:
+                session = Session([self.task], self.target, measurer, limits, journal)
+                (state,) = session.run().states
+                self.seconds[variant] = round(journal.log.seconds, 2)
+                if again:
+                    session.decide(state)
+            if state.decided is not None:
+                self.best[variant] = state.decided
+
+    def in_turns(self, measurer: LocalMeasurer) -> dict[str, Measurement]:
+        """The times of both and of the untuned configuration; one configuration has one time."""
+        distinct = {tuple(sorted(c.items())): c for c in self.best.values()}
+        found = dict(zip(distinct, measurer.compare(0, list(distinct.values())), strict=True))
+        return {name: found[tuple(sorted(c.items()))] for name, c in self.best.items()}
+
+    @property
+    def layouts(self) -> dict[str, str]:
+        """The primitives of what the joint search has found."""
+        try:
+            return primitives_of(self.task, self.target, self.best.get("ALT", {}))
+        except ScheduleError as error:
+            return {"refused": error.message}
+
+
+def row_of(
+    case: Case, task: Task, target: Target, trials: int, folder: Path, before: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Both searches of a case, the best of both and the untuned one in turns, and the limit of the machine.
+
+    Args:
+        case, task, target, trials, folder: as for :class:`Searched`.
+        before: what was kept of a run of as many trials, of which only the last decisions are done once more.
     """
     options = CompileOptions(case.name, "onnx", "")
-    best: dict[str, Config] = {"untuned": task.space.default}
-    seconds: dict[str, float] = {}
+    (moving,) = tasks_of(stream(bytes_of(case.graph)), target, options, Observer())
+    found = Searched(case, task, target, trials, folder)
     with LocalMeasurer(
-        [task], target, threads=1, compile_options=options, rng=np.random.default_rng(0)
+        [task, moving], target, threads=1, compile_options=options, rng=np.random.default_rng(0)
     ) as measurer:  # fmt: skip
-        for variant, levels in VARIANTS.items():
-            begun = time.monotonic()
-            limits = TuneOptions(trials=trials, layouts=levels, joint=JOINT)
-            with Journal(folder / f"{case.name}-{variant}.jsonl") as journal:
-                (state,) = Session([task], target, measurer, limits, journal).run().states
-            seconds[variant] = time.monotonic() - begun
-            if state.decided is not None:
-                best[variant] = state.decided
-        distinct = {tuple(sorted(c.items())): c for c in best.values()}  # one configuration has one time
-        found = dict(zip(distinct, measurer.compare(0, list(distinct.values())), strict=True))
-        timed: list[Measurement] = [found[tuple(sorted(c.items()))] for c in best.values()]
-        least = measurer.least_seconds(0)
-    others = seconds_of_peers(case.graph, folder) if before else {}
-    layouts: dict[str, str] = {}
-    try:
-        layouts = primitives_of(task, target, best.get("ALT", {}))
-    except ScheduleError as error:
-        layouts = {"refused": error.message}
+        found.run(measurer, again=before is not None)
+        timed = found.in_turns(measurer)
+        (moved,) = measurer.compare(1, [moving.space.default])
+        peak = measurer.peak
     return {
-        "case": case.name, "shapes": case.shapes, "trials": trials, "flops": task.flops,
-        "seconds": {name: m.seconds for name, m in zip(best, timed, strict=True)},
-        "search_seconds": before["search_seconds"] if before else {v: round(s, 2) for v, s in seconds.items()},
-        "layouts": layouts, "least_seconds": least, "alone": before is not None, "peers": others,
-        "padded": {name: padded(task, target, best.get(name, task.space.default)) for name in ("untuned", "ALT")},
+        "case": case.name, "shapes": case.shapes, "trials": trials,
+        "seconds": {name: m.seconds for name, m in timed.items()},
+        "search_seconds": before["search_seconds"] if before else found.seconds,
+        "layouts": found.layouts, "multiply_adds": multiply_adds(case.graph), "bytes": bytes_of(case.graph),
+        "peak": peak, "stream_seconds": moved.seconds, "alone": before is not None,
+        "peers": seconds_of_peers(case.graph, folder) if before else {},
+        "padded": {name: padded(task, target, found.best.get(name, task.space.default)) for name in ("untuned", "ALT")},
+        "config": dict(found.best.get("ALT", {})),
     }  # fmt: skip
 
 
@@ -206,48 +235,28 @@ def padded(task: Task, target: Target, config: Config) -> float:
     return prod(found.type.physical_shape) / prod(found.type.shape)
 
 
-def page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The result as Markdown."""
-    here = ", ".join(map(str, machine.describe().values()))
-    heads = [
-        "case", "shapes", "trials", "untuned ms", "loops ms", "joint ms", "joint over loops", "of the limit",
-        "results computed, untuned and joint",
-        *(f"{name} ms" for name in NAMES), "its result lies",
-    ]  # fmt: skip
-    lines = [
-        "# ALT, figure 9: layouts and loops together against loops alone", "", here, "", REMARKS.strip(), "",
-        f"| {' | '.join(heads)} |", "|---" * len(heads) + "|",
-    ]  # fmt: skip
-    ratios, rates, peers, long_peers = [], [], [], []
-    for row in rows:
-        s, others = row["seconds"], row.get("peers", {})
-        if not all(s.get(name) for name in ("untuned", *VARIANTS)):
-            lines.append(f"| {row['case']} | {row['shapes']} | {row['trials']} |" + " |" * (len(heads) - 3))
-            continue
-        ratios.append(s["ALT-OL"] / s["ALT"])
-        rates.append(row["search_seconds"]["ALT-OL"] / row["search_seconds"]["ALT"])
-        cells = [row["case"], row["shapes"], str(row["trials"])]
-        cells += [f"{1e3 * s[name]:.4f}" for name in ("untuned", *VARIANTS)]
-        cells += [f"{ratios[-1]:.2f}", f"{row['least_seconds'] / s['ALT']:.0%}"]
-        cells.append(" ".join(f"{row['padded'][name]:.2f}" for name in ("untuned", "ALT")))
-        cells += [f"{1e3 * others[name]:.4f}" if name in others else "" for name in NAMES]
-        lines.append(f"| {' | '.join([*cells, row['layouts'].get('result', OWN)])} |")
-        if others:
-            peers.append(min(others.values()) / s["ALT"])
-            long_peers += [peers[-1]] if min(others.values()) > LONG else []
-    if ratios:
-        least, most = min(ratios), max(ratios)
-        lines += ["", f"Geometric mean of {len(ratios)}: {_mean(ratios):.3f}; least {least:.2f}, most {most:.2f}."]
-        lines += ["", f"Trials a second of the joint search, times those of loops only: {_mean(rates):.2f}."]
-    if peers:
-        text = f"Joint over the better of both engines: {_mean(peers):.2f} of {len(peers)}"
-        text += f", and {_mean(long_peers):.2f} of the {len(long_peers)} where that takes {1e3 * LONG:g} ms or more"
-        lines += ["", f"{text} (geometric means)."]
-    return "\n".join([*lines, ""])
+def counted(case: Case, config: Config) -> dict[str, dict[str, int]]:
+    """What cachegrind counts of the untuned kernel, and of that of a layout under its default loops.
 
-
-def _mean(ratios: Sequence[float]) -> float:
-    return geometric_mean(ratios) if ratios else float("nan")
+    Raises:
+        SystemExit: there is no C compiler, or no Valgrind.
+    """
+    target = get_target(COUNTED)
+    task = case.task(target)
+    assert task is not None
+    space = loop_space(task, target, layouts_in(config))
+    assert space is not None
+    found = {}
+    for name, chosen in (("untuned", task.space.default), ("layout", space.default)):
+        options = CompileOptions(case.name, "onnx", "0" * 64, disabled_passes=frozenset({"winograd"}))
+        built = build_package(case.graph, target, options, Observer(), Given({OPERATOR: chosen}))
+        with tempfile.TemporaryDirectory() as work:
+            path = Path(work) / "module.tar"
+            write_package(path, built.manifest, built.params, built.members)
+            events = counts(path, Path(work))
+        kernel = next(k for k in events if "conv" in k or "matmul" in k)
+        found[name] = events[kernel]
+    return found
 
 
 def main() -> None:
@@ -258,13 +267,15 @@ def main() -> None:
     parser.add_argument("--operators", default=",".join(OPERATORS), help="comma-separated")
     parser.add_argument("--target", default="x86")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no case begins")
-    parser.add_argument("--again", action="store_true", help="only the last comparison of what is kept, once more")
+    parser.add_argument("--again", action="store_true", help="only the last decisions of what is kept, once more")
+    parser.add_argument("--count", action="store_true", help="only count what the kernels of findings do")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     target, begun = get_target(given.target), time.monotonic()
     folder = given.out / "alt_fig9"
     folder.mkdir(parents=True, exist_ok=True)
-    for case, task in cases(given.configurations, given.operators.split(","), target):
+    every = cases(given.configurations, given.operators.split(","), target)
+    for case, task in every if not given.count else []:
         kept = folder / f"{case.name}.json"
         before = json.loads(kept.read_text()) if kept.exists() else None
         done = before is not None and before["trials"] >= given.trials
@@ -272,11 +283,16 @@ def main() -> None:
             continue
         if time.monotonic() - begun > given.seconds:
             break
-        row = search(case, task, target, given.trials, folder, before if given.again else None)
+        row = row_of(case, task, target, given.trials, folder, before if given.again else None)
         kept.write_text(json.dumps(row, indent=1) + "\n")
     rows = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    (given.out / "alt_fig9.md").write_text(page(rows), encoding="utf-8")
-    print(page(rows))
+    for row in findings(rows) if given.count else []:
+        (case,) = [c for c, _ in every if c.name == row["case"]]
+        row = {**row, "counts": counted(case, row["config"])}
+        (folder / f"{case.name}.json").write_text(json.dumps(row, indent=1) + "\n")
+    rows = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    keep("alt_fig9", given.out, complete(rows), lambda picture: page(rows, picture), lambda path: draw(rows, path))
+    print((given.out / "alt_fig9.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -200,12 +200,15 @@ class Knobs:
     Attributes:
         asked: every knob in order of asking.
         defaults: the untuned value of each.
+        expected: what the template expects all of it to take with the defaults of what is not asked yet, in a unit of
+            its own, of which less is better; nothing where it expects nothing.
     """
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = dict(config or {})
         self.asked: dict[str, Knob] = {}
         self.defaults: dict[str, Value] = {}
+        self.expected: float | None = None
 
     def factors(
         self, name: str, extent: int, parts: int, *, default: Sequence[int], most: Mapping[int, int] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -20,10 +21,14 @@ from mlc.tuning.task import Task, candidate, with_types
 
 JOINT = 0.3  # share of trials in which layouts are searched, of an operator
 JOINT_OF_NETWORKS = 0.4  # of a network's
+LOOK = 1  # trials that a layout is looked at first
+MOST_EXPECTED = 8  # layouts that a search begins with
 ROUND = 4  # trials of a round of loop search under a layout, where an explorer has no episodes of its own
 MOST_ROUNDS = 3  # in the joint stage
 PROMISING = 0.8  # of the best speed, from which a layout gets another round
 OWN = 0.25  # share of the joint stage that goes to the target's own layouts
+STARTS = 3  # layouts that what is expected to be fast is sought from, beside the default
+LIKE = 1.05  # times as many cycles as another layout is expected to take, from which one is worth a look beside it
 CLOSE = 0.9  # of the best speed, from which these get half of the loop-only stage, too
 
 
@@ -50,6 +55,70 @@ def layout_space(task: Task, target: Target, levels: int = 1) -> Space | None:
         return None
     own = [Categorical(LEVELS, (levels,)) if name == LEVELS else k for name, k in knobs.asked.items()]
     return Space(tuple(own), {**knobs.defaults, LEVELS: levels})
+
+
+def expected_layouts(task: Task, target: Target, space: Space, most: int) -> list[np.ndarray]:
+    """The layouts that a target expects to be the fastest, the best first; none where it expects nothing of any.
+
+    Found by coordinate descent from the default and from layouts drawn at random, without measuring anything. What a
+    target does not look at is as by default, and of two layouts next to each other the worse one is left out.
+
+    Args:
+        task, target: whose layouts.
+        space: of these.
+        most: how many.
+    """
+    known: dict[bytes, float | None] = {}
+
+    def expects(row: np.ndarray) -> float:
+        key = row.tobytes()
+        if key not in known:
+            config = space.config(row)
+            knobs = Knobs(config)
+            try:
+                target.layouts(configured(task.node, config), task.types, task.constant, task.row_major, knobs)
+            except ScheduleError:
+                knobs.expected = None
+            known[key] = knobs.expected
+        found = known[key]
+        return inf if found is None else found
+
+    usual = space.row({})
+    for start in (usual, *space.sample(np.random.default_rng(0), STARTS)):
+        _descend(start, space, expects)
+    ranked = sorted((cycles, key) for key, cycles in known.items() if cycles is not None)
+    found: list[np.ndarray] = []
+    for _, key in ranked:
+        plain = _settle(np.frombuffer(key, np.int64), usual, expects)
+        if len(found) == most:
+            break
+        if all((plain != other).sum() > 1 or expects(plain) > LIKE * expects(other) for other in found):
+            found.append(plain)
+    return found
+
+
+def _descend(row: np.ndarray, space: Space, expects: Callable[[np.ndarray], float]) -> None:
+    """Takes the best value of one knob after another, until none is better."""
+    best, moved = expects(row), True
+    while moved:
+        moved = False
+        for at, count in enumerate(space.counts.tolist()):
+            for value in range(count):
+                other = row.copy()
+                other[at] = value
+                if expects(other) < best:
+                    best, row, moved = expects(other), other, True
+
+
+def _settle(row: np.ndarray, usual: np.ndarray, expects: Callable[[np.ndarray], float]) -> np.ndarray:
+    """The same with the usual value of every knob for which nothing worse is expected then."""
+    row = row.copy()
+    for at, value in enumerate(usual.tolist()):
+        other = row.copy()
+        other[at] = value
+        if expects(other) <= expects(row):
+            row = other
+    return row
 
 
 def loop_space(task: Task, target: Target, layouts: Config) -> Space | None:
@@ -173,6 +242,7 @@ class CrossExploration:
         joint: trials of the joint stage.
         near: the best configurations of like workloads.
         trials: of a round of loop search under a layout.
+        look: trials of the first round.
     """
 
     def __init__(
@@ -185,9 +255,11 @@ class CrossExploration:
         joint: int,
         near: Sequence[Config] = (),
         trials: int = ROUND,
+        look: int = LOOK,
     ) -> None:
         self._task, self._target, self._layouts, self._explorer, self._make = task, target, layouts, explorer, make
         self._joint, self._near, self._round = joint, near, trials
+        self._look = look
         self._measured = 0
         self._own = _Under(None, self._search({}, task.space))
         self._under: dict[Hashable, _Under] = {(): self._own}
@@ -203,8 +275,8 @@ class CrossExploration:
                 if len(found) >= n:
                     break
             return found
-        own = n if not self._measured else round(OWN * n)
-        found = self._ask(self._own, min(n, max(own // 2, 1)) if not self._measured else own)
+        n = min(n, self._joint - self._measured)
+        found = self._ask(self._own, max(round(OWN * n), 0 if self._measured else 1))
         best = max(u.best for u in self._under.values())
         again = [
             u for u in self._under.values()
@@ -223,7 +295,7 @@ class CrossExploration:
             if opened is None:
                 self._explorer.observe(rows, np.zeros(1))
             else:
-                found += self._ask(opened, min(self._round, n - len(found)))
+                found += self._ask(opened, min(self._look, n - len(found)))
         return found
 
     def observe(self, configs: Sequence[Config], speeds: np.ndarray) -> None:

@@ -18,7 +18,17 @@ from mlc.tuning.explorers import get_explorer
 from mlc.tuning.explorers.alt import AltOptions
 from mlc.tuning.explorers.memory import Memory
 from mlc.tuning.features import LoopFeatures
-from mlc.tuning.joint import ROUND, CrossExploration, Search, layout_space, layouts_in, loop_space
+from mlc.tuning.joint import (
+    LOOK,
+    MOST_EXPECTED,
+    ROUND,
+    CrossExploration,
+    Search,
+    expected_layouts,
+    layout_space,
+    layouts_in,
+    loop_space,
+)
 from mlc.tuning.models.choice import cost_model
 from mlc.tuning.options import TuneOptions
 from mlc.tuning.state import TaskState, speed
@@ -97,6 +107,10 @@ class Searches:
         budget = options.trials_per_task or (options.trials or 0) // len(self._states) or TRIALS_OF_A_TASK
         near = self._starting_points(state)
         tiled = [space.nearest(layouts_in(c)) for c in near if layouts_in(c)]
+        papers = options.explorer == "alt"  # whose learner is to show what it finds by itself
+        expected = [] if papers else expected_layouts(task, self._target, space, MOST_EXPECTED)
+        if expected:
+            space, tiled = replace(space, default=space.config(expected[0])), [*tiled, *expected[1:]]
         seeds = np.array(tiled, np.int64).reshape(-1, len(space.knobs))
         memory = Memory()
         make = get_explorer(options.explorer, layouts=True)
@@ -105,6 +119,7 @@ class Searches:
             task, self._target, space, explorer,
             lambda t, seeds: explorer_for(t, self._target, options, self._model, (), seeds, memory),
             round(options.joint * budget), near, trials_of_a_round(options),
+            trials_of_a_round(options) if papers else LOOK,
         )  # fmt: skip
         found.observe([c for c, _ in state.trials], np.array([speed(task, m.seconds) for _, m in state.trials]))
         return found

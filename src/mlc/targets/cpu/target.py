@@ -81,6 +81,11 @@ class CpuTarget:
         """Lanes of vectors of words that become bytes four at once; 0 where no instructions do that."""
         return 0
 
+    @property
+    def masks(self) -> bool:
+        """Whether a mask chooses the lanes that a vector access reads, at no cost."""
+        return False
+
     def describe(self) -> dict[str, object]:
         return {
             "string": f"{self.name} -mcpu={self.record.cpu}",
@@ -190,7 +195,9 @@ class CpuTarget:
 
         if on_stage is not None:
             on_stage("codegen")
-        text = ModuleText(keeps_nan=self.keeps_nan, fixed_product=self.fixed_product, packed_lanes=self.packed_lanes)
+        text = ModuleText(
+            keeps_nan=self.keeps_nan, fixed_product=self.fixed_product, packed_lanes=self.packed_lanes, masks=self.masks
+        )
         scratch = {name: emit_function(fn, text, contract=contract) for name, fn in kernels.items()}
         estimates = {} if self.native else {name: estimate(fn, self.record) for name, fn in kernels.items()}
         return EmittedKernels(text, scratch, estimates)

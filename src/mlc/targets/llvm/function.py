@@ -36,6 +36,7 @@ class ModuleSink(Protocol):
     keeps_nan: bool
     fixed_product: str
     packed_lanes: int
+    masks: bool
 
     def declare(self, line: str) -> None: ...
 
@@ -71,6 +72,7 @@ class FunctionEmitter(ValueEmitter):
         self.keeps_nan = module.keeps_nan
         self.fixed_product = module.fixed_product
         self.packed_lanes = module.packed_lanes
+        self.masks = module.masks
         self.places = Accesses(fn.body)
         self.slots = Slots(self.places)
         self.over: dict[int, set[int]] = {}  # results, and the operands that each may lie over

@@ -37,12 +37,16 @@ class ModuleText:
         fixed_product: LLVM's function, without its type, for the high halves of doubled products of integers, rounded;
             empty where the processor has no instruction for it.
         packed_lanes: of vectors of words that become bytes four at once; 0 where no instructions do that.
+        masks: whether a mask chooses the lanes that a vector access reads, at no cost.
     """
 
-    def __init__(self, *, keeps_nan: bool = False, fixed_product: str = "", packed_lanes: int = 0) -> None:
+    def __init__(
+        self, *, keeps_nan: bool = False, fixed_product: str = "", packed_lanes: int = 0, masks: bool = False
+    ) -> None:
         self.keeps_nan = keeps_nan
         self.fixed_product = fixed_product
         self.packed_lanes = packed_lanes
+        self.masks = masks
         self.definitions: list[str] = []
         self.declarations: dict[str, None] = {}
         self.requests: dict[tuple[str, str, int], None] = {}

@@ -22,6 +22,7 @@ from mlc.targets.llvm.rounding import is_limited, limited_steps, narrowed, steps
 from mlc.targets.llvm.text import mangle_suffix, memory_type, register_type, splat
 from mlc.targets.llvm.transpose import Block, Key, shuffles
 
+MASKED = 64  # bytes of the longest register whose lanes a mask chooses
 MAX_STRIDE = 4  # distance up to which neighbours are loaded and picked from, rather than gathered
 
 
@@ -37,6 +38,7 @@ class ValueEmitter(IndexEmitter):
     flags: str
     keeps_nan: bool
     fixed_product: str
+    masks: bool
     columns: dict[Key, tuple[Block, int]]  # columns of blocks that are read as a whole
     squares: dict[int, list[str]]  # by the id of a block, its columns once they are there
     mask: Val | None  # lanes whose loads may touch memory; ``None`` for all
@@ -325,8 +327,11 @@ class ValueEmitter(IndexEmitter):
         return self.pure(f"select i1 {some}, ptr {at}, ptr {self.pointers[id(buffer)]}")
 
     def _read(self, buffer: loop.Buffer, at: str, lanes: int) -> Val:
-        t = memory_type(buffer.dtype, lanes)
-        text = f"load {t}, ptr {at}, align {buffer.dtype.itemsize}"
+        size = buffer.dtype.itemsize
+        if self.masks and _is_part(lanes, size):  # else it is read as a row of parts, and put together by shuffles
+            whole = self._masked_read(buffer, at, _first_lanes(lanes))
+            return self._lanes_of(whole, whole, range(lanes))
+        text = f"load {memory_type(buffer.dtype, lanes)}, ptr {at}, align {size}"
         return self._from_memory(self._loaded(buffer, text), buffer, lanes)
 
     def _loaded(self, buffer: loop.Buffer, text: str) -> str:
@@ -428,6 +433,13 @@ class ValueEmitter(IndexEmitter):
         step = None if lane is None else offset.coefficient(lane)
         if lane is None or not v.lanes:
             self.lines.append(f"  store {t} {text}, ptr {self.pointer(buffer, offset)}, align {size}")
+        elif step == 1 and self.masks and _is_part(v.lanes, size):
+            mask = _first_lanes(v.lanes)
+            whole = self._lanes_of(v, v, [k % v.lanes for k in range(mask.lanes)])
+            symbol = f"@llvm.masked.store.{_memory_suffix(buffer, mask.lanes)}.p0"
+            self.declare(f"declare void {symbol}({whole.type}, ptr, {mask.type})")
+            at = f"ptr align {size} {self.pointer(buffer, offset.without(lane))}"
+            self.lines.append(f"  call void {symbol}({whole.type} {whole.text}, {at}, {mask.type} {mask.text})")
         elif step == 1:
             for begin, lanes in _whole_stores(v.lanes, size):
                 part = text
@@ -451,6 +463,17 @@ def _memory_suffix(buffer: loop.Buffer, lanes: int) -> str:
     if buffer.dtype is boolean or buffer.dtype.bits < 8:
         return f"v{lanes}i8"
     return mangle_suffix(buffer.dtype, lanes)
+
+
+def _is_part(lanes: int, size: int) -> bool:
+    """Whether lanes of ``size`` bytes are a part of a register that processors with masks read as a whole."""
+    return lanes > 2 and size in (4, 8) and lanes & (lanes - 1) > 0 and lanes * size < MASKED
+
+
+def _first_lanes(lanes: int) -> Val:
+    """The mask of the first lanes of the smallest register that has so many."""
+    whole = 1 << lanes.bit_length()
+    return Val(f"<{', '.join(f'i1 {int(k < lanes)}' for k in range(whole))}>", boolean, whole)
 
 
 def _whole_stores(lanes: int, size: int) -> list[tuple[int, int]]:

@@ -36,6 +36,10 @@ define internal void @evicted() alwaysinline {
     def packed_lanes(self) -> int:
         return 16 if self.record.lanes == 16 and "avx512bw" in needed_features(self.record) else 0
 
+    @property
+    def masks(self) -> bool:
+        return self.record.lanes == 16 and "avx512vl" in needed_features(self.record)
+
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
         """The target for options of its string form.

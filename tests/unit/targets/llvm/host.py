@@ -61,14 +61,21 @@ class Kernel:
         fn: what to compile.
         opt_level: 0 to 3.
         target: another processor than this machine's, whose code it can run.
-        packed_lanes: as for the module.
+        packed_lanes, masks: as for the module.
     """
 
     _numbers = count()
 
-    def __init__(self, fn: Function, opt_level: int = 3, target: Machine | None = None, packed_lanes: int = 0) -> None:
+    def __init__(
+        self,
+        fn: Function,
+        opt_level: int = 3,
+        target: Machine | None = None,
+        packed_lanes: int = 0,
+        masks: bool = False,
+    ) -> None:
         target = target or machine()
-        module = ModuleText(packed_lanes=packed_lanes)
+        module = ModuleText(packed_lanes=packed_lanes, masks=masks)
         self.fn = fn
         self.scratch_bytes = emit_function(fn, module)
         module.define(_entry(fn))

@@ -27,7 +27,7 @@ def lanes(n: int) -> Var:
     return Var("lane", 0, n - 1)
 
 
-def check(fn: Function, *arrays: np.ndarray) -> str:
+def check(fn: Function, *arrays: np.ndarray, masks: bool = False) -> str:
     """Interpreted equals compiled, at both levels and with memory that ends before and after every array.
 
     Gives the LLVM text.
@@ -36,7 +36,7 @@ def check(fn: Function, *arrays: np.ndarray) -> str:
     want = [o.copy() for o in outs]
     run_function(fn, [*arrays, *want])
     for level in LEVELS:
-        kernel = Kernel(fn, level)
+        kernel = Kernel(fn, level, masks=masks)
         for at_end in (False, True):
             got = [o.copy() for o in outs]
             kernel.run([*arrays, *got], at_end=at_end)
@@ -251,6 +251,23 @@ def test_odd_vectors_are_stored_as_two_that_overlap(width: int, parts: list[int]
     x, out, lane = Buffer("x", (width,), f32), Buffer("out", (width,), f32), lanes(width)
     text = check(kernel([x, out], Store(out, (as_index(lane),), Load(x, (as_index(lane),)), lane)), values(f32, width))
     assert [int(n) for n in re.findall(r"store <(\d+) x float>", text)] == parts
+
+
+@pytest.mark.parametrize("dtype, width, whole", [(f32, 14, 16), (f32, 5, 8), (i32, 3, 4), (f64, 7, 8), (f32, 9, 16)])
+def test_odd_vectors_are_read_and_stored_as_parts_of_registers(dtype: DType, width: int, whole: int) -> None:
+    x, out, lane = Buffer("x", (width,), dtype), Buffer("out", (width,), dtype), lanes(width)
+    fn = kernel([x, out], Store(out, (as_index(lane),), Load(x, (as_index(lane),)), lane))
+    text = check(fn, values(dtype, width), masks=True)
+    assert len(re.findall(rf"call <{whole} x \w+> @llvm.masked.load", text)) == 1
+    assert len(re.findall(rf"call void @llvm.masked.store.v{whole}", text)) == 1
+    assert "masked" not in check(fn, values(dtype, width))
+
+
+@pytest.mark.parametrize("dtype, width", [(f32, 8), (f32, 2), (f64, 9), (i8, 7), (f16, 7), (f32, 17)])
+def test_whole_vectors_and_small_elements_are_read_without_masks(dtype: DType, width: int) -> None:
+    x, out, lane = Buffer("x", (width,), dtype), Buffer("out", (width,), dtype), lanes(width)
+    fn = kernel([x, out], Store(out, (as_index(lane),), Load(x, (as_index(lane),)), lane))
+    assert "masked" not in check(fn, values(dtype, width), masks=True)
 
 
 def test_double_precision_literals_are_exact() -> None:

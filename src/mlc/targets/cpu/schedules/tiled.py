@@ -20,14 +20,13 @@ from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.tile import finish_tile
+from mlc.targets.cpu.schedules.tiled_tile import MOST_PANELS, best_choice, shape_of
 from mlc.targets.groups.group import Group, accumulate_in_registers, best_divisor, size_of
 from mlc.targets.groups.template import Site, Template
 from mlc.targets.groups.tiling import Tiling, arranged, is_tiled, layouts_of, may_be_tiled, tiling_of
 
 MOST_STEPS = 16  # terms of a sum that are unrolled
-MOST_PANELS = 8  # blocks of channels in a register tile
 MOST_UNROLLED = 2048  # vector products in a row: more take a compiler seconds, and instructions do not stay in a cache
-USUAL_ROWS = 8  # sums along space that a register tile has where nothing is said
 
 
 def schedule_tiled(g: Group, target: Cpu) -> Schedule:
@@ -38,6 +37,7 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
     """
     knobs = g.knobs
     tiling = tiling_of(g)
+    usual = best_choice(shape_of(g, tiling, target), target)
     g, inner, copied = arranged(g, tiling)
     p, new = g.applied(inner)
     assert p.anchor is not None
@@ -57,32 +57,29 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
             held[k], phase = stage.split(held[k], stride)
             phases.append(phase)
     # a register tile may span several blocks of channels, and a part of the innermost block in space
-    panels = _ask_inner(g, "panels", outside[-1][-1], MOST_PANELS, 1)
+    panels = _ask_inner(g, "panels", outside[-1][-1], MOST_PANELS, usual.panels)
     lanes = target.lanes_of(out.dtype)
     wide, across = held[-1].hi + 1, held[-2].hi + 1
     vector_axes = [name for name, n in (("channels", wide), ("space", across)) if n > 1] or ["channels"]
-    usual_axis = "channels" if "channels" in vector_axes and wide >= min(lanes, across) else vector_axes[-1]
-    along = knobs.category("vector", vector_axes, default=usual_axis)
+    along = knobs.category("vector", vector_axes, default=usual.along)
     # along the other axis a vector is one element, and there may be as many as it has
-    most = knobs.discrete("vectors", divisors(wide), default=best_divisor(wide, 2 if along == "channels" else 4))
+    most = knobs.discrete("vectors", divisors(wide), default=usual.vectors)
     vectors_held = best_divisor(-(-wide // lanes), most) if along == "channels" else most
     rows: list[int] = []
-    room = USUAL_ROWS
-    for name, a in zip(tiling.names[:-1][::-1], held[:-1][::-1], strict=True):
+    for name, a, n in zip(tiling.names, held[:-1], usual.rows, strict=False):
         extent = a.hi + 1
-        usual = best_divisor(extent, room)
-        most = knobs.discrete(f"rows.{name}", divisors(extent), default=usual)
-        rows.insert(0, best_divisor(-(-extent // lanes), most) if along == "space" and a is held[-2] else most)
-        room = max(1, room // usual)
+        most = knobs.discrete(f"rows.{name}", divisors(extent), default=n)
+        rows.append(best_divisor(-(-extent // lanes), most) if along == "space" and a is held[-2] else most)
     # of a row's phases, neighbours in memory
-    held_phases = knobs.category("phases.held", ("none", "row"), default="none") if phases else "none"
+    held_phases = "row" if usual.together else "none"
+    held_phases = knobs.category("phases.held", ("none", "row"), default=held_phases) if phases else "none"
     together = phases[-1:] if held_phases == "row" and tiling.strides[-1] > 1 else []
     sums = size_of(rows) * vectors_held * panels * size_of([a.hi + 1 for a in together])
     knobs.require(sums <= 2 * target.registers, "the sums of a tile do not fit the registers")
 
     names = tiling.names
     shared = knobs.discrete("shared", range(1, len(lead) + count + 1), default=len(lead) + count)
-    order, walk = (_ask_order(g, name, names) for name in ("order", "walk"))
+    order, walk = (_ask_order(g, name, names, usual.outer) for name in ("order", "walk"))
     outside[-1][-1], panel = stage.split(outside[-1][-1], panels)  # of one, too: searches then know one way, not two
     *first, space, channels = [*held]
     lane: Var
@@ -127,14 +124,14 @@ def _ask_inner(g: Group, name: str, axis: Var, most: int, usual: int) -> int:
     return g.knobs.discrete(name, [n for n in divisors(axis.hi + 1) if n <= most], default=usual)
 
 
-def _ask_order(g: Group, name: str, names: Sequence[str]) -> Sequence[str]:
+def _ask_order(g: Group, name: str, names: Sequence[str], usual: str) -> Sequence[str]:
     """The order of loops over tiles: channels (or columns) inside of all others, or outside.
 
     Each order is a way of its own through this template, and describing a way costs a search as much as describing all
     configurations that take it. Orders of rows and columns among each other would be three times as many, and more.
     """
     *space, channels = names
-    outside = g.knobs.category(name, ("space", "channels"), default="space")
+    outside = g.knobs.category(name, ("space", "channels"), default=usual)
     return names if outside == "space" else [channels, *space]
 
 
@@ -142,12 +139,14 @@ def _sum_up(g: Group, local: Stage, tiling: Tiling, along: str, lanes: int, sums
     """The sums of a register tile: terms outside, in the order of the knobs, some of them unrolled."""
     n = 1
     *data, space, channels = local.op.axes
+    panel = data.pop(tiling.lead + tiling.levels * len(tiling.names) - 1)
+    # a number that all lanes share meets all vectors that it is multiplied by, and then its register is free again
     if along == "channels":
         vector, lane = local.split(channels, min(lanes, channels.hi + 1))
-        tile = [*data, space, vector]
+        tile = [*data, space, panel, vector]
     else:
         vector, lane = local.split(space, min(lanes, space.hi + 1))
-        tile = [*data, vector, channels]
+        tile = [panel, channels, *data, vector]
     depth, taps = _terms(local, tiling)
     order = g.knobs.permutation("terms", ("channels", "taps")) if depth and taps else ("channels", "taps")
     above: dict[str, Sequence[Var]] = {"channels": [], "taps": taps}
@@ -182,7 +181,9 @@ def _fits(g: Group, target: Cpu) -> bool:
 
 
 def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
-    return layouts_of(g, site)
+    found = layouts_of(g, site)
+    g.knobs.expected = best_choice(shape_of(g, tiling_of(g), target), target).cycles
+    return found
 
 
 TILED = Template("tiled layouts", _fits, _layouts, schedule_tiled)

@@ -1,0 +1,159 @@
+"""The page and the picture of ALT's figure 9."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.papers.alt_limits import limits, shares
+from benchmarks.papers.alt_peers import NAMES
+from benchmarks.stats import geometric_mean
+
+Row = Mapping[str, Any]
+LONG = 1e-4  # seconds of a call, beside which the microseconds of an engine's Python interface count for little
+NEAR = 0.85  # share of its limit from which a row is called at the limit
+GAIN = 1.05  # times as fast as loops alone, from which a searched layout is a finding
+OWN = "the target's own"
+REMARKS = """
+Times are of one thread. A row's *limit* is the longer of two times: in one the core does the operator's multiply-adds
+(without those of borders) as fast as it was ever seen to, in the other it streams as many bytes as input, weights and
+result have through a rectifier; `c` and `m` say which it is. *Of the limit* is its share of the time of loops alone,
+and of the joint search. *Results computed* are those of padded blocks, too, as multiples of the operator's. Searches
+ran beside other work, on a machine that was not at rest, with budgets that the table says, of the paper's 1,000; both
+searches' last decision, the comparison of all three, and the other engines, ran alone. Engines are called through
+Python, which takes them some microseconds; mlc's kernels are called by native code. The paper draws ten configurations
+of each operator.
+"""
+HEADS = [
+    "case", "shapes", "trials", "untuned ms", "loops ms", "joint ms", "joint over loops", "limit ms",
+    "of the limit, loops and joint", "results computed, untuned and joint", *(f"{name} ms" for name in NAMES),
+    "its result lies",
+]  # fmt: skip
+
+
+def complete(rows: Sequence[Row]) -> list[Row]:
+    """The rows in which all three were measured, in order."""
+    found = [r for r in rows if all(r["seconds"].get(name) for name in ("untuned", "ALT-OL", "ALT"))]
+    return sorted(found, key=lambda r: (r["case"].split("-")[0], int(r["case"].split("-")[1])))
+
+
+def gain(row: Row) -> float:
+    """Joint over loops alone."""
+    return float(row["seconds"]["ALT-OL"] / row["seconds"]["ALT"])
+
+
+def page(rows: Sequence[Row], picture: str = "") -> str:
+    """The result as Markdown."""
+    here = ", ".join(map(str, machine.describe().values()))
+    title = "ALT, figure 9: layouts and loops together against loops alone"
+    lines = [f"# {title}", "", here, "", REMARKS.strip(), "", f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|"]
+    known = complete(rows)
+    lines += [f"| {' | '.join(_cells(row))} |" for row in known]
+    lines += [
+        f"| {r['case']} | {r['shapes']} | {r['trials']} |" + " |" * (len(HEADS) - 3) for r in rows if r not in known
+    ]
+    if known:
+        lines += ["", *_summary(known), "", *_findings(known)]
+    lines += ["", f"![{title}]({picture})"] if picture else []
+    return "\n".join([*lines, ""])
+
+
+def _cells(row: Row) -> list[str]:
+    s, others = row["seconds"], row.get("peers", {})
+    compute, memory = limits(row)
+    reached = shares(row, [s["ALT-OL"], s["ALT"]])
+    return [
+        row["case"], row["shapes"], str(row["trials"]),
+        *(f"{1e3 * s[name]:.4f}" for name in ("untuned", "ALT-OL", "ALT")), f"{gain(row):.2f}",
+        f"{1e3 * max(compute, memory):.4f} {'c' if compute > memory else 'm'}",
+        " ".join(f"{share:.0%}" for share in reached),
+        " ".join(f"{row['padded'][name]:.2f}" for name in ("untuned", "ALT")),
+        *(f"{1e3 * others[name]:.4f}" if name in others else "" for name in NAMES),
+        row["layouts"].get("result", OWN),
+    ]  # fmt: skip
+
+
+def _summary(rows: Sequence[Row]) -> list[str]:
+    ratios = [gain(r) for r in rows]
+    by_operator = [
+        f"{name} {geometric_mean([gain(r) for r in some]):.2f}"
+        for name, some in ((n, list(g)) for n, g in groupby(rows, lambda r: r["case"].split("-")[0]))
+    ]
+    reached = [min(shares(r, [r["seconds"]["ALT-OL"], r["seconds"]["ALT"]])) for r in rows]
+    near = [r for r, share in zip(rows, reached, strict=True) if share >= NEAR]
+    below = [gain(r) for r, share in zip(rows, reached, strict=True) if share < NEAR]
+    text = f"Geometric mean of {len(ratios)}: {geometric_mean(ratios):.3f}"
+    lines = [f"{text}; least {min(ratios):.2f}, most {max(ratios):.2f}.", "", f"By operator: {', '.join(by_operator)}."]
+    text = f"Both searches reach {NEAR:.0%} of the limit or more in {len(near)} rows"
+    if near:
+        text += f" ({', '.join(r['case'] for r in near)})"
+    if below:
+        text += f"; geometric mean of the other {len(below)}: {geometric_mean(below):.3f}"
+    lines += ["", f"{text}."]
+    rates = [r["search_seconds"]["ALT-OL"] / r["search_seconds"]["ALT"] for r in rows]
+    lines += ["", f"Trials a second of the joint search, times those of loops only: {geometric_mean(rates):.2f}."]
+    peers = [(min(r["peers"].values()), r["seconds"]["ALT"]) for r in rows if r.get("peers")]
+    if peers:
+        text = f"Joint over the better of both engines: {geometric_mean([p / s for p, s in peers]):.2f} of {len(peers)}"
+        long = [p / s for p, s in peers if p > LONG]
+        text += f", and {geometric_mean(long):.2f} of the {len(long)} where that takes" if long else ", none takes"
+        lines += ["", f"{text} {1e3 * LONG:g} ms or more (geometric means)."]
+    return lines
+
+
+def findings(rows: Sequence[Row]) -> list[Row]:
+    """The rows in which a layout that no rule gives wins, the greatest gain first."""
+    return sorted((r for r in complete(rows) if r["layouts"].get("result") and gain(r) >= GAIN), key=gain, reverse=True)
+
+
+def _findings(rows: Sequence[Row]) -> list[str]:
+    found = findings(rows)
+    if not found:
+        return [f"No searched layout is {GAIN} times as fast as loops alone."]
+    events = list(next((r["counts"]["untuned"] for r in found if r.get("counts")), {}))
+    heads = [
+        "case",
+        "joint over loops",
+        "results computed",
+        *(f"{e}, times" for e in events),
+        "its result lies",
+        "its input lies",
+    ]
+    lines = [
+        f"Layouts that no rule gives, and that are {GAIN} times as fast as loops alone. What cachegrind counts is "
+        "of code for AVX2, with the default loops of each layout, as a multiple of what the untuned kernel counts.",
+        "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|",
+    ]  # fmt: skip
+    for r in found:
+        counts = r.get("counts", {})
+        ratios = [
+            f"{counts['layout'][e] / counts['untuned'][e]:.2f}" if counts and counts["untuned"].get(e) else ""
+            for e in events
+        ]
+        padded = f"{r['padded']['untuned']:.2f} to {r['padded']['ALT']:.2f}"
+        inside = r["layouts"].get("operand 0", "as it is")
+        lines.append(
+            f"| {' | '.join([r['case'], f'{gain(r):.2f}', padded, *ratios, r['layouts']['result'], inside])} |"
+        )
+    return lines
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Bars: joint over loops alone, and over the better engine."""
+    from matplotlib import pyplot
+
+    known = complete(rows)
+    figure, axes = pyplot.subplots(figsize=(max(6.0, 0.22 * len(known)), 3.6), layout="constrained")
+    at = range(len(known))
+    axes.bar([x - 0.2 for x in at], [gain(r) for r in known], 0.4, label="over loops alone")
+    over = [min(r["peers"].values()) / r["seconds"]["ALT"] if r.get("peers") else 0.0 for r in known]
+    axes.bar([x + 0.2 for x in at], over, 0.4, label="over the better engine")
+    axes.axhline(1.0, color="black", linewidth=0.6)
+    axes.set_xticks(list(at), [r["case"] for r in known], rotation=90, fontsize=6)
+    axes.set_ylabel("joint, times as fast")
+    axes.legend(fontsize=7)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
