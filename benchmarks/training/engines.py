@@ -18,8 +18,10 @@ from benchmarks.training.report import COMPILED, EAGER, OURS
 from mlc.api.training import wrapped
 from mlc.runtime import load_module
 from mlc.runtime.module import Module
+from mlc.training.dynamic import updated
+from mlc.training.loop import own
 from mlc.training.optimizers import optimizer
-from mlc.training.step import LOSS, NEXT
+from mlc.training.step import LOSS
 from mlc.training.step import RATE as RATES
 
 RATE, MOMENTUM = 1e-3, 0.9
@@ -36,14 +38,12 @@ def steps(net: Network, threads: int, package: Path) -> dict[str, Callable[[], C
     batch = net.batch(step)
 
     def ours() -> Call:
-        module = _loaded(wrapped(step.graph), threads, package)
-        tensors = {**step.parameters, **step.statistics, **step.moments}
+        module = _loaded(wrapped(step.graph, step.updates), threads, package)
+        tensors = own({**step.parameters, **step.statistics, **step.moments})
         rates = np.array(learns.rates(RATE, 1), np.float32)
 
-        def call() -> float:
-            results = module.run({**batch, **tensors, RATES: rates})
-            tensors.update({name: results.get(name + NEXT, old) for name, old in tensors.items()})
-            return float(results[LOSS].reshape(-1)[0])
+        def call() -> float:  # parameters and the like are updated in place, as `mlc train` does it
+            return float(updated(module, {**batch, **tensors, RATES: rates})[LOSS].reshape(-1)[0])
 
         return call
 

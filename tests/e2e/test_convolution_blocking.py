@@ -144,3 +144,26 @@ def test_volumes_that_no_cache_holds(channels, filters, space, taps, stride, tar
     model = network(nodes, feeds, ["y"], stored)
     got = compiled(model, feeds, threads=2, target=target, disabled_passes=["winograd"])
     assert_same(got, reference(model, feeds), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("target", ["x86", "x86 -mcpu=haswell"])
+@pytest.mark.parametrize("channels, filters, groups, space, taps, stride", [
+    (24, 40, 1, (14, 14), 3, 1),
+    (48, 17, 1, (7, 9), 3, 2),
+    (17, 33, 1, (7, 7), 5, 1),
+    (35, 70, 1, (14, 14), 1, 2),
+    (40, 40, 40, (9, 9), 3, 1),
+])  # fmt: skip
+def test_weights_that_are_not_constant(channels, filters, groups, space, taps, stride, target):  # type: ignore[no-untyped-def]
+    """They are packed while the model runs, for both convolutions; what lies in padding meanwhile does not count."""
+    rng = np.random.default_rng(5)
+    attributes = {"pads": [taps // 2] * 4, "strides": [stride] * 2}
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["a"], pads=[1] * 4),
+        helper.make_node("Conv", ["a", "w"], ["c"], group=groups, **attributes),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    shapes = {"x": (3, 16, *space), "v": (channels, 16, 3, 3), "w": (filters, channels // groups, taps, taps)}
+    feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    model = network(nodes, feeds, ["y"])
+    assert_same(compiled(model, feeds, threads=2, target=target), reference(model, feeds), tolerance=1e-5)

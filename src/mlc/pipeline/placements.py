@@ -109,6 +109,8 @@ def _reason(node: Node, v: Value, readers: Sequence[Node], name: str) -> tuple[s
     layout = v.type.layout
     if layout is None:
         return ("", "row-major") if node.op is not get("identity") else (name, "row-major for its readers")
+    if node.op is get("identity"):
+        return ", ".join(map(_name, readers)), "packed while the model runs"
     around = f", with margins for {', '.join(map(_name, readers))}" if layout.has_margins else ""
     if LEVELS in config_of(node):
         return name, f"searched{around}"

@@ -7,7 +7,8 @@ In: a fused graph of row-major values. Out: the same graph with layouts on value
 2. sequences that expand data beyond padding a block are not propagated;
 3. every complex operator chooses for itself; where its operand lies differently, the conversion happens while the
    operand is read (its padding stage writes the wanted layout), and only row-major consumers (model outputs, opaque
-   routines) get a conversion node of their own.
+   routines) and operands that are to be packed though they are no constants (weights that are learned) get a
+   conversion node of their own.
 
 Values that have a layout already, at the border between a host and a device, keep it.
 
@@ -17,7 +18,8 @@ zeros, and no padded copy is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -34,7 +36,7 @@ class Choice(Protocol):
     def outputs(self) -> Sequence[Layout | None]: ...
 
     @property
-    def constants(self) -> Mapping[int, Layout]: ...
+    def packed(self) -> Mapping[int, Layout]: ...
 
     @property
     def margins(self) -> Mapping[int, Sequence[tuple[int, int]]]: ...
@@ -56,6 +58,7 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
     new: dict[Value, Value] = {v: v for v in graph.inputs}
     constants: dict[Value, np.ndarray] = {}
     packed: dict[tuple[Value, Layout | None], Value] = {}
+    conversions: list[Node] = []  # into layouts that readers have asked for
     nodes: list[Node] = []
     wanted: dict[Value, list[tuple[int, int]]] = {}
     taken = {v.name for v in (*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs))}
@@ -93,6 +96,17 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
             packed[v, None] = out
         return packed[v, None]
 
+    def converted(v: Value, layout: Layout | None) -> Value:
+        """``v`` as a reader wants it: as it is, unless the layout is one that it is to be packed into."""
+        value = new[v]
+        if layout is None or value.type.layout == layout:
+            return value
+        if (v, layout) not in packed:
+            packed[v, layout] = Value(unique(f"{v.name}.packed"), TensorType(v.type.shape, v.type.dtype, layout))
+            conversions.append(Node(convert, (value,), dict(convert.attrs), (packed[v, layout],), ()))
+            nodes.append(conversions[-1])
+        return packed[v, layout]
+
     for node in graph.nodes:
         if node.op.kind is FusionKind.OPAQUE:  # a routine takes row-major tensors; a device has said what it wants
             inputs = tuple(plain(v) if v.type.layout is None else new[v] for v in node.inputs)
@@ -103,7 +117,7 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
             row_major = taking_any.isdisjoint(node.outputs)
             node, choice = choose(node, types, is_constant, row_major)
             inputs = tuple(
-                constant(v, choice.constants.get(k)) if c else new[v]
+                constant(v, choice.packed.get(k)) if c else converted(v, choice.packed.get(k))
                 for k, (v, c) in enumerate(zip(node.inputs, is_constant, strict=True))
             )
             outputs = tuple(
@@ -116,8 +130,28 @@ def assign_layouts(graph: Graph, choose: Choose, convert: Operator) -> Graph:
         new.update(zip(node.outputs, outputs, strict=True))
         nodes.append(Node(node.op, inputs, node.attrs, outputs, node.sources))
     results = tuple(new[v] if v.type.layout is not None else plain(v) for v in graph.outputs)
-    nodes = _with_margins(nodes, wanted)
+    nodes = _with_margins(_made_packed(nodes, conversions, results), wanted)
     return Graph(graph.name, graph.inputs, results, tuple(nodes), constants, graph.output_names)
+
+
+def _made_packed(nodes: Sequence[Node], conversions: Sequence[Node], results: Collection[Value]) -> list[Node]:
+    """What is only converted after it was made is made in the layout that it is converted into.
+
+    So do groups that move or map elements: any order of their results is the same to them.
+    """
+    makers = {v: n for n in nodes for v in n.outputs}
+    readers = Counter(v for n in nodes for v in n.inputs)
+    merged: dict[Node, Node | None] = {}
+    for conversion in conversions:
+        (value,) = conversion.inputs
+        maker = makers.get(value)
+        if maker is None or maker.op.kind is not FusionKind.INJECTIVE or len(maker.outputs) > 1:
+            continue
+        if value.type.layout is None and readers[value] == 1 and value not in results:
+            merged[maker] = Node(maker.op, maker.inputs, maker.attrs, conversion.outputs, maker.sources)
+            merged[conversion] = None
+    found = (merged.get(n, n) for n in nodes)
+    return [n for n in found if n is not None]
 
 
 def _with_margins(nodes: Sequence[Node], wanted: Mapping[Value, Sequence[tuple[int, int]]]) -> list[Node]:

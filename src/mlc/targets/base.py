@@ -36,7 +36,8 @@ class LayoutChoice:
 
     Args:
         outputs: a layout for each output; ``None`` is row-major.
-        constants: layouts for those inputs that are constants, by position; they are packed at compile time.
+        packed: layouts that some inputs shall have, by position: constants are packed at compile time, others by a
+            step of their own while the model runs.
         margins: zeros wanted around other inputs, by position: (before, after) for each logical dimension. They are
             granted where the input is blocked and a kernel makes it.
         inside: layouts of other inputs, by position, as the group has them while it runs: where they lie otherwise, it
@@ -44,7 +45,7 @@ class LayoutChoice:
     """
 
     outputs: tuple[Layout | None, ...]
-    constants: Mapping[int, Layout] = field(default_factory=dict)
+    packed: Mapping[int, Layout] = field(default_factory=dict)
     margins: Mapping[int, Margins] = field(default_factory=dict)
     inside: Mapping[int, Layout] = field(default_factory=dict)
 

@@ -2,9 +2,9 @@
 
 What is derived for a convolution (:mod:`mlc.training.autodiff.expression`) sums the same terms. It is told by what a
 node's expression does, not by its name, and said in operators so that it meets their schedules: the derivative by the
-data is the transposed convolution, in groups or of single channels (depthwise) a convolution by turned weights where
-windows move by one; that by the weights a sum of products over all pixels, whose operands are turned so that channels
-are next to each other and make vectors.
+data is a convolution by turned weights where windows move by one or are single pixels, which then lie apart, and the
+transposed convolution elsewhere; that by the weights a sum of products over all pixels, whose operands are turned so
+that channels are next to each other and make vectors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mlc.define.expressions import add_expressions
 from mlc.ir import te
-from mlc.ir.expr import Const, Expr, Load, Select
+from mlc.ir.expr import Const, Expr, Load, Select, Within, all_of, select
 from mlc.ir.graph import Builder, Node, Value, express
 from mlc.ir.index import Linear, as_index
 from mlc.ops import get
@@ -108,13 +108,31 @@ def add_convolution_gradients(
 def _by_data(g: Builder, node: Node, seen: Seen, received: Value) -> Value:
     data, weights = node.inputs[seen.data], node.inputs[seen.weights]
     attrs = {"strides": seen.strides, "dilations": seen.dilations, "groups": seen.groups, "pads": seen.pads}
+    if set(weights.type.shape[2:]) == {1} and not any(seen.pads):
+        attrs["strides"] = (1,) * len(seen.strides)
+        operands = [received, _turned(g, node, seen, weights)]
+        (met,) = g.add(get("conv"), operands, attrs, names=[f"d{data.name}"], sources=node.sources)
+        return met if set(seen.strides) == {1} else _apart(g, node, seen, met)
     reach = [(k - 1) * d for k, d in zip(weights.type.shape[2:], seen.dilations, strict=True)]
     around = tuple(r - pad for r, pad in zip(2 * reach, seen.pads, strict=True))
-    if seen.groups == 1 or set(seen.strides) != {1} or min(around) < 0:
+    if set(seen.strides) != {1} or min(around) < 0:
         op, attrs = "conv_transpose", {**attrs, "output_shape": data.type.shape[2:]}
     else:
         op, weights, attrs = "conv", _turned(g, node, seen, weights), {**attrs, "pads": around}
     return g.add(get(op), [received, weights], attrs, names=[f"d{data.name}"], sources=node.sources)[0]
+
+
+def _apart(g: Builder, node: Node, seen: Seen, met: Value) -> Value:
+    """What the pixels receive of which windows of one pixel meet some, with zeros between them."""
+    data = node.inputs[seen.data]
+    t = te.placeholder(met.type.shape, met.type.dtype, met.name)
+
+    def element(n: Linear, c: Linear, *at: Linear) -> Expr:
+        hit = [Within(p % s, 0, 1) for p, s in zip(at, seen.strides, strict=True) if s > 1]
+        return select(all_of(hit), t[(n, c, *(p // s for p, s in zip(at, seen.strides, strict=True)))], 0.0)
+
+    apart = te.compute(data.type.shape, element, f"d{data.name}")
+    return add_expressions(g, [apart], {id(t): met}, node.sources)[0]
 
 
 def _turned(g: Builder, node: Node, seen: Seen, weights: Value) -> Value:

@@ -189,10 +189,10 @@ class Execution:
         self._steps += 1
         if self._other is None:
             package = self.take()
-            return _updated(self._module, feeds) if package is None else self._tried(package, feeds)
+            return updated(self._module, feeds) if package is None else self._tried(package, feeds)
         turn = self._steps % 2
         begin = time.perf_counter()
-        results = _updated((self._module, self._other)[turn], feeds)
+        results = updated((self._module, self._other)[turn], feeds)
         self._times[turn].append(time.perf_counter() - begin)
         count, seconds = min(map(len, self._times)), sum(map(sum, self._times))
         if count >= MOST_TURNS or (count >= TURNS and seconds >= 2 * SECONDS):
@@ -232,7 +232,7 @@ class Execution:
             self._other.close()
 
 
-def _updated(module: Module, feeds: Arrays) -> Arrays:
+def updated(module: Module, feeds: Arrays) -> Arrays:
     """A step that writes what it makes of parameters and the like over those."""
     return module.run(feeds, {new: feeds[old] for new, old in module.manifest.updates.items()})
 

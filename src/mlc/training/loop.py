@@ -92,7 +92,7 @@ class Trainer:
     _kept: bool = False
 
     def __post_init__(self) -> None:
-        self.tensors = _own(self._begun)
+        self.tensors = own(self._begun)
 
     @property
     def _begun(self) -> dict[str, np.ndarray]:
@@ -114,7 +114,7 @@ class Trainer:
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Goes on from there."""
-        self.tensors = _own({name: checkpoint.tensors[name] for name in self.tensors})
+        self.tensors = own({name: checkpoint.tensors[name] for name in self.tensors})
         self.steps, self.epoch, self.batch = checkpoint.step, checkpoint.epoch, checkpoint.batch
         self.history = list(checkpoint.history)
         self._kept = True
@@ -234,7 +234,7 @@ def _next(tensors: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray]) 
     return {name: results.get(name + NEXT, old) for name, old in tensors.items()}
 
 
-def _own(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def own(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Copies that a step may write to."""
     found = {name: aligned_empty(array.shape, array.dtype) for name, array in tensors.items()}
     for name, array in tensors.items():

@@ -175,7 +175,7 @@ def primitives_of(task: Task, target: Target, config: Config) -> dict[str, str]:
         return {}
     found = [("result", layout) for layout in choice.outputs]
     found += [(f"operand {k}", layout) for k, layout in choice.inside.items()]
-    found += [(f"operand {k} packed", layout) for k, layout in choice.constants.items()]
+    found += [(f"operand {k} packed", layout) for k, layout in choice.packed.items()]
     return {name: "row-major" if layout is None else str(layout) for name, layout in found}
 
 

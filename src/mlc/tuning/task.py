@@ -303,7 +303,7 @@ def schedule_of(task: Task, node: Node, target: Target, knobs: Knobs) -> Schedul
 
 
 def candidate(task: Task, target: Target, config: Config) -> Node:
-    """The task's group under a configuration: constants are packed as the configuration wants them.
+    """The task's group under a configuration: what is packed lies as the configuration wants it.
 
     An accelerator packs its constants itself, and its layouts are always the same. A configuration of the layout space
     also says how the result lies.
@@ -324,8 +324,8 @@ def candidate(task: Task, target: Target, config: Config) -> Node:
             raise ScheduleError("configuration refused: it changes the layout of the result")
     inputs = []
     for k, (v, constant) in enumerate(zip(task.node.inputs, task.constant, strict=True)):
-        if constant:
-            v = _laid_out(v, choice.constants.get(k))
+        if constant or k in choice.packed:
+            v = _laid_out(v, choice.packed.get(k))
         inputs.append(v)
     return Node(node.op, tuple(inputs), node.attrs, outputs, node.sources)
 

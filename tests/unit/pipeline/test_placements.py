@@ -58,6 +58,33 @@ def test_conversions_are_listed_with_the_bytes_that_they_move() -> None:
     assert [(c.tensor, c.shape, c.nbytes) for c in steps] == [("b", (1, 16, 12, 12), 2 * 16 * 144 * 4)]
 
 
+def learned(images: int, size: int, taps: int, *, turned: bool) -> Placements:
+    """A convolution of images by weights that are an input, or made of one."""
+    g = Builder("net")
+    x, w = g.input("x", TensorType((images, 64, size, size), f32)), g.input("w", TensorType((64, 64, taps, taps), f32))
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "groups": 1, "pads": (taps // 2,) * 4}
+    by = g.add(get("transpose"), [w], {"perm": (1, 0, 2, 3)}, names=["turned"])[0] if turned else w
+    (y,) = g.add(get("conv"), [x, by], attrs, names=["y"], sources=["conv"])
+    fused = optimise(g.finish([y]), TARGET, OPTIONS, Observer())
+    return placements_of(lay_out(parts_of(fused, TARGET)[0], OPTIONS, Observer()), TARGET)
+
+
+def test_weights_that_are_learned_are_packed_while_the_model_runs_where_that_pays() -> None:
+    found = learned(8, 14, 3, turned=False)
+    (packed,) = [t for t in found.tensors if t.tensor == "w.packed"]
+    assert (packed.asked_by, packed.reason) == ("conv", "packed while the model runs")
+    assert [c.tensor for c in found.conversions if c.how == "step"] == ["w", "y"]
+    assert not [t for t in learned(1, 32, 1, turned=False).tensors if t.tensor == "w.packed"]
+
+
+def test_what_is_only_packed_is_made_so() -> None:
+    found = learned(8, 14, 3, turned=True)
+    (packed,) = [t for t in found.tensors if t.tensor == "w.packed" or t.tensor.startswith("turned")]
+    assert packed.tensor == "turned.packed"
+    assert packed.layout != "plain"
+    assert [c.tensor for c in found.conversions if c.how == "step"] == ["y"]
+
+
 def test_searched_layouts_come_from_records_and_convert_on_the_way() -> None:
     """What a record names is applied, and the border puts the input into overlapping tiles (ALT, figure 5b)."""
     task = tasks_of(net(), TARGET, OPTIONS, Observer())[0]

@@ -31,9 +31,13 @@ class Site:
     constant: Sequence[bool]
     row_major: bool
 
+    def input_at(self, g: Group, t: te.Tensor) -> int | None:
+        """Which input of the group a tensor is, if it is one."""
+        return g.inputs.index(t) if t in g.inputs else None
+
     def constant_at(self, g: Group, t: te.Tensor) -> int | None:
         """Which input of the group a tensor is, if it is a constant."""
-        k = g.inputs.index(t) if t in g.inputs else None
+        k = self.input_at(g, t)
         return k if k is not None and self.constant[k] else None
 
 

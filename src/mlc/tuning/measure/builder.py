@@ -57,7 +57,7 @@ def _region(task: Task, node: Node, accelerator: Accelerator) -> Program:
         array = (task.constants or {}).get(v)
         if array is not None:  # packed as the untuned group wants it
             logical = array if v.type.layout is None else v.type.layout.unpack(array)
-            layout = choice.constants.get(k)
+            layout = choice.packed.get(k)
             v = Value(v.name, TensorType(v.type.shape, v.type.dtype, layout))
             constants[v] = logical if layout is None else layout.pack(logical)
         inputs.append(v)

@@ -20,8 +20,9 @@ from mlc.lower.schedule import Schedule
 from mlc.ops import get
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
-from mlc.targets.cpu.schedules.master import product_tile
+from mlc.targets.cpu.schedules.master import product_tile, schedule_master
 from mlc.targets.cpu.schedules.strips import strips_of, sum_in_strips
+from mlc.targets.groups.group import Group
 from mlc.targets.groups.roles import factors_of
 from mlc.tuning.features import LoopFeatures
 from mlc.tuning.task import Task, candidate, tasks_of
@@ -105,6 +106,27 @@ def test_products_over_pixels_are_tiled_untuned() -> None:
     row = te.compute((12,), lambda o: te.sum_of(d[n, h, w, o] * x[n, h, w, 0], (n, h, w)), "row")
     assert row.op is not None
     assert product_tile(row.op, machine) is None
+
+
+@pytest.mark.parametrize(("channels", "tile"), [(16, {2: 8, 1: 3, 0: 2}), (12, {2: 6, 1: 3, 0: 2}), (3, None)])
+def test_products_of_channels_by_themselves_are_tiled_over_taps(channels: int, tile: dict[int, int] | None) -> None:
+    """The gradient of a depthwise convolution by its weights: a vector that is loaded serves all taps."""
+    d, x = te.placeholder((2, 5, 6, channels), f32, "d"), te.placeholder((2, 6, 8, channels), f32, "x")
+    n, h, w = (te.reduce_axis(e, name) for e, name in ((2, "n"), (5, "h"), (6, "w")))
+
+    def term(r: Linear, s: Linear, c: Linear) -> te.Reduction:
+        return te.sum_of(d[n, h, w, c] * x[n, as_index(h) + r, as_index(w) + s, c], (n, h, w))
+
+    t = te.compute((2, 3, channels), term, "t")
+    assert t.op is not None
+    assert product_tile(t.op, TARGET.record) == tile  # type: ignore[attr-defined]
+    s = schedule_master(Group([d, x], [t], t.op, {}, Knobs()), TARGET.record)  # type: ignore[attr-defined]
+    rng = np.random.default_rng(7)
+    arrays = [rng.standard_normal(a.shape).astype(np.float32) for a in (d, x)]
+    windows = np.lib.stride_tricks.sliding_window_view(arrays[1], (2, 3), axis=(1, 2))  # [n, p, q, c, r, s]
+    found = np.full(t.shape, np.nan, np.float32)
+    run_function(build(s, [d, x, *s.outputs], "k"), [*arrays, found])
+    np.testing.assert_allclose(found, np.einsum("npqc,npqcrs->rsc", arrays[0], windows), atol=1e-4)
 
 
 def _over_pixels(n: int, height: int, width: int) -> tuple[te.Tensor, te.Tensor, te.Tensor]:

@@ -160,7 +160,7 @@ def laid_out(
 def _typed(node: Node, types: Sequence[TensorType], choice: LayoutChoice) -> Node:
     """A node over values with layouts."""
     inputs = tuple(
-        Value(v.name, t.with_layout(choice.constants[k]) if k in choice.constants else t)
+        Value(v.name, t.with_layout(choice.packed[k]) if k in choice.packed else t)
         for k, (v, t) in enumerate(zip(node.inputs, types, strict=True))
     )
     outputs = tuple(

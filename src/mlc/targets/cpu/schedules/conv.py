@@ -47,6 +47,7 @@ from mlc.targets.groups.terms import over_channels
 SINGLES = 4  # groups from which on sums over single channels are faster than zeros between them, where no VNNI is
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
 WORTH_BLOCKS = 0.95  # part of the cycles that blocks may take at most, conversions included
+PACKING = 4.0  # times that packing takes longer than to read what is packed
 MOST_PADDING = 0.25  # channel vectors that may be computed for nothing, as a part of those that count
 MOST_BLOCKS = 64  # that the pixels of a convolution are cut into
 MOST_PANELS = 16  # register tiles of output channels that share a block of pixels
@@ -438,8 +439,8 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     """
     role = g.role
     assert isinstance(role, Convolution)
-    k = site.constant_at(g, role.weights)
-    if k is None:
+    k = site.input_at(g, role.weights)
+    if k is None or not (site.constant[k] or _worth_packing(g, site, target)):
         return row_major(g, site, target)
     terms = terms_of(g, target)
     between_plain = terms == 1 and site.row_major and all(t.layout is None for t in site.inputs) and role.single_pixels
@@ -474,6 +475,28 @@ def _worth_blocks(g: Group, target: Cpu) -> bool:
     moved = 2 * 4 * y.size + (2 * pixels if data.shape[2:] == y.shape[2:] else 0)  # strides are copied either way
     cycles = blocks.cycles(conv_tile(blocks, target), target) + moved / bandwidth(moved, target)
     return y.shape[1] >= MIN_BLOCKED and cycles < WORTH_BLOCKS * plain.cycles(plain_tile(g, target), target)
+
+
+def _worth_packing(g: Group, site: Site, target: Cpu) -> bool:
+    """Whether weights that are known only when the model runs are worth being packed there, for blocks of channels.
+
+    What is not there in blocks is converted as well.
+    """
+    anchor, role = g.anchor, g.role
+    assert anchor is not None
+    assert isinstance(role, Convolution)
+    if not may_be_blocked(g, target):
+        return False
+    k, y = site.input_at(g, role.data), anchor.outputs[0]
+    converted = [role.weights, *([role.data] if k is not None and site.inputs[k].layout is None else [])]
+    converted += [y] if site.row_major else []
+    moved = sum(t.size * t.dtype.itemsize for t in converted)
+    plain = plain_product(g, target)
+    rows = size_of(anchor.shape[:1] if role.single_pixels else (anchor.shape[0], *anchor.shape[2:-1]))
+    by_rows = rows * plain.cycles(plain_tile(g, target), target)
+    flat = is_flat(g, target, margins=False)
+    in_blocks = conv_cycles(_product(g, flat, target), target, _border(g, flat, target))
+    return in_blocks + PACKING * moved / bandwidth(moved, target) < WORTH_BLOCKS * by_rows
 
 
 def _schedule(g: Group, target: Cpu) -> Schedule:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from mlc.ir import te
-from mlc.ir.expr import index_vars
+from mlc.ir.expr import Load, index_vars
 from mlc.ir.index import Var
 from mlc.lower.knobs import MAX_ITEMS
 from mlc.lower.schedule import Schedule
@@ -38,6 +38,7 @@ from mlc.targets.groups.rows import rows_in_memory
 from mlc.targets.groups.template import Template
 
 TILED = 3  # data axes that are tiled, those of the greatest extents
+PAIR = 2  # axes of the tile of a product of two operands that lie along one of them each
 MOST_TILE = 64  # elements along an axis of the innermost tile
 MIN_WORK = 1 << 14  # operations from which a choice can matter
 
@@ -65,7 +66,7 @@ def schedule_master(g: Group, target: Cpu) -> Schedule:
     knobs = g.knobs
     fast = product_tile(op, target)
     factors = factors_of(op)
-    strips = strips_of(op, factors, target) if fast is not None and factors is not None else 0
+    strips = strips_of(op, factors, target) if fast is not None and factors is not None and len(fast) == PAIR else 0
     plans = ("plain", "tiled", "strips") if strips else ("plain", "tiled")
     plan = knobs.category("plan", plans, default="plain" if fast is None else plans[-1])
     tiled = Tiled(p, op, target, fast, plain=plan != "tiled")
@@ -97,10 +98,11 @@ def product_tile(op: te.Compute, target: Cpu) -> dict[int, int] | None:
 
     Along the result's own rows, which are the vectors', one operand has to lie and the other to stay the same; along
     the other axis it is the other way round. Of all tiles that fit the registers, the one with the most products for
-    what it loads is taken. The gradient of a convolution by its weights is such a sum.
+    what it loads is taken. The gradient of a convolution by its weights is such a sum. Where both operands lie along
+    the vectors, as in that of a depthwise convolution, a vector that is loaded serves all taps of the window.
 
     Returns:
-        elements along two data axes, by their positions; ``None`` where there is no such tile.
+        elements along data axes, by their positions; ``None`` where there is no such tile.
     """
     factors = factors_of(op)
     if factors is None or role_of(op) is not None:
@@ -121,7 +123,23 @@ def product_tile(op: te.Compute, target: Cpu) -> dict[int, int] | None:
                     continue
                 if best is None or m * v / (m + v) > best[0]:
                     best = m * v / (m + v), {d: v * lanes, e: m}
-    return None if best is None else best[1]
+    return _taps_tile(op, factors, d, target) if best is None else best[1]
+
+
+def _taps_tile(op: te.Compute, factors: tuple[Load, Load], d: int, target: Cpu) -> dict[int, int] | None:
+    """The tile where both operands lie along the vectors: axes that only one of them has, as many as fit."""
+    if any([ix.coefficient(op.axes[d]) for ix in f.indices] != [0] * (len(f.indices) - 1) + [1] for f in factors):
+        return None
+    one, two = (index_vars(f) for f in factors)
+    lanes, room = target.lanes_of(op.outputs[0].dtype), target.registers - 2
+    tile = {d: max(n for n in _divisors(op.axes[d].hi + 1) if n <= lanes)}
+    if 2 * tile[d] < lanes:
+        return None
+    for e, a in reversed(list(enumerate(op.axes))):
+        if e != d and a.hi > 0 and (a in one) != (a in two) and len(tile) < TILED and a.hi + 1 <= room:
+            tile[e] = a.hi + 1
+            room //= a.hi + 1
+    return tile if len(tile) > 1 else None
 
 
 def _divisors(n: int) -> list[int]:

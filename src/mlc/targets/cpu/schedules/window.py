@@ -505,7 +505,7 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     if role.weights is None:
         behind_blocks = any(t.layout is not None and t.rank == len(out.shape) for t in site.inputs)
         return in_blocks(g, site, target.lanes) if behind_blocks else plain
-    k = site.constant_at(g, role.weights)
+    k = site.input_at(g, role.weights)  # a weight or some for each channel are packed in no time
     # channels read in another order are whole rows of a row-major tensor, but gathered from blocks
     behind_blocks = any(t.layout is not None for t in site.inputs) and keeps_channels(g, site.inputs)
     if not behind_blocks or k is None or role.data.shape[1] != out.shape[1]:

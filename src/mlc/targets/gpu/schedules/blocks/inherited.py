@@ -31,7 +31,7 @@ def _layouts(g: Group, site: Site, target: Gpu) -> LayoutChoice:
     if g.reductions or not blocks or len(g.outputs) != 1 or len(g.outputs[0].shape) < 3:
         return row_major(g, site, target)
     choice = in_layout(g, site, inherited_layout(g, site.inputs, blocks[0]), blocks[0])
-    return LayoutChoice(choice.outputs, choice.constants)  # a border is a condition here
+    return LayoutChoice(choice.outputs, choice.packed)  # a border is a condition here
 
 
 def _fits(g: Group, target: Gpu) -> bool:
