@@ -167,3 +167,23 @@ def test_weights_that_are_not_constant(channels, filters, groups, space, taps, s
     feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     model = network(nodes, feeds, ["y"])
     assert_same(compiled(model, feeds, threads=2, target=target), reference(model, feeds), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("target", ["x86", "x86 -mcpu=haswell"])
+@pytest.mark.parametrize("rows, terms, columns, turned", [
+    (130, 1030, 70, "w"),
+    (97, 1024, 64, ""),
+    (96, 1024, 200, "x"),
+    (40, 9000, 32, "x"),
+])  # fmt: skip
+def test_products_of_operands_that_are_not_constant(rows, terms, columns, turned, target):  # type: ignore[no-untyped-def]
+    """The right one is packed while the model runs; deep products are summed chunk by chunk."""
+    rng = np.random.default_rng(6)
+    shapes = {"x": (rows, terms), "w": (terms, columns)}
+    shapes |= {name: shapes[name][::-1] for name in turned}
+    feeds = {name: rng.standard_normal(shape).astype(np.float32) / 30 for name, shape in shapes.items()}
+    nodes = [helper.make_node("Transpose", [name], [f"{name}t"], perm=[1, 0]) for name in turned]
+    operands = [f"{name}t" if name in turned else name for name in "xw"]
+    nodes.append(helper.make_node("MatMul", operands, ["y"]))
+    model = network(nodes, feeds, ["y"])
+    assert_same(compiled(model, feeds, threads=2, target=target), reference(model, feeds), tolerance=1e-5)

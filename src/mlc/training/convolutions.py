@@ -20,6 +20,8 @@ from mlc.ir.index import Linear, as_index
 from mlc.ops import get
 from mlc.targets.groups.roles import Convolution, Window, is_border, role_of
 
+ENOUGH = 64  # channels for vectors along them, as many as a register tile has
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -172,7 +174,6 @@ def _by_weights(g: Builder, node: Node, seen: Seen, received: Value) -> Value:
         steps = zip(over[1:], at, seen.strides, seen.dilations, strict=True)
         return xt[(over[0], *(as_index(p) * s + tap * dilation for p, tap, s, dilation in steps), c)]
 
-    # vectors run along what there is more of
     if out == channels == 1:
 
         def single(*at: Linear) -> te.Reduction:
@@ -182,7 +183,9 @@ def _by_weights(g: Builder, node: Node, seen: Seen, received: Value) -> Value:
         sums = te.compute(shape, single, name, axis_names=[*(f"k{k}" for k in range(rank - 2)), "c"])
         (found,) = add_expressions(g, [sums], {id(xt): x, id(dt): d}, node.sources)
         return add("reshape", add("transpose", found, perm=perm), shape=weights.type.shape)
-    wide_out = out > channels
+    # Few channels leave vectors to the results. Else those keep their place, so that what is learned is turned around
+    # within the weights of a result, not as a whole (512 × 256 × 3 × 3 on a Zen 5: 0.5 ms for 2.2, with the update).
+    wide_out = channels < min(out, ENOUGH)
 
     def term(group: Linear, first: Linear, *at: Linear) -> te.Reduction:
         o, c = (at[-1], first) if wide_out else (first, at[-1])

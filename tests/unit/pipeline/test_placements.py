@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from mlc.ir.graph import Builder, Graph
 from mlc.ir.types import TensorType, f32
@@ -75,6 +76,16 @@ def test_weights_that_are_learned_are_packed_while_the_model_runs_where_that_pay
     assert (packed.asked_by, packed.reason) == ("conv", "packed while the model runs")
     assert [c.tensor for c in found.conversions if c.how == "step"] == ["w", "y"]
     assert not [t for t in learned(1, 32, 1, turned=False).tensors if t.tensor == "w.packed"]
+
+
+@pytest.mark.parametrize(("rows", "packed"), [(64, ["w"]), (32, [])])
+def test_learned_weights_of_products_are_packed_where_enough_rows_read_them(rows: int, packed: list[str]) -> None:
+    g = Builder("net")
+    x, w = g.input("x", TensorType((rows, 1024), f32)), g.input("w", TensorType((1024, 64), f32))
+    (y,) = g.add(get("matmul"), [x, w], names=["y"], sources=["product"])
+    fused = optimise(g.finish([y]), TARGET, OPTIONS, Observer())
+    found = placements_of(lay_out(parts_of(fused, TARGET)[0], OPTIONS, Observer()), TARGET)
+    assert [c.tensor for c in found.conversions] == packed
 
 
 def test_what_is_only_packed_is_made_so() -> None:
