@@ -200,7 +200,7 @@ class Trainer:
         steps since the last checkpoint are done once more.
         """
         state = self.last() if self._kept else None
-        tensors = _own(self._begun if state is None else {n: state.tensors[n] for n in self.tensors})
+        tensors = own(self._begun if state is None else {n: state.tensors[n] for n in self.tensors})
         steps, epoch, batch = (0, 0, 0) if state is None else (state.step, state.epoch, state.batch)
         while epoch < self.plan.epochs and steps <= self.steps:
             for feeds in examples.shuffled(self.plan.seed, epoch, batch):
