@@ -10,7 +10,9 @@
 As in TVM, a node fuses into its *immediate post-dominator*, the node where all paths from it meet, together with all
 that lies between. So diamonds fuse as a whole, only the last node's results leave a group, no cycle can arise, and
 nothing is computed twice. A group has at most one anchor (reduction or complex). Elementwise operators go first, so
-that convolutions find their activations; operators that move elements go in a second round.
+that convolutions find their activations; operators that move elements go in a second round. Where two complex operators
+meet, the one on the shorter branch takes in what follows, whatever their order in the file: it then runs right after
+the other one, which finds its own operand still in the cache, as does the sum the other one's result.
 
 :class:`FuseLimits` keeps expressions readable by a compiler, and keeps functions like ``exp`` out of places where they
 would be evaluated again for every reader (windows that overlap, broadcasts).
@@ -75,9 +77,10 @@ def fuse(graph: Graph, limits: FuseLimits = DEFAULT_FUSE_LIMITS, peaks: Peaks | 
     if all(is_group(n) or not _can_wrap(n) for n in graph.nodes):
         return graph
     fuser = _Fuser(graph, limits)
-    for phase in (0, 1):
-        for node in graph.nodes:
-            fuser.visit(node, phase)
+    for node in _by_depth(graph):
+        fuser.visit(node, 0)
+    for node in graph.nodes:
+        fuser.visit(node, 1)
     groups = list(fuser.groups())
     if peaks is not None:
         groups = fuser.repeated(groups, set(graph.outputs), peaks)
@@ -90,6 +93,15 @@ def group_each(graph: Graph) -> Graph:
     Example: ``relu(x)`` becomes ``g0_relu(x)``.
     """
     return wrap(graph, [[n] for n in graph.nodes])
+
+
+def _by_depth(graph: Graph) -> list[Node]:
+    """Nodes by the complex operators on the longest way to them, then as they stand; producers before users."""
+    depth: dict[Value, int] = {}
+    for node in graph.nodes:
+        before = max((depth.get(v, 0) for v in node.inputs), default=0)
+        depth.update(dict.fromkeys(node.outputs, before + (node.op.kind is COMPLEX)))
+    return sorted(graph.nodes, key=lambda n: max(depth[v] for v in n.outputs))
 
 
 def _can_wrap(node: Node) -> bool:

@@ -127,6 +127,18 @@ def test_of_two_convolutions_one_takes_in_the_sum() -> None:
     assert sorted(groups(n(y))) == ["conv", "conv+add+relu"]
 
 
+@pytest.mark.parametrize("short_first", [True, False])
+def test_the_shorter_of_two_branches_takes_in_the_sum(short_first: bool) -> None:
+    n = Net()
+    x = image(n)
+    short = conv(n, x, seed=1) if short_first else None
+    long = conv(n, n.relu(conv(n, x, seed=2)), seed=3)
+    short = conv(n, x, seed=1) if short is None else short
+    graph = n(n.relu(n.add(n.add(long, n.w(2, 1, 1)), n.add(short, n.w(2, 1, 1)))))
+    assert groups(graph) == ["conv+relu", "conv+add", "conv+add+add+relu"]
+    assert x in fuse(graph).nodes[-1].inputs
+
+
 def test_a_residual_around_a_convolution_makes_no_cycle() -> None:
     n = Net()
     a = conv(n, image(n))
