@@ -30,11 +30,11 @@ def test_columns_that_registers_cannot_hold_leave_the_tile_as_it_is() -> None:
     assert tile_of(128, 512, 128, target, far=True) == tile_of(128, 512, 128, target)
 
 
-@pytest.mark.parametrize("m, n, k, cores", [(12, 32, 192, 1), (8, 48, 320, 2), (12, 16, 256, 1)])
+@pytest.mark.parametrize("m, n, k, cores", [(12, 32, 256, 1), (8, 48, 320, 2), (12, 16, 256, 1)])
 def test_deep_products_are_summed_chunk_by_chunk(m: int, n: int, k: int, cores: int) -> None:
     """Panels of columns that leave the second-level cache, here one of 16 KiB."""
     target = X86Target(replace(record_for("haswell"), l1=8192, l2=16384, cores=cores), native=False)
-    deep = deep_product(m, n, k, target.record)
+    deep = deep_product(m, n, k, target.record, apart=True)
     assert deep is not None
     assert deep[1].chunk < k
     g = Builder("deep")
@@ -46,4 +46,4 @@ def test_deep_products_are_summed_chunk_by_chunk(m: int, n: int, k: int, cores: 
     found = np.full((m, n), np.nan, np.float32)
     run_function(target.kernel(node, "k"), [*arrays, found])
     np.testing.assert_allclose(found, arrays[0].T @ arrays[1], atol=1e-4)
-    assert deep_product(m, n, k, replace(target.record, l2=1 << 20)) is None
+    assert deep_product(m, n, k, replace(target.record, l2=1 << 20), apart=False) is None

@@ -11,6 +11,7 @@ from mlc.ir.expr import Expr, Load, loads, replace_loads
 from mlc.ir.index import Var, as_index
 from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs, divisors
+from mlc.lower.prefetch import LINE
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.lower.symbolic import assumed
@@ -88,16 +89,23 @@ def chosen_tile(
 
 
 def panel_layout(
-    shape: tuple[int, ...], transposed: bool, m: int, target: Cpu, knobs: Knobs, dot: Dot | None = None
+    shape: tuple[int, ...],
+    transposed: bool,
+    m: int,
+    target: Cpu,
+    knobs: Knobs,
+    dot: Dot | None = None,
+    tile: Tile | None = None,
 ) -> Layout:
-    """Column panels ``[N / NB][K][NB]`` of a constant right operand of rank 2, terms of K as ``dot`` has them.
+    """Column panels ``[N / NB][K][NB]`` of a right operand of rank 2, terms of K as ``dot`` has them.
 
     Raises:
         ScheduleError: the configuration is refused.
     """
     n_dim, k_dim = (0, 1) if transposed else (1, 0)
     terms = 1 if dot is None else dot.terms
-    _, vectors = chosen_tile(knobs, m, shape[n_dim], -(-shape[k_dim] // terms), target, whole=terms > 1)
+    n, k = shape[n_dim], -(-shape[k_dim] // terms)
+    _, vectors = chosen_tile(knobs, m, n, k, target, whole=terms > 1, default=tile)
     block = vectors * target.lanes
     layout = Layout(shape).pad(n_dim, 0, -shape[n_dim] % block).pad(k_dim, 0, -shape[k_dim] % terms)
     layout = layout.split(n_dim, block)
@@ -138,7 +146,7 @@ def schedule_matmul(g: Group, target: Cpu) -> Schedule:
     # sums of bytes have to be registers, so their last vector is cut in none but the last tile
     matrices = size_of([b.hi + 1 for b in batch])
     far = matrices > 1 and matrices * m * k * role.left.dtype.itemsize > target.l3
-    deep = None if packed or dot is not None or batch else deep_product(m, n, k, target)
+    deep = None if dot is not None else _deep(g, target)
     if deep is None:
         rows, vectors = chosen_tile(knobs, m, n, k, target.adding(dot), whole=dot is not None, far=far)
     else:
@@ -261,20 +269,36 @@ class _Blocks(NamedTuple):
     walk: tuple[str, ...]
 
 
-def deep_product(m: int, n: int, k: int, target: Cpu) -> tuple[Tile, _Blocks] | None:
-    """The tile and the blocks of a product whose panels of columns leave the second-level cache before the next rows.
+def _deep(g: Group, target: Cpu) -> tuple[Tile, _Blocks] | None:
+    """Of a group, which may have several matrices and then has none."""
+    assert g.anchor is not None
+    *batch, m, n = g.anchor.shape
+    k = g.anchor.reduce_axes[0].hi + 1
+    return None if batch else deep_product(m, n, k, target, apart=not _left_by_terms(g))
 
-    Register tiles that take all terms at once then read both operands from memory for every tile, as in gradients by
-    the weights of convolutions of single pixels, which sum over those of all examples. Chunk by chunk, a panel stays in
-    the first-level cache, rows of the left operand and the sums in the second (measured on Zen 5: 128 × 512 sums of
-    12544 terms take 9.1 ms in place of 16.8, 64 × 256 of 50176 10.7 in place of 20.2; where panels stay in the cache,
-    512 × 512 of 3136, 10.4 in place of 7.7).
 
+def deep_product(m: int, n: int, k: int, target: Cpu, *, apart: bool) -> tuple[Tile, _Blocks] | None:
+    """The tile and the blocks of a product whose operands leave the caches before the next tile reads them again.
+
+    Those are panels of columns larger than the second-level cache, as in gradients by the weights of convolutions of
+    single pixels, which sum over those of all examples; and a left operand whose rows lie apart, a term in each line.
+    Chunk by chunk, a panel stays in the first-level cache, rows of the left operand and the sums in the second
+    (measured on Zen 5: 128 × 512 sums of 12544 terms take 9.1 ms in place of 16.8, 64 × 256 of 50176 10.7 in place of
+    20.2, 3072 × 768 of 2048 53.6 in place of 75.7).
+
+    Args:
+        m, n, k: rows, columns and terms.
+        target: the processor.
+        apart: whether terms of a row of the left operand lie apart.
     Returns:
-        nothing where panels stay in the cache, the tile leaves rests, or chunks would be too short.
+        nothing where operands stay in the caches, the tile leaves rests, or chunks would be too short.
     """
     size, lanes, l2 = target.lane_bytes, target.lanes, target.l2
-    if m < 1 or n < 1 or n % lanes or k * tile_of(m, n, k, target).vectors * lanes * size <= l2 // 2:
+    if m < 1 or n < 1 or n % lanes:
+        return None
+    usual = tile_of(m, n, k, target)
+    apart = apart and k * LINE > target.l1 and m >= ENOUGH_TILES * usual.rows
+    if not apart and k * usual.vectors * lanes * size <= USABLE * l2:
         return None
     tiles = all_tiles(Product(m, n // lanes, k), target)
     even = [t for t in tiles if m % t.rows == 0 and n // lanes % t.vectors == 0]
@@ -380,8 +404,7 @@ def _dot_of_product(g: Group, target: Cpu) -> Dot | None:
     """How several products of one sum are taken at once: for rows of the left operand whose terms are neighbours."""
     role, anchor = _role(g), g.anchor
     assert anchor is not None
-    left = loads(anchor.bodies[0])[0]
-    rows = left.indices[-1] == as_index(anchor.reduce_axes[0]) and role.left is not role.right
+    rows = _left_by_terms(g) and role.left is not role.right
     plain = role.left not in g.layouts and len(anchor.shape) == len(role.right.shape) == 2 and anchor.shape[1] > 1
     if not rows or not plain:
         return None
@@ -448,17 +471,23 @@ def _worth_panels(g: Group, target: Cpu) -> bool:
     Rows of its columns lie as far apart as it is wide, in few sets of the caches and on a page each, so what is read
     for every tile of rows comes from further away than its size says (measured on Zen 5: products of 2048 × 3072 by
     3072 × 768 take 44.5 ms with packing, 94.6 without; 128 × 768 by 768 × 768 0.62 and 0.69; 64 × 2048 by 2048 × 512
-    0.75 and 0.71). Where rows of the left operand lie so as well, it has to be the smaller one (768 × 3072 sums of 2048
-    terms take 50 ms in place of 75, 3072 × 768 103 in place of 82).
+    0.75 and 0.71). Where rows of the left operand lie so as well and are not read chunk by chunk, it has to be the
+    smaller one (3072 × 768 sums of 2048 terms would take 103 ms in place of 82).
     """
     role, anchor = _role(g), g.anchor
     assert anchor is not None
     (m, n), depth = anchor.shape, anchor.reduce_axes[0].hi + 1
     tile = tile_of(m, n, depth, target)
     panel = depth * tile.vectors * target.lanes * role.right.dtype.itemsize
-    by_terms = loads(anchor.bodies[0])[0].indices[-1] == as_index(anchor.reduce_axes[0])
     kept = USABLE * target.l1 < panel <= USABLE * target.l2
-    return kept and m >= ENOUGH_TILES * tile.rows and (by_terms or m <= n)
+    well = _left_by_terms(g) or m <= n or _deep(g, target) is not None
+    return kept and m >= ENOUGH_TILES * tile.rows and well
+
+
+def _left_by_terms(g: Group) -> bool:
+    """Whether the terms of a row of the left operand are neighbours."""
+    assert g.anchor is not None
+    return loads(g.anchor.bodies[0])[0].indices[-1] == as_index(g.anchor.reduce_axes[0])
 
 
 def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
@@ -470,7 +499,9 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
     dot = _dot_of_product(g, target)
     if not site.constant[k] and (dot is not None or not _worth_panels(g, target)):
         return row_major(g, site, target)
-    panels = panel_layout(role.right.shape, role.transposed, g.outputs[0].shape[0], target.adding(dot), g.knobs, dot)
+    deep = _deep(g, target) if dot is None else None
+    rows, tile = g.outputs[0].shape[0], None if deep is None else deep[0]
+    panels = panel_layout(role.right.shape, role.transposed, rows, target.adding(dot), g.knobs, dot, tile)
     return in_layout(g, site, None, target.lanes, {k: panels})
 
 
