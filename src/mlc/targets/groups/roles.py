@@ -43,7 +43,7 @@ class Window:
     Args:
         data: what it slides over.
         weights: ``[o, 1, taps…]`` of a sum of products, where output channel ``o`` reads channel ``o // multiplier``;
-            ``None`` where there is nothing but data (a pool).
+            ``None`` where there is nothing but data (a pool), and what ``f`` may read at ``out``'s own place.
         taps: extents of the window.
         strides: of the window, along each spatial axis.
         dilations: distances of taps.
@@ -373,7 +373,10 @@ def _phased(op: te.Compute, data: Load, weights: Load) -> _Found | None:
 
 def _pool(op: te.Compute) -> _Found | None:
     n, c, *space = op.axes
-    read = [ld for body in op.bodies for ld in loads(body)]
+    every = [ld for body in op.bodies for ld in loads(body)]
+    # what is read once for all taps, as the greatest element that they are compared with
+    own = {ld.source for ld in every if list(ld.indices) == [as_index(a) for a in op.axes]}
+    read = [ld for ld in every if ld.source not in own]
     if len(space) not in SPATIAL or len(op.reduce_axes) != len(space) or not read:
         return None
     data = read[0]

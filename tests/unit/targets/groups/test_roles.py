@@ -8,7 +8,7 @@ import pytest
 
 from mlc.ir import te
 from mlc.ir.expr import call, select, within
-from mlc.ir.index import as_index
+from mlc.ir.index import Linear, as_index
 from mlc.ir.types import f32
 from mlc.ops import get
 from mlc.targets.groups import roles
@@ -70,6 +70,24 @@ def test_pools_are_windows_without_weights(name: str) -> None:
     role = role_of(op)
     assert isinstance(role, Window)
     assert (role.weights, role.taps, role.strides) == (None, (3, 2), (2, 2))
+
+
+def test_pools_may_compare_what_they_read_with_an_element_of_the_result_s_place() -> None:
+    """As the place of the greatest element does, for its derivative."""
+    x, y = te.placeholder((1, 6, 9, 9), f32, "x"), te.placeholder((1, 6, 4, 4), f32, "y")
+    r, s = te.reduce_axis(3, "r"), te.reduce_axis(3, "s")
+
+    def equal(beside: Linear | int) -> te.Tensor:
+        def count(n: Linear, c: Linear, h: Linear, w: Linear) -> te.Reduction:
+            read = x[n, c, as_index(h) * 2 + r, as_index(w) * 2 + s]
+            return te.sum_of(read * y[n, c, h, as_index(w) * beside], (r, s))
+
+        return te.compute((1, 6, 4, 4), count, "count")
+
+    role = role_of(equal(1).op)  # type: ignore[arg-type]
+    assert isinstance(role, Window)
+    assert (role.data, role.weights, role.taps, role.strides) == (x, None, (3, 3), (2, 2))
+    assert role_of(equal(0).op) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), (2, 3), (4, 2)])
