@@ -70,3 +70,20 @@ def test_transposes_between_reshapes_do_not_gather(height: int, width: int, colu
     module = ModuleText()
     emit_function(fn, module)
     assert "shufflevector <8 x float>" in "\n".join(module.definitions)
+
+
+def test_axes_of_one_element_do_not_hide_a_transpose() -> None:
+    """As the weights of convolutions of single pixels have them, turned around for the derivative by the data."""
+    target = record_for("haswell")
+    x = te.placeholder((16, 24, 1, 1), f32, "x")
+    y = te.compute((24, 16, 1, 1), lambda i, j, h, w: x[j, i, h, w], "y")
+    s = Schedule([y])
+    spread(s[y], target)
+    fn = lower(s, [x, y], "k")
+    array = np.random.default_rng(0).standard_normal(x.shape, np.float32)
+    result = np.empty(y.shape, np.float32)
+    run_function(fn, [array, result])
+    np.testing.assert_array_equal(result, array.transpose(1, 0, 2, 3))
+    module = ModuleText()
+    emit_function(fn, module)
+    assert "gather" not in "\n".join(module.definitions)

@@ -69,7 +69,7 @@ def _chooses(stage: Stage) -> bool:
 
 def _axis_along_memory(stage: Stage, lanes: int) -> Var | None:
     """The axis other than the innermost along which the stage reads vectors of neighbours; the innermost skips some."""
-    *outer, last = stage.op.axes
+    *outer, last = [a for a in stage.op.axes if a.hi > 0] or stage.op.axes
     if stage.op.outputs[0].dtype.bits != 32 or lanes < 4:
         return None
     for ld in (_source(ld, stage) for body in stage.op.bodies for ld in loads(body)):
