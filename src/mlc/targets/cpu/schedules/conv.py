@@ -480,7 +480,8 @@ def _worth_blocks(g: Group, target: Cpu) -> bool:
 def _worth_packing(g: Group, site: Site, target: Cpu) -> bool:
     """Whether weights that are known only when the model runs are worth being packed there, for blocks of channels.
 
-    What is not there in blocks is converted as well.
+    What is not there in blocks is converted as well. Windows of several pixels are in blocks even where they only are
+    no slower so, since what follows is faster (measured on Zen 5: a pool behind 7 × 7 taps takes 0.24 ms for 0.73).
     """
     anchor, role = g.anchor, g.role
     assert anchor is not None
@@ -496,7 +497,8 @@ def _worth_packing(g: Group, site: Site, target: Cpu) -> bool:
     by_rows = rows * plain.cycles(plain_tile(g, target), target)
     flat = is_flat(g, target, margins=False)
     in_blocks = conv_cycles(_product(g, flat, target), target, _border(g, flat, target))
-    return in_blocks + PACKING * moved / bandwidth(moved, target) < WORTH_BLOCKS * by_rows
+    worth = WORTH_BLOCKS if role.single_pixels else 1.0
+    return in_blocks + PACKING * moved / bandwidth(moved, target) < worth * by_rows
 
 
 def _schedule(g: Group, target: Cpu) -> Schedule:
