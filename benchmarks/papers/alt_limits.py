@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
+
+import mlc
+from mlc.api.training import wrapped
 from mlc.ir.graph import Builder, Graph, Node
 from mlc.ir.types import TensorType, f32
 from mlc.ops import get
@@ -57,11 +61,22 @@ def bytes_of(graph: Graph) -> int:
     return sum(v.type.nbytes for v in (*graph.inputs, *graph.constants, *graph.outputs))
 
 
-def stream(nbytes: int) -> Graph:
-    """A rectifier that reads and writes so many bytes together."""
+def stream_seconds(nbytes: int, target: str) -> float:
+    """What a core takes to read and write so many bytes together through a rectifier, without the call itself."""
+    return max(_seconds(_stream(nbytes), target) - _seconds(_stream(64), target), 1e-9)
+
+
+def _stream(nbytes: int) -> Graph:
     g = Builder("stream")
     (y,) = g.add(get("relu"), [g.input("x", TensorType((max(1, nbytes // 8),), f32))], names=["y"])
-    return g.finish([y])
+    return g.finish([y], ["y"])
+
+
+def _seconds(graph: Graph, target: str) -> float:
+    """The least time of a call, on one thread."""
+    with mlc.compile(wrapped(graph), target, threads=1, records=()).load(1) as module:
+        feeds = {s.name: np.ones(s.shape, np.float32) for s in module.inputs}
+        return min(module.benchmark(feeds, min_seconds=0.1)) / 1e9
 
 
 def shares(row: dict[str, float], seconds: Sequence[float]) -> list[float]:

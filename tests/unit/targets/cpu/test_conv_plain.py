@@ -5,12 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.papers.alt import Given
 from mlc.ir import te
-from mlc.ir.types import f32
+from mlc.ir.graph import Builder
+from mlc.ir.interp.graph import run_graph
+from mlc.ir.types import TensorType, f32
 from mlc.ops import get
-from mlc.targets.cpu.schedules.conv_plain import plain_tile, plain_weight_layout
+from mlc.settings import CompileOptions
+from mlc.targets.base import get_target
+from mlc.targets.cpu.schedules.conv_plain import held_rows, plain_tile, plain_weight_layout
 from mlc.targets.groups.group import Group
 from mlc.targets.x86.record import record_for
+from mlc.tuning.whole import build_module
 
 TARGETS = [record_for(cpu) for cpu in ("skylake-avx512", "haswell", "x86-64")]
 
@@ -31,6 +37,43 @@ def test_tiles_fit_the_registers_and_the_channels_of_a_group(target, filters, gr
     tile = plain_tile(convolution(4 * groups, filters, groups, space), target)
     assert filters // groups % tile.rows == 0
     assert tile.rows * tile.vectors + tile.vectors <= target.registers
+
+
+@pytest.mark.parametrize(
+    "height, channels, vectors, held",
+    [
+        (14, 4, 1, 2),
+        (28, 4, 1, 4),
+        (7, 7, 1, 1),
+        (9, 7, 1, 3),
+        (14, 9, 1, 1),
+        (14, 4, 3, 1),
+        (56, 1, 1, 14),
+        (1, 2, 1, 1),
+    ],
+)
+def test_tiles_of_few_sums_span_rows(height: int, channels: int, vectors: int, held: int) -> None:
+    """Sums that wait for each other are a multiply-add in two cycles, not two in one (ALT's figure 9, GRP-0)."""
+    assert held_rows(height, channels, vectors, 32, 9) == held
+    assert (channels + 1) * vectors * held <= 32
+
+
+@pytest.mark.parametrize("target", ["x86", "x86 -mcpu=haswell"])
+@pytest.mark.parametrize("held", [1, 2, 3])
+def test_rows_of_a_tile_are_those_of_the_convolution(target: str, held: int) -> None:
+    rng = np.random.default_rng(0)
+    g = Builder("conv")
+    x = g.input("x", TensorType((2, 6, 6, 9), f32))
+    w = g.constant(rng.integers(-2, 3, (4, 3, 3, 3)).astype(np.float32), "w")
+    attrs = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 2}
+    graph = g.finish(g.add(get("conv"), [x, w], attrs, sources=["conv"]), ["y"])
+    there = get_target(target)
+    options = CompileOptions("rows", "onnx", "0" * 64)
+    feeds = {"x": rng.integers(-2, 3, (2, 6, 6, 9)).astype(np.float32)}
+    with build_module(graph, there, options, 1, Given({"conv": {"held": held, "rows": 2, "vectors": 1}})) as module:
+        (found,) = module.run(feeds).values()
+    (wanted,) = run_graph(graph, feeds).values()
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_weights_lie_in_the_order_of_use() -> None:

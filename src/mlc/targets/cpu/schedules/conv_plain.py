@@ -2,7 +2,7 @@
 
 Vectors run along the pixels, a register tile is output channels × vectors of pixels: weights are broadcast, packed in
 the order of use. Where windows are single pixels, all pixels of an image are one axis; strides are taken out by a copy
-of those pixels that count.
+of those pixels that count. Else a tile of few channels spans several rows, which a search over layouts has found first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mlc.ir.layout import Layout
 from mlc.lower.knobs import Knobs, divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
-from mlc.lower.symbolic import opaque
+from mlc.lower.symbolic import opaque, several
 from mlc.targets.cpu.cost import Product, Tile, all_tiles, best_tile
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
@@ -125,14 +125,22 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
     wo, wv = stage.split(last, tile.vectors * target.lanes)
     wu, lane = stage.split(wv, target.lanes)
     stage.vectorize(lane)
+    height = outer[-1].hi + 1 if outer and not pointwise else 1
+    usual = 1 if target.in_order else held_rows(height, tile.rows, tile.vectors, target.registers, _hidden(target))
+    held = g.knobs.discrete("held", divisors(height), default=usual)
+    g.knobs.require((tile.rows + 1) * tile.vectors * held <= target.registers, "the sums of a tile do not fit")
     tiles = (ot.hi + 1) // groups
     tasks = groups * size_of([a.hi + 1 for a in (n, *outer)])
     wanted = g.knobs.discrete("parts", (0, *PARTS), default=0)  # 0: as many as it takes
     together = g.knobs.discrete("together", PARTS, default=1)
     order = g.knobs.permutation("walk", ("blocks", "tiles", "panels"))
+    high: list[Var] = []
+    if several(held):
+        outer[-1], row = stage.split(outer[-1], held)
+        high = [row]
     if tasks == 1 and wo.hi + 1 >= ENOUGH_TASKS:
         at = ot
-        stage.reorder(n, wo, *outer, ot, oc, wu, lane)
+        stage.reorder(n, wo, *outer, ot, oc, *high, wu, lane)
         stage.parallel(wo)
     else:
         # all pixels by some of the weights, one tile of pixels after the other; as many parts as it takes to share them
@@ -145,20 +153,21 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
             loops["blocks"], loops["tiles"] = stage.split(wo, together)
         walk = [loops[name] for name in sorted(loops, key=order.index)]
         at = walk[-1]
-        stage.reorder(n, ob, *outer, *walk, oc, wu, lane)
+        stage.reorder(n, ob, *outer, *walk, oc, *high, wu, lane)
         stage.parallel(stage.fuse(n, ob, *outer))
     local = s[conv]
     local.compute_at(stage, at)
-    finish_tile(s, out, conv, at, (oc, wu))
+    finish_tile(s, out, conv, at, (oc, *high, wu))
     ln, lo, *lspace = local.op.axes
     if not pointwise:
         local.align(lspace[-1], target.lanes)
     lu, llane = local.split(lspace[-1], target.lanes)
     terms = _terms(local, g.knobs)
-    local.reorder(*terms, ln, *lspace[:-1], lo, lu, llane)
+    *planes, lrow = lspace[:-1] if high else (*lspace[:-1], lo)
+    local.reorder(*terms, ln, *planes, lo, *([lrow] if high else []), lu, llane)
     local.vectorize(llane)
-    local.unroll(lu)
-    local.unroll(lo)
+    for a in (lu, lrow, lo):
+        local.unroll(a)
     hold_terms(s, local, terms[-1], 1, lo, tile.rows, target)
     for t in copied:
         if pointwise and strided:
@@ -185,6 +194,21 @@ def _terms(local: Stage, knobs: Knobs) -> list[Var]:
         loops["blocks"], loops["channels"] = [channels], [inner]
     names = sorted((name for name, some in loops.items() if some), key=order.index)
     return [a for name in names for a in loops[name]] + unrolled
+
+
+def _hidden(target: Cpu) -> int:
+    """Sums that hide the latency of a multiply-add, and one more, since scheduling is not perfect."""
+    return target.fmas * target.fma_latency + 1
+
+
+@opaque
+def held_rows(height: int, channels: int, vectors: int, registers: int, hidden: int) -> int:
+    """Rows of an image that a tile of few sums spans, so that these do not wait for each other."""
+    sums = channels * vectors
+    fitting = [k for k in divisors(height) if (sums + vectors) * k < registers]
+    if sums >= hidden or not fitting:
+        return 1
+    return min((k for k in fitting if k * sums >= hidden), default=max(fitting))
 
 
 @opaque
