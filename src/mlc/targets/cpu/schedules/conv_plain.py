@@ -125,15 +125,12 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
     wo, wv = stage.split(last, tile.vectors * target.lanes)
     wu, lane = stage.split(wv, target.lanes)
     stage.vectorize(lane)
-    height = outer[-1].hi + 1 if outer and not pointwise else 1
-    usual = 1 if target.in_order else held_rows(height, tile.rows, tile.vectors, target.registers, _hidden(target))
-    held = g.knobs.discrete("held", divisors(height), default=usual)
-    g.knobs.require((tile.rows + 1) * tile.vectors * held <= target.registers, "the sums of a tile do not fit")
     tiles = (ot.hi + 1) // groups
     tasks = groups * size_of([a.hi + 1 for a in (n, *outer)])
     wanted = g.knobs.discrete("parts", (0, *PARTS), default=0)  # 0: as many as it takes
     together = g.knobs.discrete("together", PARTS, default=1)
     order = g.knobs.permutation("walk", ("blocks", "tiles", "panels"))
+    held = 1 if pointwise or not outer else _ask_held(g.knobs, outer[-1].hi + 1, tile, target)
     high: list[Var] = []
     if several(held):
         outer[-1], row = stage.split(outer[-1], held)
@@ -196,9 +193,13 @@ def _terms(local: Stage, knobs: Knobs) -> list[Var]:
     return [a for name in names for a in loops[name]] + unrolled
 
 
-def _hidden(target: Cpu) -> int:
-    """Sums that hide the latency of a multiply-add, and one more, since scheduling is not perfect."""
-    return target.fmas * target.fma_latency + 1
+def _ask_held(knobs: Knobs, height: int, tile: Tile, target: Cpu) -> int:
+    """Rows of an image that a tile spans; untuned, so many that its sums hide the latency of a multiply-add."""
+    hidden = target.fmas * target.fma_latency + 1  # one more, since scheduling is not perfect
+    usual = 1 if target.in_order else held_rows(height, tile.rows, tile.vectors, target.registers, hidden)
+    held = knobs.discrete("held", divisors(height), default=usual)
+    knobs.require((tile.rows + 1) * tile.vectors * held <= target.registers, "the sums of a tile do not fit")
+    return held
 
 
 @opaque
