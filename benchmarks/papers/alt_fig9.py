@@ -22,26 +22,25 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.alt import Given
 from benchmarks.papers.alt_fig9_page import complete, draw, findings, page
 from benchmarks.papers.alt_limits import bytes_of, multiply_adds, stream_seconds
 from benchmarks.papers.alt_peers import seconds as seconds_of_peers
-from benchmarks.papers.cachegrind import counts
+from benchmarks.papers.cachegrind import counts_of_candidate
 from benchmarks.papers.keep import RESULTS, keep
-from mlc.build import build_package
 from mlc.errors import ScheduleError
-from mlc.ir.graph import Builder, Graph
+from mlc.ir.graph import Builder as Graphs
+from mlc.ir.graph import Graph
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Config
 from mlc.ops import get
 from mlc.records.measurement import Measurement
 from mlc.rewrite.workload import workload_document
-from mlc.runtime import write_package
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Target, get_target
 from mlc.tuning.joint import JOINT, layout_space, layouts_in, loop_space, primitives_of
 from mlc.tuning.journal import Journal
 from mlc.tuning.measure import LocalMeasurer
+from mlc.tuning.measure.builder import Builder
 from mlc.tuning.options import TuneOptions
 from mlc.tuning.session import Session
 from mlc.tuning.task import Task, candidate, task_of, tasks_of
@@ -49,7 +48,6 @@ from mlc.tuning.task import Task, candidate, task_of, tasks_of
 VARIANTS: Mapping[str, int] = {"ALT-OL": 0, "ALT": 1}  # levels of searched layouts
 MOST_FLOPS = 4e8  # of a configuration, so that a search takes seconds
 LEAST_FLOPS = 1e6
-OPERATOR = "operator"  # what the one that is searched comes from
 COUNTED = "x86 -mcpu=haswell"  # what cachegrind knows
 
 
@@ -88,11 +86,11 @@ def _convolution(rng: np.random.Generator, rank: int, kind: str) -> tuple[str, G
     taps, stride = int(rng.choice([3] if kind in ("DIL", "DEP") else [1, 3, 5])), int(rng.choice([1, 2]))
     dilation, batch = 2 if kind == "DIL" else 1, int(rng.choice([1, 1, 4]))
     pad = dilation * (taps - 1) // 2
-    g = Builder(kind)
+    g = Graphs(kind)
     x = g.input("x", TensorType((batch, channels, *[size] * rank), f32))
     w = rng.standard_normal((filters, channels // groups, *[taps] * rank)).astype(np.float32)
     attrs = {"strides": (stride,) * rank, "pads": (pad,) * 2 * rank, "dilations": (dilation,) * rank, "groups": groups}
-    (y,) = g.add(get("conv"), [x, g.constant(w, "w")], attrs, sources=[OPERATOR])
+    (y,) = g.add(get("conv"), [x, g.constant(w, "w")], attrs)
     (r,) = g.add(get("relu"), [y], names=["r"])
     text = f"{batch}x{channels}x{'x'.join([str(size)] * rank)} {filters} filters {taps}/{stride} groups {groups}"
     return text, g.finish([r]), 2.0 * w[0].size * filters * batch * (size // stride) ** rank
@@ -103,14 +101,14 @@ def _transposed(rng: np.random.Generator, rank: int) -> tuple[str, Graph, float]
     size = int(rng.choice({2: [4, 7, 14, 28], 3: [4, 8]}[rank]))
     taps, stride, batch = int(rng.choice([2, 3, 4])), int(rng.choice([1, 2])), int(rng.choice([1, 1, 4]))
     pad = max(0, (taps - stride) // 2)
-    g = Builder("transposed")
+    g = Graphs("transposed")
     x = g.input("x", TensorType((batch, channels, *[size] * rank), f32))
     w = rng.standard_normal((channels, filters, *[taps] * rank)).astype(np.float32)
     attrs = {
         "strides": (stride,) * rank, "pads": (pad,) * 2 * rank, "dilations": (1,) * rank, "groups": 1,
         "output_shape": ((size - 1) * stride + taps - 2 * pad,) * rank,
     }  # fmt: skip
-    (y,) = g.add(get("conv_transpose"), [x, g.constant(w, "w")], attrs, sources=[OPERATOR])
+    (y,) = g.add(get("conv_transpose"), [x, g.constant(w, "w")], attrs)
     (r,) = g.add(get("relu"), [y], names=["r"])
     text = f"{batch}x{channels}x{'x'.join([str(size)] * rank)} {filters} filters {taps}/{stride} transposed"
     return text, g.finish([r]), 2.0 * w.size * batch * size**rank
@@ -118,11 +116,9 @@ def _transposed(rng: np.random.Generator, rank: int) -> tuple[str, Graph, float]
 
 def _product(rng: np.random.Generator) -> tuple[str, Graph, float]:
     m, k, n = (int(rng.choice([32, 64, 128, 256, 384, 512, 768])) for _ in range(3))
-    g = Builder("GMM")
+    g = Graphs("GMM")
     w = rng.standard_normal((k, n)).astype(np.float32)
-    (y,) = g.add(
-        get("matmul"), [g.input("x", TensorType((m, k), f32)), g.constant(w, "w")], names=["y"], sources=[OPERATOR]
-    )
+    (y,) = g.add(get("matmul"), [g.input("x", TensorType((m, k), f32)), g.constant(w, "w")], names=["y"])
     return f"{m}x{k} by {k}x{n}", g.finish([y]), 2.0 * m * k * n
 
 
@@ -246,15 +242,11 @@ def counted(case: Case, config: Config) -> dict[str, dict[str, int]]:
     space = loop_space(task, target, layouts_in(config))
     assert space is not None
     found = {}
+    builder = Builder(target, CompileOptions(case.name, "onnx", ""))
     for name, chosen in (("untuned", task.space.default), ("layout", space.default)):
-        options = CompileOptions(case.name, "onnx", "0" * 64, disabled_passes=frozenset({"winograd"}))
-        built = build_package(case.graph, target, options, Observer(), Given({OPERATOR: chosen}))
         with tempfile.TemporaryDirectory() as work:
-            path = Path(work) / "module.tar"
-            write_package(path, built.manifest, built.params, built.members)
-            events = counts(path, Path(work))
-        kernel = next(k for k in events if "conv" in k or "matmul" in k)
-        found[name] = events[kernel]
+            node = candidate(task, target, chosen)
+            found[name] = counts_of_candidate(builder.build(task, chosen), node, Path(work))
     return found
 
 
