@@ -7,8 +7,9 @@ whose input and result together are as large. So data that fit a cache are moved
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -79,7 +80,7 @@ def _seconds(graph: Graph, target: str) -> float:
         return min(module.benchmark(feeds, min_seconds=0.1)) / 1e9
 
 
-def shares(row: dict[str, float], seconds: Sequence[float]) -> list[float]:
+def shares(row: Mapping[str, Any], seconds: Sequence[float]) -> list[float]:
     """How much of its limit each time of a row reaches.
 
     Args:
@@ -89,6 +90,6 @@ def shares(row: dict[str, float], seconds: Sequence[float]) -> list[float]:
     return [max(limits(row)) / s for s in seconds]
 
 
-def limits(row: dict[str, float]) -> tuple[float, float]:
+def limits(row: Mapping[str, Any]) -> tuple[float, float]:
     """Seconds that a row takes at least to compute, and to move its data."""
     return 2 * row["multiply_adds"] / row["peak"], row["stream_seconds"]

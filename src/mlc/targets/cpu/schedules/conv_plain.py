@@ -195,7 +195,7 @@ def _terms(local: Stage, knobs: Knobs) -> list[Var]:
 
 def _ask_held(knobs: Knobs, height: int, tile: Tile, target: Cpu) -> int:
     """Rows of an image that a tile spans; untuned, so many that its sums hide the latency of a multiply-add."""
-    hidden = target.fmas * target.fma_latency + 1  # one more, since scheduling is not perfect
+    hidden = target.fmas * target.fma_latency
     usual = 1 if target.in_order else held_rows(height, tile.rows, tile.vectors, target.registers, hidden)
     held = knobs.discrete("held", divisors(height), default=usual)
     knobs.require((tile.rows + 1) * tile.vectors * held <= target.registers, "the sums of a tile do not fit")
@@ -209,7 +209,7 @@ def held_rows(height: int, channels: int, vectors: int, registers: int, hidden: 
     fitting = [k for k in divisors(height) if (sums + vectors) * k < registers]
     if sums >= hidden or not fitting:
         return 1
-    return min((k for k in fitting if k * sums >= hidden), default=max(fitting))
+    return min((k for k in fitting if k * sums > hidden), default=max(fitting))  # scheduling is not perfect
 
 
 @opaque
