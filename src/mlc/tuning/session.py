@@ -31,6 +31,7 @@ from mlc.tuning.watcher import Watcher
 
 _LOGGER = logging.getLogger("mlc")
 FINALISTS = 8  # configurations of a task that are measured once more, in turns
+CONFIRMED = 3  # of these that are once more, for the decision
 FIRST = 4  # trials of a task at least, before another has its turn
 WORTH = 0.99  # of the untuned time, from which a configuration is faster beyond doubt
 
@@ -327,9 +328,16 @@ class Session:
         return [default, *own, *others]
 
     def decide(self, state: TaskState) -> None:
-        """Times the finalists in turns, and settles on the fastest, or on the untuned one where it is as fast."""
+        """Times the finalists in turns, and settles on the fastest, or on the untuned one where it is as fast.
+
+        The fastest of many has had some luck, so the first few take turns once more, and what counts is that.
+        """
         configs, held = self.finalists(state), self._searches.held(state)
         results = self._measurer.compare(state.index, configs)
+        ranked = sorted((m.seconds, k) for k, m in enumerate(results) if m.seconds is not None and k)
+        if len(ranked) > CONFIRMED:
+            configs = [configs[k] for k in (0, *(k for _, k in ranked[:CONFIRMED]))]
+            results = self._measurer.compare(state.index, configs)
         timed = [(m.seconds, k) for k, m in enumerate(results) if m.seconds is not None and (k or not held)]
         if not timed:
             self.settle(state, configs[0], Measurement(None, failure=Failure.RUN_CRASH))

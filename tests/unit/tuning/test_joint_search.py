@@ -116,7 +116,7 @@ class Close(Fake):
         return (0.95e-3 if LEVELS in config else 1e-3) + 1e-6 * (crc32(str(sorted(config.items())).encode()) % 7)
 
     def compare(self, task: int, configs: Sequence[Config]) -> list[Measurement]:
-        self.finalists = list(configs)
+        self.finalists = self.finalists or list(configs)  # the best few are compared once more
         return [
             Measurement(self.seconds(c) * (1.1 if LEVELS in c else 0.9 if k else 1.0)) for k, c in enumerate(configs)
         ]
