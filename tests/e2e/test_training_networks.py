@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import mlc
 from mlc.api.training import wrapped
 from mlc.training.losses import LOSSES
 from mlc.training.optimizers import optimizer
-from mlc.training.step import LOSS, RATE, gradient_graph
+from mlc.training.step import LOSS, RATE, TrainingStep, gradient_graph
 
 torch = pytest.importorskip("torch")
 
@@ -25,28 +26,40 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
-def whole_gradient(
-    name: str, batch: int, *, small: bool, double: bool = False
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def whole_gradients(
+    name: str, batch: int, *, small: bool, double: bool = False, batches: int = 1
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """All derivatives in one row: ours (of float32 or float64), PyTorch's of float32, and those of float64."""
     net = network(name, batch, small=small, double=double)
     step = net.step(optimizer("sgd"))
-    examples = net.batch(step)
     graph = gradient_graph(net.graph, LOSSES[net.loss], frozen=net.frozen)
+    result = []
     with mlc.compile(wrapped(graph), max_kernels=None).load(1) as module:
-        found = module.run({**examples, **step.parameters, **step.statistics})
-    rows, losses = [], []
-    names = [n for n in step.parameters if f"d{n}" in found]
-    for dtype in (torch.float32, torch.float64):
-        theirs = net.parameters(step, dtype)
-        loss = net.torch_loss(theirs, net.torch_batch(examples, dtype))
-        loss.backward()
-        grads = [t.grad if t.grad is not None else torch.zeros_like(t) for t in map(theirs.__getitem__, names)]
-        losses.append(loss.item())
-        rows.append(np.concatenate([t.double().numpy().ravel() for t in grads]))
-        assert all(t.grad is None or not t.grad.any() for n, t in theirs.items() if n not in names)
-    assert found[LOSS][0] == pytest.approx(losses[1], rel=1e-5, abs=0.0 if double else 3 * abs(losses[0] - losses[1]))
-    return np.concatenate([found[f"d{n}"].ravel() for n in names]), rows[0], rows[1]
+        for seed in range(batches):
+            examples = net.batch(step, seed)
+            found = module.run({**examples, **step.parameters, **step.statistics})
+            losses, rows = [], []
+            names = [n for n in step.parameters if f"d{n}" in found]
+            for dtype in (torch.float32, torch.float64):
+                theirs = net.parameters(step, dtype)
+                loss = net.torch_loss(theirs, net.torch_batch(examples, dtype))
+                loss.backward()
+                grads = [t.grad if t.grad is not None else torch.zeros_like(t) for t in map(theirs.__getitem__, names)]
+                losses.append(loss.item())
+                rows.append(np.concatenate([t.double().numpy().ravel() for t in grads]))
+                assert all(t.grad is None or not t.grad.any() for n, t in theirs.items() if n not in names)
+            lost = 0.0 if double else 3 * abs(losses[0] - losses[1])
+            assert found[LOSS][0] == pytest.approx(losses[1], rel=1e-5, abs=lost)
+            result.append((np.concatenate([found[f"d{n}"].ravel() for n in names]), rows[0], rows[1]))
+    return result
+
+
+def whole_gradient(
+    name: str, batch: int, *, small: bool, double: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of one batch."""
+    (found,) = whole_gradients(name, batch, small=small, double=double)
+    return found
 
 
 def distance(row: np.ndarray, want: np.ndarray) -> float:
@@ -81,9 +94,27 @@ def test_gradients_of_networks_in_float64_are_those_of_pytorch(name: str) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["shufflenet", "mobilenet", "resnet18", "resnet50"])
 def test_gradients_through_batch_norms_lose_what_float32_loses(name: str) -> None:
-    """Rectifiers behind norms over two examples multiply rounding: PyTorch's own float32 is up to 1e-2 away."""
-    ours, theirs, want = whole_gradient(name, 2, small=False)
-    assert distance(ours, want) <= 3 * distance(theirs, want)
+    """Rectifiers behind norms over two examples multiply rounding: PyTorch's own float32 is up to 1e-2 away.
+
+    Which of them change sides is chance, another one for each engine and batch, so medians are compared.
+    """
+    found = whole_gradients(name, 2, small=False, batches=5)
+    ours, theirs = (float(np.median([distance(row[k], row[2]) for row in found])) for k in (0, 1))
+    assert ours <= 3 * theirs
+
+
+def started(name: str, step: TrainingStep) -> TrainingStep:
+    """A step with other parameters to begin with, where PyTorch does not follow itself from the network's own.
+
+    ResNet-50's derivatives grow from block to block: by plain SGD, PyTorch's float64 leaves the losses that it has from
+    parameters changed by 1e-15 within 10 steps, at a hundredth of the rate within 50. So the norms at the ends of
+    blocks begin small, as in Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 5.1.
+    """
+    if name != "resnet50":
+        return step
+    ends = {n: 0.2 * a for n, a in step.parameters.items() if n.startswith("stage") and n.endswith(".2.norm.weight")}
+    assert len(ends) == 16
+    return replace(step, parameters={**step.parameters, **ends})
 
 
 def trajectory(name: str, how: str, steps: int, *, double: bool = False) -> None:
@@ -91,7 +122,7 @@ def trajectory(name: str, how: str, steps: int, *, double: bool = False) -> None
     dtype = torch.float64 if double else torch.float32
     given, made = OPTIMIZERS[how]
     learns = optimizer(how if how.startswith("adam") else "sgd", **given)
-    step = net.step(learns)
+    step = started(name, net.step(learns))
     rate = made([torch.zeros(1, requires_grad=True)]).param_groups[0]["lr"]
     theirs = net.parameters(step, dtype)
     their = made(list(theirs.values()))

@@ -156,7 +156,7 @@ def _others(op: te.Compute) -> tuple[te.Tensor, ...]:
     identity = combiner.identity([b.dtype for b in op.bodies])
 
     def element(*at: Linear) -> te.Reduction:
-        fresh = tuple(Var(a.name, 0, a.hi) for a in op.reduce_axes)
+        fresh = tuple(Var(f"{a.name}_1", 0, a.hi) for a in op.reduce_axes)
         env: dict[Var, IndexLike] = dict(zip((*op.axes, *op.reduce_axes), (*at[:n], *fresh), strict=True))
         same = all_of([binary("eq", as_expr(as_index(f)), as_expr(own)) for f, own in zip(fresh, at[n:], strict=True)])
         terms = [select(same, c, substitute_vars(b, env)) for c, b in zip(identity, op.bodies, strict=True)]
