@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mlc.errors import CheckFailedError
+from mlc.errors import CheckFailedError, UsageError
 from mlc.runtime.buffers import aligned_empty
 from mlc.training.checkpoint import Checkpoint
 from mlc.training.data import Batches, Examples
@@ -199,6 +199,13 @@ class Trainer:
         The loss does not tell: derivatives may be none before it, and were then written over what there was. So all
         steps since the last checkpoint are done once more.
         """
+        try:
+            why = self._again(examples, total)
+        except UsageError:  # of batches that are made on the way, and only once
+            why = "; its batches are not made again, so nobody knows since when"
+        return f"{spoilt!r} holds what is no number{why}"
+
+    def _again(self, examples: Batches, total: int) -> str:
         state = self.last() if self._kept else None
         tensors = own(self._begun if state is None else {n: state.tensors[n] for n in self.tensors})
         steps, epoch, batch = (0, 0, 0) if state is None else (state.step, state.epoch, state.batch)
@@ -206,13 +213,12 @@ class Trainer:
             for feeds in examples.shuffled(self.plan.seed, epoch, batch):
                 before = {name: array.copy() for name, array in tensors.items()}
                 tensors = _next(tensors, self.run(self._whole(feeds, tensors, steps, total)))
-                found = self._spoilt(tensors)
-                if found is not None:
+                if self._spoilt(tensors) is not None:
                     why = first_fault(self.step, self._whole(feeds, before, steps, total))
-                    return f"{found!r} holds what is no number since step {steps + 1}: {why}"
+                    return f" since step {steps + 1}: {why}"
                 steps += 1
             epoch, batch = epoch + 1, 0
-        return f"{spoilt!r} holds what is no number, though the same steps once more give numbers only"
+        return ", though the same steps once more give numbers only"
 
     def evaluate(self, examples: Examples) -> dict[str, float]:
         """The mean loss of examples, and the share of right classes where there are such."""

@@ -18,7 +18,7 @@ from mlc.ir.interp.graph import run_graph
 from mlc.ir.types import TensorType, f32, i64
 from mlc.ops import get
 from mlc.training.checkpoint import Checkpoint, load_checkpoint
-from mlc.training.data import Examples, examples_of
+from mlc.training.data import Examples, Stream, Streamed, examples_of
 from mlc.training.faults import first_fault
 from mlc.training.loop import Plan, Trainer
 from mlc.training.losses import LOSSES
@@ -141,6 +141,15 @@ def test_derivatives_that_are_no_numbers_are_told_by_the_operator(step: int) -> 
         run.train(examples_of(given, INPUTS, LABELS, TARGET, "d.npz"), None, 0.0, Watcher())
     assert not run.sound
     assert all(np.isfinite(c.tensors["w"]).all() for c in kept)
+
+
+def test_batches_that_are_made_once_are_not_asked_for_again() -> None:
+    given = arrays(3 * BATCH)
+    given["x"][0] = 0.0
+    rows = iter(range(0, 3 * BATCH, BATCH))
+    stream = Stream(3, lambda epoch: ({n: a[k : k + BATCH] for n, a in given.items()} for k in rows))
+    with pytest.raises(CheckFailedError, match="'w' holds what is no number; its batches are not made again"):
+        rooted_trainer([]).train(Streamed(stream, INPUTS, LABELS, TARGET, "d"), None, 1e9, Watcher())
 
 
 def test_a_mask_that_is_infinite_is_no_fault() -> None:
