@@ -25,7 +25,6 @@ from benchmarks.papers.curves import about_tables
 from benchmarks.papers.keep import RESULTS, keep
 from benchmarks.papers.needs import require
 from benchmarks.papers.replay import GOOD, Job, Method, replay_of, run_all, trials_until
-from benchmarks.papers.unseen import HELD_OUT
 from benchmarks.report import table
 from benchmarks.stats import geometric_mean
 from mlc.errors import UsageError
@@ -150,15 +149,15 @@ def main(arguments: list[str] | None = None) -> None:
     add("--held-out", action="store_true", help="whole spaces of held-out workloads instead of the papers' tables")
     add("--measure", action="store_true", help="go on with the searches of held-out workloads first")
     add("--replay", action="store_true", help="run these searches once more on the kept times, and compare")
-    add("--workloads", metavar="A,B", help=f"measure some of: {', '.join(HELD_OUT)}")
+    add("--workloads", metavar="A,B", help=f"measure some of: {', '.join(held_out.names_of_all())}")
     add("--minutes", type=float, default=4.5, metavar="M", help="measure for so long (default 4.5)")
     add("--core", type=int, default=0, metavar="N", help="core to take times on (default 0)")
     add("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes that replay tables")
     add("--out", type=Path, default=RESULTS, metavar="DIR", help=f"where results go (default {RESULTS})")
     options = parser.parse_args(arguments)
-    names = options.workloads.split(",") if options.workloads else list(HELD_OUT)
-    if unknown := [name for name in names if name not in HELD_OUT]:
-        parser.error(f"no workload {unknown[0]}; there are {', '.join(HELD_OUT)}")
+    names, known = options.workloads.split(",") if options.workloads else [], held_out.names_of_all()
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no workload {unknown[0]}; there are {', '.join(known)}")
     if (options.measure or options.replay or options.workloads) and not options.held_out:
         parser.error("--measure, --replay and --workloads are for --held-out")
     require(NAME, "matplotlib", "xgboost")

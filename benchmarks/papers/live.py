@@ -20,22 +20,23 @@ import numpy as np
 from benchmarks import machine
 from benchmarks.papers.spaces import Setting
 from benchmarks.papers.tables import CHUNK, FAST, table_for
-from benchmarks.papers.unseen import DESIGN, HELD_OUT
 from mlc.records.measurement import Measurement
 from mlc.settings import CompileOptions
-from mlc.targets.base import Target
 from mlc.tuning.base import Explorer
 from mlc.tuning.explorers import get_explorer
 from mlc.tuning.measure import LocalMeasurer, MeasureOptions
 from mlc.tuning.measure.timing import Rule
 from mlc.tuning.options import TuneOptions
+from mlc.tuning.transfer import cost_models
 
 FOLDER = Path("benchmarks/papers/tables/unseen")
 FOUND = 0.98  # part of the best speed that ends a search
 POOL = 256  # random configurations of a workload, which all searches share that begin with any
 # Searches that begin with random draws, and how many those are: in the order of their seed they are the pool's.
 BEGIN = {"random": POOL, "genetic": 99, "annealing": 15, "opevo": 15}
-NEAR = 0.96  # part of the best speed from which on a configuration is measured again, in turns
+NEAR = 0.97  # part of the best speed from which on a configuration is measured again, in turns
+# ... and from which on that is done more than once, since the fastest of many is one that was lucky; and how often.
+TOP, ROUNDS = 0.99, 2
 TOGETHER = 24  # that take turns
 AGAIN = Rule(sample_seconds=0.004, samples=9)
 
@@ -125,20 +126,25 @@ class Known:
     def settle(self, numbers: Sequence[int], results: Sequence[Measurement]) -> None:
         """Enters what took turns with the default, which comes last and whose first time is the scale of all.
 
-        A first measurement stays where there is no other.
+        The mean of all such measurements counts. A first measurement stays where there is no other.
         """
         table, at = self.table, self.at(numbers)
         seconds = np.array([np.nan if m.seconds is None else m.seconds for m in results])
         if np.isnan(table.untuned):
             table.untuned = float(seconds[-1])
         seconds *= table.untuned / seconds[-1]
-        table.again[at] = np.where(np.isnan(seconds[:-1]), table.seconds[at], seconds[:-1])
+        seconds = np.where(np.isnan(seconds[:-1]), table.seconds[at], seconds[:-1])
+        turns, before = table.turns[at], np.nan_to_num(table.again[at])
+        table.again[at] = (turns * before + seconds) / (turns + 1)
+        table.turns[at] += 1
 
     def near(self) -> list[int]:
-        """Numbers of what is near the best and was not measured carefully yet, the default included."""
-        wanted = self.speeds >= NEAR * self.speeds.max(initial=0.0)
-        wanted[self._at[self.default]] = True
-        found: list[int] = self.table.number[wanted & np.isnan(self.table.again)].tolist()
+        """Numbers of what is near the best and was not measured carefully enough yet, the default included."""
+        speeds = self.speeds
+        best = speeds.max(initial=0.0)
+        wanted = np.where(speeds >= TOP * best, ROUNDS, np.where(speeds >= NEAR * best, 1, 0))
+        wanted[self._at[self.default]] = ROUNDS
+        found: list[int] = self.table.number[self.table.turns < wanted].tolist()
         return found
 
 
@@ -173,10 +179,13 @@ class Search:
     def _explorer(self) -> Explorer:
         known = self.known
         order = np.random.default_rng([self.seed, 2]).permutation(len(known.pool))
+        setting = known.setting
+        models = cost_models(TuneOptions(explorer=self.explorer, seed=self.seed), setting.target, None)
         return get_explorer(self.explorer)(
             known.setting.part.space,
             np.random.default_rng([self.seed, 1]),
             featurizer=known.features,
+            model=None if models is None else models(setting.task),
             seeds=known.pool[order[: BEGIN.get(self.explorer, 0)]],
             valid=known.valid,
             **self.options,
@@ -252,9 +261,11 @@ class Arena:
                 known.add(some, self._fast.measure(k, [known.config(n) for n in some]))
             self._keep(known, len(missing))
 
-    def again(self) -> None:
-        """Measures everything near the best in turns."""
+    def again(self, knowns: Sequence[Known] | None = None) -> None:
+        """Measures what is near the best in turns; of all workloads unless told of which."""
         for k, known in enumerate(self._knowns):
+            if knowns is not None and known not in knowns:
+                continue
             near = known.near()
             for at in range(0, len(near), TOGETHER):
                 if self.over:
@@ -268,11 +279,6 @@ class Arena:
             known.table.about = machine.describe()
             known.table.save(known.folder)
             self._told(f"{known.name}: {len(known.table.number)} measured, the best {known.best:.1f} GFLOP/s")
-
-
-def settings(names: Sequence[str], target: Target) -> list[Setting]:
-    """Workloads of either set, on a target."""
-    return [Setting(({**DESIGN, **HELD_OUT})[name], target) for name in names]
 
 
 def compare(

@@ -201,10 +201,15 @@ def convolution(edge: int, inner: int, outer: int, kernel: int, stride: int) -> 
     return g.finish([_conv(g, x, inner, outer, kernel, stride, "conv")])
 
 
-def windowed(edge: int, inner: int, outer: int, kernel: int, stride: int, groups: int = 1) -> Graph:
-    """A convolution of any kind behind a pointwise one, which gives it tensors in blocks of channels."""
+def windowed(
+    edge: int, inner: int, outer: int, kernel: int, stride: int, groups: int = 1, *, first: bool = False
+) -> Graph:
+    """A convolution of any kind: the first, of row-major data, or behind a pointwise one, which blocks channels."""
     g = Builder("windowed")
-    x = _conv(g, g.input("x", TensorType((1, 16, edge, edge), f32)), 16, inner, 1, 1, "before")
+    if first:
+        x = g.input("x", TensorType((1, inner, edge, edge), f32))
+    else:
+        x = _conv(g, g.input("x", TensorType((1, 16, edge, edge), f32)), 16, inner, 1, 1, "before")
     return g.finish([_conv(g, x, inner, outer, kernel, stride, "conv", groups)])
 
 

@@ -64,6 +64,7 @@ class Table:
         seconds: of a call, float32 ``[n]``; NaN for failures.
         failure: position in :class:`~mlc.tuning.base.Failure`, int8 ``[n]``; -1 for none.
         again: seconds by the more careful measurements, float32 ``[n]``; NaN where there are none.
+        turns: of how many of those it is the mean, where it is one, int8 ``[n]``.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Table:
     seconds: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     failure: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int8))
     again: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    turns: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int8))
 
     @property
     def best_seconds(self) -> np.ndarray:
@@ -95,6 +97,7 @@ class Table:
         self.seconds = np.concatenate([self.seconds, np.array(seconds, np.float32)])
         self.failure = np.concatenate([self.failure, np.array(failure, np.int8)])
         self.again = np.concatenate([self.again, np.full(len(numbers), np.nan, np.float32)])
+        self.turns = np.concatenate([self.turns, np.zeros(len(numbers), np.int8)])
 
     def middling(self) -> np.ndarray:
         """Positions of some configurations that are slower than all finalists, evenly from fast to slow."""
@@ -125,6 +128,7 @@ class Table:
                 seconds=self.seconds,
                 failure=self.failure,
                 again=self.again,
+                turns=self.turns,
             )
 
     @classmethod
@@ -140,9 +144,10 @@ class Table:
         with np.load(file) as data:
             head = json.loads(data["head"].tobytes())
             rows = {key: data[key] for key in ("number", "seconds", "failure", "again")}
+            turns = data["turns"] if "turns" in data else (~np.isnan(rows["again"])).astype(np.int8)
         return cls(
             head["name"], head["text"], head["flops"], head["knobs"], head["untuned"], head["about"],
-            rows["number"].astype(np.int64), rows["seconds"], rows["failure"], rows["again"],
+            rows["number"].astype(np.int64), rows["seconds"], rows["failure"], rows["again"], turns,
         )  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def build_ahead(
         tasks = [task_of(t.document, t.margins, target) for t in tasks]
     except WorkloadError as error:
         raise UnsupportedError(f"{compile_options.name}: cannot be measured elsewhere: {error.message}") from None
-    model = cost_models(options, learnt_from(transfer, everything, target, options))
+    model = cost_models(options, target, learnt_from(transfer, everything, target, options))
     purpose = Purpose(str(target.describe()["string"]), threads, compile_options.name)
     failed: list[Measurement] = []
     with Candidates(path, purpose) as file:

@@ -143,7 +143,7 @@ def tune_graph(
         journal = stack.enter_context(Journal(path))
         for number, record in enumerate(measured, journal.log.next_trial):
             journal.append(replace(record, trial=number))
-        model = cost_models(options, known)
+        model = cost_models(options, target, known)
         session = Session(
             tasks, target, place.measurer, options, journal, numbers=numbers, model=model, near=near, watcher=watch
         )
@@ -229,7 +229,7 @@ def _layouts(
         with arrange([task]) as place, Journal(network.path) as journal:
             fingerprint = Fingerprint.of(network.target)
             similar = best_of([*journal.log.records, *near.hits.values()], fingerprint, place.threads)
-            model = cost_models(limited, known)
+            model = cost_models(limited, network.target, known)
             return Session(
                 [task], network.target, place.measurer, limited, journal, model=model, near=similar, watcher=watch
             ).run()

@@ -18,6 +18,7 @@ from mlc.targets.base import Target, Whole
 from mlc.tuning.base import CostModel
 from mlc.tuning.features import LoopFeatures
 from mlc.tuning.models.choice import Choice, cost_model
+from mlc.tuning.models.prior import prior_of
 from mlc.tuning.models.transfer import Additive, learn_globally
 from mlc.tuning.options import TuneOptions
 from mlc.tuning.task import Task, task_of
@@ -38,8 +39,17 @@ def learnt_from(
     return learn_from(log.records, tasks, target, cost_model(options.cost_model), options.seed)
 
 
-def cost_models(options: TuneOptions, known: Additive | None) -> Callable[[Task], CostModel] | None:
-    """Makes the cost model of each task; nothing where the explorer's own will do."""
+def cost_models(options: TuneOptions, target: Target, known: Additive | None) -> Callable[[Task], CostModel] | None:
+    """Makes the cost model of each task; nothing where the explorer's own will do.
+
+    Args:
+        options: name the explorer and the cost model.
+        target: of the tasks.
+        known: what was learnt from records; nothing where there are none. The default explorer begins with what comes
+            with the tuner then; those of papers are as these have them.
+    """
+    if known is None and (options.explorer, options.cost_model) == (TuneOptions.explorer, TuneOptions.cost_model):
+        known = prior_of(target)
     if known is None and options.cost_model == TuneOptions.cost_model:
         return None
     choice = cost_model(options.cost_model)

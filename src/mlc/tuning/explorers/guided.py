@@ -22,7 +22,8 @@ class Guided:
     topology-aware mutation, all neighbours of the fastest, and random draws. A cost model that sees loops, as
     AutoTVM's, says which may be good; a Gaussian process over the knobs says how much is known of them; a batch is
     chosen by upper confidence bounds. A share of it comes from coordinate descent, whatever the models say. Until the
-    cost model has enough to learn from, half of what is tried lies around the default, and the rest is plain OpEvo's.
+    cost model has something to learn from, half of what is tried lies around the default, and the rest is what it knows
+    of other tasks, or plain OpEvo's where it knows nothing.
 
     Args:
         ledger: the books.
@@ -68,7 +69,7 @@ class Guided:
 
     def suggest(self, n: int) -> np.ndarray:
         ledger = self._ledger
-        if not self._surrogate.ready():
+        if not len(ledger.rows) or not self._surrogate.ready():
             return self._begin(n)
         around = self._descent.suggest(max(self._near, 2 * n))
         candidates = self._candidates(n, around)
@@ -80,9 +81,17 @@ class Guided:
         return np.concatenate([chosen, around])
 
     def _begin(self, n: int) -> np.ndarray:
-        """Neighbours of the default configuration, which is seldom far from the best, and what plain OpEvo would do."""
+        """Neighbours of the default configuration, which is seldom far from the best, and what plain OpEvo would do.
+
+        Where the model knows other tasks, what it expects to be fast, in turns with these neighbours.
+        """
         around = self._descent.suggest(round(self._around * n))
-        return np.concatenate([around, self._evolution.suggest(n - len(around))])
+        if not self._surrogate.ready():
+            return np.concatenate([around, self._evolution.suggest(n - len(around))])
+        candidates = self._candidates(n, around)[len(around) :]
+        others = self._choose(candidates, n - len(around))
+        turns = np.argsort(np.concatenate([np.arange(len(around)), np.arange(len(others))]), kind="stable")
+        return np.concatenate([around, others])[turns]
 
     def learn(self, rows: np.ndarray, speeds: np.ndarray) -> None:
         self._surrogate.forget()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,20 @@ class GradientBoosting:
             self._trees = xgboost.train(self._options, data, self._rounds, obj=lambda scores, _: gradients(scores))
         else:
             self._trees = xgboost.train({**self._options, "objective": "reg:squarederror"}, data, self._rounds)
+
+    def save(self, file: Path, about: Mapping[str, str]) -> None:
+        """Writes what was learnt, in XGBoost's binary JSON, with some words about it."""
+        self._trees.set_attr(**about)
+        self._trees.save_model(file)
+
+    @classmethod
+    def load(cls, file: Path) -> tuple[GradientBoosting, dict[str, str]]:
+        """What :meth:`save` has written: a model by ranks, and the words about it."""
+        import xgboost
+
+        model = cls()
+        model._trees = xgboost.Booster({"nthread": 1}, model_file=file)
+        return model, dict(model._trees.attributes())
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Scores ``[n]``: speeds with the regression objective, else on a scale of their own; 0 before any ``fit``."""
