@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         case = run(options.folder, key, prepare=options.prepare)
         print(key, json.dumps(case), file=sys.stderr, flush=True)
         if not options.prepare:
-            cases[key] = case
+            cases[key] = {**case, "date": describe()["date"]}
             options.out.parent.mkdir(parents=True, exist_ok=True)
             _write(options.out, json.dumps(found, indent=1) + "\n")
             _write(options.out.with_suffix(".md"), report(found))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 7
 SECONDS = 0.25  # of an engine in a round, at least a call
-LONGEST = 40.0  # seconds for all rounds together, but three rounds are made
+LONGEST = 20.0  # seconds for all rounds together, but three rounds are made
 CLOSE = 1e-3  # losses, relative
 
 

@@ -25,6 +25,7 @@ class Case:
         kind: ``step`` or ``inference``.
         times: milliseconds by engine.
         agrees: whether the engines' losses do.
+        date: when that was; a run may go on another day, and the compiler be another one by then.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Case:
     threads: int
     times: Mapping[str, float]
     agrees: bool
+    date: str
 
     def over(self, peer: str) -> float | None:
         """How many times as long a peer takes as we do."""
@@ -45,7 +47,8 @@ def cases(found: Mapping[str, Any]) -> list[Case]:
     result = []
     for key, case in found["cases"].items():
         kind, name, batch, threads = key.split()
-        result.append(Case(kind, name, int(batch), int(threads), case.get("times", {}), case["agrees"]))
+        date = case.get("date", found["machine"]["date"])
+        result.append(Case(kind, name, int(batch), int(threads), case.get("times", {}), case["agrees"], date))
     return result
 
 
@@ -90,7 +93,7 @@ def report(found: Mapping[str, Any]) -> str:
         if not chosen:
             continue
         heads = ("network", "batch", "threads", "mlc, ms", "eager, ms", "torch.compile, ms",
-                 "eager / mlc", "compiled / mlc", "losses agree")  # fmt: skip
+                 "eager / mlc", "compiled / mlc", "losses agree", "measured")  # fmt: skip
         lines += [f"## {title}", "", *table(heads, [_row(c) for c in chosen]), ""]
     lines.append("Medians of calls taken in turns; `python -m benchmarks.training --out FILE.json` measures them.")
     failures = [f"- {key}, {e}: {text}" for key, c in found["cases"].items() for e, text in c["failures"].items()]
@@ -104,4 +107,4 @@ def _place(case: Case) -> tuple[int, int, int]:
 def _row(case: Case) -> tuple[str, ...]:
     times = [f"{case.times[e]:.3f}" if e in case.times else "-" for e in (OURS, EAGER, COMPILED)]
     over = ["-" if (r := case.over(e)) is None else f"{r:.2f}" for e in (EAGER, COMPILED)]
-    return case.name, str(case.batch), str(case.threads), *times, *over, "yes" if case.agrees else "**no**"
+    return case.name, str(case.batch), str(case.threads), *times, *over, "yes" if case.agrees else "**no**", case.date
