@@ -127,7 +127,8 @@ def replay(searches: Sequence[Search], console: Console) -> None:
     for s in searches:
         s.numbers = []
     stuck = compare(searches, None, lambda _text: None)
-    same = sum(s.numbers == numbers for s, numbers in zip(searches, kept, strict=True))
+    # One may end sooner than it did: as long as the best was not known well, it may have seemed not to be there.
+    same = sum(s not in stuck and s.numbers == k[: len(s.numbers)] for s, k in zip(searches, kept, strict=True))
     console.print(f"{same} of {len(searches)} searches propose the same; {len(stuck)} ask for what was never measured")
 
 
