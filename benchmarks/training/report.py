@@ -47,7 +47,7 @@ def cases(found: Mapping[str, Any]) -> list[Case]:
     result = []
     for key, case in found["cases"].items():
         kind, name, batch, threads = key.split()
-        date = case.get("date", found["machine"]["date"])
+        date = case.get("date", found["machine"].get("date", ""))
         result.append(Case(kind, name, int(batch), int(threads), case.get("times", {}), case["agrees"], date))
     return result
 
