@@ -277,9 +277,9 @@ def main() -> None:
         row = row_of(case, task, target, given.trials, folder, before if given.again else None)
         kept.write_text(json.dumps(row, indent=1) + "\n")
     rows = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    for row in findings(rows) if given.count else []:
-        (case,) = [c for c, _ in every if c.name == row["case"]]
-        row = {**row, "counts": counted(case, row["config"])}
+    for found in findings(rows) if given.count else []:
+        (case,) = [c for c, _ in every if c.name == found["case"]]
+        row = {**found, "counts": counted(case, found["config"])}
         (folder / f"{case.name}.json").write_text(json.dumps(row, indent=1) + "\n")
     rows = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     keep("alt_fig9", given.out, complete(rows), lambda picture: page(rows, picture), lambda path: draw(rows, path))

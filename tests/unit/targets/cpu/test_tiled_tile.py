@@ -20,7 +20,7 @@ from mlc.tuning.task import Task, task_of, tasks_of
 
 TARGET = get_target("x86 -mcpu=skylake-avx512")
 MACHINE = record_for("skylake-avx512", ())
-OPTIONS = CompileOptions("tiled", "onnx", "0" * 64, disabled_passes=frozenset({"winograd"}))
+OPTIONS = CompileOptions("tiled", "onnx", "0" * 64, disabled_passes=("winograd",))
 
 
 def task(channels: int, filters: int, size: tuple[int, ...], taps: int, groups: int = 1) -> Task:
