@@ -17,7 +17,7 @@ from pathlib import Path
 import onnx
 
 from benchmarks.command import GROUPS
-from benchmarks.zoo import MODELS, build
+from benchmarks.zoo import MODELS, build, is_model
 from mlc.records.best import compacted
 from mlc.records.files import read_records, write_records
 from mlc.records.places import shipped_file
@@ -62,7 +62,9 @@ def ship(target: str, records: Sequence[Record]) -> Path:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.logs", description=__doc__)
     names = GROUPS["networks"]
-    parser.add_argument("--models", default=",".join(names), help="of the zoo, with commas in between")
+    parser.add_argument(
+        "--models", default=",".join(names), help="of the zoo, NAME.int8 as well, with commas in between"
+    )
     parser.add_argument("--target", default="x86", help="what to tune for; this machine has to run it")
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--threads", default="1" if cores == 1 else f"1,{cores}", help="numbers of threads")
@@ -71,9 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ship-only", action="store_true", help="tune nothing, write what was found so far")
     options = parser.parse_args(arguments)
     chosen = options.models.split(",")
-    unknown = [name for name in chosen if name not in MODELS]
+    unknown = [name for name in chosen if not is_model(name)]
     if unknown:
-        parser.error(f"no model is called {unknown[0]!r}; there are {', '.join(MODELS)}")
+        parser.error(f"no model is called {unknown[0]!r}; there are {', '.join(MODELS)}, and NAME.int8")
     try:
         threads = [int(n) for n in options.threads.split(",")]
     except ValueError:
