@@ -166,13 +166,16 @@ def test_two_clients_share_boards_of_which_one_dies(pool: LocalPool, model: Path
         other = pool.tune("ann", model, tmp_path / "arm.jsonl", "--target", ARM, "--trials", "3", check=True)
     until(lambda: all(len(trials(tmp_path / f"{who}.jsonl")) > 3 for who in both))
     pool.boards["three"].kill()
+    tried: list[set[tuple[str, str]]] = []
     for who, party in both.items():
         assert party.wait() == 0, party.said.read_text()
         found = trials(tmp_path / f"{who}.jsonl")
         assert len(found) == TRIALS
-        assert len({(r.workload, json.dumps(dict(r.config), sort_keys=True)) for r in found}) == TRIALS
+        tried.append({(r.workload, json.dumps(dict(r.config), sort_keys=True)) for r in found})
+        assert len(tried[-1]) == TRIALS
         assert all(r.result.failure is None for r in found)
-    assert not overlaps(log)
+    # what both clients happen to try may be on two boards at once
+    assert len(overlaps(log)) <= len(tried[0] & tried[1])
     if other is not None:
         assert other.wait() == 0, other.said.read_text()
         assert {r.fingerprint.cpu for r in trials(tmp_path / "arm.jsonl")} == {"cortex-a53"}

@@ -336,8 +336,8 @@ def _ask_blocks(knobs: Knobs, extents: tuple[int, int, int], tiles: Tile, target
     m, n, depth = extents
     wide = knobs.discrete("panels", [b for b in BLOCKS if (b - 1) * target.lanes < n], default=default.panels)
     high = knobs.discrete("tiles", [b for b in BLOCKS if b <= m], default=default.tiles)
-    whole = default.chunk or depth
-    chunks, chunk = knobs.factors("depth", depth, 2, default=(depth // whole, whole))
+    parts = (depth // default.chunk, default.chunk) if default.chunk else (1, depth)
+    chunks, chunk = knobs.factors("depth", depth, 2, default=parts)
     walk = knobs.permutation("walk", WALK, default=default.walk)
     knobs.require(
         tiles.vectors % wide == 0 and tiles.rows % high == 0, "register tiles cannot be cut evenly into such blocks"
