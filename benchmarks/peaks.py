@@ -109,8 +109,9 @@ def decisions(name: str, batch: int, target: Target, peaks: Peaks | None) -> lis
     """The groups of a network's training step, as text, by these peaks; where nothing is repeated, without any."""
     from benchmarks.training.networks import network
     from mlc.training.optimizers import optimizer
+    from mlc.training.schedules import Schedule
 
-    step = network(name, batch).step(optimizer("adam"))
+    step = network(name, batch).step(optimizer("adam"), Schedule(1e-3))
     options = CompileOptions(name, "", "", disabled_passes=(REPEAT.name,) if peaks is None else ())
     machine = target if peaks is None else _With(target, peaks)
     whole = optimise(step.graph, machine, options, Observer())  # type: ignore[arg-type]

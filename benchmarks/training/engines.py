@@ -21,8 +21,8 @@ from mlc.runtime.module import Module
 from mlc.training.dynamic import updated
 from mlc.training.loop import own
 from mlc.training.optimizers import optimizer
-from mlc.training.step import LOSS
-from mlc.training.step import RATE as RATES
+from mlc.training.schedules import Schedule
+from mlc.training.step import LOSS, NUMBER
 
 RATE, MOMENTUM = 1e-3, 0.9
 # Weights are folded and packed.
@@ -34,16 +34,16 @@ Call = Callable[[], float]
 def steps(net: Network, threads: int, package: Path) -> dict[str, Callable[[], Call]]:
     """What makes a training step of each engine: forward, loss, all derivatives, and SGD with momentum."""
     learns = optimizer("sgd", momentum=MOMENTUM)
-    step = net.step(learns)
+    step = net.step(learns, Schedule(RATE))
     batch = net.batch(step)
 
     def ours() -> Call:
         module = _loaded(wrapped(step.graph, step.updates), threads, package)
         tensors = own({**step.parameters, **step.statistics, **step.moments})
-        rates = np.array(learns.rates(RATE, 1), np.float32)
+        number = np.ones(1, np.int64)
 
         def call() -> float:  # parameters and the like are updated in place, as `mlc train` does it
-            return float(updated(module, {**batch, **tensors, RATES: rates})[LOSS].reshape(-1)[0])
+            return float(updated(module, {**batch, **tensors, NUMBER: number})[LOSS].reshape(-1)[0])
 
         return call
 
@@ -68,7 +68,7 @@ def steps(net: Network, threads: int, package: Path) -> dict[str, Callable[[], C
 
 def forwards(net: Network, threads: int, package: Path) -> dict[str, Callable[[], Call]]:
     """What makes a forward pass of each engine, with the loss of its batch."""
-    step = net.step(optimizer("sgd"))
+    step = net.step(optimizer("sgd"), Schedule(RATE))
     batch = net.batch(step)
 
     def ours() -> Call:

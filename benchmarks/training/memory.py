@@ -29,8 +29,8 @@ from mlc.errors import UnsupportedError
 from mlc.runtime import load_module
 from mlc.runtime.atomic import atomic_write
 from mlc.training.optimizers import Optimizer, optimizer
-from mlc.training.step import LOSS
-from mlc.training.step import RATE as RATES
+from mlc.training.schedules import Schedule
+from mlc.training.step import LOSS, NUMBER
 
 STEPS = 4
 RATE = 1e-3
@@ -155,7 +155,7 @@ def _eager(case: Case, limit: int | None) -> dict[str, int]:
 
     torch.set_num_threads(1)
     net = network(case.name, case.batch)
-    step = net.step(_ours(case))
+    step = net.step(_ours(case), Schedule(RATE))
     batch = net.batch(step)
     name, momentum, decay = OPTIMIZERS[case.optimizer]
 
@@ -191,7 +191,7 @@ def _make(case: Case, limit: int | None) -> dict[str, int]:
 
     learns = _ours(case)
     net = network(case.name, case.batch)
-    step = net.step(learns)
+    step = net.step(learns, Schedule(RATE))
     try:
         package = mlc.compile(wrapped(step.graph, step.updates), threads=1, max_kernels=None, memory=limit)
     except UnsupportedError as error:
@@ -201,8 +201,7 @@ def _make(case: Case, limit: int | None) -> dict[str, int]:
         return {"least": int(found[1])}
     case.folder.mkdir(parents=True, exist_ok=True)
     package.save(case.file(".tar"))
-    rates = np.array(learns.rates(RATE, 1), np.float32)
-    arrays = {**net.batch(step), **step.parameters, **step.statistics, **step.moments, RATES: rates}
+    arrays = {**net.batch(step), **step.parameters, **step.statistics, **step.moments, NUMBER: np.ones(1, np.int64)}
     with atomic_write(case.file(".npz")) as file:
         np.savez(file, **arrays)
     return {"steps": len(package.manifest.steps)}

@@ -19,6 +19,7 @@ from mlc.ir.graph import Builder, Graph
 from mlc.ir.types import TensorType, f32, f64
 from mlc.training.losses import LOSSES as OUR_LOSSES
 from mlc.training.optimizers import Optimizer
+from mlc.training.schedules import Schedule
 from mlc.training.step import TARGET, TrainingStep, training_step
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "networks"
@@ -86,9 +87,9 @@ class Network:
         """The name of what is made small."""
         return NETWORKS[self.name].loss
 
-    def step(self, optimizer: Optimizer, **options: Any) -> TrainingStep:
+    def step(self, optimizer: Optimizer, schedule: Schedule, **options: Any) -> TrainingStep:
         """Our training step."""
-        return training_step(self.graph, OUR_LOSSES[self.loss], optimizer, frozen=self.frozen, **options)
+        return training_step(self.graph, OUR_LOSSES[self.loss], optimizer, schedule, frozen=self.frozen, **options)
 
     def batch(self, step: TrainingStep, seed: int = 0) -> dict[str, np.ndarray]:
         """A batch of random examples, the target included."""

@@ -13,6 +13,7 @@ from mlc.training.data import examples_of
 from mlc.training.loop import Plan
 from mlc.training.losses import LOSSES
 from mlc.training.optimizers import optimizer
+from mlc.training.schedules import Schedule
 from mlc.training.step import TARGET, training_step
 
 torch = pytest.importorskip("torch")
@@ -63,7 +64,7 @@ def test_digits_are_read_as_well_as_by_pytorch(name: str) -> None:
     found = mlc.train(model, data, plan, loss=loss, threads=1, validation=held_out)
     ours = found.history[-1]["validation_accuracy"]
 
-    step = training_step(model.graph, LOSSES[loss], optimizer("adam"))
+    step = training_step(model.graph, LOSSES[loss], optimizer("adam"), Schedule(plan.lr))
     theirs = {n: torch.tensor(step.parameters[n], requires_grad=True) for n in step.parameters}
     adam = torch.optim.Adam(list(theirs.values()), plan.lr)
     examples = examples_of(data, model.graph.inputs, step.target, TARGET, "digits")

@@ -12,7 +12,8 @@ import mlc
 from mlc.api.training import wrapped
 from mlc.training.losses import LOSSES
 from mlc.training.optimizers import optimizer
-from mlc.training.step import LOSS, RATE, TrainingStep, gradient_graph
+from mlc.training.schedules import Schedule
+from mlc.training.step import LOSS, NUMBER, TrainingStep, gradient_graph
 
 torch = pytest.importorskip("torch")
 
@@ -31,7 +32,7 @@ def whole_gradients(
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """All derivatives in one row: ours (of float32 or float64), PyTorch's of float32, and those of float64."""
     net = network(name, batch, small=small, double=double)
-    step = net.step(optimizer("sgd"))
+    step = net.step(optimizer("sgd"), Schedule(1e-3))
     graph = gradient_graph(net.graph, LOSSES[net.loss], frozen=net.frozen)
     result = []
     with mlc.compile(wrapped(graph), max_kernels=None).load(1) as module:
@@ -122,8 +123,8 @@ def trajectory(name: str, how: str, steps: int, *, double: bool = False) -> None
     dtype = torch.float64 if double else torch.float32
     given, made = OPTIMIZERS[how]
     learns = optimizer(how if how.startswith("adam") else "sgd", **given)
-    step = started(name, net.step(learns))
     rate = made([torch.zeros(1, requires_grad=True)]).param_groups[0]["lr"]
+    step = started(name, net.step(learns, Schedule(rate)))
     theirs = net.parameters(step, dtype)
     their = made(list(theirs.values()))
     kept = {n: a.copy() for n, a in (step.parameters | step.statistics | step.moments).items()}
@@ -131,8 +132,7 @@ def trajectory(name: str, how: str, steps: int, *, double: bool = False) -> None
     with mlc.compile(wrapped(step.graph, step.updates), max_kernels=None).load(1) as module:
         for k in range(1, steps + 1):
             examples = net.batch(step, seed=k % 16)
-            rates = np.array(learns.rates(rate, k), step.dtype.numpy)
-            results = module.run({**examples, **kept, RATE: rates}, places)
+            results = module.run({**examples, **kept, NUMBER: np.array([k])}, places)
             their.zero_grad()
             loss = net.torch_loss(theirs, net.torch_batch(examples, dtype))
             loss.backward()

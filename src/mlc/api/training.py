@@ -168,7 +168,7 @@ def train(
     from mlc.training.loop import Trainer
     from mlc.training.losses import LOSSES
     from mlc.training.optimizers import optimizer as by_name
-    from mlc.training.step import TARGET, training_step
+    from mlc.training.step import TARGET, target_type, training_step
     from mlc.training.watch import Watcher
 
     if memory is not None and tuning is not None and tuning.mode == "dynamic":
@@ -179,22 +179,31 @@ def train(
         )
     learns, kind = by_name(optimizer, momentum, decay), LOSSES[loss]
     stays = {*frozen, *kept_constants(model.info)}
-    step = training_step(model.graph, kind, learns, output=output, frozen=stays, clip=clip, measures=measures)
-    inputs = model.graph.inputs
+    inputs, wanted = model.graph.inputs, target_type(model.graph, kind, output)
     examples: Batches
     checked: Examples | None = None
     if isinstance(data, Stream):
         if isinstance(validation, float):
             raise UsageError(f"{where}: are made on the way, so no share of them can be kept", hint="give arrays")
-        examples = Streamed(data, inputs, step.target, TARGET, where)
+        examples = Streamed(data, inputs, wanted, TARGET, where)
     elif isinstance(validation, float):
-        examples, checked = examples_of(data, inputs, step.target, TARGET, where).split(validation)
+        examples, checked = examples_of(data, inputs, wanted, TARGET, where).split(validation)
         if not examples.steps:
             raise UsageError(f"{where}: what is left of {validation:g} for validation is less than a batch")
     else:
-        examples = examples_of(data, inputs, step.target, TARGET, where)
+        examples = examples_of(data, inputs, wanted, TARGET, where)
     if validation is not None and not isinstance(validation, float):
-        checked = examples_of(validation, inputs, step.target, TARGET, "the data for validation")
+        checked = examples_of(validation, inputs, wanted, TARGET, "the data for validation")
+    step = training_step(
+        model.graph,
+        kind,
+        learns,
+        plan.rates(examples.steps),
+        output=output,
+        frozen=stays,
+        clip=clip,
+        measures=measures,
+    )
     options = (loss, optimizer, momentum, decay, clip, output, sorted(frozen), measures)
     rates = (plan.lr, plan.schedule, plan.warmup)
     about = {
@@ -238,7 +247,7 @@ def train(
         if tuning is not None and tuning.mode == "dynamic":
             workers = stack.enter_context(beside(stepped, target, threads, tuning, plan.seed))
             execution.take = workers.take
-        trainer = Trainer(step, learns, plan, execution, (other or module).run, kind.classes, keep, about, last)
+        trainer = Trainer(step, plan, execution, (other or module).run, kind.classes, keep, about, last)
         if found is not None:
             trainer.resume(found)
         try:

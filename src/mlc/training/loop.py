@@ -19,8 +19,8 @@ from mlc.runtime.buffers import aligned_empty
 from mlc.training.checkpoint import Checkpoint
 from mlc.training.data import Batches, Examples
 from mlc.training.faults import first_fault, is_sound
-from mlc.training.optimizers import Optimizer
-from mlc.training.step import LOSS, NEXT, RATE, TARGET, TrainingStep
+from mlc.training.schedules import Schedule
+from mlc.training.step import LOSS, NEXT, NUMBER, TARGET, TrainingStep
 from mlc.training.watch import Watcher
 
 _HINT = "try a smaller --lr, --clip-norm 1, or look at the data"
@@ -47,16 +47,9 @@ class Plan:
     warmup: int = 0
     seed: int = 0
 
-    def rate(self, step: int, steps: int) -> float:
-        """The learning rate of a step, counted from 1, of so many."""
-        if step <= self.warmup:
-            return self.lr * step / self.warmup
-        if self.schedule == "cosine":
-            return self.lr * 0.5 * (1.0 + math.cos(math.pi * (step - self.warmup) / max(1, steps - self.warmup)))
-        return self.lr
-
-
-SCHEDULES = ("constant", "cosine")
+    def rates(self, steps: int) -> Schedule:
+        """How fast each step learns, of so many in an epoch."""
+        return Schedule(self.lr, self.schedule, self.warmup, self.epochs * steps)
 
 
 @dataclass(eq=False)
@@ -65,7 +58,6 @@ class Trainer:
 
     Args:
         step: what is repeated.
-        optimizer: whose rates it takes.
         plan: how long, how fast.
         run: the compiled step.
         compare: the compiled losses of examples.
@@ -76,7 +68,6 @@ class Trainer:
     """
 
     step: TrainingStep
-    optimizer: Optimizer
     plan: Plan
     run: Run
     compare: Run
@@ -133,23 +124,22 @@ class Trainer:
                 one that is none. No checkpoint is kept of that.
             OutputError: a checkpoint cannot be written.
         """
-        total = self.plan.epochs * examples.steps
         while self.epoch < self.plan.epochs:
             begun = kept = time.monotonic()
             losses = []
             first = self.batch
             for feeds in examples.shuffled(self.plan.seed, self.epoch, first):
                 with unbroken():  # what was updated in place and the count of steps go together
-                    losses.append(self._one(feeds, examples, total))
+                    losses.append(self._one(feeds, examples))
                     self.batch += 1
                 now = time.monotonic()
                 rate = (self.batch - first) * examples.batch / max(now - begun, 1e-9)
                 watcher.stepped(self.epoch, self.batch, examples.steps, losses[-1], rate)
                 if now - kept >= every and self.batch < examples.steps:
-                    self._keep(examples, total)
+                    self._keep(examples)
                     kept = now
             seconds = time.monotonic() - begun
-            self._require_sound(examples, total)
+            self._require_sound(examples)
             told: dict[str, Any] = {
                 "epoch": self.epoch + 1,
                 "loss": float(np.mean(losses)) if losses else None,
@@ -161,60 +151,53 @@ class Trainer:
                 told |= {f"validation_{name}": value for name, value in self.evaluate(validation).items()}
             self.history.append(told)
             self.epoch, self.batch = self.epoch + 1, 0
-            self._keep(examples, total)
+            self._keep(examples)
             watcher.finished(self.epoch, told)
 
-    def _keep(self, examples: Batches, total: int) -> None:
-        self._require_sound(examples, total)
+    def _keep(self, examples: Batches) -> None:
+        self._require_sound(examples)
         self.save(self.checkpoint())
         self._kept = True
 
-    def _one(self, feeds: Mapping[str, np.ndarray], examples: Batches, total: int) -> float:
-        whole = self._whole(feeds, self.tensors, self.steps, total)
+    def _one(self, feeds: Mapping[str, np.ndarray], examples: Batches) -> float:
+        whole = _whole(feeds, self.tensors, self.steps)
         results = self.run(whole)
         loss = float(results[LOSS].reshape(-1)[0])
         if not math.isfinite(loss):
             spoilt = self._spoilt(self.tensors)
-            why = first_fault(self.step, whole) if spoilt is None else self._since(spoilt, examples, total)
+            why = first_fault(self.step, whole) if spoilt is None else self._since(spoilt, examples)
             raise CheckFailedError(f"the loss is {loss} in step {self.steps + 1}: {why}", hint=_HINT)
         self.tensors = _next(self.tensors, results)
         self.steps += 1
         return loss
 
-    def _whole(
-        self, feeds: Mapping[str, np.ndarray], tensors: Mapping[str, np.ndarray], steps: int, total: int
-    ) -> dict[str, np.ndarray]:
-        """All inputs of the step after so many."""
-        rates = self.optimizer.rates(self.plan.rate(steps + 1, total), steps + 1)
-        return {**feeds, **tensors, RATE: np.array(rates, self.step.dtype.numpy)}
-
-    def _require_sound(self, examples: Batches, total: int) -> None:
+    def _require_sound(self, examples: Batches) -> None:
         spoilt = self._spoilt(self.tensors)
         if spoilt is not None:
-            raise CheckFailedError(self._since(spoilt, examples, total), hint=_HINT)
+            raise CheckFailedError(self._since(spoilt, examples), hint=_HINT)
 
-    def _since(self, spoilt: str, examples: Batches, total: int) -> str:
+    def _since(self, spoilt: str, examples: Batches) -> str:
         """Since when a parameter is no number, and what is to blame.
 
         The loss does not tell: derivatives may be none before it, and were then written over what there was. So all
         steps since the last checkpoint are done once more.
         """
         try:
-            why = self._again(examples, total)
+            why = self._again(examples)
         except UsageError:  # of batches that are made on the way, and only once
             why = "; its batches are not made again, so nobody knows since when"
         return f"{spoilt!r} holds what is no number{why}"
 
-    def _again(self, examples: Batches, total: int) -> str:
+    def _again(self, examples: Batches) -> str:
         state = self.last() if self._kept else None
         tensors = own(self._begun if state is None else {n: state.tensors[n] for n in self.tensors})
         steps, epoch, batch = (0, 0, 0) if state is None else (state.step, state.epoch, state.batch)
         while epoch < self.plan.epochs and steps <= self.steps:
             for feeds in examples.shuffled(self.plan.seed, epoch, batch):
                 before = {name: array.copy() for name, array in tensors.items()}
-                tensors = _next(tensors, self.run(self._whole(feeds, tensors, steps, total)))
+                tensors = _next(tensors, self.run(_whole(feeds, tensors, steps)))
                 if self._spoilt(tensors) is not None:
-                    why = first_fault(self.step, self._whole(feeds, before, steps, total))
+                    why = first_fault(self.step, _whole(feeds, before, steps))
                     return f" since step {steps + 1}: {why}"
                 steps += 1
             epoch, batch = epoch + 1, 0
@@ -233,6 +216,11 @@ class Trainer:
                 asked += labels.size
         found = {"loss": loss / seen}
         return {**found, "accuracy": right / asked} if asked else found
+
+
+def _whole(feeds: Mapping[str, np.ndarray], tensors: Mapping[str, np.ndarray], steps: int) -> dict[str, np.ndarray]:
+    """All inputs of the step after so many."""
+    return {**feeds, **tensors, NUMBER: np.array([steps + 1], np.int64)}
 
 
 def _next(tensors: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,7 +1,7 @@
 """Optimizers, as expressions: what a step makes of parameters, their derivatives, and what it remembers of those.
 
-Rates that change from step to step are operands: ``rates`` are three, the learning rate, and the factors that
-make up for first and second moments having begun at zero (Kingma and Ba, "Adam", 2015, algorithm 1; 1 for others).
+Rates that change from step to step are operands, which :mod:`mlc.training.schedules` computes: the learning rate, and
+the factors that make up for first and second moments having begun at zero.
 
 Where the loss is no number, everything stays as it was: updates are made in place, and whoever wants to know where that
 loss came from needs the parameters that it was computed with.
@@ -19,8 +19,7 @@ from mlc.ir import te
 from mlc.ir.expr import Expr, binary, call, select
 from mlc.ir.graph import Builder, Value
 from mlc.ir.index import Var
-
-RATES = 3
+from mlc.training.schedules import RATES
 
 
 @dataclass(frozen=True)
@@ -38,13 +37,6 @@ class Optimizer:
     moments: int
     update: Callable[[Expr, Expr, Sequence[Expr], Sequence[Expr]], Sequence[Expr]]
     betas: tuple[float, float] | None = None
-
-    def rates(self, lr: float, step: int) -> tuple[float, float, float]:
-        """The operand ``rates`` of a step, counted from 1."""
-        if self.betas is None:
-            return lr, 1.0, 1.0
-        first, second = (1.0 / (1.0 - beta**step) for beta in self.betas)
-        return lr, first, second
 
     def add(
         self, g: Builder, parameter: Value, derivative: Value, moments: Sequence[Value], rates: Value, loss: Value

@@ -13,16 +13,17 @@ from mlc.ir import te
 from mlc.ir.expr import binary, call
 from mlc.ir.graph import Builder, Graph, Value
 from mlc.ir.index import as_index
-from mlc.ir.types import DType, TensorType, f32, f64
+from mlc.ir.types import DType, TensorType, f32, f64, i64
 from mlc.ops import get
 from mlc.rewrite.contractions import state_contractions
 from mlc.training.backward import add_gradients
 from mlc.training.losses import Loss, mean_of
-from mlc.training.optimizers import RATES, Optimizer, add_kept
+from mlc.training.optimizers import Optimizer, add_kept
+from mlc.training.schedules import Schedule
 from mlc.training.statistics import MEAN, VARIANCE, add_followed, add_statistics, is_batch_norm, measured
 
 FLOATS = (f32, f64)  # in which models are trained
-TARGET, RATE, LOSS = "target", "rates", "loss"
+TARGET, NUMBER, LOSS = ".target", ".step", ".loss"  # which no model calls its own
 NEXT = ".next"  # behind the name of an operand, what the step leaves of it
 
 
@@ -31,15 +32,15 @@ class TrainingStep:
     """What is compiled and repeated.
 
     Args:
-        graph: takes the model's inputs, :data:`TARGET`, :data:`RATE`, and all that is kept from step to step; gives
-            :data:`LOSS` and, behind the name with :data:`NEXT`, what is kept.
+        graph: takes the model's inputs, :data:`TARGET`, :data:`NUMBER` (of the step, from 1), and all that is kept from
+            step to step; gives :data:`LOSS` and, behind the name with :data:`NEXT`, what is kept.
         loss: the model and the losses of examples alone, with parameters as inputs: for what is not learned from.
         parameters: what is learned, as it is before the first step.
         statistics: what is measured on the way, by name: means and variances of batch norms.
         moments: what the optimizer remembers.
         target: the type of what predictions are compared with.
         prediction: the output that is compared.
-        dtype: of predictions, losses, parameters and rates.
+        dtype: of predictions, losses and parameters.
     """
 
     graph: Graph
@@ -84,6 +85,7 @@ def training_step(
     graph: Graph,
     loss: Loss,
     optimizer: Optimizer,
+    schedule: Schedule,
     *,
     output: str | None = None,
     frozen: Collection[str] = (),
@@ -94,6 +96,7 @@ def training_step(
 
     Args:
         graph: of the model, as imported: its constants are the parameters.
+        schedule: how fast it learns, in each step.
         output: the name of the output that is compared; the only one unless given.
         frozen: names of parameters that are not learned.
         clip: the largest norm that all derivatives together may have; they are scaled down to it.
@@ -108,7 +111,7 @@ def training_step(
     derivatives = [by for _, by in used]
     if clip is not None:
         derivatives = _clipped(g, derivatives, clip)
-    rates = g.input(RATE, TensorType((RATES,), d.loss.type.dtype))
+    rates = schedule.add(g, g.input(NUMBER, TensorType((1,), i64)), optimizer.betas, value.type.dtype)
     results, result_names = [value], [LOSS]
     moments: dict[str, np.ndarray] = {}
     begun = len(g.nodes)
@@ -124,7 +127,18 @@ def training_step(
     _update_early(g, begun)
     step = g.finish(results, result_names)
     parameters, kept = ({v.name: graph.constants[v] for v in values} for values in (d.learned, d.statistics))
-    return TrainingStep(step, d.compared, parameters, kept, moments, d.target.type, d.prediction, d.loss.type.dtype)
+    return TrainingStep(step, d.compared, parameters, kept, moments, d.target.type, d.prediction, value.type.dtype)
+
+
+def target_type(graph: Graph, loss: Loss, output: str | None = None) -> TensorType:
+    """The type of what a model's predictions are compared with.
+
+    Args:
+        graph, loss, output: as for :func:`training_step`.
+    Raises:
+        UsageError: the output cannot be told.
+    """
+    return loss.target(graph.outputs[_compared_output(graph, output)].type)
 
 
 def gradient_graph(
@@ -168,17 +182,8 @@ class _Differentiated:
 def _differentiated(
     graph: Graph, loss: Loss, output: str | None, frozen: Collection[str], measures: bool
 ) -> _Differentiated:
-    names = graph.output_names
-    if output is None and len(names) > 1:
-        raise UsageError(f"the model has several outputs: {', '.join(names)}", hint="say which with --output NAME")
-    if output is not None and output not in names:
-        raise UsageError(f"no output is called {output!r}", hint=f"there are {', '.join(names)}")
-    place = 0 if output is None else names.index(output)
+    place = _compared_output(graph, output)
     dtype = graph.outputs[place].type.dtype
-    if dtype not in FLOATS:
-        raise UsageError(
-            f"the output {names[place]!r} is {graph.outputs[place].type}, not floats that could be learned"
-        )
     learned = trainable(graph, dtype, frozen)
     statistics = measured(graph, dtype) if measures else {}
     compared = _compared(graph, loss, [*learned, *statistics], place)
@@ -191,8 +196,23 @@ def _differentiated(
     found = add_gradients(g, [(value, one)], wanted, constant=centres)
     used = [(v, d) for v, d in zip(wanted, found, strict=True) if d is not None]
     if not used:
-        raise UsageError(f"the loss of {names[place]!r} depends on no parameter that is learned")
-    return _Differentiated(g, value, used, learned, statistics, followed, compared, target, names[place])
+        raise UsageError(f"the loss of {graph.output_names[place]!r} depends on no parameter that is learned")
+    return _Differentiated(g, value, used, learned, statistics, followed, compared, target, graph.output_names[place])
+
+
+def _compared_output(graph: Graph, output: str | None) -> int:
+    """The position of the output that is compared."""
+    names = graph.output_names
+    if output is None and len(names) > 1:
+        raise UsageError(f"the model has several outputs: {', '.join(names)}", hint="say which with --output NAME")
+    if output is not None and output not in names:
+        raise UsageError(f"no output is called {output!r}", hint=f"there are {', '.join(names)}")
+    place = 0 if output is None else names.index(output)
+    if graph.outputs[place].type.dtype not in FLOATS:
+        raise UsageError(
+            f"the output {names[place]!r} is {graph.outputs[place].type}, not floats that could be learned"
+        )
+    return place
 
 
 def _compared(graph: Graph, loss: Loss, opened: Collection[Value], place: int) -> Graph:

@@ -22,8 +22,8 @@ from mlc.training.data import Examples, Stream, Streamed, examples_of
 from mlc.training.faults import first_fault
 from mlc.training.loop import Plan, Trainer
 from mlc.training.losses import LOSSES
-from mlc.training.optimizers import RATES, optimizer
-from mlc.training.step import NEXT, RATE, TARGET, training_step
+from mlc.training.optimizers import optimizer
+from mlc.training.step import NEXT, NUMBER, TARGET, training_step
 from mlc.training.watch import Watcher
 from tests.unit.training.test_step import BATCH, network
 
@@ -42,9 +42,10 @@ def examples(n: int = 20) -> Examples:
 
 def trainer(kept: list[Checkpoint], epochs: int = 2, lr: float = 0.05) -> Trainer:
     learns = optimizer("adam")
-    step = training_step(network(), LOSSES["cross_entropy"], learns)
+    plan = Plan(epochs, lr, seed=3)
+    step = training_step(network(), LOSSES["cross_entropy"], learns, plan.rates(examples().steps))
     run, compare = (lambda feeds, g=g: run_graph(g, feeds) for g in (step.graph, step.loss))
-    return Trainer(step, learns, Plan(epochs, lr, seed=3), run, compare, True, kept.append, {"model": "m"})
+    return Trainer(step, plan, run, compare, True, kept.append, {"model": "m"})
 
 
 def test_batches_are_whole_and_every_epoch_is_another_order() -> None:
@@ -78,12 +79,6 @@ def test_data_that_does_not_fit_is_refused(changed: Mapping[str, Any], message: 
         examples_of(given, INPUTS, LABELS, TARGET, "d.npz")
     with pytest.raises(UsageError, match="3 examples are less than a batch of 6"):
         examples_of(arrays(3), INPUTS, LABELS, TARGET, "d.npz")
-
-
-def test_rates() -> None:
-    plan = Plan(1, 1.0, "cosine", warmup=4)
-    assert [plan.rate(k, 12) for k in (1, 4, 8, 12)] == pytest.approx([0.25, 1.0, 0.5, 0.0])
-    assert Plan(1, 0.5).rate(7, 10) == 0.5
 
 
 def test_a_run_goes_on_to_the_same_bits() -> None:
@@ -124,9 +119,10 @@ def rooted() -> Graph:
 
 def rooted_trainer(kept: list[Checkpoint]) -> Trainer:
     learns = optimizer("sgd")
-    step = training_step(rooted(), LOSSES["cross_entropy"], learns)
+    plan = Plan(1, 0.05, seed=3)
+    step = training_step(rooted(), LOSSES["cross_entropy"], learns, plan.rates(3))
     run, compare = (lambda feeds, g=g: run_graph(g, feeds) for g in (step.graph, step.loss))
-    return Trainer(step, learns, Plan(1, 0.05, seed=3), run, compare, True, kept.append, {}, lambda: kept[-1])
+    return Trainer(step, plan, run, compare, True, kept.append, {}, lambda: kept[-1])
 
 
 @pytest.mark.parametrize("step", [1, 3])
@@ -158,7 +154,7 @@ def test_a_mask_that_is_infinite_is_no_fault() -> None:
     assert run.sound
     given = arrays(BATCH)
     given["x"][0] = np.inf
-    feeds = {"x": given["x"], TARGET: given["label"], RATE: np.zeros(RATES, np.float32), **run.tensors}
+    feeds = {"x": given["x"], TARGET: given["label"], NUMBER: np.array([1]), **run.tensors}
     assert first_fault(run.step, feeds) == "'x' holds what is no number"
 
 

@@ -17,9 +17,11 @@ from mlc.ir.types import TensorType, f32, i64
 from mlc.ops import get
 from mlc.training.losses import LOSSES
 from mlc.training.optimizers import optimizer
-from mlc.training.step import LOSS, NEXT, RATE, TARGET, training_step
+from mlc.training.schedules import Schedule
+from mlc.training.step import LOSS, NEXT, NUMBER, TARGET, training_step
 
 BATCH, STEPS = 6, 20
+RATE, FIRST = Schedule(0.1), np.array([1])
 
 
 def network(last: str = "") -> Graph:
@@ -66,14 +68,14 @@ def test_parameters_go_where_those_of_pytorch_go(how: str, loss: str, clip: floa
     given, made = OPTIMIZERS[how]
     learns = optimizer(how if how.startswith("adam") else "sgd", **given)
     graph = network()
-    step = training_step(graph, LOSSES[loss], learns, clip=clip)
+    step = training_step(graph, LOSSES[loss], learns, Schedule(0.05), clip=clip)
     theirs = {n: torch.tensor(a, requires_grad=True) for n, a in step.parameters.items()}
     their = made(torch, list(theirs.values()))
     kept = {**step.parameters, **step.moments}
     f = torch.nn.functional
     for k in range(1, STEPS + 1):
         batch = feeds(k, LOSSES[loss].classes)
-        results = run_graph(step.graph, {**batch, **kept, RATE: np.array(learns.rates(0.05, k), np.float32)})
+        results = run_graph(step.graph, {**batch, **kept, NUMBER: np.array([k])})
         x, target = torch.tensor(batch["x"]), torch.tensor(batch[TARGET])
         y = torch.tanh(x @ theirs["w"] + theirs["b"]) @ theirs["v"]
         want = f.cross_entropy(y, target) if loss == "cross_entropy" else f.mse_loss(y, target)
@@ -92,8 +94,8 @@ def test_a_softmax_at_the_end_is_part_of_the_loss() -> None:
     batch = feeds(0, True)
     found = []
     for graph in (network(), network("softmax")):
-        step = training_step(graph, LOSSES["cross_entropy"], optimizer("sgd"))
-        results = run_graph(step.graph, {**batch, **step.parameters, RATE: np.array([0.1, 1, 1], np.float32)})
+        step = training_step(graph, LOSSES["cross_entropy"], optimizer("sgd"), RATE)
+        results = run_graph(step.graph, {**batch, **step.parameters, NUMBER: FIRST})
         found.append([results[LOSS], *(results[n + NEXT] for n in "wbv")])
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -101,10 +103,10 @@ def test_a_softmax_at_the_end_is_part_of_the_loss() -> None:
 
 def test_losses_of_examples_have_the_loss_as_their_mean() -> None:
     for name, loss in LOSSES.items():
-        step = training_step(network(), loss, optimizer("sgd"))
+        step = training_step(network(), loss, optimizer("sgd"), RATE)
         batch = feeds(3, loss.classes)
         each = run_graph(step.loss, {**batch, **step.parameters})[LOSS]
-        results = run_graph(step.graph, {**batch, **step.parameters, RATE: np.array([0.1, 1, 1], np.float32)})
+        results = run_graph(step.graph, {**batch, **step.parameters, NUMBER: FIRST})
         assert each.shape == (BATCH,)
         assert results[LOSS][0] == pytest.approx(each.mean(), rel=1e-6), name
 
@@ -123,7 +125,7 @@ def normed() -> Graph:
 def test_batch_norms_measure_each_batch_as_pytorch_does() -> None:
     torch = pytest.importorskip("torch")
     learns = optimizer("sgd")
-    step = training_step(normed(), LOSSES["cross_entropy"], learns)
+    step = training_step(normed(), LOSSES["cross_entropy"], learns, Schedule(0.3))
     assert (list(step.parameters), list(step.statistics)) == (["w", "scale", "bias"], ["mean", "var"])
     theirs = {n: torch.tensor(a, requires_grad=True) for n, a in step.parameters.items()}
     measured = {n: torch.tensor(a) for n, a in step.statistics.items()}
@@ -133,7 +135,7 @@ def test_batch_norms_measure_each_batch_as_pytorch_does() -> None:
     rng = np.random.default_rng(2)
     for k in range(1, 8):
         batch = {"x": rng.standard_normal((BATCH, 3, 5, 5)).astype(np.float32), TARGET: rng.integers(0, 4, BATCH)}
-        results = run_graph(step.graph, {**batch, **kept, RATE: np.array(learns.rates(0.3, k), np.float32)})
+        results = run_graph(step.graph, {**batch, **kept, NUMBER: np.array([k])})
         y = f.conv2d(torch.tensor(batch["x"]), theirs["w"])
         y = f.batch_norm(y, *measured.values(), theirs["scale"], theirs["bias"], training=True, momentum=0.1)
         want = f.cross_entropy(torch.tanh(y).mean((2, 3)), torch.tensor(batch[TARGET]))
@@ -148,7 +150,7 @@ def test_batch_norms_measure_each_batch_as_pytorch_does() -> None:
 
 def test_a_batch_norm_is_summed_over_four_times() -> None:
     """Twice for what is measured, twice for its gradient; all else belongs to channels."""
-    graph = training_step(normed(), LOSSES["cross_entropy"], optimizer("sgd")).graph
+    graph = training_step(normed(), LOSSES["cross_entropy"], optimizer("sgd"), RATE).graph
     (data,) = {n.outputs[0].type.shape for n in graph.nodes if n.op is get("conv")}
     reads = [n for n in graph.nodes if n.outputs[0].type.shape == (4,) and any(v.type.shape == data for v in n.inputs)]
     assert len(reads) == 4
@@ -156,7 +158,7 @@ def test_a_batch_norm_is_summed_over_four_times() -> None:
 
 def test_statistics_that_are_kept_and_what_is_frozen_stay() -> None:
     graph = normed()
-    step = training_step(graph, LOSSES["cross_entropy"], optimizer("adam"), frozen=["bias", "w"], measures=False)
+    step = training_step(graph, LOSSES["cross_entropy"], optimizer("adam"), RATE, frozen=["bias", "w"], measures=False)
     assert (list(step.parameters), list(step.statistics)) == (["scale"], [])
     assert list(step.moments) == ["scale.moment0", "scale.moment1"]
     assert {"mean", "var"} <= {v.name for v in step.graph.constants}
@@ -172,7 +174,7 @@ def test_statistics_that_are_kept_and_what_is_frozen_stay() -> None:
 )
 def test_what_cannot_be_told_is_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        training_step(network(), LOSSES["mse"], optimizer("sgd"), **changed)
+        training_step(network(), LOSSES["mse"], optimizer("sgd"), RATE, **changed)
 
 
 def test_outputs_that_cannot_be_learned_are_refused() -> None:
@@ -182,14 +184,14 @@ def test_outputs_that_cannot_be_learned_are_refused() -> None:
     (y,) = g.add(get("matmul"), [x, w])
     (k,) = g.add(get("argmax"), [y], {"axis": 1})
     with pytest.raises(UsageError, match="the model has several outputs: y, k"):
-        training_step(g.finish([y, k], ["y", "k"]), LOSSES["mse"], optimizer("sgd"))
+        training_step(g.finish([y, k], ["y", "k"]), LOSSES["mse"], optimizer("sgd"), RATE)
     with pytest.raises(UsageError, match=r"the output 'k' is i64\[2,1\], not floats"):
-        training_step(g.finish([k], ["k"]), LOSSES["mse"], optimizer("sgd"))
+        training_step(g.finish([k], ["k"]), LOSSES["mse"], optimizer("sgd"), RATE)
     with pytest.raises(UsageError, match="the loss of 'x' depends on no parameter that is learned"):
-        training_step(g.finish([x, y], ["x", "y"]), LOSSES["mse"], optimizer("sgd"), output="x")
+        training_step(g.finish([x, y], ["x", "y"]), LOSSES["mse"], optimizer("sgd"), RATE, output="x")
     flat = g.finish(list(g.add(get("reshape"), [y], {"shape": (8,)})), ["flat"])
     with pytest.raises(UsageError, match=r"the cross entropy takes scores \[batch, classes, …\], and the model gives"):
-        training_step(flat, LOSSES["cross_entropy"], optimizer("sgd"))
+        training_step(flat, LOSSES["cross_entropy"], optimizer("sgd"), RATE)
     assert i64 is LOSSES["cross_entropy"].target(TensorType((2, 3), f32)).dtype
 
 
@@ -198,7 +200,7 @@ def test_outputs_that_cannot_be_learned_are_refused() -> None:
 def test_updates_in_place_are_those_of_the_interpreter(make: Callable[[], Graph], how: str) -> None:
     given, _ = OPTIMIZERS[how]
     learns = optimizer(how if how.startswith("adam") else "sgd", **given)
-    step = training_step(make(), LOSSES["cross_entropy"], learns)
+    step = training_step(make(), LOSSES["cross_entropy"], learns, Schedule(0.05))
     kept = {n: a.copy() for n, a in (step.parameters | step.statistics | step.moments).items()}
     assert set(step.updates.values()) == set(kept)
     package = mlc.compile(wrapped(step.graph, step.updates), threads=1, verify_passes=True)
@@ -211,7 +213,7 @@ def test_updates_in_place_are_those_of_the_interpreter(make: Callable[[], Graph]
     with package.load(1) as module:
         for k in range(1, 4):
             batch = {"x": rng.standard_normal(x.type.shape).astype(np.float32), TARGET: rng.integers(0, 4, BATCH)}
-            batch[RATE] = np.array(learns.rates(0.05, k), np.float32)
+            batch[NUMBER] = np.array([k])
             expected = run_graph(step.graph, {**batch, **kept})
             found = module.run({**batch, **kept}, places)
             assert found[LOSS][0] == pytest.approx(expected[LOSS][0], rel=1e-5)
