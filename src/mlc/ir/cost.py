@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from mlc.ir import te
 from mlc.ir.expr import Binary, Call, Const, Expr, Load, Select, Within, loads, walk
-from mlc.ir.index import Linear, Var
+from mlc.ir.index import Linear, Var, dynamics, evaluate
 
 _MOST_CHECKED = 1 << 20  # values of an index that are looked at
 
@@ -55,24 +56,52 @@ def operations(outputs: Sequence[te.Tensor]) -> int:
 def products(outputs: Sequence[te.Tensor]) -> float:
     """Products that sums of ``outputs`` add up, whatever the schedule; a multiply-add each, and nothing else.
 
-    Those that a border leaves out do not count, whether the sum or a stage that it reads has the border, and nothing
-    does where that cannot be told axis by axis.
+    Those that a border leaves out do not count, whether the sum or a stage that it reads has the border, nor those of
+    elements that nobody reads, as there are at the ends of a transposed convolution's phases. Nothing does where it
+    cannot be told, for variables that are met in the same conditions, how many a border leaves.
     """
     total = 0.0
-    for op in te.topological(outputs):
+    order = te.topological(outputs)
+    for op in order:
         factors = [n for body in op.bodies for n in walk(body) if type(n) is Binary and n.op == "mul"]
         if op.combiner is not te.SUM or not factors:
             continue
         checks = {(n.index, n.lo, n.hi) for body in op.bodies for n in walk(body) if type(n) is Within}
         checks |= {check for body in op.bodies for n in loads(body) for check in _borders(n)}
-        variables = [a for index, _, _ in checks for a in index.vars()]
-        apart = len(variables) == len(set(variables))
-        points = prod(op.shape) * prod(a.hi + 1 for a in op.reduce_axes)
-        total += points * prod(_share(*check) for check in checks) if apart else 0
+        terms = prod(a.hi + 1 for a in op.reduce_axes)
+        inside = prod(op.shape) * terms * prod(_share(together) for together in _apart(checks))
+        total += max(0.0, inside - _unread(op, order, outputs) * terms)
     return total
 
 
-def _borders(load: Load) -> Iterator[tuple[Linear, int, int]]:
+def _unread(op: te.Compute, order: Sequence[te.Compute], outputs: Sequence[te.Tensor]) -> int:
+    """How many elements of a sum at least are read by nobody."""
+    if any(t in outputs for t in op.outputs):
+        return 0
+    reads = sum(
+        prod(reader.shape) * prod(a.hi + 1 for a in reader.reduce_axes)
+        for reader in order for body in reader.bodies for n in loads(body) if n.source in op.outputs
+    )  # fmt: skip
+    return max(0, prod(op.shape) - reads)
+
+
+_Check = tuple[Linear, int, int]  # an index, and that it is not below the first and below the second
+
+
+def _apart(checks: Iterable[_Check]) -> list[list[_Check]]:
+    """Conditions, those together that have variables in common."""
+    found: list[tuple[set[Var], list[_Check]]] = []
+    for check in checks:
+        variables, together = check[0].vars(), [check]
+        for group in [g for g in found if g[0] & variables]:
+            variables |= group[0]
+            together += group[1]
+            found.remove(group)
+        found.append((variables, together))
+    return [together for _, together in found]
+
+
+def _borders(load: Load) -> Iterator[_Check]:
     """Where an index is inside of the border of zeros that another stage has put there: ``lo <= index < hi``."""
     made = load.source.op if isinstance(load.source, te.Tensor) else None
     if not isinstance(made, te.Compute) or made.combiner is not None or len(made.bodies) != 1:
@@ -90,15 +119,19 @@ def _borders(load: Load) -> Iterator[tuple[Linear, int, int]]:
                 yield load.indices[made.axes.index(axis)] + check.index.const, check.lo, check.hi
 
 
-def _share(index: Linear, lo: int, hi: int) -> float:
-    """For how much of what its variables range over an index is within bounds; 0 where that is not known."""
-    variables = index.terms
-    if not all(type(a) is Var for a in variables) or prod(a.hi + 1 for a in index.vars()) > _MOST_CHECKED:
+def _share(checks: Sequence[_Check]) -> float:
+    """For how much of what their variables range over some conditions hold; 0 where that is not known."""
+    variables = sorted({a for index, _, _ in checks for a in index.vars()}, key=lambda a: a.name)
+    extents = [a.hi - a.lo + 1 for a in variables]
+    if prod(extents) > _MOST_CHECKED or any(dynamics(index) for index, _, _ in checks):
         return 0.0
-    values = np.array([index.const])
-    for a, times in variables.items():
-        values = np.add.outer(values, times * np.arange(a.lo, a.hi + 1)).ravel()
-    return float(((values >= lo) & (values < hi)).mean()) if len(values) else 0.0
+    grid = np.indices(extents, sparse=True)
+    values: dict[Var, Any] = {a: at + a.lo for a, at in zip(variables, grid, strict=True)}
+    inside = np.ones(extents, bool)
+    for index, lo, hi in checks:
+        at = np.asarray(evaluate(index, values))
+        inside &= (at >= lo) & (at < hi)
+    return float(inside.mean()) if inside.size else 0.0
 
 
 def _of_element(e: Expr) -> int:

@@ -8,7 +8,7 @@ its expression. So thousands of candidates are described from one schedule (Auto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mlc.errors import ScheduleError
-from mlc.lower.knobs import Config, Factors, Knobs, Permutation, Space
+from mlc.lower.knobs import Config, Factors, Knob, Knobs, Permutation, Space
 from mlc.lower.terms import Term, Terms
 
 
@@ -241,15 +241,20 @@ class Tracer(Knobs):
     Args:
         config: the configuration of this run; a knob that it does not name is fixed, whatever else is chosen.
         terms: all terms so far, so that equal ones of several runs are one object.
+        fixed: knobs of the space that have one value in all of it. Where the template would have several, as of a
+            layout under which loops are searched, it gets that value as it is, and traces nothing that follows of it.
 
     Attributes:
         guards: what the template has found out so far, in order.
     """
 
-    def __init__(self, config: Config | None = None, terms: Terms | None = None) -> None:
+    def __init__(
+        self, config: Config | None = None, terms: Terms | None = None, fixed: Mapping[str, Knob] | None = None
+    ) -> None:
         super().__init__(config)
         self.guards: list[Guard] = []
         self._terms = Terms() if terms is None else terms
+        self._fixed = {} if fixed is None else fixed
 
     def number(
         self,
@@ -270,6 +275,8 @@ class Tracer(Knobs):
         if callable(default):  # what it would be untuned is no matter
             default = knob.values[0]
         value = super()._ask(knob, plain(default))
+        if self._fixed.get(knob.name, knob) != knob:
+            return value
         if isinstance(value, tuple) and isinstance(knob, Factors):
             return tuple(self.number(v, None, (), knob.name, k) for k, v in enumerate(value))
         if isinstance(value, int):
@@ -467,6 +474,7 @@ class Ways:
         self._root: _Stretch | None = None
         self.terms = Terms()
         self._tables = _Tables(space)
+        self._fixed = {k.name: k for k in space.knobs if len(k.values) == 1}
         self.space = space
         self.count = 0
 
@@ -536,7 +544,7 @@ class Ways:
 
     def _run(self, row: np.ndarray, depth: int) -> _Stretch:
         """Traces a configuration; gives the part of its way after ``depth`` questions."""
-        tracer = Tracer(self.space.config(row), self.terms)
+        tracer = Tracer(self.space.config(row), self.terms, self._fixed)
         try:
             result = self._template(tracer)
         except ScheduleError:

@@ -26,6 +26,8 @@ MOST_EXPECTED = 8  # layouts that a search begins with
 ROUND = 4  # trials of a round of loop search under a layout, where an explorer has no episodes of its own
 MOST_ROUNDS = 3  # in the joint stage
 PROMISING = 0.8  # of the best speed, from which a layout gets another round
+FIRST_LAYOUTS = 3  # that are looked at before others, where the target expects them to be the fastest
+HOPE = 0.75  # of the speed of the target's own layouts, which none of those that were looked at reaches: they are left
 OWN = 0.25  # share of the joint stage that goes to the target's own layouts
 STARTS = 3  # layouts that what is expected to be fast is sought from, beside the default
 LIKE = 1.05  # times as many cycles as another layout is expected to take, from which one is worth a look beside it
@@ -228,9 +230,12 @@ class CrossExploration:
 
     In the joint stage an explorer of the layout space proposes layouts, and for each an explorer of the loop space that
     is rebuilt for it proposes loops; those that look promising after a round get more. The target's own layouts take
-    part. In the loop-only stage the fastest layout keeps all trials, and its loop space does not change any more. Where
-    the target's own layouts are nearly as fast, these two share them: the difference may be luck, and the loops of the
-    own layouts must not be known less well than by a search of them alone.
+    part. Where the layouts that the target expects to be the fastest are looked at first and turn out to be far slower
+    than its own, as of sums over few terms, the joint stage ends, and the search is nearly that of loops alone.
+
+    In the loop-only stage the fastest layout keeps all trials, and its loop space does not change any more. Where the
+    target's own layouts are nearly as fast, these two share them: the difference may be luck, and the loops of the own
+    layouts must not be known less well than by a search of them alone.
 
     Args:
         task: whose configurations.
@@ -243,6 +248,7 @@ class CrossExploration:
         near: the best configurations of like workloads.
         trials: of a round of loop search under a layout.
         look: trials of the first round.
+        expected: how many layouts the explorer begins with that are expected to be the fastest.
     """
 
     def __init__(
@@ -256,17 +262,19 @@ class CrossExploration:
         near: Sequence[Config] = (),
         trials: int = ROUND,
         look: int = LOOK,
+        expected: int = 0,
     ) -> None:
         self._task, self._target, self._layouts, self._explorer, self._make = task, target, layouts, explorer, make
         self._joint, self._near, self._round = joint, near, trials
         self._look = look
+        self._first = min(expected, FIRST_LAYOUTS)
         self._measured = 0
         self._own = _Under(None, self._search({}, task.space))
         self._under: dict[Hashable, _Under] = {(): self._own}
 
     def propose(self, n: int) -> list[Config]:
         """At most ``n`` new configurations, the untuned one first."""
-        if self._measured >= self._joint:
+        if self._measured >= self._joint or self._hopeless():
             ranked = sorted(self._under.values(), key=lambda u: -u.best)
             second = ranked[0] is not self._own and self._own.best >= CLOSE * ranked[0].best
             found = self._ask(self._own, n // 2) if second else []
@@ -276,6 +284,8 @@ class CrossExploration:
                     break
             return found
         n = min(n, self._joint - self._measured)
+        if self._first and not self._measured:
+            n = min(n, 1 + self._first)
         found = self._ask(self._own, max(round(OWN * n), 0 if self._measured else 1))
         best = max(u.best for u in self._under.values())
         again = [
@@ -311,6 +321,11 @@ class CrossExploration:
             under.search.observe([configs[k] for k in places], speeds[places])
             under.best = max(under.best, float(speeds[places].max()))
             under.asked = max(under.asked, len(places))
+
+    def _hopeless(self) -> bool:
+        """Whether none of the layouts that are expected to be the fastest comes near the target's own."""
+        tried = [u.best for u in self._under.values() if u is not self._own and u.asked]
+        return 0 < self._first <= len(tried) and max(tried) < HOPE * self._own.best
 
     def _ask(self, under: _Under, n: int) -> list[Config]:
         found = under.search.propose(n) if n > 0 else []

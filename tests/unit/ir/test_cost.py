@@ -6,8 +6,9 @@ import pytest
 
 from mlc.ir import te
 from mlc.ir.cost import operations, products
-from mlc.ir.expr import call, select, within
+from mlc.ir.expr import all_of, call, select, within
 from mlc.ir.types import f32
+from mlc.ops import get
 
 
 def test_matrix_product_takes_two_operations_a_term() -> None:
@@ -54,3 +55,46 @@ def test_a_border_that_another_stage_has_put_around_does_not_count_either() -> N
     ones = te.compute((2, 7), lambda i, j: select(within(j - 1, 0, 5), x[i, j - 1], 1.0), "ones")
     conv = te.compute((2, 3), lambda i, j: te.sum_of(ones[i, 2 * j + r] * w[r], r), "y")
     assert products([conv]) == pytest.approx(2 * 9)
+
+
+@pytest.mark.parametrize(
+    ("size", "taps", "stride", "dilation", "pad", "more"),
+    [
+        (4, 2, 1, 1, 0, 0),
+        (4, 4, 2, 1, 1, 0),
+        (5, 3, 2, 1, 1, 0),
+        (5, 3, 2, 1, 1, 1),
+        (4, 3, 3, 2, 1, 0),
+        (3, 2, 3, 1, 0, 1),
+    ],
+)
+def test_products_of_a_transposed_convolution_are_those_of_elements_and_taps_that_are_there(
+    size: int, taps: int, stride: int, dilation: int, pad: int, more: int
+) -> None:
+    """Counted one by one: each element of the data meets each tap, unless what they add to is cut off."""
+    out = (size - 1) * stride + (taps - 1) * dilation + 1 - 2 * pad + more
+    one = sum(0 <= i * stride + k * dilation - pad < out for i in range(size) for k in range(taps))
+    x, w = te.placeholder((2, 3, size, size), f32, "x"), te.placeholder((3, 5, taps, taps), f32, "w")
+    attrs = {
+        "strides": (stride,) * 2, "pads": (pad,) * 4, "dilations": (dilation,) * 2, "groups": 1,
+        "output_shape": (out,) * 2,
+    }  # fmt: skip
+    found = products(get("conv_transpose").express([x, w], attrs))
+    exact = 2 * 3 * 5 * one**2
+    if out % stride:  # ends of phases that nobody reads may have no terms anyway
+        assert 0 < found <= exact
+    else:
+        assert found == pytest.approx(exact)
+
+
+def test_conditions_with_variables_in_common_are_looked_at_together() -> None:
+    x = te.placeholder((12,), f32, "x")
+    r = te.reduce_axis(3, "r")
+    y = te.compute(
+        (4,),
+        lambda i: te.sum_of(
+            select(all_of([within(i + r, 1, 4), within(i // 2 + r % 2, 0, 2)]), x[i + r] * x[i], 0.0), r
+        ),
+    )
+    wanted = sum(1 <= i + r < 4 and i // 2 + r % 2 < 2 for i in range(4) for r in range(3))
+    assert products([y]) == pytest.approx(wanted)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from mlc.errors import ScheduleError
 from mlc.ir import te
 from mlc.ir.types import f32
-from mlc.lower.knobs import Knobs, space_of
+from mlc.lower.knobs import Categorical, Discrete, Knobs, Space, space_of
 from mlc.lower.schedule import Schedule
-from mlc.lower.symbolic import Tracer, Values, Ways, opaque
+from mlc.lower.symbolic import Sym, Tracer, Values, Ways, opaque
 
 
 def _template(knobs: Knobs) -> Schedule:
@@ -177,3 +177,20 @@ def test_values_that_do_not_matter_are_not_asked_for() -> None:
     assert len(parts) == 2 + 3 * 2
     for way, at in parts:
         assert all(template(Knobs(space.config(row))) == way.result for row in rows[at])
+
+
+def test_what_a_space_leaves_no_choice_of_is_no_number_under_trace() -> None:
+    """As of a layout under which loops are searched: the template would have several values, the space has one."""
+
+    def template(knobs: Knobs) -> int:
+        high, low = knobs.factors("tile", 24, 2, default=(1, 24))
+        assert not isinstance(high, Sym)
+        one = knobs.discrete("one", (1,), default=1)
+        assert isinstance(one, Sym)  # of one value anyway: loops that may be left out depend on numbers being traced
+        return high * low * knobs.discrete("n", (1, 2), default=1)
+
+    space = Space((Categorical("tile", ((4, 6),)), Discrete("one", (1,)), Discrete("n", (1, 2))), {"tile": (4, 6)})
+    ((way, at),) = Ways(template, space).split(np.array([[0, 0, 0], [0, 0, 1]]))
+    assert at.tolist() == [0, 1]
+    assert Values(space, np.array([[0, 0, 0], [0, 0, 1]])).of(way.result).tolist() == [24, 48]
+    assert not way.guards

@@ -249,6 +249,21 @@ def test_every_configuration_of_tiled_layouts_can_be_described(caplog: pytest.Lo
     assert not caplog.records
 
 
+def test_a_batch_under_a_layout_is_described_like_each_of_its_members() -> None:
+    """What one configuration has decided for itself, such as which loops threads share, holds for no other."""
+    task, rng = task_of(convolution(8, 8, (8, 8), 3, pad=1)), np.random.default_rng(0)
+    space = layout_space(task, TARGET)
+    assert space is not None
+    layouts = {**space.default, "layout.h": (2, 4), "layout.w": (4, 2), "layout.o": (2, 4)}
+    loops = loop_space(task, TARGET, layouts)
+    assert loops is not None
+    under = replace(task, space=loops)
+    rows = loops.sample(rng, 24)
+    together = LoopFeatures(under, TARGET)(rows)
+    for row, found in zip(rows, together, strict=True):
+        np.testing.assert_array_equal(LoopFeatures(under, TARGET)(row[None])[0], found, err_msg=str(loops.config(row)))
+
+
 def test_a_layout_that_is_not_there_is_refused() -> None:
     task = task_of(convolution(8, 16, (8, 8), 3))
     space = layout_space(task, TARGET)

@@ -23,7 +23,7 @@ from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import LEVELS, get_target
 from mlc.tuning.algorithms import Chosen
 from mlc.tuning.in_order import Network, is_network, search_in_order
-from mlc.tuning.joint import layouts_in
+from mlc.tuning.joint import FIRST_LAYOUTS, layouts_in
 from mlc.tuning.journal import Journal
 from mlc.tuning.options import TuneOptions
 from mlc.tuning.session import Outcome, Session
@@ -134,6 +134,27 @@ def test_layouts_that_are_hardly_faster_leave_half_of_the_loops_and_finalists_to
     assert outcome.states[0].decided == fake.finalists[min(range(1, 5), key=lambda k: fake.seconds(fake.finalists[k]))]
 
 
+class Slow(Fake):
+    """Searched layouts that take twice as long as the target's own, which loops can make a little faster."""
+
+    @staticmethod
+    def seconds(config: Config) -> float:
+        return (2e-3 if LEVELS in config else 1e-3) + 1e-6 * (crc32(str(sorted(config.items())).encode()) % 7)
+
+
+def test_layouts_that_are_far_slower_than_expected_leave_all_other_trials_to_the_own(tmp_path: Path) -> None:
+    (task,) = tasks_of(network(1), TARGET, OPTIONS, Observer())
+    fake, alone = Slow(), Slow()
+    run(tmp_path / "r.jsonl", [task], SEARCH, fake)
+    own = [LEVELS not in c for c in fake.configs]
+    assert own == [True, *[False] * FIRST_LAYOUTS, *[True] * (len(own) - 1 - FIRST_LAYOUTS)]
+    run(tmp_path / "alone.jsonl", [task], replace(SEARCH, layouts=0), alone)
+    assert fake.configs[0] == alone.configs[0]
+    again = Slow()  # what was measured says so, too, where a search goes on
+    run(tmp_path / "r.jsonl", [task], replace(SEARCH, trials=48), again)
+    assert all(LEVELS not in c for c in again.configs)
+
+
 def test_a_joint_search_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
     (task,) = tasks_of(network(1), TARGET, OPTIONS, Observer())
     first, second, path = Fake(), Fake(), tmp_path / "r.jsonl"
@@ -147,7 +168,7 @@ def test_a_joint_search_goes_on_and_measures_nothing_twice(tmp_path: Path) -> No
 def test_the_explorer_of_the_paper_searches_both_and_repeats_itself(tmp_path: Path, levels: int) -> None:
     (task,) = tasks_of(network(1), TARGET, OPTIONS, Observer())
     few = {"sample": 16, "length": 8, "top": 2}
-    options = replace(SEARCH, trials=24, joint=0.6, explorer="alt", layouts=levels, explorer_options=few, seed=5)
+    options = replace(SEARCH, trials=24, joint=0.6, explorer="alt", layouts=levels, explorer_options=few)
     runs = [Fake(), Fake()]
     for k, fake in enumerate(runs):
         run(tmp_path / f"{k}.jsonl", [task], options, fake)

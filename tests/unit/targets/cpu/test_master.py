@@ -59,6 +59,14 @@ def test_every_configuration_computes_the_same(equation: str) -> None:
         np.testing.assert_allclose(out, wanted, atol=1e-4, err_msg=str(config))
 
 
+def test_loops_that_threads_share_are_described_as_each_configuration_has_them() -> None:
+    task = _task("abce,ced->abd")
+    together = LoopFeatures(task, TARGET)
+    rows = np.stack([task.space.row({"shared": n, "tile0": (3, 1, 1), "tile1": (5, 1, 2)}) for n in (1, 2, 3)])
+    for row, found in zip(rows, together(rows), strict=True):
+        np.testing.assert_array_equal(LoopFeatures(task, TARGET)(row[None])[0], found)
+
+
 def test_vectors_of_channels_where_rows_are_no_whole_ones() -> None:
     """By name, of a convolution with constant weights: its sums lie by channels, whatever order the results have."""
     rng = np.random.default_rng(5)

@@ -21,6 +21,7 @@ from mlc.ir.index import Var
 from mlc.lower.knobs import MAX_ITEMS
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
+from mlc.lower.symbolic import pinned
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
 from mlc.targets.cpu.schedules.reduction import (
@@ -240,7 +241,7 @@ class Tiled:
         # a tile in registers is summed up at once; a block in memory is walked as often as the order says
         middle = [walked[name] for name in self.order if name in walked] if in_registers else []
         rest = [] if in_registers else [v for _, v in sorted(walked.items())]
-        shared = min(int(self.shared), len(outer))
+        shared = min(pinned(self.shared), len(outer))
         stage.reorder(*outer, *middle, *rest, *tile, vector)
         at = stage.fuse(*outer[:shared])
         if at.hi > 0:

@@ -16,6 +16,7 @@ from mlc.ir.index import Var
 from mlc.lower.knobs import divisors
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
+from mlc.lower.symbolic import pinned
 from mlc.targets.base import LayoutChoice
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.injective import spread
@@ -78,7 +79,10 @@ def schedule_tiled(g: Group, target: Cpu) -> Schedule:
     knobs.require(sums <= 2 * target.registers, "the sums of a tile do not fit the registers")
 
     names = tiling.names
-    shared = knobs.discrete("shared", range(1, len(lead) + count + 1), default=len(lead) + count)
+    # all loops over tiles, or only the outermost: what is between is seldom another number of parts, and each is a way
+    # of its own through this template, since a slice cannot be traced
+    every = len(lead) + count
+    shared = pinned(knobs.discrete("shared", (len(lead) + 1, every), default=every))
     order, walk = (_ask_order(g, name, names, usual.outer) for name in ("order", "walk"))
     outside[-1][-1], panel = stage.split(outside[-1][-1], panels)  # of one, too: searches then know one way, not two
     *first, space, channels = [*held]
