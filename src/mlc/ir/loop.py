@@ -52,7 +52,7 @@ class Buffer:
     """A dense row-major array in some memory.
 
     Args:
-        name: unique within a function.
+        name: unique within a function, but for copies of a tile that live one after the other.
         shape: physical extents.
         dtype: element type.
         scope: memory it lives in.

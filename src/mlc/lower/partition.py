@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from mlc.ir.expr import Binary, Const, Expr, Select, Within, rewrite, walk
 from mlc.ir.index import Linear, Quotient, Var, as_index, dynamics
-from mlc.ir.loop import Allocate, For, ForKind, ForRange, Stmt, Store, is_nothing, rebuild, seq
+from mlc.ir.loop import Allocate, Buffer, For, ForKind, ForRange, Stmt, Store, is_nothing, rebuild, seq
 from mlc.ir.loop import walk as walk_stmts
-from mlc.lower.rewrite import decided, exprs_of, map_exprs, slice_loop, substitute_stmt
+from mlc.lower.rewrite import decided, exprs_of, map_exprs, map_places, slice_loop, substitute_stmt
 
 _MAX_HOISTS = 3  # each doubles the code under it
 
@@ -23,7 +23,7 @@ _MAX_HOISTS = 3  # each doubles the code under it
 def partition(s: Stmt) -> Stmt:
     """Partition every loop, outermost first, then hoist what is left."""
     checks = _Checks()
-    return _hoist(_partition(s, checks), checks)
+    return _own_registers(_hoist(_partition(s, checks), checks), set())
 
 
 def partition_branches(s: Stmt) -> Stmt:
@@ -80,8 +80,9 @@ def _partition(s: Stmt, checks: _Checks, unrolled: frozenset[Var] = frozenset(),
     for begin, end in pairwise(edges):
         piece = slice_loop(s, begin, end)
         # a single iteration leaves its body, whose own loops may now be cut; a loop is cut once, unless the longer part
-        # of it is left over, or what is left over has choices of its own
+        # of it is left over, what is left over has choices of its own, or each iteration is code of its own anyway
         again = end - begin == 1 or end - begin > cut.end - cut.begin or cut.exclusive
+        again |= s.kind is ForKind.UNROLLED
         parts.append((_partition if again else _inside)(piece, checks, unrolled, selects))
     return seq([p for p in parts if not is_nothing(p)])
 
@@ -215,6 +216,24 @@ def _unswitch(loop: For, checks: _Checks, budget: int) -> Stmt:
             orelse = _unswitch(no, checks, budget - 1) if type(no) is For else no
             return decided(g, _clean(then), None if is_nothing(_clean(orelse)) else _clean(orelse))
     return loop
+
+
+def _own_registers(s: Stmt, known: set[Buffer]) -> Stmt:
+    """Registers of its own for every copy of a tile: those of whole vectors are not those of a ragged one.
+
+    Args:
+        s: the statement.
+        known: buffers that were seen before.
+    """
+    if type(s) is not Allocate or s.buffer.scope != "register":
+        return rebuild(s, partial(_own_registers, known=known))
+    old = s.buffer
+    body = _own_registers(s.body, known)
+    if old not in known:
+        known.add(old)
+        return s if body is s.body else Allocate(old, body)
+    new = Buffer(old.name, old.shape, old.dtype, old.scope)
+    return Allocate(new, map_places(body, lambda b, indices: (new if b is old else b, indices)))
 
 
 def _clean(s: Stmt) -> Stmt:

@@ -7,7 +7,7 @@ import numpy as np
 from mlc.ir.expr import Expr, Load, all_of, cast, const, select, within
 from mlc.ir.index import Var, as_index, dynamic
 from mlc.ir.interp import run_function
-from mlc.ir.loop import Allocate, Buffer, For, ForKind, ForRange, Function, If, Stmt, Store, seq
+from mlc.ir.loop import Allocate, Buffer, For, ForKind, ForRange, Function, If, Stmt, Store, seq, walk
 from mlc.ir.types import f32, i64
 from mlc.lower.partition import partition
 from mlc.lower.verify import verify
@@ -126,6 +126,32 @@ def test_guards_over_unrolled_loops_are_decided_for_each_of_them() -> None:
         "for i in range(10):\n  for pixel in unrolled(3):\n    out[pixel, i] = 1.0\n"
         "for i in range(10):\n  for pixel in unrolled(2):\n    out[pixel, i] = 1.0"
     )
+
+
+def test_rest_of_an_unrolled_row_of_vectors_is_one_ragged_vector() -> None:
+    """Of four vectors two are whole, one is ragged and one is none: no guard is left that would keep lanes apart."""
+    lane, part = Var("lane", 0, 3), Var("part", 0, 3)
+    at = as_index(part) * 4 + lane
+    row = Buffer("row", (16,), f32)
+    body = If(within(at, 0, 10), Store(row, (at,), ONE))
+    s = loop(part, loop(lane, body, ForKind.VECTORIZED), ForKind.UNROLLED)
+    assert repr(partition(s)) == (
+        "for part in unrolled(2):\n  for lane in vectorized(4):\n    row[lane + 4*part] = 1.0\n"
+        "for lane in vectorized(2):\n  row[lane + 8] = 1.0"
+    )
+
+
+def test_ragged_tiles_have_registers_of_their_own() -> None:
+    tile = Buffer("tile", (4,), f32, "register")
+    row, k = Var("row", 0, 2), Var("k", 0, 3)
+    at = as_index(row) * 4 + k
+    fill = loop(k, If(within(at, 0, 10), Store(tile, (as_index(k),), ONE)))
+    read = loop(k, If(within(at, 0, 10), store(Load(tile, (as_index(k),)), 0, at)))
+    s = loop(row, Allocate(tile, seq([fill, read])))
+    check(s)
+    tiles = [x.buffer for x in walk(partition(s)) if isinstance(x, Allocate)]
+    assert [t.name for t in tiles] == ["tile", "tile"]
+    assert tiles[0] is not tiles[1]
 
 
 def test_loops_without_guards_come_back_themselves() -> None:

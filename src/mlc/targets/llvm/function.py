@@ -94,6 +94,7 @@ class FunctionEmitter(ValueEmitter):
         self.depth: dict[Var, int] = {}
         self.names: dict[Var, str] = {}
         self.pointers: dict[int, str] = {}
+        self.tiles: dict[str, str] = {}  # by name, register buffers that are in memory after all
         self.registers: dict[Slot, Val] = {}
         self.frames: list[dict[str, str]] = [{}]
         self.loaded: dict[int, dict[str, str]] = {}
@@ -340,6 +341,8 @@ class FunctionEmitter(ValueEmitter):
             self.statement(s.body)
             self.registers = {k: v for k, v in self.registers.items() if k[0] != id(b)}
             return
+        if b.scope == "register" and b.name in self.tiles:  # a copy of a tile, after the first is done with
+            self.pointers[id(b)] = self.tiles[b.name]
         if id(b) in self.pointers:  # a copy of a loop body holds the same buffer again, after the first is done with it
             self.statement(s.body)
             return
@@ -353,6 +356,8 @@ class FunctionEmitter(ValueEmitter):
             if self.stack_bytes > MAX_STACK:
                 raise CodegenError(f"{self.fn.name}: {b!r} and others take {self.stack_bytes} bytes of stack")
             self.pointers[id(b)] = self.at_entry(f"alloca [{nbytes} x i8], align 64")
+        if b.scope == "register":
+            self.tiles[b.name] = self.pointers[id(b)]
         self.statement(s.body)
 
     def at_entry(self, text: str) -> str:
@@ -460,7 +465,7 @@ class FunctionEmitter(ValueEmitter):
 
 _STATE = (
     "lines", "label", "levels", "depth", "names", "pointers", "registers", "frames", "loaded", "stack_bytes", "columns",
-    "squares", "in_parallel",
+    "squares", "in_parallel", "tiles",
 )  # fmt: skip
 
 

@@ -60,22 +60,26 @@ def test_random_schedule_compiles_to_what_the_interpreter_computes(name: str, da
 
 
 # -- registers --------------------------------------------------------------------------------------------------------
-def tiled_product() -> Function:
-    """A matrix product whose tile of 4 x 16 sums is held in registers, rows shared among threads."""
-    a, b = te.placeholder((8, 24), f32, "a"), te.placeholder((24, 32), f32, "b")
+def tiled_product(columns: int = 32, width: int = 16) -> Function:
+    """A matrix product whose tile of 4 x ``width`` sums is held in registers, rows shared among threads."""
+    a, b = te.placeholder((8, 24), f32, "a"), te.placeholder((24, columns), f32, "b")
     k = te.reduce_axis(24, "k")
-    c = te.compute((8, 32), lambda i, j: te.sum_of(a[i, k] * b[k, j], k), "c")
+    c = te.compute((8, columns), lambda i, j: te.sum_of(a[i, k] * b[k, j], k), "c")
     schedule = Schedule([c])
     tile = schedule.cache_write(c, "register")
     out, inner = schedule[c], schedule[tile]
-    io, jo, ii, ji = out.tile(*out.axes, 4, 16)
+    io, jo, ii, ji = out.tile(*out.axes, 4, width)
     out.parallel(io)
     out.unroll(ii)
+    ju, ji = out.split(ji, 16)
+    out.unroll(ju)
     out.vectorize(ji)
     inner.compute_at(out, jo)
     i, j = inner.axes
-    inner.reorder(*inner.reduce_axes, i, j)
-    inner.unroll(i)
+    ju, j = inner.split(j, 16)
+    inner.reorder(*inner.reduce_axes, i, ju, j)
+    for axis in (i, ju):
+        inner.unroll(axis)
     inner.vectorize(j)
     return lower(schedule, [a, b, c], "kernel")
 
@@ -92,6 +96,19 @@ def test_register_tile_is_values_only() -> None:
         c = np.zeros((8, 32), np.float32)
         kernel.run([a, b, c], threads=threads)
         np.testing.assert_array_equal(c, a @ b)
+
+
+def test_ragged_tile_is_values_only() -> None:
+    """Of 105 columns tiles are 64 wide; the rest is two vectors and one of 9 lanes, and not a column more."""
+    kernel = Kernel(tiled_product(105, 64))
+    region = next(d for d in kernel.text.split("define ") if "@kernel.r1(" in d)
+    assert "alloca" not in region
+    assert region.count("phi <16 x float>") == 4 * (4 + 2)
+    assert region.count("phi <9 x float>") == 4
+    a, b = (np.random.default_rng(k).integers(-3, 4, s).astype(np.float32) for k, s in enumerate([(8, 24), (24, 105)]))
+    c = np.zeros((8, 105), np.float32)
+    kernel.run([a, b, c], at_end=True)
+    np.testing.assert_array_equal(c, a @ b)
 
 
 def test_text_of_a_small_kernel(golden: Callable[[str], None]) -> None:
@@ -164,6 +181,23 @@ def test_copies_of_a_body_share_the_buffer() -> None:
     data, got = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
     kernel.run([data, got])
     np.testing.assert_array_equal(got, data[::-1])
+
+
+def test_copies_of_a_tile_share_memory_where_it_is_in_memory() -> None:
+    x, out = Buffer("x", (8,), f32), Buffer("out", (8,), f32)
+    i = Var("i", 0, 3)
+
+    def part(first: int) -> Stmt:
+        tile = Buffer("tile", (4,), f32, "register")
+        fill = For(i, 4, ForKind.SERIAL, Store(tile, (as_index(i),), Load(x, (as_index(i) + first,))))
+        turn = For(i, 4, ForKind.SERIAL, Store(out, (as_index(i) + first,), Load(tile, (3 - as_index(i),))))
+        return Allocate(tile, seq([fill, turn]))
+
+    kernel = Kernel(Function("kernel", (x, out), 1, seq([part(0), part(4)])), 0)
+    assert kernel.text.count("alloca") == 1
+    data, got = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    kernel.run([data, got])
+    np.testing.assert_array_equal(got, [3, 2, 1, 0, 7, 6, 5, 4])
 
 
 @pytest.mark.parametrize("threads", [1, 2])
