@@ -124,16 +124,19 @@ class Network:
         return LOSSES[self.loss](NETWORKS[self.name].twin(parameters, batch["x"]), batch[TARGET])
 
 
-def network(name: str, batch: int, *, small: bool = False, double: bool = False) -> Network:
+def network(
+    name: str, batch: int, *, small: bool = False, double: bool = False, dims: Mapping[str, int] | None = None
+) -> Network:
     """A network by its name.
 
     Args:
         small: a small variant.
+        dims: other sizes than its own.
         double: ours in float64, for a check that rounding does not blur; not for recurrences.
     """
     entry = NETWORKS[name]
-    dims = {"batch": batch, **entry.dims, **(entry.small if small else {})}
-    model = mlc.load(EXAMPLES / f"{entry.file}.py", dims=dims)
+    sizes = {"batch": batch, **entry.dims, **(entry.small if small else {}), **(dims or {})}
+    model = mlc.load(EXAMPLES / f"{entry.file}.py", dims=sizes)
     graph = _widened(model.graph) if double else model.graph
     return Network(name, graph, tuple(kept_constants(model.info)))
 

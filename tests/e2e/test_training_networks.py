@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -13,18 +10,12 @@ from mlc.api.training import wrapped
 from mlc.training.losses import LOSSES
 from mlc.training.optimizers import optimizer
 from mlc.training.schedules import Schedule
-from mlc.training.step import LOSS, NUMBER, TrainingStep, gradient_graph
+from mlc.training.step import LOSS, gradient_graph
 
 torch = pytest.importorskip("torch")
 
 from benchmarks.training.networks import HEAVY, LIGHT, NOVEL, network  # noqa: E402  # it imports torch
-
-OPTIMIZERS: dict[str, tuple[dict[str, Any], Any]] = {
-    "sgd": ({}, lambda p: torch.optim.SGD(p, 0.02)),
-    "momentum": ({"momentum": 0.9}, lambda p: torch.optim.SGD(p, 0.02, momentum=0.9)),
-    "adam": ({}, lambda p: torch.optim.Adam(p, 0.002)),
-    "adamw": ({"decay": 0.01}, lambda p: torch.optim.AdamW(p, 0.002, weight_decay=0.01)),
-}
+from benchmarks.training.trajectories import OPTIMIZERS, losses  # noqa: E402
 
 
 def whole_gradients(
@@ -104,40 +95,10 @@ def test_gradients_through_batch_norms_lose_what_float32_loses(name: str) -> Non
     assert ours <= 3 * theirs
 
 
-def started(name: str, step: TrainingStep) -> TrainingStep:
-    """A step with other parameters to begin with, where PyTorch does not follow itself from the network's own.
-
-    ResNet-50's derivatives grow from block to block: by plain SGD, PyTorch's float64 leaves the losses that it has from
-    parameters changed by 1e-15 within 10 steps, at a hundredth of the rate within 50. So the norms at the ends of
-    blocks begin small, as in Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 5.1.
-    """
-    if name != "resnet50":
-        return step
-    ends = {n: 0.2 * a for n, a in step.parameters.items() if n.startswith("stage") and n.endswith(".2.norm.weight")}
-    assert len(ends) == 16
-    return replace(step, parameters={**step.parameters, **ends})
-
-
 def trajectory(name: str, how: str, steps: int, *, double: bool = False) -> None:
     net = network(name, 8, small=True, double=double)
-    dtype = torch.float64 if double else torch.float32
-    given, made = OPTIMIZERS[how]
-    learns = optimizer(how if how.startswith("adam") else "sgd", **given)
-    rate = made([torch.zeros(1, requires_grad=True)]).param_groups[0]["lr"]
-    step = started(name, net.step(learns, Schedule(rate)))
-    theirs = net.parameters(step, dtype)
-    their = made(list(theirs.values()))
-    kept = {n: a.copy() for n, a in (step.parameters | step.statistics | step.moments).items()}
-    places = {new: kept[old] for new, old in step.updates.items()}
-    with mlc.compile(wrapped(step.graph, step.updates), max_kernels=None).load(1) as module:
-        for k in range(1, steps + 1):
-            examples = net.batch(step, seed=k % 16)
-            results = module.run({**examples, **kept, NUMBER: np.array([k])}, places)
-            their.zero_grad()
-            loss = net.torch_loss(theirs, net.torch_batch(examples, dtype))
-            loss.backward()
-            their.step()
-            assert results[LOSS][0] == pytest.approx(loss.item(), rel=1e-3, abs=1e-5), f"step {k}"
+    for k, (ours, theirs) in enumerate(losses(net, how, steps), 1):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5), f"step {k}"
 
 
 def test_a_trajectory_is_that_of_pytorch() -> None:
