@@ -53,6 +53,7 @@ from mlc.runtime import (
 )
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import Accelerator, DeviceProgram, Target
+from mlc.targets.functions import FunctionCache
 
 _SHARED = "lib/model.so"
 NAMED = 4  # operations that a notice names
@@ -70,6 +71,7 @@ class Built:
         programs: what the accelerator's compiler says of each region, by name.
         notices: what whoever compiles should know.
         placements: how the host's tensors lie in memory, if asked for.
+        functions: how many kernels were ``found`` in a folder of functions, and how many ``made``.
     """
 
     manifest: Manifest
@@ -79,6 +81,7 @@ class Built:
     programs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     placements: Placements | None = None
+    functions: Mapping[str, int] = field(default_factory=dict)
 
 
 def build_package(
@@ -112,7 +115,10 @@ def build_package(
     fused = optimise(graph, target, options, watch, offloads.extend, configurations)
     stages = _StageTimes(watch)
     updates = bool(options.updates)
-    parts = parts_of(fused, target, contract=options.fast_math, on_stage=stages.begin, updates=updates)
+    functions = _functions(target, options)
+    parts = parts_of(
+        fused, target, contract=options.fast_math, on_stage=stages.begin, updates=updates, functions=functions
+    )
     if options.max_kernels is not None:
         for part in parts:
             require_few_kernels(part.graph, part.machine, options.max_kernels)
@@ -198,7 +204,21 @@ def build_package(
     facts_of = {p.name: p.program.facts for p in programs.values()}
     notices = _notices(host.graph, target)
     placements = placements_of(host.graph, target) if options.list_layouts else None
-    return Built(manifest, params.arrays, members, tuple(offloads), facts_of, notices, placements)
+    counted = {} if functions is None else {"found": functions.found, "made": functions.made}
+    return Built(manifest, params.arrays, members, tuple(offloads), facts_of, notices, placements, counted)
+
+
+def _functions(target: Target, options: CompileOptions) -> FunctionCache | None:
+    if options.functions is None:
+        return None
+    return FunctionCache(
+        options.functions,
+        target.describe(),
+        updates=bool(options.updates),
+        contract=options.fast_math,
+        opt_level=options.opt_level,
+        symbols=options.symbols,
+    )
 
 
 def _over(graph: Graph, updates: Mapping[str, str]) -> dict[int, int]:

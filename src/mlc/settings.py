@@ -96,6 +96,8 @@ class CompileOptions:
         memory: bytes that a run may take, with all that is given to it and that it gives back; results are made again
             where keeping them would take more. As many as it likes unless given.
         updates: outputs by name, and the input whose next value each is, and whose memory it may be given.
+        functions: a folder of kernels that were compiled before: they are used again, and new ones are added. All are
+            compiled, and kept nowhere, unless given.
     """
 
     name: str
@@ -117,6 +119,7 @@ class CompileOptions:
     list_layouts: bool = False
     memory: int | None = None
     updates: Mapping[str, str] = field(default_factory=dict)
+    functions: Path | None = None
 
 
 class Observer:

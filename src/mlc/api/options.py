@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,13 +33,14 @@ def compile_options(
     keep_f32: Sequence[str] = (),
     max_kernels: int | None = None,
     memory: int | None = None,
+    functions: str | os.PathLike[str] | None = None,
 ) -> CompileOptions:
     """How to compile a model, from the arguments of the public functions.
 
     Args:
         name: that the user gave; the model's own, and symbols that begin with ``mlc``, unless given.
         model, opt_level, disabled_passes, fast_math, verify, check_regions, list_layouts, keep_assembly, weights, bf16,
-            fp16, keep_f32, max_kernels, memory: as for ``compile``.
+            fp16, keep_f32, max_kernels, memory, functions: as for ``compile``.
     Raises:
         UsageError: no C identifier can begin with the name; weights cannot be stored in such a type.
     """
@@ -69,6 +71,7 @@ def compile_options(
         quantised=model.info.quantised,
         memory=memory,
         updates=model.info.updates,
+        functions=None if functions is None else Path(functions),
     )
 
 

@@ -69,6 +69,8 @@ class Package:
         programs: what the accelerator's compiler says of each region of the model, by the region's name.
         notices: what whoever compiles should know, such as that 8 bits do not pay on the target.
         placements: how the host's tensors lie in memory, if that was asked for.
+        functions: how many kernels were ``found`` in the folder of functions, and how many were ``made``; nothing where
+            none was named.
     """
 
     manifest: Manifest
@@ -80,6 +82,7 @@ class Package:
     programs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     placements: Placements | None = None
+    functions: Mapping[str, int] = field(default_factory=dict)
 
     def save(self, path: str | os.PathLike[str]) -> Manifest:
         """Write a ``module.tar``, whole or not at all.
@@ -123,6 +126,7 @@ def compile(
     max_memory: int | None = None,
     max_kernels: int | None = MAX_KERNELS,
     memory: int | None = None,
+    functions: str | os.PathLike[str] | None = None,
     records: Sequence[str | os.PathLike[str]] | None = None,
     require_tuned: bool = False,
     threads: int | None = None,
@@ -153,6 +157,8 @@ def compile(
             if it is ``None``.
         memory: bytes that a run may take, with its inputs, results and parameters: where keeping a value until its last
             reader would take more, it is made again by the same kernel. As many as it likes unless given.
+        functions: a folder of kernels that were compiled for this processor before, with the same schedules: they are
+            taken from there, and others are left there.
         records: files of tuning records, or folders of such: kernels get the best configurations found there. Unless
             given, those are looked into that come with this program for such processors, and those that ``tune`` has
             left in the user's cache.
@@ -205,6 +211,7 @@ def compile(
         keep_f32=keep_f32,
         max_kernels=max_kernels,
         memory=memory,
+        functions=functions,
     )
     watch = _Watch(observer or Observer(), None if dump_dir is None else Path(dump_dir))
     machine = get_target(target)
@@ -245,7 +252,7 @@ def compile(
     manifest = replace(built.manifest, model=spec)
     return Package(
         manifest, built.params, built.members, watch.report(), findings, built.offloads, built.programs, built.notices,
-        built.placements,
+        built.placements, built.functions,
     )  # fmt: skip
 
 

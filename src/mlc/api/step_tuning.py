@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,8 +67,11 @@ def tune_before(step: Model, target: str, threads: int, how: StepTuning, seed: i
 
 
 @contextmanager
-def beside(step: Model, target: str, threads: int, how: StepTuning, seed: int) -> Iterator[Workers]:
+def beside(step: Model, target: str, threads: int, how: StepTuning, seed: int, folder: Path) -> Iterator[Workers]:
     """Workers that search for the kernels of a step for as long as a run goes on.
+
+    Args:
+        folder: that they share, with the functions of the step as it begins.
 
     Raises:
         OutputError: the cache cannot be written.
@@ -85,13 +87,11 @@ def beside(step: Model, target: str, threads: int, how: StepTuning, seed: int) -
     if how.records is None:
         make_folder(journal.parent)
         known = default_files(get_target(target), cache)
-    with tempfile.TemporaryDirectory(prefix="mlc-") as name:
-        folder = Path(name)
-        step.save(folder / "step.mlc")
-        search = Search(folder / "step.mlc", folder, journal, known, target, threads, how.trials, seed)
-        try:
-            with Workers(search) as workers:
-                yield workers
-        finally:
-            if how.records is None and journal.exists():
-                keep(cache, journal, read_records([journal]).records)
+    step.save(folder / "step.mlc")
+    search = Search(folder / "step.mlc", folder, journal, known, target, threads, how.trials, seed)
+    try:
+        with Workers(search) as workers:
+            yield workers
+    finally:
+        if how.records is None and journal.exists():
+            keep(cache, journal, read_records([journal]).records)

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -164,7 +165,7 @@ def train(
     """
     from mlc.training.checkpoint import Checkpoint, load_checkpoint
     from mlc.training.data import Batches, Examples, Stream, Streamed, examples_of
-    from mlc.training.dynamic import Execution
+    from mlc.training.dynamic import Execution, functions_in
     from mlc.training.loop import Trainer
     from mlc.training.losses import LOSSES
     from mlc.training.optimizers import optimizer as by_name
@@ -227,7 +228,6 @@ def train(
     how: dict[str, Any] = {"threads": threads, "observer": observer, "max_kernels": None, "memory": memory}
     if tuning is not None and tuning.mode == "static":
         tune_before(stepped, target, threads, tuning, plan.seed)
-    compiled = compile(stepped, target, records=tuning.files() if tuning is not None else None, **how)
     compared = compile(wrapped(step.loss), target, **how) if checked is not None else None
 
     def keep(state: Checkpoint) -> None:
@@ -239,13 +239,16 @@ def train(
 
     told = watcher or Watcher()
     with ExitStack() as stack:
-        module = compiled.load(threads)
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="mlc-")))
+        functions = functions_in(folder) if tuning is not None and tuning.mode == "dynamic" else None
+        records = tuning.files() if tuning is not None else None
+        module = compile(stepped, target, records=records, functions=functions, **how).load(threads)
         other = stack.enter_context(compared.load(threads)) if compared is not None else None
         execution = Execution(module, partial(load_module, threads=threads), told)
         stack.callback(execution.close)
         workers = None
         if tuning is not None and tuning.mode == "dynamic":
-            workers = stack.enter_context(beside(stepped, target, threads, tuning, plan.seed))
+            workers = stack.enter_context(beside(stepped, target, threads, tuning, plan.seed, folder))
             execution.take = workers.take
         trainer = Trainer(step, plan, execution, (other or module).run, kind.classes, keep, about, last)
         if found is not None:

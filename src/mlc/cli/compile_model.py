@@ -106,6 +106,10 @@ if TYPE_CHECKING:
     "--max-kernels", type=values.Whole(1, 1_000_000), default=MAX_KERNELS, show_default=True, metavar="N",
     help="Refuse a model that takes more distinct kernels.",
 )  # fmt: skip
+@click.option(
+    "--functions", metavar="DIR",
+    help="Kernels that were compiled into this folder before, for this machine, are used again; others are left there.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Compile, but write no package.")
 @json_option
 @click.pass_obj
@@ -142,6 +146,7 @@ def command(
     threads: int | None,
     max_memory: str | None,
     max_kernels: int,
+    functions: str | None,
     dry_run: bool,
     json_file: str | None,
 ) -> None:
@@ -191,6 +196,7 @@ def command(
             dump_dir=dump_ir,
             max_memory=memory,
             max_kernels=max_kernels,
+            functions=functions,
             records=() if no_records else records or None,
             require_tuned=require_tuned,
             threads=threads,
@@ -280,6 +286,8 @@ def _summary(package: Package, output: str | None, quantized: Quantization | Non
         "workspace": file_bytes(manifest.memory.workspace_bytes),
         "compiled in": f"{seconds:.2f} s, {file_bytes(package.report.peak_bytes)} at most",
     }
+    if package.functions:
+        facts["functions"] = f"{package.functions['found']} from the folder, {package.functions['made']} compiled"
     if package.offloads:
         facts["accelerator"] = _taken_over(package)
     if checked and package.programs:
@@ -316,6 +324,7 @@ def _document(package: Package, output: str | None) -> dict[str, Any]:
         "steps": len(manifest.steps),
         "notices": list(package.notices),
         "memory": manifest.memory.to_json(),
+        "functions": dict(package.functions),
         "offloads": [d.to_json() for d in package.offloads],
         "programs": {name: dict(facts) for name, facts in package.programs.items()},
         "tuned": [

@@ -253,10 +253,11 @@ def _line(told: Mapping[str, Any]) -> str:
 
 def _tried(exchange: Exchange) -> str:
     """What came of other kernels, in a line."""
+    made = f"{exchange.made} kernels compiled, {exchange.found} from the function cache"
     if exchange.before is None or exchange.after is None:
-        return f"kernels that were found give other results (by {exchange.difference:.1e}); they are not used"
+        return f"kernels that were found give other results (by {exchange.difference:.1e}); they are not used; {made}"
     times = f"{exchange.before * 1e3:.4g} ms a step, {exchange.after * 1e3:.4g} ms with those that were found"
-    return f"{times}{', which are used now' if exchange.taken else ''}"
+    return f"{times}{', which are used now' if exchange.taken else ''}; {made}"
 
 
 class _Progress(Bar, Watcher):

@@ -75,7 +75,7 @@ class Kernels:
                     continue
                 key = machine.key(node, g.constants)
                 if key not in self.names:
-                    name = self.names[key] = self._name(node)
+                    name = self.names[key] = self._name(node, machine.mark(key))
                     work[name] = key, node, g
                 of_node[node] = self.names[key]
         refused: dict[str, MlcError] = {}
@@ -103,7 +103,9 @@ class Kernels:
         """The kernels of some nodes by name, in order of first use."""
         return {name: self.named[name] for name in dict.fromkeys(of_node.values())}
 
-    def _name(self, node: Node) -> str:
+    def _name(self, node: Node, mark: str) -> str:
+        if mark:
+            return f"f_{_identifier(node)}_{mark}"
         if name := self.freed.pop(identity_of(node), ""):
             return name
         self.count += 1

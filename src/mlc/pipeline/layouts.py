@@ -20,6 +20,7 @@ from mlc.rewrite.recurrence import map_bodies
 from mlc.rewrite.region import is_region, region_graph
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import LayoutChoice, Target
+from mlc.targets.functions import FunctionCache
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +45,17 @@ def parts_of(
     contract: bool = True,
     on_stage: Callable[[str], None] | None = None,
     updates: bool = False,
+    functions: FunctionCache | None = None,
 ) -> list[Part]:
     """The host's part of a divided graph, and every region.
 
     Args:
         graph: from :func:`~mlc.pipeline.passes.optimise`.
         target: whose machines they are.
-        contract, on_stage, updates: see :class:`~mlc.pipeline.machine.Processor`.
+        contract, on_stage, updates, functions: see :class:`~mlc.pipeline.machine.Processor`.
     """
-    parts = [Part(graph, Processor(target, contract=contract, on_stage=on_stage, updates=updates))]
+    machine = Processor(target, contract=contract, on_stage=on_stage, updates=updates, functions=functions)
+    parts = [Part(graph, machine)]
     if target.accelerator is not None:
         device = Device(target.accelerator)
         parts += [Part(region_graph(n, graph.constants), device, n) for n in graph.nodes if is_region(n)]

@@ -25,6 +25,7 @@ from mlc.rewrite.parts import joined, sliced
 from mlc.rewrite.recurrence import body_of_scan, is_scan
 from mlc.rewrite.region import is_region, on_device
 from mlc.targets.base import Accelerator, Code, LayoutChoice, Target, Whole
+from mlc.targets.functions import CompiledFunction, FunctionCache
 
 Constants = Mapping[Value, np.ndarray]
 Watch = Callable[[str, str], None]
@@ -52,6 +53,10 @@ class Machine(Protocol):
         """What two nodes share exactly when one kernel serves both; ``constants`` are those of the graph."""
         ...
 
+    def mark(self, key: Hashable) -> str:
+        """What the name of the kernel with a key ends with, in every compilation; empty where kernels are numbered."""
+        ...
+
     def kernel(self, node: Node, name: str, constants: Constants, watch: Watch | None = None) -> Any:
         """The kernel of a node; only the machine looks into it."""
         ...
@@ -77,6 +82,7 @@ class Processor:
         contract: whether ``a*b + c`` may be rounded once.
         on_stage: is told as stages of code generation begin.
         updates: whether outputs may lie over inputs.
+        functions: kernels that were compiled before; they are used again, and new ones added.
     """
 
     alignment = ALIGNMENT
@@ -88,8 +94,10 @@ class Processor:
         contract: bool = True,
         on_stage: Callable[[str], None] | None = None,
         updates: bool = False,
+        functions: FunctionCache | None = None,
     ) -> None:
         self.target = target
+        self._functions = functions
         self._updates = updates
         self._contract = contract
         self._on_stage = on_stage
@@ -110,7 +118,21 @@ class Processor:
     def key(self, node: Node, constants: Constants) -> Hashable:
         return group_key(node)
 
-    def kernel(self, node: Node, name: str, constants: Constants, watch: Watch | None = None) -> Function:
+    def mark(self, key: Hashable) -> str:
+        return "" if self._functions is None else self._functions.mark(str(key))
+
+    def kernel(
+        self, node: Node, name: str, constants: Constants, watch: Watch | None = None
+    ) -> Function | CompiledFunction:
+        if self._functions is None:
+            return self._loops(node, name, watch)
+        found = self._functions.compiled(self.target, name, lambda note: self._loops(node, name, note))
+        if watch is not None and isinstance(found, CompiledFunction):
+            for stage, text in found.stages:
+                watch(stage, text)
+        return found
+
+    def _loops(self, node: Node, name: str, watch: Watch | None) -> Function:
         fn = self.target.kernel(node, name, watch)
         # whether a result really takes an operand's place is decided later, node by node; the kernel must bear it
         results = range(len(node.outputs)) if is_group(node) and (self._updates or len(node.outputs) == 1) else ()
@@ -157,6 +179,9 @@ class Device:
 
     def key(self, node: Node, constants: Constants) -> Hashable:
         return group_key(node), self.accelerator.depends_on(node, constants_of(node, constants))
+
+    def mark(self, key: Hashable) -> str:
+        return ""
 
     def kernel(self, node: Node, name: str, constants: Constants, watch: Watch | None = None) -> Any:
         return self.accelerator.kernel(node, name, constants_of(node, constants), watch)

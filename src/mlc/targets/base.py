@@ -455,12 +455,12 @@ class Target(Protocol):
         ...
 
     def emit(
-        self, kernels: Mapping[str, Function], *, contract: bool = True, on_stage: Callable[[str], None] | None = None
+        self, kernels: Mapping[str, Any], *, contract: bool = True, on_stage: Callable[[str], None] | None = None
     ) -> Code:
         """Code of all kernels; memory is planned with what it says of scratch.
 
         Args:
-            kernels: by name.
+            kernels: by name, from :meth:`kernel` or compiled on their own (:mod:`mlc.targets.functions`).
             contract: whether ``a*b + c`` may be rounded once.
             on_stage: is told as the stage begins.
         Raises:

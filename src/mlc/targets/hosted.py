@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from mlc.errors import UsageError
 from mlc.ir.cost import Peaks
@@ -14,6 +15,7 @@ from mlc.lower.schedule import Schedule
 from mlc.ops.algorithms import Algorithm
 from mlc.targets.base import Accelerator, Artifact, Code, LayoutChoice, Step, Target, get_target
 from mlc.targets.bench import Bench
+from mlc.targets.functions import CompiledFunction, Separate
 
 
 class HostedTarget:
@@ -76,9 +78,15 @@ class HostedTarget:
         return self.host.kernel(node, name, watch)
 
     def emit(
-        self, kernels: Mapping[str, Function], *, contract: bool = True, on_stage: Callable[[str], None] | None = None
+        self, kernels: Mapping[str, Any], *, contract: bool = True, on_stage: Callable[[str], None] | None = None
     ) -> Code:
         return self.host.emit(kernels, contract=contract, on_stage=on_stage)
+
+    def alone(self, fn: Function, *, contract: bool, opt_level: int, symbols: str) -> CompiledFunction | None:
+        host = self.host
+        if not isinstance(host, Separate):
+            return None
+        return host.alone(fn, contract=contract, opt_level=opt_level, symbols=symbols)
 
     def codegen(
         self,

@@ -2,12 +2,14 @@
 
 Three workers (NeoFlow, section 6 and figure 8): *exploration* measures schedules in a process of its own, which appends
 every trial to a file of records, the queue between the two; *generation* compiles the best of them, in a process as
-well; *execution* is the training loop itself, which takes what was compiled on trial between its steps: results are
+well, but for those that the function cache holds (:mod:`mlc.targets.functions`), a folder that execution began with;
+*execution* is the training loop itself, which takes what was compiled on trial between its steps: results are
 compared, then both versions do the next steps in turns, and the faster one stays. No step is done for its time alone.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
@@ -43,7 +45,7 @@ class Search:
 
     Args:
         model: the file with the graph of a step, as ``Model.save`` writes it.
-        folder: for what they write for one another; emptied by whoever made it.
+        folder: for what they write for one another, with the function cache; emptied by whoever made it.
         records: the file that trials are appended to.
         known: other files of records that a compilation looks into.
         target, threads: what runs the steps.
@@ -76,7 +78,33 @@ class Search:
         return [
             *(sys.executable, "-m", "mlc", "compile", str(self.model), "--target", self.target),
             *("--threads", str(self.threads), *files, "--max-kernels", "1000000", "--quiet", "-o", str(package)),
+            *("--functions", str(functions_in(self.folder)), "--json", str(package.with_suffix(".json"))),
         ]
+
+
+def functions_in(folder: Path) -> Path:
+    """The function cache in a folder that workers share."""
+    return folder / "functions"
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A version of a step to try.
+
+    Args:
+        package: the file.
+        made, found: kernels that were compiled for it, and that the function cache held.
+    """
+
+    package: Path
+    made: int
+    found: int
+
+    @staticmethod
+    def of(package: Path) -> Generated:
+        """With what the compiler said of it, in a file beside it."""
+        counts = json.loads(package.with_suffix(".json").read_text())["functions"]
+        return Generated(package, counts.get("made", 0), counts.get("found", 0))
 
 
 class Workers:
@@ -93,12 +121,12 @@ class Workers:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        self._ready: Path | None = None
+        self._ready: Generated | None = None
         self.complaint = ""
         self._thread = threading.Thread(target=self._generate, name="mlc-generation", daemon=True)
 
-    def take(self) -> Path | None:
-        """The newest package that nobody has taken yet."""
+    def take(self) -> Generated | None:
+        """The newest version that nobody has taken yet."""
         with self._lock:
             ready, self._ready = self._ready, None
             return ready
@@ -134,8 +162,9 @@ class Workers:
             seen, number = size, number + 1
             package = search.folder / f"{number}.tar"
             if self._done(self._start(search.generating(package))):
+                ready = Generated.of(package)
                 with self._lock:
-                    self._ready = package
+                    self._ready = ready
             due = time.monotonic() + search.interval
         if over:
             self._done(exploring)
@@ -172,14 +201,15 @@ class Execution:
         load: makes a package run.
         watcher: is told of every version that was tried.
     Attributes:
-        take: gives a package to try, if there is one; there is none unless somebody sets it.
+        take: gives a version to try, if there is one; there is none unless somebody sets it.
         exchanges: the versions that were tried so far.
     """
 
     def __init__(self, module: Module, load: Callable[[Path], Module], watcher: Watcher) -> None:
         self._module, self._load, self._watcher = module, load, watcher
-        self.take: Callable[[], Path | None] = lambda: None
+        self.take: Callable[[], Generated | None] = lambda: None
         self._other: Module | None = None
+        self._tried: Generated | None = None
         self._times: tuple[list[float], list[float]] = ([], [])
         self._steps = 0
         self.exchanges: list[Exchange] = []
@@ -188,9 +218,9 @@ class Execution:
         """The results of a step; parameters and what is remembered of them may be written over."""
         self._steps += 1
         if self._other is None:
-            package = self.take()
-            return updated(self._module, feeds) if package is None else self._tried(package, feeds)
-        turn = self._steps % 2
+            self._tried = self.take()
+            return updated(self._module, feeds) if self._tried is None else self._compared(self._tried.package, feeds)
+        turn = sum(map(len, self._times)).bit_count() % 2  # no period of its own that others could fall in with
         begin = time.perf_counter()
         results = updated((self._module, self._other)[turn], feeds)
         self._times[turn].append(time.perf_counter() - begin)
@@ -199,7 +229,7 @@ class Execution:
             self._decide()
         return results
 
-    def _tried(self, package: Path, feeds: Arrays) -> Arrays:
+    def _compared(self, package: Path, feeds: Arrays) -> Arrays:
         """A step by both versions, whose results are compared."""
         results = self._module.run(feeds)
         other = self._load(package)
@@ -209,7 +239,7 @@ class Execution:
             self._other, self._times = other, ([], [])
         else:
             other.close()
-            self._tell(Exchange(self._steps, None, None, difference, False))
+            self._tell(None, None, difference, taken=False)
         return results
 
     def _decide(self) -> None:
@@ -219,9 +249,11 @@ class Execution:
         loser = self._module if taken else self._other
         self._module, self._other = self._other if taken else self._module, None
         loser.close()
-        self._tell(Exchange(self._steps, before, after, None, taken))
+        self._tell(before, after, None, taken=taken)
 
-    def _tell(self, exchange: Exchange) -> None:
+    def _tell(self, before: float | None, after: float | None, difference: float | None, *, taken: bool) -> None:
+        assert self._tried is not None
+        exchange = Exchange(self._steps, before, after, difference, taken, self._tried.made, self._tried.found)
         self.exchanges.append(exchange)
         self._watcher.exchanged(exchange)
 

@@ -86,6 +86,8 @@ def _exchanges(exchanges: Sequence[Exchange]) -> str:
     for e in exchanges:
         times = ("", "") if e.before is None or e.after is None else (f"{e.before * 1e3:.4g}", f"{e.after * 1e3:.4g}")
         verdict = "taken" if e.taken else "other results" if e.difference is not None else "left"
-        rows.append(f"<tr><td>{e.step}</td><td>{times[0]}</td><td>{times[1]}</td><td>{verdict}</td></tr>")
-    head = "<tr><th>step</th><th>ms before</th><th>ms with what was found</th><th></th></tr>"
+        cells = (str(e.step), *times, verdict, str(e.made), str(e.found))
+        rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    head = "<th>step</th><th>ms before</th><th>ms with what was found</th><th></th>"
+    head = f"<tr>{head}<th>kernels compiled</th><th>from the function cache</th></tr>"
     return f"<h2>Kernels found on the way</h2><table>{head}{''.join(rows)}</table>"

@@ -16,6 +16,8 @@ class Exchange:
         before, after: seconds of a step by either, if they were timed.
         difference: of their results, as a share of the largest element, if that was too much.
         taken: whether it is the one in use now.
+        made: kernels that were compiled for it.
+        found: its other kernels: those that the function cache held.
     """
 
     step: int
@@ -23,6 +25,8 @@ class Exchange:
     after: float | None
     difference: float | None
     taken: bool
+    made: int = 0
+    found: int = 0
 
 
 class Watcher:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mlc.training import dynamic
-from mlc.training.dynamic import TURNS, Execution, Search, Workers
+from mlc.training.dynamic import TURNS, Execution, Generated, Search, Workers
 from mlc.training.report import report_html
 from mlc.training.watch import Exchange, Watcher
 
@@ -54,7 +54,7 @@ def tried(first: Version, other: Version, tmp_path: Path) -> tuple[Execution, To
     """An execution that has met another version and decided."""
     package = tmp_path / "1.tar"
     package.touch()
-    queue, told = [package], Told()
+    queue, told = [Generated(package, 3, 40)], Told()
     execution = Execution(first, lambda path: other, told)  # type: ignore[arg-type, return-value]
     execution.take = lambda: queue.pop() if queue else None
     for _ in range(2 * TURNS + 1):
@@ -68,7 +68,8 @@ def tried(first: Version, other: Version, tmp_path: Path) -> tuple[Execution, To
 def test_the_faster_version_stays(seconds: float, taken: bool, tmp_path: Path) -> None:
     first, other = Version(1.0), Version(seconds)
     execution, told = tried(first, other, tmp_path)
-    assert told.exchanges == [Exchange(2 * TURNS + 1, pytest.approx(1.0), pytest.approx(seconds), None, taken)]
+    before, after = pytest.approx(1.0), pytest.approx(seconds)
+    assert told.exchanges == [Exchange(2 * TURNS + 1, before, after, None, taken, 3, 40)]
     assert (first.closed, other.closed) == (taken, not taken)
     assert first.runs == other.runs == TURNS + 1  # the first step by both, all others by one of them
     execution({"x": np.ones(3, np.float32)})
@@ -76,6 +77,22 @@ def test_the_faster_version_stays(seconds: float, taken: bool, tmp_path: Path) -
     execution.close()
     assert first.closed
     assert other.closed
+
+
+@pytest.mark.parametrize("period", [2, 4])
+def test_what_comes_at_regular_times_slows_both_versions_alike(period: int, tmp_path: Path) -> None:
+    begun = iter(range(10**6))
+
+    class Disturbed(Version):
+        def run(self, feeds: Mapping[str, np.ndarray], outputs: object = None) -> dict[str, np.ndarray]:
+            if next(begun) % period == 0:
+                Version.now += 10.0
+            return super().run(feeds, outputs)
+
+    _, told = tried(Disturbed(1.0), Disturbed(1.0), tmp_path)
+    (exchange,) = told.exchanges
+    assert exchange.before == pytest.approx(exchange.after)
+    assert not exchange.taken
 
 
 @pytest.mark.parametrize("value", [1.01, float("nan")])
@@ -102,12 +119,15 @@ def workers(folder: Path, exploring: str, generating: str = "") -> Workers:
 
 def test_what_was_found_is_compiled(tmp_path: Path) -> None:
     write = "import sys; open(sys.argv[1], 'w').write('found')"
-    with workers(tmp_path, write, write) as both:
+    said = '{"functions": {"made": 2, "found": 29}}'
+    told = f"{write}; open(sys.argv[1].replace('.tar', '.json'), 'w').write('{said}')"
+    with workers(tmp_path, write, told) as both:
         until = time.monotonic() + 30
-        while (package := both.take()) is None and time.monotonic() < until:
+        while (found := both.take()) is None and time.monotonic() < until:
             time.sleep(0.01)
-        assert package is not None
-        assert package.read_text() == "found"
+        assert found is not None
+        assert found.package.read_text() == "found"
+        assert (found.made, found.found) == (2, 29)
         assert both.take() is None
     assert not both.complaint
 
@@ -131,9 +151,12 @@ def test_the_report_shows_curves_and_exchanges() -> None:
         {"epoch": k, "loss": 2.0 / k, "losses": [2.0, 1.0], "seconds": 1.0, "examples_per_second": 10.0, **more}
         for k, more in ((1, {}), (2, {"validation_loss": 0.5, "validation_accuracy": 0.75}))
     ]
-    text = report_html(history, [Exchange(9, 2e-3, 1e-3, None, True), Exchange(12, None, None, 0.5, False)], "<m>")
+    text = report_html(
+        history, [Exchange(9, 2e-3, 1e-3, None, True, 2, 29), Exchange(12, None, None, 0.5, False)], "<m>"
+    )
     assert "Training of &lt;m&gt;" in text
     assert text.count("<polyline") == 4
-    assert "<td>9</td><td>2</td><td>1</td><td>taken</td>" in text
+    assert "<td>9</td><td>2</td><td>1</td><td>taken</td><td>2</td><td>29</td>" in text
+    assert "from the function cache" in text
     assert "other results" in text
     assert "<polyline" not in report_html([], [], "m")

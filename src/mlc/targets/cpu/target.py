@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from mlc.errors import DeviceError
@@ -23,6 +23,7 @@ from mlc.runtime.native import check_device
 from mlc.targets.base import Artifact, Code, LayoutChoice, Step
 from mlc.targets.bench import Bench
 from mlc.targets.cpu.record import Cpu
+from mlc.targets.functions import CompiledFunction
 from mlc.targets.llvm.module import Machine, ModuleText
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 ESTIMATES = "estimate.json"
 """The file of a package, among its sources, that holds what kernels are expected to take."""
+
+PARALLEL = "declare void @mlc_parallel(ptr, ptr, ptr, i64)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +43,13 @@ class EmittedKernels:
         text: the module that they stand in.
         scratch: bytes of working memory that each needs, by name.
         estimates: what each is expected to take, by name; nothing for this machine, where times can be taken.
+        objects: of kernels that were compiled on their own, by name.
     """
 
     text: ModuleText
     scratch: Mapping[str, int]
     estimates: Mapping[str, Estimate]
+    objects: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class CpuTarget:
@@ -187,20 +192,52 @@ class CpuTarget:
         return spare_stack(lower(schedule, params, name))
 
     def emit(
-        self, kernels: Mapping[str, Function], *, contract: bool = True, on_stage: Callable[[str], None] | None = None
+        self,
+        kernels: Mapping[str, Function | CompiledFunction],
+        *,
+        contract: bool = True,
+        on_stage: Callable[[str], None] | None = None,
     ) -> EmittedKernels:
         from mlc.targets.cpu.estimate import estimate
         from mlc.targets.llvm.function import emit_function
-        from mlc.targets.llvm.module import ModuleText
 
         if on_stage is not None:
             on_stage("codegen")
-        text = ModuleText(
+        text, scratch = self._module(), {}
+        objects: dict[str, bytes] = {}
+        estimates: dict[str, Estimate] = {}
+        for name, fn in kernels.items():
+            if isinstance(fn, CompiledFunction):
+                text.take(fn.parts)
+                scratch[name], objects[name] = fn.scratch, fn.obj
+                continue
+            scratch[name] = emit_function(fn, text, contract=contract)
+            if not self.native:
+                estimates[name] = estimate(fn, self.record)
+        return EmittedKernels(text, scratch, estimates, objects)
+
+    def alone(self, fn: Function, *, contract: bool, opt_level: int, symbols: str) -> CompiledFunction | None:
+        from mlc.targets.llvm.function import emit_function
+        from mlc.targets.llvm.link import can_join
+        from mlc.targets.llvm.module import compile_text
+
+        if not self.native:  # for others it is estimated what kernels take, from their loops
+            return None
+        text = self._module()
+        scratch = emit_function(fn, text, contract=contract)
+        parts = text.parts()
+        if not can_join(self.triple):
+            return CompiledFunction(scratch, parts, b"")
+        text.export(fn.name)
+        text.declare(PARALLEL)
+        return CompiledFunction(
+            scratch, parts, compile_text(text.text(self._machine(), symbols), self._machine(), opt_level=opt_level)
+        )
+
+    def _module(self) -> ModuleText:
+        return ModuleText(
             keeps_nan=self.keeps_nan, fixed_product=self.fixed_product, packed_lanes=self.packed_lanes, masks=self.masks
         )
-        scratch = {name: emit_function(fn, text, contract=contract) for name, fn in kernels.items()}
-        estimates = {} if self.native else {name: estimate(fn, self.record) for name, fn in kernels.items()}
-        return EmittedKernels(text, scratch, estimates)
 
     def codegen(
         self,
@@ -213,19 +250,26 @@ class CpuTarget:
         symbols: str = "mlc",
     ) -> Artifact:
         from mlc.targets.llvm.entry import entry_points
-        from mlc.targets.llvm.link import shared_library
+        from mlc.targets.llvm.link import joined, shared_library
         from mlc.targets.llvm.module import compile_text
         from mlc.targets.llvm.runtime import pool_ir
 
         assert isinstance(code, EmittedKernels)
-        text = code.text
-        text.define(entry_points(calls, whole=whole))
-        if whole:
-            text.define(pool_ir(self.triple))
-        else:
-            text.declare("declare void @mlc_parallel(ptr, ptr, ptr, i64)")
+        text, around = code.text, self._module()
+        for part in (text, around):
+            part.define(entry_points(calls, whole=whole))
+            if whole:
+                part.define(pool_ir(self.triple))
+            else:
+                part.declare(PARALLEL)
         ir = text.text(self._machine(), symbols)
-        obj = compile_text(ir, self._machine(), opt_level=opt_level, on_stage=on_stage)
+        if code.objects and all(code.objects.get(name) for name in code.scratch):
+            for name in code.objects:
+                around.declare(text.head(name))
+            rest = compile_text(around.text(self._machine(), symbols), self._machine(), opt_level=opt_level)
+            obj = joined([rest, *code.objects.values()], self.triple)
+        else:
+            obj = compile_text(ir, self._machine(), opt_level=opt_level, on_stage=on_stage)
         if not whole:
             return Artifact(obj, {"model.ll": ir})
         if on_stage is not None:

@@ -1,10 +1,11 @@
-"""An object to a shared library, with a C compiler for the platform where there is one."""
+"""Objects to one, and one to a shared library, with a C compiler for the platform where there is one."""
 
 from __future__ import annotations
 
 import logging
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlc.errors import ToolchainError
@@ -37,3 +38,29 @@ def shared_library(obj: bytes, triple: str) -> bytes | None:
     except (OSError, subprocess.TimeoutExpired, ToolchainError) as error:
         _LOGGER.warning("the package has no model.so: %s", error)
         return None
+
+
+def can_join(triple: str) -> bool:
+    """Whether something here puts objects for a platform together."""
+    return compiler_for(triple) is not None
+
+
+def joined(objects: Sequence[bytes], triple: str) -> bytes:
+    """Relocatable objects as one.
+
+    Raises:
+        ToolchainError: it cannot be done; :func:`can_join` said that it can.
+    """
+    compiler = compiler_for(triple)
+    assert compiler is not None
+    with tempfile.TemporaryDirectory(prefix="mlc-link-") as folder:
+        files = []
+        for k, obj in enumerate(objects):
+            file = Path(folder) / f"{k}.o"
+            file.write_bytes(obj)
+            files.append(str(file))
+        result = Path(folder) / "model.o"
+        status, said = run_tool((*compiler, "-r", "-nostdlib", "-o", str(result), *files))
+        if status != 0:
+            raise ToolchainError(f"{compiler[0]} failed: {said}")
+        return result.read_bytes()

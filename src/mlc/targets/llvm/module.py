@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,32 @@ class ModuleText:
 
     def define(self, text: str) -> None:
         self.definitions.append(text)
+
+    def parts(self) -> dict[str, Any]:
+        """All that was collected so far, for :meth:`take`: JSON-able."""
+        return {
+            "definitions": list(self.definitions),
+            "declarations": list(self.declarations),
+            "requests": [list(request) for request in self.requests],
+        }
+
+    def take(self, parts: Mapping[str, Any]) -> None:
+        """Adds what another one collected."""
+        self.definitions += parts["definitions"]
+        self.declarations.update(dict.fromkeys(parts["declarations"]))
+        self.requests.update({(fn, dtype, lanes): None for fn, dtype, lanes in parts["requests"]})
+
+    def export(self, name: str) -> None:
+        """Makes a kernel visible to other objects of the same program."""
+        begin = f"define internal void @{name}("
+        self.definitions = [text.replace(begin, f"define hidden void @{name}(") for text in self.definitions]
+
+    def head(self, name: str) -> str:
+        """The declaration of a kernel for modules that it is not in."""
+        begin = f"define internal void @{name}("
+        text = next(text for text in self.definitions if text.startswith(begin))
+        operands = text[len(begin) : text.index(")")].count("%")
+        return f"declare hidden void @{name}({', '.join(['ptr'] * operands)})"
 
     def text(self, machine: Machine, symbols: str = "mlc") -> str:
         """The module, in an order that depends on nothing but its contents; what it exports begins with ``symbols``."""
