@@ -183,24 +183,27 @@ def arguments(doc: str | None, trials: int) -> argparse.ArgumentParser:
 
 
 def go_on(
-    name: str, given: argparse.Namespace, cases: Mapping[str, Callable[[Path], dict[str, Any]]]
+    name: str, given: argparse.Namespace, cases: Mapping[str, Callable[[Path], dict[str, Any]]], *, again: bool = False
 ) -> list[dict[str, Any]]:
     """Runs the cases that are not kept yet, while there is time; all rows that are kept.
 
     Args:
         name: of the result; a folder of it has a file a case.
         given: the command line.
-        cases: what makes each row, given a folder for its records.
+        cases: what makes each row, given a folder for its records; parts of a row that it does not give stay.
+        again: run those that are kept and were not run again yet, in place of the others.
     """
     folder, begun, here = given.out / name, time.monotonic(), machine.describe()
     folder.mkdir(parents=True, exist_ok=True)
     for case, run in cases.items():
         kept = folder / f"{case}.json"
-        if kept.exists() and json.loads(kept.read_text())["trials"] >= given.trials:
+        before = json.loads(kept.read_text()) if kept.exists() else {}
+        if (before.get("trials", -1) >= given.trials) != again or (again and before.get("alone")):
             continue
         if time.monotonic() - begun > given.seconds:
             break
         about = {"case": case, "trials": given.trials, "processor": f"{here['cpu']}, {here['caches']}"}
+        about = {**before, "alone": True} if again else about
         kept.write_text(json.dumps({**about, **run(folder)}, indent=1) + "\n", encoding="utf-8")
     return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
 

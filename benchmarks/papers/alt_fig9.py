@@ -5,7 +5,8 @@ otherwise is converted by the operator itself, in its time. The paper's numbers 
 (its text does not tell all ranges). Both searches are by the explorer ``guided``; the best of each and the untuned one
 take turns in the end. Trials are kept beside the result, and a run that was stopped goes on. ``--again`` repeats both
 searches' last decision and that comparison, and measures the row's limit and other engines, so that only these seconds
-need a machine at rest. ``--count`` has cachegrind count what the kernels of findings do.
+need a machine at rest; ``--alone`` says that all of a row is measured on such a machine. ``--count`` has cachegrind
+count what the kernels of findings do.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from mlc.ir.graph import Graph
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Config
 from mlc.ops import get
+from mlc.records.files import read_records
 from mlc.records.measurement import Measurement
 from mlc.rewrite.workload import workload_document
 from mlc.settings import CompileOptions, Observer
@@ -173,9 +175,9 @@ class Searched:
             with Journal(self.folder / f"{self.case.name}-{variant}.jsonl") as journal:
                 session = Session([self.task], self.target, measurer, limits, journal)
                 (state,) = session.run().states
-                self.seconds[variant] = round(journal.log.seconds, 2)
                 if again:
                     session.decide(state)
+            self.seconds[variant] = round(read_records([self.folder / f"{self.case.name}-{variant}.jsonl"]).seconds, 2)
             if state.decided is not None:
                 self.best[variant] = state.decided
 
@@ -195,13 +197,14 @@ class Searched:
 
 
 def row_of(
-    case: Case, task: Task, target: Target, trials: int, folder: Path, before: Mapping[str, Any] | None
+    case: Case, task: Task, target: Target, trials: int, folder: Path, before: Mapping[str, Any] | None, alone: bool
 ) -> dict[str, Any]:
     """Both searches of a case, the best of both and the untuned one in turns, and the limit of the machine.
 
     Args:
         case, task, target, trials, folder: as for :class:`Searched`.
         before: what was kept of a run of as many trials, of which only the last decisions are done once more.
+        alone: whether the machine is at rest, so that other engines are measured.
     """
     options = CompileOptions(case.name, "onnx", "")
     found = Searched(case, task, target, trials, folder)
@@ -215,10 +218,11 @@ def row_of(
     return {
         "case": case.name, "shapes": case.shapes, "trials": trials,
         "seconds": {name: m.seconds for name, m in timed.items()},
-        "search_seconds": before["search_seconds"] if before else found.seconds,
+        "search_seconds": found.seconds,
+        "searched_alone": alone if before is None else before.get("searched_alone", False),
         "layouts": found.layouts, "multiply_adds": multiply_adds(case.graph), "bytes": bytes_of(case.graph),
-        "peak": peak, "stream_seconds": moved, "alone": before is not None,
-        "peers": seconds_of_peers(case.graph, folder) if before else {},
+        "peak": peak, "stream_seconds": moved, "alone": alone,
+        "peers": seconds_of_peers(case.graph, folder) if alone else {},
         "padded": {name: padded(task, target, found.best.get(name, task.space.default)) for name in ("untuned", "ALT")},
         "config": dict(found.best.get("ALT", {})),
     }  # fmt: skip
@@ -259,6 +263,7 @@ def main() -> None:
     parser.add_argument("--target", default="x86")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no case begins")
     parser.add_argument("--again", action="store_true", help="only the last decisions of what is kept, once more")
+    parser.add_argument("--alone", action="store_true", help="nothing else runs: measure other engines, too")
     parser.add_argument("--count", action="store_true", help="only count what the kernels of findings do")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
@@ -274,7 +279,9 @@ def main() -> None:
             continue
         if time.monotonic() - begun > given.seconds:
             break
-        row = row_of(case, task, target, given.trials, folder, before if given.again else None)
+        row = row_of(
+            case, task, target, given.trials, folder, before if given.again else None, given.again or given.alone
+        )
         kept.write_text(json.dumps(row, indent=1) + "\n")
     rows = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     for found in findings(rows) if given.count else []:

@@ -93,8 +93,9 @@ def _summary(rows: Sequence[Row]) -> list[str]:
     if below:
         text += f"; geometric mean of the other {len(below)}: {geometric_mean(below):.3f}"
     lines += ["", f"{text}."]
-    rates = [r["search_seconds"]["ALT-OL"] / r["search_seconds"]["ALT"] for r in rows]
-    lines += ["", f"Trials a second of the joint search, times those of loops only: {geometric_mean(rates):.2f}."]
+    quiet = [r for r in rows if r.get("searched_alone")] or rows
+    rates = geometric_mean([r["search_seconds"]["ALT-OL"] / r["search_seconds"]["ALT"] for r in quiet])
+    lines += ["", f"Trials a second of the joint search, times those of loops only: {rates:.2f} of {len(quiet)}."]
     peers = [(min(r["peers"].values()), r["seconds"]["ALT"]) for r in rows if r.get("peers")]
     if peers:
         text = f"Joint over the better of both engines: {geometric_mean([p / s for p, s in peers]):.2f} of {len(peers)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,19 @@ def seconds(graph: Graph, folder: Path) -> dict[str, float]:
     path = folder / "peer.onnx"
     path.write_bytes(model_of(graph).SerializeToString())
     rng = np.random.default_rng(0)
-    feeds = {v.name: aligned(rng.standard_normal(v.type.shape).astype(np.float32)) for v in graph.inputs}
+    feeds = {v.name: rng.standard_normal(v.type.shape).astype(np.float32) for v in graph.inputs}
     try:
-        sessions: list[Session] = [
-            importlib.import_module(f"benchmarks.peers.{PEERS[name].module}").load(path, 1, feeds, {}) for name in NAMES
-        ]
+        return seconds_of_model(path, feeds)
     finally:
         path.unlink()
+
+
+def seconds_of_model(path: Path, feeds: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Seconds of a call of an ONNX model by each engine, on one thread, in turns."""
+    inputs = {name: aligned(x) for name, x in feeds.items()}
+    sessions: list[Session] = [
+        importlib.import_module(f"benchmarks.peers.{PEERS[name].module}").load(path, 1, inputs, {}) for name in NAMES
+    ]
     timings = take_in_turns([_sample(s) for s in sessions], Rule())
     return {name: timing.seconds for name, timing in zip(NAMES, timings, strict=True)}
 

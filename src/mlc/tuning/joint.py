@@ -7,7 +7,7 @@ that the target's own templates want, and its loops are those of the task's own 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
@@ -216,6 +216,7 @@ class _Under:
         best: speed.
         asked: trials proposed.
         told: whether the layouts' explorer knows how fast it is.
+        queue: what its search has proposed for later.
     """
 
     row: np.ndarray | None
@@ -223,6 +224,7 @@ class _Under:
     best: float = 0.0
     asked: int = 0
     told: bool = False
+    queue: list[Config] = field(default_factory=list)
 
 
 class CrossExploration:
@@ -231,7 +233,8 @@ class CrossExploration:
     In the joint stage an explorer of the layout space proposes layouts, and for each an explorer of the loop space that
     is rebuilt for it proposes loops; those that look promising after a round get more. The target's own layouts take
     part. Where the layouts that the target expects to be the fastest are looked at first and turn out to be far slower
-    than its own, as of sums over few terms, the joint stage ends, and the search is nearly that of loops alone.
+    than its own, as of sums over few terms, the joint stage ends, and the search is that of loops alone but for these
+    looks: it has the same first batch, and its cost model forgets what was measured under other layouts.
 
     In the loop-only stage the fastest layout keeps all trials, and its loop space does not change any more. Where the
     target's own layouts are nearly as fast, these two share them: the difference may be luck, and the loops of the own
@@ -249,6 +252,7 @@ class CrossExploration:
         trials: of a round of loop search under a layout.
         look: trials of the first round.
         expected: how many layouts the explorer begins with that are expected to be the fastest.
+        leave: makes the explorer of the target's own layouts forget what those of other layouts have measured.
     """
 
     def __init__(
@@ -263,18 +267,23 @@ class CrossExploration:
         trials: int = ROUND,
         look: int = LOOK,
         expected: int = 0,
+        leave: Callable[[], None] | None = None,
     ) -> None:
         self._task, self._target, self._layouts, self._explorer, self._make = task, target, layouts, explorer, make
         self._joint, self._near, self._round = joint, near, trials
         self._look = look
         self._first = min(expected, FIRST_LAYOUTS)
+        self._leave = leave
+        self._hopeless = False
         self._measured = 0
         self._own = _Under(None, self._search({}, task.space))
         self._under: dict[Hashable, _Under] = {(): self._own}
 
     def propose(self, n: int) -> list[Config]:
         """At most ``n`` new configurations, the untuned one first."""
-        if self._measured >= self._joint or self._hopeless():
+        if self._hopeless and self._own.queue:
+            return self._ask(self._own, min(n, len(self._own.queue)))
+        if self._measured >= self._joint or self._hopeless:
             ranked = sorted(self._under.values(), key=lambda u: -u.best)
             second = ranked[0] is not self._own and self._own.best >= CLOSE * ranked[0].best
             found = self._ask(self._own, n // 2) if second else []
@@ -283,9 +292,10 @@ class CrossExploration:
                 if len(found) >= n:
                     break
             return found
-        n = min(n, self._joint - self._measured)
         if self._first and not self._measured:
+            self._own.queue = self._own.search.propose(n)
             n = min(n, 1 + self._first)
+        n = min(n, self._joint - self._measured)
         found = self._ask(self._own, max(round(OWN * n), 0 if self._measured else 1))
         best = max(u.best for u in self._under.values())
         again = [
@@ -321,14 +331,21 @@ class CrossExploration:
             under.search.observe([configs[k] for k in places], speeds[places])
             under.best = max(under.best, float(speeds[places].max()))
             under.asked = max(under.asked, len(places))
+        self._judge()
 
-    def _hopeless(self) -> bool:
+    def _judge(self) -> None:
         """Whether none of the layouts that are expected to be the fastest comes near the target's own."""
         tried = [u.best for u in self._under.values() if u is not self._own and u.asked]
-        return 0 < self._first <= len(tried) and max(tried) < HOPE * self._own.best
+        if not self._hopeless and 0 < self._first <= len(tried) and max(tried) < HOPE * self._own.best:
+            self._hopeless = True
+            if self._leave is not None:
+                self._leave()
 
     def _ask(self, under: _Under, n: int) -> list[Config]:
-        found = under.search.propose(n) if n > 0 else []
+        n = max(n, 0)
+        found, under.queue = under.queue[:n], under.queue[n:]
+        if len(found) < n:
+            found += under.search.propose(n - len(found))
         under.asked += len(found)
         return found
 

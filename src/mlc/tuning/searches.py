@@ -119,7 +119,7 @@ class Searches:
             task, self._target, space, explorer,
             lambda t, seeds: explorer_for(t, self._target, options, self._model, (), seeds, memory),
             round(options.joint * budget), near, trials_of_a_round(options),
-            trials_of_a_round(options) if papers else LOOK, len(expected),
+            trials_of_a_round(options) if papers else LOOK, len(expected), memory.leave,
         )  # fmt: skip
         found.observe([c for c, _ in state.trials], np.array([speed(task, m.seconds) for _, m in state.trials]))
         return found

@@ -56,7 +56,7 @@ def test_the_page_has_means_limits_and_findings() -> None:
     assert "Geometric mean of 4: 1.297; least 0.50, most 2.83." in text
     assert "By operator: C2D 1.00, GMM 1.68." in text
     assert "reach 85% of the limit or more in 1 rows (GMM-10); geometric mean of the other 3: 1.414." in text
-    assert "Trials a second of the joint search, times those of loops only: 1.50." in text
+    assert "Trials a second of the joint search, times those of loops only: 1.50 of 4." in text
     assert "Joint over the better of both engines: 2.93 of 4, and 2.93 of the 4 where that takes 0.1 ms" in text
     assert [r["case"] for r in findings(rows)] == ["GMM-0", "C2D-0"]
     assert "| C2D-0 | 2.00 | 1.00 to 1.20 | 0.75 | 2.00 | split(1, 8) | as it is |" in page([rows[0]])

@@ -142,16 +142,19 @@ class Slow(Fake):
         return (2e-3 if LEVELS in config else 1e-3) + 1e-6 * (crc32(str(sorted(config.items())).encode()) % 7)
 
 
-def test_layouts_that_are_far_slower_than_expected_leave_all_other_trials_to_the_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("explorer", ["random", "guided"])
+def test_layouts_that_are_far_slower_than_expected_leave_all_other_trials_to_the_own(
+    tmp_path: Path, explorer: str
+) -> None:
     (task,) = tasks_of(network(1), TARGET, OPTIONS, Observer())
-    fake, alone = Slow(), Slow()
-    run(tmp_path / "r.jsonl", [task], SEARCH, fake)
+    fake, alone, search = Slow(), Slow(), replace(SEARCH, explorer=explorer)
+    run(tmp_path / "r.jsonl", [task], search, fake)
     own = [LEVELS not in c for c in fake.configs]
     assert own == [True, *[False] * FIRST_LAYOUTS, *[True] * (len(own) - 1 - FIRST_LAYOUTS)]
-    run(tmp_path / "alone.jsonl", [task], replace(SEARCH, layouts=0), alone)
-    assert fake.configs[0] == alone.configs[0]
+    run(tmp_path / "alone.jsonl", [task], replace(search, layouts=0), alone)
+    assert [c for c in fake.configs if LEVELS not in c][: search.batch] == alone.configs[: search.batch]
     again = Slow()  # what was measured says so, too, where a search goes on
-    run(tmp_path / "r.jsonl", [task], replace(SEARCH, trials=48), again)
+    run(tmp_path / "r.jsonl", [task], replace(search, trials=48), again)
     assert all(LEVELS not in c for c in again.configs)
 
 

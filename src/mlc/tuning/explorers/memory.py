@@ -21,3 +21,8 @@ class Memory:
     lessons: Lessons | None = None
     agents: Agents | None = None
     first: float | None = None
+
+    def leave(self) -> None:
+        """Of the loops the cost model knows those of the first space alone from now on."""
+        if self.lessons is not None:
+            self.lessons.leave()

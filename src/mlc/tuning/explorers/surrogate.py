@@ -28,6 +28,11 @@ class Lessons:
         self._pupils.append(pupil)
         self._stale = True
 
+    def leave(self) -> None:
+        """From now on the model learns from the exploration that was the first to join, and from no other."""
+        del self._pupils[1:]
+        self._stale = True
+
     def forget(self) -> None:
         """Something was measured: the model has to learn again."""
         self._stale = True
