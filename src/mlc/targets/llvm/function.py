@@ -145,7 +145,7 @@ class FunctionEmitter(ValueEmitter):
         match s:
             case loop.Seq():
                 around = self.columns, self.squares
-                self.columns, self.squares = find_blocks(s.stmts, self.places), {}
+                self.columns, self.squares = find_blocks(s.stmts, self.places, masks=self.masks), {}
                 runs = {} if self.keeps_nan else find_runs(s.stmts, self.places, self.packed_lanes)
                 k = 0
                 while k < len(s.stmts):

@@ -12,34 +12,65 @@ from dataclasses import dataclass
 from mlc.ir import loop
 from mlc.ir.expr import Select, walk
 from mlc.ir.index import Linear
+from mlc.targets.llvm.bounds import may_leave
 from mlc.targets.llvm.registers import Accesses
 
 Key = tuple[int, Linear]  # (id of the buffer, offset in elements without the lane)
+LANES = range(4, 17)  # of the vectors that are read
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A square of elements.
+    """A part of a square of elements.
 
     Args:
         buffer: that holds it.
         origin: offset of the first element.
         stride: elements between rows.
-        size: rows, and elements of a row.
+        rows: how many there are, and
+        width: elements that are read of each.
+        size: of the square, a power of two.
     """
 
     buffer: loop.Buffer
     origin: Linear
     stride: int
+    rows: int
+    width: int
     size: int
 
 
-def find_blocks(stmts: Sequence[loop.Stmt], places: Accesses) -> dict[Key, tuple[Block, int]]:
+@dataclass(frozen=True)
+class _Column:
+    """The strided read of a vector store.
+
+    Args:
+        buffer: that is read.
+        origin: offset of the first lane.
+        stride: between lanes.
+        lanes: of the vector.
+    """
+
+    buffer: loop.Buffer
+    origin: Linear
+    stride: int
+    lanes: int
+
+    def beside(self, other: _Column) -> int | None:
+        """How many elements this column lies after another one of the same rows, whatever the loops."""
+        if self.buffer is not other.buffer or (self.stride, self.lanes) != (other.stride, other.lanes):
+            return None
+        apart = self.origin - other.origin
+        return apart.const if apart.is_const else None
+
+
+def find_blocks(stmts: Sequence[loop.Stmt], places: Accesses, *, masks: bool) -> dict[Key, tuple[Block, int]]:
     """Blocks whose columns are all read by consecutive stores, by column.
 
     Args:
         stmts: in order.
         places: of the statements' function.
+        masks: whether parts of vectors are read at no cost.
     Returns:
         for the offset of each column: its block, and which column it is.
     """
@@ -48,22 +79,36 @@ def find_blocks(stmts: Sequence[loop.Stmt], places: Accesses) -> dict[Key, tuple
     begin = 0
     while begin < len(stmts):
         first = columns[begin]
+        begin += 1
         if first is None:
-            begin += 1
             continue
-        buffer, origin, stride, lanes = first
-        count = 1
-        while count < lanes and columns[begin + count : begin + count + 1] == [(buffer, origin + count, stride, lanes)]:
-            count += 1
-        # a few columns more than are needed may be read where that stays inside the buffer
-        starts = [origin - shift for shift in range(lanes - count + 1)] if count >= lanes // 2 else []
-        start = next((s for s in starts if count == lanes or _inside(buffer, s, stride, lanes)), None)
-        if start is not None:
-            block = Block(buffer, start, stride, lanes)
-            shift = (origin - start).const
-            found |= {(id(buffer), origin + j): (block, j + shift) for j in range(count)}
-        begin += count
+        size = 1 << (first.lanes - 1).bit_length()
+        low = high = 0
+        while begin < len(stmts) and (column := columns[begin]) is not None:
+            apart = column.beside(first)
+            # in any direction, and several times where a loop has several results
+            if apart is None or not low - 1 <= apart <= high + 1 or max(apart, high) - min(apart, low) >= size:
+                break
+            low, high = min(apart, low), max(apart, high)
+            begin += 1
+        block = _block(first, low, high - low + 1, size, masks=masks)
+        if block is not None:
+            shift = (first.origin - block.origin).const
+            found |= {(id(first.buffer), first.origin + j): (block, j + shift) for j in range(low, high + 1)}
     return found
+
+
+def _block(first: _Column, low: int, count: int, size: int, *, masks: bool) -> Block | None:
+    """The block that holds ``count`` columns from ``low`` on, if it is worth reading."""
+    if 2 * count < first.lanes or (first.lanes < size and not masks):
+        return None
+    origin = first.origin + low
+    if count < size and not masks:
+        # a few columns more than are needed may be read where that stays inside the buffer
+        starts = [origin - shift for shift in range(size - count + 1)]
+        start = next((s for s in starts if _inside(first.buffer, s, first.stride, size)), None)
+        return None if start is None else Block(first.buffer, start, first.stride, first.lanes, size, size)
+    return Block(first.buffer, origin, first.stride, first.lanes, count, size)
 
 
 def _inside(buffer: loop.Buffer, origin: Linear, stride: int, lanes: int) -> bool:
@@ -72,9 +117,9 @@ def _inside(buffer: loop.Buffer, origin: Linear, stride: int, lanes: int) -> boo
     return lo >= 0 and hi + (lanes - 1) * (stride + 1) < buffer.size
 
 
-def _column(s: loop.Stmt, places: Accesses) -> tuple[loop.Buffer, Linear, int, int] | None:
-    """The one strided read of a vector store: buffer, offset of its first lane, stride, lanes; ``None`` for others."""
-    if type(s) is not loop.Store or s.lane is None or s.lane.hi + 1 not in (4, 8, 16) or s.buffer.dtype.bits != 32:
+def _column(s: loop.Stmt, places: Accesses) -> _Column | None:
+    """The one strided read of a vector store; ``None`` for others."""
+    if type(s) is not loop.Store or s.lane is None or s.lane.hi + 1 not in LANES or s.buffer.dtype.bits != 32:
         return None
     found: tuple[loop.Buffer, Linear, int] | None = None
     for buffer, indices, _ in places.of(s)[:-1]:
@@ -84,13 +129,13 @@ def _column(s: loop.Stmt, places: Accesses) -> tuple[loop.Buffer, Linear, int, i
         step = offset.coefficient(s.lane)
         if step is None or step in (0, 1):
             continue
-        if found is not None or buffer is s.buffer:
+        if buffer is s.buffer or (found is not None and found != (buffer, offset, step)):
             return None
         found = buffer, offset, step
-    if found is None or any(type(e) is Select for e in walk(s.value)):
+    if found is None or found[2] < 0 or any(type(e) is Select and may_leave(e) for e in walk(s.value)):
         return None
     buffer, offset, step = found
-    return buffer, offset.without(s.lane), step, s.lane.hi + 1
+    return _Column(buffer, offset.without(s.lane), step, s.lane.hi + 1)
 
 
 def shuffles(size: int) -> list[tuple[int, str, str]]:

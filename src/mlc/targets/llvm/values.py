@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from mlc.errors import CodegenError
 from mlc.ir import loop
-from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within, call, index_vars, loads
+from mlc.ir.expr import Binary, Call, Cast, Const, Expr, IndexValue, Load, Select, Within, call, index_vars
 from mlc.ir.index import Atom, Dynamic, Linear, Quotient, Var
 from mlc.ir.types import DType, boolean, i64
 from mlc.ir.unwind import Steps, unwind
 from mlc.targets.llvm import arith
 from mlc.targets.llvm.arith import Val
+from mlc.targets.llvm.bounds import in_bounds, may_leave
 from mlc.targets.llvm.fixed_point import fixed_product_of, rounded_product
 from mlc.targets.llvm.index import IndexEmitter
 from mlc.targets.llvm.pieces import Piece, pieces_of, settled
@@ -177,7 +178,7 @@ class ValueEmitter(IndexEmitter):
     # -- choices -------------------------------------------------------------------------------------------------
     def select(self, e: Select, lane: Var | None) -> Steps[Expr, Val]:
         cond = yield e.cond
-        if not (_may_leave(e.a) or _may_leave(e.b)):
+        if not (may_leave(e.a) or may_leave(e.b)):
             a = yield e.a
             b = yield e.b
         elif cond.lanes:
@@ -229,7 +230,7 @@ class ValueEmitter(IndexEmitter):
             return Val(splat(0, buffer.dtype, 0), buffer.dtype, 0)
         offset = self.places.offset(buffer, e.indices)
         step = 0 if lane is None else offset.coefficient(lane)
-        mask = None if self.mask is None or _in_bounds(e) else self.mask
+        mask = None if self.mask is None or in_bounds(e) else self.mask
         if lane is None or step == 0:
             at = self.pointer(buffer, offset)
             return self._read(buffer, at if mask is None else self._if_any(mask, at, buffer), 0)
@@ -264,6 +265,10 @@ class ValueEmitter(IndexEmitter):
         """Chosen lanes of two vectors, those of the second counted on."""
         mask = f"<{len(chosen)} x i32> <{', '.join(f'i32 {k}' for k in chosen)}>"
         return Val(self.pure(f"shufflevector {a.type} {a.text}, {b.type} {b.text}, {mask}"), a.dtype, len(chosen))
+
+    def _widened(self, v: Val, lanes: int) -> Val:
+        """A longer vector that begins with this one."""
+        return self._lanes_of(v, v, [k % v.lanes for k in range(lanes)])
 
     def _strided(self, buffer: loop.Buffer, offset: Linear, lane: Var, step: int, mask: Val | None) -> Val:
         """Every ``step``-th element, picked from vectors of neighbours that lie between the first and the last.
@@ -383,10 +388,10 @@ class ValueEmitter(IndexEmitter):
         lanes, buffer = block.size, block.buffer
         t = memory_type(buffer.dtype, lanes)
         if id(block) not in self.squares:
-            rows = [
-                self._read(buffer, self.pointer(buffer, block.origin + k * block.stride), lanes).text
-                for k in range(lanes)
-            ]
+            rows = ["poison"] * lanes
+            for k in range(block.rows):
+                row = self._read(buffer, self.pointer(buffer, block.origin + k * block.stride), block.width)
+                rows[k] = row.text if block.width == lanes else self._widened(row, lanes).text
             for distance, low, high in shuffles(lanes):
                 for k in range(lanes):
                     if not k & distance:
@@ -395,7 +400,8 @@ class ValueEmitter(IndexEmitter):
                             self.pure(f"shufflevector {pair}, {mask}") for mask in (low, high)
                         )
             self.squares[id(block)] = rows
-        return Val(self.squares[id(block)][column], buffer.dtype, lanes)
+        whole = Val(self.squares[id(block)][column], buffer.dtype, lanes)
+        return whole if block.rows == lanes else self._lanes_of(whole, whole, range(block.rows))
 
     def _from_memory(self, name: str, buffer: loop.Buffer, lanes: int) -> Val:
         dtype = buffer.dtype
@@ -435,7 +441,7 @@ class ValueEmitter(IndexEmitter):
             self.lines.append(f"  store {t} {text}, ptr {self.pointer(buffer, offset)}, align {size}")
         elif step == 1 and self.masks and _is_part(v.lanes, size):
             mask = _first_lanes(v.lanes)
-            whole = self._lanes_of(v, v, [k % v.lanes for k in range(mask.lanes)])
+            whole = self._widened(v, mask.lanes)
             symbol = f"@llvm.masked.store.{_memory_suffix(buffer, mask.lanes)}.p0"
             self.declare(f"declare void {symbol}({whole.type}, ptr, {mask.type})")
             at = f"ptr align {size} {self.pointer(buffer, offset.without(lane))}"
@@ -484,17 +490,3 @@ def _whole_stores(lanes: int, size: int) -> list[tuple[int, int]]:
     half = 1 << (lanes.bit_length() - 1)
     whole = half == lanes or (lanes < 5 and size > 1)
     return [(0, lanes)] if whole else [(0, half), (lanes - half, half)]
-
-
-def _in_bounds(e: Load) -> bool:
-    """Whether ranges alone prove that a load stays inside its buffer."""
-    for ix, n in zip(e.indices, e.source.shape, strict=True):
-        lo, hi = ix.bounds()
-        if lo < 0 or hi >= n:
-            return False
-    return True
-
-
-def _may_leave(e: Expr) -> bool:
-    """Whether some load in the expression might be out of bounds if evaluated without its guard."""
-    return not all(_in_bounds(ld) for ld in loads(e))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mlc.ir import te
+from mlc.ir.expr import binary, select
 from mlc.ir.interp import run_function
 from mlc.ir.layout import blocked
 from mlc.ir.types import f32
@@ -16,6 +17,7 @@ from mlc.targets.llvm.function import emit_function
 from mlc.targets.llvm.module import ModuleText
 from mlc.targets.llvm.transpose import shuffles
 from mlc.targets.x86.record import record_for
+from tests.unit.targets.llvm.host import Kernel
 
 
 @pytest.mark.parametrize("size", [4, 8, 16])
@@ -87,3 +89,65 @@ def test_axes_of_one_element_do_not_hide_a_transpose() -> None:
     module = ModuleText()
     emit_function(fn, module)
     assert "gather" not in "\n".join(module.definitions)
+
+
+@pytest.mark.parametrize("outer, channels, taps", [(5, 16, (3, 3)), (3, 37, (3, 3)), (2, 32, (2, 3)), (3, 20, (1, 5))])
+@pytest.mark.parametrize("masks", [False, True])
+def test_gradients_of_taps_are_turned_beside_other_results(
+    masks: bool, outer: int, channels: int, taps: tuple[int, int]
+) -> None:
+    """As a momentum takes in the derivative of a convolution's weights, whose channels lie along memory."""
+    x = te.placeholder((outer, *taps, channels), f32, "x")
+    m = te.placeholder((outer, channels, *taps), f32, "m")
+    limit = te.placeholder((1,), f32, "limit")
+    turned = te.compute(m.shape, lambda i, j, k, h: x[i, k, h, j], "turned")
+    moment, new = te.compute_many(
+        m.shape,
+        lambda i, j, k, h: (
+            select(binary("lt", limit[0], 1.0), turned[i, j, k, h] + m[i, j, k, h], m[i, j, k, h]),
+            m[i, j, k, h] - turned[i, j, k, h],
+        ),
+        "both",
+    )
+    s = Schedule([moment, new])
+    s[turned].compute_inline()
+    spread(s[moment], record_for("znver4"))
+    fn = lower(s, [x, m, limit, moment, new], "k")
+    rng = np.random.default_rng(0)
+    one, two = (rng.standard_normal(t.shape, np.float32) for t in (x, m))
+    results = [np.empty(m.shape, np.float32) for _ in range(2)]
+    kernel = Kernel(fn, masks=masks)
+    for at_end in (True, False):
+        kernel.run([one, two, np.zeros(1, np.float32), *results], at_end=at_end)
+        turned_round = one.transpose(0, 3, 1, 2)
+        np.testing.assert_array_equal(results, [turned_round + two, two - turned_round])
+    assert not masks or channels % 16 or "gather" not in kernel.text
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    "outputs, channels, taps", [(32, 32, (3, 3)), (48, 16, (2, 4)), (16, 32, (4, 4)), (32, 16, (1, 3))]
+)
+def test_weights_of_windows_are_packed_without_gathers(
+    turned: bool, outputs: int, channels: int, taps: tuple[int, int]
+) -> None:
+    """Weights that are learned, for a convolution and, turned around, for its derivative by the data."""
+    target = record_for("znver4")
+    height, width = taps
+    w = te.placeholder((outputs, channels, *taps), f32, "w")
+    if turned:
+        y = te.compute((channels, outputs, *taps), lambda i, j, k, h: w[j, i, height - 1 - k, width - 1 - h], "y")
+    else:
+        y = te.compute(w.shape, lambda i, j, k, h: w[i, j, k, h], "y")
+    layout = blocked(y.shape, 0, 16)
+    (out,), new = relayout([y], {y: layout})
+    s = Schedule([out])
+    spread(s[out], target)
+    fn = lower(s, [new.get(w, w), out], "k")
+    array = np.random.default_rng(0).standard_normal(w.shape, np.float32)
+    result = np.empty(out.shape, np.float32)
+    kernel = Kernel(fn, masks=True)
+    kernel.run([array, result])
+    plain = array.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1] if turned else array
+    np.testing.assert_array_equal(result, layout.pack(np.ascontiguousarray(plain)))
+    assert height * width < 8 or "gather" not in kernel.text

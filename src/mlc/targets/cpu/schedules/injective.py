@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mlc.ir.expr import Load, Within, loads, walk
-from mlc.ir.index import ZERO, Var, as_index, substitute
+from mlc.ir.index import ZERO, Var, as_index, substitute, weighted
+from mlc.ir.loop import dense_strides
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.targets.base import LayoutChoice
@@ -29,7 +30,8 @@ def spread(stage: Stage, target: Cpu, *, parallel: bool = True) -> None:
     """Default loops of a stage without a reduction: outer axes shared by threads, the innermost in vectors.
 
     Where a vector reads across memory and another axis along it (layouts that differ), that axis is unrolled by a
-    vector too, and the code generator makes square blocks of it, transposed in registers.
+    vector too, and the code generator makes square blocks of it, transposed in registers. So are several axes that are
+    less than a vector together, as the taps of a window.
     """
     axes = list(stage.op.axes)
     if not axes:
@@ -38,6 +40,7 @@ def spread(stage: Stage, target: Cpu, *, parallel: bool = True) -> None:
     lanes = target.lanes_of(t.dtype)
     total = size_of(t.shape)
     across = _axis_along_memory(stage, lanes)
+    along = _axes_along_memory(stage, lanes) if across is None else []
     last = axes.pop()
     while axes and last.hi + 1 < lanes and axes[-1] is not across:
         last = stage.fuse(axes.pop(), last)
@@ -48,15 +51,20 @@ def spread(stage: Stage, target: Cpu, *, parallel: bool = True) -> None:
         axes[k], inner = stage.split(across, lanes)
         stage.reorder(*axes, vo, inner, vi)
         stage.unroll(inner)
+    elif along:
+        axes = [a for a in axes if a not in along]
+        stage.reorder(*axes, vo, *along, vi)
+        for a in along:
+            stage.unroll(a)
     if not parallel or total < PARALLEL_FROM:
         return
     # a loop with guards is cut only where it is one of its own, so the innermost stays out if there are enough others
-    apart = across is not None or (vo.hi == 0 and _chooses(stage))
+    apart = across is not None or bool(along) or (vo.hi == 0 and _chooses(stage))
     outer = axes[:-1] if apart and size_of([a.hi + 1 for a in axes[:-1]]) >= ENOUGH else axes
     rows = size_of([a.hi + 1 for a in outer])
     if rows >= ENOUGH or (outer and vo.hi == 0):
         stage.parallel(stage.fuse(*outer))
-    elif across is None and ((last.hi + 1) % lanes == 0 or vo.hi >= 64):
+    elif across is None and not along and ((last.hi + 1) % lanes == 0 or vo.hi >= 64):
         stage.parallel(stage.fuse(*outer, vo) if outer else vo)
     elif outer:
         stage.parallel(stage.fuse(*outer))
@@ -87,6 +95,28 @@ def _axis_along_memory(stage: Stage, lanes: int) -> Var | None:
             if offset.coefficient(inner) == 1 and offset.coefficient(last) not in (0, 1, None):
                 return axis
     return None
+
+
+def _axes_along_memory(stage: Stage, lanes: int) -> list[Var]:
+    """Axes that together run along what the stage reads, half a vector to a vector long; the innermost skips that much.
+
+    So the weights of windows are read that are packed: vectors of channels, all taps of one next to each other.
+    """
+    *outer, last = [a for a in stage.op.axes if a.hi > 0] or stage.op.axes
+    if stage.op.outputs[0].dtype.bits != 32 or last.hi + 1 < lanes:
+        return []
+    for ld in (_source(ld, stage) for body in stage.op.bodies for ld in loads(body)):
+        if ld.source.dtype.bits != 32:
+            continue
+        offset = weighted(ld.indices, dense_strides(ld.source.shape))
+        steps = {abs(step): axis for axis in outer if (step := offset.coefficient(axis)) is not None}
+        long, along = 1, []
+        while (axis := steps.get(long)) is not None and long * (axis.hi + 1) <= lanes:
+            along.append(axis)
+            long *= axis.hi + 1
+        if 2 * long >= lanes and (offset.coefficient(last) or 0) >= long:
+            return along[::-1]
+    return []
 
 
 def _source(ld: Load, stage: Stage) -> Load:
