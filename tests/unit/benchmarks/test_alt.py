@@ -59,7 +59,9 @@ def test_the_page_has_means_limits_and_findings() -> None:
     assert "Trials a second of the joint search, times those of loops only: 1.50 of 4." in text
     assert "Joint over the better of both engines: 2.93 of 4, and 2.93 of the 4 where that takes 0.1 ms" in text
     assert [r["case"] for r in findings(rows)] == ["GMM-0", "C2D-0"]
-    assert "| C2D-0 | 2.00 | 1.00 to 1.20 | 0.75 | 2.00 | split(1, 8) | as it is |" in page([rows[0]])
+    assert "| C2D-0 | 2.00 | 1.00 to 1.20 | 0.75 | 2.00 |  | split(1, 8) | as it is |" in page([rows[0]])
+    by_loops = {"untuned": {"cycles": 2500.0, "bound": "loads"}, "layout": {"cycles": 1200.0, "bound": "latency"}}
+    assert "| 2.5 loads to 1.2 latency | split(1, 8) |" in page([{**rows[0], "expected": by_loops}])
 
 
 def test_the_memory_side_of_a_limit() -> None:
