@@ -91,7 +91,7 @@ class OwnOperator:
                 if t.op is None and id(t) not in known:
                     raise UsageError(f"{self.where}: {op.name} reads {t.name!r}, which is none of its operands")
             _require_inside(op, self.where)
-        return add_expressions(g, _kept_inside(results), known, sources)
+        return add_expressions(g, _kept_inside(results, self.name), known, sources)
 
     def _operands(self, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> list[te.Tensor]:
         try:
@@ -134,15 +134,20 @@ def _require_inside(op: te.Compute, where: str) -> None:
                     )
 
 
-def _kept_inside(results: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """The same tensors, where conditions that do not keep reads inside of a tensor are helped."""
+def _kept_inside(results: Sequence[te.Tensor], name: str) -> list[te.Tensor]:
+    """The same tensors, where conditions that do not keep reads inside of a tensor are helped.
+
+    Args:
+        name: of those that have none.
+    """
     new: dict[int, te.Tensor] = {}
     for op in te.topological(results):
         bodies = tuple(
             kept_inside(replace_loads(b, lambda ld: Load(new.get(id(ld.source), ld.source), ld.indices)))
             for b in op.bodies
         )
-        made = te.finish(te.Compute(op.name, op.axes, op.reduce_axes, bodies, op.combiner, op.tag, op.attrs))
+        called = name if op.name == te.UNNAMED else op.name
+        made = te.finish(te.Compute(called, op.axes, op.reduce_axes, bodies, op.combiner, op.tag, op.attrs))
         new.update({id(old): t for old, t in zip(op.outputs, made, strict=True)})
     return [new.get(id(t), t) for t in results]
 

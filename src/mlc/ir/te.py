@@ -292,12 +292,13 @@ max_of = _reduction(MAX)
 min_of = _reduction(MIN)
 
 _AXIS_NAMES = "ijklmnopq"
+UNNAMED = "t"  # what a compute is called that nobody gave a name
 
 
 def compute(
     shape: Sequence[int],
     fn: Callable[..., ExprLike | Reduction],
-    name: str = "t",
+    name: str = UNNAMED,
     *,
     axis_names: Sequence[str] | None = None,
     tag: str = "",
@@ -319,7 +320,7 @@ def compute(
 def compute_many(
     shape: Sequence[int],
     fn: Callable[..., Any],
-    name: str = "t",
+    name: str = UNNAMED,
     *,
     axis_names: Sequence[str] | None = None,
     tag: str = "",

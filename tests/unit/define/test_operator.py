@@ -51,6 +51,16 @@ def split(x: Any) -> Any:
     )
 
 
+def test_what_has_no_name_is_called_like_the_operator() -> None:
+    @mlc.operator
+    def doubled(x: Any) -> Any:
+        return te.compute(x.shape, lambda i: 2.0 * x[i])
+
+    net = mlc.graph("net")
+    net.output("y", doubled(net.input("x", (3,))))
+    assert [n.op.name for n in mlc.load(net).graph.nodes] == ["doubled"]
+
+
 def test_a_network_of_own_operators_computes_what_they_say() -> None:
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((2, 3, 7, 6, 4, 5), (4, 3, 3, 2, 5, 3)))
