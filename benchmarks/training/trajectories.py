@@ -23,7 +23,7 @@ import torch
 import mlc
 from benchmarks.machine import describe
 from benchmarks.report import table
-from benchmarks.training.networks import HEAVY, LIGHT, NETWORKS, Network, network
+from benchmarks.training.networks import NETWORKS, Network, network
 from mlc.api.training import wrapped
 from mlc.runtime.atomic import atomic_write
 from mlc.training.loop import own
@@ -100,10 +100,11 @@ def gap(a: float, b: float) -> float:
     return abs(a - b) / max(abs(b), 1e-2) if np.isfinite(a) and np.isfinite(b) else float("inf")
 
 
-def measured(name: str, batch: int, size: int, how: str, lr: float | None, *, judge: bool) -> dict[str, Any]:
+def measured(
+    name: str, batch: int, size: int | None, how: str, lr: float | None, *, small: bool, judge: bool
+) -> dict[str, Any]:
     """The greatest gaps within all steps, and in which step ours first is not close."""
-    dims = {"size": size} if name in (*LIGHT, *HEAVY) and name != "bert_encoder" and size else {}
-    net = network(name, batch, dims=dims)
+    net = network(name, batch, small=small, dims={} if size is None else {"size": size})
     begin = time.monotonic()
     pairs = list(losses(net, how, STEPS, lr))
     gaps = [gap(*pair) for pair in pairs]
@@ -150,7 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("networks", nargs="*", default=list(NETWORKS), help=f"of {', '.join(NETWORKS)}")
     add("--optimizer", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS), help="how they learn")
     add("--batch", type=int, default=16, help="examples in a step")
-    add("--size", type=int, default=0, help="of images of networks for images; the network's own unless given")
+    add("--size", type=int, help="of images; the network's own unless given")
+    add("--small", action="store_true", help="small variants, as the tests have them")
     add("--lr", type=float, help="the learning rate; the optimizer's own unless given")
     add("--judge", action="store_true", help="PyTorch once more, from parameters that differ in their last bits")
     add("--out", type=Path, required=True, help="FILE.json of results; the table is FILE.md")
@@ -161,10 +163,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = found.setdefault("cases", {})
     for name in options.networks:
         for how in options.optimizer:
-            key = f"{name} {options.batch} {options.size or '-'} {how} {options.lr or OPTIMIZERS[how][2]:g}"
+            size = "small" if options.small else options.size or "own"
+            key = f"{name} {options.batch} {size} {how} {options.lr or OPTIMIZERS[how][2]:g}"
             if key in cases:
                 continue
-            cases[key] = measured(name, options.batch, options.size, how, options.lr, judge=options.judge)
+            cases[key] = measured(
+                name, options.batch, options.size, how, options.lr, small=options.small, judge=options.judge
+            )
             print(key, json.dumps(cases[key]), file=sys.stderr, flush=True)
             options.out.parent.mkdir(parents=True, exist_ok=True)
             _write(options.out, json.dumps(found, indent=1) + "\n")
