@@ -227,7 +227,13 @@ class _Products:
             return stored.integers
         known = self.sums.get(x) or self.totals.get(x)
         if known is None:
-            return self._narrowed(rw, rw.emit(get("div"), [x, rw.new_constant(scale)]), z, bits)
+            if stored is not None and self._is_multiple(stored, scale):
+                steps, zero = self._steps(rw, x, scale)
+                if zero.any():
+                    steps = rw.emit(get("sub"), [steps, rw.new_constant(zero)])
+            else:
+                steps = rw.emit(get("div"), [x, rw.new_constant(scale)])
+            return self._narrowed(rw, steps, z, bits)
         if isinstance(known, _Scaled):
             steps, _ = self._steps(rw, x, scale)
         else:  # each of them in steps of the result, whose zero points are taken off together
@@ -237,6 +243,20 @@ class _Products:
                 steps = rw.emit(get("sub"), [steps, rw.new_constant(zero.astype(np.float32))])
         lo, hi = (_limit_in_steps(limit, scale, z) for limit in (known.lo, known.hi))
         return self._narrowed(rw, steps, z, bits, lo, hi)
+
+    def _is_multiple(self, stored: _Stored, scale: np.ndarray) -> bool:
+        """Whether :meth:`_steps` rounds every stored number as a division by the scale does.
+
+        There are so few that all are tried; where a processor divides, multiplying takes a tenth of the time.
+        """
+        whole = stored.bits == self.data.bits
+        least, most = (self.data.min_value, self.data.max_value) if whole else (0, (1 << stored.bits) - 1)
+        numbers = np.arange(least, most + 1, dtype=np.float32)
+        near = numbers - np.float32(stored.zero)
+        factor = (stored.scale / scale).astype(np.float32)
+        exact = np.rint(near * stored.scale / scale)
+        others = (near * factor, numbers * factor - stored.zero * factor)  # the zero point is taken off first, or last
+        return all(np.array_equal(exact, np.rint(steps)) for steps in others)
 
     def _steps(self, rw: Rewriter, v: Value, scale: np.ndarray) -> tuple[Value, np.ndarray]:
         """Stored numbers, or sums, in steps of another scale, and how many of these are their zero point."""

@@ -137,6 +137,23 @@ def test_concat_of_different_scales_is_quantised_before():
     assert made.nodes[-1].outputs[0].type.dtype is u8
 
 
+@pytest.mark.parametrize("data", [u8, i8])
+@pytest.mark.parametrize(
+    ("before", "after", "zero", "exact"),
+    [(0.021280964836478233, 0.024394722655415535, 0, True), (0.03, 0.01, 77, True), (0.1, 1.4, 0, False)],
+)
+def test_stored_numbers_change_their_scale_by_a_product_where_all_round_alike(before, after, zero, exact, data):
+    net = Net()
+    x = net.builder.input("x", TensorType((2, 256), u8))
+    y = net.dequantize(x, before, zero, np.uint8)
+    graph = net.builder.finish([net.quantize(y, after, 3, np.uint8)])
+    made = use_integers(graph, data)
+    assert ("div" in ops(made)) != exact
+    numbers = {"x": np.tile(np.arange(256, dtype=np.uint8), (2, 1))}
+    want, have = (next(iter(run_graph(g, numbers).values())) for g in (graph, made))
+    np.testing.assert_array_equal(have, want)
+
+
 def test_sums_that_may_overflow_stay_floats():
     net = Net()
     x = net.builder.input("x", TensorType((1, 70000), u8))
