@@ -9,6 +9,7 @@ from mlc.ir import te
 from mlc.ir.loop import Function, Stmt
 from mlc.lower.barriers import barriers
 from mlc.lower.build import build
+from mlc.lower.offsets import begin_with_offsets
 from mlc.lower.overlap import copies
 from mlc.lower.partition import partition, partition_branches
 from mlc.lower.schedule import Schedule
@@ -27,6 +28,7 @@ PASSES: Passes = (
     ("partition", partition),
     ("vectorize", vectorize),
     ("unroll", unroll),
+    ("offsets", begin_with_offsets),
 )
 
 

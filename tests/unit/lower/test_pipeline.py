@@ -74,4 +74,4 @@ def test_passes_are_told_in_order() -> None:
     c = convolution()
     seen: list[str] = []
     lower(c.schedule, c.params, "g0", watch=lambda stage, _: seen.append(stage))
-    assert seen == ["build", "tensorize", "vthread", "partition", "vectorize", "unroll"]
+    assert seen == ["build", "tensorize", "vthread", "partition", "vectorize", "unroll", "offsets"]
