@@ -41,6 +41,8 @@ class Dot:
         interleaved: whether the terms of a lane are neighbours in the packed operand; otherwise a vector of one term of
             every lane follows the other.
         rows: of data that it multiplies at once, each by all terms of a vector of columns.
+        spare: the same where the last of the terms of ``w`` are zeros: two that begin one term apart share what they
+            read, of ``w`` moved by a term. ``None`` where that saves nothing.
     """
 
     terms: int
@@ -50,6 +52,7 @@ class Dot:
     held: int = 0
     interleaved: bool = True
     rows: int = 1
+    spare: VectorIntrinsic | None = None
 
     @property
     def adds_apart(self) -> bool:
@@ -89,6 +92,7 @@ class Dot:
         *,
         held: int = 0,
         apart: bool = False,
+        write_next: Write | None = None,
     ) -> Dot:
         """An instruction by its size.
 
@@ -101,6 +105,7 @@ class Dot:
             operations: as long as so many multiply-adds of vectors it takes.
             held: registers that it takes besides those of its operands and the sums.
             apart: whether every lane has data of its own.
+            write_next: the same for ``x`` from one term before on, where the last term of ``w`` is zero.
         """
         of_x, of_w, wide = types
         k = te.reduce_axis(terms, "k")
@@ -114,10 +119,14 @@ class Dot:
 
         y = te.compute((lanes,), element, "y")
         kinds = (Kind.RESET, Kind.UPDATE)
-        what = VectorIntrinsic(
-            f"{name}.{lanes}", y, {y: Operand("register")}, kinds, lambda sink, total, at: write(sink, total, *at)
-        )
-        return cls(terms, what, types, operations, held)
+
+        def intrinsic(name: str, next: Write | None) -> VectorIntrinsic:
+            moved = None if next is None else lambda sink, total, at: next(sink, total, *at)
+            operands = {y: Operand("register")}
+            return VectorIntrinsic(name, y, operands, kinds, lambda sink, total, at: write(sink, total, *at), moved)
+
+        spare = None if write_next is None else intrinsic(f"{name}.spare.{lanes}", write_next)
+        return cls(terms, intrinsic(f"{name}.{lanes}", None), types, operations, held, spare=spare)
 
     @classmethod
     def declare_block(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from mlc.errors import CodegenError
 from mlc.ir import loop
 from mlc.ir.expr import Cast, Load
-from mlc.ir.index import Var
+from mlc.ir.index import Linear, Var
 from mlc.ir.intrinsic import Kind
 from mlc.ir.types import DType
 from mlc.targets.llvm.arith import Val
@@ -98,6 +98,7 @@ class FunctionEmitter(ValueEmitter):
         self.registers: dict[Slot, Val] = {}
         self.frames: list[dict[str, str]] = [{}]
         self.loaded: dict[int, dict[str, str]] = {}
+        self.taken: set[tuple[int, Linear]] = set()  # where intrinsics that share vectors have taken theirs from
         self.stack_bytes = 0
         self.mask = None
         self.conditions = []
@@ -202,11 +203,19 @@ class FunctionEmitter(ValueEmitter):
             total = splat(0, dtype, lanes)
         else:
             held = self.load(Load(buffer, indices), neighbours) if slot is None else self.held(slot, dtype)
+            offsets = [self.places.offset(a.buffer, a.indices) for a in s.args[2:]]
+            write = what.write
+            if what.write_next is not None:
+                x, before = s.args[2].buffer, offsets[0] - s.args[2].strides[0]
+                if (id(x), before) in self.taken:
+                    offsets[0], write = before, what.write_next
+                else:
+                    self.taken.add((id(x), offsets[0]))
             at = [
-                Address(a.buffer, self.pointer(a.buffer, self.places.offset(a.buffer, a.indices)), a.strides)
-                for a in s.args[2:]
+                Address(a.buffer, self.pointer(a.buffer, offset), a.strides)
+                for a, offset in zip(s.args[2:], offsets, strict=True)
             ]
-            total = what.write(self, held.text, at)
+            total = write(self, held.text, at)
         if slot is not None:
             self.registers[slot] = Val(total, dtype, lanes)
         else:
@@ -233,11 +242,13 @@ class FunctionEmitter(ValueEmitter):
         """Values emitted inside are not visible after; loads before are forgotten on both sides."""
         self.frames.append({})
         self.loaded.clear()
+        self.taken.clear()
         try:
             yield
         finally:
             self.frames.pop()
             self.loaded.clear()
+            self.taken.clear()
 
     def block(self, label: str) -> None:
         self.lines.append(f"{label}:")

@@ -56,6 +56,9 @@ class VectorIntrinsic(TensorIntrinsic):
     Args:
         write: given a sink, the vector held so far and the address of each input, writes one update and gives the name
             of the new vector.
+        write_next: the same for a use whose first input lies one step of its first axis behind that of another use,
+            given the address of that one's: both take the same vector there. ``None`` where they cannot.
     """
 
     write: Callable[[VectorSink, str, Sequence[Address]], str]
+    write_next: Callable[[VectorSink, str, Sequence[Address]], str] | None = None

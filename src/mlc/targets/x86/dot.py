@@ -13,6 +13,7 @@ from mlc.ir.types import bf16, f32, i7, i16, i32, u8
 from mlc.targets.cpu.bits import BitCounter, Widen
 from mlc.targets.cpu.dot import Dot, everywhere
 from mlc.targets.llvm.intrinsic import Address, VectorSink
+from mlc.targets.llvm.text import splat
 
 # LLVM's functions by lanes of the sums
 _VPDPBUSD = {16: "llvm.x86.avx512.vpdpbusd.512", 8: "llvm.x86.avx512.vpdpbusd.256"}
@@ -151,12 +152,20 @@ def _vnni_of_taps(lanes: int) -> Dot:
     name, words, data = _VPDPBUSD[lanes], f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
     turned = ", ".join(f"i32 {k * lanes + j}" for j in range(lanes) for k in range(4))
 
-    def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
+    def added(sink: VectorSink, total: str, x: Address, taps: str) -> str:
         sink.declare(f"declare {words} @{name}({words}, {data}, {data})")
         own = sink.pure(f"shufflevector {data} {sink.read(x, data)}, {data} poison, <{4 * lanes} x i32> <{turned}>")
-        return sink.pure(f"call {words} @{name}({words} {total}, {data} {own}, {data} {sink.read(w, data)})")
+        return sink.pure(f"call {words} @{name}({words} {total}, {data} {own}, {data} {taps})")
 
-    return Dot.declare("vpdpbusd.taps", lanes, 4, write, apart=True)
+    def write(sink: VectorSink, total: str, x: Address, w: Address) -> str:
+        return added(sink, total, x, sink.read(w, data))
+
+    def write_next(sink: VectorSink, total: str, x: Address, w: Address) -> str:
+        four = sink.pure(f"bitcast {data} {sink.read(w, data)} to {words}")
+        moved = sink.pure(f"shl {words} {four}, {splat(8, i32, lanes)}")
+        return added(sink, total, x, sink.pure(f"bitcast {words} {moved} to {data}"))
+
+    return Dot.declare("vpdpbusd.taps", lanes, 4, write, apart=True, write_next=write_next)
 
 
 @lru_cache

@@ -18,6 +18,7 @@ from mlc.rewrite.words import use_words
 from mlc.settings import CompileOptions, Observer
 from mlc.targets.base import get_target
 from mlc.targets.x86.record import record_for
+from tests.unit.targets.llvm.host import Kernel, llvm
 
 RNG = np.random.default_rng(5)
 
@@ -122,10 +123,10 @@ def test_products_by_small_weights(graph, cpu):
     np.testing.assert_array_equal(y if layout is None else layout.unpack(y), expected)
 
 
-def depthwise(taps: int, stride: int, pads: int) -> Graph:
+def depthwise(taps: int, stride: int, pads: int, width: int = 9) -> Graph:
     """Behind a convolution, so that its channels lie in blocks."""
     b = Builder("depthwise")
-    x = b.input("x", TensorType((1, 8, 6, 9), u8))
+    x = b.input("x", TensorType((1, 8, 6, width), u8))
     attrs = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1)}
     (y,) = b.add(get("conv"), [x, b.constant(RNG.integers(-128, 128, (20, 8, 1, 1), np.int8), "w")], attrs)
     (y,) = b.add(get("cast"), [y], {"to": "u8"})
@@ -145,7 +146,8 @@ def test_windows_of_taps(cpu, taps, stride, pads):
     fn = target.kernel(node, "k")
     dot = target.record.taps_dot
     assert (dot is None) == (cpu == "skylake-avx512")
-    assert dot is None or f"{dot.intrinsic}(update" in repr(fn)
+    shared = taps == 3 and stride == 1  # of three taps in instructions of four, neighbours share what they read
+    assert dot is None or f"{dot.spare if shared else dot.intrinsic}(update" in repr(fn)
     # all nodes by the interpreter of loops, margins of zeros included
     values = dict(laid_out.constants)
     values[laid_out.inputs[0]] = x = RNG.integers(0, 256, graph.inputs[0].type.shape, np.uint8)
@@ -157,6 +159,29 @@ def test_windows_of_taps(cpu, taps, stride, pads):
         run_function(kernel, [a.reshape(b.shape) for a, b in zip(arrays, kernel.params, strict=True)])
     got = values[laid_out.outputs[0]]
     np.testing.assert_array_equal(got, next(iter(run_graph(graph, {"x": x}).values())))
+
+
+@pytest.mark.skipif(not llvm.get_host_cpu_features().get("avx512vnni"), reason="no AVX-512 VNNI")
+@pytest.mark.parametrize("width", [4, 5, 6, 9, 13])
+def test_neighbours_share_what_windows_of_three_taps_read(width):
+    """Machine code against the interpreter of loops; of every two columns one takes the vectors of the other."""
+    graph = depthwise(3, 1, 1, width)
+    target = get_target("x86 -mcpu=znver4")
+    (part,) = parts_of(run_passes(graph, passes_for(3), check=True), target)
+    laid_out = lay_out(part, CompileOptions("m", "test", ""), Observer())
+    node = laid_out.nodes[1]
+    fn = target.kernel(node, "k")
+    kernel = Kernel(fn, packed_lanes=16)
+    columns = max(k for k in range(1, 5) if width % k == 0)
+    assert ("shl <16 x i32>" in kernel.text) == (columns > 1)
+    weights = laid_out.constants[node.inputs[1]]
+    x, y, z = (np.zeros(v.type.physical_shape, v.type.dtype.numpy) for v in (node.inputs[0], *[node.outputs[0]] * 2))
+    x[:] = RNG.integers(0, 256, x.shape)
+    arrays = [[a.reshape(b.shape) for a, b in zip((x, weights, out), fn.params, strict=True)] for out in (y, z)]
+    kernel.run(arrays[0])
+    run_function(fn, arrays[1])
+    np.testing.assert_array_equal(y, z)
+    assert y.any()
 
 
 @pytest.mark.parametrize("cpu", ["znver4", "sapphirerapids", "cooperlake"])

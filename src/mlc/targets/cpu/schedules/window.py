@@ -381,7 +381,9 @@ def _blocked_taps(g: Group, dot: Dot, target: Cpu) -> Schedule:
     *above, last = local.op.reduce_axes
     instructions, terms = local.split(last, dot.terms)
     local.reorder(*data_axes[:2], column, *rows, *above, instructions, llane, terms)
-    local.tensorize(llane, dot.intrinsic)
+    # of three taps in instructions of four, neighbours read the same; the layout of weights ends with zeros
+    shared = dot.spare if role.taps[-1] < dot.terms and role.strides[-1] == 1 else None
+    local.tensorize(llane, shared or dot.intrinsic)
     small = size_of(role.taps) <= UNROLL_TAPS
     for a in (column, *rows, *((*above, instructions) if small else ())):
         local.unroll(a)
