@@ -82,6 +82,15 @@ def test_without_a_linker_the_texts_are_used_again(tmp_path: Path, monkeypatch: 
     np.testing.assert_array_equal(results(again), results(compiled(network(), None)))
 
 
+def test_a_linker_that_fails_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(link, "run_tool", lambda command: (1, "unknown option -r"))
+    package = compiled(network(), tmp_path)
+    assert "kernels are compiled together: unknown option -r" in caplog.text
+    np.testing.assert_array_equal(results(package), results(compiled(network(), None)))
+
+
 def test_marks_tell_keys_and_targets_apart(tmp_path: Path) -> None:
     one, other = FunctionCache(tmp_path, {"cpu": "a"}), FunctionCache(tmp_path, {"cpu": "b"})
     assert len({one.mark("k"), one.mark("l"), other.mark("k")}) == 3

@@ -263,12 +263,13 @@ class CpuTarget:
             else:
                 part.declare(PARALLEL)
         ir = text.text(self._machine(), symbols)
+        obj = None
         if code.objects and all(code.objects.get(name) for name in code.scratch):
             for name in code.objects:
                 around.declare(text.head(name))
             rest = compile_text(around.text(self._machine(), symbols), self._machine(), opt_level=opt_level)
             obj = joined([rest, *code.objects.values()], self.triple)
-        else:
+        if obj is None:
             obj = compile_text(ir, self._machine(), opt_level=opt_level, on_stage=on_stage)
         if not whole:
             return Artifact(obj, {"model.ll": ir})
