@@ -25,7 +25,7 @@ from mlc.targets.llvm.registers import Accesses, Slot, Slots, outlined
 from mlc.targets.llvm.rounding import find_runs, limited_steps, packed_steps, steps_of, together
 from mlc.targets.llvm.text import splat
 from mlc.targets.llvm.transpose import find_blocks
-from mlc.targets.llvm.values import ValueEmitter
+from mlc.targets.llvm.values import ValueEmitter, whole_lines
 
 MAX_STACK = 2 << 20  # bytes of thread-private buffers in one function; what is large is moved before it comes here
 
@@ -95,6 +95,7 @@ class FunctionEmitter(ValueEmitter):
         self.names: dict[Var, str] = {}
         self.pointers: dict[int, str] = {}
         self.tiles: dict[str, str] = {}  # by name, register buffers that are in memory after all
+        self.own = set()
         self.registers: dict[Slot, Val] = {}
         self.frames: list[dict[str, str]] = [{}]
         self.loaded: dict[int, dict[str, str]] = {}
@@ -354,10 +355,12 @@ class FunctionEmitter(ValueEmitter):
             return
         if b.scope == "register" and b.name in self.tiles:  # a copy of a tile, after the first is done with
             self.pointers[id(b)] = self.tiles[b.name]
+            self.own.add(id(b))
         if id(b) in self.pointers:  # a copy of a loop body holds the same buffer again, after the first is done with it
             self.statement(s.body)
             return
-        nbytes = -(-b.nbytes // 64) * 64
+        nbytes = whole_lines(b)
+        self.own.add(id(b))
         if b.scope == "global" and not self.in_parallel:
             offset = self.scratch_bytes
             self.scratch_bytes += nbytes
@@ -476,7 +479,7 @@ class FunctionEmitter(ValueEmitter):
 
 _STATE = (
     "lines", "label", "levels", "depth", "names", "pointers", "registers", "frames", "loaded", "stack_bytes", "columns",
-    "squares", "in_parallel", "tiles",
+    "squares", "in_parallel", "tiles", "own",
 )  # fmt: skip
 
 

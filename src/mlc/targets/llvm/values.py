@@ -24,6 +24,7 @@ from mlc.targets.llvm.text import mangle_suffix, memory_type, register_type, spl
 from mlc.targets.llvm.transpose import Block, Key, shuffles
 
 MASKED = 64  # bytes of the longest register whose lanes a mask chooses
+LINE = 64  # bytes, of which buffers of a function are a multiple
 MAX_STRIDE = 4  # distance up to which neighbours are loaded and picked from, rather than gathered
 
 
@@ -40,6 +41,7 @@ class ValueEmitter(IndexEmitter):
     keeps_nan: bool
     fixed_product: str
     masks: bool
+    own: set[int]  # by their ids, buffers in memory that the function allocates
     columns: dict[Key, tuple[Block, int]]  # columns of blocks that are read as a whole
     squares: dict[int, list[str]]  # by the id of a block, its columns once they are there
     mask: Val | None  # lanes whose loads may touch memory; ``None`` for all
@@ -243,7 +245,14 @@ class ValueEmitter(IndexEmitter):
             pieces = self._pieces(offset, lane, mask) if step is None else None
             return self._gather(buffer, offset, lane, mask) if pieces is None else self._joined(buffer, pieces, lane)
         at = self.pointer(buffer, offset.without(lane))
-        return self._read(buffer, at, lane.hi + 1) if mask is None else self._masked_read(buffer, at, mask)
+        if mask is None or self._has_room(buffer, offset.without(lane), lane.hi + 1):
+            return self._read(buffer, at, lane.hi + 1)
+        return self._masked_read(buffer, at, mask)
+
+    def _has_room(self, buffer: loop.Buffer, offset: Linear, lanes: int) -> bool:
+        """Whether so many elements may be touched, since the function's own buffers are whole lines of the cache."""
+        size = buffer.dtype.itemsize
+        return id(buffer) in self.own and not offset.terms and (offset.const + lanes) * size <= whole_lines(buffer)
 
     def held(self, slot: Slot, dtype: DType) -> Val:
         """A whole register."""
@@ -358,6 +367,12 @@ class ValueEmitter(IndexEmitter):
         text = f"call {t} {symbol}(ptr {align}{at}, {m} {mask.text}, {t} zeroinitializer)"
         return self._from_memory(self._loaded(buffer, text), buffer, lanes)
 
+    def _is_end(self, buffer: loop.Buffer, offset: Linear, lanes: int) -> bool:
+        """Whether lanes are the last elements of an own buffer, fewer than a register has, with room for all of it."""
+        size = buffer.dtype.itemsize
+        ends = self.masks and size in (4, 8) and offset.const + lanes == buffer.size and lanes * size < MASKED
+        return ends and self._has_room(buffer, offset, MASKED // size)
+
     def _lane_pointers(self, buffer: loop.Buffer, offset: Linear, lane: Var) -> str:
         """A vector of addresses, one a lane."""
         lanes = lane.hi + 1
@@ -439,6 +454,11 @@ class ValueEmitter(IndexEmitter):
         step = None if lane is None else offset.coefficient(lane)
         if lane is None or not v.lanes:
             self.lines.append(f"  store {t} {text}, ptr {self.pointer(buffer, offset)}, align {size}")
+        elif step == 1 and self._is_end(buffer, offset.without(lane), v.lanes):
+            # what is read as a whole next would wait for memory if it were written in parts
+            whole = self._lanes_of(v, v, [k % v.lanes for k in range(MASKED // size)])
+            at = self.pointer(buffer, offset.without(lane))
+            self.lines.append(f"  store {whole.type} {whole.text}, ptr {at}, align {size}")
         elif step == 1 and self.masks and _is_part(v.lanes, size):
             mask = _first_lanes(v.lanes)
             whole = self._widened(v, mask.lanes)
@@ -469,6 +489,11 @@ def _memory_suffix(buffer: loop.Buffer, lanes: int) -> str:
     if buffer.dtype is boolean or buffer.dtype.bits < 8:
         return f"v{lanes}i8"
     return mangle_suffix(buffer.dtype, lanes)
+
+
+def whole_lines(buffer: loop.Buffer) -> int:
+    """Bytes that a buffer takes where the function allocates it."""
+    return -(-buffer.nbytes // LINE) * LINE
 
 
 def _is_part(lanes: int, size: int) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlc.errors import CodegenError
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, as_expr, const, within
+from mlc.ir.expr import Expr, Load, as_expr, const, select, within
 from mlc.ir.index import Var, as_index
 from mlc.ir.interp import run_function
 from mlc.ir.loop import (
@@ -198,6 +198,26 @@ def test_copies_of_a_tile_share_memory_where_it_is_in_memory() -> None:
     data, got = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
     kernel.run([data, got])
     np.testing.assert_array_equal(got, [3, 2, 1, 0, 7, 6, 5, 4])
+
+
+@pytest.mark.parametrize("n", [18, 20, 29, 35])
+def test_ends_of_own_buffers_are_written_and_read_as_whole_vectors(n: int) -> None:
+    """What was written in parts could only be read as a whole once it has reached the cache."""
+    x, out, tmp = Buffer("x", (n,), f32), Buffer("out", (n,), f32), Buffer("tmp", (n,), f32, "local")
+    rest, lane, whole = Var("r", 0, n % 16 - 1), Var("l", 0, 15), n - n % 16
+    at = as_index(rest) + whole
+    first = For(Var("i", 0, whole - 1), whole, ForKind.SERIAL, Store(tmp, (as_index(0),), const(0.0, f32)))
+    fill = Store(tmp, (at,), Load(x, (at,)) * 2, rest)
+    end = as_index(lane) + whole
+    value = select(within(end, 0, n), Load(tmp, (end,)), 0.0)
+    held = Buffer("held", (16,), f32, "register")
+    use = [Store(held, (as_index(lane),), value, lane), Store(out, (at,), Load(held, (as_index(rest),)), rest)]
+    body = Allocate(tmp, seq([first, fill, Allocate(held, seq(use))]))
+    kernel = Kernel(Function("kernel", (x, out), 1, body), masks=True)
+    assert kernel.text.count("masked.load") == kernel.text.count("masked.store") == 2 * (n % 16 not in (2, 4))
+    data, got = np.arange(n, dtype=np.float32), np.zeros(n, np.float32)
+    kernel.run([data, got], at_end=True)
+    np.testing.assert_array_equal(got[whole:], 2 * data[whole:])
 
 
 @pytest.mark.parametrize("threads", [1, 2])
