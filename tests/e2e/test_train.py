@@ -132,6 +132,13 @@ def test_a_run_goes_on_where_it_stopped(capsys: pytest.CaptureFixture[str]) -> N
     assert "part.mlc.checkpoint: is of another run: data differ" in capsys.readouterr().err
 
 
+def test_a_rate_that_goes_down_to_nothing_knows_how_long_the_run_is(capsys: pytest.CaptureFixture[str]) -> None:
+    falling = ("--schedule", "cosine", "--warmup", "2")
+    assert train("--epochs", "1", "-o", "part.mlc", *falling) == 0
+    assert train("--epochs", "2", "-o", "part.mlc", *falling, "--resume") == 2
+    assert "part.mlc.checkpoint: is of another run: options differ" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [

@@ -206,7 +206,8 @@ def train(
         measures=measures,
     )
     options = (loss, optimizer, momentum, decay, clip, output, sorted(frozen), measures)
-    rates = (plan.lr, plan.schedule, plan.warmup)
+    # a rate that goes down to nothing would have been another one from the first step on
+    rates = (plan.lr, plan.schedule, plan.warmup, *((plan.epochs,) if plan.schedule != "constant" else ()))
     about = {
         "model": model.info.sha256,
         "data": examples.identity(),
