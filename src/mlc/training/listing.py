@@ -42,6 +42,10 @@ def _block(node: Node) -> Iterator[str]:
         yield f"# {error.message}"
         return
     for made in g.nodes[1:]:
+        if made.op.express is None:
+            given = [v.name for v in made.inputs] + [f"{k}={made.attrs[k]!r}" for k in sorted(made.attrs)]
+            yield f"{', '.join(v.name for v in made.outputs)} = {made.op.name}({', '.join(given)})"
+            continue
         stages = express(made, [te.placeholder(v.type.shape, v.type.dtype, v.name) for v in made.inputs])
         for stage in te.topological(stages):
             yield compute_text(stage)

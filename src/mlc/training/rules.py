@@ -1,4 +1,5 @@
-"""Gradients that are better said than derived: views, rows whose terms the derivation would compute again, rectifiers.
+"""Gradients that are better said than derived: views, rows whose terms the derivation would compute again, rectifiers;
+and those of routines (:mod:`mlc.training.routines`), which say nothing of their elements.
 
 Everything else is derived from what an operator says of its elements (:mod:`mlc.training.autodiff.expression`).
 """
@@ -14,6 +15,7 @@ from mlc.ir.expr import Expr, binary, call, select
 from mlc.ir.graph import Builder, Node, Value
 from mlc.ir.index import IndexLike, Linear
 from mlc.ops import get
+from mlc.training.routines import ROUTINES
 
 # grows the graph by what the operands receive, given what the results do
 Rule = Callable[[Builder, Node, Sequence[Value | None]], Sequence[Value | None]]
@@ -96,6 +98,7 @@ def _batch_norm(g: Builder, node: Node, received: Sequence[Value | None]) -> Seq
 
 
 RULES: Mapping[str, Rule] = {
+    **ROUTINES,
     "batch_norm": _batch_norm,
     "identity": _identity,
     "relu": _relu,

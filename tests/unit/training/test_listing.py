@@ -18,7 +18,7 @@ def test_each_distinct_operator_once(golden: Callable[[str], None]) -> None:
         (x,) = g.add(get("matmul"), [x, w], names=["p"], sources=[layer])
         (x,) = g.add(get("tanh"), [x], names=["h"], sources=[f"{layer}.tanh"])
     (s,) = g.add(get("softmax"), [x], names=["s"], sources=["scores"])
-    (t,) = g.add(get("cumsum"), [s], {"axis": 1}, names=["t"], sources=["running"])
+    (t,) = g.add(get("cumprod"), [s], {"axis": 1}, names=["t"], sources=["running"])
     (r,) = g.add(get("round"), [t], names=["r"])
     g.add(get("add"), [k, k])
     golden(gradient_text(g.finish([r])))
