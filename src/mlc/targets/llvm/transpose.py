@@ -102,13 +102,17 @@ def _block(first: _Column, low: int, count: int, size: int, *, masks: bool) -> B
     """The block that holds ``count`` columns from ``low`` on, if it is worth reading."""
     if 2 * count < first.lanes or (first.lanes < size and not masks):
         return None
-    origin = first.origin + low
-    if count < size and not masks:
-        # a few columns more than are needed may be read where that stays inside the buffer
-        starts = [origin - shift for shift in range(size - count + 1)]
-        start = next((s for s in starts if _inside(first.buffer, s, first.stride, size)), None)
-        return None if start is None else Block(first.buffer, start, first.stride, first.lanes, size, size)
-    return Block(first.buffer, origin, first.stride, first.lanes, count, size)
+    origin, width = first.origin + low, count
+    # a few columns more than are needed may be read where that stays inside the buffer
+    starts = [origin - shift for shift in range(size - count + 1)]
+    start = next(
+        (s for s in starts if count < size == first.lanes and _inside(first.buffer, s, first.stride, size)), None
+    )
+    if start is not None:
+        origin, width = start, size
+    elif count < size and not masks:
+        return None
+    return Block(first.buffer, origin, first.stride, first.lanes, width, size)
 
 
 def _inside(buffer: loop.Buffer, origin: Linear, stride: int, lanes: int) -> bool:
