@@ -513,6 +513,19 @@ class Target(Protocol):
 
 
 @runtime_checkable
+class Foreseeing(Protocol):
+    """A target that tells what a kernel is expected to take, from its loops and without running it."""
+
+    def expected_cycles(self, group: Node) -> float:
+        """Of a call of a group's kernel, on one core.
+
+        Raises:
+            ScheduleError, LowerError: as :meth:`Target.kernel`.
+        """
+        ...
+
+
+@runtime_checkable
 class Emulated(Protocol):
     """What a target is, too, if something else can have its machine's place."""
 

@@ -7,6 +7,7 @@ that the target's own templates want, and its loops are those of the task's own 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -15,7 +16,7 @@ import numpy as np
 from mlc.errors import LowerError, ScheduleError
 from mlc.lower.knobs import Categorical, Config, Knobs, Space
 from mlc.rewrite.group import configured
-from mlc.targets.base import LEVELS, Target
+from mlc.targets.base import LEVELS, Foreseeing, Target
 from mlc.tuning.base import Explorer
 from mlc.tuning.task import Task, candidate, with_types
 
@@ -27,6 +28,7 @@ ROUND = 4  # trials of a round of loop search under a layout, where an explorer 
 MOST_ROUNDS = 3  # in the joint stage
 PROMISING = 0.8  # of the best speed, from which a layout gets another round
 FIRST_LAYOUTS = 3  # that are looked at before others, where the target expects them to be the fastest
+LIKELY = 0.95  # of the speed that the target's own layouts are expected to have, from which one is worth such a look
 HOPE = 0.85  # of the speed of the target's own layouts, which none of those that were looked at reaches: they are left
 OWN = 0.25  # share of the joint stage that goes to the target's own layouts
 STARTS = 3  # layouts that what is expected to be fast is sought from, beside the default
@@ -97,6 +99,31 @@ def expected_layouts(task: Task, target: Target, space: Space, most: int) -> lis
         if all((plain != other).sum() > 1 or expects(plain) > LIKE * expects(other) for other in found):
             found.append(plain)
     return found
+
+
+def likeliest(task: Task, target: Target, space: Space, layouts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], int]:
+    """Some layouts in the order of what the loops of each, as they are by default, are expected to take.
+
+    Args:
+        task, target: whose layouts.
+        space: of these.
+        layouts: rows of it.
+    Returns:
+        the layouts that loops follow, the best first, and how many are worth a look before any other: those that are
+        nearly as fast as the target's own, or the first one where none is; all where the target expects nothing.
+    """
+    if not isinstance(target, Foreseeing) or not layouts:
+        return list(layouts), len(layouts)
+    own = target.expected_cycles(candidate(task, target, task.space.default))
+    found: list[tuple[float, int]] = []
+    for k, row in enumerate(layouts):
+        loops = loop_space(task, target, space.config(row))
+        if loops is not None:
+            with suppress(ScheduleError, LowerError):
+                found.append((target.expected_cycles(candidate(task, target, loops.default)), k))
+    found.sort()
+    worth = sum(LIKELY * cycles <= own for cycles, _ in found)
+    return [layouts[k] for _, k in found], max(worth, min(1, len(found)))
 
 
 def _descend(row: np.ndarray, space: Space, expects: Callable[[np.ndarray], float]) -> None:
@@ -232,7 +259,7 @@ class CrossExploration:
 
     In the joint stage an explorer of the layout space proposes layouts, and for each an explorer of the loop space that
     is rebuilt for it proposes loops; those that look promising after a round get more. The target's own layouts take
-    part. Where the layouts that the target expects to be the fastest are looked at first and turn out to be far slower
+    part. Where the layouts that the target expects to be fast are looked at first, and turn out to be slower
     than its own, as of sums over few terms, the joint stage ends, and the search is that of loops alone but for these
     looks: it has the same first batch, and its cost model forgets what was measured under other layouts.
 
@@ -251,7 +278,7 @@ class CrossExploration:
         near: the best configurations of like workloads.
         trials: of a round of loop search under a layout.
         look: trials of the first round.
-        expected: how many layouts the explorer begins with that are expected to be the fastest.
+        expected: how many layouts the explorer begins with that are expected to be as fast as the target's own.
         leave: makes the explorer of the target's own layouts forget what those of other layouts have measured.
     """
 

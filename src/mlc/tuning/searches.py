@@ -27,6 +27,7 @@ from mlc.tuning.joint import (
     expected_layouts,
     layout_space,
     layouts_in,
+    likeliest,
     loop_space,
 )
 from mlc.tuning.models.choice import cost_model
@@ -109,6 +110,7 @@ class Searches:
         tiled = [space.nearest(layouts_in(c)) for c in near if layouts_in(c)]
         papers = options.explorer == "alt"  # whose learner is to show what it finds by itself
         expected = [] if papers else expected_layouts(task, self._target, space, MOST_EXPECTED)
+        expected, worth = likeliest(task, self._target, space, expected)
         if expected:
             space, tiled = replace(space, default=space.config(expected[0])), [*tiled, *expected[1:]]
         seeds = np.array(tiled, np.int64).reshape(-1, len(space.knobs))
@@ -119,7 +121,7 @@ class Searches:
             task, self._target, space, explorer,
             lambda t, seeds: explorer_for(t, self._target, options, self._model, (), seeds, memory),
             round(options.joint * budget), near, trials_of_a_round(options),
-            trials_of_a_round(options) if papers else LOOK, len(expected), memory.leave,
+            trials_of_a_round(options) if papers else LOOK, worth, memory.leave,
         )  # fmt: skip
         found.observe([c for c, _ in state.trials], np.array([speed(task, m.seconds) for _, m in state.trials]))
         return found

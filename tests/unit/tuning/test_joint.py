@@ -19,11 +19,13 @@ from mlc.ir.layout import Layout
 from mlc.ir.types import TensorType, f32
 from mlc.lower.knobs import Config, Knobs
 from mlc.ops import get
+from mlc.rewrite.workload import workload_document
 from mlc.settings import CompileOptions, Observer
-from mlc.targets.base import get_target
+from mlc.targets.base import Foreseeing, get_target
 from mlc.tuning.features import LoopFeatures
-from mlc.tuning.joint import is_layout_knob, layout_space, loop_space
+from mlc.tuning.joint import expected_layouts, is_layout_knob, layout_space, likeliest, loop_space
 from mlc.tuning.task import Task, candidate, tasks_of
+from mlc.tuning.task import task_of as read_task
 from tests.fuzz import examples
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -247,6 +249,34 @@ def test_every_configuration_of_tiled_layouts_can_be_described(caplog: pytest.Lo
         assert features is not None
         assert features(loops.sample(rng, 12)).any(axis=1).any()
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("graph", "worth"),
+    [
+        # 12 filters are half a register more than one in the target's own blocks of 8, and one and a half in one of 12
+        (convolution(32, 12, (14, 14), 1), True),
+        (convolution(64, 64, (14, 14), 3, groups=64, pad=1), False),
+    ],
+)
+def test_layouts_are_worth_a_look_where_their_loops_are_expected_to_be_as_fast(graph: Graph, worth: bool) -> None:
+    alone = tasks_of(graph, TARGET, OPTIONS, Observer())[-1]
+    task = read_task(workload_document(alone.node, alone.types, alone.constant, False), (), TARGET)
+    space = layout_space(task, TARGET)
+    assert space is not None
+    layouts = expected_layouts(task, TARGET, space, 6)
+    ranked, looks = likeliest(task, TARGET, space, layouts)
+    assert isinstance(TARGET, Foreseeing)
+    assert {r.tobytes() for r in ranked} <= {r.tobytes() for r in layouts}
+    cycles = []
+    for row in ranked:
+        loops = loop_space(task, TARGET, space.config(row))
+        assert loops is not None
+        cycles.append(TARGET.expected_cycles(candidate(task, TARGET, loops.default)))
+    own = TARGET.expected_cycles(candidate(task, TARGET, task.space.default))
+    assert cycles == sorted(cycles)
+    assert (0.95 * cycles[0] <= own) == worth
+    assert looks == max(1, sum(0.95 * c <= own for c in cycles))
 
 
 def test_a_batch_under_a_layout_is_described_like_each_of_its_members() -> None:

@@ -162,6 +162,11 @@ class CpuTarget:
 
         return None if node.op.routine is not None else schedule_group(node, self.record, knobs)[0]
 
+    def expected_cycles(self, group: Node) -> float:
+        from mlc.targets.cpu.estimate import estimate
+
+        return estimate(self.kernel(group, "expected"), self.record).cycles
+
     def kernel(self, node: Node, name: str, watch: Callable[[str, str], None] | None = None) -> Function:
         from mlc.targets.cpu.schedules import schedule_group
         from mlc.targets.groups.group import knobs_of
