@@ -22,7 +22,7 @@ from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import Level
 from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic
 from mlc.targets.llvm.registers import Accesses, Slot, Slots, outlined
-from mlc.targets.llvm.rounding import find_runs, limited_steps, packed_steps, steps_of, together
+from mlc.targets.llvm.rounding import converts, find_runs, limited_steps, packed_steps, steps_of, together
 from mlc.targets.llvm.text import splat
 from mlc.targets.llvm.transpose import find_blocks
 from mlc.targets.llvm.values import ValueEmitter, whole_lines
@@ -393,7 +393,7 @@ class FunctionEmitter(ValueEmitter):
 
     def store_together(self, stores: Sequence[loop.Store]) -> None:
         """Vectors of bytes that are neighbours in memory, by one store."""
-        first, vectors, limits = stores[0], [], []
+        first, vectors, limits, fits = stores[0], [], [], True
         for s in stores:
             assert type(s.value) is Cast
             assert s.lane is not None
@@ -401,8 +401,9 @@ class FunctionEmitter(ValueEmitter):
             assert steps is not None
             vectors.append(self.widen(self.eval(steps.value, s.lane), s.lane.hi + 1))
             limits.append((steps.zero, steps.most))
+            fits = fits and converts(steps.value)
         if vectors[0].lanes == self.packed_lanes and len(set(limits)) == 1:
-            narrow = packed_steps(self, vectors, *limits[0])
+            narrow = packed_steps(self, vectors, *limits[0], converts=fits)
         else:
             narrow = together(self, [limited_steps(self, v, *at) for v, at in zip(vectors, limits, strict=True)])
         self.write(first.buffer, self.places.offset(first.buffer, first.indices), first.lane, narrow)

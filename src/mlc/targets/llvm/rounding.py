@@ -10,9 +10,9 @@ of those one of bytes, which is then stored whole. Instructions that do so with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isnan
 
 from mlc.ir import loop
 from mlc.ir.expr import Binary, Call, Cast, Const, Expr
@@ -64,6 +64,38 @@ def is_limited(e: Cast) -> bool:
         high = min(high, inner.b.value) if inner.op == "min" else high
         inner = inner.a
     return e.dtype.kind in "iu" and e.dtype.min_value <= low <= high <= e.dtype.max_value
+
+
+def converts(e: Expr) -> bool:
+    """Whether all that a float can be, but NaN, converts to an i32 with room for a zero point."""
+    low, high = _range(e, _DEEP)
+    return i32.min_value / 2 < low <= high < i32.max_value / 2
+
+
+def _range(e: Expr, deep: int) -> tuple[float, float]:
+    """The least and the greatest that a number can be, as far as constants and types tell."""
+    if type(e) is Const:
+        return float(e.value), float(e.value)
+    if type(e) is Cast and e.dtype is f32 and e.a.dtype.is_int:
+        return float(e.a.dtype.min_value), float(e.a.dtype.max_value)
+    if type(e) is Call and e.fn == "round" and deep:
+        low, high = _range(e.args[0], deep - 1)
+        return low - 1, high + 1
+    if type(e) is Binary and e.op in _ENDS and deep:
+        (a, b), (c, d) = _range(e.a, deep - 1), _range(e.b, deep - 1)
+        ends = _ENDS[e.op](a, b, c, d)
+        return (-inf, inf) if any(isnan(v) for v in ends) else (min(ends), max(ends))
+    return -inf, inf
+
+
+_DEEP = 8  # operators below one that are looked at
+_ENDS: dict[str, Callable[[float, float, float, float], Sequence[float]]] = {
+    "add": lambda a, b, c, d: (a + c, b + d),
+    "sub": lambda a, b, c, d: (a - d, b - c),
+    "mul": lambda a, b, c, d: (a * c, a * d, b * c, b * d),
+    "min": lambda a, b, c, d: (min(a, c), min(b, d)),
+    "max": lambda a, b, c, d: (max(a, c), max(b, d)),
+}
 
 
 def _byte(e: Expr) -> int | None:
@@ -159,16 +191,24 @@ def limited_steps(s: Sink, y: Val, zero: int, most: int) -> Val:
     return Val(s.pure(f"call {wide} @{narrow}({wide} {near}, {wide} {splat(most, i32, y.lanes)})"), i32, y.lanes)
 
 
-def packed_steps(s: Sink, vectors: Sequence[Val], zero: int, most: int) -> Val:
+def packed_steps(s: Sink, vectors: Sequence[Val], zero: int, most: int, *, converts: bool = False) -> Val:
     """``clip(round(y) + zero, 0, most)`` of four vectors of 16 numbers as one of 64 bytes, by AVX-512's packing.
 
     That limits from below, and takes NaN to 0, since both convert to the least integer. It goes by quarters of a
     register, each with four numbers of every vector, which one permutation puts in order.
+
+    Args:
+        s: takes the instructions.
+        vectors: four of them.
+        zero, most: of all.
+        converts: whether no number is too great for an i32: packing then limits to a byte from above as well.
     """
     bound, parts = Val(splat(float(most - zero), f32, 16), f32, 16), []
     for y in vectors:
-        below = select(s, compare(s, "lt", bound, y), bound, y)  # which keeps NaN
-        near = to_nearest(s, below)
+        if converts and most == u8.max_value:
+            near = to_nearest(s, y)
+        else:
+            near = to_nearest(s, select(s, compare(s, "lt", bound, y), bound, y))  # which keeps NaN
         parts.append(s.pure(f"add <16 x i32> {near}, {splat(zero, i32, 16)}") if zero else near)
     s.declare(f"declare <32 x i16> @{PACKS}(<16 x i32>, <16 x i32>)")
     s.declare(f"declare <64 x i8> @{PACKUS}(<32 x i16>, <32 x i16>)")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import struct
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,12 +21,18 @@ from tests.unit.targets.llvm.host import Kernel, llvm
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, -7.5, -6.5, -0.5, 0.5, 1.5, 247.5, 248.5, 300], np.float32)
 
 
-def requantised(pixels: int, *, lanes: int = 8, zero: int = 7, most: int = 255) -> Function:
-    """``cast(clip(round(x) + zero, 0, most), u8)`` of ``[2, pixels, lanes]``, all pixels unrolled."""
+def itself(x: Expr) -> Expr:
+    return x
+
+
+def requantised(
+    pixels: int, *, lanes: int = 8, zero: int = 7, most: int = 255, of: Callable[[Expr], Expr] = itself
+) -> Function:
+    """``cast(clip(round(of(x)) + zero, 0, most), u8)`` of ``[2, pixels, lanes]``, all pixels unrolled."""
     x = te.placeholder((2, pixels, lanes), f32, "x")
 
     def element(*at: Var) -> Expr:
-        near = binary("add", Call("round", (x[at],), f32), const(float(zero), f32))
+        near = binary("add", Call("round", (of(x[at]),), f32), const(float(zero), f32))
         return cast(binary("min", binary("max", near, const(0.0, f32)), const(float(most), f32)), u8)
 
     y = te.compute(x.shape, element, "y")
@@ -65,6 +73,35 @@ def test_instructions_that_narrow_with_saturation(pixels: int, expected: list[in
     assert stores(kernel) == expected
     assert ("packuswb" in kernel.text) == (64 in expected)
     x = np.resize(SPECIAL, (2, pixels, 16)) + np.zeros((2, 1, 1), np.float32)
+    got, want = np.zeros(x.shape, np.uint8), np.ones(x.shape, np.uint8)
+    kernel.run([x, got])
+    run_function(fn, [x, want])
+    np.testing.assert_array_equal(got, want)
+
+
+def limited(x: Expr) -> Expr:
+    """What was requantised before, in steps of another scale."""
+    near = binary("min", binary("max", Call("round", (x,), f32), const(-132.0, f32)), const(123.0, f32))
+    return binary("add", binary("mul", near, const(2.5, f32)), const(0.25, f32))
+
+
+@pytest.mark.skipif(not llvm.get_host_cpu_features().get("avx512bw"), reason="no AVX-512BW")
+@pytest.mark.parametrize(
+    ("of", "most", "compared"),
+    [
+        (itself, 255, True),  # 3e9 converts to the least integer
+        (limited, 255, False),  # packing limits to a byte
+        (limited, 40, True),
+        (lambda x: binary("mul", x, const(0.0, f32)), 255, True),
+        (lambda x: binary("mul", limited(x), const(1e9, f32)), 255, True),
+    ],
+)
+def test_what_converts_to_integers_is_not_limited_before(of: Callable[[Expr], Expr], most: int, compared: bool) -> None:
+    fn = requantised(4, lanes=16, zero=3, most=most, of=of)
+    kernel = Kernel(fn, packed_lanes=16)
+    assert "packuswb" in kernel.text
+    assert (f"0x{struct.pack('>d', most - 3).hex().upper()}" in kernel.text) == compared
+    x = np.resize(np.concatenate([SPECIAL, np.linspace(-200, 200, 51, dtype=np.float32)]), (2, 4, 16))
     got, want = np.zeros(x.shape, np.uint8), np.ones(x.shape, np.uint8)
     kernel.run([x, got])
     run_function(fn, [x, want])
