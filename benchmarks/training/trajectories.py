@@ -78,12 +78,16 @@ def losses(net: Network, how: str, steps: int, lr: float | None = None) -> Itera
 
 
 def pytorch(
-    net: Network, step: TrainingStep, made: Twin, lr: float, steps: int, dtype: torch.dtype, *, changed: bool = False
+    net: Network, step: TrainingStep, made: Twin, lr: float, steps: int, dtype: torch.dtype, changed: int | None = None
 ) -> Iterator[float]:
-    """PyTorch's losses from the parameters that a step of ours begins with; ``changed``: but for their last bits."""
+    """PyTorch's losses from the parameters that a step of ours begins with.
+
+    Args:
+        changed: draws how their last bits are changed; not at all unless given.
+    """
     parameters = net.parameters(step, dtype)
-    rng = np.random.default_rng(0)
-    for p in parameters.values() if changed else ():
+    rng = np.random.default_rng(changed)
+    for p in parameters.values() if changed is not None else ():
         signs = torch.from_numpy(rng.choice([-1.0, 1.0], tuple(p.shape)))
         p.data.mul_((1.0 + signs * torch.finfo(dtype).eps).to(dtype))
     learns = made(list(parameters.values()), lr)
@@ -115,7 +119,7 @@ def measured(
     if judge:
         learns, made, usual = OPTIMIZERS[how]
         step = started(name, net.step(learns, Schedule(usual)))
-        other = list(pytorch(net, step, made, lr or usual, STEPS, torch.float32, changed=True))
+        other = list(pytorch(net, step, made, lr or usual, STEPS, torch.float32, changed=0))
         gaps = [gap(e, theirs) for (_, theirs), e in zip(pairs, other, strict=True)]
         found["own_gap"], found["own_left"] = max(gaps), _left(gaps)
     return {**found, "seconds": time.monotonic() - begin, "date": describe()["date"]}
