@@ -145,7 +145,9 @@ def report(found: Mapping[str, Any]) -> str:
         "network", "batch", "size", "optimizer", "rate", "first loss", "mlc's last", "PyTorch's last", "greatest gap",
         "PyTorch's own", "beyond 1e-3 from step", "PyTorch's own",
     ]  # fmt: skip
-    return "\n".join([f"# Losses of {STEPS} steps in float32, mlc and PyTorch", "", *table(heads, rows), ""])
+    title = f"# Losses of {STEPS} steps in float32, mlc and PyTorch"
+    about = [f"- {k}: {v}" for k, v in found["machine"].items()]
+    return "\n".join([title, "", *about, "", *table(heads, rows), ""])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
