@@ -94,8 +94,10 @@ def _drawn(number: int, kind: str, seed: int, name: str, count: int) -> Sequence
 DRAWN = {kind: _drawn(k, kind, _SEED, "drawn", DRAWS) for k, kind in enumerate(_KINDS)}
 """Shapes by kind, in the order in which they were drawn."""
 
-TAUGHT = [w for k, kind in enumerate(list(_KINDS)[:6]) for w in _drawn(k, kind, _SEED + 1, "taught", 2)]
-"""Convolutions that are never compared on, from which the tuner's prior learns (:mod:`benchmarks.papers.prior`)."""
+# Depthwise layers and products differ most among themselves.
+_TAUGHT = {"3x3": 3, "5x5": 2, "1x1": 3, "strided": 3, "grouped": 2, "depthwise": 10, "product": 6, "narrow": 3}
+TAUGHT = [w for k, kind in enumerate(_KINDS) for w in _drawn(k, kind, _SEED + 1, "taught", _TAUGHT[kind])]
+"""Operators that are never compared on, from which the tuner's prior learns (:mod:`benchmarks.papers.prior`)."""
 
 Screened = dict[str, list[tuple[str, float]]]  # by kind: workloads in order, and untuned over the best of random draws
 

@@ -22,7 +22,7 @@ from benchmarks.papers.spaces import Setting
 from benchmarks.papers.tables import CHUNK, FAST, table_for
 from mlc.records.measurement import Measurement
 from mlc.settings import CompileOptions
-from mlc.tuning.base import Explorer
+from mlc.tuning.base import Explorer, batch_of
 from mlc.tuning.explorers import get_explorer
 from mlc.tuning.measure import LocalMeasurer, MeasureOptions
 from mlc.tuning.measure.timing import Rule
@@ -207,7 +207,8 @@ class Search:
             if self._waiting is None:
                 if self.ended or len(self.numbers) >= self.trials or self.reached < inf:
                     return []
-                self._waiting = self._explorer.propose(min(batch, self.trials - len(self.numbers)))
+                n = min(batch, self.trials - len(self.numbers))
+                self._waiting = self._explorer.propose(batch_of(self._explorer, n))
                 self.ended = not len(self._waiting)
             numbers = self.known.numbers(self._waiting)
             missing = self.known.missing(numbers)

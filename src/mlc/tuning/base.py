@@ -23,7 +23,8 @@ class Explorer(Protocol):
     """Proposes configurations.
 
     ``propose`` and ``observe`` take turns; every proposal is observed, in any order. An explorer never proposes what it
-    has proposed or observed before, and gives fewer than asked only when the space has no more.
+    has proposed or observed before, and gives fewer than asked only when the space has no more. It may have a method
+    ``most``, which says how many it would have measured at once (:func:`batch_of`).
     """
 
     def propose(self, n: int) -> np.ndarray:
@@ -39,6 +40,17 @@ class Explorer(Protocol):
                 0 for a configuration that failed.
         """
         ...
+
+
+def batch_of(explorer: Explorer, n: int) -> int:
+    """How many to ask an explorer for that are measured before it goes on, of at most ``n``.
+
+    Measuring many at once is what a search with much time before it can afford; one that learns from each batch has
+    more of the first ones if they are small.
+    """
+    asked = getattr(explorer, "most", None)
+    most = None if asked is None else asked()
+    return n if most is None else min(n, most)
 
 
 class Measurer(Protocol):

@@ -17,7 +17,7 @@ from mlc.errors import LowerError, ScheduleError
 from mlc.lower.knobs import Categorical, Config, Knobs, Space
 from mlc.rewrite.group import configured
 from mlc.targets.base import LEVELS, Foreseeing, Target
-from mlc.tuning.base import Explorer
+from mlc.tuning.base import Explorer, batch_of
 from mlc.tuning.task import Task, candidate, with_types
 
 JOINT = 0.3  # share of trials in which layouts are searched, of an operator
@@ -223,6 +223,10 @@ class Search:
     def __init__(self, explorer: Explorer, space: Space) -> None:
         self._explorer, self._space = explorer, space
 
+    def batch(self, n: int) -> int:
+        """How many to ask for that are measured before the search goes on, of at most ``n``."""
+        return batch_of(self._explorer, n)
+
     def propose(self, n: int) -> list[Config]:
         """At most ``n`` new configurations."""
         return [self._space.config(row) for row in self._explorer.propose(n)]
@@ -305,6 +309,10 @@ class CrossExploration:
         self._measured = 0
         self._own = _Under(None, self._search({}, task.space))
         self._under: dict[Hashable, _Under] = {(): self._own}
+
+    def batch(self, n: int) -> int:
+        """As :meth:`Search.batch`; whole ones here, since they are shared among layouts."""
+        return n
 
     def propose(self, n: int) -> list[Config]:
         """At most ``n`` new configurations, the untuned one first."""

@@ -250,7 +250,8 @@ class Session:
         if options.trials_per_task is not None:
             n = min(n, options.trials_per_task - len(state.trials))
         with self._choosing():
-            configs = self._searches.of(state).propose(n) if n > 0 else []
+            search = self._searches.of(state)
+            configs = search.propose(search.batch(n)) if n > 0 else []
         if not configs:
             state.end(Ended.EXHAUSTED if n > 0 else Ended.LIMIT)
             return True

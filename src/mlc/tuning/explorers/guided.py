@@ -12,6 +12,7 @@ from mlc.tuning.models.process import Process
 
 _LEAST = 512  # children of even the smallest batch
 _RETRIES = 2  # mutating again children that are known or cannot be: what is left of many is enough
+BATCHES = 3  # that are small
 _SHORT = 768  # candidates that the second model looks at
 
 
@@ -22,8 +23,8 @@ class Guided:
     topology-aware mutation, all neighbours of the fastest, and random draws. A cost model that sees loops, as
     AutoTVM's, says which may be good; a Gaussian process over the knobs says how much is known of them; a batch is
     chosen by upper confidence bounds. A share of it comes from coordinate descent, whatever the models say. Until the
-    cost model has something to learn from, half of what is tried lies around the default, and the rest is what it knows
-    of other tasks, or plain OpEvo's where it knows nothing.
+    cost model has something to learn from, half of what is tried lies around the default, and the rest is plain
+    OpEvo's. Where it knows other tasks, a quarter does, the rest is what it expects, and batches are small at first.
 
     Args:
         ledger: the books.
@@ -36,7 +37,9 @@ class Guided:
         trust: share of the cost model in the expected speed; the process has the rest.
         kappa: standard deviations that count as hope.
         descent: share of a batch that comes from coordinate descent.
-        around: share of what is tried before the cost model can tell anything that is the default's neighbours.
+        around: share of what is tried before the cost model can tell anything that is the default's neighbours; half
+            of it where the model knows other tasks.
+        first: configurations of each of the first batches then.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Guided:
         kappa: float = 2.0,
         descent: float = 0.3,
         around: float = 0.5,
+        first: int = 8,
     ) -> None:
         self._ledger = ledger
         self._surrogate = surrogate
@@ -66,6 +70,13 @@ class Guided:
         self._kappa = kappa
         self._share = descent
         self._around = around
+        self._first = first
+
+    def most(self) -> int | None:
+        """Few at once in some first batches that other tasks guide: what they cannot tell is soon learnt."""
+        if self._surrogate.lessons.model.least or len(self._ledger.rows) >= BATCHES * self._first:
+            return None
+        return self._first
 
     def suggest(self, n: int) -> np.ndarray:
         ledger = self._ledger
@@ -85,8 +96,9 @@ class Guided:
 
         Where the model knows other tasks, what it expects to be fast, in turns with these neighbours.
         """
-        around = self._descent.suggest(round(self._around * n))
-        if not self._surrogate.ready():
+        knows = self._surrogate.ready()
+        around = self._descent.suggest(round(self._around * n / (2 if knows else 1)))
+        if not knows:
             return np.concatenate([around, self._evolution.suggest(n - len(around))])
         candidates = self._candidates(n, around)[len(around) :]
         others = self._choose(candidates, n - len(around))

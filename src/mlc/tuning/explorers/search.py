@@ -66,6 +66,11 @@ class Search:
                     break
         return np.concatenate([*found, self.ledger.fresh(missing)])
 
+    def most(self) -> int | None:
+        """How many the strategy would have measured at once, where it cares."""
+        asked = getattr(self._strategy, "most", None)
+        return None if asked is None else asked()
+
     def observe(self, rows: np.ndarray, speeds: np.ndarray) -> None:
         """What was measured: ``[n, knobs]`` and ``[n]``, 0 for failures."""
         self.ledger.record(rows, speeds)

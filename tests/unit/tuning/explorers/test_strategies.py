@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mlc.lower.knobs import Categorical, Discrete, Factors, Space
+from mlc.tuning.base import batch_of
 from mlc.tuning.explorers import EXPLORERS
 from mlc.tuning.explorers.annealing import Annealing
 from mlc.tuning.explorers.descent import Descent
@@ -322,3 +323,17 @@ def test_the_first_walks_of_the_actor_critic_start_at_the_default() -> None:
     space = Space(SPACE.knobs, {k.name: 20 for k in SPACE.knobs})
     _, *others = EXPLORERS["na2c"](space, np.random.default_rng(0)).propose(16)
     assert max(abs(row - 20).sum() for row in others) <= 3
+
+
+@pytest.mark.parametrize(("least", "expected"), [(0, [4, 4, 4, 10, 10]), (2, [10] * 5)])
+def test_guided_asks_for_few_at_first_where_other_tasks_tell_which(least: int, expected: list[int]) -> None:
+    model = Sum()
+    model.least = least
+    explorer = EXPLORERS["guided"](MIXED, np.random.default_rng(0), model=model, first=4)
+    sizes = []
+    for _ in expected:
+        rows = explorer.propose(batch_of(explorer, 10))
+        explorer.observe(rows, 1.0 + rows.sum(axis=1))
+        sizes.append(len(rows))
+    assert sizes == expected
+    assert batch_of(EXPLORERS["random"](MIXED, np.random.default_rng(0)), 10) == 10
