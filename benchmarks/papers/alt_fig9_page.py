@@ -22,10 +22,9 @@ Times are of one thread. A row's *limit* is the longer of two times: in one the 
 (without those of borders) as fast as it was ever seen to, in the other it streams as many bytes as input, weights and
 result have through a rectifier; `c` and `m` say which it is. *Of the limit* is its share of the time of loops alone,
 and of the joint search. *Results computed* are those of padded blocks, too, as multiples of the operator's. Searches
-ran beside other work, on a machine that was not at rest, with budgets that the table says, of the paper's 1,000; both
-searches' last decision, the comparison of all three, and the other engines, ran alone. Engines are called through
-Python, which takes them some microseconds; mlc's kernels are called by native code. The paper draws ten configurations
-of each operator.
+have the budgets that the table says, of the paper's 1,000. They, the comparison of all three (the least of three for
+most rows), and the other engines ran with nothing else on the machine. Engines are called through Python, which takes
+them some microseconds; mlc's kernels are called by native code. The paper draws ten configurations of each operator.
 """
 HEADS = [
     "case", "shapes", "trials", "untuned ms", "loops ms", "joint ms", "joint over loops", "limit ms",
