@@ -311,8 +311,9 @@ class CrossExploration:
         self._under: dict[Hashable, _Under] = {(): self._own}
 
     def batch(self, n: int) -> int:
-        """As :meth:`Search.batch`; whole ones here, since they are shared among layouts."""
-        return n
+        """As :meth:`Search.batch`; whole ones while they are shared among layouts, else those of loops alone."""
+        alone = self._hopeless or (self._first and not self._measured)
+        return self._own.search.batch(n) if alone else n
 
     def propose(self, n: int) -> list[Config]:
         """At most ``n`` new configurations, the untuned one first."""
