@@ -133,12 +133,13 @@ def build_package(
         params: Callable[[Graph], Mapping[Value, int]] | None = None,
         within: Callable[[Graph], int] | None = None,
         over: Mapping[int, int] | None = None,
+        sparing: bool = False,
     ) -> Compiled:
         def again(refused: Refused) -> Graph:
             assert configurations is not None  # without any, nothing is refused
             for group, error in refused.items():
                 configurations.refuse(group, error.message)
-            graph = lay_out(part, options, watch, configurations)
+            graph = lay_out(part, options, watch, configurations, sparing=sparing)
             on_configured()
             return graph
 
@@ -159,9 +160,12 @@ def build_package(
     over = _over(laid_out[0], options.updates)
     within = None if limit is None else lambda g: limit - _around(g, over)
     host = compiled(parts[0], laid_out[0], lambda g: _Params(g).offsets, within, over)
-    params = _Params(host.graph)
-    if limit is not None:
+    if limit is not None and _taken(host, over) > limit:
+        spared = lay_out(parts[0], options, watch, configurations, sparing=True)
+        other = compiled(parts[0], spared, lambda g: _Params(g).offsets, within, over, sparing=True)
+        host = min(host, other, key=lambda made: _taken(made, over))
         _require_within(limit, host, over)
+    params = _Params(host.graph)
 
     watch.stage("generate code")
     artifact = target.codegen(
@@ -248,14 +252,19 @@ def _around(graph: Graph, over: Mapping[int, int]) -> int:
     return sum(v.type.nbytes for v in given) + _Params(graph).plan.nbytes
 
 
+def _taken(host: Compiled, over: Mapping[int, int]) -> int:
+    """The bytes that a run takes."""
+    return _around(host.graph, over) + host.plan.workspace_bytes
+
+
 def _require_within(limit: int, host: Compiled, over: Mapping[int, int]) -> None:
     """Raises UnsupportedError where a run takes more memory than allowed, however much is computed again."""
-    around, arena = _around(host.graph, over), host.plan.workspace_bytes
-    if around + arena > limit:
+    around, taken = _around(host.graph, over), _taken(host, over)
+    if taken > limit:
         raise UnsupportedError(
-            f"a run takes at least {around + arena} bytes ({around} of them inputs, results and parameters), the limit "
-            f"is {limit}",
-            hint=f"raise it to {around + arena}, or give the model a smaller batch",
+            f"a run takes at least {taken} bytes ({around} of them inputs, results and parameters), the limit is "
+            f"{limit}",
+            hint=f"raise it to {taken}, or give the model a smaller batch",
         )
 
 

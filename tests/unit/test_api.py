@@ -108,6 +108,23 @@ def test_refusals(model: Path, fake_build: dict[str, Any], tmp_path: Path) -> No
         mlc.compile(loaded, dump_dir=model)
 
 
+def test_operands_are_packed_while_a_model_runs_where_memory_allows(tmp_path: Path) -> None:
+    m, k = 128, 768
+    tensors = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [m, k]), ("w", [k, k]), ("y", [m, k]))
+    ]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    onnx.save(helper.make_model(helper.make_graph([node], "g", tensors[:2], tensors[2:])), tmp_path / "m.onnx")
+    loaded, around = mlc.load(tmp_path / "m.onnx"), 4 * (2 * m * k + k * k)
+    target = "x86 -mcpu=skylake-avx512"
+    assert mlc.compile(loaded, target).manifest.memory.workspace_bytes >= 4 * k * k
+    limit = around + (1 << 16)
+    assert around + mlc.compile(loaded, target, memory=limit).manifest.memory.workspace_bytes <= limit
+    with pytest.raises(UnsupportedError, match=f"a run takes at least {around} bytes"):
+        mlc.compile(loaded, target, memory=around - 1)
+
+
 def test_targets_say_what_this_machine_can_do() -> None:
     from mlc.api import targets
 

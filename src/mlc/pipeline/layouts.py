@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlc.errors import LowerError, MlcError, ScheduleError
 from mlc.ir.graph import Graph, Node, verify
@@ -63,7 +63,12 @@ def parts_of(
 
 
 def lay_out(
-    part: Part, options: CompileOptions, watch: Observer, configurations: Configurations | None = None
+    part: Part,
+    options: CompileOptions,
+    watch: Observer,
+    configurations: Configurations | None = None,
+    *,
+    sparing: bool = False,
 ) -> Graph:
     """The graph of a part with layouts on values, constants packed, and configurations in groups.
 
@@ -72,12 +77,21 @@ def lay_out(
         options: how to compile; below the highest level, or where the pass is left out, the host's part stays as it is.
         watch: is told of the pass.
         configurations: gives groups theirs; hears which of them are refused, and for these groups the defaults hold.
+        sparing: operands of products stay as they are while the model runs, since packed ones take memory beside them.
     """
     on_host = part.region is None
     if on_host and (options.opt_level < LAYOUT.level or LAYOUT.name in options.disabled_passes):
         return part.graph
 
     def choose(
+        node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
+    ) -> tuple[Node, LayoutChoice]:
+        chosen, layouts = wanted(node, types, constant, row_major)
+        if sparing and not any(layouts.outputs):
+            layouts = replace(layouts, packed={k: v for k, v in layouts.packed.items() if constant[k]})
+        return chosen, layouts
+
+    def wanted(
         node: Node, types: Sequence[TensorType], constant: Sequence[bool], row_major: bool
     ) -> tuple[Node, LayoutChoice]:
         row_major = row_major and on_host  # what leaves a region lies as the device wants it
