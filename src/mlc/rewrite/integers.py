@@ -249,14 +249,17 @@ class _Products:
 
         There are so few that all are tried; where a processor divides, multiplying takes a tenth of the time.
         """
-        whole = stored.bits == self.data.bits
-        least, most = (self.data.min_value, self.data.max_value) if whole else (0, (1 << stored.bits) - 1)
+        least, most = self._ends(stored.bits)
         numbers = np.arange(least, most + 1, dtype=np.float32)
         near = numbers - np.float32(stored.zero)
         factor = (stored.scale / scale).astype(np.float32)
         exact = np.rint(near * stored.scale / scale)
         others = (near * factor, numbers * factor - stored.zero * factor)  # the zero point is taken off first, or last
         return all(np.array_equal(exact, np.rint(steps)) for steps in others)
+
+    def _ends(self, bits: int) -> tuple[float, float]:
+        """The least and the greatest stored number of so many bits."""
+        return (self.data.min_value, self.data.max_value) if bits == self.data.bits else (0, (1 << bits) - 1)
 
     def _steps(self, rw: Rewriter, v: Value, scale: np.ndarray) -> tuple[Value, np.ndarray]:
         """Stored numbers, or sums, in steps of another scale, and how many of these are their zero point."""
@@ -298,8 +301,7 @@ class _Products:
         y = rw.emit(get("round"), [steps])
         if zero:
             y = rw.emit(get("add"), [y, rw.new_constant(np.asarray(zero, np.float32))])
-        whole = bits == self.data.bits
-        least, most = (self.data.min_value, self.data.max_value) if whole else (0, (1 << bits) - 1)
+        least, most = self._ends(bits)
         lo = float(least if lo is None else min(max(lo, least), most))
         hi = float(most if hi is None else min(max(hi, least), most))
         return cast(rw, rw.emit(get("clip"), [y], {"lo": lo, "hi": hi}), self.data.name)

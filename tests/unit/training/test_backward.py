@@ -18,6 +18,7 @@ from mlc.ops import get
 from mlc.ops.registry import operators
 from mlc.training.autodiff.expression import gradients
 from mlc.training.backward import add_gradients
+from tests.unit.training.operands import operands_of
 
 STEP = 1e-6
 WINDOW = {"strides": (2, 1), "pads": (1, 0, 1, 1), "dilations": (1, 2)}
@@ -157,15 +158,8 @@ def built(name: str) -> tuple[Graph, list[Value], dict[str, np.ndarray]]:
     shapes, attrs = CASES[name]
     rng = np.random.default_rng(7)
     g = Builder(name)
-    feeds: dict[str, np.ndarray] = {}
-    operands, variables = [], []
-    for k, given in enumerate(shapes):
-        if isinstance(given, np.ndarray):
-            operands.append(g.constant(given))
-            continue
-        operands.append(g.input(f"x{k}", TensorType(tuple(given), f64)))
-        variables.append(operands[-1])
-        feeds[f"x{k}"] = rng.uniform(1.1, 2.0, given) if name == "acosh" else rng.uniform(0.1, 0.9, given)
+    low, high = (1.1, 2.0) if name == "acosh" else (0.1, 0.9)
+    operands, variables, feeds = operands_of(g, shapes, lambda shape: rng.uniform(low, high, shape))
     results = g.add(get(name), operands, attrs)
     seeds = [g.input(f"d{k}", v.type) for k, v in enumerate(results)]
     feeds |= {v.name: rng.standard_normal(v.type.shape) for v in seeds}

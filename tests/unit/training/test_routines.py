@@ -17,6 +17,7 @@ from mlc.ir.types import TensorType, f64
 from mlc.ops import get
 from mlc.training.backward import add_gradients
 from mlc.training.listing import gradient_text
+from tests.unit.training.operands import operands_of
 
 ROWS = np.array([[0, 3, 3, -1], [2, 2, 2, 1]])  # several meet, and one counts from the end
 PAIRS = np.array([[2, 1], [0, 0], [2, 1], [-1, -1]])
@@ -38,15 +39,7 @@ def built(case: str) -> tuple[Graph, dict[str, np.ndarray]]:
     name, shapes, attrs = CASES[case]
     rng = np.random.default_rng(7)
     g = Builder(name)
-    feeds: dict[str, np.ndarray] = {}
-    operands, variables = [], []
-    for k, given in enumerate(shapes):
-        if isinstance(given, np.ndarray):
-            operands.append(g.constant(given))
-            continue
-        operands.append(g.input(f"x{k}", TensorType(tuple(given), f64)))
-        variables.append(operands[-1])
-        feeds[f"x{k}"] = rng.standard_normal(given)
+    operands, variables, feeds = operands_of(g, shapes, rng.standard_normal)
     result = g.add(get(name), operands, attrs)[0]
     seed = g.input("d", result.type)
     feeds["d"] = rng.standard_normal(result.type.shape)
