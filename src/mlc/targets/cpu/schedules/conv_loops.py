@@ -17,7 +17,7 @@ from mlc.targets.cpu.cost import Tile
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_blocking import Blocking
-from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.injective import pick, spread
 from mlc.targets.cpu.schedules.tile import finish_tile, hold_terms, instruction_loops, multiply_lanes
 from mlc.targets.groups.group import Group, accumulate_in_registers, inline_rest, size_of
 
@@ -42,6 +42,7 @@ class ConvPlan:
         ahead: how many bytes ahead those of this tile are fetched.
         rows: whether the rows of windows that lie in the border are passed over.
         columns: whether their columns are, too.
+        picked: pixels of a row, where a copy is made of rows as they lie, of what a stride leaves of them; else 0.
     """
 
     flat: bool
@@ -57,6 +58,7 @@ class ConvPlan:
     ahead: int
     rows: bool
     columns: bool
+    picked: int = 0
 
 
 def _order(stage: Stage, groups: Var, space: list[Var], cut: Blocking) -> list[Var]:
@@ -112,7 +114,10 @@ def chunked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, cop
         # chunks follow one another in memory, the last of some channels too
         local.prefetch(weights, k, steps, level=2)
     for t in copies:
-        spread(s[t], target)
+        if plan.picked:
+            pick(s[t], plan.picked, target)
+        else:
+            spread(s[t], target)
     return s
 
 
@@ -153,7 +158,10 @@ def blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, cop
     if many and wo not in shared and assumed(plan.prefetch):
         local.prefetch(weights, at, steps, level=2)
     for t in copies:
-        spread(s[t], target)
+        if plan.picked:
+            pick(s[t], plan.picked, target)
+        else:
+            spread(s[t], target)
     return s
 
 

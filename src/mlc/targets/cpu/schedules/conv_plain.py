@@ -16,7 +16,7 @@ from mlc.lower.stage import Stage
 from mlc.lower.symbolic import opaque, several
 from mlc.targets.cpu.cost import Product, Tile, all_tiles, best_tile
 from mlc.targets.cpu.record import Cpu
-from mlc.targets.cpu.schedules.injective import spread
+from mlc.targets.cpu.schedules.injective import pick, spread
 from mlc.targets.cpu.schedules.tile import ask_tile, finish_tile, hold_terms, rows_of_vectors
 from mlc.targets.groups.group import (
     Group,
@@ -168,7 +168,7 @@ def conv_plain(g: Group, target: Cpu) -> Schedule:
     hold_terms(s, local, terms[-1], 1, lo, tile.rows, target)
     for t in copied:
         if pointwise and strided:
-            _pick(s[t], y.shape[-1], target)
+            pick(s[t], y.shape[-1], target)
         else:
             spread(s[t], target)
     return s
@@ -222,12 +222,3 @@ def _read_as_they_are(g: Group) -> bool:
     assert g.anchor is not None
     data = g.anchor.inputs[0]
     return border_of(data) is None and data.shape[2:] == g.anchor.shape[2:] and data not in g.layouts
-
-
-def _pick(stage: Stage, width: int, target: Cpu) -> None:
-    """Loops of a copy of the pixels that count: along rows, where the distance of what is read stays the same."""
-    *outer, last = stage.op.axes
-    rows, along = stage.split(last, width)
-    _, lane = stage.split(along, target.lanes)
-    stage.vectorize(lane)
-    stage.parallel(stage.fuse(*outer, rows))

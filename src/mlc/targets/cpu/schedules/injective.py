@@ -70,6 +70,21 @@ def spread(stage: Stage, target: Cpu, *, parallel: bool = True) -> None:
         stage.parallel(stage.fuse(*outer))
 
 
+def pick(stage: Stage, width: int, target: Cpu) -> None:
+    """Loops of a copy of the pixels that count: along rows, where the distance of what is read stays the same.
+
+    Args:
+        stage: the copy, row-major; its spatial axes may be one.
+        width: pixels of a row.
+        target: gives the vector width.
+    """
+    *outer, last = stage.op.axes
+    rows, along = stage.split(last, width)
+    _, lane = stage.split(along, target.lanes)
+    stage.vectorize(lane)
+    stage.parallel(stage.fuse(*outer, rows))
+
+
 def _chooses(stage: Stage) -> bool:
     """Whether what is computed depends on where (the operands of a concat, padding)."""
     return any(type(node) is Within for body in stage.op.bodies for node in walk(body))
