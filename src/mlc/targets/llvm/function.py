@@ -156,6 +156,8 @@ class FunctionEmitter(ValueEmitter):
                         self.store_together([c for c in s.stmts[k : k + count] if type(c) is loop.Store])
                     else:
                         self.statement(s.stmts[k])
+                        if type(s.stmts[k]) is not loop.Store:  # it may have written what was read before
+                            self.squares = {}
                     k += count
                 self.columns, self.squares = around
             case loop.Store():
@@ -411,8 +413,11 @@ class FunctionEmitter(ValueEmitter):
 
     def forget(self, buffer: loop.Buffer) -> None:
         """Loads of a buffer that was just written are no longer known; operands that it may lie over share the fate."""
-        for written in (id(buffer), *self.over.get(id(buffer), ())):
+        stale = (id(buffer), *self.over.get(id(buffer), ()))
+        for written in stale:
             self.loaded.pop(written, None)
+        for block in [b for b in self.squares if id(b.buffer) in stale]:
+            del self.squares[block]
 
     # -- functions of their own --------------------------------------------------------------------------------
     def parallel(self, s: loop.For) -> None:

@@ -43,7 +43,7 @@ class ValueEmitter(IndexEmitter):
     masks: bool
     own: set[int]  # by their ids, buffers in memory that the function allocates
     columns: dict[Key, tuple[Block, int]]  # columns of blocks that are read as a whole
-    squares: dict[int, list[str]]  # by the id of a block, its columns once they are there
+    squares: dict[Block, list[str]]  # the columns of a block once they are there, until its buffer is written
     mask: Val | None  # lanes whose loads may touch memory; ``None`` for all
     conditions: list[Expr]  # that all hold for these lanes
 
@@ -402,7 +402,7 @@ class ValueEmitter(IndexEmitter):
         """A column of a block, all of which is read and transposed when the first is asked for."""
         lanes, buffer = block.size, block.buffer
         t = memory_type(buffer.dtype, lanes)
-        if id(block) not in self.squares:
+        if block not in self.squares:
             rows = ["poison"] * lanes
             for k in range(block.rows):
                 row = self._read(buffer, self.pointer(buffer, block.origin + k * block.stride), block.width)
@@ -414,8 +414,8 @@ class ValueEmitter(IndexEmitter):
                         rows[k], rows[k | distance] = (
                             self.pure(f"shufflevector {pair}, {mask}") for mask in (low, high)
                         )
-            self.squares[id(block)] = rows
-        whole = Val(self.squares[id(block)][column], buffer.dtype, lanes)
+            self.squares[block] = rows
+        whole = Val(self.squares[block][column], buffer.dtype, lanes)
         return whole if block.rows == lanes else self._lanes_of(whole, whole, range(block.rows))
 
     def _from_memory(self, name: str, buffer: loop.Buffer, lanes: int) -> Val:

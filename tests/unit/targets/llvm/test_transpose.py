@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from mlc.ir import te
-from mlc.ir.expr import binary, select
+from mlc.ir import loop, te
+from mlc.ir.expr import Expr, Load, binary, const, select
+from mlc.ir.index import Linear, Var, as_index
 from mlc.ir.interp import run_function
 from mlc.ir.layout import blocked
 from mlc.ir.types import f32
@@ -151,3 +154,30 @@ def test_weights_of_windows_are_packed_without_gathers(
     plain = array.transpose(1, 0, 2, 3)[:, :, ::-1, ::-1] if turned else array
     np.testing.assert_array_equal(result, layout.pack(np.ascontiguousarray(plain)))
     assert height * width < 8 or "gather" not in kernel.text
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_columns_that_were_written_since_are_read_again(nested: bool) -> None:
+    """As sums in memory are that rows of a tile add to, and an activation reads then."""
+    rows, columns = 4, 6
+    x, t, y, z = (loop.Buffer(name, (rows, columns), f32) for name in "xtyz")
+    lane, zero = Var("lane", 0, rows - 1), const(0.0, f32)
+
+    def column(j: int) -> tuple[Linear, Linear]:
+        return as_index(lane), as_index(j)
+
+    def each(to: loop.Buffer, value: Callable[[int], Expr]) -> list[loop.Stmt]:
+        return [loop.Store(to, column(j), value(j), lane) for j in range(columns)]
+
+    added = each(t, lambda j: Load(t, column(j)) + Load(x, column(j)))
+    again: list[loop.Stmt] = (
+        [loop.For(Var("again", 0, 1), 2, loop.ForKind.SERIAL, loop.seq(added))] if nested else added
+    )
+    first, last = (each(to, lambda j: Load(t, column(j))) for to in (z, y))
+    fn = loop.Function("kernel", (x, t, z, y), 3, loop.seq([*each(t, lambda j: zero), *first, *again, *last]))
+    array = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+    results = [np.empty((rows, columns), np.float32) for _ in range(3)]
+    Kernel(fn).run([array, *results])
+    wanted = (2 if nested else 1) * array
+    for got, want in zip(results, (wanted, 0 * array, wanted), strict=True):
+        np.testing.assert_array_equal(got, want)
