@@ -52,6 +52,7 @@ class Cpu:
         rows: of data that an instruction takes at once, by as many columns; see :meth:`adding`.
         stored_dot: how floats are multiplied by bf16 of memory, where that is faster than to widen vector by vector.
         bit_counter: how it multiplies numbers of one or two bits, if it does.
+        permutes_bytes: whether an instruction puts the bytes of two vectors in any order.
         half_sums: whether sums of products of f16 are kept in f16; then all of f16 goes by vectors filled with it.
         lane_bytes: bytes of a lane.
         terms: of a row that are read as one vector, in whose lanes products find them; 1 where each is spread over a
@@ -89,6 +90,7 @@ class Cpu:
     block_dots: tuple[Dot, ...] = ()
     rows: int = 1
     bit_counter: BitCounter | None = None
+    permutes_bytes: bool = False
     half_sums: bool = False
     lane_bytes: int = 4
     terms: int = 1

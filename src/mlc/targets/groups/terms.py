@@ -5,8 +5,8 @@ from __future__ import annotations
 from mlc.ir import te
 from mlc.ir.expr import Expr, Load, Select, all_of, const, replace_loads, select, substitute_vars, within
 from mlc.ir.index import Linear, Var, as_index, substitute
-from mlc.targets.groups.group import Group, replace_anchor
-from mlc.targets.groups.roles import Contraction, Window
+from mlc.targets.groups.group import Group, replace_anchor, size_of
+from mlc.targets.groups.roles import Contraction, Convolution, Window
 
 
 def over_channels(g: Group, data: te.Tensor, weights: te.Tensor, channels: int, *, copied: bool) -> Group:
@@ -36,6 +36,55 @@ def over_channels(g: Group, data: te.Tensor, weights: te.Tensor, channels: int, 
         return moved if copied else _read(moved)
 
     return _summed(g, anchor, (c, *anchor.reduce_axes[1:]), [replace_loads(b, swap) for b in anchor.bodies])
+
+
+def over_runs(g: Group, terms: int) -> Group:
+    """A convolution whose windows are runs of neighbours in memory, and which sums over all terms of one at once.
+
+    ``sum(x[n, c, h + r, w + s] * k[o, c, r, s] for c, r, s)`` becomes
+    ``sum(rows[n, h, w + t // RC, t % RC] * k[o, t % C, t // C % R, t // RC] for t)``, where
+    ``rows[n, h, w, r * C + c] = x[n, c, h + r, w]``: what a row of results reads, side by side. So ``t`` counts
+    elements of ``rows`` from the first of a window on, and what it reads beyond the last meets zeros, see
+    :func:`over_channels`. Data expand by the rows of a window over its stride.
+
+    Args:
+        g: a convolution without groups whose taps are neighbours; what comes back has no role any more.
+        terms: to sum over: those of a window, or some more.
+    Source: Cho and Brand, MEC: Memory-efficient Convolution for Deep Neural Network (ICML 2017).
+    """
+    role, anchor = g.role, g.anchor
+    assert isinstance(role, Convolution)
+    assert anchor is not None
+    data, channels, above = role.data, role.data.shape[1], role.taps[:-1]
+    column = channels * size_of(above)
+
+    def term(t: Linear) -> tuple[Linear, ...]:
+        """The channel of a term of a column, and its row along all axes but the last."""
+        rows: list[Linear] = []
+        rest = t // channels
+        for extent in reversed(above):
+            rows.insert(0, rest % extent)
+            rest = rest // extent
+        return t % channels, *rows
+
+    def element(n: Linear, *at: Linear) -> Expr:
+        *space, w, t = at
+        c, *taps = term(t)
+        rows = [i * k + r for i, k, r in zip(space, role.strides, taps, strict=False)]
+        return select(within(w, 0, data.shape[-1]), data[(n, c, *rows, w)], const(0, data.dtype))
+
+    width = (anchor.shape[-1] - 1) * role.strides[-1] - (-terms // column)
+    names = ("n", *[a.name for a in anchor.axes[2:]], "t")
+    rows = te.compute((data.shape[0], *anchor.shape[2:-1], width, column), element, "rows", tag="pad", axis_names=names)
+    over = te.reduce_axis(terms, "t")
+    t = as_index(over)
+    n, o, *space, w = map(as_index, anchor.axes)
+    read = {
+        data: rows[(n, *space, w * role.strides[-1] + t // column, t % column)],
+        role.weights: role.weights[(o, *term(t % column), t // column)],
+    }
+    bodies = [replace_loads(b, lambda ld: read.get(ld.source, ld)) for b in anchor.bodies]
+    return _summed(g, anchor, (over,), bodies)
 
 
 def over_taps(g: Group, taps: int) -> Group:

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from mlc.errors import CodegenError
 from mlc.ir import loop
-from mlc.ir.expr import Cast, Load
-from mlc.ir.index import Linear, Var
+from mlc.ir.expr import Cast, Load, loads, substitute_vars
+from mlc.ir.index import Linear, Var, as_index, substitute
 from mlc.ir.intrinsic import Kind
 from mlc.ir.types import DType
 from mlc.targets.llvm.arith import Val
@@ -25,7 +25,7 @@ from mlc.targets.llvm.registers import Accesses, Slot, Slots, outlined
 from mlc.targets.llvm.rounding import converts, find_runs, limited_steps, packed_steps, steps_of, together
 from mlc.targets.llvm.text import splat
 from mlc.targets.llvm.transpose import find_blocks
-from mlc.targets.llvm.values import ValueEmitter, whole_lines
+from mlc.targets.llvm.values import MASKED, ValueEmitter, whole_lines
 
 MAX_STACK = 2 << 20  # bytes of thread-private buffers in one function; what is large is moved before it comes here
 
@@ -103,6 +103,7 @@ class FunctionEmitter(ValueEmitter):
         self.stack_bytes = 0
         self.mask = None
         self.conditions = []
+        self.around = None
         self.columns = {}
         self.squares = {}
 
@@ -385,12 +386,36 @@ class FunctionEmitter(ValueEmitter):
     def store(self, s: loop.Store) -> None:
         lane = s.lane
         lanes = lane.hi + 1 if lane is not None else 0
+        if lane is not None and lanes * s.buffer.dtype.itemsize > MASKED and self._may_overlap(s, lane):
+            self.store_long(s, lane)
+            return
         value = self.widen(self.eval(s.value, lane), lanes)
         slot = self.slots.slot(s.buffer, s.indices, lane)
         if slot is not None:
             self.registers[slot] = value
             return
         self.write(s.buffer, self.places.offset(s.buffer, s.indices), lane, value)
+        self.forget(s.buffer)
+
+    def _may_overlap(self, s: loop.Store, lane: Var) -> bool:
+        """Whether neighbours in memory may be written twice: nothing is read where they lie."""
+        apart = id(s.buffer) in self.own and all(ld.source is not s.buffer for ld in loads(s.value))
+        return apart and self.places.offset(s.buffer, s.indices).coefficient(lane) == 1
+
+    def store_long(self, s: loop.Store, lane: Var) -> None:
+        """A vector longer than a register as several, of which the last overlaps; they share what they read in pieces.
+
+        LLVM takes minutes over shuffles of some hundred lanes.
+        """
+        lanes, count = lane.hi + 1, MASKED // s.buffer.dtype.itemsize
+        for begin in (min(k, lanes - count) for k in range(0, lanes, count)):
+            part = Var(lane.name, 0, count - 1)
+            at = {lane: as_index(part) + begin}
+            self.around = range(-begin, lanes - begin)
+            value = self.widen(self.eval(substitute_vars(s.value, at), part), count)
+            indices = tuple(substitute(ix, at) for ix in s.indices)
+            self.write(s.buffer, self.places.offset(s.buffer, indices), part, value)
+        self.around = None
         self.forget(s.buffer)
 
     def store_together(self, stores: Sequence[loop.Store]) -> None:

@@ -6,13 +6,15 @@ rows: four loads and some shuffles in place of a gather, which takes about as lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mlc.ir.expr import Binary, Call, Expr, Within
 from mlc.ir.index import Linear, Var, as_index, substitute
+from mlc.ir.loop import Buffer
 
 MOST_PIECES = 4  # that are read rather than gathered
+GATHERED = 4  # bytes of the narrowest elements that processors gather
 
 
 @dataclass(frozen=True)
@@ -30,21 +32,20 @@ class Piece:
     lanes: tuple[tuple[int, int], ...]
 
 
-def pieces_of(offset: Linear, lane: Var, on: Sequence[bool]) -> list[Piece] | None:
+def pieces_of(buffer: Buffer, offset: Linear, lane: Var, read: Iterable[int]) -> list[Piece] | None:
     """The pieces that a vector is read from.
 
     Args:
+        buffer: that holds them.
         offset: of every lane, in elements.
         lane: counts lanes.
-        on: which of them are read.
+        read: lanes that are read; also those of other vectors, before this one and behind it.
     Returns:
         in ascending order; ``None`` where lanes lie in too many places, or in others from one vector to the next.
     """
     places: list[tuple[int, int]] = []
     first: Linear | None = None
-    for k in range(lane.hi + 1):
-        if not on[k]:
-            continue
+    for k in read:
         at = substitute(offset, {lane: as_index(k)})
         first = at if first is None else first
         distance = at - first
@@ -52,17 +53,29 @@ def pieces_of(offset: Linear, lane: Var, on: Sequence[bool]) -> list[Piece] | No
             return None
         places.append((distance.const, k))
     places.sort()
+    most = MOST_PIECES if buffer.dtype.itemsize >= GATHERED else max(MOST_PIECES, len(places) // 2)
     pieces: list[Piece] = []
     while places:
         assert first is not None
         begin = places[0][0]
         here = [(k, at - begin) for at, k in places if at - begin <= lane.hi]
-        size = here[-1][1] + 1
-        if size & (size - 1) or len(pieces) == MOST_PIECES:
+        piece = _read_whole(buffer, first + begin, here)
+        if piece is None or len(pieces) == most:
             return None
-        pieces.append(Piece(first + begin, size, tuple(here)))
+        pieces.append(piece)
         places = places[len(here) :]
     return pieces
+
+
+def _read_whole(buffer: Buffer, begin: Linear, lanes: Sequence[tuple[int, int]]) -> Piece | None:
+    """A piece of some lanes, with more before or behind them up to a power of two where these are in the buffer."""
+    count = lanes[-1][1] + 1
+    size = 1 << (count - 1).bit_length()
+    for shift in dict.fromkeys((0, size - count)):
+        least, most = (begin - shift).bounds()
+        if size == count or (least >= 0 and most + size <= buffer.size):
+            return Piece(begin - shift, size, tuple((k, at + shift) for k, at in lanes))
+    return None
 
 
 def settled(condition: Expr, lane: Var, k: int) -> bool | None:

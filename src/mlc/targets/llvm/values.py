@@ -46,6 +46,7 @@ class ValueEmitter(IndexEmitter):
     squares: dict[Block, list[str]]  # the columns of a block once they are there, until its buffer is written
     mask: Val | None  # lanes whose loads may touch memory; ``None`` for all
     conditions: list[Expr]  # that all hold for these lanes
+    around: range | None  # lanes of the long vector that this one is a part of, counted like its own
 
     if TYPE_CHECKING:
 
@@ -242,7 +243,7 @@ class ValueEmitter(IndexEmitter):
             column = self.columns.get((id(buffer), offset.without(lane))) if step is not None else None
             if column is not None:
                 return self._transposed(*column)
-            pieces = self._pieces(offset, lane, mask) if step is None else None
+            pieces = self._pieces(buffer, offset, lane, mask) if step is None else None
             return self._gather(buffer, offset, lane, mask) if pieces is None else self._joined(buffer, pieces, lane)
         at = self.pointer(buffer, offset.without(lane))
         if mask is None or self._has_room(buffer, offset.without(lane), lane.hi + 1):
@@ -312,26 +313,41 @@ class ValueEmitter(IndexEmitter):
         assert found is not None
         return found
 
-    def _pieces(self, offset: Linear, lane: Var, mask: Val | None) -> list[Piece] | None:
+    def _pieces(self, buffer: loop.Buffer, offset: Linear, lane: Var, mask: Val | None) -> list[Piece] | None:
         """The pieces of memory that a vector is read from, where it is settled which lanes are read, and where."""
-        on: list[bool] = []
-        for k in range(lane.hi + 1):
+        read: list[int] = []
+        for k in self.around or range(lane.hi + 1):
             holds = [settled(c, lane, k) for c in self.conditions] if mask is not None else []
             if None in holds and False not in holds:
                 return None
-            on.append(False not in holds)
-        return pieces_of(offset, lane, on)
+            if False not in holds:
+                read.append(k)
+        return pieces_of(buffer, offset, lane, read)
 
     def _joined(self, buffer: loop.Buffer, pieces: Sequence[Piece], lane: Var) -> Val:
-        """A vector of lanes that lie in pieces; anything in the others."""
+        """A vector of lanes that lie in pieces; anything in the others.
+
+        Pieces are put into a row of registers, which depends on nothing but them, and lanes are picked from there.
+        """
         lanes = lane.hi + 1
-        found = Val("poison", buffer.dtype, lanes)
-        for piece in pieces:
-            places = dict(piece.lanes)
-            read = self._read(buffer, self.pointer(buffer, piece.begin), piece.size)
-            wide = self._lanes_of(read, read, [places.get(k, 0) for k in range(lanes)])
-            found = self._lanes_of(found, wide, [lanes + k if k in places else k for k in range(lanes)])
-        return found
+        if not pieces:
+            return Val("poison", buffer.dtype, lanes)
+        pieces = sorted(pieces, key=lambda piece: piece.lanes)
+        size = max(piece.size for piece in pieces)
+        row = [self._read(buffer, self.pointer(buffer, piece.begin), piece.size) for piece in pieces]
+        row = [read if read.lanes == size else self._widened(read, size) for read in row]
+        while len(row) > 1 and 2 * row[0].lanes * buffer.dtype.itemsize <= MASKED:
+            row += [Val("poison", buffer.dtype, row[0].lanes)] * (len(row) % 2)
+            row = [self._lanes_of(a, b, range(2 * a.lanes)) for a, b in zip(row[::2], row[1::2], strict=True)]
+        found, width = row[0], row[0].lanes
+        places = {k: divmod(n * size + at, width) for n, piece in enumerate(pieces) for k, at in piece.lanes}
+        chosen = {k: at for k, (which, at) in places.items() if which == 0}
+        for n, register in enumerate(row[1:], 1):
+            here = {k: width + at for k, (which, at) in places.items() if which == n and 0 <= k < lanes}
+            if here:
+                found = self._lanes_of(found, register, [here.get(k, chosen.get(k, k)) for k in range(width)])
+                chosen = {k: k for k in range(lanes)}
+        return self._lanes_of(found, found, [chosen.get(k, 0) for k in range(lanes)])
 
     def _if_any(self, mask: Val, at: str, buffer: loop.Buffer) -> str:
         """An address that all lanes read, or the buffer's first element when no lane may read it."""

@@ -102,4 +102,5 @@ def _with_dot(record: Cpu) -> Cpu:
         bf16_dot=bf16_dot_of(lanes, features),
         stored_dot=stored_pairs(lanes),
         bit_counter=bit_counter_of(lanes, features),
+        permutes_bytes=lanes == 16 and "avx512vbmi" in features,
     )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from mlc.ir.expr import Load, all_of, call, const, select, within
 from mlc.ir.index import Var, as_index
-from mlc.ir.loop import Buffer, For, ForKind, Function, Store
-from mlc.ir.types import u8
+from mlc.ir.loop import Allocate, Buffer, For, ForKind, Function, Store, seq
+from mlc.ir.types import f32, u8
 from mlc.targets.llvm.pieces import pieces_of, settled
 from tests.unit.targets.llvm.test_values import check
 
 LANE = Var("lane", 0, 15)
 I = Var("i", 0, 4)
+RNG = np.random.default_rng(5)
 
 
 def test_rows_that_are_interleaved_are_read_row_by_row() -> None:
@@ -28,13 +30,44 @@ def test_rows_that_are_interleaved_are_read_row_by_row() -> None:
 
 
 def test_which_pieces() -> None:
-    two = pieces_of(as_index(LANE) // 8 * 100 + as_index(LANE) % 8 + as_index(I), LANE, [True] * 16)
+    x, all_of_it = Buffer("x", (2000,), u8), range(16)
+    two = pieces_of(x, as_index(LANE) // 8 * 100 + as_index(LANE) % 8 + as_index(I), LANE, all_of_it)
     assert two is not None
     assert [((p.begin - as_index(I)).const, p.size, p.lanes[0]) for p in two] == [(0, 8, (0, 0)), (100, 8, (8, 0))]
-    assert pieces_of(as_index(LANE) * 100, LANE, [True] * 16) is None  # too many
-    assert pieces_of((as_index(LANE) + as_index(I)) // 8, LANE, [True] * 16) is None  # not always the same
-    assert pieces_of(as_index(LANE) // 5 * 100 + as_index(LANE) % 5, LANE, [True] * 16) is None  # of five elements
-    assert pieces_of(as_index(LANE), LANE, [False] * 16) == []
+    assert pieces_of(x, as_index(LANE) * 100, LANE, all_of_it) is None  # too many
+    assert pieces_of(x, (as_index(LANE) + as_index(I)) // 8, LANE, all_of_it) is None  # not always the same
+    assert pieces_of(x, as_index(LANE), LANE, ()) == []
+    eight = as_index(LANE) // 2 * 100 + as_index(LANE) % 2
+    assert len(pieces_of(x, eight, LANE, all_of_it) or ()) == 8  # no processor gathers bytes
+    assert pieces_of(Buffer("y", (2000,), f32), eight, LANE, all_of_it) is None
+
+
+def test_pieces_are_read_with_neighbours_inside_the_buffer() -> None:
+    five = as_index(LANE) // 5 * 100 + as_index(LANE) % 5
+    found = pieces_of(Buffer("x", (305,), u8), five, LANE, range(15))
+    assert found is not None
+    assert [(p.begin.const, p.size, p.lanes[0]) for p in found] == [(0, 8, (0, 0)), (100, 8, (5, 0)), (200, 8, (10, 0))]
+    found = pieces_of(Buffer("x", (205,), u8), five, LANE, range(15))
+    assert found is not None
+    assert (found[2].begin.const, found[2].lanes[0]) == (197, (10, 3))
+    assert pieces_of(Buffer("x", (5,), u8), as_index(LANE) % 5, LANE, range(5)) is None  # seven would leave it
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(9, 8), (21, 8), (27, 6), (40, 2)])
+def test_long_vectors_are_written_register_by_register(rows: int, columns: int) -> None:
+    """Rows side by side: all vectors pick their lanes from the same registers."""
+    lane = Var("lane", 0, rows * columns - 1)
+    x, y = Buffer("x", (rows, 100), u8), Buffer("y", (3, rows * columns), u8)
+    own = Buffer("own", y.shape, u8, "local")
+    i, j = Var("i", 0, 2), Var("j", 0, 2)
+    at = as_index(i) * columns + as_index(lane) // rows
+    fill = Store(own, (as_index(i), as_index(lane)), Load(x, (as_index(lane) % rows, at)), lane)
+    copy = Store(y, (as_index(j), as_index(lane)), Load(own, (as_index(j), as_index(lane))), lane)
+    loops = [For(k, 3, ForKind.SERIAL, s) for k, s in ((i, fill), (j, copy))]
+    fn = Function("kernel", (x, y), 1, Allocate(own, seq(loops)))
+    text = check(fn, RNG.integers(0, 256, x.shape, np.uint8))
+    assert text.count(f"load <{1 << (columns - 1).bit_length()} x i8>") == rows
+    assert "gather" not in text
 
 
 def test_conditions_that_are_settled() -> None:

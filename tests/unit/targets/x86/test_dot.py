@@ -75,6 +75,49 @@ def test_the_interpreter_knows_what_they_compute(graph, cpu):
     np.testing.assert_array_equal(y if layout is None else layout.unpack(y), expected)
 
 
+def of_image(n: int, channels: int, space: tuple[int, ...], taps: tuple[int, ...], stride: int, pad: int) -> Graph:
+    """A first layer: few channels, whatever rank."""
+    b = Builder("image")
+    x = b.input("x", TensorType((n, channels, *space), u8))
+    w = b.constant(RNG.integers(-128, 128, (20, channels, *taps), np.int8), "w")
+    rank = len(space)
+    attrs = {"strides": (stride,) * rank, "pads": (pad,) * 2 * rank, "dilations": (1,) * rank}
+    return b.finish(b.add(get("conv"), [x, w], attrs))
+
+
+@pytest.mark.parametrize(
+    ("graph", "steps"),
+    [
+        (of_image(1, 3, (9, 11), (3, 3), 2, 1), 7),
+        (of_image(2, 3, (3, 4), (3, 3), 1, 1), 7),
+        (of_image(1, 3, (5, 6), (7, 7), 2, 3), 37),
+        (of_image(1, 1, (6, 20), (5, 5), 1, 0), 7),
+        (of_image(1, 7, (6, 6), (4, 1), 2, 0), 7),
+        (of_image(1, 2, (30,), (9,), 1, 4), 5),
+        (of_image(1, 1, (2, 3, 4), (2, 3, 3), 1, 1), 5),
+    ],
+)
+def test_windows_of_few_channels_are_runs_of_neighbours(graph, steps):
+    """In as many instructions as their terms fill; channels of a pixel would take one for each tap."""
+    fn, laid_out = kernel_of(graph, "znver4")
+    (weights,) = laid_out.constants.values()
+    assert weights.shape == (1, steps, 32, 4)
+    x = RNG.integers(0, 256, graph.inputs[0].type.shape, np.uint8)
+    t = laid_out.nodes[0].outputs[0].type
+    y = np.full(t.physical_shape, -1, np.int32)
+    arrays = [a.reshape(b.shape) for a, b in zip((x, weights, y), fn.params, strict=True)]
+    run_function(fn, arrays)
+    (expected,) = run_graph(graph, {"x": x}).values()
+    np.testing.assert_array_equal(t.layout.unpack(y), expected)
+
+
+@pytest.mark.parametrize("cpu", ["cascadelake", "alderlake"])
+def test_runs_need_permutations_of_bytes(cpu):
+    """Without them, rows are not side by side as fast."""
+    fn, _ = kernel_of(of_image(1, 3, (9, 11), (3, 3), 2, 1), cpu)
+    assert "rows:" not in repr(fn)
+
+
 @pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell", "x86-64"])
 @pytest.mark.parametrize("graph", [product(9, 10, 21), convolution(5, 16)], ids=["product", "convolution"])
 def test_products_of_words(graph, cpu):

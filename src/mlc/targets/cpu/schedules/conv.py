@@ -25,6 +25,7 @@ from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
 from mlc.targets.cpu.schedules.conv_loops import ConvPlan, blocked_loops, chunked_loops
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
+from mlc.targets.cpu.schedules.conv_runs import may_run, run_weight_layout, runs_pay, terms_of_run
 from mlc.targets.cpu.schedules.conv_tile import BYTES, Border, conv_cycles, conv_product, conv_tile, is_wide
 from mlc.targets.cpu.schedules.tile import ask_tile
 from mlc.targets.groups.borders import share_inside, without_border
@@ -42,7 +43,7 @@ from mlc.targets.groups.layouts import MIN_BLOCKED, in_blocks, in_layout
 from mlc.targets.groups.pixels import copy_of_pixels, skips_pixels
 from mlc.targets.groups.roles import Convolution
 from mlc.targets.groups.template import Site, Template, row_major
-from mlc.targets.groups.terms import over_channels
+from mlc.targets.groups.terms import over_channels, over_runs
 
 SINGLES = 4  # groups from which on sums over single channels are faster than zeros between them, where no VNNI is
 WORTH_FLAT = 0.9  # part of the cycles that tiles over short rows may take at most
@@ -169,18 +170,21 @@ def conv_blocked(g: Group, target: Cpu) -> Schedule:
     y, data = anchor.outputs[0], anchor.inputs[0]
     copied = skips or border_of(data) is not None
     block = target.lanes if dot is None else min(target.lanes, dot.padded(data.shape[1]))
-    if not copied and not _lies_well(g, data, plan, target, dot):
+    if plan.run:
+        g, copied = over_runs(g, plan.run), True
+    elif not copied and not _lies_well(g, data, plan, target, dot):
         g, copied = with_copy(g), True
-        assert g.anchor is not None
-        y, data = g.anchor.outputs[0], g.anchor.inputs[0]
-    if dot is not None:
+    assert g.anchor is not None
+    y, data = g.anchor.outputs[0], g.anchor.inputs[0]
+    if dot is not None and not plan.run:
         whole = whole_channels(role.weights.shape[1], target, dot.terms)
         g = over_channels(g, data, role.weights, whole, copied=copied)
         assert g.anchor is not None
         y, data = g.anchor.outputs[0], g.anchor.inputs[0]
     extra = inner_layouts(g)
     in_lanes = target.terms > 1 and data.op is not None and dot is None  # which are those of a block
-    if (copied or in_lanes) and not plan.picked and (dot is not None or data.shape[1] % block == 0):
+    own = plan.run or plan.picked  # copies with layouts of their own
+    if (copied or in_lanes) and not own and (dot is not None or data.shape[1] % block == 0):
         blocks = blocked(data.shape, 1, block)
         # without a border, neighbours in the copy are neighbours in the image, across the ends of rows
         extra[data] = blocks.fuse(2, len(data.shape) - 2) if plan.columns else blocks
@@ -268,9 +272,9 @@ def plan_conv(g: Group, target: Cpu, *, apart: bool = False) -> ConvPlan:
     anchor, knobs, role = g.anchor, g.knobs, g.role
     assert anchor is not None
     assert isinstance(role, Convolution)
-    terms = terms_of(g, target)
+    terms, run = terms_of(g, target), _ask_run(g, target)
     machine, target = target, target.adding(dot_of_conv(g, target))
-    data, y = shapes_of(role, anchor, terms)
+    data, y, taps = work_of(g, target)
     space, channels = y[2:], data[1]
     # Weights are packed before it is known whether the input gets margins, so their panels must not depend on it.
     packed_for = not apart and _ask_flat(g, machine)
@@ -282,7 +286,9 @@ def plan_conv(g: Group, target: Cpu, *, apart: bool = False) -> ConvPlan:
     few = [v for v in _widths(product) if v <= target.registers // 2]
     high = range(target.rows, min(size_of(space), target.registers - 2) + 1, target.rows)
     tile = ask_tile(knobs, default, high, few, target)
-    cut = cut_for_caches(data, y, role.taps, flat, default, target, terms=terms)
+    cut = cut_for_caches(data, y, taps, flat, default, target, terms=terms)
+    if run:  # they come from a copy of a row, which serves all channels
+        cut = Blocking(space[0], False, None)
 
     axis = (
         pinned(knobs.discrete("axis", (0, 1), default=cut.axis))
@@ -299,10 +305,10 @@ def plan_conv(g: Group, target: Cpu, *, apart: bool = False) -> ConvPlan:
     parts = [k * target.lanes for k in divisors(channels // target.lanes)[:-1]] if even else []
     # 0 sums all channels up at once
     chunk = knobs.discrete("chunk", (0, *parts), default=cut.chunk or 0)
-    whole = whole_channels(role.weights.shape[1], target, terms) // terms
-    most_inner = channels_of_block(role.weights.shape[1], target, terms) // terms
+    whole = (run or whole_channels(role.weights.shape[1], target, terms)) // terms
+    most_inner = (run or channels_of_block(role.weights.shape[1], target, terms)) // terms
     _, inner = knobs.factors("depth", whole, 2, default=(whole // most_inner, most_inner), most={1: most_inner})
-    terms_order = knobs.permutation("terms", ("channels", "taps")) if size_of(role.taps) > 1 else ("channels", "taps")
+    terms_order = knobs.permutation("terms", ("channels", "taps")) if size_of(taps) > 1 else ("channels", "taps")
     dot = dot_of_conv(g, target)
     # a wide core loses nothing to the loop (measured on Zen 5: MobileNet-v1 in bytes takes 0.99 times as long)
     short = terms >= BYTES and is_wide(target)
@@ -311,10 +317,10 @@ def plan_conv(g: Group, target: Cpu, *, apart: bool = False) -> ConvPlan:
     knobs.require(inner % steps == 0, "a ragged end of the unrolled channels")
     groups = -(-product.columns * role.groups // tile.vectors)
     counts = {k for v in few for k in divisors(-(-product.columns * role.groups // v)) if k <= MOST_PANELS}
-    panels = knobs.discrete("panels", sorted(counts), default=1)
+    panels = knobs.discrete("panels", sorted(counts), default=groups if run and groups <= MOST_PANELS else 1)
     knobs.require(groups % panels == 0, "register tiles of channels cannot be cut evenly into such blocks")
-    walk = knobs.permutation("walk", ("panels", "rows", "tiles"))
-    shared = knobs.discrete("shared", (0, 1, 2, 3, 4), default=0)
+    walk = knobs.permutation("walk", ("rows", "panels", "tiles") if run else ("panels", "rows", "tiles"))
+    shared = knobs.discrete("shared", (0, 1, 2, 3, 4), default=len(space) if run else 0)
     columns = border.passes_columns(tile)
     knobs.require(
         not columns or all(walk.index(name) < walk.index("tiles") for name in ("panels", "rows")),
@@ -331,7 +337,7 @@ def plan_conv(g: Group, target: Cpu, *, apart: bool = False) -> ConvPlan:
     knobs.require(next_tile * chunk * places == 0, "the weights of the next chunk lie in several places")
     return ConvPlan(
         flat, tile, cut, inner * terms, taps_first, steps, panels, walk, shared, next_tile, this,
-        border.passes_rows, columns,
+        border.passes_rows, columns, run,
     )  # fmt: skip
 
 
@@ -340,9 +346,7 @@ def _product(g: Group, flat: bool, target: Cpu) -> Product:
     role = g.role
     assert isinstance(role, Convolution)
     assert g.anchor is not None
-    terms = terms_of(g, target)
-    shapes = shapes_of(role, g.anchor, terms)
-    return conv_product(*shapes, role.taps, flat, target, whole=role.groups == 1, terms=terms)
+    return conv_product(*work_of(g, target), flat, target, whole=role.groups == 1, terms=terms_of(g, target))
 
 
 def _widths(product: Product) -> list[int]:
@@ -364,6 +368,27 @@ def _border(g: Group, flat: bool, target: Cpu) -> Border:
     # terms in lanes of a vector are read for all pixels of a tile
     both = share_inside(g, columns=True) if passes and target.terms == 1 else rows
     return Border(rows, both, anchor.shape[-1], role.taps)
+
+
+def work_of(g: Group, target: Cpu) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Shapes of input and output as the cost model counts them, and taps: runs are channels of single pixels."""
+    role = g.role
+    assert isinstance(role, Convolution)
+    assert g.anchor is not None
+    terms, run = terms_of(g, target), _ask_run(g, target)
+    x, y = shapes_of(role, g.anchor, terms)
+    return ((x[0], run // terms, *x[2:]), y, (1,) * len(role.taps)) if run else (x, y, role.taps)
+
+
+def _ask_run(g: Group, target: Cpu) -> int:
+    """Terms of a window that is a run of neighbours, in whole instructions; 0 where windows are none."""
+    role, anchor, dot = g.role, g.anchor, dot_of_conv(g, target)
+    assert isinstance(role, Convolution)
+    assert anchor is not None
+    if dot is None or not may_run(role, dot, target):
+        return 0
+    runs = g.knobs.category("runs", (False, True), default=lambda: runs_pay(role, anchor, dot, target))
+    return terms_of_run(role, dot) if runs else 0
 
 
 def shapes_of(role: Convolution, anchor: te.Compute, terms: int = 1) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -454,9 +479,10 @@ def _scatters_bytes(g: Group, target: Cpu) -> bool:
 def _may_be_flat(g: Group, target: Cpu) -> bool:
     """Whether pixels in rows can be one axis at all.
 
-    Terms in lanes of a vector are read for all pixels of a tile, which then have to be neighbours.
+    Terms in lanes of a vector are read for all pixels of a tile, which then have to be neighbours; runs are of a row.
     """
-    return g.anchor is not None and len(g.anchor.shape) == 4 and size_of(g.anchor.shape) > 0 and target.terms == 1
+    rows = g.anchor is not None and len(g.anchor.shape) == 4 and size_of(g.anchor.shape) > 0
+    return rows and target.terms == 1 and not _ask_run(g, target)
 
 
 def come_from_far(weights: te.Tensor, target: Cpu) -> bool:
@@ -491,17 +517,20 @@ def _layouts(g: Group, site: Site, target: Cpu) -> LayoutChoice:
         at = site.input_at(g, role.data)
         in_rows = at is not None and _takes_rows(g, site.inputs[at].layout, target)
         plan = plan_conv(g, target, apart=in_rows and _ask_apart(g, target))
-        packed = {
-            k: weight_layout(
-                role.weights.shape, 0, 1, plan.tile.vectors, target, dot_of_conv(g, target),
-                block=plan.block, taps_first=plan.taps_first,
-            )
-        }  # fmt: skip
+        packed = {k: _packed(role.weights.shape, plan, target, dot_of_conv(g, target))}
         chosen = in_blocks(g, site, target.lanes, packed)
         # what passes over the border needs no margins
         return replace(chosen, margins={}) if plan.columns else chosen
     packed = {k: plain_weight_layout(g, target)} if role.groups > 1 else {}
     return in_layout(g, site, None, target.lanes, packed)
+
+
+def _packed(shape: Sequence[int], plan: ConvPlan, target: Cpu, dot: Dot | None) -> Layout:
+    """Weights in the order in which a plan uses them."""
+    vectors = plan.tile.vectors
+    if plan.run and dot is not None:
+        return run_weight_layout(shape, vectors, target, dot)
+    return weight_layout(shape, 0, 1, vectors, target, dot, block=plan.block, taps_first=plan.taps_first)
 
 
 def _worth_blocks(g: Group, target: Cpu) -> bool:

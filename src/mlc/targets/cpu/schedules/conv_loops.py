@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mlc.ir import te
 from mlc.ir.index import Var
 from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
@@ -17,9 +18,10 @@ from mlc.targets.cpu.cost import Tile
 from mlc.targets.cpu.dot import Dot
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_blocking import Blocking
+from mlc.targets.cpu.schedules.conv_runs import put_side_by_side
 from mlc.targets.cpu.schedules.injective import pick, spread
 from mlc.targets.cpu.schedules.tile import finish_tile, hold_terms, instruction_loops, multiply_lanes
-from mlc.targets.groups.group import Group, accumulate_in_registers, inline_rest, size_of
+from mlc.targets.groups.group import Group, accumulate_in_registers, border_of, inline_rest, size_of
 
 PREFETCHED_FROM = 4  # register tiles that share a panel of weights while the next one is fetched
 
@@ -42,6 +44,7 @@ class ConvPlan:
         ahead: how many bytes ahead those of this tile are fetched.
         rows: whether the rows of windows that lie in the border are passed over.
         columns: whether their columns are, too.
+        run: terms of a window that is a run of neighbours, in whole instructions; 0 where windows are none.
         picked: pixels of a row, where a copy is made of rows as they lie, of what a stride leaves of them; else 0.
     """
 
@@ -58,6 +61,7 @@ class ConvPlan:
     ahead: int
     rows: bool
     columns: bool
+    run: int
     picked: int = 0
 
 
@@ -129,6 +133,8 @@ def blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, cop
     s = Schedule(p.outputs)
     out = p.outputs[0]
     copies = p.anchor.inputs[:1] if copied else []
+    if plan.run:
+        copies += _border_of_rows(copies[0], out, plan)
     conv = accumulate_in_registers(s, conv, copies)
     stage = s[out]
     n, o, *space, oi = stage.op.axes
@@ -157,12 +163,27 @@ def blocked_loops(p: Group, plan: ConvPlan, target: Cpu, dot: Dot | None, *, cop
     steps = _tile_body(s, local, len(space), plan, target, dot)
     if many and wo not in shared and assumed(plan.prefetch):
         local.prefetch(weights, at, steps, level=2)
+    if plan.run:
+        rows = s[copies.pop(0)]
+        rows.compute_at(stage, at)
+        put_side_by_side(rows)
     for t in copies:
         if plan.picked:
             pick(s[t], plan.picked, target)
         else:
             spread(s[t], target)
     return s
+
+
+def _border_of_rows(rows: te.Tensor, out: te.Tensor, plan: ConvPlan) -> list[te.Tensor]:
+    """The image with its border that rows are copied from, where it has to be there as a whole.
+
+    Which rows lie in the border is decided by cutting the loop over them, unless threads share another loop as well.
+    """
+    assert rows.op is not None
+    n, o, *space, _, _ = out.shape
+    several = [k for k in (n, o // (plan.tile.vectors * plan.panels), *space) if k > 1]
+    return [t for t in rows.op.inputs if border_of(t) is not None and len(several) > 1]
 
 
 def _walked(plan: ConvPlan, panels: list[Var], rows: list[Var], tiles: Var) -> list[Var]:
