@@ -14,7 +14,7 @@ from mlc.errors import VerifyError
 from mlc.ir.index import Dynamic, IndexLike, Linear, Quotient, Var, as_index, dynamics, is_fixed, substitute
 from mlc.ir.order import post_order
 from mlc.ir.text import Printable
-from mlc.ir.types import DType, boolean, f32, i64
+from mlc.ir.types import DType, boolean, f32, i32, i64
 
 
 class Source(Protocol):
@@ -189,10 +189,10 @@ BINARY: dict[str, tuple[str, bool]] = {
     "ge": ("fiub", True),
 }
 
-# fn -> (number of operands, kinds of operand, whether it gives bool)
-INTRINSICS: dict[str, tuple[int, str, bool]] = {
+# fn -> (number of operands, kinds of operand, what it gives: None is the operands' type)
+INTRINSICS: dict[str, tuple[int, str, DType | None]] = {
     **{
-        fn: (1, "f", False)
+        fn: (1, "f", None)
         for fn in (
             "exp",
             "log",
@@ -218,14 +218,15 @@ INTRINSICS: dict[str, tuple[int, str, bool]] = {
             "trunc",
         )
     },
-    "neg": (1, "fiu", False),
-    "abs": (1, "fiu", False),
-    "sign": (1, "fiu", False),
-    "not": (1, "iub", False),
-    "popcount": (1, "u", False),  # how many bits are set
-    "isnan": (1, "f", True),
-    "isinf": (1, "f", True),
-    "threefry": (4, "u", False),  # of u32: two words of a key, two of a counter; the first word of Threefry-2x32-20
+    "neg": (1, "fiu", None),
+    "abs": (1, "fiu", None),
+    "sign": (1, "fiu", None),
+    "not": (1, "iub", None),
+    "popcount": (1, "u", None),  # how many bits are set
+    "nearest": (1, "f", i32),  # halves to even; whoever asks knows that it fits: else, and of NaN, it is any number
+    "isnan": (1, "f", boolean),
+    "isinf": (1, "f", boolean),
+    "threefry": (4, "u", None),  # of u32: two words of a key, two of a counter; the first word of Threefry-2x32-20
 }
 
 
@@ -290,12 +291,12 @@ def call(fn: str, *args: ExprLike) -> Expr:
     Raises:
         VerifyError: wrong number or type of operands.
     """
-    arity, kinds, gives_bool = INTRINSICS[fn]
+    arity, kinds, result = INTRINSICS[fn]
     exprs = tuple(as_expr(a) for a in args)
     dtype = exprs[0].dtype if exprs else boolean
     if len(exprs) != arity or dtype.kind not in kinds or any(e.dtype is not dtype for e in exprs):
         raise VerifyError(f"{fn}({', '.join(map(repr, exprs))}): operands")
-    return Call(fn, exprs, boolean if gives_bool else dtype)
+    return Call(fn, exprs, result or dtype)
 
 
 def cast(value: ExprLike, dtype: DType) -> Expr:

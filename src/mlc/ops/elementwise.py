@@ -14,7 +14,7 @@ from typing import Any
 from mlc.ir import te
 from mlc.ir.expr import BINARY, INTRINSICS, Expr, binary, call, cast, select
 from mlc.ir.graph import Attrs, FusionKind, Operator
-from mlc.ir.types import DType, TensorType, boolean, dtype_of, f64
+from mlc.ir.types import DType, TensorType, boolean, dtype_of, f64, i32
 from mlc.ops._broadcast import broadcast_shape, check_count, check_kinds
 from mlc.ops.common import broadcast_load, check, check_float, check_same_dtype, wide
 from mlc.ops.registry import operator, register
@@ -90,13 +90,14 @@ def _intrinsic(fn: str) -> Formula:
 _UNARY: dict[str, _Unary] = {
     **{
         fn: _Unary("f", _intrinsic(fn))
-        for fn, (_, kinds, gives_bool) in INTRINSICS.items()
-        if kinds == "f" and not gives_bool
+        for fn, (_, kinds, result) in INTRINSICS.items()
+        if kinds == "f" and result is None
     },
     **{fn: _Unary("fiu", _intrinsic(fn), through_f32=False) for fn in ("neg", "abs", "sign")},
     "identity": _Unary("fiub", lambda x: x, through_f32=False),
     "not": _Unary("b", _intrinsic("not")),
     "bitwise_not": _Unary("iu", _intrinsic("not")),
+    "nearest": _Unary("f", lambda x: call("nearest", wide(x)), result=i32, through_f32=False),
     "isnan": _Unary("f", _intrinsic("isnan"), result=boolean, through_f32=False),
     "isinf": _Unary("f", _isinf, {"detect_positive": True, "detect_negative": True}, result=boolean, through_f32=False),
     "reciprocal": _Unary("f", lambda x: 1 / x),

@@ -4,12 +4,14 @@ In: a graph where ``dequantize`` and ``quantize`` say how floats are stored. Out
 ``matmul`` of 8-bit integers into i32 in place of products of floats::
 
     quantize(relu(conv(dequantize(x), dequantize(w)) + dequantize(b)))
-    → cast(clip(round(cast(conv(pad(x, zx), w) + c) * (sx * sw / sy)) + zy, …))      c = b - zx * sum(w)
+    → cast(clip(nearest(cast(conv(pad(x, zx), w) + c) * (sx * sw / sy)) + zy, …))      c = b - zx * sum(w)
 
 * Zero points become part of the bias: ``sum((x - zx) * w) = sum(x * w) - zx * sum(w)``, where what surrounds ``x`` is
   its zero point. Weights lose theirs where the difference still has 8 bits.
 * Stored activations get the sign that the target multiplies: for unsigned bytes, ``x + 128`` for a signed ``x``. Those
   of fewer bits lose theirs in any case, and their limits stay known (:mod:`mlc.rewrite.bits`).
+* Steps of the result become integers before they are limited, where all that the sums can be fits: processors narrow
+  integers with saturation, and need no limits of floats.
 * A bias in i32 joins the sums, limits (``relu``, ``clip``) join those of the result; other arithmetic stays as it is,
   in floats around the sums.
 * What moves elements, or takes the greatest of them, works on the stored numbers.
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -31,6 +34,7 @@ from mlc.rewrite.bytes import I32_MAX, Sums, cast, channel_of, moved_by, product
 from mlc.rewrite.rewriter import Rewriter, replay
 
 _SAME_SCALE = 1e-5  # relative difference of scales that are computed in different orders
+_ROOM = 2.0**30  # magnitude of steps from which they, moved by a zero point, may not fit an i32
 _MOVES = ("reshape", "transpose", "slice", "max_pool", "channel_shuffle")  # exact, whatever is moved
 
 
@@ -76,12 +80,38 @@ class _Total:
     hi: float | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """A tensor in steps of the scale that it will be stored with, in f32.
+
+    Args:
+        value: the steps, ``zero`` of which are a zero point's.
+        zero: to be taken off, in f32.
+        most: the greatest magnitude of what is left without it.
+    """
+
+    value: Value
+    zero: np.ndarray
+    most: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Rounded:
+    """What stored numbers were made of in f32: they are it rounded, within limits, and then moved by a zero point."""
+
+    value: Value
+    zero: int
+    lo: float
+    hi: float
+
+
 class _Products:
     def __init__(self, data: DType) -> None:
         self.data = data
         self.sums: dict[Value, _Scaled] = {}
         self.totals: dict[Value, _Total] = {}
         self.moved: dict[Value, Value] = {}  # of a tensor of the other sign: the one that is stored
+        self.rounded: dict[Value, _Rounded] = {}
 
     def visit(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
         op = node.op
@@ -226,23 +256,16 @@ class _Products:
         if stored is not None and stored.zero == z and stored.scale == scale and stored.bits <= bits:
             return stored.integers
         known = self.sums.get(x) or self.totals.get(x)
-        if known is None:
-            if stored is not None and self._is_multiple(stored, scale):
-                steps, zero = self._steps(rw, x, scale)
-                if zero.any():
-                    steps = rw.emit(get("sub"), [steps, rw.new_constant(zero)])
-            else:
-                steps = rw.emit(get("div"), [x, rw.new_constant(scale)])
-            return self._narrowed(rw, steps, z, bits)
-        if isinstance(known, _Scaled):
-            steps, _ = self._steps(rw, x, scale)
-        else:  # each of them in steps of the result, whose zero points are taken off together
-            (a, a_zero), (b, b_zero) = (self._steps(rw, v, scale) for v in known.operands)
-            steps, zero = rw.emit(get("add"), [a, b]), a_zero + b_zero
-            if zero.any():
-                steps = rw.emit(get("sub"), [steps, rw.new_constant(zero.astype(np.float32))])
-        lo, hi = (_limit_in_steps(limit, scale, z) for limit in (known.lo, known.hi))
-        return self._narrowed(rw, steps, z, bits, lo, hi)
+        if known is None and (stored is None or not self._is_multiple(stored, scale)):
+            divided = rw.emit(get("div"), [x, rw.new_constant(scale)])
+            return self._narrowed(rw, _Steps(divided, np.zeros((), np.float32), inf), z, bits)
+        if isinstance(known, _Total):  # each of them in steps of the result, whose zero points are taken off together
+            a, b = (self._steps(rw, v, scale) for v in known.operands)
+            steps = _Steps(rw.emit(get("add"), [a.value, b.value]), a.zero + b.zero, a.most + b.most)
+        else:
+            steps = self._steps(rw, x, scale)
+        limits = (None, None) if known is None else (known.lo, known.hi)
+        return self._narrowed(rw, steps, z, bits, *(_limit_in_steps(limit, scale, z) for limit in limits))
 
     def _is_multiple(self, stored: _Stored, scale: np.ndarray) -> bool:
         """Whether :meth:`_steps` rounds every stored number as a division by the scale does.
@@ -261,50 +284,48 @@ class _Products:
         """The least and the greatest stored number of so many bits."""
         return (self.data.min_value, self.data.max_value) if bits == self.data.bits else (0, (1 << bits) - 1)
 
-    def _steps(self, rw: Rewriter, v: Value, scale: np.ndarray) -> tuple[Value, np.ndarray]:
-        """Stored numbers, or sums, in steps of another scale, and how many of these are their zero point."""
+    def _steps(self, rw: Rewriter, v: Value, scale: np.ndarray) -> _Steps:
+        """Stored numbers, or sums, in steps of another scale."""
         sums = self.sums.get(v)
         if sums is not None:
-            value, own, zero = cast(rw, total(rw, sums.sums), "f32"), sums.scale, 0
+            value, own, zero, bound = cast(rw, total(rw, sums.sums), "f32"), sums.scale, 0, sums.sums.bound
         else:
             stored = self._stored(rw, v)
             assert stored is not None
             value, zero = self._as_floats(rw, stored, v)
-            own = stored.scale
+            own, bound = stored.scale, np.asarray(u8.max_value)
         factor = (own / scale).astype(np.float32)
-        return rw.emit(get("mul"), [value, rw.new_constant(factor)]), zero * factor
+        steps = rw.emit(get("mul"), [value, rw.new_constant(factor)])
+        return _Steps(steps, zero * factor, float((bound * np.abs(factor)).max()))
 
     def _as_floats(self, rw: Rewriter, stored: _Stored, v: Value) -> tuple[Value, int]:
         """Stored numbers in floats, and their zero point: what they were rounded to, where nobody else reads the bytes.
 
         Whole numbers within limits that have not been moved by the zero point need not be moved back.
         """
-        made = rw.maker(stored.integers)
-        if made is not None and made.op is get("cast") and rw.uses(stored.integers) == 1 and rw.uses(v) == 1:
-            limits = rw.maker(made.inputs[0])
-            if limits is not None and limits.op is get("clip"):
-                lo, hi = limits.attrs["lo"], limits.attrs["hi"]
-                moved = rw.maker(limits.inputs[0])
-                if moved is None or moved.op is not get("add"):
-                    return limits.outputs[0], stored.zero
-                by = rw.constant(moved.inputs[1])
-                if by is not None and by.size == 1 and by.reshape(()) == stored.zero:
-                    near = {"lo": lo - stored.zero, "hi": hi - stored.zero}
-                    return rw.emit(get("clip"), [moved.inputs[0]], near), 0
-                return limits.outputs[0], stored.zero
-        return cast(rw, stored.integers, "f32"), stored.zero
+        near = self.rounded.get(stored.integers)
+        if near is None or rw.uses(stored.integers) > 1 or rw.uses(v) > 1:
+            return cast(rw, stored.integers, "f32"), stored.zero
+        whole = rw.emit(get("round"), [near.value])
+        return rw.emit(get("clip"), [whole], {"lo": near.lo, "hi": near.hi}), stored.zero - near.zero
 
     def _narrowed(
-        self, rw: Rewriter, steps: Value, zero: int, bits: int, lo: float | None = None, hi: float | None = None
+        self, rw: Rewriter, steps: _Steps, zero: int, bits: int, lo: float | None = None, hi: float | None = None
     ) -> Value:
         """Steps as numbers of so many bits: rounded, halves to even, moved by the zero point, within limits."""
-        y = rw.emit(get("round"), [steps])
+        y = steps.value
+        if steps.zero.any():
+            y = rw.emit(get("sub"), [y, rw.new_constant(steps.zero.astype(np.float32))])
+        whole = steps.most + np.abs(steps.zero).max() < _ROOM
+        near = rw.emit(get("nearest" if whole else "round"), [y])
         if zero:
-            y = rw.emit(get("add"), [y, rw.new_constant(np.asarray(zero, np.float32))])
+            near = rw.emit(get("add"), [near, rw.new_constant(np.asarray(zero, np.int32 if whole else np.float32))])
         least, most = self._ends(bits)
         lo = float(least if lo is None else min(max(lo, least), most))
         hi = float(most if hi is None else min(max(hi, least), most))
-        return cast(rw, rw.emit(get("clip"), [y], {"lo": lo, "hi": hi}), self.data.name)
+        integers = cast(rw, rw.emit(get("clip"), [near], {"lo": lo, "hi": hi}), self.data.name)
+        self.rounded[integers] = _Rounded(y, zero, lo - zero, hi - zero)
+        return integers
 
     def _move(self, rw: Rewriter, node: Node) -> Sequence[Value] | None:
         made = rw.maker(node.inputs[0])

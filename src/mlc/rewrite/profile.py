@@ -14,7 +14,8 @@ from mlc.rewrite.keys import attrs_key
 # functions that cost about as much as reading an element, or less; the others take tens of instructions
 _CHEAP = frozenset(
     {
-        "neg", "abs", "sign", "not", "popcount", "isnan", "isinf", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt",
+        "neg", "abs", "sign", "not", "popcount", "isnan", "isinf", "floor", "ceil", "round", "nearest", "trunc", "sqrt",
+        "rsqrt",
     }
 )  # fmt: skip
 _DEAR_BINARY = frozenset({"pow", "fmod"})

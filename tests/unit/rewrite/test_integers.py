@@ -83,8 +83,18 @@ def test_what_it_becomes():
     w = net.weights((3, 2), 0.25)
     y = net.add("clip", net.add("matmul", net.dequantize(x, 0.5, 3, np.uint8), w), lo=0.0, hi=6.0)
     made = use_integers(net.builder.finish([net.quantize(y, 0.125, 10, np.uint8)]))
-    assert ops(made) == ["matmul", "add", "cast", "mul", "round", "add", "clip", "cast"]
+    assert ops(made) == ["matmul", "add", "cast", "mul", "nearest", "add", "clip", "cast"]
     assert made.nodes[6].attrs == {"lo": 10.0, "hi": 58.0}
+
+
+def test_steps_that_may_fit_no_integer_are_limited_as_floats():
+    """A scale that is so small that sums come to 2^31 of it, which converts to the least integer."""
+    net = Net()
+    x = net.builder.input("x", TensorType((2, 3), u8))
+    y = net.add("matmul", net.dequantize(x, 0.5, 3, np.uint8), net.weights((3, 2), 0.25))
+    graph = net.builder.finish([net.quantize(y, 1e-6, 10, np.uint8)])
+    made = same_steps(graph, np.array([[255, 0, 255], [3, 3, 3]], np.uint8))
+    assert ops(made) == ["matmul", "add", "cast", "mul", "round", "add", "clip", "cast"]
 
 
 @pytest.mark.parametrize("data", [u8, i8])

@@ -115,6 +115,12 @@ def _sigmoid(a: Array) -> Array:
     return np.where(np.signbit(a), e, 1.0) / (1.0 + e)
 
 
+def _nearest(a: Array) -> Array:
+    """What fits an i32; the rest becomes its bounds, and NaN 0."""
+    near = np.rint(np.nan_to_num(a.astype(np.float64)))
+    return np.clip(near, -(2.0**31), 2.0**31 - 1).astype(np.int32)
+
+
 def _popcount(a: Array) -> Array:
     octets = np.ascontiguousarray(np.asarray(a)[..., None]).view(np.uint8)
     return np.unpackbits(octets, axis=-1).sum(axis=-1).astype(a.dtype)
@@ -140,6 +146,7 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "abs": np.abs,
     "sign": np.sign,
     "not": lambda a: np.logical_not(a) if a.dtype.kind == "b" else np.invert(a),
+    "nearest": _nearest,
     "isnan": np.isnan,
     "isinf": np.isinf,
     "popcount": _popcount,

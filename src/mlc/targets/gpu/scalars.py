@@ -12,7 +12,7 @@ from __future__ import annotations
 from mlc.errors import CodegenError
 from mlc.ir.expr import Const
 from mlc.ir.threefry import threefry
-from mlc.ir.types import DType, f32
+from mlc.ir.types import DType, f32, i32
 from mlc.targets.gpu.dialect import Dialect
 
 COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -25,7 +25,7 @@ PLAIN = {
         "acosh", "atanh", "floor", "ceil", "trunc",
     )
 } | {"round": "rint", "abs": "fabs"}  # fmt: skip
-EXACT = {"min", "max", "fmod", "neg", "abs", "sign", "floor", "ceil", "trunc", "round", "isnan", "isinf"}
+EXACT = {"min", "max", "fmod", "neg", "abs", "sign", "floor", "ceil", "trunc", "round", "nearest", "isnan", "isinf"}
 
 
 class Scalars:
@@ -129,6 +129,8 @@ class Scalars:
         if t.is_float:
             if fn == "neg":
                 return f"(-{a})"
+            if fn == "nearest":
+                return self.cast(self.call("round", args, t), t, i32)
             if fn in ("isnan", "isinf"):
                 return f"({fn}({a}) ? 1 : 0)"
             if fn in PLAIN:

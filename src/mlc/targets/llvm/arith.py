@@ -238,6 +238,8 @@ def _unary(s: Sink, fn: str, a: Val) -> Val:
         zero = _const(0.0, a)
         below = select(s, compare(s, "lt", a, zero), _const(-1.0, a), a)
         return select(s, compare(s, "gt", a, zero), _const(1.0, a), below)
+    if fn == "nearest":
+        return nearest(s, a)
     if fn == "isnan":
         return Val(s.pure(f"fcmp uno {a.type} {a.text}, {a.text}"), boolean, a.lanes)
     if fn == "isinf":
@@ -249,6 +251,16 @@ def _unary(s: Sink, fn: str, a: Val) -> Val:
         root = _intrinsic(s, "sqrt", a.dtype, a.lanes, [a])
         return _float_binary(s, "div", _const(1.0, a), root, None)
     return function(s, fn, [a])
+
+
+def nearest(s: Sink, a: Val) -> Val:
+    """The nearest i32 of a float that fits one; halves are rounded to even."""
+    if s.keeps_nan:  # such processors convert towards zero with saturation, by one instruction
+        return cast(s, _intrinsic(s, "rint", a.dtype, a.lanes, [a]), _I32)
+    wide = register_type(_I32, a.lanes)
+    name = f"llvm.lrint.{mangle_suffix(_I32, a.lanes)}.{mangle_suffix(a.dtype, a.lanes)}"
+    s.declare(f"declare {wide} @{name}({a.type})")
+    return Val(s.pure(f"call {wide} @{name}({a.type} {a.text})"), _I32, a.lanes)
 
 
 def round_bf16(s: Sink, a: Val) -> Val:

@@ -22,7 +22,7 @@ from mlc.targets.llvm.arith import Val
 from mlc.targets.llvm.index import Level
 from mlc.targets.llvm.intrinsic import Address, VectorIntrinsic
 from mlc.targets.llvm.registers import Accesses, Slot, Slots, outlined
-from mlc.targets.llvm.rounding import converts, find_runs, limited_steps, packed_steps, steps_of, together
+from mlc.targets.llvm.rounding import find_runs, limited_steps, packed_steps, steps_of, together
 from mlc.targets.llvm.text import splat
 from mlc.targets.llvm.transpose import find_blocks
 from mlc.targets.llvm.values import MASKED, ValueEmitter, whole_lines
@@ -420,19 +420,18 @@ class FunctionEmitter(ValueEmitter):
 
     def store_together(self, stores: Sequence[loop.Store]) -> None:
         """Vectors of bytes that are neighbours in memory, by one store."""
-        first, vectors, limits, fits = stores[0], [], [], True
+        first, vectors, each = stores[0], [], []
         for s in stores:
             assert type(s.value) is Cast
             assert s.lane is not None
             steps = steps_of(s.value)
             assert steps is not None
             vectors.append(self.widen(self.eval(steps.value, s.lane), s.lane.hi + 1))
-            limits.append((steps.zero, steps.most))
-            fits = fits and converts(steps.value)
-        if vectors[0].lanes == self.packed_lanes and len(set(limits)) == 1:
-            narrow = packed_steps(self, vectors, *limits[0], converts=fits)
+            each.append(steps)
+        if vectors[0].lanes == self.packed_lanes and len({(t.zero, t.most, t.whole) for t in each}) == 1:
+            narrow = packed_steps(self, vectors, each[0])
         else:
-            narrow = together(self, [limited_steps(self, v, *at) for v, at in zip(vectors, limits, strict=True)])
+            narrow = together(self, [limited_steps(self, v, t) for v, t in zip(vectors, each, strict=True)])
         self.write(first.buffer, self.places.offset(first.buffer, first.indices), first.lane, narrow)
         self.forget(first.buffer)
 

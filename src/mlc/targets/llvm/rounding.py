@@ -10,14 +10,14 @@ of those one of bytes, which is then stored whole. Instructions that do so with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isnan
+from math import inf
 
 from mlc.ir import loop
 from mlc.ir.expr import Binary, Call, Cast, Const, Expr
 from mlc.ir.types import f32, i32, u8
-from mlc.targets.llvm.arith import Sink, Val, compare, select
+from mlc.targets.llvm.arith import Sink, Val, compare, nearest, select
 from mlc.targets.llvm.registers import Accesses
 from mlc.targets.llvm.text import mangle_suffix, register_type, splat
 
@@ -28,16 +28,23 @@ PACKS, PACKUS = "llvm.x86.avx512.packssdw.512", "llvm.x86.avx512.packuswb.512"
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What becomes bytes: ``clip(round(value) + zero, 0, most)``, with whole numbers from 0 to 255."""
+    """What becomes bytes: ``clip(round(value) + zero, 0, most)``, with whole numbers from 0 to 255.
+
+    Args:
+        value: in f32.
+        zero, most: as above.
+        whole: whether the value is rounded to an i32 (``nearest``) before it is moved and limited: it fits one.
+    """
 
     value: Expr
     zero: int
     most: int
+    whole: bool
 
 
 def steps_of(e: Cast) -> Steps | None:
     """What a conversion rounds and limits, where it is one to bytes that does just that."""
-    if e.dtype is not u8 or e.a.dtype is not f32:
+    if e.dtype is not u8 or e.a.dtype not in (f32, i32):
         return None
     limits: dict[str, int] = {}
     inner: Expr = e.a
@@ -53,7 +60,10 @@ def steps_of(e: Cast) -> Steps | None:
         inner = inner.a
     if zero is None or limits.get("max") != 0 or "min" not in limits:
         return None
-    return Steps(inner.args[0], zero, limits["min"]) if type(inner) is Call and inner.fn == "round" else None
+    whole = e.a.dtype is i32
+    if type(inner) is not Call or inner.fn != ("nearest" if whole else "round") or inner.args[0].dtype is not f32:
+        return None
+    return Steps(inner.args[0], zero, limits["min"], whole)
 
 
 def is_limited(e: Cast) -> bool:
@@ -64,38 +74,6 @@ def is_limited(e: Cast) -> bool:
         high = min(high, inner.b.value) if inner.op == "min" else high
         inner = inner.a
     return e.dtype.kind in "iu" and e.dtype.min_value <= low <= high <= e.dtype.max_value
-
-
-def converts(e: Expr) -> bool:
-    """Whether all that a float can be, but NaN, converts to an i32 with room for a zero point."""
-    low, high = _range(e, _DEEP)
-    return i32.min_value / 2 < low <= high < i32.max_value / 2
-
-
-def _range(e: Expr, deep: int) -> tuple[float, float]:
-    """The least and the greatest that a number can be, as far as constants and types tell."""
-    if type(e) is Const:
-        return float(e.value), float(e.value)
-    if type(e) is Cast and e.dtype is f32 and e.a.dtype.is_int:
-        return float(e.a.dtype.min_value), float(e.a.dtype.max_value)
-    if type(e) is Call and e.fn == "round" and deep:
-        low, high = _range(e.args[0], deep - 1)
-        return low - 1, high + 1
-    if type(e) is Binary and e.op in _ENDS and deep:
-        (a, b), (c, d) = _range(e.a, deep - 1), _range(e.b, deep - 1)
-        ends = _ENDS[e.op](a, b, c, d)
-        return (-inf, inf) if any(isnan(v) for v in ends) else (min(ends), max(ends))
-    return -inf, inf
-
-
-_DEEP = 8  # operators below one that are looked at
-_ENDS: dict[str, Callable[[float, float, float, float], Sequence[float]]] = {
-    "add": lambda a, b, c, d: (a + c, b + d),
-    "sub": lambda a, b, c, d: (a - d, b - c),
-    "mul": lambda a, b, c, d: (a * c, a * d, b * c, b * d),
-    "min": lambda a, b, c, d: (min(a, c), min(b, d)),
-    "max": lambda a, b, c, d: (max(a, c), max(b, d)),
-}
 
 
 def _byte(e: Expr) -> int | None:
@@ -175,40 +153,37 @@ def narrowed(s: Sink, limited: Val) -> Val:
     return Val(s.pure(f"trunc {wide} {limited.text} to {bytes_}"), u8, limited.lanes)
 
 
-def limited_steps(s: Sink, y: Val, zero: int, most: int) -> Val:
+def limited_steps(s: Sink, y: Val, steps: Steps) -> Val:
     """``clip(round(y) + zero, 0, most)`` of single precision in i32; halves are rounded to even, NaN becomes 0.
 
     What is beyond all integers converts to 2^31 on x86, which is more than any byte, too.
     """
     wide = register_type(i32, y.lanes)
-    least = Val(splat(-float(zero) if zero else 0.0, f32, y.lanes), f32, y.lanes)
+    least = Val(splat(-float(steps.zero) if steps.zero else 0.0, f32, y.lanes), f32, y.lanes)
     above = select(s, compare(s, "gt", y, least), y, least)  # which takes the least for NaN
-    near = to_nearest(s, above)
-    if zero:
-        near = s.pure(f"add {wide} {near}, {splat(zero, i32, y.lanes)}")
-    narrow = f"llvm.umin.{mangle_suffix(i32, y.lanes)}"
-    s.declare(f"declare {wide} @{narrow}({wide}, {wide})")
-    return Val(s.pure(f"call {wide} @{narrow}({wide} {near}, {wide} {splat(most, i32, y.lanes)})"), i32, y.lanes)
+    near = nearest(s, above).text
+    if steps.zero:
+        near = s.pure(f"add {wide} {near}, {splat(steps.zero, i32, y.lanes)}")
+    return Val(_least(s, Val(near, i32, y.lanes), steps.most), i32, y.lanes)
 
 
-def packed_steps(s: Sink, vectors: Sequence[Val], zero: int, most: int, *, converts: bool = False) -> Val:
+def packed_steps(s: Sink, vectors: Sequence[Val], steps: Steps) -> Val:
     """``clip(round(y) + zero, 0, most)`` of four vectors of 16 numbers as one of 64 bytes, by AVX-512's packing.
 
-    That limits from below, and takes NaN to 0, since both convert to the least integer. It goes by quarters of a
-    register, each with four numbers of every vector, which one permutation puts in order.
+    That limits to a byte from both sides, and takes NaN to 0, since both convert to the least integer. So does what is
+    beyond all integers, and is limited before where there may be such. It goes by quarters of a register, each with
+    four numbers of every vector, which one permutation puts in order.
 
     Args:
         s: takes the instructions.
         vectors: four of them.
-        zero, most: of all.
-        converts: whether no number is too great for an i32: packing then limits to a byte from above as well.
+        steps: of all.
     """
-    bound, parts = Val(splat(float(most - zero), f32, 16), f32, 16), []
+    zero, parts = steps.zero, []
+    bound = Val(splat(float(steps.most - zero), f32, 16), f32, 16)
     for y in vectors:
-        if converts and most == u8.max_value:
-            near = to_nearest(s, y)
-        else:
-            near = to_nearest(s, select(s, compare(s, "lt", bound, y), bound, y))  # which keeps NaN
+        below = y if steps.whole else select(s, compare(s, "lt", bound, y), bound, y)  # which keeps NaN
+        near = nearest(s, below).text
         parts.append(s.pure(f"add <16 x i32> {near}, {splat(zero, i32, 16)}") if zero else near)
     s.declare(f"declare <32 x i16> @{PACKS}(<16 x i32>, <16 x i32>)")
     s.declare(f"declare <64 x i8> @{PACKUS}(<32 x i16>, <32 x i16>)")
@@ -217,15 +192,16 @@ def packed_steps(s: Sink, vectors: Sequence[Val], zero: int, most: int, *, conve
         for a, b in zip(parts[::2], parts[1::2], strict=True)
     )
     mixed = s.pure(f"call <64 x i8> @{PACKUS}(<32 x i16> {low}, <32 x i16> {high})")
+    if steps.whole and steps.most < u8.max_value:
+        mixed = _least(s, Val(mixed, u8, 64), steps.most)
     words = s.pure(f"bitcast <64 x i8> {mixed} to <16 x i32>")
     order = ", ".join(f"i32 {4 * quarter + vector}" for vector in range(TOGETHER) for quarter in range(4))
     sorted_ = s.pure(f"shufflevector <16 x i32> {words}, <16 x i32> poison, <16 x i32> <{order}>")
     return Val(s.pure(f"bitcast <16 x i32> {sorted_} to <64 x i8>"), u8, 64)
 
 
-def to_nearest(s: Sink, y: Val) -> str:
-    """Single precision to the nearest i32, of halves the even one."""
-    single, wide = register_type(f32, y.lanes), register_type(i32, y.lanes)
-    name = f"llvm.lrint.{mangle_suffix(i32, y.lanes)}.{mangle_suffix(f32, y.lanes)}"
-    s.declare(f"declare {wide} @{name}({single})")
-    return s.pure(f"call {wide} @{name}({single} {y.text})")
+def _least(s: Sink, v: Val, most: int) -> str:
+    """Integers without a sign, and no more than a limit."""
+    kind, narrow = register_type(v.dtype, v.lanes), f"llvm.umin.{mangle_suffix(v.dtype, v.lanes)}"
+    s.declare(f"declare {kind} @{narrow}({kind}, {kind})")
+    return s.pure(f"call {kind} @{narrow}({kind} {v.text}, {kind} {splat(most, v.dtype, v.lanes)})")

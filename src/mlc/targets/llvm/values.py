@@ -100,7 +100,7 @@ class ValueEmitter(IndexEmitter):
             case Cast():
                 steps = None if self.keeps_nan else steps_of(e)
                 if steps is not None:
-                    return narrowed(self, limited_steps(self, (yield steps.value), steps.zero, steps.most))
+                    return narrowed(self, limited_steps(self, (yield steps.value), steps))
                 product = fixed_product_of(e) if self.fixed_product else None
                 if product is not None:
                     a = yield product.a

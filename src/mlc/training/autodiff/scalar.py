@@ -161,7 +161,7 @@ SLOPES: dict[str, Callable[[Expr, Expr], Expr]] = {
     "neg": lambda x, y: const(-1, x.dtype),
     "abs": lambda x, y: call("sign", x),
 }
-STEPS = ("floor", "ceil", "round", "trunc", "sign")
+STEPS = ("floor", "ceil", "round", "nearest", "trunc", "sign")
 
 
 def _of_call(e: Call, d: Expr) -> list[tuple[Expr, Expr]]:

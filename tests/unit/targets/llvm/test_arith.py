@@ -10,7 +10,7 @@ import pytest
 
 from mlc.errors import CodegenError
 from mlc.ir import loop
-from mlc.ir.expr import BINARY, INTRINSICS, Binary, Call, Cast, Const, Expr, Load, binary, call, cast, const
+from mlc.ir.expr import BINARY, INTRINSICS, Binary, Call, Cast, Const, Expr, Load, binary, call, cast, const, select
 from mlc.ir.index import Linear, Var, as_index
 from mlc.ir.interp import run_function
 from mlc.ir.interp.scalar import is_float
@@ -107,7 +107,10 @@ def _binaries(dtype: DType) -> dict[str, Build]:
 
 def _unaries(dtype: DType) -> dict[str, Build]:
     fns = [fn for fn, (arity, kinds, _) in INTRINSICS.items() if arity == 1 and dtype.kind in kinds]
-    return {fn: lambda x, _, fn=fn: call(fn, x) for fn in fns}  # type: ignore[misc]
+    builds: dict[str, Build] = {fn: lambda x, _, fn=fn: call(fn, x) for fn in fns}  # type: ignore[misc]
+    if "nearest" in builds:  # of what fits
+        builds["nearest"] = lambda x, _: call("nearest", select(binary("lt", call("abs", x), 6e4), x, 0.0))
+    return builds
 
 
 def _by_constants(dtype: DType) -> dict[str, Build]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from mlc.ir import te
-from mlc.ir.expr import Call, Expr, binary, cast, const
+from mlc.ir.expr import Expr, binary, call, cast, const
 from mlc.ir.index import Var
 from mlc.ir.interp import run_function
 from mlc.ir.loop import Function
@@ -21,19 +19,14 @@ from tests.unit.targets.llvm.host import Kernel, llvm
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, -7.5, -6.5, -0.5, 0.5, 1.5, 247.5, 248.5, 300], np.float32)
 
 
-def itself(x: Expr) -> Expr:
-    return x
-
-
-def requantised(
-    pixels: int, *, lanes: int = 8, zero: int = 7, most: int = 255, of: Callable[[Expr], Expr] = itself
-) -> Function:
-    """``cast(clip(round(of(x)) + zero, 0, most), u8)`` of ``[2, pixels, lanes]``, all pixels unrolled."""
+def requantised(pixels: int, *, lanes: int = 8, zero: int = 7, most: int = 255, fn: str = "round") -> Function:
+    """``cast(clip(fn(x) + zero, 0, most), u8)`` of ``[2, pixels, lanes]``, all pixels unrolled."""
     x = te.placeholder((2, pixels, lanes), f32, "x")
 
     def element(*at: Var) -> Expr:
-        near = binary("add", Call("round", (of(x[at]),), f32), const(float(zero), f32))
-        return cast(binary("min", binary("max", near, const(0.0, f32)), const(float(most), f32)), u8)
+        near = call(fn, x[at])
+        moved, low, high = (const(n, near.dtype) for n in (zero, 0, most))
+        return cast(binary("min", binary("max", binary("add", near, moved), low), high), u8)
 
     y = te.compute(x.shape, element, "y")
     s = Schedule([y])
@@ -79,30 +72,33 @@ def test_instructions_that_narrow_with_saturation(pixels: int, expected: list[in
     np.testing.assert_array_equal(got, want)
 
 
-def limited(x: Expr) -> Expr:
-    """What was requantised before, in steps of another scale."""
-    near = binary("min", binary("max", Call("round", (x,), f32), const(-132.0, f32)), const(123.0, f32))
-    return binary("add", binary("mul", near, const(2.5, f32)), const(0.25, f32))
-
-
 @pytest.mark.skipif(not llvm.get_host_cpu_features().get("avx512bw"), reason="no AVX-512BW")
-@pytest.mark.parametrize(
-    ("of", "most", "compared"),
-    [
-        (itself, 255, True),  # 3e9 converts to the least integer
-        (limited, 255, False),  # packing limits to a byte
-        (limited, 40, True),
-        (lambda x: binary("mul", x, const(0.0, f32)), 255, True),
-        (lambda x: binary("mul", limited(x), const(1e9, f32)), 255, True),
-    ],
-)
-def test_what_converts_to_integers_is_not_limited_before(of: Callable[[Expr], Expr], most: int, compared: bool) -> None:
-    fn = requantised(4, lanes=16, zero=3, most=most, of=of)
-    kernel = Kernel(fn, packed_lanes=16)
+@pytest.mark.parametrize("most", [255, 40])
+@pytest.mark.parametrize("fn", ["round", "nearest"])
+def test_what_fits_an_integer_is_not_limited_before(fn: str, most: int) -> None:
+    """Packing limits to a byte, which has its own limit then; 3e9 would convert to the least integer."""
+    function = requantised(4, lanes=16, zero=3, most=most, fn=fn)
+    kernel = Kernel(function, packed_lanes=16)
     assert "packuswb" in kernel.text
-    assert (f"0x{struct.pack('>d', most - 3).hex().upper()}" in kernel.text) == compared
-    x = np.resize(np.concatenate([SPECIAL, np.linspace(-200, 200, 51, dtype=np.float32)]), (2, 4, 16))
+    assert ("fcmp" in kernel.text) == (fn == "round")
+    assert ("umin.v64i8" in kernel.text) == (fn == "nearest" and most < 255)
+    numbers = np.linspace(-70, 300, 741, dtype=np.float32)  # and halves
+    x = np.resize(np.append(numbers[::6], [-1e9, 1e9] if fn == "nearest" else SPECIAL).astype(np.float32), (2, 4, 16))
     got, want = np.zeros(x.shape, np.uint8), np.ones(x.shape, np.uint8)
     kernel.run([x, got])
-    run_function(fn, [x, want])
+    run_function(function, [x, want])
     np.testing.assert_array_equal(got, want)
+
+
+def test_the_nearest_integer() -> None:
+    """Of vectors of any width, halves to even."""
+    x = te.placeholder((3, 7), f32, "x")
+    s = Schedule([y := te.compute(x.shape, lambda *i: call("nearest", x[i]), "y")])
+    s[y].vectorize(s[y].axes[1])
+    fn = lower(s, [x, y], "k")
+    numbers = np.resize(np.array([-2.5, -1.5, -0.5, 0.5, 1.49, 1.5, 2.5, 1e9, -(2.0**31)], np.float32), (3, 7))
+    got, want = np.zeros((3, 7), np.int32), np.ones((3, 7), np.int32)
+    Kernel(fn).run([numbers, got])
+    run_function(fn, [numbers, want])
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(want, np.rint(numbers).astype(np.int32))
