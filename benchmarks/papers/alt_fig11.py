@@ -9,6 +9,8 @@ with 2048 channels in the end. ``--variants`` names some of
 * ``ALT``: each convolution has its own layouts, and the second converts what it reads where it wants it otherwise;
 * ``ALT-FP``: the first is tuned, and the second reads what it gives as it lies;
 * ``ALT-BP``: the second is tuned, and the first gives what that reads.
+
+Trials are kept, and ``--again`` times what was decided once more, so that only these seconds need a machine at rest.
 """
 
 from __future__ import annotations
@@ -170,9 +172,11 @@ def main() -> None:
     """The command line."""
     parser = arguments(__doc__, 1000)
     parser.add_argument("--variants", default=",".join(VARIANTS), help="comma-separated")
+    parser.add_argument("--again", action="store_true", help="only time what is kept once more")
     given = parser.parse_args()
     target, variants = get_target(given.target), given.variants.split(",")
-    rows = go_on("alt_fig11", given, {n: partial(measured, n, variants, target, given.trials) for n in SUBGRAPHS})
+    cases = {n: partial(measured, n, variants, target, given.trials) for n in SUBGRAPHS}
+    rows = go_on("alt_fig11", given, cases, again=given.again)
     table, bars = [], {}
     for row in rows:
         bars[row["case"]] = {name: 1e3 * sum(s) for name, s in row["seconds"].items() if s}
