@@ -17,7 +17,7 @@ from mlc.lower.schedule import Schedule
 from mlc.lower.stage import Stage
 from mlc.lower.symbolic import assumed, several
 from mlc.targets.base import LayoutChoice
-from mlc.targets.cpu.cost import Product, Tile, unrolled_steps
+from mlc.targets.cpu.cost import Product, Tile, all_tiles, bandwidth, unrolled_steps
 from mlc.targets.cpu.record import Cpu
 from mlc.targets.cpu.schedules.conv_tile import conv_tile
 from mlc.targets.cpu.schedules.injective import spread
@@ -38,6 +38,7 @@ from mlc.targets.groups.template import Site, Template, row_major
 ENOUGH_PARTS = 8  # parallel iterations that several threads can share evenly
 MOST_ROWS = 4  # of a phase that a tile of vectors along rows holds
 MOST_STEPS = 16  # input channels that are unrolled there
+SEEN = 0.35  # part of the time that weights take from the second-level cache which the cost model takes for hidden
 
 
 def _role(g: Group) -> PhasedConvolution:
@@ -52,9 +53,39 @@ def _chosen_tile(g: Group, target: Cpu) -> Tile:
     columns = -(-anchor.shape[1] // target.lanes)
     *rows, width = anchor.shape[2 + len(_role(g).strides) :]
     depth = size_of([a.hi + 1 for a in anchor.reduce_axes])
-    default = conv_tile(Product(width, columns, depth, repeats=size_of(rows), whole=True), target)
+    product = Product(width, columns, depth, repeats=size_of(rows), whole=True)
+    default = conv_tile(product, target)
+    if (anchor.reduce_axes[0].hi + 1) % target.lanes:  # not chunk after chunk, so every tile reads all of its weights
+        default = _tile_of_streams(product, default, target)
     few = sorted({default.vectors, *(k for k in divisors(columns) if k <= target.registers // 2)})
     return ask_tile(g.knobs, default, range(1, min(width, target.registers - 2) + 1), few, target)
+
+
+def _tile_of_streams(product: Product, usual: Tile, target: Cpu) -> Tile:
+    """The tile of least cost where the weights of a tile come from the second-level cache for every row of pixels.
+
+    So many bytes hide less of the time that they take than the cost model believes (measured on Zen 5 with 88 channels
+    by 104 filters of 3 × 3 taps: 3 × 7 takes 1.31 times as long as 14 × 2, where the model has it ahead by 4 %).
+
+    Args:
+        product: what is computed.
+        usual: its tile otherwise.
+        target: gives registers and caches.
+    """
+    lines = product.depth * target.vector_bytes  # of one vector's weights
+
+    def cycles(tile: Tile) -> float:
+        panel = tile.vectors * lines
+        if panel <= target.l1 // 2:
+            return product.cycles(tile, target)
+        columns = product.columns + -product.columns % tile.vectors
+        streamed = product.repeats * -(-product.extent // tile.rows) * columns * lines
+        return product.cycles(tile, target) + SEEN * streamed / bandwidth(panel, target)
+
+    whole = [
+        t for t in all_tiles(product, target) if t.vectors > 1 and -product.columns % t.vectors <= product.columns // 4
+    ]
+    return min([usual, *whole], key=cycles)
 
 
 def transposed_weight_layout(g: Group, target: Cpu) -> Layout:
