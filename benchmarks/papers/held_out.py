@@ -12,7 +12,7 @@ judged by that. Eight workloads were chosen by hand; those of :mod:`benchmarks.p
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import chain
 from math import inf
@@ -221,7 +221,7 @@ def markdown(searches: Sequence[Search], about: Mapping[str, str], pictures: Seq
         f"{means(steep)[default] / means(steep)['random']:.2f} times.",
         f"Of {len(searches)} searches {cut} were cut off before their last trial, for want of time to measure; they",
         "count as those that are not there.",
-        f"Measured once only, though it may be near the best: {_unsettled(knowns.values())}.",
+        f"Measured once only, though it may be near the best: {_unsettled(searches)}.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -246,9 +246,11 @@ def _looked_at() -> list[str]:
     ]
 
 
-def _unsettled(knowns: Iterable[Known]) -> str:
+def _unsettled(searches: Sequence[Search]) -> str:
     """How many configurations of which workloads have a first measurement alone that is near the best."""
-    counts = {k.name: len(k.near()) for k in knowns}
+    # all begin at the default of the day on which they were measured
+    begun = {s.known.name: (s.known, s.numbers[0]) for s in searches if s.numbers}
+    counts = {name: len(known.near(begin)) for name, (known, begin) in begun.items()}
     return ", ".join(f"{n} of {name}" for name, n in counts.items() if n) or "nothing"
 
 

@@ -138,12 +138,16 @@ class Known:
         table.again[at] = (turns * before + seconds) / (turns + 1)
         table.turns[at] += 1
 
-    def near(self) -> list[int]:
-        """Numbers of what is near the best and was not measured carefully enough yet, the default included."""
+    def near(self, begin: int | None = None) -> list[int]:
+        """Numbers of what is near the best and was not measured carefully enough yet, the default included.
+
+        Args:
+            begin: what counts as the default, where searches began at another one than is now.
+        """
         speeds = self.speeds
         best = speeds.max(initial=0.0)
         wanted = np.where(speeds >= TOP * best, ROUNDS, np.where(speeds >= NEAR * best, 1, 0))
-        wanted[self._at[self.default]] = ROUNDS
+        wanted[self._at[self.default if begin is None else begin]] = ROUNDS
         found: list[int] = self.table.number[self.table.turns < wanted].tolist()
         return found
 
