@@ -1,11 +1,9 @@
-"""The monotonic clock, for code that times itself."""
+"""Clocks, for code that times itself."""
 
-CLOCK = """\
-declare i32 @clock_gettime(i32, ptr)
-
-define internal i64 @mlc.now() {
+_NOW = """\
+define internal i64 @{NAME}() {
   %t = alloca [2 x i64], align 8
-  %r = call i32 @clock_gettime(i32 1, ptr %t)  ; CLOCK_MONOTONIC
+  %r = call i32 @clock_gettime(i32 {CLOCK}, ptr %t)  ; {WORDS}
   %s = load i64, ptr %t, align 8
   %p = getelementptr inbounds i64, ptr %t, i64 1
   %n = load i64, ptr %p, align 8
@@ -14,4 +12,14 @@ define internal i64 @mlc.now() {
   ret i64 %v
 }
 """
+
+
+def _now(name: str, number: int, words: str) -> str:
+    return _NOW.replace("{NAME}", name).replace("{CLOCK}", str(number)).replace("{WORDS}", words)
+
+
+CLOCK = "declare i32 @clock_gettime(i32, ptr)\n\n" + _now("mlc.now", 1, "CLOCK_MONOTONIC")
 """LLVM IR of ``@mlc.now()``: nanoseconds since some time in the past."""
+
+THREAD_CLOCK = _now("mlc.spent", 3, "CLOCK_THREAD_CPUTIME_ID")
+"""LLVM IR of ``@mlc.spent()``, to go after :data:`CLOCK`: nanoseconds for which the calling thread has had a core."""

@@ -1,6 +1,7 @@
 """The rule of timing: how often a kernel is called, when its times count, and whether the machine held still.
 
-Times are taken with a monotonic clock. A kernel is called until its time no longer falls, then in samples of a few
+Times are taken with a monotonic clock. For a kernel of one thread on a processor it is the clock of that thread, which
+stands still while others have the core. A kernel is called until its time no longer falls, then in samples of a few
 milliseconds. Disturbances only ever make a kernel slower, and last longer than a sample, so the fastest quarter of the
 samples counts; when it agrees within itself, the kernel has been seen undisturbed. A fixed kernel, the *anchor*, is
 timed before and after, so that a machine that changes its speed is found out.
