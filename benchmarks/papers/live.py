@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -265,6 +265,30 @@ class Arena:
                 some = missing[at : at + CHUNK]
                 known.add(some, self._fast.measure(k, [known.config(n) for n in some]))
             self._keep(known, len(missing))
+
+    def measure_again(self, wanted: Mapping[str, Sequence[int]], scales: int) -> None:
+        """Measures more of what was measured another day, on the scale of that day.
+
+        Args:
+            wanted: numbers of new configurations, by workload.
+            scales: how many of the fastest known ones are measured again for that, and the default, whose time of today
+                is kept: its code may have changed.
+        """
+        for k, known in enumerate(self._knowns):
+            numbers = known.missing(wanted.get(known.name, ()))
+            if not numbers:
+                continue
+            fastest = known.table.number[np.argsort(-known.speeds, kind="stable")[:scales]].tolist()
+            some = [*fastest, known.default, *numbers]
+            results = self._fast.measure(k, [known.config(n) for n in some])
+            seconds = np.array([np.nan if m.seconds is None else m.seconds for m in results])
+            scale = float(np.nanmedian(known.table.seconds[known.at(fastest)] / seconds[:scales]))
+            known.table.seconds[known.at([known.default])] = seconds[scales] * scale
+            known.add(
+                numbers,
+                [m if m.seconds is None else replace(m, seconds=m.seconds * scale) for m in results[scales + 1 :]],
+            )
+            self._keep(known, len(numbers))
 
     def again(self, knowns: Sequence[Known] | None = None) -> None:
         """Measures what is near the best in turns; of all workloads unless told of which."""

@@ -1,10 +1,11 @@
-"""What the tuner knows before its first trial: trees taught by random configurations of operators, in whole spaces.
+"""What the tuner knows before its first trial: trees taught by some configurations of operators, in whole spaces.
 
     python -m benchmarks.papers.prior                                       # teaches again, from what is kept
     python -m benchmarks.papers.prior --measure --minutes 4.5 --core 1      # as often as it takes
 
 The operators are those that explorers were designed with, and shapes that a generator drew for this
-(:mod:`benchmarks.papers.drawn`): none of those compared, and none that was drawn for the comparison.
+(:mod:`benchmarks.papers.drawn`): none of those compared, and none that was drawn for the comparison. Of each, random
+configurations teach, and some that trees taught by the others expect to be fast: those are what a search asks about.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from benchmarks.papers.held_out import TARGET, knowns_of
 from benchmarks.papers.live import Arena, Known
 from benchmarks.papers.unseen import DESIGN
 from mlc.targets.base import get_target
+from mlc.tuning.explorers.topology import Topology
 from mlc.tuning.models.gbt import GradientBoosting
 from mlc.tuning.models.prior import FILE, keep
 from mlc.tuning.models.transfer import learn_globally
@@ -29,6 +31,9 @@ from mlc.tuning.models.transfer import learn_globally
 FOLDER = Path("benchmarks/papers/tables/prior")
 ROUNDS = 150  # trees
 LESSONS = 128  # random configurations of an operator that teach
+# ... and how many that others' trees expect to be fast: the first, and some of so many, of the default's neighbours and
+# so many random draws; and how many of the fastest are measured again with them, for a common scale.
+EXPECTED, TOP, AMONG, DRAWN, SCALES = 14, 6, 96, 6000, 4
 
 
 def taught() -> list[Known]:
@@ -43,7 +48,35 @@ def measure(minutes: float, core: int) -> bool:
     with closing(Arena(knowns, core, began + 60 * minutes, print)) as arena:
         wanted = {k.name: [k.default, *k.numbers(k.pool[:LESSONS])] for k in knowns}
         arena.measure(wanted)
-    return not any(k.missing(wanted[k.name]) for k in knowns)
+        if any(k.missing(wanted[k.name]) for k in knowns):
+            return False
+        random = dict(zip((k.name for k in knowns), lessons(knowns), strict=True))
+        for known in knowns:
+            if not arena.over and len(known.table.number) < 1 + LESSONS + EXPECTED:
+                others = [lesson for name, lesson in random.items() if name != known.name]
+                arena.measure_again({known.name: expected(known, trees_of(others))}, SCALES)
+    return all(len(k.table.number) >= 1 + LESSONS + EXPECTED for k in knowns)
+
+
+def trees_of(some: Sequence[tuple[np.ndarray, np.ndarray]]) -> GradientBoosting:
+    """Trees that lessons have taught."""
+    model = GradientBoosting(rounds=ROUNDS)
+    learn_globally(some, model)
+    return model
+
+
+def expected(known: Known, trees: GradientBoosting) -> list[int]:
+    """Numbers of configurations that were not measured yet and may be fast: the first few that trees name, and others
+    of the first hundred.
+    """
+    space, rng = known.setting.part.space, np.random.default_rng(1)
+    around, _ = Topology(space).neighbours(space.row({}))
+    rows = np.unique(np.concatenate([around, space.sample(rng, DRAWN)]), axis=0)
+    rows = rows[known.valid(rows)]
+    rows = rows[~np.isin(known.numbers(rows), known.table.number)]
+    order = np.argsort(-trees.predict(known.features(rows)), kind="stable")
+    chosen = np.concatenate([order[:TOP], rng.permutation(order[TOP:AMONG])[: EXPECTED - TOP]])
+    return known.numbers(rows[chosen])
 
 
 def lessons(knowns: Sequence[Known]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -70,8 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.measure and not measure(options.minutes, options.core):
         raise SystemExit("something is missing: give the same command again")
-    model = GradientBoosting(rounds=ROUNDS)
-    learn_globally(lessons(taught()), model)
+    model = trees_of(lessons(taught()))
     keep(model, get_target(TARGET), options.out)
     print(f"{options.out}: {options.out.stat().st_size / 1e3:.0f} KB")
 
