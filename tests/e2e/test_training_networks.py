@@ -96,7 +96,7 @@ def test_gradients_through_batch_norms_lose_what_float32_loses(name: str) -> Non
 
 
 def trajectory(name: str, how: str, steps: int, *, double: bool = False) -> None:
-    """Losses step by step. Where PyTorch's float32 has left, by a rounding to a rectifier's other side, float64 decides.
+    """Losses step by step; where PyTorch's float32 has left, at a rectifier that rounding decides, its float64 counts.
 
     So it is with the CapsuleNet by Adam: ours stay within 2e-6 of PyTorch's float64, its float32 leaves it by 2e-3.
     """
