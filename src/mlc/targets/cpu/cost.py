@@ -131,6 +131,7 @@ class Product:
         row_bytes: bytes of the left operand that one more row brings; the windows of a convolution overlap.
         threads: that share the work.
         whole: whether the last columns are computed by a whole tile as well, which is in part for nothing.
+        parts: whether the last columns may be computed by a narrower tile instead.
         terms: products that an instruction sums up; a left operand has as many elements in four bytes.
     """
 
@@ -141,6 +142,7 @@ class Product:
     row_bytes: int | None = None
     threads: int = 1
     whole: bool = False
+    parts: bool = False
     terms: int = 1
 
     def cycles(self, tile: Tile, target: Cpu) -> float:

@@ -105,6 +105,14 @@ def test_tiles_are_wide_though_their_number_is_a_prime(columns: int, wanted: tup
     assert conv_tile(product, AVX512) == wanted
 
 
+@pytest.mark.parametrize("columns, vectors", [(7, {2}), (13, {2}), (6, {2, 3})])
+def test_the_last_tile_of_windows_is_narrower_where_others_would_be_low(columns: int, vectors: set[int]) -> None:
+    target = record_for("znver5")
+    for width in (13, 28, 37):
+        product = conv_product((1, 48, width, width), (1, 16 * columns, width, width), (3, 3), False, target)
+        assert conv_tile(product, target).vectors in vectors
+
+
 @pytest.mark.parametrize(
     "cpu, channels, most", [("znver5", 8, 8), ("znver5", 32, 12), ("znver4", 8, 18), ("znver4", 32, 18)]
 )

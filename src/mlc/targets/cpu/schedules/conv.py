@@ -26,7 +26,7 @@ from mlc.targets.cpu.schedules.conv_blocking import Blocking, cut_for_caches
 from mlc.targets.cpu.schedules.conv_loops import ConvPlan, blocked_loops, chunked_loops
 from mlc.targets.cpu.schedules.conv_plain import conv_plain, plain_product, plain_tile, plain_weight_layout
 from mlc.targets.cpu.schedules.conv_runs import may_run, run_weight_layout, runs_pay, terms_of_run
-from mlc.targets.cpu.schedules.conv_tile import BYTES, Border, conv_cycles, conv_product, conv_tile, is_wide
+from mlc.targets.cpu.schedules.conv_tile import BYTES, Border, conv_cycles, conv_product, conv_tile, is_wide, widths
 from mlc.targets.cpu.schedules.tile import ask_tile
 from mlc.targets.groups.borders import share_inside, without_border
 from mlc.targets.groups.group import (
@@ -51,7 +51,6 @@ WORTH_BLOCKS = 0.95  # part of the cycles that blocks may take at most, conversi
 WORTH_APART = 0.96  # part of the cycles that reading pixels where they lie may take at most of those with a copy
 PICKED = 0.5  # cycles an element of that copy
 PACKING = 4.0  # times that packing takes longer than to read what is packed
-MOST_PADDING = 0.25  # channel vectors that may be computed for nothing, as a part of those that count
 MOST_BLOCKS = 64  # that the pixels of a convolution are cut into
 SMALL = 1 / 16  # part of the second-level cache that weights may take which are not fetched ahead
 MOST_PANELS = 16  # register tiles of output channels that share a block of pixels
@@ -287,7 +286,7 @@ def plan_conv(g: Group, target: Cpu, *, apart: bool = False) -> ConvPlan:
     flat = not apart and _ask_flat(g, machine, margins=margins)
     product, border = _product(g, flat, target), _border(g, flat, target)
     default = conv_tile(product, target, vectors, border)
-    few = [v for v in _widths(product) if v <= target.registers // 2]
+    few = [v for v in widths(product) if v <= target.registers // 2]
     high = range(target.rows, min(size_of(space), target.registers - 2) + 1, target.rows)
     tile = ask_tile(knobs, default, high, few, target)
     cut = cut_for_caches(data, y, taps, flat, default, target, terms=terms)
@@ -351,12 +350,6 @@ def _product(g: Group, flat: bool, target: Cpu) -> Product:
     assert isinstance(role, Convolution)
     assert g.anchor is not None
     return conv_product(*work_of(g, target), flat, target, whole=role.groups == 1, terms=terms_of(g, target))
-
-
-def _widths(product: Product) -> list[int]:
-    """How many channel vectors a register tile may have: divisors of all there are, or what adds few to these."""
-    n = product.columns
-    return [k for k in range(1, n + 1) if n % k == 0 or (product.whole and -n % k <= MOST_PADDING * n)]
 
 
 def _border(g: Group, flat: bool, target: Cpu) -> Border:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mlc.targets.cpu.cost import Product, Tile, all_tiles
@@ -11,6 +11,12 @@ from mlc.targets.cpu.record import Cpu
 from mlc.targets.groups.group import size_of
 
 WORTH_PADDING = 0.95  # part of the cycles that tiles may take at most of which the last one is in part for nothing
+MOST_PADDING = 0.25  # channel vectors of weights that may be there for nothing, as a part of those that count
+# Part of the cycles that tiles may take at most of which the last one is narrower, where all others have few rows
+# (measured on Zen 5 with 5 and 7 vectors of channels, 3 × 3 taps on 13 to 56 pixels: 1.02 to 1.4 times as fast as tiles
+# of 5 × 5 and 3 × 7, 1.16 in the mean of 22). Of single pixels such ends are slow: with 13 vectors tiles of 9 × 3 take
+# 1.5 times as long as 14 × 2.
+WORTH_PARTS = 0.97
 WORTH_BORDER = 0.98  # share of the terms that are inside the image, from which on to pass over others does not pay
 # The same for volumes: slices of them often lie a power of two apart and push each other out of caches, which margins
 # keep them from (measured on Zen 5: 64 channels of 16 × 56 × 56, of which 93 % are inside, take 1.6 times as long).
@@ -46,7 +52,7 @@ def conv_product(
         taps: extents of the window.
         flat: whether the pixels of all rows may share a tile.
         target: gives the vector width.
-        whole: whether the last channels may be computed by a whole tile.
+        whole: whether the last channels may be computed by a whole tile, or of windows by a narrower one.
         terms: input channels that an instruction sums up; the input has so many times as many.
     """
     space, window = y[2:], size_of(taps)
@@ -55,7 +61,8 @@ def conv_product(
     repeats = max(1, y[0]) * (1 if flat else size_of(space[:-1]))
     # neighbouring pixels read the same rows, so one more brings in a column of the window
     fresh = target.lane_bytes * target.rows * x[1] * window // (taps[-1] if taps else 1)
-    return Product(extent, columns, x[1] * window, repeats, row_bytes=fresh, whole=whole, terms=terms)
+    parts = whole and window > 1 and terms == 1
+    return Product(extent, columns, x[1] * window, repeats, row_bytes=fresh, whole=whole, parts=parts, terms=terms)
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ class Border:
         """
         if self.inside >= self.inside_rows or not self._pays(self.inside):
             return False
-        return -(-self.width // tile.rows) * self.taps[-1] <= MOST_PIECES and tile.rows > tile.vectors
+        return -(-self.width // tile.rows) * self.taps[-1] <= MOST_PIECES and _is_high(tile)
 
     @property
     def passes_rows(self) -> bool:
@@ -110,7 +117,7 @@ def conv_tile(product: Product, target: Cpu, vectors: int | None = None, border:
         product: what is computed.
         target: gives registers, ports and caches.
         vectors: how many channel vectors there must be; unless given, a divisor of all there are, or any number where
-            the last ones are computed by a whole tile.
+            the last ones are computed by a whole tile or a narrower one.
         border: what may be passed over.
     """
     tiles = list(all_tiles(product, target))
@@ -122,22 +129,47 @@ def conv_tile(product: Product, target: Cpu, vectors: int | None = None, border:
     def cycles(tile: Tile) -> float:
         return product.cycles(tile, target) * (1.0 if border is None else border.share(tile))
 
-    def best(tiles: list[Tile]) -> Tile:
+    def best(tiles: list[Tile], cycles: Callable[[Tile], float] = cycles) -> Tile:
         return min(tiles, key=lambda t: (round(cycles(t)), -t.rows))
 
+    def ended(tile: Tile) -> float:
+        return tile_cycles(product, tile, target, border)
+
     if vectors is not None:
-        return best([t for t in tiles if t.vectors == vectors])
+        return best([t for t in tiles if t.vectors == vectors], ended)
     # with one vector every sum needs a load of its own, which no model makes good (measured: half the speed)
     exact = [t for t in tiles if product.columns % t.vectors == 0]
     wide = [t for t in tiles if t.vectors > 1] if product.whole else []
     several = [t for t in exact if t.vectors > 1]
     chosen = best(several or exact)
     if wide and (not several or cycles(best(wide)) < WORTH_PADDING * cycles(chosen)):
-        return best(wide)
+        chosen = best(wide)
+    if product.parts and not _is_high(chosen):
+        # one vector that is left by wide tiles of few rows has too few sums to hide their latency
+        ends = [v for v in widths(product) if v == 2 or (v > 2 and product.columns % v != 1)]
+        high = [t for t in wide if t.vectors in ends and _is_high(t)]
+        if high and ended(best(high, ended)) < WORTH_PARTS * cycles(chosen):
+            return best(high, ended)
     return chosen
+
+
+def _is_high(tile: Tile) -> bool:
+    """Whether a tile reads fewer vectors than it has rows."""
+    return tile.rows > tile.vectors
+
+
+def tile_cycles(product: Product, tile: Tile, target: Cpu, border: Border | None) -> float:
+    """Cycles of a convolution with a tile, of which the last one may be narrower."""
+    ended = replace(product, whole=False) if product.parts and _is_high(tile) else product
+    return ended.cycles(tile, target) * (1.0 if border is None else border.share(tile))
+
+
+def widths(product: Product) -> list[int]:
+    """How many channel vectors a register tile may have: divisors of all there are, or what adds few to these."""
+    n = product.columns
+    return [k for k in range(1, n + 1) if n % k == 0 or (product.whole and -n % k <= MOST_PADDING * n)]
 
 
 def conv_cycles(product: Product, target: Cpu, border: Border) -> float:
     """Cycles of a convolution with its best tile."""
-    tile = conv_tile(product, target, border=border)
-    return product.cycles(tile, target) * border.share(tile)
+    return tile_cycles(product, conv_tile(product, target, border=border), target, border)
