@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.papers.alt_fig9_page import complete, draw, findings, page
-from benchmarks.papers.alt_limits import bytes_of, multiply_adds, stream_seconds
+from benchmarks.papers.alt_limits import bytes_of, multiply_adds, stream_seconds, whole_vectors
 from benchmarks.papers.alt_peers import seconds as seconds_of_peers
 from benchmarks.papers.cachegrind import counts_of_candidate
 from benchmarks.papers.keep import RESULTS, keep
@@ -230,11 +230,18 @@ def row_of(
         "search_seconds": found.seconds,
         "searched_alone": alone if before is None else before.get("searched_alone", False),
         "layouts": found.layouts, "multiply_adds": multiply_adds(case.graph), "bytes": bytes_of(case.graph),
+        "whole": _whole(case, target),
         "peak": peak, "stream_seconds": moved, "alone": alone,
         "peers": seconds_of_peers(case.graph, folder) if alone else {},
         "padded": {name: padded(task, target, found.best.get(name, task.space.default)) for name in ("untuned", "ALT")},
         "config": dict(found.best.get("ALT", {})),
     }  # fmt: skip
+
+
+def _whole(case: Case, target: Target) -> dict[str, int]:
+    """Multiply-adds of whole vectors that a case needs, on a processor, by what these hold."""
+    record = getattr(target, "record", None)
+    return whole_vectors(case.graph, record.lanes) if isinstance(record, Cpu) else {}
 
 
 def padded(task: Task, target: Target, config: Config) -> float:
@@ -278,6 +285,7 @@ def main() -> None:
     parser.add_argument("--configurations", type=int, default=10, help="of each operator")
     parser.add_argument("--trials", type=int, default=1000, help="of each search")
     parser.add_argument("--operators", default=",".join(OPERATORS), help="comma-separated")
+    parser.add_argument("--cases", help="only these of them, comma-separated")
     parser.add_argument("--target", default="x86")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no case begins")
     parser.add_argument("--again", action="store_true", help="only the last decisions of what is kept, once more")
@@ -289,7 +297,10 @@ def main() -> None:
     folder = given.out / "alt_fig9"
     folder.mkdir(parents=True, exist_ok=True)
     every = cases(given.configurations, given.operators.split(","), target)
+    wanted = None if given.cases is None else given.cases.split(",")
     for case, task in every if not given.count else []:
+        if wanted is not None and case.name not in wanted:
+            continue
         kept = folder / f"{case.name}.json"
         before = json.loads(kept.read_text()) if kept.exists() else None
         done = before is not None and before["trials"] >= given.trials
@@ -308,6 +319,8 @@ def main() -> None:
         row = {**found, "counts": counted(case, config), "expected": expected(task, config, target)}
         (folder / f"{case.name}.json").write_text(json.dumps(row, indent=1) + "\n")
     rows = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    whole = {case.name: _whole(case, target) for case, _ in every}
+    rows = [{**r, "whole": whole.get(r["case"], r.get("whole", {}))} for r in rows]
     keep("alt_fig9", given.out, complete(rows), lambda picture: page(rows, picture), lambda path: draw(rows, path))
     print((given.out / "alt_fig9.md").read_text(encoding="utf-8"))
 

@@ -3,11 +3,15 @@
 Multiply-adds are those inside of borders, over the highest speed that a core was seen at in the same session; bytes are
 those of input, weights and result, each once, over the speed at which the core streams as many through a rectifier,
 whose input and result together are as large. So data that fit a cache are moved at the speed of that cache.
+
+Vectors are whole, though: where neither channels nor pixels fill them, or a border is not passed over, no kernel gets
+to that limit. :func:`whole_vectors` counts the multiply-adds of the best that there can be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -58,6 +62,55 @@ def _pairs(windows: int, size: int, taps: int, stride: int, pad: int, step: int)
     return sum(0 <= k * stride - pad + t * step < size for k in range(windows) for t in range(taps))
 
 
+def whole_vectors(graph: Graph, lanes: int) -> dict[str, int]:
+    """Multiply-adds of whole vectors that a graph's convolution or product needs, by what a vector holds.
+
+    * ``channels``: those of a group's results; each tap of each pixel is computed where it lies inside of the border.
+    * ``rows``: pixels of a row of a result (of a phase, where it is transposed), for each tap that any of them has.
+    * ``pixels``: those of all images, which have to be copied for each tap, next to each other; a store takes as long
+      as two multiply-adds. Windows of one tap are read where they lie.
+
+    >>> from benchmarks.papers.alt import convolution
+    >>> whole_vectors(convolution(2, 16, 14, 1), 16), whole_vectors(convolution(1, 3, 4, 3, pad=1), 16)["rows"]
+    ({'channels': 6272, 'rows': 7168, 'pixels': 6656}, 1440)
+    """
+    (node,) = (n for n in graph.nodes if n.op in (get("conv"), get("conv_transpose"), get("matmul")))
+    x, w, y = (v.type.shape for v in (*node.inputs[:2], node.outputs[0]))
+    if node.op is get("matmul"):
+        return {"columns": prod(y[:-1]) * -(-y[-1] // lanes) * lanes * x[-1]}
+    groups = node.attrs["groups"]
+    terms, filters = x[1] // groups, y[1] // groups
+    axes = [list(_phases(node, d)) for d in range(len(x) - 2)]
+    inside = [sum(int(phase.sum()) for phase in axis) for axis in axes]
+    # depthwise, the lanes are those of groups
+    blocks = -(-y[1] // lanes) if terms == filters == 1 else groups * -(-filters // lanes)
+    by_row = sum(int(p[i : i + lanes].any(axis=0).sum()) for p in axes[-1] for i in range(0, len(p), lanes))
+    by_pixel, stores = 0, 0
+    for phases in product(*axes):
+        vectors = -(-x[0] * prod(len(p) for p in phases) // lanes) * prod(p.shape[1] for p in phases)
+        by_pixel += vectors * terms * y[1]
+        stores += vectors * x[1]
+    return {
+        "channels": x[0] * terms * prod(inside) * blocks * lanes,
+        "rows": x[0] * terms * y[1] * prod(inside[:-1]) * by_row * lanes,
+        "pixels": (max(by_pixel, 2 * stores) if prod(w[2:]) > 1 else by_pixel) * lanes,
+    }
+
+
+def _phases(node: Node, d: int) -> Iterator[np.ndarray]:
+    """Which taps of which positions lie inside, ``[position, tap]``, for each phase of an axis of the result."""
+    x, w, y = (v.type.shape[2 + d] for v in (*node.inputs[:2], node.outputs[0]))
+    stride, pad, step = (node.attrs[name][d] for name in ("strides", "pads", "dilations"))
+    taps = np.arange(w) * step
+    if node.op is get("conv"):
+        at = np.arange(y)[:, None] * stride - pad + taps
+        yield (at >= 0) & (at < x)
+        return
+    for phase in range(stride):
+        at = np.arange(phase, y, stride)[:, None] + pad - taps[(phase + pad - taps) % stride == 0]
+        yield (at >= 0) & (at < x * stride)
+
+
 def bytes_of(graph: Graph) -> int:
     """Bytes of inputs, constants and results."""
     return sum(v.type.nbytes for v in (*graph.inputs, *graph.constants, *graph.outputs))
@@ -81,16 +134,26 @@ def _seconds(graph: Graph, target: str) -> float:
         return min(module.benchmark(feeds, min_seconds=0.1)) / 1e9
 
 
-def shares(row: Mapping[str, Any], seconds: Sequence[float]) -> list[float]:
+def shares(row: Mapping[str, Any], seconds: Sequence[float], *, whole: bool = False) -> list[float]:
     """How much of its limit each time of a row reaches.
 
     Args:
-        row: has ``multiply_adds``, ``peak`` (operations a second), and ``stream_seconds``.
+        row: has ``multiply_adds``, ``peak`` (operations a second), ``stream_seconds``, and ``whole`` (multiply-adds of
+            whole vectors, by what these hold), unless the target has no vectors.
         seconds: of a call.
+        whole: of the limit in whole vectors.
     """
-    return [max(limits(row)) / s for s in seconds]
+    limit = whole_limit(row)[0] if whole else max(limits(row))
+    return [limit / s for s in seconds]
 
 
 def limits(row: Mapping[str, Any]) -> tuple[float, float]:
     """Seconds that a row takes at least to compute, and to move its data."""
     return 2 * row["multiply_adds"] / row["peak"], row["stream_seconds"]
+
+
+def whole_limit(row: Mapping[str, Any]) -> tuple[float, str]:
+    """Seconds that a row takes at least in whole vectors, and what these hold; ``memory`` where that takes longer."""
+    ways = row.get("whole") or {"numbers": row["multiply_adds"]}
+    least = min(ways, key=lambda way: int(ways[way]))
+    return max((2 * ways[least] / row["peak"], least), (row["stream_seconds"], "memory"))

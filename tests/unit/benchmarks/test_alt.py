@@ -38,6 +38,7 @@ def row(name: str, loops: float, joint: float, **more: object) -> dict[str, obje
         "case": name, "shapes": "s", "trials": 8, "seconds": seconds, "layouts": {"result": "split(1, 8)"},
         "search_seconds": {"ALT-OL": 3.0, "ALT": 2.0}, "multiply_adds": 500_000, "peak": 2e9, "stream_seconds": 1e-4,
         "padded": {"untuned": 1.0, "ALT": 1.2}, "peers": {NAMES[0]: 3e-3},
+        "whole": {"channels": 1_200_000, "rows": 1_000_000},
     }  # fmt: skip
     return {**found, **more}
 
@@ -50,12 +51,14 @@ def test_the_page_has_means_limits_and_findings() -> None:
     ]  # fmt: skip
     text = page(rows)
     first = (
-        "| C2D-0 | s | 8 | 2.0000 | 2.0000 | 1.0000 | 2.00 | 0.5000 c | 25% 50% | 1.00 1.20 | 3.0000 |  | split(1, 8) |"
+        "| C2D-0 | s | 8 | 2.0000 | 2.0000 | 1.0000 | 2.00 | 0.5000 c | 25% 50% | 1.0000 rows | 50% 100% "
+        "| 1.00 1.20 | 3.0000 |  | split(1, 8) |"
     )
     assert first in text
     assert "Geometric mean of 4: 1.297; least 0.50, most 2.83." in text
     assert "By operator: C2D 1.00, GMM 1.68." in text
     assert "reach 85% of the limit or more in 1 rows (GMM-10); geometric mean of the other 3: 1.414." in text
+    assert "the limit in whole vectors or more in 1 rows (GMM-10); geometric mean of the other 3: 1.414." in text
     assert "Trials a second of the joint search, times those of loops only: 1.50 of 4." in text
     assert "Joint over the better of both engines: 2.93 of 4, and 2.93 of the 4 where that takes 0.1 ms" in text
     assert [r["case"] for r in findings(rows)] == ["GMM-0", "C2D-0"]

@@ -1,4 +1,6 @@
-"""Rules of windows: a ``pad`` goes into the convolution or pool behind it, a pool over everything is a reduction."""
+"""Rules of windows: a ``pad`` goes into the convolution or pool behind it, a pool over everything is a reduction, and a
+transposed convolution that skips nothing is a convolution.
+"""
 
 from __future__ import annotations
 
@@ -107,6 +109,37 @@ def conv_taps_in_padding(rw: Rewriter, m: Match) -> Value | None:
     return rw.emit(m.root.op, (x, weights), {**a, "pads": tuple(pads), "dilations": tuple(dilations)})
 
 
+@rule("transposed_without_strides", "conv_transpose(x, #w)")
+def transposed_without_strides(rw: Rewriter, m: Match) -> Value | None:
+    """With strides of 1, a convolution by the taps in reverse: ``y[p] = sum(x[p + pad - k] * w[k])``.
+
+    Its border is ``span - 1 - pad`` wide, which no convolution has where that is negative.
+    """
+    a, x = m.root.attrs, m["x"]
+    w = rw.constant(m["w"])
+    assert w is not None
+    if any(s != 1 for s in a["strides"]):
+        return None
+    rank, groups = x.type.rank - 2, a["groups"]
+    reach = [d * (k - 1) for d, k in zip(a["dilations"], w.shape[2:], strict=True)]
+    begins = [r - pad for r, pad in zip(reach, a["pads"], strict=False)]
+    made = m.root.outputs[0].type.shape[2:]
+    ends = [y - n + r - begin for y, n, r, begin in zip(made, x.type.shape[2:], reach, begins, strict=True)]
+    if min(*begins, *ends) < 0:
+        return None
+    # [groups × c, o, taps…] to [groups × o, c, taps…]
+    c, o, taps = w.shape[0] // groups, w.shape[1], w.shape[2:]
+    turned = np.flip(w, tuple(range(2, 2 + rank))).reshape(groups, c, o, *taps).swapaxes(1, 2)
+    weights = rw.new_constant(np.ascontiguousarray(turned.reshape(groups * o, c, *taps)), m["w"].name)
+    attrs = {
+        "strides": a["strides"],
+        "pads": (*begins, *ends),
+        "dilations": a["dilations"],
+        "groups": groups,
+    }
+    return rw.emit(get("conv"), (x, weights), attrs)
+
+
 def _over_everything(rw: Rewriter, m: Match, reduction: str) -> Value | None:
     """The reduction that a pool with one window is, where that window is the whole image."""
     a, x = m.root.attrs, m["x"]
@@ -133,6 +166,7 @@ RULES = (
     pad_into_avg_pool,
     pad_into_max_pool,
     conv_taps_in_padding,
+    transposed_without_strides,
     avg_pool_of_everything,
     max_pool_of_everything,
 )

@@ -92,7 +92,9 @@ def test_pool_of_a_part_stays(attrs: dict[str, tuple[int, ...]]) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    elsewhere = {"avg_pool_of_everything", "max_pool_of_everything", "conv_taps_in_padding"}
+    elsewhere = {
+        "avg_pool_of_everything", "max_pool_of_everything", "conv_taps_in_padding", "transposed_without_strides",
+    }  # fmt: skip
     assert {name for name, *_ in FIRES} | elsewhere == set(RULES)
 
 
@@ -127,3 +129,33 @@ def test_taps_that_meet_elements_stay(size: tuple[int, int], attrs: dict[str, ob
     net = Net()
     before = conv(net, net.x(1, 3, *size), **{"strides": (1, 1), **attrs})
     assert apply_rule(RULES["conv_taps_in_padding"], before) is before
+
+
+def transposed(n: Net, channels: int, *weights: int, **attrs: object) -> Graph:
+    usual = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
+    return n(n.conv_transpose(n.x(2, channels, 4, 5), n.w(channels, *weights), **{**usual, **attrs}))
+
+
+@pytest.mark.parametrize(
+    "channels, weights, attrs",
+    [
+        (3, (4, 2, 3), {}),
+        (3, (4, 3, 3), {"pads": (1, 0, 2, 1)}),
+        (6, (2, 3, 2), {"groups": 3, "dilations": (2, 1)}),
+        (4, (1, 3, 3), {"groups": 4, "output_shape": (8, 9)}),  # two rows and columns more than any tap reaches
+        (5, (3, 1, 1), {}),
+    ],
+)
+def test_transposed_without_strides_is_a_convolution(
+    channels: int, weights: tuple[int, ...], attrs: dict[str, object]
+) -> None:
+    before = transposed(Net(), channels, *weights, **attrs)
+    after = apply_rule(RULES["transposed_without_strides"], before)
+    assert op_names(after) == ["conv"]
+    assert_same(before, after, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("attrs", [{"strides": (1, 2)}, {"pads": (3, 0, 0, 0)}, {"pads": (0, 0, 0, 4)}])
+def test_transposed_with_strides_or_cut_off_stays(attrs: dict[str, object]) -> None:
+    before = transposed(Net(), 3, 4, 3, 3, **attrs)
+    assert apply_rule(RULES["transposed_without_strides"], before) is before

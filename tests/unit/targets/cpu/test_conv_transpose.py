@@ -14,11 +14,11 @@ from mlc.targets.base import get_target
 
 @pytest.mark.parametrize("channels, tile", [(88, (14, 2)), (96, (3, 7))])
 def test_weights_that_stream_are_read_for_many_pixels_at_once(channels: int, tile: tuple[int, int]) -> None:
-    """Whole blocks of channels are summed chunk by chunk, whose weights stay in a cache (ALT's figure 9, T2D-8)."""
+    """Whole blocks of channels are summed chunk by chunk, whose weights stay in a cache (ALT's figure 9)."""
     g = Builder("transposed")
     x = g.input("x", TensorType((1, channels, 14, 14), f32))
-    w = g.constant(np.ones((channels, 104, 3, 3), np.float32), "w")
-    attrs = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "groups": 1, "output_shape": (14, 14)}
+    w = g.constant(np.ones((channels, 104, 6, 6), np.float32), "w")
+    attrs = {"strides": (2, 2), "pads": (2,) * 4, "dilations": (1, 1), "groups": 1, "output_shape": (28, 28)}
     (y,) = g.add(get("conv_transpose"), [x, w], attrs)
     (r,) = g.add(get("relu"), [y])
     task = in_network(g.finish([r]), get_target("x86 -mcpu=znver5"))
