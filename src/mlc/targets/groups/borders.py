@@ -1,4 +1,4 @@
-"""Terms of a convolution that lie in the border around its input: they add zeros, and can be passed over."""
+"""Terms of a convolution, transposed or not, that lie in the border around its input: they add zeros, and can be passed over."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Collection
 from math import prod
 
 from mlc.ir import te
-from mlc.ir.expr import Expr, Load, all_of, const, loads, replace_loads, select, within
+from mlc.ir.expr import Const, Expr, Load, Select, all_of, const, loads, replace_loads, select, within
 from mlc.ir.index import Linear, as_index, substitute
 from mlc.lower.relayout import padded_load
 from mlc.targets.groups.group import Group, replace_anchor
-from mlc.targets.groups.roles import Convolution, is_border
+from mlc.targets.groups.roles import Convolution, PhasedConvolution, is_border
 
 
 def without_border(g: Group, *, columns: bool) -> Group:
@@ -32,7 +32,7 @@ def without_border(g: Group, *, columns: bool) -> Group:
         return g
     anchor, role = g.anchor, g.role
     assert anchor is not None
-    assert isinstance(role, Convolution)
+    assert isinstance(role, Convolution | PhasedConvolution)
     data = _bordered_elsewhere(role.data, {d for d, _, _ in cut})
     at = {d: ix for d, ix, _ in cut}
 
@@ -44,6 +44,8 @@ def without_border(g: Group, *, columns: bool) -> Group:
     last = len(role.data.shape) - 1
     guard = all_of([within(ix, 0, n, tested=d < last) for d, ix, n in cut])
     body = replace_loads(anchor.bodies[0], swap)
+    if type(body) is Select and type(body.b) is Const and body.b.value == 0:  # phases that meet no such tap
+        guard, body = all_of([guard, body.cond]), body.a
     return replace_anchor(g, te.with_bodies(anchor, [select(guard, body, const(0, body.dtype))]))
 
 
@@ -90,7 +92,7 @@ def share_inside(g: Group, *, columns: bool) -> float:
 def _axes_with_border(g: Group, *, columns: bool) -> list[tuple[int, Linear, int]]:
     """For every spatial axis with a border: which it is, where in the input a term reads, and the input's extent."""
     role = g.role
-    if g.anchor is None or not isinstance(role, Convolution):
+    if g.anchor is None or not isinstance(role, Convolution | PhasedConvolution):
         return []
     surrounded = _surrounded(role.data)
     read = [ld for ld in loads(g.anchor.bodies[0]) if ld.source is role.data]
