@@ -24,15 +24,17 @@ result have through a rectifier; `c` and `m` say which it is. *Of the limit* is 
 and of the joint search. Vectors are whole, so no kernel reaches the first where neither channels nor pixels fill them,
 or where a vector reaches over the border: the limit *in whole vectors* counts the multiply-adds of the best of three
 ways to fill them, with channels (of a group's results; what is in the border is passed over), with pixels of a row, or
-with pixels of all images, copied next to each other for each tap. *Results computed* are those of padded blocks, too, as multiples of the operator's. Searches
-have the budgets that the table says, of the paper's 1,000. They, the comparison of all three (the least of three for
-most rows), and the other engines ran with nothing else on the machine. Engines are called through Python, which takes
-them some microseconds; mlc's kernels are called by native code. The paper draws ten configurations of each operator.
+with pixels of all images, copied next to each other for each tap. *Results computed* are those of padded blocks, too,
+as multiples of the operator's. Searches have the budgets that the table says, of the paper's 1,000. Those of
+100 trials ran on a core of their own, beside other work on the other core; the others, the comparison of all three (the
+least of three for most rows), and other engines ran with nothing else on the machine.
+Engines are called through Python, which takes them some microseconds; mlc's kernels are called by native code. The
+paper draws ten configurations of each operator.
 """
 HEADS = [
     "case", "shapes", "trials", "untuned ms", "loops ms", "joint ms", "joint over loops", "limit ms",
-    "of the limit, loops and joint", "limit in whole vectors ms", "of that, loops and joint", "results computed, untuned and joint", *(f"{name} ms" for name in NAMES),
-    "its result lies",
+    "of the limit, loops and joint", "limit in whole vectors ms", "of that, loops and joint",
+    "results computed, untuned and joint", *(f"{name} ms" for name in NAMES), "its result lies",
 ]  # fmt: skip
 
 

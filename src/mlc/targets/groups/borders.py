@@ -1,4 +1,4 @@
-"""Terms of a convolution, transposed or not, that lie in the border around its input: they add zeros, and can be passed over."""
+"""Terms of convolutions that lie in the border around their input: they add zeros, and can be passed over."""
 
 from __future__ import annotations
 
