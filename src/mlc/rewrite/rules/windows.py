@@ -1,5 +1,5 @@
-"""Rules of windows: a ``pad`` goes into the convolution or pool behind it, a pool over everything is a reduction, and a
-transposed convolution that skips nothing is a convolution.
+"""Rules of windows: a ``pad`` goes into the convolution or pool behind it, a pool over everything is a reduction, a
+transposed convolution that skips nothing is a convolution, and one of a single pixel is a product.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from mlc.ops import get
 from mlc.rewrite.pattern import Match, rule
 from mlc.rewrite.rewriter import Rewriter
 from mlc.rewrite.rules.arithmetic import NON_NEGATIVE
-from mlc.rewrite.rules.views import emit_slice
+from mlc.rewrite.rules.views import emit_slice, reshaped
 
 
 def _spatial_pads(rw: Rewriter, m: Match) -> tuple[int, ...] | None:
@@ -140,6 +140,21 @@ def transposed_without_strides(rw: Rewriter, m: Match) -> Value | None:
     return rw.emit(get("conv"), (x, weights), attrs)
 
 
+@rule("conv_transpose_of_pixel", "conv_transpose(x, w)")
+def conv_transpose_of_pixel(rw: Rewriter, m: Match) -> Value | None:
+    """What a single pixel gives is a product: every tap of every filter is a column, whatever the strides."""
+    a, x, w = m.root.attrs, m["x"], m["w"]
+    y = m.root.outputs[0].type
+    if any(n != 1 for n in x.type.shape[2:]) or a["groups"] != 1 or any(a["pads"]):
+        return None
+    whole = w.type.shape[2:] == y.shape[2:] and all(d == 1 for d in a["dilations"])
+    if not whole or not x.type.dtype is w.type.dtype is y.dtype:
+        return None
+    rows = reshaped(rw, x, x.type.shape[:2])
+    columns = reshaped(rw, w, (w.type.shape[0], w.type.size // w.type.shape[0]))
+    return reshaped(rw, rw.emit(get("matmul"), (rows, columns)), y.shape)
+
+
 def _over_everything(rw: Rewriter, m: Match, reduction: str) -> Value | None:
     """The reduction that a pool with one window is, where that window is the whole image."""
     a, x = m.root.attrs, m["x"]
@@ -166,6 +181,7 @@ RULES = (
     pad_into_avg_pool,
     pad_into_max_pool,
     conv_taps_in_padding,
+    conv_transpose_of_pixel,
     transposed_without_strides,
     avg_pool_of_everything,
     max_pool_of_everything,

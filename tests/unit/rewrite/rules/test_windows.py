@@ -94,6 +94,7 @@ def test_pool_of_a_part_stays(attrs: dict[str, tuple[int, ...]]) -> None:
 def test_every_rule_has_a_case() -> None:
     elsewhere = {
         "avg_pool_of_everything", "max_pool_of_everything", "conv_taps_in_padding", "transposed_without_strides",
+        "conv_transpose_of_pixel",
     }  # fmt: skip
     assert {name for name, *_ in FIRES} | elsewhere == set(RULES)
 
@@ -131,9 +132,9 @@ def test_taps_that_meet_elements_stay(size: tuple[int, int], attrs: dict[str, ob
     assert apply_rule(RULES["conv_taps_in_padding"], before) is before
 
 
-def transposed(n: Net, channels: int, *weights: int, **attrs: object) -> Graph:
+def transposed(n: Net, channels: int, *weights: int, size: tuple[int, int] = (4, 5), **attrs: object) -> Graph:
     usual = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
-    return n(n.conv_transpose(n.x(2, channels, 4, 5), n.w(channels, *weights), **{**usual, **attrs}))
+    return n(n.conv_transpose(n.x(2, channels, *size), n.w(channels, *weights), **{**usual, **attrs}))
 
 
 @pytest.mark.parametrize(
@@ -159,3 +160,26 @@ def test_transposed_without_strides_is_a_convolution(
 def test_transposed_with_strides_or_cut_off_stays(attrs: dict[str, object]) -> None:
     before = transposed(Net(), 3, 4, 3, 3, **attrs)
     assert apply_rule(RULES["transposed_without_strides"], before) is before
+
+
+@pytest.mark.parametrize("attrs", [{}, {"strides": (2, 3)}, {"output_shape": (3, 4)}])
+def test_transposed_convolution_of_a_pixel_is_a_product(attrs: dict[str, object]) -> None:
+    before = transposed(Net(), 5, 3, 3, 4, size=(1, 1), **attrs)
+    after = apply_rule(RULES["conv_transpose_of_pixel"], before)
+    assert "matmul" in op_names(after)
+    assert "conv_transpose" not in op_names(after)
+    assert_same(before, after, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "size, attrs",
+    [
+        ((1, 2), {}),
+        ((1, 1), {"groups": 2}),
+        ((1, 1), {"pads": (1, 0, 0, 0)}),
+        ((1, 1), {"dilations": (2, 1)}),
+    ],
+)
+def test_transposed_convolutions_of_more_stay(size: tuple[int, int], attrs: dict[str, object]) -> None:
+    before = transposed(Net(), 4, 2, 3, 3, size=size, **attrs)
+    assert apply_rule(RULES["conv_transpose_of_pixel"], before) is before
